@@ -11,7 +11,9 @@ version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' components/anadil/__init__.py)
 for known in ${BUILDER:-podman buildah docker}; do BUILDER=$known; ! command -v "$known" > /dev/null || break; done
 names=${*:-all}
 table=components/anadil/core/stages.py
-[ "$names" != all ] || names="$(sed -n 's/^        image="\(.*\)",$/\1/p' $table | xargs) pipelines mlflow"
+# Two stages may share an image, which is built and printed once: a recipe takes no key twice.
+[ "$names" != all ] ||
+    names="$(sed -n 's/^        image="\(.*\)",$/\1/p' $table | awk '!seen[$0]++' | xargs) pipelines mlflow"
 # Images of the stages that run the model hold torch.
 with_torch=$(awk -F'"' '/^        image=/ { image = $2 } /^        uses_model=True/ { print image }' $table | xargs)
 mkdir -p "$SBOM"

@@ -32,7 +32,6 @@ STEPS = 60
 EVERY = 5
 VOCABULARY = 512
 TEXT = "builtin:az/prose.jsonl"
-PHASES = [{"trains": "embeddings", "steps": 12, "lr": 0.01}, {"trains": "all", "steps": 48, "lr": 0.003}]
 SHAPE = {
     "hidden_size": 64,
     "intermediate_size": 192,
@@ -48,17 +47,17 @@ PR_SET_PDEATHSIG = 1
 """Source: linux/prctl.h."""
 
 
-def make_inputs(folder: Path) -> None:
+def make_inputs(folder: Path, steps: int = STEPS) -> None:
     """A corpus, a tokenizer and a base model as artifacts, and the recipe of all runs; in a fork."""
     child = os.fork()
     if not child:
-        _make_inputs(folder)
+        _make_inputs(folder, steps)
         os._exit(0)
     if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
         sys.exit(f"{folder}: the inputs cannot be made")
 
 
-def _make_inputs(folder: Path) -> None:
+def _make_inputs(folder: Path, steps: int) -> None:
     lines = storage.built_in(TEXT).read_text(encoding="utf-8").splitlines()
     texts = [json.loads(line)["text"] for line in lines]
     documents = [Document(id=f"{i:04x}", text=t, source="", url="", lang="az") for i, t in enumerate(texts)]
@@ -72,8 +71,13 @@ def _make_inputs(folder: Path) -> None:
     save_model(LlamaForCausalLM(config), tokenizer, folder / "model", torch.float32)
     (tokenizer / "embedding_map.json").write_text(json.dumps({"rows": None}))
     artifact.seal(tokenizer, kind="tokenizer", origin={})
+    embeddings = steps // 5
+    phases = [
+        {"trains": "embeddings", "steps": embeddings, "lr": 0.01},
+        {"trains": "all", "steps": steps - embeddings, "lr": 0.003},
+    ]
     pretrain = {
-        "phases": PHASES, "batch_size": 4, "micro_batch_size": 2, "sequence_length": 64,
+        "phases": phases, "batch_size": 4, "micro_batch_size": 2, "sequence_length": 64,
         "checkpoint_every": EVERY, "log_every": 1, "validate_every": 20,
     }  # fmt: skip
     recipe = {"seed": 7, "base": {"model": str(folder / "model")}, "tracking": {"uri": "off"}}

@@ -1,6 +1,6 @@
 """SIGKILL at random moments of a run, from its start to its end; it has to go on to the same losses.
 
-python benchmarks/faults/kills.py [--kills 200] [--minutes 25] [--seed 0] [--layouts copies shards]
+python benchmarks/faults/kills.py [--kills 200] [--minutes 25] [--seed 0] [--steps 60] [--layouts copies shards]
 
 Each start of a run is killed, all its processes at once, at a moment drawn evenly from the life of
 an uninterrupted run; a start that ends before its moment is not, and the run is compared: every loss
@@ -64,7 +64,6 @@ class Layout:
         self.life_s = time.time() - begun.at
         self.losses = losses(folder / f"{name}-whole" / JOURNAL)
         self.weights = (folder / f"{name}-whole" / WEIGHTS).read_bytes()
-        assert len(self.losses) == STEPS
 
     def settings(self, run: str) -> list[str]:
         """Recipe keys of a run: a copy each and one tier, or half the model each and three tiers."""
@@ -144,7 +143,15 @@ class Run:
     def _count_kill(self) -> None:
         reached = max(losses(self.work / JOURNAL), default=0)
         half = list(self.work.glob("checkpoints/*.partial"))
-        part = PARTS[0] if not reached else PARTS[3] if reached == STEPS else PARTS[2] if half else PARTS[1]
+        part = (
+            PARTS[0]
+            if not reached
+            else PARTS[3]
+            if reached == max(self.layout.losses)
+            else PARTS[2]
+            if half
+            else PARTS[1]
+        )
         self.kills += 1
         self.stats.kills[part] += 1
         self.stats.lost.append(max(0, reached - self._saved()))
@@ -169,9 +176,11 @@ def _steps(place: Path) -> set[int]:
     return {int(path.parent.name[5:]) for path in found if path.parent.name[5:].isdecimal()}
 
 
-def campaign(folder: Path, names: Sequence[str], kills: int, seconds: float, seed: int) -> KillStats:
+def campaign(
+    folder: Path, names: Sequence[str], kills: int, seconds: float, seed: int, steps: int
+) -> KillStats:
     """Kill runs of the layouts in turn, until there were enough kills or the time is over."""
-    make_inputs(folder)
+    make_inputs(folder, steps)
     stats, numbers = KillStats(), np.random.default_rng(seed)
     layouts = [Layout(folder, name) for name in names]
     for layout in layouts:
@@ -220,11 +229,14 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--minutes", type=float, default=25)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=STEPS, help="of a run")
     parser.add_argument("--layouts", nargs="+", choices=("copies", "shards"), default=("copies", "shards"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     folder = Path(tempfile.mkdtemp(prefix="anadil-kills-"))
-    stats = campaign(folder, options.layouts, options.kills, 60 * options.minutes, options.seed)
+    stats = campaign(
+        folder, options.layouts, options.kills, 60 * options.minutes, options.seed, options.steps
+    )
     print(json.dumps(figures(stats), indent=1))
     for text in stats.wrong:
         print(f"WRONG {text}\nkept: {folder}", file=sys.stderr)

@@ -20,7 +20,7 @@ from anadil.plan.budget import PhaseWork, time_of
 from anadil.plan.instances import Machine, machine
 from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import Memory, peak_memory
-from anadil.plan.memory_limit import fit
+from anadil.plan.memory_limit import layout_fit
 from anadil.plan.model_shape import KNOWN, Shape, shape_from
 from anadil.plan.search import search
 from anadil.plan.speed import Speed, speed
@@ -105,7 +105,7 @@ def largest_batch(shape: Shape, layout: Layout, work: Work, machine: Machine) ->
     """The most sequences of a micro-batch that fit well, whatever the batch of a step; 0 where none does."""
 
     def fits(size: int) -> bool:
-        return fit(shape, replace(layout, micro_batch_size=size), work, machine)[1] == "fits"
+        return layout_fit(shape, replace(layout, micro_batch_size=size), work, machine)[1] == "fits"
 
     if not fits(1):
         return 0

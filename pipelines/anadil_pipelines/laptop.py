@@ -1,7 +1,7 @@
 """The compiled DAG on this machine, by `kfp.local`: steps as processes or as containers.
 
 `kfp.local` runs no container component as a process, and reports a container that failed
-fast as a success (kubeflow/pipelines#13332). Both are replaced here: `Processes` starts the
+fast as a success (kubeflow/pipelines#13332). Both are replaced here: `ProcessHandler` starts the
 step's own command, and `run_container` waits for the exit code before the container goes.
 """
 
@@ -59,7 +59,7 @@ class StepResults:
     """Id of the run."""
 
 
-class Processes(subprocess_task_handler.SubprocessTaskHandler):
+class ProcessHandler(subprocess_task_handler.SubprocessTaskHandler):
     """Runs a step's command as a process of this machine, with this Python."""
 
     steps = StepResults()
@@ -198,8 +198,8 @@ def run_here(
     if runner == "docker":
         _use_containers(recipe, work, steps)
     else:
-        Processes.steps = steps
-        subprocess_task_handler.SubprocessTaskHandler = Processes
+        ProcessHandler.steps = steps
+        subprocess_task_handler.SubprocessTaskHandler = ProcessHandler
         local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(runs))
     spool = work / "tracking" / run_id
     uri = tracking_uri(recipe, default=f"sqlite:///{work}/mlflow.db")

@@ -32,7 +32,7 @@ def test_messages_go_before_a_prompt_column_beside_them(tmp_path: Path) -> None:
 
     chats = list(read_chats([file], DroppedChats()))
 
-    expected = (Message(**QUESTION), Message(**ANSWER))
+    expected = tuple(Message(role=each["role"], content=each["content"]) for each in (QUESTION, ANSWER))
     assert chats == [Chat(messages=expected, place="chats.jsonl:1", source="chats")]
 
 
@@ -140,6 +140,13 @@ def stream(path: Path) -> None:
         writer.write_table(rows)
 
 
+def arrow_file(path: Path) -> None:
+    """As Feather and `pyarrow.ipc.new_file` write it."""
+    rows = pa.Table.from_pylist(PAIRS)
+    with path.open("wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
+        writer.write_table(rows, max_chunksize=2)
+
+
 def dataset(path: Path) -> None:
     """As `DatasetDict.save_to_disk` of datasets writes it."""
     for part in ("train", "test"):
@@ -161,6 +168,9 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "dolly.jsonl": lambda path: path.write_bytes(LINES),
     "dolly.jsonl.gz": lambda path: path.write_bytes(gzip.compress(LINES)),
     "dolly.jsonl.zst": lambda path: path.write_bytes(zstandard.compress(LINES)),
+    "dolly.ndjson": lambda path: path.write_bytes(LINES),
+    "dolly.NDJSON.gz": lambda path: path.write_bytes(gzip.compress(LINES)),
+    "dolly.arrow": arrow_file,
     "dolly.json": lambda path: path.write_text(json.dumps(PAIRS)),
     "dolly.parquet": table,
     "dolly": dataset,

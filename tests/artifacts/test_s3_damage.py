@@ -132,19 +132,19 @@ def wanted() -> list[FileEntry]:
     return [FileEntry(name="object", size=len(BODY), sha256=hashlib.sha256(BODY).hexdigest())]
 
 
-def test_without_checksums_other_bytes_each_time_are_the_networks_fault(fault: Fault, tmp_path: Path) -> None:
-    fault.says_checksum, fault.kind, fault.left = False, "flip", 1000
-
-    with pytest.raises(RetryableError, match="object: came with other bytes each time"):
-        fill(tmp_path / "copy", wanted(), fetch_from("s3://bucket"), "s3://bucket")
-
-
-def test_without_checksums_the_same_wrong_bytes_twice_are_what_is_stored(
-    fault: Fault, tmp_path: Path
+@pytest.mark.parametrize(
+    ("kind", "error", "message"),
+    [
+        ("flip", RetryableError, "object: came with other bytes each time"),
+        ("same", IntegrityError, "object: differs from its manifest"),
+    ],
+)
+def test_without_checksums_other_bytes_each_time_are_the_networks_fault_and_the_same_ones_are_stored(
+    fault: Fault, tmp_path: Path, kind: str, error: type[Exception], message: str
 ) -> None:
-    fault.says_checksum, fault.kind, fault.left = False, "same", 1000
+    fault.says_checksum, fault.kind, fault.left = False, kind, 1000
 
-    with pytest.raises(IntegrityError, match="object: differs from its manifest"):
+    with pytest.raises(error, match=message):
         fill(tmp_path / "copy", wanted(), fetch_from("s3://bucket"), "s3://bucket")
 
 

@@ -123,6 +123,14 @@ def test_images_follow_the_version_of_the_program_unless_told_otherwise() -> Non
     }
 
 
+def test_what_brings_a_model_has_the_variables_of_its_server() -> None:
+    """An S3 of one's own is named by AWS_ENDPOINT_URL_S3, and it is the init container that asks it."""
+    spec = named(render(CASES["vllm from s3"]), "Deployment", "az")["spec"]["template"]["spec"]
+
+    for container in [*spec["initContainers"], *spec["containers"]]:
+        assert {"name": "A", "value": "b"} in container["env"], container["name"]
+
+
 def test_an_upgrade_changes_no_object_of_its_own_accord() -> None:
     for values in CASES.values():
         assert render(values) == render(values, upgrade=True)

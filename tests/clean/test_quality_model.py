@@ -41,7 +41,7 @@ def fasttext_file(path: Path, good_words: str, poor_words: str) -> Path:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    fasttext_model.load_model.cache_clear()
+    fasttext_model.load_fasttext.cache_clear()
     return fasttext_file(tmp_path / "quality.bin", "bir", "külək")
 
 

@@ -1,5 +1,7 @@
+import gzip
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -143,11 +145,25 @@ def test_a_corpus_that_is_empty_after_cleaning_says_why(tmp_path: Path) -> None:
     )
 
 
-def test_a_corpus_of_short_texts_names_the_limit(tmp_path: Path) -> None:
-    raw = write_jsonl(tmp_path / "a.jsonl", sentences())
-
-    with pytest.raises(DataError, match=r"short 8; lower clean\.rules\.min_words \(50\)"):
-        clean(tmp_path, raw)
+@pytest.mark.parametrize(
+    ("given", "settings", "message"),
+    [
+        (sentences(), {}, r"short 8; lower clean\.rules\.min_words \(50\)"),
+        ([], {}, "the files hold no document that can be read"),
+        (
+            texts(2),
+            {"text_field": "body", "max_bad_records": 1},
+            r"no document that can be read.*first: a\.jsonl:1: no key 'body'",
+        ),
+        ([AZERBAIJANI], {}, r"corpus has 1 document\(s\) after cleaning, and one must be held out"),
+    ],
+    ids=["short", "none", "unreadable", "single"],
+)
+def test_text_that_gives_no_corpus_is_refused_with_the_reason(
+    tmp_path: Path, given: list[str], settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        clean(tmp_path, write_jsonl(tmp_path / "a.jsonl", given), **settings)
 
 
 def test_short_texts_are_kept_when_the_recipe_says_so(tmp_path: Path) -> None:
@@ -169,18 +185,18 @@ def test_lone_surrogates_do_not_reach_the_corpus(tmp_path: Path) -> None:
     assert sorted(document.source for document in documents(corpus)) == [f"a.jsonl:{n} ?" for n in (1, 2, 3)]
 
 
-def test_files_without_documents_are_refused(tmp_path: Path) -> None:
-    raw = write_jsonl(tmp_path / "a.jsonl", [])
+def test_an_archive_of_text_is_named_as_one_without_pages(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wet = warc_record(texts(1)[0].encode()).replace(b"Type: response", b"Type: conversion")
+    (tmp_path / "wet.warc.gz").write_bytes(gzip.compress(wet, mtime=0))
+    why = r"wet\.warc\.gz holds no response record, .*give the WARC files that they were made of"
 
-    with pytest.raises(DataError, match="the files hold no document that can be read"):
-        clean(tmp_path, raw)
+    with pytest.raises(DataError, match=why):
+        clean(tmp_path / "1", tmp_path / "wet.warc.gz")
+    clean(tmp_path / "2", tmp_path / "wet.warc.gz", write_jsonl(tmp_path / "a.jsonl", texts(3)))
 
-
-def test_files_of_which_nothing_can_be_read_are_refused_with_the_first_reason(tmp_path: Path) -> None:
-    raw = write_jsonl(tmp_path / "a.jsonl", texts(2))
-
-    with pytest.raises(DataError, match=r"no document that can be read.*first: a\.jsonl:1: no key 'body'"):
-        clean(tmp_path, raw, text_field="body", max_bad_records=1)
+    assert re.search(why, caplog.text)
 
 
 def test_too_many_bad_lines_are_refused(tmp_path: Path) -> None:
@@ -296,15 +312,6 @@ def failing_on(monkeypatch: pytest.MonkeyPatch, start: str, error: BaseException
         return identify_language(text, language)
 
     monkeypatch.setattr("anadil.clean.judge_record.identify_language", failing)
-
-
-def test_a_single_document_cannot_be_split(tmp_path: Path) -> None:
-    raw = write_jsonl(tmp_path / "a.jsonl", [AZERBAIJANI])
-
-    with pytest.raises(
-        DataError, match=r"corpus has 1 document\(s\) after cleaning, and one must be held out"
-    ):
-        clean(tmp_path, raw)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from anadil.clean.suspects import NOTE, Phase, Place, Suspects
 from anadil.core.errors import DataError
 from anadil.recipe.sections import Recipe
 from tests.kit.clean_inputs import texts
-from tests.kit.clean_stage import clean, documents, stats, write_jsonl
+from tests.kit.clean_stage import InThisProcess, clean, documents, stats, write_jsonl
 from tests.kit.harm import HARMFUL, install_harm
 from tests.kit.marks import slow
 
@@ -23,9 +23,9 @@ from tests.kit.marks import slow
     ("kind", "how"),
     [
         ("crash", "SIGSEGV"),
-        ("memory", "more than 2 GiB of memory"),
+        slow("memory", "more than 2 GiB of memory"),
         slow("batch", "SIGSEGV"),
-        ("processor", "more than 60 s of CPU time"),
+        slow("processor", "more than 60 s of CPU time"),
     ],
 )
 def test_a_record_that_kills_its_process_is_left_out_with_its_place(
@@ -35,7 +35,7 @@ def test_a_record_that_kills_its_process_is_left_out_with_its_place(
     raw = write_jsonl(tmp_path / "a.jsonl", [*good[:5], HARMFUL, *good[6:]])
     install_harm(kind, tmp_path / "site", monkeypatch)
 
-    corpus = clean(tmp_path / "corpus", raw, executor=Processes(1), max_bad_records=0.5)
+    corpus = clean(tmp_path / "corpus", raw, executor=Processes(1, may_fork=False), max_bad_records=0.5)
 
     found = stats(corpus)
     assert found["bad_records"]["first"] == [f"a.jsonl:6: kills the process that works on it ({how})"]
@@ -64,14 +64,21 @@ def test_a_process_that_died_at_a_batch_judges_one_by_one(
     assert whole == died
 
 
-def test_too_many_records_that_kill_are_refused_like_bad_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    raw = write_jsonl(tmp_path / "a.jsonl", [*texts(5), HARMFUL])
-    install_harm("crash", tmp_path / "site", monkeypatch)
+class DiedAtTheSixth(InThisProcess):
+    """Begins where processes have found that the sixth record kills them."""
+
+    def map(self, function, tasks, tick=lambda: None):  # type: ignore[no-untyped-def]  # that of the base
+        for task in tasks:
+            verdict = {"0 5 JUDGE": {"deaths": 1, "why": "kills the process"}}
+            task.folder.with_suffix(".suspects.json").write_text(json.dumps(verdict))
+        super().map(function, tasks, tick)
+
+
+def test_too_many_records_that_kill_are_refused_like_bad_ones(tmp_path: Path) -> None:
+    raw = write_jsonl(tmp_path / "a.jsonl", texts(6))
 
     with pytest.raises(DataError, match=r"1 of 6 records are unreadable .*\n  a\.jsonl:6: kills the process"):
-        clean(tmp_path, raw, executor=Processes(1))
+        clean(tmp_path, raw, executor=DiedAtTheSixth())
 
 
 def test_a_record_that_harms_nobody_alone_is_tried_again_and_left_out_after_three_deaths(

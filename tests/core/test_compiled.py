@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from numba.core import entrypoints
 
 from anadil.core import compiled
 from anadil.core.compiled import Kernels
@@ -38,6 +39,21 @@ def test_what_an_image_baked_is_copied_where_its_root_is_read_only(
 
     assert (folder / "code").read_text(encoding="utf-8") == "compiled"
     assert tmp_path / "cache" in folder.parents
+
+
+def test_kernels_load_no_extensions_of_other_packages(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entrypoints, "_already_initialized", False)
+    monkeypatch.setattr(entrypoints.importlib_metadata, "entry_points", _refused)
+
+    Kernels(tree, MODULES).compiled(_nothing)()
+
+
+def _refused() -> None:
+    raise AssertionError("numba asks for extensions")
+
+
+def _nothing() -> None:
+    """To compile."""
 
 
 def _made(folder: Path) -> bool:

@@ -135,6 +135,19 @@ def test_progress_without_a_terminal_is_a_line_now_and_then(
     ]
 
 
+def test_no_time_is_reckoned_before_the_first_item(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moment = 0.0
+    monkeypatch.setattr("anadil.core.progress.time.monotonic", lambda: moment)
+
+    with caplog.at_level(logging.INFO), progress("shards", total=2) as shown:
+        moment = SECONDS_BETWEEN_LINES
+        shown.advance(0)
+
+    assert caplog.messages == ["shards: 0 of 2"]
+
+
 def test_tracked_items_pass_by_unchanged() -> None:
     assert list(track(iter("abc"), "letters")) == ["a", "b", "c"]
 

@@ -1,9 +1,8 @@
 """An added input that holds nothing new: what follows the corpus stays, the report tells of it."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -11,6 +10,7 @@ from anadil.artifacts import artifact
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime import execute
+from tests.kit.flow import made_folders
 from tests.kit.harness import again
 from tests.kit.pretraining import make_model
 
@@ -82,28 +82,34 @@ def test_another_text_is_another_content(recipe: Recipe, raw: Path, tmp_path: Pa
 
 @pytest.mark.slow
 def test_duplicates_leave_tokenizer_model_and_scores_and_the_report_counts_them(
-    more: list[Path], tmp_path: Path
+    recipe: Recipe, more: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    base = make_model(tmp_path / "base", vocab_size=300)
+    settings = SMALL | {"base.model": str(make_model(tmp_path / "base", vocab_size=300))}
+    small = again(recipe, *(f"{key}={value}" for key, value in settings.items()))
 
-    first, second = (run(tmp_path, base, files) for files in (more[:1], more))
+    first, second = (flow(small, files, caplog) for files in (more[:1], more))
 
     for word in ("tokenizer", "model", "scores"):
-        assert f"reused {tmp_path / 'work' / word}/" in second.stderr, second.stderr
-    assert second.stderr.count("reused") == 3
-    reports = [Path(json.loads(done.stdout)["report"]) for done in (first, second)]
-    corpora = [artifact.read_manifest(json.loads(done.stdout)["corpus"]) for done in (first, second)]
-    assert reports[0] != reports[1]
-    assert "report: running because input corpus changed" in second.stderr
+        assert first.made[word] == second.made[word]
+        assert f"reused {second.made[word]}" in second.said
+    assert second.said.count("reused") == 3
+    assert first.made["report"] != second.made["report"]
+    assert "running because input corpus changed" in second.said
+    corpora = [artifact.read_manifest(str(each.made["corpus"])) for each in (first, second)]
     assert [corpus.figures["documents_in"] for corpus in corpora if corpus] == [14, 28]
 
 
-def run(folder: Path, base: Path, files: list[Path]) -> "subprocess.CompletedProcess[str]":
-    """The whole flow without chats, in processes of its own."""
-    settings = SMALL | {"base.model": str(base), "clean.inputs": json.dumps(list(map(str, files)))}
-    settings["finetune.inputs"] = "[]"
-    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    command = [*(sys.executable, "-m", "anadil", "run", "--work", str(folder / "work"), "-o", "json"), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
-    assert done.returncode == 0, done.stderr
-    return done
+class Flow(NamedTuple):
+    """A run to its end."""
+
+    made: dict[str, Path]
+    """Artifact word -> its folder."""
+    said: str
+
+
+def flow(small: Recipe, files: list[Path], caplog: pytest.LogCaptureFixture) -> Flow:
+    """The whole flow without chats."""
+    caplog.clear()
+    caplog.set_level("INFO")
+    made = made_folders(again(small, f"clean.inputs={list(map(str, files))}", "finetune.inputs=[]"))
+    return Flow(made, caplog.text)

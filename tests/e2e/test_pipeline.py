@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,14 +21,18 @@ STAGES_RUN = [stage for stage in FLOW if not stage.only_if]
 START = "start"
 """Folder of the base model below that of a run."""
 SMALL = (
+    "clean.inputs=['builtin:az/prose.jsonl', 'builtin:az/turkish.jsonl']",
     "tokenizer.vocab_sizes=[1024]",
-    "pretrain.phases=[{trains: embeddings, steps: 10, lr: 0.0032}, {trains: all, steps: 90, lr: 0.0024}]",
-    "pretrain.checkpoint_every=10",
+    "pretrain.phases=[{trains: embeddings, steps: 3, lr: 0.0032}, {trains: all, steps: 9, lr: 0.0024}]",
+    "pretrain.checkpoint_every=5",
     "pretrain.log_every=1",
     "finetune.epochs=0.1",
+    "evaluate.max_questions=2",
     "evaluate.max_new_tokens=8",
 )
-"""The smoke recipe for a base model that takes no time; steps enough to stop it amid them."""
+"""The smoke recipe for a base model and texts that take no time."""
+SLEEP = json.dumps({"sleep": {"step": 6, "until": 12, "seconds": 2}})
+"""The steps after the first checkpoint take long enough for a signal to come amid them."""
 
 
 @pytest.fixture(scope="module")
@@ -40,23 +45,18 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_stage_leaves_a_sealed_artifact_and_the_report_is_named(work: Path) -> None:
+def test_every_stage_leaves_a_sealed_artifact_that_a_second_run_reuses_quickly(work: Path) -> None:
+    before = os.times()
     done = anadil("run", "--work", str(work), *settings(work), "-o", "json")
+    after = os.times()
 
     artifacts = json.loads(done.stdout)
     assert list(artifacts) == [stage.writes for stage in STAGES_RUN]
     assert Path(artifacts["report"]).read_text(encoding="utf-8").startswith("<!doctype html>")
     assert all((Path(artifacts[word]) / "manifest.json").is_file() for word in list(artifacts)[:-1])
-
-
-def test_a_second_run_reuses_every_step_quickly(work: Path) -> None:
-    before = os.times()
-    done = anadil("run", "--work", str(work), *settings(work))
-    after = os.times()
-
-    # Seconds of a CPU, since other tests run beside it.
-    assert after.children_user - before.children_user < 10
     assert done.stderr.count("reused") == len(STAGES_RUN)
+    # Seconds of a CPU, since other tests run beside it: 5 on an idle machine, 11 on shared cores.
+    assert after.children_user - before.children_user < 30
 
 
 def test_a_changed_key_runs_only_what_depends_on_it_and_says_why(work: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint_with_the_same_losses(work: Pat
 def test_sigterm_to_the_run_saves_and_says_that_it_can_go_on(work: Path, tmp_path: Path) -> None:
     run = training(work, tmp_path)
     run.terminate()
-    _, messages = run.communicate(timeout=60)
+    _, messages = run.communicate(timeout=180)
 
     assert run.returncode == 143
     assert "Traceback" not in messages
@@ -104,10 +104,15 @@ def test_without_chats_the_run_ends_in_a_report_on_two_models(work: Path) -> Non
 
 
 def training(work: Path, fresh: Path) -> "subprocess.Popen[str]":
-    """A run in a directory of its own that has just written its first checkpoint."""
+    """A run in a directory of its own, with the first two artifacts of `work`, that has just written a checkpoint."""
+    for word in ("corpus", "tokenizer"):
+        shutil.copytree(work / word, fresh / word, copy_function=os.link)
     command = [sys.executable, "-m", "anadil", "run", "--work", str(fresh), "--until", "pretrain"]
     command += settings(work)
-    run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    run = subprocess.Popen(
+        command, env={**os.environ, "ANADIL_INJECT": SLEEP}, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
     deadline = time.monotonic() + 300
     while not checkpoints(fresh):
         assert run.poll() is None, run.communicate()

@@ -16,6 +16,7 @@ from anadil.evaluate.run import run
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
 from anadil.text.corpus import write_documents
+from tests.kit.marks import slow
 
 from .conftest import TEMPLATE, TEXTS, document, tiny_model, train_tokenizer
 
@@ -178,6 +179,7 @@ def adapter_at(rate: float, source: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_an_adapter_trained_at_a_rate_of_0_3_leaves_the_adapted_model_to_release(
     gate: Gate, healthy: Path, tmp_path: Path
@@ -194,8 +196,8 @@ def test_an_adapter_trained_at_a_rate_of_0_3_leaves_the_adapted_model_to_release
     ("candidate", "token", "check"),
     [
         ("finetuned", "a", "finetuned.loops"),
-        ("adapted", "a", "adapted.loops"),
-        ("finetuned", "<|eot_id|>", "finetuned.empty_answers"),
+        slow("adapted", "a", "adapted.loops"),
+        slow("finetuned", "<|eot_id|>", "finetuned.empty_answers"),
     ],
 )
 def test_a_model_that_loops_in_every_text_or_answers_nothing_is_not_released(

@@ -1,5 +1,6 @@
 """Bases that are no Llama 3: which template is used, and that what is trained is what will be served."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,8 +19,17 @@ from tests.finetune.conftest import small_tokenizer
 SPECIALS = {
     "qwen": ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
     "gemma": ("<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>", "<start_of_image>"),
+    "mistral": ("</s>", "<s>", "[INST]", "[/INST]"),
     "phi": ("<|endoftext|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"),
 }
+MISTRAL = (
+    "{% if messages[0].role == 'system' %}{% set system = messages[0].content %}{% set messages = messages[1:] %}"
+    "{% endif %}{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] "
+    "{% if loop.last and system is defined %}{{ system }}\n\n{% endif %}{{ m.content }}[/INST]"
+    "{% elif m.role == 'assistant' %} {{ m.content | trim }}{{ eos_token }}"
+    "{% else %}{{ raise_exception('roles') }}{% endif %}{% endfor %}"
+)
+"""As Mistral's Instruct models of version 3 have it: the system turn stands in the last question."""
 TURNS = (
     ("system", "Qısa cavab ver."),
     ("user", "Azərbaycanın paytaxtı hansı şəhərdir?"),
@@ -40,7 +50,7 @@ def tokenizer_of(family: str, template: str | None) -> Any:
     backend = Tokenizer.from_str(plain)
     names = SPECIALS[family]
     backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
-    bos = "<bos>" if family == "gemma" else None
+    bos = {"gemma": "<bos>", "mistral": "<s>"}.get(family)
     made = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=bos, eos_token=names[0])
     made.chat_template = template
     return made
@@ -126,6 +136,39 @@ def test_the_mask_is_that_of_trls_copy_but_for_blanks_after_the_end(used: str) -
     assert example.input_ids == theirs["input_ids"]
     assert all(tokenizer.decode([example.input_ids[place]]) == "\n" for place in differs)
     assert len(differs) == 2
+
+
+def test_an_answer_of_weight_0_is_read_and_not_learned() -> None:
+    tokenizers = (small_tokenizer(), tokenizer_of("qwen", trl_template("qwen2_5")))
+    messages = [Message(role=role, content=content) for role, content in TURNS]
+    messages[2] = replace(messages[2], trained=False)
+
+    for tokenizer in tokenizers:
+        found = chat_format(tokenizer)
+        all_of_it, less = (
+            encode_chat(tokenizer, each, found)
+            for each in (chat(*TURNS), Chat(messages=tuple(messages), place="a:1"))
+        )
+        assert less.input_ids == all_of_it.input_ids
+        assert (
+            tokenizer.decode([label for label in less.labels if label != IGNORED_LABEL])
+            == TURNS[4][1] + found.end
+        )
+
+
+@pytest.mark.parametrize("template", [MISTRAL, MISTRAL.replace("{% else %}", "{% elif false %}")])
+def test_mistrals_template_teaches_all_chats_but_those_with_a_system_turn(template: str) -> None:
+    tokenizer = tokenizer_of("mistral", template)
+    dropped = DroppedChats()
+
+    kept = list(encode_chats(tokenizer, [chat(*TURNS), chat(*TURNS[1:])], 500, dropped))
+
+    ((_, example),) = kept
+    trained = tokenizer.decode([label for label in example.labels if label != IGNORED_LABEL])
+    assert trained == "".join(f" {content}</s>" for role, content in TURNS if role == "assistant")
+    assert dropped.counts == {"template": 1}
+    served = chat_ids(tokenizer, [{"role": role, "content": text} for role, text in TURNS[1:]])
+    assert example.input_ids == served
 
 
 def test_a_control_token_of_the_base_in_a_message_stays_text() -> None:

@@ -1,15 +1,13 @@
 """Several processes share each batch of pairs: the curve of one, also after a kill."""
 
 import json
-import os
-import signal
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
 from tests.finetune.test_preference import pair, put
-from tests.finetune.test_processes import finetuned, start, started_by, wait_for
+from tests.finetune.test_processes import finetuned, forked, wait_for
 from tests.kit.marks import matrix
 
 PAIRS = 10
@@ -41,12 +39,11 @@ def test_two_processes_that_were_killed_go_on_to_the_curve_of_one(
     one, two = tmp_path / "one", tmp_path / "two"
     finetuned(model_dir, many_chats, one, 1, *words)
 
-    running = start(model_dir, many_chats, two, 2, *words)
+    running = forked(model_dir, many_chats, two, 2, *words)
     trainer = Path(f"{two}.work/preference/trainer")
-    wait_for(trainer / "checkpoint-4/manifest.json", running)
-    for process in [running.pid, *started_by(running.pid)]:
-        os.kill(process, signal.SIGKILL)
-    running.communicate(timeout=120)
+    wait_for(trainer / "checkpoint-4/manifest.json", running[0])
+    for process in running:
+        process.kill()
     before = [int(each.parent.name.partition("-")[2]) for each in trainer.glob("*/manifest.json")]
     finetuned(model_dir, many_chats, two, 2, *words)
 

@@ -19,6 +19,7 @@ from anadil.model.load import pick_device
 from anadil.recipe.load import load_recipe
 from anadil.runtime.job import most_processes
 from tests.kit.marks import matrix
+from tests.kit.ranks import Fork, module_in_ranks
 
 WORDS = [
     "salam",
@@ -58,32 +59,32 @@ def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+def words(model: Path, chats: Path, out: Path, *overrides: str) -> list[str]:
+    """The command line of the stage."""
+    settings = [word for each in (*SMALL, *overrides) for word in ("--set", each)]
+    return ["--model", str(model), "--chats", str(chats), *settings, "--out", str(out)]
+
+
 def start(model: Path, chats: Path, out: Path, processes: int, *overrides: str) -> "subprocess.Popen[str]":
     """The stage as a user starts it; it starts torchrun by itself."""
-    settings = [*SMALL, *overrides, f"cluster.processes_per_node={processes}"]
-    words = [word for each in settings for word in ("--set", each)]
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "anadil.finetune",
-        "--model",
-        str(model),
-        "--chats",
-        str(chats),
-    ]
+    settings = (*overrides, f"cluster.processes_per_node={processes}")
+    command = [sys.executable, "-W", "ignore", "-m", "anadil.finetune", *words(model, chats, out, *settings)]
     return subprocess.Popen(
-        [*command, *words, "--out", str(out)], env={**os.environ, "OMP_NUM_THREADS": "1"},
+        command, env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
 
 
+def forked(model: Path, chats: Path, out: Path, processes: int, *overrides: str) -> list[Fork]:
+    """The processes that torchrun would start, without its interpreters; what they say is beside `out`."""
+    log = out.with_suffix(".log")
+    return module_in_ranks(processes, log, "anadil.finetune", *words(model, chats, out, *overrides))
+
+
 def finetuned(model: Path, chats: Path, out: Path, processes: int, *overrides: str) -> list[float]:
     """The loss of each step."""
-    running = start(model, chats, out, processes, *overrides)
-    _, said = running.communicate(timeout=300)
-    assert running.returncode == 0, said
+    running = forked(model, chats, out, processes, *overrides)
+    assert [each.wait() for each in running] == [0] * processes, out.with_suffix(".log").read_text()
     return losses(out)
 
 
@@ -158,10 +159,10 @@ def started_by(process: int) -> list[int]:
     return [found for child in map(int, text.split()) for found in (child, *started_by(child))]
 
 
-def wait_for(file: Path, running: "subprocess.Popen[str]") -> None:
-    deadline = time.monotonic() + 120
+def wait_for(file: Path, running: "subprocess.Popen[str] | Fork") -> None:
+    deadline = time.monotonic() + 300
     while not file.is_file():
-        assert running.poll() is None, running.communicate()
+        assert running.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)
 

@@ -94,8 +94,11 @@ def test_every_image_is_built_from_its_file_with_its_arguments(tmp_path: Path) -
     path = f"{tmp_path}:/usr/bin:/bin"
 
     environment = {"PATH": path, "BUILDER": "docker", "SBOM": str(tmp_path / "sbom")}
-    subprocess.run(["sh", "images/build.sh"], cwd=ROOT, env=environment, check=True, capture_output=True)
+    command = ["sh", "images/build.sh"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True)
 
+    printed = re.findall(r"^  (\S+):", done.stdout, re.MULTILINE)
+    assert sorted(printed) == sorted(NAMES), "a recipe takes no key of cluster.digests twice"
     calls = [line for line in (tmp_path / "calls").read_text().splitlines() if line.startswith("build ")]
     built = {re.findall(r"STAGE=(\S+)", call)[0]: call for call in calls}
     assert set(built) == set(NAMES)

@@ -16,7 +16,7 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
 from anadil.runtime.mlflow_spool import Tracker
 from anadil.text.corpus import Document, write_documents
-from tests.kit.machines import free_port
+from tests.kit.ranks import variables_of_ranks
 
 SPECIALS = ("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>")
 TEXTS = (
@@ -194,12 +194,6 @@ def in_child(work: Callable[[], object], environment: dict[str, str] | None = No
         traceback.print_exc()
         os._exit(int(getattr(error, "exit_code", 99)))
     os._exit(0)
-
-
-def variables_of_ranks(processes: int) -> list[dict[str, str]]:
-    """What torchrun would give to each of the processes of one node."""
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(processes)}
-    return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
 
 
 def run_in_child(job: Job) -> int:

@@ -18,6 +18,8 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
+from tests.kit.machines import free_port
+
 TIMEOUT_S = 300
 PRELOADED = (
     "pytest",
@@ -25,6 +27,7 @@ PRELOADED = (
     "torch.distributed.pipelining",
     "transformers.models.llama.modeling_llama",
     "anadil.pretrain.run",
+    "anadil.finetune.run",
     "boto3",
 )
 
@@ -73,6 +76,29 @@ def in_forks(works: list[Callable[[], object]], folder: Path) -> list[int]:
             fork.kill()
 
 
+def module_in_ranks(
+    processes: int, log: Path, name: str, *arguments: str, **environment: str
+) -> list["Fork"]:
+    """Start what `python -m name arguments` does in processes that train together, as torchrun would start them.
+
+    Args:
+        processes: How many; 1 has no group.
+        log: What they write is there.
+        name: Of a stage's module.
+        arguments: Of its command line.
+        environment: Variables beside those of this process and of the group.
+    """
+    work = functools.partial(run_module, name, *arguments)
+    groups = variables_of_ranks(processes) if processes > 1 else [{}]
+    return [Fork(work, log, environment | group) for group in groups]
+
+
+def variables_of_ranks(processes: int) -> list[dict[str, str]]:
+    """What torchrun would give to each of the processes of one node."""
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(processes)}
+    return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
+
+
 class Fork:
     """A process that runs a function, with what tests ask of a `subprocess.Popen`."""
 
@@ -116,6 +142,13 @@ def run_module(name: str, *arguments: str) -> None:
     """What `python -m name arguments` does, in this process."""
     sys.argv = [name, *arguments]
     runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def run_script(file: Path, *arguments: str) -> None:
+    """What `python file arguments` does, in this process."""
+    sys.argv = [str(file), *arguments]
+    sys.path.insert(0, str(file.parent))
+    runpy.run_path(str(file), run_name="__main__")
 
 
 def _fork(work: Callable[[], object], environment: dict[str, str], log: Path) -> None:

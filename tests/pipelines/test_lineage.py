@@ -45,8 +45,8 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Inputs]:
             return 0
 
     monkeypatch.setattr("anadil_pipelines.laptop.subprocess.Popen", Step)
-    monkeypatch.setattr(laptop.Processes, "steps", laptop.StepResults())
-    monkeypatch.setattr(subprocess_task_handler, "SubprocessTaskHandler", laptop.Processes)
+    monkeypatch.setattr(laptop.ProcessHandler, "steps", laptop.StepResults())
+    monkeypatch.setattr(subprocess_task_handler, "SubprocessTaskHandler", laptop.ProcessHandler)
     monkeypatch.setattr(config.LocalExecutionConfig, "instance", None)
     local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path / "kfp"))
     return given

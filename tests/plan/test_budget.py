@@ -8,9 +8,9 @@ import pytest
 from anadil.plan.budget import (
     CostEstimate,
     PhaseWork,
-    RunBudget,
+    PlanBudget,
     budget,
-    cost_of,
+    rental_cost,
     storage_of,
     time_of,
 )
@@ -47,7 +47,7 @@ ALL = PhaseWork(
 
 def azerbaijani(
     machine: Machine, *, phases: tuple[PhaseWork, ...] = (EMBEDDINGS, ALL), nodes: int = 2
-) -> RunBudget:
+) -> PlanBudget:
     return budget(
         phases,
         machine,
@@ -125,7 +125,7 @@ def test_314_billion_tokens_on_256_gpus_take_16_days_and_6_hours() -> None:
 
 
 def test_390_hours_of_32_machines_cost_their_published_price() -> None:
-    cost = cost_of(machine("p5.48xlarge"), 32, time_of([SWALLOW], 256, 989.4e12))
+    cost = rental_cost(machine("p5.48xlarge"), 32, time_of([SWALLOW], 256, 989.4e12))
 
     assert cost.on_demand.predicted == pytest.approx(687_000, rel=0.001)
     assert cost.on_demand.per_hour == pytest.approx(32 * 55.04)

@@ -8,7 +8,7 @@ from anadil.core.errors import PreflightError
 from anadil.core.format import GIB, MIB, human_bytes
 from anadil.plan.from_recipe import layout_of, work_of
 from anadil.plan.instances import machine, this_machine
-from anadil.plan.memory_limit import fit
+from anadil.plan.memory_limit import layout_fit
 from anadil.plan.model_shape import trained_shape
 from anadil.plan.preflight import MAX_REMEDIES, check_finetune, check_fits
 from anadil.recipe.load import load_recipe
@@ -40,7 +40,7 @@ def test_a_refusal_names_model_layout_need_and_device() -> None:
     text = refused("azerbaijani-1b", [COPIES], here=False)
 
     recipe, kind = load_recipe("azerbaijani-1b", [COPIES]), machine("p4d.24xlarge")
-    need, _ = fit(trained_shape(recipe), layout_of(recipe, kind, 2), work_of(recipe, kind), kind)
+    need, _ = layout_fit(trained_shape(recipe), layout_of(recipe, kind, 2), work_of(recipe, kind), kind)
     assert text.splitlines()[0] == (
         "pretrain does not fit: meta-llama/Llama-3.2-1B (1.18B parameters), DDP 16, micro-batch 14 of "
         f"2,048 tokens, needs {human_bytes(need)} on a device that has 39.4 GiB (p4d.24xlarge, A100 40 GB); "
@@ -125,7 +125,7 @@ def test_a_tight_fit_is_no_refusal(driver: Path) -> None:
     answers(driver, "NVIDIA A100-SXM4-80GB, 81920")
     recipe = load_recipe("azerbaijani-1b", [COPIES, "pretrain.micro_batch_size=2"])
     kind = this_machine()
-    need, word = fit(trained_shape(recipe), layout_of(recipe, kind, 1), work_of(recipe, kind), kind)
+    need, word = layout_fit(trained_shape(recipe), layout_of(recipe, kind, 1), work_of(recipe, kind), kind)
     assert word == "fits"
     outside = 1.5 * GIB
     memory = (outside + (need - outside) / 0.965 + 0.6 * GIB) / MIB

@@ -5,7 +5,7 @@ from benchmarks.plan.published import FSDP8, LIGER, TORCH, Row, largest_batch, r
 
 from anadil.plan.instances import machine
 from anadil.plan.layout import Layout, Work
-from anadil.plan.memory_limit import fit
+from anadil.plan.memory_limit import layout_fit
 from tests.kit.plans import ONE, SEVENTY
 
 NOT_EXPLAINED = {
@@ -56,8 +56,8 @@ def test_the_largest_batch_fits_and_one_more_does_not(shard: int) -> None:
     size = largest_batch(ONE, layout, work, p4d)
 
     assert size >= 4
-    assert fit(ONE, replace(layout, micro_batch_size=size), work, p4d)[1] == "fits"
-    assert fit(ONE, replace(layout, micro_batch_size=size + 1), work, p4d)[1] != "fits"
+    assert layout_fit(ONE, replace(layout, micro_batch_size=size), work, p4d)[1] == "fits"
+    assert layout_fit(ONE, replace(layout, micro_batch_size=size + 1), work, p4d)[1] != "fits"
 
 
 def test_no_batch_of_70b_fits_on_one_gpu() -> None:

@@ -5,7 +5,7 @@ import pytest
 from anadil.core.format import human_bytes
 from anadil.plan.instances import machine, this_machine
 from anadil.plan.layout import Layout, Work
-from anadil.plan.memory_limit import fit
+from anadil.plan.memory_limit import layout_fit
 from anadil.plan.rationale import LayoutRationale, Rationale
 from anadil.plan.speed import speed
 from tests.kit.plans import ONE, SEVENTY
@@ -42,7 +42,7 @@ def of(chosen: LayoutRationale, setting: str) -> Rationale:
 
 
 def told(chosen: LayoutRationale, layout: Layout) -> str:
-    total, _ = fit(chosen.shape, layout, chosen.work, chosen.machine)
+    total, _ = layout_fit(chosen.shape, layout, chosen.work, chosen.machine)
     rate = speed(chosen.shape, layout, chosen.work, chosen.machine, chosen.nodes)
     return f"{human_bytes(total)}, {rate.tokens_per_s_per_device:,.0f} tokens/s"
 
@@ -75,7 +75,7 @@ def test_a_shared_model_is_compared_with_a_copy_that_does_not_fit() -> None:
 
     assert found.value == "FSDP 64 x TP 4"
     assert found.why.startswith(told(LARGE, LARGE.layout))
-    copy, _ = fit(SEVENTY, replace(LARGE.layout, shard=1), LARGE.work, P5)
+    copy, _ = layout_fit(SEVENTY, replace(LARGE.layout, shard=1), LARGE.work, P5)
     assert f"data-parallel device {human_bytes(copy)}, does not fit; tensor" in found.why
     assert found.why.endswith("tensor parallel stays within a machine's 8 devices")
 
@@ -170,4 +170,4 @@ def test_a_device_of_unknown_speed_is_told_by_its_memory_alone() -> None:
     unknown = replace(SMALL, machine=replace(P4D, flops_bf16=0.0, hbm=0.0))
 
     assert not any("tokens/s" in choice.why for choice in unknown.settings())
-    assert human_bytes(fit(ONE, SMALL.layout, SMALL.work, P4D)[0]) in of(unknown, "parallelism").why
+    assert human_bytes(layout_fit(ONE, SMALL.layout, SMALL.work, P4D)[0]) in of(unknown, "parallelism").why

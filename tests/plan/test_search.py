@@ -5,7 +5,7 @@ import pytest
 
 from anadil.plan.instances import machine, machines
 from anadil.plan.layout import Layout, Recompute, Work
-from anadil.plan.memory_limit import fit
+from anadil.plan.memory_limit import layout_fit
 from anadil.plan.model_shape import Shape
 from anadil.plan.search import (
     RECOMPUTE,
@@ -118,7 +118,7 @@ def test_a_search_again_finds_the_same_in_the_same_order() -> None:
 def test_a_larger_micro_batch_never_needs_less_memory(recompute: Recompute, degrees: dict[str, Any]) -> None:
     base = Layout(data=4, shard=4, **degrees)
     sizes = [
-        fit(
+        layout_fit(
             EIGHT,
             replace(base, micro_batch_size=size, micro_batches=64 // size, recompute=recompute),
             LONG,
@@ -136,7 +136,7 @@ def test_a_larger_micro_batch_never_needs_less_memory(recompute: Recompute, degr
 )
 def test_what_the_search_leaves_out_does_not_fit(shape: Shape, work: Work, batch_size: int) -> None:
     words = [
-        fit(
+        layout_fit(
             shape,
             replace(
                 layout,
@@ -198,7 +198,7 @@ def test_sequences_are_cut_by_context_and_once_more_by_tensor_parallelism() -> N
 def test_a_shorter_sequence_that_tensor_parallelism_cannot_cut_is_no_remedy() -> None:
     layout = Layout(tensor=8, recompute="full")
     even, odd = (replace(LONG, sequence_length=8 * number) for number in (16_386, 16_387))
-    half, _ = fit(EIGHT, layout, replace(LONG, sequence_length=8 * 8_193), P5)
+    half, _ = layout_fit(EIGHT, layout, replace(LONG, sequence_length=8 * 8_193), P5)
     small = replace(P5, memory_bytes=int(1.1 * half))
 
     remedies = [nearest(EIGHT, layout, work, small, 1) for work in (even, odd)]

@@ -25,6 +25,7 @@ from anadil.release import gguf_tensors
 from anadil.release.model_source import ModelSource, find_model
 from anadil.release.ollama import SAMPLES, UnusualTemplateError, go_template, modelfile, read_turns
 from tests.kit.families import make_family
+from tests.kit.harness import PATIENCE_S
 from tests.kit.llama_3 import make_llama_3
 from tests.kit.llama_cpp import opened
 from tests.kit.marks import matrix
@@ -189,14 +190,14 @@ def test_an_export_that_is_killed_leaves_no_result_and_the_next_one_works(
 ) -> None:
     out = tmp_path / "out.gguf"
     child = subprocess.Popen([sys.executable, "-c", KILLED, str(adapter), str(out)])
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while not (out.with_name("out.gguf.partial") / "out.gguf").is_file():
         assert child.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)
     child.send_signal(number)
 
-    code = child.wait(timeout=60)
+    code = child.wait(timeout=PATIENCE_S)
 
     assert code == (143 if number == signal.SIGTERM else -signal.SIGKILL)
     assert names(tmp_path) == (

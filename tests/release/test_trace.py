@@ -148,6 +148,9 @@ def test_questions_may_be_ids_sources_and_lines_of_a_file(made: Path, tmp_path: 
     asked.write_text('{"name": "x"}\n', encoding="utf-8")
     with pytest.raises(DataError, match=r"asked\.jsonl:1: names no document"):
         trace(adapter_of(made / "root"), documents=[str(asked)])
+    asked.write_text('x\n{"url": ', encoding="utf-8")
+    with pytest.raises(DataError, match=r"asked\.jsonl:2: not JSON"):
+        trace(adapter_of(made / "root"), documents=[str(asked)])
 
 
 @pytest.mark.parametrize("start", ["merged", "export"])

@@ -1,5 +1,6 @@
 """The verdict and what stands beside it: which model to release, why or why none, and what to do next."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -175,3 +176,12 @@ def test_a_run_without_a_fault_gets_three_lines_too(tmp_path: Path) -> None:
     assert len(found) == 3
     assert "anadil promote" in found[0].action
     assert found[1].action == "Add text of the domain news."
+
+
+def test_a_line_separator_in_a_text_ends_no_line_of_json_lines(tmp_path: Path) -> None:
+    job = report_run.job(tmp_path)
+    curve = job.inputs["model"] / "training.jsonl"
+    lines = [{"step": 1, "loss": 2.0, "note": "bir\u2028iki\x85üç"}]
+    curve.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
+
+    assert list(read_facts(job).training) == lines

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from anadil.artifacts import artifact, lock
-from anadil.core.errors import PreflightError
+from anadil.core.errors import RetryableError
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime import execute
@@ -55,7 +55,7 @@ def warned(
 
     def start(recipe: Recipe, out: str | None) -> list[str]:
         work = execute.planned_artifact(PRETRAIN, recipe, inputs, (), out).work
-        with lock.locked(work), pytest.raises(PreflightError, match="another process"):
+        with lock.locked(work), pytest.raises(RetryableError, match="another process"):
             execute.execute(PRETRAIN, recipe, inputs, (), out)
         return [line.getMessage() for line in caplog.records if line.levelno == logging.WARNING]
 

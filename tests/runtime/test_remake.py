@@ -10,7 +10,7 @@ import pytest
 
 from anadil.artifacts import artifact, lock
 from anadil.cli import main
-from anadil.core.errors import PreflightError, RecipeError
+from anadil.core.errors import RecipeError, RetryableError
 from anadil.core.stages import STAGES, Stage
 from anadil.launch import launcher
 from anadil.launch.job import TrainingJob
@@ -74,7 +74,7 @@ def checkpoint(work: Path, origin: dict[str, str]) -> Path:
 
 
 def begun(start: Start, *arguments: object) -> bool:
-    with pytest.raises(PreflightError, match="another process"):
+    with pytest.raises(RetryableError, match="another process"):
         start(*arguments)
     return True
 

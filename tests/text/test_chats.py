@@ -1,5 +1,6 @@
 """Layouts in which people keep chats, and the part of the data that each falls in."""
 
+import json
 from typing import Any
 
 import pytest
@@ -17,6 +18,10 @@ def turn(role: str, content: object) -> dict[str, object]:
 
 def said(role: str, value: str) -> dict[str, str]:
     return {"from": role, "value": value}
+
+
+def part(kind: str, text: str) -> dict[str, str]:
+    return {"type": kind, "text": text}
 
 
 def read(row: dict[str, Any]) -> Any:
@@ -49,6 +54,13 @@ def chat(*questions: str) -> Chat:
         {"prompt": [turn("user", ASKED)], "completion": [turn("assistant", ANSWERED)]},
         {"instruction": ASKED, "input": "", "output": ANSWERED},
         {"question": ASKED, "answer": ANSWERED},
+        {"messages": json.dumps([turn("user", ASKED), turn("assistant", ANSWERED)])},
+        {
+            "messages": [
+                turn("user", [part("input_text", ASKED)]),
+                turn("assistant", [part("output_text", ANSWERED)]),
+            ]
+        },
         {"messages": None, "question": ASKED, "answer": ANSWERED},
         {"messages": [turn("user", f" {ASKED}\n"), turn("assistant", ANSWERED), turn("user", "Bəs?")]},
     ],
@@ -82,6 +94,24 @@ def test_the_history_of_an_instruction_comes_before_it() -> None:
     assert read({**row, "history": []}) == read({**row, "history": None}) == read({**row, "history": "1990"})
 
 
+def test_an_answer_of_weight_0_is_context_and_none_at_the_end_is_kept() -> None:
+    untrained = {**turn("assistant", "Gəncə."), "weight": 0}
+    messages = [
+        turn("user", ASKED),
+        untrained,
+        turn("user", ASKED),
+        {**turn("assistant", ANSWERED), "weight": 1},
+    ]
+
+    found = messages_of({"messages": [*messages, turn("user", "Bəs?"), untrained]})
+
+    assert not isinstance(found, Refusal)
+    assert [(each.content, each.trained) for each in found] == [
+        (ASKED, True), ("Gəncə.", False), (ASKED, True), (ANSWERED, True),
+    ]  # fmt: skip
+    assert read({"messages": messages[:2]}) == Refusal("no_answer")
+
+
 @pytest.mark.parametrize(
     ("messages", "refusal"),
     [
@@ -91,6 +121,7 @@ def test_the_history_of_an_instruction_comes_before_it() -> None:
         ([turn("narrator", "A"), turn("assistant", "B")], Refusal("unknown_role", "narrator")),
         ([turn("user", [{"type": "image_url"}]), turn("assistant", "B")], Refusal("not_text", "image_url")),
         ([turn("user", "A")], Refusal("no_answer")),
+        ([turn("user", "A"), {**turn("assistant", "B"), "weight": 0.5}], Refusal("malformed", "weight 0.5")),
         ([turn("assistant", "A"), turn("user", "B")], Refusal("role_order")),
     ],
 )

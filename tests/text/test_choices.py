@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,13 @@ def test_numbered_lines_at_the_end_of_a_question_are_choices_if_its_answer_is_on
         ('{"question": "Hansı?", "choices": ["bir", "iki"], "answer": 1}', "iki"),
         ('{"question": "Hansı?", "choices": ["bir", "iki"], "answer": 0}', "bir"),
         ('{"prompt": "Hansı?", "choices": ["bir", "iki"], "answer": "iki"}', "iki"),
+        ('{"question": "Hansı?", "choices": ["bir", "iki"], "answer": "B"}', "iki"),
+        ('{"question": "Hansı?", "choices": ["bir", "iki"], "answer": "(a)"}', "bir"),
+        ('{"question": "Hansı?", "choices": ["bir", "iki"], "answer": "1"}', "iki"),
+        (
+            '{"question": "Hansı?", "choices": {"text": ["bir", "iki"], "label": ["1", "2"]}, "answerKey": "1"}',
+            "bir",
+        ),
     ],
 )
 def test_a_row_of_choices_is_a_chat_whose_answer_is_one_of_them(
@@ -49,11 +57,41 @@ def test_a_row_of_choices_is_a_chat_whose_answer_is_one_of_them(
     assert chat.as_row()["choices"] == ["bir", "iki"]
 
 
-@pytest.mark.parametrize("answer", ["2", "-1", "true", "null"])
-def test_an_answer_that_is_no_place_among_the_choices_is_counted_out(answer: str, tmp_path: Path) -> None:
+def rows(*answers: object) -> str:
+    made = [
+        {"question": f"Hansı {n}?", "choices": ["bir", "iki"], "answer": each}
+        for n, each in enumerate(answers)
+    ]
+    return "".join(json.dumps(row) + "\n" for row in made)
+
+
+@pytest.mark.parametrize("answer", [3, -1, True, None, "üç", "C"])
+def test_an_answer_that_is_none_of_the_choices_is_counted_with_line_and_remedy(
+    answer: object, tmp_path: Path
+) -> None:
     dropped = DroppedChats()
-    row = f'{{"question": "Hansı?", "choices": ["bir", "iki"], "answer": {answer}}}'
-    (tmp_path / "c.jsonl").write_text(row, encoding="utf-8")
+    (tmp_path / "c.jsonl").write_text(rows(answer), encoding="utf-8")
 
     assert not list(read_chats([str(tmp_path / "c.jsonl")], dropped))
-    assert dropped.total == 1
+    assert dropped.counts == {"no_choice": 1}
+    assert "needs the right one as `answer`: its text, letter (A, B, ...) or place; c.jsonl:1" in str(dropped)
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ((1, 2, 1), ["bir", "iki", "bir"]),
+        (("1", "2"), ["bir", "iki"]),
+        ((1, 0, 1), ["iki", "bir", "iki"]),
+        ((1, 1), ["iki", "iki"]),
+        ((1, 0, 2), ["iki", "bir"]),
+    ],
+)
+def test_places_count_from_1_where_some_row_names_the_last_one_so_and_none_0(
+    answers: tuple[object, ...], expected: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "c.jsonl").write_text(rows(*answers), encoding="utf-8")
+
+    chats = list(read_chats([str(tmp_path / "c.jsonl")], DroppedChats()))
+
+    assert [chat.messages[-1].content for chat in chats] == expected

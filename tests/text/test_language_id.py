@@ -23,7 +23,7 @@ class FakeModel:
 @pytest.fixture
 def language(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Language:
     """A language that a model of the user's knows."""
-    fasttext_model.load_model.cache_clear()
+    fasttext_model.load_fasttext.cache_clear()
     monkeypatch.setitem(sys.modules, "fasttext", SimpleNamespace(load_model=lambda _: FakeModel()))
     model = tmp_path / "model.bin"
     model.write_bytes(b"weights")

@@ -149,16 +149,19 @@ def test_a_table_and_a_dictionary_give_the_same(tiny: Tokenizer) -> None:
     assert continue_merges(tiny, words, 50, 1) == continue_merges(tiny, word_counts(words.items()), 50, 1)
 
 
-def test_arrays_grow_as_pairs_come_up(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("least", [1, 9])
+def test_arrays_grow_and_gone_pairs_are_forgotten_as_others_come_up(
+    monkeypatch: pytest.MonkeyPatch, least: int
+) -> None:
     rng = random.Random(8)
     counts = {"".join(rng.choices("abcdefghij", k=12)): rng.randint(1, 50) for _ in range(400)}
-    expected = train_vocabulary(counts, 1_500, min_frequency=1).merges
+    monkeypatch.setattr(merger, "GROWTH", 100.0)
+    expected = train_vocabulary(counts, 1_500, min_frequency=least).merges
 
     monkeypatch.setattr(merger, "GROWTH", 1.0)
-    monkeypatch.setattr(merger, "ROOM", 0)
     monkeypatch.setattr(merger, "FIRST_PAIRS", 2)
 
-    assert train_vocabulary(counts, 1_500, min_frequency=1).merges == expected
+    assert train_vocabulary(counts, 1_500, min_frequency=least).merges == expected
 
 
 def test_a_table_beyond_positions_of_32_bits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

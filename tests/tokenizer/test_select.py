@@ -28,7 +28,7 @@ from anadil.tokenizer.pretokens import count_pretokens
 from anadil.tokenizer.run import run
 from anadil.tokenizer.select import Choice, MeasuredCandidate, choose_candidate
 from anadil.tokenizer.train_bpe import train_vocabulary
-from anadil.tokenizer.usage import TokenUsage, count_usage
+from anadil.tokenizer.usage import SweepUsage, TokenUsage, count_usage
 from tests.tokenizer.conftest import SENTENCES, documents
 
 MIN_USES = 100
@@ -241,6 +241,9 @@ def test_the_size_that_the_corpus_supports_is_that_of_the_smaller_vocabularies(
         shares[num] = sum(uses[left + right] >= MIN_USES for left, right in merges[:num]) / num
     expected = max(num for num, share in shares.items() if share >= 0.9)
     assert 0 < expected < len(merges)
+    sweep = SweepUsage(made(len(merges)), counts, merges, min_uses=MIN_USES)
+    for num in (0, 1, 25, 59, 60):
+        assert sweep.of(made(num), num) == count_usage(made(num), counts, merges[:num], min_uses=MIN_USES)
     assert whole.supported_size == expected
     assert whole.own_tokens == len(merges)
     assert whole.own_tokens_seen == round(shares[len(merges)] * len(merges))

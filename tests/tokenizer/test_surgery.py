@@ -19,6 +19,7 @@ from anadil.tokenizer.makers import Maker, extensions, surgeries
 from anadil.tokenizer.pretokens import Pretokens, count_pretokens
 from anadil.tokenizer.run import run
 from anadil.tokenizer.surgery import Surgery, plan_surgery
+from anadil.tokenizer.usage import SweepUsage, count_usage
 
 from .conftest import SENTENCES
 
@@ -218,6 +219,22 @@ def test_a_smaller_exchange_is_the_start_of_a_larger_one(
     )
     assert less.keys() - old.keys() < more.keys() - old.keys()
     assert large.vocab_size == small.vocab_size == len(old)
+
+
+@pytest.mark.parametrize("size", [0, 1, 20, NUM_NEW])
+def test_one_count_says_how_often_every_size_uses_its_tokens(
+    base: Tokenizer, counts: Pretokens, surgery: Surgery, size: int
+) -> None:
+    """Also where the corpus holds some words of a script that leaves."""
+    table = dict(counts.counts.items()) | dict(count_pretokens(base, RUSSIAN[:1]).counts.items())
+    merges = continue_merges(surgery.reduced, table, NUM_NEW, 2, surgery.is_banned)
+
+    sweep = SweepUsage(
+        surgery.exchanged(merges), table, merges, min_uses=20, is_alike=surgery.alphabet.spells
+    )
+
+    tokenizer = surgery.exchanged(merges[:size])
+    assert sweep.of(tokenizer, size) == count_usage(tokenizer, table, merges[:size], min_uses=20)
 
 
 def test_a_base_without_other_scripts_has_nothing_to_exchange(tiny: Tokenizer, counts: Pretokens) -> None:

@@ -9,21 +9,22 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Any, Literal
 
 from anadil.artifacts import storage
-from anadil.artifacts.line_reader import DAMAGED, TooLong, bounded_lines
+from anadil.artifacts.line_reader import DAMAGED, PACKED_LINES, PLAIN_LINES, TooLong, bounded_lines
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.format import MIB, human_bytes
 from anadil.text.chats import DROP_REMEDIES, Chat, DroppedChats, Refusal, messages_of
-from anadil.text.choices import choices_of
+from anadil.text.choices import choices_of, first_place, names_place, with_chosen
 from anadil.text.pairs import Pair, pair_of
 
 log = logging.getLogger(__name__)
 
-LINES, TABLES = (".jsonl", ".jsonl.gz", ".jsonl.zst"), (".parquet", ".arrow")
-SUFFIXES = (*LINES, ".json", *TABLES)
-"""`.arrow` is a stream, as `save_to_disk` of datasets writes it."""
+TABLES = (".parquet", ".arrow")
+SUFFIXES = (*PLAIN_LINES, *PACKED_LINES, ".json", *TABLES)
+ARROW_FILE = b"ARROW1"
+"""First bytes of Arrow's file format; the other `.arrow` is a stream, as `save_to_disk` of datasets writes it."""
 NO_DATA = re.compile(
     r"(dataset_infos?|state|dataset_dict|manifest)\.json|readme.*|licen[sc]e.*|.*\.(md|lock)|[._].*",
     re.IGNORECASE,
@@ -77,17 +78,21 @@ def read_pairs(
 def _rows_in(uris: Sequence[str], copy: storage.Copy) -> Iterator[tuple[dict[str, object], str, str]]:
     """Every row, its place, and the name of its data set."""
     for uri in check_chat_files(uris):
-        source = source_of(uri)
+        source = data_set_of(uri)
         with copy(uri) as path:
+            first: int | None = None
             for number, row in rows_of(path, uri):
-                yield row, f"{Path(uri).name}:{number}", source
+                if first is None and names_place(row):
+                    first = first_place(each for _, each in rows_of(path, uri))
+                    log.info("%s: answers are places among the choices, counted from %d", uri, first)
+                yield with_chosen(row, first or 0), f"{Path(uri).name}:{number}", source
 
 
 def _drop(refused: Refusal, place: str, dropped: DroppedChats) -> None:
     dropped.add(refused.reason, f"{place} ({refused.value!r})" if refused.value else place)
 
 
-def source_of(uri: str) -> str:
+def data_set_of(uri: str) -> str:
     """Name of the data set that a file belongs to: the file's, or its directory's where that tells nothing."""
     path = PurePosixPath(uri)
     names = [path.name.partition(".")[0], *(parent.name for parent in path.parents)]
@@ -165,7 +170,6 @@ def rows_of(path: Path, name: str) -> Iterator[tuple[int, dict[str, object]]]:
 def _table_rows(path: Path, name: str, suffix: str) -> Iterator[tuple[int, dict[str, object]]]:
     try:
         import pyarrow as pa
-        from pyarrow import parquet
     except ModuleNotFoundError:
         raise PreflightError(
             f"{name}: reading {suffix} needs pyarrow; install pyarrow or give .jsonl"
@@ -173,18 +177,28 @@ def _table_rows(path: Path, name: str, suffix: str) -> Iterator[tuple[int, dict[
     number = 0
     try:
         with pa.memory_map(str(path)) as file:
-            batches = (
-                parquet.ParquetFile(file).iter_batches(ROWS_AT_A_TIME)
-                if suffix == ".parquet"
-                else pa.ipc.open_stream(file)
-            )
-            for batch in batches:
+            for batch in _table_batches(file, suffix):
                 for start in range(0, batch.num_rows, ROWS_AT_A_TIME):
                     for row in batch.slice(start, ROWS_AT_A_TIME).to_pylist():
                         number += 1
                         yield number, row
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{name}: is a damaged table ({error}); repair the file") from None
+
+
+def _table_batches(file: Any, suffix: str) -> Iterator[Any]:
+    from pyarrow import ipc, parquet
+
+    if suffix == ".parquet":
+        yield from parquet.ParquetFile(file).iter_batches(ROWS_AT_A_TIME)
+        return
+    is_file = file.read(len(ARROW_FILE)) == ARROW_FILE
+    file.seek(0)
+    if is_file:
+        table = ipc.open_file(file)
+        yield from map(table.get_batch, range(table.num_record_batches))
+    else:
+        yield from ipc.open_stream(file)
 
 
 def _json_list(path: Path, name: str) -> Iterator[tuple[int, dict[str, object]]]:

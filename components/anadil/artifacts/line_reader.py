@@ -17,6 +17,9 @@ import zstandard
 from anadil.artifacts.ranged import ReadableFile
 from anadil.core.format import MIB, human_bytes
 
+PLAIN_LINES = (".jsonl", ".ndjson")
+"""Names of files with a JSON value a line; BigQuery and others write the second."""
+PACKED_LINES = tuple(name + packed for name in PLAIN_LINES for packed in (".gz", ".zst"))
 MAX_LINE_BYTES = 16 * MIB
 """A longer line is not kept: our choice, several books long."""
 MAX_ZSTD_WINDOW_BYTES = 128 * MIB

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from anadil.core.errors import PreflightError
+from anadil.core.errors import PreflightError, RetryableError
 
 log = logging.getLogger(__name__)
 
@@ -22,13 +22,19 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 @contextlib.contextmanager
 def locked(work: Path) -> Iterator[None]:
-    """Make sure that one process of this machine at a time makes the artifact."""
+    """Make sure that one process of this machine at a time makes the artifact.
+
+    Raises:
+        RetryableError: Another one is at it for longer than `PATIENCE_S`.
+    """
     lock = _lock_in(work)
     deadline = time.monotonic() + PATIENCE_S
     waited = False
     while not _acquire(lock, work):
         if time.monotonic() > deadline:
-            raise PreflightError(f"{work}: another process makes this artifact; wait for it or stop it")
+            raise RetryableError(
+                f"{work}: another process makes this artifact; wait for it or stop it, and run again"
+            )
         if not waited:
             log.info("waiting for another process that makes the same artifact")
         waited = True

@@ -82,7 +82,7 @@ def copy_to_cache(uri: str, manifest: Manifest) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{target}.lock", mode=0o666, fallback_to_soft=False):
         if not _checked_by_sibling(target):
-            fill(target, files_of(manifest), fetch_from(uri), uri)
+            fill(target, file_entries(manifest), fetch_from(uri), uri)
             storage.LocalStore().write(str(target / MANIFEST), content)
             _tell_siblings(target)
     return target
@@ -94,7 +94,7 @@ def fetch_from(uri: str) -> Fetch:
     return lambda name, path, count: store.download(join(uri, name), path, count)
 
 
-def files_of(manifest: Manifest) -> list[FileEntry]:
+def file_entries(manifest: Manifest) -> list[FileEntry]:
     """The files that a manifest names."""
     return [
         FileEntry(name=name, size=int(entry["bytes"]), sha256=str(entry["sha256"]))

@@ -3,6 +3,7 @@
 import fnmatch
 import functools
 import logging
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -312,6 +313,10 @@ def s3_client() -> Any:
         PreflightError: boto3 is not installed, or its profile or endpoint is wrong.
     """
     return aws_client("s3", attempts=ATTEMPTS)
+
+
+# A copy of this process makes its own: two that read from one connection get each other's answers.
+os.register_at_fork(after_in_child=s3_client.cache_clear)
 
 
 def _fetch(uri: str, fetch: Callable[[], T]) -> T:

@@ -80,10 +80,10 @@ def characters_of(language: Language) -> Characters:
 def _general_flags() -> Flags:
     flags = np.zeros(sys.maxunicode + 1, dtype=np.uint32)
     for flag, test in (
-        (LETTER, str.isalpha),
-        (SPACE, str.isspace),
-        (UPPER, str.isupper),
-        (LOWER, str.islower),
+        (LETTER, np.strings.isalpha),
+        (SPACE, np.strings.isspace),
+        (UPPER, np.strings.isupper),
+        (LOWER, np.strings.islower),
     ):
         flags[:LAST] |= _table(test) * np.uint32(flag)
     for flag, characters in (
@@ -108,8 +108,9 @@ def _general_flags() -> Flags:
     return flags
 
 
-def _table(test: Callable[[str], bool]) -> Flags:
-    return np.fromiter(map(test, map(chr, range(LAST))), dtype=np.uint32, count=LAST)
+def _table(test: Callable[[npt.NDArray[np.str_]], npt.NDArray[np.bool_]]) -> Flags:
+    """1 for each code point that passes; a tenth of the time of one call for each."""
+    return test(np.arange(LAST, dtype=np.uint32).view("<U1")).astype(np.uint32)
 
 
 @cache
@@ -118,8 +119,8 @@ def _kinds(*, has_spaces: bool, has_runs: bool) -> npt.NDArray[np.uint8]:
     if has_spaces:
         return np.asarray(flags & SPACE == 0, dtype=np.uint8)
     kinds = np.zeros(len(flags), dtype=np.uint8)
-    kinds[:LAST] = _table(str.isalnum) * OTHER_LETTER
-    kinds[:LAST][_table(str.isdecimal) == 1] = DIGIT
+    kinds[:LAST] = _table(np.strings.isalnum) * OTHER_LETTER
+    kinds[:LAST][_table(np.strings.isdecimal) == 1] = DIGIT
     if not has_runs:
         kinds[kinds == OTHER_LETTER] = ALONE
         return kinds
@@ -133,8 +134,10 @@ def _folds(fold: Callable[[str], str]) -> Codes:
     """One call folds all characters; a line feed keeps them apart."""
     folds = np.arange(sys.maxunicode + 1, dtype=np.uint32)
     codes = [*range(0x20, 0xD800), *range(0xE000, 0x20000)]
-    folded = fold("\n".join(map(chr, codes))).split("\n")
-    folds[codes] = [ord(each[0]) if each else 0 for each in folded]
+    folded = np.frombuffer(fold("\n".join([*map(chr, codes), ""])).encode("utf-32-le"), dtype=np.uint32)
+    is_end = folded == ord("\n")
+    starts = np.flatnonzero(np.concatenate(([True], is_end[:-1])))
+    folds[codes] = np.where(is_end[starts], 0, folded[starts])
     return folds
 
 

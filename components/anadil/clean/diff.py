@@ -19,7 +19,7 @@ Table = npt.NDArray[Any]
 Json = dict[str, Any]
 
 
-def compare(first: Path, second: Path) -> Json:
+def compare_corpora(first: Path, second: Path) -> Json:
     """Counts of both, and which documents are judged otherwise; a document is known by its source.
 
     Some 17 bytes of memory for each document.

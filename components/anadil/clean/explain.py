@@ -68,7 +68,7 @@ def explain_record(raw: RawRecord, settings: Settings) -> Json:
         steps["normalize"] = {"changed": judged.is_normalized, **_text(normalized)}
         found = identify_language(normalized, settings.language)
         steps["identify"] = {"is_language": found.is_language, "is_reliable": found.is_reliable}
-        steps["rules"] = rules_table(judged.statistics, settings)
+        steps["rules"] = rule_rows(judged.statistics, settings)
         if settings.lists.items:
             steps["decontaminate"] = {"items": settings.lists.items.matches(normalized)}
         if settings.personal_data:
@@ -79,7 +79,7 @@ def explain_record(raw: RawRecord, settings: Settings) -> Json:
     return steps
 
 
-def rules_table(statistics: Any, settings: Settings) -> list[Json]:
+def rule_rows(statistics: Any, settings: Settings) -> list[Json]:
     """Every limit that is in force, with what was measured."""
     table, check = [], 0
     for rule, is_enforced in zip(RULES, settings.judge.is_enforced, strict=True):

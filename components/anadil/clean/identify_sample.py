@@ -16,7 +16,7 @@ LENGTHS = (40, 80, 160, 320, 640, 1_280)
 """Letters from which a limit of its own holds."""
 DROP_RATE = 0.003
 """Of the language's own text, at each length."""
-WIDENED = 0.15
+WIDENED = 0.08
 """Of the distance from the median to the limit, added to it: text of another kind than the sample is less likely."""
 MAX_PIECES = 4_000
 MIN_LABELLED = 0.98
@@ -115,7 +115,7 @@ def _limits(running: Sequence[str], length: int, tables: Sequence[Table]) -> tup
         for start in range(0, max(1, len(text) - length), length)
     ]
     step = max(1, len(pieces) // MAX_PIECES)
-    scored = np.array([ngram_profile.score(piece, tables) for piece in pieces[::step]])
+    scored = np.array([ngram_profile.score_letters(piece, tables) for piece in pieces[::step]])
     least, middle = np.quantile(scored[:, 0], [DROP_RATE, 0.5])
     margin = float(np.quantile(scored[:, 1], DROP_RATE)) if len(tables) > 1 else 0.0
     # What is likelier in another language is in it, however far the sample keeps from it.

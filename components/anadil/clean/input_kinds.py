@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
+from anadil.artifacts.line_reader import PACKED_LINES, PLAIN_LINES
 from anadil.core.errors import DataError
 
 SUFFIXES = (
-    ".jsonl",
-    ".jsonl.gz",
-    ".jsonl.zst",
+    *PLAIN_LINES,
+    *PACKED_LINES,
     ".txt",
     ".html",
     ".htm",
@@ -16,6 +16,11 @@ SUFFIXES = (
     ".parquet",
 )
 """All in lower case; none ends with another one."""
+
+REMEDY = (
+    "make .html or .txt of documents (.docx, .epub, .pdf), and a line of .jsonl with the key `text` of each row of a "
+    "table (.csv, .json); of Common Crawl take the .warc.gz files, not .warc.wet.gz"
+)
 
 
 def suffix_of(uri: str) -> str | None:
@@ -33,5 +38,5 @@ def check_suffixes(uris: Sequence[str]) -> None:
     if unknown:
         raise DataError(
             f"clean.inputs: {len(unknown)} file(s) of unknown kind, such as {', '.join(unknown[:5])}; "
-            f"known are {' '.join(SUFFIXES)}"
+            f"known are {' '.join(SUFFIXES)}; {REMEDY}"
         )

@@ -255,7 +255,7 @@ class Judge:
         own = self.characters = characters or characters_of(language)
         """Tables that `MinHash` takes, too."""
         modes = modes or {}
-        self.limits = _limits_of_checks(language, rules or Rules())
+        self.limits = limits_of_checks(language, rules or Rules())
         self.is_enforced = np.array([modes.get(rule.name, rule.mode) == "enforce" for rule in RULES])
         self._min_words = limits_of(language, rules or Rules()).min_words
         self._statistics = Statistics(language, own)
@@ -312,7 +312,8 @@ def limits_of(language: Language, rules: Rules) -> FilterLimits:
     return FilterLimits(**(own | named))
 
 
-def _limits_of_checks(language: Language, rules: Rules) -> Floats:
+def limits_of_checks(language: Language, rules: Rules) -> Floats:
+    """The same in the order of `CHECKS`; nan where there is none. It needs no compiled code."""
     limits = limits_of(language, rules)
     named: dict[str, float | None] = {key: getattr(limits, key) for key in FilterLimits.__dataclass_fields__}
     named["min_own_letters"] = language.min_own_letters

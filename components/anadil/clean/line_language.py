@@ -7,8 +7,6 @@ from anadil.text.language_id import identify_language, second_opinion
 
 MIN_LINE_CHARS = 40
 """Of a shorter line nobody can say it: 4 in 1,000 Turkish ones pass as Azerbaijani, 13 at 20 characters."""
-MAX_FOREIGN_SHARE = 0.3
-"""Share of the text in such lines above which a document is `mixed`. Our choice: quotations are less."""
 MIN_LETTERS = 0.88
 """Share of a line that is letters and spaces; less is code, numbers or an address, in no language."""
 
@@ -22,11 +20,6 @@ class LinesOfLanguage:
     """Lines."""
     foreign_share: float
     """Of the document's characters that are no white space around lines."""
-
-    @property
-    def is_mixed(self) -> bool:
-        """Whether the document is to be dropped."""
-        return self.foreign_share > MAX_FOREIGN_SHARE
 
 
 def keep_own_lines(text: str, language: Language) -> LinesOfLanguage:

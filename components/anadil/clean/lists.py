@@ -15,20 +15,21 @@ import pyarrow.parquet as pq
 
 from anadil.artifacts import storage
 from anadil.artifacts.chat_files import check_chat_files, rows_of
-from anadil.artifacts.line_reader import DAMAGED, TooLong, bounded_lines
+from anadil.artifacts.line_reader import DAMAGED, PACKED_LINES, PLAIN_LINES, TooLong, bounded_lines
 from anadil.clean.decontaminate import Decontamination, texts_of
 from anadil.clean.ng_words import read_ng_words
 from anadil.clean.url_lists import UrlLists, read_url_lists
 from anadil.core.errors import DataError
 from anadil.recipe.sections import Recipe
-from anadil.text.fasttext_model import QualityModel, load_model
+from anadil.text.fasttext_model import QualityModel, load_fasttext
 from anadil.text.language import Language, load_language
 
 URLS, ITEMS, WORDS, MODEL = "urls", "items", "words.json", "quality.bin"
 """Folders and files of what is compiled."""
 URL_KEY, WORD_KEY, MODEL_KEY = "clean.url_lists", "clean.ng_words", "clean.quality_model"
-TEXT_KEY, CHAT_KEYS = "evaluate.heldout", ("finetune.inputs", "evaluate.questions")
-LINE_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+TEXT_KEY = "evaluate.heldout"
+CHAT_KEYS = ("finetune.inputs", "finetune.preference.inputs", "evaluate.questions")
+LINE_SUFFIXES = (*PLAIN_LINES, *PACKED_LINES)
 ROWS_AT_A_TIME = 1_000
 SIDE_FILE = "correct or remove it, or set clean.decontaminate to false"
 
@@ -67,7 +68,7 @@ def compile_lists(recipe: Recipe, side_files: Mapping[str, Sequence[str]], folde
         with storage.local_copy(one_model(uris)) as path:
             # Before any document is read: whether it is a model, and knows the label.
             QualityModel(str(path), recipe.clean.quality_label)
-            load_model.cache_clear()  # the workers load their own
+            load_fasttext.cache_clear()  # the workers load their own
             shutil.copyfile(path, folder / MODEL)
     chats = [uri for key in CHAT_KEYS for uri in side_files.get(key, ())]
     if uris := [*side_files.get(TEXT_KEY, ()), *check_chat_files(chats)]:

@@ -16,7 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from anadil.artifacts import storage
-from anadil.artifacts.line_reader import DAMAGED, MAX_LINE_BYTES, TooLong, lines_with_offsets
+from anadil.artifacts.line_reader import (
+    DAMAGED,
+    MAX_LINE_BYTES,
+    PACKED_LINES,
+    PLAIN_LINES,
+    TooLong,
+    lines_with_offsets,
+)
 from anadil.artifacts.ranged import ReadableFile
 from anadil.clean.charset import decode_text
 from anadil.clean.crawl_index import Place, crawl_root, index_language, is_crawl_index, pages_of, places_of
@@ -361,9 +368,7 @@ def _crawl(source: Source, places: Iterator[Place], read_stats: ReadStats) -> It
 
 
 READERS: dict[str, Reader] = {
-    ".jsonl": _jsonl,
-    ".jsonl.gz": _jsonl,
-    ".jsonl.zst": _jsonl,
+    **dict.fromkeys((*PLAIN_LINES, *PACKED_LINES), _jsonl),
     ".txt": _txt,
     ".html": _html,
     ".htm": _html,

@@ -15,7 +15,7 @@ import numpy as np
 
 from anadil.artifacts import storage
 from anadil.artifacts.artifact import Manifest, finished_manifest, glance, verify_files
-from anadil.artifacts.prefetch import fetch_from, files_of, fill
+from anadil.artifacts.prefetch import fetch_from, file_entries, fill
 from anadil.artifacts.uri import join
 from anadil.clean import markers
 from anadil.clean.find_duplicates import Verdicts
@@ -102,7 +102,7 @@ def earlier_corpus(uri: str, settings: Settings, job: Job) -> EarlierCorpus:
         _check_meta(uri, settings)
         files = [
             each
-            for each in files_of(manifest)
+            for each in file_entries(manifest)
             if each.name.startswith(f"{INDEX}/") or (_is_part(each.name) and not is_copied)
         ]
         fill(folder, files, fetch_from(uri), uri, "set ANADIL_WORK to a directory on a larger disk")

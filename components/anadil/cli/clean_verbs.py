@@ -8,7 +8,7 @@ from anadil.cli.output import add_output_option, print_data, print_json, print_t
 from anadil.core.stages import STAGES
 
 
-def add_verb(name: str, commands: Any, text: str) -> None:
+def add_clean_verb(name: str, commands: Any, text: str) -> None:
     """Add one of the commands with its options."""
     command = commands.add_parser(name, help=text, description=text)
     ADDED[name](command)
@@ -39,7 +39,7 @@ def _add_diff(command: argparse.ArgumentParser) -> None:
 def _add_verify(command: argparse.ArgumentParser) -> None:
     command.add_argument("corpus", metavar="CORPUS", help="directory or s3:// URI")
     add_output_option(command)
-    command.set_defaults(command=verify)
+    command.set_defaults(command=check_corpus)
 
 
 ADDED = {"explain": _add_explain, "diff": _add_diff, "verify": _add_verify}
@@ -78,9 +78,9 @@ def explain(options: argparse.Namespace) -> int:
 def diff(options: argparse.Namespace) -> int:
     """Print what differs between two corpora."""
     from anadil.artifacts.prefetch import fetch
-    from anadil.clean.diff import compare
+    from anadil.clean.diff import compare_corpora
 
-    found = compare(*(fetch(uri, "corpus")[0] for uri in (options.first, options.second)))
+    found = compare_corpora(*(fetch(uri, "corpus")[0] for uri in (options.first, options.second)))
     if options.output == "json":
         print_json(found)
         return 0
@@ -96,7 +96,7 @@ def diff(options: argparse.Namespace) -> int:
     return 0
 
 
-def verify(options: argparse.Namespace) -> int:
+def check_corpus(options: argparse.Namespace) -> int:
     """Compare a corpus with its manifest, its rows and its counts.
 
     Raises:

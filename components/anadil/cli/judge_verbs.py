@@ -27,7 +27,7 @@ POINTS = {"a": 1.0, "tie": 0.5, "b": 0.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class AnswerPair:
     """Two answers to one question."""
 
     prompt: str
@@ -43,7 +43,7 @@ class Pair:
         return self.answers[0] == self.answers[1]
 
 
-def add_verb(name: str, commands: Any, text: str) -> None:
+def add_judge_verb(name: str, commands: Any, text: str) -> None:
     """Add one of the two commands with its options."""
     command = commands.add_parser(name, help=text, description=text)
     command.add_argument("--scores", required=True, metavar="URI", help="scores artifact with the answers")
@@ -56,7 +56,7 @@ def add_verb(name: str, commands: Any, text: str) -> None:
     )
     command.add_argument("--seen", action="store_true", help="also questions that training has seen")
     if name == "judge-export":
-        command.set_defaults(command=export)
+        command.set_defaults(command=export_pairs)
         return
     command.add_argument(
         "--verdicts", required=True, metavar="FILE",
@@ -66,7 +66,7 @@ def add_verb(name: str, commands: Any, text: str) -> None:
     command.set_defaults(command=import_verdicts)
 
 
-def export(options: argparse.Namespace) -> int:
+def export_pairs(options: argparse.Namespace) -> int:
     """Print a row for each pair of answers and order, in an order that says nothing."""
     pairs = _pairs(options)
     rows = [row for pair in pairs if not pair.equal for row in _rows(pair)]
@@ -80,7 +80,7 @@ def export(options: argparse.Namespace) -> int:
 def import_verdicts(options: argparse.Namespace) -> int:
     """Print how often the first candidate won, and how much the judge prefers a place."""
     pairs = _pairs(options)
-    result = summary(pairs, read_verdicts(Path(options.verdicts), pairs), tuple(options.candidates))
+    result = verdict_summary(pairs, read_verdicts(Path(options.verdicts), pairs), tuple(options.candidates))
     if options.output == "json":
         print_json(result)
     else:
@@ -88,7 +88,9 @@ def import_verdicts(options: argparse.Namespace) -> int:
     return 0
 
 
-def summary(pairs: Sequence[Pair], verdicts: Mapping[str, str], names: tuple[str, str]) -> dict[str, Any]:
+def verdict_summary(
+    pairs: Sequence[AnswerPair], verdicts: Mapping[str, str], names: tuple[str, str]
+) -> dict[str, Any]:
     """What the verdicts of all pairs say together.
 
     A pair counts once, with the mean of its two orders, so that a preference for a place cancels out.
@@ -129,7 +131,7 @@ def summary(pairs: Sequence[Pair], verdicts: Mapping[str, str], names: tuple[str
     }
 
 
-def read_verdicts(path: Path, pairs: Sequence[Pair]) -> dict[str, str]:
+def read_verdicts(path: Path, pairs: Sequence[AnswerPair]) -> dict[str, str]:
     """Id of a row -> `a`, `b` or `tie`.
 
     Raises:
@@ -164,7 +166,7 @@ def _lines(path: Path) -> Iterator[tuple[str, str]]:
             yield f"{path}:{number}", line
 
 
-def _pairs(options: argparse.Namespace) -> list[Pair]:
+def _pairs(options: argparse.Namespace) -> list[AnswerPair]:
     """The answers of both candidates to each question.
 
     Raises:
@@ -183,7 +185,7 @@ def _pairs(options: argparse.Namespace) -> list[Pair]:
         why = "training has seen all; add --seen" if prompts else "run evaluate again"
         raise DataError(f"{options.scores}: no questions that both candidates answered; {why}")
     return [
-        Pair(
+        AnswerPair(
             prompt=prompt, answers=(one[prompt]["text"], other[prompt]["text"]),
             reference=one[prompt].get("reference"),
             ids=(_id(manifest.digest, *names, options.mode, prompt, "0"), _id(manifest.digest, *names, options.mode, prompt, "1")),
@@ -206,7 +208,7 @@ def _id(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def _rows(pair: Pair) -> Iterator[dict[str, str]]:
+def _rows(pair: AnswerPair) -> Iterator[dict[str, str]]:
     reference = {} if pair.reference is None else {"reference": pair.reference}
     for name, (first, second) in zip(pair.ids, (pair.answers, pair.answers[::-1]), strict=True):
         yield {"id": name, "prompt": pair.prompt, "answer_a": first, "answer_b": second, **reference}

@@ -121,11 +121,11 @@ def _model(path: str, texts: Sequence[str]) -> "LanguageModel":
     """The label that a fastText model has for most of the texts."""
     from collections import Counter
 
-    from anadil.text.fasttext_model import file_sha256, load_model, predict
+    from anadil.text.fasttext_model import file_sha256, load_fasttext, predict
     from anadil.text.language import LanguageModel
 
     place = str(Path(path).absolute())
-    model = load_model(place)
+    model = load_fasttext(place)
     labels = Counter(next(iter(predict(model, text)), "") for text in texts[:SAMPLED])
     label, count = labels.most_common(1)[0]
     if count < MIN_LABELLED * labels.total():

@@ -85,8 +85,8 @@ COMMANDS = {
     ),
 }
 """The whole command line, in the order of the help."""
-CLEAN_VERBS = ("anadil.cli.clean_verbs", "add_verb")
-JUDGE_VERBS = ("anadil.cli.judge_verbs", "add_verb")
+CLEAN_VERBS = ("anadil.cli.clean_verbs", "add_clean_verb")
+JUDGE_VERBS = ("anadil.cli.judge_verbs", "add_judge_verb")
 STAGE_VERBS = {
     "clean": {
         "plan": Command(

@@ -84,11 +84,11 @@ def _run(options: argparse.Namespace) -> int:
         storage = recipe.storage.model_copy(update={"root": str(work)})
         recipe = recipe.model_copy(update={"storage": storage})
     work.mkdir(parents=True, exist_ok=True)
-    from anadil.plan.kept import plan_files
+    from anadil.plan.kept import plan_as_file
     from anadil_pipelines.laptop import run_here
 
     name = recipe_name(options.recipe)
-    files = plan_files(recipe, name, here=True) if STAGES["pretrain"] in stages else {}
+    files = plan_as_file(recipe, name, here=True) if STAGES["pretrain"] in stages else {}
     steps = run_here(recipe, work, options.runner, options.until, name, files)
     if steps.exit_code in (INTERRUPTED, Stopped.exit_code):
         return steps.exit_code  # the step has said so; nothing is to be corrected

@@ -12,7 +12,7 @@ ATTEMPTS = 8
 """Attempts for a call, the first included: throttling is waited out for about a minute."""
 
 
-class Refusal(NamedTuple):
+class AwsRefusal(NamedTuple):
     """What an answer of AWS means."""
 
     codes: tuple[str, ...]
@@ -24,7 +24,7 @@ class Refusal(NamedTuple):
 
 
 REFUSALS = (
-    Refusal(
+    AwsRefusal(
         (
             "ExpiredToken", "InvalidAccessKeyId", "InvalidClientTokenId", "InvalidSignature", "InvalidToken",
             "RequestExpired", "SignatureDoesNotMatch", "UnrecognizedClient",
@@ -33,7 +33,7 @@ REFUSALS = (
         PreflightError,
         "AWS credentials are expired or wrong ({code}); sign in again",
     ),
-    Refusal(
+    AwsRefusal(
         # Below status 500: bytes that were damaged or late on the way, or a request that crossed another.
         # Source: Amazon S3 API Reference, List of error codes.
         (
@@ -44,20 +44,20 @@ REFUSALS = (
         RetryableError,
         "{code}; what was sent did not arrive whole, run the same command again",
     ),
-    Refusal(
+    AwsRefusal(
         ("Throttling", "ThrottledException", "TooManyRequests", "RequestLimitExceeded", "RateExceeded", "SlowDown"),
         (429,),
         RetryableError,
         "throttled ({code}); run the same command again",
     ),
-    Refusal(
+    AwsRefusal(
         ("ResourceLimitExceeded", "LimitExceeded", "QuotaExceeded", "ServiceLimit", "FileSystemLimit"),
         (),
         PreflightError,
         "quota reached: {said}; ask for more in the console of Service Quotas",
     ),
-    Refusal(("NoSuch", "NotFound"), (404,), DataError, "does not exist; check {place} ({said})"),
-    Refusal(
+    AwsRefusal(("NoSuch", "NotFound"), (404,), DataError, "does not exist; check {place} ({said})"),
+    AwsRefusal(
         ("AccessDenied", "UnauthorizedOperation", "AuthorizationError", "NotAuthorized"),
         (403,),
         PreflightError,

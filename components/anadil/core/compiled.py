@@ -51,7 +51,10 @@ class Kernels:
 
     def _dispatcher(self, function: Callable[..., Any]) -> Callable[..., Any]:
         import numba
+        from numba.core import entrypoints
 
+        # Other packages' types are not needed here; those of awkward, which gigatoken brings, take 50 MB.
+        entrypoints._already_initialized = True  # noqa: SLF001
         before = numba.config.CACHE_DIR
         numba.config.CACHE_DIR = before or str(self.folder)
         try:

@@ -55,10 +55,18 @@ class Progress:
         if now < self._next_line:
             return
         self._next_line = now + SECONDS_BETWEEN_LINES
-        per_item = (now - self._started) / max(1, self.done - self._first)
-        left = "" if self.total is None else f", {human_seconds(per_item * (self.total - self.done))} left"
         of = "" if self.total is None else f" of {self.total:,}"
-        log.info("%s: %s%s%s%s", self.what, f"{self.done:,}", of, left, f", {note}" if note else "")
+        log.info(
+            "%s: %s%s%s%s", self.what, f"{self.done:,}", of, self._left(now), f", {note}" if note else ""
+        )
+
+    def _left(self, now: float) -> str:
+        """The time left; nothing before the first item is done, from which it could be reckoned."""
+        done = self.done - self._first
+        if self.total is None or not done:
+            return ""
+        seconds = (now - self._started) / done * (self.total - self.done)
+        return f", {human_seconds(seconds)} left"
 
 
 @contextmanager

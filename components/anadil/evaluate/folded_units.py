@@ -38,14 +38,14 @@ def unit_hashes(text: str, language: Language, *, by_character: bool) -> Hashes:
     is_letter = codes != SEPARATOR
     letters = codes[is_letter].astype(np.uint64)
     if by_character or not len(letters):
-        return mixed(letters)
+        return mix_bits(letters)
     is_first = is_letter.copy()
     is_first[1:] &= ~is_letter[:-1]
     first = np.flatnonzero(is_first[is_letter])
     lengths = np.diff(first, append=len(letters))
     place = np.arange(len(letters)) - np.repeat(first, lengths)
-    weighted = mixed(letters) * _powers()[np.minimum(place, LONGEST_WORD - 1)]
-    return mixed(np.add.reduceat(weighted, first))
+    weighted = mix_bits(letters) * _powers()[np.minimum(place, LONGEST_WORD - 1)]
+    return mix_bits(np.add.reduceat(weighted, first))
 
 
 def ngram_hashes(units: Hashes, length: int) -> Hashes:
@@ -74,7 +74,7 @@ def ngram_hashes(units: Hashes, length: int) -> Hashes:
         size *= 2
 
 
-def mixed(values: Hashes) -> Hashes:
+def mix_bits(values: Hashes) -> Hashes:
     """Each value with all its bits mixed."""
     values = (values ^ (values >> np.uint64(29))) * MIX
     return np.asarray(values ^ (values >> np.uint64(32)), dtype=np.uint64)
@@ -82,7 +82,7 @@ def mixed(values: Hashes) -> Hashes:
 
 def _joined(left: Hashes, right: Hashes) -> Hashes:
     """Hash of each pair; what has no partner at the end goes."""
-    return mixed(left[: len(right)] * np.uint64(3) + right[: len(left)])
+    return mix_bits(left[: len(right)] * np.uint64(3) + right[: len(left)])
 
 
 @functools.cache

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anadil.artifacts import storage
-from anadil.artifacts.line_reader import DAMAGED, MAX_LINE_BYTES, TooLong, bounded_lines
+from anadil.artifacts.line_reader import (
+    DAMAGED,
+    MAX_LINE_BYTES,
+    PACKED_LINES,
+    PLAIN_LINES,
+    TooLong,
+    bounded_lines,
+)
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.format import MIB, human_bytes
 from anadil.text.corpus import Document, read_documents
@@ -20,7 +27,7 @@ from anadil.text.domains import name_of_file
 
 log = logging.getLogger(__name__)
 
-SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".txt", ".parquet")
+SUFFIXES = (*PLAIN_LINES, *PACKED_LINES, ".txt", ".parquet")
 MAX_DOCUMENTS, MAX_BYTES = 100_000, 256 * MIB
 """Of held-out text: our choice, fifty times what `clean` keeps by default. All of it is held in memory and scored by
 each candidate, and an interval on bits per byte gains nothing from more."""

@@ -111,10 +111,11 @@ def _chats_of_files(files: Sequence[str]) -> list[Chat]:
         if len(kept) > 2 * MAX_SCORED:  # so that memory does not grow with the files
             kept = {one.id: one for one in _sample(list(kept.values()), MAX_SCORED)}
     chats = list(kept.values())
+    if not chats:
+        why = f": {dropped}" if dropped.total else "; name another file"
+        raise DataError(f"{KEY}: {', '.join(files)}: hold no question with an answer{why}")
     if dropped.total:
         log.warning("%s: %d rows are no questions: %s", KEY, dropped.total, dropped)
-    if not chats:
-        raise DataError(f"{KEY}: {', '.join(files)}: hold no question with an answer; name another file")
     return chats
 
 

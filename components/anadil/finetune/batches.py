@@ -89,9 +89,3 @@ class ChatLoader(DataLoader[Any]):
         """Say which epoch comes next, from 0."""
         batches: Any = self.batch_sampler
         batches.set_epoch(epoch)
-
-
-def padding_ratio(batches: Sequence[Sequence[int]], lengths: Sequence[int]) -> float:
-    """Tokens that are computed for each real one, where every batch is padded to its longest chat."""
-    tables = [[lengths[index] for index in batch] for batch in batches]
-    return sum(max(each) * len(each) for each in tables) / sum(map(sum, tables))

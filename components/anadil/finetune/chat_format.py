@@ -87,12 +87,14 @@ def chat_format(tokenizer: PreTrainedTokenizerFast, name: str = "model") -> Chat
     vocabulary = tokenizer.get_vocab()
     if all(token in vocabulary for token in CONTROL):
         return Llama3Format({token: vocabulary[token] for token in CONTROL})
-    faults = []
-    for which, template in _templates(tokenizer):
-        try:
-            return _proven(tokenizer, template)
-        except UnprovenTemplateError as error:
-            faults.append(f"{which} {error}")
+    # One that writes a system turn goes before one that does not, such as Mistral's: those chats are left out then.
+    for samples in (SAMPLES, SAMPLES[:-1]):
+        faults = []
+        for which, template in _templates(tokenizer):
+            try:
+                return _proven(tokenizer, template, samples)
+            except UnprovenTemplateError as error:
+                faults.append(f"{which} {error}")
     missing = ", ".join(token for token in CONTROL if token not in vocabulary)
     raise DataError(
         f"{name}: its tokenizer has no {missing}, and no chat template of its own that can be trained on "
@@ -123,8 +125,8 @@ class Llama3Format:
             head = AFTER_HEADER if is_answer else AFTER_HEADER + message.content
             made += [(self.control[START_HEADER], False), (message.role, False)]
             made += [(self.control[END_HEADER], False), (head, False)]
-            made += [(message.content, True)] if is_answer else []
-            made.append((self.control[END_OF_TURN], is_answer))
+            made += [(message.content, message.trained)] if is_answer else []
+            made.append((self.control[END_OF_TURN], is_answer and message.trained))
         return made
 
 
@@ -157,7 +159,9 @@ class TemplateFormat:
         hidden, mark = self._words.hide(given)
         whole = self._render(hidden)
         spans = [
-            self._span(hidden, whole, turn) for turn, each in enumerate(hidden) if each["role"] == "assistant"
+            self._span(hidden, whole, turn)
+            for turn, each in enumerate(chat.messages)
+            if each.role == "assistant" and each.trained
         ]
         made: list[Piece] = []
         for text, token, start in self._words.split(whole):
@@ -208,7 +212,9 @@ def _templates(tokenizer: Any) -> Iterator[tuple[str, str]]:
             yield f"that of {tokens[0]}", template
 
 
-def _proven(tokenizer: PreTrainedTokenizerFast, template: str) -> TemplateFormat:
+def _proven(
+    tokenizer: PreTrainedTokenizerFast, template: str, samples: Sequence[Sequence[tuple[str, str]]]
+) -> TemplateFormat:
     """A template that writes the sample chats so that each answer can be learned.
 
     Raises:
@@ -219,7 +225,7 @@ def _proven(tokenizer: PreTrainedTokenizerFast, template: str) -> TemplateFormat
     found = TemplateFormat(tokenizer, template)
     chats = [
         Chat(messages=tuple(Message(role=role, content=content) for role, content in turns), place="sample")
-        for turns in SAMPLES
+        for turns in samples
     ]
     ends = {
         piece for chat in chats for piece, trained in found.pieces(chat) if trained and isinstance(piece, int)

@@ -19,7 +19,7 @@ from anadil.core.errors import IntegrityError
 from anadil.core.progress import progress
 from anadil.model.family_table import families
 from anadil.model.load import save_settings
-from anadil.model.weight_files import files_of, write_index
+from anadil.model.weight_files import files_of, write_weight_index
 
 SHARD_BYTES = 5 * 1000**3
 """Most bytes of tensors in a file. Source: the former default of transformers, `max_shard_size`."""
@@ -160,7 +160,7 @@ def _write(
             (out / file).chmod(0o644)
             places |= dict.fromkeys(shard, file)
             bar.advance()
-    write_index(out, places, sum(sizes.values()))
+    write_weight_index(out, places, sum(sizes.values()))
     save_settings(base, out)
 
 

@@ -29,7 +29,7 @@ def files_of(sizes: Mapping[str, int], max_bytes: int) -> dict[str, list[str]]:
     }
 
 
-def write_index(out: Path, places: Mapping[str, str], total_bytes: int) -> None:
+def write_weight_index(out: Path, places: Mapping[str, str], total_bytes: int) -> None:
     """Write which file holds which tensor; a model of one file needs none."""
     if len(set(places.values())) > 1:
         index = {"metadata": {"total_size": total_bytes}, "weight_map": places}

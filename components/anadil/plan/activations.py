@@ -127,12 +127,12 @@ def attention_bytes(shape: Shape, work: Work, layout: Layout) -> float:
         keys = 2 * shape.query_width * layout.context
     saved = (size * (2 * shape.query_width + keys) + FP32 * shape.heads) / layout.tensor
     saved += head_norms(shape, work, layout)
-    saved += rotation(shape, work, layout)
+    saved += rotation_bytes(shape, work, layout)
     # torch turns the Boolean mask into numbers in every layer, and keeps them.
     return saved + (size * work.sequence_length if work.packed else 0)
 
 
-def rotation(shape: Shape, work: Work, layout: Layout) -> float:
+def rotation_bytes(shape: Shape, work: Work, layout: Layout) -> float:
     """Cosines and sines that a layer has for itself."""
     size, kind = bytes_of(work, layout), shape.architecture.rotation
     if kind == "own":
@@ -205,7 +205,7 @@ def saved_bytes(shape: Shape, work: Work, layout: Layout) -> float:
     size = bytes_of(work, layout)
     received = size.stream * shape.hidden / layout.tensor
     if shape.architecture.rotation == "fp32":
-        received += rotation(shape, work, layout)
+        received += rotation_bytes(shape, work, layout)
     if layout.recompute == "full":
         return received
     if layout.recompute == "none":

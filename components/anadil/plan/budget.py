@@ -75,7 +75,7 @@ class CostEstimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class RentalCost:
     """What the run costs by each way to rent the machines."""
 
     on_demand: CostEstimate
@@ -95,11 +95,11 @@ class StorageNeed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunBudget:
+class PlanBudget:
     """The five sections of a plan that follow from its speed."""
 
     time: Time
-    cost: Cost
+    cost: RentalCost
     reliability: Reliability
     checkpoints: CheckpointPlan
     storage: StorageNeed
@@ -118,7 +118,7 @@ def budget(
     mfu_range: tuple[float, float] | None = MFU_RANGE,
     spread: tuple[float, float] = (1.0, 1.0),
     trial: Sequence[PhaseWork] = (),
-) -> RunBudget:
+) -> PlanBudget:
     """All sections for a run of some phases on some machines.
 
     Args:
@@ -153,9 +153,9 @@ def budget(
         keep=keep,
     )
     interval_s = checkpoint_every * step_s if step_s else None
-    return RunBudget(
+    return PlanBudget(
         time=time,
-        cost=cost_of(machine, nodes, time),
+        cost=rental_cost(machine, nodes, time),
         reliability=reliability_of(mtbf_s, stall_s=stall_s, interval_s=interval_s, hours=time.hours),
         checkpoints=checkpoints,
         storage=storage_of(epoch_tokens or time.tokens, checkpoints.storage_bytes, machine.network),
@@ -206,7 +206,7 @@ def time_of(
     )
 
 
-def cost_of(machine: Machine, nodes: int, time: Time) -> Cost:
+def rental_cost(machine: Machine, nodes: int, time: Time) -> RentalCost:
     """What all machines cost for the hours of training, by each way to rent them."""
 
     def price(per_hour: float | None) -> CostEstimate:
@@ -217,7 +217,7 @@ def cost_of(machine: Machine, nodes: int, time: Time) -> Cost:
             per_hour=cost(1), predicted=cost(time.hours), low=cost(time.hours_low), high=cost(time.hours_high)
         )
 
-    return Cost(
+    return RentalCost(
         on_demand=price(machine.on_demand),
         spot=price(machine.spot),
         training_plan=price(machine.training_plan),

@@ -12,7 +12,7 @@ from anadil.recipe.sections import Recipe
 log = logging.getLogger(__name__)
 
 
-def plan_files(recipe: Recipe, name: str, *, here: bool) -> dict[str, str]:
+def plan_as_file(recipe: Recipe, name: str, *, here: bool) -> dict[str, str]:
     """`plan.json` as text, by its name; nothing for a model or a machine that is not planned.
 
     Args:

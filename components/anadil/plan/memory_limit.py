@@ -47,7 +47,7 @@ def fit_verdict(total_bytes: float, machine: Machine) -> FitVerdict:
     return "tight" if total_bytes <= limit_bytes(machine, TIGHT) else "no"
 
 
-def fit(shape: Shape, layout: Layout, work: Work, machine: Machine) -> tuple[int, FitVerdict]:
+def layout_fit(shape: Shape, layout: Layout, work: Work, machine: Machine) -> tuple[int, FitVerdict]:
     """Bytes of a layout on its worst device, and whether they fit."""
     memory = peak_memory(shape, layout, work)
     total = memory.allocated + sum(reserved(memory, machine).values())

@@ -6,7 +6,7 @@ from typing import Literal
 
 from anadil import __version__
 from anadil.model.family_table import LAYOUTS, check_family
-from anadil.plan.budget import MFU_RANGE, PhaseWork, RunBudget, budget
+from anadil.plan.budget import MFU_RANGE, PhaseWork, PlanBudget, budget
 from anadil.plan.calibration import Calibration
 from anadil.plan.evaluating import evaluate_plan
 from anadil.plan.finetuning import finetune_plan
@@ -14,7 +14,7 @@ from anadil.plan.from_recipe import hardest, layout_of, possible_layout, work_of
 from anadil.plan.instances import CPU, Machine
 from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import peak_memory
-from anadil.plan.memory_limit import fit, fit_verdict, limit_bytes, reserved
+from anadil.plan.memory_limit import fit_verdict, layout_fit, limit_bytes, reserved
 from anadil.plan.model_shape import Shape, base_shape, trained_shape
 from anadil.plan.rationale import LayoutRationale
 from anadil.plan.reliability import checkpoint_bytes
@@ -96,7 +96,7 @@ class PlanRequest:
 
     def fits(self, layout: Layout) -> bool:
         """Whether a layout has room for a step of the hardest phase, if only tightly."""
-        return fit(self.shape, layout, self.work, self.machine)[1] != "no"
+        return layout_fit(self.shape, layout, self.work, self.machine)[1] != "no"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,7 +272,7 @@ def _memory(request: PlanRequest, layout: Layout, work: Work) -> MemoryEstimate:
     )
 
 
-def _budget(request: PlanRequest, phases: Sequence[PhaseEstimate]) -> RunBudget:
+def _budget(request: PlanRequest, phases: Sequence[PhaseEstimate]) -> PlanBudget:
     settings = request.recipe.pretrain
     shape = request.shape
     learning = {"all": shape.parameters, "embeddings": shape.embeddings}

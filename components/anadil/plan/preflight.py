@@ -10,7 +10,7 @@ from anadil.plan.finetuning import check_finetune_fits
 from anadil.plan.from_recipe import hardest, layout_of, work_of
 from anadil.plan.instances import Machine, machine, machines, this_machine
 from anadil.plan.layout import Layout, Work
-from anadil.plan.memory_limit import fit
+from anadil.plan.memory_limit import layout_fit
 from anadil.plan.model_shape import NotPlannedError, Shape, trained_shape
 from anadil.plan.search import Remedy, nearest
 from anadil.recipe.sections import Recipe
@@ -45,7 +45,7 @@ def check_fits(recipe: Recipe, *, here: bool, then: Collection[str] = AFTER) -> 
         return f"the memory of pretrain is not checked: {error}"
     check_family({"model_type": shape.model_type}, layout.degrees)
     work = work_of(recipe, kind, hardest(recipe))
-    total, verdict = fit(shape, layout, work, kind)
+    total, verdict = layout_fit(shape, layout, work, kind)
     line = f"pretrain needs {human_bytes(total)} of {human_bytes(kind.memory_bytes)} per device"
     if verdict == "no":
         raise PreflightError(refusal_text(shape, layout, work, kind, nodes, () if here else machines()))
@@ -144,7 +144,7 @@ def refusal_text(
         others: Machine types that could be taken instead.
         changed: By recipe key, what has to be set for the layout; each remedy says it too.
     """
-    total, _ = fit(shape, layout, work, kind)
+    total, _ = layout_fit(shape, layout, work, kind)
     head = (
         f"pretrain does not fit: {shape.name} ({human_parameters(shape.parameters)} parameters), "
         f"{layout.name()}, micro-batch {layout.micro_batch_size} of {work.sequence_length:,} tokens, needs "

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from anadil.core.format import human_bytes, human_parameters
 from anadil.plan.instances import CPU, Machine
 from anadil.plan.layout import Layout, Work
-from anadil.plan.memory_limit import fit
+from anadil.plan.memory_limit import layout_fit
 from anadil.plan.model_shape import Shape
 from anadil.plan.search import RECOMPUTE, divisors
 from anadil.plan.speed import speed
@@ -51,7 +51,7 @@ class LayoutRationale:
     def _figures(self, layout: Layout, work: Work | None = None) -> str:
         """Memory and speed of a variant."""
         work = work or self.work
-        total, verdict = fit(self.shape, layout, work, self.machine)
+        total, verdict = layout_fit(self.shape, layout, work, self.machine)
         text = human_bytes(total)
         if verdict == "no":
             return f"{text}, does not fit"

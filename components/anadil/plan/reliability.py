@@ -193,12 +193,7 @@ def effective_training_time_ratio(
 
 
 def reliability_of(
-    mtbf_s: float,
-    *,
-    stall_s: float,
-    interval_s: float | None,
-    hours: float | None,
-    restart_s: float = RESTART_S,
+    mtbf_s: float, *, stall_s: float, interval_s: float | None, hours: float | None
 ) -> Reliability:
     """Failures to expect in some hours of training, and what they and the checkpoints cost.
 
@@ -207,18 +202,17 @@ def reliability_of(
         stall_s: Training waits this long for a checkpoint.
         interval_s: Seconds of training between checkpoints; None where not known.
         hours: Of training without a failure; None where not known.
-        restart_s: From a failure to the next trained step.
     """
     ratio = wall = None
     if interval_s is not None and hours:
         # A run that ends before its first checkpoint is due is one interval.
         interval_s = min(interval_s, hours * 3600)
-        ratio = effective_training_time_ratio(interval_s, stall_s, mtbf_s, restart_s)
+        ratio = effective_training_time_ratio(interval_s, stall_s, mtbf_s)
         wall = hours / ratio if ratio else None
     return Reliability(
         mtbf_s=mtbf_s,
         expected_failures=None if wall is None else wall * 3600 / mtbf_s,
-        restart_s=restart_s,
+        restart_s=RESTART_S,
         lost_s_per_failure=None if interval_s is None else interval_s / 2,
         effective_training_time_ratio=ratio,
         wall_hours=wall,

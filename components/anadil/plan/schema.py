@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, Literal
 
-from anadil.plan.budget import Cost, CostEstimate, StorageNeed, Time
+from anadil.plan.budget import CostEstimate, RentalCost, StorageNeed, Time
 from anadil.plan.calibration import Calibration
 from anadil.plan.layout import Kernels, Layout, Precision
 from anadil.plan.memory_limit import FIT_VERDICTS, FitVerdict
@@ -155,7 +155,7 @@ class Plan:
     """None where the device's speed is not known."""
     choices: tuple[Rationale, ...]
     time: Time
-    cost: Cost
+    cost: RentalCost
     reliability: Reliability
     checkpoints: CheckpointPlan
     storage: StorageNeed
@@ -197,7 +197,7 @@ class Plan:
 def _json(value: object) -> Any:
     if isinstance(value, Calibration):
         return value.as_dict()
-    if isinstance(value, Cost):
+    if isinstance(value, RentalCost):
         return _cost_json(value)
     if isinstance(value, StageMemory):
         return {**asdict(value), "total_bytes": value.total_bytes}
@@ -225,7 +225,7 @@ def _layout_json(layout: Layout) -> dict[str, Any]:
     return {"name": layout.name(), **settings, "activation_checkpointing": recompute}
 
 
-def _cost_json(cost: Cost) -> dict[str, Any]:
+def _cost_json(cost: RentalCost) -> dict[str, Any]:
     prices: dict[str, CostEstimate] = {
         "on_demand": cost.on_demand,
         "spot": cost.spot,

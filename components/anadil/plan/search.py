@@ -14,7 +14,7 @@ from typing import get_args
 from anadil.model.family_table import LAYOUTS, supports
 from anadil.plan.instances import LOCAL, Machine
 from anadil.plan.layout import Layout, Recompute, Work, cuts_evenly, shared_by_tensor
-from anadil.plan.memory_limit import FitVerdict, fit
+from anadil.plan.memory_limit import FitVerdict, layout_fit
 from anadil.plan.model_shape import Shape
 from anadil.plan.speed import Speed, speed
 
@@ -118,7 +118,7 @@ def _fitting(
         if starved or (full and size != batches[-1]):
             continue
         one = replace(layout, micro_batch_size=size, micro_batches=layout.micro_batches // size)
-        total, word = fit(shape, one, work, machine)
+        total, word = layout_fit(shape, one, work, machine)
         if word == "no":
             full = True
             continue
@@ -284,7 +284,7 @@ def _first_fit(shape: Shape, options: Iterable[_Trial]) -> Remedy | None:
     for each in options:
         if each.layout.micro_batches < each.layout.pipeline or not is_proven(shape, each.layout):
             continue
-        total, word = fit(shape, each.layout, each.work, each.machine)
+        total, word = layout_fit(shape, each.layout, each.work, each.machine)
         if word == "fits":
             return Remedy(settings=each.settings, layout=each.layout, total_bytes=total)
     return None

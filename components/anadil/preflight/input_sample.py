@@ -17,7 +17,7 @@ from typing import Any
 import zstandard
 
 from anadil.artifacts import storage
-from anadil.artifacts.line_reader import MAX_LINE_BYTES, MAX_ZSTD_WINDOW_BYTES
+from anadil.artifacts.line_reader import MAX_LINE_BYTES, MAX_ZSTD_WINDOW_BYTES, PACKED_LINES, PLAIN_LINES
 from anadil.core.format import MIB
 
 PIECE_BYTES = 4 * MIB
@@ -117,11 +117,11 @@ def cut_at_record(data: bytes, name: str, limit: int) -> bytes:
         name: Of the file, in lower case.
         limit: Most bytes that compressed data is unpacked to.
     """
-    if name.endswith(".jsonl"):
+    if name.endswith(PLAIN_LINES):
         return _cut_lines(data)
     if name.endswith((".json", ".arrow")):
         return b""  # nothing can be told of a part of them
-    if name.endswith((".jsonl.gz", ".jsonl.zst")):
+    if name.endswith(PACKED_LINES):
         return _cut_packed(data, name, limit)
     if name.endswith(".warc.gz"):
         return data[: max(0, data.rfind(GZIP_MEMBER))] if data.startswith(GZIP_MEMBER) else data

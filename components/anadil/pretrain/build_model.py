@@ -25,7 +25,7 @@ from anadil.pretrain.embedding_init import Weighted, fit_vocabulary, vocabulary_
 from anadil.pretrain.parallel.loss_forward import last_hidden
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.parallelize import ParallelModel, check_layout, parallelize
-from anadil.pretrain.parallel.safetensors_slices import Weights
+from anadil.pretrain.parallel.safetensors_slices import SafetensorsFiles
 from anadil.pretrain.parallel.sharded_load import empty_model, load_weights
 from anadil.recipe.pretrain import Pretrain
 
@@ -97,7 +97,7 @@ def build(
     small: Any = _small(config)
     check_architecture(small.to(device))
     net = parallelize(model, settings, mesh, device)
-    load_weights(net.model, Weights(base), device, rows=rows)
+    load_weights(net.model, SafetensorsFiles(base), device, rows=rows)
     check_net(net, settings)
     return net
 

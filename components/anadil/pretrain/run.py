@@ -25,7 +25,7 @@ from anadil.model.loss import has_fast_bf16, uses_liger
 from anadil.model.peer_failure import peers
 from anadil.model.process_group import Group, group
 from anadil.model.tiny import base_model
-from anadil.plan.kept import plan_files
+from anadil.plan.kept import plan_as_file
 from anadil.pretrain.build_model import build
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.hf_export import export_checkpoint
@@ -94,7 +94,7 @@ def _tell_cost(job: Job) -> None:
     if (price := usd_per_hour(job.recipe.cluster)) is not None:
         job.tracker.run_tags({"anadil.usd_per_hour": price})
     if SPOOL_VARIABLE not in os.environ:  # `anadil run` keeps the plan for the machine that it runs on
-        job.tracker.files(plan_files(job.recipe, job.recipe.language_code, here=False))
+        job.tracker.files(plan_as_file(job.recipe, job.recipe.language_code, here=False))
 
 
 def train(job: Job, processes: Group, device: torch.device) -> tuple[Training, State]:

@@ -11,7 +11,7 @@ from anadil.core.format import DASH, human_bytes, human_figure, human_percent, o
 from anadil.release.trace import Trace
 from anadil.release.trace_chain import DIGITS, SourceFile
 from anadil.release.trace_rows import CorpusSums, FileSums
-from anadil.report.data_card import NOT_STATED, language_of, stated_licence
+from anadil.report.data_card import NOT_STATED, recipe_language, stated_licence
 from anadil.report.elements import TextTable
 from anadil.report.format import words_of
 from anadil.report.licence import UNKNOWN
@@ -37,7 +37,7 @@ SAID = {"verified": "verified", "changed": "CHANGED", "missing": "not there", "u
 
 def trace_page(found: Trace) -> str:
     """The page."""
-    language = language_of(found.manifest.recipe)
+    language = recipe_language(found.manifest.recipe)
     name = model_name(found.base.model, language.code, found.base.licence, found.kind)
     view: dict[str, object] = {
         "title": f"What {name} was made of",

@@ -26,8 +26,6 @@ from anadil.text.corpus import Document, read_file
 BATCH_ROWS = 16_384
 TOP_HOSTS = 100_000
 """Hosts that a trace holds; all are counted."""
-MAX_FOUND = 10
-"""Documents that are told for one question; the others are counted."""
 MAX_QUESTIONS = 1_000_000
 COLUMNS = ("id", "file", "source", "host", "licence", "bytes_out", "reason", "duplicate_of", "words")
 """Of `stats/`; corpora of earlier releases have no licences."""

@@ -15,7 +15,7 @@ from anadil.core.format import human_bytes, human_figure, human_percent, number
 from anadil.release.trace import Trace
 from anadil.release.trace_page import answer, files_table, licences_table, rules_table
 from anadil.release.trace_rows import HostSums
-from anadil.report.data_card import language_of, personal_data, processing
+from anadil.report.data_card import personal_data, processing, recipe_language
 from anadil.report.elements import TextTable
 from anadil.report.licence import UNKNOWN
 from anadil.report.model_card import model_name
@@ -51,7 +51,7 @@ def training_summary(found: Trace, *, is_sme: bool = False) -> str:
         is_sme: The provider is a small or medium enterprise.
     """
     recipe = found.manifest.recipe
-    language, licence = language_of(recipe), found.base.licence
+    language, licence = recipe_language(recipe), found.base.licence
     pages = [file.name for file in found.files if file.key == "clean.inputs" and file.name.lower().endswith(CRAWLED)]  # fmt: skip
     listed = listed_domains(found, is_sme=is_sme)
     view: dict[str, Any] = {

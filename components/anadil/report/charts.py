@@ -102,7 +102,6 @@ def line_chart(
     *,
     title: str,
     unit: str,
-    x_label: str = "step",
     bands: Sequence[Band] = (),
     from_zero: bool = False,
 ) -> Markup:
@@ -112,7 +111,6 @@ def line_chart(
         lines: Points in ascending x.
         title: What a screen reader says it is.
         unit: Unit and name of the vertical axis.
-        x_label: Name of the horizontal axis.
         bands: Stretches to shade, in turn.
         from_zero: Whether the vertical axis begins at zero, as it must where sizes are compared.
     """
@@ -123,7 +121,7 @@ def line_chart(
     ys = [y for line in drawn for _, y in line.points]
     low = min(0.0, *ys) if from_zero else min(ys)
     scale = _Scale(min(xs + [band.start for band in bands]), max(xs), nice_ticks(low, max(ys)))
-    parts = [*_bands(scale, bands), *_grid(scale, x_label, unit), *(_path(scale, line) for line in drawn)]
+    parts = [*_bands(scale, bands), *_grid(scale, "step", unit), *(_path(scale, line) for line in drawn)]
     parts += _legend(drawn)
     said = "; ".join(
         f"{line.label}: from {figure(line.points[0][1])} to {figure(line.points[-1][1])}, "

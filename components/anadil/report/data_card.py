@@ -31,7 +31,7 @@ SIZES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Language:
+class NamedLanguage:
     """Of a corpus or model."""
 
     code: str
@@ -61,7 +61,7 @@ def card_of_corpus(manifest: Manifest, stats: Json, recipe: Json | None = None) 
         recipe: One that says more of licences than the corpus's own.
     """
     recipe = recipe or manifest.recipe
-    language = language_of(recipe)
+    language = recipe_language(recipe)
     licences = licences_of(recipe, stats)
     view: dict[str, Any] = {
         "front": front_matter(_fields(manifest, stats, language, licences)),
@@ -72,28 +72,28 @@ def card_of_corpus(manifest: Manifest, stats: Json, recipe: Json | None = None) 
         "facts": corpus_facts(manifest, stats),
         "sources": sources_table(stats),
         "hosts": hosts_table(stats),
-        "licences": licences_table(recipe, stats),
+        "licences": licences_by_words(recipe, stats),
         "dropped": dropped_table(stats),
         "personal": personal_data(recipe, stats),
         "processing": processing(recipe),
-        "files": files_table(manifest),
+        "files": inputs_table(manifest),
         "earlier": manifest.origin.get("input clean.since", ""),
     }
     return render_template("data_card.md.j2", view)
 
 
-def language_of(recipe: Json) -> Language:
+def recipe_language(recipe: Json) -> NamedLanguage:
     """The language of a recipe as a manifest holds it; of a pack that is gone, what its file is called."""
     named = str(recipe.get("language") or "")
     try:
         found = load_language(named)
     except UnknownLanguageError:
         name = last_part(named).removesuffix(".yaml") or DASH
-        return Language(code=name, name=name)
-    return Language(code=found.code, name=found.name)
+        return NamedLanguage(code=name, name=name)
+    return NamedLanguage(code=found.code, name=found.name)
 
 
-def language_codes(code: str) -> list[str]:
+def hub_language_codes(code: str) -> list[str]:
     """The code for front matter, where it is one of two or three letters as the hub wants it."""
     plain = code.split("_", maxsplit=1)[0]
     return [plain] if plain.isascii() and plain.isalpha() and len(plain) in (2, 3) else []
@@ -151,7 +151,7 @@ def hosts_table(stats: Json) -> TextTable:
     return TextTable(caption="Domains", columns=columns, rows=rows, note=note)
 
 
-def licences_table(recipe: Json, stats: Json) -> TextTable:
+def licences_by_words(recipe: Json, stats: Json) -> TextTable:
     """Licences by words: what records name, and what the recipe states of those that name none."""
     stated = stated_licence(recipe, "text")
     unnamed = f"{stated} (stated by the recipe for all of the text)" if stated else NOT_STATED
@@ -225,7 +225,7 @@ def processing(recipe: Json) -> list[tuple[str, str]]:
     ]
 
 
-def files_table(manifest: Manifest) -> TextTable:
+def inputs_table(manifest: Manifest) -> TextTable:
     """The inputs with their digests, by which anybody can tell whether a file is the one that was read."""
     files = {name.removeprefix("file "): digest for name, digest in manifest.origin.items() if name.startswith("file ")}  # fmt: skip
     rows = [(last_part(uri), digest) for uri, digest in files.items()]
@@ -245,12 +245,14 @@ def hub_licences(licences: list[str]) -> list[str]:
     return list(dict.fromkeys(hub_licence(name) or "other" for name in licences)) or [UNKNOWN]
 
 
-def _fields(manifest: Manifest, stats: Json, language: Language, licences: list[str]) -> Mapping[str, object]:
+def _fields(
+    manifest: Manifest, stats: Json, language: NamedLanguage, licences: list[str]
+) -> Mapping[str, object]:
     kept = number(stats.get("kept"))
     size = next((word for most, word in SIZES if kept is not None and kept < most), "")
     named = hub_licences(licences)
     return {
-        "language": language_codes(language.code),
+        "language": hub_language_codes(language.code),
         "license": named if len(named) > 1 else named[0],
         "license_name": "see the table of licences" if "other" in named else "",
         "pretty_name": f"{language.name} corpus {manifest.key}",

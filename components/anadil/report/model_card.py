@@ -17,17 +17,18 @@ from anadil.artifacts.find import artifacts_below, find_artifact, read_table, ro
 from anadil.core.errors import DataError
 from anadil.core.format import DASH, human_figure, human_percent, number, short_count
 from anadil.report.data_card import (
-    Language,
+    NamedLanguage,
     corpus_facts,
-    language_codes,
-    language_of,
-    licences_table,
+    hub_language_codes,
+    licences_by_words,
+    recipe_language,
     sources_table,
     stated_licence,
 )
 from anadil.report.elements import TextTable
 from anadil.report.format import figure, words_of
 from anadil.report.licence import Licence, licence_files, licence_of
+from anadil.report.measures_view import ALONE_NOTE
 from anadil.report.read import Json, base_name, field, last_part, named_tables, table_of
 from anadil.report.render import front_matter, render_template
 from anadil.report.verdict import candidates_of, gate_verdict
@@ -105,7 +106,7 @@ def licence_files_of(manifest: Manifest) -> dict[str, bytes]:
 
 def card_of_model(facts: ModelFacts) -> str:
     """The card of a model whose facts are at hand."""
-    language = language_of(facts.recipe)
+    language = recipe_language(facts.recipe)
     licence = licence_of(facts.base, _stated(facts.recipe))
     view: dict[str, Any] = {
         "front": front_matter(_fields(facts, language, licence)),
@@ -116,13 +117,13 @@ def card_of_model(facts: ModelFacts) -> str:
         "language": language,
         "licence": licence,
         "chat_licence": stated_licence(facts.recipe, "chats"),
-        "scores": scores_table(facts),
+        "scores": measures_table(facts),
         "verdict": gate_verdict(facts.scores) if facts.scores else "",
-        "limits": limits_of(facts),
+        "limits": known_limits(facts),
         "training": training_facts(facts),
         "corpus": corpus_facts(facts.corpus, facts.stats) if facts.corpus else [],
         "sources": sources_table(facts.stats),
-        "licences": licences_table(facts.recipe, facts.stats),
+        "licences": licences_by_words(facts.recipe, facts.stats),
         "made_from": made_from(facts),
         "version": facts.manifest.program.get("version") or __version__,
     }
@@ -142,7 +143,7 @@ def model_name(base: str, language: str, licence: Licence, word: str) -> str:
     return re.sub(r"[^\w.-]+", "-", named)[:MAX_NAME].strip("-.") or "model"
 
 
-def scores_table(facts: ModelFacts) -> TextTable:
+def measures_table(facts: ModelFacts) -> TextTable:
     """The measures of the model beside those of its base."""
     found = candidates_of(facts.scores)
     names = [name for name in ("base", "adapted", facts.candidate) if name in found]
@@ -164,14 +165,14 @@ def scores_table(facts: ModelFacts) -> TextTable:
     interval = field(found.get(facts.candidate), "bits_per_byte_interval")
     ends = [number(end) for end in interval] if isinstance(interval, list) else []
     note = (
-        f"95 % interval of its bits per byte: {figure(ends[0])} to {figure(ends[-1])}."
+        f"95 % interval of its bits per byte: {figure(ends[0])} to {figure(ends[-1])}. {ALONE_NOTE}"
         if len(ends) == 2
         else ""
     )
     return TextTable(caption="Scores", columns=("measure", *names), rows=tuple(rows), note=note)
 
 
-def limits_of(facts: ModelFacts) -> list[str]:
+def known_limits(facts: ModelFacts) -> list[str]:
     """What the figures do not tell, and what speaks against the model, in sentences."""
     told = [
         "It was not examined for safety, bias or truth; what it writes is no source of facts.",
@@ -289,12 +290,12 @@ def _stated(recipe: Json) -> str:
     return str(table_of(field(recipe, "report.licences")).get("base") or "")
 
 
-def _fields(facts: ModelFacts, language: Language, licence: Licence) -> Mapping[str, object]:
+def _fields(facts: ModelFacts, language: NamedLanguage, licence: Licence) -> Mapping[str, object]:
     licences = table_of(field(facts.recipe, "report.licences"))
     is_public = HUB_ID.fullmatch(facts.base) is not None
     tags = ["anadil", "continued-pretraining", *(["conversational"] if facts.word == "adapter" else [])]
     return {
-        "language": language_codes(language.code),
+        "language": hub_language_codes(language.code),
         "license": licence.id,
         "license_name": licence.name if licence.id == "other" else "",
         "license_link": licence.link if licence.id == "other" else "",

@@ -156,7 +156,8 @@ def _table(path: Path, *, needed: bool = True) -> Json:
 
 
 def _lines(path: Path, *, needed: bool = True, most: int | None = None) -> list[Json]:
-    lines = [line for line in _text(path, needed=needed).splitlines() if line.strip()]
+    # Not `splitlines`: a text may hold U+2028 or U+0085, which end no line of JSON lines.
+    lines = [line for line in _text(path, needed=needed).split("\n") if line.strip()]
     return [table_of(_parse(line, path)) for line in lines[:most]]
 
 

@@ -22,13 +22,11 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     return [round(place * step, 12) for place in range(begin, end + 1)]
 
 
-def thinned(
-    points: Sequence[tuple[float, float]], limit: int = MAX_POINTS
-) -> tuple[tuple[float, float], ...]:
-    """At most `limit` points that keep the lowest and the highest of every part, so no spike is lost."""
-    if len(points) <= limit:
+def thinned(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """At most `MAX_POINTS` points that keep the lowest and the highest of every part, so no spike is lost."""
+    if len(points) <= MAX_POINTS:
         return tuple(points)
-    size = math.ceil(len(points) / (limit // 2))
+    size = math.ceil(len(points) / (MAX_POINTS // 2))
     kept: list[tuple[float, float]] = []
     for start in range(0, len(points), size):
         part = points[start : start + size]

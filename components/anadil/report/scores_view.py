@@ -16,7 +16,7 @@ from anadil.report.format import (
 )
 from anadil.report.measures_view import UNSURE, UNSURE_NOTE, interval_of, interval_words
 from anadil.report.read import Facts, Json, field, named_tables, table_of
-from anadil.report.verdict import COLOURS, candidates_of, check_name, checks_of, limit_words
+from anadil.report.verdict import COLOURS, candidates_of, check_words, checks_of, limit_words
 
 MAX_DIFFERENCES = 40
 OF_ANSWERS = ", answers"
@@ -247,7 +247,7 @@ def _checks(scores: Json) -> TextTable:
         interval = [interval_words(check.get("interval"))] if with_intervals else []
         value, limit = plain_value(check.get("value")), limit_words(check)
         value += UNSURE if check.get("unsure") is True else ""
-        rows.append((check_name(check), value, *interval, limit, outcome, weight))
+        rows.append((check_words(check), value, *interval, limit, outcome, weight))
     columns = ("check", "value", *(["95 % interval"] if with_intervals else []), "limit", "outcome", "weight")
     return TextTable(
         caption="Checks of the quality gate",

@@ -37,7 +37,7 @@ GAINS = {"adapted": "adapted - base", "finetuned": ANSWERS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class VerdictView:
     """The head of the page."""
 
     text: str
@@ -47,10 +47,10 @@ class Verdict:
     warnings: tuple[str, ...]
 
 
-def verdict(facts: Facts) -> Verdict:
+def verdict(facts: Facts) -> VerdictView:
     """What the gate says, and what the curves and answers say beside it."""
     passed = field(facts.scores, "gate.passed")
-    return Verdict(
+    return VerdictView(
         text=gate_verdict(facts.scores),
         passed=passed if isinstance(passed, bool) else None,
         released=released_name(facts.scores),
@@ -102,7 +102,7 @@ def checks_of(scores: Json) -> list[Json]:
     return [table_of(check) for check in list_of(field(scores, "gate.checks"))]
 
 
-def check_name(check: Json, candidate: str = "") -> str:
+def check_words(check: Json, candidate: str = "") -> str:
     """What a check's value is, after its candidate where that is not the one given."""
     owner, _, name = str(check.get("name") or "").partition(".")
     words = _of_check(owner, name)
@@ -156,7 +156,7 @@ def _holds(scores: Json, name: str) -> bool:
 
 def _failure(scores: Json, name: str) -> str:
     failed = [
-        f"{check_name(check, name)} {_measured(check)}, the limit {limit_words(check)}"
+        f"{check_words(check, name)} {_measured(check)}, the limit {limit_words(check)}"
         for check in _deciding(scores, name)
         if check.get("passed") is False
     ]

@@ -17,6 +17,7 @@ import yaml
 from anadil import __version__
 from anadil.artifacts import storage
 from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.line_reader import PLAIN_LINES
 from anadil.core.stages import Stage
 from anadil.recipe.sections import Recipe
 from anadil.runtime.environment import image_name
@@ -136,7 +137,7 @@ def _outside(stage: Stage, origin: Mapping[str, str]) -> Iterator[Dataset]:
 def _columns(uri: str) -> dict[str, str]:
     """Columns of JSON lines on this machine, by their first line; of anything else none."""
     place = storage.built_in(uri) if uri.startswith(storage.BUILT_IN) else Path(uri)
-    if "://" in uri or place.suffix != ".jsonl":
+    if "://" in uri or place.suffix not in PLAIN_LINES:
         return {}
     with suppress(OSError, ValueError), place.open("rb") as lines:
         row = json.loads(lines.readline(MAX_ROW_BYTES))

@@ -30,7 +30,7 @@ from anadil.runtime import evidence
 from anadil.runtime.cache_key import code_digest, stage_origin
 from anadil.runtime.champion import Champion, fetched, find_champion
 from anadil.runtime.environment import image_name, in_group
-from anadil.runtime.job import Figures, Job, Run, external_files, external_side_files
+from anadil.runtime.job import Figures, Job, StageRun, external_files, external_side_files
 from anadil.runtime.lineage import refuse_strangers
 from anadil.runtime.mlflow_spool import SPOOL, Tracker, has_unsent, run_settings, track_stage
 from anadil.runtime.remake import refuse_remake, unused_checkpoints
@@ -256,7 +256,7 @@ def _await_first_node(target: str) -> None:
 def _run(planned: PlannedArtifact, job: Job, rank: int, manifests: Mapping[str, Manifest]) -> Manifest:
     """Run the stage's code, tracked, and seal what it made; a failure leaves nothing of `job.out`."""
     started = time.monotonic()
-    run: Run = importlib.import_module(f"anadil.{planned.stage.name}.run").run
+    run: StageRun = importlib.import_module(f"anadil.{planned.stage.name}.run").run
     if rank == 0:
         _clear(job.out)
     with track_stage(planned.stage.name, job.recipe, job.work) as tracker:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from anadil.artifacts import storage
+from anadil.artifacts.line_reader import PLAIN_LINES
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.stages import SideFiles, Stage
 from anadil.recipe.sections import Recipe
@@ -32,7 +33,7 @@ class Copy:
     """Of its manifest: bytes and SHA-256."""
 
 
-class Run(Protocol):
+class StageRun(Protocol):
     """What a stage's `run.py` offers."""
 
     def __call__(self, job: "Job") -> Figures:
@@ -127,7 +128,7 @@ def named_side_files(stage: Stage, recipe: Recipe) -> dict[str, tuple[str, ...]]
 
 def is_place(name: str, kind: SideFiles) -> bool:
     """Whether a value of the recipe names a file, and not a thing that has a name."""
-    return not kind.or_names or "/" in _built_in(name, kind) or name.endswith((".yaml", ".jsonl"))
+    return not kind.or_names or "/" in _built_in(name, kind) or name.endswith((".yaml", *PLAIN_LINES))
 
 
 def _built_in(name: str, kind: SideFiles) -> str:

@@ -6,12 +6,14 @@ A row is read by the first of these layouts that it has; every other column is i
 """
 
 import hashlib
+import json
 import unicodedata
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
-from anadil.text.choices import chosen_text
+from anadil.text.choices import chosen_text, names_no_choice
 
 Reason = Literal[
     "no_chat",
@@ -22,6 +24,7 @@ Reason = Literal[
     "role_order",
     "no_answer",
     "empty_message",
+    "no_choice",
     "not_unicode",
     "template",
     "too_long",
@@ -43,6 +46,7 @@ DROP_REMEDIES: dict[Reason, str] = {
     "role_order": "turns must be user, assistant, user, assistant, ..., after at most one system turn",
     "no_answer": "a chat needs an assistant turn, from which the model learns",
     "empty_message": "a message needs text",
+    "no_choice": "beside `choices` a row needs the right one as `answer`: its text, letter (A, B, ...) or place",
     "not_unicode": "text holds half a surrogate pair; write it as UTF-8",
     "template": "the base's chat template cannot write it; change the chat",
     "too_long": "shorten the chats or raise finetune.max_length",
@@ -85,6 +89,8 @@ TOOL_ROLES = frozenset(
     )
 )
 TOOL_KEYS = ("tool_calls", "function_call")
+TEXT_PARTS = ("text", "input_text", "output_text")
+"""Types of a part that is text; the last two of OpenAI's Responses."""
 PUNCTUATION = ".,;:!?…\"'()[]{}«»“”„‘’–—。、「」『』（）！？¿¡؟،"
 LETTERS_I = str.maketrans({"ı": "i", "\u0307": None})
 """So that I and İ fold to i in Turkic text too; the second is the dot that `casefold` leaves of İ."""
@@ -99,6 +105,8 @@ class Message:
     role: str
     """`user`, `assistant` or `system`."""
     content: str
+    trained: bool = True
+    """False of an answer that is context only: `weight` 0 in OpenAI's layout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,9 +177,11 @@ class DroppedChats:
 
 
 def messages_of(row: Mapping[str, object]) -> tuple[Message, ...] | Refusal:
-    """The messages of a row, or why there are none; a user's turn at the end is left out."""
+    """The messages of a row, or why there are none; turns at the end from which nothing is learnt are left out."""
     listed = next((row[key] for key in LISTS if row.get(key) is not None), None)
-    given = _pair(row) if listed is None else listed
+    given = _pair(row) if listed is None else _unpacked(listed)
+    if listed is None and names_no_choice(row):
+        return Refusal("no_choice", str(row.get("answer", "")))
     if given is None:
         return Refusal("no_chat")
     given = turns_of(given)
@@ -188,7 +198,7 @@ def messages_of(row: Mapping[str, object]) -> tuple[Message, ...] | Refusal:
     system = next((text for key in SYSTEMS if isinstance(text := row.get(key), str) and text.strip()), None)
     if system and not (messages and messages[0].role == "system"):
         messages.insert(0, Message(role="system", content=system.strip()))
-    while messages and messages[-1].role == "user":
+    while messages and (messages[-1].role == "user" or not messages[-1].trained):
         messages.pop()
     fault = _fault(messages)
     return Refusal(fault) if fault else tuple(messages)
@@ -232,18 +242,26 @@ def fingerprint(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
+def _unpacked(listed: object) -> object:
+    """The turns also where a table keeps them as one JSON text."""
+    if isinstance(listed, str) and listed.lstrip().startswith("["):
+        with suppress(ValueError, RecursionError):
+            return json.loads(listed)
+    return listed
+
+
 def _pair(row: Mapping[str, object]) -> list[object] | None:
     """The turns of a question and its answer; each may be a text or already a list of turns."""
     answer = next((row[key] for key in ANSWERS if row.get(key) is not None), None)
-    # A row of choices names its answer by its place.
+    # A row of choices may name its answer by its letter or place.
     answer = chosen_text(row) or answer
-    turns = question_of(row)
+    turns = question_turns(row)
     if turns is None or answer is None:
         return None
     return turns + (answer if isinstance(answer, list) else [{"role": "assistant", "content": answer}])
 
 
-def question_of(row: Mapping[str, object]) -> list[object] | None:
+def question_turns(row: Mapping[str, object]) -> list[object] | None:
     """What a row asks, as turns that are not looked at yet; None where no column holds it."""
     asked = next((key for key in QUESTIONS if row.get(key) is not None), None)
     if asked is None:
@@ -287,7 +305,12 @@ def _message(item: object) -> Message | Refusal:
     if plain not in ROLES:
         return Refusal("unknown_role", role)
     text = _text(_either(item, "content", "value"))
-    return text if isinstance(text, Refusal) else Message(role=ROLES[plain], content=text.strip())
+    if isinstance(text, Refusal):
+        return text
+    weight = item.get("weight")
+    if weight not in (None, 0, 1):
+        return Refusal("malformed", f"weight {weight}")
+    return Message(role=ROLES[plain], content=text.strip(), trained=weight != 0)
 
 
 def _text(content: object) -> str | Refusal:
@@ -298,7 +321,7 @@ def _text(content: object) -> str | Refusal:
         return Refusal("malformed")
     texts = []
     for part in content:
-        if isinstance(part, Mapping) and part.get("type", "text") != "text":
+        if isinstance(part, Mapping) and part.get("type", "text") not in TEXT_PARTS:
             return Refusal("not_text", str(part.get("type")))
         text = part.get("text") if isinstance(part, Mapping) else part
         if not isinstance(text, str):

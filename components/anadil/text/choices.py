@@ -1,10 +1,13 @@
 """Questions whose answer is one of some choices."""
 
 import re
-from collections.abc import Mapping
+import string
+from collections.abc import Iterable, Mapping
 
 NUMBERED = re.compile(r"\s*\(?(\d{1,2}|[A-Za-z])[).:．、]\s*(\S.*?)\s*")
 """A line that names a choice: `1) ...`, `2. ...`, `(b) ...`."""
+CHOICE_ANSWERS = ("answer", "answerKey")
+"""Columns that name the right choice; the second is ARC's and CommonsenseQA's."""
 
 
 def choices_of(row: Mapping[str, object], question: str, answer: str) -> tuple[str, ...]:
@@ -17,21 +20,86 @@ def choices_of(row: Mapping[str, object], question: str, answer: str) -> tuple[s
         question: Its last question.
         answer: The answer to that; it is among the choices.
     """
-    listed = row.get("choices")
-    if isinstance(listed, list | tuple):
-        found = tuple(text.strip() for text in listed if isinstance(text, str))
-    else:
-        found = _numbered(question)
+    found = tuple(text.strip() for text in _listed(row)[0]) or _numbered(question)
     return found if all(found) and answer in found and len(set(found)) == len(found) > 1 else ()
 
 
-def chosen_text(row: Mapping[str, object]) -> str | None:
-    """The text that a row's `answer` names as a place in `choices`, counted from 0; None where it names none."""
-    listed, answer = row.get("choices"), row.get("answer")
-    if isinstance(answer, bool) or not isinstance(answer, int) or not isinstance(listed, list | tuple):
-        return None
-    text = listed[answer] if 0 <= answer < len(listed) else None
-    return text if isinstance(text, str) else None
+def chosen_text(row: Mapping[str, object], first: int = 0) -> str | None:
+    """The text among `choices` that a row's `answer` names by itself, its letter or its place; None where it names none.
+
+    Args:
+        row: The record.
+        first: The place of the first choice; see `first_place`.
+    """
+    texts, labels = _listed(row)
+    answer = _answer(row)
+    if isinstance(answer, str):
+        plain = answer.strip()
+        if plain in texts:
+            return plain
+        if plain.strip("().").upper() in labels[: len(texts)]:
+            return texts[labels.index(plain.strip("().").upper())]
+    place = _place(row)
+    return texts[place - first] if place is not None and 0 <= place - first < len(texts) else None
+
+
+def names_no_choice(row: Mapping[str, object]) -> bool:
+    """Whether a row has choices and says of none that it is the right one."""
+    if not _listed(row)[0] or chosen_text(row) is not None:
+        return False
+    free = (key for key in ("response", "completion", "output") if row.get(key) is not None)
+    return _answer(row) is not None or next(free, None) is None
+
+
+def first_place(rows: Iterable[Mapping[str, object]]) -> int:
+    """0 or 1: the place of the first choice in rows that name the right one by its place.
+
+    One row of a file that counts from 1 looks like one that counts from 0, but some row names the last choice.
+    """
+    is_last = False
+    for row in rows:
+        place = _place(row)
+        if place == 0:
+            return 0
+        is_last |= place is not None and place == len(_listed(row)[0])
+    return int(is_last)
+
+
+def with_chosen(row: dict[str, object], first: int) -> dict[str, object]:
+    """The row with the text of its right choice where it gives a place."""
+    text = chosen_text(row, first) if names_place(row) else None
+    return row if text is None else {**row, CHOICE_ANSWERS[0]: text}
+
+
+def names_place(row: Mapping[str, object]) -> bool:
+    """Whether a row with choices names the right one by its place."""
+    return _place(row) is not None
+
+
+def _answer(row: Mapping[str, object]) -> object:
+    return next((row[key] for key in CHOICE_ANSWERS if row.get(key) is not None), None)
+
+
+def _place(row: Mapping[str, object]) -> int | None:
+    """The number that a row's answer is, unless that is one of the choices' own texts."""
+    texts, labels = _listed(row)
+    answer = _answer(row)
+    if isinstance(answer, str) and answer.strip().isdecimal():
+        plain = answer.strip()
+        return None if plain in texts or plain in labels else int(plain)
+    return answer if texts and isinstance(answer, int) and not isinstance(answer, bool) else None
+
+
+def _listed(row: Mapping[str, object]) -> tuple[list[str], list[str]]:
+    """The texts of a row's choices and their letters; none unless all are texts. ARC's are a table of both."""
+    listed: object = row.get("choices")
+    labels: object = list(string.ascii_uppercase)
+    if isinstance(listed, Mapping):
+        labels, listed = listed.get("label"), listed.get("text")
+    texts = list(listed) if isinstance(listed, list | tuple) else []
+    if not isinstance(labels, list) or not all(isinstance(text, str) for text in (*texts, *labels)):
+        return [], []
+    return texts, labels
 
 
 def _numbered(question: str) -> tuple[str, ...]:

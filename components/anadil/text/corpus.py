@@ -39,9 +39,7 @@ class Document:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def write_documents(
-    corpus: Path, part: CorpusPart, documents: Iterable[Document], contents: dict[str, str] | None = None
-) -> int:
+def write_documents(corpus: Path, part: CorpusPart, documents: Iterable[Document]) -> int:
     """Write `<part>/part-*.jsonl.zst` below the corpus directory; how many documents it was.
 
     Equal documents in equal order give equal bytes, and equal texts the same borders between files.
@@ -50,17 +48,12 @@ def write_documents(
         corpus: The directory.
         part: Which part.
         documents: In order.
-        contents: Filled with each file's digest of its texts, which are all that other stages read.
     """
     rest = _Peekable(documents)
     count = number = 0
     while rest.is_there or number == 0:
-        name = part_name(part, number)
-        digest, written = write_part(corpus, name, rest.lines_of_part())
-        count += written
+        count += write_part(corpus, part_name(part, number), rest.lines_of_part())[1]
         number += 1
-        if contents is not None:
-            contents[name] = digest
     return count
 
 

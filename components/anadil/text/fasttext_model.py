@@ -13,7 +13,7 @@ PACKAGE = "fasttext-predict"
 
 
 @functools.lru_cache(maxsize=2)
-def load_model(path: str, sha256: str = "") -> Any:
+def load_fasttext(path: str, sha256: str = "") -> Any:
     """A fastText model.
 
     Raises:
@@ -44,7 +44,7 @@ def predict(model: Any, text: str, num_labels: int = 1) -> dict[str, float]:
     """Labels and probabilities of a text, likeliest first.
 
     Args:
-        model: Of `load_model`.
+        model: Of `load_fasttext`.
         text: Its line ends count as spaces, because a model takes one line.
         num_labels: How many; -1 for all.
     """
@@ -67,7 +67,7 @@ class QualityModel:
         Raises:
             PreflightError: It cannot be read, or does not know the label.
         """
-        self._model, self._label = load_model(path), label
+        self._model, self._label = load_fasttext(path), label
         known = predict(self._model, "a", -1)
         if label not in known:
             raise PreflightError(

@@ -8,7 +8,7 @@ from typing import Any
 import py3langid
 import pycld2
 
-from anadil.text.fasttext_model import load_model, predict
+from anadil.text.fasttext_model import load_fasttext, predict
 from anadil.text.language import Language, LanguageModel
 from anadil.text.ngram_profile import is_likely
 
@@ -103,4 +103,4 @@ def second_opinion(text: str) -> str:
 
 def model_label(text: str, model: LanguageModel) -> str:
     """What the user's fastText model takes a text for."""
-    return next(iter(predict(load_model(model.path, model.sha256), text)), "")
+    return next(iter(predict(load_fasttext(model.path, model.sha256), text)), "")

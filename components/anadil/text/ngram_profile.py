@@ -56,11 +56,11 @@ def buckets(letters: str, orders: Sequence[int]) -> npt.NDArray[np.int64]:
     return np.concatenate(found)
 
 
-def count_table(texts: Iterable[str], orders: Sequence[int] = ORDERS) -> Table:
+def count_table(texts: Iterable[str]) -> Table:
     """Log-probabilities of the n-grams of texts, as a pack holds them."""
     counts = np.zeros(NUM_BUCKETS)
     for text in texts:
-        counts += np.bincount(buckets(letters_of(text), orders), minlength=NUM_BUCKETS)
+        counts += np.bincount(buckets(letters_of(text), ORDERS), minlength=NUM_BUCKETS)
     shares = (counts + SMOOTHING) / (counts.sum() + SMOOTHING * NUM_BUCKETS)
     return unpack_table(pack_table(np.log(shares).astype(np.float32)))
 
@@ -91,7 +91,9 @@ def _tables(profile: Profile) -> tuple[Table, ...]:
     return tuple(map(unpack_table, (profile.own, *profile.others)))
 
 
-def score(letters: str, tables: Sequence[Table], orders: Sequence[int] = ORDERS) -> tuple[float, float]:
+def score_letters(
+    letters: str, tables: Sequence[Table], orders: Sequence[int] = ORDERS
+) -> tuple[float, float]:
     """Mean log-probability of a text, and by how much it exceeds that by the likeliest other table."""
     found = buckets(letters, orders)
     if not len(found):
@@ -106,7 +108,7 @@ def is_likely(text: str, profile: Profile) -> bool:
     place = sum(len(letters) >= least for least in profile.min_chars) - 1
     if place < 0:
         return True
-    own, margin = score(letters, _tables(profile), profile.orders)
+    own, margin = score_letters(letters, _tables(profile), profile.orders)
     if own < profile.min_likelihoods[place]:
         return False
     return not profile.others or margin >= profile.min_margins[place]

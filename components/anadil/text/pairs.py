@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from anadil.text.chats import LISTS, ROLES, Chat, Message, Refusal, messages_of, question_of, turns_of
+from anadil.text.chats import LISTS, ROLES, Chat, Message, Refusal, messages_of, question_turns, turns_of
 
 SIDES = ("chosen", "rejected")
 SPEAKERS = {"Human": "user", "Assistant": "assistant"}
@@ -57,7 +57,7 @@ def pair_of(row: Mapping[str, object]) -> tuple[tuple[Message, ...], tuple[Messa
 
 def _asked(row: Mapping[str, object]) -> list[object] | None:
     """What a row asks; a text with turns of `Human:` ends in an opened turn of the assistant (Dahoas/rm-static)."""
-    asked = question_of(row)
+    asked = question_turns(row)
     text = asked[-1].get("content") if asked and isinstance(asked[-1], Mapping) else None
     turns = _transcript(text.rstrip().removesuffix(OPENED)) if isinstance(text, str) else []
     return turns or asked

@@ -4,5 +4,7 @@ from pathlib import Path
 
 from anadil.core.compiled import Kernels
 
-KERNELS = Kernels(Path(__file__).parent, ("merge_kernel", "pretoken_kernel", "sorted_bytes", "word_counts"))
+KERNELS = Kernels(
+    Path(__file__).parent, ("merge_kernel", "merge_layout", "pretoken_kernel", "sorted_bytes", "word_counts")
+)
 compiled = KERNELS.compiled

@@ -5,14 +5,21 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from anadil.artifacts import storage
-from anadil.artifacts.line_reader import DAMAGED, MAX_LINE_BYTES, TooLong, bounded_lines
+from anadil.artifacts.line_reader import (
+    DAMAGED,
+    MAX_LINE_BYTES,
+    PACKED_LINES,
+    PLAIN_LINES,
+    TooLong,
+    bounded_lines,
+)
 from anadil.core.errors import DataError
 from anadil.core.format import human_bytes
 from anadil.runtime.job import Job
 from anadil.text.domains import name_of_file
 
 KEY = "tokenizer.keep"
-SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".txt")
+SUFFIXES = (*PLAIN_LINES, *PACKED_LINES, ".txt")
 
 
 def read_keep_texts(job: Job) -> dict[str, tuple[str, ...]]:

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 
 from tokenizers import Tokenizer
 
@@ -17,7 +16,7 @@ from anadil.tokenizer.pretokens import Pretokens
 from anadil.tokenizer.prune import pruned_base
 from anadil.tokenizer.surgery import plan_surgery
 from anadil.tokenizer.train_bpe import train_vocabulary
-from anadil.tokenizer.usage import TokenUsage, count_usage
+from anadil.tokenizer.usage import SweepUsage, TokenUsage
 
 log = logging.getLogger(__name__)
 
@@ -42,17 +41,18 @@ def extensions(
     floor = settings.min_frequency if sizes else settings.min_uses
     largest = max(sizes, default=PUBLISHED_VOCABULARY)
     merges = continue_merges(base, counts.counts, largest, floor, BanList(kept))
-    usage = partial(count_usage, counts=counts.counts, min_uses=settings.min_uses)
+    whole = extend_vocabulary(base, merges)
+    usage = SweepUsage(whole, counts.counts, merges, min_uses=settings.min_uses)
     if not sizes:
-        sizes = _auto_sizes("extend", usage(extend_vocabulary(base, merges), own=merges), 0)
+        sizes = _auto_sizes("extend", usage.of(whole, len(merges)), 0)
     for size in sizes:
-        tokenizer = extend_vocabulary(base, merges[:size])
+        tokenizer = whole if size >= len(merges) else extend_vocabulary(base, merges[:size])
         yield TokenizerCandidate(
             strategy="extend",
             asked=size,
             got=warn_of_fewer("extend", size, min(size, len(merges)), floor),
             tokenizer=tokenizer,
-            usage=usage(tokenizer, own=merges[:size]),
+            usage=usage.of(tokenizer, size),
         )
 
 
@@ -83,21 +83,25 @@ def surgeries(
     floor = settings.min_frequency if sizes else settings.min_uses
     largest = min(most, max(sizes, default=most))
     merges = continue_merges(surgery.reduced, counts.counts, largest, floor, surgery.is_banned)
-    usage = partial(count_usage, counts=counts.counts, min_uses=settings.min_uses)
+    whole = surgery.exchanged(merges)
+    # A word of an unused script may need tokens that only the larger exchange takes out.
+    usage = SweepUsage(
+        whole, counts.counts, merges, min_uses=settings.min_uses, is_alike=surgery.alphabet.spells
+    )
     if not sizes:
-        sizes = _auto_sizes("surgery", usage(surgery.exchanged(merges), own=merges), 0)
+        sizes = _auto_sizes("surgery", usage.of(whole, len(merges)), 0)
     for size in sizes:
         if size > most:
             log.warning(
                 "surgery: asked for %d tokens, but only %d of the base's can be exchanged", size, most
             )
-        tokenizer = surgery.exchanged(merges[:size])
+        tokenizer = whole if size >= len(merges) else surgery.exchanged(merges[:size])
         yield TokenizerCandidate(
             strategy="surgery",
             asked=size,
             got=warn_of_fewer("surgery", min(size, most), min(size, len(merges)), floor),
             tokenizer=tokenizer,
-            usage=usage(tokenizer, own=merges[:size]),
+            usage=usage.of(tokenizer, size),
         )
 
 
@@ -112,19 +116,20 @@ def replacements(
     largest = max(sizes, default=PUBLISHED_VOCABULARY)
     log.info("training a vocabulary of %d tokens", largest)
     trained = train_vocabulary(counts.counts, largest - num_special, floor)
-    usage = partial(count_usage, counts=counts.counts, min_uses=settings.min_uses, other=least)
+    whole = replace_vocabulary(base, *trained.cut(largest - num_special))
+    usage = SweepUsage(whole, counts.counts, trained.merges, least, min_uses=settings.min_uses)
     if not sizes:
-        vocab, merges = trained.cut(largest - num_special)
-        sizes = _auto_sizes("replace", usage(replace_vocabulary(base, vocab, merges), own=merges), least)
+        sizes = _auto_sizes("replace", usage.of(whole, len(trained.merges)), least)
     for size in sizes:
         vocab, merges = trained.cut(size - num_special)
-        tokenizer = replace_vocabulary(base, vocab, merges)
+        is_whole = len(merges) == len(trained.merges)
+        tokenizer = whole if is_whole else replace_vocabulary(base, vocab, merges)
         yield TokenizerCandidate(
             strategy="replace",
             asked=size,
             got=warn_of_fewer("replace", size, vocab_size(tokenizer), floor),
             tokenizer=tokenizer,
-            usage=usage(tokenizer, own=merges),
+            usage=usage.of(tokenizer, len(merges)),
         )
 
 

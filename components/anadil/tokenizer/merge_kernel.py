@@ -8,139 +8,42 @@ and nothing depends on the length of a pretoken.
 **Entries.** One for each pair of neighbouring tokens: how often it occurs, and at which cells, in order. A
 pair that contains a new token comes up only when that token is made, so its cells are listed once. From
 then on it can only become rarer: a pair that is too rare then is forgotten. A cell knows its entry, so a
-pair that goes takes one subtraction, and a cell whose entry is another by now is passed over.
+pair that goes takes one subtraction, and a cell whose entry is another by now is passed over. Where the
+lists are full, such cells and forgotten pairs are taken out: at the end most of both are.
+
+**Words.** Which pretoken a cell is of takes no room in it: the first pretoken of each block of cells is known,
+and from there it is a few steps. Of 100 MB of text that is a fifth of the memory.
 
 **Heap.** Only pairs that occur at least as often as a threshold, which is halved when there are no more of
 them: most pairs are rare and never enter it.
 """
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from anadil.tokenizer.compiled import compiled
-
-Array = npt.NDArray[Any]
-
-TOKEN, ENTRY, WORD = 0, 1, 2
-"""Columns of a cell. TOKEN: the id, or in the last of several cells minus their number."""
-BORDER = -(2**31)
-"""In place of a token, before and after each pretoken."""
-NONE = -1
-"""No entry, no token."""
-PAIR, COUNT, FIRST = 0, 1, 2
-"""Columns of an entry; its cells end in the pool where those of the next one begin."""
-KEY, WEIGHT, NUM, PLACE = 0, 1, 2, 3
-"""Columns of a group: pairs with the new token that come up in a merge."""
-NUM_ENTRIES, POOL_SIZE, HEAP_SIZE, THRESHOLD, CHOSEN, NUM_GROUPS, ROOM = 0, 1, 2, 3, 4, 5, 6
-"""Places in the state. CHOSEN: entry of the most frequent pair; ROOM: free cells that the pool needs."""
-STATE = 7
-RIGHT_BITS = 32
-
-
-@compiled
-def lay_out(ids: Array, tokens: Array, starts: Array, cells: Array) -> None:
-    """Write the tokens of each pretoken into cells.
-
-    Args:
-        ids: All pretokens, one after another.
-        tokens: What stands in `ids` -> id of the token.
-        starts: Where in `ids` each pretoken begins and the last one ends.
-        cells: As many as pretokens of several tokens, their tokens, and one more.
-    """
-    place = 0
-    for word in range(len(starts) - 1):
-        if starts[word + 1] - starts[word] < 2:
-            continue
-        cells[place, TOKEN] = BORDER
-        place += 1
-        for number in range(starts[word], starts[word + 1]):
-            cells[place, TOKEN] = tokens[ids[number]]
-            cells[place, WORD] = word
-            place += 1
-    cells[place, TOKEN] = BORDER
-
-
-@compiled
-def count_pairs(cells: Array, counts: Array, slots: Array, found: Array, num: int) -> int:
-    """Give each cell that begins a pair the number of its pair, and count the pairs, as far as there is room.
-
-    Args:
-        cells: From `lay_out`.
-        counts: How often each pretoken occurs.
-        slots: Hash table of their numbers, -1 where free; a power of two long.
-        found: Room for pairs; KEY, WEIGHT and NUM of each.
-        num: Pairs found.
-
-    Returns:
-        How many pairs there are; -1 where there is no room for more.
-    """
-    mask = len(slots) - 1
-    for place in range(len(cells) - 1):
-        left, right = cells[place, TOKEN], cells[place + 1, TOKEN]
-        cells[place, ENTRY] = NONE
-        if BORDER in (left, right):
-            continue
-        pair = np.int64(left) << RIGHT_BITS | np.int64(right)
-        slot = _slot_of(pair) & mask
-        while slots[slot] >= 0 and found[slots[slot], KEY] != pair:
-            slot = (slot + 1) & mask
-        number = slots[slot]
-        if number < 0:
-            if num == len(found):
-                return -1
-            number = slots[slot] = num
-            found[num, KEY], found[num, WEIGHT], found[num, NUM] = pair, 0, 0
-            num += 1
-        cells[place, ENTRY] = number
-        found[number, WEIGHT] += counts[cells[place, WORD]]
-        found[number, NUM] += 1
-    cells[len(cells) - 1, ENTRY] = NONE
-    return num
-
-
-@compiled
-def _slot_of(pair: Any) -> Any:
-    """A number that spreads pairs; Knuth's multiplicative hash with the golden ratio."""
-    mixed = np.uint64(pair) * np.uint64(0x9E3779B97F4A7C15)
-    return np.int64(mixed >> np.uint64(RIGHT_BITS))
-
-
-@compiled
-def list_pairs(cells: Array, found: Array, entries: Array, pool: Array, state: Array, least: int) -> None:
-    """Make entries of the pairs of the beginning that occur often enough.
-
-    Args:
-        cells: From `count_pairs`.
-        found: From `count_pairs`.
-        entries: Room for as many and one more.
-        pool: Room for as many cells as begin pairs.
-        state: Filled.
-        least: How often a pair has to occur.
-    """
-    num = size = 0
-    highest = 0
-    for number in range(len(found)):
-        found[number, PLACE] = NONE
-        if found[number, WEIGHT] >= least:
-            entries[num, PAIR], entries[num, COUNT] = found[number, KEY], found[number, WEIGHT]
-            entries[num, FIRST] = size
-            found[number, PLACE] = num
-            found[number, KEY] = size
-            size += found[number, NUM]
-            num += 1
-            highest = max(highest, found[number, WEIGHT])
-    entries[num, FIRST] = size
-    for place in range(len(cells)):
-        number = cells[place, ENTRY]
-        if number >= 0:
-            cells[place, ENTRY] = found[number, PLACE]
-            if found[number, PLACE] >= 0:
-                pool[found[number, KEY]] = place
-                found[number, KEY] += 1
-    state[NUM_ENTRIES], state[POOL_SIZE], state[HEAP_SIZE] = num, size, 0
-    state[THRESHOLD], state[CHOSEN] = highest + 1, NONE
+from anadil.tokenizer.merge_layout import (
+    BORDER,
+    CHOSEN,
+    COUNT,
+    ENTRY,
+    FIRST,
+    HEAP_SIZE,
+    KEY,
+    NONE,
+    NUM,
+    NUM_ENTRIES,
+    PAIR,
+    PLACE,
+    POOL_SIZE,
+    RIGHT_BITS,
+    ROOM,
+    THRESHOLD,
+    TOKEN,
+    WEIGHT,
+    Array,
+    Words,
+    count_at,
+)  # fmt: skip
 
 
 @compiled
@@ -214,7 +117,7 @@ def _pop(entries: Array, heap: Array, state: Array) -> None:
 
 @compiled
 def replace_pair(
-    cells: Array, counts: Array, lengths: Array, entries: Array, pool: Array, entry: int, new: int
+    cells: Array, words: Words, lengths: Array, entries: Array, pool: Array, entry: int, new: int
 ) -> int:
     """Write a token wherever its pair stands, and subtract the pairs that go; at how many cells.
 
@@ -228,7 +131,7 @@ def replace_pair(
         place = pool[number]
         if cells[place, ENTRY] != entry:
             continue
-        count = counts[cells[place, WORD]]
+        count = count_at(words, place)
         right = place + left_length
         if cells[right, ENTRY] >= 0:
             entries[cells[right, ENTRY], COUNT] -= count
@@ -256,13 +159,13 @@ def _token_before(cells: Array, place: int) -> int:
 
 @compiled
 def group_neighbours(
-    cells: Array, counts: Array, lengths: Array, places: Array, groups: Array, group_of: Array, new: int
+    cells: Array, words: Words, lengths: Array, places: Array, groups: Array, group_of: Array, new: int
 ) -> int:
     """Count the pairs of a token with what stands beside it; how many pairs.
 
     Args:
         cells: After `replace_pair`.
-        counts: How often each pretoken occurs.
+        words: The pretokens.
         lengths: Cells of each token.
         places: Where the token stands, in order.
         groups: Filled: the pairs.
@@ -271,7 +174,7 @@ def group_neighbours(
     """
     num = 0
     for place in places:
-        count = counts[cells[place, WORD]]
+        count = count_at(words, place)
         for side in range(2):
             neighbour = _neighbour(cells, place, side, lengths[new])
             # Of two new tokens on end the first one has the pair, as its right side.
@@ -338,14 +241,14 @@ def list_groups(
 
 @compiled
 def merge_and_choose(
-    cells: Array, counts: Array, lengths: Array, entries: Array, pool: Array, heap: Array, groups: Array,
+    cells: Array, words: Words, lengths: Array, entries: Array, pool: Array, heap: Array, groups: Array,
     group_of: Array, state: Array, new: int, least: int,
 ) -> bool:  # fmt: skip
     """Make a token of the chosen pair, and choose the next pair.
 
     Args:
         cells: All tokens.
-        counts: How often each pretoken occurs.
+        words: The pretokens.
         lengths: Cells of each token.
         entries: All pairs.
         pool: Their cells.
@@ -365,11 +268,41 @@ def merge_and_choose(
         num_new = min(state[ROOM], len(groups))
         if state[POOL_SIZE] + state[ROOM] > len(pool) or state[NUM_ENTRIES] + num_new + 1 > len(entries):
             return False
-        num = replace_pair(cells, counts, lengths, entries, pool, entry, new)
+        num = replace_pair(cells, words, lengths, entries, pool, entry, new)
         places = pool[entries[entry, FIRST] : entries[entry, FIRST] + num]
-        num = group_neighbours(cells, counts, lengths, places, groups, group_of, new)
+        num = group_neighbours(cells, words, lengths, places, groups, group_of, new)
         list_groups(cells, lengths, places, groups, group_of, num, new, entries, pool, heap, state, least)
     elif entry >= 0:
         entries[entry, COUNT] = 0
     state[CHOSEN] = choose_pair(entries, heap, state, least)
     return True
+
+
+@compiled
+def forget_pairs(cells: Array, entries: Array, pool: Array, heap: Array, state: Array, least: int) -> None:
+    """Take out pairs that are gone or too rare, and cells that begin another pair by now; others are renumbered."""
+    num = size = 0
+    chosen = NONE
+    last = entries[0, FIRST]
+    for entry in range(state[NUM_ENTRIES]):
+        first, last = last, entries[entry + 1, FIRST]
+        is_left = entries[entry, COUNT] >= least
+        entries[num, FIRST] = size
+        for number in range(first, last):
+            place = pool[number]
+            if cells[place, ENTRY] != entry:
+                continue
+            cells[place, ENTRY] = num if is_left else NONE
+            if is_left:
+                pool[size] = place
+                size += 1
+        if is_left:
+            entries[num, PAIR], entries[num, COUNT] = entries[entry, PAIR], entries[entry, COUNT]
+            if entry == state[CHOSEN]:
+                chosen = num
+            num += 1
+    entries[num, FIRST] = size
+    state[NUM_ENTRIES], state[POOL_SIZE], state[HEAP_SIZE], state[CHOSEN] = num, size, 0, chosen
+    for entry in range(num):
+        if entries[entry, COUNT] >= state[THRESHOLD] and entry != chosen:
+            _push(entries, heap, state, entry)

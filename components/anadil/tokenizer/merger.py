@@ -2,7 +2,7 @@
 
 Pairs are merged in the order of tokenizers' trainer: the most frequent first, of equal ones the one with
 the lower ids. Counts have 64 bits, time does not depend on how long a pretoken is, and memory follows the
-number of different pretokens: some 30 bytes for each of their bytes.
+number of different pretokens: some 20 bytes for each of their bytes.
 
 Source: Sennrich et al. 2016, arXiv:1508.07909, algorithm 1; tokenizers 0.23, models/bpe/trainer.rs.
 """
@@ -16,12 +16,13 @@ from anadil.core.errors import DataError
 from anadil.core.progress import progress
 from anadil.text.byte_symbols import Merge
 from anadil.tokenizer import merge_kernel as kernel
-from anadil.tokenizer.merge_kernel import Array
+from anadil.tokenizer import merge_layout as layout
+from anadil.tokenizer.merge_layout import Array
 
 GROWTH = 1.25
+FULL = 0.8
+"""Share of a list in use, when what is forgotten has been taken out, from which on it grows."""
 MAX_CELLS = 2**31 - 1
-ROOM = 2**28
-"""Cells that the lists of pairs have room for at first, some GB if all are written to."""
 FIRST_PAIRS = 2**17
 """Different pairs of the beginning that there is room for at first; of bytes there are 65,536 at most."""
 
@@ -62,25 +63,28 @@ class Merger:
                 "takes 2 billion; leave rare ones out with tokenizer.min_word_count"
             )
         self._least = least
-        self._counts = words.counts
-        self._cells = np.empty((num_cells, 3), dtype=np.int32)
-        kernel.lay_out(words.ids, words.tokens, words.starts, self._cells)
+        counts = words.counts[lengths > 1]
+        self._cells = np.empty((num_cells, 2), dtype=np.int32)
+        firsts = np.empty(len(counts) + 1, dtype=np.int32)
+        blocks = np.zeros((num_cells >> layout.BLOCK_BITS) + 1, dtype=np.int32)
+        layout.lay_out(words.ids, words.tokens, words.starts, self._cells, firsts, blocks)
+        self._words = (firsts, blocks, counts)
         self._lengths = np.ones(num_ids, dtype=np.int32)
         self._groups = np.empty((2 * num_ids, 4), dtype=np.int64)
-        self._group_of = np.full((2, num_ids), kernel.NONE, dtype=np.int32)
-        self._state = np.zeros(kernel.STATE, dtype=np.int64)
+        self._group_of = np.full((2, num_ids), layout.NONE, dtype=np.int32)
+        self._state = np.zeros(layout.STATE, dtype=np.int64)
         self._list_pairs()
-        self._merge(kernel.NONE)
+        self._merge(layout.NONE)
 
     @property
     def pair(self) -> tuple[int, int] | None:
         """The pair that comes next; None where no pair occurs often enough."""
-        entry = int(self._state[kernel.CHOSEN])
-        return None if entry < 0 else divmod(int(self._entries[entry, kernel.PAIR]), 2**kernel.RIGHT_BITS)
+        entry = int(self._state[layout.CHOSEN])
+        return None if entry < 0 else divmod(int(self._entries[entry, layout.PAIR]), 2**layout.RIGHT_BITS)
 
     def discard(self) -> None:
         """Leave the pair as it is, for good."""
-        self._merge(kernel.NONE)
+        self._merge(layout.NONE)
 
     def merge(self, new: int) -> None:
         """Write a token that was not there before wherever the pair stands."""
@@ -92,35 +96,35 @@ class Merger:
     def _list_pairs(self) -> None:
         num, room = -1, FIRST_PAIRS
         while num < 0:
-            slots = np.full(4 * room, kernel.NONE, dtype=np.int32)
+            slots = np.full(4 * room, layout.NONE, dtype=np.int32)
             pairs = np.empty((room, 4), dtype=np.int64)
-            num = kernel.count_pairs(self._cells, self._counts, slots, pairs, 0)
+            num = layout.count_pairs(self._cells, self._words, slots, pairs, 0)
             room *= 4
         pairs = pairs[:num]
-        size = int(pairs[:, kernel.NUM].sum())
-        # A merge takes one token away and lists two cells at most. Memory that is not written to costs nothing.
-        most = min(3 * size, max(size, ROOM))
-        self._pool = np.empty(most, dtype=np.int32)
-        self._entries = np.empty((max(num, most // 16) + 1, 3), dtype=np.int64)
+        size = int(pairs[:, layout.NUM].sum())
+        # A merge takes one token away and lists two cells at most: soon more go than come.
+        self._pool = np.empty(int(GROWTH * size) + 1, dtype=np.int32)
+        self._entries = np.empty((int(GROWTH * num) + size // 16 + 1, 3), dtype=np.int64)
         self._heap = np.empty((len(self._entries), 2), dtype=np.int64)
-        kernel.list_pairs(self._cells, pairs, self._entries, self._pool, self._state, self._least)
+        layout.list_pairs(self._cells, pairs, self._entries, self._pool, self._state, self._least)
 
     def _merge(self, new: int) -> None:
         while not kernel.merge_and_choose(
-            self._cells, self._counts, self._lengths, self._entries, self._pool, self._heap, self._groups,
+            self._cells, self._words, self._lengths, self._entries, self._pool, self._heap, self._groups,
             self._group_of, self._state, new, self._least,
         ):  # fmt: skip
-            self._make_room(int(self._state[kernel.ROOM]))
+            self._make_room(int(self._state[layout.ROOM]))
 
     def _make_room(self, num: int) -> None:
         """Room for so many more cells in the pool, and for as many pairs as may begin at them."""
-        size, entries = int(self._state[kernel.POOL_SIZE]), int(self._state[kernel.NUM_ENTRIES])
-        if size + num > len(self._pool):
+        kernel.forget_pairs(self._cells, self._entries, self._pool, self._heap, self._state, self._least)
+        size, entries = int(self._state[layout.POOL_SIZE]), int(self._state[layout.NUM_ENTRIES])
+        if size + num > FULL * len(self._pool):
             self._pool = _longer(self._pool, size, num)
         num = min(num, len(self._groups)) + 1
-        if entries + num > len(self._entries):
+        if entries + num > FULL * len(self._entries):
             self._entries = _longer(self._entries, entries + 1, num)
-            self._heap = _longer(self._heap, int(self._state[kernel.HEAP_SIZE]), len(self._entries))
+            self._heap = _longer(self._heap, int(self._state[layout.HEAP_SIZE]), len(self._entries))
 
 
 def _longer(array: Array, size: int, num: int) -> Array:

@@ -1,7 +1,7 @@
 """How often the corpus uses the tokens of a candidate: too rare a token cannot be learnt."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -62,11 +62,63 @@ def count_usage(
         other: Tokens of a size beside those: bytes and special tokens, where the size counts them.
         min_uses: From how many uses on a token counts as seen.
     """
+    return _usage(tokenizer, _uses(tokenizer, counts.items()), own, other, min_uses)
+
+
+class SweepUsage:
+    """How often the corpus uses the tokens of one tokenizer and of those with the first of its merges.
+
+    Without its last merge a BPE leaves that token's two parts where it stood, so one count says it of all sizes.
+    """
+
+    def __init__(
+        self,
+        largest: Tokenizer,
+        counts: WordCounts | Mapping[str, int],
+        own: Sequence[Merge],
+        other: int = 0,
+        *,
+        min_uses: int,
+        is_alike: Callable[[str], bool] | None = None,
+    ) -> None:
+        """Count; the arguments are those of `count_usage`, for the largest of the tokenizers.
+
+        Args:
+            largest: The tokenizer with all merges.
+            counts: Of the corpus.
+            own: All merges.
+            other: Tokens of a size beside those.
+            min_uses: From how many uses on a token counts as seen.
+            is_alike: Whether all sizes cut a pretoken alike but for their own merges; others are counted for each.
+        """
+        self._own, self._other, self._min_uses = own, other, min_uses
+        alike = ((word, count) for word, count in counts.items() if is_alike is None or is_alike(word))
+        self._uses = _uses(largest, alike)
+        self._rest = [item for item in counts.items() if is_alike and not is_alike(item[0])]
+
+    def of(self, tokenizer: Tokenizer, size: int) -> TokenUsage:
+        """The usage of the tokenizer that has the first `size` of the merges."""
+        uses = self._uses.copy()
+        for left, right in reversed(self._own[size:]):
+            freed = uses.pop(left + right, 0)
+            uses[left] += freed
+            uses[right] += freed
+        uses.update(_uses(tokenizer, self._rest))
+        return _usage(tokenizer, uses, self._own[:size], self._other, self._min_uses)
+
+
+def _uses(tokenizer: Tokenizer, items: Iterable[tuple[str, int]]) -> Counter[str]:
     uses: Counter[str] = Counter()
     tokenize = tokenizer.model.tokenize
-    for word, count in counts.items():
+    for word, count in items:
         for token in tokenize(word):
             uses[token.value] += count
+    return uses
+
+
+def _usage(
+    tokenizer: Tokenizer, uses: Counter[str], own: Sequence[Merge], other: int, min_uses: int
+) -> TokenUsage:
     special = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     vocabulary = tokenizer.get_vocab(with_added_tokens=False).keys() - special
     found = [uses[token] for token in vocabulary]

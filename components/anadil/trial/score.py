@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from anadil.core.errors import RecipeError
 from anadil.core.progress import progress
 from anadil.model.loss import IGNORED
-from anadil.pretrain.data.packing import Packed, batch_of, cut
+from anadil.pretrain.data.packing import Packed, batch_of, cut_pieces
 from anadil.pretrain.data.tokens import TokenStream
 from anadil.pretrain.parallel.parallelize import ParallelModel
 
@@ -39,7 +39,7 @@ def document_nats(
     documents = [np.concatenate(([prefix], ids)).astype(np.int32) for ids in encoded]
     starts = np.concatenate([[0], np.cumsum([len(ids) for ids in documents])])
     stream = TokenStream(ids=np.concatenate(documents), starts=starts, digest="")
-    pieces = cut(starts, length)
+    pieces = cut_pieces(starts, length)
     packed = Packed(stream=stream, pieces=pieces, rows=np.arange(len(pieces) + 1), length=length)
     document_of = np.searchsorted(starts, pieces[:, 0], side="right") - 1
     mesh = net.mesh

@@ -16,7 +16,7 @@ from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import peak_memory
 from anadil.plan.model_shape import Shape
 from anadil.pretrain.parallel import parallelize
-from tests.kit.marks import slow
+from tests.kit.marks import matrix, slow
 from tests.kit.plans import EIGHT, ONE, SEVENTY
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
@@ -135,19 +135,23 @@ REDUCED = {
 }
 
 
-QUICK = (
-    "one device, Liger",
-    "selective",
-    "FSDP",
-    "FSDP, kept",
-    "TP",
-    "PP, the last stage is the worst",
-    "context",
+QUICK = ("selective", "FSDP", "PP, the last stage is the worst")
+"""One of a device, of several, and of stages; the others are slow."""
+REPEATED = (
+    "full, untied",
+    "embeddings, full",
+    "FSDP, selective",
+    "FSDP, embeddings",
+    "FSDP, accumulation",
+    "FSDP, kept, logits",
 )
-"""One of each kind; the others are slow."""
+"""Two of the others together."""
 
 
-@pytest.mark.parametrize("name", [name if name in QUICK else slow(name) for name in REDUCED])
+@pytest.mark.parametrize(
+    "name",
+    [name if name in QUICK else matrix(name) if name in REPEATED else slow(name) for name in REDUCED],
+)
 def test_the_closed_form_is_what_a_small_model_holds(name: str) -> None:
     assert_close(*REDUCED[name])
 
@@ -171,8 +175,7 @@ FULL = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FULL)
+@pytest.mark.parametrize("name", [slow("1B, Liger"), matrix("1B, HSDP"), matrix("8B, PP")])
 def test_the_closed_form_is_what_a_whole_model_holds(name: str) -> None:
     assert_close(*FULL[name])
 

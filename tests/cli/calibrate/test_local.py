@@ -1,21 +1,22 @@
 import json
 import logging
 import os
-import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from anadil.cli.calibrate.local import measure_layouts
-from anadil.cli.calibrate.results import device_of, load_measurements, results_in
+from anadil.cli.calibrate.results import MARK, device_of, load_measurements, results_in
 from anadil.cli.calibrate.spec import RunSpec, as_json
 from anadil.core.errors import RecipeError
 from anadil.plan.calibration import Measurement, calibrate, predicted
 from anadil.plan.instances import machine, this_machine
 from anadil.plan.layout import Layout
 from tests.kit.calibration import LAYOUT, SHAPE, WORK, recipe
+from tests.kit.ranks import Fork, run_module
 
 HERE = this_machine()
 pytestmark = pytest.mark.skipif(HERE.device != "CPU", reason="expects a machine without a GPU")
@@ -49,6 +50,7 @@ def test_each_phase_kind_is_measured_on_the_real_trainer(measured: list[Measurem
         assert each.rss_rise_bytes
 
 
+@pytest.mark.slow
 def test_measurements_calibrate_predictions(measured: list[Measurement]) -> None:
     found = calibrate(measured, lambda each: predicted(each, HERE), device=device_of(HERE), shape=SHAPE)
 
@@ -57,6 +59,7 @@ def test_measurements_calibrate_predictions(measured: list[Measurement]) -> None
     assert 0 < found.low <= found.factor <= found.high
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_not_measured_again(
     measured: list[Measurement], runs: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,16 +99,14 @@ def test_what_cannot_run_here_is_left_out_and_the_log_says_why(
 
 
 @pytest.mark.slow
-def test_two_processes_measure_together() -> None:
-    layout = as_json(replace(LAYOUT, data=2))
-    done = subprocess.run(
-        command("--layout", layout), capture_output=True, text=True, timeout=120, check=False
-    )
+def test_two_processes_measure_together(tmp_path: Path) -> None:
+    words = command("--layout", as_json(replace(LAYOUT, data=2)))[2:]
+    code = Fork(partial(run_module, *words), tmp_path / "log").wait()
 
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert len(lines) == 1
-    (one,) = results_in(done.stdout)
+    told = (tmp_path / "log").read_text(encoding="utf-8")
+    assert code == 0, told
+    assert told.count(MARK) == 1
+    (one,) = results_in(told)
     assert one.step_s is not None
     assert one.tokens_per_s_per_device == pytest.approx(4 * 16 / one.step_s)
 

@@ -10,10 +10,10 @@ from anadil.cli.calibrate.results import (
     device_of,
     find_measurement,
     keep_measurement,
-    line_of,
     load_measurements,
     measurement_key,
     read_logs,
+    result_line,
     results_in,
     versions,
 )
@@ -97,7 +97,7 @@ def test_results_are_found_in_what_kubectl_printed(tmp_path: Path) -> None:
     log = tmp_path / "job.log"
     log.write_text(
         '{"ts":"2026-01-01T00:00:00Z","msg":"starting"}\nNCCL version 2.27\n'
-        f"[pod/anadil-measure-1-worker-0/pytorch] 2026-01-01T00:00:01Z {line_of([one, other])}\nbye\n"
+        f"[pod/anadil-measure-1-worker-0/pytorch] 2026-01-01T00:00:01Z {result_line([one, other])}\nbye\n"
     )
 
     found = read_logs([log], tmp_path / "runs")
@@ -112,12 +112,12 @@ def test_the_process_that_ran_out_of_memory_is_believed_and_not_those_it_stopped
     stopped, full = measurement(status="stopped"), measurement(status="out of memory")
 
     for lines in ([stopped, full], [full, stopped]):
-        assert results_in("\n".join(line_of([line]) for line in lines)) == [full]
+        assert results_in("\n".join(result_line([line]) for line in lines)) == [full]
 
 
 def test_a_log_without_results_is_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = tmp_path / "job.log"
-    log.write_text(line_of([measurement()])[:-30])
+    log.write_text(result_line([measurement()])[:-30])
 
     with (
         caplog.at_level(logging.WARNING),

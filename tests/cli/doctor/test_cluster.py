@@ -10,7 +10,7 @@ import yaml
 from anadil.cli.doctor import timeout as bounds
 from anadil.cli.doctor.cluster import run_cluster_checks
 from anadil.cli.doctor.kubernetes import launcher_rules
-from anadil.cli.doctor.local import Check
+from anadil.cli.doctor.local import CheckResult
 from anadil.launch.kubernetes.client import Patience
 from anadil.recipe.sections import Recipe
 from tests.cli.doctor.lines import line, names
@@ -72,7 +72,7 @@ def test_an_api_that_is_away_is_one_failure(
 
     checks = run_cluster_checks(wanted)
 
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 10
     assert names(checks, "failed") == {"kubernetes"}
     assert f"http://127.0.0.1:{kubeconfig.name.partition('-')[2]}" in checks[0].detail
     assert "KUBECONFIG" in checks[0].remedy
@@ -93,7 +93,7 @@ def test_an_api_that_says_nothing_is_given_up(
 
 
 def test_a_check_that_hangs_is_left_behind() -> None:
-    def hang() -> list[Check]:
+    def hang() -> list[CheckResult]:
         time.sleep(2)
         return []
 

@@ -8,13 +8,13 @@ import pytest
 
 from anadil.cli import main
 from anadil.cli.doctor import local
-from anadil.cli.doctor.local import Check, missing_packages, require_packages, run_checks
+from anadil.cli.doctor.local import CheckResult, missing_packages, require_packages, run_checks
 from anadil.core.errors import PreflightError
 
 TINY = "base.model=tiny"
 
 
-def found(name: str, *overrides: str, work: Path) -> Check:
+def found(name: str, *overrides: str, work: Path) -> CheckResult:
     [check] = [check for check in run_checks("smoke", [TINY, *overrides], work) if check.name == name]
     return check
 

@@ -28,30 +28,29 @@ def test_a_queue_that_is_not_active_says_why(cluster: Cluster, wanted: Recipe) -
     assert "Can't submit new workloads" in check.detail
 
 
-def test_an_unknown_queue_is_answered_with_those_that_are_here(cluster: Cluster, wanted: Recipe) -> None:
-    check = line(again(wanted, "cluster.queue=team"), "queue")
+@pytest.mark.parametrize(
+    ("override", "name", "status", "words"),
+    [
+        ("queue=team", "queue", "failed", "set cluster.queue to one of hyperpod-ns-team-localqueue"),
+        ("queue=null", "queue", "skipped", "set cluster.queue: hyperpod-ns-team-localqueue"),
+        ("priority=training", "priority", "failed", "set cluster.priority to one of training-priority"),
+        ("service_account=other", "service account", "failed", "create serviceaccount other"),
+        ("image=anadil/{stage}:1", "images", "failed", "anadil/clean:1 names no registry"),
+    ],
+)
+def test_what_the_recipe_names_and_the_cluster_lacks_is_answered_with_what_is_here(
+    cluster: Cluster, wanted: Recipe, override: str, name: str, status: str, words: str
+) -> None:
+    check = line(again(wanted, f"cluster.{override}"), name)
 
-    assert check.status == "failed"
-    assert check.remedy == "set cluster.queue to one of hyperpod-ns-team-localqueue"
+    assert check.status == status
+    assert words in f"{check.detail} {check.remedy}"
 
 
 def test_a_queue_without_kueue_fails(cluster: Cluster, wanted: Recipe) -> None:
     del cluster.objects["/apis/kueue.x-k8s.io"]
 
     assert "is not served" in line(wanted, "queue").detail
-
-
-def test_an_unknown_priority_fails(cluster: Cluster, wanted: Recipe) -> None:
-    check = line(again(wanted, "cluster.priority=training"), "priority")
-
-    assert check.remedy == "set cluster.priority to one of training-priority"
-
-
-def test_a_queue_that_the_recipe_leaves_out_is_mentioned(cluster: Cluster, wanted: Recipe) -> None:
-    check = line(again(wanted, "cluster.queue=null"), "queue")
-
-    assert check.status == "skipped"
-    assert "set cluster.queue: hyperpod-ns-team-localqueue" in check.remedy
 
 
 def test_many_nodes_need_a_claim_that_all_can_mount(cluster: Cluster, wanted: Recipe) -> None:
@@ -160,13 +159,6 @@ def test_the_role_of_a_service_account_is_told(cluster: Cluster, wanted: Recipe)
     assert line(wanted, "service account").detail == f"anadil-job takes {role} (IRSA)"
 
 
-def test_a_missing_service_account_fails(cluster: Cluster, wanted: Recipe) -> None:
-    check = line(again(wanted, "cluster.service_account=other"), "service account")
-
-    assert check.status == "failed"
-    assert "create serviceaccount other" in check.remedy
-
-
 def test_a_secret_without_its_key_fails(cluster: Cluster, wanted: Recipe) -> None:
     cluster.objects[f"{SPACE}/secrets/hub"]["data"] = {"TOKEN": "eA=="}
     cluster.objects[f"{SPACE}/secrets/alerts"]["data"] = {}
@@ -219,13 +211,6 @@ def test_one_node_needs_no_efa(cluster: Cluster, wanted: Recipe) -> None:
 
     assert names(checks, "failed") == set()
     assert "EFA" in names(checks, "skipped")
-
-
-def test_an_image_without_a_registry_is_refused_on_hyperpod(cluster: Cluster, wanted: Recipe) -> None:
-    check = line(again(wanted, "cluster.image=anadil/{stage}:1"), "images")
-
-    assert check.status == "failed"
-    assert "anadil/clean:1 names no registry" in check.detail
 
 
 def test_images_by_digest_need_no_remedy(cluster: Cluster, wanted: Recipe) -> None:

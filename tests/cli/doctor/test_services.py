@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from anadil.cli.doctor import services
-from anadil.cli.doctor.local import Check
+from anadil.cli.doctor.local import CheckResult
 from anadil.recipe.sections import Recipe
 from tests.kit.harness import again
 from tests.kit.http_server import Reply, Request, http_server
@@ -44,12 +44,12 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         yield known
 
 
-def kubeflow(host: str | None) -> Check:
+def kubeflow(host: str | None) -> CheckResult:
     [check] = services.check_kubeflow(host)
     return check
 
 
-def mlflow(recipe: Recipe, uri: str) -> Check:
+def mlflow(recipe: Recipe, uri: str) -> CheckResult:
     [check] = services.check_mlflow(again(recipe, f"tracking.uri={uri}"))
     return check
 

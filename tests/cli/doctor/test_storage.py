@@ -5,14 +5,14 @@ import time
 import pytest
 
 from anadil.artifacts import s3, storage
-from anadil.cli.doctor.local import Check
+from anadil.cli.doctor.local import CheckResult
 from anadil.cli.doctor.storage import check_checkpoints, check_storage
 from anadil.cli.doctor.timeout import with_timeout
 from anadil.recipe.sections import Recipe
 from tests.kit.harness import again
 
 
-def probe(recipe: Recipe, root: str) -> Check:
+def probe(recipe: Recipe, root: str) -> CheckResult:
     [check] = with_timeout("storage", lambda: check_storage(again(recipe, f"storage.root={root}")), 25)
     return check
 

@@ -93,7 +93,7 @@ def test_a_killed_run_goes_on_with_the_next_file(
     first, second, _ = document_files(corpus, "train")
     encode_file, asked = encode.encode_file, []
 
-    def killed_at_second(task: encode.Task) -> None:
+    def killed_at_second(task: encode.EncodeTask) -> None:
         asked.append(task.file.name)
         if task.file == second and len(asked) == 2:
             raise KeyboardInterrupt

@@ -7,7 +7,14 @@ from transformers import LlamaConfig
 from anadil.core.errors import BudgetReached, DataError, PreflightError
 from anadil.plan.instances import machine
 from anadil.plan.model_shape import KNOWN, shape_from
-from anadil.pretrain.metrics.throughput import Rates, RunBudget, budget_of, peak_of, rates_of, usd_per_hour
+from anadil.pretrain.metrics.throughput import (
+    Rates,
+    RunBudget,
+    peak_of,
+    rates_of,
+    recipe_budget,
+    usd_per_hour,
+)
 from anadil.recipe.cluster import Cluster
 from anadil.recipe.pretrain import Faults
 
@@ -122,15 +129,15 @@ def test_no_budget_is_never_reached() -> None:
 
 def test_a_budget_of_money_needs_a_price() -> None:
     with pytest.raises(PreflightError, match=r"the price of cluster.instance \(not set\) is not known"):
-        budget_of(Faults(budget_usd=10), Cluster())
+        recipe_budget(Faults(budget_usd=10), Cluster())
     with pytest.raises(
         PreflightError, match=r"\(p5e.48xlarge\) is not known; set cluster.instance to a type"
     ):
-        budget_of(Faults(budget_usd=10), Cluster(instance="p5e.48xlarge"))
+        recipe_budget(Faults(budget_usd=10), Cluster(instance="p5e.48xlarge"))
 
 
 def test_the_recipe_gives_the_budget() -> None:
-    found = budget_of(Faults(budget_usd=10, budget_hours=3), Cluster(instance="g5.48xlarge", nodes=2))
+    found = recipe_budget(Faults(budget_usd=10, budget_hours=3), Cluster(instance="g5.48xlarge", nodes=2))
 
     assert (found.hours, found.usd) == (3, 10)
     assert found.usd_per_hour == pytest.approx(2 * 16.29)

@@ -18,7 +18,7 @@ from anadil.model.weight_files import INDEX
 from anadil.pretrain.embedding_init import VocabularyRows, fit_vocabulary, vocabulary_rows
 from anadil.pretrain.parallel.fsdp import shard
 from anadil.pretrain.parallel.mesh import mesh_of
-from anadil.pretrain.parallel.safetensors_slices import Weights
+from anadil.pretrain.parallel.safetensors_slices import SafetensorsFiles
 from anadil.pretrain.parallel.sharded_load import empty_model, load_weights
 from anadil.pretrain.parallel.tensor import apply_tensor_parallel
 from anadil.recipe.pretrain import Parallelism
@@ -46,7 +46,7 @@ def whole_and_empty(folder: Path) -> tuple[PreTrainedModel, PreTrainedModel, Any
     """The model as one process makes it, an empty one, the files and the rows."""
     whole = load_model(folder / "model")
     fit_vocabulary(whole, folder / "tokenizer")
-    weights = Weights(folder / "model")
+    weights = SafetensorsFiles(folder / "model")
     rows = vocabulary_rows(folder / "tokenizer", weights.shape("model.embed_tokens.weight")[0])
     assert rows is not None
     return whole, empty_model(folder / "model", num_tokens=len(rows)), weights, rows
@@ -62,7 +62,7 @@ def same(model: torch.nn.Module, whole: torch.nn.Module) -> None:
         assert torch.equal(full, expected[name]), name
 
 
-class Counted(Weights):
+class Counted(SafetensorsFiles):
     """Weights that count what is read."""
 
     read_numbers = 0
@@ -165,7 +165,7 @@ def test_a_stage_takes_the_layers_that_it_has(tmp_path: Path) -> None:
     stage.model.layers = torch.nn.ModuleDict({"1": stage.model.layers[1]})
     del stage.model.embed_tokens
 
-    load_weights(stage, Weights(folder), CPU)
+    load_weights(stage, SafetensorsFiles(folder), CPU)
 
     whole = dict(load_model(folder).named_parameters())
     assert torch.equal(stage.model.layers["1"].mlp.up_proj.weight, whole["model.layers.1.mlp.up_proj.weight"])
@@ -180,7 +180,7 @@ def test_a_tensor_that_is_not_there_is_named(tmp_path: Path) -> None:
     (folder / INDEX).write_text(json.dumps(index))
 
     with pytest.raises(IntegrityError, match=r"do not fit config.json \(no tensor .*fetch or make"):
-        load_weights(empty_model(folder), Weights(folder), CPU)
+        load_weights(empty_model(folder), SafetensorsFiles(folder), CPU)
 
 
 def test_a_tensor_of_another_shape_is_named(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_tensor_of_another_shape_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         IntegrityError, match=r"embed_tokens.weight makes \[300, 32\], the model has \[320, 32\]"
     ):
-        load_weights(model, Weights(folder), CPU)
+        load_weights(model, SafetensorsFiles(folder), CPU)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_files_that_cannot_be_trusted_are_refused(
     damage(folder)
 
     with pytest.raises(error, match=text):
-        Weights(folder)
+        SafetensorsFiles(folder)
 
 
 def test_a_config_that_brings_code_or_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from anadil.pretrain.parallel.fsdp import shard
 from anadil.pretrain.parallel.grad_norm import clip_gradients_
 from anadil.pretrain.parallel.loss_forward import train_on
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
-from anadil.pretrain.parallel.safetensors_slices import Weights
+from anadil.pretrain.parallel.safetensors_slices import SafetensorsFiles
 from anadil.pretrain.parallel.sharded_load import empty_model, load_weights
 from anadil.pretrain.parallel.tensor import (
     LocalNorm,
@@ -88,7 +88,7 @@ def spread(folder: str, mesh: Mesh, policy: Policy = "none", precision: MixedPre
     checkpoint_layers(decoder_layers(model), policy)
     if mesh.shard > 1:
         shard(model, decoder_layers(model), mesh, precision)
-    load_weights(model, Weights(Path(folder)), CPU)
+    load_weights(model, SafetensorsFiles(Path(folder)), CPU)
     train_on(model, summed_loss_of_head)
     return model
 

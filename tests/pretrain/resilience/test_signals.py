@@ -1,7 +1,6 @@
 """SIGTERM at every place of a run: it ends with 143, and resumes to the same losses."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -15,8 +14,9 @@ import pytest
 
 from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import Stopped
+from tests.kit.marks import matrix
 from tests.kit.pretraining import losses, make_corpus, make_model, make_recipe, make_tokenizer_artifact
-from tests.kit.ranks import Fork, run_module
+from tests.kit.ranks import Fork, module_in_ranks, run_module
 
 PATIENCE_S = 180
 WORDS = "stopped by SIGTERM; run the same command again to resume"
@@ -31,6 +31,8 @@ PLACES = {
     "last step": r"step=12 ",
 }
 """What a run says before it does something, by what it does then."""
+REPEATED = ("data", "step", "border", "later step")
+"""Places much like another."""
 TWO_PHASES = [{"trains": "embeddings", "steps": 2, "lr": 0.01}, {"trains": "all", "steps": 18, "lr": 0.005}]
 SLOW = json.dumps({"sleep": {"step": 4, "until": 20, "seconds": 0.3}})
 """Steps take long enough for a signal to arrive in one; the other rank waits in a collective then."""
@@ -47,6 +49,7 @@ class Trained:
         recipe["cluster"]["processes_per_node"] = processes
         (folder / "recipe.yaml").write_text(json.dumps(recipe))
         self.folder = folder
+        self.processes = processes
         self.resumed("whole")
         self.losses = losses(folder / "whole")
 
@@ -65,9 +68,17 @@ class Trained:
 
     def resumed(self, name: str) -> str:
         """Run it to its end; what it says."""
-        code, said = finished(self.start(name))
-        assert code == 0, said
+        run = self.ranks(name)
+        codes, said = {each.wait(PATIENCE_S) for each in run}, run[0].log.read_text()
+        assert codes == {0}, said
         return said
+
+    def ranks(self, name: str, **environment: str) -> list[Fork]:
+        """A run of the stage in as many processes as there are ranks, without torchrun's interpreters."""
+        log = self.folder / f"{name}.log"
+        log.unlink(missing_ok=True)
+        words, variables = self.words(name), environment | {"ANADIL_LOG": "json"}
+        return module_in_ranks(self.processes, log, "anadil.pretrain", *words, **variables)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +108,7 @@ def errors(said: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", [matrix(each) if each in REPEATED else each for each in PLACES])
 def test_sigterm_ends_with_143_and_the_run_goes_on_as_if_there_had_been_none(
     trained: Trained, place: str
 ) -> None:
@@ -165,22 +176,10 @@ def test_a_second_sigterm_does_not_wait_and_spoils_nothing(trained: Trained) -> 
     assert losses(trained.folder / "twice") == trained.losses
 
 
-def rank_of(pid: int) -> int:
-    """Of a process that torchrun has started."""
-    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return next(int(each.removeprefix(b"RANK=")) for each in variables if each.startswith(b"RANK="))
-
-
-def ranks(torchrun: int) -> dict[int, int]:
-    """Process id by rank."""
-    children = Path(f"/proc/{torchrun}/task/{torchrun}/children").read_text().split()
-    return {rank_of(int(pid)): int(pid) for pid in children}
-
-
 class Ended(NamedTuple):
     """How a run of two ranks ended after a signal."""
 
-    code: int
+    codes: set[int]
     said: str
     step: int
     """Of the newest sealed checkpoint."""
@@ -189,15 +188,15 @@ class Ended(NamedTuple):
 
 
 def stopped(trained: Trained, after: int, *, one_rank: bool) -> Ended:
-    """Start or resume the run `two`, and send SIGTERM to torchrun or to rank 1 alone after a step."""
-    process = trained.start("two", ANADIL_INJECT=SLOW)
-    until(process, f"step={after} ")
-    os.kill(ranks(process.pid)[1] if one_rank else process.pid, signal.SIGTERM)
-    code, said = finished(process)
+    """Start or resume the run `two`, and send SIGTERM to torchrun, or without one to rank 1 alone, after a step."""
+    run = trained.ranks("two", ANADIL_INJECT=SLOW) if one_rank else [trained.start("two", ANADIL_INJECT=SLOW)]
+    until(run[-1], f"step={after} ")
+    run[-1].send_signal(signal.SIGTERM)
+    codes, said = {each.wait(PATIENCE_S) for each in run}, run[0].log.read_text()
     work = trained.folder / "two.work"
     sealed = (work / "checkpoints").glob(f"step-????????/{MANIFEST}")
     newest = max(int(path.parent.name.removeprefix("step-")) for path in sealed)
-    return Ended(code, said, newest, max(losses(work)))
+    return Ended(codes, said, newest, max(losses(work)))
 
 
 @pytest.mark.slow
@@ -213,7 +212,7 @@ def test_two_ranks_stop_at_one_step_whoever_gets_sigterm_and_go_on_as_if_there_h
     told = trained.resumed("two")
 
     for ended, after in ((by_torchrun, 5), (by_one, 12)):
-        assert ended.code == Stopped.exit_code, ended.said
+        assert ended.codes == {Stopped.exit_code}, ended.said
         # Neither rank has lost the other.
         ends = [(line["rank"], line["msg"]) for line in errors(ended.said)]
         assert sorted(ends) == [(0, WORDS), (1, WORDS)], ended.said

@@ -10,8 +10,7 @@ import pytest
 from anadil.pretrain.resilience.hang_report import RankProgress, culprits
 from anadil.pretrain.resilience.watchdog import Watchdog
 from tests.kit import faulty_worker
-from tests.kit.pretraining import variables_of_ranks
-from tests.kit.ranks import Fork
+from tests.kit.ranks import Fork, variables_of_ranks
 
 PATIENCE_S = 90
 

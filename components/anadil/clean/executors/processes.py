@@ -9,6 +9,10 @@ import gc
 import logging
 import multiprocessing
 import os
+import signal
+import sys
+import threading
+import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
@@ -39,8 +43,15 @@ def executor(job: Job) -> "Processes":
 class Processes:
     """As many processes as there are CPUs, or as the recipe says."""
 
-    def __init__(self, num_workers: int | None = None) -> None:
+    def __init__(self, num_workers: int | None = None, *, may_fork: bool = True) -> None:
+        """Start nothing yet.
+
+        Args:
+            num_workers: Tasks at a time; None: as many as there are CPUs.
+            may_fork: Whether a process may be a copy of this one, if this one is safe to copy.
+        """
         self.num_workers = num_workers or num_cores()
+        self._may_fork = may_fork
         self._workers: list[_Worker] = []
 
     def __enter__(self) -> Self:
@@ -61,7 +72,7 @@ class Processes:
         """
         left, deaths = deque(tasks), Counter[str]()
         while len(self._workers) < min(self.num_workers, len(tasks)):
-            self._workers.append(_Worker())
+            self._workers.append(_Worker(self._may_fork))
         while left or any(worker.task for worker in self._workers):
             for worker in self._workers:
                 if worker.task is None and left:
@@ -73,7 +84,7 @@ class Processes:
                 if worker.connection in ready and not worker.receive() and task is not None:
                     deaths[task.name] += 1
                     self._check(task, deaths[task.name], worker.death)
-                    self._workers[place] = _Worker()
+                    self._workers[place] = _Worker(self._may_fork)
                     left.appendleft(task)
 
     def _check(self, task: Task, num_deaths: int, how: str) -> None:
@@ -88,8 +99,9 @@ class Processes:
 class _Worker:
     """A process that runs one task at a time."""
 
-    def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")
+    def __init__(self, may_fork: bool) -> None:
+        forked, spawned = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
+        context = forked if may_fork and _can_fork() else spawned
         self.connection, theirs = context.Pipe()
         self.task: Task | None = None
         self.death = ""
@@ -98,7 +110,10 @@ class _Worker:
             args=(theirs, os.getpid(), logging.getLogger().level),
             name="anadil-clean",
         )
-        self._process.start()
+        with warnings.catch_warnings():
+            # From 3.12 on Python also counts threads of libraries; see `_can_fork`.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._process.start()
         theirs.close()
 
     def begin(self, function: Function, task: Task) -> None:
@@ -148,11 +163,21 @@ class _LogToParent(logging.Handler):
         self._connection.send(record)
 
 
+def _can_fork() -> bool:
+    """Whether a copy of this process works: it saves the .6 CPU seconds of imports that a new one begins with.
+
+    A lock that another thread holds stays locked in a copy for ever, and S3 outputs and MLflow have threads. Those of
+    OpenBLAS and Arrow, which are no threads of Python, are made for it: both ask the system to be told of copies.
+    """
+    return sys.platform == "linux" and threading.active_count() == 1
+
+
 def _serve(connection: Connection, parent: int, level: int) -> None:
     """Run tasks as they come, until nobody sends any."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # what a copied process does with it is not ours to do
     die_with(parent)
     process_limits.limit_process()
-    logging.getLogger().addHandler(_LogToParent(connection))
+    logging.getLogger().handlers = [_LogToParent(connection)]
     logging.getLogger().setLevel(level)
     gc.set_threshold(YOUNG_OBJECTS)
     while True:

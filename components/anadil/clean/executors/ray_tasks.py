@@ -171,7 +171,7 @@ def _work(function: Callable[[Any], None], task: Task, level: int) -> None:
     global _process  # noqa: PLW0603  one for each worker
     if _process is None:
         logging.getLogger().setLevel(level)
-        _process = Processes(1)
+        _process = Processes(1, may_fork=False)  # Ray's own threads are not made for copies
         atexit.register(_process.__exit__)
     _process.map(function, [task])
 

@@ -28,6 +28,8 @@ TORCHRUN = ("python", "-m", "torch.distributed.run", "-m", "anadil.cli.calibrate
 """It takes where to meet and how many processes from the environment."""
 NOT_NEEDED: dict[str, object] = {"volumes": (), "secrets": {}, "service_account": None}
 """The model is made at random, so a measurement reads no data and needs no rights."""
+DEADLINE_S = 1_800
+"""For one job, from its start."""
 
 
 def job_manifests(
@@ -38,9 +40,6 @@ def job_manifests(
     machine: Machine,
     nodes: int,
     image: str,
-    *,
-    steps: int = TIMED_STEPS,
-    timeout_s: int = 1_800,
 ) -> list[dict[str, Any]]:
     """PyTorchJobs that measure layouts on some machines of a type.
 
@@ -52,8 +51,6 @@ def job_manifests(
         machine: Of each node.
         nodes: Machines that train together.
         image: Of the pretrain stage.
-        steps: Steps that are timed.
-        timeout_s: For one job, from its start.
 
     Raises:
         RecipeError: A layout does not take all devices.
@@ -64,11 +61,13 @@ def job_manifests(
                 f"{layout.name()} takes {layout.devices} device(s), {nodes} x {machine.name} have "
                 f"{nodes * machine.devices}; change the layout or cluster.nodes"
             )
-    specs = [RunSpec.of(each, recipe, shape, work, device_of(machine), steps=steps) for each in candidates]
-    return [_job(spec, machine, nodes, image, timeout_s) for spec in specs]
+    specs = [
+        RunSpec.of(each, recipe, shape, work, device_of(machine), steps=TIMED_STEPS) for each in candidates
+    ]
+    return [_job(spec, machine, nodes, image) for spec in specs]
 
 
-def _job(spec: RunSpec, machine: Machine, nodes: int, image: str, timeout_s: int) -> dict[str, Any]:
+def _job(spec: RunSpec, machine: Machine, nodes: int, image: str) -> dict[str, Any]:
     arguments = spec.arguments()
     identity = json.dumps([arguments, machine.name, nodes, image])
     name = f"anadil-measure-{hashlib.sha256(identity.encode()).hexdigest()[:10]}"
@@ -88,5 +87,5 @@ def _job(spec: RunSpec, machine: Machine, nodes: int, image: str, timeout_s: int
         nodes=nodes,
         processes=machine.devices,
         restarts=0,
-        deadline_s=timeout_s,
+        deadline_s=DEADLINE_S,
     )

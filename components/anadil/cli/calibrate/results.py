@@ -116,7 +116,7 @@ def _read(path: Path) -> Measurement | None:
         return None
 
 
-def line_of(measurements: Sequence[Measurement]) -> str:
+def result_line(measurements: Sequence[Measurement]) -> str:
     """Results as the one line that a run prints."""
     data = _MEASUREMENTS.dump_python(list(measurements), mode="json")
     return f"{MARK} {json.dumps(data, ensure_ascii=False)}}}"

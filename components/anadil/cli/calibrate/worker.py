@@ -16,7 +16,7 @@ import torch
 from torch import distributed as dist
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from anadil.cli.calibrate.results import cpu_model, line_of, versions
+from anadil.cli.calibrate.results import cpu_model, result_line, versions
 from anadil.cli.calibrate.spec import RunSpec, with_layout
 from anadil.core.errors import AnadilError, PreflightError, Stopped
 from anadil.core.format import KIB
@@ -85,7 +85,7 @@ def _say(
     failed = [
         replace(_blank(spec, device, work), status=status, message=message) for work in works(spec, device)
     ]
-    sys.stdout.write(line_of([*done, *(each for each in failed if each.work.trains in missing)]) + "\n")
+    sys.stdout.write(result_line([*done, *(each for each in failed if each.work.trains in missing)]) + "\n")
     sys.stdout.flush()
 
 

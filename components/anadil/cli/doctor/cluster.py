@@ -7,7 +7,7 @@ the lines that depend on it are skipped and say so.
 from collections.abc import Callable, Iterable
 
 from anadil.cli.doctor import images, kubernetes, namespace_objects, nodes, services, storage
-from anadil.cli.doctor.local import Check, check_data, failed, skipped
+from anadil.cli.doctor.local import CheckResult, check_data, failed, skipped
 from anadil.cli.doctor.timeout import with_timeout
 from anadil.core.errors import PreflightError, RetryableError
 from anadil.launch.kubernetes.client import Api, Patience, Refused
@@ -27,7 +27,7 @@ STORAGE_PATIENCE_S = 25.0
 """A dead endpoint is given up after some 10 s of retries, in writing and in removing."""
 
 
-def run_cluster_checks(recipe: Recipe, *, kubeflow_host: str | None = None) -> list[Check]:
+def run_cluster_checks(recipe: Recipe, *, kubeflow_host: str | None = None) -> list[CheckResult]:
     """Check API, namespace, operator, rights, queue, volumes, Secrets, nodes, storage and servers.
 
     Args:
@@ -44,10 +44,10 @@ def run_cluster_checks(recipe: Recipe, *, kubeflow_host: str | None = None) -> l
     return checks
 
 
-def _kubernetes(recipe: Recipe) -> list[Check]:
+def _kubernetes(recipe: Recipe) -> list[CheckResult]:
     found: list[Api] = []
 
-    def reach() -> Iterable[Check]:
+    def reach() -> Iterable[CheckResult]:
         remedy = UNREACHABLE
         try:
             api = Api(recipe.cluster.namespace, ONE_ATTEMPT)
@@ -68,12 +68,12 @@ def _kubernetes(recipe: Recipe) -> list[Check]:
     return checks + _inside(found[0], recipe)
 
 
-def _inside(api: Api, recipe: Recipe) -> list[Check]:
+def _inside(api: Api, recipe: Recipe) -> list[CheckResult]:
     cluster = recipe.cluster
-    work: dict[str, Callable[[], Iterable[Check]]] = {
+    work: dict[str, Callable[[], Iterable[CheckResult]]] = {
         "job API": lambda: kubernetes.check_job_api(api, cluster),
         "training operator": lambda: kubernetes.check_operator(api, cluster),
-        "permissions": lambda: kubernetes.check_rights(api, cluster),
+        "permissions": lambda: kubernetes.check_access(api, cluster),
         "queue": lambda: namespace_objects.check_queue(api, cluster),
         "volumes": lambda: namespace_objects.check_volumes(api, recipe),
         "service account": lambda: namespace_objects.check_service_account(api, cluster, recipe.storage.root),
@@ -99,5 +99,5 @@ def _inside(api: Api, recipe: Recipe) -> list[Check]:
     return checks
 
 
-def _has_failed(checks: list[Check], name: str) -> bool:
+def _has_failed(checks: list[CheckResult], name: str) -> bool:
     return any(check.name == name and check.status == "failed" for check in checks)

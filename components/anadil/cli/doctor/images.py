@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from anadil.cli.doctor.local import Check, failed, passed
+from anadil.cli.doctor.local import CheckResult, failed, passed
 from anadil.core.stages import IMAGES
 from anadil.recipe.cluster import Cluster
 
 
-def check_images(cluster: Cluster) -> Iterator[Check]:
+def check_images(cluster: Cluster) -> Iterator[CheckResult]:
     """Tell which images are pinned by digest, and refuse names that only this machine knows."""
     images = {name: cluster.image_of(name) for name in sorted(set(IMAGES.values()))}
     if cluster.hyperpod and (bare := [image for image in images.values() if not _has_registry(image)]):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from anadil.cli.doctor.local import Check, failed, passed, skipped
+from anadil.cli.doctor.local import CheckResult, failed, passed, skipped
 from anadil.launch.kubernetes.client import Api, Refused
 from anadil.launch.kubernetes.kinds import JOB_KINDS, JobKind
 from anadil.launch.manifests.trainjob import RUNTIME
@@ -30,7 +30,7 @@ AUTO_RESUME_VERSIONS = ("v1.7.0", "v1.8.0", "v1.8.1", "v1-855e096")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class AccessRule:
     """What the launcher may do with one resource of the job namespace."""
 
     group: str
@@ -49,20 +49,20 @@ class Rule:
 
 
 POD_RULES = (
-    Rule(group="", resource="pods", verbs=("get", "list", "watch")),
-    Rule(group="", resource="pods", subresource="log", verbs=("get",)),
-    Rule(group="", resource="events", verbs=("list",)),
+    AccessRule(group="", resource="pods", verbs=("get", "list", "watch")),
+    AccessRule(group="", resource="pods", subresource="log", verbs=("get",)),
+    AccessRule(group="", resource="events", verbs=("list",)),
 )
 
 
-def launcher_rules(backend: str) -> tuple[Rule, ...]:
+def launcher_rules(backend: str) -> tuple[AccessRule, ...]:
     """What `anadil launch` needs in the job namespace."""
     kind = JOB_KINDS[backend]
     verbs = ("get", "list", "watch", "create", "patch", "delete")
-    return (Rule(group=kind.group, resource=kind.plural, verbs=verbs), *POD_RULES)
+    return (AccessRule(group=kind.group, resource=kind.plural, verbs=verbs), *POD_RULES)
 
 
-def check_version(api: Api, cluster: Cluster) -> Iterator[Check]:
+def check_version(api: Api, cluster: Cluster) -> Iterator[CheckResult]:
     """Whether the API answers, and its version. The one line that others depend on."""
     found = api.read("/version")
     version = tuple(int(re.sub(r"\D.*", "", str(found[key]))) for key in ("major", "minor"))
@@ -81,7 +81,7 @@ def check_version(api: Api, cluster: Cluster) -> Iterator[Check]:
         yield passed("kubernetes", detail, remedy)
 
 
-def check_namespace(api: Api, cluster: Cluster) -> Iterator[Check]:
+def check_namespace(api: Api, cluster: Cluster) -> Iterator[CheckResult]:
     """Whether the job namespace is there, is one that HyperPod watches, and lets our pods in."""
     namespace = api.namespace
     if cluster.hyperpod and namespace != "kubeflow" and not namespace.startswith("hyperpod"):
@@ -113,7 +113,7 @@ def check_namespace(api: Api, cluster: Cluster) -> Iterator[Check]:
         yield passed("pod security", detail, remedy)
 
 
-def check_job_api(api: Api, cluster: Cluster) -> Iterator[Check]:
+def check_job_api(api: Api, cluster: Cluster) -> Iterator[CheckResult]:
     """Whether the API knows the jobs of the recipe's backend, in the version that we write."""
     kind = JOB_KINDS[cluster.backend]
     name, path = f"{kind.plural}.{kind.group}", f"/apis/{kind.group}/{kind.version}"
@@ -132,7 +132,7 @@ def check_job_api(api: Api, cluster: Cluster) -> Iterator[Check]:
     yield failed("job API", f"{name} {kind.version} is not served ({served})", remedy)
 
 
-def _runtime(api: Api, path: str) -> Iterator[Check]:
+def _runtime(api: Api, path: str) -> Iterator[CheckResult]:
     """A TrainJob only fills in a runtime; the manager admits none whose runtime is not there."""
     name = "training runtime"
     try:
@@ -158,7 +158,7 @@ def _serves(api: Api, kind: JobKind) -> bool:
     return any(each["name"] == kind.plural for each in (served or {}).get("resources", ()))
 
 
-def check_operator(api: Api, cluster: Cluster) -> Iterator[Check]:
+def check_operator(api: Api, cluster: Cluster) -> Iterator[CheckResult]:
     """Whether the operator that turns jobs into pods is ready, where you may see it."""
     label = OPERATOR_LABEL[cluster.backend]
     found = api.read("/apis/apps/v1/deployments", labelSelector=label).get("items") or []
@@ -183,7 +183,7 @@ def check_operator(api: Api, cluster: Cluster) -> Iterator[Check]:
     yield passed("training operator", detail, remedy)
 
 
-def check_rights(api: Api, cluster: Cluster) -> Iterator[Check]:
+def check_access(api: Api, cluster: Cluster) -> Iterator[CheckResult]:
     """Whether you may do, in the job namespace, all that `anadil launch` does."""
     rules = launcher_rules(cluster.backend)
     missing = {}
@@ -206,7 +206,7 @@ def check_rights(api: Api, cluster: Cluster) -> Iterator[Check]:
     )
 
 
-def _allowed(api: Api, rule: Rule, verb: str) -> bool:
+def _allowed(api: Api, rule: AccessRule, verb: str) -> bool:
     attributes = {"namespace": api.namespace, "verb": verb, "group": rule.group, "resource": rule.resource}
     if rule.subresource:
         attributes["subresource"] = rule.subresource

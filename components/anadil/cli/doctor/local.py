@@ -45,7 +45,7 @@ STATUS_MARKS = {"passed": "ok     ", "failed": "FAILED ", "skipped": "skipped"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class CheckResult:
     """One thing that a run needs."""
 
     name: str
@@ -63,22 +63,22 @@ class Check:
         return f"{STATUS_MARKS[self.status]}  {self.name}: {self.detail}{remedy}"
 
 
-def passed(name: str, detail: str, remedy: str = "") -> Check:
+def passed(name: str, detail: str, remedy: str = "") -> CheckResult:
     """A need that is met; the remedy is advice."""
-    return Check(name=name, status="passed", detail=detail, remedy=remedy)
+    return CheckResult(name=name, status="passed", detail=detail, remedy=remedy)
 
 
-def failed(name: str, detail: str, remedy: str) -> Check:
+def failed(name: str, detail: str, remedy: str) -> CheckResult:
     """A need that is not met."""
-    return Check(name=name, status="failed", detail=detail, remedy=remedy)
+    return CheckResult(name=name, status="failed", detail=detail, remedy=remedy)
 
 
-def skipped(name: str, detail: str, remedy: str = "") -> Check:
+def skipped(name: str, detail: str, remedy: str = "") -> CheckResult:
     """A need that was not looked at."""
-    return Check(name=name, status="skipped", detail=detail, remedy=remedy)
+    return CheckResult(name=name, status="skipped", detail=detail, remedy=remedy)
 
 
-def run_checks(recipe_name: str, overrides: Sequence[str], work: Path) -> list[Check]:
+def run_checks(recipe_name: str, overrides: Sequence[str], work: Path) -> list[CheckResult]:
     """Check Python, packages, recipe, data, base model, storage, tracking and devices."""
     checks = [_python(), _packages()]
     try:
@@ -143,12 +143,12 @@ def _names_of(extra: str) -> set[str]:
     return names
 
 
-def _python() -> Check:
+def _python() -> CheckResult:
     version = ".".join(map(str, sys.version_info[:3]))
     return passed("python", f"{version} at {sys.prefix}")
 
 
-def _packages() -> Check:
+def _packages() -> CheckResult:
     missing = missing_packages("laptop")
     if missing:
         remedy = "pip install 'anadil[laptop]'"
@@ -156,7 +156,7 @@ def _packages() -> Check:
     return passed("packages", "every stage's packages are installed")
 
 
-def check_data(recipe: Recipe, *, here: bool) -> Iterator[Check]:
+def check_data(recipe: Recipe, *, here: bool) -> Iterator[CheckResult]:
     """Look at the files of every stage and at the base model.
 
     Args:
@@ -175,36 +175,36 @@ def check_data(recipe: Recipe, *, here: bool) -> Iterator[Check]:
     yield _base(recipe, here=here)
 
 
-def _base(recipe: Recipe, *, here: bool) -> Check:
+def _base(recipe: Recipe, *, here: bool) -> CheckResult:
     model, name = recipe.base.model, "base.model"
     on_the_hub = model != TINY and not model.startswith(("/", ".", "~")) and not Path(model).is_dir()
     offline = os.environ.get("HF_HUB_OFFLINE") == "1"
     if on_the_hub and (offline or not _answers("huggingface.co", 443)):
         remedy = "download it where there is a network and give the directory as base.model"
         detail = f"{model}: the hub cannot be reached{'' if here else ' from here'}"
-        return Check(name=name, status="failed" if here else "skipped", detail=detail, remedy=remedy)
+        return CheckResult(name=name, status="failed" if here else "skipped", detail=detail, remedy=remedy)
     check = _looked(name, partial(look_at_base, recipe, here=here))
     if on_the_hub and check.status == "passed" and not recipe.base.revision:
         return replace(check, remedy="set base.revision, so that the run can be repeated")
     return check
 
 
-def _looked(key: str, look: Callable[[], Look]) -> Check:
+def _looked(key: str, look: Callable[[], Look]) -> CheckResult:
     try:
         found = look()
     except AnadilError as error:
         return failed(key, str(error), f"correct {key}")
     status: Literal["passed", "skipped"] = "passed" if found.seen else "skipped"
-    return Check(name=key, status=status, detail=found.detail, remedy=found.remedy)
+    return CheckResult(name=key, status=status, detail=found.detail, remedy=found.remedy)
 
 
-def _clean_cost(recipe: Recipe) -> Iterator[Check]:
+def _clean_cost(recipe: Recipe) -> Iterator[CheckResult]:
     check = _looked("cost of clean", partial(look_at_clean_cost, recipe, ram_bytes(), num_cores()))
     if check.status != "failed":  # a file that is not there is told in a line of its own
         yield check
 
 
-def _memory(recipe: Recipe) -> Check:
+def _memory(recipe: Recipe) -> CheckResult:
     try:
         detail = check_fits(recipe, here=True)
     except PreflightError as error:
@@ -216,7 +216,7 @@ def _memory(recipe: Recipe) -> Check:
     return passed("memory", detail)
 
 
-def _storage(recipe: Recipe, work: Path) -> Check:
+def _storage(recipe: Recipe, work: Path) -> CheckResult:
     root = recipe.storage.root or str(work)
     if "://" in root:
         try:
@@ -233,7 +233,7 @@ def _storage(recipe: Recipe, work: Path) -> Check:
     if not os.access(there, os.W_OK):
         return failed("storage", f"{there}: not writable", "choose another --work")
     enough = free >= MIN_FREE_BYTES
-    return Check(
+    return CheckResult(
         name="storage",
         status="passed" if enough else "failed",
         detail=f"{root} ({human_bytes(free)} free)",
@@ -241,7 +241,7 @@ def _storage(recipe: Recipe, work: Path) -> Check:
     )
 
 
-def _tracking(recipe: Recipe, work: Path) -> Check:
+def _tracking(recipe: Recipe, work: Path) -> CheckResult:
     try:
         uri = tracking_uri(recipe, default=f"sqlite:///{work}/mlflow.db")
     except AnadilError as error:
@@ -268,7 +268,7 @@ def _answers(host: str, port: int) -> bool:
         return False
 
 
-def _device() -> Check:
+def _device() -> CheckResult:
     gpus = sorted(Path("/dev").glob("nvidia[0-9]*"))
     if gpus:
         return passed("device", f"{len(gpus)} GPU(s)")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from anadil.cli.doctor.local import Check, failed, passed, skipped
+from anadil.cli.doctor.local import CheckResult, failed, passed, skipped
 from anadil.cli.doctor.nodes import share_one_node
 from anadil.launch.kubernetes.client import Api, Refused
 from anadil.recipe.cluster import Cluster, Volume
@@ -18,7 +18,7 @@ MOUNTPOINT = "s3.csi.aws.com"
 """Driver whose volumes cannot be renamed or appended to. Source: awslabs/mountpoint-s3, SEMANTICS.md."""
 
 
-def check_queue(api: Api, cluster: Cluster) -> Iterator[Check]:
+def check_queue(api: Api, cluster: Cluster) -> Iterator[CheckResult]:
     """Whether the LocalQueue is there and takes jobs, and the priority class exists."""
     group = api.find(f"/apis/{KUEUE}")
     if cluster.queue is None:
@@ -62,7 +62,7 @@ def check_queue(api: Api, cluster: Cluster) -> Iterator[Check]:
         yield failed("priority", detail, remedy)
 
 
-def _queue_not_named(api: Api, group: dict[str, Any] | None) -> Iterator[Check]:
+def _queue_not_named(api: Api, group: dict[str, Any] | None) -> Iterator[CheckResult]:
     there = _names(api.read(f"{_kueue_path(group)}/namespaces/{api.namespace}/localqueues")) if group else []
     if there:
         remedy = f"set cluster.queue: {there[0]}, if jobs here must queue"
@@ -80,7 +80,7 @@ def _names(answer: dict[str, Any]) -> list[str]:
     return sorted(str(each["metadata"]["name"]) for each in answer.get("items") or ())
 
 
-def check_volumes(api: Api, recipe: Recipe) -> Iterator[Check]:
+def check_volumes(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
     """Whether each claim is bound, to a volume that all nodes can mount and checkpoints can live on."""
     cluster = recipe.cluster
     if not cluster.volumes:
@@ -89,7 +89,7 @@ def check_volumes(api: Api, recipe: Recipe) -> Iterator[Check]:
         yield _claim(api, recipe, volume)
 
 
-def _claim(api: Api, recipe: Recipe, volume: Volume) -> Check:
+def _claim(api: Api, recipe: Recipe, volume: Volume) -> CheckResult:
     cluster = recipe.cluster
     name = f"claim {volume.claim}"
     found = api.find(api.core_path("persistentvolumeclaims", volume.claim))
@@ -126,7 +126,7 @@ def _driver(api: Api, volume_name: str) -> str:
     return str((volume or {}).get("spec", {}).get("csi", {}).get("driver", ""))
 
 
-def _unbound(api: Api, name: str, claim: dict[str, Any], phase: str) -> Check:
+def _unbound(api: Api, name: str, claim: dict[str, Any], phase: str) -> CheckResult:
     wanted = claim["spec"].get("storageClassName")
     try:
         classes = api.read("/apis/storage.k8s.io/v1/storageclasses").get("items") or []
@@ -159,7 +159,7 @@ def _is_default(storage_class: dict[str, Any]) -> bool:
     return (storage_class["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
 
 
-def check_service_account(api: Api, cluster: Cluster, root: str | None) -> Iterator[Check]:
+def check_service_account(api: Api, cluster: Cluster, root: str | None) -> Iterator[CheckResult]:
     """Whether the ServiceAccount of jobs is there, and which AWS role it takes."""
     account = cluster.service_account or "default"
     found = api.find(api.core_path("serviceaccounts", account))
@@ -183,7 +183,7 @@ def check_service_account(api: Api, cluster: Cluster, root: str | None) -> Itera
         yield passed("service account", account)
 
 
-def check_secrets(api: Api, cluster: Cluster) -> Iterator[Check]:
+def check_secrets(api: Api, cluster: Cluster) -> Iterator[CheckResult]:
     """Whether each Secret holds the keys that are asked for; values are never looked at."""
     if not cluster.secrets and not cluster.notifications:
         yield skipped("secrets", "the recipe names none")
@@ -193,7 +193,7 @@ def check_secrets(api: Api, cluster: Cluster) -> Iterator[Check]:
         yield _secret(api, cluster.notifications, {channel.variable for channel in CHANNELS}, every=False)
 
 
-def _secret(api: Api, secret: str, keys: set[str], *, every: bool) -> Check:
+def _secret(api: Api, secret: str, keys: set[str], *, every: bool) -> CheckResult:
     name = f"secret {secret}"
     try:
         found = api.find(api.core_path("secrets", secret))

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from anadil.cli.doctor.local import Check, failed, passed, skipped
+from anadil.cli.doctor.local import CheckResult, failed, passed, skipped
 from anadil.core.format import amount
 from anadil.launch.job import TrainingJob
 from anadil.launch.kubernetes.client import Api, Refused
@@ -17,7 +17,7 @@ HEALTHY = "Schedulable"
 TYPE_LABEL = "node.kubernetes.io/instance-type"
 
 
-def check_nodes(api: Api, recipe: Recipe) -> Iterator[Check]:
+def check_nodes(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
     """Count the nodes that a training job could take, with GPUs and EFA as it asks for them."""
     cluster = recipe.cluster
     nodes = api.read("/api/v1/nodes").get("items") or []
@@ -70,7 +70,7 @@ def share_one_node(api: Api, recipe: Recipe) -> bool:
 
 def _resource(
     name: str, resource: str, each: int, num_nodes: int, nodes: list[dict[str, Any]], remedy: str
-) -> Check:
+) -> CheckResult:
     amounts = [int((node.get("status", {}).get("allocatable") or {}).get(resource, 0)) for node in nodes]
     enough = sum(amount >= each for amount in amounts)
     detail = f"{enough} node(s) with {each} or more {resource} allocatable, {num_nodes} needed"
@@ -82,7 +82,7 @@ def _resource(
     return failed(name, detail + most, remedy)
 
 
-def _health(nodes: list[dict[str, Any]]) -> Check:
+def _health(nodes: list[dict[str, Any]]) -> CheckResult:
     name = "node health"
     states = Counter(_labels(node).get(HEALTH, "no label") for node in nodes)
     summary = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))

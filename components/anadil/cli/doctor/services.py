@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from anadil.cli.doctor.local import Check, failed, passed, skipped
+from anadil.cli.doctor.local import CheckResult, failed, passed, skipped
 from anadil.core.log import masked
 from anadil.recipe.sections import Recipe
 from anadil.runtime.mlflow_spool import tracking_uri
@@ -64,7 +64,7 @@ def http_get(url: str, headers: Mapping[str, str]) -> HttpReply:
         return HttpReply(status=0, text=str(getattr(error, "reason", error)))
 
 
-def check_kubeflow(host: str | None) -> Iterator[Check]:
+def check_kubeflow(host: str | None) -> Iterator[CheckResult]:
     """Whether Kubeflow Pipelines answers, and is new enough."""
     name = "kubeflow pipelines"
     host = (host or os.environ.get(KFP_VARIABLE, "")).rstrip("/")
@@ -88,7 +88,7 @@ def check_kubeflow(host: str | None) -> Iterator[Check]:
         yield _kubeflow_version(name, shown, answer.json())
 
 
-def _kubeflow_version(name: str, host: str, health: dict[str, Any]) -> Check:
+def _kubeflow_version(name: str, host: str, health: dict[str, Any]) -> CheckResult:
     # The API server says tag_name, the server of the pages apiServerTagName.
     tag = str(health.get("apiServerTagName") or health.get("tag_name") or "unknown")
     match = re.match(r"v?(\d+)\.(\d+)", tag)
@@ -102,7 +102,7 @@ def _kubeflow_version(name: str, host: str, health: dict[str, Any]) -> Check:
     return passed(name, f"{host} runs {tag}")
 
 
-def check_mlflow(recipe: Recipe) -> Iterator[Check]:
+def check_mlflow(recipe: Recipe) -> Iterator[CheckResult]:
     """Whether the tracking server answers, also to calls that check the name by which it is called."""
     uri = tracking_uri(recipe, default="off")
     if uri is None or uri == "off":

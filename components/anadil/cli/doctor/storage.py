@@ -8,7 +8,7 @@ from pathlib import Path
 
 from anadil.artifacts import storage
 from anadil.artifacts.uri import MANIFEST, join
-from anadil.cli.doctor.local import Check, failed, passed
+from anadil.cli.doctor.local import CheckResult, failed, passed
 from anadil.core.errors import AnadilError, PreflightError
 from anadil.plan.preflight import check_shared
 from anadil.recipe.sections import Recipe
@@ -16,7 +16,7 @@ from anadil.recipe.sections import Recipe
 CONTENT = b"anadil doctor was here; this object may be removed\n"
 
 
-def check_storage(recipe: Recipe) -> Iterator[Check]:
+def check_storage(recipe: Recipe) -> Iterator[CheckResult]:
     """Write, read and remove a small object below an `s3://` root; look a directory up in the volumes."""
     root = recipe.storage.root
     if root is None:
@@ -30,7 +30,7 @@ def check_storage(recipe: Recipe) -> Iterator[Check]:
         yield passed("storage", detail)
 
 
-def check_checkpoints(recipe: Recipe) -> Iterator[Check]:
+def check_checkpoints(recipe: Recipe) -> Iterator[CheckResult]:
     """Tell of machines that would save into one directory that they do not share."""
     try:
         check_shared(recipe, recipe.storage.root or "", recipe.cluster.backend)
@@ -39,7 +39,7 @@ def check_checkpoints(recipe: Recipe) -> Iterator[Check]:
         yield failed("checkpoints", detail, remedy)
 
 
-def _on_a_volume(recipe: Recipe, root: str) -> Check:
+def _on_a_volume(recipe: Recipe, root: str) -> CheckResult:
     volumes = [volume for volume in recipe.cluster.volumes if not volume.read_only]
     for volume in volumes:
         if volume.holds(root):

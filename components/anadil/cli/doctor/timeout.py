@@ -4,17 +4,17 @@ import queue
 import threading
 from collections.abc import Callable, Iterable
 
-from anadil.cli.doctor.local import Check, failed, skipped
+from anadil.cli.doctor.local import CheckResult, failed, skipped
 from anadil.core.errors import AnadilError
 from anadil.launch.kubernetes.client import Refused
 
 TIMEOUT_S = 15.0
 """Longest time of one check; each of its questions has its own, shorter limit."""
 
-CheckFunction = Callable[[], Iterable[Check]]
+CheckFunction = Callable[[], Iterable[CheckResult]]
 
 
-def with_timeout(name: str, work: CheckFunction, seconds: float = TIMEOUT_S) -> list[Check]:
+def with_timeout(name: str, work: CheckFunction, seconds: float = TIMEOUT_S) -> list[CheckResult]:
     """The lines of a check, or one that says why there are none.
 
     Args:
@@ -22,7 +22,7 @@ def with_timeout(name: str, work: CheckFunction, seconds: float = TIMEOUT_S) -> 
         work: Runs in a thread of its own, which is left behind when the time is over.
         seconds: The time that it has.
     """
-    answers: queue.Queue[list[Check]] = queue.Queue()
+    answers: queue.Queue[list[CheckResult]] = queue.Queue()
     # A daemon, because a name server that says nothing cannot be interrupted.
     threading.Thread(target=lambda: answers.put(_checks_or_reason(name, work)), daemon=True).start()
     try:
@@ -32,7 +32,7 @@ def with_timeout(name: str, work: CheckFunction, seconds: float = TIMEOUT_S) -> 
         return [failed(name, f"no answer in {seconds:.0f} s", remedy)]
 
 
-def _checks_or_reason(name: str, work: CheckFunction) -> list[Check]:
+def _checks_or_reason(name: str, work: CheckFunction) -> list[CheckResult]:
     try:
         return list(work())
     except Refused as error:

@@ -86,7 +86,7 @@ class InstanceGroup(StrictModel):
         return self
 
 
-class Link(StrictModel):
+class S3Link(StrictModel):
     """A directory of the file system that shows, and keeps, what lies under a prefix on S3."""
 
     path: Annotated[str, Field(pattern=r"^/[^/].*[^/]$|^/[^/]$")]
@@ -112,7 +112,7 @@ class FileSystem(StrictModel):
     """One subnet, in the availability zone of the machines."""
     security_groups: tuple[SecurityGroup, ...] = ()
     """Left out, those of the cluster."""
-    links: tuple[Link, ...] = Field(default=(), max_length=MAX_LINKS)
+    links: tuple[S3Link, ...] = Field(default=(), max_length=MAX_LINKS)
     """Directories that are linked to S3."""
 
     @field_validator("capacity_gib")

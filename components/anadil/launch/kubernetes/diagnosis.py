@@ -100,7 +100,7 @@ def find_root_cause(
     return min(causes, key=lambda each: (blame_rank(each.exit_code, each.message), each.when), default=None)
 
 
-def report_failure(
+def report_job_failure(
     api: JobApi,
     job: ApiObject,
     cause: RootCause | None,

@@ -16,7 +16,7 @@ from anadil.launch.backend import FINAL, JobState
 from anadil.launch.exit_codes import RESUME_HINT
 from anadil.launch.job import SPEC_ANNOTATION, TrainingJob
 from anadil.launch.kubernetes.client import JobApi
-from anadil.launch.kubernetes.diagnosis import find_root_cause, report_failure
+from anadil.launch.kubernetes.diagnosis import find_root_cause, report_job_failure
 from anadil.launch.kubernetes.kinds import ApiObject, annotations
 from anadil.launch.kubernetes.ledger import JobLedger, resume_if_swept
 from anadil.launch.kubernetes.log_stream import LogRelay
@@ -193,7 +193,7 @@ class Watcher:
         """Show why the job failed; the error that its end is."""
         seen = self._counter.round.failures if self._counter.round else []
         cause = find_root_cause(self._api, self._workers, seen, self._stream.last_lines)
-        error = report_failure(self._api, self._job, cause, self._workers)
+        error = report_job_failure(self._api, self._job, cause, self._workers)
         if why:
             error.args = (f"{why}; {error}",)
         return error

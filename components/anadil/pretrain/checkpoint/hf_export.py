@@ -20,13 +20,13 @@ from anadil.core.progress import progress
 from anadil.model.family_table import check_family, families
 from anadil.model.load import copy_tokenizer, end_ids, load_tokenizer
 from anadil.model.spellings import write_both_spellings
-from anadil.model.weight_files import files_of, write_index
+from anadil.model.weight_files import files_of, write_weight_index
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.dcp import read_tensors
 from anadil.pretrain.checkpoint.safe_metadata import read_metadata
 from anadil.pretrain.checkpoint.state import State, VerifiedCheckpoint
 from anadil.pretrain.data.tokens import digest_of
-from anadil.pretrain.parallel.safetensors_slices import Weights
+from anadil.pretrain.parallel.safetensors_slices import SafetensorsFiles
 from anadil.pretrain.parallel.sharded_load import empty_model
 
 SHARD_BYTES = 5 * 1000**3
@@ -91,7 +91,7 @@ def export_checkpoint(
             total += _write_shard(found, names, kept, out / file, dtype)
             places.update(dict.fromkeys([*names, *kept], file))
             shown.advance()
-    write_index(out, places, total)
+    write_weight_index(out, places, total)
     copy_tokenizer(tokenizer, out)
     return {"step": found.state.step, "tensors": len(places), "bytes": total, "files": len(files)}
 
@@ -106,7 +106,7 @@ def _sizes(metadata: Metadata, names: list[str], dtype: torch.dtype | None) -> d
 
 def _constants(base: Path) -> dict[str, torch.Tensor]:
     """Tensors that the base's files hold and no step trains, such as an activation's constants."""
-    model, weights = empty_model(base), Weights(base)
+    model, weights = empty_model(base), SafetensorsFiles(base)
     trained = dict(model.named_parameters(remove_duplicate=False))
     return {
         name: weights.read(name, [0] * buffer.dim(), buffer.shape)

@@ -25,7 +25,7 @@ BATCH_CHARS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class EncodeTask:
     """One file of a corpus to encode."""
 
     file: Path
@@ -63,7 +63,7 @@ def begin_process(read: Any, parent: int, threads: int) -> None:
     die_with(parent)
 
 
-def encode_file(task: Task) -> str:
+def encode_file(task: EncodeTask) -> str:
     """Make the shard of one file of a corpus, unless it is there; `difference` of its encoder.
 
     Raises:
@@ -88,7 +88,7 @@ def encode_file(task: Task) -> str:
     return encoder.difference
 
 
-def _write(task: Task, encoder: Encoder, draft: Path) -> None:
+def _write(task: EncodeTask, encoder: Encoder, draft: Path) -> None:
     starts = [0]
     with (draft / "ids.bin").open("wb") as file:
         for ids in _documents(task, encoder):
@@ -97,7 +97,7 @@ def _write(task: Task, encoder: Encoder, draft: Path) -> None:
     np.save(draft / "starts.npy", np.array(starts, dtype=np.int64), allow_pickle=False)
 
 
-def _documents(task: Task, encoder: Encoder) -> Iterator[bytes]:
+def _documents(task: EncodeTask, encoder: Encoder) -> Iterator[bytes]:
     begin = b"" if task.bos is None else np.int32(task.bos).tobytes()
     end = np.int32(task.end).tobytes()
     size, done = task.file.stat().st_size, 0

@@ -125,7 +125,7 @@ def pack(stream: TokenStream, length: int) -> Packed:
 
     Source: Ding et al. 2024, "Fewer Truncations Improve Language Modeling", arXiv:2404.10830.
     """
-    pieces = cut(stream.starts, length)
+    pieces = cut_pieces(stream.starts, length)
     if not len(pieces):
         raise DataError("corpus: no document has two tokens; give more text")
     bins = _best_fit(pieces[:, 1], length)
@@ -190,7 +190,7 @@ def _permutation(num: int, seed: int, epoch: int) -> Places:
     return np.random.default_rng([seed, epoch]).permutation(num)
 
 
-def cut(starts: Places, length: int) -> Pieces:
+def cut_pieces(starts: Places, length: int) -> Pieces:
     """Start and number of pairs of every piece, in the order of the stream."""
     pairs = np.diff(starts) - 1
     num_pieces = -(-pairs // length)

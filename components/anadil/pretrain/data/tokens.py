@@ -29,7 +29,7 @@ from anadil.core.format import human_bytes
 from anadil.core.progress import progress
 from anadil.model.load import document_ids, load_tokenizer
 from anadil.pretrain.data import encode
-from anadil.pretrain.data.encode import Task
+from anadil.pretrain.data.encode import EncodeTask
 from anadil.runtime.threads import num_cores
 from anadil.text.corpus import document_files
 
@@ -169,7 +169,9 @@ def _make(pairs: Sequence[tuple[Path, Path]], tokenizer_dir: Path, origin: dict[
     backend: Any = tokenizer.backend_tokenizer
     text = backend.to_str()
     tasks = [
-        Task(file=file, shard=shard, tokenizer=text, bos=bos, end=end, origin={**origin, "part": file.name})
+        EncodeTask(
+            file=file, shard=shard, tokenizer=text, bos=bos, end=end, origin={**origin, "part": file.name}
+        )
         for file, shard in pairs
     ]
     folder = pairs[0][1].parent
@@ -192,7 +194,7 @@ def _make(pairs: Sequence[tuple[Path, Path]], tokenizer_dir: Path, origin: dict[
         ) from None
 
 
-def _in_processes(tasks: Sequence[Task], total: int) -> None:
+def _in_processes(tasks: Sequence[EncodeTask], total: int) -> None:
     """Encode files on all cores, one process for each; a lone file has the threads of the tokenizer."""
     cores = num_cores()
     workers = min(len(tasks), cores)

@@ -18,7 +18,7 @@ from anadil.pretrain.metrics.checkpoint_interval import checkpoint_interval_of
 from anadil.pretrain.metrics.goodput import Cause, Goodput
 from anadil.pretrain.metrics.stragglers import SECTIONS, Section, Stragglers
 from anadil.pretrain.metrics.tensorboard import Events
-from anadil.pretrain.metrics.throughput import Rates, RunBudget, budget_of
+from anadil.pretrain.metrics.throughput import Rates, RunBudget, recipe_budget
 from anadil.runtime import prometheus
 from anadil.runtime.job import Job
 
@@ -162,7 +162,7 @@ def metrics_of(job: Job, group: Group, device: torch.device) -> Metrics:
     return Metrics(
         goodput=Goodput(job.work, writes=group.is_first),
         stragglers=Stragglers(group, settings.faults.straggler_ratio, device),
-        budget=budget_of(settings.faults, cluster),
+        budget=recipe_budget(settings.faults, cluster),
         events=Events(job.work, writes=group.is_first),
         every=settings.checkpoint_every,
         nodes=cluster.nodes,

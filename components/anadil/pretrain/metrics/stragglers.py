@@ -70,7 +70,7 @@ class Slow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class StragglerComparison:
     """Own work of every process, the same on each of them."""
 
     rows: tuple[tuple[float, ...], ...]
@@ -136,7 +136,7 @@ class Stragglers:
         """Seconds per step of this process in each section, over the last steps."""
         return dict(zip(SECTIONS, self._typical(), strict=False))
 
-    def compare(self) -> Comparison:
+    def compare(self) -> StragglerComparison:
         """Compare the processes; all of them call this, at the same step. The first one warns of new cases.
 
         A device of its own that is slow is news at once; on CPUs, which are shared, when it stays so.
@@ -150,7 +150,7 @@ class Stragglers:
         for each in slow:
             if self.group.is_first and self._is_news((each.rank, each.section)):
                 log.warning("%s", each.sentence())
-        return Comparison(rows=tuple(_scaled(rows)), slow=slow)
+        return StragglerComparison(rows=tuple(_scaled(rows)), slow=slow)
 
     def _is_news(self, case: tuple[int, Section]) -> bool:
         now = self._now()

@@ -109,7 +109,7 @@ class RunBudget:
         )
 
 
-def budget_of(faults: Faults, cluster: Cluster) -> RunBudget:
+def recipe_budget(faults: Faults, cluster: Cluster) -> RunBudget:
     """The recipe's budget, with the on-demand price of its nodes.
 
     Raises:

@@ -14,7 +14,7 @@ from anadil.model.weight_files import INDEX
 ALONE = "model.safetensors"
 
 
-class Weights:
+class SafetensorsFiles:
     """The safetensors files of a directory; tensors are read when asked for."""
 
     def __init__(self, folder: Path) -> None:

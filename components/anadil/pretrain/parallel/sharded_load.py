@@ -16,7 +16,7 @@ from anadil.artifacts.base_model import model_config
 from anadil.core.errors import DataError, IntegrityError
 from anadil.model.family_table import families
 from anadil.pretrain.embedding_init import BaseTable, VocabularyRows, new_rows
-from anadil.pretrain.parallel.safetensors_slices import Weights
+from anadil.pretrain.parallel.safetensors_slices import SafetensorsFiles
 
 
 def empty_model(folder: Path, *, num_tokens: int | None = None) -> PreTrainedModel:
@@ -47,7 +47,7 @@ def empty_model(folder: Path, *, num_tokens: int | None = None) -> PreTrainedMod
 
 def load_weights(
     part: nn.Module,
-    weights: Weights,
+    weights: SafetensorsFiles,
     device: torch.device,
     *,
     rows: VocabularyRows | None = None,
@@ -84,7 +84,9 @@ def load_weights(
             _fill(name, parameter, weights, rows if name in tables else None, tables.get(name, 0))
 
 
-def _check(name: str, parameter: nn.Parameter, weights: Weights, rows: VocabularyRows | None) -> None:
+def _check(
+    name: str, parameter: nn.Parameter, weights: SafetensorsFiles, rows: VocabularyRows | None
+) -> None:
     shape = weights.shape(name)
     expected = shape if rows is None else (len(rows), *shape[1:])
     if tuple(parameter.shape) != expected:
@@ -110,7 +112,7 @@ def _materialise(part: nn.Module, device: torch.device) -> None:
         parameter.requires_grad_(trained[name])
 
 
-def _make_buffers(part: nn.Module, weights: Weights) -> None:
+def _make_buffers(part: nn.Module, weights: SafetensorsFiles) -> None:
     """Give every buffer its value: from the files where they hold it, else as transformers initialises it.
 
     Scales of embeddings, rotary frequencies of each kind of layer and an activation's constants are
@@ -146,7 +148,7 @@ def _constants(part: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _fill(
-    name: str, parameter: nn.Parameter, weights: Weights, rows: VocabularyRows | None, number: int
+    name: str, parameter: nn.Parameter, weights: SafetensorsFiles, rows: VocabularyRows | None, number: int
 ) -> None:
     local = parameter.data
     offset = tuple(0 for _ in parameter.shape)

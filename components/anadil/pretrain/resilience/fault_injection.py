@@ -34,7 +34,7 @@ AFTER_STEP = ("validate", "save")
 """Sections that the loop begins when it has counted the step."""
 
 
-class Place(StrictModel):
+class FaultPlace(StrictModel):
     """Where a fault happens; once in the life of a process."""
 
     step: PositiveInt
@@ -43,20 +43,20 @@ class Place(StrictModel):
     section: Section = "forward"
 
 
-class Sleep(Place):
+class Sleep(FaultPlace):
     """A process that is slow, in each step up to `until`."""
 
     seconds: PositiveFloat
     until: NonNegativeInt = 0
 
 
-class Spike(Place):
+class Spike(FaultPlace):
     """A loss that is too large."""
 
     factor: Annotated[float, Field(gt=1)] = 10.0
 
 
-class Flip(Place):
+class Flip(FaultPlace):
     """One bit of one parameter, chosen by the seed."""
 
     section: Section = "optimizer"
@@ -67,16 +67,16 @@ class InjectedFaults(StrictModel):
     """What ANADIL_INJECT may hold."""
 
     sleep: Sleep | None = None
-    hang: Place | None = None
+    hang: FaultPlace | None = None
     """Waits for ever, in a loop of Python."""
-    freeze: Place | None = None
+    freeze: FaultPlace | None = None
     """SIGSTOP: no thread of the process runs."""
-    kill: Place | None = None
+    kill: FaultPlace | None = None
     """SIGKILL."""
-    terminate: Place | None = None
+    terminate: FaultPlace | None = None
     """SIGTERM, which the run may answer."""
-    oom: Place | None = None
-    nan: Place | None = None
+    oom: FaultPlace | None = None
+    nan: FaultPlace | None = None
     spike: Spike | None = None
     flip: Flip | None = None
 
@@ -155,7 +155,7 @@ class Injector:
         log.warning("%s: bit %s of number %s of %s is flipped", VARIABLE, bit, at, name)
 
     def _is_due(self, name: str, section: Section | None = None) -> bool:
-        place: Place | None = getattr(self._faults, name)
+        place: FaultPlace | None = getattr(self._faults, name)
         step = self._last[1]
         if place is None or name in self._done or (place.rank, place.step) != (self._rank, step):
             return False

@@ -22,7 +22,7 @@ from anadil.core.format import human_bytes
 from anadil.model.process_group import Group
 from anadil.plan.from_recipe import hardest, layout_of, work_of
 from anadil.plan.instances import this_machine
-from anadil.plan.memory_limit import fit
+from anadil.plan.memory_limit import layout_fit
 from anadil.plan.model_shape import trained_shape
 from anadil.plan.search import nearest
 from anadil.recipe.sections import Recipe
@@ -159,7 +159,7 @@ def advice(recipe: Recipe, *, step: bool = True) -> str:
         shape, kind = trained_shape(recipe), this_machine()
         layout = layout_of(recipe, kind, max(1, recipe.cluster.nodes))
         work = work_of(recipe, kind, hardest(recipe))
-        total, _ = fit(shape, layout, work, kind)
+        total, _ = layout_fit(shape, layout, work, kind)
         remedies = nearest(shape, layout, work, kind, max(1, recipe.cluster.nodes))
     except AnadilError as error:
         if not step:
