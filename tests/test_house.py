@@ -170,6 +170,7 @@ def test_a_light_stage_can_load_what_it_needs_and_nothing_more(stage: str) -> No
     assert done.stdout.endswith(f"{stage}: ready\n")
 
 
+@pytest.mark.slow
 def test_tests_that_need_no_model_are_collected_without_heavy_libraries() -> None:
     paths = [path.relative_to(ROOT) for path in sorted((ROOT / "tests").rglob("test_*.py"))]
     modules = [

@@ -3,7 +3,7 @@
 OMP_NUM_THREADS=1 python benchmarks/evaluate/generation.py --text FILE.jsonl [--prompts 64] [--tokens 64] [--cache DIR]
 
 Prompts are beginnings of 3 to 40 words of the file's documents. Each model writes greedy and sampled texts: `tiny`, as the
-demo has it, and a random Llama of 20M parameters, whose texts do not end. One by one is the same program with room for
+demo has it, and random Llamas of 20M and 124M parameters, whose texts do not end. One by one is the same program with room for
 one prompt and one way of decoding in a batch. transformers' generate() gets the same prompts one by one, greedy only.
 """
 
@@ -19,10 +19,13 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from anadil.evaluate.generate import GeneratedText, GenerationPrompt, generate_texts
+from anadil.evaluate.generate import DECODING_MODES, GeneratedText, GenerationPrompt, Mode, generate_texts
 from anadil.model.load import encode_text, load_model, load_tokenizer
 from anadil.model.tiny import base_model
 from anadil.recipe.sections import Base
+
+RANDOM = {"random-20m": (20e6, 384), "random-124m": (124e6, 768)}
+"""Parameters and width."""
 
 
 def main() -> None:
@@ -33,7 +36,9 @@ def main() -> None:
     parser.add_argument("--text", type=Path, required=True)
     parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--models", nargs="+", choices=["tiny", "random"], default=["tiny", "random"])
+    parser.add_argument("--models", nargs="+", choices=["tiny", *RANDOM], default=["tiny", "random-20m"])
+    parser.add_argument("--single", type=int, help="prompts that are also written one by one; all of them")
+    parser.add_argument("--greedy", action="store_true", help="no samples, and no transformers")
     parser.add_argument("--cache", type=Path, help="where `tiny` is kept")
     options = parser.parse_args()
     cache = options.cache or Path(tempfile.mkdtemp())
@@ -44,8 +49,8 @@ def main() -> None:
     print("| model | parameters | batched, tokens/CPU s | one by one | x | generate() | x | equal texts |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for name in options.models:
-        model: Any = load_model(path) if name == "tiny" else random_llama(len(tokenizer))
-        compare(name, model, tokenizer, prompts, options.tokens)
+        model: Any = load_model(path) if name == "tiny" else random_llama(len(tokenizer), *RANDOM[name])
+        compare(name, model, tokenizer, prompts, options)
 
 
 def beginnings(file: Path, count: int) -> list[GenerationPrompt]:
@@ -56,29 +61,39 @@ def beginnings(file: Path, count: int) -> list[GenerationPrompt]:
     return [GenerationPrompt(text=text, kind="continuation") for text in cut]
 
 
-def random_llama(num_ids: int) -> LlamaForCausalLM:
-    """A Llama of 20M parameters, whatever the vocabulary."""
+def random_llama(num_ids: int, parameters: float, width: int) -> LlamaForCausalLM:
+    """A Llama of about so many parameters, whatever the vocabulary."""
     torch.manual_seed(0)
-    layers = max(1, round((20e6 - 384 * num_ids) / (4 * 384**2 + 3 * 384 * 1_024)))
+    inner = width * 8 // 3
+    layers = max(1, round((parameters - width * num_ids) / (4 * width**2 + 3 * width * inner)))
     config = LlamaConfig(
-        vocab_size=num_ids, hidden_size=384, intermediate_size=1_024, num_hidden_layers=layers,
-        num_attention_heads=6, max_position_embeddings=2_048, tie_word_embeddings=True,
+        vocab_size=num_ids, hidden_size=width, intermediate_size=inner, num_hidden_layers=layers,
+        num_attention_heads=width // 64, max_position_embeddings=2_048, tie_word_embeddings=True,
     )  # fmt: skip
     return LlamaForCausalLM(config).eval()
 
 
-def compare(name: str, model: Any, tokenizer: Any, prompts: list[GenerationPrompt], tokens: int) -> None:
+def compare(
+    name: str, model: Any, tokenizer: Any, prompts: list[GenerationPrompt], options: argparse.Namespace
+) -> None:
     """Print the rates, and whether texts are equal."""
+    modes: tuple[Mode, ...] = ("greedy",) if options.greedy else DECODING_MODES
+    every = len(prompts) // (options.single or len(prompts))
 
-    def write(some: list[GenerationPrompt], **changes: Any) -> list[GeneratedText]:
-        return generate_texts(model, tokenizer, some, max_new_tokens=tokens, seed=0, name=name, **changes)
+    def write(
+        some: list[GenerationPrompt], modes: tuple[Mode, ...] = modes, **more: Any
+    ) -> list[GeneratedText]:
+        length = options.tokens
+        return generate_texts(
+            model, tokenizer, some, max_new_tokens=length, seed=0, name=name, modes=modes, **more
+        )
 
     def one_by_one() -> list[GeneratedText]:
         return [
             text
-            for prompt in prompts
-            for mode in ("greedy", "sampled")
-            for text in write([prompt], modes=(mode,), batch_tokens=1)
+            for prompt in prompts[::every]
+            for mode in modes
+            for text in write([prompt], (mode,), batch_tokens=1)
         ]
 
     write(prompts[:2])
@@ -86,11 +101,14 @@ def compare(name: str, model: Any, tokenizer: Any, prompts: list[GenerationPromp
     single, single_s = timed(one_by_one)
     num_tokens = sum(text.num_tokens for text in batched)
     rates = num_tokens / batched_s, sum(text.num_tokens for text in single) / single_s
-    peer = transformers_rate(model, tokenizer, prompts, tokens)
-    equal = sum(a == b for a, b in zip(batched, single, strict=True))
+    peer = 0.0 if options.greedy else transformers_rate(model, tokenizer, prompts, options.tokens)
+    same = [
+        text for at in range(0, len(batched), every * len(modes)) for text in batched[at : at + len(modes)]
+    ]
+    equal = sum(a == b for a, b in zip(same, single, strict=True))
     print(
         f"| {name} | {model.num_parameters() / 1e6:.1f}M | {rates[0]:,.0f} | {rates[1]:,.0f} | {rates[0] / rates[1]:.1f} "
-        f"| {peer:,.0f} | {rates[0] / peer:.1f} | {equal} of {len(single)} |",
+        f"| {peer:,.0f} | {rates[0] / peer if peer else 0:.1f} | {equal} of {len(single)} |",
         flush=True,
     )
 

@@ -140,9 +140,13 @@ def trl_trainer(asked: argparse.Namespace, base: Path, order: Sequence[int] | No
     from datasets import Dataset
     from peft import LoraConfig
     from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
+    from trl.kernels import chunked_logprob
+    from trl.trainer import utils as trl_utils
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
+    # As TRL has it: who asks the stage for its batches has loaded the stage's trainer, which changes this.
+    trl_utils._use_triton = chunked_logprob._use_triton  # noqa: SLF001
     on_gpu = asked.device == "cuda"
     chats = chats_of(asked)
     rows = Dataset.from_list([chats[at] for at in order] if order else chats)

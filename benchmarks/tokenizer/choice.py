@@ -15,31 +15,32 @@ import math
 import time
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from anadil.artifacts import artifact
 from anadil.artifacts.base_model import read_tokenizer
 from anadil.plan.model_shape import KNOWN, shape_from
-from anadil.recipe.sections import Strategy
 from anadil.recipe.sections import Tokenizer as Settings
-from anadil.text.byte_symbols import ALPHABET, to_symbols, to_text
+from anadil.text.byte_symbols import to_symbols, to_text
 from anadil.text.corpus import Document
 from anadil.text.language import Language, load_language
 from anadil.text.suffixes import suffix_borders
-from anadil.tokenizer.candidate import TokenizerCandidate, extend_vocabulary, replace_vocabulary, vocab_size
+from anadil.tokenizer.candidate import TokenizerCandidate, vocab_size
 from anadil.tokenizer.compute import ModelCompute
 from anadil.tokenizer.cost import cost_of
-from anadil.tokenizer.extend_bpe import continue_merges
-from anadil.tokenizer.fertility import measure_fertility
-from anadil.tokenizer.pretokens import count_pretokens
+from anadil.tokenizer.fertility import Fertility, measure_fertility
+from anadil.tokenizer.makers import MAKERS
+from anadil.tokenizer.pretokens import Pretokens, count_pretokens, count_texts
 from anadil.tokenizer.samples import HeldoutSample, sample_heldout
 from anadil.tokenizer.select import MeasuredCandidate, choose_candidate, rule_text
-from anadil.tokenizer.train_bpe import train_vocabulary
-from anadil.tokenizer.usage import count_usage
+from anadil.tokenizer.word_counts import WordCounts, word_counts
 
 PUBLISHED_TOKENS, PUBLISHED_FERTILITY = 2.5e9, 1.59
+SETTINGS = Settings()
+ENGLISH = Path(artifact.__file__).parents[1] / "builtin" / "en" / "retained.jsonl"
 CONTEXT = 2_048
 """`pretrain.sequence_length` of the recipe azerbaijani-1b."""
 
@@ -52,13 +53,16 @@ def main() -> None:
     texts = [text for path in options.train for text in _texts(path, language)]
     words = sum(len(language.words(text)) for text in texts)
     counts = dict(count_pretokens(base, texts).counts.items())
-    target = PUBLISHED_TOKENS / PUBLISHED_FERTILITY
-    heaps, zipf = heaps_exponent(base, texts), zipf_exponent(counts)
-    print(f"{words:,} words, {len(counts):,} pretokens; Heaps' exponent {heaps:.3f}, Zipf's {zipf:.3f}")
-    grown = extrapolated(counts, target / words, heaps, options.least, language)
-    print(
-        f"extrapolated to {target:,.0f} words: {len(grown):,} pretokens of at least {options.least} occurrences"
-    )
+    tables = {"the small corpus": counts}
+    if not options.small:
+        target = PUBLISHED_TOKENS / PUBLISHED_FERTILITY
+        heaps, zipf = heaps_exponent(base, texts), zipf_exponent(counts)
+        print(f"{words:,} words, {len(counts):,} pretokens; Heaps' exponent {heaps:.3f}, Zipf's {zipf:.3f}")
+        grown = extrapolated(counts, target / words, heaps, options.least, language)
+        print(
+            f"grown to {target:,.0f} words: {len(grown):,} pretokens of at least {options.least} occurrences"
+        )
+        tables["the extrapolated one"] = grown
     heldout = sample_heldout(
         [
             Document(id="", text=text, source=f"{path.name}:1", url="", lang=options.language)
@@ -66,13 +70,15 @@ def main() -> None:
             for text in _texts(path, language)
         ],
         language,
-        {},
+        {"en": _texts(ENGLISH, language)},
     )
-    for model in options.models:
-        compute = ModelCompute(shape=shape_from(KNOWN[model], model), context=CONTEXT)
-        for name, table in (("the small corpus", counts), ("the extrapolated one", grown)):
+    for name, table in tables.items():
+        begin = time.process_time()
+        found = list(_candidates(base, word_counts(table.items()), options.sizes, heldout))
+        for model in options.models:
             print(f"\n## {model}, {name}")
-            _choose(base, table, options.sizes, compute, heldout)
+            _choose(found, ModelCompute(shape=shape_from(KNOWN[model], model), context=CONTEXT))
+        print(f"({time.process_time() - begin:.0f} CPU s)")
 
 
 def _options() -> argparse.Namespace:
@@ -88,6 +94,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--least", type=int, default=100, help="rarer words are left out (default: %(default)s)"
     )
+    parser.add_argument("--small", action="store_true", help="nothing is extrapolated")
     return parser.parse_args()
 
 
@@ -181,39 +188,35 @@ def _new_words(counts: Mapping[str, int], number: int, language: Language) -> li
     return [to_symbols(f" {text}".encode()) for text in itertools.islice(words, number)]
 
 
-def _choose(
-    base: Tokenizer,
-    counts: Mapping[str, int],
-    sizes: Sequence[int],
-    compute: ModelCompute,
-    heldout: HeldoutSample,
-) -> None:
-    """Make the candidates of all strategies and sizes, print their figures and the choice."""
-    begin = time.process_time()
-    settings = Settings(vocab_sizes=tuple(sizes), keep=())
+def _candidates(
+    base: Tokenizer, counts: WordCounts, sizes: Sequence[int], heldout: HeldoutSample
+) -> Iterator[tuple[TokenizerCandidate, Fertility]]:
+    """The base, then those of all strategies: the sizes that the corpus supports, and those that are named."""
     rows = vocab_size(base)
-    of_base = measure_fertility(base, heldout, "base", CONTEXT)
-    unit = (of_base.mean_fertility, rows)
-    own = TokenizerCandidate(strategy="base", asked=rows, got=rows, tokenizer=base)
-    first = MeasuredCandidate(candidate=own, fertility=of_base, cost=cost_of(*unit, unit, compute))
-    measured = [first]
-    num_special = len(base.get_added_tokens_decoder())
-    merges = continue_merges(base, counts, max(sizes), settings.min_frequency)
-    trained = train_vocabulary(counts, max(sizes) - num_special, settings.min_frequency)
-    for size in sizes:
-        vocab, new = trained.cut(size - num_special)
-        made: tuple[tuple[Strategy, Tokenizer, list[tuple[str, str]], int], ...] = (
-            ("extend", extend_vocabulary(base, merges[:size]), merges[:size], 0),
-            ("replace", replace_vocabulary(base, vocab, new), new, len(ALPHABET) + num_special),
+    found = [TokenizerCandidate(strategy="base", asked=rows, got=rows, tokenizer=base)]
+    table = Pretokens(counts=counts, num_documents=0, num_too_long=0)
+    kept = dict(count_texts(base, [text for sample in heldout.keep for text in sample.texts]).items())
+    for make in MAKERS.values():
+        for named in ((), tuple(sizes)):
+            found += make(base, table, named, SETTINGS, kept)
+    for candidate in found:
+        yield candidate, measure_fertility(candidate.tokenizer, heldout, candidate.name, CONTEXT)
+
+
+def _choose(found: Sequence[tuple[TokenizerCandidate, Fertility]], compute: ModelCompute) -> None:
+    """Print the candidates' figures, the choice, and how far it is from the cheapest that can be learnt."""
+    base, fertility = found[0]
+    unit = fertility.mean_fertility
+    measured = [
+        MeasuredCandidate(
+            candidate=each,
+            fertility=fertility,
+            cost=cost_of(
+                fertility.mean_fertility, each.num_rows(SETTINGS.pad_to), (unit, base.vocab_size), compute
+            ),
         )
-        for strategy, tokenizer, added, other in made:
-            usage = count_usage(tokenizer, counts, added, other, min_uses=settings.min_uses)
-            candidate = TokenizerCandidate(
-                strategy=strategy, asked=size, got=size, tokenizer=tokenizer, usage=usage
-            )
-            found = measure_fertility(tokenizer, heldout, candidate.name, CONTEXT)
-            cost = cost_of(found.mean_fertility, candidate.vocab_size, unit, compute)
-            measured.append(MeasuredCandidate(candidate=candidate, fertility=found, cost=cost))
+        for each, fertility in found
+    ]
     print("| candidate | tokens per word | over base | cost | own tokens at 100 uses | supported |")
     print("|---|---:|---:|---:|---:|---:|")
     for item in measured:
@@ -221,14 +224,24 @@ def _choose(
         share = f"{usage_of.own_tokens_seen / usage_of.own_tokens:.1%}" if usage_of else ""
         print(
             f"| {item.candidate.name} | {item.cost.tokens_per_word:.3f} | "
-            f"{item.cost.tokens_per_word / unit[0]:.3f} | {item.cost.relative:.3f} | {share} | "
+            f"{item.cost.tokens_per_word / unit:.3f} | {item.cost.relative:.3f} | {share} | "
             f"{usage_of.supported_size if usage_of else 0:,} |"
         )
-    choice = choose_candidate(measured, first, settings)
-    print(f"\n{choice.reason}\nRule: {rule_text(settings, compute.text)}")
+    choice = choose_candidate(measured, measured[0], SETTINGS)
+    best = choice.best.cost.relative
+    print(f"\n{choice.reason}\nRule: {rule_text(SETTINGS, compute.text)}")
     for name, why in choice.why_not.items():
         print(f"- not {name}: {why}")
-    print(f"({time.process_time() - begin:.0f} CPU s)")
+    for text, items in (
+        ("candidate", measured),
+        ("candidate that can be learnt", [item for item in measured if not item.warning]),
+        ("one of them that is new", [item for item in measured[1:] if not item.warning]),
+    ):
+        least = min(items, key=lambda item: item.cost.relative, default=None)
+        if least:
+            print(
+                f"cheapest {text}: {least.candidate.name}, {least.cost.relative:.3f}; the choice {best / least.cost.relative - 1:+.1%}"
+            )
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,38 @@ def test_documents_that_hold_test_text_go_and_say_which(tmp_path: Path) -> None:
     assert stats(made)["dropped"] == {"contaminated": 1}
     assert samples(made, "contaminated")[0]["items"] == ["chats.jsonl:1"]
     assert stats(clean(tmp_path, raw, others={"finetune": {"inputs": [str(chats)]}}))["dropped"] == {}
+
+
+Rows = dict[int, Callable[[str], dict[str, object]]]
+PAIRS: Rows = {
+    0: lambda text: {"prompt": "Hava necədir?", "chosen": "Yaxşı.", "rejected": text},
+    1: lambda text: {"chosen": f"\n\nHuman: Hava necədir?\n\nAssistant: {text}", "rejected": "Pis."},
+    2: lambda text: {"prompt": "?", "chosen": [{"role": "assistant", "content": text}], "rejected": "Pis."},
+}
+QUESTIONS: Rows = {
+    3: lambda text: {"conversations": [{"from": "human", "value": text}, {"from": "gpt", "value": "Bəli."}]},
+    4: lambda text: {"question": "Hansıdır?", "choices": ["Bu", text], "answer": 1},
+    5: lambda text: {"instruction": "Oxu.", "input": text, "output": "Oxudum."},
+    6: lambda text: {"prompt": "Hansıdır?", "history": [[text, "Bəli."]], "response": "Bu."},
+    7: lambda text: {"messages": json.dumps([{"role": "user", "content": text}])},
+}
+
+
+def test_answers_of_pairs_and_questions_of_all_layouts_are_looked_for(tmp_path: Path) -> None:
+    held = texts(10)
+    raw, chats = write_jsonl(tmp_path / "a.jsonl", held), tmp_path / "chats.jsonl"
+    chats.write_text('{"prompt": "Hava necədir?", "response": "Yaxşı."}\n')
+    for name, rows_of in (("pairs", PAIRS), ("questions", QUESTIONS)):
+        lines = (json.dumps(row(held[number])) for number, row in rows_of.items())
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    pairs = {"inputs": [str(chats)], "preference": {"inputs": [str(tmp_path / "pairs.jsonl")]}}
+    others = {"finetune": pairs, "evaluate": {"questions": [str(tmp_path / "questions.jsonl")]}}
+
+    made = clean(tmp_path, raw, decontaminate=True, others=others)
+
+    found = {row["text"]: row["items"] for row in samples(made, "contaminated")}
+    expected = [f"pairs.jsonl:{n}" for n in (1, 2, 3)] + [f"questions.jsonl:{n}" for n in (1, 2, 3, 4, 5)]
+    assert [found.get(text) for text in held] == [*([each] for each in expected), None, None]
 
 
 def test_personal_data_is_replaced_and_counted(tmp_path: Path) -> None:

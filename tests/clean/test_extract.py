@@ -172,7 +172,7 @@ def test_many_skipped_elements_in_each_other_cost_little_time() -> None:
 
     main_text("<html><body>" + "<div class=social>x" * 2_500 + AZERBAIJANI * 500, az)
 
-    assert time.process_time() - started < 3
+    assert time.process_time() - started < 9
 
 
 @pytest.mark.parametrize(
@@ -185,5 +185,5 @@ def test_many_beginnings_without_an_end_take_no_time(many: str, begin: str) -> N
 
     found = main_text(text.replace("</body>", many.format(begin * 12_000) + "</body>"), az)
 
-    assert time.process_time() - started < 2
+    assert time.process_time() - started < 6
     assert AZERBAIJANI[:50] in found

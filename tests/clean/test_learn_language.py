@@ -62,6 +62,13 @@ def test_n_grams_alone_tell_a_sibling_apart(language: Language) -> None:
     assert (sum(own) >= 98, sum(others)) == (True, 0)
 
 
+def test_text_without_the_letters_that_ascii_lacks_is_in_another_spelling(language: Language) -> None:
+    ascii_spelling = str.maketrans("ëöËÖ", "eoEO")
+
+    assert language.own_letters == set("ëöËÖ")
+    assert kept([text.translate(ascii_spelling) for text in documents(100, seed=10)], language) == 0
+
+
 def test_a_sample_that_is_damaged_here_and_there_does_not_let_such_damage_through(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -74,6 +81,20 @@ def test_a_sample_that_is_damaged_here_and_there_does_not_let_such_damage_throug
 
     assert kept([damaged(text) for text in documents(50, seed=9)], language) <= 0.2
     assert kept(documents(200, seed=1), language) >= 0.97
+
+
+def test_a_language_without_spaces_is_learnt_by_its_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    kana = str.maketrans(
+        "aeiouëöptkbdgmnlrszfvjh.?", "あいうえおかきくけこさしすせそたちつてとなにぬ。？", " "
+    )
+    monkeypatch.setattr(learning, "MIN_BYTES", 100_000)
+    own = [text.lower().translate(kana) for text in documents(150)]
+
+    language = to_language(learn_language("qaa", own[:120], {}).pack)
+
+    assert language.words("あいう") == ["あ", "い", "う"]
+    assert kept(own[120:], language) >= 0.97
+    assert kept([text[:30] + "\n" + text[:30] * 9 for text in own[:20]], language) == 0
 
 
 @pytest.mark.parametrize("kind", ["torn", "scrambled", "repeated", "english"])

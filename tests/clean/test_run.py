@@ -1,5 +1,7 @@
+import gzip
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -181,6 +183,20 @@ def test_lone_surrogates_do_not_reach_the_corpus(tmp_path: Path) -> None:
 
     assert {document.url for document in documents(corpus)} == {"https://a.az/?"}
     assert sorted(document.source for document in documents(corpus)) == [f"a.jsonl:{n} ?" for n in (1, 2, 3)]
+
+
+def test_an_archive_of_text_is_named_as_one_without_pages(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wet = warc_record(texts(1)[0].encode()).replace(b"Type: response", b"Type: conversion")
+    (tmp_path / "wet.warc.gz").write_bytes(gzip.compress(wet, mtime=0))
+    why = r"wet\.warc\.gz holds no response record, .*give the WARC files that they were made of"
+
+    with pytest.raises(DataError, match=why):
+        clean(tmp_path / "1", tmp_path / "wet.warc.gz")
+    clean(tmp_path / "2", tmp_path / "wet.warc.gz", write_jsonl(tmp_path / "a.jsonl", texts(3)))
+
+    assert re.search(why, caplog.text)
 
 
 def test_too_many_bad_lines_are_refused(tmp_path: Path) -> None:

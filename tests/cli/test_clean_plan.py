@@ -37,6 +37,21 @@ def test_shards_memory_disk_and_cpu_time_are_told(raw_text: Path, capsys: pytest
     }  # fmt: skip
 
 
+def test_a_compressed_file_that_one_worker_must_read_alone_is_named(
+    raw_text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    packed = tmp_path / "packed.jsonl.zst"
+    with packed.open("wb") as stream:
+        stream.truncate(100 * MIB)
+    words = ["--raw", str(raw_text), str(packed), "--set", f"clean.shard_bytes={10 * MIB}", "-o", "json"]
+
+    two, one = (json.loads(plan(capsys, *words, "--set", f"clean.workers={workers}")) for workers in (2, 1))
+
+    assert "one worker alone" not in one
+    assert f"{packed}, 100.0 MiB, cannot be cut and takes up to 3 min 56 s" in two["one worker alone"]
+    assert two["time"] == "up to 3 min 56 s with a CPU for each worker"
+
+
 def test_the_job_that_would_be_sent_is_printed(raw_text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["--set", "clean.engine=job", "--set", "clean.workers=4"]
 

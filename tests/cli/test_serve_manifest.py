@@ -64,7 +64,16 @@ def test_kserve_is_told_the_claim_in_its_own_words(
         (["--context", "0"], 2, "takes 1 to 131,072 tokens"),
         (["--gpus", "3"], 2, "does not divide the model's 32 heads; give one of 1, 2, 4, 8, 16"),
         (["--gpu-memory", "1"], 4, "raise --gpu-memory"),
-        (["--name", "Az_1"], 2, "is no name of an InferenceService"),
+        *(
+            (["--name", name], 2, "is no name of an InferenceService")
+            for name in ("", "Az", "a_b", "a/b", "1az", "az-", "a" * 41, "a" * 80)
+        ),
+        (["--claim", "F_1=/fsx"], 2, "--claim 'F_1': is no name of an object of Kubernetes"),
+        (["--namespace", "a/b"], 2, "--namespace 'a/b': is no name"),
+        (["--service-account", "a b"], 2, "--service-account 'a b': is no name"),
+        (["--image", ""], 2, "'' is no name of an image"),
+        (["--gpu-memory", "nan"], 2, "'nan' is no number above 0"),
+        (["--gpu-memory", "-5"], 2, "'-5' is no number above 0"),
     ],
     ids=str,
 )
@@ -82,6 +91,18 @@ def test_what_cannot_be_served_so_is_told(
     assert found == code
     assert told in shown.err
     assert shown.out == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("9Big_Model--", "model-9big-model"), ("A" * 80, "a" * 40), ("ə", "model"), ("a b", "a-b")],
+)
+def test_a_directory_s_name_becomes_one_that_kubernetes_takes(
+    name: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main.main(["serve-manifest", str(directory(tmp_path / name)), "--claim", f"fsx={tmp_path}"])
+
+    assert next(yaml.safe_load_all(capsys.readouterr().out))["metadata"]["name"] == expected
 
 
 def test_a_model_without_a_template_says_that_it_does_not_chat(

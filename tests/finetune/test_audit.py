@@ -21,7 +21,8 @@ MESSAGES = [
 
 
 def example(tokenizer: PreTrainedTokenizerFast) -> Example:
-    chat = Chat(messages=tuple(Message(**message) for message in MESSAGES), place="a.jsonl:1")
+    messages = tuple(Message(role=each["role"], content=each["content"]) for each in MESSAGES)
+    chat = Chat(messages=messages, place="a.jsonl:1")
     return encode_chat(tokenizer, chat, chat_format(tokenizer))
 
 

@@ -6,11 +6,15 @@ from itertools import chain
 
 import numpy as np
 import pytest
+import torch
 from datasets import Dataset
+from torch.nn import functional
+from trl.trainer import utils as trl_utils
 
 from anadil.finetune.batches import LengthBatches
 from anadil.finetune.encode import IGNORED_LABEL
 from anadil.finetune.trainer import collator, token_counts
+from tests.kit.llama import small_llama
 
 MIXED = [int(length) for length in np.random.default_rng(0).lognormal(3.5, 1, 4_001)]
 """Tokens of chats such as people have them: many short answers, a few long ones."""
@@ -88,3 +92,28 @@ def test_tokens_are_counted_without_reading_them() -> None:
 
     assert token_counts(rows) == [3, 1, 7]
     assert token_counts(rows.select([2, 0, 2])) == [7, 3, 7]
+
+
+def test_the_head_is_computed_where_something_is_learned_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU too; in TRL's own way a batch of padding and questions costs as much as one of answers."""
+    seen: list[int] = []
+    chunked = trl_utils._ChunkedLogProbFunction.apply
+
+    def noted(hidden: torch.Tensor, *rest: object) -> object:
+        seen.append(len(hidden))
+        return chunked(hidden, *rest)
+
+    monkeypatch.setattr(trl_utils._ChunkedLogProbFunction, "apply", noted)
+    model = small_llama()
+    trl_utils.add_fused_lm_head(model)
+    ids = torch.arange(24).reshape(2, 12)
+    labels = ids.clone()
+    labels[:, :9] = IGNORED_LABEL
+
+    with torch.no_grad():
+        loss = model(input_ids=ids, labels=labels, fused_lm_head=True).loss
+        logits = model(input_ids=ids).logits[:, :-1].flatten(0, 1)
+
+    expected = functional.cross_entropy(logits, labels[:, 1:].flatten())
+    assert seen == [6]
+    assert float(loss) == pytest.approx(float(expected), rel=1e-5)

@@ -179,6 +179,7 @@ print(max(seen) - before)
 """Prints the most memory that no file backs; in a process of its own, where nothing freed before is used again."""
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_one_file_and_not_of_the_model(tmp_path: Path) -> None:
     sizes = {"hidden_size": 512, "intermediate_size": 1_024, "num_hidden_layers": 16}
     base = write_base(tmp_path / "base", tied=True, dtype=torch.float32, **sizes)

@@ -30,7 +30,7 @@ def test_what_cannot_be_learnt_is_left_out_whole_and_counted_by_reason(
     good = pair(1)
     rows = [
         good, good, {"prompt": "Salam"}, {**good, "rejected": good["chosen"]}, {**good, "chosen": ""},
-        {**good, "chosen": "Salam " * 200}, {**good, "rejected": "salam " * 1_700_000},
+        {**good, "chosen": "Salam " * 200}, {**good, "rejected": "salam " * 170_000},
         {**good, "chosen": "\ud83d"}, {**good, "chosen": [{"role": "boss", "content": "Salam"}]},
     ]  # fmt: skip
 

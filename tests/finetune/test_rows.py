@@ -205,6 +205,7 @@ def test_equal_chats_give_equal_rows_and_another_mix_another_digest(reader: Read
     assert reader.read(file, validation_fraction=0.2, mix={"a": 2}).digest != one.digest
 
 
+@pytest.mark.slow
 def test_a_row_of_ten_megabytes_is_counted_and_the_others_are_read(reader: Reader, tmp_path: Path) -> None:
     big = pair("Uzun?", "uzun " * 2_000_000)
 

@@ -126,7 +126,9 @@ def test_the_tools_write_the_report_plan_and_render(tmp_path: Path) -> None:
 
     report = podman("run", *RESTRICTED, "--entrypoint", "python", tools, "-m", "anadil.report", "--self-test")
     plan = podman("run", *RESTRICTED, tools, "plan", "azerbaijani-1b", "-o", "json")
-    clients = "import boto3, jinja2, kubernetes.client, mlflow; import anadil.launch.launcher"
+    clients = (
+        "import boto3, jinja2, kubernetes.client, mlflow, sagemaker_mlflow; import anadil.launch.launcher"
+    )
     podman("run", *RESTRICTED, "--entrypoint", "python", tools, "-c", clients)
 
     assert report.stdout.endswith("report: ready\n")

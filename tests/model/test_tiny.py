@@ -14,6 +14,7 @@ from anadil.model import tiny
 from anadil.model.load import load_model, load_tokenizer
 from anadil.recipe.sections import Base
 from anadil.runtime.cache_key import base_files
+from anadil.runtime.threads import ASLEEP
 from tests.kit.ranks import in_forks
 
 
@@ -57,12 +58,12 @@ TEXT = "\n".join(
 STEPS = 12
 
 
-def print_digest(folder: Path) -> None:
+def print_digest(folder: Path, threads: int = 1) -> None:
     """In a process of its own: the CPU's kind, and what `DIGEST` is."""
     for module in (base_model, tiny):
         vars(module)["tiny_text"] = lambda: TEXT
     vars(tiny)["TINY_STEPS"] = STEPS
-    torch.set_num_threads(2)
+    torch.set_num_threads(threads)
     model = load_model(tiny.base_model(Base(model="tiny"), folder))
     digest = hashlib.sha256()
     for name, weight in sorted(model.named_parameters()):
@@ -70,6 +71,7 @@ def print_digest(folder: Path) -> None:
     print(torch.backends.cpu.get_cpu_capability(), digest.hexdigest())
 
 
+@pytest.mark.slow
 def test_tiny_has_the_weights_that_it_always_had(tmp_path: Path) -> None:
     codes = in_forks([partial(print_digest, tmp_path / "cache")], tmp_path)
 
@@ -86,16 +88,16 @@ def test_tiny_has_the_weights_that_it_always_had(tmp_path: Path) -> None:
         ("AVX2", {"MKL_CBWR": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}),
     ],
 )
-def test_tiny_has_the_same_weights_on_every_cpu(
+def test_tiny_has_the_same_weights_on_every_cpu_and_with_two_threads(
     tmp_path: Path, capability: str, environment: dict[str, str]
 ) -> None:
     """As other kinds of CPU compute: torch, MKL and oneDNN choose their kernels by these variables."""
-    script = f"from tests.model.test_tiny import Path, print_digest; print_digest(Path({str(tmp_path)!r}))"
+    script = f"from tests.model.test_tiny import Path, print_digest; print_digest(Path({str(tmp_path)!r}), 2)"
 
     done = subprocess.run(
         [sys.executable, "-c", script],
         capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],
-        env=os.environ | environment | {"ATEN_CPU_CAPABILITY": capability.lower()},
+        env=os.environ | environment | ASLEEP | {"ATEN_CPU_CAPABILITY": capability.lower()},
     )  # fmt: skip
 
     assert done.returncode == 0, done.stderr
@@ -103,39 +105,12 @@ def test_tiny_has_the_same_weights_on_every_cpu(
 
 
 @pytest.mark.usefixtures("quick")
-def test_making_tiny_takes_one_thread_and_gives_the_others_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before, seen = torch.get_num_threads(), []
-    rounding = tiny._round
+def test_making_tiny_moves_no_random_numbers_of_others(tmp_path: Path) -> None:
+    state = torch.random.get_rng_state()
 
-    def noted(optimizer: torch.optim.Optimizer) -> None:
-        seen.append(torch.get_num_threads())
-        rounding(optimizer)
+    tiny.base_model(Base(model="tiny"), tmp_path)
 
-    monkeypatch.setattr(tiny, "_round", noted)
-    torch.set_num_threads(3)
-    try:
-        state = torch.random.get_rng_state()
-        tiny.base_model(Base(model="tiny"), tmp_path)
-
-        assert set(seen) == {1}
-        assert torch.get_num_threads() == 3
-        assert torch.equal(torch.random.get_rng_state(), state)
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_the_threads_come_back_after_a_failure() -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        with pytest.raises(ValueError, match="stopped"), tiny._one_thread():
-            raise ValueError("stopped")
-
-        assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(before)
+    assert torch.equal(torch.random.get_rng_state(), state)
 
 
 @pytest.mark.usefixtures("quick")

@@ -33,6 +33,7 @@ def words(work: Path, raw: Path) -> list[str]:
     return ["run", "--work", str(work), "--until", "clean", *options]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kfp_as_before")
 def test_a_run_makes_the_artifacts_and_prints_where_they_are(
     raw: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]

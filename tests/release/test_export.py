@@ -25,6 +25,7 @@ from anadil.release import gguf_tensors
 from anadil.release.model_source import ModelSource, find_model
 from anadil.release.ollama import SAMPLES, UnusualTemplateError, go_template, modelfile, read_turns
 from tests.kit.families import make_family
+from tests.kit.harness import PATIENCE_S
 from tests.kit.llama_3 import make_llama_3
 from tests.kit.llama_cpp import opened
 from tests.kit.marks import matrix
@@ -91,6 +92,9 @@ def test_another_precision_is_named_in_both_spellings(adapter: Path, tmp_path: P
 def test_gguf_goes_into_a_directory_or_a_file_with_a_modelfile_beside_it(
     adapter: Path, tmp_path: Path
 ) -> None:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files/a.README.md").write_text("somebody's")
+
     codes = [
         export(adapter, tmp_path / "azeri", "--format", "gguf"),
         export(adapter, tmp_path / "files/a.gguf", "--format", "gguf"),
@@ -99,7 +103,10 @@ def test_gguf_goes_into_a_directory_or_a_file_with_a_modelfile_beside_it(
 
     assert codes == [0, 0, 0]
     assert {"Modelfile", "azeri.gguf"} <= set(names(tmp_path / "azeri"))
-    assert names(tmp_path / "files") == ["Modelfile", "a.gguf", "b.Modelfile", "b.gguf"]
+    assert {"Modelfile", "a.gguf", "a.2.README.md", "a.LICENSE.txt"} <= set(names(tmp_path / "files"))
+    assert {"b.Modelfile", "b.gguf", "b.README.md", "b.LICENSE.txt"} <= set(names(tmp_path / "files"))
+    assert (tmp_path / "files/a.README.md").read_text() == "somebody's"
+    assert "LICENSE.txt" in names(tmp_path / "azeri")
     assert (tmp_path / "files/b.Modelfile").read_text().startswith("FROM ./b.gguf\n")
     with opened(tmp_path / "files/b.gguf") as model:
         assert model.num_tokens == 888
@@ -126,7 +133,7 @@ def test_a_checkpoint_becomes_gguf_too(adapter: Path, tmp_path: Path) -> None:
 
     write(source, tmp_path / "out", "gguf", checkpoint=lambda path: shutil.copytree(adapter / "merged", path))
 
-    assert names(tmp_path / "out") == ["Modelfile", "out.gguf"]
+    assert names(tmp_path / "out") == ["LICENSE.txt", "Modelfile", "out.gguf"]
 
 
 @pytest.mark.parametrize("options", [(), ("--format", "gguf")])
@@ -183,21 +190,22 @@ def test_an_export_that_is_killed_leaves_no_result_and_the_next_one_works(
 ) -> None:
     out = tmp_path / "out.gguf"
     child = subprocess.Popen([sys.executable, "-c", KILLED, str(adapter), str(out)])
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while not (out.with_name("out.gguf.partial") / "out.gguf").is_file():
         assert child.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)
     child.send_signal(number)
 
-    code = child.wait(timeout=60)
+    code = child.wait(timeout=PATIENCE_S)
 
     assert code == (143 if number == signal.SIGTERM else -signal.SIGKILL)
     assert names(tmp_path) == (
         [] if number == signal.SIGTERM else ["out.gguf.partial", "out.gguf.partial/out.gguf"]
     )
     assert export(adapter, out, "--format", "gguf") == 0
-    assert names(tmp_path) == ["Modelfile", "out.gguf"]
+    assert {"Modelfile", "out.README.md", "out.gguf"} <= set(names(tmp_path))
+    assert not out.with_name("out.gguf.partial").exists()
 
 
 def test_two_exports_to_one_place_do_not_mix(

@@ -42,7 +42,7 @@ def test_an_import_is_quick_and_leaves_logs_and_signals_alone() -> None:
     )
 
     seconds, loaded, untouched, heavy = json.loads(done.stdout)
-    assert seconds < 0.05
+    assert seconds < 0.15
     assert [name for name in loaded if not name.startswith("importlib")] == ["anadil"]
     assert untouched is True
     assert heavy == []

@@ -148,6 +148,9 @@ def test_questions_may_be_ids_sources_and_lines_of_a_file(made: Path, tmp_path: 
     asked.write_text('{"name": "x"}\n', encoding="utf-8")
     with pytest.raises(DataError, match=r"asked\.jsonl:1: names no document"):
         trace(adapter_of(made / "root"), documents=[str(asked)])
+    asked.write_text('x\n{"url": ', encoding="utf-8")
+    with pytest.raises(DataError, match=r"asked\.jsonl:2: not JSON"):
+        trace(adapter_of(made / "root"), documents=[str(asked)])
 
 
 @pytest.mark.parametrize("start", ["merged", "export"])
@@ -339,3 +342,35 @@ def test_artifacts_in_s3_are_compared_where_they_lie(made: Path, copied: Path, b
     assert (whole.breaks, whole.gaps) == ((), ())
     assert whole.documents[0].url == first
     assert f"{weights}: differs from its manifest" in trace(adapter).breaks[0]
+
+
+def test_a_corpus_that_was_added_to_leads_back_to_the_one_before_and_to_its_files(
+    copied: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ENGINES, "processes", "tests.kit.clean_stage")
+    earlier = only(copied / "corpus")
+    new = tmp_path / "new.jsonl"
+    rows_ = [row(PLANTED + place, text) for place, text in enumerate(texts(PLANTED + 20)[PLANTED:])]
+    new.write_text("".join(json.dumps(each) + "\n" for each in rows_), encoding="utf-8")
+    told = {
+        "clean": {"inputs": [str(new)], "heldout_fraction": 0.05, "since": str(earlier)},
+        "storage": {"root": str(copied)},
+        "tracking": {"uri": "off"},
+    }
+    corpus = execute(STAGES["clean"], parse_recipe(json.dumps(told), "recipe"), {}, (), None)
+    origin = {"input corpus": corpus.manifest.digest}
+    seal(copied / "model", "model", origin, told, "model.safetensors")
+    model = copied / "model" / artifact.origin_key(origin)
+
+    both = trace(str(model), documents=["https://host1.example/1", "https://host0.example/1000"])
+
+    assert [(each.word, each.state) for each in both.links] == [
+        ("model", "verified"), ("corpus", "verified"), ("corpus", "verified"),
+    ]  # fmt: skip
+    assert {each.name for each in both.files} == {"new.jsonl", "0.jsonl", "1.jsonl"}
+    assert {each.state for each in both.documents} <= {"trained on", "held out"}
+    new.write_text("{}\n", encoding="utf-8")
+    shutil.rmtree(earlier)
+    broken = trace(str(model))
+    assert [each.name for each in broken.files if each.state == "changed"] == ["new.jsonl"]
+    assert f"none with that digest lies in {copied}/corpus" in broken.gaps[0]

@@ -163,7 +163,7 @@ def test_a_webhook_that_does_not_answer_does_not_hold_the_run_up(
         notify(FAILED)
         took = time.monotonic() - began
 
-    assert took < 1.0
+    assert took < 5
     assert f"{SLACK.variable}: no answer in 0.3 s" in caplog.text
 
 

@@ -14,6 +14,7 @@ import pytest
 from anadil.runtime import mlflow_sender
 from anadil.runtime.mlflow_sender import Sender
 from anadil.runtime.mlflow_spool import CLOSED, DONE, Tracker
+from tests.kit.harness import PATIENCE_S
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's own
 PASSWORD = "hunter2-and-more"
@@ -210,6 +211,40 @@ def test_lines_that_are_sent_twice_are_stored_once(history: dict[str, Any]) -> N
     assert len(rows(history, "select * from runs")) == 5
 
 
+class Handed:
+    """What a sender remembers, without MLflow: it notes how far each file was handed over."""
+
+    client = None
+
+    def __init__(self, _: Path) -> None:
+        self.state: dict[str, dict[str, int]] = {"offsets": {}}
+
+    def save_lines(self, name: str, offset: int) -> None:
+        self.state["offsets"][name] = offset
+
+
+def test_a_line_that_is_still_written_waits_for_its_end_and_a_torn_one_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mlflow_sender, "Records", Handed)
+    sent: list[int] = []
+
+    def send_line(_sender: Sender, _stage: str, line: dict[str, int]) -> list[Any]:
+        sent.append(line["step"])
+        return []
+
+    monkeypatch.setattr(Sender, "_send", send_line)
+    sender, path = Sender(tmp_path, "az", "flow"), tmp_path / "pretrain.jsonl"
+    path.write_text('{"step": 1}\n{"st{"step": 0}\n{"step": 2}\n{"ste')
+
+    sender._send_whole(path)
+    with path.open("a") as file:
+        file.write('p": 3}\n')
+    sender._send_whole(path)
+
+    assert sent == [1, 2, 3]
+
+
 def test_the_sender_ends_with_the_run_that_was_killed_and_leaves_its_spool_to_the_next(
     tmp_path: Path,
 ) -> None:
@@ -223,7 +258,7 @@ def test_the_sender_ends_with_the_run_that_was_killed_and_leaves_its_spool_to_th
         assert run.stdout is not None
         assert run.stdout.readline() == b"started\n"
         run.kill()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
 
     while not (spool / CLOSED).exists():
         assert time.monotonic() < deadline

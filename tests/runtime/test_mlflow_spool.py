@@ -1,8 +1,10 @@
 """What a stage writes for MLflow, and that no server can make it wait."""
 
 import json
+import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from anadil.recipe.load import parse_recipe
 from anadil.runtime import mlflow_spool
+from anadil.runtime.mlflow_records import artifact_place, work_of
 from anadil.runtime.mlflow_spool import (
     SPOOL,
     SPOOL_VARIABLE,
@@ -22,6 +25,7 @@ from anadil.runtime.mlflow_spool import (
     track_stage,
     tracking_uri,
 )
+from tests.kit.http_server import Reply, Request, http_server
 
 MAX_CALL_S = 0.005
 PASSWORD = "hunter2-and-more"
@@ -141,8 +145,14 @@ def test_a_spool_that_cannot_be_written_warns_once(tmp_path: Path, caplog: pytes
 
 @pytest.mark.parametrize("server", ["silent", "closed"])
 def test_a_server_that_does_not_answer_costs_a_stage_2_s_at_its_end_and_nothing_before(
-    server: str, silent: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    server: str,
+    silent: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    assert mlflow_spool.SILENCE_S + mlflow_spool.LOOK_EVERY_S < 2
+    monkeypatch.setattr(mlflow_spool, "SILENCE_S", 0.5)
     uri = silent if server == "silent" else "http://127.0.0.1:9"
 
     with track_stage("pretrain", parse_recipe("", "r", [f"tracking.uri={uri}"]), tmp_path) as tracker:
@@ -152,10 +162,52 @@ def test_a_server_that_does_not_answer_costs_a_stage_2_s_at_its_end_and_nothing_
     took = time.monotonic() - ended
 
     assert call_s < MAX_CALL_S
-    assert took < 2
+    assert took < 6
     assert "MLflow did not take everything; it stays in" in caplog.text
     assert has_unsent(tmp_path / SPOOL)
     assert len((tmp_path / "tracking" / "pretrain.jsonl").read_text().splitlines()) == 102
+
+
+def test_a_server_that_falls_silent_while_a_stage_waits_for_it_costs_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mlflow_spool, "SILENCE_S", 0.3)
+    asked: list[str] = []
+
+    def reply(request: Request) -> Reply:
+        asked.append(request.path)
+        return Reply(delay_s=60 if len(asked) > 2 else 0)
+
+    with (
+        http_server(reply) as port,
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process,
+    ):
+        began = time.monotonic()
+        mlflow_spool._end(process, f"http://127.0.0.1:{port}", tmp_path / "sent.json")
+        took = time.monotonic() - began
+
+    assert len(asked) == 3
+    assert took < 3
+
+
+def test_a_server_that_is_slow_but_answers_the_sender_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, looks = tmp_path / "sent.json", iter(range(9))
+
+    def answers(_uri: str, _within_s: float) -> bool:
+        if (look := next(looks)) < 2:  # meanwhile the sender has noted what the server took
+            sent.touch()
+            os.utime(sent, ns=(look + 1, look + 1))
+        return False
+
+    monkeypatch.setattr(mlflow_spool, "answers", answers)
+    monkeypatch.setattr(mlflow_spool, "LOOK_EVERY_S", 0.01)
+
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+        mlflow_spool._end(process, "http://127.0.0.1:9", sent)
+
+    assert next(looks) == 3
 
 
 def test_files_wait_in_the_spool_with_secrets_masked_and_what_is_too_large_is_left_out(
@@ -203,3 +255,24 @@ def test_a_password_is_in_no_argument_of_the_sender(tmp_path: Path, monkeypatch:
 
     assert len(started) == 1
     assert PASSWORD not in " ".join(started[0])
+
+
+@pytest.mark.parametrize(
+    ("uri", "root", "place"),
+    [
+        ("sqlite:////data/mlflow.db", "/work", "file:///data/mlflow-artifacts"),
+        ("postgresql+psycopg2://me:secret@db/x", "/work", "file:///work/mlflow-artifacts"),
+        ("mysql://db/x", "s3://bucket/root", "s3://bucket/root/mlflow-artifacts"),
+        ("https://mlflow.example", "/work", None),
+        ("arn:aws:sagemaker:x", "/work", None),
+    ],
+)
+def test_artifacts_of_a_database_lie_at_a_place_that_no_current_directory_decides(
+    uri: str, root: str, place: str | None
+) -> None:
+    assert artifact_place(uri, root) == place
+
+
+def test_a_spool_says_which_work_directory_it_is_of() -> None:
+    assert work_of(Path("/work/tracking")) == Path("/work")
+    assert work_of(Path("/work/tracking/20261123-021729-1959")) == Path("/work")

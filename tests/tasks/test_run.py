@@ -135,6 +135,13 @@ def test_a_task_file_is_refused_that_reads_elsewhere_or_runs_code(
         run(job_of(str(task_folder)))
 
 
+def test_a_task_file_that_is_no_yaml_is_named(job_of: JobOf, task_folder: Path) -> None:
+    (task_folder / "task.yaml").write_text("task: [own")
+
+    with pytest.raises(DataError, match=r"task\.yaml is no YAML"):
+        run(job_of(str(task_folder)))
+
+
 def test_a_task_file_with_a_function_is_refused(job_of: JobOf, task_folder: Path) -> None:
     (task_folder / "task.yaml").write_text(yaml.safe_dump(TASK) + "process_docs: !function steal.secrets\n")
 

@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from anadil.artifacts.publish import NO_COPIES, S3Store
@@ -133,8 +133,13 @@ class LocalStore:
         path = Path(uri)
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.{os.getpid()}")
-        draft.write_bytes(content)
-        draft.replace(path)
+        try:
+            draft.write_bytes(content)
+            draft.replace(path)
+        except OSError:
+            with suppress(OSError):
+                draft.unlink()
+            raise
 
     def files(self, pattern: str) -> list[str]:
         """Sorted files of a path, directory or glob (`**` goes down); what is hidden has to be named itself."""

@@ -126,10 +126,24 @@ def _powers(base: int, count: int) -> Hashes:
 def texts_of(row: Any) -> Iterator[str]:
     """All texts of a JSON value, whatever its layout: prompts, answers, messages, choices."""
     if isinstance(row, str):
-        yield row
+        packed = _json_in(row)
+        if packed is None:
+            yield row
+        else:
+            yield from texts_of(packed)
     elif isinstance(row, dict):
         for value in row.values():
             yield from texts_of(value)
     elif isinstance(row, list):
         for value in row:
             yield from texts_of(value)
+
+
+def _json_in(text: str) -> Any:
+    """The list or table that is written in a text, as some files hold their messages; None for other text."""
+    if not text.lstrip().startswith(("[", "{")):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

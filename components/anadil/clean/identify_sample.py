@@ -16,7 +16,7 @@ LENGTHS = (40, 80, 160, 320, 640, 1_280)
 """Letters from which a limit of its own holds."""
 DROP_RATE = 0.003
 """Of the language's own text, at each length."""
-WIDENED = 0.15
+WIDENED = 0.08
 """Of the distance from the median to the limit, added to it: text of another kind than the sample is less likely."""
 MAX_PIECES = 4_000
 MIN_LABELLED = 0.98

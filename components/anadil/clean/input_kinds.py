@@ -17,6 +17,11 @@ SUFFIXES = (
 )
 """All in lower case; none ends with another one."""
 
+REMEDY = (
+    "make .html or .txt of documents (.docx, .epub, .pdf), and a line of .jsonl with the key `text` of each row of a "
+    "table (.csv, .json); of Common Crawl take the .warc.gz files, not .warc.wet.gz"
+)
+
 
 def suffix_of(uri: str) -> str | None:
     """The known suffix of a file; None where it has none."""
@@ -33,5 +38,5 @@ def check_suffixes(uris: Sequence[str]) -> None:
     if unknown:
         raise DataError(
             f"clean.inputs: {len(unknown)} file(s) of unknown kind, such as {', '.join(unknown[:5])}; "
-            f"known are {' '.join(SUFFIXES)}"
+            f"known are {' '.join(SUFFIXES)}; {REMEDY}"
         )

@@ -10,7 +10,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from string import ascii_letters
 from typing import Any
+
+import numpy as np
 
 from anadil.clean.identify_sample import Identified, identify_sample
 from anadil.clean.learn_limits import LearntLimits, learn_limits
@@ -30,6 +33,8 @@ MAX_CHARS = 3_000
 HELD_ASIDE = 0.3
 """Share of the documents on which losses are measured."""
 NUM_STOP_WORDS = 40
+OWN_PART, OWN_DROPPED = 4, 0.003
+"""Part of the usual share of letters which ASCII lacks that a text must have, and most of the sample that it may cost."""
 MAX_STRAY_SHARE = 0.001
 """Of the words, for a letter that is no word of its own."""
 MAX_TOKEN_CHARS = 20
@@ -129,8 +134,9 @@ def learn_language(
     found = identify_sample(
         draft.code, texts.fit, texts.aside, {n: each.fit for n, each in noise.items()}, model
     )
+    identification = found.identification.model_copy(update=_own_letters(texts.fit, draft))
     draft = draft.model_copy(
-        update={"identification": found.identification, **_words_of(texts.fit, language, draft.words)}
+        update={"identification": identification, **_words_of(texts.fit, language, draft.words)}
     )
     rejected = {place: each.aside for place, each in noise.items()} or made_noise(
         texts.aside, spaces=draft.words == "spaces"
@@ -172,6 +178,22 @@ def _draft(name: str, texts: Texts) -> LanguagePack:
         words="spaces" if spaces else "characters", fold="turkic" if is_turkic else "plain",
         alphabet=alphabet[:400], min_long_block=140 if spaces else 70,
     )  # fmt: skip
+
+
+def _own_letters(texts: Sequence[str], draft: LanguagePack) -> dict[str, Any]:
+    """Letters of a Latin alphabet that ASCII lacks, and the least share of them: less is in another spelling."""
+    small = [each for each in draft.alphabet if not each.isascii()]
+    if draft.script != "Latn" or not small:
+        return {}
+    letters = {*small, *(each.upper() for each in small if len(each.upper()) == 1)} - {*ascii_letters}
+    shares = []
+    for text in texts:
+        counts = Counter(text)
+        total = sum(count for each, count in counts.items() if each.isalpha())
+        shares.append(sum(counts[each] for each in letters) / max(1, total))
+    least = min(float(np.median(shares)) / OWN_PART, float(np.quantile(shares, OWN_DROPPED)))
+    least = math.floor(1000 * least) / 1000
+    return {"own_letters": "".join(sorted(letters)), "min_own_letters": least} if least else {}
 
 
 def _words_of(texts: Sequence[str], language: Language, words: str) -> dict[str, str]:

@@ -89,7 +89,10 @@ def learn_limits(
     """
     tables = Characters(language)
     rows = _measured(fit, language, tables)
-    values = {name: rows[:, COLUMNS[name]] for name in MEASURES}
+    # Where no spaces part words, sentences have no length in words.
+    values = {
+        name: rows[:, column] for name in MEASURES if not np.isnan(rows[:, column := COLUMNS[name]]).all()
+    }
     chosen = {name: _lenient(name, column) for name, column in values.items()}
     chosen["min_words"] = _min_words(lengths)
     chosen["max_words"] = max(GENERAL_LIMITS.max_words, *lengths)
@@ -198,7 +201,7 @@ def _tightened(
     most = max(MAX_OWN_DROPPED, dropped + MAX_COST)
     while kept > 0:
         best: tuple[float, dict[str, float], str] | None = None
-        for name in MEASURES:
+        for name in values:
             for rate in STRICT_RATES:
                 tried = chosen | {name: _quantile(name, values[name], rate)}
                 cost = judge.own_dropped(tried)

@@ -27,7 +27,8 @@ from anadil.text.language import Language, load_language
 URLS, ITEMS, WORDS, MODEL = "urls", "items", "words.json", "quality.bin"
 """Folders and files of what is compiled."""
 URL_KEY, WORD_KEY, MODEL_KEY = "clean.url_lists", "clean.ng_words", "clean.quality_model"
-TEXT_KEY, CHAT_KEYS = "evaluate.heldout", ("finetune.inputs", "evaluate.questions")
+TEXT_KEY = "evaluate.heldout"
+CHAT_KEYS = ("finetune.inputs", "finetune.preference.inputs", "evaluate.questions")
 LINE_SUFFIXES = (*PLAIN_LINES, *PACKED_LINES)
 ROWS_AT_A_TIME = 1_000
 SIDE_FILE = "correct or remove it, or set clean.decontaminate to false"

@@ -20,7 +20,7 @@ from anadil.clean.input_kinds import check_suffixes
 from anadil.clean.judge_record import Settings
 from anadil.clean.map_shard import map_shard
 from anadil.clean.readers import ReadStats
-from anadil.clean.row_files import ACCOUNTS, STATS, write_rows
+from anadil.clean.row_files import ACCOUNTS, STATS, RowsTask, write_rows
 from anadil.clean.signatures import Signatures
 from anadil.clean.since import earlier_corpus, link, write_index
 from anadil.clean.stats_file import make_stats, write_samples, write_stats
@@ -34,6 +34,12 @@ log = logging.getLogger(__name__)
 
 NO_DOCUMENTS = (
     "clean.inputs: the files hold no document that can be read; check the paths and clean.text_field"
+)
+
+
+NO_PAGES = (
+    "clean.inputs: {name} holds no response record, and so no web page; WET and WAT files have none: give the WARC files "
+    "that they were made of"
 )
 
 
@@ -66,8 +72,7 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
         )
         if earlier:
             earlier.put_into(job)
-        _write_files(files, job, workspace, running, signatures)
-        accounts = _write_rows(job, workspace, running, signatures, settings)
+        accounts = _write_output(files, job, workspace, running, signatures, settings)
     kept = _kept_samples(workspace, signatures, verdicts)
     job.varying.extend(write_samples(job.out, clean_stats.samples(), kept))
     num_index_files = len(earlier.index_files()) if earlier else 0
@@ -111,8 +116,11 @@ def _mapped(workspace: Workspace, executor: Executor) -> tuple[ReadStats, CleanS
             row["source"] = renumbered(row["source"], first_lines)
         clean_stats.add(facts["clean"])
     read_stats.excused = sum(readers.is_excused(**counts) for counts in warc.values())
+    without = [name for name, each in warc.items() if ".warc" in name.lower() and not each.total()]
     if not clean_stats.documents_in and not read_stats.bad:
-        raise DataError(NO_DOCUMENTS)
+        raise DataError(NO_PAGES.format(name=without[0]) if without else NO_DOCUMENTS)
+    for name in without:
+        log.warning(NO_PAGES.format(name=name))
     return read_stats, clean_stats
 
 
@@ -144,11 +152,24 @@ def _count_duplicates(
             clean_stats.dropped[reason] += count
 
 
-def _write_files(
-    files: list[CorpusFile], job: Job, workspace: Workspace, executor: Executor, signatures: Signatures
-) -> None:
-    """Write the files of the corpus and put them into the artifact."""
-    tasks = [
+def write_output(task: WriteTask | RowsTask) -> None:
+    """Write a file of documents or of rows."""
+    if isinstance(task, WriteTask):
+        write_file(task)
+    else:
+        write_rows(task)
+
+
+def _write_output(
+    files: list[CorpusFile],
+    job: Job,
+    workspace: Workspace,
+    executor: Executor,
+    signatures: Signatures,
+    settings: Settings,
+) -> Accounts:
+    """Write the documents that stay, and a row for every one of the inputs, into the artifact; what the rows add up to."""
+    documents = [
         WriteTask(
             file=file, shards=tuple(workspace.shard_folders), first_lines=tuple(workspace.first_lines()),
             verdicts=workspace.dedup_folder, first_document=signatures.num_held,
@@ -156,25 +177,19 @@ def _write_files(
         )
         for file in files
     ]  # fmt: skip
-    executor.map(write_file, tasks)
-    for task in tasks:
+    rows = workspace.rows_tasks(signatures, settings)
+    # Together, because a small corpus has one file of each, and a worker would wait for the other.
+    executor.map(write_output, [*documents, *rows])
+    for task in documents:
         # A killed run finds the file again where it was made.
         link(task.folder / task.file.name, job.out / task.file.name)
         job.contents[task.file.name] = markers.read_json(task.folder / WRITTEN)["digest"]
         job.records[task.file.part] = job.records.get(task.file.part, 0) + task.file.num_documents
-
-
-def _write_rows(
-    job: Job, workspace: Workspace, executor: Executor, signatures: Signatures, settings: Settings
-) -> Accounts:
-    """Write a row for every document of the inputs; what they add up to."""
-    tasks = workspace.rows_tasks(signatures, settings)
-    executor.map(write_rows, tasks)
     accounts = Accounts(settings.reported, limits_in_force(settings.checked_limits))
-    for task in tasks:
-        link(task.folder / task.name, job.out / STATS / task.name)
-        job.varying.append(f"{STATS}/{task.name}")
-        accounts.add(markers.read_json(task.folder / ACCOUNTS))
+    for each in rows:
+        link(each.folder / each.name, job.out / STATS / each.name)
+        job.varying.append(f"{STATS}/{each.name}")
+        accounts.add(markers.read_json(each.folder / ACCOUNTS))
     return accounts
 
 

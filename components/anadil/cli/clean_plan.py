@@ -49,6 +49,12 @@ def _plan(options: argparse.Namespace) -> int:
         "CPU time": f"up to {human_hours(cost.cpu_hours)}",
         "time": f"up to {human_hours(cost.hours)} with a CPU for each worker",
     }
+    if cost.whole:
+        size, hours = human_bytes(cost.whole.num_bytes), human_hours(cost.whole.hours)
+        rows["one worker alone"] = (
+            f"{cost.whole.name}, {size}, cannot be cut and takes up to {hours}; split it first, "
+            "as the guide on cleaning says under Scale"
+        )
     print_table(rows, options.output)
     return 0
 

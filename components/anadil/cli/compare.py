@@ -5,7 +5,7 @@ import logging
 from typing import Any
 
 from anadil.cli.list import add_run_places
-from anadil.cli.output import add_output_option, print_json
+from anadil.cli.output import add_output_option, place, print_json
 from anadil.release.compare import compare
 
 log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ def add_compare(name: str, commands: Any, text: str) -> None:
     command.add_argument("b", metavar="B", help="the other one")
     add_run_places(command)
     told = "write one page with curves and answers; it loads nothing from elsewhere"
-    command.add_argument("--out", metavar="PAGE.html", help=told)
+    command.add_argument("--out", type=place, metavar="PAGE.html", help=told)
     add_output_option(command)
     command.set_defaults(command=show_comparison)
 

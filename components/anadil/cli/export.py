@@ -7,6 +7,7 @@ from typing import Any
 
 from anadil.artifacts.prefetch import fetch
 from anadil.cli.doctor.local import require_packages
+from anadil.cli.output import place
 from anadil.core.errors import RecipeError
 from anadil.core.format import human_bytes
 from anadil.recipe.load import load_recipe
@@ -40,7 +41,7 @@ def add_export(name: str, commands: Any, text: str) -> None:
     command.add_argument("uri", metavar="URI", help=told)
     command.add_argument("--format", choices=FORMATS, default="hf", help="default: %(default)s")
     told = "directory to write; with --format gguf also a file NAME.gguf"
-    command.add_argument("--out", required=True, metavar="PATH", help=told)
+    command.add_argument("--out", type=place, required=True, metavar="PATH", help=told)
     told = "precision of the weights (default: as they are stored)"
     command.add_argument("--precision", choices=list(DTYPES), help=told)
     told = "with --format gguf: weights in 8 bits, a scale for each 32"

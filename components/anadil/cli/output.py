@@ -21,6 +21,13 @@ def add_output_option(
     command.add_argument("-o", "--output", choices=choices, default=choices[0], help=text)
 
 
+def place(text: str) -> str:
+    """The type of an option that names a file or directory to write; an empty one is refused."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("is empty; give a path")
+    return text
+
+
 def print_json(data: Any) -> None:
     """Data as JSON."""
     print(json.dumps(data, ensure_ascii=False, indent=2))

@@ -6,6 +6,8 @@ Whoever serves the model asks the registry for the alias, so that moving it is t
 import argparse
 import json
 import logging
+import os
+import shlex
 from typing import Any
 
 from anadil.artifacts import storage
@@ -79,6 +81,10 @@ def promote(options: argparse.Namespace) -> int:
         print(f"{done.name} version {done.previous} is previous; anadil promote --rollback goes back to it")
     elif done.alias == ALIASES[1]:
         log.info("the champion stays: --as champion replaces it")
+    if os.environ.get("MLFLOW_TRACKING_URI") != registry.uri:
+        log.info(
+            "for commands that name it: export MLFLOW_TRACKING_URI=%s", shlex.quote(masked(registry.uri))
+        )
     log.info('to load it: mlflow.transformers.load_model("%s%s@%s")', SCHEME, done.name, done.alias)
     return 0
 

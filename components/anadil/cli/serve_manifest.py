@@ -1,6 +1,7 @@
 """`anadil serve-manifest`: the Kubernetes objects that serve a finished model, filled in."""
 
 import argparse
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -33,16 +34,16 @@ def add_serve_manifest(name: str, commands: Any, text: str) -> None:
     told = "GPUs of a machine that share the model (default: the fewest that hold it)"
     command.add_argument("--gpus", type=int, metavar="N", help=told)
     told = "of each GPU (default: %(default)g)"
-    command.add_argument("--gpu-memory", type=float, default=GPU_GIB, metavar="GIB", help=told)
+    command.add_argument("--gpu-memory", type=_gib, default=GPU_GIB, metavar="GIB", help=told)
     told = "the claim that a path lies on and where it is mounted, such as fsx=/fsx"
     command.add_argument("--claim", type=_claim, metavar="NAME=PATH", help=told)
     told = "one that is there and reads the model (default: one is made)"
     command.add_argument("--service-account", default="", metavar="NAME", help=told)
     command.add_argument("--namespace", default="", metavar="NAME", help="default: that of kubectl")
     told = "of vLLM (default: %(default)s)"
-    command.add_argument("--image", default=VLLM_IMAGE, metavar="IMAGE", help=told)
+    command.add_argument("--image", type=_image, default=VLLM_IMAGE, metavar="IMAGE", help=told)
     told = "of anadil's tools, which bring a model from S3 for vLLM"
-    command.add_argument("--tools-image", metavar="IMAGE", help=told)
+    command.add_argument("--tools-image", type=_image, metavar="IMAGE", help=told)
     command.set_defaults(command=serve_manifest)
 
 
@@ -53,6 +54,22 @@ def _claim(text: str) -> Claim:
     return Claim(name=name, path=path)
 
 
+def _gib(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return value
+
+
+def _image(text: str) -> str:
+    if not text or any(sign.isspace() for sign in text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no name of an image")
+    return text
+
+
 def serve_manifest(options: argparse.Namespace) -> int:
     """Print the objects, with what their sizes follow from above them."""
     model = look_at(options.uri)
@@ -60,7 +77,7 @@ def serve_manifest(options: argparse.Namespace) -> int:
     gpu_bytes = int(options.gpu_memory * GIB)
     gpus = _gpus(options.gpus, model, context, gpu_bytes)
     serving = Serving(
-        name=options.name or _name(model),
+        name=_name(model) if options.name is None else options.name,
         uri=model.uri,
         context=context,
         gpus=gpus,

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from anadil.cli.output import add_output_option, print_json
+from anadil.cli.output import add_output_option, place, print_json
 
 
 def add_trace(name: str, commands: Any, text: str) -> None:
@@ -20,13 +20,13 @@ def add_trace(name: str, commands: Any, text: str) -> None:
     command.add_argument("--document", nargs="+", action="extend", default=[], metavar="ID|URL|FILE", help=told)  # fmt: skip
     told = "a further storage root to look for artifacts in"
     command.add_argument("--root", nargs="+", action="extend", default=[], metavar="URI", help=told)
-    command.add_argument("--out", type=Path, metavar="PAGE.html", help="write a page, too")
+    command.add_argument("--out", type=place, metavar="PAGE.html", help="write a page, too")
     told = "write a public summary of the training content, too, as the template of the EU's AI Office asks for it"
-    command.add_argument("--summary", type=Path, metavar="FILE.md", help=told)
+    command.add_argument("--summary", type=place, metavar="FILE.md", help=told)
     told = "the provider is a small or medium enterprise: the summary lists fewer domains"
     command.add_argument("--sme", action="store_true", help=told)
     told = "write id, source and URL of every document that it was trained on, too, a JSON object a line"
-    command.add_argument("--list", type=Path, metavar="FILE.jsonl", help=told)
+    command.add_argument("--list", type=place, metavar="FILE.jsonl", help=told)
     add_output_option(command)
     command.set_defaults(command=trace)
 
@@ -47,12 +47,12 @@ def trace(options: argparse.Namespace) -> int:
     else:
         sys.stdout.writelines(f"{line}\n" for line in trace_lines(found))
     if options.out:
-        LocalStore().write(str(options.out), trace_page(found).encode(errors="replace"))
+        LocalStore().write(options.out, trace_page(found).encode(errors="replace"))
     if options.summary:
         text = training_summary(found, is_sme=options.sme)
-        LocalStore().write(str(options.summary), text.encode(errors="replace"))
+        LocalStore().write(options.summary, text.encode(errors="replace"))
     if options.list:
-        _write_list(found, options.list)
+        _write_list(found, Path(options.list))
     found.check()
     return 0
 

@@ -107,6 +107,7 @@ FLOW = (
             SideFiles(key="clean.quality_model"),
             SideFiles(key="evaluate.heldout", only_if="clean.decontaminate"),
             SideFiles(key="finetune.inputs", only_if="clean.decontaminate"),
+            SideFiles(key="finetune.preference.inputs", only_if="clean.decontaminate"),
             SideFiles(key="evaluate.questions", only_if="clean.decontaminate"),
         ),
         extends="clean.since",

@@ -18,6 +18,7 @@ from peft.utils.other import AuxiliaryTrainingWrapper
 from torch import distributed as dist
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.fsdp import MixedPrecisionPolicy
+from trl.trainer import utils as trl_utils
 from trl.trainer.base_trainer import _BaseTrainer
 from trl.trainer.sft_trainer import SFTTrainer
 
@@ -25,6 +26,11 @@ from anadil.finetune.batches import ChatLoader, LengthBatches
 from anadil.finetune.encode import IGNORED_LABEL
 
 Row = dict[str, list[int]]
+
+# Whether the head is computed at trained positions alone. TRL does so where it has Triton and computes all of them, and
+# throws most away, where it has not, since each batch would be compiled anew on Neuron; a CPU compiles nothing. There it
+# took half of the time of a step, and at a vocabulary of 100,000 most of the memory.
+trl_utils._use_triton = lambda device: device.type in ("cpu", "cuda")  # noqa: SLF001  no setting says it; TRL is pinned
 
 
 class SharedModel(_BaseTrainer):  # type: ignore[misc]  # TRL is not followed by mypy

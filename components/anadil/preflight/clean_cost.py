@@ -46,6 +46,20 @@ Source: measured on prose and law in five languages: gzip 3.1 to 4.7, zstd at it
 """
 
 
+WHOLE = (*PACKED_LINES, ".txt", ".html", ".htm")
+"""Files of which nobody can begin in the middle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeFile:
+    """A file that one worker must read alone while the others have nothing left to do."""
+
+    name: str
+    num_bytes: int
+    hours: float
+    """On the clock."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanCost:
     """What a run costs."""
@@ -59,11 +73,13 @@ class CleanCost:
     disk_bytes: int
     """Of the work directory with the corpus, if all is kept."""
     cpu_hours: float
+    whole: WholeFile | None
+    """That the run waits for; None: its work can be shared out."""
 
     @property
     def hours(self) -> float:
         """On the clock, with a CPU for each worker."""
-        return self.cpu_hours / self.workers
+        return self.whole.hours if self.whole else self.cpu_hours / self.workers
 
 
 def clean_cost(sizes: Mapping[str, int], clean: Clean, cpus: int) -> CleanCost:
@@ -80,6 +96,7 @@ def clean_cost(sizes: Mapping[str, int], clean: Clean, cpus: int) -> CleanCost:
         shards=num_shards(sizes, clean.shard_bytes, workers), memory_bytes=clean_memory_bytes(workers),
         disk_bytes=int(DISK_PER_TEXT_BYTE * sum(_text_bytes(*each) for each in sizes.items())),
         cpu_hours=sum(_cpu_s(*each) for each in sizes.items()) / 3_600,
+        whole=_whole_file(sizes, clean.shard_bytes, workers),
     )  # fmt: skip
 
 
@@ -97,6 +114,20 @@ def num_shards(sizes: Mapping[str, int], shard_bytes: int, workers: int) -> int:
     total = sum(sizes.values())
     most = min(shard_bytes, max(4 * MIB, math.ceil(total / (4 * workers))))
     return math.ceil(total / most)
+
+
+def _whole_file(sizes: Mapping[str, int], shard_bytes: int, workers: int) -> WholeFile | None:
+    """The file that takes most time of those that cannot be cut, if that is more than each worker's share."""
+    uncut = {
+        name: _cpu_s(name, size)
+        for name, size in sizes.items()
+        if name.lower().endswith(WHOLE) and size > shard_bytes
+    }
+    share_s = sum(_cpu_s(*each) for each in sizes.items()) / workers
+    if not uncut or max(uncut.values()) <= share_s:
+        return None
+    name = max(uncut, key=lambda each: uncut[each])
+    return WholeFile(name=name, num_bytes=sizes[name], hours=uncut[name] / 3_600)
 
 
 def _cpu_s(name: str, size: int) -> float:

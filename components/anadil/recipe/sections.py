@@ -74,7 +74,7 @@ class Clean(StrictModel):
     pii: bool = False
     """Whether e-mail addresses, telephone, card and personal numbers become `<EMAIL>`, `<PHONE>` and so on."""
     decontaminate: bool = False
-    """Whether documents go that hold text of `evaluate.heldout`, `evaluate.questions` or `finetune.inputs`: a run of 8 words or 40 characters."""
+    """Whether documents go that hold text of `evaluate.heldout`, `evaluate.questions`, `finetune.inputs` or `finetune.preference.inputs`: a run of 8 words or 40 characters."""
     line_language: bool = True
     """Whether lines of 40 characters and more in another language are taken out; a document full of them is dropped."""
     rules: Rules = Rules()

@@ -90,7 +90,9 @@ def _by_reference(
             client.log_artifacts(run, folder)
     log.info(
         "%s: a path, which MLflow's server does not take: it got what names it, and the weights stay there; who loads "
-        "the model has to see that path (with storage.root on S3 everybody does)",
+        "the model has to see that path (with storage.root on S3 everybody does)"
+        if registry.is_server
+        else "%s: has no file MLmodel, since an earlier release made it: the registry got one that names the path",
         directory,
     )
     source = join(root, path) if logged else f"runs:/{run}/{path}"
@@ -108,20 +110,21 @@ def _write_reference(directory: Path, model: Promotable, folder: Path) -> None:
 
 
 def _new_run(registry: Registry, model: Promotable, experiment: str) -> str:
-    client, number = registry.client, _experiment(registry, experiment)
+    root = model.uri.rpartition("/")[0].rpartition("/")[0]
+    client, number = registry.client, _experiment(registry, experiment, root)
     tags = {DIGEST_TAG: model.manifest.digest, "anadil.artifact": model.uri}
     run = client.create_run(number, tags=tags, run_name=f"promote {model.manifest.kind}").info.run_id
     client.set_terminated(run)
     return str(run)
 
 
-def _experiment(registry: Registry, name: str) -> str:
+def _experiment(registry: Registry, name: str, root: str) -> str:
     from mlflow.exceptions import MlflowException
 
     if found := registry.client.get_experiment_by_name(name):
         return str(found.experiment_id)
     try:
-        place = artifact_place(registry.uri)
+        place = artifact_place(registry.uri, root)
         return str(registry.client.create_experiment(name, artifact_location=place))
     except MlflowException as error:
         found = registry.client.get_experiment_by_name(name)

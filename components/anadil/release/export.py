@@ -1,13 +1,14 @@
 """A finished model in the files of those who serve it: a Hugging Face directory, or GGUF; whole or not at all."""
 
+import contextlib
 import fcntl
+import itertools
 import json
 import logging
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -41,11 +42,10 @@ COPIED = (
     "merges.txt",
     "tokenizer.model",
     "chat_template.jinja",
-    "LICENSE*",
-    "NOTICE*",
-    "USE_POLICY*",
 )
-"""Of a model's directory; nothing else that lies there is passed on."""
+"""Of a model's directory; but for these and its terms nothing that lies there is passed on."""
+TERMS = ("LICENSE*", "NOTICE*", "USE_POLICY*")
+"""What the licence of a base asks to be handed on with every copy."""
 CARD = "README.md"
 MODELFILE = "Modelfile"
 
@@ -75,7 +75,7 @@ def export(
 
     Args:
         source: The model.
-        out: Directory to write, or a file `NAME.gguf`, beside which its Modelfile lies.
+        out: Directory to write, or a file `NAME.gguf`, beside which its Modelfile, card and licence lie.
         kind: Format.
         precision: Of the weights: one of `DTYPES`, for GGUF also of `QUANTIZATIONS`; as stored if it is not given.
         scores: Artifact whose figures the model card shows.
@@ -93,6 +93,7 @@ def export(
         check_llama(source.directory)  # before the disk is filled
     as_file = kind == "gguf" and out.suffix == ".gguf"
     with draft_of(out) as draft:
+        storage.refuse_occupied(str(out))  # another export may have ended there meanwhile
         directory, written = source.directory, False
         if directory is None:
             assert checkpoint is not None, "only its caller knows the tokenizer of a checkpoint"
@@ -104,6 +105,8 @@ def export(
         else:
             name = out.name if as_file else f"{_name(source, out)}.gguf"
             _write_gguf(directory, draft, name, _name(source, out), precision)
+            for file in _files(directory, TERMS):
+                shutil.copyfile(file, draft / file.name)
             shutil.rmtree(draft / "checkpoint", ignore_errors=True)
         _write_card(source, scores, draft)
         storage.flush_directory(draft)
@@ -112,7 +115,7 @@ def export(
         )
         num_bytes = sum((draft / name).stat().st_size for name in names)
         if as_file:
-            names = _place_files(draft, out)
+            names = _place_files(draft, out, names)
         else:
             draft.rename(out)
     folder = out.parent if as_file else out
@@ -128,7 +131,7 @@ def _check_place(source: ModelSource, out: Path) -> None:
         )
 
 
-@contextmanager
+@contextlib.contextmanager
 def draft_of(out: Path) -> Iterator[Path]:
     """An empty directory beside a place, removed at the end unless it was renamed; one export at a time has it.
 
@@ -137,12 +140,10 @@ def draft_of(out: Path) -> Iterator[Path]:
     """
     draft = out.with_name(f"{out.name}.partial")
     draft.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(draft, os.O_RDONLY)
+    descriptor = _lock(draft)
+    if descriptor is None:
+        raise PreflightError(f"{out}: another export is writing there; wait for it")
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise PreflightError(f"{out}: another export is writing there; wait for it") from None
         for left in draft.iterdir():  # by a killed export
             shutil.rmtree(left) if left.is_dir() else left.unlink()
         try:
@@ -151,6 +152,21 @@ def draft_of(out: Path) -> Iterator[Path]:
             shutil.rmtree(draft, ignore_errors=True)
     finally:
         os.close(descriptor)
+
+
+def _lock(draft: Path) -> int | None:
+    """A descriptor that holds the lock of a draft; None where another export has it, or has just ended."""
+    try:
+        descriptor = os.open(draft, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    with contextlib.suppress(BlockingIOError, FileNotFoundError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # One that has just ended gave the directory another name.
+        if os.path.samestat(os.fstat(descriptor), draft.stat()):
+            return descriptor
+    os.close(descriptor)
+    return None
 
 
 def _name(source: ModelSource, out: Path) -> str:
@@ -163,7 +179,7 @@ def _write_hf(
 ) -> None:
     """The directory of a model that lies elsewhere, in its precision or another, and what servers want beside it."""
     if copies:
-        files = sorted({file for pattern in COPIED for file in directory.glob(pattern) if file.is_file()})
+        files = _files(directory, (*COPIED, *TERMS))
         if source.kind == "directory" and (directory / CARD).is_file():
             files.append(directory / CARD)
         check_space(draft, sum(file.stat().st_size for file in files))
@@ -174,6 +190,10 @@ def _write_hf(
         if precision:
             _name_precision(draft, precision)
     write_mlmodel(draft, chats=source.kind in ("adapter", "directory"))
+
+
+def _files(directory: Path, patterns: Sequence[str]) -> list[Path]:
+    return sorted({file for pattern in patterns for file in directory.glob(pattern) if file.is_file()})
 
 
 def _copy(file: Path, target: Path, precision: str | None) -> None:
@@ -233,12 +253,19 @@ def _write_card(source: ModelSource, scores: str | None, draft: Path) -> None:
             (draft / name).write_bytes(content)
 
 
-def _place_files(draft: Path, out: Path) -> tuple[str, ...]:
-    """Give the GGUF file its name, and its Modelfile one beside it that is free; the card stays out of the folder."""
-    beside = out.with_name(MODELFILE)
-    if beside.exists():
-        beside = out.with_name(f"{out.stem}.{MODELFILE}")
-    (draft / MODELFILE).replace(beside)
-    (draft / out.name).replace(out)
-    log.info("for Ollama: ollama create %s -f %s", shlex.quote(out.stem), shlex.quote(str(beside)))
-    return out.name, beside.name
+def _place_files(draft: Path, out: Path, names: Sequence[str]) -> tuple[str, ...]:
+    """Give the GGUF file its name at last, and what belongs to it one beside it that is free, such as `NAME.README.md`."""
+    targets = {name: out if name == out.name else _free_name(out, name) for name in names}
+    for name, target in sorted(targets.items(), key=lambda each: each[1] == out):
+        (draft / name).replace(target)
+    modelfile = targets[MODELFILE]
+    log.info("for Ollama: ollama create %s -f %s", shlex.quote(out.stem), shlex.quote(str(modelfile)))
+    return tuple(sorted(target.name for target in targets.values()))
+
+
+def _free_name(out: Path, name: str) -> Path:
+    """A name beside a file for what belongs to it; the Modelfile has its own where that is free."""
+    numbers = (f".{number}" for number in itertools.count(2))
+    ours = (f"{out.stem}{number}.{name}" for number in itertools.chain([""], numbers))
+    wanted = itertools.chain([MODELFILE] if name == MODELFILE else [], ours)
+    return next(place for each in wanted if not (place := out.with_name(each)).exists())

@@ -1,25 +1,22 @@
 """MLflow's model registry: what `models:/name@alias` stands for, and one translation of its errors into ours."""
 
-import hashlib
 import json
 import logging
 import os
 import re
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock
 
 from anadil.core.errors import DataError, PreflightError, RecipeError, RetryableError
 from anadil.core.log import masked
 from anadil.recipe.tracking_address import tracking_fault
 from anadil.runtime.champion import DIGEST_TAG, TIMEOUTS, URI_TAG
+from anadil.runtime.mlflow_records import alone_at
 
 SCHEME = "models:/"
 KIND_TAG = "anadil.kind"
@@ -238,7 +235,10 @@ def open_registry(tracking: str | None = None, *, makes: bool = True) -> Registr
     """
     uri = tracking or os.environ.get("MLFLOW_TRACKING_URI", "")
     if not uri or uri == "off":
-        raise RecipeError("tracking.uri: no MLflow server; set it or MLFLOW_TRACKING_URI")
+        raise RecipeError(
+            "tracking.uri: no MLflow server; set it or MLFLOW_TRACKING_URI (that of anadil run: "
+            "sqlite:///anadil-work/mlflow.db)"
+        )
     if fault := tracking_fault(uri):
         raise RecipeError(f"tracking.uri: {masked(uri)}: {fault}")
     file = uri.removeprefix("sqlite:///")
@@ -256,7 +256,7 @@ def open_registry(tracking: str | None = None, *, makes: bool = True) -> Registr
     if uri.startswith("arn:"):
         set_tracking_uri(uri)
     logging.getLogger("mlflow.tracking.request_header.registry").setLevel(logging.ERROR)
-    with registry_errors(uri), _alone_at(file if file != uri else ""):
+    with registry_errors(uri), alone_at(uri):
         # It prints the stack of what it then raises, each table that it makes, and each attempt.
         logging.getLogger("mlflow.store").setLevel(logging.CRITICAL)
         logging.getLogger("urllib3").setLevel(logging.ERROR)
@@ -272,14 +272,6 @@ def _connect_once(uri: str) -> None:
     from sqlalchemy import create_engine
 
     create_engine(uri).connect().close()
-
-
-def _alone_at(database: str) -> AbstractContextManager[object]:
-    """A lock for the time in which a database file is opened: two processes that make its tables fail both."""
-    if not database:
-        return nullcontext()
-    name = hashlib.sha256(str(Path(database).absolute()).encode()).hexdigest()[:16]
-    return FileLock(Path(tempfile.gettempdir()) / f"anadil-{name}.lock", mode=0o666)
 
 
 def _refuse_old_server(uri: str) -> None:
@@ -348,7 +340,8 @@ def _short(error: Exception) -> str:
     """The first line of a message, masked: drivers add their statements, clients the whole request."""
     text = str(error).strip()
     if text.startswith("{"):
-        text = str(json.loads(text).get("message", text)) if text.endswith("}") else text
+        with suppress(ValueError):  # of a gateway it may be no JSON
+            text = str(json.loads(text).get("message", text))
     if reason := re.search(r"\[Errno -?\d+\] ([\w ,]+)", text):  # below the client's layers
         text = reason[1]
     first = masked(text).splitlines()[0] if text else type(error).__name__

@@ -155,7 +155,7 @@ def _facts(name: str, run: Run | None, uris: Mapping[str, str]) -> RunFacts:
         if word not in manifests or "training.jsonl" not in manifests[word].files:
             return []
         content = read_verified(uris[word], manifests[word], "training.jsonl")
-        return [table_of(json.loads(line)) for line in content.split("\n") if line]
+        return [table_of(json.loads(line)) for line in content.split(b"\n") if line]
 
     def table(word: str, file: str) -> Json:
         return read_table(uris[word], manifests[word], file) if word in manifests else {}

@@ -23,6 +23,8 @@ RUNTIME = "kserve-huggingfaceserver"
 """The ClusterServingRuntime of KServe that runs vLLM. Source: kserve/kserve, config/runtimes."""
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 """Of an InferenceService, whose objects add `-predictor` and more."""
+OBJECT = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""Of a namespace, and strict enough for a claim or an account. Source: Kubernetes, RFC 1123 label names."""
 MODELS = "/models"
 """Where vLLM finds the model."""
 USER = 10_001
@@ -75,6 +77,16 @@ class Serving:
                 f"--name {self.name!r}: is no name of an InferenceService; give up to 40 small letters, digits and `-`, "
                 "the first a letter, the last none of `-`"
             )
+        others = {
+            "--claim": self.claim.name if self.claim else "",
+            "--service-account": self.service_account,
+            "--namespace": self.namespace,
+        }
+        for option, value in others.items():
+            if value and not all(map(OBJECT.fullmatch, value.split("."))):
+                raise RecipeError(
+                    f"{option} {value!r}: is no name of an object of Kubernetes; give small letters, digits and `-`"
+                )
         if self.claim is None and "://" not in self.uri:
             raise RecipeError(
                 f"{self.uri}: a path of this machine, which no pod sees; give a model on s3://, or say which claim it "

@@ -28,6 +28,7 @@ from anadil.report.data_card import (
 from anadil.report.elements import TextTable
 from anadil.report.format import figure, words_of
 from anadil.report.licence import Licence, licence_files, licence_of
+from anadil.report.measures_view import ALONE_NOTE
 from anadil.report.read import Json, base_name, field, last_part, named_tables, table_of
 from anadil.report.render import front_matter, render_template
 from anadil.report.verdict import candidates_of, gate_verdict
@@ -164,7 +165,7 @@ def measures_table(facts: ModelFacts) -> TextTable:
     interval = field(found.get(facts.candidate), "bits_per_byte_interval")
     ends = [number(end) for end in interval] if isinstance(interval, list) else []
     note = (
-        f"95 % interval of its bits per byte: {figure(ends[0])} to {figure(ends[-1])}."
+        f"95 % interval of its bits per byte: {figure(ends[0])} to {figure(ends[-1])}. {ALONE_NOTE}"
         if len(ends) == 2
         else ""
     )

@@ -1,18 +1,24 @@
 """What stands on an MLflow server of one run: parent, stages, datasets, models; each is made once, also by a sender that starts again."""
 
 import copy
+import hashlib
 import json
 import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from anadil.runtime.mlflow_spool import FILES
+from filelock import FileLock
+
+from anadil.artifacts.uri import join
+from anadil.recipe.tracking_address import DATABASES
+from anadil.runtime.mlflow_spool import FILES, SENT, SPOOL
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +50,10 @@ class Records:
     def __init__(self, spool: Path) -> None:
         from mlflow import MlflowClient
 
-        self.client: Any = MlflowClient()
+        with alone_at(os.environ.get("MLFLOW_TRACKING_URI", "")):
+            self.client: Any = MlflowClient()
         self.spool = spool
-        self._path = spool / "sent.json"
+        self._path = spool / SENT
         self.state: dict[str, Any] = {"id": uuid4().hex, "parent": None}
         for part in ("runs", "offsets", "ended", "finals", "models", "made", "uploads"):
             self.state[part] = {}
@@ -97,7 +104,7 @@ class Records:
     def _experiment(self, name: str) -> str:
         found = self.client.get_experiment_by_name(name)
         if found is None:
-            place = artifact_place(os.environ.get("MLFLOW_TRACKING_URI", ""))
+            place = artifact_place(os.environ.get("MLFLOW_TRACKING_URI", ""), str(work_of(self.spool)))
             return str(self.client.create_experiment(name, artifact_location=place, tags={KIND_TAG: KIND}))
         if KIND_TAG not in found.tags:
             self.unless_refused(self.client.set_experiment_tag, found.experiment_id, KIND_TAG, KIND)
@@ -297,8 +304,30 @@ class Records:
         return True
 
 
-def artifact_place(uri: str) -> str | None:
-    """Where artifacts of a database on this machine lie: beside it, and not below wherever the sender was started."""
-    if not uri.startswith("sqlite:///"):
+def work_of(spool: Path) -> Path:
+    """The work directory of a spool, which is its `tracking`, or lies in it."""
+    return spool.parent if spool.name == SPOOL else spool.parent.parent
+
+
+def artifact_place(uri: str, root: str) -> str | None:
+    """Where artifacts of a database without a server lie, and not below wherever the sender was started.
+
+    Args:
+        uri: Of the tracking store.
+        root: Directory or URI for them, where the database is no file that they can lie beside.
+    """
+    if uri.partition(":")[0].partition("+")[0].lower() not in DATABASES:
         return None  # the server decides
-    return (Path(uri.removeprefix("sqlite:///")).absolute().parent / "mlflow-artifacts").as_uri()
+    if uri.startswith("sqlite:///"):
+        root = str(Path(uri.removeprefix("sqlite:///")).absolute().parent)
+    place = join(root, "mlflow-artifacts")
+    return place if "://" in place else Path(place).absolute().as_uri()
+
+
+def alone_at(uri: str) -> AbstractContextManager[object]:
+    """A lock for the time in which a database file is opened: of two processes that make its tables both fail."""
+    database = uri.removeprefix("sqlite:///")
+    if database == uri:
+        return nullcontext()
+    name = hashlib.sha256(str(Path(database).absolute()).encode()).hexdigest()[:16]
+    return FileLock(Path(tempfile.gettempdir()) / f"anadil-{name}.lock", mode=0o666)

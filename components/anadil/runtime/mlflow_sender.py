@@ -221,23 +221,20 @@ def _trouble(spools: list[Path], send: Callable[[Path], None]) -> str:
     uri = os.environ.get("MLFLOW_TRACKING_URI", "")
     if not answers(uri, PROBE_S):
         return f"MLflow is away: nothing answers at {uri}"
-    from mlflow.exceptions import MlflowException
-
     # The plugin for SageMaker asks of each address whether it is SageMaker's, and warns where it is not.
     logging.getLogger("mlflow.tracking.request_header.registry").setLevel(logging.ERROR)
     try:
         for spool in spools:
             if not (spool / DONE).exists():
                 send(spool)
-    except MlflowException as error:
-        if error.get_http_status_code() in SIGN_IN:
+    except Exception as error:  # noqa: BLE001  drivers of databases have errors of their own: another try may help
+        status = getattr(error, "get_http_status_code", int)()
+        if status in SIGN_IN:
             return (
                 f"MLflow refuses: {error}; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or "
                 "MLFLOW_TRACKING_TOKEN (pods: cluster.secrets)"
             )
-        return f"MLflow is away: {error}"
-    except OSError as error:
-        return f"MLflow is away: {error}"
+        return f"MLflow is away: {type(error).__name__}: {error}"
     return ""
 
 

@@ -32,6 +32,8 @@ SPOOL_VARIABLE = "ANADIL_TRACKING_SPOOL"
 """Names the spool directory to stages that run inside `anadil run`, which owns the sender."""
 SPOOL = "tracking"
 """Directory of the spool in the work directory of a stage that runs alone."""
+SENT = "sent.json"
+"""File in which the sender notes how far it came."""
 DONE = "done"
 """File that the sender leaves when all is sent."""
 CLOSED = "closed"
@@ -42,8 +44,8 @@ DATABASE_PATIENCE_S = 60.0
 """The same for a database of this machine, which no network can hang: its first use makes the tables, some 10 s of CPU time."""
 SILENCE_S = 1.5
 """How long the end of a run waits for the server to answer at all."""
-LOOK_EVERY_S = 3.0
-"""How often it is looked meanwhile whether the server still answers."""
+LOOK_EVERY_S = 0.25
+"""How often it is looked meanwhile whether the server still answers: with `SILENCE_S` below 2 s."""
 RUN = "run"
 """Name of the file with what concerns the whole run and no stage of it."""
 FILES = "files"
@@ -308,7 +310,7 @@ def run_sender(spool: Path, uri: str, experiment: str, name: str, shared: str = 
         yield
     finally:
         (spool / CLOSED).touch()
-        if _end(process, uri):
+        if _end(process, uri, spool / SENT):
             log.warning(
                 "tracking: MLflow did not take everything; it stays in %s (see sender.log there), and the next "
                 "run beside it sends it, or: python -m anadil.runtime.mlflow_sender %s",
@@ -317,14 +319,23 @@ def run_sender(spool: Path, uri: str, experiment: str, name: str, shared: str = 
             )
 
 
-def _end(process: "subprocess.Popen[bytes]", uri: str) -> int:
+def _end(process: "subprocess.Popen[bytes]", uri: str, sent: Path) -> int:
     """The exit code of a sender that has all lines; one that would only wait for a silent server is ended."""
     deadline = time.monotonic() + (DATABASE_PATIENCE_S if uri.startswith("sqlite:") else PATIENCE_S)
-    while process.poll() is None and time.monotonic() < deadline and answers(uri, SILENCE_S):
+    while process.poll() is None and time.monotonic() < deadline:
+        before = _written(sent)
+        # One that is slow to answer here may have answered the sender meanwhile.
+        if not answers(uri, SILENCE_S) and _written(sent) == before:
+            break
         with suppress(subprocess.TimeoutExpired):
             process.wait(LOOK_EVERY_S)
     process.kill()  # nothing happens to one that is done
     return process.wait()
+
+
+def _written(path: Path) -> int:
+    """When a file was written, in ns; 0 where there is none."""
+    return path.stat().st_mtime_ns if path.exists() else 0
 
 
 def has_unsent(spool: Path) -> bool:

@@ -28,6 +28,8 @@ DETERMINISTIC = (2, 3, 4, 5, 6, 7, errors.BUG)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FULL_WORDS = re.compile(r"No space left on device|Disk quota exceeded|\bos error (28|122|27)\b|disk is full")
 """Of libraries that pass on the system's words but not its number: safetensors, Arrow, SQLite."""
+NO_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR)
+KERNELS = ("/proc/", "/sys/")
 FAILED = (errno.EIO, errno.ESTALE, errno.EREMOTEIO, errno.ENOTCONN, errno.ESHUTDOWN)
 """A disk that fails, and network file systems that have lost their server: Linux' errno(3)."""
 FAILED_WORDS = re.compile(r"Input/output error|Stale file handle|\bos error (5|116|121)\b")
@@ -66,11 +68,17 @@ def exit_code_of(work: Callable[[], int]) -> int:
         # The border of the program: whatever nobody foresaw is a bug.
         if cause := disk_error(error):
             return report_failure(str(cause), cause.exit_code)
-        number = error.errno if isinstance(error, OSError) else None
-        if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if isinstance(error, OSError) and is_wrong_place(error):
             return report_failure(f"{error}; grant access or choose another place", PreflightError.exit_code)
         log.exception("bug in anadil %s", __version__)
         return report_failure(f"bug: {type(error).__name__}: {error}", errors.BUG, logged=True)
+
+
+def is_wrong_place(error: OSError) -> bool:
+    """Whether the place that an error names can never hold a file of this user."""
+    # Below /proc and /sys the kernel says of a new file that it does not exist.
+    kernels = str(error.filename or "").startswith(KERNELS) and error.errno == errno.ENOENT
+    return kernels or error.errno in NO_PLACE
 
 
 def disk_error(error: BaseException) -> AnadilError | None:

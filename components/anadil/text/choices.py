@@ -92,10 +92,10 @@ def _place(row: Mapping[str, object]) -> int | None:
 
 def _listed(row: Mapping[str, object]) -> tuple[list[str], list[str]]:
     """The texts of a row's choices and their letters; none unless all are texts. ARC's are a table of both."""
-    listed = row.get("choices")
+    listed: object = row.get("choices")
     labels: object = list(string.ascii_uppercase)
     if isinstance(listed, Mapping):
-        listed, labels = listed.get("text"), listed.get("label")
+        labels, listed = listed.get("label"), listed.get("text")
     texts = list(listed) if isinstance(listed, list | tuple) else []
     if not isinstance(labels, list) or not all(isinstance(text, str) for text in (*texts, *labels)):
         return [], []

@@ -72,7 +72,7 @@ def test_an_api_that_is_away_is_one_failure(
 
     checks = run_cluster_checks(wanted)
 
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 10
     assert names(checks, "failed") == {"kubernetes"}
     assert f"http://127.0.0.1:{kubeconfig.name.partition('-')[2]}" in checks[0].detail
     assert "KUBECONFIG" in checks[0].remedy

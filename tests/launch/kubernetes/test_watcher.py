@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from anadil.core.errors import DataError, RecipeError, Stopped
+from anadil.launch.job import SPEC_ANNOTATION
 from anadil.launch.kubernetes import connection
 from anadil.launch.kubernetes.backend import KubernetesBackend
 from anadil.launch.kubernetes.client import Api
@@ -174,6 +175,19 @@ def test_a_job_that_somebody_deleted_is_not_waited_for(scene: Scene) -> None:
 
     with pytest.raises(Stopped, match="somebody deleted it while it was followed; launch it again"):
         scene.launch(story)
+
+
+def test_a_job_that_somebody_replaced_by_another_one_is_left_alone(scene: Scene) -> None:
+    def story(cluster: Cluster) -> None:
+        begin(cluster)
+        with cluster.changed:
+            (job,) = cluster.jobs.values()
+            job["metadata"] |= {"uid": "of another", "annotations": {SPEC_ANNOTATION: "of another"}}
+
+    with pytest.raises(Stopped, match="somebody replaced it by another job; launch it again"):
+        scene.launch(story)
+
+    assert scene.cluster.asked("DELETE", ".") == 0
 
 
 def test_a_job_that_is_gone_and_left_its_artifact_has_ended_well(scene: Scene) -> None:

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,16 @@ def test_pairs_of_this_machine_are_refused() -> None:
     words = ("finetune.inputs=[s3://bucket/chats.jsonl]", "finetune.preference.inputs=[pairs.jsonl]")
     with pytest.raises(RecipeError, match=r"finetune\.preference\.inputs: pairs\.jsonl is not on S3"):
         SageMakerBackend().render(sample("azerbaijani-1b", *words, stage="finetune"))
+
+
+def test_more_files_than_a_command_line_takes_are_refused() -> None:
+    files = tuple(f"s3://bucket/{number}.jsonl" for number in range(100))
+    asked = sample("azerbaijani-1b", f"finetune.inputs=[{', '.join(files)}]", stage="finetune")
+
+    with pytest.raises(
+        RecipeError, match=r"finetune: 10\d arguments, and SageMaker takes 100; name a prefix"
+    ):
+        SageMakerBackend().render(replace(asked, files=files))
 
 
 def test_keys_of_kubernetes_and_images_elsewhere_are_told(caplog: pytest.LogCaptureFixture) -> None:

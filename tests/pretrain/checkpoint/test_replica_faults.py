@@ -129,7 +129,7 @@ def test_a_run_that_stops_breaks_copies_off_and_the_next_start_makes_them(
     again.finish()
     gc.collect()  # what was left open, here and not in another test
 
-    assert seconds < 3
+    assert seconds < 9  # the copies take 40
     assert left == []
     assert "broken off; the next start does it" in caplog.text
     assert found is not None

@@ -165,7 +165,7 @@ def test_a_million_documents_are_packed_in_seconds() -> None:
     started = time.process_time()
     packed = pack(stream, 2048)
 
-    assert time.process_time() - started < 10
+    assert time.process_time() - started < 30
     assert packed.waste < 0.001
 
 
