@@ -234,8 +234,7 @@ def _choose(found: Sequence[tuple[TokenizerCandidate, Fertility]], compute: Mode
         print(f"- not {name}: {why}")
     for text, items in (
         ("candidate", measured),
-        ("candidate that can be learnt", [item for item in measured if not item.warning]),
-        ("one of them that is new", [item for item in measured[1:] if not item.warning]),
+        ("new candidate whose tokens can be learnt", [item for item in measured[1:] if not item.warning]),
     ):
         least = min(items, key=lambda item: item.cost.relative, default=None)
         if least:

@@ -62,6 +62,7 @@ def test_files_directories_manifest_and_name_reach_the_disk_in_this_order(
     assert steps[named + 1] == ("sync", tmp_path)
 
 
+@pytest.mark.slow
 def test_a_disk_that_fails_at_any_sync_leaves_nothing_that_looks_whole(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,6 +29,7 @@ SMALL = (
     "finetune.epochs=0.1",
     "evaluate.max_questions=2",
     "evaluate.max_new_tokens=8",
+    "tracking.uri=off",
 )
 """The smoke recipe for a base model and texts that take no time."""
 SLEEP = json.dumps({"sleep": {"step": 6, "until": 12, "seconds": 2}})

@@ -25,6 +25,7 @@ from anadil.text.byte_symbols import ALPHABET, to_bytes, to_text
 from anadil.text.cut_patterns import GPT_2_REGEX, KNOWN_PATTERNS, LLAMA_3_REGEX, NEW_LETTERS, QWEN_REGEX
 from anadil.text.encoder import COMPARED, Encoder
 from tests.kit.encoding import ODD, exactly, lists, random_texts, unlike
+from tests.kit.marks import matrix, slow
 from tests.kit.pretraining import TEXTS, make_tokenizer
 
 DATA = os.environ.get("ANADIL_DATA", "")
@@ -131,18 +132,18 @@ def cut_by(pattern: str, pairs: Sequence[tuple[str, str]] = PAIRS) -> Tokenizer:
     return tokenizer
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("all_below", [slow(0x3000), matrix(0x20000)])
 @pytest.mark.parametrize("library", ["gigatoken", "tiktoken"])
 @pytest.mark.parametrize("pattern", KNOWN_PATTERNS, ids=["llama", "qwen", "gpt2"])
 def test_a_known_pattern_cuts_alike_round_every_code_point(
-    pattern: str, library: str, monkeypatch: pytest.MonkeyPatch
+    pattern: str, library: str, all_below: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if library == "tiktoken":
         monkeypatch.setattr(encoder_module, "_gigatoken_of", lambda _: None)
     every = [
         chr(point)
         for point in range(sys.maxunicode + 1)
-        if not 0xD800 <= point < 0xE000 and (point < 0x20000 or point % 16 == 0)
+        if not 0xD800 <= point < 0xE000 and (point < all_below or point % 16 == 0)
     ]
     # 64 of them to a text, for a text takes its time; a new letter among others would take them to tiktoken.
     groups = groupby(every, lambda letter: (ord(letter) // 64, bool(NEW_LETTERS.match(letter))))

@@ -46,7 +46,7 @@ def test_merges_are_those_of_the_library_for_the_same_pretokens(
 @pytest.mark.parametrize(
     ("languages", "every"),
     [
-        slow(["az", "en", "ja", "ru", "tr"], 10),
+        slow(["az", "en", "ja", "ru", "tr"], 30),
         *(matrix(languages, 1) for languages in (["az"], ["ja"], ["az", "en", "ja", "ru", "tr"])),
     ],
 )

@@ -13,6 +13,7 @@ from anadil.text.cut_patterns import LLAMA_3_REGEX, QWEN_REGEX
 from anadil.tokenizer import pretokens
 from anadil.tokenizer.pretokens import count_by_library, count_pretokens, count_texts, kernel_settings
 from tests.kit import texts
+from tests.kit.marks import matrix, slow
 
 DATA = os.environ.get("ANADIL_DATA", "")
 EVERY_CHARACTER = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
@@ -68,27 +69,20 @@ def test_random_strings_of_all_planes_are_cut_as_by_the_library(family: str) -> 
     assert_cut_as_by_the_library(family, planes + edges + ["", " ", "\n", "'", "'s", "'ſ"])
 
 
-@pytest.mark.slow
 @each_family
-def test_characters_after_an_apostrophe_are_cut_as_by_the_library(family: str) -> None:
-    some = [code for code in EVERY_CHARACTER if code < 0x3000 or code % 17 == 0]
+@pytest.mark.parametrize("every", [slow(17), matrix(1)])
+def test_characters_after_an_apostrophe_are_cut_as_by_the_library(family: str, every: int) -> None:
+    some = [code for code in EVERY_CHARACTER if code < 0x3000 or code % every == 0]
     assert_cut_as_by_the_library(family, [f"x\n'{chr(code)}e{chr(code)}" for code in some])
 
 
-@pytest.mark.slow
-@pytest.mark.matrix
-@each_family
-def test_every_character_after_an_apostrophe_is_cut_as_by_the_library(family: str) -> None:
-    assert_cut_as_by_the_library(family, [f"x\n'{chr(code)}e{chr(code)}" for code in EVERY_CHARACTER])
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(not DATA, reason="set ANADIL_DATA to the directory with az/, ja/ and en/")
 @each_family
 @pytest.mark.parametrize("language", ["az", "ja", "en"])
-def test_real_text_is_cut_as_by_the_library(family: str, language: str) -> None:
+@pytest.mark.parametrize("every", [slow(5), matrix(1)])
+def test_real_text_is_cut_as_by_the_library(family: str, language: str, every: int) -> None:
     files = sorted((Path(DATA) / language).glob("*.jsonl"))
-    lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()][::every]
 
     assert_cut_as_by_the_library(family, [json.loads(line)["text"] for line in lines])
 

@@ -16,6 +16,7 @@ from anadil.text.encoder import Ids, _FastEncoder
 from anadil.tokenizer.fertility import Morphology
 from anadil.tokenizer.run import run
 from anadil.tokenizer.tables import SPEED
+from tests.kit.marks import matrix, slow
 
 from .conftest import SENTENCES, documents
 
@@ -233,9 +234,8 @@ def test_a_base_whose_settings_lose_text_is_refused_but_may_be_kept_as_it_is(
     assert "tokenizer base: 3 held-out documents decode to another text" in caplog.text
 
 
-@pytest.mark.slow
 @pytest.mark.skipif("ANADIL_DATA" not in os.environ, reason="ANADIL_DATA names no directory of real text")
-@pytest.mark.parametrize("base", ["tiny", "gpt2"])
+@pytest.mark.parametrize("base", [matrix("tiny"), slow("gpt2")])
 def test_on_real_text_a_new_vocabulary_halves_the_tokens_of_a_word(
     make_job: Callable[..., Job], tmp_path: Path, base: str
 ) -> None:
