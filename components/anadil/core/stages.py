@@ -226,7 +226,7 @@ FLOW = (
     ),
     Stage(
         name="evaluate",
-        result_version=2,
+        result_version=3,
         image="evaluate",
         rooms=("model", "plan"),
         reads=("corpus", "model", "adapter", "tasks"),
