@@ -34,6 +34,7 @@ def answer(code: str, said: str = "", status: int = 400) -> Exception:
         (answer("404", "Not Found", 404), DataError, "does not exist"),
         (answer("ValidationException", "Could not assume role"), RecipeError, "AWS refused: ValidationException: Could"),
         (S3UploadFailedError("An error occurred (403) when calling"), PreflightError, "access denied"),
+        (S3UploadFailedError("An error occurred (BadDigest) when"), RetryableError, "job x: BadDigest; what was sent"),
         (exceptions.NoCredentialsError(), PreflightError, "no AWS credentials; set AWS_PROFILE"),
         (exceptions.NoRegionError(), PreflightError, "no AWS region"),
         (exceptions.ParamValidationError(report="Name: too long"), RecipeError, "Name: too long; check name"),

@@ -101,7 +101,8 @@ def aws_client(service: str, region: str | None = None, attempts: int = ATTEMPTS
 
 def error_code(error: Exception) -> str:
     """AWS's own word for an error, such as `ResourceInUse`; else the whole text."""
-    return str(_response(error).get("Error", {}).get("Code", "")) or str(error)
+    written = re.search(r"An error occurred \((\w+)\)", str(error))  # where a transfer has lost the answer
+    return str(_response(error).get("Error", {}).get("Code", "")) or (written[1] if written else str(error))
 
 
 def error_status(error: Exception) -> int:
