@@ -108,9 +108,19 @@ def stacks_without_source() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="module")
+def untouched_by_fixtures() -> Iterator[None]:
+    """What a command that a fixture of a whole file runs sets in its process is taken back."""
+    yield from _untouched()
+
+
 @pytest.fixture(autouse=True)
 def untouched_process() -> Iterator[None]:
     """What a command sets in its process (log handlers, signal handlers) is taken back."""
+    yield from _untouched()
+
+
+def _untouched() -> Iterator[None]:
     handlers = logging.root.handlers[:]
     signals = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
