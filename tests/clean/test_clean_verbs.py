@@ -70,6 +70,36 @@ def test_explain_tells_what_was_taken_of_a_page(tmp_path: Path, capsys: pytest.C
     assert texts(1)[0][:40] in found["extract"]["begins"]
 
 
+def test_a_document_is_named_by_the_path_of_its_file(
+    tmp_path: Path,
+    make: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make("one")
+    recipe = str(tmp_path / "one.yaml")
+    monkeypatch.chdir(tmp_path.parent)
+
+    for source in (f"{tmp_path}/a.jsonl:9", f"{tmp_path.name}/a.jsonl:9", f"./{tmp_path.name}/a.jsonl:9"):
+        assert said(capsys, "explain", source, "--recipe", recipe)["source"] == "a.jsonl:9"
+
+
+def test_explain_lists_the_limits_that_a_document_breaks_and_counts_the_others(
+    tmp_path: Path, make: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    make("one")
+    recipe = str(tmp_path / "one.yaml")
+    rules = said(capsys, "explain", "a.jsonl:9", "--recipe", recipe)["rules"]
+
+    assert main(["clean", "explain", "a.jsonl:9", "--recipe", recipe]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["source     a.jsonl:9", "verdict    short"]
+    broken = [line.split() for line in lines if line.startswith(("drops ", "reported "))]
+    assert ["drops", "short", "words", "1", "at", "least"] in [line[:6] for line in broken]
+    assert lines[-1].split()[:2] == ["passes", str(len(rules) - len(broken))]
+
+
 def test_an_unknown_source_is_refused_with_how_to_name_one(
     tmp_path: Path, make: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,6 +131,7 @@ def test_diff_names_documents_that_changed_verdict(
     found = said(capsys, "diff", str(first), str(second))
 
     assert found["counts"]["kept"] == [6, 5]
+    assert [sum(found["counts"][part][side] for part in ("train", "heldout")) for side in (0, 1)] == [6, 5]
     assert {(each["before"], each["after"]): each["documents"] for each in found["changed"]} == {
         ("kept", "long"): 1,
         ("duplicate", "long"): 1,

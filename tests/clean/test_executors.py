@@ -58,6 +58,39 @@ if __name__ == "__main__":
 """Notes whether a process holds what its driver held, what SIGTERM does to it, and how often it logs a line."""
 
 
+IMPORTING = """
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from anadil.clean.executors.processes import Processes
+
+@dataclass
+class Work:
+    name: str
+
+def note(task):
+    import numba
+    import numpy as np
+    import pyarrow as pa
+
+    numba.njit(lambda n: np.arange(n).sum())(3)
+    assert pa.array([1.0, None], from_pandas=True).null_count == 1
+    Path(task.name).write_text(" ".join(sorted({"pandas", "scipy"} & {*sys.modules})))
+
+if __name__ == "__main__":
+    with Processes(1) as executor:
+        executor.map(note, [Work("imported")])
+"""
+
+
+def test_a_process_does_without_what_libraries_import_because_it_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(IMPORTING)
+
+    subprocess.run([sys.executable, "program.py"], check=True, cwd=tmp_path, timeout=120)
+
+    assert (tmp_path / "imported").read_text() == ""
+
+
 def test_a_process_is_a_copy_of_its_driver_unless_that_has_threads_that_may_hold_locks(
     tmp_path: Path,
 ) -> None:
@@ -100,11 +133,13 @@ def test_a_task_whose_processes_die_again_and_again_ends_the_run(
 def test_what_a_task_raises_is_raised_here(
     tmp_path: Path, what: str, kind: type[Exception], message: str
 ) -> None:
+    others = workers_of(os.getpid())  # the fork server, if a file before has started it
+
     with Processes(1) as executor, pytest.raises(kind, match=message):
         executor.map(work, [Work("a", what, tmp_path), Work("b", "", tmp_path)])
 
     assert not (tmp_path / "b.tries").exists()
-    assert workers_of(os.getpid()) == []
+    assert workers_of(os.getpid()) == others
 
 
 def workers_of(pid: int) -> list[int]:

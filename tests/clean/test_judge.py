@@ -134,6 +134,14 @@ def test_every_rule_is_judged_and_the_first_enforced_one_is_the_reason() -> None
     assert list(judged.failed) == [name for name in RULE_NAMES if name in judged.failed]
 
 
+@pytest.mark.parametrize(("step", "expected"), [(10, "isolated"), (40, None)])
+def test_text_with_characters_that_were_lost_in_decoding_is_damaged(step: int, expected: str | None) -> None:
+    words = f"{AZERBAIJANI} {ANOTHER}".split()
+    words[::step] = [f"{word[:1]}\ufffd{word[2:]}" for word in words[::step]]
+
+    assert reason(" ".join(words)) == expected
+
+
 def test_the_reason_comes_with_the_value_and_the_limit() -> None:
     judged = judge(DAMAGED)
 

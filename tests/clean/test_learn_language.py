@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from anadil.clean import learn_language as learning
+from anadil.clean.identify_sample import identify_sample
 from anadil.clean.judge import Judge
 from anadil.clean.learn_language import LearntLanguage, cut, learn_language
 from anadil.cli import main
@@ -60,6 +61,19 @@ def test_n_grams_alone_tell_a_sibling_apart(language: Language) -> None:
     )
 
     assert (sum(own) >= 98, sum(others)) == (True, 0)
+
+
+def test_short_texts_do_not_loosen_what_is_asked_of_long_ones() -> None:
+    own = [letters for text in documents(200, seed=11) if len(letters := text[:330]) == 330]
+    fit, short = documents(200), [text[:45] for text in documents(400, seed=12)]
+
+    alone, beside = (
+        identify_sample("qaa", fit, aside, {}, None).identification.profile for aside in (own, own + short)
+    )
+
+    assert alone
+    assert beside
+    assert alone.min_likelihoods[3] == beside.min_likelihoods[3] > beside.min_likelihoods[0]
 
 
 def test_text_without_the_letters_that_ascii_lacks_is_in_another_spelling(language: Language) -> None:

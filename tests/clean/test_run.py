@@ -155,7 +155,7 @@ def test_a_corpus_that_is_empty_after_cleaning_says_why(tmp_path: Path) -> None:
             {"text_field": "body", "max_bad_records": 1},
             r"no document that can be read.*first: a\.jsonl:1: no key 'body'",
         ),
-        ([AZERBAIJANI], {}, r"corpus has 1 document\(s\) after cleaning, and one must be held out"),
+        ([AZERBAIJANI], {}, "corpus has 1 document after cleaning, and one must be held out"),
     ],
     ids=["short", "none", "unreadable", "single"],
 )
@@ -164,6 +164,24 @@ def test_text_that_gives_no_corpus_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(DataError, match=message):
         clean(tmp_path, write_jsonl(tmp_path / "a.jsonl", given), **settings)
+
+
+def test_of_documents_that_are_all_identical_one_is_left_and_the_error_says_so(tmp_path: Path) -> None:
+    files = [write_jsonl(tmp_path / f"{name}.jsonl", [AZERBAIJANI] * 3_000) for name in "ab"]
+
+    with pytest.raises(
+        DataError, match=r"1 document after .*: 6,000 documents in, dropped: duplicate 5,999; give"
+    ):
+        clean(tmp_path, *files)
+
+
+def test_of_documents_that_are_all_identical_but_one_two_are_left(tmp_path: Path) -> None:
+    files = [write_jsonl(tmp_path / f"{name}.jsonl", [AZERBAIJANI] * 500) for name in "ab"]
+
+    corpus = clean(tmp_path, *files, write_jsonl(tmp_path / "c.jsonl", [ANOTHER]), shard_bytes=50_000)
+
+    assert stats(corpus)["dropped"] == {"duplicate": 999}
+    assert {document.source for document in documents(corpus)} == {"a.jsonl:1", "c.jsonl:1"}
 
 
 def test_short_texts_are_kept_when_the_recipe_says_so(tmp_path: Path) -> None:

@@ -79,3 +79,19 @@ def test_nine_in_ten_damaged_documents_are_dropped(
 
 def test_one_in_a_hundred_good_documents_is_lost_at_most(texts: list[str]) -> None:
     assert dropped(texts) <= 0.01
+
+
+def test_text_of_a_language_without_stop_words_is_kept_and_lists_of_its_words_are_not() -> None:
+    if not DATA:
+        pytest.skip("set ANADIL_DATA to the directory with ru/")
+    russian, draw = load_language("ru"), random.Random(0)
+    judge = Judge(russian, modes=ONLY)
+    files = sorted(Path(DATA, "ru").glob("[HMr]*.jsonl"))
+    rows = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()[::4]]
+    texts = [russian.normalize(json.loads(row)["text"]) for row in rows]
+    lists = [keywords(text, draw) for text in texts]
+
+    kept, others = (judge.judge(some).reasons.count(None) / len(texts) for some in (texts, lists))
+
+    assert not russian.stop_words
+    assert (kept > 0.97, others < 0.03) == (True, True), (kept, others)

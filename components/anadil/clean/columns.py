@@ -35,7 +35,7 @@ class Column(IntEnum):
     ALPHA_WORDS = 11
     """Share of the words that hold a letter."""
     ISOLATED = 12
-    """Share of the words that are one stray letter."""
+    """Share of the words that are one stray letter, or hold U+FFFD, which stands for a character that was lost."""
     STOP_WORDS = 13
     """Number of different stop words."""
     STOP_WORD_SHARE = 14

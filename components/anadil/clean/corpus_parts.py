@@ -81,9 +81,6 @@ def plan_files(
         verdicts: On them.
         recipe: What is held out.
         num_train_files: Of an earlier corpus, whose held-out part stays as it is; None: there is none.
-
-    Raises:
-        DataError: Too few documents.
     """
     files: list[CorpusFile] = []
     heldout = _num_heldout(signatures, verdicts, recipe) if num_train_files is None else 0

@@ -57,6 +57,9 @@ def compare_corpora(first: Path, second: Path) -> Json:
 def _counts(first: Path, second: Path) -> Json:
     tables = [json.loads((corpus / "stats.json").read_text(encoding="utf-8")) for corpus in (first, second)]
     rows = {key: [table[key] for table in tables] for key in ("in", "kept", "bytes_out", "words_out")}
+    rows |= {
+        part: [table.get("records", {}).get(part, 0) for table in tables] for part in ("train", "heldout")
+    }
     reasons = sorted({reason for table in tables for reason in table["dropped"]})
     return rows | {f"dropped {each}": [table["dropped"].get(each, 0) for table in tables] for each in reasons}
 

@@ -13,7 +13,7 @@ from anadil.clean.judge_record import Settings, judge_record, read_page
 from anadil.clean.map_shard import read_range
 from anadil.clean.readers import RawRecord, ReadStats
 from anadil.clean.row_files import find_rows, is_named
-from anadil.clean.shards import InputRange, names
+from anadil.clean.shards import InputRange, by_short_name, names
 from anadil.core.errors import DataError
 from anadil.text.language_id import identify_language
 
@@ -29,18 +29,19 @@ def find_record(uris: Sequence[str], source: str, settings: Settings) -> RawReco
 
     Args:
         uris: The inputs, all of them: names of files follow from what their paths share.
-        source: File and place, such as `news.jsonl:17`.
+        source: File and place, such as `news.jsonl:17`; the file by its short name, its path or its URI.
         settings: In force.
 
     Raises:
         DataError: There is none.
     """
     named = dict(zip(names(uris), uris, strict=True))
+    short = by_short_name(source, named)
     # A name may be the beginning of another one.
-    for name in sorted((name for name in named if source.startswith(name)), key=len, reverse=True):
+    for name in sorted((name for name in named if short.startswith(name)), key=len, reverse=True):
         part = InputRange(uri=named[name], name=name, size=0, version="")
         for raw in read_range(part, settings.recipe, ReadStats()):
-            if is_named(raw.source, source):
+            if is_named(raw.source, short):
                 return raw
     first = next(iter(named), "news.jsonl")
     example = first if first.lower().endswith(WHOLE) else f"{first}:1"

@@ -2,8 +2,6 @@
 
 import math
 
-from anadil.core.errors import DataError
-
 ID_DIGITS = 16
 """Of an id that decide: its upper half."""
 
@@ -18,15 +16,7 @@ def num_heldout(num_below: int, num_documents: int, max_documents: int) -> int:
 
     Args:
         num_below: Documents below `lowest_bound`.
-        num_documents: All of them.
+        num_documents: All of them, two at least.
         max_documents: Most held out.
-
-    Raises:
-        DataError: Fewer than two documents.
     """
-    if num_documents < 2:
-        raise DataError(
-            f"corpus has {num_documents} document(s) after cleaning, and one must be held out; "
-            "give more text or lower clean.rules.min_words"
-        )
     return min(max(1, num_below), max_documents, num_documents - 1)

@@ -16,9 +16,11 @@ LENGTHS = (40, 80, 160, 320, 640, 1_280)
 """Letters from which a limit of its own holds."""
 DROP_RATE = 0.003
 """Of the language's own text, at each length."""
-WIDENED = 0.08
+WIDENED = 0.3
 """Of the distance from the median to the limit, added to it: text of another kind than the sample is less likely."""
 MAX_PIECES = 4_000
+MIN_TEXTS = 50
+"""Of a length, that its limit is taken from: likelihoods of shorter ones vary more, and let noise through."""
 MIN_LABELLED = 0.98
 """Share of the sample that CLD2 must take for the language, so that its label counts."""
 COVERED = 0.998
@@ -108,11 +110,12 @@ def _profile(fit: Sequence[str], aside: Sequence[str], others: Mapping[str, Sequ
 
 
 def _limits(running: Sequence[str], length: int, tables: Sequence[Table]) -> tuple[float, float]:
-    """Least likelihood and margin of pieces of the length; a text that is shorter counts as it is."""
+    """Least likelihood and margin of pieces of the length; where few texts have it, a shorter one counts as it is."""
+    long = [text for text in running if len(text) >= length]
     pieces = [
         text[start : start + length]
-        for text in running
-        for start in range(0, max(1, len(text) - length), length)
+        for text in (long if len(long) >= MIN_TEXTS else running)
+        for start in range(0, max(1, len(text) - length + 1), length)
     ]
     step = max(1, len(pieces) // MAX_PIECES)
     scored = np.array([ngram_profile.score_letters(piece, tables) for piece in pieces[::step]])

@@ -140,7 +140,7 @@ def _lenient(name: str, column: Values) -> float:
         return learnt
     if name == "min_stop_words":
         return min(_quantile(name, column, STRICT_RATES[-1]), 2)  # Gopher's
-    general = 0.05 if name == "max_isolated" else float(getattr(GENERAL_LIMITS, name))
+    general = float(getattr(GENERAL_LIMITS, name))
     return max(general, learnt) if MEASURES[name] > 0 else min(general, learnt)
 
 

@@ -15,7 +15,7 @@ from anadil.clean.clean_stats import SAMPLE_CHARS, CleanStats, Row
 from anadil.clean.corpus_parts import WRITTEN, CorpusFile, WriteTask, plan_files, renumbered, write_file
 from anadil.clean.executors import Executor
 from anadil.clean.executors.engines import executor_of
-from anadil.clean.find_duplicates import REASONS, Verdicts, find_duplicates
+from anadil.clean.find_duplicates import KEPT, REASONS, Verdicts, find_duplicates
 from anadil.clean.input_kinds import check_suffixes
 from anadil.clean.judge_record import Settings
 from anadil.clean.map_shard import map_shard
@@ -35,8 +35,10 @@ log = logging.getLogger(__name__)
 NO_DOCUMENTS = (
     "clean.inputs: the files hold no document that can be read; check the paths and clean.text_field"
 )
-
-
+ONE_DOCUMENT = (
+    "corpus has 1 document after cleaning, and one must be held out: {count:,} documents in, dropped: {dropped}; "
+    "give more text"
+)
 NO_PAGES = (
     "clean.inputs: {name} holds no response record, and so no web page; WET and WAT files have none: give the WARC files "
     "that they were made of"
@@ -67,6 +69,10 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
         verdicts = _deduplicated(workspace, signatures, settings)
         _count_duplicates(workspace, signatures, verdicts, clean_stats)
         _refuse_empty(signatures.num_documents, settings, clean_stats, read_stats.places)
+        if not earlier and verdicts.count(KEPT) == 1:
+            raise DataError(
+                ONE_DOCUMENT.format(count=clean_stats.documents_in, dropped=clean_stats.summary())
+            )
         files = plan_files(
             signatures, verdicts, job.recipe.clean, earlier.num_files("train") if earlier else None
         )
@@ -88,6 +94,8 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     return {
         "documents_in": stats.documents_in,
         "kept": stats.kept,
+        # With `clean.since` also those of the earlier corpus.
+        "train": job.records.get("train", 0),
         "heldout": job.records["heldout"],
         "words": stats.words_out,
         "dropped": clean_stats.dropped.total(),

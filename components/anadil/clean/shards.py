@@ -140,6 +140,25 @@ def names(uris: Sequence[str]) -> list[str]:
     return ["/".join(path[shared:]).encode(errors="replace").decode() for path in parts]
 
 
+def by_short_name(source: str, named: Mapping[str, str]) -> str:
+    """The source with the short name of its file, where it begins with the path or URI of that.
+
+    Args:
+        source: File and place, such as `text/news.jsonl:17`.
+        named: Short name -> path or URI.
+    """
+    path = _absolute(source)
+    for name, uri in named.items():
+        place = _absolute(uri)
+        if path == place or path.startswith(f"{place}:"):
+            return name + path.removeprefix(place)
+    return source
+
+
+def _absolute(place: str) -> str:
+    return place if "://" in place else str(Path(place).absolute())
+
+
 def _ranges(uri: str, name: str, size: int, most: int) -> Iterator[InputRange]:
     version = storage.store(uri).version(uri)
     if size > most:

@@ -34,6 +34,7 @@ class Statistics:
         self.characters = characters or characters_of(language)
         own = self.characters
         self._by_character = own.has_runs
+        self._has_stop_words = bool(language.stop_words)
         table, longest = _stop_word_table(language, own)
         self._tables = (own.flags, own.kinds, own.folds, table, longest, own.has_spaces)
 
@@ -51,6 +52,9 @@ class Statistics:
         if not self.characters.has_spaces and not self.characters.has_runs:
             # A letter is no word of a sentence.
             rows[:, [Column.SENTENCE_SIGNS, Column.WORDS_PER_SENTENCE]] = np.nan
+        if not self._has_stop_words:
+            # They are most of the signs of sentences: without them good text has no more than a list of keywords.
+            rows[:, Column.SENTENCE_SIGNS] = np.nan
         rows[:, Column.CHARS] = [len(text) for text in texts]
         rows[:, [Column.LANGUAGE, Column.FOREIGN, Column.QUALITY, Column.NG_WORDS]] = (1, 0, np.nan, 0)
         return rows

@@ -20,6 +20,8 @@ MIN_LAST_LETTERS = 3
 """Letters before a full stop; fewer are an abbreviation as often as a word."""
 MIN_RUNNING_CHARS = 60
 """Characters from which a line is running text."""
+LOST = 0xFFFD
+"""The character that decoders put where bytes are none."""
 EMPTY_HASH = 0x27D4EB2F165667C5
 
 CHARS, LETTERS, SCRIPT_SHARE, OWN_SHARE = (
@@ -81,7 +83,7 @@ def letter_shares(codes: Array, flags: Array, row: Array) -> None:
 
 @compiled
 def word_shapes(codes: Array, flags: Array, starts: Array, stops: Array, count: int, row: Array) -> None:
-    """Fill the columns of lengths, of words that hold a letter, and of stray letters."""
+    """Fill the columns of lengths, of words that hold a letter, and of stray letters and lost characters."""
     total, longest, alpha, stray = 0, 0, 0, 0
     for word in range(count):
         length = stops[word] - starts[word]
@@ -92,6 +94,10 @@ def word_shapes(codes: Array, flags: Array, starts: Array, stops: Array, count: 
                 alpha += 1
                 break
         stray += length == 1 and (flags[codes[starts[word]]] & STRAY) != 0
+        for place in range(starts[word], stops[word]):
+            if codes[place] == LOST:
+                stray += 1
+                break
     row[WORDS] = count
     row[MEAN] = total / max(1, count)
     row[LONGEST] = longest

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from anadil.cli.output import add_output_option, print_data, print_json, print_table
@@ -17,15 +18,15 @@ def add_clean_verb(name: str, commands: Any, text: str) -> None:
 def _add_explain(command: argparse.ArgumentParser) -> None:
     from anadil.runtime.entry_point import add_recipe_options
 
-    command.add_argument(
-        "source", metavar="SOURCE", help="file and place, such as news.jsonl:17, as rejected/ has it"
-    )
+    text = "file and place, such as news.jsonl:17, as rejected/ has it or as a path"
+    command.add_argument("source", metavar="SOURCE", help=text)
     add_recipe_options(command)
     text = "the inputs, if not those of the recipe"
     command.add_argument("--raw", nargs="+", default=[], metavar="URI", help=text)
     text = "a corpus that was made of them: tells what the document duplicates; SOURCE may be an id"
     command.add_argument("--corpus", metavar="URI", help=text)
-    add_output_option(command, "yaml", "json")
+    text = "default: %(default)s, which lists the limits that the document breaks; the others have all"
+    add_output_option(command, "table", "yaml", "json", text=text)
     command.set_defaults(command=explain)
 
 
@@ -71,8 +72,40 @@ def explain(options: argparse.Namespace) -> int:
         settings = Settings(recipe=recipe, lists_folder=Path(folder))
         raw = find_record(external_files(stage, recipe, options.raw), source, settings)
         steps = explain_record(raw, settings)
-    print_data(steps | {"in_corpus": rows} if options.corpus else steps, options.output)
+    steps |= {"in_corpus": rows} if options.corpus else {}
+    if options.output == "table":
+        _print_steps(steps)
+    else:
+        print_data(steps, options.output)
     return 0
+
+
+def _print_steps(steps: dict[str, Any]) -> None:
+    """The verdict, each step on a line, how the judged text begins, and the limits that it breaks."""
+    rules, _ = steps.pop("rules", []), steps.pop("fails")
+    begins = [step.pop("begins") for step in steps.values() if isinstance(step, dict) and "begins" in step]
+    first = {"source": steps.pop("source"), "verdict": steps.pop("verdict")}
+    rows = {key: text for key, value in (first | steps).items() if (text := _line(value))}
+    print_table(rows | ({"begins": " ".join(begins[-1].split())} if begins else {}), "table")
+    broken = [rule for rule in rules if rule["verdict"] != "passes"]
+    for rule in broken:
+        sys.stdout.write(
+            f"{rule['verdict']:<8}  {rule['rule']:<22}  {rule['statistic']:<26}  {rule['value']:>10,g}  "
+            f"at {rule['at']} {rule['limit']:,g}\n"
+        )
+    if rules:
+        sys.stdout.write(f"passes    {len(rules) - len(broken)} other limits; -o yaml lists them\n")
+
+
+def _line(value: Any) -> str:
+    """A value on one line."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_line(item)}" for key, item in value.items() if item is not None)
+    if isinstance(value, list | tuple):
+        return "; ".join(map(_line, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def diff(options: argparse.Namespace) -> int:

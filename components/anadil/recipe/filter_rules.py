@@ -40,7 +40,7 @@ class Rules(StrictModel):
     max_duplicate_ngrams: Fraction | None = None
     """Largest share of characters in repeated word 5-grams."""
     max_isolated: Fraction | None = None
-    """Largest share of words that are one stray letter, the mark of damaged PDF text."""
+    """Largest share of words that are one stray letter or hold a lost one (U+FFFD), the marks of damaged text."""
     min_script: Fraction | None = None
     """Least share of letters that belong to the language's script."""
     min_chars: NonNegativeInt | None = None
@@ -92,7 +92,8 @@ class Rules(StrictModel):
     max_duplicate_10grams: Fraction | None = None
     """Largest share of characters in repeated word 10-grams."""
     min_sentence_signs: Fraction | None = None
-    """Least stop words and sound beginnings of sentences, for each word; a list of keywords has few."""
+    """Least stop words and sound beginnings of sentences, for each word; a list of keywords has few. Not judged in a language
+    of which no stop words are known."""
     max_words_per_sentence: PositiveFloat | None = None
     """Most words for each end of a sentence, counting one more end than there are."""
     max_broken_sentences: Fraction | None = None

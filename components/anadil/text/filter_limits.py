@@ -27,7 +27,7 @@ class FilterLimits:
     max_duplicate_lines: Share = 0.30  # Gopher
     max_top_ngram: Share = 0.20  # Gopher
     max_duplicate_ngrams: Share = 0.30  # FineWeb2
-    max_isolated: Share = 1.0
+    max_isolated: Share = 0.05  # ours: see az.yaml
     min_script: Share = 0.5  # Swallow, arXiv:2404.17733
     min_chars: int | None = None
     # As much as a page quotes; more is a mixed page.

@@ -62,6 +62,8 @@ class Language:
     """ISO 15924."""
     words: Callable[[str], list[str]]
     """The words of a text: the unit of fertility and of the word filters."""
+    word_unit: str = ""
+    """What a word is where no spaces are written, such as `a letter or a number`; empty where they are."""
     shingle_units: Callable[[str], list[str]]
     """What near-duplicate shingles are made of: words or characters, case folded."""
     fold: Callable[[str], str]
@@ -105,6 +107,16 @@ class Language:
     """Endings that words are glued together with, case folded; empty where no pack names them."""
     alphabet: str = field(default="", compare=False)
     """Letters of ordinary text, most frequent first; for people."""
+
+    @property
+    def word_note(self) -> str:
+        """A sentence for those who read figures of words; empty where spaces part them."""
+        if not self.word_unit:
+            return ""
+        return (
+            f"{self.name} is written without spaces: a word here is {self.word_unit}. Compare tokens per word within "
+            "this language, not with other languages."
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ CERTAIN = 2.0
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Guard(_Table):
@@ -174,6 +174,7 @@ def to_language(pack: LanguagePack) -> Language:
         name=pack.name,
         script=pack.script,
         words=words,
+        word_unit="" if by_words else getattr(module, "WORD_UNIT", "a letter or a number"),
         shingle_units=function("shingle_units", units),
         fold=fold,
         normalize=function("normalize", normalize),

@@ -32,6 +32,8 @@ YOUNG_OBJECTS = 50_000
 """Before the next look for cycles: what is held of a batch of documents is no garbage, and a tenth of the time."""
 MAX_DEATHS = 50
 """Processes that one task may take with it: each had another document, or something else is wrong."""
+UNUSED = ("pandas", "scipy")
+"""PyArrow and numba import them where they are installed, for .3 CPU seconds; nothing of the stage needs them."""
 Function = Callable[[Any], None]
 
 
@@ -163,6 +165,14 @@ class _LogToParent(logging.Handler):
         self._connection.send(record)
 
 
+class _Unused:
+    """Finds what is unused to be not installed. None in `sys.modules` would do, but Cython takes that for the package."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name in UNUSED:
+            raise ModuleNotFoundError(f"{name} is not used in processes that clean", name=name)
+
+
 def _can_fork() -> bool:
     """Whether a copy of this process works: it saves the .6 CPU seconds of imports that a new one begins with.
 
@@ -174,6 +184,7 @@ def _can_fork() -> bool:
 
 def _serve(connection: Connection, parent: int, level: int) -> None:
     """Run tasks as they come, until nobody sends any."""
+    sys.meta_path.insert(0, _Unused())
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # what a copied process does with it is not ours to do
     die_with(parent)
     process_limits.limit_process()

@@ -15,6 +15,8 @@ RUNS = re.compile(
 A run of kanji and the okurigana after it are two words: to join them needs a dictionary.
 """
 
+WORD_UNIT = "a run of kanji, of hiragana, of katakana, of other letters or of digits"
+
 
 def words(text: str) -> list[str]:
     """Maximal runs of one class of characters; there are no spaces to go by."""
