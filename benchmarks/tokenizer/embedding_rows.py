@@ -27,6 +27,7 @@ from torch.nn import functional
 
 from anadil.artifacts import artifact
 from anadil.artifacts.base_model import base_tokenizer, read_tokenizer
+from anadil.artifacts.base_vocabulary import base_settings
 from anadil.model.load import load_model
 from anadil.model.tiny import base_model
 from anadil.pretrain.embedding_init import Init, fit_vocabulary
@@ -104,7 +105,7 @@ def make_tokenizer(folder: Path, train: Sequence[str], num_tokens: int) -> None:
     merges = continue_merges(base, count_pretokens(base, train).counts, num_tokens, 2)
     tokenizer = extend_vocabulary(base, merges)
     candidate = TokenizerCandidate(strategy="extend", asked=num_tokens, got=len(merges), tokenizer=tokenizer)
-    write_tokenizer(candidate, place, chat_template(place, base), folder)
+    write_tokenizer(candidate, place, base_settings(place, base), chat_template(place, base), folder)
     write_embedding_map(candidate, base, folder, pad_to=128)
 
 

@@ -146,6 +146,7 @@ def test_a_reader_in_the_middle_finds_nothing_or_a_whole_artifact(bucket: str, t
         looks.append(manifest is not None)
         if manifest:
             fetch(uri, "corpus")
+        time.sleep(0.05)
 
     ends(running)
 

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from anadil.artifacts.base_model import BEGIN, CHAT_TEMPLATE, END, PAD, _train_tiny
 from anadil.model.load import save_model
 from tests.kit.llama import small_llama
-from tests.kit.pretraining import TEXTS
+from tests.kit.pretraining_texts import PRETRAINING_TEXTS
 
 SCALED: dict[str, Any] = {
     "rope_type": "llama3",
@@ -37,7 +37,7 @@ SHAPE: dict[str, Any] = {
     "rope_parameters": SCALED,
 }
 SCRIPTS = (
-    *TEXTS,
+    *PRETRAINING_TEXTS,
     "The quick brown fox can't jump; they'll say it's OVER 9000, WE'VE SEEN 12345678 times.",
     "東京は日本の首都です。１２３４５円、カタカナとひらがな。",
     "Москва — столица России; съешь ещё этих мягких французских булок.",
@@ -74,7 +74,7 @@ def make_llama_3(folder: Path, dtype: torch.dtype = torch.float32, **changes: An
 def make_tokenizer(folder: Path) -> Path:
     """A tokenizer directory: Llama 3's expression, control tokens and template, and few merges."""
     folder.mkdir(parents=True, exist_ok=True)
-    _train_tiny("\n".join(SCRIPTS[: len(TEXTS) + 8])).save(str(folder / "tokenizer.json"))
+    _train_tiny("\n".join(SCRIPTS[: len(PRETRAINING_TEXTS) + 8])).save(str(folder / "tokenizer.json"))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": BEGIN,

@@ -16,19 +16,10 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
 from anadil.runtime.mlflow_spool import Tracker
 from anadil.text.corpus import Document, write_documents
+from tests.kit.pretraining_texts import PRETRAINING_TEXTS
 from tests.kit.ranks import variables_of_ranks
 
 SPECIALS = ("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>")
-TEXTS = (
-    "Bakı Azərbaycanın paytaxtı və ən böyük şəhəridir.",
-    "Xəzər dənizinin sahilində külək tez-tez əsir, ona görə şəhərə küləklər şəhəri deyirlər.",
-    "Uşaqlar məktəbdən sonra parkda oynayır.",
-    "Bu gün hava soyuqdur, amma sabah günəşli olacaq.",
-    "Kitabxanada oxucular sakitcə oturub mütaliə edirlər.",
-    "Nənəm hər yay bağda gilas, ərik və tut yığır.",
-    "Qatar səhər saat yeddidə Gəncəyə yola düşür.",
-    "Ana dilində danışmaq hər kəsin hüququdur. " * 6,
-)
 
 
 SHORT: list[dict[str, Any]] = [
@@ -48,7 +39,7 @@ def make_tokenizer(folder: Path, vocab_size: int = 300, specials: Sequence[str] 
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(TEXTS, trainer)
+    tokenizer.train_from_iterator(PRETRAINING_TEXTS, trainer)
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -99,7 +90,7 @@ def make_documents(texts: Sequence[str]) -> list[Document]:
     ]
 
 
-def make_corpus(folder: Path, texts: Sequence[str] = TEXTS, heldout: Sequence[str] = ()) -> Path:
+def make_corpus(folder: Path, texts: Sequence[str] = PRETRAINING_TEXTS, heldout: Sequence[str] = ()) -> Path:
     """A corpus artifact."""
     write_documents(folder, "train", make_documents(texts))
     write_documents(folder, "heldout", make_documents(heldout))

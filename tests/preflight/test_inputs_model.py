@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from anadil.artifacts import base_model
 from anadil.artifacts.base_model import base_tokenizer
 from anadil.core.errors import AnadilError, DataError, IntegrityError, PreflightError
 from anadil.preflight.inputs import check_weights, look_at_base
@@ -100,6 +101,16 @@ def test_a_model_type_that_nobody_compared_is_refused_by_name(
 
     with pytest.raises(PreflightError, match=r"'mixtral' is a mixture of experts"):
         look_at_base(again(recipe, f"base.model={model}"), here=here)
+
+
+def test_a_model_type_of_the_hub_is_refused_too(
+    model: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (model / "config.json").write_text('{"model_type": "bloom"}')
+    monkeypatch.setattr(base_model, "from_hub", lambda *_: model)
+
+    with pytest.raises(PreflightError, match="'bloom' is not proven to train"):
+        look_at_base(again(recipe, "base.model=bigscience/bloom"))
 
 
 def test_the_header_of_an_empty_file_of_weights_counts_no_tensors(tmp_path: Path) -> None:

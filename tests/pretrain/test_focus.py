@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from anadil.artifacts.base_model import read_tokenizer
 from anadil.pretrain.focus import similar_tokens, sparsemax, token_vectors
-from tests.kit.pretraining import SPECIALS, TEXTS, make_corpus, make_tokenizer_artifact
+from tests.kit.pretraining import SPECIALS, make_corpus, make_tokenizer_artifact
+from tests.kit.pretraining_texts import PRETRAINING_TEXTS
 
 SCORES = st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=20)
 
@@ -60,7 +61,7 @@ def test_a_control_token_that_a_text_names_is_no_use_of_it(tmp_path: Path) -> No
     rows = [[token] for token in range(280)] + [[0, 1]] * 20
     tokenizer = make_tokenizer_artifact(tmp_path / "tokenizer", rows)
     assert read_tokenizer(tokenizer).id_to_token(control) in SPECIALS
-    named = [f"{text} {name}" for text in TEXTS for name in SPECIALS] * 3
+    named = [f"{text} {name}" for text in PRETRAINING_TEXTS for name in SPECIALS] * 3
     corpus = make_corpus(tmp_path / "corpus", named)
 
     assert control not in similar_tokens(corpus, tokenizer, seed=1)

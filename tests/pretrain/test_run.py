@@ -17,7 +17,6 @@ from anadil.pretrain.parallel.sharded_load import empty_model
 from anadil.pretrain.run import run
 from tests.kit.pretraining import (
     SHORT,
-    TEXTS,
     SignalAt,
     generations,
     losses,
@@ -28,6 +27,7 @@ from tests.kit.pretraining import (
     run_in_child,
     run_in_several,
 )
+from tests.kit.pretraining_texts import PRETRAINING_TEXTS
 
 
 def test_a_run_writes_a_model_that_loads_a_journal_and_a_summary_the_same_each_time(
@@ -309,7 +309,7 @@ def test_a_run_that_goes_on_from_the_archive_alone_has_every_line_of_its_journal
 @pytest.fixture
 def scored(tmp_path: Path) -> Path:
     """A corpus whose held-out part is not empty."""
-    return make_corpus(tmp_path / "scored", heldout=TEXTS)
+    return make_corpus(tmp_path / "scored", heldout=PRETRAINING_TEXTS)
 
 
 def scores(out: Path) -> dict[int, float]:

@@ -18,9 +18,10 @@ from anadil.pretrain.validation import Validation, validation_of
 from anadil.recipe.pretrain import Pretrain
 from anadil.text.metrics import bits_per_byte
 from tests.kit.llama import small_llama
-from tests.kit.pretraining import TEXTS, make_corpus, make_tokenizer
+from tests.kit.pretraining import make_corpus, make_tokenizer
+from tests.kit.pretraining_texts import PRETRAINING_TEXTS
 
-HELDOUT = (*TEXTS[:4], "Şəki xanları İpək Yolu üzərində karvansaralar tikdirmişdilər. " * 3)
+HELDOUT = (*PRETRAINING_TEXTS[:4], "Şəki xanları İpək Yolu üzərində karvansaralar tikdirmişdilər. " * 3)
 
 
 def settings(length: int = 256, **more: object) -> Pretrain:

@@ -26,7 +26,8 @@ from anadil.text.cut_patterns import GPT_2_REGEX, KNOWN_PATTERNS, LLAMA_3_REGEX,
 from anadil.text.encoder import COMPARED, Encoder
 from tests.kit.encoding import ODD, exactly, lists, random_texts, unlike
 from tests.kit.marks import matrix, slow
-from tests.kit.pretraining import TEXTS, make_tokenizer
+from tests.kit.pretraining import make_tokenizer
+from tests.kit.pretraining_texts import PRETRAINING_TEXTS
 
 DATA = os.environ.get("ANADIL_DATA", "")
 
@@ -92,10 +93,10 @@ def test_the_fast_way_gives_the_ids_of_tokenizers(
         monkeypatch.setattr(encoder_module, "_gigatoken_of", lambda _: None)
     texts = [
         *ODD,
-        *TEXTS,
+        *PRETRAINING_TEXTS,
         *tiny_text().splitlines()[:100],
         " ".join(ODD),
-        "\n ".join(TEXTS),
+        "\n ".join(PRETRAINING_TEXTS),
         *random_texts(1_000),
     ]
     encoder = fast(tokenizer)
@@ -368,7 +369,7 @@ def test_letters_that_only_gigatoken_knows_are_left_to_tiktoken() -> None:
 
 
 def test_threads_give_the_ids_of_one(tokenizer: Tokenizer) -> None:
-    texts = [*ODD, *TEXTS] * 3
+    texts = [*ODD, *PRETRAINING_TEXTS] * 3
 
     assert lists(fast(tokenizer, threads=3).encode(texts)) == lists(fast(tokenizer).encode(texts))
 

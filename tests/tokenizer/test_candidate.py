@@ -4,17 +4,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models
 
 from anadil.artifacts.base_model import LLAMA_3_SPECIALS, read_tokenizer
-from anadil.core.errors import DataError, IntegrityError
+from anadil.artifacts.base_vocabulary import base_settings
+from anadil.core.errors import IntegrityError
 from anadil.recipe.sections import Strategy
 from anadil.tokenizer.candidate import (
     TokenizerCandidate,
     chat_template,
     extend_vocabulary,
     replace_vocabulary,
-    require_byte_level,
     write_tokenizer,
 )
 from anadil.tokenizer.embedding_map import embedding_rows
@@ -143,7 +143,8 @@ def test_transformers_gives_equal_ids_also_after_saving_again(
 
     tokenizer = {"base": base, "extend": extension, "replace": replacement}[strategy]
     candidate = TokenizerCandidate(strategy=strategy, asked=1, got=1, tokenizer=tokenizer)
-    write_tokenizer(candidate, tiny_folder, chat_template(tiny_folder, base), tmp_path / "written")
+    settings, template = base_settings(tiny_folder, base), chat_template(tiny_folder, base)
+    write_tokenizer(candidate, tiny_folder, settings, template, tmp_path / "written")
     if model_type:
         # A model directory says which tokenizer class its model usually has.
         (tmp_path / "written" / "config.json").write_text(
@@ -230,32 +231,6 @@ def test_a_special_token_that_plain_text_can_spell_is_refused(
 
     with pytest.raises(IntegrityError, match="the text 'nar' in a document would become a control token"):
         extend_vocabulary(spelled, merges)
-
-
-@pytest.mark.parametrize(
-    ("model", "found"),
-    [
-        (models.WordLevel({"kitab": 0}, unk_token="kitab"), "its model is WordLevel"),
-        (models.BPE(byte_fallback=True), r"as bytes \(byte_fallback\), as SentencePiece does"),
-        (models.BPE(), r"its pre-tokenizer does not write text as bytes \(ByteLevel\)"),
-    ],
-)
-def test_a_base_that_is_no_byte_level_bpe_can_only_be_kept(model: models.Model, found: str) -> None:
-    tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-
-    with pytest.raises(
-        DataError, match=rf"no byte-level BPE: .*{found}\. extend, surgery and replace .* to \[base\]"
-    ):
-        require_byte_level(tokenizer, "words")
-
-
-def test_a_base_without_all_bytes_can_only_be_kept() -> None:
-    tokenizer = Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-
-    with pytest.raises(DataError, match=r"its vocabulary lacks some of the 256 bytes\. .* to \[base\]"):
-        require_byte_level(tokenizer, "letters")
 
 
 def test_a_base_with_its_own_chat_template_and_tokens_keeps_them(

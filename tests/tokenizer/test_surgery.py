@@ -7,6 +7,7 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from anadil.artifacts.base_model import LLAMA_3_SPECIALS, read_tokenizer
+from anadil.artifacts.base_vocabulary import base_settings
 from anadil.core.errors import DataError, IntegrityError
 from anadil.recipe.sections import Tokenizer as Settings
 from anadil.runtime.job import Job
@@ -193,7 +194,8 @@ def test_transformers_and_a_second_save_keep_all_ids(
     folder = tmp_path / "base"
     folder.mkdir()
     candidate = TokenizerCandidate(strategy="surgery", asked=1, got=1, tokenizer=made)
-    write_tokenizer(candidate, folder, chat_template(folder, base), tmp_path / "written")
+    settings, template = base_settings(folder, base), chat_template(folder, base)
+    write_tokenizer(candidate, folder, settings, template, tmp_path / "written")
 
     AutoTokenizer.from_pretrained(tmp_path / "written").save_pretrained(tmp_path / "again")
 

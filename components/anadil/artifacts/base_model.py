@@ -31,6 +31,7 @@ TOKENIZER_FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
+    "config.json",
 )
 PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 """Weight files that run code when they are loaded."""
@@ -106,7 +107,7 @@ def model_config(directory: Path) -> dict[str, Any]:
     path = directory / "config.json"
     if not path.is_file():
         raise DataError(f"{path}: no such file; give a Hugging Face model directory")
-    config = _settings(path)
+    config = read_settings(path)
     if "auto_map" in config:
         raise IntegrityError(f"{path}: auto_map asks to run code; use a model without it")
     return config
@@ -135,11 +136,17 @@ def tokenizer_config(directory: Path) -> dict[str, Any]:
     Raises:
         DataError: It is not a JSON object.
     """
-    path = directory / "tokenizer_config.json"
-    return _settings(path) if path.is_file() else {}
+    return read_settings(directory / "tokenizer_config.json")
 
 
-def _settings(path: Path) -> dict[str, Any]:
+def read_settings(path: Path) -> dict[str, Any]:
+    """The content of a file of settings; empty where there is none.
+
+    Raises:
+        DataError: It is not a JSON object.
+    """
+    if not path.is_file():
+        return {}
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

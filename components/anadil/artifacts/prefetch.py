@@ -8,7 +8,6 @@ import hashlib
 import logging
 import os
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -22,6 +21,7 @@ from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.uri import MANIFEST, Count, join
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RetryableError, Stopped
 from anadil.core.format import human_bytes
+from anadil.core.own_folder import temporary_folder
 from anadil.core.progress import progress
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,8 @@ Fetch = Callable[[str, Path, Count], None]
 
 def cache() -> Path:
     """Where copies are kept: ANADIL_CACHE, to be set to the node's fastest disk."""
-    return Path(os.environ.get("ANADIL_CACHE", Path(tempfile.gettempdir()) / "anadil-cache"))
+    own = os.environ.get("ANADIL_CACHE")
+    return Path(own) if own else temporary_folder("anadil-cache")
 
 
 def fetch(uri: str, kind: str) -> tuple[Path, Manifest]:

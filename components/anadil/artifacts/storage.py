@@ -281,6 +281,23 @@ def check_directory(path: Path, key: str) -> None:
             raise RecipeError(f"{key}: {place} is a file, not a directory; give another place or remove it")
 
 
+def check_writable(path: Path, key: str) -> None:
+    """Make sure that a directory can be written, or made.
+
+    Args:
+        path: The place.
+        key: What it was given by, for the message.
+
+    Raises:
+        PreflightError: It, or what it would be made in, cannot be written.
+        RecipeError: Something else stands there or above it.
+    """
+    check_directory(path, key)
+    there = next(place for place in (path, *path.parents) if place.is_dir())
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise PreflightError(f"{key}: {there} cannot be written; give another place")
+
+
 def refuse_occupied(uri: str) -> None:
     """Make sure that a local place for an artifact is free, so that nobody's files are overwritten.
 

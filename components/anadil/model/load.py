@@ -25,6 +25,7 @@ from transformers.utils import logging as transformers_logging
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from anadil.artifacts.base_model import model_config, require_safetensors
+from anadil.artifacts.base_vocabulary import base_settings
 from anadil.core.errors import DataError, IntegrityError
 from anadil.model.family_table import refuse_mixture
 from anadil.model.spellings import write_both_spellings
@@ -109,9 +110,9 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerFast:
         DataError: The directory holds none.
         IntegrityError: It would have to run code of its own.
     """
-    settings = path / "tokenizer_config.json"
-    if settings.is_file() and "auto_map" in json.loads(settings.read_text(encoding="utf-8")):
-        raise IntegrityError(f"{settings}: auto_map asks to run code; use a tokenizer without it")
+    written = path / "tokenizer_config.json"
+    if written.is_file() and "auto_map" in json.loads(written.read_text(encoding="utf-8")):
+        raise IntegrityError(f"{written}: auto_map asks to run code; use a tokenizer without it")
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
@@ -120,6 +121,11 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerFast:
         ) from None
     if not tokenizer.is_fast:
         raise DataError(f"{path}: holds no tokenizer.json; convert the tokenizer to a fast one")
+    # transformers does not look for them in config.json.
+    if tokenizer.eos_token is None and tokenizer.bos_token is None:
+        settings = base_settings(path, tokenizer.backend_tokenizer)
+        for role in ("bos_token", "eos_token"):
+            setattr(tokenizer, role, settings.get(role))
     return tokenizer
 
 

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from anadil.artifacts import storage
-from anadil.artifacts.base_model import TINY, base_tokenizer, model_config, read_tokenizer
+from anadil.artifacts.base_model import TINY, base_tokenizer, model_config
 from anadil.artifacts.storage import BUILT_IN
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RetryableError
 from anadil.core.format import MIB, human_bytes, human_hours
 from anadil.core.stages import Stage
 from anadil.model.family_table import check_family
+from anadil.preflight.base_vocabulary import check_base_vocabulary
 from anadil.preflight.chat_base import check_chat_base
 from anadil.preflight.clean_cost import clean_cost, clean_memory_bytes
 from anadil.preflight.input_sample import Beginnings, NoWholeRecordError
@@ -148,18 +149,21 @@ def look_at_clean_cost(recipe: Recipe, memory_bytes: int, cpus: int, *, here: bo
     return _as_seen(key, look, here=here)
 
 
-def look_at_base(recipe: Recipe, *, here: bool = True, chats: bool = True) -> Look:
+def look_at_base(recipe: Recipe, *, here: bool = True, chats: bool = True, vocabulary: bool = True) -> Look:
     """Read the base model's config, tokenizer and the headers of its weights.
 
     Args:
         recipe: What is to run.
         here: The stages will run on this machine.
         chats: The model will be taught chats, if the recipe names any.
+        vocabulary: Candidates will be made of its tokenizer.
 
     Raises:
-        DataError: The directory is not there, lacks something, or it cannot be read.
+        DataError: The directory is not there, lacks something, or it cannot be read; its tokenizer has no end of text,
+            or is none that the recipe's strategies can change.
         IntegrityError: Something would run code, or a file of weights is torn.
-        PreflightError: A hub model cannot be fetched, or a layout of the recipe is not proven for its type.
+        PreflightError: A hub model cannot be fetched, a layout of the recipe is not proven for its type, or a trial is
+            asked for whose compute is not known.
     """
     key, model = "base.model", recipe.base.model
     folder = Path(model).expanduser()
@@ -174,9 +178,11 @@ def look_at_base(recipe: Recipe, *, here: bool = True, chats: bool = True) -> Lo
     def look() -> Look:
         if folder.is_dir():
             check_weights(folder)
-        tokenizer = base_tokenizer(recipe.base, base_cache(recipe))
-        size = read_tokenizer(tokenizer).get_vocab_size()
-        written = check_chat_base(recipe, tokenizer) if chats else ""
+        place = base_tokenizer(recipe.base, base_cache(recipe))
+        if not folder.is_dir() and (place / "config.json").is_file():
+            check_family(model_config(place), recipe.pretrain.parallelism.model_dump())
+        size = check_base_vocabulary(recipe, place, changes=vocabulary)
+        written = check_chat_base(recipe, place) if chats else ""
         return Look(
             key=key, detail=f"{model}, a tokenizer of {size:,} tokens{', ' if written else ''}{written}"
         )

@@ -144,7 +144,7 @@ def vocabulary_rows(
         DataError: The map does not fit the tokenizer or the base model.
     """
     rows, keeps_size = _read_map(tokenizer)
-    used = set(load_tokenizer(tokenizer).get_vocab().values())
+    used = {index: token for token, index in load_tokenizer(tokenizer).get_vocab().items()}
     if rows is None:
         if max(used) >= num_base:
             raise DataError(
@@ -190,14 +190,19 @@ def _read_map(tokenizer: Path) -> tuple[list[list[int]] | None, bool]:
     return rows, content.get("strategy") == "surgery"
 
 
-def _check(rows: list[list[int]], tokenizer: Path, *, used: set[int], num_base: int) -> None:
+def _check(rows: list[list[int]], tokenizer: Path, *, used: Mapping[int, str], num_base: int) -> None:
     if len(rows) <= max(used):
         raise DataError(
             f"{tokenizer}/embedding_map.json: {len(rows)} rows for {max(used) + 1} tokens; "
             "run the tokenizer stage again"
         )
     for token, pieces in enumerate(rows):
-        if (not pieces and token in used) or any(not 0 <= piece < num_base for piece in pieces):
+        if not pieces and token in used:
+            raise DataError(
+                f"{tokenizer}/embedding_map.json: no row for {used[token]!r}, which transformers reads as token {token}; "
+                "a token that tokenizer_config.json names has to stand in tokenizer.json: run the tokenizer stage again"
+            )
+        if any(not 0 <= piece < num_base for piece in pieces):
             raise DataError(
                 f"{tokenizer}/embedding_map.json: token {token} is made of base ids {pieces[:8]}, but the "
                 f"base model has {num_base} embedding rows; make the tokenizer from the same base.model"

@@ -49,6 +49,23 @@ def known_pattern(pre_tokenizer: JsonObject | None) -> str | None:
     return pattern if is_known else None
 
 
+def cut_of_new_vocabulary(pre_tokenizer: JsonObject) -> JsonObject:
+    """The pre-tokenizer for a vocabulary that is trained anew on a base's place: the base's own, but for GPT-2's pattern.
+
+    GPT-2's makes a hyphen before a suffix and the end of a line after a sign tokens of their own; by Llama 3's they are
+    one with their neighbour, which every later family has taken over. Digits stay single where the base has them so.
+    """
+    parts = pre_tokenizer_parts(pre_tokenizer)
+    by_gpt_2 = [part for part in parts if part["type"] == "ByteLevel" and part.get("use_regex", True)]
+    # A space that is put before a text would be put before every piece of it.
+    if not by_gpt_2 or by_gpt_2[0]["add_prefix_space"]:
+        return pre_tokenizer
+    single = any(part["type"] == "Digits" and part["individual_digits"] for part in parts)
+    pattern = QWEN_REGEX if single else LLAMA_3_REGEX
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    return {"type": "Sequence", "pretokenizers": [split, by_gpt_2[0] | {"use_regex": False}]}
+
+
 def pre_tokenizer_parts(pre_tokenizer: JsonObject) -> list[JsonObject]:
     """The parts of a sequence, or the one that it is."""
     parts: list[JsonObject] = pre_tokenizer.get("pretokenizers", [pre_tokenizer])

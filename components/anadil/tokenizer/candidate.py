@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from anadil.artifacts.base_model import CHAT_TEMPLATE, CHAT_TOKENS, PAD, tokenizer_config
 from anadil.core.errors import DataError, IntegrityError
 from anadil.recipe.sections import Strategy
-from anadil.text.byte_symbols import SYMBOLS, Merge
+from anadil.text.byte_symbols import Merge
 from anadil.tokenizer.usage import TokenUsage
 
 log = logging.getLogger(__name__)
@@ -54,30 +54,6 @@ class TokenizerCandidate:
 def vocab_size(tokenizer: Tokenizer) -> int:
     """The largest id and one more; with gaps in the ids it exceeds the number of tokens."""
     return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
-
-
-def require_byte_level(tokenizer: Tokenizer, name: str) -> None:
-    """Check that the base's tokenizer is one whose vocabulary can be extended, replaced or partly exchanged.
-
-    Raises:
-        DataError: It is not byte-level BPE.
-    """
-    content = json.loads(tokenizer.to_str())
-    model = content["model"]
-    found = ""
-    if model["type"] != "BPE":
-        found = f"its model is {model['type']}"
-    elif model.get("byte_fallback"):
-        found = "it writes characters that it does not know as bytes (byte_fallback), as SentencePiece does"
-    elif '"type": "ByteLevel"' not in json.dumps(content["pre_tokenizer"]):
-        found = "its pre-tokenizer does not write text as bytes (ByteLevel)"
-    elif not set(SYMBOLS) <= model["vocab"].keys():
-        found = "its vocabulary lacks some of the 256 bytes"
-    if found:
-        raise DataError(
-            f"base.model: the tokenizer of {name} is no byte-level BPE: {found}. extend, surgery and replace change "
-            "byte-level BPE only; set tokenizer.strategies to [base]"
-        )
 
 
 def replace_vocabulary(base: Tokenizer, vocab: dict[str, int], merges: Merges) -> Tokenizer:
@@ -147,12 +123,15 @@ def _is_special(content: JsonObject, token: str) -> bool:
     return any(added["content"] == token and added["special"] for added in content["added_tokens"])
 
 
-def write_tokenizer(candidate: TokenizerCandidate, base: Path, template: str, target: Path) -> None:
+def write_tokenizer(
+    candidate: TokenizerCandidate, base: Path, settings: JsonObject, template: str, target: Path
+) -> None:
     """Write a Hugging Face tokenizer directory.
 
     Args:
         candidate: The tokenizer.
-        base: The base's tokenizer directory, whose settings are kept.
+        base: The base's tokenizer directory.
+        settings: The base's, which are kept; see `base_settings`.
         template: Content of `chat_template.jinja`.
         target: Directory to make.
     """
@@ -162,10 +141,7 @@ def write_tokenizer(candidate: TokenizerCandidate, base: Path, template: str, ta
         shutil.copyfile(base / "tokenizer.json", target / "tokenizer.json")
     else:
         candidate.tokenizer.save(str(target / "tokenizer.json"))
-    names = base / "special_tokens_map.json"
-    if names.is_file():
-        shutil.copyfile(names, target / names.name)
-    config = _config(tokenizer_config(base), candidate)
+    config = _config(settings, candidate)
     (target / "tokenizer_config.json").write_text(
         json.dumps(config, ensure_ascii=False, indent=2) + "\n", encoding="utf-8"
     )

@@ -184,14 +184,17 @@ def _pruned(job: Job, table: WordCounts) -> Pretokens:
     least = job.recipe.tokenizer.min_word_count
     chosen = table.pruned(least) if least > 1 else table
     counts = checked_pretokens(chosen)
+    # Those of the base's own cut, which comes first, whatever other ones follow.
+    records = {
+        "train_documents": counts.num_documents,
+        "train_pretokens": table.total,
+        "different_pretokens": len(table),
+        "dropped_pretokens": counts.num_too_long,
+    }
     if least > 1:
-        job.records["pruned_pretokens"] = len(table) - len(chosen)
+        records["pruned_pretokens"] = len(table) - len(chosen)
         log.info("left out %d of %d different words that occur less than %d times",
                  len(table) - len(chosen), len(table), least)  # fmt: skip
-    job.records.update(
-        train_documents=counts.num_documents,
-        train_pretokens=table.total,
-        different_pretokens=len(table),
-        dropped_pretokens=counts.num_too_long,
-    )
+    for name, value in records.items():
+        job.records.setdefault(name, value)
     return counts

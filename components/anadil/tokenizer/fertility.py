@@ -153,7 +153,8 @@ class _Run:
         self.changed += [
             self._num_texts + offset
             for offset, (before, after) in enumerate(zip(texts, decoded, strict=True))
-            if _normalized(self._tokenizer, before) != after
+            # What SentencePiece's normalizers write for blanks is undone by its decoder.
+            if after not in (before, _normalized(self._tokenizer, before))
         ]
         self._num_texts += len(texts)
         num_tokens = sum(map(len, ids))

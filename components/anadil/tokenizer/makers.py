@@ -1,5 +1,6 @@
 """How each strategy makes its candidates of a corpus's word counts: trained once, cut to every size."""
 
+import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 
@@ -9,6 +10,7 @@ from anadil.core.errors import DataError, RecipeError
 from anadil.recipe.sections import PUBLISHED_VOCABULARY, Strategy
 from anadil.recipe.sections import Tokenizer as Settings
 from anadil.text.byte_symbols import ALPHABET
+from anadil.text.cut_patterns import cut_of_new_vocabulary
 from anadil.tokenizer.ban_list import BanList
 from anadil.tokenizer.candidate import TokenizerCandidate, extend_vocabulary, replace_vocabulary, vocab_size
 from anadil.tokenizer.extend_bpe import continue_merges
@@ -134,6 +136,17 @@ def replacements(
 
 
 MAKERS: Mapping[Strategy, Maker] = {"extend": extensions, "replace": replacements, "surgery": surgeries}
+
+
+def recut_base(base: Tokenizer) -> Tokenizer:
+    """The base's tokenizer as `replace` changes it: with the pre-tokenizer of a new vocabulary."""
+    content = json.loads(base.to_str())
+    cut = cut_of_new_vocabulary(content["pre_tokenizer"])
+    if cut == content["pre_tokenizer"]:
+        return base
+    recut = Tokenizer.from_str(json.dumps(content | {"pre_tokenizer": cut}, ensure_ascii=False))
+    recut.encode_special_tokens = True
+    return recut
 
 
 def require_room(base: Tokenizer, sizes: tuple[int, ...]) -> None:

@@ -11,8 +11,10 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from anadil.artifacts.base_model import base_tokenizer, read_tokenizer
+from anadil.artifacts.base_model import base_tokenizer
+from anadil.artifacts.base_vocabulary import base_settings, read_base, require_byte_level
 from anadil.core.errors import DataError, IntegrityError
+from anadil.recipe.sections import Strategy
 from anadil.runtime.job import Figures, Job
 from anadil.text.corpus import read_documents
 from anadil.text.language import load_language
@@ -20,7 +22,6 @@ from anadil.tokenizer.ban_list import unchanged_share
 from anadil.tokenizer.candidate import (
     TokenizerCandidate,
     chat_template,
-    require_byte_level,
     vocab_size,
     write_tokenizer,
 )
@@ -31,7 +32,7 @@ from anadil.tokenizer.embedding_map import write_embedding_map
 from anadil.tokenizer.encoder_check import EncoderCheck, check_encoder
 from anadil.tokenizer.fertility import DIGITS, Fertility, measure_fertility
 from anadil.tokenizer.keep import read_keep_texts
-from anadil.tokenizer.makers import MAKERS, require_room
+from anadil.tokenizer.makers import MAKERS, recut_base, require_room
 from anadil.tokenizer.pretokens import Pretokens, count_texts
 from anadil.tokenizer.samples import HeldoutSample, sample_heldout
 from anadil.tokenizer.select import MeasuredCandidate, choose_candidate
@@ -52,9 +53,11 @@ def run(job: Job) -> Figures:
     """
     recipe = job.recipe
     folder = base_tokenizer(recipe.base, job.base_cache)
-    base = read_tokenizer(folder)
+    base = read_base(folder)
     language = load_language(recipe.language)
     heldout = sample_heldout(read_documents(job.inputs["corpus"], "heldout"), language, read_keep_texts(job))
+    if language.word_note:
+        log.info("%s", language.word_note)
     candidates = _Candidates(job, base, heldout)
     measure = _Measure(job, candidates.base, heldout)
     measured = [measure(candidate) for candidate in candidates]
@@ -120,7 +123,8 @@ class _Candidates:
             missing = tuple(size for size in sizes if (strategy, size) not in ready)
             made: Iterator[TokenizerCandidate] = iter(())
             if missing or not sizes:
-                made = MAKERS[strategy](self._tokenizer, self._counts, missing, self._settings, self._kept)
+                base, counts = self._cut_for(strategy)
+                made = MAKERS[strategy](base, counts, missing, self._settings, self._kept)
             if not sizes:
                 yield from made
             for size in sizes:
@@ -132,11 +136,21 @@ class _Candidates:
         """What the words of the corpus say; None for the base alone, for which they are not counted."""
         if not set(self._strategies) - {"base"}:
             return None
-        return check_encoder(chosen.tokenizer, self._counts.counts, self._job.stop)
+        _, counts = self._cut_for(chosen.strategy)
+        return check_encoder(chosen.tokenizer, counts.counts, self._job.stop)
+
+    def _cut_for(self, strategy: Strategy) -> tuple[Tokenizer, Pretokens]:
+        """The tokenizer that a strategy changes, and the corpus as it cuts it."""
+        return self._recut if strategy == "replace" else (self._tokenizer, self._counts)
 
     @cached_property
     def _counts(self) -> Pretokens:
         return corpus_counts(self._job, self._tokenizer)
+
+    @cached_property
+    def _recut(self) -> tuple[Tokenizer, Pretokens]:
+        recut = recut_base(self._tokenizer)
+        return recut, self._counts if recut is self._tokenizer else corpus_counts(self._job, recut)
 
     @cached_property
     def _kept(self) -> Mapping[str, int]:
@@ -214,13 +228,13 @@ def _write(
     """The chosen tokenizer at the top; with a choice to make, all of them below `candidates/`."""
     out, pad_to = job.out, job.recipe.tokenizer.pad_to
     candidates = out / "candidates"
-    template = chat_template(base_folder, base)
+    settings, template = base_settings(base_folder, base), chat_template(base_folder, base)
     for item in measured if len(measured) > 1 else ():
         target = candidates / item.candidate.name
-        write_tokenizer(item.candidate, base_folder, template, target)
+        write_tokenizer(item.candidate, base_folder, settings, template, target)
         write_embedding_map(item.candidate, base, target, pad_to)
     draft = out / "chosen"
-    write_tokenizer(best.candidate, base_folder, template, draft)
+    write_tokenizer(best.candidate, base_folder, settings, template, draft)
     write_embedding_map(best.candidate, base, draft, pad_to)
     for file in sorted(draft.iterdir()):
         shutil.move(file, out / file.name)

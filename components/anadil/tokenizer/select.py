@@ -101,11 +101,18 @@ def choose_candidate(
     near = [item for item in pool if item.cost.relative <= (1 + TIE) * cheapest.cost.relative]
     best = min(near, key=lambda item: (_own_tokens(item), *_cost(item)))
     why_not = {
-        item.candidate.name: _why_not(item, best, against.get(item.candidate.name), wanted, item in pool)
+        item.candidate.name: _why_not(
+            item, best, against.get(item.candidate.name), wanted, compared=item in pool, relaxed=bool(relaxed)
+        )
         for item in measured
         if item is not best
     }
     reason = _reason(best, cheapest, rivals, pool, wanted)
+    if left_out := [item for item in rivals if item not in pool and _cost(item) < _cost(best)]:
+        least = min(left_out, key=_cost)
+        reason += (
+            f"; {least.candidate.name} would cost {least.cost.relative:.3f}: {why_not[least.candidate.name]}"
+        )
     return Choice(best=best, reason=reason + (f"; {relaxed}" if relaxed else ""), why_not=why_not)
 
 
@@ -211,13 +218,18 @@ def _why_not(
     best: MeasuredCandidate,
     faults: dict[str, str] | None,
     wanted: str,
+    *,
     compared: bool,
+    relaxed: bool,
 ) -> str:
     """What spoke against a candidate that was not chosen."""
     if faults is None:
         return f"tokenizer.choice is {wanted}"
     if not compared:
-        return "; ".join(faults.values()) or "others keep the base's vocabulary"
+        keeps_base = item.candidate.strategy in KEEPS_BASE
+        # Where none has enough learnt tokens, that does not tell this one from the chosen one.
+        also = ["others keep the base's vocabulary"] if relaxed and not keeps_base else []
+        return "; ".join([*faults.values(), *also])
     if item.cost.relative <= (1 + TIE) * best.cost.relative and _own_tokens(item) >= _own_tokens(best):
         return (
             f"{_figures(item)}: within {TIE:.0%} of {best.candidate.name}, and no fewer tokens to learn "

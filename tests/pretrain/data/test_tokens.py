@@ -20,7 +20,8 @@ from anadil.pretrain.data.tokens import Shards, TokenStream, token_stream
 from anadil.recipe.sections import Base
 from anadil.text import encoder
 from anadil.text.corpus import Document, document_files, write_documents
-from tests.kit.pretraining import TEXTS, make_corpus, make_tokenizer_artifact
+from tests.kit.pretraining import make_corpus, make_tokenizer_artifact
+from tests.kit.pretraining_texts import PRETRAINING_TEXTS
 
 BOS, END = 297, 298
 
@@ -62,11 +63,11 @@ def texts_of(stream: TokenStream, tokenizer: Path) -> list[str]:
 
 
 def test_documents_stand_one_after_another_between_begin_and_end(tmp_path: Path, tokenizer: Path) -> None:
-    corpus = make_parts(tmp_path / "corpus", TEXTS[:3], (), TEXTS[3:])
+    corpus = make_parts(tmp_path / "corpus", PRETRAINING_TEXTS[:3], (), PRETRAINING_TEXTS[3:])
 
     stream = token_stream(corpus, tokenizer, tmp_path / "work", write=True)
 
-    assert texts_of(stream, tokenizer) == list(TEXTS)
+    assert texts_of(stream, tokenizer) == list(PRETRAINING_TEXTS)
     assert stream.ids[0:1].tolist() == [BOS]
     assert all(stream.ids[end - 1 : end].tolist() == [END] for end in stream.starts[1:].tolist())
     assert len(stream.ids) == stream.starts[-1]
@@ -75,7 +76,7 @@ def test_documents_stand_one_after_another_between_begin_and_end(tmp_path: Path,
 
 @pytest.mark.usefixtures("in_processes")
 def test_processes_give_the_bytes_that_one_gives(tmp_path: Path, tokenizer: Path) -> None:
-    corpus = make_parts(tmp_path / "corpus", TEXTS[:3], (*TEXTS[3:], "son"))
+    corpus = make_parts(tmp_path / "corpus", PRETRAINING_TEXTS[:3], (*PRETRAINING_TEXTS[3:], "son"))
     stream = token_stream(corpus, tokenizer, tmp_path / "many", write=True)
 
     tokens.SMALL_BYTES = 10**9
@@ -89,7 +90,9 @@ def test_processes_give_the_bytes_that_one_gives(tmp_path: Path, tokenizer: Path
 def test_a_killed_run_goes_on_with_the_next_file(
     tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    corpus = make_parts(tmp_path / "corpus", TEXTS[:3], TEXTS[3:5], TEXTS[5:])
+    corpus = make_parts(
+        tmp_path / "corpus", PRETRAINING_TEXTS[:3], PRETRAINING_TEXTS[3:5], PRETRAINING_TEXTS[5:]
+    )
     first, second, _ = document_files(corpus, "train")
     encode_file, asked = encode.encode_file, []
 
@@ -106,13 +109,13 @@ def test_a_killed_run_goes_on_with_the_next_file(
     stream = token_stream(corpus, tokenizer, tmp_path / "work", write=True)
 
     assert asked == [first.name, second.name, second.name, "part-00002.jsonl.zst"]
-    assert texts_of(stream, tokenizer) == list(TEXTS)
+    assert texts_of(stream, tokenizer) == list(PRETRAINING_TEXTS)
 
 
 def test_a_damaged_shard_is_made_again_and_the_others_stay(
     tmp_path: Path, tokenizer: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    corpus = make_parts(tmp_path / "corpus", TEXTS[:3], TEXTS[3:])
+    corpus = make_parts(tmp_path / "corpus", PRETRAINING_TEXTS[:3], PRETRAINING_TEXTS[3:])
     before = token_stream(corpus, tokenizer, tmp_path / "work", write=True)
     whole, damaged = sorted((tmp_path / "work").rglob("ids.bin"))
     made_at = whole.stat().st_mtime_ns
@@ -129,7 +132,9 @@ def test_a_damaged_shard_is_made_again_and_the_others_stay(
 
 def test_the_digest_follows_the_ids(tmp_path: Path, tokenizer: Path) -> None:
     one = token_stream(make_corpus(tmp_path / "a"), tokenizer, tmp_path / "work", write=True)
-    other = token_stream(make_corpus(tmp_path / "b", TEXTS[:4]), tokenizer, tmp_path / "work", write=True)
+    other = token_stream(
+        make_corpus(tmp_path / "b", PRETRAINING_TEXTS[:4]), tokenizer, tmp_path / "work", write=True
+    )
 
     assert one.digest != other.digest
 
@@ -140,7 +145,9 @@ def test_a_process_that_does_not_write_reads_what_the_first_made(tmp_path: Path,
         token_stream(corpus, tokenizer, tmp_path / "work", write=False)
     token_stream(corpus, tokenizer, tmp_path / "work", write=True)
 
-    assert texts_of(token_stream(corpus, tokenizer, tmp_path / "work", write=False), tokenizer) == list(TEXTS)
+    assert texts_of(token_stream(corpus, tokenizer, tmp_path / "work", write=False), tokenizer) == list(
+        PRETRAINING_TEXTS
+    )
 
 
 def test_a_corpus_without_text_is_a_data_error(tmp_path: Path, tokenizer: Path) -> None:
@@ -152,7 +159,7 @@ def test_a_corpus_without_text_is_a_data_error(tmp_path: Path, tokenizer: Path) 
 
 @pytest.mark.usefixtures("in_processes")
 def test_a_damaged_file_of_the_corpus_is_told_by_its_process(tmp_path: Path, tokenizer: Path) -> None:
-    corpus = make_parts(tmp_path / "corpus", TEXTS[:3], TEXTS[3:])
+    corpus = make_parts(tmp_path / "corpus", PRETRAINING_TEXTS[:3], PRETRAINING_TEXTS[3:])
     file = document_files(corpus, "train")[1]
     file.write_bytes(file.read_bytes()[:-9])
 
@@ -183,7 +190,7 @@ def raise_(error: BaseException) -> None:
 
 @pytest.mark.usefixtures("in_processes")
 def test_a_process_that_was_killed_is_told(tmp_path: Path, tokenizer: Path) -> None:
-    corpus = make_parts(tmp_path / "corpus", TEXTS[:3])
+    corpus = make_parts(tmp_path / "corpus", PRETRAINING_TEXTS[:3])
     (tmp_path / "pill").mkdir()
     (tmp_path / "pill" / "sitecustomize.py").write_text(
         "import sys, os, signal\n"
@@ -208,7 +215,9 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_the_processes_end_with_the_run_that_started_them(tmp_path: Path, tokenizer: Path) -> None:
-    corpus = make_parts(tmp_path / "corpus", tuple(TEXTS) * 20_000, tuple(TEXTS) * 20_000)
+    corpus = make_parts(
+        tmp_path / "corpus", tuple(PRETRAINING_TEXTS) * 20_000, tuple(PRETRAINING_TEXTS) * 20_000
+    )
     (tmp_path / "script.py").write_text(SCRIPT)
     arguments = [str(path) for path in (tmp_path / "script.py", corpus, tokenizer, tmp_path / "work")]
     run = subprocess.Popen([sys.executable, *arguments])

@@ -125,7 +125,6 @@ def two(rank: int, folder: str) -> None:
         compare(rank, folder, mesh, policy)
     frozen_backbone(folder, mesh)
     middle_stage(folder, mesh)
-    compiled(folder, mesh)
     fused_norm(mesh)
     unknown_layer(mesh)
 
@@ -142,8 +141,9 @@ def frozen_backbone(folder: str, mesh: Mesh) -> None:
             close(ours.grad, theirs.grad, name)
 
 
-def compiled(folder: str, mesh: Mesh) -> None:
+def compiled(rank: int, folder: str) -> None:
     """torch.compile follows a layer from end to end; it takes the embeddings for what they are."""
+    mesh = mesh_of(Parallelism(tensor=2), Group(rank=rank, size=2), "cpu")
     whole, model = reference(folder), spread(folder, mesh)
     for layer in model.model.layers:
         layer.compile(backend="aot_eager", fullgraph=True)
@@ -255,6 +255,11 @@ def test_two_processes_compute_what_one_does_also_frozen_recomputed_or_a_stage_o
     folder: Path,
 ) -> None:
     in_ranks(two, 2, str(folder))
+
+
+@pytest.mark.slow
+def test_compiled_layers_of_two_processes_compute_what_one_does(folder: Path) -> None:
+    in_ranks(compiled, 2, str(folder))
 
 
 def test_four_processes_that_share_products_and_parameters_compute_what_one_does(folder: Path) -> None:

@@ -1,0 +1,175 @@
+"""The vocabulary of a base: its special tokens and their roles, whichever of its files names them.
+
+A family's files agree on little: `<|endoftext|>` may be an added token of `tokenizer.json`, stand in its vocabulary
+alone and be named in `tokenizer_config.json`, or have nothing but an id in `config.json`.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anadil.artifacts.base_model import CHAT_TOKENS, END, model_config, read_settings, read_tokenizer
+from anadil.core.errors import DataError
+from anadil.text.byte_symbols import SYMBOLS
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+log = logging.getLogger(__name__)
+
+ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+"""What transformers has a key for in `tokenizer_config.json` (`eos_token`) and in `config.json` (`eos_token_id`)."""
+USUAL_ENDS = (END, "<|endoftext|>", "</s>", "<eos>")
+"""What Llama 3, GPT-2, SentencePiece's and Gemma's models end a text with."""
+SETTINGS = ("special_tokens_map.json", "tokenizer_config.json")
+"""The second wins."""
+LISTS = ("additional_special_tokens", "extra_special_tokens")
+"""Keys of special tokens without a role, as transformers 4 and 5 call them."""
+
+
+def read_base(folder: Path) -> "Tokenizer":
+    """The tokenizer of a base, in which all that its files name as a special token is one.
+
+    What only its vocabulary and its settings hold would be taken for an ordinary token, and be lost with the others
+    where they are replaced.
+
+    Raises:
+        DataError: `tokenizer.json` is missing, or a file of settings cannot be read.
+    """
+    from tokenizers import AddedToken
+
+    tokenizer = read_tokenizer(folder)
+    known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    special = _special_tokens(folder, tokenizer)
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in special if token not in known]
+    )
+    return tokenizer
+
+
+def base_settings(folder: Path, tokenizer: "Tokenizer") -> dict[str, Any]:
+    """The base's `tokenizer_config.json` with the roles that only other files name.
+
+    A role whose token the vocabulary lacks is left out with a warning: transformers would give it an id that has no
+    row in the embedding.
+
+    Args:
+        folder: Directory of the base.
+        tokenizer: The base's.
+    """
+    settings = _settings(folder)
+    for name, token in _unknown_roles(settings, tokenizer).items():
+        log.warning("%s: %s is %r, which its vocabulary lacks; left out", folder, name, token)
+    return _with_roles(settings, folder, tokenizer)
+
+
+def require_end(folder: Path, tokenizer: "Tokenizer") -> None:
+    """Check that a model's documents can be told apart.
+
+    Raises:
+        DataError: No file names the token that ends a text, and the directory holds more than a tokenizer.
+    """
+    if not (folder / "config.json").is_file():  # its vocabulary may be studied; nothing is trained on it
+        return
+    if any(tokenizer.token_to_id(token) is not None for token in (END, CHAT_TOKENS[-1])):  # named or not
+        return
+    if not _content(_with_roles(_settings(folder), folder, tokenizer).get("eos_token")):
+        raise DataError(
+            f"base.model: {folder}: no file says which token ends a text; name it as eos_token in tokenizer_config.json"
+        )
+
+
+def require_byte_level(tokenizer: "Tokenizer", name: str) -> None:
+    """Check that the base's tokenizer is one whose vocabulary can be extended, replaced or partly exchanged.
+
+    Raises:
+        DataError: It is not byte-level BPE.
+    """
+    content = json.loads(tokenizer.to_str())
+    model = content["model"]
+    found = ""
+    if model["type"] != "BPE":
+        found = f"its model is {model['type']}"
+    elif model.get("byte_fallback"):
+        found = "it writes characters that it does not know as bytes (byte_fallback), as SentencePiece does"
+    elif '"type": "ByteLevel"' not in json.dumps(content["pre_tokenizer"]):
+        found = "its pre-tokenizer does not write text as bytes (ByteLevel)"
+    elif not set(SYMBOLS) <= model["vocab"].keys():
+        found = "its vocabulary lacks some of the 256 bytes"
+    if found:
+        raise DataError(
+            f"base.model: the tokenizer of {name} is no byte-level BPE: {found}. extend, surgery and replace change "
+            "byte-level BPE only; set tokenizer.strategies to [base]"
+        )
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    return {key: value for name in SETTINGS for key, value in read_settings(folder / name).items()}
+
+
+def _unknown_roles(settings: Mapping[str, Any], tokenizer: "Tokenizer") -> dict[str, str]:
+    """Keys of the settings that name a token which the vocabulary lacks -> the token."""
+    named = {f"{role}_token": _content(settings.get(f"{role}_token")) for role in ROLES}
+    return {name: token for name, token in named.items() if token and tokenizer.token_to_id(token) is None}
+
+
+def _with_roles(settings: Mapping[str, Any], folder: Path, tokenizer: "Tokenizer") -> dict[str, Any]:
+    unknown = _unknown_roles(settings, tokenizer)
+    by_id = _tokens_by_id(folder, tokenizer)
+    others = {f"{role}_token": tokens[0] for role, tokens in by_id.items() if tokens}
+    roles = others | {name: value for name, value in settings.items() if name not in unknown}
+    usual = _usual_end(folder, tokenizer)
+    return {**roles, "eos_token": usual} if usual and not _content(roles.get("eos_token")) else roles
+
+
+def _usual_end(folder: Path, tokenizer: "Tokenizer") -> str:
+    """The token that ends texts by custom where `tokenizer.json` lies alone; empty where other files may say it."""
+    if any((folder / name).is_file() for name in ("config.json", *SETTINGS)):
+        return ""
+    unmerged = _unmerged_tokens(tokenizer)
+    return next((token for token in USUAL_ENDS if token in unmerged), "")
+
+
+def _special_tokens(folder: Path, tokenizer: "Tokenizer") -> list[str]:
+    """Tokens of the vocabulary that the files name as special."""
+    settings = _settings(folder)
+    named = [_content(settings.get(f"{role}_token")) for role in ROLES]
+    for key in LISTS:
+        listed = settings.get(key) or ()
+        named += map(_content, listed.values() if isinstance(listed, Mapping) else listed)
+    unmerged = _unmerged_tokens(tokenizer)
+    by_id = [token for tokens in _tokens_by_id(folder, tokenizer).values() for token in tokens]
+    usual = _usual_end(folder, tokenizer)
+    return [token for token in dict.fromkeys([*named, *by_id, usual]) if token in unmerged]
+
+
+def _tokens_by_id(folder: Path, tokenizer: "Tokenizer") -> dict[str, list[str]]:
+    """Role -> tokens whose ids `config.json` gives; an id of an ordinary token is a leftover of another tokenizer."""
+    if not (folder / "config.json").is_file():
+        return {}
+    config, unmerged = model_config(folder), _unmerged_tokens(tokenizer)
+    found = {role: config.get(f"{role}_token_id") for role in ROLES}
+    ids = {role: each if isinstance(each, list) else [each] for role, each in found.items()}
+    tokens = {
+        role: [tokenizer.id_to_token(index) for index in each if isinstance(index, int) and index >= 0]
+        for role, each in ids.items()
+    }
+    return {role: [token for token in each if token in unmerged] for role, each in tokens.items()}
+
+
+def _unmerged_tokens(tokenizer: "Tokenizer") -> set[str]:
+    """Special tokens, and those of a BPE's vocabulary that no text can become: neither one letter nor made by a merge."""
+    content = json.loads(tokenizer.to_str())
+    special = {token["content"] for token in content["added_tokens"] if token["special"]}
+    if content["model"]["type"] != "BPE":
+        return special
+    made = {"".join(pair) for pair in content["model"]["merges"]}
+    return special | {token for token in content["model"]["vocab"] if len(token) > 1 and token not in made}
+
+
+def _content(token: object) -> str:
+    """The text of a token as `tokenizer_config.json` writes it, alone or with flags; empty for none."""
+    written = token.get("content") if isinstance(token, Mapping) else token
+    return written if isinstance(written, str) else ""
