@@ -222,6 +222,12 @@ def test_english_that_is_lost_is_said_and_stops_the_release(
 
     english = {name: table["retained"]["en"] for name, table in scores["candidates"].items()}
     assert value(scores, "adapted.retained.en") == pytest.approx(english["adapted"] / english["base"])
+    found = scores["differences"]["adapted - base, retained en"]
+    assert found["value"] == pytest.approx(english["adapted"] - english["base"])
+    assert found["num_documents"] == len(read_retained())
+    (check,) = (each for each in scores["gate"]["checks"] if each["name"] == "adapted.retained.en")
+    assert check["interval"] == pytest.approx([1 + found[end] / english["base"] for end in ("low", "high")])
+    assert check["unsure"]
     assert failed(scores) == {"adapted.retained.en"}
     assert (scores["gate"]["passed"], scores["gate"]["released"]) == (False, None)
     assert "gate: not passed" in caplog.text

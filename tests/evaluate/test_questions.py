@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from anadil.core.errors import DataError
+from anadil.evaluate.answers import is_word_for_word
 from anadil.evaluate.bits_per_byte import score_answers, windows
 from anadil.evaluate.choices import choice_figures
 from anadil.evaluate.models import LoadedModel, open_model
@@ -112,6 +113,22 @@ def test_a_model_that_learned_its_answers_gives_them_word_for_word_and_stops(sco
     assert seen["chrf"] == pytest.approx(100)
     assert (before["exact"], before["chrf"] < 20) == (0, True)
     assert (seen["bits_per_byte"] < 0.5, before["bits_per_byte"] > 3) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "is_same"),
+    [
+        ("*100# yığın.\n", "*100#  yığın.", True),
+        ("料金は(税込)1,000円です!", "料金は（税込）１，０００円です！", True),
+        ("ﾊﾟｿｺﾝ\u3000２台", "パソコン 2台", True),
+        ("はい。", "はい", False),
+        ("10²", "102", False),
+    ],
+)
+def test_an_answer_is_word_for_word_whatever_the_width_of_its_signs(
+    answer: str, reference: str, is_same: bool
+) -> None:
+    assert is_word_for_word(answer, reference) is is_same
 
 
 def test_every_answer_stands_beside_the_right_one_and_says_whether_training_saw_it(

@@ -3,7 +3,7 @@ import json
 import logging
 import math
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +199,7 @@ def test_an_equal_model_passes_without_being_significant_whatever_the_stride(
     assert checks["adapted.fertility"]["value"] == checks["adapted.bits_per_byte"]["value"] == 1
     assert not checks["adapted.bits_per_byte_significant"]["passed"]
     assert not checks["adapted.bits_per_byte_significant"]["enforced"]
-    assert list(scores["differences"]) == ["adapted - base"]
+    assert list(scores["differences"]) == ["adapted - base", "adapted - base, retained en"]
     entry = scores["candidates"]["base"]
     assert (entry["context"], entry["stride"]) == (16, 4)
     assert entry["num_bytes"] == NUM_BYTES
@@ -219,3 +219,19 @@ def test_a_mixture_of_experts_is_refused_by_name_before_a_model_is_loaded(own: P
 
     with pytest.raises(PreflightError, match=r"^adapted \(.*model type 'qwen3_moe' is a mixture of experts"):
         run(job_on(own, tmp_path / "out"))
+
+
+def test_models_continue_how_held_out_texts_begin_where_no_prompts_are_known(
+    inputs: Path, tmp_path: Path
+) -> None:
+    job = job_on(inputs, tmp_path / "out", prompts=[])
+    recipe = job.recipe.model_copy(update={"language": "ru"})
+
+    scores, _ = scored(replace(job, recipe=recipe))
+
+    for table in scores["candidates"].values():
+        texts = {one["prompt"] for one in table["generations"] if one["kind"] == "continuation"}
+        assert len(texts) == len(HELDOUT) + 1
+        assert all(any(text.startswith(begin) for begin in texts) for text in HELDOUT)
+        assert max(map(len, texts)) <= 40
+        assert table["repetition"]["greedy"]["loop_rate"] is not None

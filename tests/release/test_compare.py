@@ -1,6 +1,7 @@
 """Two runs side by side: what is compared, what is not and why, and what a person sees."""
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,35 @@ def test_the_same_text_is_compared_document_by_document(tmp_path: Path) -> None:
     )  # each document moved by as much: the interval is a point
     assert (text.better, text.clear, text.unsure, text.num_documents) == ("b", True, False, 120)
     assert found.verdict[0].startswith("B is better on held-out text (adapted model)")
+
+
+def test_retained_languages_are_compared_document_by_document_if_both_scored_the_same(tmp_path: Path) -> None:
+    found = both(tmp_path, a={"scores": with_retained(0.0)}, b={"scores": with_retained(0.1)})
+    other = both(
+        tmp_path / "other", a={"scores": with_retained(0.0)}, b={"scores": with_retained(0.1, count=9)}
+    )
+
+    english, russian = (pair(found, "adapted", f"retained.{code}") for code in ("en", "ru"))
+    assert [english.difference, english.low] == pytest.approx([0.1, 0.1], abs=1e-6)
+    assert (english.better, english.num_documents, english.unsure) == ("a", 12, True)
+    assert (russian.clear, russian.better) == (False, None)
+    alone = pair(other, "adapted", "retained.en")
+    assert alone.low is None
+
+
+def with_retained(more: float, count: int = 12) -> Any:
+    """Scores with documents of two languages, of which one costs some bits per byte more."""
+    made = scores()
+    bits = {"en": 2.0 + more, "ru": 3.0}
+    made["candidates"]["adapted"]["retained"] = bits
+    made["retained"] = {
+        "documents": [
+            {"id": f"{code}{n}", "lang": code, "num_bytes": 90 + n, "nats": {"adapted": value * (90 + n) * math.log(2)}}
+            for code, value in bits.items()
+            for n in range(count)
+        ]
+    }  # fmt: skip
+    return made
 
 
 def test_texts_that_have_documents_in_common_are_compared_on_those(tmp_path: Path) -> None:

@@ -9,14 +9,21 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from anadil.artifacts.base_vocabulary import base_settings, read_base
 from anadil.core.errors import AnadilError, DataError, IntegrityError, PreflightError
-from anadil.model.load import encode_texts, load_tokenizer
+from anadil.model.load import encode_texts, load_tokenizer, save_model
 from anadil.release import gguf_tensors
 from anadil.release.gguf_file import write_gguf
 from anadil.release.gguf_vocabulary import read_vocabulary
 from anadil.text.cut_patterns import GPT_2_REGEX, LLAMA_3_REGEX, QWEN_REGEX
+from anadil.tokenizer.candidate import TokenizerCandidate, replace_vocabulary, write_tokenizer
+from anadil.tokenizer.makers import recut_base
+from anadil.tokenizer.pretokens import count_pretokens
+from anadil.tokenizer.train_bpe import train_vocabulary
+from tests.kit.base_styles import make_base_tokenizer
 from tests.kit.families import make_family
-from tests.kit.llama_3 import SCALED, UNICODE_16, make_llama_3, mixed_documents
+from tests.kit.llama import small_llama
+from tests.kit.llama_3 import SCALED, SCRIPTS, UNICODE_16, make_llama_3, mixed_documents
 from tests.kit.llama_cpp import opened
 from tests.kit.marks import slow
 
@@ -120,6 +127,25 @@ def test_llama_cpp_cuts_a_thousand_documents_into_our_tokens(made: Path, tmp_pat
     assert sum(map(len, ours)) > 50_000
     assert theirs == ours
     assert with_bos == whole
+
+
+def test_llama_cpp_reads_a_vocabulary_that_has_replaced_gpt_2s(tmp_path: Path) -> None:
+    base = read_base(make_base_tokenizer(tmp_path / "base", "gpt2"))
+    recut = recut_base(base)
+    counts = count_pretokens(recut, SCRIPTS * 2).counts
+    replaced = replace_vocabulary(recut, *train_vocabulary(counts, 600, 2).cut(600))
+    candidate = TokenizerCandidate(strategy="replace", asked=601, got=601, tokenizer=replaced)
+    settings = base_settings(tmp_path / "base", base)
+    write_tokenizer(candidate, tmp_path / "base", settings, "{{ messages }}", tmp_path / "tokenizer")
+    save_model(small_llama(vocab_size=640), tmp_path / "tokenizer", tmp_path / "model", torch.float32)
+    documents = mixed_documents(300)
+
+    with opened(write(tmp_path / "model", tmp_path / "m.gguf")) as model:
+        theirs, end = [model.encode(document) for document in documents], model.special["eos"]
+
+    tokenizer = load_tokenizer(tmp_path / "model")
+    assert theirs == encode_texts(tokenizer, documents)
+    assert end == tokenizer.eos_token_id == 600
 
 
 def test_letters_new_in_unicode_16_are_the_only_ones_cut_otherwise(made: Path, tmp_path: Path) -> None:

@@ -121,6 +121,17 @@ def test_a_dropped_document_names_its_rule_and_a_strange_one_is_not_found(found:
     assert strange.state == "not found"
 
 
+def test_a_document_is_named_by_the_path_of_its_source_file_which_is_no_list_of_questions(made: Path) -> None:
+    raw = made / "raw"
+
+    documents = trace(adapter_of(made / "root"), documents=[f"{raw}/0.jsonl:501", f"{raw}/0.jsonl"]).documents
+
+    assert [(each.question, each.state) for each in documents] == [
+        ("0.jsonl:501", "dropped"),
+        ("0.jsonl", "not found"),
+    ]
+
+
 def test_files_are_told_with_documents_licences_and_rules(made: Path, found: Trace) -> None:
     corpus = found.corpora[0]
     first = corpus.files[0]

@@ -15,6 +15,12 @@ XCOPA = "Kişi kranı açdı.\nBu hadisənin nəticəsi hansıdır?\n1) Tualet s
     [
         (XCOPA, "Krandan su axdı.", ("Tualet su ilə doldu.", "Krandan su axdı.")),
         ("どれ？\n1. 世界\n2. 写真集\n3. 絵本", "絵本", ("世界", "写真集", "絵本")),
+        ("どれ？\n１．世界\n２．写真集\n３．絵本", "絵本", ("世界", "写真集", "絵本")),
+        ("どれ？\n（１）世界\n（２）写真集", "世界", ("世界", "写真集")),
+        ("どれ？\n①世界\n②写真集", "世界", ("世界", "写真集")),
+        ("どれ？\nＡ：世界\nＢ：写真集", "世界", ("世界", "写真集")),
+        ("どれ？\nア、世界\nイ、写真集\nウ、絵本", "絵本", ("世界", "写真集", "絵本")),
+        ("どれ？\nア、世界\nウ、写真集", "世界", ()),
         ("Hansı?\n(a) bir\n(b) iki", "bir", ("bir", "iki")),
         (XCOPA, "Bilmirəm.", ()),
         ("Sıra:\n2) bir\n3) iki", "iki", ()),
@@ -39,10 +45,14 @@ def test_numbered_lines_at_the_end_of_a_question_are_choices_if_its_answer_is_on
         ('{"question": "Hansı?", "choices": ["bir", "iki"], "answer": "B"}', "iki"),
         ('{"question": "Hansı?", "choices": ["bir", "iki"], "answer": "(a)"}', "bir"),
         ('{"question": "Hansı?", "choices": ["bir", "iki"], "answer": "1"}', "iki"),
+        ('{"question": "どれ？", "choices": ["bir", "iki"], "answer": "（Ｂ）"}', "iki"),
+        ('{"question": "どれ？", "choices": ["bir", "iki"], "answer": "イ"}', "iki"),
         (
             '{"question": "Hansı?", "choices": {"text": ["bir", "iki"], "label": ["1", "2"]}, "answerKey": "1"}',
             "bir",
         ),
+        ('{"question": "Hansı?", "choice0": "bir", "choice1": "iki", "label": 1}', "iki"),
+        ('{"question": "Hansı?", "choice0": "bir", "choice1": "iki", "label": 0}', "bir"),
     ],
 )
 def test_a_row_of_choices_is_a_chat_whose_answer_is_one_of_them(
@@ -63,6 +73,15 @@ def rows(*answers: object) -> str:
         for n, each in enumerate(answers)
     ]
     return "".join(json.dumps(row) + "\n" for row in made)
+
+
+def test_rows_whose_question_is_cause_or_effect_are_left_out_and_counted(tmp_path: Path) -> None:
+    dropped = DroppedChats()
+    copa = {"premise": "Yağış yağdı.", "choice1": "bir", "choice2": "iki", "question": "cause", "label": 0}
+    (tmp_path / "c.jsonl").write_text(json.dumps(copa), encoding="utf-8")
+
+    assert not list(read_chats([str(tmp_path / "c.jsonl")], dropped))
+    assert dropped.counts == {"no_chat": 1}
 
 
 @pytest.mark.parametrize("answer", [3, -1, True, None, "üç", "C"])

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from anadil.evaluate.output_language import output_language, with_languages
 from anadil.evaluate.placement import load_for_scoring
 from anadil.evaluate.questions import Questions
 from anadil.recipe.sections import Recipe
+from anadil.text.corpus import Document
 from anadil.text.language import Language
 from anadil.text.metrics import bits_per_byte, fertility, words_in_context
 
@@ -25,6 +27,9 @@ log = logging.getLogger(__name__)
 
 BATCH_TOKENS = {"cpu": 4_096, "cuda": 32_768}
 """Tokens of a padded batch by device: enough to keep it busy; more brings nothing but memory."""
+NUM_BEGINNINGS = 5
+BEGINNING_CHARS = 40
+"""Of a held-out document that a model continues where no prompts are known: as many and as long as the packs' own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +51,8 @@ class ModelScores:
     """Its entry in `scores.json`."""
     nats: NDArray[np.float64]
     """By document."""
+    retained: NDArray[np.float64]
+    """By document of `evaluate.retained`."""
     answers: NDArray[np.float64]
     """Nats of the right answer, by question."""
 
@@ -61,7 +68,7 @@ def measure(candidate: ScoredModel, material: Material, recipe: Recipe, language
     nats = loaded.nats(material.heldout.ids[candidate.name])
     retained = loaded.nats(material.retained.ids[candidate.name])
     made = generate_texts(
-        model, candidate.tokenizer, _prompts(candidate, recipe, language),
+        model, candidate.tokenizer, _prompts(candidate, recipe, language, material.heldout.documents),
         max_new_tokens=recipe.evaluate.max_new_tokens, seed=recipe.seed, name=candidate.name,
     )  # fmt: skip
     answers = measure_answers(
@@ -96,7 +103,7 @@ def measure(candidate: ScoredModel, material: Material, recipe: Recipe, language
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    return ModelScores(table=table, nats=nats, answers=answers.nats)
+    return ModelScores(table=table, nats=nats, retained=retained, answers=answers.nats)
 
 
 def _windows(name: str, model: Any, recipe: Recipe) -> tuple[int, int]:
@@ -130,8 +137,10 @@ def _text_figures(
     }
 
 
-def _prompts(candidate: ScoredModel, recipe: Recipe, language: Language) -> list[GenerationPrompt]:
-    beginnings = recipe.evaluate.prompts or language.prompts
+def _prompts(
+    candidate: ScoredModel, recipe: Recipe, language: Language, heldout: Sequence[Document]
+) -> list[GenerationPrompt]:
+    beginnings = recipe.evaluate.prompts or language.prompts or _beginnings(heldout)
     tokenizer: Any = candidate.tokenizer
     chat = candidate.answers and tokenizer.chat_template is not None
     if candidate.answers and not chat:
@@ -140,3 +149,13 @@ def _prompts(candidate: ScoredModel, recipe: Recipe, language: Language) -> list
         *(GenerationPrompt(text=text, kind="continuation") for text in beginnings),
         *(GenerationPrompt(text=text, kind="answer", chat=chat) for text in language.questions),
     ]
+
+
+def _beginnings(documents: Sequence[Document]) -> list[str]:
+    """How the first documents begin, up to a space; for a language of which no prompts are known."""
+    found: list[str] = []
+    for document in documents[:NUM_BEGINNINGS]:
+        text = " ".join(document.text[: 2 * BEGINNING_CHARS].split())
+        cut = text[:BEGINNING_CHARS]
+        found.append(cut.rpartition(" ")[0] or cut if len(text) > len(cut) else cut)
+    return list(dict.fromkeys(filter(None, found)))

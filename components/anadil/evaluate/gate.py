@@ -113,10 +113,9 @@ def log_verdict(verdict: GateVerdict) -> None:
     for check in verdict.checks:
         if check.enforced and not check.passed:
             log.warning("gate: %s", check.failure)
-    unsure = sorted({check.name.partition(".")[0] for check in verdict.checks if check.unsure})
-    if unsure:
+    if unsure := [check.name for check in verdict.checks if check.unsure]:
         log.warning(
-            "gate: unsure about %s: fewer than %d documents or answers", " and ".join(unsure), SURE_DOCUMENTS
+            "gate: unsure, of fewer than %d documents or answers: %s", SURE_DOCUMENTS, ", ".join(unsure)
         )
     log.info("gate: %s", f"the {verdict.released} model may be released" if verdict.passed else "not passed")
 
@@ -193,14 +192,17 @@ class _Judge:
 
     def _ratio(self, check: str, name: str, other: str, limit: float) -> None:
         """Bits per byte over another candidate's, with the interval of their difference."""
-        difference, before = self.differences.get(f"{name} - {other}"), self.tables.get(other)
-        if before is None:
+        if other not in self.tables:
             self._add(check, None, limit)
             return
-        bits = before["bits_per_byte"]
-        ends = (1 + difference.low / bits, 1 + difference.high / bits) if difference else None
-        ratio = self.tables[name]["bits_per_byte"] / bits
-        self._add(check, ratio, limit, interval=ends, unsure=_unsure(difference))
+        own, before = (self.tables[each]["bits_per_byte"] for each in (name, other))
+        self._ratio_to(check, own, before, self.differences.get(f"{name} - {other}"), limit)
+
+    def _ratio_to(
+        self, check: str, bits: float, before: float, difference: Difference | None, limit: float
+    ) -> None:
+        ends = (1 + difference.low / before, 1 + difference.high / before) if difference else None
+        self._add(check, bits / before, limit, interval=ends, unsure=_unsure(difference))
 
     def _below(self, check: str, difference: Difference | None, limit: float) -> None:
         """Whether the whole interval of a difference is below a limit."""
@@ -217,7 +219,8 @@ class _Judge:
         if not own:
             self._add(check, None, limit)
         for text, bits in own.items():
-            self._add(f"{check}.{text}", bits / before[text], limit)
+            difference = self.differences.get(f"{name} - {other}, retained {text}")
+            self._ratio_to(f"{check}.{text}", bits, before[text], difference, limit)
 
     def _share(self, check: str, marks: Sequence[bool], limit: float, *, at_least: bool = False) -> None:
         share = sum(marks) / len(marks) if marks else None

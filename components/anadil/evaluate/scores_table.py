@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anadil.evaluate.bootstrap import Difference, paired_difference
 from anadil.evaluate.candidate import Material, ModelScores
@@ -29,8 +30,9 @@ PAIRS = (
 def differences_of(
     results: Mapping[str, ModelScores], material: Material, contamination: Contamination, seed: int
 ) -> dict[str, Difference]:
-    """Bits per byte of each pair, also without contaminated documents where there are some, and of answers to unseen questions."""
-    encoded, questions = material.heldout, material.questions
+    """Bits per byte of each pair: on held-out text, also without contaminated documents, on each retained language, on unseen answers."""
+    encoded, retained, questions = material.heldout, material.retained, material.questions
+    languages = np.array([document.lang for document in retained.documents])
     num_bytes, is_heldout = encoded.num_bytes, ~questions.is_seen
     contaminated = set(contamination.contaminated)
     clean = np.array([document.id not in contaminated for document in encoded.documents])
@@ -43,6 +45,11 @@ def differences_of(
         if clean.any() and not clean.all():
             made[f"{name} - {other}, uncontaminated"] = paired_difference(
                 nats[clean], before[clean], num_bytes[clean], seed
+            )
+        for language in dict.fromkeys(languages.tolist()):
+            own = languages == language
+            made[f"{name} - {other}, retained {language}"] = paired_difference(
+                results[name].retained[own], results[other].retained[own], retained.num_bytes[own], seed
             )
         if is_heldout.any():
             made[f"{name} - {other}, answers"] = paired_difference(
@@ -82,7 +89,13 @@ def scores_table(
             "repeated": heldout.repeated,
             "altered": encoded.altered,
         },
-        "documents": _by_document(encoded, results),
+        "documents": _by_document(encoded, {name: result.nats for name, result in results.items()}),
+        "retained": {
+            "altered": material.retained.altered,
+            "documents": _by_document(
+                material.retained, {name: result.retained for name, result in results.items()}
+            ),
+        },
         "questions": {
             "source": "files" if material.questions.files else "adapter",
             "files": material.questions.files,
@@ -91,13 +104,14 @@ def scores_table(
     }
 
 
-def _by_document(encoded: EncodedDocuments, results: Mapping[str, ModelScores]) -> list[dict[str, Any]]:
+def _by_document(encoded: EncodedDocuments, nats: Mapping[str, NDArray[np.float64]]) -> list[dict[str, Any]]:
     """Nats of each document, so that any interval can be computed again."""
     return [
         {
             "id": document.id,
+            "lang": document.lang,
             "num_bytes": len(document.text.encode()),
-            "nats": {name: float(result.nats[index]) for name, result in results.items()},
+            "nats": {name: float(each[index]) for name, each in nats.items()},
         }
         for index, document in enumerate(encoded.documents)
     ]

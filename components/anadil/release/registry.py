@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from anadil.core.errors import DataError, PreflightError, RecipeError, RetryableError
+from anadil.core.install import install
 from anadil.core.log import masked
 from anadil.recipe.tracking_address import tracking_fault
 from anadil.runtime.champion import DIGEST_TAG, TIMEOUTS, URI_TAG
@@ -251,7 +252,7 @@ def open_registry(tracking: str | None = None, *, makes: bool = True) -> Registr
     try:
         from mlflow import MlflowClient, set_tracking_uri
     except ImportError:
-        raise PreflightError("mlflow is not installed; run pip install 'anadil[tracking]'") from None
+        raise PreflightError(f"mlflow is not installed; {install('tracking')}") from None
     # SageMaker's plugin signs for the address that is set, whatever a client is given, and warns of each other one.
     if uri.startswith("arn:"):
         set_tracking_uri(uri)

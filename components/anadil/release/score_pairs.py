@@ -11,6 +11,7 @@ from typing import Literal
 
 from anadil.core.errors import PreflightError
 from anadil.core.format import number
+from anadil.core.install import install
 from anadil.release.run_facts import RunFacts, records
 from anadil.report.read import Json, field, table_of
 from anadil.report.verdict import candidates_of
@@ -131,7 +132,7 @@ def _paired(pair: ScorePair, rows: list[tuple[float, float, int]], *, whole: boo
 
         from anadil.evaluate.bootstrap import paired_difference
     except ModuleNotFoundError as error:
-        raise PreflightError(f"intervals need {error.name}; pip install 'anadil[evaluate]'") from None
+        raise PreflightError(f"intervals need {error.name}; {install('evaluate')}") from None
     nats, sizes = np.array([row[:2] for row in rows]), np.array([row[2] for row in rows])
     found = paired_difference(nats[:, 1], nats[:, 0], sizes, SEED)
     bits = nats.sum(axis=0) / math.log(2) / sizes.sum()
@@ -264,13 +265,19 @@ def _retained(a: RunFacts, b: RunFacts, name: str, tables: tuple[Json, Json]) ->
     """Bits per byte of languages that the base knows, where both runs scored the same files."""
     why = "" if _retained_files(a) == _retained_files(b) else "other files of evaluate.retained"
     first, second = (table_of(table.get("retained")) for table in tables)
-    return [
-        ScorePair(
+    listed = [records(field(run.scores, "retained.documents")) for run in (a, b)]
+    pairs = []
+    for code in dict.fromkeys([*first, *second]):
+        pair = ScorePair(
             candidate=name, measure=f"retained.{code}", name=f"{code} retained, bits per byte", a=number(first.get(code)),
             b=number(second.get(code)), why_not=why,
-        )
-        for code in dict.fromkeys([*first, *second])
-    ]  # fmt: skip
+        )  # fmt: skip
+        own = [[each for each in documents if each.get("lang") == code] for documents in listed]
+        # A tokenizer may have altered a document in one run, which then left it out.
+        same = len(own[0]) == len(own[1]) and all(map(_is_same, *own))
+        rows = _nats(list(zip(*own, strict=True)), name) if same and not why else []
+        pairs.append(_paired(pair, rows, whole=True) if rows else pair)
+    return pairs
 
 
 def _retained_files(run: RunFacts) -> list[str]:

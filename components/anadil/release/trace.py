@@ -119,10 +119,10 @@ def trace(
         DataError: There is no model there whose origin is known.
         IntegrityError: A registered model is not the one that was promoted.
     """
-    asked = questions_of(documents)
     place, manifest = find_start(uri, roots, tracking)
     chain = Chain(_roots(place, manifest, roots))
     chain.follow(place, manifest)
+    asked = questions_of(documents, {each.name: each.uri for each in chain.files if each.read_by == "corpus"})
     corpora = [(each, found) for each, found in chain.whole if found.kind == "corpus"]
     model = next((each for each in chain.whole if each[1].kind == "model"), None)
     corpus = trained_corpus(chain.whole)

@@ -20,6 +20,7 @@ from anadil.artifacts import storage
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.line_reader import bounded_lines
 from anadil.artifacts.uri import join
+from anadil.clean.shards import by_short_name
 from anadil.core.errors import DataError
 from anadil.text.corpus import Document, read_file
 
@@ -89,16 +90,22 @@ class FoundDocument:
     """Further documents that the same question names."""
 
 
-def questions_of(texts: Sequence[str]) -> list[str]:
+def questions_of(texts: Sequence[str], files: Mapping[str, str]) -> list[str]:
     """Questions: an id, URL or source each, or the lines of a file, which may be JSON objects with such a field.
+
+    Args:
+        texts: What a person gave.
+        files: Name that documents give a source file -> its path or URI. Such a path, with or without a place in the
+            file, is a source.
 
     Raises:
         DataError: A file has a line that names no document, or too many lines.
     """
     found: dict[str, None] = {}
     for text in texts:
-        if "://" in text or not Path(text).is_file():
-            found[text] = None
+        source = by_short_name(text, files)
+        if source != text or "://" in text or not Path(text).is_file():
+            found[source] = None
             continue
         for number, line in enumerate(bounded_lines(Path(text)), start=1):
             if not isinstance(line, bytes) or not line.strip():

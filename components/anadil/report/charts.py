@@ -17,7 +17,7 @@ WIDTH = 480
 HEIGHT = 262
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 40, 40
 BAR_ROW = 30
-MAX_LABEL = 20
+MAX_LABEL = 22
 """Characters of a bar's label."""
 LETTER = 7.4
 """Width of a letter; system fonts differ, so it is a generous one."""

@@ -36,6 +36,8 @@ class NamedLanguage:
 
     code: str
     name: str
+    word_note: str = ""
+    """What a word is, where no spaces are written."""
 
 
 def data_card(corpus: str) -> str:
@@ -90,7 +92,7 @@ def recipe_language(recipe: Json) -> NamedLanguage:
     except UnknownLanguageError:
         name = last_part(named).removesuffix(".yaml") or DASH
         return NamedLanguage(code=name, name=name)
-    return NamedLanguage(code=found.code, name=found.name)
+    return NamedLanguage(code=found.code, name=found.name, word_note=found.word_note)
 
 
 def hub_language_codes(code: str) -> list[str]:

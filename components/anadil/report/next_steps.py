@@ -145,7 +145,7 @@ def _always(facts: Facts) -> Iterator[NextStep]:
     if released := released_name(facts.scores):
         word = "adapter" if released == "finetuned" else "model"
         yield NextStep(
-            action=f"Read ten answers with somebody who speaks {facts.language_name}, then release: anadil promote, with the {word} and these scores.",
+            action=f"Read ten answers with somebody who speaks {facts.language.name}, then release: anadil promote, with the {word} and these scores.",
             why=f"The gate releases the {released} model; figures do not tell whether an answer is right.",
         )
     candidates = candidates_of(facts.scores)

@@ -19,7 +19,7 @@ from anadil.core.errors import DataError
 from anadil.core.format import number
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
-from anadil.text.language import load_language
+from anadil.text.language import Language, load_language
 
 Json = dict[str, object]
 KEPT_SAMPLES = 3
@@ -31,7 +31,7 @@ class Facts:
     """Everything that the page tells."""
 
     recipe: Recipe
-    language_name: str
+    language: Language
     base_name: str
     manifests: dict[str, Manifest]
     stats: Json
@@ -70,7 +70,7 @@ def read_facts(job: Job) -> Facts:
     found = {word: artifact.read_manifest(str(path)) for word, path in inputs.items()}
     return Facts(
         recipe=job.recipe,
-        language_name=load_language(job.recipe.language).name,
+        language=load_language(job.recipe.language),
         base_name=base_name(job.recipe.base.model),
         manifests={word: manifest for word, manifest in found.items() if manifest is not None},
         stats=_table(corpus / "stats.json"),

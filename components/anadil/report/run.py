@@ -105,7 +105,7 @@ def _write_cards(job: Job, facts: Facts) -> None:
 
 def default_title(facts: Facts) -> str:
     """Language and base model, as a sentence."""
-    return f"{facts.language_name}: what {facts.base_name} learned"
+    return f"{facts.language.name}: what {facts.base_name} learned"
 
 
 def metrics(facts: Facts) -> dict[str, float | int]:

@@ -27,6 +27,8 @@ FIGURES = (
     ("bytes_per_token", "bytes per token"),
     ("words_in_context", "words in context"),
 )
+PUBLISHED_LANGUAGE = "az"
+"""Of the published figures; those of another language say nothing about its words and bytes."""
 COUNTERS = (
     ("num_documents", "documents"),
     ("num_words", "words"),
@@ -69,13 +71,18 @@ class ScoresView:
     heldout: TextTable
     checks: TextTable
 
+    @property
+    def has_published(self) -> bool:
+        """Whether others published such a figure of this language."""
+        return any(headline.published for headline in self.headlines)
+
 
 def scores_view(facts: Facts) -> ScoresView:
     """Everything that `scores.json` says."""
     scores = facts.scores
     candidates = candidates_of(scores)
     return ScoresView(
-        headlines=_headlines(candidates),
+        headlines=_headlines(candidates, facts.language.code),
         candidates=_figures("Candidates on the same held-out text", candidates, FIGURES),
         counters=_figures("What they were counted over", candidates, COUNTERS),
         charts=_charts(scores, candidates),
@@ -93,7 +100,7 @@ def loop_rate(candidate: Json) -> float | None:
     return number(field(candidate, "repetition.greedy.loop_rate"))
 
 
-def _headlines(candidates: dict[str, Json]) -> tuple[Headline, ...]:
+def _headlines(candidates: dict[str, Json], language: str) -> tuple[Headline, ...]:
     base, adapted = candidates.get("base", {}), candidates.get("adapted", {})
     context = number(adapted.get("context"))
     room = f"in {figure(context)} tokens, more is better" if context is not None else "more is better"
@@ -103,7 +110,14 @@ def _headlines(candidates: dict[str, Json]) -> tuple[Headline, ...]:
         ("Words in context", room, "words_in_context", 1, "about 40,000 to about 80,000"),
     )  # fmt: skip
     found = [
-        _headline(name, unit, base.get(key), adapted.get(key), wanted, published)
+        _headline(
+            name,
+            unit,
+            base.get(key),
+            adapted.get(key),
+            wanted,
+            published if language == PUBLISHED_LANGUAGE else "",
+        )
         for name, unit, key, wanted, published in rows
     ]
     answers = _answer_headline(candidates)

@@ -8,6 +8,7 @@ from anadil.report.charts import Bar
 from anadil.report.elements import Chart, TextTable, bars
 from anadil.report.format import clip, figure, percent
 from anadil.report.read import Facts, Json, field, list_of, named_tables, table_of
+from anadil.text.language import Language
 
 MAX_WORDS = 16
 MAX_PIECES = 60
@@ -67,7 +68,7 @@ def tokenizer_view(facts: Facts) -> TokenizerView:
     candidates = [(name, _derived(name, table, facts)) for name, table in tokenizers_of(facts)]
     chosen = clip(facts.trial.get("winner") or facts.fertility.get("chosen"), 80)
     table = _table(candidates, chosen)
-    cuts = _cuts(candidates)
+    cuts = _cuts(candidates, facts.language)
     reasons = [
         (name, clip(why, 300))
         for name, entry in named_tables(facts.choice.get("candidates"))
@@ -158,10 +159,12 @@ def _chart(candidates: Sequence[tuple[str, Json]], chosen: str, table: TextTable
     return bars("Fertility by tokenizer", "tokens per word", drawn, table)
 
 
-def _cuts(candidates: Sequence[tuple[str, Mapping[str, object]]]) -> tuple[Cut, ...]:
+def _cuts(candidates: Sequence[tuple[str, Mapping[str, object]]], language: Language) -> tuple[Cut, ...]:
+    """The sample words in the language's script, such as no names of programs in Japanese; all where none is."""
     found: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
     for name, table in candidates:
         for word, pieces in table_of(table.get("samples")).items():
             cut = tuple(clip(piece, 40) for piece in list_of(pieces)[:MAX_PIECES])
             found.setdefault(word, []).append((name, cut))
-    return tuple(Cut(word=clip(word, 80), pieces=tuple(cuts)) for word, cuts in found.items())[:MAX_WORDS]
+    own = {word: cuts for word, cuts in found.items() if any(map(language.is_script, word))} or found
+    return tuple(Cut(word=clip(word, 80), pieces=tuple(cuts)) for word, cuts in own.items())[:MAX_WORDS]

@@ -1,13 +1,21 @@
 """Questions whose answer is one of some choices."""
 
+import itertools
 import re
 import string
+import unicodedata
 from collections.abc import Iterable, Mapping
 
-NUMBERED = re.compile(r"\s*\(?(\d{1,2}|[A-Za-z])[).:．、]\s*(\S.*?)\s*")
-"""A line that names a choice: `1) ...`, `2. ...`, `(b) ...`."""
+NUMBERED = re.compile(r"\s*(?:[(（]?(\d{1,2}|[A-Za-zＡ-Ｚａ-ｚア-コ])[).:）．：、]|([①-⑳]))\s*(\S.*?)\s*")
+"""A line that names a choice: `1) ...`, `2. ...`, `(b) ...`, `（３）...`, `④...`, `オ．...`."""
+KANA = list("アイウエオカキクケコ")
+"""How Japanese numbers choices beside figures and letters."""
+ORDERS = (list(map(str, range(1, 100))), list(string.ascii_lowercase), KANA)
 CHOICE_ANSWERS = ("answer", "answerKey")
 """Columns that name the right choice; the second is ARC's and CommonsenseQA's."""
+CHOICE_COLUMNS = [f"choice{place}" for place in range(10)]
+"""A column for each choice, and `label` for the place of the right one, from 0 on: JCommonsenseQA's layout. Those that
+begin with `choice1` are left alone: COPA's `question` is `cause` or `effect`, not what is asked."""
 
 
 def choices_of(row: Mapping[str, object], question: str, answer: str) -> tuple[str, ...]:
@@ -37,8 +45,10 @@ def chosen_text(row: Mapping[str, object], first: int = 0) -> str | None:
         plain = answer.strip()
         if plain in texts:
             return plain
-        if plain.strip("().").upper() in labels[: len(texts)]:
-            return texts[labels.index(plain.strip("().").upper())]
+        label = unicodedata.normalize("NFKC", plain).strip("().").upper()
+        for order in (labels, KANA):
+            if label in order[: len(texts)]:
+                return texts[order.index(label)]
     place = _place(row)
     return texts[place - first] if place is not None and 0 <= place - first < len(texts) else None
 
@@ -77,7 +87,8 @@ def names_place(row: Mapping[str, object]) -> bool:
 
 
 def _answer(row: Mapping[str, object]) -> object:
-    return next((row[key] for key in CHOICE_ANSWERS if row.get(key) is not None), None)
+    keys = (*CHOICE_ANSWERS, "label") if CHOICE_COLUMNS[0] in row else CHOICE_ANSWERS
+    return next((row[key] for key in keys if row.get(key) is not None), None)
 
 
 def _place(row: Mapping[str, object]) -> int | None:
@@ -93,6 +104,8 @@ def _place(row: Mapping[str, object]) -> int | None:
 def _listed(row: Mapping[str, object]) -> tuple[list[str], list[str]]:
     """The texts of a row's choices and their letters; none unless all are texts. ARC's are a table of both."""
     listed: object = row.get("choices")
+    if listed is None:
+        listed = [row[key] for key in itertools.takewhile(row.__contains__, CHOICE_COLUMNS)]
     labels: object = list(string.ascii_uppercase)
     if isinstance(listed, Mapping):
         labels, listed = listed.get("label"), listed.get("text")
@@ -109,9 +122,8 @@ def _numbered(question: str) -> tuple[str, ...]:
         match = NUMBERED.fullmatch(line)
         if match is None:
             return ()
-        found.insert(0, (match[1].lower(), match[2]))
-        if found[0][0] in ("1", "a"):
+        found.insert(0, (unicodedata.normalize("NFKC", match[1] or match[2]).lower(), match[3]))
+        if any(found[0][0] == order[0] for order in ORDERS):
             break
-    first = found[0][0]
-    expected = [str(n) if first == "1" else chr(ord("a") + n - 1) for n in range(1, len(found) + 1)]
-    return tuple(text for _, text in found) if [name for name, _ in found] == expected else ()
+    names = [name for name, _ in found]
+    return tuple(text for _, text in found) if any(names == order[: len(names)] for order in ORDERS) else ()
