@@ -224,6 +224,21 @@ def test_a_place_that_leads_to_itself_is_told(
     assert f"{loop} is a file, not a directory" in said.out + said.err
 
 
+@pytest.mark.parametrize("command", ["run", "doctor"])
+def test_a_place_that_cannot_be_written_is_told_before_anything_runs(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, *mode: path != tmp_path and access(path, *mode))
+
+    code = main.main([command, "--work", str(tmp_path / "work")])
+
+    said = capsys.readouterr()
+    assert code == 4
+    assert f"--work: {tmp_path} cannot be written; give another place" in said.out + said.err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_place_with_too_long_a_name_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = main.main(["run", "--work", str(tmp_path / ("long" * 100))])
 

@@ -21,6 +21,15 @@ def scores(tmp_path: Path) -> str:
     return str(folder)
 
 
+def test_an_adapted_model_that_is_released_is_tried_by_a_text_that_it_continues(tmp_path: Path) -> None:
+    table = report_run.scores() | {"gate": {"passed": True, "released": "adapted", "checks": []}}
+    (tmp_path / "scores.json").write_text(json.dumps(table), encoding="utf-8")
+
+    lines = list(summary_lines(RECIPE, {"scores": str(tmp_path), "model": "/runs/model/2"}, ""))
+
+    assert "try it: anadil chat /runs/model/2 --complete" in lines
+
+
 @pytest.fixture(autouse=True)
 def _no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

@@ -33,7 +33,7 @@ def test_what_an_image_baked_is_copied_where_its_root_is_read_only(
     baked = Kernels(tree, MODULES).folder
     (baked / "code").write_text("compiled", encoding="utf-8")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(compiled, "_is_writable", lambda folder: tree not in folder.parents and _made(folder))
+    monkeypatch.setattr(compiled, "is_writable", lambda folder: tree not in folder.parents)
 
     folder = Kernels(tree, MODULES).folder
 
@@ -54,8 +54,3 @@ def _refused() -> None:
 
 def _nothing() -> None:
     """To compile."""
-
-
-def _made(folder: Path) -> bool:
-    folder.mkdir(parents=True, exist_ok=True)
-    return True

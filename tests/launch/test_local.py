@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from anadil.core.errors import AnadilError, DataError, PreflightError, RecipeError, Stopped
+from anadil.core.own_folder import work_folder
 from anadil.launch import local
 from anadil.launch.backend import FINAL
 from anadil.launch.job import TrainingJob
@@ -207,7 +208,7 @@ def test_a_job_of_another_machine_is_a_data_error() -> None:
 
 
 def test_a_name_does_not_point_out_of_the_directory() -> None:
-    assert local._path("../../etc/passwd").parent == local._work() / "jobs"
+    assert local._path("../../etc/passwd").parent == work_folder() / "jobs"
 
 
 def test_a_detached_stage_outlives_its_launcher(work: Path) -> None:

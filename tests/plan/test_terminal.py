@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from anadil.plan.calibration import Calibration
 from anadil.plan.schema import LayoutOption
-from anadil.plan.view.tables import layouts_table
+from anadil.plan.view.tables import cost_table, layouts_table
 from anadil.plan.view.terminal import answer_sentence, exact_sentence, plan_lines
 from tests.kit import plans
 
@@ -41,6 +41,10 @@ def test_a_plan_that_short_runs_have_corrected_leads_with_its_prediction() -> No
     assert "; 5 h 7 min (between 5 h 7 min and 15 h 5 min) and USD 225 on demand (between USD 225" in said
     assert "about" not in said
     assert plan.expected_cost == plan.cost.on_demand.predicted
+    assert [cost_table(each).columns[2] for each in (plan, plans.plan())] == [
+        "predicted cost",
+        "cost at best",
+    ]
 
 
 def test_every_line_fits_the_terminal_of_a_very_large_run() -> None:

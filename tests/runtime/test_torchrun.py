@@ -71,6 +71,7 @@ def starts(tmp_path: Path) -> list[str]:
     return sorted(path.name for path in tmp_path.glob("start-*-0"))
 
 
+@pytest.mark.slow
 def test_a_failure_that_would_come_again_is_not_worked_for_again_but_by_a_new_container(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +144,7 @@ def test_a_signal_reaches_the_workers_and_the_launcher_ends_with_143(tmp_path: P
     assert len(list(tmp_path.glob("stopped-*"))) == 2
 
 
+@pytest.mark.slow
 def test_two_machines_meet_where_the_training_operator_says(tmp_path: Path) -> None:
     code = (
         "import torch.distributed as dist\n"

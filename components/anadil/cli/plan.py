@@ -14,6 +14,7 @@ from anadil.cli.calibrate.results import default_folder, device_of, load_measure
 from anadil.cli.doctor.local import missing_packages
 from anadil.cli.output import add_output_option, print_json
 from anadil.core.errors import PreflightError
+from anadil.core.install import install
 from anadil.plan.calibration import calibrate, predicted
 from anadil.plan.edit_recipe import least_waste, recipe_settings, write_layout
 from anadil.plan.from_recipe import possible_layout
@@ -213,4 +214,4 @@ def _write_page(path: Path, plan: Plan) -> None:
 def _need(extra: str, what: str) -> None:
     absent = missing_packages(extra)
     if absent:
-        raise PreflightError(f"{what} and needs {', '.join(absent)}; pip install 'anadil[{extra}]'")
+        raise PreflightError(f"{what} and needs {', '.join(absent)}; {install(extra)}")

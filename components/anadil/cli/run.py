@@ -42,7 +42,7 @@ def add_run(name: str, commands: Any, text: str) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from anadil.artifacts.storage import check_directory
+    from anadil.artifacts.storage import check_writable
     from anadil.plan.instances import ram_bytes
     from anadil.preflight.inputs import look_at_base, look_at_clean_cost, look_at_files
     from anadil.runtime.job import is_left_out
@@ -53,9 +53,9 @@ def _run(options: argparse.Namespace) -> int:
         allow_remake()
     recipe = load_recipe(options.recipe, options.set)
     work = Path(os.path.realpath(options.work))
-    check_directory(work, "--work")
+    check_writable(work, "--work")
     if recipe.storage.root and "://" not in recipe.storage.root:
-        check_directory(Path(recipe.storage.root), "storage.root")
+        check_writable(Path(recipe.storage.root), "storage.root")
     stages = FLOW[: FLOW.index(STAGES[options.until]) + 1]
     for stage in stages:
         if stage.name != options.until and is_left_out(stage, recipe):

@@ -48,8 +48,10 @@ def summary_lines(
         scores = table_of(json.loads(storage.store(place).read(place)))
         yield from figure_lines(scores)
         yield from textwrap.wrap(gate_verdict(scores), WIDTH)
-        if (released := uris.get(RELEASED.get(str(field(scores, "gate.released")), ""))) is not None:
-            yield f"try it: anadil chat {shlex.quote(released)}"
+        word = RELEASED.get(str(field(scores, "gate.released")), "")
+        if (released := uris.get(word)) is not None:
+            # An adapted model continues texts, and most bases know no chats.
+            yield f"try it: anadil chat {shlex.quote(released)}{' --complete' if word == 'model' else ''}"
     if "report" in uris:
         yield f"report: {uris['report']}/report.html"
     if tracking := tracking_uri(recipe, default=default_tracking):

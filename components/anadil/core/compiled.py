@@ -10,13 +10,14 @@ numba is loaded with the first call: of the processes of a run only those that w
 import functools
 import hashlib
 import itertools
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
+
+from anadil.core.own_folder import cache_folder, is_writable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -71,9 +72,11 @@ class Kernels:
         """
         sources = b"".join((self.room / f"{name}.py").read_bytes() for name in self.modules)
         baked = self.room / "__pycache__" / f"kernels-{hashlib.sha256(sources).hexdigest()[:16]}"
-        if _is_writable(baked):
+        if is_writable(baked):
             return baked
-        own = _user_folder() / baked.name
+        # Of this user alone: compiled code that others may write would be theirs to run as us.
+        own = cache_folder() / "kernels" / baked.name
+        own.parent.mkdir(exist_ok=True)
         if baked.is_dir() and not own.exists():
             copy = Path(tempfile.mkdtemp(dir=own.parent)) / baked.name
             shutil.copytree(baked, copy)
@@ -104,20 +107,3 @@ class _Kernel:
         for name, value in module.items():
             if value is self:
                 module[name] = self.dispatcher
-
-
-def _is_writable(folder: Path) -> bool:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError:
-        return False
-    return True
-
-
-def _user_folder() -> Path:
-    """A folder of this user's own: compiled code that others may write would be theirs to run as us."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anadil" / "kernels"
-    if _is_writable(home):
-        return home
-    return Path(tempfile.mkdtemp(prefix="anadil-kernels-"))

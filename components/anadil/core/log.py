@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 SECRET_WORDS = ("SECRET", "PASSWORD", "TOKEN", "CREDENTIAL", "API_KEY", "ACCESS_KEY")
@@ -104,9 +105,22 @@ class JsonFormatter(logging.Formatter):
         return text
 
 
-def masked(text: str) -> str:
-    """The text with `***` for passwords and tokens in URLs and values of secret environment variables."""
-    for name, value in os.environ.items():
-        if len(value) >= 8 and any(word in name.upper() for word in SECRET_WORDS):
-            text = text.replace(value, "***")
+def secrets() -> list[str]:
+    """Values of secret environment variables."""
+    return [
+        value
+        for name, value in os.environ.items()
+        if len(value) >= 8 and any(word in name.upper() for word in SECRET_WORDS)
+    ]
+
+
+def masked(text: str, hidden: Sequence[str] | None = None) -> str:
+    """The text with `***` for passwords and tokens in URLs and values of secret environment variables.
+
+    Args:
+        text: Any.
+        hidden: What `secrets` says, of who masks a hundred texts; None: it is asked now.
+    """
+    for value in secrets() if hidden is None else hidden:
+        text = text.replace(value, "***")
     return URL_TOKEN.sub(r"\1***", URL_PASSWORD.sub(r"\1:***", text))

@@ -93,7 +93,7 @@ class Stage:
 FLOW = (
     Stage(
         name="clean",
-        result_version=3,
+        result_version=4,
         image="clean",
         # What drives pods of `clean.engine`, which is loaded by name.
         rooms=("launch", "plan"),
@@ -121,7 +121,7 @@ FLOW = (
     ),
     Stage(
         name="tokenizer",
-        result_version=2,
+        result_version=3,
         image="tokenizer",
         # The model's compute per token, which decides between candidates.
         rooms=("model", "plan"),
@@ -176,7 +176,7 @@ FLOW = (
     ),
     Stage(
         name="finetune",
-        result_version=3,
+        result_version=4,
         image="finetune",
         rooms=("model",),
         reads=("model",),
@@ -226,7 +226,7 @@ FLOW = (
     ),
     Stage(
         name="evaluate",
-        result_version=3,
+        result_version=5,
         image="evaluate",
         rooms=("model", "plan"),
         reads=("corpus", "model", "adapter", "tasks"),
@@ -250,7 +250,7 @@ FLOW = (
     ),
     Stage(
         name="report",
-        result_version=3,
+        result_version=4,
         image="tools",
         reads=("corpus", "tokenizer", "trial", "model", "adapter", "scores"),
         optional=("trial", "adapter"),

@@ -107,7 +107,7 @@ def _look(request: LaunchRequest, *, here: bool) -> None:
     if stage.files:
         look_at_files(stage, request.recipe, request.files, here=here).say()
     if "base" in stage.sections:
-        look_at_base(request.recipe, here=here).say()
+        look_at_base(request.recipe, here=here, vocabulary=stage.name in ("tokenizer", "trial")).say()
 
 
 def _check_claims(request: LaunchRequest) -> None:

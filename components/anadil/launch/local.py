@@ -15,7 +15,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -25,6 +24,7 @@ from typing import IO, Any
 
 from anadil.core import errors
 from anadil.core.errors import DataError, PreflightError, RecipeError, Stopped
+from anadil.core.own_folder import work_folder
 from anadil.launch.backend import FINAL, JobState, JobStatus, format_log_line
 from anadil.launch.exit_codes import KILLED, error_from_exit_code
 from anadil.launch.job import TrainingJob
@@ -70,7 +70,7 @@ class LocalBackend:
             )
         return {
             "command": [sys.executable, "-m", f"anadil.{job.stage}", *job.arguments],
-            "environment": {"ANADIL_WORK": str(_work()), "ANADIL_RUN_ID": job.run or job.name},
+            "environment": {"ANADIL_WORK": str(work_folder()), "ANADIL_RUN_ID": job.run or job.name},
         }
 
     def run(self, job: TrainingJob, *, detach: bool = False) -> None:
@@ -201,12 +201,8 @@ def _start(job: LocalJob, rendered: dict[str, Any], lock: IO[str]) -> None:
     process.returncode = 0  # it is left to itself, of which Popen would complain
 
 
-def _work() -> Path:
-    return Path(os.environ.get("ANADIL_WORK", Path(tempfile.gettempdir()) / "anadil-work"))
-
-
 def _path(name: str, ending: str = ".json") -> Path:
-    return _work() / "jobs" / f"{Path(name).name}{ending}"
+    return work_folder() / "jobs" / f"{Path(name).name}{ending}"
 
 
 def _take_lock(name: str, attempts: int = 5) -> IO[str] | None:

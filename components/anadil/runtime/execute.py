@@ -9,7 +9,6 @@ import importlib
 import logging
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from anadil.artifacts.publish import NO_COPIES
 from anadil.artifacts.uri import AlreadyThereError, absolute, join
 from anadil.core.errors import IntegrityError, PreflightError, RecipeError, RetryableError, Stopped
 from anadil.core.format import human_figure, human_seconds
+from anadil.core.own_folder import cache_folder, work_folder
 from anadil.core.stages import Stage
 from anadil.recipe.sections import Recipe
 from anadil.runtime import evidence
@@ -75,8 +75,7 @@ class PlannedArtifact:
         """A local directory for what outlives a killed run, the same one for the same artifact."""
         if "://" not in self.target:
             return Path(f"{self.target}.work")
-        root = Path(os.environ.get("ANADIL_WORK", Path(tempfile.gettempdir()) / "anadil-work"))
-        return root / hashlib.sha256(self.target.encode()).hexdigest()[:16]
+        return work_folder() / hashlib.sha256(self.target.encode()).hexdigest()[:16]
 
     @property
     def partial(self) -> Path:
@@ -347,7 +346,8 @@ def base_cache(recipe: Recipe) -> Path:
     root = recipe.storage.root
     if root and "://" not in root:
         return Path(root) / "base"
-    return Path(os.environ.get("ANADIL_CACHE", Path.home() / ".cache" / "anadil")) / "base"
+    own = os.environ.get("ANADIL_CACHE")
+    return (Path(own) if own else cache_folder()) / "base"
 
 
 def _say_figures(figures: Figures) -> None:

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from anadil.core.errors import PreflightError
-from anadil.core.log import masked
+from anadil.core.log import masked, secrets
 from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import tracking_fault
 from anadil.runtime import prometheus
@@ -363,7 +363,8 @@ def _read(path: Path) -> bytes:
 
 
 def _texts(values: Mapping[str, object]) -> dict[str, str]:
-    return {name: masked(str(value))[:MAX_VALUE_CHARS] for name, value in values.items()}
+    hidden = secrets()
+    return {name: masked(str(value), hidden)[:MAX_VALUE_CHARS] for name, value in values.items()}
 
 
 def _now_ms() -> int:

@@ -29,6 +29,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FULL_WORDS = re.compile(r"No space left on device|Disk quota exceeded|\bos error (28|122|27)\b|disk is full")
 """Of libraries that pass on the system's words but not its number: safetensors, Arrow, SQLite."""
 NO_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR)
+NO_TEMPORARY = "No usable temporary directory"
+"""What Python's `tempfile` says where neither TMPDIR nor /tmp can be written."""
 KERNELS = ("/proc/", "/sys/")
 FAILED = (errno.EIO, errno.ESTALE, errno.EREMOTEIO, errno.ENOTCONN, errno.ESHUTDOWN)
 """A disk that fails, and network file systems that have lost their server: Linux' errno(3)."""
@@ -68,17 +70,26 @@ def exit_code_of(work: Callable[[], int]) -> int:
         # The border of the program: whatever nobody foresaw is a bug.
         if cause := disk_error(error):
             return report_failure(str(cause), cause.exit_code)
+        if isinstance(error, UnicodeEncodeError) and sys.getfilesystemencoding() != "utf-8":
+            return report_failure(_not_in_locale(error), PreflightError.exit_code)
         if isinstance(error, OSError) and is_wrong_place(error):
             return report_failure(f"{error}; grant access or choose another place", PreflightError.exit_code)
         log.exception("bug in anadil %s", __version__)
         return report_failure(f"bug: {type(error).__name__}: {error}", errors.BUG, logged=True)
 
 
+def _not_in_locale(error: UnicodeEncodeError) -> str:
+    return (
+        f"the encoding of this locale, {sys.getfilesystemencoding()}, has no way to write {error.object!r}, such as a "
+        "name of a file; set PYTHONUTF8=1, or LC_ALL=C.UTF-8, and run the same command again"
+    )
+
+
 def is_wrong_place(error: OSError) -> bool:
     """Whether the place that an error names can never hold a file of this user."""
     # Below /proc and /sys the kernel says of a new file that it does not exist.
     kernels = str(error.filename or "").startswith(KERNELS) and error.errno == errno.ENOENT
-    return kernels or error.errno in NO_PLACE
+    return kernels or error.errno in NO_PLACE or NO_TEMPORARY in str(error)
 
 
 def disk_error(error: BaseException) -> AnadilError | None:

@@ -5,7 +5,9 @@ import logging
 import os
 import re
 import signal
+import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -216,13 +218,26 @@ def test_a_spot_interruption_is_explained(aws: Fakes, caplog: pytest.LogCaptureF
     assert caplog.text.count("spot capacity was taken away; it resumes from its checkpoint") == 1
 
 
+def signals_itself(number: int) -> Callable[[float], None]:
+    """A `time.sleep` that is interrupted; threads that other tests have left sleep on."""
+    sleep, main = time.sleep, threading.main_thread()
+
+    def interrupted(seconds: float) -> None:
+        if threading.current_thread() is main:
+            os.kill(os.getpid(), number)
+        else:
+            sleep(seconds)
+
+    return interrupted
+
+
 def test_sigterm_stops_the_job_first_thing(aws: Fakes, monkeypatch: pytest.MonkeyPatch) -> None:
     it_runs(aws)
     aws.answer("sagemaker", "describe_training_job", described("InProgress", "Training"))
     no_log(aws)
     asked = {"TrainingJobName": described("InProgress", "Training")["TrainingJobName"]}
     aws.answer("sagemaker", "stop_training_job", {}, asked)
-    monkeypatch.setattr(time, "sleep", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(time, "sleep", signals_itself(signal.SIGTERM))
 
     with pytest.raises(Stopped):
         SageMakerBackend(clients=aws).run(sample("azerbaijani-1b"))
@@ -237,7 +252,7 @@ def test_ctrl_c_leaves_a_job_that_ran_already(
     it_runs(aws)
     aws.answer("sagemaker", "describe_training_job", described("InProgress", "Training"))
     no_log(aws)
-    monkeypatch.setattr(time, "sleep", lambda _: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(time, "sleep", signals_itself(signal.SIGINT))
 
     with pytest.raises(KeyboardInterrupt):
         SageMakerBackend(clients=aws).run(sample("azerbaijani-1b"))

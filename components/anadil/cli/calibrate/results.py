@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from anadil import __version__
 from anadil.core.errors import DataError
+from anadil.core.own_folder import cache_folder
 from anadil.plan.calibration import Measurement
 from anadil.plan.instances import CPU, Machine
 
@@ -36,11 +37,7 @@ _MEASUREMENT = TypeAdapter(Measurement)
 def default_folder() -> Path:
     """Where measurements are kept: the cache of anadil, else that of the user."""
     own = os.environ.get("ANADIL_CACHE")
-    if own:
-        return Path(own) / "measurements"
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # Source: XDG Base Directory Specification: a path that is not absolute is ignored.
-    return (base if base.is_absolute() else Path.home() / ".cache") / "anadil" / "measurements"
+    return (Path(own) if own else cache_folder()) / "measurements"
 
 
 def device_of(machine: Machine) -> str:

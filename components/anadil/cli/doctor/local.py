@@ -19,6 +19,7 @@ from anadil.artifacts import storage
 from anadil.artifacts.base_model import TINY
 from anadil.core.errors import AnadilError, PreflightError
 from anadil.core.format import GIB, human_bytes
+from anadil.core.install import install
 from anadil.core.log import masked
 from anadil.core.stages import FLOW
 from anadil.plan.instances import ram_bytes
@@ -121,7 +122,7 @@ def require_packages(extra: str) -> None:
         PreflightError: One is not installed.
     """
     if absent := missing_packages(extra):
-        raise PreflightError(f"not installed: {', '.join(absent)}; run pip install 'anadil[{extra}]'")
+        raise PreflightError(f"not installed: {', '.join(absent)}; {install(extra)}")
 
 
 def _names_of(extra: str) -> set[str]:
@@ -151,8 +152,7 @@ def _python() -> CheckResult:
 def _packages() -> CheckResult:
     missing = missing_packages("laptop")
     if missing:
-        remedy = "pip install 'anadil[laptop]'"
-        return failed("packages", f"missing {', '.join(missing)}", remedy)
+        return failed("packages", f"missing {', '.join(missing)}", install("laptop"))
     return passed("packages", "every stage's packages are installed")
 
 
@@ -225,13 +225,11 @@ def _storage(recipe: Recipe, work: Path) -> CheckResult:
             return failed("storage", str(error), "see the message")
         return passed("storage", f"{root} can be listed")
     try:
-        storage.check_directory(Path(root), "storage.root" if recipe.storage.root else "--work")
+        storage.check_writable(Path(root), "storage.root" if recipe.storage.root else "--work")
     except AnadilError as error:
         return failed("storage", str(error), "choose another --work")
     there = next(path for path in (Path(root), *Path(root).parents) if path.is_dir())
     free = shutil.disk_usage(there).free
-    if not os.access(there, os.W_OK):
-        return failed("storage", f"{there}: not writable", "choose another --work")
     enough = free >= MIN_FREE_BYTES
     return CheckResult(
         name="storage",

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from anadil.core.errors import PreflightError
+from anadil.core.install import install
 
 POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 """Source: Kubernetes, "Accessing the Kubernetes API from a Pod"."""
@@ -58,9 +59,7 @@ def connect() -> Connection:
         from kubernetes import client, config
         from yaml import YAMLError
     except ImportError:
-        raise PreflightError(
-            "the Kubernetes client is not installed; run pip install 'anadil[launch]'"
-        ) from None
+        raise PreflightError(f"the Kubernetes client is not installed; {install('launch')}") from None
     settings = client.Configuration()
     # Passed by name: the library reads the variable only once, when it is imported.
     file = os.environ.get("KUBECONFIG") or None

@@ -197,7 +197,7 @@ def time_table(plan: Plan) -> Grid:
     time = plan.time
     return _list(
         "Time",
-        ("predicted time", hours_and_days(time.hours)),
+        (_predicted(plan, "time"), hours_and_days(time.hours)),
         ("range", human_range(time.hours_low, time.hours_high, human_hours) or DASH),
         ("device time", human_count(time.gpu_hours, "h")),
         ("steps", human_count(time.steps)),
@@ -223,8 +223,13 @@ def cost_table(plan: Plan) -> Grid:
         for name, price in prices
     ]
     known = any(price.per_hour is not None for _, price in prices)
-    columns = ("bought", "an hour", "predicted", "range")
+    columns = ("bought", "an hour", _predicted(plan, "cost"), "range")
     return Grid(caption="Cost", columns=columns, rows=tuple(rows) if known else ())
+
+
+def _predicted(plan: Plan, what: str) -> str:
+    """What to call a figure: rates that no run has set are the best that the machine may reach."""
+    return f"{what} at best" if plan.calibration is None else f"predicted {what}"
 
 
 def checkpoints_table(plan: Plan) -> Grid:

@@ -153,7 +153,7 @@ def calibration_sentence(plan: Plan) -> str:
     if plan.calibration is None:
         return (
             "Not calibrated: rates follow from the machine's data sheet, not from a run on it. So the times here are "
-            "predictions, and the plan leads with the middle of the range that published runs span."
+            "the best to hope for, and the plan leads with the middle of the range that published runs span."
         )
     factor, runs = human_count(plan.calibration.factor), human_count(plan.calibration.measured)
     return f"Calibrated: rates are the predicted ones times {factor}, from {runs} measured runs."
