@@ -48,6 +48,6 @@ clean:
 	rm -rf anadil-work .pytest_cache .mypy_cache .ruff_cache
 
 .venv/installed-%: pyproject.toml
-	test -x .venv/bin/python || $(PYTHON) -m venv .venv
+	test -x .venv/bin/pip || $(PYTHON) -m venv .venv
 	.venv/bin/python -m pip install --quiet --editable '.[$*]'
 	touch $@

@@ -75,6 +75,14 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def libraries_are_no_garbage() -> Iterator[None]:
+    """What a file has loaded is not looked through again: full collections were a fifth of the tests' time."""
+    yield
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def neutral_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """No credentials, servers or settings of the machine that runs the tests."""

@@ -40,13 +40,13 @@ from anadil.text.corpus import Document, write_documents
 from tests.finetune.conftest import SENTENCES, write_model
 from tests.kit import report_run
 from tests.kit.pretraining import (
-    TEXTS,
     make_corpus,
     make_job,
     make_model,
     make_recipe,
     make_tokenizer_artifact,
 )
+from tests.kit.pretraining_texts import PRETRAINING_TEXTS
 from tests.kit.results import digest
 
 Results = dict[str, object]
@@ -176,7 +176,8 @@ def _finetune(folder: Path) -> Results:
 def _evaluate(folder: Path) -> Results:
     corpus = folder / "corpus"
     documents = [
-        Document(id=f"{i:04x}", text=text, source="", url="", lang="az") for i, text in enumerate(TEXTS)
+        Document(id=f"{i:04x}", text=text, source="", url="", lang="az")
+        for i, text in enumerate(PRETRAINING_TEXTS)
     ]
     write_documents(corpus, "train", documents[:5])
     write_documents(corpus, "heldout", documents[4:])

@@ -5,6 +5,7 @@ forks the ranks: each then costs milliseconds and not the seconds of an import.
 """
 
 import atexit
+import contextlib
 import functools
 import multiprocessing
 import os
@@ -29,6 +30,7 @@ PRELOADED = (
     "anadil.pretrain.run",
     "anadil.finetune.run",
     "boto3",
+    "tests.kit.frozen",
 )
 
 
@@ -129,8 +131,9 @@ class Fork:
         return code
 
     def send_signal(self, number: int) -> None:
-        """Such as SIGTERM."""
-        os.kill(self.pid, number)
+        """Such as SIGTERM; as with a `Popen`, nothing where the process has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
 
     def kill(self) -> None:
         """Leave nothing behind."""

@@ -186,7 +186,9 @@ def test_the_version_that_is_scheduled_keeps_the_globs(recipe_file: str) -> None
     assert json.loads(default)["clean"]["inputs"] == ["s3://bucket/raw/*.jsonl"]
 
 
-def test_a_later_run_reuses_what_is_there_until_a_file_comes(raw: Path, tmp_path: Path) -> None:
+def test_a_later_run_reuses_what_is_there_until_a_file_comes(
+    raw: Path, tmp_path: Path, clean_in_this_process: None
+) -> None:
     folder = tmp_path / "raw"
     folder.mkdir()
     lines = raw.read_text(encoding="utf-8").splitlines(keepends=True)

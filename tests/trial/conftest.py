@@ -10,7 +10,8 @@ from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job, external_side_files
 from anadil.tokenizer.run import run as make_candidates
-from tests.kit.pretraining import SHORT, TEXTS, make_corpus, make_model
+from tests.kit.pretraining import SHORT, make_corpus, make_model
+from tests.kit.pretraining_texts import PRETRAINING_TEXTS
 
 MakeJob = Callable[..., Job]
 
@@ -49,7 +50,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A base model, a corpus, and the tokenizers of all strategies; not to be changed."""
     folder = tmp_path_factory.mktemp("trial")
     base = make_model(folder / "model")
-    make_corpus(folder / "corpus", TEXTS * 3, TEXTS[:6])
+    make_corpus(folder / "corpus", PRETRAINING_TEXTS * 3, PRETRAINING_TEXTS[:6])
     settings = recipe(base)
     out = folder / "tokenizer"
     out.mkdir()

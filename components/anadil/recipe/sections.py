@@ -203,7 +203,7 @@ class Evaluate(StrictModel):
     stride: PositiveInt | None = None
     """Tokens scored by each window after the first; left out, `context` (as lm-evaluation-harness)."""
     prompts: tuple[str, ...] = ()
-    """Beginnings that each model continues; left out, the language's own."""
+    """Beginnings that each model continues; left out, the language's own, or else those of held-out documents."""
     questions: tuple[str, ...] = ()
     """Files of chats whose questions are asked; `finetune` leaves out chats that hold one. Left out, its held-out chats."""
     max_questions: PositiveInt = 200
