@@ -79,13 +79,13 @@ def test_one_word_of_the_loop_feeds_accounts_and_own_work(tmp_path: Path) -> Non
     metrics.resumed(0)
 
     for number in range(1, 6):
-        step(metrics, number)
+        step(metrics, number, compute_s=0.05)  # far from the data's: a busy machine sleeps longer
     with metrics.section("checkpoint"):
         time.sleep(0.01)
 
     own = metrics.stragglers.own()
     assert 0.002 <= own["data"] < own["compute"]
-    assert metrics.goodput.seconds["step"] >= 5 * 0.010
+    assert metrics.goodput.seconds["step"] >= 5 * 0.054
     assert own["compute"] * 5 <= metrics.goodput.seconds["step"] - 5 * 0.004
     assert metrics.goodput.seconds["checkpoint"] >= 0.01
 
