@@ -1,6 +1,6 @@
 """How cleaning grows: memory and CPU with the input, processes, kills, weekly additions, millions of signatures.
 
-    ANADIL_DATA=... python benchmarks/clean/scale.py [--documents 7000] [--only curve workers kills since signatures]
+    ANADIL_DATA=... python benchmarks/clean/scale.py [--documents 10000] [--only curve workers kills since signatures]
 
 One process of the stage at a time, but for `workers`. Ends with 1 if something is missed.
 """
@@ -182,7 +182,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--documents", type=int, default=7_000, help="of the smallest input; 2.4 kB each")
+    parser.add_argument("--documents", type=int, default=10_000, help="of the smallest input; 2.4 kB each")
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
     options = parser.parse_args(argv)
     print(f"{measure.machine()}, Python {sys.version.split()[0]}\n", flush=True)

@@ -15,7 +15,7 @@ from anadil.clean.judge_record import RULE_NAMES, Judged
 from anadil.clean.url_lists import host_of
 
 ROWS = "rows.parquet"
-BATCH_ROWS = 8_192
+BATCH_ROWS = 1_024
 """Held in memory before they are written: a group of rows of the file."""
 PLACE_BITS = 64
 """Of a set of rules, as one number."""

@@ -21,8 +21,8 @@ Numbers = npt.NDArray[Any]
 Layout = tuple[tuple[int, ...], "np.dtype[Any]", int]
 """Of a file of numbers: shape, kind, and where they begin."""
 
-RUN_BYTES = 16 * MIB
-"""Of lines that are sorted in memory."""
+RUN_BYTES = 4 * MIB
+"""Of lines that are sorted in memory, which takes four times as much."""
 FRAME_BYTES = 64 * KIB
 """Of lines in a frame: a merge of a thousand shards has a frame of each in memory."""
 ZSTD_LEVEL = 1
