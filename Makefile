@@ -15,11 +15,16 @@ demo: .venv/installed-laptop
 test: .venv/installed-dev
 	.venv/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST)
 
-# make coverage: lines and branches that tests reach, by room; what tests start in other processes is counted too.
+# make coverage: lines and branches that tests reach, by room; what tests start in other processes is counted too, and
+# compiled kernels, which no tracer sees, by running their tests once more as Python. PYTEST as for `make test`.
+COMPILED_TESTS := tests/clean/test_statistics.py tests/clean/test_judge.py tests/clean/test_ng_words.py \
+	tests/clean/test_swallow.py tests/tokenizer/test_merger.py tests/tokenizer/test_pretokens.py \
+	tests/tokenizer/test_word_counts.py -k "not time_grows and not megabyte and not second_process"
 .PHONY: coverage
 coverage: .venv/installed-dev
 	rm -f .coverage*
-	.venv/bin/coverage run -m pytest || true  # a few tests of full disks fail where their processes write counts
+	.venv/bin/coverage run -m pytest $(PYTEST) || true  # a few tests of full disks fail where their processes write counts
+	NUMBA_DISABLE_JIT=1 .venv/bin/coverage run -m pytest -q -p no:xdist -W "ignore:overflow:RuntimeWarning" $(COMPILED_TESTS)
 	.venv/bin/coverage combine --quiet
 	.venv/bin/coverage json --quiet -o .coverage.json
 	.venv/bin/python scripts/coverage_by_room.py .coverage.json
