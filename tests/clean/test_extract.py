@@ -2,13 +2,24 @@ import time
 
 import pytest
 
-from anadil.clean.extract import Extraction, decode_page, main_text, may_be_in_language
+from anadil.clean.extract import (
+    MAX_FOREIGN_CHARS,
+    MIN_OWN_LETTERS,
+    Extraction,
+    decode_page,
+    main_text,
+    may_be_in_language,
+)
 from anadil.recipe.sections import ExtractMode
 from anadil.text.language import load_language
 from tests.kit.clean_stage import page
 from tests.kit.texts import ANOTHER, AZERBAIJANI, ENGLISH, JAPANESE, TURKISH
 
 az, ja = load_language("az"), load_language("ja")
+FEW_OWN_LETTERS = (
+    "Bizim aramızda olan insanlar kitabxanada bir saat danışdılar, sonra yağış başladı və hamı dağıldı; "
+    "çıxışlar bu ay jurnalda çap olunacaq."
+)
 
 
 def test_the_article_is_kept_and_the_rest_of_the_page_is_not() -> None:
@@ -95,6 +106,28 @@ def test_a_page_of_code_with_japanese_comments_may_be_japanese() -> None:
     body = "<html lang=en><body><pre>" + "int main() { return value; } " * 200 + JAPANESE + "</pre>"
 
     assert may_be_in_language(body, ja)
+
+
+@pytest.mark.parametrize("spell", ["entities", "cp1251"])
+def test_a_long_page_whose_letters_are_entities_or_misread_may_hold_the_language(spell: str) -> None:
+    text = "".join(
+        f"&#{ord(char)};" if spell == "entities" and not char.isascii() else char for char in AZERBAIJANI
+    )
+    if spell != "entities":
+        text = AZERBAIJANI.encode().decode(spell, errors="replace")
+    body = "<html><body>" + f"<p>{text}</p>" * 200 + "</body></html>"
+
+    assert not {"ə", "Ə"} & set(body)
+    assert may_be_in_language(body, az)
+
+
+def test_a_page_with_a_letter_of_the_language_is_read_to_its_ends() -> None:
+    own = f"<p>{FEW_OWN_LETTERS}</p>" * 28
+    foreign = f"<p>{ENGLISH}</p>" * (2 * MAX_FOREIGN_CHARS // len(ENGLISH))
+
+    assert 0 < own.count("ə") < MIN_OWN_LETTERS
+    assert may_be_in_language(f"<html><body>{own}{foreign}</body></html>", az)
+    assert not may_be_in_language(f"<html><body>{own.replace('ə', '')}{foreign}</body></html>", az)
 
 
 def test_control_characters_do_not_stop_the_prefilter() -> None:

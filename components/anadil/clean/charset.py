@@ -69,7 +69,7 @@ def decode_text(data: bytes, labels: Sequence[str] = ()) -> tuple[str, str]:
         return data.decode(), "utf-8"
     except UnicodeDecodeError:
         lenient = data.decode(errors="replace")
-    beyond = sum(not char.isascii() for char in lenient)
+    beyond = len(lenient) - len(lenient.encode("ascii", "ignore"))
     if lenient.count("\ufffd") <= MAX_DAMAGE * beyond:
         return lenient, "utf-8"
     best = ("", "", len(data) + 1)

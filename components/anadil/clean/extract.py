@@ -4,10 +4,14 @@ Two extractors in a cascade: Resiliparse with the rules below is fast and right 
 result is doubtful, Trafilatura, ten times as slow, gives a second one.
 """
 
+import functools
 import html
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pycld2
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
@@ -20,6 +24,10 @@ from anadil.text.language import Language
 MIN_PREFILTER_PERCENT = 5
 MIN_OWN_LETTERS = 100
 """Rule measured on 929 real pages: finds 552 of 552 az and ja ones, passes 5 % of the others."""
+MAX_FOREIGN_CHARS = 16_384
+"""What CLD2 reads of a page without a letter of the language, from its middle: `spelling` drops its text, unless the letters
+are entities or misread. Our choice: 803 real pages cost a third, and the same of them pass; of 270 with entities for
+letters 268, of which all did."""
 
 HTML_LANG = re.compile(r"<html\b[^>]{0,500}?\blang\s*=\s*[\"']?([a-zA-Z]+)", re.IGNORECASE)
 META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?([\w-]+)", re.IGNORECASE)
@@ -114,16 +122,46 @@ def may_be_in_language(page: str, language: Language) -> bool:
     lang = HTML_LANG.search(page, 0, 20_000)
     if lang and lang[1].lower() == language.code:
         return True
-    if sum(map(page.count, language.own_letters)) >= MIN_OWN_LETTERS:
+    own_letters = np.count_nonzero(_own_units(language.own_letters).take(_units(page)))
+    if own_letters >= MIN_OWN_LETTERS:
         return True
+    if language.min_own_letters and not own_letters and len(page) > MAX_FOREIGN_CHARS:
+        start = (len(page) - MAX_FOREIGN_CHARS) // 2
+        page = page[start : start + MAX_FOREIGN_CHARS]
     try:
-        _, _, details = pycld2.detect(CONTROLS.sub(" ", page), isPlainText=False)
+        details = _labels(page)
     except pycld2.error:
         # Rare; the check of the extracted text decides.
         return True
     return any(
         code in language.labels and percent >= MIN_PREFILTER_PERCENT for _, code, percent, _ in details
     )
+
+
+def _units(text: str) -> npt.NDArray[np.uint16]:
+    return np.frombuffer(text.encode("utf-16-le", "surrogatepass"), "<u2")
+
+
+@functools.cache
+def _own_units(letters: frozenset[str]) -> npt.NDArray[np.bool_]:
+    """Which units of UTF-16 are letters: all kana are found in the time that two letters take one by one."""
+    is_own = np.zeros(1 << 16, dtype=bool)
+    is_own[_units("".join(letters))] = True
+    return is_own
+
+
+def _labels(page: str) -> Sequence[tuple[str, str, int, float]]:
+    """Languages of HTML by CLD2; characters that it refuses are only looked for in pages that it refuses.
+
+    Raises:
+        pycld2.error: It refuses the page still.
+    """
+    try:
+        found = pycld2.detect(page, isPlainText=False)
+    except (pycld2.error, UnicodeEncodeError):
+        found = pycld2.detect(CONTROLS.sub(" ", page), isPlainText=False)
+    details: Sequence[tuple[str, str, int, float]] = found[2]
+    return details
 
 
 def main_text(page: str, language: Language, extraction: Extraction = DEFAULT) -> str:
