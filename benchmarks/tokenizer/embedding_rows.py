@@ -3,10 +3,11 @@
 The base model `tiny`, a small Llama with tied embeddings that has learnt some English, is extended by
 tokens of a text in another language and then trained on it, with each of `pretrain.embedding_init` and
 with several seeds, which draw the noise of rows and the order of the text. All that share a seed see the
-same sequences.
+same sequences. With `--base-text` the base first learns that text: the better it knows the pieces, the more means of
+them are worth.
 
 OMP_NUM_THREADS=1 python benchmarks/tokenizer/embedding_rows.py
-OMP_NUM_THREADS=1 python benchmarks/tokenizer/embedding_rows.py --text news.jsonl prose.jsonl --tokens 3000
+OMP_NUM_THREADS=1 python benchmarks/tokenizer/embedding_rows.py --text news.jsonl prose.jsonl --tokens 3000 --base-text en.jsonl tr.jsonl
 """
 
 import argparse
@@ -17,7 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -43,8 +44,6 @@ BUILT_IN = Path(artifact.__file__).parents[1] / "builtin" / "az"
 INITS: tuple[Init, ...] = get_args(Init)
 Scores = dict[Init, list[list[float]]]
 
-LENGTH = 64
-ROWS = 8
 HELDOUT_CHARS = 40_000
 WARMUP = 10
 STUDENT_T = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
@@ -64,8 +63,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, choices=sorted(STUDENT_T))
     parser.add_argument("--inits", nargs="+", choices=INITS, default=INITS)
     parser.add_argument("--lr", type=float, default=5e-4)
+    parser.add_argument("--rows", type=int, default=8, help="sequences of a step")
+    parser.add_argument("--length", type=int, default=64, help="tokens of a sequence")
+    parser.add_argument("--base-text", nargs="+", type=Path, default=[], help="what the base learns before")
+    parser.add_argument("--base-steps", type=int, default=300)
+    parser.add_argument("--base-lr", type=float, default=2e-3)
     settings = parser.parse_args()
     began = time.process_time()
+    base = learnt_base(settings)
     train, heldout = texts_of(settings.text)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -75,7 +80,7 @@ def main() -> None:
         scores: Scores = {init: [] for init in settings.inits}
         for seed in range(settings.seeds):
             for init in settings.inits:
-                scores[init].append(one(folder, init, seed, settings, (train, heldout)))
+                scores[init].append(one(folder, base, init, seed, settings, (train, heldout)))
                 print(f"seed {seed}, {init}:", scores[init][-1], file=sys.stderr, flush=True)
     print_table(scores, [0, *settings.steps])
     print(f"\n{time.process_time() - began:.0f} CPU seconds")
@@ -114,33 +119,70 @@ def cache() -> Path:
     return Path(tempfile.gettempdir()) / "anadil-embedding-rows"
 
 
+def learnt_base(settings: argparse.Namespace) -> dict[str, torch.Tensor]:
+    """Weights of `tiny` after the text that it learns first."""
+    place = base_model(Base(model="tiny"), cache())
+    model: Any = load_model(place)
+    if settings.base_text:
+        train, heldout = texts_of(settings.base_text)
+        encoder = read_tokenizer(place)
+        before = bits_per_byte(model, encoder, heldout, settings.length)
+        for _ in training(model, encoder, train, settings, 0, settings.base_steps, settings.base_lr):
+            pass
+        after = bits_per_byte(model, encoder, heldout, settings.length)
+        print(f"base: {before:.3f} -> {after:.3f} bits per byte of its own held-out text\n", flush=True)
+    weights: dict[str, torch.Tensor] = model.state_dict()
+    return weights
+
+
 def one(
-    folder: Path, init: Init, seed: int, settings: argparse.Namespace, texts: tuple[list[str], list[str]]
+    folder: Path,
+    base: dict[str, torch.Tensor],
+    init: Init,
+    seed: int,
+    settings: argparse.Namespace,
+    texts: tuple[list[str], list[str]],
 ) -> list[float]:
     """Bits per byte at step 0 and at each of `settings.steps`."""
     train, heldout = texts
     corpus, tokenizer = folder / "corpus", folder / "tokenizer"
     model: Any = load_model(base_model(Base(model="tiny"), cache()))
+    model.load_state_dict(base)
     similar = similar_tokens(corpus, tokenizer, seed) if init == "focus" else None
     fit_vocabulary(model, tokenizer, init, seed=seed, similar=similar)
     encoder = read_tokenizer(tokenizer)
+    scores = [bits_per_byte(model, encoder, heldout, settings.length)]
+    steps = training(model, encoder, train, settings, seed, max(settings.steps), settings.lr)
+    scores += [
+        bits_per_byte(model, encoder, heldout, settings.length) for step in steps if step in settings.steps
+    ]
+    return scores
+
+
+def training(
+    model: Any,
+    encoder: Any,
+    train: Sequence[str],
+    settings: argparse.Namespace,
+    seed: int,
+    num_steps: int,
+    peak_lr: float,
+) -> Iterator[int]:
+    """Train all weights, and say after each step how many there were."""
     ids = np.concatenate([encoding.ids for encoding in encoder.encode_batch(train, add_special_tokens=False)])
     random = np.random.default_rng(seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.lr, betas=(0.9, 0.95), weight_decay=0.1)
-    scores = [bits_per_byte(model, encoder, heldout)]
-    for step in range(max(settings.steps)):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=peak_lr, betas=(0.9, 0.95), weight_decay=0.1)
+    for step in range(num_steps):
         for group in optimizer.param_groups:
-            group["lr"] = settings.lr * min(1, (step + 1) / WARMUP)
-        starts = random.integers(0, len(ids) - LENGTH - 1, ROWS)
-        windows = torch.from_numpy(np.stack([ids[at : at + LENGTH + 1] for at in starts]))
+            group["lr"] = peak_lr * min(1, (step + 1) / WARMUP)
+        starts = random.integers(0, len(ids) - settings.length - 1, settings.rows)
+        windows = torch.from_numpy(np.stack([ids[at : at + settings.length + 1] for at in starts]))
         loss = nats(model, windows).mean()
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        if step + 1 in settings.steps:
-            scores.append(bits_per_byte(model, encoder, heldout))
-    return scores
+        yield step + 1
 
 
 def nats(model: Any, windows: torch.Tensor) -> torch.Tensor:
@@ -150,11 +192,11 @@ def nats(model: Any, windows: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def bits_per_byte(model: Any, encoder: Any, texts: Sequence[str]) -> float:
+def bits_per_byte(model: Any, encoder: Any, texts: Sequence[str], length: int) -> float:
     """Of the held-out text in windows of equal bytes, so that every tokenizer is measured on the same."""
     text = "\n".join(texts)[:HELDOUT_CHARS]
     ids = encoder.encode(text, add_special_tokens=False).ids
-    rows = [ids[at : at + LENGTH + 1] for at in range(0, len(ids) - LENGTH - 1, LENGTH)]
+    rows = [ids[at : at + length + 1] for at in range(0, len(ids) - length - 1, length)]
     total = nats(model, torch.tensor(rows)).double().sum().item()
     scored = encoder.decode([token for row in rows for token in row[1:]], skip_special_tokens=False)
     return total / math.log(2) / len(scored.encode())
