@@ -1,6 +1,7 @@
 import json
 import os
 import random
+import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from anadil.clean import learn_language as learning
 from anadil.clean.identify_sample import identify_sample
 from anadil.clean.judge import Judge
 from anadil.clean.learn_language import LearntLanguage, cut, learn_language
+from anadil.clean.made_noise import made_noise
 from anadil.cli import main
 from anadil.core.errors import DataError
 from anadil.text.language import Language, load_language
@@ -43,6 +45,12 @@ def kept(texts: list[str], language: Language) -> float:
     normal = [language.normalize(text) for text in texts]
     found = [identify_language(text, language) for text in normal]
     return Judge(language).judge(normal, found).reasons.count(None) / len(texts)
+
+
+def texts_of(place: str) -> list[str]:
+    """Real text of a directory."""
+    lines = "".join(file.read_text("utf-8") for file in sorted(Path(DATA, place).glob("*.jsonl"))).split("\n")
+    return [json.loads(line)["text"] for line in lines if line]
 
 
 def test_clean_text_that_was_not_in_the_sample_is_kept(language: Language) -> None:
@@ -109,6 +117,8 @@ def test_a_language_without_spaces_is_learnt_by_its_characters(monkeypatch: pyte
     assert language.words("あいう") == ["あ", "い", "う"]
     assert kept(own[120:], language) >= 0.97
     assert kept([text[:30] + "\n" + text[:30] * 9 for text in own[:20]], language) == 0
+    for kind, noise in made_noise(own[120:], spaces=False).items():
+        assert kept(noise, language) <= 0.1, kind
 
 
 @pytest.mark.parametrize("kind", ["torn", "scrambled", "repeated", "english"])
@@ -211,14 +221,24 @@ def test_bad_text_decides_where_own_text_does_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not DATA, reason="set ANADIL_DATA to the directory with ja/")
+def test_real_text_without_spaces_of_a_language_taken_for_unknown_is_kept_and_damaged_text_is_not() -> None:
+    own = texts_of("ja")
+    random.Random(3).shuffle(own)
+    language = to_language(learn_language("qaa", own[:500], {}).pack)
+    by_hand = load_language("ja")
+    unseen = [by_hand.normalize(text) for text in own[500:800]]
+    reasons = Judge(by_hand).judge(unseen).reasons
+    sound = [text for text, reason in zip(unseen, reasons, strict=True) if reason is None]
+
+    assert kept(sound, language) >= 0.97
+    assert statistics.mean(kept(noise, language) for noise in made_noise(sound, spaces=False).values()) <= 0.1
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA, reason="set ANADIL_DATA to the directory with az/ and az_noisy/")
 def test_real_text_of_a_language_taken_for_unknown_is_kept_and_damaged_text_is_not() -> None:
-    def texts(place: str) -> list[str]:
-        files = sorted(Path(DATA, place).glob("*.jsonl"))
-        lines = "".join(file.read_text("utf-8") for file in files).split("\n")
-        return [json.loads(line)["text"] for line in lines if line]
-
-    own = texts("az")
+    own = texts_of("az")
     random.Random(3).shuffle(own)
     language = to_language(learn_language("qaa", own[:350], {}).pack)
     by_hand = load_language("az")
@@ -228,5 +248,5 @@ def test_real_text_of_a_language_taken_for_unknown_is_kept_and_damaged_text_is_n
     sound = [text for text, reason in zip(unseen, reasons, strict=True) if reason is None]
 
     assert kept(sound, language) >= 0.97
-    assert kept(texts("az_noisy"), language) <= 0.1
-    assert kept(texts("tr")[:100], language) <= 0.01
+    assert kept(texts_of("az_noisy"), language) <= 0.1
+    assert kept(texts_of("tr")[:100], language) <= 0.01

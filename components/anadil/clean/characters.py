@@ -37,6 +37,8 @@ RUN_CLASSES = (
 """Kanji, hiragana, katakana: each run is a word of a language that writes no spaces."""
 OTHER_LETTER, DIGIT, ALONE = 4, 5, 6
 """Kinds of further words; of the last each character is one."""
+LOST = 0xFFFD
+"""The character that decoders put where bytes are none."""
 TERMINALS = ".!?…։؟۔।॥။።፧።។៕᠃᠉᱾᱿꛳꯫‼⁇⁈⁉。！？．｡"
 """Ends of sentences of all scripts. Source: Unicode, property Sentence_Terminal."""
 
@@ -121,6 +123,8 @@ def _kinds(*, has_spaces: bool, has_runs: bool) -> npt.NDArray[np.uint8]:
     kinds = np.zeros(len(flags), dtype=np.uint8)
     kinds[:LAST] = _table(np.strings.isalnum) * OTHER_LETTER
     kinds[:LAST][_table(np.strings.isdecimal) == 1] = DIGIT
+    # A character that was lost stood in a word: where no spaces show it, it is one.
+    kinds[LOST] = ALONE
     if not has_runs:
         kinds[kinds == OTHER_LETTER] = ALONE
         return kinds

@@ -21,7 +21,7 @@ from anadil.clean.made_noise import made_noise
 from anadil.core.errors import DataError
 from anadil.core.format import human_bytes
 from anadil.text.language import Language, LanguageModel, find_language
-from anadil.text.language_pack import LanguagePack, normalize, to_language
+from anadil.text.language_pack import LanguagePack, general_limits, normalize, to_language
 from anadil.text.scripts import WITHOUT_SPACES, script_of
 
 MIN_BYTES = 1_000_000
@@ -176,7 +176,7 @@ def _draft(name: str, texts: Texts) -> LanguagePack:
     return LanguagePack(
         code=row.code if row else name.replace("_", "-"), name=row.name if row else name, script=script,
         words="spaces" if spaces else "characters", fold="turkic" if is_turkic else "plain",
-        alphabet=alphabet[:400], min_long_block=140 if spaces else 70,
+        alphabet=alphabet[:400], min_long_block=140 if spaces else 70, limits=general_limits(has_spaces=spaces),
     )  # fmt: skip
 
 

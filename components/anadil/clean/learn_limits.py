@@ -13,7 +13,7 @@ from anadil.clean.columns import Column
 from anadil.clean.fit import spare_good
 from anadil.clean.judge import CHECKS, Judge
 from anadil.clean.statistics import Matrix
-from anadil.text.filter_limits import FilterLimits
+from anadil.text.filter_limits import FilterLimits, Share
 from anadil.text.language import Language
 from anadil.text.language_id import identify_language
 
@@ -64,11 +64,16 @@ MEASURES = {
 COLUMNS: dict[str, Column] = {
     check.limit: check.column for check in reversed(CHECKS) if isinstance(check.limit, str)
 }
-GENERAL_LIMITS = FilterLimits()
 COUNTS = frozenset(
     name for name, hint in get_type_hints(FilterLimits).items() if int in (hint, *get_args(hint))
 )
 """Limits that are whole numbers."""
+SHARES = frozenset(
+    name
+    for name, hint in get_type_hints(FilterLimits, include_extras=True).items()
+    if Share in (hint, *get_args(hint))
+)
+"""Limits that 0 and 1 bound."""
 
 
 def learn_limits(
@@ -81,7 +86,7 @@ def learn_limits(
     """Learn them.
 
     Args:
-        language: With its identification and words.
+        language: With its identification and words; its limits are the general ones.
         fit: Good text that they are fitted on.
         aside: Good text that losses are measured on.
         noise: File or kind -> text that is to be dropped.
@@ -93,9 +98,10 @@ def learn_limits(
     values = {
         name: rows[:, column] for name in MEASURES if not np.isnan(rows[:, column := COLUMNS[name]]).all()
     }
-    chosen = {name: _lenient(name, column) for name, column in values.items()}
-    chosen["min_words"] = _min_words(lengths)
-    chosen["max_words"] = max(GENERAL_LIMITS.max_words, *lengths)
+    general = language.limits
+    chosen = {name: _lenient(name, column, general) for name, column in values.items()}
+    chosen["min_words"] = _min_words(lengths, general)
+    chosen["max_words"] = max(general.max_words, *lengths)
     spared = spare_good(rows, Judge(_with(language, chosen), characters=tables), max_good_loss=DROP_RATE)
     chosen = spared | chosen
     judge = _Judge(language, tables, aside, noise)
@@ -130,24 +136,24 @@ def _quantile(name: str, column: Values, rate: float, widened: float = 0.0) -> f
         return float(max(0, math.floor(moved)))
     scaled = moved * 10**DIGITS
     rounded: float = (math.ceil(scaled) if sign > 0 else math.floor(scaled)) / 10**DIGITS
-    return rounded if "length" in name else min(1.0, max(0.0, rounded))
+    return min(1.0, max(0.0, rounded)) if name in SHARES else rounded
 
 
-def _lenient(name: str, column: Values) -> float:
+def _lenient(name: str, column: Values, limits: FilterLimits) -> float:
     """The published limit, or what spares own text; lengths and stop words are the language's alone."""
     learnt = _quantile(name, column, DROP_RATE, WIDENED)
     if "length" in name:
         return learnt
     if name == "min_stop_words":
         return min(_quantile(name, column, STRICT_RATES[-1]), 2)  # Gopher's
-    general = float(getattr(GENERAL_LIMITS, name))
+    general = float(getattr(limits, name))
     return max(general, learnt) if MEASURES[name] > 0 else min(general, learnt)
 
 
-def _min_words(lengths: Sequence[int]) -> int:
+def _min_words(lengths: Sequence[int], general: FilterLimits) -> int:
     if len(lengths) < MIN_DOCUMENTS:
-        return GENERAL_LIMITS.min_words
-    return max(1, min(GENERAL_LIMITS.min_words, int(np.quantile(lengths, DROP_RATE))))
+        return general.min_words
+    return max(1, min(general.min_words, int(np.quantile(lengths, DROP_RATE))))
 
 
 class _Judge:

@@ -6,6 +6,10 @@ from collections.abc import Callable, Sequence
 
 MAX_TEXTS = 300
 """Of each kind."""
+PIECE_LETTERS = (2, 6)
+"""Least and most of what stands for a word where nothing parts words. Our choice: most words of such languages."""
+NUM_FREQUENT = 8
+"""Letters, of which one is lost or stands alone."""
 
 
 def _torn(text: str, draw: random.Random) -> str:
@@ -29,12 +33,20 @@ def _numbers(text: str, draw: random.Random) -> str:
     return " ".join(str(draw.randrange(100_000)) if draw.random() < 0.5 else word for word in text.split())
 
 
+def _frequent_letter(text: str, draw: random.Random) -> str:
+    """One of the most frequent letters; the blank of a text without any."""
+    letters = [letter for letter, _ in Counter(filter(str.isalpha, text)).most_common(NUM_FREQUENT)]
+    return draw.choice(letters) if letters else " "
+
+
+def _lost(text: str, draw: random.Random) -> str:
+    """One letter of the alphabet did not survive a wrong decoding."""
+    return text.replace(_frequent_letter(text, draw), "\ufffd")
+
+
 def _torn_letters(text: str, draw: random.Random) -> str:
     """One letter of the alphabet stands alone in a third of the words that have it, as a damaged font of a PDF file does."""
-    letters = [letter for letter, _ in Counter(filter(str.isalpha, text.lower())).most_common(8)]
-    if not letters:
-        return text
-    letter = draw.choice(letters)
+    letter = _frequent_letter(text.lower(), draw)
     return " ".join(
         word.replace(letter, f" {letter} ") if draw.random() < 0.3 else word for word in text.split()
     )
@@ -68,10 +80,37 @@ KINDS: dict[str, Callable[[str, random.Random], str]] = {
     "torn letters": _torn_letters,
     "halved words": _halved,
     "misread letters": _misread,
+    "lost letters": _lost,
     "shuffled words": _shuffled,
     "repeated lines": _repeated,
     "figures": _numbers,
 }
+NEED_SPACES = frozenset({"torn letters", "halved words"})
+"""Kinds that are no damage, or the same as another, where nothing parts words."""
+
+
+def _pieces(text: str, draw: random.Random) -> str:
+    """The text with a blank after each few letters."""
+    pieces, start = [], 0
+    while start < len(text):
+        stop = start + draw.randint(*PIECE_LETTERS)
+        pieces.append(text[start:stop])
+        start = stop
+    return " ".join(pieces)
+
+
+def _without_spaces(kind: str, text: str, draw: random.Random) -> str:
+    """Noise of a text whose words nothing parts: pieces of it stand for words while it is made."""
+    if kind in ("repeated lines", "lost letters"):
+        return KINDS[kind](text, draw)
+    made = KINDS[kind](_pieces("".join(text.split()), draw), draw)
+    return made if kind == "torn words" else made.replace(" ", "")
+
+
+def misread_letters(texts: Sequence[str]) -> list[str]:
+    """Some of the texts as a bad scan has them; the same of equal texts."""
+    draw = random.Random(0)  # noqa: S311  no secret
+    return [_misread(text, draw) for text in texts[:MAX_TEXTS]]
 
 
 def made_noise(texts: Sequence[str], *, spaces: bool) -> dict[str, list[str]]:
@@ -79,8 +118,11 @@ def made_noise(texts: Sequence[str], *, spaces: bool) -> dict[str, list[str]]:
 
     Args:
         texts: Good text.
-        spaces: There are spaces between its words; else nobody sees that words are torn.
+        spaces: There are spaces between its words.
     """
     draw = random.Random(0)  # noqa: S311  no secret
-    kinds = KINDS if spaces else {"repeated lines": _repeated}
-    return {kind: [make(text, draw) for text in texts[:MAX_TEXTS]] for kind, make in kinds.items()}
+    some = texts[:MAX_TEXTS]
+    if spaces:
+        return {kind: [make(text, draw) for text in some] for kind, make in KINDS.items()}
+    kinds = [kind for kind in KINDS if kind not in NEED_SPACES]
+    return {kind: [_without_spaces(kind, text, draw) for text in some] for kind in kinds}

@@ -15,13 +15,11 @@ Array = npt.NDArray[Any]
 LETTER, SCRIPT, OWN, STRAY = of.LETTER, of.SCRIPT, of.OWN, of.STRAY
 SPACE, LOWER, NO_START = of.SPACE, of.LOWER, of.NO_START
 SENTENCE_END, CLOSER, STRIPPED = of.SENTENCE_END, of.CLOSER, of.STRIPPED
-COMMA, ALONE, LINE_FEED = of.COMMA, of.ALONE, 10
+COMMA, ALONE, LOST, LINE_FEED = of.COMMA, of.ALONE, of.LOST, 10
 MIN_LAST_LETTERS = 3
 """Letters before a full stop; fewer are an abbreviation as often as a word."""
 MIN_RUNNING_CHARS = 60
 """Characters from which a line is running text."""
-LOST = 0xFFFD
-"""The character that decoders put where bytes are none."""
 EMPTY_HASH = 0x27D4EB2F165667C5
 
 CHARS, LETTERS, SCRIPT_SHARE, OWN_SHARE = (

@@ -37,6 +37,10 @@ class Profile:
     """Least mean log-probability of a text of the language."""
     min_margins: tuple[float, ...] = ()
     """Least distance to the likeliest of the others."""
+    associations: tuple[str, ...] = ()
+    """Log-probabilities of letters, pairs and triples, each packed."""
+    min_associations: tuple[float, ...] = ()
+    """Least mean of what pairs and triples are rarer than chance by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

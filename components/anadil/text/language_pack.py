@@ -56,6 +56,8 @@ class ProfileTable(_Table):
     min_chars: tuple[int, ...]
     min_likelihoods: tuple[float, ...]
     min_margins: tuple[float, ...] = ()
+    associations: tuple[str, ...] = ()
+    min_associations: tuple[float, ...] = ()
 
 
 class ModelTable(_Table):
@@ -141,15 +143,24 @@ def _reason(error: Exception) -> str:
     )
 
 
+def general_limits(*, has_spaces: bool) -> FilterLimits:
+    """Limits of a language of which no more is known than whether spaces part its words.
+
+    Where a character is a word, a twentieth of the words that are damaged is a hundredth of the characters.
+    """
+    if has_spaces:
+        return FilterLimits()
+    return FilterLimits(min_mean_word_length=1, max_mean_word_length=6, max_isolated=0.01)
+
+
 def without_pack(row: KnownLanguage) -> Language:
     """A language of which script and identifiers are known: general limits, no prompts."""
     spaces = row.script not in WITHOUT_SPACES
-    limits = FilterLimits() if spaces else FilterLimits(min_mean_word_length=1, max_mean_word_length=6)
     return to_language(
         LanguagePack(
             code=row.code, name=row.name, script=row.script, words="spaces" if spaces else "characters",
             identification=Identification(cld2=(row.cld2,), second=row.second),
-            min_long_block=140 if spaces else 70, limits=limits,
+            min_long_block=140 if spaces else 70, limits=general_limits(has_spaces=spaces),
         )
     )  # fmt: skip
 

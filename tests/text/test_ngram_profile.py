@@ -1,0 +1,63 @@
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anadil.text.language import Profile
+from anadil.text.ngram_profile import (
+    ASSOCIATED,
+    count_table,
+    is_likely,
+    letters_of,
+    pack_table,
+    unpack_table,
+)
+
+WORDS = "kitab oxuyan uşaq bağda gəzir və ana ona baxır sonra evə gedib yemək bişirir ata işdən gec gəlir"
+
+
+@pytest.mark.parametrize(
+    ("text", "letters"),
+    [
+        ("Kitab, 12 qələm_və  dəftər!", " kitab qələm və dəftər "),
+        ("किताबें पढ़ो।", " किताबें पढ़ो "),
+        ("מִלָּה", " מלה "),
+        ("ภาษาไทยก็ดี", " ภาษาไทยก็ดี "),
+        ("...", "  "),
+        ("", "  "),
+    ],
+)
+def test_marks_belong_to_their_letters_and_points_that_may_be_left_out_are(text: str, letters: str) -> None:
+    assert letters_of(text).strip() == letters.strip()
+    assert letters_of(text).startswith(" ")
+    assert letters_of(text).endswith(" ")
+
+
+@given(st.text(st.characters(exclude_categories=("Cs",))))
+def test_packs_without_associations_are_compared_with_letters_as_they_were_made(text: str) -> None:
+    before = " " + re.sub(r"[\W\d_]+", " ", text.lower()).strip() + " "
+
+    assert letters_of(text, marks=False).split() == before.split()
+
+
+def test_likely_letters_that_never_stand_together_are_damage() -> None:
+    texts = [WORDS] * 50
+    own, *associated = (
+        count_table(texts, orders) for orders in ((2, 3, 4), *((each,) for each in ASSOCIATED))
+    )
+    likely = Profile(
+        orders=(2, 3, 4), own=pack_table(own), others=(), min_chars=(10,), min_likelihoods=(-99.0,)
+    )
+    associating = replace(likely, associations=tuple(map(pack_table, associated)), min_associations=(-0.5,))
+
+    assert is_likely(WORDS, associating)
+    assert is_likely(WORDS[::-1], likely)
+    assert not is_likely(WORDS[::-1], associating)
+
+
+@pytest.mark.parametrize("packed", ["", "no table", pack_table(count_table([WORDS]))[:60]])
+def test_what_is_no_table_is_refused(packed: str) -> None:
+    with pytest.raises(ValueError, match=r"no table of n-grams|invalid|base85"):
+        unpack_table(packed)
