@@ -84,6 +84,18 @@ def test_n_grams_alone_tell_a_sibling_apart(language: Language) -> None:
     assert (sum(own) >= 98, sum(others)) == (True, 0)
 
 
+def test_the_order_of_frequent_words_tells_shuffled_text_without_capitals(language: Language) -> None:
+    assert language.profile is not None
+    draw = random.Random(9)
+    lower = [text.lower().split() for text in documents(100, seed=9)]
+    own, shuffled = (
+        [is_likely(" ".join(words), language.profile) for words in texts]
+        for texts in (lower, [draw.sample(words, len(words)) for words in lower])
+    )
+
+    assert (sum(own) >= 97, sum(shuffled) <= 30) == (True, True), (sum(own), sum(shuffled))
+
+
 def test_short_texts_do_not_loosen_what_is_asked_of_long_ones() -> None:
     own = [letters for text in documents(200, seed=11) if len(letters := text[:330]) == 330]
     fit, short = documents(200), [text[:45] for text in documents(400, seed=12)]

@@ -1,3 +1,4 @@
+import math
 import re
 from dataclasses import replace
 
@@ -9,10 +10,13 @@ from anadil.text.language import Profile
 from anadil.text.ngram_profile import (
     ASSOCIATED,
     count_table,
+    count_words,
     is_likely,
     letters_of,
     pack_table,
+    score_words,
     unpack_table,
+    word_buckets,
 )
 
 WORDS = "kitab oxuyan uşaq bağda gəzir və ana ona baxır sonra evə gedib yemək bişirir ata işdən gec gəlir"
@@ -35,7 +39,7 @@ def test_marks_belong_to_their_letters_and_points_that_may_be_left_out_are(text:
     assert letters_of(text).endswith(" ")
 
 
-@given(st.text(st.characters(exclude_categories=("Cs",))))
+@given(st.text())
 def test_packs_without_associations_are_compared_with_letters_as_they_were_made(text: str) -> None:
     before = " " + re.sub(r"[\W\d_]+", " ", text.lower()).strip() + " "
 
@@ -55,6 +59,23 @@ def test_likely_letters_that_never_stand_together_are_damage() -> None:
     assert is_likely(WORDS, associating)
     assert is_likely(WORDS[::-1], likely)
     assert not is_likely(WORDS[::-1], associating)
+
+
+def test_a_word_and_a_pair_have_one_bucket_wherever_they_stand() -> None:
+    (first, pairs), (second, other) = (word_buckets(letters_of(text)) for text in ("ev və bağ", "bağ, ev və"))
+
+    assert first.tolist() == [*second[1:], second[0]]
+    assert pairs[0] == other[1]
+    assert len({*first.tolist()}) == 3
+    assert [len(found) for found in word_buckets(letters_of("..."))] == [0, 0]
+
+
+def test_too_few_pairs_of_frequent_words_say_nothing() -> None:
+    tables = count_words([WORDS] * 50)
+
+    assert math.isnan(score_words(letters_of(WORDS), tables))
+    assert score_words(letters_of(f"{WORDS} {WORDS}"), tables) > -0.2
+    assert score_words(letters_of(" ".join(sorted(f"{WORDS} {WORDS}".split()))), tables) < -1
 
 
 @pytest.mark.parametrize("packed", ["", "no table", pack_table(count_table([WORDS]))[:60]])

@@ -1,5 +1,6 @@
 """How a language is to be told from others, learnt of a sample: labels, a profile, or a user's model."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from anadil.clean.made_noise import misread_letters
+from anadil.clean.made_noise import noise_of_kind
 from anadil.text import ngram_profile
 from anadil.text.language import LanguageModel, find_language
 from anadil.text.language_id import cld2_label
@@ -21,9 +22,11 @@ DROP_RATE = 0.003
 WIDENED = 0.3
 """Of the distance from the median to the limit, added to it: text of another kind than the sample is less likely."""
 MAX_DAMAGED_KEPT = 0.1
-"""Share of pieces with one letter in seven misread that the limit of association may keep. Chosen by us: where own text
+"""Share of pieces with one letter in seven misread, or with shuffled words, that a limit of association may keep. Chosen by us: where own text
 alone sets that limit, it drops text of kinds that the sample lacks, .33 of one of Bengali, .69 of one of Russian; so .02
 and none."""
+NO_LIMIT = -99.0
+"""Of association, where too few pieces have a figure."""
 MAX_PIECES = 4_000
 MIN_TEXTS = 50
 """Of a length, that its limit is taken from: likelihoods of shorter ones vary more, and let noise through."""
@@ -103,48 +106,65 @@ def _expected(*counted: Counter[str]) -> set[str]:
 def _profile(fit: Sequence[str], aside: Sequence[str], others: Mapping[str, Sequence[str]]) -> ProfileTable:
     tables = [ngram_profile.count_table(texts) for texts in (fit, *others.values())]
     associated = [ngram_profile.count_table(fit, (order,)) for order in ngram_profile.ASSOCIATED]
-    running, damaged = (
-        [ngram_profile.letters_of(text) for text in texts] for texts in (aside, misread_letters(aside))
+    words = ngram_profile.count_words(fit)
+    running, misread, shuffled = (
+        [ngram_profile.letters_of(text) for text in texts]
+        for texts in (aside, *(noise_of_kind(kind, aside) for kind in ("misread letters", "shuffled words")))
     )
     limits = [_limits(running, length, tables) for length in LENGTHS]
     likelihoods, margins = zip(*limits, strict=True)
-    packed = [ngram_profile.pack_table(table) for table in (*tables, *associated)]
+    scores: Sequence[tuple[Sequence[str], Callable[[str], float]]] = (
+        (misread, lambda piece: ngram_profile.score_association(_buckets(piece), associated)),
+        (shuffled, lambda piece: ngram_profile.score_words(piece, words)),
+    )
+    associations, pairs = (
+        tuple(_association_limit(running, damaged, length, score) for length in LENGTHS)
+        for damaged, score in scores
+    )
+    pack = ngram_profile.pack_table
     return ProfileTable(
-        orders=ngram_profile.ORDERS, own=packed[0], others=tuple(packed[1 : len(tables)]), min_chars=LENGTHS,
+        orders=ngram_profile.ORDERS, own=pack(tables[0]), others=tuple(map(pack, tables[1:])), min_chars=LENGTHS,
         min_likelihoods=likelihoods, min_margins=margins if others else (),
-        associations=tuple(packed[len(tables) :]),
-        min_associations=tuple(_association_limit(running, damaged, length, associated) for length in LENGTHS),
+        associations=tuple(map(pack, associated)), min_associations=associations,
+        words=tuple(map(pack, words)), min_words=pairs,
     )  # fmt: skip
 
 
-def _pieces(running: Sequence[str], length: int) -> list[Buckets]:
-    """N-grams of pieces of the length; where few texts have it, a shorter one counts as it is."""
+def _pieces(running: Sequence[str], length: int) -> list[str]:
+    """Pieces of the length; where few texts have it, a shorter one counts as it is."""
     long = [text for text in running if len(text) >= length]
     pieces = [
         text[start : start + length]
         for text in (long if len(long) >= MIN_TEXTS else running)
         for start in range(0, max(1, len(text) - length + 1), length)
     ]
-    step = max(1, len(pieces) // MAX_PIECES)
-    return [ngram_profile.buckets(piece, max(ngram_profile.ORDERS)) for piece in pieces[::step]]
+    return pieces[:: max(1, len(pieces) // MAX_PIECES)]
+
+
+def _buckets(piece: str) -> Buckets:
+    return ngram_profile.buckets(piece, max(ngram_profile.ORDERS))
 
 
 def _limits(running: Sequence[str], length: int, tables: Sequence[Table]) -> tuple[float, float]:
     """Least likelihood and margin of pieces of the length."""
-    scored = np.array([ngram_profile.score_letters(piece, tables) for piece in _pieces(running, length)])
+    scored = np.array(
+        [ngram_profile.score_letters(_buckets(piece), tables) for piece in _pieces(running, length)]
+    )
     margin = float(np.quantile(scored[:, 1], DROP_RATE)) if len(tables) > 1 else 0.0
     # What is likelier in another language is in it, however far the sample keeps from it.
     return round(_widened(scored[:, 0]), 3), round(min(margin, 0.0), 3)
 
 
 def _association_limit(
-    running: Sequence[str], damaged: Sequence[str], length: int, tables: Sequence[Table]
+    running: Sequence[str], damaged: Sequence[str], length: int, score: Callable[[str], float]
 ) -> float:
     """Least association of pieces of the length: no more than drops most of the damaged ones."""
     own, noise = (
-        np.array([ngram_profile.score_association(piece, tables) for piece in _pieces(texts, length)])
+        np.array([scored for piece in _pieces(texts, length) if not math.isnan(scored := score(piece))])
         for texts in (running, damaged)
     )
+    if min(len(own), len(noise)) < MIN_TEXTS:
+        return NO_LIMIT
     return round(min(_widened(own), float(np.quantile(noise, 1 - MAX_DAMAGED_KEPT))), 3)
 
 

@@ -107,10 +107,10 @@ def _without_spaces(kind: str, text: str, draw: random.Random) -> str:
     return made if kind == "torn words" else made.replace(" ", "")
 
 
-def misread_letters(texts: Sequence[str]) -> list[str]:
-    """Some of the texts as a bad scan has them; the same of equal texts."""
+def noise_of_kind(kind: str, texts: Sequence[str]) -> list[str]:
+    """Noise of one of `KINDS`, made of some of the texts; the same of equal texts."""
     draw = random.Random(0)  # noqa: S311  no secret
-    return [_misread(text, draw) for text in texts[:MAX_TEXTS]]
+    return [KINDS[kind](text, draw) for text in texts[:MAX_TEXTS]]
 
 
 def made_noise(texts: Sequence[str], *, spaces: bool) -> dict[str, list[str]]:

@@ -41,6 +41,10 @@ class Profile:
     """Log-probabilities of letters, pairs and triples, each packed."""
     min_associations: tuple[float, ...] = ()
     """Least mean of what pairs and triples are rarer than chance by."""
+    words: tuple[str, ...] = ()
+    """Log-probabilities of frequent words, and of pairs of them, each packed."""
+    min_words: tuple[float, ...] = ()
+    """Least mean of what pairs of frequent words are rarer than chance by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,6 +58,8 @@ class ProfileTable(_Table):
     min_margins: tuple[float, ...] = ()
     associations: tuple[str, ...] = ()
     min_associations: tuple[float, ...] = ()
+    words: tuple[str, ...] = ()
+    min_words: tuple[float, ...] = ()
 
 
 class ModelTable(_Table):
