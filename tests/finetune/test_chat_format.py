@@ -11,9 +11,10 @@ from trl import chat_template_utils
 from anadil.core.errors import DataError
 from anadil.finetune.audit import audit
 from anadil.finetune.chat_format import TemplateFormat, chat_format
-from anadil.finetune.encode import IGNORED_LABEL, encode_chat, encode_chats
+from anadil.finetune.encode import IGNORED_LABEL, encode_chat, encode_chats, encode_pairs
 from anadil.model.chat_ids import chat_ids
 from anadil.text.chats import Chat, DroppedChats, Message
+from anadil.text.pairs import Pair
 from tests.finetune.conftest import small_tokenizer
 
 SPECIALS = {
@@ -194,6 +195,20 @@ def test_a_control_token_of_the_base_in_a_message_stays_text() -> None:
             "{% for m in messages %}<|user|>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<|user|>{% endif %}",
             "does not close an answer with a control token",
         ),
+        (
+            (
+                "{% for m in messages %}<|user|>{{ m.content | upper }}<|end|>{% endfor %}"
+                "{% if add_generation_prompt %}<|user|>{% endif %}"
+            ),
+            "does not write an answer as it is",
+        ),
+        (
+            (
+                "{% for m in messages %}<|user|>{{ m.content }}{{ '<|end|>' if loop.index < 4 else '<|system|>' }}{% endfor %}"
+                "{% if add_generation_prompt %}<|user|>{% endif %}"
+            ),
+            "closes answers with different control tokens",
+        ),
     ],
 )
 def test_a_template_that_cannot_be_proven_is_refused_with_its_fault(template: str, fault: str) -> None:
@@ -201,3 +216,16 @@ def test_a_template_that_cannot_be_proven_is_refused_with_its_fault(template: st
 
     with pytest.raises(DataError, match=fault):
         chat_format(tokenizer)
+
+
+def test_a_pair_that_the_template_cannot_write_is_left_out_and_counted_once() -> None:
+    dropped = DroppedChats()
+    pairs = [
+        Pair(chosen=chat(*turns), rejected=chat(*turns[:-1], ("assistant", "Bilmirəm.")))
+        for turns in (TURNS, TURNS[1:])
+    ]
+
+    kept = list(encode_pairs(tokenizer_of("mistral", MISTRAL), pairs, 500, dropped))
+
+    assert [pair for pair, _ in kept] == pairs[1:]
+    assert dropped.counts == {"template": 1}

@@ -17,6 +17,7 @@ from tests.finetune.test_preference import job_of, pair, put
 def read(
     folder: Path, model: Path, tokenizer: PreTrainedTokenizerFast, rows: list[Any], *settings: str, asked: Any = ()
 ) -> Pairs:  # fmt: skip
+    folder.mkdir(exist_ok=True)
     file = put(folder / "pairs.jsonl", rows)
     job = job_of(folder / "read", model, file, file, "preference.max_length=128", *settings)
     preference = job.recipe.finetune.preference
@@ -42,6 +43,19 @@ def test_what_cannot_be_learnt_is_left_out_whole_and_counted_by_reason(
         "duplicate": 1, "empty_message": 1, "no_pair": 1, "not_unicode": 1, "same_answer": 1, "too_long": 2,
         "unknown_role": 1,
     }  # fmt: skip
+
+
+def test_pairs_are_written_in_several_parts_and_none_is_lost(
+    model_dir: Path, tmp_path: Path, tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [pair(number) for number in range(7)]
+    whole = read(tmp_path / "whole", model_dir, tokenizer, rows)
+    monkeypatch.setattr("anadil.finetune.pairs.ROWS_AT_A_TIME", 3)
+
+    parts = read(tmp_path / "parts", model_dir, tokenizer, rows)
+
+    assert list(parts.train) == list(whole.train)
+    assert len(parts.train) == 7
 
 
 def test_control_words_in_an_answer_are_letters(

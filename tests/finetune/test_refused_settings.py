@@ -28,6 +28,8 @@ def test_four_bits_without_a_gpu_are_refused_before_chats_are_read(
     ):
         refuse_quantization(Finetune(quantization="4bit"), torch.device("cuda"))
     refuse_quantization(Finetune(), torch.device("cpu"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    refuse_quantization(Finetune(quantization="4bit"), torch.device("cuda"))
 
 
 def test_four_bits_are_the_normal_float_of_qlora() -> None:

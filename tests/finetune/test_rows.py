@@ -135,10 +135,13 @@ def test_of_near_copies_the_held_out_one_stays(reader: Reader, tmp_path: Path) -
     assert reader.dropped.places == {"near_duplicate": ["a.jsonl:1"]}
 
 
-def test_what_evaluation_asks_and_scores_is_left_out(reader: Reader, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["heldout.jsonl", "heldout.txt"])
+def test_what_evaluation_asks_and_scores_is_left_out(reader: Reader, tmp_path: Path, name: str) -> None:
     questions = put(tmp_path, "questions.jsonl", [{"question": "Paytaxt hansıdır?", "answer": "Bakı"}])
     text = f"Bir başlıq\n{LONG}\n"
-    heldout = put(tmp_path, "heldout.jsonl", [{"text": text}])
+    heldout = put(tmp_path, name, [{"text": None}, {"text": text}])
+    if name.endswith(".txt"):
+        Path(heldout).write_text(text, encoding="utf-8")
     rows = [
         pair("PAYTAXT hansıdır", "Bakı."),
         pair("Bu nədir?", f"Mətn:\n{LONG}"),

@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 import re
 import stat
 from pathlib import Path
@@ -232,3 +234,28 @@ def test_the_distance_of_checkpoints_that_wastes_least_is_written() -> None:
     assert least_waste(checkpoints(1.0), 1_000) == 1_000
     assert least_waste(checkpoints(None), 1_000) is None
     assert recipe_settings(LAYOUT, this_machine(), 1, every)["pretrain.checkpoint_every"] == 1_414
+
+
+def test_a_file_that_is_no_text_is_an_error_that_names_it(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_bytes(b"language: \xff")
+
+    with pytest.raises(RecipeError, match=r"recipe .*mine\.yaml: cannot be read: .*utf-8"):
+        write_layout(mine, SETTINGS)
+
+
+def test_a_full_disk_leaves_the_file_as_it_was_and_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("language: az\n")
+    monkeypatch.setattr(os, "fsync", full)
+
+    with pytest.raises(OSError, match="No space left"):
+        write_layout(mine, SETTINGS)
+
+    assert mine.read_text() == "language: az\n"
+    assert list(tmp_path.iterdir()) == [mine]

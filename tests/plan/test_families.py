@@ -247,3 +247,13 @@ def test_a_layout_that_is_not_proven_for_the_type_is_refused_and_never_offered(
         check_fits(recipe, here=False)
     with pytest.raises(PreflightError, match=r"pretrain\.parallelism\.tensor: 8 is not proven"):
         exact_peak(shape, Layout(tensor=8), work)
+
+
+@pytest.mark.parametrize("kind", PLANNED)
+def test_frozen_layers_need_less_memory(kind: str) -> None:
+    every, frozen = (
+        peak_memory(of_kind(kind), Layout(), Work(sequence_length=64, trains=trains)).allocated
+        for trains in ("all", "embeddings")
+    )
+
+    assert frozen < every

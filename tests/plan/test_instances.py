@@ -1,5 +1,6 @@
 """Machine types: the table, a file over it, and the machine at hand."""
 
+import os
 import re
 from pathlib import Path
 
@@ -203,6 +204,12 @@ def test_a_limit_of_the_first_version_of_control_groups_counts(tmp_path: Path) -
     assert groups(tmp_path, "5:cpu,cpuacct:/x\n4:memory:/job\n0::/\n", limits) == 32 * MIB
 
 
+def test_a_file_above_the_tree_of_control_groups_is_no_limit(tmp_path: Path) -> None:
+    limits = {"../memory.max": str(32 * MIB), "memory.max": str(64 * MIB)}
+
+    assert groups(tmp_path, "0::/pod\n", limits) == 64 * MIB
+
+
 def test_memory_without_control_groups_is_the_machines(tmp_path: Path) -> None:
     assert ram_bytes(tmp_path, tmp_path / "none") > 256 * MIB
 
@@ -315,3 +322,11 @@ def test_a_file_that_prices_a_type_by_both_names_is_refused(tmp_path: Path) -> N
 
 def test_a_mistake_in_a_price_has_its_line_under_either_name(tmp_path: Path) -> None:
     assert "line 2: p5.48xlarge.on_demand" in mistakes(tmp_path, "ml.p5.48xlarge:\n  on_demand: -1\n")
+
+
+def test_where_a_process_has_no_set_of_cpus_all_count(driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
+    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+
+    assert not driver.exists()
+    assert this_machine().vcpus == 12

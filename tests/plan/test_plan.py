@@ -334,3 +334,23 @@ def test_what_fake_tensors_have_shown_is_passed_on(laptop: PlanRequest) -> None:
     )
 
     assert planned(laptop, choose_layout(laptop), shown)["exact"] == asdict(shown)
+
+
+def test_a_trial_of_tokenizers_counts_in_time_and_money_and_not_in_steps() -> None:
+    strategies = "tokenizer.strategies=[base, extend]"
+    plain, tried = (
+        planned(request, choose_layout(request))
+        for more in ([], ["tokenizer.trial={steps: 200}"])
+        for request in [
+            replace(AZERBAIJANI, recipe=load_recipe("azerbaijani-1b", [COPIES, strategies, *more]))
+        ]
+    )
+
+    assert [tried["time"][key] for key in ("steps", "tokens")] == [
+        plain["time"][key] for key in ("steps", "tokens")
+    ]
+    # Two finalists, 200 of 20,000 steps each, with the base's vocabulary, which is smaller than the extended one.
+    for section, key in (("time", "flops"), ("time", "hours"), ("cost", "on_demand")):
+        assert 1.016 < tried[section][key] / plain[section][key] < 1.02
+    assert any("count the trial of 2 tokenizers" in each for each in tried["assumptions"])
+    assert not any("the trial of" in each for each in plain["assumptions"])

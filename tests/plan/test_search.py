@@ -273,3 +273,12 @@ def test_a_larger_machine_has_as_many_devices() -> None:
     for each in found:
         if "cluster.instance" in each.settings:
             assert machine(str(each.settings["cluster.instance"])).devices == 8
+
+
+def test_machines_that_leave_a_pipeline_too_few_micro_batches_are_no_remedy() -> None:
+    layout = Layout(pipeline=8, micro_batch_size=1, micro_batches=8)
+
+    found = nearest(EIGHT, layout, LONG, P5, 1, machines())
+
+    assert found
+    assert all(each.layout.micro_batches >= each.layout.pipeline for each in found)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from anadil.plan.calibration import Calibration
 from anadil.plan.schema import LayoutOption
 from anadil.plan.view.tables import cost_table, layouts_table
-from anadil.plan.view.terminal import answer_sentence, exact_sentence, plan_lines
+from anadil.plan.view.terminal import answer_sentence, calibration_sentence, exact_sentence, plan_lines
 from tests.kit import plans
 
 
@@ -40,6 +40,9 @@ def test_a_plan_that_short_runs_have_corrected_leads_with_its_prediction() -> No
 
     assert "; 5 h 7 min (between 5 h 7 min and 15 h 5 min) and USD 225 on demand (between USD 225" in said
     assert "about" not in said
+    assert calibration_sentence(plan) == (
+        "Calibrated: rates are the predicted ones times 0.6000, from 0 measured runs."
+    )
     assert plan.expected_cost == plan.cost.on_demand.predicted
     assert [cost_table(each).columns[2] for each in (plan, plans.plan())] == [
         "predicted cost",

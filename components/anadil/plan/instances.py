@@ -359,8 +359,8 @@ def ram_bytes(cgroups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/
         # Every group above sets a limit too. In a container the path may be the host's.
         for folder in (group, *group.parents):
             limit = folder / file
-            if limit.is_file() and (text := limit.read_text(encoding="ascii").strip()).isdigit():
+            if not folder.is_relative_to(top) or not limit.is_file():
+                continue
+            if (text := limit.read_text(encoding="ascii").strip()).isdigit():
                 limits.append(int(text))
-            if folder == top:
-                break
     return min(limits)

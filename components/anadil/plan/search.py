@@ -327,8 +327,7 @@ def _more_nodes(trial: _Trial) -> Iterator[_Trial]:
         if size != layout.micro_batch_size:
             settings["pretrain.micro_batch_size"] = size
         shard = data * layout.context
-        if shard != layout.shard:
-            settings["pretrain.parallelism.shard"] = shard
+        settings["pretrain.parallelism.shard"] = shard
         wide = replace(layout, data=data, shard=shard, micro_batch_size=size, micro_batches=local // size)
         yield replace(trial, layout=wide, nodes=nodes, settings=settings)
 

@@ -1,0 +1,24 @@
+"""The plan that is kept with a run."""
+
+import json
+from pathlib import Path
+
+from anadil.plan.kept import plan_as_file
+from anadil.recipe.load import load_recipe
+from tests.plan.test_families import MIXTURES, SIZES, based_on
+
+
+def test_a_run_on_this_machine_keeps_its_plan() -> None:
+    files = plan_as_file(load_recipe("smoke"), "smoke", here=True)
+
+    assert json.loads(files["plan.json"])["machine"]["instance"] == "local"
+
+
+def test_where_no_machine_is_named_no_plan_is_kept() -> None:
+    assert plan_as_file(load_recipe("smoke", ["cluster.instance=null"]), "smoke", here=False) == {}
+
+
+def test_a_model_that_is_not_planned_keeps_no_plan_and_stops_no_run(tmp_path: Path) -> None:
+    recipe = based_on(tmp_path, SIZES | MIXTURES["mixtral"])
+
+    assert plan_as_file(recipe, "mine", here=True) == {}
