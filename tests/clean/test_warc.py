@@ -99,6 +99,22 @@ def test_other_ends_of_records_are_as_good(tmp_path: Path, ends: bytes) -> None:
     assert read(tmp_path, "plain.warc", records) == ("012345", [])
 
 
+@pytest.mark.parametrize(
+    "written", [bytes.lower, lambda head: head.replace(b"\r\n", b"\n")], ids=["lower case", "line feeds"]
+)
+def test_other_spellings_of_a_records_head_are_as_good(
+    tmp_path: Path, written: Callable[[bytes], bytes]
+) -> None:
+    records = []
+    for record in PLAIN:
+        version, fields, block = re.split(rb"(?<=\A.{8})\r\n|\r\n\r\n", record, maxsplit=2)
+        ends = b"\n" if b"\r" not in written(b"\r\n") else b"\r\n"
+        records.append(version + ends + written(fields) + ends + ends + block)
+
+    assert read(tmp_path, "plain.warc", records) == ("012345", [])
+    assert read(tmp_path, "members.warc.gz", records) == ("012345", [])
+
+
 def test_a_compressed_file_without_its_suffix_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.warc"
     path.write_bytes(b"".join(members(PLAIN)))

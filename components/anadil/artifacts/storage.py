@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 
 from anadil.artifacts.publish import NO_COPIES, S3Store
 from anadil.artifacts.ranged import RangedFile, ReadableFile
@@ -87,7 +88,8 @@ def sizes(patterns: Sequence[str], key: str) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     for pattern in patterns:
-        each = store(pattern).sizes(pattern)
+        # An empty one is a shell variable that nobody has set, not the directory that one happens to be in.
+        each = store(pattern).sizes(pattern) if pattern else {}
         if not each:
             raise DataError(f"{key}: no file matches {pattern!r}; correct the path or remove it from {key}")
         found |= each
@@ -142,21 +144,27 @@ class LocalStore:
             raise
 
     def files(self, pattern: str) -> list[str]:
-        """Sorted files of a path, directory or glob (`**` goes down); what is hidden has to be named itself."""
+        """Sorted files of a path, directory or glob (`**` goes down); what is hidden has to be named itself.
+
+        Raises:
+            DataError: A directory cannot be read.
+        """
         path = Path(pattern).expanduser()
         if path.is_dir():
-            # As a glob does: desktops leave `.DS_Store` and `._page.txt`, which nobody has put there.
-            below = (file for file in path.rglob("*") if file.is_file())
-            return sorted(str(file) for file in below if "/." not in f"/{file.relative_to(path).as_posix()}")
+            return sorted(map(str, _files_below(path)))
         if path.is_file():
             return [str(path)]
         # Path.glob takes no absolute pattern.
         found = glob.glob(str(path), recursive=True)  # noqa: PTH207
-        return sorted(name for name in found if Path(name).is_file())
+        return sorted(name for name in found if not Path(name).is_dir())
 
     def sizes(self, pattern: str) -> dict[str, int]:
-        """Bytes of each of those files, by its URI."""
-        return {name: self._path(name).stat().st_size for name in self.files(pattern)}
+        """Bytes of each of those files, by its URI.
+
+        Raises:
+            DataError: One cannot be read, such as a link to nowhere, or is no file, such as a pipe.
+        """
+        return {name: self.size(name) for name in self.files(pattern)}
 
     def size(self, uri: str) -> int:
         """Bytes of one file.
@@ -177,11 +185,15 @@ class LocalStore:
 
     def _stat(self, uri: str) -> os.stat_result:
         try:
-            return self._path(uri).stat()
+            found = self._path(uri).stat()
         except OSError as error:
             raise DataError(
                 f"{uri}: cannot be read ({error.strerror}); check the path and its rights"
             ) from None
+        # Of a pipe nobody can read a range, or read it twice; opening one waits until somebody writes.
+        if not (S_ISREG(found.st_mode) or S_ISDIR(found.st_mode)):
+            raise DataError(f"{uri}: is a pipe or device, not a file; write what it gives into a file")
+        return found
 
     def put_directory(self, source: Path, uri: str, copies: Mapping[str, str] = NO_COPIES) -> None:
         """Rename `source` to `uri`, in one step, after its bytes have reached the disk.
@@ -259,6 +271,35 @@ class LocalStore:
         """Directories right below with a manifest, oldest first."""
         manifests = Path(uri).glob(f"*/{MANIFEST}")
         return [str(path.parent) for path in sorted(manifests, key=lambda p: p.stat().st_mtime_ns)]
+
+
+def _files_below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """Everything below that is no directory, also behind links, as a glob has it, but for what is hidden.
+
+    Desktops leave `.DS_Store` and `._page.txt`, which nobody has put there. `Path.rglob` follows no link and says
+    nothing of a directory that it may not read: what is there would be missing, and nobody would know.
+
+    Args:
+        folder: Where.
+        above: The directories that led here; a link back to one of them is not followed.
+
+    Raises:
+        DataError: A directory cannot be read.
+    """
+    above = (*above, folder.resolve())
+    try:
+        entries = list(folder.iterdir())
+    except FileNotFoundError:  # taken away meanwhile
+        return
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be read ({error.strerror}); check its rights") from None
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if not entry.is_dir():
+            yield entry
+        elif entry.resolve() not in above:
+            yield from _files_below(entry, above)
 
 
 def check_directory(path: Path, key: str) -> None:

@@ -13,6 +13,10 @@ from anadil.clean.warc_records import ByteRange, Damage, RawWarcRecord, warc_rec
 
 HTML_TYPES = ("text/html", "application/xhtml+xml")
 STATUS_OK = 200
+HTTP = re.compile(rb"\s*HTTP/")
+HTTP_HEAD = b"WARC/1.0\r\nWARC-Type: response\r\nContent-Type: application/http\r\nContent-Length: %d\r\n\r\n"
+"""What FastWARC is given for a record's own head: of field names in lower case, line feeds alone and a type given twice
+it knows nothing, and would take the record for no HTTP message."""
 TARGET = re.compile(rb"^warc-target-uri[ \t]*:[ \t]*([^\r\n]*?)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 
 
@@ -65,8 +69,10 @@ def _response(record: RawWarcRecord, max_bytes: int) -> Item:
     )
     if record.block is None:
         return page
+    if not HTTP.match(record.block):
+        return 1
     try:
-        parsed = WarcRecord.from_bytes(record.head + record.block)
+        parsed = WarcRecord.from_bytes(HTTP_HEAD % len(record.block) + record.block)
         parsed.parse_http(auto_decode="none", quirks_mode=True)
     except OSError as error:
         return Damage(offset=offset, why=f"HTTP header cannot be read ({error})")
