@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from anadil.artifacts import storage
+from anadil.artifacts import local_directory, storage
 from anadil.artifacts.mlmodel import META
 from anadil.artifacts.uri import MANIFEST, join
 from anadil.core.errors import DataError, IntegrityError
@@ -204,7 +204,7 @@ def seal(
     files = sorted(file for file in path.rglob("*") if file.is_file())
     for written in files:
         written.chmod(0o644)  # safetensors writes 0600, which a server under another user cannot read
-    storage.flush_directory(path)  # before the manifest vouches for them
+    local_directory.flush_directory(path)  # before the manifest vouches for them
     entries = {file.relative_to(path).as_posix(): file_entry(file) for file in files}
     entries.pop(MANIFEST, None)
     entries |= {name: dict(entry) for name, entry in (copies or {}).items()}

@@ -15,10 +15,11 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
+from anadil.artifacts import local_directory
 from anadil.artifacts.publish import NO_COPIES, S3Store
 from anadil.artifacts.ranged import RangedFile, ReadableFile
 from anadil.artifacts.uri import MANIFEST, AlreadyThereError, Count
-from anadil.core.errors import DataError, PreflightError, RecipeError
+from anadil.core.errors import DataError, PreflightError
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +152,7 @@ class LocalStore:
         """
         path = Path(pattern).expanduser()
         if path.is_dir():
-            return sorted(map(str, _files_below(path)))
+            return sorted(map(str, local_directory.files_below(path)))
         if path.is_file():
             return [str(path)]
         # Path.glob takes no absolute pattern.
@@ -211,17 +212,17 @@ class LocalStore:
         target = Path(uri)
         target.parent.mkdir(parents=True, exist_ok=True)
         _refuse_finished(target)
-        refuse_occupied(uri)
-        flush_directory(source)
+        local_directory.refuse_occupied(uri)
+        local_directory.flush_directory(source)
         try:
             source.rename(target)  # also onto an empty directory
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
             _refuse_finished(target)
-            refuse_occupied(uri)
+            local_directory.refuse_occupied(uri)
             raise
-        _flush(target.parent)
+        local_directory.flush(target.parent)
 
     def directory_sizes(self, uri: str) -> dict[str, int]:
         """Bytes of each file below a directory."""
@@ -273,87 +274,6 @@ class LocalStore:
         return [str(path.parent) for path in sorted(manifests, key=lambda p: p.stat().st_mtime_ns)]
 
 
-def _files_below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
-    """Everything below that is no directory, also behind links, as a glob has it, but for what is hidden.
-
-    Desktops leave `.DS_Store` and `._page.txt`, which nobody has put there. `Path.rglob` follows no link and says
-    nothing of a directory that it may not read: what is there would be missing, and nobody would know.
-
-    Args:
-        folder: Where.
-        above: The directories that led here; a link back to one of them is not followed.
-
-    Raises:
-        DataError: A directory cannot be read.
-    """
-    above = (*above, folder.resolve())
-    try:
-        entries = list(folder.iterdir())
-    except FileNotFoundError:  # taken away meanwhile
-        return
-    except OSError as error:
-        raise DataError(f"{folder}: cannot be read ({error.strerror}); check its rights") from None
-    for entry in entries:
-        if entry.name.startswith("."):
-            continue
-        if not entry.is_dir():
-            yield entry
-        elif entry.resolve() not in above:
-            yield from _files_below(entry, above)
-
-
-def check_directory(path: Path, key: str) -> None:
-    """Make sure that a place is a directory, or can become one.
-
-    Args:
-        path: The place.
-        key: What it was given by, for the message.
-
-    Raises:
-        RecipeError: Something else stands there or above it.
-    """
-    for place in (path, *path.parents):
-        try:
-            if place.is_dir():
-                return
-        except OSError as error:  # such as a name that is too long
-            raise RecipeError(f"{key}: {place}: {error.strerror}; give another place") from None
-        if os.path.lexists(place):
-            raise RecipeError(f"{key}: {place} is a file, not a directory; give another place or remove it")
-
-
-def check_writable(path: Path, key: str) -> None:
-    """Make sure that a directory can be written, or made.
-
-    Args:
-        path: The place.
-        key: What it was given by, for the message.
-
-    Raises:
-        PreflightError: It, or what it would be made in, cannot be written.
-        RecipeError: Something else stands there or above it.
-    """
-    check_directory(path, key)
-    there = next(place for place in (path, *path.parents) if place.is_dir())
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise PreflightError(f"{key}: {there} cannot be written; give another place")
-
-
-def refuse_occupied(uri: str) -> None:
-    """Make sure that a local place for an artifact is free, so that nobody's files are overwritten.
-
-    Raises:
-        DataError: There is a file or a directory that is not empty.
-        RecipeError: A file stands where a directory above it would be.
-    """
-    path = Path(uri)
-    if "://" not in uri:
-        check_directory(path.parent, uri)
-    if "://" in uri or not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        return
-    raise DataError(f"{uri}: holds files that are no artifact; give another place or remove them")
-
-
 class BuiltInStore(LocalStore):
     """Data that comes with the program: the same names in a checkout, a wheel and an image."""
 
@@ -372,38 +292,6 @@ def built_in(uri: str) -> Path:
     return Path(__file__).parents[1] / "builtin" / uri.removeprefix(BUILT_IN)
 
 
-def flush_directory(path: Path) -> None:
-    """Bring files and then directories to the disk; removes them all where that fails.
-
-    After a failed fsync the kernel may give pages that are not on the disk, and calls them clean.
-
-    Raises:
-        OSError: It fails.
-    """
-    below = sorted(path.rglob("*"))
-    try:
-        for file in [
-            *(file for file in below if not file.is_dir()),
-            *(file for file in below if file.is_dir()),
-        ]:
-            _flush(file)
-        _flush(path)
-    except OSError:
-        shutil.rmtree(path, ignore_errors=True)
-        raise
-
-
 def _refuse_finished(target: Path) -> None:
     if (target / MANIFEST).is_file():
         raise AlreadyThereError(f"{target}: another run has just finished it")
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        # The words of the kernel name no file.
-        raise OSError(error.errno, error.strerror, str(path)) from None
-    finally:
-        os.close(descriptor)

@@ -42,7 +42,7 @@ def add_run(name: str, commands: Any, text: str) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from anadil.artifacts.storage import check_writable
+    from anadil.artifacts.local_directory import check_writable
     from anadil.plan.instances import ram_bytes
     from anadil.preflight.inputs import look_at_base, look_at_clean_cost, look_at_files
     from anadil.runtime.job import is_left_out

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from anadil.artifacts import storage
+from anadil.artifacts import local_directory, storage
 from anadil.core.errors import RecipeError
 from anadil.core.format import human_figure, human_percent, number
 from anadil.core.log import masked
@@ -131,7 +131,7 @@ class Comparison:
         path = Path(path)
         if path.is_dir():
             raise RecipeError(f"{path}: is a directory; give the name of a file, such as {path}/compare.html")
-        storage.check_directory(path.parent, "--out")
+        local_directory.check_directory(path.parent, "--out")
         storage.LocalStore().write(str(path), self.page().encode(errors="replace"))
         return path
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from anadil.artifacts import storage
+from anadil.artifacts import local_directory
 from anadil.artifacts.mlmodel import write_mlmodel
 from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.core.progress import progress
@@ -93,7 +93,7 @@ def export(
         check_llama(source.directory)  # before the disk is filled
     as_file = kind == "gguf" and out.suffix == ".gguf"
     with draft_of(out) as draft:
-        storage.refuse_occupied(str(out))  # another export may have ended there meanwhile
+        local_directory.refuse_occupied(str(out))  # another export may have ended there meanwhile
         directory, written = source.directory, False
         if directory is None:
             assert checkpoint is not None, "only its caller knows the tokenizer of a checkpoint"
@@ -109,7 +109,7 @@ def export(
                 shutil.copyfile(file, draft / file.name)
             shutil.rmtree(draft / "checkpoint", ignore_errors=True)
         _write_card(source, scores, draft)
-        storage.flush_directory(draft)
+        local_directory.flush_directory(draft)
         names = tuple(
             sorted(each.relative_to(draft).as_posix() for each in draft.rglob("*") if each.is_file())
         )
@@ -123,7 +123,7 @@ def export(
 
 
 def _check_place(source: ModelSource, out: Path) -> None:
-    storage.refuse_occupied(str(out))
+    local_directory.refuse_occupied(str(out))
     own = Path(source.uri)
     if "://" not in source.uri and out.absolute().is_relative_to(own):
         raise RecipeError(

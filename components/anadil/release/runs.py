@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from anadil.artifacts import artifact, storage
+from anadil.artifacts import artifact, local_directory, storage
 from anadil.artifacts.uri import MANIFEST, absolute, join
 from anadil.core.errors import AnadilError, DataError, RecipeError, Stopped
 from anadil.core.format import DASH, human_dollars, human_figure, human_seconds, number, one_line
@@ -162,7 +162,7 @@ def _places(work: str | Path | None, root: str | None) -> list[str]:
     given = {"--work": str(work) if work is not None else "", "--root": root or ""}
     for key, place in given.items():
         if place and "://" not in place:
-            storage.check_directory(Path(place), key)
+            local_directory.check_directory(Path(place), key)
     # `absolute` would take the slashes of a URI that has nothing else for those at its end.
     return list(dict.fromkeys(p if p.endswith("://") else absolute(p) for p in given.values() if p))
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from anadil import __version__
-from anadil.artifacts import artifact, storage
+from anadil.artifacts import artifact, local_directory, storage
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.lock import locked
 from anadil.artifacts.prefetch import fetch
@@ -100,7 +100,7 @@ def execute(
         found = reusable(planned)
     if found:
         return found
-    storage.refuse_occupied(planned.target)
+    local_directory.refuse_occupied(planned.target)
     root = recipe.storage.root
     siblings = storage.store(root).directories(join(root, stage.writes)) if root else []
     log.info("%s", _why(siblings, planned.origin))

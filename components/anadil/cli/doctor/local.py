@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlparse
 
-from anadil.artifacts import storage
+from anadil.artifacts import local_directory, storage
 from anadil.artifacts.base_model import TINY
 from anadil.core.errors import AnadilError, PreflightError
 from anadil.core.format import GIB, human_bytes
@@ -225,7 +225,7 @@ def _storage(recipe: Recipe, work: Path) -> CheckResult:
             return failed("storage", str(error), "see the message")
         return passed("storage", f"{root} can be listed")
     try:
-        storage.check_writable(Path(root), "storage.root" if recipe.storage.root else "--work")
+        local_directory.check_writable(Path(root), "storage.root" if recipe.storage.root else "--work")
     except AnadilError as error:
         return failed("storage", str(error), "choose another --work")
     there = next(path for path in (Path(root), *Path(root).parents) if path.is_dir())

@@ -1,0 +1,126 @@
+"""Local directories: what lies in one, whether it may be written, and that it is on the disk."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from anadil.core.errors import DataError, PreflightError, RecipeError
+
+
+def files_below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """Everything below that is no directory, also behind links, as a glob has it, but for what is hidden.
+
+    Desktops leave `.DS_Store` and `._page.txt`, which nobody has put there. `Path.rglob` follows no link and says
+    nothing of a directory that it may not read: what is there would be missing, and nobody would know.
+
+    Args:
+        folder: Where.
+        above: The directories that led here; a link back to one of them is not followed.
+
+    Raises:
+        DataError: A directory cannot be read.
+    """
+    above = (*above, folder.resolve())
+    try:
+        entries = list(folder.iterdir())
+    except FileNotFoundError:  # taken away meanwhile
+        return
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be read ({error.strerror}); check its rights") from None
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if not entry.is_dir():
+            yield entry
+        elif entry.resolve() not in above:
+            yield from files_below(entry, above)
+
+
+def check_directory(path: Path, key: str) -> None:
+    """Make sure that a place is a directory, or can become one.
+
+    Args:
+        path: The place.
+        key: What it was given by, for the message.
+
+    Raises:
+        RecipeError: Something else stands there or above it.
+    """
+    for place in (path, *path.parents):
+        try:
+            if place.is_dir():
+                return
+        except OSError as error:  # such as a name that is too long
+            raise RecipeError(f"{key}: {place}: {error.strerror}; give another place") from None
+        if os.path.lexists(place):
+            raise RecipeError(f"{key}: {place} is a file, not a directory; give another place or remove it")
+
+
+def check_writable(path: Path, key: str) -> None:
+    """Make sure that a directory can be written, or made.
+
+    Args:
+        path: The place.
+        key: What it was given by, for the message.
+
+    Raises:
+        PreflightError: It, or what it would be made in, cannot be written.
+        RecipeError: Something else stands there or above it.
+    """
+    check_directory(path, key)
+    there = next(place for place in (path, *path.parents) if place.is_dir())
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise PreflightError(f"{key}: {there} cannot be written; give another place")
+
+
+def refuse_occupied(uri: str) -> None:
+    """Make sure that a local place for an artifact is free, so that nobody's files are overwritten.
+
+    Raises:
+        DataError: There is a file or a directory that is not empty.
+        RecipeError: A file stands where a directory above it would be.
+    """
+    path = Path(uri)
+    if "://" not in uri:
+        check_directory(path.parent, uri)
+    if "://" in uri or not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    raise DataError(f"{uri}: holds files that are no artifact; give another place or remove them")
+
+
+def flush_directory(path: Path) -> None:
+    """Bring files and then directories to the disk; removes them all where that fails.
+
+    After a failed fsync the kernel may give pages that are not on the disk, and calls them clean.
+
+    Raises:
+        OSError: It fails.
+    """
+    below = sorted(path.rglob("*"))
+    try:
+        for file in [
+            *(file for file in below if not file.is_dir()),
+            *(file for file in below if file.is_dir()),
+        ]:
+            flush(file)
+        flush(path)
+    except OSError:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def flush(path: Path) -> None:
+    """Bring one file's bytes, or one directory's names, to the disk.
+
+    Raises:
+        OSError: It fails; the error names the path.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # The words of the kernel name no file.
+        raise OSError(error.errno, error.strerror, str(path)) from None
+    finally:
+        os.close(descriptor)
