@@ -17,6 +17,7 @@ from anadil.clean import readers
 from anadil.clean.columns import EXTERNAL
 from anadil.clean.input_kinds import check_suffixes
 from anadil.clean.judge import CHECKS, RULES, Check, Judge
+from anadil.clean.sample_quantile import WIDENED, source_quantile
 from anadil.clean.statistics import Matrix
 from anadil.core.errors import DataError
 from anadil.text.language import Language
@@ -93,12 +94,13 @@ def fit_limits(
 def spare_good(good: Matrix, judge: Judge, *, max_good_loss: float = 0.001) -> dict[str, float]:
     """Limits in place of those in force that drop more of the good documents than allowed, by their keys.
 
-    A language that is learnt starts from general limits; this fits them to it.
+    A language that is learnt starts from general limits; this fits them to it. They spare a source that is larger
+    than the sample, and texts of other kinds.
     """
     keys = sorted({str(check.limit) for check in CHECKS if _can_be_fitted(check, good)})
     present = {key: _present(key, judge) for key in keys}
     strict = [key for key in keys if float(_breaks(good, key, present[key]).mean()) > max_good_loss]
-    return {key: _limit(good, key, max_good_loss) for key in strict}
+    return {key: _spared(good, key, max_good_loss) for key in strict}
 
 
 def drop_share(statistics: Matrix, limits: Iterable[FittedLimit]) -> float:
@@ -140,12 +142,28 @@ def _checks_of(key: str) -> list[Check]:
 
 
 def _limit(good: Matrix, key: str, max_loss: float) -> float:
-    """The strictest limit that all but so many documents keep, rounded to the lenient side."""
+    """The strictest limit that all but so many documents keep."""
     limits = []
     for check in _checks_of(key):
         ordered = np.sort(good[:, check.column])
         allowed = int(max_loss * len(ordered))
         limits.append(float(ordered[allowed if check.is_least else -1 - allowed]))
+    return _lenient(key, limits)
+
+
+def _spared(good: Matrix, key: str, rate: float) -> float:
+    """The limit that all but this share of the documents' source keeps."""
+    return _lenient(
+        key,
+        [
+            source_quantile(good[:, check.column], rate, largest=not check.is_least, widened=WIDENED)
+            for check in _checks_of(key)
+        ],
+    )
+
+
+def _lenient(key: str, limits: Sequence[float]) -> float:
+    """The most lenient of them, rounded to that side."""
     is_least = _checks_of(key)[0].is_least
     scaled = (min(limits) if is_least else max(limits)) * SCALE
     return (math.floor(scaled) if is_least else math.ceil(scaled)) / SCALE

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from anadil.clean.made_noise import noise_of_kind
+from anadil.clean.sample_quantile import WIDENED, source_quantile
 from anadil.text import ngram_profile
 from anadil.text.language import LanguageModel, find_language
 from anadil.text.language_id import cld2_label
@@ -19,8 +19,6 @@ LENGTHS = (40, 80, 160, 320, 640, 1_280)
 """Letters from which a limit of its own holds."""
 DROP_RATE = 0.003
 """Of the language's own text, at each length."""
-WIDENED = 0.3
-"""Of the distance from the median to the limit, added to it: text of another kind than the sample is less likely."""
 MAX_DAMAGED_KEPT = 0.1
 """Share of pieces with one letter in seven misread, or with shuffled words, that a limit of association may keep. Chosen by us: where own text
 alone sets that limit, it drops text of kinds that the sample lacks, .33 of one of Bengali, .69 of one of Russian; so .02
@@ -152,7 +150,9 @@ def _limits(running: Sequence[str], length: int, tables: Sequence[Table]) -> tup
     )
     margin = float(np.quantile(scored[:, 1], DROP_RATE)) if len(tables) > 1 else 0.0
     # What is likelier in another language is in it, however far the sample keeps from it.
-    return round(_widened(scored[:, 0]), 3), round(min(margin, 0.0), 3)
+    return round(source_quantile(scored[:, 0], DROP_RATE, largest=False, widened=WIDENED), 3), round(
+        min(margin, 0.0), 3
+    )
 
 
 def _association_limit(
@@ -165,10 +165,5 @@ def _association_limit(
     )
     if min(len(own), len(noise)) < MIN_TEXTS:
         return NO_LIMIT
-    return round(min(_widened(own), float(np.quantile(noise, 1 - MAX_DAMAGED_KEPT))), 3)
-
-
-def _widened(scores: npt.NDArray[np.float64]) -> float:
-    """The least score, moved away from the median."""
-    least, middle = np.quantile(scores, [DROP_RATE, 0.5])
-    return float(least - WIDENED * (middle - least))
+    spared = source_quantile(own, DROP_RATE, largest=False, widened=WIDENED)
+    return round(min(spared, float(np.quantile(noise, 1 - MAX_DAMAGED_KEPT))), 3)
