@@ -8,10 +8,11 @@ from anadil.clean.sample_quantile import source_quantile
 def test_a_limit_of_few_documents_drops_as_much_of_their_source_as_it_says(num_documents: int) -> None:
     draw = np.random.default_rng(0)
     shares = [
-        np.exp(-source_quantile(draw.exponential(size=num_documents), 0.001, largest=True)) for _ in range(500)
+        np.exp(-source_quantile(draw.exponential(size=num_documents), 0.001, largest=True))
+        for _ in range(500)
     ]
 
-    assert 0.0005 < np.median(shares) < 0.002  # the greatest of the sample: .03, .01 and .0025
+    assert 0.0004 < np.median(shares) < 0.002  # beyond the greatest of the sample lie .03, .01 and .0025
 
 
 def test_both_tails_are_alike() -> None:
@@ -31,7 +32,9 @@ def test_many_documents_are_believed() -> None:
 def test_widening_is_a_part_of_the_way_from_the_median() -> None:
     values = np.arange(10_001.0)
 
-    assert source_quantile(values, 0.1, largest=True, widened=0.5) == pytest.approx(5_000 + 1.5 * 4_000, abs=2)
+    assert source_quantile(values, 0.1, largest=True, widened=0.5) == pytest.approx(
+        5_000 + 1.5 * 4_000, abs=2
+    )
 
 
 @pytest.mark.parametrize("values", [[4.0], [4.0, 4.0]])

@@ -102,7 +102,7 @@ def learn_limits(
     chosen["min_words"] = _min_words(lengths, general)
     chosen["max_words"] = max(general.max_words, *lengths)
     spared = spare_good(rows, Judge(_with(language, chosen), characters=tables), max_good_loss=DROP_RATE)
-    chosen = spared | chosen
+    chosen = {name: _bounded(name, value) for name, value in spared.items()} | chosen
     judge = _Judge(language, tables, aside, noise)
     chosen, told = _tightened(judge, values, chosen)
     return LearntLimits(
@@ -134,7 +134,12 @@ def _quantile(name: str, column: Values, rate: float, widened: float = 0.0) -> f
         return float(max(0, math.floor(moved)))
     scaled = moved * 10**DIGITS
     rounded: float = (math.ceil(scaled) if sign > 0 else math.floor(scaled)) / 10**DIGITS
-    return min(1.0, max(0.0, rounded)) if name in SHARES else rounded
+    return _bounded(name, rounded)
+
+
+def _bounded(name: str, value: float) -> float:
+    """A tail may be drawn beyond what a share or a length can be."""
+    return min(1.0, max(0.0, value)) if name in SHARES else max(0.0, value)
 
 
 def _lenient(name: str, column: Values, limits: FilterLimits) -> float:
