@@ -90,6 +90,8 @@ class Language:
     """What py3langid calls it; empty likewise."""
     lookalikes: frozenset[str]
     """Codes (of CLD2) under which its text may go by mistake; `guard` or the profile decides then."""
+    long_lookalikes: frozenset[str] = frozenset()
+    """The same of text from 400 characters on, sure or not; empty: as of shorter text."""
     profile: Profile | None = None
     model: LanguageModel | None = None
     own_letters: frozenset[str]

@@ -79,6 +79,8 @@ class Identification(_Table):
     """Label of py3langid."""
     lookalikes: tuple[str, ...] = ()
     """Labels of CLD2 that its text gets by mistake."""
+    long_lookalikes: tuple[str, ...] = ()
+    """Those that its text gets from 400 characters on, whether CLD2 is sure or not; empty: `lookalikes`, if it is sure."""
     guard: Guard | None = None
     own_letters: str = ""
     min_own_letters: Share = 0.0
@@ -197,6 +199,7 @@ def to_language(pack: LanguagePack) -> Language:
         labels=frozenset(identification.cld2),
         second_label=identification.second,
         lookalikes=frozenset(identification.lookalikes),
+        long_lookalikes=frozenset(identification.long_lookalikes),
         profile=Profile(**profile.model_dump()) if profile else None,
         model=LanguageModel(**model.model_dump()) if model else None,
         own_letters=frozenset(identification.own_letters),
