@@ -282,3 +282,25 @@ def test_stricter_and_looser_limits_are_tried_on_the_rows(tmp_path: Path) -> Non
         sum(words < limit for words in lengths) for limit in (25, 38, 50, 75, 100)
     ]
     assert "max_words" not in found, "none of its multiples drops anything"
+
+
+def test_of_hosts_beyond_number_the_most_frequent_are_counted_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accounts, "MAX_HOSTS", 3)
+    parts = []
+    for start in (0, 3):
+        part = accounts.Accounts()
+        for number in range(start, start + 4):
+            name = f"{number}.az"
+            part.hosts[name], part.kept_hosts[name], part.words["host"][name] = 10 - number, 1, 100
+        parts.append(part.as_json())
+    whole = accounts.Accounts()
+
+    for each in parts:
+        whole.add(each)
+    few = dict(whole.hosts)
+    whole.add(parts[1])
+    whole.add({**parts[0], "hosts": {"a.az": 1, "b.az": 1}, "kept_hosts": {}})
+
+    assert few == {"0.az": 10, "1.az": 9, "2.az": 8, "3.az": 7, "4.az": 6, "5.az": 5}
+    assert sorted(whole.hosts) == ["0.az", "3.az", "4.az"]
+    assert sorted(whole.kept_hosts) == sorted(whole.words["host"]) == sorted(whole.hosts)

@@ -70,6 +70,31 @@ def test_explain_tells_what_was_taken_of_a_page(tmp_path: Path, capsys: pytest.C
     assert texts(1)[0][:40] in found["extract"]["begins"]
 
 
+def test_explain_tells_of_lists_evaluation_questions_and_personal_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = f"{texts(1)[0]} Ünvan: aysel@mail.az"
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists" / "domains").write_text("bad.az\n")
+    write_jsonl(tmp_path / "heldout.jsonl", [texts(1)[0]])
+    raw = tmp_path / "a.warc.gz"
+    raw.write_bytes(b"".join(members([warc_record(page(text))])))
+    (tmp_path / "r.yaml").write_text(
+        json.dumps({
+            "language": "az",
+            "clean": {"url_lists": [str(tmp_path / "lists")], "pii": True, "decontaminate": True},
+            "evaluate": {"heldout": [str(tmp_path / "heldout.jsonl")]},
+        })
+    )  # fmt: skip
+
+    found = said(capsys, "explain", "a.warc.gz:0", "--recipe", str(tmp_path / "r.yaml"), "--raw", str(raw))
+
+    assert found["url_lists"] == {"is_blocked": False}
+    assert found["decontaminate"] == {"items": ["heldout.jsonl:1"]}
+    assert found["personal_data"] == {"EMAIL": 1}
+    assert found["verdict"] == "contaminated"
+
+
 def test_a_document_is_named_by_the_path_of_its_file(
     tmp_path: Path,
     make: Callable[..., Path],

@@ -1,5 +1,6 @@
 """The columnar index of a crawl as input."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,30 @@ def test_records_that_do_not_come_end_the_run_to_be_started_again(
 
     with pytest.raises(RetryableError, match="did not come whole 3 times"):
         read(str(index))
+
+
+@pytest.mark.parametrize(("busy", "is_read"), [(2, True), (3, False)])
+def test_a_storage_that_is_busy_is_asked_three_times(
+    busy: int, is_read: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = write_crawl(tmp_path, PAGES)
+    asked: Counter[int] = Counter()
+    answered = storage.LocalStore.part
+
+    def part(store: storage.LocalStore, uri: str, start: int, num_bytes: int) -> tuple[bytes, int]:
+        asked[start] += 1
+        if asked[start] <= busy:
+            raise RetryableError("slow down")
+        return answered(store, uri, start, num_bytes)
+
+    monkeypatch.setattr(storage.LocalStore, "part", part)
+
+    if is_read:
+        assert [raw.url[-1] for raw in read(str(index))[0]] == ["0", "2"]
+    else:
+        with pytest.raises(RetryableError, match="slow down"):
+            read(str(index))
+    assert set(asked.values()) == {3}
 
 
 @pytest.mark.parametrize(

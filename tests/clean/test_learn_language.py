@@ -2,6 +2,7 @@ import json
 import os
 import random
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,12 +12,12 @@ import yaml
 from anadil.clean import learn_language as learning
 from anadil.clean.identify_sample import identify_sample
 from anadil.clean.judge import Judge
-from anadil.clean.learn_language import LearntLanguage, cut, learn_language
+from anadil.clean.learn_language import LearntLanguage, cut, learn_language, split_texts
 from anadil.cli import main
 from anadil.core.errors import DataError
-from anadil.text.language import Language, load_language
+from anadil.text.language import Language, LanguageModel, load_language
 from anadil.text.language_id import identify_language
-from anadil.text.language_pack import LanguagePack, to_language
+from anadil.text.language_pack import LanguagePack, ModelTable, to_language
 from anadil.text.ngram_profile import is_likely
 from tests.kit.constructed import documents, write_documents_of
 
@@ -210,6 +211,33 @@ def test_prompts_and_questions_come_from_the_sample(learnt: LearntLanguage) -> N
 def test_a_sample_that_is_too_small_is_refused() -> None:
     with pytest.raises(DataError, match=r"the sample holds .* give 976.6 KiB or more"):
         learn_language("qaa", documents(10), {})
+
+
+def test_blank_documents_are_none_and_what_is_beyond_the_most_is_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(learning, "MAX_BYTES", 3_000)
+    texts = documents(100)
+
+    found = split_texts(["", " \n ", *texts])
+
+    assert 3_000 < found.num_bytes < 3_000 + max(len(text.encode()) for text in texts)
+    assert found.num_documents == len(found.fit) + len(found.aside) < 20
+
+
+def test_the_users_model_identifies_in_place_of_n_grams() -> None:
+    model = LanguageModel(path="lid.bin", label="__label__qaa_Latn", sha256="0" * 64)
+    asked: list[int] = []
+
+    def of_sample(texts: Sequence[str]) -> LanguageModel:
+        asked.append(len(texts))
+        return model
+
+    found = identify_sample("qaa", documents(20), documents(5, seed=1), {}, of_sample)
+
+    assert found.identification.model == ModelTable(path=model.path, label=model.label, sha256=model.sha256)
+    assert found.identification.profile is None
+    assert (asked, found.told[-1]) == ([20], "identified by __label__qaa_Latn of lid.bin")
 
 
 def test_the_command_writes_the_same_pack_of_the_same_sample(

@@ -1,11 +1,12 @@
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from anadil.clean.line_language import keep_own_lines
-from anadil.text.language import Language, load_language
+from anadil.clean.line_language import is_foreign, keep_own_lines
+from anadil.text.language import Language, LanguageModel, load_language
 from anadil.text.language_id import IdentifiedLanguage, identify_language
 
 az = load_language("az")
@@ -59,6 +60,28 @@ def test_the_share_of_a_document_of_two_languages_is_told() -> None:
 
 def test_no_hole_is_left_where_lines_were() -> None:
     assert keep_own_lines("\n\n".join([OWN[0], ENGLISH, OWN[1], OWN[2], OWN[3]]), az).text == "\n\n".join(OWN)
+
+
+@pytest.mark.parametrize(
+    ("is_reliable", "second", "is_learnt", "is_foreign_line"),
+    [
+        (True, "", False, True),  # a language that py3langid does not know: CLD2 alone, if it is sure
+        (False, "", False, False),
+        (False, "tr", False, False),  # it is the one that py3langid finds
+        (True, "az", False, True),
+        (False, "", True, True),  # the user's model decides alone
+    ],
+)
+def test_a_line_is_foreign_where_all_that_know_the_language_say_so(
+    is_reliable: bool, second: str, is_learnt: bool, is_foreign_line: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = IdentifiedLanguage(code="tr", is_language=False, is_reliable=is_reliable, retried=False)
+    monkeypatch.setattr("anadil.clean.line_language.identify_language", lambda *_: found)
+    monkeypatch.setattr("anadil.clean.line_language.second_opinion", lambda _: "tr")
+    model = LanguageModel(path="lid.bin", label="az", sha256="") if is_learnt else None
+    language = replace(az, second_label=second, model=model, is_certain=lambda _: False)
+
+    assert is_foreign("Bu sətir qırx hərfdən uzundur və bir dildədir", language) is is_foreign_line
 
 
 @pytest.mark.parametrize("code", ["az", "tr", "en", "ru"])

@@ -10,6 +10,7 @@ import pytest
 from anadil.artifacts import artifact, s3, storage
 from anadil.artifacts.artifact import read_manifest
 from anadil.artifacts.prefetch import fetch
+from anadil.clean import since
 from anadil.clean.minhash import MinHash
 from anadil.core.errors import DataError, IntegrityError, RecipeError, RetryableError
 from anadil.core.stages import STAGES
@@ -217,3 +218,19 @@ def test_an_upload_that_failed_is_made_up_for_by_the_next_start(
     second = corpus_at(f"{bucket}/second", tmp_path, OWN[10:30], since=first)
 
     assert sorted(document.text for document in documents(fetch(second, "corpus")[0])) == sorted(OWN)
+
+
+def test_a_second_place_for_a_file_is_a_copy_where_there_are_no_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    (tmp_path / "a").write_text("text")
+    monkeypatch.setattr("os.link", refused)
+
+    since.link(tmp_path / "a", tmp_path / "deep" / "b")
+
+    assert (tmp_path / "deep" / "b").read_text() == "text"
+    (tmp_path / "deep" / "b").write_text("other")
+    assert (tmp_path / "a").read_text() == "text"

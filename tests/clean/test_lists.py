@@ -1,0 +1,98 @@
+"""Texts that a corpus must not hold, of files of every layout."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
+import pytest
+
+from anadil.artifacts import line_reader
+from anadil.clean.lists import read_items
+from anadil.core.errors import DataError
+
+ROWS: list[dict[str, Any]] = [
+    {"question": "Paytaxt hansıdır?", "answer": "Bakı"},
+    {"messages": [{"role": "user", "content": "Salam"}]},
+]
+TEXTS = {1: ["Paytaxt hansıdır?", "Bakı"], 2: ["user", "Salam"]}
+
+
+def jsonl(path: Path) -> None:
+    path.write_text("\n\n".join(map(json.dumps, ROWS)), encoding="utf-8")
+
+
+def packed(path: Path) -> None:
+    path.write_bytes(gzip.compress("\n".join(map(json.dumps, ROWS)).encode()))
+
+
+def rows_as_table() -> pa.Table:
+    return pa.table({key: [row.get(key) for row in ROWS] for key in ("question", "answer", "messages")})
+
+
+def table(path: Path) -> None:
+    pq.write_table(rows_as_table(), path, row_group_size=1)
+
+
+def arrow(path: Path) -> None:
+    made = rows_as_table()
+    with pa.ipc.new_stream(str(path), made.schema) as stream:
+        stream.write_table(made)
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "second"),
+    [
+        ("qa.jsonl", jsonl, 3),  # places are lines, and one is blank
+        ("qa.jsonl.gz", packed, 2),
+        ("qa.json", lambda path: path.write_text(json.dumps(ROWS)), 2),
+        ("qa.PARQUET", table, 2),
+        ("qa.arrow", arrow, 2),
+    ],
+)
+def test_every_text_of_every_layout_is_found_with_its_place(
+    name: str, write: Callable[[Path], None], second: int, tmp_path: Path
+) -> None:
+    write(tmp_path / name)
+
+    found = list(read_items([str(tmp_path / name)]))
+
+    assert found == [(f"{name}:1", text) for text in TEXTS[1]] + [
+        (f"{name}:{second}", text) for text in TEXTS[2]
+    ]
+
+
+def test_a_text_file_is_one_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("Bakı\nşəhər".encode() + b"\xff")
+
+    assert list(read_items([str(tmp_path / "a.txt")])) == [("a.txt:1", "Bakı\nşəhər\ufffd")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("qa.csv", b"a,b", r"qa\.csv: cannot be compared with; its name must end in one of \.jsonl"),
+        ("qa.jsonl", b'{"a": "b"}\n{"a":', r"qa\.jsonl:2: no JSON \(Expecting value"),
+        ("qa.parquet", b"PAR1", r"qa\.parquet: damaged \("),
+        ("qa.jsonl.gz", gzip.compress(b'{"a": "b"}\n' * 50)[:-9], r"qa\.jsonl\.gz: damaged \("),
+    ],
+)
+def test_what_cannot_be_read_is_told_with_its_place_and_the_remedy(
+    name: str, content: bytes, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(content)
+
+    with pytest.raises(DataError, match=message + r"[\s\S]*set clean\.decontaminate to false"):
+        list(read_items([str(tmp_path / name)]))
+
+
+def test_a_line_without_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_reader, "MAX_LINE_BYTES", 100)
+    (tmp_path / "qa.jsonl").write_text(json.dumps({"a": "b"}) + "\n" + "x" * 200)
+
+    with pytest.raises(DataError, match=r"qa\.jsonl:2: .*set clean\.decontaminate to false"):
+        list(read_items([str(tmp_path / "qa.jsonl")]))
