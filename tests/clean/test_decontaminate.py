@@ -71,3 +71,8 @@ def test_texts_are_taken_from_any_layout() -> None:
     row = {"messages": [{"role": "user", "content": "a"}], "choices": ["b", "c"], "n": 3, "x": None}
 
     assert list(texts_of(row)) == ["user", "a", "b", "c"]
+
+
+@pytest.mark.parametrize("text", ["[1] Bakı haqqında qeyd", "{söz", "[" * 100_000])
+def test_text_that_begins_as_a_list_and_is_none_is_text(text: str) -> None:
+    assert list(texts_of({"question": text})) == [text]

@@ -1,4 +1,5 @@
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -100,6 +101,12 @@ def test_a_page_is_worth_extracting_if_it_may_hold_the_language(expected: bool, 
     body = f"{head}<body><script>var a = 'function';</script><p>{text}</p></body></html>"
 
     assert may_be_in_language(body, az) == expected
+
+
+def test_a_page_may_hold_a_language_that_the_identifier_does_not_know() -> None:
+    body = f"<html lang=tr><body><p>{TURKISH}</p></body></html>"
+
+    assert may_be_in_language(body, replace(az, labels=frozenset()))
 
 
 def test_a_page_of_code_with_japanese_comments_may_be_japanese() -> None:

@@ -12,6 +12,7 @@ import pytest
 import zstandard
 
 from anadil.artifacts import ranged, storage
+from anadil.clean import readers
 from anadil.clean.input_kinds import SUFFIXES, check_suffixes
 from anadil.clean.readers import MAX_RECORD_BYTES, READERS, RawRecord, ReadStats, read_records
 from anadil.core.errors import DataError, RetryableError
@@ -172,6 +173,18 @@ def test_a_text_file_in_a_legacy_encoding_is_read_and_reported(
     assert "akşam şehirde güçlü" in found[0].text
     assert read_stats.recoded == 1
     assert "haber.txt: not UTF-8; read as cp1254" in caplog.text
+
+
+def test_a_text_file_that_is_no_document_is_refused_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "MAX_RECORD_BYTES", 100)
+    (tmp_path / "a.txt").write_text("x" * 101)
+
+    records, read_stats = everything(tmp_path / "a.txt")
+
+    assert (records, read_stats.bad) == ([], 1)
+    assert "file is larger than 100 B; give it as .jsonl" in read_stats.places[0]
 
 
 def test_parquet_is_read_by_column(tmp_path: Path) -> None:

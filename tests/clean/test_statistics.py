@@ -45,6 +45,22 @@ def test_the_compiled_pass_finds_what_plain_python_finds(code: str, text: str) -
     assert {name: found[name] for name in expected} == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("word", "kept"),
+    [
+        ("x" * 1_000, 1.0),
+        ("x" * 1_001, 0.5),
+        ("(" * 1_200 + "x", 0.5),
+        ("x," * 700, 1.0),
+        ("東" * 1_200, 1.0),
+    ],
+)
+def test_c4_leaves_out_a_line_with_a_word_of_more_than_a_thousand_characters(word: str, kept: float) -> None:
+    found = measured(f"Bu sətirdə beş söz var.\nBu sətirdə uzun {word} söz var.")
+
+    assert found["c4_lines"] == kept
+
+
 def test_a_batch_finds_what_each_text_alone_finds() -> None:
     texts = [AZERBAIJANI, "", RUSSIAN, "bir", f"{ANOTHER}\n" * 3]
 
