@@ -127,6 +127,7 @@ def test_a_sibling_that_cld2_knows_is_told_apart_in_long_text(monkeypatch: pytes
     assert identify_language(long, language).is_language
 
 
+@pytest.mark.slow
 def test_short_texts_do_not_loosen_what_is_asked_of_long_ones() -> None:
     own = [letters for text in documents(200, seed=11) if len(letters := text[:330]) == 330]
     fit, short = documents(200), [text[:45] for text in documents(400, seed=12)]
@@ -147,6 +148,7 @@ def test_text_without_the_letters_that_ascii_lacks_is_in_another_spelling(langua
     assert kept([text.translate(ascii_spelling) for text in documents(100, seed=10)], language) == 0
 
 
+@pytest.mark.slow
 def test_a_sample_that_is_damaged_here_and_there_does_not_let_such_damage_through(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -100,6 +100,7 @@ def test_a_stage_that_the_run_does_not_reach_is_not_refused() -> None:
     assert "evaluate" not in check_fits(whole, here=False, then=())
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_too_large_is_told_the_largest_that_fits() -> None:
     text = refused("azerbaijani-8b", "finetune.batch_size=40000", "cluster.instance=p5.48xlarge")
 

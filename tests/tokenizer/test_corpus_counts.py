@@ -75,6 +75,7 @@ def test_files_are_counted_one_by_one_and_added_up(job: Job, tiny: Tokenizer) ->
     assert not list(job.work.iterdir())
 
 
+@pytest.mark.slow
 def test_several_processes_give_the_same_bytes(job: Job, tiny: Tokenizer, tmp_path: Path) -> None:
     other = with_keys(job, f"storage.root={tmp_path / 'other'}", "tokenizer.workers=2")
 

@@ -27,6 +27,7 @@ def kill_at_each(folder: Path, calls: str) -> tuple[int, int]:
     return int(words[1]), int(words[2])
 
 
+@pytest.mark.slow
 def test_killed_at_a_flush_or_a_rename_a_save_leaves_old_or_new(tmp_path: Path) -> None:
     points, new = kill_at_each(tmp_path, "fsync,rename")
 

@@ -60,6 +60,7 @@ def replace_a_machine(rank: int, root: str) -> None:
     after.close()
 
 
+@pytest.mark.slow
 def test_a_machine_that_was_replaced_is_told_and_what_the_others_have_of_later_steps_is_set_aside(
     tmp_path: Path,
 ) -> None:

@@ -149,6 +149,7 @@ def test_out_of_memory_in_a_restore_is_told_too(
         run(make_job(tmp_path, make_recipe(base)))
 
 
+@pytest.mark.slow
 def test_a_hang_in_the_burn_in_ends_the_run_and_says_where(
     tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
