@@ -61,6 +61,14 @@ def damaged(texts: list[str]) -> dict[str, list[str]]:
     }
 
 
+def sound_of(code: str, texts: list[str]) -> list[str]:
+    """Those that the pack made by hand keeps: some of the laws are damaged, and lists of contents are no text."""
+    by_hand = load_language(code)
+    normal = [by_hand.normalize(text) for text in texts]
+    reasons = Judge(by_hand).judge(normal).reasons
+    return [text for text, reason in zip(normal, reasons, strict=True) if reason is None]
+
+
 def texts_of(place: str) -> list[str]:
     """Real text of a directory."""
     lines = "".join(file.read_text("utf-8") for file in sorted(Path(DATA, place).glob("*.jsonl"))).split("\n")
@@ -311,10 +319,7 @@ def test_real_text_without_spaces_of_a_language_taken_for_unknown_is_kept_and_da
     own = texts_of("ja")
     random.Random(3).shuffle(own)
     language = to_language(learn_language("qaa", own[:500], {}).pack)
-    by_hand = load_language("ja")
-    unseen = [by_hand.normalize(text) for text in own[500:800]]
-    reasons = Judge(by_hand).judge(unseen).reasons
-    sound = [text for text, reason in zip(unseen, reasons, strict=True) if reason is None]
+    sound = sound_of("ja", own[500:800])
 
     assert kept(sound, language) >= 0.97
     assert statistics.mean(kept(noise, language) for noise in damaged(sound).values()) <= 0.25
@@ -326,11 +331,7 @@ def test_real_text_of_a_language_taken_for_unknown_is_kept_and_damaged_text_is_n
     own = texts_of("az")
     random.Random(3).shuffle(own)
     language = to_language(learn_language("qaa", own[:350], {}).pack)
-    by_hand = load_language("az")
-    # Some of the laws are damaged, too, and lists of contents are no text.
-    unseen = [by_hand.normalize(text) for text in own[350:600]]
-    reasons = Judge(by_hand).judge(unseen).reasons
-    sound = [text for text, reason in zip(unseen, reasons, strict=True) if reason is None]
+    sound = sound_of("az", own[350:600])
 
     assert kept(sound, language) >= 0.97
     assert kept(texts_of("az_noisy"), language) <= 0.1

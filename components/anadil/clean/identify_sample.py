@@ -157,11 +157,10 @@ def _limits(running: Sequence[str], length: int, tables: Sequence[Table]) -> tup
     scored = np.array(
         [ngram_profile.score_letters(_buckets(piece), tables) for piece in _pieces(running, length)]
     )
+    least = source_quantile(scored[:, 0], DROP_RATE, largest=False, widened=WIDENED)
     margin = float(np.quantile(scored[:, 1], DROP_RATE)) if len(tables) > 1 else 0.0
     # What is likelier in another language is in it, however far the sample keeps from it.
-    return round(source_quantile(scored[:, 0], DROP_RATE, largest=False, widened=WIDENED), 3), round(
-        min(margin, 0.0), 3
-    )
+    return round(least, 3), round(min(margin, 0.0), 3)
 
 
 def _association_limit(
