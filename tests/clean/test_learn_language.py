@@ -1,6 +1,7 @@
 import json
 import os
 import random
+import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -169,6 +170,30 @@ def test_a_sample_that_is_damaged_here_and_there_does_not_let_such_damage_throug
 
     assert kept([damaged(text) for text in documents(50, seed=9)], language) <= 0.2
     assert kept(documents(200, seed=1), language) >= 0.97
+
+
+def test_where_many_letters_are_words_lost_ones_still_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(5)
+
+    def syllables(text: str) -> str:
+        """Two letters in one, and here and there a word of one letter that is seldom one."""
+        joined = re.sub(
+            r"([a-zëö])([a-zëö])", lambda pair: chr(0xAC00 + ord(pair[1]) * ord(pair[2]) % 700), text.lower()
+        )
+        letters = (f" {chr(0xB000 + draw.randrange(600))} " if draw.random() < 1 / 10 else " " for _ in text)
+        return re.sub(" ", lambda _: next(letters), joined)
+
+    monkeypatch.setattr(learning, "MIN_BYTES", 100_000)
+    own = [syllables(text) for text in documents(160)]
+
+    language = to_language(learn_language("qaa", own[:120], {}).pack)
+
+    assert kept(own[120:], language) >= 0.97
+    lost = [
+        " ".join(each[:-1] + "\ufffd" if draw.random() < 0.06 else each for each in text.split(" "))
+        for text in own[120:]
+    ]
+    assert kept(lost, language) <= 0.1
 
 
 def test_a_language_without_spaces_is_learnt_by_its_characters(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,8 +35,9 @@ HELD_ASIDE = 0.3
 NUM_STOP_WORDS = 40
 OWN_PART, OWN_DROPPED = 4, 0.003
 """Part of the usual share of letters which ASCII lacks that a text must have, and most of the sample that it may cost."""
-MAX_STRAY_SHARE = 0.001
-"""Of the words, for a letter that is no word of its own."""
+MAX_STRAY_SHARE, MAX_STRAY_TOGETHER = 0.001, 0.005
+"""Of the words, for a letter that is no word of its own, and for all such letters. Those of ten alphabets have .000 to .0025
+together; of Korean, a letter of which is a syllable and often a word, all below the first have .022, and damage would not show."""
 MAX_TOKEN_CHARS = 20
 """Longer runs between spaces, in the mean, are no words: the language writes none."""
 ALPHABET_SHARE = 0.9999
@@ -210,8 +211,13 @@ def _words_of(texts: Sequence[str], language: Language, words: str) -> dict[str,
     if words != "spaces":
         return {"stop_words": " ".join(stops)}
     letters = {each for text in texts for each in text if each.isalpha() and language.is_script(each)}
-    stray = sorted(each for each in letters if single[each] <= MAX_STRAY_SHARE * total)
-    return {"stop_words": " ".join(stops), "stray_letters": "".join(stray)}
+    stray, together = [], 0
+    for letter in sorted(letters, key=lambda each: (single[each], each)):
+        together += single[letter]
+        if single[letter] > MAX_STRAY_SHARE * total or together > MAX_STRAY_TOGETHER * total:
+            break
+        stray.append(letter)
+    return {"stop_words": " ".join(stops), "stray_letters": "".join(sorted(stray))}
 
 
 def _sentences(texts: Sequence[str]) -> Iterable[str]:
