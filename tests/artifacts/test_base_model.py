@@ -107,6 +107,15 @@ def test_truncation_and_padding_of_a_tokenizer_file_are_dropped_because_they_los
     assert len(tokenizer.encode("one two three four five six seven eight").ids) > 8
 
 
+def test_a_tokenizer_that_cuts_at_random_is_refused(tiny: Path, tmp_path: Path) -> None:
+    content = json.loads((tiny / "tokenizer.json").read_text(encoding="utf-8"))
+    content["model"]["dropout"] = 0.1
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+
+    with pytest.raises(DataError, match=r"tokenizer\.json: model\.dropout is 0\.1, .* set it to null"):
+        read_tokenizer(tmp_path)
+
+
 def test_a_directory_with_nothing_but_a_tokenizer_is_enough(tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes((tiny / "tokenizer.json").read_bytes())
 

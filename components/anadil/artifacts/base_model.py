@@ -164,7 +164,7 @@ def read_tokenizer(directory: Path) -> "Tokenizer":
     the file says of truncation and padding is dropped, because it would lose text.
 
     Raises:
-        DataError: `tokenizer.json` is missing, cannot be read, or gets other ids by being read.
+        DataError: `tokenizer.json` is missing, cannot be read, gets other ids by being read, or cuts at random.
     """
     from tokenizers import Tokenizer
 
@@ -176,6 +176,10 @@ def read_tokenizer(directory: Path) -> "Tokenizer":
     except Exception as error:  # noqa: BLE001  tokenizers raises nothing narrower
         raise DataError(f"{path}: tokenizers cannot read it ({error}); fetch or make it again") from None
     _require_own_ids(tokenizer, path)
+    if dropout := getattr(tokenizer.model, "dropout", None):
+        raise DataError(
+            f"{path}: model.dropout is {dropout:g}, so each reading cuts a text another way; set it to null"
+        )
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True

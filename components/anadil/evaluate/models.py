@@ -1,7 +1,6 @@
 """The models that are compared, and the held-out text in the tokens of each."""
 
 import logging
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +14,10 @@ from anadil.core.errors import DataError
 from anadil.core.progress import track
 from anadil.evaluate.bits_per_byte import Ids, score, score_answers
 from anadil.model.load import encode_texts, load_tokenizer
+from anadil.text import metrics
 from anadil.text.corpus import Document
 
 log = logging.getLogger(__name__)
-
-MAX_ALTERED = 0.01
-"""Share of documents that a tokenizer may fail to give back before they are an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +86,7 @@ def encode_for_all(candidates: Sequence[ScoredModel], documents: Sequence[Docume
             for index, (text, own_ids) in enumerate(track(pairs, f"decode {candidate.name}", len(texts)))
             if _decoded(candidate, own_ids) != text
         ]
-        if len(own) > math.ceil(MAX_ALTERED * len(documents)) or len(own) == len(documents):
+        if metrics.scores_other_text(len(own), len(documents)):
             raise DataError(
                 f"document {documents[own[0]].id}: the tokenizer of {candidate.name} ({candidate.path}) does "
                 f"not give it back unchanged, nor {len(own) - 1} more of {len(documents)}, so bits per byte "

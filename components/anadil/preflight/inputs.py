@@ -205,10 +205,11 @@ def check_base(base: Base) -> None:
     missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
     if not any(folder.glob("*.safetensors")):
         missing.append("*.safetensors")
+    remedy = "give a Hugging Face model directory"
+    if missing == ["tokenizer.json"]:
+        remedy = "transformers writes one: AutoTokenizer.from_pretrained(...).save_pretrained(...)"
     if missing:
-        raise DataError(
-            f"base.model: {base.model} has no {' and no '.join(missing)}; give a Hugging Face model directory"
-        )
+        raise DataError(f"base.model: {base.model} has no {' and no '.join(missing)}; {remedy}")
 
 
 def check_weights(folder: Path) -> None:

@@ -10,8 +10,15 @@ SURE_DOCUMENTS = 100
 """Fewer scored documents than these make an interval that says little."""
 NORMAL_QUANTILE = 1.96
 """Of the standard normal distribution at 97.5 %."""
+MAX_ALTERED = 0.01
+"""Share of documents that a tokenizer may fail to give back before they are an error."""
 MAX_LOOP_TOKENS = 32
 MIN_LOOP_REPEATS = 4
+
+
+def scores_other_text(num_altered: int, num_documents: int) -> bool:
+    """Whether a tokenizer alters so many documents that bits per byte would count other text than is scored."""
+    return num_altered > math.ceil(MAX_ALTERED * num_documents) or 0 < num_altered == num_documents
 
 
 def fertility(num_tokens: int, num_words: int) -> float:

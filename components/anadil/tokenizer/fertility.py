@@ -76,12 +76,14 @@ class Fertility:
     """None where the language's pack names no suffixes, or no word was cut that has one."""
     tokens_per_cpu_s: float
     """Speed of encoding; it varies from run to run, and so is left out of `as_json`."""
+    altered_documents: tuple[int, ...] = ()
+    """The changed ones and those that the normalizer changes; left out of `as_json` too."""
 
     def as_json(self) -> dict[str, object]:
         """The fields as `fertility.json` holds them."""
         fields = asdict(self)
         fields["round_trip"] = not fields.pop("changed_documents")
-        del fields["tokens_per_cpu_s"]
+        del fields["tokens_per_cpu_s"], fields["altered_documents"]
         return fields
 
 
@@ -96,7 +98,8 @@ def measure_fertility(tokenizer: Tokenizer, heldout: HeldoutSample, name: str, c
     """
     run = _Run(tokenizer, context, " " if heldout.spaced else "")
     domains = {each.name: run.measure(each, name) for each in heldout.domains}
-    unused, changed = tokenizer.get_vocab_size(with_added_tokens=True) - len(run.used), tuple(run.changed)
+    unused = tokenizer.get_vocab_size(with_added_tokens=True) - len(run.used)
+    changed, altered = tuple(run.changed), tuple(run.altered)
     keep = {each.name: run.measure(each, name) for each in heldout.keep}
     num_tokens = sum(each.num_tokens for each in domains.values())
     return Fertility(
@@ -106,6 +109,7 @@ def measure_fertility(tokenizer: Tokenizer, heldout: HeldoutSample, name: str, c
         bytes_per_token=round(heldout.num_bytes / num_tokens, DIGITS),
         unused_tokens=unused,
         changed_documents=changed,
+        altered_documents=altered,
         samples={word.strip(): pieces_of(tokenizer, word) for word in heldout.samples},
         domains=domains,
         keep=keep,
@@ -120,6 +124,7 @@ class _Run:
     def __init__(self, tokenizer: Tokenizer, context: int, space: str) -> None:
         self.used: set[int] = set()
         self.changed: list[int] = []
+        self.altered: list[int] = []
         self.num_tokens = 0
         self.cpu_s = 0.0
         self._tokenizer, self._context, self._space = tokenizer, context, space
@@ -150,12 +155,11 @@ class _Run:
         self.cpu_s += time.process_time() - begin
         decoded = self._tokenizer.decode_batch(ids, skip_special_tokens=False)
         self.used.update(*ids)
-        self.changed += [
-            self._num_texts + offset
-            for offset, (before, after) in enumerate(zip(texts, decoded, strict=True))
+        for number, (before, after) in enumerate(zip(texts, decoded, strict=True), self._num_texts):
             # What SentencePiece's normalizers write for blanks is undone by its decoder.
-            if after not in (before, _normalized(self._tokenizer, before))
-        ]
+            if after != before:
+                self.altered.append(number)
+                self.changed += [number] if after != _normalized(self._tokenizer, before) else []
         self._num_texts += len(texts)
         num_tokens = sum(map(len, ids))
         self.num_tokens += num_tokens

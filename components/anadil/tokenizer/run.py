@@ -16,6 +16,7 @@ from anadil.artifacts.base_vocabulary import base_settings, read_base, require_b
 from anadil.core.errors import DataError, IntegrityError
 from anadil.recipe.sections import Strategy
 from anadil.runtime.job import Figures, Job
+from anadil.text import metrics
 from anadil.text.corpus import read_documents
 from anadil.text.language import load_language
 from anadil.tokenizer.ban_list import unchanged_share
@@ -166,7 +167,18 @@ class _Measure:
         self._job, self._heldout, self._base = job, heldout, base.tokenizer
         found = self._fertility(base)
         self._unit = (found.mean_fertility, base.vocab_size)
+        self._require_own_text(found)
         self.base = self._with_cost(base, found)
+
+    def _require_own_text(self, found: Fertility) -> None:
+        """Refuse a base here that every later comparison would refuse, after training."""
+        altered, documents = found.altered_documents, sum(len(each.texts) for each in self._heldout.domains)
+        if metrics.scores_other_text(len(altered), documents):
+            raise DataError(
+                f"base.model: its tokenizer gives {len(altered)} of {documents} held-out documents back as another text "
+                f"(first: number {altered[0]}), so bits per byte would count other text than is scored; choose a "
+                "base.model whose tokenizer gives back what it reads"
+            )
 
     def __call__(self, candidate: TokenizerCandidate) -> MeasuredCandidate:
         item = self.base

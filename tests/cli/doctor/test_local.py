@@ -77,6 +77,10 @@ def test_a_base_model_directory_is_looked_into(tmp_path: Path) -> None:
     assert f"{tmp_path}/none: no such directory" in gone.detail
     assert check.remedy == gone.remedy == "correct base.model"
 
+    (tmp_path / "model.safetensors").touch()
+    slow_tokenizer = found("base.model", f"base.model={tmp_path}", work=tmp_path)
+    assert "no tokenizer.json; transformers writes one: AutoTokenizer" in slow_tokenizer.detail
+
 
 @pytest.mark.parametrize(
     ("kind", "set_to", "detail"),
