@@ -218,6 +218,19 @@ def test_a_template_that_cannot_be_proven_is_refused_with_its_fault(template: st
         chat_format(tokenizer)
 
 
+def test_a_template_whose_prompt_and_answer_share_a_token_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "tests.finetune.conftest.SENTENCES", [" İki!", " Yaxşıyam: 1 + 2 = 3.", " (Dörd)", " Salam!"] * 20
+    )
+    spaced = (
+        "{% for m in messages %}<|user|> {{ m.content }}<|end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|user|> {% endif %}"
+    )
+
+    with pytest.raises(DataError, match="is read in other tokens as a whole than in parts"):
+        chat_format(tokenizer_of("phi", spaced))
+
+
 def test_a_pair_that_the_template_cannot_write_is_left_out_and_counted_once() -> None:
     dropped = DroppedChats()
     pairs = [

@@ -263,6 +263,16 @@ def test_after_a_kill_the_newest_whole_checkpoint_is_gone_on_with_and_none_witho
     assert " 0 done" in caplog.text
 
 
+def test_a_finished_preference_is_not_learned_again(
+    adapter: Path, model_dir: Path, many_chats: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    settings = (*LEARNING, "preference.epochs=3", "heldout_fraction=0.3")
+    shutil.copytree(adapter / "work", tmp_path / "work")
+    monkeypatch.delattr("anadil.finetune.preference._trainer")
+
+    resumed_equals(job_of(tmp_path, model_dir, many_chats, pairs, *settings), adapter)
+
+
 def test_the_content_of_pairs_decides_the_key_and_a_recipe_without_them_keeps_its_own(tmp_path: Path) -> None:
     stage, file = STAGES["finetune"], put(tmp_path / "pairs.jsonl", [pair(1)])
 

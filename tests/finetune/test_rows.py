@@ -234,3 +234,15 @@ def test_memory_does_not_grow_with_the_chats(reader: Reader, tmp_path: Path) -> 
     assert len(found.train) == 20_000
     # Some 100 bytes a chat while what repeats is looked for; its ids and text take ten times as much.
     assert anonymous_memory() - before < 20_000
+
+
+def test_a_reading_that_breaks_off_leaves_nothing_that_the_next_takes_for_whole(
+    reader: Reader, tmp_path: Path
+) -> None:
+    sound, damaged = put(tmp_path, "a.jsonl", answers(3)), tmp_path / "b.jsonl.gz"
+    damaged.write_bytes(b"no gzip")
+
+    with pytest.raises(DataError, match=r"b\.jsonl\.gz"):
+        reader.read(sound, str(damaged))
+
+    assert len(reader.read(sound).train) == 3

@@ -251,8 +251,8 @@ def _curve(checkpoint: Path) -> list[dict[str, float]]:
         figures, step = preference_figures(logs), int(logs["step"])
         if "loss" in figures:
             curve.append({"step": step, "epoch": logs["epoch"], **figures})
-        elif figures:
-            measured[step] = figures
+        else:
+            measured.setdefault(step, {}).update(figures)
     return [line | measured.get(int(line["step"]), {}) for line in curve]
 
 
