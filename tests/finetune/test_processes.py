@@ -8,13 +8,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+from accelerate.utils import DistributedType
 from safetensors.torch import load_file
+from trl.trainer.base_trainer import _BaseTrainer
 
 from anadil.core.errors import PreflightError
 from anadil.core.stages import STAGES
 from anadil.finetune.learning import refuse_quantization
+from anadil.finetune.trainer import SharedModel
 from anadil.model.load import pick_device
 from anadil.recipe.load import load_recipe
 from anadil.runtime.job import most_processes
@@ -183,3 +189,23 @@ def test_four_bits_in_several_processes_are_refused() -> None:
 
     with pytest.raises(PreflightError, match="torchrun has started 2 processes; start one"):
         refuse_quantization(settings, pick_device(), 2)
+
+
+def test_where_accelerate_shards_itself_gradients_in_bf16_are_summed_in_fp32(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on GPUs, which are not here: accelerate's own policy sums in BF16."""
+
+    def as_on_gpus(self: Any) -> None:
+        plugin = SimpleNamespace(mixed_precision_policy="its own")
+        state = SimpleNamespace(distributed_type=DistributedType.FSDP, fsdp_plugin=plugin)
+        self.accelerator = SimpleNamespace(state=state)
+
+    monkeypatch.setattr(_BaseTrainer, "create_accelerator_and_postprocess", as_on_gpus)
+    trainer = SharedModel.__new__(SharedModel)
+    trainer.args = SimpleNamespace(fsdp=["full_shard"], bf16=True)
+
+    trainer.create_accelerator_and_postprocess()
+
+    policy = trainer.accelerator.state.fsdp_plugin.mixed_precision_policy
+    assert (policy.param_dtype, policy.reduce_dtype) == (torch.bfloat16, torch.float32)
