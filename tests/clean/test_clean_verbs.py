@@ -70,6 +70,20 @@ def test_explain_tells_what_was_taken_of_a_page(tmp_path: Path, capsys: pytest.C
     assert texts(1)[0][:40] in found["extract"]["begins"]
 
 
+def test_explain_tells_of_a_page_that_is_dropped_unread_how_far_it_came(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = tmp_path / "a.warc.gz"
+    html = b"<html lang=en><p>" + b"Nothing of this is in the language. " * 9
+    raw.write_bytes(b"".join(members([warc_record(html)])))
+    (tmp_path / "r.yaml").write_text("language: az\n")
+
+    found = said(capsys, "explain", "a.warc.gz:0", "--recipe", str(tmp_path / "r.yaml"), "--raw", str(raw))
+
+    assert found["verdict"] == found["page"]["dropped"] == "language"
+    assert not found.keys() & {"extract", "normalize", "rules"}
+
+
 def test_explain_tells_of_lists_evaluation_questions_and_personal_data(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

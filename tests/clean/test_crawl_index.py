@@ -73,6 +73,19 @@ def test_only_pages_of_the_language_are_fetched(tmp_path: Path, monkeypatch: pyt
     assert (read_stats.records, read_stats.bad) == (2, 0)
 
 
+def test_more_pages_than_are_fetched_at_a_time_come_in_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anadil.clean.crawl_index.FETCHED_AT_A_TIME", 2)
+    index = write_crawl(tmp_path, PAGES * 3)
+
+    found, _ = read(str(index))
+
+    assert [raw.url for raw in found] == [
+        f"https://a.az/{5 * turn + at}" for turn in range(3) for at in (0, 2)
+    ]
+
+
 def test_pages_and_their_places_are_those_of_the_whole_file(tmp_path: Path) -> None:
     index = write_crawl(tmp_path, [(body, "jpn") for body, _ in PAGES])
 

@@ -167,3 +167,16 @@ def test_a_batch_has_the_keys_of_each_text_alone(monkeypatch: pytest.MonkeyPatch
     assert [first << 64 | second for first, second in MINHASH.exact_keys_of(texts).tolist()] == [
         MINHASH.exact_key(text) for text in texts
     ]
+
+
+def test_clusters_of_many_documents_are_looked_at_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [" ".join(random_words(seed) + ["son"] * copy) for seed in range(40) for copy in range(3)]
+    random.Random(3).shuffle(texts)
+    whole = removed(texts)
+    monkeypatch.setattr("anadil.clean.find_duplicates.PART_DOCUMENTS", 7)
+    monkeypatch.setattr("anadil.clean.find_duplicates.CHUNK", 32)
+
+    assert removed(texts) == whole
+    assert len(whole) >= 78

@@ -98,3 +98,29 @@ def test_limits_that_a_language_does_not_keep_are_loosened_until_its_own_text_do
 
     assert set(judge.judge(good).reasons) == {"words_soup"}
     assert set(Judge(az, Rules.model_validate(spared)).judge(good).reasons) == {None}
+
+
+def test_a_limit_that_would_drop_too_much_with_the_others_is_left_out(
+    tmp_path: Path, good_and_bad: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tables(number: int) -> list[str]:
+        return [f"{text} {'17 ' * 40}".strip() for text in texts(number)]
+
+    good = str(write_jsonl(tmp_path / "some_tables.jsonl", [*texts(100)[3:], *tables(3)]))
+    bad = str(write_jsonl(tmp_path / "tables.jsonl", tables(100)))
+
+    def proposed(most: str) -> list[str]:
+        main(["clean", "fit", "--good", good, "--bad", bad, good_and_bad[3], "-o", "json",
+              "--max-good-loss", "0.05", "--max-total-loss", most])  # fmt: skip
+        return [limit["key"] for limit in json.loads(capsys.readouterr().out)]
+
+    few, more = proposed("0.01"), proposed("0.1")
+    assert few == ["max_broken_sentences"]
+    assert set(more) > set(few)
+
+
+def test_files_without_text_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    blank = str(write_jsonl(tmp_path / "blank.jsonl", [" ", "\n"]))
+
+    assert main(["clean", "fit", "--good", blank, "--bad", blank]) == 3
+    assert "blank.jsonl: no document with text" in capsys.readouterr().err

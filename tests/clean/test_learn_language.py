@@ -106,50 +106,6 @@ def test_the_order_of_frequent_words_tells_shuffled_text_without_capitals(langua
     assert (sum(own) >= 97, sum(shuffled) <= 30) == (True, True), (sum(own), sum(shuffled))
 
 
-def test_a_sibling_that_cld2_knows_is_told_apart_in_long_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = documents(200)
-    confused = {text[:60] for text in texts[::10]}
-    detected: dict[str, tuple[bool, str, int, bool]] = {}
-
-    def detect(text: str) -> tuple[bool, str, int, bool]:
-        return detected.get(text, (True, "pt" if text in confused else "gl", 90, False))
-
-    monkeypatch.setattr("anadil.text.language_id._detect", detect)
-    monkeypatch.setattr(learning, "MIN_BYTES", 10_000)
-    pack = learn_language("qaa", texts, {}).pack
-    language = to_language(pack)
-    before = to_language(
-        pack.model_copy(
-            update={"identification": pack.identification.model_copy(update={"long_lookalikes": ()})}
-        )
-    )
-    long, short = "\n".join(texts[1:4])[:900], texts[1][:300]
-
-    assert "pt" in pack.identification.lookalikes
-    assert pack.identification.long_lookalikes == ("gl", "un")
-    for is_reliable in (True, False):
-        detected |= dict.fromkeys((long, short), (is_reliable, "pt", 60, False))
-        assert not identify_language(long, language).is_language
-        assert identify_language(long, before).is_language  # a pack of an earlier release
-        assert identify_language(short, language).is_language
-    detected[long] = (False, "pt", 40, False)
-    assert identify_language(long, language).is_language
-
-
-@pytest.mark.slow
-def test_short_texts_do_not_loosen_what_is_asked_of_long_ones() -> None:
-    own = [letters for text in documents(200, seed=11) if len(letters := text[:330]) == 330]
-    fit, short = documents(200), [text[:45] for text in documents(400, seed=12)]
-
-    alone, beside = (
-        identify_sample("qaa", fit, aside, {}, None).identification.profile for aside in (own, own + short)
-    )
-
-    assert alone
-    assert beside
-    assert alone.min_likelihoods[3] == beside.min_likelihoods[3] > beside.min_likelihoods[0]
-
-
 def test_text_without_the_letters_that_ascii_lacks_is_in_another_spelling(language: Language) -> None:
     ascii_spelling = str.maketrans("ëöËÖ", "eoEO")
 
@@ -241,6 +197,15 @@ def test_prompts_and_questions_come_from_the_sample(learnt: LearntLanguage) -> N
 
     assert len(learnt.pack.prompts) == len(learnt.pack.questions) == 5
     assert all(each in text for each in (*learnt.pack.prompts, *learnt.pack.questions))
+
+
+def test_copies_in_a_sample_teach_nothing() -> None:
+    texts = [text[:200] for text in documents(20)]
+
+    once, twice = split_texts(texts), split_texts([*texts, *texts])
+
+    assert (twice.fit, twice.aside) == (once.fit, once.aside)
+    assert twice.num_documents == 2 * once.num_documents
 
 
 def test_a_sample_that_is_too_small_is_refused() -> None:

@@ -175,6 +175,19 @@ def test_row_groups_give_every_row_once_with_its_number(tmp_path: Path) -> None:
     assert [raw.source for raw in read(shards)] == [f"a.parquet:{n}" for n in range(1, 31)]
 
 
+def test_a_file_that_cannot_be_cut_is_one_range_and_its_reader_says_what_is_wrong(tmp_path: Path) -> None:
+    packed, damaged = tmp_path / "a.jsonl.gz", tmp_path / "b.parquet"
+    packed.write_bytes(gzip.compress(b"".join(b'{"text": "%d"}\n' % number for number in range(500))))
+    damaged.write_bytes(b"PAR1" + bytes(3_000) + b"PAR1")
+
+    first, second = plan_shards([str(packed), str(damaged)], 1_000, 1)
+
+    assert [(part.name, part.start, part.end) for part in first.ranges] == [("a.jsonl.gz", 0, None)]
+    assert [(part.name, part.start, part.end) for part in second.ranges] == [("b.parquet", 0, None)]
+    assert len(read([first])) == 500
+    assert plan_shards([], 1_000, 1) == []
+
+
 def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
     files = [str(path) for path in write_inputs(tmp_path / "raw")]
     shards = plan_shards(files, 2_000, 1)

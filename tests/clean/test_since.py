@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,12 @@ def test_what_cannot_be_added_to_is_refused(tmp_path: Path) -> None:
         corpus(tmp_path, "bands", OWN[12:], since=str(first), minhash_bands=7)
     with pytest.raises(DataError, match="no finished corpus there"):
         corpus(tmp_path, "none", OWN[12:], since=str(tmp_path / "nowhere"))
+    made_before = Path(shutil.copytree(first, tmp_path / "made_before"))
+    manifest = json.loads((made_before / "manifest.json").read_text("utf-8"))
+    manifest["files"] = {name: each for name, each in manifest["files"].items() if "index/" not in name}
+    (made_before / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    with pytest.raises(DataError, match="no index, so nothing can be added to it; make it again"):
+        corpus(tmp_path, "old", OWN[12:], since=str(made_before))
     index = first / "index/part-00000.npy"
     damaged = bytearray(index.read_bytes())
     damaged[-1] ^= 1
@@ -234,3 +241,19 @@ def test_a_second_place_for_a_file_is_a_copy_where_there_are_no_links(
     assert (tmp_path / "deep" / "b").read_text() == "text"
     (tmp_path / "deep" / "b").write_text("other")
     assert (tmp_path / "a").read_text() == "text"
+
+
+def test_an_index_of_several_files_is_added_to_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("whole", "parts"):
+        (tmp_path / name).mkdir()
+    whole = corpus(tmp_path / "whole", "first", OWN[:20])
+    monkeypatch.setattr("anadil.clean.since.INDEX_DOCUMENTS", 3)
+    parts = corpus(tmp_path / "parts", "first", OWN[:20])
+
+    added = [corpus(first.parent, "second", OWN[10:], since=str(first)) for first in (whole, parts)]
+
+    assert len(list((parts / "index").glob("*.npy"))) == -(-len(documents(parts)) // 3)
+    assert [stats(each)["dropped"] for each in added] == [{"duplicate": 10}] * 2
+    assert sorted(document.text for document in documents(added[1])) == sorted(OWN)

@@ -98,15 +98,16 @@ def _labels(texts: Sequence[str]) -> Counter[str]:
 
 
 def _expected(share: float, *counted: Counter[str]) -> set[str]:
-    """The most frequent labels that make up this share of each count, and `un`."""
+    """`un`, and the most frequent labels that make up this share of each count with it."""
     expected = {"un"}
     for labels in counted:
-        covered = 0
+        covered = labels["un"]
         for label, count in labels.most_common():
             if covered >= share * labels.total():
                 break
-            expected.add(label)
-            covered += count
+            if label != "un":
+                expected.add(label)
+                covered += count
     return expected
 
 

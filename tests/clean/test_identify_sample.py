@@ -1,0 +1,68 @@
+"""What identifies a learnt language: which labels its text gets, and how likely its n-grams are."""
+
+import pytest
+
+from anadil.clean import learn_language as learning
+from anadil.clean.identify_sample import identify_sample
+from anadil.clean.learn_language import learn_language
+from anadil.text.language_id import identify_language
+from anadil.text.language_pack import to_language
+from tests.kit.constructed import documents
+
+
+def test_a_sibling_that_cld2_knows_is_told_apart_in_long_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = documents(200)
+    confused = {text[:60] for text in texts[::10]}
+    detected: dict[str, tuple[bool, str, int, bool]] = {}
+
+    def detect(text: str) -> tuple[bool, str, int, bool]:
+        return detected.get(text, (True, "pt" if text in confused else "gl", 90, False))
+
+    monkeypatch.setattr("anadil.text.language_id._detect", detect)
+    monkeypatch.setattr(learning, "MIN_BYTES", 10_000)
+    pack = learn_language("qaa", texts, {}).pack
+    language = to_language(pack)
+    before = to_language(
+        pack.model_copy(
+            update={"identification": pack.identification.model_copy(update={"long_lookalikes": ()})}
+        )
+    )
+    long, short = "\n".join(texts[1:4])[:900], texts[1][:300]
+
+    assert "pt" in pack.identification.lookalikes
+    assert pack.identification.long_lookalikes == ("gl", "un")
+    for is_reliable in (True, False):
+        detected |= dict.fromkeys((long, short), (is_reliable, "pt", 60, False))
+        assert not identify_language(long, language).is_language
+        assert identify_language(long, before).is_language  # a pack of an earlier release
+        assert identify_language(short, language).is_language
+    detected[long] = (False, "pt", 40, False)
+    assert identify_language(long, language).is_language
+
+
+def test_labels_that_a_few_texts_get_are_not_expected_beside_text_without_any(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    texts = [each for seed in range(4) for each in documents(100, seed=seed) if len(each) >= 400]
+    labels = iter(["no", "un", *["da"] * len(texts)])
+    given = {text: next(labels) for text in texts}
+    monkeypatch.setattr("anadil.clean.identify_sample.main_label", given.__getitem__)
+    monkeypatch.setattr("anadil.clean.identify_sample.LONG_COVERED", 1 - 1.5 / len(texts))
+
+    found = identify_sample("qaa", texts[:200], texts[200:], {}, None)
+
+    assert found.identification.long_lookalikes == ("da", "un")
+
+
+@pytest.mark.slow
+def test_short_texts_do_not_loosen_what_is_asked_of_long_ones() -> None:
+    own = [letters for text in documents(200, seed=11) if len(letters := text[:330]) == 330]
+    fit, short = documents(200), [text[:45] for text in documents(400, seed=12)]
+
+    alone, beside = (
+        identify_sample("qaa", fit, aside, {}, None).identification.profile for aside in (own, own + short)
+    )
+
+    assert alone
+    assert beside
+    assert alone.min_likelihoods[3] == beside.min_likelihoods[3] > beside.min_likelihoods[0]
