@@ -213,6 +213,36 @@ def test_a_sample_that_is_too_small_is_refused() -> None:
         learn_language("qaa", documents(10), {})
 
 
+@pytest.mark.parametrize("name", ["az-Arab", "qaa_Cyrl", "zh-Hant-HK"])
+def test_a_sample_in_another_script_than_the_id_says_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning, "MIN_BYTES", 1_000)
+
+    with pytest.raises(
+        DataError, match=rf"{name}: most letters of the sample are Latn, not .* {name[:2]}.?-Latn"
+    ):
+        learn_language(name, documents(10), {})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("zh-Hant-HK", "中文"),
+        ("ja-Hira", "ひらがな"),
+        ("qaa-latn", "text"),
+        ("qaa-Zxyz", "text"),
+        ("sr-1993", "text"),
+    ],
+)
+def test_the_script_of_an_id_is_that_of_the_sample(name: str, text: str) -> None:
+    assert learning._draft(name, split_texts(f"{text} {number}" for number in range(9))).script in (
+        "Hani",
+        "Jpan",
+        "Latn",
+    )
+
+
 def test_blank_documents_are_none_and_what_is_beyond_the_most_is_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -264,6 +294,7 @@ def test_the_command_writes_the_same_pack_of_the_same_sample(
         (["qaa", "page.html"], "page.html: holds web pages"),
         (["qaa", "page.html", "--out", "pack.txt"], "--out pack.txt: a pack's name ends in .yaml"),
         (["q/a", "page.html", "--out", "q.yaml"], "'q/a': the id of a language"),
+        (["", "page.html"], "'': the id of a language"),
     ],
 )
 def test_what_cannot_be_learnt_of_is_refused_before_anything_is_written(

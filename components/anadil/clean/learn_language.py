@@ -22,7 +22,7 @@ from anadil.core.errors import DataError
 from anadil.core.format import human_bytes
 from anadil.text.language import Language, LanguageModel, find_language
 from anadil.text.language_pack import LanguagePack, general_limits, normalize, to_language
-from anadil.text.scripts import WITHOUT_SPACES, script_of
+from anadil.text.scripts import NAMES, WITHOUT_SPACES, script_of
 
 MIN_BYTES = 1_000_000
 """Of good text. Our choice: of less, n-grams of siblings overlap."""
@@ -121,7 +121,7 @@ def learn_language(
         model: What finds the label of a fastText model, where there is one.
 
     Raises:
-        DataError: The sample is too small, or a model does not know its language.
+        DataError: The sample is too small or in another script than the id says, or a model does not know its language.
     """
     texts = split_texts(sample)
     if texts.num_bytes < MIN_BYTES:
@@ -161,6 +161,7 @@ def _draft(name: str, texts: Texts) -> LanguagePack:
     row = find_language(name)
     letters = Counter(letter for text in texts.fit for letter in text if letter.isalpha())
     script = script_of(letters.elements())
+    _require_script(name, script)
     tokens = Counter(len(token) for text in texts.fit for token in text.split())
     mean = sum(length * count for length, count in tokens.items()) / tokens.total()
     spaces = script not in WITHOUT_SPACES and mean <= MAX_TOKEN_CHARS
@@ -179,6 +180,21 @@ def _draft(name: str, texts: Texts) -> LanguagePack:
         words="spaces" if spaces else "characters", fold="turkic" if is_turkic else "plain",
         alphabet=alphabet[:400], min_long_block=140 if spaces else 70, limits=general_limits(has_spaces=spaces),
     )  # fmt: skip
+
+
+def _require_script(name: str, script: str) -> None:
+    """Refuse a sample in another script than the id says.
+
+    Raises:
+        DataError: It is.
+    """
+    language, given, *_ = f"{name.replace('_', '-')}-".split("-")
+    theirs, found = (set(NAMES.get(each, ())) for each in (given.title(), script))
+    if theirs and found and not theirs & found:
+        raise DataError(
+            f"{name}: most letters of the sample are {script}, not {given.title()}; give text in that script, or call the "
+            f"language {language}-{script}"
+        )
 
 
 def _own_letters(texts: Sequence[str], draft: LanguagePack) -> dict[str, Any]:

@@ -85,14 +85,14 @@ def learn_pack(options: argparse.Namespace) -> int:
 def _refuse_unfit(out: Path, name: str) -> None:
     from anadil.text.language import PACK_SUFFIXES
 
+    if not (name.replace("-", "").replace("_", "").isalnum() and name.isascii() and name[0].isalpha()):
+        raise RecipeError(
+            f"{name!r}: the id of a language is made of letters, digits and hyphens, such as kk or crh-Latn"
+        )
     if out.suffix not in PACK_SUFFIXES[:2]:
         raise RecipeError(f"--out {out}: a pack's name ends in .yaml")
     if not out.absolute().parent.is_dir():
         raise RecipeError(f"--out {out}: there is no directory {out.absolute().parent}")
-    if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii() or not name[0].isalpha():
-        raise RecipeError(
-            f"{name!r}: the id of a language is made of letters, digits and hyphens, such as kk or crh-Latn"
-        )
 
 
 def _texts(uris: Sequence[str], text_field: str) -> Iterator[str]:
