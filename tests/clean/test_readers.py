@@ -1,10 +1,12 @@
 import codecs
+import errno
 import gzip
 import json
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -123,6 +125,34 @@ def test_bad_records_within_the_budget_are_reported(tmp_path: Path, caplog: pyte
     assert "1 of 7 records are unreadable (14.29%) and were left out:\n  a.jsonl:7" in caplog.text
 
 
+def test_of_many_bad_records_the_first_ten_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"bir\n" * 12)
+
+    _, read_stats = everything(path)
+
+    assert read_stats.bad == 12
+    assert [place.split(": ")[0] for place in read_stats.places] == [f"a.jsonl:{n}" for n in range(1, 11)]
+
+
+def test_a_file_that_cannot_be_opened_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=r"a\.jsonl: cannot be read \(No such .*\); check the path and its rights"
+    ):
+        everything(tmp_path / "a.jsonl")
+
+
+def test_a_first_line_may_be_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anadil.artifacts.line_reader.MAX_LINE_BYTES", 40)
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(line("x" * 40) + line("iki"))
+
+    found, read_stats = everything(path)
+
+    assert [raw.text for raw in found] == ["iki"]
+    assert read_stats.places == ["a.jsonl:1: line of 53 B is longer than 40 B"]
+
+
 @pytest.mark.parametrize(
     ("suffix", "pack"), [(".gz", partial(gzip.compress, compresslevel=1)), (".zst", zstandard.compress)]
 )
@@ -212,6 +242,17 @@ def test_bytes_that_are_no_parquet_are_a_bad_record(tmp_path: Path) -> None:
     assert everything(path)[1].bad == 1
 
 
+def test_a_disk_that_fails_under_a_table_is_not_called_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["bir"]}), path)
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", Mock(side_effect=OSError(errno.EIO, "broken")))
+
+    with pytest.raises(OSError, match="broken"):
+        everything(path)
+
+
 def test_every_known_suffix_has_a_reader() -> None:
     assert tuple(READERS) == SUFFIXES
 
@@ -238,6 +279,9 @@ def test_a_warc_gives_its_web_pages_only(tmp_path: Path) -> None:
                     warc_record(body, url="https://a.az/1"),
                     warc_record(b"{}", kind="application/json"),
                     warc_record(body, status="404 Not Found"),
+                    b"WARC/1.0\r\nWARC-Type: response\r\nContent-Length: 100000\r\n\r\n"
+                    + b"FTP\n" * 25_000
+                    + b"\r\n\r\n",
                     warc_record(body, url="https://a.az/2", kind="text/html; charset=utf-8"),
                 ]
             )
@@ -247,7 +291,7 @@ def test_a_warc_gives_its_web_pages_only(tmp_path: Path) -> None:
     found, read_stats = everything(path)
 
     assert [(raw.url, raw.html) for raw in found] == [("https://a.az/1", body), ("https://a.az/2", body)]
-    assert read_stats.skipped == 2
+    assert read_stats.skipped == 3
 
 
 @pytest.mark.parametrize("suffix", [".warc", ".warc.gz"])

@@ -10,6 +10,7 @@ import brotli
 import pytest
 import zstandard
 
+from anadil.clean.http_body import MAX_GZIP_MEMBERS
 from anadil.clean.warc import HtmlResponse, html_responses
 from anadil.clean.warc_records import Damage
 from anadil.core.format import MIB
@@ -115,6 +116,23 @@ def test_other_spellings_of_a_records_head_are_as_good(
     assert read(tmp_path, "members.warc.gz", records) == ("012345", [])
 
 
+def test_a_page_that_shows_the_first_line_of_a_record_is_a_page(tmp_path: Path) -> None:
+    shown = re.sub(rb"(?<=text/html\r\n)Content-Length: \d+\r\n", b"", PLAIN[2]).replace(
+        b"<p>", b"<pre>\n\nWARC/1.0\nis how a record begins.\n\n", 1
+    )
+    shown = with_length(shown, lambda said: said + len(shown) - SIZE)
+
+    assert read(tmp_path, "plain.warc", [*PLAIN[:2], shown, *PLAIN[3:]]) == ("012345", [])
+
+
+def test_zeros_behind_the_last_member_are_no_damage(tmp_path: Path) -> None:
+    assert read(tmp_path, "members.warc.gz", PLAIN) == ("012345", [])
+    path = tmp_path / "members.warc.gz"
+    path.write_bytes(path.read_bytes() + bytes(512))
+
+    assert [type(item) for item in html_responses(path, LIMIT)] == [HtmlResponse] * 6
+
+
 def test_a_compressed_file_without_its_suffix_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.warc"
     path.write_bytes(b"".join(members(PLAIN)))
@@ -140,6 +158,10 @@ CODED: dict[str, tuple[str, bytes]] = {
     "gzip by its old name": ("content-encoding: X-GZIP", PACKED),
     "two members": ("Content-Encoding: gzip", gzip.compress(BODY[:90]) + gzip.compress(BODY[90:])),
     "gzip and rubbish": ("Content-Encoding: gzip", PACKED + b"rubbish"),
+    "more members than are read": (
+        "Content-Encoding: gzip",
+        PACKED + gzip.compress(b"") * (MAX_GZIP_MEMBERS - 1) + gzip.compress(b"rubbish"),
+    ),
     "deflate": ("Content-Encoding: deflate", zlib.compress(BODY)),
     "raw deflate": ("Content-Encoding: deflate", raw_deflate(BODY)),
     "br": ("Content-Encoding: br", brotli.compress(BODY)),
@@ -193,6 +215,7 @@ def test_a_body_is_read_in_every_coding(tmp_path: Path, name: str, header: str, 
         ("br", b"no such thing", "br: Invalid Data"),
         ("br", brotli.compress(BODY)[:-3], "br: "),
         ("gzip, gzip, gzip, gzip, gzip", PACKED, "5 codings one over the other"),
+        ("chunked", b"5\r\nSalam\r\nno chunk", "chunked: no chunk after 10 bytes"),
     ],
 )
 def test_a_body_that_cannot_be_unpacked_costs_its_own_record_only(
@@ -205,6 +228,47 @@ def test_a_body_that_cannot_be_unpacked_costs_its_own_record_only(
     assert pages == "012345"
     assert [damage.offset for damage in damages] == [0]
     assert f"HTTP body cannot be decompressed ({why}" in damages[0].why
+
+
+def test_a_header_longer_than_can_be_read_costs_its_own_record_only(tmp_path: Path) -> None:
+    endless = warc_record(BODY, extra=f"Set-Cookie: {'x' * 100_000}\r\n")
+
+    pages, damages = read(tmp_path, "members.warc.gz", [endless, *PLAIN])
+
+    assert pages == "012345"
+    assert [damage.offset for damage in damages] == [0]
+    assert damages[0].why.startswith("HTTP header cannot be read (Maximum header length exceeded")
+
+
+class PanicException(BaseException):
+    """As libraries in Rust raise on a bug of theirs."""
+
+
+def test_a_response_that_a_library_fails_on_costs_its_own_record_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails_once(body: bytes, *_: object) -> bytes:
+        monkeypatch.setattr("anadil.clean.warc.decode_body", lambda body, *_: body)
+        raise PanicException("index out of bounds")
+
+    monkeypatch.setattr("anadil.clean.warc.decode_body", fails_once)
+
+    pages, damages = read(tmp_path, "plain.warc", PLAIN)
+
+    assert pages == "12345"
+    assert [(damage.offset, damage.why) for damage in damages] == [
+        (0, "HTTP message cannot be read (PanicException: index out of bounds)")
+    ]
+
+
+def test_a_process_without_memory_blames_no_response(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("anadil.clean.warc.decode_body", fails)
+
+    with pytest.raises(MemoryError):
+        read(tmp_path, "plain.warc", PLAIN)
 
 
 def zeros(pack: Callable[[], object], mib: int) -> bytes:
