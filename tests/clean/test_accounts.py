@@ -126,6 +126,7 @@ def test_documents_and_words_are_counted_by_the_licence_that_records_name(
 def test_rows_do_not_depend_on_the_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_files, "FILE_ROWS", 8)
     monkeypatch.setattr(row_files, "GROUP_ROWS", 3)
+    monkeypatch.setattr("anadil.clean.rows.BATCH_ROWS", 2)
     monkeypatch.setattr("anadil.clean.shards.MIN_SHARD_BYTES", 1)
     raw = write_jsonl(tmp_path / "a.jsonl", LINES)
 

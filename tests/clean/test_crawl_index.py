@@ -19,10 +19,12 @@ FILE = "crawl-data/CC-MAIN-2026-43/segments/1/warc/CC-MAIN-00000.warc.gz"
 Row = dict[str, Any]
 
 
-def write_crawl(root: Path, pages: list[tuple[bytes, str | None]], **changes: dict[int, Any]) -> Path:
+def write_crawl(
+    root: Path, pages: list[tuple[bytes, str | None]], kind: str = "text/html", **changes: dict[int, Any]
+) -> Path:
     """A WARC file and the index of it: bodies and what the index says of their languages."""
     packed = members(
-        warc_record(body, url=f"https://a.az/{number}") for number, (body, _) in enumerate(pages)
+        warc_record(body, url=f"https://a.az/{number}", kind=kind) for number, (body, _) in enumerate(pages)
     )
     warc = root / FILE
     warc.parent.mkdir(parents=True)
@@ -113,6 +115,12 @@ def test_what_the_index_calls_no_page_or_no_success_is_not_fetched(tmp_path: Pat
     )
 
     assert [raw.url[-1] for raw in read(str(index))[0]] == ["2", "3", "4"]
+
+
+def test_what_its_server_calls_no_page_is_skipped_whatever_the_index_says(tmp_path: Path) -> None:
+    found, read_stats = read(str(write_crawl(tmp_path, PAGES, kind="application/octet-stream")))
+
+    assert (found, read_stats.skipped, read_stats.bad) == ([], 2, 0)
 
 
 def test_a_record_that_is_not_where_the_index_says_is_refused_with_its_place(tmp_path: Path) -> None:

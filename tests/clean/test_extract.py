@@ -141,6 +141,10 @@ def test_control_characters_do_not_stop_the_prefilter() -> None:
     assert may_be_in_language(f"<html><p>\x00\x08{AZERBAIJANI}\ufdd0</p>", az)
 
 
+def test_a_page_that_the_prefilter_cannot_read_is_left_to_the_check_of_its_text() -> None:
+    assert may_be_in_language(f"<html><p>{ENGLISH}\U0001fffe</p>", az)
+
+
 @pytest.mark.parametrize(
     ("data", "charset", "expected", "is_utf8"),
     [

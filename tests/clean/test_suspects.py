@@ -1,6 +1,7 @@
 """Records that kill the process which works on them."""
 
 import json
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from anadil.clean.executors.processes import Processes
 from anadil.clean.judge_record import Judged, Prepared, Settings, judge_prepared
 from anadil.clean.map_shard import MapTask, map_shard
 from anadil.clean.shards import plan_shards
-from anadil.clean.suspects import NOTE, Phase, Place, Suspects
+from anadil.clean.suspects import NOTE, Phase, Place, Suspects, death_alone
 from anadil.core.errors import DataError
 from anadil.recipe.sections import Recipe
 from tests.kit.clean_inputs import texts
@@ -102,6 +103,24 @@ def test_a_record_that_harms_nobody_alone_is_tried_again_and_left_out_after_thre
             pass
 
     assert tried == [(place, Phase.JUDGE)] * 3
+
+
+def test_a_record_that_kills_alone_is_left_out_after_one_death(tmp_path: Path) -> None:
+    place = Place(1, 7)
+    with suppress(MemoryError), Suspects(tmp_path / "shard", lambda *_: "") as suspects:
+        suspects.begin(place, Phase.JUDGE)
+        raise MemoryError
+
+    again = Suspects(tmp_path / "shard", lambda *_: "SIGSEGV")
+
+    why = "kills the process that works on it (SIGSEGV)"
+    assert again.why_left_out(place, Phase.JUDGE) == why
+    # Whoever comes next knows it without another death.
+    assert Suspects(tmp_path / "shard", lambda *_: "").why_left_out(place, Phase.JUDGE) == why
+
+
+def test_a_record_that_raises_an_error_alone_kills_nothing(tmp_path: Path) -> None:
+    assert death_alone(os.rmdir, str(tmp_path / "missing")) == ""
 
 
 def test_what_follows_a_place_that_kills_the_reader_is_left_out(tmp_path: Path) -> None:
