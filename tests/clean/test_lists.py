@@ -77,6 +77,7 @@ def test_a_text_file_is_one_text(tmp_path: Path) -> None:
     [
         ("qa.csv", b"a,b", r"qa\.csv: cannot be compared with; its name must end in one of \.jsonl"),
         ("qa.jsonl", b'{"a": "b"}\n{"a":', r"qa\.jsonl:2: no JSON \(Expecting value"),
+        ("qa.jsonl", b"[" * 100_000, r"qa\.jsonl:1: no JSON \(maximum recursion depth"),
         ("qa.parquet", b"PAR1", r"qa\.parquet: damaged \("),
         ("qa.jsonl.gz", gzip.compress(b'{"a": "b"}\n' * 50)[:-9], r"qa\.jsonl\.gz: damaged \("),
     ],
@@ -88,6 +89,14 @@ def test_what_cannot_be_read_is_told_with_its_place_and_the_remedy(
 
     with pytest.raises(DataError, match=message + r"[\s\S]*set clean\.decontaminate to false"):
         list(read_items([str(tmp_path / name)]))
+
+
+def test_a_table_whose_text_is_not_utf_8_is_told(tmp_path: Path) -> None:
+    texts = pa.array([b"\xfe\xff"], pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"a": texts}), tmp_path / "qa.parquet")
+
+    with pytest.raises(DataError, match=r"qa\.parquet: damaged \('utf-8' codec"):
+        list(read_items([str(tmp_path / "qa.parquet")]))
 
 
 def test_a_line_without_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

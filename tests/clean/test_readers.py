@@ -222,7 +222,21 @@ def test_parquet_is_read_by_column(tmp_path: Path) -> None:
     found, read_stats = everything(path, "mətn")
 
     assert [(raw.text, raw.url) for raw in found] == [("bir", "https://a.az"), ("iki", "")]
-    assert read_stats.places == ["a.parquet:2: 'mətn' is not text"]
+    assert read_stats.places == ["a.parquet:2: 'mətn' is not text but a NoneType"]
+
+
+def test_a_parquet_row_that_is_not_utf_8_is_bad_and_its_neighbours_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    # Arrow does not look at what C++ or Spark says is text.
+    texts = pa.array([b"bir", b"\xfe\xff", b"iki"], pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"text": texts}), path)
+
+    found, read_stats = everything(path)
+
+    assert [(raw.text, raw.source) for raw in found] == [("bir", "a.parquet:1"), ("iki", "a.parquet:3")]
+    assert read_stats.places == [
+        "a.parquet:2: not UTF-8: 'utf-8' codec can't decode byte 0xfe in position 0: invalid start byte"
+    ]
 
 
 def test_parquet_without_the_column_is_refused(tmp_path: Path) -> None:

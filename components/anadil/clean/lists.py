@@ -131,7 +131,7 @@ def _texts(path: Path, uri: str) -> Iterator[tuple[int, str]]:
             raise DataError(
                 f"{uri}: cannot be compared with; its name must end in one of {known}; {SIDE_FILE}"
             )
-    except (*DAMAGED, pa.ArrowException, OSError) as error:
+    except (*DAMAGED, pa.ArrowException, UnicodeDecodeError, OSError) as error:
         raise DataError(f"{uri}: damaged ({error}); {SIDE_FILE}") from None
 
 
@@ -142,10 +142,10 @@ def _json_texts(path: Path, uri: str) -> Iterator[tuple[int, str]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except ValueError as error:
+            texts = [*texts_of(json.loads(line))]
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{uri}:{number}: no JSON ({error}); {SIDE_FILE}") from None
-        for text in texts_of(row):
+        for text in texts:
             yield number, text
 
 

@@ -250,8 +250,12 @@ def _row(line: bytes, text_field: str) -> dict[str, Any] | str:
     if text_field not in row:
         return f"no key {text_field!r} (clean.text_field) among {', '.join(map(repr, row))}"
     if not isinstance(row[text_field], str):
-        return f"{text_field!r} is not text but a {type(row[text_field]).__name__}"
+        return _no_text(row, text_field)
     return row
+
+
+def _no_text(row: Mapping[str, Any], text_field: str) -> str:
+    return f"{text_field!r} is not text but a {type(row[text_field]).__name__}"
 
 
 def _raw(row: Mapping[str, Any], text_field: str, place: str, offset: str) -> RawRecord:
@@ -340,17 +344,31 @@ def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
             groups = range(table.num_row_groups)[source.start : source.end]
             row = sum(table.metadata.row_group(before).num_rows for before in range(source.start))
             for batch in table.iter_batches(PARQUET_BATCH, row_groups=list(groups), columns=columns):
-                for values in batch.to_pylist():
+                for values in _rows(batch):
                     row += 1
-                    if isinstance(values[source.text_field], str):
-                        place = f"{source.name}:{row}"
+                    place = f"{source.name}:{row}"
+                    if isinstance(values, UnicodeDecodeError):
+                        read_stats.refuse(place, f"not UTF-8: {values}")
+                    elif isinstance(values[source.text_field], str):
                         yield _raw(values, source.text_field, place, place)
                     else:
-                        read_stats.refuse(f"{source.name}:{row}", f"{source.text_field!r} is not text")
+                        read_stats.refuse(place, _no_text(values, source.text_field))
     except (pa.ArrowException, OSError) as error:
         if getattr(error, "errno", None):
             raise  # of the disk; of damaged bytes Arrow makes one without a number
         read_stats.refuse(f"{source.name}:{row + 1}", f"Parquet is damaged from here on ({error})")
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | UnicodeDecodeError]:
+    """The rows of a batch; what is wrong with one whose text is not UTF-8, which Parquet lets anybody write."""
+    try:
+        yield from batch.to_pylist()
+    except UnicodeDecodeError:
+        for row in range(batch.num_rows):
+            try:
+                yield from batch.slice(row, 1).to_pylist()
+            except UnicodeDecodeError as error:
+                yield error
 
 
 def _crawl(source: Source, places: Iterator[Place], read_stats: ReadStats) -> Iterator[RawRecord]:

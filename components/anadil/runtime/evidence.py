@@ -139,7 +139,7 @@ def _columns(uri: str) -> dict[str, str]:
     place = storage.built_in(uri) if uri.startswith(storage.BUILT_IN) else Path(uri)
     if "://" in uri or place.suffix not in PLAIN_LINES:
         return {}
-    with suppress(OSError, ValueError), place.open("rb") as lines:
+    with suppress(OSError, ValueError, RecursionError), place.open("rb") as lines:
         row = json.loads(lines.readline(MAX_ROW_BYTES))
         return (
             {str(name): TYPES.get(type(value), "object") for name, value in row.items()}
