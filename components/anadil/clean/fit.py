@@ -13,11 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from anadil.artifacts import storage
-from anadil.clean import readers
 from anadil.clean.columns import EXTERNAL
-from anadil.clean.input_kinds import check_suffixes
 from anadil.clean.judge import CHECKS, RULES, Check, Judge
 from anadil.clean.sample_quantile import WIDENED, source_quantile
+from anadil.clean.sample_texts import read_texts
 from anadil.clean.statistics import Matrix
 from anadil.core.errors import DataError
 from anadil.text.language import Language
@@ -205,14 +204,7 @@ def read_statistics(patterns: Sequence[str], text_field: str, judge: Judge, lang
         DataError: No file, a web page, or no document with a word.
     """
     uris = storage.expand(patterns, "anadil clean fit")
-    check_suffixes(uris)
-    texts = []
-    for uri in uris:
-        for raw in readers.read_records(uri, uri, text_field, readers.ReadStats()):
-            if raw.html is not None:
-                raise DataError(f"{uri}: holds web pages; clean them first, and give the corpus's text")
-            texts.append(language.normalize(raw.text))
-    texts = [text for text in texts if text]
+    texts = [text for raw in read_texts(uris, text_field) if (text := language.normalize(raw))]
     if not texts:
         raise DataError(f"{', '.join(patterns)}: no document with text")
     return judge.judge(texts).statistics

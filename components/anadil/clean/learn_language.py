@@ -80,13 +80,13 @@ def split_texts(documents: Iterable[str]) -> Texts:
         if not text:
             continue
         num_documents += 1
-        num_bytes += len(text.encode())
         pieces = cut(text)
         short += pieces if len(pieces) == 1 else []
         for piece in pieces:
             digest = hashlib.sha256(piece.encode()).digest()
             if digest not in seen:
                 seen.add(digest)
+                num_bytes += len(piece.encode())
                 (aside if digest[0] < HELD_ASIDE * 256 else fit).append(piece)
         if num_bytes > MAX_BYTES:
             break
@@ -126,11 +126,18 @@ def learn_language(
     texts = split_texts(sample)
     if texts.num_bytes < MIN_BYTES:
         raise DataError(
-            f"the sample holds {human_bytes(texts.num_bytes)} of text; give {human_bytes(MIN_BYTES)} or more"
+            f"the sample holds {human_bytes(texts.num_bytes)} of text, repetitions left out; give "
+            f"{human_bytes(MIN_BYTES)} or more"
         )
     noise = {place: split_texts(each) for place, each in bad.items()}
-    noise = {place: each for place, each in noise.items() if each.fit and each.aside}
+    for place, each in noise.items():
+        if not each.fit or not each.aside:
+            raise DataError(
+                f"--bad {place}: {human_bytes(each.num_bytes)} of text is too little to learn from; give more or leave it out"
+            )
     draft = _draft(name, texts)
+    if not draft.alphabet:
+        raise DataError("the sample holds no letter; give running text in the language")
     language = to_language(draft)
     found = identify_sample(
         draft.code, texts.fit, texts.aside, {n: each.fit for n, each in noise.items()}, model

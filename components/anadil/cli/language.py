@@ -2,8 +2,9 @@
 
 import argparse
 import json
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,8 @@ def learn_pack(options: argparse.Namespace) -> int:
     """Write the pack, and print what was decided."""
     require_packages("clean")
     from anadil.clean.learn_language import learn_language
+    from anadil.clean.sample_texts import read_texts
+    from anadil.clean.shards import names
 
     out = options.out or Path(f"{options.name}.yaml")
     _refuse_unfit(out, options.name)
@@ -72,8 +75,8 @@ def learn_pack(options: argparse.Namespace) -> int:
     model = options.language_model
     learnt = learn_language(
         options.name,
-        _texts(sample, options.text_field),
-        {Path(uri).name: _texts([uri], options.text_field) for uri in bad},
+        read_texts(sample, options.text_field),
+        {name: read_texts([uri], options.text_field) for name, uri in zip(names(bad), bad, strict=True)},
         (lambda texts: _model(model, texts)) if model else None,
     )
     out.write_text(_as_yaml(learnt.pack), encoding="utf-8")
@@ -84,37 +87,16 @@ def learn_pack(options: argparse.Namespace) -> int:
 
 def _refuse_unfit(out: Path, name: str) -> None:
     from anadil.text.language import PACK_SUFFIXES
+    from anadil.text.language_pack import CODE
 
-    if not (name.replace("-", "").replace("_", "").isalnum() and name.isascii() and name[0].isalpha()):
+    if not re.fullmatch(CODE, name.replace("_", "-")):
         raise RecipeError(
-            f"{name!r}: the id of a language is made of letters, digits and hyphens, such as kk or crh-Latn"
+            f"{name!r}: the id of a language is made of letters, digits and hyphens, 64 at most, such as kk or crh-Latn"
         )
     if out.suffix not in PACK_SUFFIXES[:2]:
         raise RecipeError(f"--out {out}: a pack's name ends in .yaml")
     if not out.absolute().parent.is_dir():
         raise RecipeError(f"--out {out}: there is no directory {out.absolute().parent}")
-
-
-def _texts(uris: Sequence[str], text_field: str) -> Iterator[str]:
-    """The texts of files, in order.
-
-    Raises:
-        DataError: A file holds web pages, or nothing that can be read.
-    """
-    from anadil.clean.input_kinds import check_suffixes
-    from anadil.clean.readers import ReadStats, read_records
-
-    check_suffixes(uris)
-    for uri in uris:
-        stats = ReadStats()
-        for record in read_records(uri, uri, text_field, stats):
-            if record.html is not None:
-                raise DataError(
-                    f"{uri}: holds web pages; a language is learnt of text, such as a corpus of `anadil clean`"
-                )
-            yield record.text
-        if not stats.records:
-            raise DataError(f"{uri}: holds no text that can be read; {'; '.join(stats.places)}")
 
 
 def _model(path: str, texts: Sequence[str]) -> "LanguageModel":

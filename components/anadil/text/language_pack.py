@@ -25,6 +25,8 @@ from anadil.text.unicode_repair import apply_until_stable, is_sound, normalize_s
 
 GENERAL_ENDS = ".!?…:;。！？؟۔।॥။።՞།"
 """Ends of sentences in the scripts that have signs of their own."""
+CODE = r"^[A-Za-z][A-Za-z0-9-]{0,63}$"
+"""What an id looks like."""
 CHARACTERS = re.compile(r"[^\W\d_]|\d+")
 """The units of a script without spaces: each letter, and each number."""
 
@@ -92,7 +94,7 @@ class Identification(_Table):
 class LanguagePack(_Table):
     """The keys of a pack."""
 
-    code: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9-]*$", max_length=64)]
+    code: Annotated[str, Field(pattern=CODE)]
     name: Annotated[str, Field(min_length=1)]
     script: Annotated[str, Field(pattern=r"^[A-Z][a-z]{3}$")]
     functions: str = ""

@@ -1,0 +1,27 @@
+"""The texts of files that a command learns from; what of them cannot be read is said."""
+
+from collections.abc import Iterator, Sequence
+
+from anadil.clean.input_kinds import check_suffixes
+from anadil.clean.readers import ReadStats, read_records
+from anadil.core.errors import DataError
+
+
+def read_texts(uris: Sequence[str], text_field: str) -> Iterator[str]:
+    """The texts of files, in order.
+
+    Raises:
+        DataError: A file holds web pages, or nothing that can be read.
+    """
+    check_suffixes(uris)
+    for uri in uris:
+        stats = ReadStats()
+        for record in read_records(uri, uri, text_field, stats):
+            if record.html is not None:
+                raise DataError(f"{uri}: holds web pages; clean them first, and give the corpus's text")
+            yield record.text
+        if not stats.records:
+            raise DataError(
+                f"{uri}: holds no text that can be read; {'; '.join(stats.places) or 'it is empty'}"
+            )
+        stats.check_bad_share(1)  # a warning, since nobody trains on a sample
