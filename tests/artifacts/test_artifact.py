@@ -71,6 +71,27 @@ def test_a_file_that_is_not_as_the_manifest_says_is_refused(
     assert told.endswith(f"; run `anadil remove {made}`, then the stage again")
 
 
+@pytest.mark.parametrize(
+    "look", [artifact.verify_files, lambda made, manifest, name: artifact.glance(name, manifest)]
+)
+def test_a_directory_that_may_not_be_read_is_no_damage(
+    made: Path, look: Callable[[Path, artifact.Manifest, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = artifact.read_manifest(str(made))
+    assert manifest is not None
+    listed = os.scandir
+
+    def refusing(folder: Path | str) -> object:
+        if Path(folder).name == "train":  # root may read whatever its rights say
+            raise PermissionError(13, "Permission denied", str(folder))
+        return listed(folder)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+
+    with pytest.raises(PermissionError, match=r"Permission denied: .*/train'"):
+        look(made, manifest, str(made))
+
+
 def test_a_directory_without_a_manifest_does_not_exist(made: Path) -> None:
     (made / "manifest.json").unlink()
 

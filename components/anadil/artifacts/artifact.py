@@ -126,8 +126,7 @@ def verify_files(path: Path, manifest: Manifest, name: str) -> None:
         IntegrityError: With the first file that differs and the remedy.
     """
     remedy = remedy_of(name)
-    present = {file.relative_to(path).as_posix() for file in path.rglob("*") if not file.is_dir()}
-    present = _own(present)
+    present = _own(set(local_directory.names_below(path)))
     for missing in sorted(manifest.files.keys() - present):
         raise IntegrityError(f"{name}/{missing}: missing, but its manifest names it; {remedy}")
     for extra in sorted(present - manifest.files.keys()):

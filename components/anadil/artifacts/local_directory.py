@@ -37,6 +37,24 @@ def files_below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
             yield from files_below(entry, above)
 
 
+def names_below(folder: Path) -> Iterator[str]:
+    """Paths from a folder to everything below that is no directory; links are named, not followed.
+
+    `Path.rglob` says nothing of a directory that it may not read: a sound artifact would lack files, and be removed.
+
+    Raises:
+        OSError: A directory cannot be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):  # taken away meanwhile
+            raise error
+
+    for place, _, files in os.walk(folder, onerror=refuse):
+        for file in files:
+            yield (Path(place) / file).relative_to(folder).as_posix()
+
+
 def check_directory(path: Path, key: str) -> None:
     """Make sure that a place is a directory, or can become one.
 

@@ -227,8 +227,7 @@ class LocalStore:
     def directory_sizes(self, uri: str) -> dict[str, int]:
         """Bytes of each file below a directory."""
         root = Path(uri)
-        files = (path for path in root.rglob("*") if not path.is_dir())
-        return {file.relative_to(root).as_posix(): file.lstat().st_size for file in files}
+        return {name: (root / name).lstat().st_size for name in local_directory.names_below(root)}
 
     def download(self, uri: str, path: Path, count: Count | None = None) -> None:
         """Copy beside, then rename."""
