@@ -67,9 +67,9 @@ def test_every_text_of_every_layout_is_found_with_its_place(
 
 
 def test_a_text_file_is_one_text(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes("Bakı\nşəhər".encode() + b"\xff")
+    (tmp_path / "a.txt").write_bytes(("Bakı\nşəhər" * 50).encode() + b"\xff")
 
-    assert list(read_items([str(tmp_path / "a.txt")])) == [("a.txt:1", "Bakı\nşəhər\ufffd")]
+    assert list(read_items([str(tmp_path / "a.txt")])) == [("a.txt:1", "Bakı\nşəhər" * 50 + "\ufffd")]
 
 
 @pytest.mark.parametrize(
@@ -89,6 +89,12 @@ def test_what_cannot_be_read_is_told_with_its_place_and_the_remedy(
 
     with pytest.raises(DataError, match=message + r"[\s\S]*set clean\.decontaminate to false"):
         list(read_items([str(tmp_path / name)]))
+
+
+def test_a_text_of_windows_is_decoded_as_inputs_are(tmp_path: Path) -> None:
+    (tmp_path / "qa.txt").write_bytes("Paytaxt hansı şəhərdir?".encode("utf-16"))
+
+    assert list(read_items([str(tmp_path / "qa.txt")])) == [("qa.txt:1", "Paytaxt hansı şəhərdir?")]
 
 
 def test_a_table_whose_text_is_not_utf_8_is_told(tmp_path: Path) -> None:

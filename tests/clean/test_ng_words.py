@@ -69,7 +69,7 @@ def test_a_page_full_of_entries_is_dropped_and_one_that_quotes_one_is_kept() -> 
 
 def test_the_stage_reads_the_lists_that_the_recipe_names(tmp_path: Path) -> None:
     words = tmp_path / "words.txt"
-    words.write_text("# fəsillər\n\nGÜCLÜ KÜLƏK\nşəhərin\n", encoding="utf-8")
+    words.write_text("GÜCLÜ KÜLƏK\n# fəsillər\n\n", encoding="utf-8-sig")
     raw = write_jsonl(tmp_path / "a.jsonl", [AZERBAIJANI, *texts(6)])
 
     corpus = clean(tmp_path, raw, ng_words=[str(words)], rules={"max_ng_words": 0.02})

@@ -38,7 +38,7 @@ def test_a_listed_host_or_path_is_blocked_with_all_below_it(url: str, expected: 
 def test_categories_are_directories_of_domains_and_urls(tmp_path: Path) -> None:
     category = tmp_path / "gambling"
     category.mkdir()
-    (category / "domains").write_text("# hosts\ncasino.example\n\n", encoding="utf-8")
+    (category / "domains").write_text("casino.example\n# more\n\n", encoding="utf-8-sig")
     (category / "urls").write_bytes(b"news.example/bet/\nbad\xff.example\n")
     own = tmp_path / "own.txt"
     own.write_text("https://spam.example/\n", encoding="utf-8")

@@ -100,6 +100,16 @@ def test_other_ends_of_records_are_as_good(tmp_path: Path, ends: bytes) -> None:
     assert read(tmp_path, "plain.warc", records) == ("012345", [])
 
 
+def test_brackets_are_no_part_of_an_address(tmp_path: Path) -> None:
+    path = tmp_path / "wget.warc"
+    path.write_bytes(warc_record(b"<p>Salam", url="<https://a.az/1>"))
+
+    (found,) = html_responses(path, LIMIT)
+
+    assert isinstance(found, HtmlResponse)
+    assert found.url == "https://a.az/1"
+
+
 @pytest.mark.parametrize(
     "written", [bytes.lower, lambda head: head.replace(b"\r\n", b"\n")], ids=["lower case", "line feeds"]
 )

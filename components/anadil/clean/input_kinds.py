@@ -18,8 +18,8 @@ SUFFIXES = (
 """All in lower case; none ends with another one."""
 
 REMEDY = (
-    "make .html or .txt of documents (.docx, .epub, .pdf), and a line of .jsonl with the key `text` of each row of a "
-    "table (.csv, .json); of Common Crawl take the .warc.gz files, not .warc.wet.gz"
+    "unpack what is packed otherwise (.zip, .wacz, .xz, .bz2); make .html or .txt of documents (.docx, .epub, .pdf), and "
+    "a line of .jsonl with the key `text` of each row of a table (.csv, .tsv, .json, .arrow); of Common Crawl take the .warc.gz files, not .warc.wet.gz"
 )
 
 

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from anadil.artifacts import storage
 from anadil.artifacts.chat_files import check_chat_files, rows_of
 from anadil.artifacts.line_reader import DAMAGED, PACKED_LINES, PLAIN_LINES, TooLong, bounded_lines
+from anadil.clean.charset import decode_text
 from anadil.clean.decontaminate import Decontamination, texts_of
 from anadil.clean.ng_words import read_ng_words
 from anadil.clean.url_lists import UrlLists, read_url_lists
@@ -125,7 +126,7 @@ def _texts(path: Path, uri: str) -> Iterator[tuple[int, str]]:
         elif lower.endswith((".json", ".arrow")):
             yield from ((number, text) for number, row in rows_of(path, uri) for text in texts_of(row))
         elif lower.endswith(".txt"):
-            yield 1, path.read_text(encoding="utf-8", errors="replace")
+            yield 1, decode_text(path.read_bytes())[0]
         else:
             known = " ".join((*LINE_SUFFIXES, ".json", ".parquet", ".arrow", ".txt"))
             raise DataError(

@@ -156,7 +156,7 @@ def read_ng_words(patterns: Sequence[str]) -> list[str]:
     words = []
     for uri in storage.expand(patterns, "clean.ng_words"):
         try:
-            text = storage.store(uri).read(uri).decode()
+            text = storage.store(uri).read(uri).decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise DataError(f"clean.ng_words: {uri} is not UTF-8 ({error}); convert it") from error
         lines = (line.strip() for line in text.splitlines())

@@ -91,7 +91,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _lines(file: Path) -> Iterator[str]:
-    with file.open(encoding="utf-8", errors="replace") as lines:
+    with file.open(encoding="utf-8-sig", errors="replace") as lines:
         for line in lines:
             text = line.strip()
             if text and not text.startswith("#"):

@@ -17,7 +17,8 @@ HTTP = re.compile(rb"\s*HTTP/")
 HTTP_HEAD = b"WARC/1.0\r\nWARC-Type: response\r\nContent-Type: application/http\r\nContent-Length: %d\r\n\r\n"
 """What FastWARC is given for a record's own head: of field names in lower case, line feeds alone and a type given twice
 it knows nothing, and would take the record for no HTTP message."""
-TARGET = re.compile(rb"^warc-target-uri[ \t]*:[ \t]*([^\r\n]*?)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
+# wget 1 writes brackets around the address, as the grammar of WARC 1.0 does and its examples do not.
+TARGET = re.compile(rb"^warc-target-uri[ \t]*:[ \t]*<?([^\r\n]*?)>?[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
