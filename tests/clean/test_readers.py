@@ -1,12 +1,10 @@
 import codecs
-import errno
 import gzip
 import json
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,17 +14,12 @@ import zstandard
 from anadil.artifacts import ranged, storage
 from anadil.clean import readers
 from anadil.clean.input_kinds import SUFFIXES, check_suffixes
-from anadil.clean.readers import MAX_RECORD_BYTES, READERS, RawRecord, ReadStats, read_records
-from anadil.core.errors import DataError, RetryableError
-from tests.kit.clean_stage import members, page, warc_record
+from anadil.clean.readers import MAX_RECORD_BYTES, READERS, ReadStats, read_records
+from anadil.core.errors import DataError
+from tests.kit.clean_stage import members, page, read_file, warc_record
 from tests.kit.texts import AZERBAIJANI
 
 Pack = Callable[[bytes], bytes]
-
-
-def everything(path: Path, text_field: str = "text") -> tuple[list[RawRecord], ReadStats]:
-    read_stats = ReadStats()
-    return list(read_records(str(path), path.name, text_field, read_stats)), read_stats
 
 
 def line(text: str, **more: object) -> bytes:
@@ -40,7 +33,7 @@ def test_jsonl_is_read_compressed_or_not(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"xəbərlər{suffix}"
     path.write_bytes(pack(line("Salam", url="https://a.az", source="jurnal") + b"\r\n" + line("Sağ ol")))
 
-    found, read_stats = everything(path)
+    found, read_stats = read_file(path)
 
     assert [raw.text for raw in found] == ["Salam", "Sağ ol"]
     assert (found[0].url, found[0].source) == ("https://a.az", f"{path.name}:1 jurnal")
@@ -51,7 +44,7 @@ def test_all_frames_of_a_zst_file_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.zst"
     path.write_bytes(zstandard.compress(line("bir")) + zstandard.compress(line("iki")))
 
-    assert [raw.text for raw in everything(path)[0]] == ["bir", "iki"]
+    assert [raw.text for raw in read_file(path)[0]] == ["bir", "iki"]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +63,7 @@ def test_a_bad_line_is_counted_with_its_place(tmp_path: Path, bad: bytes, why: s
     path = tmp_path / "a.jsonl"
     path.write_bytes(line("bir") + bad + b"\n" + line("iki"))
 
-    found, read_stats = everything(path)
+    found, read_stats = read_file(path)
 
     assert [raw.text for raw in found] == ["bir", "iki"]
     assert read_stats.places[0].startswith(f"a.jsonl:2: {why}")
@@ -84,7 +77,7 @@ def test_jsonl_in_utf_16_is_refused_once_with_the_remedy(tmp_path: Path, codec: 
     path.write_bytes(gzip.compress(content.encode(codec)) if suffix else content.encode(codec))
 
     with pytest.raises(DataError) as refused:
-        everything(path)
+        read_file(path)
 
     standard = codec.upper().replace("-LE", "LE").replace("-BE", "BE")
     assert str(refused.value) == (
@@ -98,13 +91,13 @@ def test_other_first_bytes_refuse_no_file(tmp_path: Path, start: bytes) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(start + line("bir") + line("iki"))
 
-    assert everything(path)[0][-1].text == "iki"
+    assert read_file(path)[0][-1].text == "iki"
 
 
 def test_one_bad_line_of_ten_is_refused_with_file_and_line(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(line("bir") * 6 + b"iki\n" + line("uc") * 3)
-    _, read_stats = everything(path)
+    _, read_stats = read_file(path)
 
     with pytest.raises(DataError) as refused:
         read_stats.check_bad_share(0.001)
@@ -118,7 +111,7 @@ def test_one_bad_line_of_ten_is_refused_with_file_and_line(tmp_path: Path) -> No
 def test_bad_records_within_the_budget_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(line("bir") * 6 + b"iki\n")
-    _, read_stats = everything(path)
+    _, read_stats = read_file(path)
 
     read_stats.check_bad_share(0.5)
 
@@ -129,7 +122,7 @@ def test_of_many_bad_records_the_first_ten_are_named(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"bir\n" * 12)
 
-    _, read_stats = everything(path)
+    _, read_stats = read_file(path)
 
     assert read_stats.bad == 12
     assert [place.split(": ")[0] for place in read_stats.places] == [f"a.jsonl:{n}" for n in range(1, 11)]
@@ -137,7 +130,7 @@ def test_of_many_bad_records_the_first_ten_are_named(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_opened_is_refused_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a\.jsonl: cannot be read \(No such .*\); check the path and"):
-        everything(tmp_path / "a.jsonl")
+        read_file(tmp_path / "a.jsonl")
 
 
 def test_a_first_line_may_be_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +138,7 @@ def test_a_first_line_may_be_too_long(tmp_path: Path, monkeypatch: pytest.Monkey
     path = tmp_path / "a.jsonl"
     path.write_bytes(line("x" * 40) + line("iki"))
 
-    found, read_stats = everything(path)
+    found, read_stats = read_file(path)
 
     assert [raw.text for raw in found] == ["iki"]
     assert read_stats.places == ["a.jsonl:1: line of 53 B is longer than 40 B"]
@@ -159,7 +152,7 @@ def test_a_decompression_bomb_needs_no_memory(tmp_path: Path, suffix: str, pack:
     path.write_bytes(pack(line("bir") + b"0" * (5 * MAX_RECORD_BYTES) + b"\n" + line("iki")))
 
     tracemalloc.start()
-    found, read_stats = everything(path)
+    found, read_stats = read_file(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 
@@ -175,7 +168,7 @@ def test_damaged_compressed_data_is_one_bad_record(tmp_path: Path, suffix: str, 
     packed[len(packed) // 2 :] = b"\0" * 100
     path.write_bytes(packed)
 
-    _, read_stats = everything(path)
+    _, read_stats = read_file(path)
 
     assert read_stats.bad == 1
 
@@ -184,7 +177,7 @@ def test_a_text_file_is_one_document(tmp_path: Path) -> None:
     path = tmp_path / "nağıl.txt"
     path.write_bytes("\ufeffBiri var idi, biri yox idi.".encode())
 
-    found, read_stats = everything(path)
+    found, read_stats = read_file(path)
 
     assert [raw.text for raw in found] == ["Biri var idi, biri yox idi."]
     assert read_stats.recoded == 0
@@ -196,7 +189,7 @@ def test_a_text_file_in_a_legacy_encoding_is_read_and_reported(
     path = tmp_path / "haber.txt"
     path.write_bytes(("Dün akşam şehirde güçlü rüzgâr esti ve ağaçlar devrildi. " * 5).encode("cp1254"))
 
-    found, read_stats = everything(path)
+    found, read_stats = read_file(path)
 
     assert "akşam şehirde güçlü" in found[0].text
     assert read_stats.recoded == 1
@@ -209,60 +202,10 @@ def test_a_text_file_that_is_no_document_is_refused_with_the_remedy(
     monkeypatch.setattr(readers, "MAX_RECORD_BYTES", 100)
     (tmp_path / "a.txt").write_text("x" * 101)
 
-    records, read_stats = everything(tmp_path / "a.txt")
+    records, read_stats = read_file(tmp_path / "a.txt")
 
     assert (records, read_stats.bad) == ([], 1)
     assert "file is larger than 100 B; give it as .jsonl" in read_stats.places[0]
-
-
-def test_parquet_is_read_by_column(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"mətn": ["bir", None, "iki"], "url": ["https://a.az", None, None]}), path)
-
-    found, read_stats = everything(path, "mətn")
-
-    assert [(raw.text, raw.url) for raw in found] == [("bir", "https://a.az"), ("iki", "")]
-    assert read_stats.places == ["a.parquet:2: 'mətn' is not text but a NoneType"]
-
-
-def test_a_parquet_row_that_is_not_utf_8_is_bad_and_its_neighbours_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    # Arrow does not look at what C++ or Spark says is text.
-    texts = pa.array([b"bir", b"\xfe\xff", b"iki"], pa.binary()).view(pa.string())
-    pq.write_table(pa.table({"text": texts}), path)
-
-    found, read_stats = everything(path)
-
-    assert [(raw.text, raw.source) for raw in found] == [("bir", "a.parquet:1"), ("iki", "a.parquet:3")]
-    assert read_stats.places == [
-        "a.parquet:2: not UTF-8: 'utf-8' codec can't decode byte 0xfe in position 0: invalid start byte"
-    ]
-
-
-def test_parquet_without_the_column_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"body": ["bir"]}), path)
-
-    with pytest.raises(DataError, match=r"a\.parquet: no column 'text' \(clean\.text_field\) among body"):
-        everything(path)
-
-
-def test_bytes_that_are_no_parquet_are_a_bad_record(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    path.write_bytes(b"PAR1 nothing PAR1")
-
-    assert everything(path)[1].bad == 1
-
-
-def test_a_disk_that_fails_under_a_table_is_not_called_damage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": ["bir"]}), path)
-    monkeypatch.setattr(pq.ParquetFile, "iter_batches", Mock(side_effect=OSError(errno.EIO, "broken")))
-
-    with pytest.raises(OSError, match="broken"):
-        everything(path)
 
 
 def test_every_known_suffix_has_a_reader() -> None:
@@ -300,7 +243,7 @@ def test_a_warc_gives_its_web_pages_only(tmp_path: Path) -> None:
         )
     )
 
-    found, read_stats = everything(path)
+    found, read_stats = read_file(path)
 
     assert [(raw.url, raw.html) for raw in found] == [("https://a.az/1", body), ("https://a.az/2", body)]
     assert read_stats.skipped == 3
@@ -312,7 +255,7 @@ def test_a_torn_last_record_is_left_out_and_excused(tmp_path: Path, suffix: str)
     path = tmp_path / f"a{suffix}"
     path.write_bytes(b"".join(members(wholes) if suffix == ".warc.gz" else wholes)[:-200])
 
-    found, read_stats = everything(path)
+    found, read_stats = read_file(path)
     read_stats.check_bad_share(0.001)
 
     assert len(found) == 3
@@ -326,7 +269,7 @@ def test_reading_goes_on_after_a_garbled_member(tmp_path: Path) -> None:
     path = tmp_path / "a.warc.gz"
     path.write_bytes(b"".join([*packed[:2], garbled, *packed[3:]]))
 
-    found, read_stats = everything(path)
+    found, read_stats = read_file(path)
 
     assert [raw.url[-1] for raw in found] == ["0", "1", "3", "4"]
     assert read_stats.bad == 1
@@ -337,7 +280,7 @@ def test_garbage_between_uncompressed_records_is_skipped(tmp_path: Path) -> None
     path = tmp_path / "a.warc"
     path.write_bytes(wholes[0] + b"garbage here\r\nand there\r\n" + wholes[1] + wholes[2])
 
-    assert len(everything(path)[0]) == 3
+    assert len(read_file(path)[0]) == 3
 
 
 @pytest.mark.parametrize("content", [b"Salam, d\xc3\xbcnya\n" * 100, b""])
@@ -345,7 +288,7 @@ def test_a_file_without_warc_records_is_bad(tmp_path: Path, content: bytes) -> N
     path = tmp_path / "a.warc"
     path.write_bytes(content)
 
-    _, read_stats = everything(path)
+    _, read_stats = read_file(path)
 
     assert read_stats.places[0].startswith("a.warc:0: ")
     assert read_stats.excused == 0
@@ -356,7 +299,7 @@ def test_a_compressed_page_that_unpacks_to_more_than_the_limit_is_left_unread(tm
     path = tmp_path / "a.warc.gz"
     path.write_bytes(b"".join(members([warc_record(bomb, extra="Content-Encoding: gzip\r\n")])))
 
-    found, read_stats = everything(path)
+    found, read_stats = read_file(path)
 
     assert [(raw.too_large, raw.html) for raw in found] == [(True, b"")]
     assert read_stats.bad == 0
@@ -370,7 +313,7 @@ def test_any_damage_to_a_warc_leaves_no_traceback(tmp_path: Path) -> None:
         damaged = bytearray(good)
         damaged[position : position + 3] = b"\x00\xff\x7f"
         path.write_bytes(damaged)
-        found, read_stats = everything(path)
+        found, read_stats = read_file(path)
 
         assert len(found) + read_stats.bad >= 3
 
@@ -399,16 +342,3 @@ def test_every_kind_of_file_is_read_out_of_a_bucket_as_from_a_disk(
         assert expected
         assert list(read_records(uri, path.name, "text", there)) == expected
         assert there == here
-
-
-def test_a_table_in_a_bucket_whose_bytes_do_not_come_is_not_called_damaged(
-    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pq.write_table(pa.table({"text": ["bir"] * 3_000}), tmp_path / "a.parquet")
-    uri = f"{bucket}/a.parquet"
-    storage.store(uri).write(uri, (tmp_path / "a.parquet").read_bytes())
-    monkeypatch.setattr(ranged, "PAUSE_S", 0.0)
-    monkeypatch.setattr(ranged.RangedStream, "_answer", lambda *_: b"")
-
-    with pytest.raises(RetryableError, match="did not come whole"):
-        list(read_records(uri, "a.parquet", "text", ReadStats()))

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from anadil.artifacts.line_reader import bounded_lines
 from anadil.clean.executors import Executor, Task
+from anadil.clean.readers import RawRecord, ReadStats, read_records
 from anadil.clean.row_files import read_rows
 from anadil.clean.run import run
 from anadil.core.stages import STAGES
@@ -20,6 +21,11 @@ from anadil.text.corpus import Document, read_documents
 def write_jsonl(path: Path, texts: Iterable[str]) -> Path:
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
     return path
+
+
+def read_file(path: Path, text_field: str = "text") -> tuple[list[RawRecord], ReadStats]:
+    read_stats = ReadStats()
+    return list(read_records(str(path), path.name, text_field, read_stats)), read_stats
 
 
 class InThisProcess:
