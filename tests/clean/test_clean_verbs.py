@@ -1,6 +1,7 @@
 """What clean did can be asked: for one document, between two corpora, of a whole corpus."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,15 @@ from typing import Any
 import pytest
 
 from anadil.artifacts import artifact
+from anadil.clean.identify_sample import identify_sample
 from anadil.cli.main import main
 from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.runtime.execute import execute
+from anadil.text.language_pack import LanguagePack
 from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import InThisProcess, members, page, warc_record, write_jsonl
+from tests.kit.constructed import documents
 from tests.kit.texts import AZERBAIJANI, TURKISH
 
 LINES = [*texts(5), AZERBAIJANI, AZERBAIJANI.upper(), TURKISH, "Salam."]
@@ -58,6 +62,28 @@ def test_explain_tells_every_rule_with_value_and_limit(
         ]
         == "a.jsonl:7"
     )
+
+
+def test_explain_tells_what_keeps_a_text_from_being_in_a_learnt_language(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = documents(120)
+    identification = identify_sample("qaa", own[:80], own[80:], {}, None).identification
+    pack = LanguagePack(code="qaa", name="Qaa", script="Latn", identification=identification)
+    (tmp_path / "qaa.json").write_text(pack.model_dump_json())
+    dialect = re.sub(r"(?<=\w\w)(om|ul|isk)\b", r"\1u", own[1])
+    raw = write_jsonl(tmp_path / "a.jsonl", [own[0], dialect])
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(json.dumps({"language": str(tmp_path / "qaa.json"), "clean": {"inputs": [str(raw)]}}))
+
+    kept, dropped = (said(capsys, "explain", f"a.jsonl:{place}", "--recipe", str(recipe)) for place in (1, 2))
+
+    assert (kept["identify"]["is_language"], dropped["identify"]["is_language"]) == (True, False)
+    rows = {row["statistic"]: row for row in dropped["rules"] if row["rule"] == "language"}
+    new = rows["new_endings"]
+    assert (new["verdict"], new["at"], new["value"] > new["limit"]) == ("drops", "most", True)
+    assert rows["association"]["verdict"] == "passes"
+    assert {row["verdict"] for row in kept["rules"] if row["rule"] == "language"} == {"passes"}
 
 
 def test_explain_tells_what_was_taken_of_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,6 +54,22 @@ def test_labels_that_a_few_texts_get_are_not_expected_beside_text_without_any(
     assert found.identification.long_lookalikes == ("da", "un")
 
 
+def test_endings_count_in_a_script_with_capitals_only_and_allow_for_text_of_another_kind() -> None:
+    texts = documents(120)
+
+    cased, uncased = (
+        identify_sample("qaa", each[:80], each[80:], {}, None).identification.profile
+        for each in (texts, [text.lower() for text in texts])
+    )
+
+    assert cased
+    assert uncased
+    assert cased.endings
+    assert [*cased.max_new_endings] == sorted(cased.max_new_endings, reverse=True)
+    assert cased.max_new_endings[0] > 0.3 > cased.max_new_endings[-1] >= 0.25
+    assert (uncased.endings, uncased.max_new_endings) == ("", ())
+
+
 @pytest.mark.slow
 def test_short_texts_do_not_loosen_what_is_asked_of_long_ones() -> None:
     own = [letters for text in documents(200, seed=11) if len(letters := text[:330]) == 330]

@@ -209,6 +209,10 @@ def test_a_pack_that_has_changed_is_read_again(tmp_path: Path) -> None:
             "code: xx\nname: X\nscript: Latn\nlimits: {min_script: 2}\n",
             "limits.min_script: Input should be less",
         ),
+        (
+            "code: xx\nname: X\nscript: Latn\nidentification:\n  profile: {orders: [2], own: a, min_chars: [], min_likelihoods: []}\n",
+            "identification.profile: Value error, no table of n-grams: ",
+        ),
         ("- 1\n", "the file: Input should be a valid dictionary"),
         ("a: [", "while parsing"),
     ],

@@ -1,5 +1,6 @@
 """Every step that clean takes with one record, told in full: what it measured, allowed and decided."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from anadil.clean.row_files import find_rows, is_named
 from anadil.clean.shards import InputRange, by_short_name, names
 from anadil.core.errors import DataError
 from anadil.text.language_id import identify_language
+from anadil.text.ngram_profile import profile_checks
 
 WHOLE = (".txt", ".html", ".htm")
 """Files that are one document."""
@@ -68,8 +70,10 @@ def explain_record(raw: RawRecord, settings: Settings) -> Json:
         normalized = settings.language.normalize(text)
         steps["normalize"] = {"changed": judged.is_normalized, **_text(normalized)}
         found = identify_language(normalized, settings.language)
-        steps["identify"] = {"is_language": found.is_language, "is_reliable": found.is_reliable}
-        steps["rules"] = rule_rows(judged.statistics, settings)
+        steps["identify"] = {
+            "is_language": found.is_language, "cld2": found.code, "is_reliable": found.is_reliable,
+        }  # fmt: skip
+        steps["rules"] = [*profile_rows(normalized, settings), *rule_rows(judged.statistics, settings)]
         if settings.lists.items:
             steps["decontaminate"] = {"items": settings.lists.items.matches(normalized)}
         if settings.personal_data:
@@ -78,6 +82,23 @@ def explain_record(raw: RawRecord, settings: Settings) -> Json:
     steps["fails"] = list(judged.failed)
     steps["verdict"] = judged.reason or "kept, unless it is a duplicate"
     return steps
+
+
+def profile_rows(text: str, settings: Settings) -> list[Json]:
+    """What decides whether a text is in a learnt language, as rows of `rule_rows`."""
+    profile = settings.language.profile
+    if profile is None:
+        return []
+    is_enforced = next(
+        enforced
+        for rule, enforced in zip(RULES, settings.judge.is_enforced, strict=True)
+        if rule.name == "language"
+    )
+    return [
+        _row("language", check.name, check.value, check.limit, check.is_least, not check.passes, is_enforced)
+        for check in profile_checks(text, profile)
+        if not math.isnan(check.value)
+    ]
 
 
 def rule_rows(statistics: Any, settings: Settings) -> list[Json]:
@@ -90,15 +111,19 @@ def rule_rows(statistics: Any, settings: Settings) -> list[Json]:
             if np.isnan(limit):
                 continue
             breaks = value < limit if each.is_least else value > limit
-            table.append(
-                {
-                    "rule": rule.name, "statistic": STATISTICS[each.column], "value": round(value, 4),
-                    "at": "least" if each.is_least else "most", "limit": limit,
-                    "verdict": ("drops" if is_enforced else "reported") if breaks else "passes",
-                }
-            )  # fmt: skip
+            statistic = STATISTICS[each.column]
+            table.append(_row(rule.name, statistic, value, limit, each.is_least, breaks, is_enforced))
     assert check == len(CHECKS)
     return table
+
+
+def _row(
+    rule: str, statistic: str, value: float, limit: float, is_least: bool, breaks: bool, is_enforced: bool
+) -> Json:
+    return {
+        "rule": rule, "statistic": statistic, "value": round(value, 4), "at": "least" if is_least else "most",
+        "limit": limit, "verdict": ("drops" if is_enforced else "reported") if breaks else "passes",
+    }  # fmt: skip
 
 
 def in_corpus(corpus: Path, source: str) -> list[Json]:

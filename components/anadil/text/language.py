@@ -45,6 +45,10 @@ class Profile:
     """Log-probabilities of frequent words, and of pairs of them, each packed."""
     min_words: tuple[float, ...] = ()
     """Least mean of what pairs of frequent words are rarer than chance by."""
+    endings: str = ""
+    """Which hashed endings of words are the language's, packed."""
+    max_new_endings: tuple[float, ...] = ()
+    """Most of a text's words that end otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,10 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from anadil.text import languages
 from anadil.text.filter_limits import FilterLimits, Share
@@ -62,6 +62,15 @@ class ProfileTable(_Table):
     min_associations: tuple[float, ...] = ()
     words: tuple[str, ...] = ()
     min_words: tuple[float, ...] = ()
+    endings: str = ""
+    max_new_endings: tuple[float, ...] = ()
+
+    @model_validator(mode="after")
+    def _can_be_used(self) -> Self:
+        from anadil.text.ngram_profile import check_profile  # numpy, which few readers of a pack need
+
+        check_profile(Profile(**self.model_dump()))
+        return self
 
 
 class ModelTable(_Table):
