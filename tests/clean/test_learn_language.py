@@ -16,7 +16,7 @@ from anadil.cli import main
 from anadil.core.errors import DataError
 from anadil.text.language import Language, LanguageModel, load_language
 from anadil.text.language_pack import LanguagePack, ModelTable, to_language
-from anadil.text.ngram_profile import is_likely
+from anadil.text.profile_checks import is_likely
 from tests.kit.constructed import documents, write_documents_of
 from tests.kit.learnt_language import damaged, kept
 

@@ -17,7 +17,7 @@ from anadil.clean.row_files import find_rows, is_named
 from anadil.clean.shards import InputRange, by_short_name, names
 from anadil.core.errors import DataError
 from anadil.text.language_id import identify_language
-from anadil.text.ngram_profile import profile_checks
+from anadil.text.profile_checks import profile_checks
 
 WHOLE = (".txt", ".html", ".htm")
 """Files that are one document."""

@@ -9,11 +9,12 @@ import numpy as np
 
 from anadil.clean.made_noise import noise_of_kind
 from anadil.clean.sample_quantile import WIDENED, source_quantile
-from anadil.text import ngram_profile
+from anadil.text import ngram_profile, word_endings
 from anadil.text.language import LanguageModel, find_language
 from anadil.text.language_id import LONG_CHARS, cld2_label, main_label
 from anadil.text.language_pack import Identification, ModelTable, ProfileTable
-from anadil.text.ngram_profile import Buckets, Endings, Table
+from anadil.text.ngram_profile import Buckets, Table
+from anadil.text.word_endings import Endings
 
 LENGTHS = (40, 80, 160, 320, 640, 1_280)
 """Letters from which a limit of its own holds."""
@@ -188,16 +189,16 @@ def _association_limit(
 
 def _endings(fit: Sequence[str], aside: Sequence[str]) -> tuple[str, tuple[float, ...]]:
     """Packed endings of words, and the most words of pieces of each length that end otherwise."""
-    if ngram_profile.capitals_share(fit) < MIN_CAPITALS:
+    if word_endings.capitals_share(fit) < MIN_CAPITALS:
         return "", ()
-    endings = ngram_profile.count_endings(fit)
-    small = [ngram_profile.small_letters_of(text) for text in aside]
-    return ngram_profile.pack_endings(endings), tuple(
+    endings = word_endings.count_endings(fit)
+    small = [word_endings.small_letters_of(text) for text in aside]
+    return word_endings.pack_endings(endings), tuple(
         _endings_limit(small, length, endings) for length in LENGTHS
     )
 
 
 def _endings_limit(small: Sequence[str], length: int, endings: Endings) -> float:
-    shares = [ngram_profile.score_endings(piece, endings) for piece in _pieces(small, length)]
+    shares = [word_endings.score_endings(piece, endings) for piece in _pieces(small, length)]
     limit = source_quantile(shares, ENDINGS_DROP_RATE, largest=True, widened=ENDINGS_WIDENED)
     return round(max(limit, MIN_NEW_ENDINGS), 3)

@@ -10,7 +10,7 @@ import pycld2
 
 from anadil.text.fasttext_model import load_fasttext, predict
 from anadil.text.language import Language, LanguageModel
-from anadil.text.ngram_profile import is_likely
+from anadil.text.profile_checks import is_likely
 
 MIN_PERCENT = 50
 """Share of the text that must be in the language, as CLD2 counts it; the rest may be code or

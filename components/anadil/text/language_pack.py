@@ -67,7 +67,7 @@ class ProfileTable(_Table):
 
     @model_validator(mode="after")
     def _can_be_used(self) -> Self:
-        from anadil.text.ngram_profile import check_profile  # numpy, which few readers of a pack need
+        from anadil.text.profile_checks import check_profile  # numpy, which few readers of a pack need
 
         check_profile(Profile(**self.model_dump()))
         return self

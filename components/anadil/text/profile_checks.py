@@ -1,0 +1,111 @@
+"""Whether a text is in a language that was learnt of a sample: what is measured of it, against the profile's limits."""
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from anadil.text.language import Profile
+from anadil.text.ngram_profile import (
+    ASSOCIATED,
+    Table,
+    buckets,
+    letters_of,
+    score_association,
+    score_letters,
+    score_words,
+    unpack_table,
+)
+from anadil.text.word_endings import Endings, score_endings, small_letters_of, unpack_endings
+
+MAX_ORDER = 8
+"""Of a pack. Our choice: longer n-grams are words."""
+
+
+@functools.lru_cache(maxsize=8)
+def _tables(profile: Profile) -> tuple[tuple[Table, ...], ...]:
+    """Of all n-grams together, own and others; of each order that is associated; of words and pairs of them."""
+    packed = ((profile.own, *profile.others), profile.associations, profile.words)
+    return tuple(tuple(map(unpack_table, each)) for each in packed)
+
+
+@functools.lru_cache(maxsize=8)
+def _endings(profile: Profile) -> Endings | None:
+    return unpack_endings(profile.endings) if profile.endings else None
+
+
+def check_profile(profile: Profile) -> None:
+    """Make sure that a profile's tables can be read, and that each has a limit of each length.
+
+    Raises:
+        ValueError: With what is wrong.
+    """
+    _tables(profile)
+    _endings(profile)
+    limits: dict[str, tuple[float, ...]] = {"min_likelihoods": profile.min_likelihoods}
+    limits |= {"min_margins": profile.min_margins} if profile.others else {}
+    limits |= {"min_associations": profile.min_associations} if profile.associations else {}
+    limits |= {"min_words": profile.min_words} if profile.words else {}
+    limits |= {"max_new_endings": profile.max_new_endings} if profile.endings else {}
+    for name, given in limits.items():
+        if len(given) != len(profile.min_chars):
+            raise ValueError(f"{name} has {len(given)} values, min_chars {len(profile.min_chars)}")
+    for name, tables, needed in (
+        ("associations", profile.associations, len(ASSOCIATED)),
+        ("words", profile.words, 2),
+    ):
+        if len(tables) not in {0, needed}:
+            raise ValueError(f"{name} has {len(tables)} tables, not {needed}")
+    if not profile.orders or min(profile.orders) < 1 or max(profile.orders) > MAX_ORDER:
+        raise ValueError(f"orders are {profile.orders}, not of 1 to {MAX_ORDER}")
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileCheck:
+    """What was measured of a text, and the profile's limit at its length."""
+
+    name: str
+    value: float
+    limit: float
+    is_least: bool = True
+    """Whether the limit is the least value, not the most."""
+
+    @property
+    def passes(self) -> bool:
+        """A value that could not be measured (NaN) breaks no limit."""
+        return not (self.value < self.limit if self.is_least else self.value > self.limit)
+
+
+def profile_checks(text: str, profile: Profile) -> Iterator[ProfileCheck]:
+    """What decides, the cheapest first; nothing of a text that is too short to tell."""
+    # Packs without associations were made when marks were no letters.
+    letters = letters_of(text, marks=bool(profile.associations))
+    place = _place(letters, profile)
+    if place < 0:
+        return
+    tables, associations, words = _tables(profile)
+    found = buckets(letters, max(*profile.orders, len(ASSOCIATED)))
+    own, margin = score_letters(found, tables, profile.orders)
+    yield ProfileCheck("likelihood", own, profile.min_likelihoods[place])
+    if profile.others:
+        yield ProfileCheck("margin", margin, profile.min_margins[place])
+    if associations:
+        yield ProfileCheck(
+            "association", score_association(found, associations), profile.min_associations[place]
+        )
+    endings = _endings(profile)
+    small = small_letters_of(text) if endings is not None else ""
+    if endings is not None and (place_of_small := _place(small, profile)) >= 0:
+        share, most = score_endings(small, endings), profile.max_new_endings[place_of_small]
+        yield ProfileCheck("new_endings", share, most, is_least=False)
+    if words:
+        yield ProfileCheck("frequent_words", score_words(letters, words), profile.min_words[place])
+
+
+def is_likely(text: str, profile: Profile) -> bool:
+    """Whether a text is of the profile's language; one too short to tell is."""
+    return all(check.passes for check in profile_checks(text, profile))
+
+
+def _place(letters: str, profile: Profile) -> int:
+    """Which limits hold for a text; -1: it is too short for any."""
+    return sum(len(letters) >= least for least in profile.min_chars) - 1

@@ -1,0 +1,106 @@
+"""How words end: what tells a language from siblings that nobody gave.
+
+Words end in few ways, which topics share and siblings do not: how many of a text's words end as no word of the sample does
+tells a sibling, and misread words. Words with a capital do not count, since names end in any way.
+"""
+
+import functools
+import sys
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from anadil.text.ngram_profile import (
+    MULTIPLIER,
+    NUM_BUCKETS,
+    code_point_kinds,
+    letters_of,
+    pack,
+    to_buckets,
+    unpack,
+)
+
+ENDING = 4
+"""Letters at the end of a word, with its border. Measured on seven languages learnt of handbooks: where .03 of messages of
+programs in the language are lost, .00 to .28 of siblings are kept by four letters, .00 to .51 by five or by whole words."""
+KNOWN = 2
+"""Texts of the sample that end a word so, from which an ending is known: a misprint or a quotation is in one."""
+PLACES = np.array([pow(int(MULTIPLIER), place + 1, 1 << 64) for place in range(ENDING)], np.uint64)
+"""What the letters of an ending are multiplied with, the last one first."""
+
+Endings = npt.NDArray[np.bool_]
+"""Of each bucket whether it is an ending of the language."""
+
+
+@functools.cache
+def _is_capital() -> npt.NDArray[np.bool_]:
+    return np.strings.isupper(np.arange(sys.maxunicode + 1, dtype=np.uint32).view("U1"))
+
+
+def capitals_share(texts: Iterable[str]) -> float:
+    """Of all letters; 0 in a script without capitals."""
+    letters = capitals = 0
+    for text in texts:
+        codes = np.frombuffer(text.encode("utf-32-le", "replace"), np.uint32)
+        letters += int((code_point_kinds()[codes] > 0).sum())
+        capitals += int(_is_capital()[codes].sum())
+    return capitals / max(1, letters)
+
+
+def without_names(text: str) -> str:
+    """A text without its words that begin with a capital, and without signs."""
+    codes = np.frombuffer(f" {text} ".encode("utf-32-le", "replace"), np.uint32)
+    is_letter = code_point_kinds()[codes] > 0
+    starts = np.zeros_like(is_letter)
+    starts[1:] = is_letter[1:] & ~is_letter[:-1]
+    is_name = np.append(False, _is_capital()[codes[starts]])[np.cumsum(starts)]
+    return np.where(is_letter & ~is_name, codes, np.uint32(ord(" "))).tobytes().decode("utf-32-le")
+
+
+def small_letters_of(text: str) -> str:
+    """`letters_of` the words that begin with no capital."""
+    return letters_of(without_names(text))
+
+
+def ending_buckets(letters: str) -> npt.NDArray[np.int64]:
+    """The bucket of the ending of every word of `small_letters_of` a text."""
+    codes = np.frombuffer(letters.encode("utf-32-le", "replace"), np.uint32)
+    is_letter = codes != ord(" ")
+    last = np.flatnonzero(is_letter[:-1] & ~is_letter[1:])
+    places = last[:, np.newaxis] - np.arange(ENDING)
+    inside = np.logical_and.accumulate((places >= 0) & is_letter[places], axis=1)
+    return to_buckets((np.where(inside, codes[places], 0) * PLACES).sum(axis=1, dtype=np.uint64))
+
+
+def count_endings(texts: Iterable[str]) -> Endings:
+    """Whether the words of several texts end so."""
+    counts = np.zeros(NUM_BUCKETS, np.uint32)
+    for text in texts:
+        counts[np.unique(ending_buckets(small_letters_of(text)))] += 1
+    return counts >= KNOWN
+
+
+def pack_endings(endings: Endings) -> str:
+    """Endings as text."""
+    return pack(np.packbits(endings).tobytes())
+
+
+def unpack_endings(packed: str) -> Endings:
+    """The endings of a text of `pack_endings`.
+
+    Raises:
+        ValueError: It is none.
+    """
+    return np.unpackbits(np.frombuffer(unpack(packed, NUM_BUCKETS // 8), np.uint8)).astype(np.bool_)
+
+
+def score_endings(letters: str, endings: Endings) -> float:
+    """The share of words that end as none of the language.
+
+    Args:
+        letters: `small_letters_of` a text.
+        endings: Of `count_endings`.
+    """
+    found = ending_buckets(letters)
+    return float(np.mean(~endings[found])) if len(found) else 1.0
