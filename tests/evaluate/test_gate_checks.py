@@ -8,7 +8,7 @@ import pytest
 from anadil.core.errors import RecipeError
 from anadil.evaluate.bootstrap import Difference
 from anadil.evaluate.contamination import Contamination
-from anadil.evaluate.gate import GateVerdict, apply_gate
+from anadil.evaluate.gate import GateVerdict, apply_gate, log_verdict
 from anadil.recipe.gate import GATE_CHECKS, Gate
 from anadil.recipe.load import load_recipe
 
@@ -169,3 +169,18 @@ def test_an_unknown_check_is_refused_with_the_nearest() -> None:
         RecipeError, match=r"evaluate\.gate\.max_loop: unknown key; did you mean 'max_loop_rate'"
     ):
         load_recipe("smoke", ["evaluate.gate.max_loop=1"])
+
+
+@pytest.mark.parametrize(("released", "told"), [("adapted", "may be released"), (None, "not passed")])
+def test_the_log_says_whether_a_model_may_be_released(
+    released: str | None, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    log_verdict(
+        GateVerdict(passed=released is not None, released=released, verdicts={}, checks=(), unmeasured=())
+    )
+
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("gate: ")
+    assert told in said

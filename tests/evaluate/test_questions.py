@@ -312,6 +312,26 @@ def test_of_many_questions_an_even_sample_is_held_whatever_their_order(
     assert len(samples[0]) == 5
 
 
+def test_rows_that_are_no_questions_are_told_and_a_file_of_such_alone_is_refused(
+    inputs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "some.jsonl"
+    job = Job(
+        recipe=Recipe(), inputs={"adapter": inputs / "adapter"}, out=tmp_path, work=tmp_path,
+        side_files={"evaluate.questions": (str(file),)}, base_cache=tmp_path,
+    )  # fmt: skip
+    blank, whole = ({"prompt": "Sual", "response": answer} for answer in ("", "Hə"))
+    file.write_text(f"{json.dumps(blank)}\n{json.dumps(whole)}\n", encoding="utf-8")
+
+    questions = read_questions(job)
+
+    assert [one.chat.questions for one in questions.listed if not one.seen] == [("Sual",)]
+    assert "1 rows are no questions" in caplog.text
+    file.write_text(json.dumps(blank), encoding="utf-8")
+    with pytest.raises(DataError, match=r"some\.jsonl: hold no question with an answer"):
+        read_questions(job)
+
+
 def test_a_chat_with_a_separator_of_lines_in_it_is_read_back_whole(tmp_path: Path) -> None:
     kept = chat("Bir\u2028iki?", "Üç\x85dörd\u2029beş")
     text = json.dumps(kept.as_row(), ensure_ascii=False) + "\n"  # as the adapter has it

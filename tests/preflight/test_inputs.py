@@ -1,55 +1,25 @@
 import functools
 import gzip
-import json
 import logging
 import random
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 import zstandard
-from pyarrow import parquet
 
-from anadil.artifacts import s3
 from anadil.cli import main
 from anadil.core.errors import DataError, PreflightError
-from anadil.core.stages import STAGES
 from anadil.preflight import inputs
 from anadil.preflight.input_sample import Beginnings
-from anadil.preflight.inputs import Look, look_at_files
+from anadil.preflight.inputs import Look
 from anadil.recipe.sections import Recipe
 from tests.kit.harness import again
+from tests.kit.looked_at import SMALL, lines, look, put, upload
 
 CHAT = {"messages": [{"role": "user", "content": "Salam"}, {"role": "assistant", "content": "Salam!"}]}
-SMALL = 256 * 1024
-"""Bytes of a file that are looked at, in tests."""
 CLAIM = "cluster.volumes=[{claim: fsx, path: /claims/fsx}]"
-
-
-def lines(*rows: object) -> bytes:
-    return "".join(json.dumps(row) + "\n" for row in rows).encode()
-
-
-def put(folder: Path, name: str, content: bytes) -> str:
-    (folder / name).write_bytes(content)
-    return str(folder / name)
-
-
-def look(recipe: Recipe, stage: str, *files: str, here: bool = True) -> Look:
-    named = again(recipe, f"{STAGES[stage].files}={json.dumps(files)}")
-    return look_at_files(STAGES[stage], named, here=here)
-
-
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "FIRST_BYTES", dict.fromkeys(inputs.FIRST_BYTES, SMALL))
-
-
-def upload(bucket: str, name: str, content: bytes) -> str:
-    s3.S3().write(f"{bucket}/{name}", content)
-    return f"{bucket}/{name}"
 
 
 # Chats
@@ -262,18 +232,14 @@ def test_a_letter_is_not_cut_in_two(recipe: Recipe, tmp_path: Path, monkeypatch:
     assert found.detail.startswith("1 file(s), 1 documents")
 
 
-@pytest.mark.usefixtures("small")
-def test_the_columns_of_a_large_remote_parquet_are_read_from_its_end(
-    recipe: Recipe, bucket: str, tmp_path: Path
+def test_of_many_records_the_first_are_looked_at(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = pa.table({"content": [f"{number} {'x' * 100}" for number in range(5_000)]})
-    parquet.write_table(table, tmp_path / "a.parquet", compression="none")
-    place = upload(bucket, "a.parquet", (tmp_path / "a.parquet").read_bytes())
-    right = again(recipe, "clean.text_field=content")
+    monkeypatch.setattr(inputs, "MAX_RECORDS", 5)
 
-    assert look(right, "clean", place).detail.startswith("1 file(s), 0 documents in what was looked at")
-    with pytest.raises(DataError, match=r"no column 'text' \(clean\.text_field\) among content"):
-        look(recipe, "clean", place)
+    found = look(recipe, "clean", put(tmp_path, "a.jsonl", lines(*({"text": "salam"} for _ in range(9)))))
+
+    assert found.detail.startswith("1 file(s), 5 documents in what was looked at")
 
 
 def test_many_files_and_slow_storage_end_in_time(

@@ -46,6 +46,12 @@ def test_a_whole_model_passes(model: Path, recipe: Recipe) -> None:
     assert found.detail == f"{model}, a tokenizer of 4,102 tokens"
 
 
+def test_a_model_whose_index_names_what_is_there_passes(model: Path, recipe: Recipe) -> None:
+    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": WEIGHTS}}))
+
+    assert look_at_base(again(recipe, f"base.model={model}")).detail.startswith(f"{model}, a tokenizer")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "kind", "message"),
     [

@@ -48,6 +48,19 @@ def test_without_the_harness_nothing_is_said_against_a_name(monkeypatch: pytest.
     assert found.detail == "no_such not looked up, because lm_eval is not installed here"
 
 
+def test_a_name_that_a_task_file_of_the_recipe_may_hold_is_not_called_unknown(
+    harness: Path, tmp_path: Path
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+
+    found = look_at_tasks(load_recipe("smoke", [f"evaluate.tasks=[one, mine, {own}]"]))
+
+    assert harness
+    assert not found.seen
+    assert found.detail == "mine: only a task file of the recipe may hold it"
+
+
 @pytest.mark.slow
 def test_a_name_that_does_not_exist_is_refused_with_the_nearest_by_recipe_check(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -312,11 +312,11 @@ def _look_at_raw(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -
             uri, uri, settings.text_field, read_stats, beginnings.copy, language=recipe.language
         )
         with closing(records):  # type: ignore[type-var]  # they come from a generator
-            for number, record in enumerate(records):
+            for number, record in enumerate(records, 1):
+                yield record
                 if number == MAX_RECORDS:
                     beginnings.whole = False
                     return
-                yield record
 
     looked = files
     if len(files) > MAX_FILES:

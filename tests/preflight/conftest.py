@@ -1,0 +1,9 @@
+import pytest
+
+from anadil.preflight import inputs
+from tests.kit.looked_at import SMALL
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "FIRST_BYTES", dict.fromkeys(inputs.FIRST_BYTES, SMALL))
