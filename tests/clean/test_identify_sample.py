@@ -1,5 +1,7 @@
 """What identifies a learnt language: which labels its text gets, and how likely its n-grams are."""
 
+import re
+
 import pytest
 
 from anadil.clean import learn_language as learning
@@ -68,6 +70,17 @@ def test_endings_count_in_a_script_with_capitals_only_and_allow_for_text_of_anot
     assert [*cased.max_new_endings] == sorted(cased.max_new_endings, reverse=True)
     assert cased.max_new_endings[0] > 0.3 > cased.max_new_endings[-1] >= 0.25
     assert (uncased.endings, uncased.max_new_endings) == ("", ())
+
+
+def test_where_endings_tell_nothing_their_limit_is_all_words() -> None:
+    texts = documents(120)
+    # Half of the text that is set aside ends all its words otherwise.
+    other = [re.sub(r"(?<=\w)(?=\b)", "xq", text) for text in texts[100:]]
+
+    found = identify_sample("qaa", texts[:80], [*texts[80:100], *other], {}, None)
+
+    assert found.identification.profile
+    assert max(found.identification.profile.max_new_endings) == 1
 
 
 @pytest.mark.slow

@@ -211,7 +211,7 @@ def test_a_pack_that_has_changed_is_read_again(tmp_path: Path) -> None:
         ),
         (
             "code: xx\nname: X\nscript: Latn\nidentification:\n  profile: {orders: [2], own: a, min_chars: [], min_likelihoods: []}\n",
-            "identification.profile: Value error, no table of n-grams: ",
+            "identification.profile: Value error, own: no table of n-grams: ",
         ),
         ("- 1\n", "the file: Input should be a valid dictionary"),
         ("a: [", "while parsing"),

@@ -56,7 +56,20 @@ def test_text_that_ends_its_words_as_no_text_of_the_sample_is_another_language()
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"own": "abc"}, "no table of n-grams"),
+        ({"own": "abc"}, "own: no table of n-grams: .*; learn the pack again"),
+        ({"own": "é"}, "own: no table of n-grams: string argument"),
+        ({"endings": "~~~~~"}, "endings: no table of n-grams: base85 overflow"),
+        (
+            {"min_chars": (), "min_likelihoods": (), "max_new_endings": ()},
+            r"min_chars are \(\), not ascending",
+        ),
+        ({"min_chars": (0,)}, r"min_chars are \(0,\), not ascending numbers from 1"),
+        (
+            {"min_chars": (80, 40), "min_likelihoods": (0.0, 0.0), "max_new_endings": (0.9, 0.9)},
+            r"min_chars are \(80, 40\), not ascending",
+        ),
+        ({"max_new_endings": (-0.1,)}, r"max_new_endings are \(-0.1,\), not shares from 0 to 1"),
+        ({"max_new_endings": (30.0,)}, r"max_new_endings are \(30.0,\), not shares"),
         ({"endings": pack_table(count_table([WORDS]))}, "no table of n-grams: 8193 bytes, not 8192"),
         ({"others": (pack_table(count_table([WORDS])),)}, "min_margins has 0 values, min_chars 1"),
         ({"min_likelihoods": ()}, "min_likelihoods has 0 values, min_chars 1"),

@@ -201,4 +201,4 @@ def _endings(fit: Sequence[str], aside: Sequence[str]) -> tuple[str, tuple[float
 def _endings_limit(small: Sequence[str], length: int, endings: Endings) -> float:
     shares = [word_endings.score_endings(piece, endings) for piece in _pieces(small, length)]
     limit = source_quantile(shares, ENDINGS_DROP_RATE, largest=True, widened=ENDINGS_WIDENED)
-    return round(max(limit, MIN_NEW_ENDINGS), 3)
+    return round(min(max(limit, MIN_NEW_ENDINGS), 1.0), 3)

@@ -178,7 +178,7 @@ def unpack(packed: str, size: int) -> bytes:
     """
     try:
         data = zlib.decompressobj().decompress(base64.b85decode(packed), size + 1)
-    except zlib.error as error:
+    except (ValueError, zlib.error) as error:  # of base 85, of what it holds
         raise ValueError(f"no table of n-grams: {error}") from None
     if len(data) != size:
         raise ValueError(f"no table of n-grams: {len(data)} bytes, not {size}")

@@ -1,7 +1,8 @@
 """Whether a text is in a language that was learnt of a sample: what is measured of it, against the profile's limits."""
 
 import functools
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from anadil.text.language import Profile
@@ -19,6 +20,7 @@ from anadil.text.word_endings import Endings, score_endings, small_letters_of, u
 
 MAX_ORDER = 8
 """Of a pack. Our choice: longer n-grams are words."""
+AGAIN = "learn the pack again"
 
 
 @functools.lru_cache(maxsize=8)
@@ -39,8 +41,18 @@ def check_profile(profile: Profile) -> None:
     Raises:
         ValueError: With what is wrong.
     """
-    _tables(profile)
-    _endings(profile)
+    for name in ("own", "others", "associations", "words"):
+        value = getattr(profile, name)
+        for packed in (value,) if isinstance(value, str) else value:
+            _check_unpacks(name, unpack_table, packed)
+    if profile.endings:
+        _check_unpacks("endings", unpack_endings, profile.endings)
+    # A text shorter than all of them counts as in the language: without any, every text would.
+    lengths = profile.min_chars
+    if not lengths or lengths[0] < 1 or any(second <= first for first, second in itertools.pairwise(lengths)):
+        raise ValueError(f"min_chars are {lengths}, not ascending numbers from 1; {AGAIN}")
+    if any(not 0 <= share <= 1 for share in profile.max_new_endings):
+        raise ValueError(f"max_new_endings are {profile.max_new_endings}, not shares from 0 to 1; {AGAIN}")
     limits: dict[str, tuple[float, ...]] = {"min_likelihoods": profile.min_likelihoods}
     limits |= {"min_margins": profile.min_margins} if profile.others else {}
     limits |= {"min_associations": profile.min_associations} if profile.associations else {}
@@ -57,6 +69,13 @@ def check_profile(profile: Profile) -> None:
             raise ValueError(f"{name} has {len(tables)} tables, not {needed}")
     if not profile.orders or min(profile.orders) < 1 or max(profile.orders) > MAX_ORDER:
         raise ValueError(f"orders are {profile.orders}, not of 1 to {MAX_ORDER}")
+
+
+def _check_unpacks(name: str, unpack: Callable[[str], object], packed: str) -> None:
+    try:
+        unpack(packed)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}; {AGAIN}") from None
 
 
 @dataclass(frozen=True, slots=True)
