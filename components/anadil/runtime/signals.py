@@ -6,11 +6,31 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache, partial
 from types import FrameType
 from typing import Any
 
 from anadil.core.errors import Stopped
 from anadil.runtime.environment import PARENT_VARIABLE
+
+FORKED_WAIT_S = 0.01
+"""How long a signal that came within a fork waits before it comes again; a fork takes about a millisecond."""
+
+
+class _Fork:
+    """Whether the process is forking: Python prints and drops what a handler raises among the hooks of `os.fork`."""
+
+    under_way = False
+
+
+@cache
+def _watch_forks() -> None:
+    """Set `_Fork.under_way` around the hooks that are registered so far, those of logging among them.
+
+    Once in a process, since hooks cannot be taken back. `partial` runs no bytecode: no handler between it and them.
+    """
+    begins, ended = (partial(setattr, _Fork, "under_way", value) for value in (True, False))
+    os.register_at_fork(before=begins, after_in_parent=ended, after_in_child=ended)
 
 
 class Stop:
@@ -31,6 +51,7 @@ class Stop:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, self._receive)
+            _watch_forks()
 
     @contextmanager
     def deferred(self) -> Iterator["Stop"]:
@@ -55,6 +76,10 @@ class Stop:
         raise Stopped("stopped by SIGTERM; run the same command again to resume")
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
+        if _Fork.under_way:
+            again = threading.Timer(FORKED_WAIT_S, signal.pthread_kill, (threading.get_ident(), number))
+            again.start()
+            return
         second = self.signal is not None
         self.signal = number
         if second or not (self._deferred and self.unsaved):
