@@ -1,7 +1,9 @@
 """Tasks in processes, and runs that end in the middle."""
 
 import json
+import multiprocessing.process
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -10,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from anadil.clean.executors.processes import Processes
-from anadil.core.errors import DataError, PreflightError
+from anadil.core.errors import DataError, PreflightError, Stopped
+from anadil.runtime.signals import Stop, handle_signals
 from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import clean, content, write_jsonl
 from tests.kit.harness import wait_for
@@ -39,6 +42,7 @@ from anadil.clean.executors.processes import Processes
 @dataclass
 class Work:
     name: str
+    folder: Path = Path("made")
 
 def note(task):
     handler = signal.Handlers(signal.getsignal(signal.SIGTERM)).name
@@ -67,6 +71,7 @@ from anadil.clean.executors.processes import Processes
 @dataclass
 class Work:
     name: str
+    folder: Path = Path("made")
 
 def note(task):
     import numba
@@ -108,6 +113,35 @@ def test_a_process_that_dies_is_replaced(tmp_path: Path, caplog: pytest.LogCaptu
 
     assert len((tmp_path / "a.tries").read_text().split()) == 2
     assert "a: its process died (SIGKILL); another one goes on" in caplog.text
+
+
+def test_what_a_process_that_died_was_writing_is_removed(tmp_path: Path) -> None:
+    with Processes(1) as executor:
+        executor.map(work, [Work("a", "die once writing", tmp_path / "made")])
+
+    assert len((tmp_path / "made" / "a.tries").read_text().split()) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+
+
+def test_a_signal_while_a_process_starts_leaves_none_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = multiprocessing.process.BaseProcess.start
+    others = workers_of(os.getpid())
+
+    def start(process: multiprocessing.process.BaseProcess) -> None:
+        started(process)
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", start)
+    stop = Stop()
+    with handle_signals(dict.fromkeys((signal.SIGTERM, signal.SIGINT), signal.SIG_DFL)):
+        stop.listen()
+        with pytest.raises(Stopped), Processes(1, stop=stop) as executor:
+            executor.map(work, [Work("a", "", tmp_path)])
+
+    assert workers_of(os.getpid()) == others
+    assert not (tmp_path / "a.tries").exists()
 
 
 def test_a_task_whose_processes_die_again_and_again_ends_the_run(

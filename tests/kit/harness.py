@@ -39,5 +39,5 @@ def wait_for(there: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def partials(folder: Path) -> list[Path]:
-    return list(folder.rglob("*.partial"))
+def partials(folder: Path, name: str = "*") -> list[Path]:
+    return list(folder.rglob(f"{name}.partial"))

@@ -7,6 +7,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+from anadil.clean import markers
 from anadil.core.errors import DataError
 
 log = logging.getLogger(__name__)
@@ -22,12 +23,16 @@ class Work:
 
 
 def work(task: Work) -> None:
+    task.folder.mkdir(exist_ok=True)
     tries = task.folder / f"{task.name}.tries"
     with tries.open("a") as file:
         file.write(f"{os.getpid()}\n")
     num_tries = len(tries.read_text().split())
     if task.what == "die once" and num_tries == 1:
         os.kill(os.getpid(), signal.SIGKILL)
+    if task.what == "die once writing" and num_tries == 1:
+        with markers.written_whole(task.folder, ""):
+            os.kill(os.getpid(), signal.SIGKILL)
     if task.what == "die":
         os.kill(os.getpid(), signal.SIGSEGV)
     if task.what == "refuse":

@@ -82,7 +82,7 @@ def test_a_signal_ends_a_stage_cleanly(
     large: Recipe, tmp_path: Path, number: int, code: int, words: str
 ) -> None:
     process = start(*arguments(large, tmp_path))
-    wait_for(lambda: bool(partials(tmp_path)))
+    wait_for(lambda: bool(partials(tmp_path, "shard-*")))
 
     process.send_signal(number)
     _, err = process.communicate(timeout=PATIENCE_S)

@@ -41,7 +41,7 @@ def written_whole(folder: Path, key: str) -> Iterator[Path]:
         folder: Its place.
         key: `origin_hash` of what it is made from.
     """
-    draft = folder.with_name(f"{folder.name}.{os.getpid()}{PARTIAL}")
+    draft = _draft_of(folder, os.getpid())
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
     try:
@@ -53,6 +53,11 @@ def written_whole(folder: Path, key: str) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
+
+
+def remove_draft(folder: Path, pid: int) -> None:
+    """Remove what a process that was killed has left of a folder."""
+    shutil.rmtree(_draft_of(folder, pid), ignore_errors=True)
 
 
 def remove_drafts(folder: Path) -> None:
@@ -70,6 +75,10 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """Read a small file of a folder that is done."""
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _draft_of(folder: Path, pid: int) -> Path:
+    return folder.with_name(f"{folder.name}.{pid}{PARTIAL}")
 
 
 def _digests(folder: Path) -> dict[str, str]:

@@ -5,6 +5,7 @@ marker. So a task may be run again, by anybody, and nothing else in the stage kn
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol, Self
 
 
@@ -14,6 +15,11 @@ class Task(Protocol):
     @property
     def name(self) -> str:
         """For messages."""
+        ...
+
+    @property
+    def folder(self) -> Path:
+        """Its result."""
         ...
 
 

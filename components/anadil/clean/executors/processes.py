@@ -18,11 +18,12 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, Self
 
-from anadil.clean import process_limits
+from anadil.clean import markers, process_limits
 from anadil.clean.executors import Task
 from anadil.core.errors import PreflightError
 from anadil.core.processes import die_with
 from anadil.runtime.job import Job
+from anadil.runtime.signals import Stop
 from anadil.runtime.threads import num_cores
 
 log = logging.getLogger(__name__)
@@ -39,21 +40,25 @@ Function = Callable[[Any], None]
 
 def executor(job: Job) -> "Processes":
     """Processes for a run of the stage."""
-    return Processes(job.recipe.clean.workers)
+    return Processes(job.recipe.clean.workers, stop=job.stop)
 
 
 class Processes:
     """As many processes as there are CPUs, or as the recipe says."""
 
-    def __init__(self, num_workers: int | None = None, *, may_fork: bool = True) -> None:
+    def __init__(
+        self, num_workers: int | None = None, *, may_fork: bool = True, stop: Stop | None = None
+    ) -> None:
         """Start nothing yet.
 
         Args:
             num_workers: Tasks at a time; None: as many as there are CPUs.
             may_fork: Whether a process may be a copy of this one, if this one is safe to copy.
+            stop: What signals do to this process.
         """
         self.num_workers = num_workers or num_cores()
         self._may_fork = may_fork
+        self._stop = stop or Stop()
         self._workers: list[_Worker] = []
 
     def __enter__(self) -> Self:
@@ -74,7 +79,7 @@ class Processes:
         """
         left, deaths = deque(tasks), Counter[str]()
         while len(self._workers) < min(self.num_workers, len(tasks)):
-            self._workers.append(_Worker(self._may_fork))
+            self._start(len(self._workers))
         while left or any(worker.task for worker in self._workers):
             for worker in self._workers:
                 if worker.task is None and left:
@@ -86,8 +91,14 @@ class Processes:
                 if worker.connection in ready and not worker.receive() and task is not None:
                     deaths[task.name] += 1
                     self._check(task, deaths[task.name], worker.death)
-                    self._workers[place] = _Worker(self._may_fork)
+                    self._start(place)
                     left.appendleft(task)
+
+    def _start(self, place: int) -> None:
+        # Between its start and its place in the list a signal would leave a process behind that nobody ends.
+        with self._stop.deferred():
+            self._workers[place : place + 1] = [_Worker(self._may_fork)]
+        self._stop.check()
 
     def _check(self, task: Task, num_deaths: int, how: str) -> None:
         log.warning("%s: its process died (%s); another one goes on", task.name, how)
@@ -133,6 +144,7 @@ class _Worker:
             message = self.connection.recv()
         except (EOFError, OSError):
             self._process.join()
+            self._remove_draft()
             self.death = process_limits.describe_exit(self._process.exitcode)
             return False
         if isinstance(message, logging.LogRecord):
@@ -147,7 +159,12 @@ class _Worker:
         """End the process; what it has not finished is done again."""
         self._process.kill()
         self._process.join()
+        self._remove_draft()
         self.connection.close()
+
+    def _remove_draft(self) -> None:
+        if self.task and self._process.pid:
+            markers.remove_draft(self.task.folder, self._process.pid)
 
 
 class _LogToParent(logging.Handler):
