@@ -79,7 +79,7 @@ def test_files_that_clean_does_not_read_are_refused(
     other.write_bytes(b"PK")
 
     assert main(["clean", "plan", "--raw", str(raw_text), str(other), *more]) == DataError.exit_code
-    assert f"1 file(s) of unknown kind, such as {other}" in capsys.readouterr().err
+    assert f"1 file of unknown kind, such as {other}" in capsys.readouterr().err
 
 
 def test_processes_send_nothing(raw_text: Path, capsys: pytest.CaptureFixture[str]) -> None:

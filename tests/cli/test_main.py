@@ -158,7 +158,7 @@ def test_a_recipe_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     printed = capsys.readouterr()
     assert (good, bad) == (0, 2)
     assert printed.out == "smoke: no mistakes\n"
-    assert f"{path}: 2 mistake(s)" in printed.err
+    assert f"{path}: 2 mistakes" in printed.err
 
 
 def test_the_schema_command_prints_the_shipped_file(capsys: pytest.CaptureFixture[str]) -> None:

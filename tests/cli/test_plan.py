@@ -63,7 +63,7 @@ def test_degrees_that_do_not_divide_the_devices_of_an_option_are_planned_anew(
     said = capsys.readouterr()
     assert code == 0
     assert (
-        "the recipe's degrees of parallelism do not divide 8 device(s) (1 x p5.48xlarge); planned with FSDP 8, "
+        "the recipe's degrees of parallelism do not divide 8 devices (1 x p5.48xlarge); planned with FSDP 8, "
         "micro-batch 28 (--write puts it into the recipe)"
     ) in " ".join(said.err.split())
     assert load_recipe(mine).pretrain.parallelism.shard == 8

@@ -25,7 +25,7 @@ def test_the_objects_are_filled_in_with_what_the_model_is(
     [server] = deployment["spec"]["template"]["spec"]["containers"]
     assert code == 0
     assert text.startswith(
-        f"# {made}/merged\n# 1000 B of weights and 1.0 GiB for one text of 8,192 tokens: 1 GPU(s)"
+        f"# {made}/merged\n# 1000 B of weights and 1.0 GiB for one text of 8,192 tokens: 1 GPU"
     )
     assert deployment["metadata"] | {"labels": {}} == {"name": "anadil-az", "namespace": "team", "labels": {}}
     assert deployment["spec"]["template"]["metadata"]["annotations"]["anadil.dev/sha256"] == digest

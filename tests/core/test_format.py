@@ -65,3 +65,13 @@ def test_a_quantity_is_written_by_its_one_rule(text: str, expected: str) -> None
 def test_an_amount_of_kubernetes_is_a_number() -> None:
     written = ("500m", "2", "16Gi", "1.5k", "1G")
     assert [core.amount(text) for text in written] == [0.5, 2, 16 * core.GIB, 1_500, 10**9]
+
+
+def test_a_number_of_things_has_its_noun_in_the_right_form() -> None:
+    assert [core.counted(number, "file") for number in (0, 1, 2, 1200)] == [
+        "0 files",
+        "1 file",
+        "2 files",
+        "1,200 files",
+    ]
+    assert [core.counted(number, "process") for number in (1, 3)] == ["1 process", "3 processes"]

@@ -46,8 +46,8 @@ def test_a_copied_recipe_runs_to_its_end_on_a_small_text(
     assert main(["doctor", "my.yaml"]) == 0
     looked = capsys.readouterr().out
     assert "FAILED" not in looked
-    assert f"1 file(s), {DOCUMENTS} documents" in looked
-    assert f"1 file(s), {CHATS} chats" in looked
+    assert f"1 file, {DOCUMENTS} documents" in looked
+    assert f"1 file, {CHATS} chats" in looked
 
     made = made_folders(load_recipe("my.yaml", [f"storage.root={tmp_path}", "tracking.uri=off", *SHORT]))
 

@@ -118,7 +118,7 @@ def test_degrees_that_do_not_divide_the_devices_name_them_and_the_way_out() -> N
         layout_of(recipe, P4D, 2)
 
     assert str(refused.value) == (
-        "pretrain.parallelism: tensor 3 x context 1 x pipeline 2 do not divide 16 device(s) "
+        "pretrain.parallelism: tensor 3 x context 1 x pipeline 2 do not divide 16 devices "
         "(2 x p4d.24xlarge); choose degrees whose product does, or another cluster.nodes"
     )
 
@@ -130,7 +130,7 @@ def test_a_shard_that_does_not_divide_its_group_names_the_group() -> None:
         layout_of(recipe, P4D, 2)
 
     assert str(refused.value) == (
-        "pretrain.parallelism.shard: 16 does not divide the 4 device(s) that hold the same layers "
+        "pretrain.parallelism.shard: 16 does not divide the 4 devices that hold the same layers "
         "(2 x p4d.24xlarge); choose a divisor"
     )
 

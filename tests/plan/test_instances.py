@@ -126,7 +126,7 @@ g5.xlarge: cheap
     told = mistakes(tmp_path, text)
 
     lines = told.splitlines()
-    assert lines[0] == "/prices.yaml: 8 mistake(s)"
+    assert lines[0] == "/prices.yaml: 8 mistakes"
     assert '  line 2: p5.48xlarge.devices: Input should be a valid integer (got "eight")' in lines
     assert any(
         line.startswith("  line 3: p5.48xlarge.vcpu: unknown key; did you mean 'vcpus'? Keys are device, ")

@@ -35,8 +35,8 @@ def test_rows_without_a_chat_are_refused_with_their_places(recipe: Recipe, tmp_p
 def test_rows_that_are_no_chat_beside_chats_are_told(recipe: Recipe, tmp_path: Path) -> None:
     found = look(recipe, "finetune", put(tmp_path, "chats.jsonl", lines(CHAT, {"text": "?"}, CHAT)))
 
-    assert found.detail == "1 file(s), 2 chats"
-    assert "1 rows are none and would be left out: no_chat 1" in found.remedy
+    assert found.detail == "1 file, 2 chats"
+    assert "would leave out 1 row: no_chat 1" in found.remedy
     assert "chats.jsonl:2" in found.remedy
 
 
@@ -47,8 +47,8 @@ def test_pairs_are_looked_at_beside_the_chats(recipe: Recipe, tmp_path: Path) ->
 
     found = look(again(recipe, f"finetune.preference.inputs=[{mixed}]"), "finetune", chats)
 
-    assert found.detail.endswith("; finetune.preference.inputs: 1 file(s), 1 pairs")
-    assert "1 rows are none and would be left out: no_pair 1" in found.remedy
+    assert found.detail.endswith("; finetune.preference.inputs: 1 file, 1 pair")
+    assert "would leave out 1 row: no_pair 1" in found.remedy
     with pytest.raises(DataError, match=r"pairs: none of 1 rows can be trained on: no_pair 1"):
         look(again(recipe, f"finetune.preference.inputs=[{bad}]"), "finetune", chats)
 
@@ -90,7 +90,7 @@ def test_a_command_ends_at_rows_that_are_no_chats(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.docx", b"PK", r"clean\.inputs: 1 file\(s\) of unknown kind, such as .*a\.docx"),
+        ("a.docx", b"PK", r"clean\.inputs: 1 file of unknown kind, such as .*a\.docx"),
         ("a.jsonl", b"", r"clean\.inputs: the files hold no documents"),
         (
             "a.jsonl",
@@ -120,7 +120,7 @@ def test_documents_are_counted_over_all_kinds_of_files(recipe: Recipe, tmp_path:
     found = look(recipe, "clean", *files)
 
     assert found.seen
-    assert found.detail.startswith("4 file(s), ")
+    assert found.detail.startswith("4 files, ")
     assert "looked at" not in found.detail
 
 
@@ -194,7 +194,7 @@ def test_a_large_warc_is_cut_between_two_records(recipe: Recipe, tmp_path: Path)
 def test_a_line_longer_than_what_is_looked_at_is_no_mistake(recipe: Recipe, tmp_path: Path) -> None:
     found = look(recipe, "clean", put(tmp_path, "a.jsonl", lines({"text": "x" * 4 * SMALL})))
 
-    assert found.detail.startswith("1 file(s), 0 documents in what was looked at")
+    assert found.detail.startswith("1 file, 0 documents in what was looked at")
 
 
 @pytest.mark.usefixtures("small")
@@ -229,7 +229,7 @@ def test_a_letter_is_not_cut_in_two(recipe: Recipe, tmp_path: Path, monkeypatch:
 
     found = look(recipe, "evaluate", put(tmp_path, "a.txt", "\u0259".encode() * 1_000))
 
-    assert found.detail.startswith("1 file(s), 1 documents")
+    assert found.detail.startswith("1 file, 1 document")
 
 
 def test_of_many_records_the_first_are_looked_at(
@@ -239,7 +239,7 @@ def test_of_many_records_the_first_are_looked_at(
 
     found = look(recipe, "clean", put(tmp_path, "a.jsonl", lines(*({"text": "salam"} for _ in range(9)))))
 
-    assert found.detail.startswith("1 file(s), 5 documents in what was looked at")
+    assert found.detail.startswith("1 file, 5 documents in what was looked at")
 
 
 def test_many_files_and_slow_storage_end_in_time(
@@ -259,7 +259,7 @@ def test_many_files_and_slow_storage_end_in_time(
     found = look(recipe, "clean", str(tmp_path / "*.jsonl"))
 
     count = int(found.detail.split(", ")[1].split()[0])
-    assert found.detail.startswith("100 file(s), ")
+    assert found.detail.startswith("100 files, ")
     assert 1 <= count <= 10
 
 
@@ -269,7 +269,7 @@ def test_files_are_looked_at_all_over_the_list(recipe: Recipe, tmp_path: Path) -
 
     found = look(recipe, "clean", str(tmp_path / "*.jsonl"))
 
-    assert found.detail.startswith("200 file(s), 49 documents in what was looked at")
+    assert found.detail.startswith("200 files, 49 documents in what was looked at")
     assert "15 of 64 records could not be read" in found.remedy
 
 

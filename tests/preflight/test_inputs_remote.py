@@ -22,7 +22,7 @@ def test_the_columns_of_a_large_remote_parquet_are_read_from_its_end(
     place = upload(bucket, "a.parquet", (tmp_path / "a.parquet").read_bytes())
     right = again(recipe, "clean.text_field=content")
 
-    assert look(right, "clean", place).detail.startswith("1 file(s), 0 documents in what was looked at")
+    assert look(right, "clean", place).detail.startswith("1 file, 0 documents in what was looked at")
     with pytest.raises(DataError, match=r"no column 'text' \(clean\.text_field\) among content"):
         look(recipe, "clean", place)
 
@@ -44,5 +44,5 @@ def test_a_remote_beginning_is_read_in_pieces(
 
     found = look(recipe, "clean", place)
 
-    num_documents = int(found.detail.split("1 file(s), ")[1].split()[0].replace(",", ""))
+    num_documents = int(found.detail.split("1 file, ")[1].split()[0].replace(",", ""))
     assert abs(num_documents - SMALL / len(lines({"text": "salam" * 20}))) <= 1

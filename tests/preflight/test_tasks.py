@@ -36,7 +36,7 @@ def test_names_that_are_known_and_shipped_ones_pass(harness: Path) -> None:
     assert harness
     recipe = load_recipe("smoke", ["evaluate.tasks=[az, one, tumlu_azerbaijani]"])
 
-    assert look_at_tasks(recipe).detail == "2 name(s) of tasks are known"
+    assert look_at_tasks(recipe).detail == "2 names of tasks found"
 
 
 def test_without_the_harness_nothing_is_said_against_a_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ nonsense: 3
 
     told = refused(text).splitlines()
 
-    assert told[0] == "r.yaml: 8 mistake(s)"
+    assert told[0] == "r.yaml: 8 mistakes"
     assert sorted(told[1:]) == sorted(
         [
             f'  line 1: language: {UNKNOWN_LANGUAGE} (got "xx")',

@@ -16,6 +16,7 @@ from anadil.clean.readers import RawRecord, ReadStats
 from anadil.clean.row_files import find_rows, is_named
 from anadil.clean.shards import InputRange, by_short_name, names
 from anadil.core.errors import DataError
+from anadil.core.format import counted
 from anadil.text.language_id import identify_language
 from anadil.text.profile_checks import profile_checks
 
@@ -48,7 +49,7 @@ def find_record(uris: Sequence[str], source: str, settings: Settings) -> RawReco
     first = next(iter(named), "news.jsonl")
     example = first if first.lower().endswith(WHOLE) else f"{first}:1"
     raise DataError(
-        f"{source}: no such record in the {len(uris):,} input(s); give it as `source` stands in rejected/ and stats/, "
+        f"{source}: no such record in the {counted(len(uris), 'input')}; give it as `source` stands in rejected/ and stats/, "
         f"such as {example}"
     )
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from anadil.artifacts.line_reader import PACKED_LINES, PLAIN_LINES
 from anadil.core.errors import DataError
+from anadil.core.format import counted
 
 SUFFIXES = (
     *PLAIN_LINES,
@@ -37,6 +38,6 @@ def check_suffixes(uris: Sequence[str]) -> None:
     unknown = [uri for uri in uris if suffix_of(uri) is None]
     if unknown:
         raise DataError(
-            f"clean.inputs: {len(unknown)} file(s) of unknown kind, such as {', '.join(unknown[:5])}; "
+            f"clean.inputs: {counted(len(unknown), 'file')} of unknown kind, such as {', '.join(unknown[:5])}; "
             f"known are {' '.join(SUFFIXES)}; {REMEDY}"
         )

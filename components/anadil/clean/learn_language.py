@@ -19,7 +19,7 @@ from anadil.clean.identify_sample import Identified, identify_sample
 from anadil.clean.learn_limits import LearntLimits, learn_limits
 from anadil.clean.made_noise import made_noise
 from anadil.core.errors import DataError
-from anadil.core.format import human_bytes
+from anadil.core.format import counted, human_bytes
 from anadil.text.language import Language, LanguageModel, find_language
 from anadil.text.language_pack import LanguagePack, general_limits, normalize, to_language
 from anadil.text.scripts import NAMES, WITHOUT_SPACES, script_of
@@ -280,7 +280,7 @@ def _told(
     size = human_bytes(texts.num_bytes)
     measured = f"{len(texts.aside):,} pieces set aside"
     told = [
-        f"{pack.name} ({pack.code}), {pack.script}: {texts.num_documents:,} documents, {size}",
+        f"{pack.name} ({pack.code}), {pack.script}: {counted(texts.num_documents, 'document')}, {size}",
         f"words: {pack.words}; letters: {pack.alphabet[:80]}",
         f"stop words: {pack.stop_words}",
         *found.told,

@@ -27,6 +27,7 @@ from anadil.clean.stats_file import make_stats, write_samples, write_stats
 from anadil.clean.tried_limits import limits_in_force
 from anadil.clean.workspace import Workspace
 from anadil.core.errors import DataError
+from anadil.core.format import counted
 from anadil.core.progress import progress
 from anadil.runtime.job import Figures, Job
 
@@ -235,6 +236,6 @@ def _refuse_empty(num_documents: int, settings: Settings, clean_stats: CleanStat
     most = clean_stats.dropped.most_common(1)[0][0]
     remedy = remedies.get(most, "widen clean.rules") + f", or give more text in {settings.language.name}"
     raise DataError(
-        f"corpus is empty after cleaning: {clean_stats.documents_in:,} documents in, "
+        f"corpus is empty after cleaning: {counted(clean_stats.documents_in, 'document')} in, "
         f"dropped: {clean_stats.summary()}; {remedy}"
     )

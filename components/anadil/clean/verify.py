@@ -10,6 +10,7 @@ from anadil.artifacts.artifact import Manifest
 from anadil.clean.judge_record import id_of
 from anadil.clean.row_files import read_rows
 from anadil.core.errors import IntegrityError
+from anadil.core.format import counted
 from anadil.text.corpus import read_file
 
 PARTS = ("heldout", "train")
@@ -54,7 +55,7 @@ def _wrong_texts(corpus: Path, manifest: Manifest) -> Iterator[str]:
             yield f"{name}: its texts are not those of the manifest"
     for part in PARTS:
         if counts[part] != manifest.records.get(part, 0):
-            yield f"{part}: {counts[part]:,} documents, {manifest.records.get(part, 0):,} in the manifest"
+            yield f"{part}: {counted(counts[part], 'document')}, {manifest.records.get(part, 0):,} in the manifest"
 
 
 def _wrong_counts(corpus: Path, manifest: Manifest) -> Iterator[str]:

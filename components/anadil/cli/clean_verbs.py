@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from anadil.cli.output import add_output_option, print_data, print_json, print_table
+from anadil.core.format import counted
 from anadil.core.stages import STAGES
 
 
@@ -121,7 +122,7 @@ def diff(options: argparse.Namespace) -> int:
         sys.stdout.write(f"{name:<28} {before:>14,} {after:>14,} {after - before:>+14,}\n")
     for change in found["changed"]:
         sys.stdout.write(
-            f"{change['before']} -> {change['after']}: {change['documents']:,} documents, such as "
+            f"{change['before']} -> {change['after']}: {counted(change['documents'], 'document')}, such as "
             f"{', '.join(change['examples'])}\n"
         )
     for name in ("other_text", "only_in_first", "only_in_second"):

@@ -14,6 +14,7 @@ from anadil.cli.calibrate.results import default_folder, device_of, load_measure
 from anadil.cli.doctor.local import missing_packages
 from anadil.cli.output import add_output_option, print_json
 from anadil.core.errors import PreflightError
+from anadil.core.format import counted
 from anadil.core.install import install
 from anadil.plan.calibration import calibrate, predicted
 from anadil.plan.edit_recipe import least_waste, recipe_settings, write_layout
@@ -175,9 +176,9 @@ def _refuse_what_cannot_fit(request: PlanRequest, result: PlanResult, prices: Pa
         log.debug("%s", line)
     if changed:
         log.warning(
-            "the recipe's degrees of parallelism do not divide %s device(s) (%s x %s); planned with %s, "
+            "the recipe's degrees of parallelism do not divide %s (%s x %s); planned with %s, "
             "micro-batch %s (--write puts it into the recipe)",
-            request.devices,
+            counted(request.devices, "device"),
             request.nodes,
             request.machine.name,
             result.layout.name(),

@@ -7,7 +7,7 @@ from typing import Any
 from anadil.artifacts import artifact, storage
 from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import DataError
-from anadil.core.format import human_bytes
+from anadil.core.format import counted, human_bytes
 from anadil.core.stages import FLOW
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def remove(options: argparse.Namespace) -> int:
             )
     for uri in options.uri:
         sizes = storage.store(uri).directory_sizes(uri)
-        what = f"{uri}: {len(sizes):,} files, {human_bytes(sum(sizes.values()))}"
+        what = f"{uri}: {counted(len(sizes), 'file')}, {human_bytes(sum(sizes.values()))}"
         if options.dry_run:
             log.info("would remove %s", what)
             continue

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from anadil.core.errors import RecipeError
-from anadil.core.format import GIB, human_bytes
+from anadil.core.format import GIB, counted, human_bytes
 from anadil.release.served_model import MEMORY_SHARE, ServedModel, look_at
 from anadil.release.serving import VLLM_IMAGE, Claim, Serving, objects
 
@@ -142,7 +142,7 @@ def _about(serving: Serving, model: ServedModel, gpu_bytes: int) -> str:
     cache = human_bytes(model.cache_bytes(serving.context))
     sizes = (
         f"{human_bytes(model.weight_bytes)} of weights and {cache} for one text of {serving.context:,} tokens: "
-        f"{serving.gpus} GPU(s), of which vLLM takes {MEMORY_SHARE:.0%} of {human_bytes(gpu_bytes)}; what is left "
+        f"{counted(serving.gpus, 'GPU')}, of which vLLM takes {MEMORY_SHARE:.0%} of {human_bytes(gpu_bytes)}; what is left "
         "holds more texts at once."
     )
     lines = [serving.uri, sizes]

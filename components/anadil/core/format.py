@@ -53,6 +53,12 @@ def human_count(value: float | None, unit: str = "") -> str:
     return DASH if value is None else f"{human_figure(integer_if_whole(value))} {unit}".rstrip()
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things: `1 file`, `1,200 files`; the noun in the singular, one that takes -s or -es."""
+    plural = f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
 def short_count(value: float | None) -> str:
     """A large number in short: `1.18 B`, `450.2 M`, `2.5 T`."""
     if value is None:

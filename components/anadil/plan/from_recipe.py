@@ -3,6 +3,7 @@
 from math import ceil
 
 from anadil.core.errors import RecipeError
+from anadil.core.format import counted
 from anadil.plan.instances import CPU, Machine
 from anadil.plan.layout import Layout, Work
 from anadil.plan.model_shape import Trains
@@ -73,14 +74,14 @@ def _layout(recipe: Recipe, degrees: Parallelism, machine: Machine, nodes: int) 
     if devices % model:
         raise RecipeError(
             f"pretrain.parallelism: tensor {degrees.tensor} x context {degrees.context} x pipeline "
-            f"{degrees.pipeline} do not divide {devices} device(s) ({nodes} x {machine.name}); "
+            f"{degrees.pipeline} do not divide {counted(devices, 'device')} ({nodes} x {machine.name}); "
             "choose degrees whose product does, or another cluster.nodes"
         )
     data = devices // model
     if data * degrees.context % degrees.shard:
         raise RecipeError(
-            f"pretrain.parallelism.shard: {degrees.shard} does not divide the {data * degrees.context} "
-            f"device(s) that hold the same layers ({nodes} x {machine.name}); choose a divisor"
+            f"pretrain.parallelism.shard: {degrees.shard} does not divide the "
+            f"{counted(data * degrees.context, 'device')} that hold the same layers ({nodes} x {machine.name}); choose a divisor"
         )
     local = ceil(recipe.pretrain.batch_size / data)
     micro_batch = min(recipe.pretrain.micro_batch_size, local)

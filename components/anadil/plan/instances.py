@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from anadil.core.errors import RecipeError
-from anadil.core.format import GIB, MIB
+from anadil.core.format import GIB, MIB, counted
 from anadil.recipe import strict_yaml
 from anadil.recipe.fields import StrictModel, Text, did_you_mean
 from anadil.recipe.load import shown_value
@@ -229,7 +229,7 @@ def _mistakes(
     for new, needed in missing.items():
         guess = did_you_mean(new, known) or "."
         texts.append(f"{_place((new,), lines)}: not in the table{guess} A new type needs {', '.join(needed)}")
-    return "\n".join([f"{path}: {len(texts)} mistake(s)", *(f"  {text}" for text in texts)])
+    return "\n".join([f"{path}: {counted(len(texts), 'mistake')}", *(f"  {text}" for text in texts)])
 
 
 def _place(loc: tuple[int | str, ...], lines: Mapping[strict_yaml.Path, int]) -> str:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Literal
 
 from anadil.core.errors import RecipeError
-from anadil.core.format import MIB
+from anadil.core.format import MIB, counted
 from anadil.plan.instances import CPU, Machine
 from anadil.plan.layout import Kernels, Layout, Recompute, Work
 from anadil.plan.loss_memory import liger_chunk_tokens
@@ -110,7 +110,7 @@ def speed(shape: Shape, layout: Layout, work: Work, machine: Machine, nodes: int
         )
     if layout.devices != nodes * machine.devices:
         raise RecipeError(
-            f"pretrain.parallelism: {layout.name()} takes {layout.devices} device(s), but {nodes} x "
+            f"pretrain.parallelism: {layout.name()} takes {counted(layout.devices, 'device')}, but {nodes} x "
             f"{machine.name} have {nodes * machine.devices}; change the parallelism or cluster.nodes"
         )
     parts, hidden_s = _parts(shape, layout, work, machine)

@@ -16,7 +16,7 @@ from anadil.artifacts import storage
 from anadil.artifacts.base_model import TINY, base_tokenizer, model_config
 from anadil.artifacts.storage import BUILT_IN
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RetryableError
-from anadil.core.format import MIB, human_bytes, human_hours
+from anadil.core.format import MIB, counted, human_bytes, human_hours
 from anadil.core.stages import Stage
 from anadil.model.family_table import check_family
 from anadil.preflight.base_vocabulary import check_base_vocabulary
@@ -89,11 +89,11 @@ def look_at_files(stage: Stage, recipe: Recipe, given: Sequence[str] = (), *, he
             return Look(key=stage.files, detail="the corpus's own held-out part is used")
         beginnings = Beginnings(FIRST_BYTES[stage.files], PATIENCE_S)
         detail, remedy = LOOKS[stage.files](files, recipe, beginnings)
-        detail = f"{len(files):,} file(s), {detail}"
+        detail = f"{counted(len(files), 'file')}, {detail}"
         if not beginnings.whole:
             detail += f" in what was looked at (the first {human_bytes(beginnings.num_bytes)} of a file)"
         for key, found in _side_files(stage, recipe, here=here).items():
-            detail += f"; {key}: {len(found):,} file(s)"
+            detail += f"; {key}: {counted(len(found), 'file')}"
             if key in SIDE_LOOKS and found:
                 more, hint = SIDE_LOOKS[key](found, recipe, Beginnings(FIRST_BYTES[stage.files], PATIENCE_S))
                 detail, remedy = f"{detail}, {more}", "; ".join(filter(None, (remedy, hint)))
@@ -329,7 +329,7 @@ def _look_at_raw(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -
         read_stats.check_bad_share(settings.max_bad_records)
     if beginnings.whole and not read_stats.records:
         raise DataError("clean.inputs: the files hold no documents; check the paths")
-    detail = f"{read_stats.records:,} documents"
+    detail = counted(read_stats.records, "document")
     if read_stats.bad > settings.max_bad_records * total:
         return (
             detail,
@@ -358,8 +358,8 @@ def _look_at_rows(
     number = sum(1 for _ in found)
     if beginnings.whole or dropped.total:
         refuse_no_chats(files, number, dropped, kind)
-    remedy = f"{dropped.total:,} rows are none and would be left out: {dropped}" if dropped.total else ""
-    return f"{number:,} {kind}", remedy
+    remedy = f"would leave out {counted(dropped.total, 'row')}: {dropped}" if dropped.total else ""
+    return counted(number, kind.removesuffix("s")), remedy
 
 
 def _look_at_heldout(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
@@ -374,7 +374,7 @@ def _look_at_heldout(files: Sequence[str], recipe: Recipe, beginnings: Beginning
     num_documents = sum(1 for document in refuse_too_large(each for _, each in found) if document.text)
     if beginnings.whole:
         refuse_no_heldout(num_documents, files)
-    return f"{num_documents:,} documents", ""
+    return counted(num_documents, "document"), ""
 
 
 LOOKS: dict[str, Callable[[Sequence[str], Recipe, Beginnings], tuple[str, str]]] = {

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from anadil.core.format import counted
 from anadil.core.stages import STAGES, SideFiles
 from anadil.preflight.inputs import Look
 from anadil.recipe.sections import Recipe
@@ -25,7 +26,7 @@ def look_at_tasks(recipe: Recipe) -> Look:
     named = [name for name in recipe.evaluate.tasks if not is_place(name, kind)]
     missing = named_nowhere(named, [SHIPPED, *_harness()])
     if not missing:
-        return Look(key=KEY, detail=f"{len(named):,} name(s) of tasks are known")
+        return Look(key=KEY, detail=f"{counted(len(named), 'name')} of tasks found")
     if not _harness():
         said = f"{', '.join(missing)} not looked up, because lm_eval is not installed here"
         return Look(key=KEY, detail=said, seen=False)
@@ -36,7 +37,7 @@ def look_at_tasks(recipe: Recipe) -> Look:
 
     with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
         task_manager(missing, Path(folder))
-    return Look(key=KEY, detail=f"{len(named):,} name(s) of tasks are known")
+    return Look(key=KEY, detail=f"{counted(len(named), 'name')} of tasks found")
 
 
 def named_nowhere(names: Sequence[str], folders: Sequence[Path]) -> list[str]:

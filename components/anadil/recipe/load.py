@@ -9,6 +9,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from anadil.core.errors import RecipeError
+from anadil.core.format import counted
 from anadil.core.log import masked
 from anadil.recipe import strict_yaml
 from anadil.recipe.fields import NEAR, UNION_TAG, did_you_mean
@@ -172,7 +173,7 @@ def mistakes(
             else f" (got {shown_value(data, path)})"
         )
         texts.append(f"  {where}{'.'.join(map(str, path)) or 'recipe'}: {reason}{got}")
-    return "\n".join([f"{name}: {len(texts)} mistake(s)", *texts])
+    return "\n".join([f"{name}: {counted(len(texts), 'mistake')}", *texts])
 
 
 def _path(loc: strict_yaml.Path) -> strict_yaml.Path:

@@ -82,7 +82,9 @@ def test_what_this_device_cannot_run_is_a_result_with_its_reason(capsys: pytest.
 
 
 def test_a_layout_takes_as_many_processes_as_devices(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(PreflightError, match=r"takes 2 device\(s\) and 1 process\(es\) run; start as many"):
+    with pytest.raises(
+        PreflightError, match=r"takes 2 devices but was started with 1 process; start as many"
+    ):
         run_measurement(replace(SPEC, layout=replace(LAYOUT, data=2)))
 
     assert {each.status for each in results_in(capsys.readouterr().out)} == {"failed"}

@@ -63,7 +63,7 @@ def test_a_wrong_recipe_fails_with_every_mistake(tmp_path: Path) -> None:
     [*_, last] = run_checks("smoke", ["seed=x", "language=xx"], tmp_path)
 
     assert (last.name, last.status) == ("recipe", "failed")
-    assert "2 mistake(s)" in last.detail
+    assert "2 mistakes" in last.detail
 
 
 def test_a_base_model_directory_is_looked_into(tmp_path: Path) -> None:

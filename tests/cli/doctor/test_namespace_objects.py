@@ -118,7 +118,7 @@ def test_two_pods_of_four_gpus_share_a_machine_of_eight(cluster: Cluster, wanted
     recipe = again(wanted, "cluster.resources={pretrain: {gpus: 4, cpu: 8, memory: 64Gi}}")
 
     assert line(recipe, "nodes").status == "passed"
-    assert line(recipe, "GPUs").detail == "1 node(s) hold 2 times 4 nvidia.com/gpu allocatable"
+    assert line(recipe, "GPUs").detail == "1 node can hold 2 times 4 nvidia.com/gpu allocatable"
 
 
 def test_checkpoints_do_not_go_to_a_mountpoint_of_s3(cluster: Cluster, wanted: Recipe) -> None:
@@ -185,8 +185,8 @@ def test_a_missing_secret_says_how_to_make_it(cluster: Cluster, wanted: Recipe) 
         (node(taints=[{"key": "team", "effect": "NoSchedule"}]), "nodes", "1 with the taint team"),
         (node() | {"status": {}}, "nodes", "1 not ready"),
         (node(instance="m5.large"), "nodes", "1 of another type than p5.48xlarge"),
-        (node(gpus=4), "GPUs", "1 node(s) with 8 or more nvidia.com/gpu allocatable, 2 needed"),
-        (node(efa=0), "EFA", "1 node(s) with 32 or more vpc.amazonaws.com/efa allocatable, 2 needed"),
+        (node(gpus=4), "GPUs", "1 node with 8 or more nvidia.com/gpu allocatable, 2 needed"),
+        (node(efa=0), "EFA", "1 node with 32 or more vpc.amazonaws.com/efa allocatable, 2 needed"),
     ],
 )
 def test_too_few_nodes_say_why(cluster: Cluster, wanted: Recipe, second: Any, name: str, detail: str) -> None:

@@ -187,7 +187,7 @@ def test_every_lack_is_told_at_once(cloud: Cloud, description: Description) -> N
         create_cluster(ClusterResources(wrong, cloud))
 
     lines = str(raised.value).splitlines()
-    assert lines[0] == "anadil: 4 thing(s) to put right first"
+    assert lines[0] == "anadil: 4 things to put right first"
     assert f"fsx.subnet: {other} is in" in lines[2]
     assert f"none of {group} lets all traffic of itself in, which EFA needs" in lines[3]
     assert "lets all traffic of itself out" in lines[4]

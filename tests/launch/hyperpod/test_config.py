@@ -32,7 +32,7 @@ def test_every_mistake_is_told_at_once_with_line_and_nearest_key(tmp_path: Path)
         load_description(file)
 
     message = str(raised.value)
-    assert message.startswith(f"{file}: 3 mistake(s)")
+    assert message.startswith(f"{file}: 3 mistakes")
     where = {
         key: next(i for i, line in enumerate(lines, 1) if key in line)
         for key in ("node_recover:", "count: eight", "5000")

@@ -36,7 +36,7 @@ def test_a_sound_machine_passes_and_leaves_nothing_behind(
     assert not result.retry
     assert set(result.rates) == {"matmul", "disk"}
     assert min(result.rates.values()) > 0
-    assert "burn-in: 1 process(es), matmul " in caplog.text
+    assert "burn-in: 1 process, matmul " in caplog.text
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
@@ -122,4 +122,4 @@ def test_a_slow_device_is_a_warning() -> None:
 def test_the_summary_has_the_median_of_each_test() -> None:
     results = [found(0, rates={"matmul": 700.0, "all-reduce": 300.0}), found(1, rates={"matmul": 710.0})]
 
-    assert summary(results) == "2 process(es), matmul 705 TFLOP/s, all-reduce 300 GB/s"
+    assert summary(results) == "2 processes, matmul 705 TFLOP/s, all-reduce 300 GB/s"

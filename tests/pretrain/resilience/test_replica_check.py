@@ -122,7 +122,7 @@ def test_three_processes_agree_on_who_is_wrong(tmp_path: Path) -> None:
     assert "Take that node out of service" in said["one"]
     assert "differ at model.norm.weight (1 of 3 tensors), and none of them has a majority" in said["each"]
     assert said["two groups"] == "fine: None"
-    assert said["burn-in"].startswith("fine: 3 process(es), matmul ")
+    assert said["burn-in"].startswith("fine: 3 processes, matmul ")
     assert "all-reduce" in said["burn-in"]
     assert said["micro-batch"] == "fine: 3"
     for one in (said, other):

@@ -14,6 +14,7 @@ from typing import Any
 from anadil.cli.calibrate.results import device_of
 from anadil.cli.calibrate.spec import TIMED_STEPS, RunSpec
 from anadil.core.errors import RecipeError
+from anadil.core.format import counted
 from anadil.launch.job import STAGE_LABEL
 from anadil.launch.kubernetes.kinds import PYTORCHJOB
 from anadil.launch.manifests.labels import queue_labels
@@ -58,7 +59,7 @@ def job_manifests(
     for layout in candidates:
         if layout.devices != nodes * machine.devices:
             raise RecipeError(
-                f"{layout.name()} takes {layout.devices} device(s), {nodes} x {machine.name} have "
+                f"{layout.name()} takes {counted(layout.devices, 'device')}, {nodes} x {machine.name} have "
                 f"{nodes * machine.devices}; change the layout or cluster.nodes"
             )
     specs = [

@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from anadil.cli.calibrate.results import cpu_model, result_line, versions
 from anadil.cli.calibrate.spec import RunSpec, with_layout
 from anadil.core.errors import AnadilError, PreflightError, Stopped
-from anadil.core.format import KIB
+from anadil.core.format import KIB, counted
 from anadil.model.kernels import use_liger_kernels
 from anadil.model.load import pick_device, pick_dtype
 from anadil.model.loss import HAS_LIGER, uses_liger
@@ -93,7 +93,7 @@ def _all(spec: RunSpec, device: torch.device, processes: Group, done: list[Measu
     """Measure one phase kind after another into `done`; the failure where memory does not suffice."""
     if spec.layout.devices != processes.size:
         raise PreflightError(
-            f"--layout takes {spec.layout.devices} device(s) and {processes.size} process(es) run; "
+            f"--layout takes {counted(spec.layout.devices, 'device')} but was started with {counted(processes.size, 'process')}; "
             "start as many with torchrun, or change the layout"
         )
     try:

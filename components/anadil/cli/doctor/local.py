@@ -18,7 +18,7 @@ from urllib.parse import urlparse
 from anadil.artifacts import local_directory, storage
 from anadil.artifacts.base_model import TINY
 from anadil.core.errors import AnadilError, PreflightError
-from anadil.core.format import GIB, human_bytes
+from anadil.core.format import GIB, counted, human_bytes
 from anadil.core.install import install
 from anadil.core.log import masked
 from anadil.core.stages import FLOW
@@ -269,6 +269,6 @@ def _answers(host: str, port: int) -> bool:
 def _device() -> CheckResult:
     gpus = sorted(Path("/dev").glob("nvidia[0-9]*"))
     if gpus:
-        return passed("device", f"{len(gpus)} GPU(s)")
+        return passed("device", counted(len(gpus), "GPU"))
     cores = os.cpu_count() or 1
     return passed("device", f"no GPU; {cores} CPU cores: fit for `smoke`, not for 1B")

@@ -5,6 +5,7 @@ from typing import Any
 
 from anadil.cli.doctor.local import CheckResult, failed, passed, skipped
 from anadil.cli.doctor.nodes import share_one_node
+from anadil.core.format import counted
 from anadil.launch.kubernetes.client import Api, Refused
 from anadil.recipe.cluster import Cluster, Volume
 from anadil.recipe.sections import Recipe
@@ -51,7 +52,7 @@ def check_queue(api: Api, cluster: Cluster) -> Iterator[CheckResult]:
         yield failed("queue", detail, remedy)
         return
     waiting = status.get("pendingWorkloads", 0)
-    detail = f"{cluster.queue} is active, {waiting} job(s) wait in it"
+    detail = f"{cluster.queue} is active, {counted(waiting, 'job')} waiting in it"
     yield passed("queue", detail)
     if cluster.priority and api.find(f"{path}/workloadpriorityclasses/{cluster.priority}") is None:
         there = _names(api.read(f"{path}/workloadpriorityclasses"))
@@ -211,5 +212,5 @@ def _secret(api: Api, secret: str, keys: set[str], *, every: bool) -> CheckResul
     missing = keys - set(found.get("data") or ())
     if missing and (every or missing == keys):
         which = ", ".join(sorted(missing)) if every else f"one of {wanted}"
-        return failed(name, f"lacks {which}", "add the key(s) to the Secret")
+        return failed(name, f"lacks {which}", "add what it lacks to the Secret")
     return passed(name, f"holds {', '.join(sorted(keys - missing))}")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from anadil.cli.doctor.local import CheckResult, failed, passed, skipped
-from anadil.core.format import amount
+from anadil.core.format import amount, counted
 from anadil.launch.job import TrainingJob
 from anadil.launch.kubernetes.client import Api, Refused
 from anadil.launch.manifests.pod import DEEP_HEALTH, HEALTH
@@ -73,10 +73,10 @@ def _resource(
 ) -> CheckResult:
     amounts = [int((node.get("status", {}).get("allocatable") or {}).get(resource, 0)) for node in nodes]
     enough = sum(amount >= each for amount in amounts)
-    detail = f"{enough} node(s) with {each} or more {resource} allocatable, {num_nodes} needed"
+    detail = f"{counted(enough, 'node')} with {each} or more {resource} allocatable, {num_nodes} needed"
     if sum(amount // each for amount in amounts) >= num_nodes:
         if enough < num_nodes:
-            detail = f"{enough} node(s) hold {num_nodes} times {each} {resource} allocatable"
+            detail = f"{counted(enough, 'node')} can hold {num_nodes} times {each} {resource} allocatable"
         return passed(name, detail)
     most = f"; the most on a node is {max(amounts)}"
     return failed(name, detail + most, remedy)

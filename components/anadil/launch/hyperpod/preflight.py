@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 
 from anadil.core.errors import PreflightError
+from anadil.core.format import counted
 from anadil.launch.hyperpod.config import Description
 from anadil.launch.hyperpod.resources import ClusterResources, Resource
 
@@ -28,7 +29,9 @@ def check_preconditions(description: Description, resources: ClusterResources) -
     lacks = [*_eks_lacks(description, eks), *_network_lacks(description, resources, eks)]
     if lacks:
         listed = "\n".join(f"  {lack}" for lack in lacks)
-        raise PreflightError(f"{description.name}: {len(lacks)} thing(s) to put right first\n{listed}")
+        raise PreflightError(
+            f"{description.name}: {counted(len(lacks), 'thing')} to put right first\n{listed}"
+        )
 
 
 def _eks_lacks(description: Description, eks: Resource) -> Iterator[str]:

@@ -16,6 +16,8 @@ import torch
 from torch._C._autograd import DeviceType  # torch.autograd has it without a type
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from anadil.core.format import counted
+
 log = logging.getLogger(__name__)
 
 TRACE = "trace.json"
@@ -80,9 +82,9 @@ def profiled(folder: Path, first_step: int, num_steps: int, device: torch.device
         yield tracing
     if tracing.step_num <= first_step:
         log.warning(
-            "pretrain.profile_steps: nothing is traced of %s step(s), since training ended within the %s before them; "
+            "pretrain.profile_steps: nothing is traced of %s, since training ended within the %s before them; "
             "train more steps, or set it to 0",
-            num_steps, first_step,
+            counted(num_steps, "step"), first_step,
         )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from torch import distributed as dist
 from anadil.artifacts import storage
 from anadil.artifacts.uri import MANIFEST, join
 from anadil.core.errors import AnadilError, PreflightError, RetryableError
+from anadil.core.format import counted
 from anadil.model.process_group import Group
 from anadil.pretrain.resilience.replica_check import checksum
 
@@ -159,7 +160,7 @@ def summary(results: Sequence[BurnInResult]) -> str:
         rates = [one.rates[test] for one in results if test in one.rates]
         if rates:
             texts.append(f"{test} {median(rates):.3g} {unit}")
-    return f"{len(results)} process(es), {', '.join(texts)}"
+    return f"{counted(len(results), 'process')}, {', '.join(texts)}"
 
 
 def _odd(results: Sequence[BurnInResult]) -> list[BurnInResult]:
