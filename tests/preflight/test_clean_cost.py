@@ -20,7 +20,7 @@ def test_a_terabyte_of_packed_pages_is_told_with_its_shards_and_hours() -> None:
     cost = clean_cost({f"{number}.warc.gz": GIB for number in range(1_000)}, Clean(), 64)
 
     assert (cost.files, cost.shards, cost.workers) == (1_000, 4_000, 64)
-    assert 300 < cost.cpu_hours < 600
+    assert 197 * 1.07 < cost.cpu_hours < 240, "the benchmark's hours of a terabyte, for 1.07 of them"
     assert cost.hours == cost.cpu_hours / 64
     assert 2_000 * GIB < cost.disk_bytes < 3_000 * GIB
 

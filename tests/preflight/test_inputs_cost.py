@@ -32,7 +32,7 @@ def test_what_files_cost_is_told(recipe: Recipe, raw_text: Path) -> None:
 
     assert enough.detail == (
         "953.7 MiB of files in about 16 shards: 6.0 GiB of memory for 4 processes (it has 8.0 GiB), up to 762.9 MiB of "
-        "disk and 7 min 30 s of CPU time"
+        "disk and 3 min 20 s of CPU time"
     )
     assert enough.remedy == ""
     assert "processes may be killed: set clean.workers lower" in short.remedy

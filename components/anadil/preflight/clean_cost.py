@@ -1,7 +1,7 @@
 """What a run of `clean` costs for given files: shards, memory, disk, CPU time.
 
 Disk and CPU time are upper bounds, as nobody knows before reading how much will be kept: a crawl of which one
-page in a hundred is in the language needs a hundredth of the disk that is said here, and a tenth of the CPU time.
+page in a hundred is in the language needs a hundredth of the disk that is said here, and a seventh of the CPU time.
 """
 
 import math
@@ -20,11 +20,11 @@ DRIVER_BYTES = 2 * GIB
 documents' worth of one part in this."""
 DISK_PER_TEXT_BYTE = 0.8
 """Shards and the corpus that is made of them: twice a third of the text, and 200 bytes for a document of 2 kB."""
-CPU_S_PER_MB = {"text": 0.45, "html": 0.3}
+CPU_S_PER_MB = {"text": 0.2, "html": 0.15}
 """CPU seconds for a megabyte (10^6 bytes) of text, or of HTML with its extraction, where all is in the language.
 
-Source: measured on two EPYC cores, start included: 77 MB of Azerbaijani text 30.8 s (`benchmarks/clean/README.md`),
-7.0 MB of `.warc.gz` with some 35 MB of HTML 12 s.
+Source: `benchmarks/clean/README.md`, rounded up: text 0.15 (Azerbaijani) and 0.19 (Japanese), `.warc.gz` 0.71, which is
+0.14 for each of the `PACKED_HTML` bytes of HTML in it.
 """
 HTML = (".html", ".htm", ".warc", ".warc.gz")
 PACKED_HTML = 5.0

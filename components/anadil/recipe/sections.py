@@ -62,7 +62,7 @@ class Clean(StrictModel):
     text_field: str = "text"
     """Key (JSONL) or column (Parquet) that holds the text."""
     extract: ExtractMode = "balanced"
-    """How web pages become text: `fast`; `precision`, ten times as slow; `balanced`, which asks it where `fast` is in doubt."""
+    """How web pages become text: `fast`; `precision`, twice as slow; `balanced`, which asks it where `fast` is in doubt."""
     tables: bool = True
     """Whether tables of web pages are kept, a row a line."""
     code: bool = True
