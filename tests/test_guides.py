@@ -14,7 +14,7 @@ import pytest
 from anadil.artifacts.chat_files import read_chats
 from anadil.cli.main import STAGE_VERBS, command_parser, main, verb_parser
 from anadil.core.stages import IMAGES, STAGES
-from anadil.preflight.inputs import look_at_files
+from anadil.preflight.inputs import inspect_files
 from anadil.recipe.load import load_recipe
 from anadil.runtime.entry_point import stage_parser
 from anadil.text.chats import DroppedChats
@@ -209,7 +209,7 @@ def test_the_example_of_each_format_is_read(tmp_path: Path) -> None:
 
     assert set(files) == {"news.jsonl", "story.txt", "page.html", "crawl.warc", "rows.parquet"}
     for path in files.values():
-        assert look_at_files(STAGES["clean"], recipe, [str(path)]).detail.startswith("1 file, 1 document"), (
+        assert inspect_files(STAGES["clean"], recipe, [str(path)]).detail.startswith("1 file, 1 document"), (
             path.name
         )
     dropped = DroppedChats()

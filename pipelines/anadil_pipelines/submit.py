@@ -23,8 +23,8 @@ from anadil.core.errors import AnadilError, DataError, RecipeError
 from anadil.core.format import amount
 from anadil.core.stages import FLOW
 from anadil.plan.preflight import check_fits, check_shared
-from anadil.preflight.inputs import look_at_base, look_at_clean_cost, look_at_files
-from anadil.preflight.tasks import look_at_tasks
+from anadil.preflight.inputs import inspect_base, inspect_clean_cost, inspect_files
+from anadil.preflight.tasks import inspect_tasks
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_left_out, named_files, named_side_files
 from anadil.runtime.kfp import varied_values
@@ -112,7 +112,7 @@ def prepare(recipe: Recipe, options: SubmitOptions, *, dry: bool = False) -> Sub
     with suppress(DataError):  # of a file that is not there, which is told above
         pod = pod_requests("clean", recipe)
         cpus = max(1, int(amount(pod.cpu)))
-        look_at_clean_cost(recipe, int(amount(pod.memory)), cpus, here=False).say(logging.INFO)
+        inspect_clean_cost(recipe, int(amount(pod.memory)), cpus, here=False).say(logging.INFO)
     return Submission(recipe=recipe, options=options, pipeline=pipeline_yaml(recipe))
 
 
@@ -128,10 +128,10 @@ def _check_fits(recipe: Recipe) -> None:
 def _check_inputs(recipe: Recipe) -> None:
     for stage in FLOW:
         if stage.files and not is_left_out(stage, recipe):
-            look_at_files(stage, recipe, here=False).say()
+            inspect_files(stage, recipe, here=False).say()
     if recipe.evaluate.tasks:
-        look_at_tasks(recipe).say()
-    look_at_base(recipe, here=False).say()
+        inspect_tasks(recipe).say()
+    inspect_base(recipe, here=False).say()
 
 
 def _check_shared(recipe: Recipe) -> None:

@@ -160,7 +160,7 @@ def test_noise_is_dropped(kind: str, language: Language) -> None:
 
 
 def test_a_pack_says_what_it_was_made_of_and_what_each_limit_drops(learnt: LearntLanguage) -> None:
-    told = "\n".join(learnt.told)
+    told = "\n".join(learnt.report)
 
     assert learnt.pack.learnt["documents"] == 300
     assert learnt.pack.learnt["own_text_dropped"] <= 0.03
@@ -243,7 +243,7 @@ def test_the_users_model_identifies_in_place_of_n_grams() -> None:
 
     assert found.identification.model == ModelTable(path=model.path, label=model.label, sha256=model.sha256)
     assert found.identification.profile is None
-    assert (asked, found.told[-1]) == ([20], "identified by __label__qaa_Latn of lid.bin")
+    assert (asked, found.report[-1]) == ([20], "identified by __label__qaa_Latn of lid.bin")
 
 
 def test_the_command_writes_the_same_pack_of_the_same_sample(
@@ -260,7 +260,7 @@ def test_the_command_writes_the_same_pack_of_the_same_sample(
 
     assert LanguagePack.model_validate(yaml.safe_load(out.read_text("utf-8"))) == learnt.pack
     assert load_language(str(out)).stop_words == to_language(learnt.pack).stop_words
-    assert capsys.readouterr().out.splitlines() == learnt.told
+    assert capsys.readouterr().out.splitlines() == learnt.report
 
 
 @pytest.mark.parametrize(

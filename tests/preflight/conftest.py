@@ -1,7 +1,7 @@
 import pytest
 
 from anadil.preflight import inputs
-from tests.kit.looked_at import SMALL
+from tests.kit.inspect_inputs import SMALL
 
 
 @pytest.fixture

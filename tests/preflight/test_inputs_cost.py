@@ -8,7 +8,7 @@ from anadil.cli import main
 from anadil.cli.doctor import local
 from anadil.core.format import GIB
 from anadil.preflight import inputs
-from anadil.preflight.inputs import look_at_clean_cost
+from anadil.preflight.inputs import inspect_clean_cost
 from anadil.recipe.sections import Recipe
 from tests.kit.harness import again
 
@@ -28,7 +28,7 @@ def raw_text(tmp_path: Path) -> Path:
 def test_what_files_cost_is_told(recipe: Recipe, raw_text: Path) -> None:
     named = again(recipe, f"clean.inputs=[{raw_text}]")
 
-    enough, short = look_at_clean_cost(named, 8 * GIB, 4), look_at_clean_cost(named, 3 * GIB, 4)
+    enough, short = inspect_clean_cost(named, 8 * GIB, 4), inspect_clean_cost(named, 3 * GIB, 4)
 
     assert enough.detail == (
         "953.7 MiB of files in about 16 shards: 6.0 GiB of memory for 4 processes (it has 8.0 GiB), up to 762.9 MiB of "
@@ -41,7 +41,7 @@ def test_what_files_cost_is_told(recipe: Recipe, raw_text: Path) -> None:
 def test_processes_elsewhere_need_no_memory_here(recipe: Recipe, raw_text: Path) -> None:
     named = again(recipe, f"clean.inputs=[{raw_text}]", "clean.engine=job", "clean.workers=100")
 
-    assert "2.0 GiB of memory for 0 processes" in look_at_clean_cost(named, 8 * GIB, 4).detail
+    assert "2.0 GiB of memory for 0 processes" in inspect_clean_cost(named, 8 * GIB, 4).detail
 
 
 def test_doctor_says_what_clean_may_need(
@@ -95,6 +95,6 @@ def test_data_on_a_claim_is_said_to_be_unseen(recipe: Recipe) -> None:
         recipe, "cluster.volumes=[{claim: fsx, path: /claims/fsx}]", "clean.inputs=[/claims/fsx/raw]"
     )
 
-    found = look_at_clean_cost(claimed, GIB, 1, here=False)
+    found = inspect_clean_cost(claimed, GIB, 1, here=False)
 
-    assert (found.seen, found.detail) == (False, "/claims/fsx/raw (claim fsx) can be seen from pods alone")
+    assert (found.visible, found.detail) == (False, "/claims/fsx/raw (claim fsx) can be seen from pods alone")

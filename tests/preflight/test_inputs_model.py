@@ -7,7 +7,7 @@ import pytest
 from anadil.artifacts import base_model
 from anadil.artifacts.base_model import base_tokenizer
 from anadil.core.errors import AnadilError, DataError, IntegrityError, PreflightError
-from anadil.preflight.inputs import check_weights, look_at_base
+from anadil.preflight.inputs import check_weights, inspect_base
 from anadil.recipe.sections import Base, Recipe
 from tests.kit.harness import again
 
@@ -41,7 +41,7 @@ def model(tmp_path: Path, tokenizer: bytes) -> Path:
 
 
 def test_a_whole_model_passes(model: Path, recipe: Recipe) -> None:
-    found = look_at_base(again(recipe, f"base.model={model}"))
+    found = inspect_base(again(recipe, f"base.model={model}"))
 
     assert found.detail == f"{model}, a tokenizer of 4,102 tokens"
 
@@ -49,7 +49,7 @@ def test_a_whole_model_passes(model: Path, recipe: Recipe) -> None:
 def test_a_model_whose_index_names_what_is_there_passes(model: Path, recipe: Recipe) -> None:
     (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": WEIGHTS}}))
 
-    assert look_at_base(again(recipe, f"base.model={model}")).detail.startswith(f"{model}, a tokenizer")
+    assert inspect_base(again(recipe, f"base.model={model}")).detail.startswith(f"{model}, a tokenizer")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_damaged_model_is_refused(
     (model / name).write_bytes(content)
 
     with pytest.raises(kind, match=message):
-        look_at_base(again(recipe, f"base.model={model}"))
+        inspect_base(again(recipe, f"base.model={model}"))
 
 
 @pytest.mark.parametrize("here", [True, False])
@@ -106,7 +106,7 @@ def test_a_model_type_that_nobody_compared_is_refused_by_name(
     (model / WEIGHTS).write_bytes(b"")
 
     with pytest.raises(PreflightError, match=r"'mixtral' is a mixture of experts"):
-        look_at_base(again(recipe, f"base.model={model}"), here=here)
+        inspect_base(again(recipe, f"base.model={model}"), here=here)
 
 
 def test_a_model_type_of_the_hub_is_refused_too(
@@ -116,7 +116,7 @@ def test_a_model_type_of_the_hub_is_refused_too(
     monkeypatch.setattr(base_model, "from_hub", lambda *_: model)
 
     with pytest.raises(PreflightError, match="'bloom' is not proven to train"):
-        look_at_base(again(recipe, "base.model=bigscience/bloom"))
+        inspect_base(again(recipe, "base.model=bigscience/bloom"))
 
 
 def test_the_header_of_an_empty_file_of_weights_counts_no_tensors(tmp_path: Path) -> None:
@@ -126,6 +126,6 @@ def test_the_header_of_an_empty_file_of_weights_counts_no_tensors(tmp_path: Path
 
 
 def test_a_model_on_a_claim_is_said_to_be_unseen(recipe: Recipe) -> None:
-    found = look_at_base(again(recipe, CLAIM, "base.model=/claims/fsx/llama"), here=False)
+    found = inspect_base(again(recipe, CLAIM, "base.model=/claims/fsx/llama"), here=False)
 
-    assert (found.seen, found.detail) == (False, "/claims/fsx/llama (claim fsx) can be seen from pods alone")
+    assert (found.visible, found.detail) == (False, "/claims/fsx/llama (claim fsx) can be seen from pods alone")

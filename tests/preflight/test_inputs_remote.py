@@ -10,7 +10,7 @@ from anadil.core.errors import DataError
 from anadil.preflight import input_sample
 from anadil.recipe.sections import Recipe
 from tests.kit.harness import again
-from tests.kit.looked_at import SMALL, lines, look, upload
+from tests.kit.inspect_inputs import SMALL, lines, look, upload
 
 
 @pytest.mark.usefixtures("small")

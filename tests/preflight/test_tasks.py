@@ -6,7 +6,7 @@ import pytest
 
 from anadil.cli import main
 from anadil.preflight import tasks
-from anadil.preflight.tasks import look_at_tasks, named_nowhere
+from anadil.preflight.tasks import inspect_tasks, named_nowhere
 from anadil.recipe.load import load_recipe
 
 FILES = {
@@ -36,15 +36,15 @@ def test_names_that_are_known_and_shipped_ones_pass(harness: Path) -> None:
     assert harness
     recipe = load_recipe("smoke", ["evaluate.tasks=[az, one, tumlu_azerbaijani]"])
 
-    assert look_at_tasks(recipe).detail == "2 names of tasks found"
+    assert inspect_tasks(recipe).detail == "2 names of tasks found"
 
 
 def test_without_the_harness_nothing_is_said_against_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "_harness", list)
 
-    found = look_at_tasks(load_recipe("smoke", ["evaluate.tasks=[no_such, tumlu_azerbaijani]"]))
+    found = inspect_tasks(load_recipe("smoke", ["evaluate.tasks=[no_such, tumlu_azerbaijani]"]))
 
-    assert not found.seen
+    assert not found.visible
     assert found.detail == "no_such not looked up, because lm_eval is not installed here"
 
 
@@ -54,10 +54,10 @@ def test_a_name_that_a_task_file_of_the_recipe_may_hold_is_not_called_unknown(
     own = tmp_path / "own"
     own.mkdir()
 
-    found = look_at_tasks(load_recipe("smoke", [f"evaluate.tasks=[one, mine, {own}]"]))
+    found = inspect_tasks(load_recipe("smoke", [f"evaluate.tasks=[one, mine, {own}]"]))
 
     assert harness
-    assert not found.seen
+    assert not found.visible
     assert found.detail == "mine: only a task file of the recipe may hold it"
 
 

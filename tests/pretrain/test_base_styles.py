@@ -11,7 +11,7 @@ from anadil.core.errors import DataError, PreflightError
 from anadil.core.stages import STAGES
 from anadil.evaluate.models import open_model
 from anadil.model.load import load_model
-from anadil.preflight.inputs import look_at_base
+from anadil.preflight.inputs import inspect_base
 from anadil.pretrain.embedding_init import embedding_map, fit_vocabulary
 from anadil.recipe.sections import Recipe
 from anadil.release.gguf_vocabulary import read_vocabulary
@@ -125,9 +125,9 @@ def test_sentence_piece_is_refused_before_anything_runs_unless_it_stays(tmp_path
     with pytest.raises(
         DataError, match=r"byte_fallback\), as SentencePiece does\. .* tokenizer.strategies to \[base\]"
     ):
-        look_at_base(recipe(base, "base", "extend"))
-    assert look_at_base(recipe(base, "base", "extend"), vocabulary=False).seen
-    assert look_at_base(recipe(base, "base")).seen
+        inspect_base(recipe(base, "base", "extend"))
+    assert inspect_base(recipe(base, "base", "extend"), vocabulary=False).visible
+    assert inspect_base(recipe(base, "base")).visible
 
 
 def test_a_base_without_an_end_of_text_is_refused_before_anything_runs(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_base_without_an_end_of_text_is_refused_before_anything_runs(tmp_path:
     (base / "config.json").write_text(json.dumps(config | {"eos_token_id": None}), encoding="utf-8")
 
     with pytest.raises(DataError, match="no file says which token ends a text"):
-        look_at_base(recipe(base, "base"))
+        inspect_base(recipe(base, "base"))
 
 
 @pytest.mark.slow
@@ -149,9 +149,9 @@ def test_a_byte_level_base_goes_through_the_trial_to_the_scores(
         with pytest.raises(
             PreflightError, match=r"tokenizer.trial: .* model type 'phi3' .* leave tokenizer.trial out"
         ):
-            look_at_base(settings)
+            inspect_base(settings)
         return
-    assert look_at_base(settings).seen
+    assert inspect_base(settings).visible
 
     found = made(settings, corpus, FLOW)
 
@@ -168,7 +168,7 @@ def test_every_base_is_trained_and_scored(
     tmp_path: Path, corpus: Path, style: str, strategy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = recipe(make_base(tmp_path / "base", style), strategy)
-    assert look_at_base(settings).seen
+    assert inspect_base(settings).visible
 
     found = made(settings, corpus, ("tokenizer", "pretrain", "evaluate"))
 

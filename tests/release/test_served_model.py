@@ -9,7 +9,7 @@ from anadil.artifacts.publish import S3Store
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RecipeError
 from anadil.core.format import GIB
 from anadil.release import bring_model
-from anadil.release.served_model import ServedModel, look_at
+from anadil.release.served_model import ServedModel, describe_model
 
 LLAMA_8B = {
     "model_type": "llama",
@@ -80,7 +80,7 @@ def test_gpus_divide_the_heads_and_a_model_that_is_too_large_is_refused() -> Non
 def test_of_an_adapter_the_merged_model_is_served(tmp_path: Path) -> None:
     made = adapter(tmp_path / "adapter")
 
-    found = look_at(str(made))
+    found = describe_model(str(made))
 
     assert found.uri == str(made / "merged")
     assert found.has_template
@@ -90,7 +90,7 @@ def test_of_an_adapter_the_merged_model_is_served(tmp_path: Path) -> None:
 
 
 def test_32_bit_weights_count_as_16_bits_in_which_they_are_served(tmp_path: Path) -> None:
-    found = look_at(str(directory(tmp_path / "model", torch_dtype="float32")))
+    found = describe_model(str(directory(tmp_path / "model", torch_dtype="float32")))
 
     assert (found.weight_bytes, found.file_bytes > 1000) == (500, True)
     assert found.dtype == "bfloat16"
@@ -110,9 +110,9 @@ def test_of_a_model_on_s3_only_manifest_and_configuration_are_read(
 
     monkeypatch.setattr(S3Store, "read", noted)
 
-    found = look_at(f"{bucket}/adapter/merged")
+    found = describe_model(f"{bucket}/adapter/merged")
 
-    assert found == look_at(f"{bucket}/adapter")
+    assert found == describe_model(f"{bucket}/adapter")
     assert found.uri == f"{bucket}/adapter/merged"
     assert {uri.rpartition("/")[2] for uri in read} == {"manifest.json", "config.json"}
 
@@ -123,7 +123,7 @@ def test_a_configuration_on_s3_that_somebody_changed_is_refused(bucket: str, tmp
     storage.store(bucket).write(f"{bucket}/adapter/merged/config.json", changed)
 
     with pytest.raises(IntegrityError, match=r"config\.json: differs from its manifest"):
-        look_at(f"{bucket}/adapter")
+        describe_model(f"{bucket}/adapter")
 
 
 @pytest.mark.parametrize(
@@ -138,12 +138,12 @@ def test_what_is_no_model_is_refused(tmp_path: Path, kind: str, error: type[Exce
     artifact.seal(made, kind=kind, origin={})
 
     with pytest.raises(error, match=told):
-        look_at(str(made))
+        describe_model(str(made))
 
 
 def test_a_configuration_without_what_a_server_needs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"config\.json: does not say what a server has to know"):
-        look_at(str(directory(tmp_path / "model", num_hidden_layers=None)))
+        describe_model(str(directory(tmp_path / "model", num_hidden_layers=None)))
 
 
 def test_a_model_is_brought_without_its_logs_and_a_changed_byte_is_found(

@@ -1,4 +1,4 @@
-"""How a language is to be told from others, learnt of a sample: labels, a profile, or a user's model."""
+"""Tell a language from others, learnt of a sample: labels, a profile, or a user's model."""
 
 import math
 from collections import Counter
@@ -51,7 +51,7 @@ class Identified:
     """What a pack says of identification, and what to tell of it."""
 
     identification: Identification
-    told: list[str]
+    report: list[str]
 
 
 def identify_sample(
@@ -77,16 +77,16 @@ def identify_sample(
     expected = _expected(COVERED, labels, _labels([text[:LINE] for text in aside]))
     long = _expected(LONG_COVERED, Counter(main_label(text) for text in texts if len(text) >= LONG_CHARS))
     most = ", ".join(f"{label} {count / labels.total():.1%}" for label, count in labels.most_common(3))
-    told = [f"CLD2 takes the sample for: {most}" + ("" if known else "; it does not know the language")]
+    report = [f"CLD2 takes the sample for: {most}" + ("" if known else "; it does not know the language")]
     if model:
         found = model(fit)
-        told.append(f"identified by {found.label} of {found.path}")
+        report.append(f"identified by {found.label} of {found.path}")
         table = ModelTable(path=found.path, label=found.label, sha256=found.sha256)
         return Identified(
-            identification=Identification(cld2=(known,) if known else (), model=table), told=told
+            identification=Identification(cld2=(known,) if known else (), model=table), report=report
         )
     profile = _profile(fit, aside, others)
-    told.append(
+    report.append(
         f"identified by n-grams of {sum(map(len, fit)):,} characters"
         + (f", against {', '.join(others)}" if others else "")
     )
@@ -96,7 +96,7 @@ def identify_sample(
         long_lookalikes=tuple(sorted(long - {known})),
         profile=profile,
     )
-    return Identified(identification=identification, told=told)
+    return Identified(identification=identification, report=report)
 
 
 def _labels(texts: Sequence[str]) -> Counter[str]:

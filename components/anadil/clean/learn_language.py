@@ -65,7 +65,7 @@ class LearntLanguage:
     """A pack, and what to tell of it."""
 
     pack: LanguagePack
-    told: list[str] = field(default_factory=list)
+    report: list[str] = field(default_factory=list)
 
 
 def split_texts(documents: Iterable[str]) -> Texts:
@@ -161,7 +161,7 @@ def learn_language(
             "learnt": _evidence(texts, limits),
         }
     )
-    return LearntLanguage(pack=pack, told=_told(pack, texts, found, limits, is_made=not noise))
+    return LearntLanguage(pack=pack, report=_report_lines(pack, texts, found, limits, is_made=not noise))
 
 
 def _draft(name: str, texts: Texts) -> LanguagePack:
@@ -274,21 +274,21 @@ def _evidence(texts: Texts, limits: LearntLimits) -> dict[str, Any]:
     }
 
 
-def _told(
+def _report_lines(
     pack: LanguagePack, texts: Texts, found: Identified, limits: LearntLimits, *, is_made: bool
 ) -> list[str]:
     size = human_bytes(texts.num_bytes)
     measured = f"{len(texts.aside):,} pieces set aside"
-    told = [
+    report = [
         f"{pack.name} ({pack.code}), {pack.script}: {counted(texts.num_documents, 'document')}, {size}",
         f"words: {pack.words}; letters: {pack.alphabet[:80]}",
         f"stop words: {pack.stop_words}",
-        *found.told,
-        *limits.told,
+        *found.report,
+        *limits.report,
         f"own clean text dropped: {limits.own_dropped:.2%} of {measured}",
     ]
     kind = "noise made of the sample" if is_made else "bad text"
-    told += [f"{kind}, {place}: {share:.1%} kept" for place, share in limits.noise_kept.items()]
+    report += [f"{kind}, {place}: {share:.1%} kept" for place, share in limits.noise_kept.items()]
     if is_made:
-        told.append("give --bad files of what the source really holds to fit the limits to it")
-    return told
+        report.append("give --bad files of what the source really holds to fit the limits to it")
+    return report

@@ -42,7 +42,7 @@ class LearntLimits:
     """Share of the good text, by identification and all limits."""
     noise_kept: dict[str, float]
     """By file or kind."""
-    told: list[str]
+    report: list[str]
 
 
 MEASURES = {
@@ -104,12 +104,12 @@ def learn_limits(
     spared = spare_good(rows, Judge(_with(language, chosen), characters=tables), max_good_loss=DROP_RATE)
     chosen = {name: _bounded(name, value) for name, value in spared.items()} | chosen
     judge = _Judge(language, tables, aside, noise)
-    chosen, told = _tightened(judge, values, chosen)
+    chosen, report = _tightened(judge, values, chosen)
     return LearntLimits(
         limits=_with(language, chosen).limits,
         own_dropped=judge.own_dropped(chosen),
         noise_kept=judge.noise_kept(chosen),
-        told=[*judge.told(chosen), *told],
+        report=[*judge.drop_report(chosen), *report],
     )
 
 
@@ -182,7 +182,7 @@ class _Judge:
         rows, total = texts
         return self._reasons(rows, chosen).count(None) / max(1, total)
 
-    def told(self, chosen: Mapping[str, float]) -> list[str]:
+    def drop_report(self, chosen: Mapping[str, float]) -> list[str]:
         """What identification and each limit alone drop of the good text."""
         rows, _ = self._own
         dropped = {"identification": rows[:, Column.LANGUAGE] < 1}
@@ -207,7 +207,7 @@ def _tightened(
     judge: _Judge, values: Mapping[str, Values], chosen: dict[str, float]
 ) -> tuple[dict[str, float], list[str]]:
     """Tighten limits, that first which drops most noise for the own text that it costs, until little noise is kept."""
-    told: list[str] = []
+    report: list[str] = []
     kept, dropped = _excess(judge.noise_kept(chosen)), judge.own_dropped(chosen)
     most = max(MAX_OWN_DROPPED, dropped + MAX_COST)
     while kept > 0:
@@ -223,12 +223,12 @@ def _tightened(
                     best = gain, tried, name
         if best is None:
             worst = max(judge.noise_kept(chosen).values())
-            told.append(f"of some noise {worst:.0%} is kept: no limit that spares own text drops more")
+            report.append(f"of some noise {worst:.0%} is kept: no limit that spares own text drops more")
             break
         _, chosen, name = best
         kept, dropped = _excess(judge.noise_kept(chosen)), judge.own_dropped(chosen)
-        told.append(f"{name} is {chosen[name]:g}, tighter than its own text needs, because of the noise")
-    return chosen, told
+        report.append(f"{name} is {chosen[name]:g}, tighter than its own text needs, because of the noise")
+    return chosen, report
 
 
 def _excess(kept: Mapping[str, float]) -> float:

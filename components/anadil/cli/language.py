@@ -26,21 +26,21 @@ def add_language(name: str, commands: Any, text: str) -> None:
     """Put the command among those of `anadil`."""
     command = commands.add_parser(name, help=text, description=text)
     actions = command.add_subparsers(metavar="ACTION", required=True)
-    told = "make a pack of 1 MB or more of good text, and say what was decided on how much evidence"
-    learn = actions.add_parser("learn", help=told, description=told)
+    text = "make a pack of 1 MB or more of good text, and say what was decided on how much evidence"
+    learn = actions.add_parser("learn", help=text, description=text)
     learn.add_argument("name", metavar="NAME", help="id of the language, such as kk, or one made up")
     learn.add_argument(
         "sample", nargs="+", metavar="SAMPLE", help="good text: .txt, .jsonl[.gz|.zst], .parquet"
     )
-    told = "text that is to be dropped: noise, or the nearest languages; may be repeated"
-    learn.add_argument("--bad", nargs="+", action="extend", default=[], metavar="FILE", help=told)
-    told = "a fastText identifier such as GlotLID or OpenLID; the pack names it, so it must stay there"
-    learn.add_argument("--language-model", metavar="PATH", help=told)
+    text = "text that is to be dropped: noise, or the nearest languages; may be repeated"
+    learn.add_argument("--bad", nargs="+", action="extend", default=[], metavar="FILE", help=text)
+    text = "a fastText identifier such as GlotLID or OpenLID; the pack names it, so it must stay there"
+    learn.add_argument("--language-model", metavar="PATH", help=text)
     learn.add_argument("--text-field", default="text", metavar="KEY", help="default: %(default)s")
     learn.add_argument("--out", type=Path, metavar="PACK", help="file to write (default: NAME.yaml)")
     learn.set_defaults(command=learn_pack)
-    told = "ids of packs, and of the languages that CLD2 knows"
-    listed = actions.add_parser("list", help=told, description=told)
+    text = "ids of packs, and of the languages that CLD2 knows"
+    listed = actions.add_parser("list", help=text, description=text)
     listed.add_argument("-o", "--output", choices=["table", "json"], default="table")
     listed.set_defaults(command=list_languages)
 
@@ -80,7 +80,7 @@ def learn_pack(options: argparse.Namespace) -> int:
         (lambda texts: _model(model, texts)) if model else None,
     )
     out.write_text(_as_yaml(learnt.pack), encoding="utf-8")
-    print("\n".join(learnt.told))
+    print("\n".join(learnt.report))
     print(f"{out}: written; name it in the recipe, `language: {out}`", file=sys.stderr)
     return 0
 

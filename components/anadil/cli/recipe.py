@@ -81,13 +81,13 @@ def _recipe_check(options: argparse.Namespace) -> int:
     if (
         recipe.finetune.inputs
     ):  # whether the base can be taught chats is known now, not after its pre-training
-        from anadil.preflight.inputs import look_at_base
+        from anadil.preflight.inputs import inspect_base
 
-        look_at_base(recipe, here=False).say()
+        inspect_base(recipe, here=False).say()
     if recipe.evaluate.tasks:
-        from anadil.preflight.tasks import look_at_tasks
+        from anadil.preflight.tasks import inspect_tasks
 
-        look_at_tasks(recipe).say()
+        inspect_tasks(recipe).say()
     print(f"{options.recipe}: no mistakes")
     return 0
 

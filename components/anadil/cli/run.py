@@ -44,7 +44,7 @@ def add_run(name: str, commands: Any, text: str) -> None:
 def _run(options: argparse.Namespace) -> int:
     from anadil.artifacts.local_directory import check_writable
     from anadil.plan.instances import ram_bytes
-    from anadil.preflight.inputs import look_at_base, look_at_clean_cost, look_at_files
+    from anadil.preflight.inputs import inspect_base, inspect_clean_cost, inspect_files
     from anadil.runtime.job import is_left_out
     from anadil.runtime.remake import allow_remake
     from anadil.runtime.threads import num_cores
@@ -67,14 +67,14 @@ def _run(options: argparse.Namespace) -> int:
             log.info("%s: left out, because %s", stage.name, why)
             continue
         if stage.files:  # what is wrong with it should be told now, not after hours of training
-            look_at_files(stage, recipe).say()
-    look_at_clean_cost(recipe, ram_bytes(), num_cores()).say(logging.INFO)
+            inspect_files(stage, recipe).say()
+    inspect_clean_cost(recipe, ram_bytes(), num_cores()).say(logging.INFO)
     if any("base" in stage.sections for stage in stages):
-        look_at_base(recipe, chats=STAGES["finetune"] in stages).say()
+        inspect_base(recipe, chats=STAGES["finetune"] in stages).say()
     if STAGES["tasks"] in stages and recipe.evaluate.tasks:
-        from anadil.preflight.tasks import look_at_tasks
+        from anadil.preflight.tasks import inspect_tasks
 
-        look_at_tasks(recipe).say()
+        inspect_tasks(recipe).say()
     if STAGES["pretrain"] in stages:
         from anadil.plan.preflight import check_fits
 
@@ -84,7 +84,7 @@ def _run(options: argparse.Namespace) -> int:
         storage = recipe.storage.model_copy(update={"root": str(work)})
         recipe = recipe.model_copy(update={"storage": storage})
     work.mkdir(parents=True, exist_ok=True)
-    from anadil.plan.kept import plan_as_file
+    from anadil.plan.plan_file import plan_as_file
     from anadil_pipelines.laptop import run_here
 
     name = recipe_name(options.recipe)

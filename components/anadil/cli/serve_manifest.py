@@ -10,7 +10,7 @@ import yaml
 
 from anadil.core.errors import RecipeError
 from anadil.core.format import GIB, counted, human_bytes
-from anadil.release.served_model import MEMORY_SHARE, ServedModel, look_at
+from anadil.release.served_model import MEMORY_SHARE, ServedModel, describe_model
 from anadil.release.serving import VLLM_IMAGE, Claim, Serving, objects
 
 GPU_GIB = 80.0
@@ -72,7 +72,7 @@ def _image(text: str) -> str:
 
 def serve_manifest(options: argparse.Namespace) -> int:
     """Print the objects, with what their sizes follow from above them."""
-    model = look_at(options.uri)
+    model = describe_model(options.uri)
     context = _context(options.context, model)
     gpu_bytes = int(options.gpu_memory * GIB)
     gpus = _gpus(options.gpus, model, context, gpu_bytes)

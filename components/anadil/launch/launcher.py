@@ -14,7 +14,7 @@ from anadil.launch.backend import JobBackend
 from anadil.launch.job import TrainingJob, check_job
 from anadil.launch.kubernetes.kinds import JOB_KINDS
 from anadil.plan.preflight import check_finetune, check_fits
-from anadil.preflight.inputs import look_at_base, look_at_files
+from anadil.preflight.inputs import inspect_base, inspect_files
 from anadil.recipe.cluster import Backend as BackendName
 from anadil.recipe.sections import Recipe
 from anadil.runtime.execute import MadeArtifact, PlannedArtifact, planned_artifact, reusable
@@ -105,9 +105,9 @@ def _look(request: LaunchRequest, *, here: bool) -> None:
     """Look at what the stage will read beside artifacts, which are verified where they are read."""
     stage = STAGES[request.stage]
     if stage.files:
-        look_at_files(stage, request.recipe, request.files, here=here).say()
+        inspect_files(stage, request.recipe, request.files, here=here).say()
     if "base" in stage.sections:
-        look_at_base(request.recipe, here=here, vocabulary=stage.name in ("tokenizer", "trial")).say()
+        inspect_base(request.recipe, here=here, vocabulary=stage.name in ("tokenizer", "trial")).say()
 
 
 def _check_claims(request: LaunchRequest) -> None:

@@ -27,7 +27,7 @@ from anadil.core.errors import RecipeError
 from anadil.core.format import GIB, MIB, counted
 from anadil.recipe import strict_yaml
 from anadil.recipe.fields import StrictModel, Text, did_you_mean
-from anadil.recipe.load import shown_value
+from anadil.recipe.load import display_value
 
 log = logging.getLogger(__name__)
 
@@ -224,7 +224,7 @@ def _mistakes(
             reason = f"unknown key{did_you_mean(str(cells[-1]), fields) or '.'} Keys are {', '.join(fields)}"
         elif mistake["type"] == "string_pattern_mismatch":
             reason = "write the date as 2026-11-09 or 2026-11"
-        texts.append(f"{_place(mistake['loc'], lines)}: {reason} (got {shown_value(rows, mistake['loc'])})")
+        texts.append(f"{_place(mistake['loc'], lines)}: {reason} (got {display_value(rows, mistake['loc'])})")
     known = list(_own_table()[0])
     for new, needed in missing.items():
         guess = did_you_mean(new, known) or "."

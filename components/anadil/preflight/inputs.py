@@ -46,14 +46,14 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Inspection:
     """What was seen of the files of a recipe's key."""
 
     key: str
     detail: str
     remedy: str = ""
     """What to consider, though it stops nothing."""
-    seen: bool = True
+    visible: bool = True
     """Whether it could be looked at from here."""
 
     def say(self, level: int = logging.DEBUG) -> None:
@@ -61,10 +61,10 @@ class Look:
         if self.remedy:
             log.warning("%s: %s; %s", self.key, self.detail, self.remedy)
         else:
-            log.log(level if self.seen else logging.WARNING, "%s: %s", self.key, self.detail)
+            log.log(level if self.visible else logging.WARNING, "%s: %s", self.key, self.detail)
 
 
-def look_at_files(stage: Stage, recipe: Recipe, given: Sequence[str] = (), *, here: bool = True) -> Look:
+def inspect_files(stage: Stage, recipe: Recipe, given: Sequence[str] = (), *, here: bool = True) -> Inspection:
     """Read the beginning of the outside files of a stage.
 
     Args:
@@ -83,25 +83,25 @@ def look_at_files(stage: Stage, recipe: Recipe, given: Sequence[str] = (), *, he
     if hidden and not visible:
         return _unseen(stage.files, hidden)
 
-    def look() -> Look:
+    def inspect() -> Inspection:
         files = external_files(stage, recipe, visible)
         if not files:
-            return Look(key=stage.files, detail="the corpus's own held-out part is used")
+            return Inspection(key=stage.files, detail="the corpus's own held-out part is used")
         beginnings = Beginnings(FIRST_BYTES[stage.files], PATIENCE_S)
-        detail, remedy = LOOKS[stage.files](files, recipe, beginnings)
+        detail, remedy = INSPECTORS[stage.files](files, recipe, beginnings)
         detail = f"{counted(len(files), 'file')}, {detail}"
         if not beginnings.whole:
             detail += f" in what was looked at (the first {human_bytes(beginnings.num_bytes)} of a file)"
         for key, found in _side_files(stage, recipe, here=here).items():
             detail += f"; {key}: {counted(len(found), 'file')}"
-            if key in SIDE_LOOKS and found:
-                more, hint = SIDE_LOOKS[key](found, recipe, Beginnings(FIRST_BYTES[stage.files], PATIENCE_S))
+            if key in SIDE_INSPECTORS and found:
+                more, hint = SIDE_INSPECTORS[key](found, recipe, Beginnings(FIRST_BYTES[stage.files], PATIENCE_S))
                 detail, remedy = f"{detail}, {more}", "; ".join(filter(None, (remedy, hint)))
         if hidden:
             detail += f"; not looked at: {_unseen(stage.files, hidden).detail}"
-        return Look(key=stage.files, detail=detail, remedy=remedy)
+        return Inspection(key=stage.files, detail=detail, remedy=remedy)
 
-    return _as_seen(stage.files, look, here=here)
+    return _inspect_where_visible(stage.files, inspect, here=here)
 
 
 def _side_files(stage: Stage, recipe: Recipe, *, here: bool) -> dict[str, list[str]]:
@@ -118,7 +118,7 @@ def _side_files(stage: Stage, recipe: Recipe, *, here: bool) -> dict[str, list[s
     }
 
 
-def look_at_clean_cost(recipe: Recipe, memory_bytes: int, cpus: int, *, here: bool = True) -> Look:
+def inspect_clean_cost(recipe: Recipe, memory_bytes: int, cpus: int, *, here: bool = True) -> Inspection:
     """Tell what `clean` needs of memory, disk and CPU time.
 
     Args:
@@ -135,7 +135,7 @@ def look_at_clean_cost(recipe: Recipe, memory_bytes: int, cpus: int, *, here: bo
     if hidden:
         return _unseen(key, hidden)
 
-    def look() -> Look:
+    def inspect() -> Inspection:
         cost = clean_cost(storage.sizes(patterns, "clean.inputs"), recipe.clean, cpus)
         in_here = cost.workers if recipe.clean.engine == "processes" else 0
         need = clean_memory_bytes(in_here)
@@ -144,12 +144,12 @@ def look_at_clean_cost(recipe: Recipe, memory_bytes: int, cpus: int, *, here: bo
             f"{in_here} processes (it has {human_bytes(memory_bytes)}), up to {human_bytes(cost.disk_bytes)} of disk and "
             f"{human_hours(cost.cpu_hours)} of CPU time"
         )
-        return Look(key=key, detail=detail, remedy="" if need <= memory_bytes else OUT_OF_MEMORY)
+        return Inspection(key=key, detail=detail, remedy="" if need <= memory_bytes else OUT_OF_MEMORY)
 
-    return _as_seen(key, look, here=here)
+    return _inspect_where_visible(key, inspect, here=here)
 
 
-def look_at_base(recipe: Recipe, *, here: bool = True, chats: bool = True, vocabulary: bool = True) -> Look:
+def inspect_base(recipe: Recipe, *, here: bool = True, chats: bool = True, vocabulary: bool = True) -> Inspection:
     """Read the base model's config, tokenizer and the headers of its weights.
 
     Args:
@@ -168,14 +168,14 @@ def look_at_base(recipe: Recipe, *, here: bool = True, chats: bool = True, vocab
     key, model = "base.model", recipe.base.model
     folder = Path(model).expanduser()
     if model == TINY:
-        return Look(key=key, detail="tiny, made on the spot")
+        return Inspection(key=key, detail="tiny, made on the spot")
     if not here and (claim := claim_of(model, recipe)):
         return _unseen(key, {model: claim})
     check_base(recipe.base)
     if folder.is_dir():  # first, so that nobody fetches a torn model again that is refused then
         check_family(model_config(folder), recipe.pretrain.parallelism.model_dump())
 
-    def look() -> Look:
+    def inspect() -> Inspection:
         if folder.is_dir():
             check_weights(folder)
         place = base_tokenizer(recipe.base, base_cache(recipe))
@@ -183,11 +183,11 @@ def look_at_base(recipe: Recipe, *, here: bool = True, chats: bool = True, vocab
             check_family(model_config(place), recipe.pretrain.parallelism.model_dump())
         size = check_base_vocabulary(recipe, place, changes=vocabulary)
         written = check_chat_base(recipe, place) if chats else ""
-        return Look(
+        return Inspection(
             key=key, detail=f"{model}, a tokenizer of {size:,} tokens{', ' if written else ''}{written}"
         )
 
-    return _as_seen(key, look, here=here)
+    return _inspect_where_visible(key, inspect, here=here)
 
 
 def check_base(base: Base) -> None:
@@ -262,22 +262,22 @@ def claim_of(place: str, recipe: Recipe) -> str:
     return ""
 
 
-def _unseen(key: str, hidden: dict[str, str]) -> Look:
+def _unseen(key: str, hidden: dict[str, str]) -> Inspection:
     places = ", ".join(f"{place} (claim {claim})" for place, claim in hidden.items())
-    return Look(key=key, detail=f"{places} can be seen from pods alone", seen=False)
+    return Inspection(key=key, detail=f"{places} can be seen from pods alone", visible=False)
 
 
-def _as_seen(key: str, look: Callable[[], Look], *, here: bool) -> Look:
+def _inspect_where_visible(key: str, inspect: Callable[[], Inspection], *, here: bool) -> Inspection:
     """Say what could not be looked at from here, where that is no mistake."""
     try:
-        return look()
+        return inspect()
     except ModuleNotFoundError as error:
-        return Look(key=key, detail=f"not looked at, because {error.name} is not installed here", seen=False)
+        return Inspection(key=key, detail=f"not looked at, because {error.name} is not installed here", visible=False)
     except (PreflightError, RetryableError) as error:
         if here:
             raise
-        return Look(
-            key=key, detail=f"not looked at, because it cannot be read from here ({error})", seen=False
+        return Inspection(
+            key=key, detail=f"not looked at, because it cannot be read from here ({error})", visible=False
         )
 
 
@@ -299,7 +299,7 @@ def _taken(
             continue
 
 
-def _look_at_raw(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
+def _inspect_raw(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
     from anadil.clean import readers as read
     from anadil.clean.input_kinds import check_suffixes
 
@@ -338,15 +338,15 @@ def _look_at_raw(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -
     return detail, ""
 
 
-def _look_at_chats(files: Sequence[str], _recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
-    return _look_at_rows("chats", files, beginnings)
+def _inspect_chats(files: Sequence[str], _recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
+    return _inspect_rows("chats", files, beginnings)
 
 
-def _look_at_pairs(files: Sequence[str], _recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
-    return _look_at_rows("pairs", files, beginnings)
+def _inspect_pairs(files: Sequence[str], _recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
+    return _inspect_rows("pairs", files, beginnings)
 
 
-def _look_at_rows(
+def _inspect_rows(
     kind: Literal["chats", "pairs"], files: Sequence[str], beginnings: Beginnings
 ) -> tuple[str, str]:
     from anadil.artifacts.chat_files import check_chat_files, read_chats, read_pairs, refuse_no_chats
@@ -362,7 +362,7 @@ def _look_at_rows(
     return counted(number, kind.removesuffix("s")), remedy
 
 
-def _look_at_heldout(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
+def _inspect_heldout(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
     from anadil.evaluate.heldout import check_heldout_files, documents_of, refuse_no_heldout, refuse_too_large
 
     check_heldout_files(files)
@@ -377,11 +377,11 @@ def _look_at_heldout(files: Sequence[str], recipe: Recipe, beginnings: Beginning
     return counted(num_documents, "document"), ""
 
 
-LOOKS: dict[str, Callable[[Sequence[str], Recipe, Beginnings], tuple[str, str]]] = {
-    "clean.inputs": _look_at_raw,
-    "finetune.inputs": _look_at_chats,
-    "evaluate.heldout": _look_at_heldout,
+INSPECTORS: dict[str, Callable[[Sequence[str], Recipe, Beginnings], tuple[str, str]]] = {
+    "clean.inputs": _inspect_raw,
+    "finetune.inputs": _inspect_chats,
+    "evaluate.heldout": _inspect_heldout,
 }
 """Recipe key -> what looks at its files; gives what was seen and what to consider."""
-SIDE_LOOKS = {"finetune.preference.inputs": _look_at_pairs}
+SIDE_INSPECTORS = {"finetune.preference.inputs": _inspect_pairs}
 """The same of files beside them."""

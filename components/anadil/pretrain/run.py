@@ -25,7 +25,7 @@ from anadil.model.loss import has_fast_bf16, uses_liger
 from anadil.model.peer_failure import peers
 from anadil.model.process_group import Group, group
 from anadil.model.tiny import base_model
-from anadil.plan.kept import plan_as_file
+from anadil.plan.plan_file import plan_as_file
 from anadil.pretrain.build_model import build
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.hf_export import export_checkpoint
@@ -155,7 +155,7 @@ def _trainer(
 ) -> tuple[Trainer, Job]:
     """What is trained, on what: tested nodes, the base model's weights, the encoded corpus; and in how many steps."""
     settings = job.recipe.pretrain
-    if burn_in.wanted(settings.faults.burn_in, device):
+    if burn_in.burn_in_enabled(settings.faults.burn_in, device):
         copies = settings.copies
         burn_in.burn_in(
             processes,

@@ -170,7 +170,7 @@ def mistakes(
         got = (
             ""
             if mistake["type"] == "missing" or not path or "password" in reason
-            else f" (got {shown_value(data, path)})"
+            else f" (got {display_value(data, path)})"
         )
         texts.append(f"  {where}{'.'.join(map(str, path)) or 'recipe'}: {reason}{got}")
     return "\n".join([f"{name}: {counted(len(texts), 'mistake')}", *texts])
@@ -194,7 +194,7 @@ def _where(
     return f"{places}: " if places else ""
 
 
-def shown_value(data: Any, path: Sequence[int | str]) -> str:
+def display_value(data: Any, path: Sequence[int | str]) -> str:
     """The value at a path, as a message shows it: short, and without passwords."""
     for key in path:
         try:

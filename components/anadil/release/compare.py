@@ -363,6 +363,6 @@ def _about(run: RunFacts) -> Json:
     return {"name": run.name, "label": run.label, "run": listed, "artifacts": artifacts}
 
 
-def shown_figure(pair: ScorePair, value: float | None) -> str:
+def format_figure(pair: ScorePair, value: float | None) -> str:
     """A figure of a pair for people."""
     return human_percent(value) if pair.share else human_figure(value)

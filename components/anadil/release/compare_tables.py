@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from html import escape
 
 from anadil.core.format import DASH, human_dollars, human_figure, human_seconds, one_line
-from anadil.release.compare import Comparison, shown_figure
+from anadil.release.compare import Comparison, format_figure
 from anadil.release.notebook import html_page, html_table, text_table
 from anadil.release.score_pairs import ScorePair
 
@@ -22,7 +22,7 @@ def score_rows(found: Comparison, *, differing: bool = False) -> list[tuple[str,
     """Cells under `SCORE_COLUMNS`; `differing`: without figures that are the same in both."""
     return [
         (
-            pair.candidate, pair.name, shown_figure(pair, pair.a), shown_figure(pair, pair.b), _difference(pair),
+            pair.candidate, pair.name, format_figure(pair, pair.a), format_figure(pair, pair.b), _difference(pair),
             _interval(pair), _over(pair), _better(pair),
         )
         for pair in found.scores
@@ -125,7 +125,7 @@ def _interval(pair: ScorePair) -> str:
         return ""
     if pair.low is not None and pair.high is not None:
         return "0" if pair.low == pair.high == 0 else f"{pair.low:+.4f} to {pair.high:+.4f}"
-    ends = [shown_ends(pair, each) for each in (pair.a_interval, pair.b_interval)]
+    ends = [format_interval(pair, each) for each in (pair.a_interval, pair.b_interval)]
     return f"A {ends[0]}, B {ends[1]}" if all(ends) else ""
 
 
@@ -134,9 +134,9 @@ def _over(pair: ScorePair) -> str:
     return "" if pair.num_documents is None else human_figure(pair.num_documents)
 
 
-def shown_ends(pair: ScorePair, ends: tuple[float, float] | None) -> str:
+def format_interval(pair: ScorePair, ends: tuple[float, float] | None) -> str:
     """An interval of one run."""
-    return f"{shown_figure(pair, ends[0])} to {shown_figure(pair, ends[1])}" if ends else ""
+    return f"{format_figure(pair, ends[0])} to {format_figure(pair, ends[1])}" if ends else ""
 
 
 def _better(pair: ScorePair) -> str:

@@ -85,7 +85,7 @@ class ServedModel:
         )
 
 
-def look_at(uri: str, *, tracking: str | None = None) -> ServedModel:
+def describe_model(uri: str, *, tracking: str | None = None) -> ServedModel:
     """What a server has to know of a model; of one on S3 nothing but manifest and configuration is fetched.
 
     Args:
@@ -98,11 +98,11 @@ def look_at(uri: str, *, tracking: str | None = None) -> ServedModel:
         RecipeError: It is a checkpoint, which no server loads.
     """
     if not uri.startswith(REGISTERED):
-        return _look_at(uri)
+        return _describe_model(uri)
     version = resolve(uri, tracking)
     at = f"{uri}: version {version.version} lies at {version.uri}"
     try:
-        model = _look_at(version.uri)
+        model = _describe_model(version.uri)
     except DataError as error:
         raise IntegrityError(
             f"{at}, where it is gone ({error}); promote a model that is there, or roll back"
@@ -115,7 +115,7 @@ def look_at(uri: str, *, tracking: str | None = None) -> ServedModel:
     return model
 
 
-def _look_at(uri: str) -> ServedModel:
+def _describe_model(uri: str) -> ServedModel:
     if "://" in uri:
         place, manifest, prefix = artifact_of(uri)
         sizes = {

@@ -17,7 +17,7 @@ from anadil.release.registry import resolve
 from anadil.release.trace_chain import DIGITS, BaseFiles, Chain, Link, SourceFile, sha256_of
 from anadil.release.trace_rows import (
     CorpusSums,
-    FoundDocument,
+    DocumentTrace,
     find_documents,
     list_documents,
     questions_of,
@@ -49,7 +49,7 @@ class Trace:
     """What the corpus that was trained on says of itself."""
     training: Json
     """`training.json` of the model."""
-    documents: tuple[FoundDocument, ...] = ()
+    documents: tuple[DocumentTrace, ...] = ()
     """Answers to what was asked for."""
     whole: tuple[tuple[str, Manifest], ...] = ()
     """Artifacts of the chain, every byte of which was compared."""

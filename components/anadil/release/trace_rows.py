@@ -73,7 +73,7 @@ class CorpusSums:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundDocument:
+class DocumentTrace:
     """The answer to one question."""
 
     question: str
@@ -162,7 +162,7 @@ def sum_rows(uri: str, manifest: Manifest) -> CorpusSums:
 
 def find_documents(
     trained: tuple[str, Manifest] | None, corpora: Sequence[tuple[str, Manifest]], questions: Sequence[str]
-) -> tuple[FoundDocument, ...]:
+) -> tuple[DocumentTrace, ...]:
     """The answer to each question, from one pass over the documents, and one over the rows for those not among them.
 
     Args:
@@ -171,7 +171,7 @@ def find_documents(
         corpora: All of the chain that can be read.
         questions: Ids, URLs or sources.
     """
-    found: dict[str, FoundDocument] = {}
+    found: dict[str, DocumentTrace] = {}
     others: Counter[str] = Counter()
     asked = frozenset(questions)
     pieces = PARTS.items() if trained is not None and asked else ()
@@ -180,7 +180,7 @@ def find_documents(
         for document in _documents(*trained, part):
             for name in _names_of(document) & asked:
                 others[name] += name in found
-                answer = FoundDocument(
+                answer = DocumentTrace(
                     question=name, state=state, id=document.id, source=document.source, url=document.url,
                     corpus=trained[0],
                 )  # fmt: skip
@@ -192,13 +192,13 @@ def find_documents(
                 for name in {row["id"], row["source"], row["source"].partition(" ")[0]} & left:
                     found.setdefault(
                         name,
-                        FoundDocument(
+                        DocumentTrace(
                             question=name, state=DROPPED, id=row["id"], source=row["source"], reason=row["reason"],
                             duplicate_of=row["duplicate_of"] or "", corpus=uri,
                         ),
                     )  # fmt: skip
     state = NOT_FOUND if trained else UNKNOWN
-    unknown = {name: FoundDocument(question=name, state=state) for name in questions}
+    unknown = {name: DocumentTrace(question=name, state=state) for name in questions}
     return tuple(_with_others((unknown | found)[name], others[name]) for name in questions)
 
 
@@ -208,7 +208,7 @@ def list_documents(uri: str, manifest: Manifest) -> Iterator[Json]:
         yield {"id": document.id, "source": document.source, "url": document.url}
 
 
-def _with_others(document: FoundDocument, others: int) -> FoundDocument:
+def _with_others(document: DocumentTrace, others: int) -> DocumentTrace:
     return replace(document, others=others) if others else document
 
 

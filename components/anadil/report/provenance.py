@@ -38,7 +38,7 @@ def provenance_view(facts: Facts) -> ProvenanceView:
     )
     return ProvenanceView(
         version=__version__,
-        recipe=shown_recipe(facts),
+        recipe=recipe_text(facts),
         artifacts=TextTable(
             caption="Artifacts that this page was made from",
             columns=("artifact", "digest", "program", "image"),
@@ -48,7 +48,7 @@ def provenance_view(facts: Facts) -> ProvenanceView:
     )
 
 
-def shown_recipe(facts: Facts) -> str:
+def recipe_text(facts: Facts) -> str:
     """The resolved recipe as YAML: what decides the result, not where it was stored or tracked.
 
     Storage, tracking and cluster are left out: they change no number, and they hold the

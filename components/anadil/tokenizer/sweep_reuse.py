@@ -15,7 +15,7 @@ from typing import Any
 from anadil.artifacts.base_model import read_tokenizer
 from anadil.recipe.sections import Strategy
 from anadil.runtime.job import Job
-from anadil.runtime.kept_artifact import kept_artifact
+from anadil.runtime.reusable_artifact import reusable_artifact
 from anadil.tokenizer.candidate import TokenizerCandidate
 from anadil.tokenizer.usage import TokenUsage, usage_in
 
@@ -53,7 +53,7 @@ def find_sweep_candidates(job: Job) -> SweepCandidates:
     base_usage: TokenUsage | None = None
     for size in sizes:
         settings = job.recipe.tokenizer.model_copy(update={"vocab_sizes": (size,)})
-        found = kept_artifact(job, "tokenizer", job.recipe.model_copy(update={"tokenizer": settings}))
+        found = reusable_artifact(job, "tokenizer", job.recipe.model_copy(update={"tokenizer": settings}))
         if found is None:
             continue
         folder, manifest = found

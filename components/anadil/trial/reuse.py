@@ -11,7 +11,7 @@ from pathlib import Path
 
 from anadil.recipe.sections import Strategy
 from anadil.runtime.job import Job
-from anadil.runtime.kept_artifact import kept_artifact
+from anadil.runtime.reusable_artifact import reusable_artifact
 from anadil.trial.finalists import Finalist
 from anadil.trial.outcome import FinalistResult
 
@@ -53,5 +53,5 @@ def _artifact_of(job: Job, strategy: Strategy) -> Path | None:
         return None
     alone = trial.model_copy(update={"strategies": (strategy,)})
     settings = job.recipe.tokenizer.model_copy(update={"trial": alone})
-    found = kept_artifact(job, "trial", job.recipe.model_copy(update={"tokenizer": settings}))
+    found = reusable_artifact(job, "trial", job.recipe.model_copy(update={"tokenizer": settings}))
     return found[0] if found else None

@@ -138,7 +138,7 @@ def test_a_generation_that_is_being_read_is_not_removed(make: Make, tmp_path: Pa
     checkpoints = make(keep=1)
     save(checkpoints, 1)
 
-    with directory.held(tmp_path / "checkpoints/step-00000001"):
+    with directory.hold_open(tmp_path / "checkpoints/step-00000001"):
         save(checkpoints, 2)
         during = directory.steps(tmp_path / "checkpoints")
     save(checkpoints, 3)

@@ -8,7 +8,7 @@ import torch
 from anadil.core.errors import PreflightError, RetryableError
 from anadil.model.process_group import Group
 from anadil.pretrain.resilience import burn_in as tests
-from anadil.pretrain.resilience.burn_in import BurnInResult, burn_in, refuse_failed, slow, summary, wanted
+from anadil.pretrain.resilience.burn_in import BurnInResult, burn_in, refuse_failed, slow, summary, burn_in_enabled
 
 CPU = torch.device("cpu")
 
@@ -22,7 +22,7 @@ def found(rank: int, **more: Any) -> BurnInResult:
     [("auto", "cpu", False), ("auto", "cuda", True), ("always", "cpu", True), ("never", "cuda", False)],
 )
 def test_auto_tests_gpus_only(setting: Any, device: str, expected: bool) -> None:
-    assert wanted(setting, torch.device(device)) is expected
+    assert burn_in_enabled(setting, torch.device(device)) is expected
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

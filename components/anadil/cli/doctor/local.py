@@ -24,8 +24,8 @@ from anadil.core.log import masked
 from anadil.core.stages import FLOW
 from anadil.plan.instances import ram_bytes
 from anadil.plan.preflight import check_fits
-from anadil.preflight.inputs import Look, look_at_base, look_at_clean_cost, look_at_files
-from anadil.preflight.tasks import look_at_tasks
+from anadil.preflight.inputs import Inspection, inspect_base, inspect_clean_cost, inspect_files
+from anadil.preflight.tasks import inspect_tasks
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_left_out
@@ -169,9 +169,9 @@ def check_data(recipe: Recipe, *, here: bool) -> Iterator[CheckResult]:
         if is_left_out(stage, recipe):
             yield skipped(stage.files, "no chats, so no finetuning")
             continue
-        yield _looked(stage.files, partial(look_at_files, stage, recipe, here=here))
+        yield _inspection_check(stage.files, partial(inspect_files, stage, recipe, here=here))
     if recipe.evaluate.tasks:
-        yield _looked("evaluate.tasks", partial(look_at_tasks, recipe))
+        yield _inspection_check("evaluate.tasks", partial(inspect_tasks, recipe))
     yield _base(recipe, here=here)
 
 
@@ -183,23 +183,23 @@ def _base(recipe: Recipe, *, here: bool) -> CheckResult:
         remedy = "download it where there is a network and give the directory as base.model"
         detail = f"{model}: the hub cannot be reached{'' if here else ' from here'}"
         return CheckResult(name=name, status="failed" if here else "skipped", detail=detail, remedy=remedy)
-    check = _looked(name, partial(look_at_base, recipe, here=here))
+    check = _inspection_check(name, partial(inspect_base, recipe, here=here))
     if on_the_hub and check.status == "passed" and not recipe.base.revision:
         return replace(check, remedy="set base.revision, so that the run can be repeated")
     return check
 
 
-def _looked(key: str, look: Callable[[], Look]) -> CheckResult:
+def _inspection_check(key: str, inspect: Callable[[], Inspection]) -> CheckResult:
     try:
-        found = look()
+        found = inspect()
     except AnadilError as error:
         return failed(key, str(error), f"correct {key}")
-    status: Literal["passed", "skipped"] = "passed" if found.seen else "skipped"
+    status: Literal["passed", "skipped"] = "passed" if found.visible else "skipped"
     return CheckResult(name=key, status=status, detail=found.detail, remedy=found.remedy)
 
 
 def _clean_cost(recipe: Recipe) -> Iterator[CheckResult]:
-    check = _looked("cost of clean", partial(look_at_clean_cost, recipe, ram_bytes(), num_cores()))
+    check = _inspection_check("cost of clean", partial(inspect_clean_cost, recipe, ram_bytes(), num_cores()))
     if check.status != "failed":  # a file that is not there is told in a line of its own
         yield check
 

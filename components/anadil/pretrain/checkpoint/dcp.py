@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from anadil.core.errors import IntegrityError, PreflightError, RetryableError
-from anadil.pretrain.checkpoint.directory import held
+from anadil.pretrain.checkpoint.directory import hold_open
 from anadil.pretrain.checkpoint.state import VerifiedCheckpoint
 
 Tensors = Mapping[str, torch.Tensor]
@@ -114,7 +114,7 @@ def read_tensors(found: VerifiedCheckpoint, tensors: Tensors, readers: "dist.Pro
     _check(found, tensors)
     targets = {name: tensor.detach() for name, tensor in tensors.items()}
     reader = _Reader(found.path, found.metadata)
-    with held(found.path), warnings.catch_warnings():
+    with hold_open(found.path), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         try:
             load(dict(targets), storage_reader=reader, process_group=readers, no_dist=readers is None)

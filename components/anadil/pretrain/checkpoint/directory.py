@@ -188,7 +188,7 @@ def retain(folder: Path, keep: int, written: int) -> None:
 
 
 @contextlib.contextmanager
-def held(path: Path) -> Iterator[None]:
+def hold_open(path: Path) -> Iterator[None]:
     """Keep a checkpoint from being removed while it is read.
 
     Raises:

@@ -210,7 +210,7 @@ class Archive:
         source = path.with_suffix(directory.UPLOAD) if self._is_remote else Path(target + directory.PARTIAL)
         shutil.rmtree(source, ignore_errors=True)
         try:
-            with directory.held(path):
+            with directory.hold_open(path):
                 shutil.copytree(path, source, copy_function=_link if self._is_remote else self._copy_file)
             if store.exists(join(target, MANIFEST)):
                 store.remove_directory(target)

@@ -70,7 +70,7 @@ class BurnInResult:
     """A failure that somebody has to mend."""
 
 
-def wanted(setting: Literal["auto", "always", "never"], device: torch.device) -> bool:
+def burn_in_enabled(setting: Literal["auto", "always", "never"], device: torch.device) -> bool:
     """Whether to test, as `pretrain.faults.burn_in` says."""
     return setting == "always" or (setting == "auto" and device.type == "cuda")
 

@@ -16,7 +16,7 @@ from anadil.runtime.job import Job
 log = logging.getLogger(__name__)
 
 
-def kept_artifact(job: Job, name: str, recipe: Recipe) -> tuple[Path, Manifest] | None:
+def reusable_artifact(job: Job, name: str, recipe: Recipe) -> tuple[Path, Manifest] | None:
     """What lies under `storage.root` by the key of what decides it; None where there is none that can be used.
 
     Args:

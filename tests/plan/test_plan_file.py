@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from anadil.plan.kept import plan_as_file
+from anadil.plan.plan_file import plan_as_file
 from anadil.recipe.load import load_recipe
 from tests.plan.test_families import MIXTURES, SIZES, based_on
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from anadil.artifacts import s3
 from anadil.core.stages import STAGES
-from anadil.preflight.inputs import Look, look_at_files
+from anadil.preflight.inputs import Inspection, inspect_files
 from anadil.recipe.sections import Recipe
 from tests.kit.harness import again
 
@@ -22,9 +22,9 @@ def put(folder: Path, name: str, content: bytes) -> str:
     return str(folder / name)
 
 
-def look(recipe: Recipe, stage: str, *files: str, here: bool = True) -> Look:
+def look(recipe: Recipe, stage: str, *files: str, here: bool = True) -> Inspection:
     named = again(recipe, f"{STAGES[stage].files}={json.dumps(files)}")
-    return look_at_files(STAGES[stage], named, here=here)
+    return inspect_files(STAGES[stage], named, here=here)
 
 
 def upload(bucket: str, name: str, content: bytes) -> str:
