@@ -101,7 +101,7 @@ def neutral_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytes
 
 @pytest.fixture(scope="session", autouse=True)
 def service_models() -> Iterator[None]:
-    """AWS's models of its services, read once: each session of boto3 reads them anew, at 70 ms a client."""
+    """AWS's models of its services, read once: each session of boto3 reads them again, at 70 ms a client."""
     from botocore import loaders
 
     with pytest.MonkeyPatch.context() as patch:

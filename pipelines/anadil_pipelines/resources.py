@@ -193,7 +193,7 @@ def _gpus(stage: str, recipe: Recipe, kind: Machine | None) -> int:
 
 def _configure_pod(task: Any, stage: str, image: str, needs: PodRequests, recipe: Recipe) -> None:
     """What every pod gets."""
-    # A stage finds its finished artifact by content; Kubeflow's cache looks at the image's name and the
+    # A stage finds its finished artifact by content; Kubeflow's cache compares the image's name and the
     # parameters, not at the data behind a URI, nor at whether the cached artifact is still there.
     task.set_caching_options(enable_caching=False)
     task.set_display_name(stage)

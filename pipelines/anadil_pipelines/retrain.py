@@ -1,6 +1,6 @@
 """Train again on a schedule: a recurring run that is pinned to one pipeline version.
 
-Each run expands the globs of the recipe anew. Where the data is the same, every artifact is
+Each run expands the globs of the recipe again. Where the data is the same, every artifact is
 found by its content and nothing is computed; where files came, clean and all that follows run.
 """
 
@@ -154,7 +154,7 @@ def change(server: Kubeflow, experiment: str, name: str, verb: str) -> list[str]
     found = server.recurring_runs(server.experiment(experiment), name)
     if not found:
         raise DataError(
-            f"{name}: no such recurring run in experiment {experiment}; look at --name and --experiment"
+            f"{name}: no such recurring run in experiment {experiment}; check --name and --experiment"
         )
     for each in found:
         server.change_recurring_run(verb, each.recurring_run_id)

@@ -257,11 +257,11 @@ def _error_of(host: str, error: Any) -> AnadilError:
             "namespace, or give --namespace"
         )
     if error.status == 404:
-        return NotFound(f"{host}: has no such thing ({said}); look at --host, --namespace and --experiment")
+        return NotFound(f"{host}: has no such thing ({said}); check --host, --namespace and --experiment")
     if error.status == 409:
         return AlreadyExists(f"{host}: has it already ({said}); run the same command again")
     if error.status in (0, None):
-        return PreflightError(f"{host}: no secure connection ({said}); look at its certificate and at https")
+        return PreflightError(f"{host}: no secure connection ({said}); check its certificate and https")
     if error.status == 429 or error.status >= 500:
         return RetryableError(f"{host}: failed for now ({error.status}: {said}); run the same command again")
     return PreflightError(f"{host}: refuses what was sent ({error.status}: {said})")

@@ -35,7 +35,7 @@ from anadil_pipelines.server import Kubeflow
 log = logging.getLogger(__name__)
 
 NUM_RECENT_RUNS = 100
-"""Runs that are looked at for one that is under way."""
+"""Runs that are searched for one that is under way."""
 ACTIVE_STATES = ("PENDING", "RUNNING", "PAUSED", "CANCELING")
 
 
@@ -94,7 +94,7 @@ def prepare(recipe: Recipe, options: SubmitOptions, *, dry: bool = False) -> Sub
     Args:
         recipe: What is to run.
         options: What the command line says beside it.
-        dry: Only to be looked at: what a check finds is a warning.
+        dry: Only to be shown: what a check finds is a warning.
 
     Raises:
         RecipeError: A step would not see a directory of the recipe.

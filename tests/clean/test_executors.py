@@ -112,7 +112,7 @@ def test_a_process_that_dies_is_replaced(tmp_path: Path, caplog: pytest.LogCaptu
         executor.map(work, [Work("a", "die once", tmp_path), Work("b", "", tmp_path)])
 
     assert len((tmp_path / "a.tries").read_text().split()) == 2
-    assert "a: its process died (SIGKILL); another one goes on" in caplog.text
+    assert "a: its process died (SIGKILL); another one continues" in caplog.text
 
 
 def test_what_a_process_that_died_was_writing_is_removed(tmp_path: Path) -> None:

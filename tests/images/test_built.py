@@ -84,7 +84,7 @@ def podman(*arguments: str, code: int | None = 0, timeout: float = 180) -> "subp
 def image(name: str) -> str:
     """The full name of an image that this machine has."""
     if not {name, "all"} & set(NAMED):
-        pytest.skip(f"IMAGES={' '.join(NAMED)}: {name} is not built anew")
+        pytest.skip(f"IMAGES={' '.join(NAMED)}: {name} is not built again")
     if shutil.which("podman") is None:
         pytest.skip("no podman on this machine")
     full = f"{REGISTRY}/{name}:{__version__}"

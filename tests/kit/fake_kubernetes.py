@@ -159,7 +159,7 @@ class Cluster:
             pod["status"] |= {"phase": "Failed", "reason": reason, "message": "The node was low on memory."}
 
     def replace(self, index: int) -> None:
-        """A controller makes a pod anew."""
+        """A controller makes a pod again."""
         with self.changed:
             old = self.pod(index)
             self._make_pod(job_of(self, old), index)

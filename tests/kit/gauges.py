@@ -23,6 +23,6 @@ def fresh_gauges(monkeypatch: pytest.MonkeyPatch, directory: Path) -> Iterator[N
 
 
 def forget_gauges() -> None:
-    """The next gauge starts everything anew."""
+    """The next gauge starts everything again."""
     prometheus._start.cache_clear()
     prometheus._gauge.cache_clear()

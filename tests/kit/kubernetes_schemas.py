@@ -19,7 +19,7 @@ def validate(item: Mapping[str, Any], version: str) -> None:
     """Fails where an object is not as a version of Kubernetes defines it, or has unknown fields."""
     import kubernetes_validate
 
-    # The library reads its definitions anew for every object.
+    # The library reads its definitions again for every object.
     with mock.patch.object(kubernetes_validate.utils, "schema_contents", _contents()):
         kubernetes_validate.validate(item, version, strict=True)
 

@@ -153,7 +153,7 @@ def test_no_more_than_the_beginning_of_a_large_file_is_read(
 
     count = int(found.detail.split(", ")[1].split()[0].replace(",", ""))
     assert 20 < count < 2_000
-    assert found.detail.endswith("in what was looked at (the first 256.0 KiB of a file)")
+    assert found.detail.endswith("in what was checked (the first 256.0 KiB of a file)")
     assert found.remedy == ""
 
 
@@ -186,7 +186,7 @@ def test_a_large_warc_is_cut_between_two_records(recipe: Recipe, tmp_path: Path)
 
     for found in (plain, packed):
         assert 75 < int(found.detail.split()[2]) < 85
-        assert "in what was looked at" in found.detail
+        assert "in what was checked" in found.detail
         assert found.remedy == ""
 
 
@@ -194,7 +194,7 @@ def test_a_large_warc_is_cut_between_two_records(recipe: Recipe, tmp_path: Path)
 def test_a_line_longer_than_what_is_looked_at_is_no_mistake(recipe: Recipe, tmp_path: Path) -> None:
     found = look(recipe, "clean", put(tmp_path, "a.jsonl", lines({"text": "x" * 4 * SMALL})))
 
-    assert found.detail.startswith("1 file, 0 documents in what was looked at")
+    assert found.detail.startswith("1 file, 0 documents in what was checked")
 
 
 @pytest.mark.usefixtures("small")
@@ -239,7 +239,7 @@ def test_of_many_records_the_first_are_looked_at(
 
     found = look(recipe, "clean", put(tmp_path, "a.jsonl", lines(*({"text": "salam"} for _ in range(9)))))
 
-    assert found.detail.startswith("1 file, 5 documents in what was looked at")
+    assert found.detail.startswith("1 file, 5 documents in what was checked")
 
 
 def test_many_files_and_slow_storage_end_in_time(
@@ -269,7 +269,7 @@ def test_files_are_looked_at_all_over_the_list(recipe: Recipe, tmp_path: Path) -
 
     found = look(recipe, "clean", str(tmp_path / "*.jsonl"))
 
-    assert found.detail.startswith("200 files, 49 documents in what was looked at")
+    assert found.detail.startswith("200 files, 49 documents in what was checked")
     assert "15 of 64 records could not be read" in found.remedy
 
 
@@ -346,7 +346,7 @@ def test_packages_of_a_stage_that_are_not_here_are_said(
 
     found = look(recipe, "clean", put(tmp_path, "a.txt", b"Salam"))
 
-    assert (found.visible, found.detail) == (False, "not looked at, because fastwarc is not installed here")
+    assert (found.visible, found.detail) == (False, "not checked, because fastwarc is not installed here")
 
 
 def test_what_asks_for_attention_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:

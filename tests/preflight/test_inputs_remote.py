@@ -22,7 +22,7 @@ def test_the_columns_of_a_large_remote_parquet_are_read_from_its_end(
     place = upload(bucket, "a.parquet", (tmp_path / "a.parquet").read_bytes())
     right = again(recipe, "clean.text_field=content")
 
-    assert look(right, "clean", place).detail.startswith("1 file, 0 documents in what was looked at")
+    assert look(right, "clean", place).detail.startswith("1 file, 0 documents in what was checked")
     with pytest.raises(DataError, match=r"no column 'text' \(clean\.text_field\) among content"):
         look(recipe, "clean", place)
 

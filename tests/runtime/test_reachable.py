@@ -60,7 +60,7 @@ def test_neither_does_one_whose_gateway_answers_and_whose_database_does_not() ->
 
 
 def test_so_does_one_that_answers_a_byte_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each byte starts a socket's time limit anew; so does a resolver, which has none."""
+    """Each byte starts a socket's time limit again; so does a resolver, which has none."""
     done = threading.Event()
     monkeypatch.setattr(reachable, "_answers", lambda uri, within_s: done.wait(10))
     started = time.monotonic()

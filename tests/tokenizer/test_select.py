@@ -222,7 +222,7 @@ def test_the_recipes_own_choice_leaves_only_the_size_to_the_rule(tiny: Tokenizer
 def test_the_size_that_the_corpus_supports_is_that_of_the_smaller_vocabularies(
     tiny: Tokenizer, strategy: str
 ) -> None:
-    """Counted anew with each smaller tokenizer, as if it had been asked for."""
+    """Counted again with each smaller tokenizer, as if it had been asked for."""
     texts = [f"{one} {two}" for one in SENTENCES for two in SENTENCES[:9]]
     counts = count_pretokens(tiny, texts).counts
     trained = train_vocabulary(counts, 256 + 60, 2)

@@ -62,7 +62,7 @@ TINY_SHAPE: dict[str, Any] = {
 def base_tokenizer(base: Base, cache: Path) -> Path:
     """A directory with the base's `tokenizer.json` and, where it has them, its other tokenizer files.
 
-    The weights are not looked at: a directory with nothing but a tokenizer is enough to
+    The weights are not checked: a directory with nothing but a tokenizer is enough to
     compare tokenizers, and loading the model says what else is missing.
 
     Args:

@@ -78,7 +78,7 @@ def copy_to_cache(uri: str, manifest: Manifest) -> Path:
     Processes of a machine may call this together: one fetches and checks, the others wait.
     """
     content = storage.store(uri).read(join(uri, MANIFEST))
-    # Keyed by the manifest, so that a directory that was written anew is fetched anew.
+    # Keyed by the manifest, so that a directory that was written again is fetched again.
     target = cache() / hashlib.sha256(uri.encode() + content).hexdigest()[:16]
     target.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{target}.lock", mode=0o666, fallback_to_soft=False):
@@ -186,7 +186,7 @@ def _bring(target: Path, entry: FileEntry, fetch: Fetch, source: str, stop: thre
                 ) from None
     if len(found) > 1:  # what is stored would come twice alike
         raise RetryableError(
-            f"{source}/{entry.name}: came with other bytes each time; look at the network and any proxy, "
+            f"{source}/{entry.name}: came with other bytes each time; check the network and any proxy, "
             "then run the same command again"
         )
     raise IntegrityError(f"{source}/{entry.name}: differs from its manifest; {artifact.remedy_of(source)}")

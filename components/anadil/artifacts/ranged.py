@@ -1,4 +1,4 @@
-"""An object of S3 read piece by piece, as a file: never more of it is here than what is looked at.
+"""An object of S3 read piece by piece, as a file: never more of it is here than what is read.
 
 Each piece is asked for on the condition that the object is still the one that was planned for, and its length
 and its place are checked. A piece that ends early is asked for again.
@@ -136,7 +136,7 @@ class RangedStream(io.RawIOBase):
             if attempt < ATTEMPTS:
                 time.sleep(PAUSE_S * 2 ** (attempt - 1))
         raise RetryableError(
-            f"{self._uri}: bytes {start:,} to {start + num_bytes:,} did not come whole {ATTEMPTS} times; look at the "
+            f"{self._uri}: bytes {start:,} to {start + num_bytes:,} did not come whole {ATTEMPTS} times; check the "
             "network and any proxy, then run the same command again"
         )
 

@@ -332,7 +332,7 @@ def _fetch(uri: str, fetch: Callable[[], T]) -> T:
         except DamagedError as error:
             log.warning("%s; time %d of %d", error, attempt, DOWNLOADS)
     raise RetryableError(
-        f"{uri}: its bytes came damaged or cut off {DOWNLOADS} times; look at the network and any proxy, "
+        f"{uri}: its bytes came damaged or cut off {DOWNLOADS} times; check the network and any proxy, "
         "then run the same command again"
     )
 

@@ -14,7 +14,7 @@ Row = dict[str, Any]
 class StepTimer:
     """Seconds of each step; a process has one.
 
-    Steps follow one another, so that each costs one look at the clock.
+    Steps follow one another, so that each reads the clock once.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class CleanStats:
 
         Args:
             reason: Name of the rule.
-            sample: A row of `rejected/`; its `id` and `text` are looked at, and `value` and `limit` are null
+            sample: A row of `rejected/`; its `id` and `text` are read, and `value` and `limit` are null
                 where nothing was measured.
         """
         self.dropped[reason] += 1

@@ -171,6 +171,6 @@ def _fetch(uri: str, place: Place) -> bytes:
         if len(content) >= min(wanted, size - place.offset):
             return content
     raise RetryableError(
-        f"{uri}: {wanted:,} bytes from {place.offset:,} on did not come whole {ATTEMPTS} times; look at the network, then "
+        f"{uri}: {wanted:,} bytes from {place.offset:,} on did not come whole {ATTEMPTS} times; check the network, then "
         "run the same command again"
     )

@@ -43,7 +43,7 @@ WRAPPERS = "form, body, html, [class*=breadcrumb], [class*=share-], [class*=soci
 """What is skipped by its name, unless it holds most of the text: ASP.NET wraps pages in a form, themes say
 `has-breadcrumbs` of the whole page. A cookie banner or a menu may hold most of the text of a poor page."""
 MAX_WRAPPERS = 20
-"""Elements that are looked at: the first ones are the outer ones."""
+"""Elements that are checked: the first ones are the outer ones."""
 MOST = 0.5
 NO_TEXT = re.compile(
     r"<!--.*?(?:-->|\Z)|<(script|style|template|noscript)\b.*?(?:</\1\s*>|\Z)|<[^>]*>", re.DOTALL

@@ -18,14 +18,14 @@ from anadil.clean.sorted_documents import EXACT, Numbers
 KEPT, DUPLICATE, NEAR_DUPLICATE = 0, 1, 2
 REASONS = {DUPLICATE: "duplicate", NEAR_DUPLICATE: "near_duplicate"}
 CHUNK = 1_000_000
-"""Entries of an array on the disk that are looked at at a time."""
+"""Entries of an array on the disk that are read at a time."""
 
 
 class Verdicts:
     """What dedup found of each document, on the disk: arrays by the number of the document."""
 
     def __init__(self, folder: Path, num_documents: int | None = None) -> None:
-        """Open what was found, or begin anew for so many documents."""
+        """Open what was found, or start over for so many documents."""
         self.folder = folder
         kinds = {"verdict": np.uint8, "duplicate_of": np.int64, "cluster_size": np.uint32}
         self._arrays = {

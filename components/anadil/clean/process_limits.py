@@ -18,7 +18,7 @@ OUT_OF_MEMORY = 77
 """Exit code of a process whose memory limit was reached."""
 
 _limited_until: int | None = None
-"""Second of CPU time from which on the limit is to be set anew; None: this process has no limits."""
+"""Second of CPU time from which on the limit is to be set again; None: this process has no limits."""
 
 
 def limit_process() -> None:

@@ -178,7 +178,7 @@ class SortedDocuments:
         return self._cached[1][row - int(self._frames["first_row"][frame])]
 
     def column(self, name: str) -> Numbers:
-        """A column, mapped into memory: only what is looked at is read.
+        """A column, mapped into memory: only what is accessed is read.
 
         It is opened again each time, because a map holds an open file, and shards are thousands; `np.load` takes ten
         times as long for that, most of it to read the header again.

@@ -17,7 +17,7 @@ Matrix = npt.NDArray[np.float64]
 MAX_BATCH_CHARS = 4_000_000
 """Characters that are measured at a time, and most of one text, so that memory stays small: some 100 bytes for each.
 
-A longer text has more words than any limit lets pass; the rest of it is not looked at.
+A longer text has more words than any limit lets pass; the rest of it is not checked.
 """
 
 

@@ -17,7 +17,7 @@ PARTS = ("heldout", "train")
 
 
 def verify_corpus(corpus: Path, manifest: Manifest) -> dict[str, str]:
-    """What was looked at, and what was found; the digests of the files were compared before.
+    """What was checked, and what was found; the digests of the files were compared before.
 
     Args:
         corpus: A local directory, every byte of it checked against the manifest.

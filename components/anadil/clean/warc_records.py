@@ -340,7 +340,7 @@ def _is_good_record(file: BinaryIO, offset: int) -> bool:
 
 
 def _peek(file: BinaryIO, offset: int, num_bytes: int) -> bytes:
-    """Bytes of a place; the file stays where it is, since a stream goes on to read there."""
+    """Bytes of a place; the file stays where it is, since a stream continues to read there."""
     place = file.tell()
     file.seek(offset)
     found = file.read(num_bytes)

@@ -27,7 +27,7 @@ LATER_KEYS = frozenset(
     f"recipe clean.{key}"
     for key in ("inputs", "heldout_fraction", "heldout_max_documents", "max_bad_records")
 )
-"""What is looked at after the shards are done, or is in the plan."""
+"""What is read after the shards are done, or is in the plan."""
 
 
 class Workspace:

@@ -178,7 +178,7 @@ class Terminal:
         print(" ..." if self._interrupts or not self._chat.model.writer.ended else "")
         if self._chat.left_out and not left_out:
             log.info(
-                "the oldest turns no longer fit the model's length and are left out from here on; /reset begins anew"
+                "the oldest turns no longer fit the model's length and are left out from here on; /reset starts over"
             )
 
 

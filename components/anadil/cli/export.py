@@ -111,7 +111,7 @@ def _tracking(options: argparse.Namespace) -> str | None:
 
 
 def _hub_id(given: str | None) -> str | None:
-    """The id to upload to, whose rights are looked at before anything is written."""
+    """The id to upload to, whose rights are checked before anything is written."""
     if given is None:
         return None
     require_packages("hub")

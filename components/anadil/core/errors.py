@@ -2,7 +2,7 @@
 
 AnadilError            a failure that we foresaw
  +- RecipeError     2  the recipe or the command line is wrong: edit it
- +- DataError       3  the data cannot be used: look at the named file or record
+ +- DataError       3  the data cannot be used: check the named file or record
  +- PreflightError  4  the machine or the cluster lacks something: install, free or grant it
  +- IntegrityError  5  bytes differ from their manifest, or would run code: do not trust them
  +- GateError       6  the model did not pass the quality gate

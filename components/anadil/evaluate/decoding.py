@@ -122,7 +122,7 @@ class _Batch:
     def _prefill(self) -> torch.Tensor:
         """Read each prompt once, and make as many rows of it as there are continuations."""
         mask = self._mask[:, : self._width]
-        # Padding has no position of its own; what stands there is never looked at.
+        # Padding has no position of its own; what stands there is never read.
         positions = (mask.cumsum(1) - 1).clamp(min=0)
         out = self._model(
             input_ids=self._ids, attention_mask=mask if self._padded else None, position_ids=positions,

@@ -1,7 +1,7 @@
 """Which chats make up a batch: those of about one length, so that little of it is padding.
 
 The order follows from seed and epoch alone, and the chats of a step are the same whatever the number of processes
-that share them. So a run that goes on, and one on more devices, has the losses of one that nothing changed.
+that share them. So a run that resumes, and one on more devices, has the losses of one that nothing changed.
 """
 
 import math

@@ -184,7 +184,7 @@ class TemplateFormat:
         if hidden[turn]["content"] not in whole[len(opened) : close.start()]:
             raise UnprovenTemplateError("does not write an answer as it is")
         if not self._render(hidden[: turn + 1]).startswith(whole[: close.end()]):
-            raise UnprovenTemplateError("writes an answer otherwise when the chat goes on")
+            raise UnprovenTemplateError("writes an answer otherwise when the chat continues")
         return len(opened), close.end()
 
     def _render(self, messages: Sequence[Mapping[str, str]], **settings: bool) -> str:

@@ -1,6 +1,6 @@
 """The preference step: the finetuned model learns from pairs which answers are better (DPO), by TRL's trainer.
 
-It goes on with what learned before: the same adapter, or all weights. So the artifact is of the same form, and one
+It starts from what learned before: the same adapter, or all weights. So the artifact is of the same form, and one
 adapter on the base is the finetuned model. Checkpoints and the reference lie in a directory of their own beside those of
 the first step, and are used again by the run that made them only.
 """

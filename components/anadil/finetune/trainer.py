@@ -28,7 +28,7 @@ from anadil.finetune.encode import IGNORED_LABEL
 Row = dict[str, list[int]]
 
 # Whether the head is computed at trained positions alone. TRL does so where it has Triton and computes all of them, and
-# throws most away, where it has not, since each batch would be compiled anew on Neuron; a CPU compiles nothing. There it
+# throws most away, where it has not, since each batch would be recompiled on Neuron; a CPU compiles nothing. There it
 # took half of the time of a step, and at a vocabulary of 100,000 most of the memory.
 trl_utils._use_triton = lambda device: device.type in ("cpu", "cuda")  # noqa: SLF001  no setting says it; TRL is pinned
 

@@ -45,7 +45,7 @@ def error_from_exit_code(exit_code: int | None, text: str, reason: str = "") -> 
         return ERROR_CLASSES[exit_code](f"{text}; {_next(exit_code)}")
     if exit_code is None or exit_code == KILLED:
         return RetryableError(f"{text}; {RESUME_HINT}")
-    error = AnadilError(f"{text}; look at its log, then {RESUME_HINT}")
+    error = AnadilError(f"{text}; see its log, then {RESUME_HINT}")
     if exit_code in (BUG, INTERRUPTED):
         error.exit_code = exit_code
     return error

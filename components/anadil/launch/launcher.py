@@ -102,7 +102,7 @@ def launch_job(
 
 
 def _look(request: LaunchRequest, *, here: bool) -> None:
-    """Look at what the stage will read beside artifacts, which are verified where they are read."""
+    """Check what the stage will read beside artifacts, which are verified where they are read."""
     stage = STAGES[request.stage]
     if stage.files:
         inspect_files(stage, request.recipe, request.files, here=here).say()

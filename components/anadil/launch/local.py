@@ -108,7 +108,7 @@ class LocalBackend:
     def status(self, name: str) -> JobStatus:
         """Where the job stands."""
         is_running = _is_running(name)
-        job = _read(name)  # after the lock was looked at: the supervisor writes before it lets go
+        job = _read(name)  # after the lock was checked: the supervisor writes before it lets go
         state: JobState = "running" if is_running else "succeeded" if job.exit_code == 0 else "failed"
         if not is_running and job.exit_code in (Stopped.exit_code, errors.INTERRUPTED):
             state = "stopped"

@@ -1,7 +1,7 @@
 """Refuse to retry deterministic failures of a pipeline's step.
 
 Kubeflow Pipelines tries a step again whatever its exit code was. Each try of a launcher would start
-its machines anew, with a deadline and restarts of their own.
+its machines again, with a deadline and restarts of their own.
 """
 
 import logging

@@ -58,7 +58,7 @@ def check_family(config: Mapping[str, Any], degrees: Mapping[str, int], name: st
 
     Args:
         config: Content of the model's config.json.
-        degrees: Such as `shard`, `tensor`, `context`, `pipeline` -> processes; other keys are not looked at.
+        degrees: Such as `shard`, `tensor`, `context`, `pipeline` -> processes; other keys are not checked.
         name: Recipe key or path of the model, for the message.
 
     Raises:

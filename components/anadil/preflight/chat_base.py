@@ -1,4 +1,4 @@
-"""Whether the base model can be taught chats, looked at before hours of pre-training.
+"""Whether the base model can be taught chats, checked before hours of pre-training.
 
 Every strategy of the tokenizer stage keeps the base's special tokens and its chat template, so the base decides.
 """

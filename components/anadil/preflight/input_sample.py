@@ -21,7 +21,7 @@ from anadil.artifacts.line_reader import MAX_LINE_BYTES, MAX_ZSTD_WINDOW_BYTES, 
 from anadil.core.format import MIB
 
 PIECE_BYTES = 4 * MIB
-"""Fetched at a time; between two pieces the clock is looked at."""
+"""Fetched at a time; between two pieces the clock is read."""
 ONE_DOCUMENT_BYTES = 17 * MIB
 """Of `.txt` and `.html`, which are one document each; readers refuse what is larger than 16 MiB."""
 MAX_FOOTER_BYTES = 64 * MIB
@@ -32,7 +32,7 @@ NEXT_WARC_RECORD = b"\r\n\r\nWARC/1."
 
 
 class NoWholeRecordError(Exception):
-    """The first record of a file is longer than what is looked at."""
+    """The first record of a file is longer than what is read."""
 
 
 class Beginnings:

@@ -54,7 +54,7 @@ class Inspection:
     remedy: str = ""
     """What to consider, though it stops nothing."""
     visible: bool = True
-    """Whether it could be looked at from here."""
+    """Whether it can be read from here."""
 
     def say(self, level: int = logging.DEBUG) -> None:
         """Log it: what asks for attention as a warning, else at this level."""
@@ -64,7 +64,9 @@ class Inspection:
             log.log(level if self.visible else logging.WARNING, "%s: %s", self.key, self.detail)
 
 
-def inspect_files(stage: Stage, recipe: Recipe, given: Sequence[str] = (), *, here: bool = True) -> Inspection:
+def inspect_files(
+    stage: Stage, recipe: Recipe, given: Sequence[str] = (), *, here: bool = True
+) -> Inspection:
     """Read the beginning of the outside files of a stage.
 
     Args:
@@ -91,14 +93,16 @@ def inspect_files(stage: Stage, recipe: Recipe, given: Sequence[str] = (), *, he
         detail, remedy = INSPECTORS[stage.files](files, recipe, beginnings)
         detail = f"{counted(len(files), 'file')}, {detail}"
         if not beginnings.whole:
-            detail += f" in what was looked at (the first {human_bytes(beginnings.num_bytes)} of a file)"
+            detail += f" in what was checked (the first {human_bytes(beginnings.num_bytes)} of a file)"
         for key, found in _side_files(stage, recipe, here=here).items():
             detail += f"; {key}: {counted(len(found), 'file')}"
             if key in SIDE_INSPECTORS and found:
-                more, hint = SIDE_INSPECTORS[key](found, recipe, Beginnings(FIRST_BYTES[stage.files], PATIENCE_S))
+                more, hint = SIDE_INSPECTORS[key](
+                    found, recipe, Beginnings(FIRST_BYTES[stage.files], PATIENCE_S)
+                )
                 detail, remedy = f"{detail}, {more}", "; ".join(filter(None, (remedy, hint)))
         if hidden:
-            detail += f"; not looked at: {_unseen(stage.files, hidden).detail}"
+            detail += f"; not checked: {_unseen(stage.files, hidden).detail}"
         return Inspection(key=stage.files, detail=detail, remedy=remedy)
 
     return _inspect_where_visible(stage.files, inspect, here=here)
@@ -149,7 +153,9 @@ def inspect_clean_cost(recipe: Recipe, memory_bytes: int, cpus: int, *, here: bo
     return _inspect_where_visible(key, inspect, here=here)
 
 
-def inspect_base(recipe: Recipe, *, here: bool = True, chats: bool = True, vocabulary: bool = True) -> Inspection:
+def inspect_base(
+    recipe: Recipe, *, here: bool = True, chats: bool = True, vocabulary: bool = True
+) -> Inspection:
     """Read the base model's config, tokenizer and the headers of its weights.
 
     Args:
@@ -191,7 +197,7 @@ def inspect_base(recipe: Recipe, *, here: bool = True, chats: bool = True, vocab
 
 
 def check_base(base: Base) -> None:
-    """Look at a base model's directory before anything runs for hours.
+    """Check a base model's directory before anything runs for hours.
 
     Raises:
         DataError: A local directory is not there or lacks config, tokenizer or safetensors.
@@ -268,16 +274,18 @@ def _unseen(key: str, hidden: dict[str, str]) -> Inspection:
 
 
 def _inspect_where_visible(key: str, inspect: Callable[[], Inspection], *, here: bool) -> Inspection:
-    """Say what could not be looked at from here, where that is no mistake."""
+    """Say what cannot be read from here, where that is no mistake."""
     try:
         return inspect()
     except ModuleNotFoundError as error:
-        return Inspection(key=key, detail=f"not looked at, because {error.name} is not installed here", visible=False)
+        return Inspection(
+            key=key, detail=f"not checked, because {error.name} is not installed here", visible=False
+        )
     except (PreflightError, RetryableError) as error:
         if here:
             raise
         return Inspection(
-            key=key, detail=f"not looked at, because it cannot be read from here ({error})", visible=False
+            key=key, detail=f"not checked, because it cannot be read from here ({error})", visible=False
         )
 
 
@@ -382,6 +390,6 @@ INSPECTORS: dict[str, Callable[[Sequence[str], Recipe, Beginnings], tuple[str, s
     "finetune.inputs": _inspect_chats,
     "evaluate.heldout": _inspect_heldout,
 }
-"""Recipe key -> what looks at its files; gives what was seen and what to consider."""
+"""Recipe key -> what inspects its files; returns what was found and what to consider."""
 SIDE_INSPECTORS = {"finetune.preference.inputs": _inspect_pairs}
 """The same of files beside them."""

@@ -17,7 +17,7 @@ SHIPPED = Path(__file__).parents[1] / "tasks/shipped"
 
 
 def inspect_tasks(recipe: Recipe) -> Inspection:
-    """Look the names up in the task files of lm-evaluation-harness; places are not looked at.
+    """Look the names up in the task files of lm-evaluation-harness; places are not checked.
 
     Raises:
         RecipeError: A name is not known, with the nearest ones.

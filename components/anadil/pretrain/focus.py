@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 Array = npt.NDArray[np.int64]
 
 SAMPLE_TOKENS = 2_000_000
-"""Tokens of the corpus that are looked at."""
+"""Tokens of the corpus that are sampled."""
 DOCUMENTS_AT_A_TIME = 256
 WINDOW = 5
 """Tokens on each side that count as around a token. Source: fastText's default."""

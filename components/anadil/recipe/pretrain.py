@@ -85,7 +85,7 @@ class Copies(StrictModel):
     local_keep: PositiveInt = 2
     """Checkpoints kept on the node's own disk."""
     archive: Place | None = None
-    """Directory or `s3://` prefix that each checkpoint of `checkpoint_every` is copied to while training goes on."""
+    """Directory or `s3://` prefix that each checkpoint of `checkpoint_every` is copied to while training continues."""
     archive_keep: PositiveInt = 3
     """Checkpoints kept in the archive. Source: the storage estimate of AWS's guide to large-scale training."""
 

@@ -136,7 +136,7 @@ class Tokenizer(StrictModel):
     vocab_sizes: VocabSizes = (PUBLISHED_VOCABULARY,)
     """For `replace`: size of the vocabulary; for `extend`: tokens added to the base's; for `surgery`: tokens exchanged; `auto`: as many as the corpus supports, a half and a quarter of it. Source: Azercell."""
     choice: Literal["base", "extend", "replace", "surgery", "auto"] = "auto"
-    """Which strategy goes on; `auto`: the cheapest by held-out tokens a word and compute a token, of those whose tokens the corpus uses enough."""
+    """Which strategy is used; `auto`: the cheapest by held-out tokens a word and compute a token, of those whose tokens the corpus uses enough."""
     min_frequency: PositiveInt = 2
     """Least count of a pair that is merged. Source: tokenizers, ByteLevelBPETokenizer.train."""
     min_uses: PositiveInt = 100
@@ -177,7 +177,7 @@ class Tokenizer(StrictModel):
 
     @property
     def strategy(self) -> Strategy:
-        """The strategy that goes on; for `auto` the one that a plan counts with."""
+        """The strategy that is used; for `auto` the one that a plan counts with."""
         if self.choice != "auto":
             return self.choice
         return next(name for name in PREFERENCE if name in self.strategies)

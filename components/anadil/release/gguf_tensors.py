@@ -41,7 +41,7 @@ NAMES: Mapping[str, str] = MappingProxyType(
 """Module, of layers without its number -> GGUF's name."""
 LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 CONSTANTS = (".rotary_emb.inv_freq",)
-"""Ends of names that old files hold and that are computed anew."""
+"""Ends of names that old files hold and that are recomputed."""
 STORED: Mapping[str, Type] = MappingProxyType({"F32": Type.F32, "F16": Type.F16, "BF16": Type.BF16})
 """safetensors' names of precisions that GGUF has too."""
 TORCH = MappingProxyType({Type.F32: torch.float32, Type.F16: torch.float16, Type.BF16: torch.bfloat16})

@@ -95,7 +95,7 @@ def text_pieces(tokenizer: Any, tokens: Iterator[int]) -> Iterator[str]:
     Together the pieces are what `decode` gives of all tokens at once, without special tokens.
     """
     known: list[int] = []
-    # Decoded anew is what follows `begin`, a token before what is new: some tokenizers drop a text's first blank.
+    # Decoded again is what follows `begin`, a token before what is new: some tokenizers drop a text's first blank.
     begin = read = shown = 0
 
     def decode(ids: list[int]) -> str:

@@ -31,7 +31,7 @@ SECTIONS = (
     ("documents", "Documents"),
 )
 DIGEST = f"SHA-256, first {DIGITS} digits"
-SAID = {"verified": "verified", "changed": "CHANGED", "missing": "not there", "unknown": "not looked at"}
+SAID = {"verified": "verified", "changed": "CHANGED", "missing": "not there", "unknown": "not checked"}
 """What is said of a file or artifact by its state."""
 
 

@@ -213,7 +213,7 @@ def _with_others(document: DocumentTrace, others: int) -> DocumentTrace:
 
 
 def _names_of(document: Document) -> set[str]:
-    """What a document is called by; a source goes on with what the record says of its own."""
+    """What a document is called by; a source is followed by what the record says of its own."""
     return {document.id, document.source, document.source.partition(" ")[0]} | ({document.url} - {""})
 
 

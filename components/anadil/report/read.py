@@ -36,7 +36,7 @@ class Facts:
     manifests: dict[str, Manifest]
     stats: Json
     rejected: dict[str, list[Json]]
-    """Rule -> dropped documents that were kept to be looked at."""
+    """Rule -> dropped documents that were kept as samples."""
     kept: list[Json]
     """Some of those that are in the corpus."""
     fertility: Json

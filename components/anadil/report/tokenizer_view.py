@@ -1,4 +1,4 @@
-"""The section on the tokenizer: the candidates, which one goes on and why, and how they cut words."""
+"""The section on the tokenizer: the candidates, which one was chosen and why, and how they cut words."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ class TokenizerView:
 
 
 def tokenizer_view(facts: Facts) -> TokenizerView:
-    """The candidates beside each other, and which one goes on."""
+    """The candidates beside each other, and which one was chosen."""
     candidates = [(name, _derived(name, table, facts)) for name, table in tokenizers_of(facts)]
     chosen = clip(facts.trial.get("winner") or facts.fertility.get("chosen"), 80)
     table = _table(candidates, chosen)

@@ -165,7 +165,7 @@ def _check_address(url: str) -> None:
     try:
         found = socket.getaddrinfo(host, port or 443, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        raise _Unsent("its host is not known; look at DNS and at the network policy") from None
+        raise _Unsent("its host is not known; check DNS and the network policy") from None
     for address in {str(each[4][0]).partition("%")[0] for each in found}:
         if _is_inside(address):
             raise _Unsent("its host is an address of this machine or of the cloud's metadata")

@@ -1,7 +1,7 @@
 """What decides a stage's result: its hash is the key of the artifact.
 
 Keys are made of the recipe's keys, the content of what the stage reads, and its result version.
-Neither the source nor the program's version is among them, so that a release makes no artifact anew.
+Neither the source nor the program's version is among them, so that a release makes no artifact again.
 """
 
 import hashlib

@@ -115,7 +115,7 @@ def _corpora(stage: Stage, inputs: Mapping[str, Manifest], uris: Mapping[str, st
 
 
 def _outside(stage: Stage, origin: Mapping[str, str]) -> Iterator[Dataset]:
-    """Outside files, such as chats and questions; more than can be looked at are left out."""
+    """Outside files, such as chats and questions; more than can be checked are left out."""
     named = [
         (name.removeprefix("file "), digest) for name, digest in origin.items() if name.startswith("file ")
     ]

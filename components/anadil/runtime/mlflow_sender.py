@@ -202,7 +202,7 @@ def main() -> int:
 
 
 def _send_all(spools: list[Path], send: Callable[[Path], None], is_closed: Callable[[], bool]) -> int:
-    """Send spools one after another; while the run goes on, a server that is away is tried again."""
+    """Send spools one after another; while the run continues, a server that is away is tried again."""
     pause_s = 1.0
     while True:
         last = is_closed()

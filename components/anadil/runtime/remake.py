@@ -47,7 +47,7 @@ def refuse_remake(stage: Stage, origin: Mapping[str, str], root: str | None, wor
     """Stop before a training that differs from an earlier one by the program alone.
 
     Args:
-        stage: Which stage; only a costly one is looked at.
+        stage: Which stage; only a costly one is checked.
         origin: What decides the artifact that is not there.
         root: Where earlier artifacts lie; None where the artifact was given a place of its own.
         work: Its work directory; one with checkpoints resumes, since that was decided before.

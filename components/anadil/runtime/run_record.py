@@ -73,7 +73,7 @@ class RunRecord:
     """Host, id and start of the `anadil run` that drives it; empty on a cluster."""
     steps: dict[str, NotedStep] = field(default_factory=dict)
     exit_code: int | None = None
-    """Of the whole run; None while it goes on, and where nobody was left to say."""
+    """Of the whole run; None while it runs, and where nobody was left to say."""
     message: str = ""
     """Why it ended."""
 
@@ -258,7 +258,7 @@ def _no_failure(uri: str) -> Iterator[None]:
     try:
         yield
     except (AnadilError, OSError) as error:
-        # The run goes on as it would; only the list of runs knows less.
+        # The run continues as it would; only the list of runs knows less.
         log.warning("%s: cannot be written: %s", uri, error)
 
 

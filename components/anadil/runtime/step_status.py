@@ -1,4 +1,4 @@
-"""The status of each step of a pipeline run, beside the artifacts, for whoever looks at the whole run.
+"""The status of each step of a pipeline run, beside the artifacts, for whoever follows the whole run.
 
 Kubeflow Pipelines tells its exit handler nothing about the steps, and their logs go with the
 pods; so each step writes `<storage.root>/runs/<run>/<stage>.json`.

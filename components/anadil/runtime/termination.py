@@ -101,7 +101,7 @@ def disk_error(error: BaseException) -> AnadilError | None:
             return PreflightError(f"disk full: {seen}; free space or choose another storage.root")
         if number in FAILED or FAILED_WORDS.search(str(seen)):
             return RetryableError(
-                f"the disk or the way to it failed: {seen}; run the same command again, and look at the machine's "
+                f"the disk or the way to it failed: {seen}; run the same command again, and check the machine's "
                 "kernel log where it comes again"
             )
         if CUT_OFF.search(str(seen)):

@@ -262,7 +262,7 @@ def _pair(row: Mapping[str, object]) -> list[object] | None:
 
 
 def question_turns(row: Mapping[str, object]) -> list[object] | None:
-    """What a row asks, as turns that are not looked at yet; None where no column holds it."""
+    """What a row asks, as turns that are not checked yet; None where no column holds it."""
     asked = next((key for key in QUESTIONS if row.get(key) is not None), None)
     if asked is None:
         return None

@@ -50,7 +50,7 @@ def known_pattern(pre_tokenizer: JsonObject | None) -> str | None:
 
 
 def cut_of_new_vocabulary(pre_tokenizer: JsonObject) -> JsonObject:
-    """The pre-tokenizer for a vocabulary that is trained anew on a base's place: the base's own, but for GPT-2's pattern.
+    """The pre-tokenizer for a vocabulary that is trained in a base's place: the base's own, but for GPT-2's pattern.
 
     GPT-2's makes a hyphen before a suffix and the end of a line after a sign tokens of their own; by Llama 3's they are
     one with their neighbour, which every later family has taken over. Digits stay single where the base has them so.

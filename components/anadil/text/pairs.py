@@ -75,7 +75,7 @@ def _transcript(text: str) -> list[object]:
 
 
 def _turns(side: object, asked: list[object] | None) -> list[object] | None:
-    """All turns of one side, which are not looked at yet; None where nothing says what it answers."""
+    """All turns of one side, which are not checked yet; None where nothing says what it answers."""
     if isinstance(side, str):
         if turns := _transcript(side):
             return turns

@@ -6,7 +6,7 @@ from functools import lru_cache
 MIN_STEM = 3
 """Letters of the shortest stem; shorter ones are mostly chance."""
 MIN_WORD = 6
-"""Letters from which on a word is looked at."""
+"""Letters from which on a word is checked."""
 
 
 def suffix_borders(word: str, suffixes: Collection[str], stems: Collection[str]) -> frozenset[int]:

@@ -158,7 +158,7 @@ def count_batch(
         slots: Hash table of entries, -1 where free; a power of two long.
         entries: The pretokens so far; one more is kept free.
         text: Their bytes.
-        state: Where to begin; afterwards where the next call goes on.
+        state: Where to begin; afterwards where the next call resumes.
 
     Returns:
         Whether all was counted; else there has to be more room first.

@@ -78,7 +78,7 @@ def checked_pretokens(table: WordCounts) -> Pretokens:
     if not len(table):
         raise DataError(
             f"tokenizer: the {num_documents} train documents hold no words of at most {MAX_PRETOKEN_BYTES} bytes; "
-            "look at the corpus, and run clean again with more inputs"
+            "check the corpus, and run clean again with more inputs"
         )
     if num_too_long:
         log.warning("left out %d pretokens of more than %d bytes", num_too_long, MAX_PRETOKEN_BYTES)

@@ -24,7 +24,7 @@ LEAST_KEPT_BYTES = MIB
 def pruned_base(
     base: Tokenizer, words: Iterable[tuple[str, int]], kept: Iterable[tuple[str, int]]
 ) -> Tokenizer:
-    """The base's tokenizer without unused tokens; ids are numbered anew, special tokens last.
+    """The base's tokenizer without unused tokens; ids are renumbered, special tokens last.
 
     What a used token is made of stays, so that every text of the sample and of the corpus is cut as before.
 

@@ -62,7 +62,7 @@ class MeasuredCandidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The candidate that goes on, and why."""
+    """The candidate that is chosen, and why."""
 
     best: MeasuredCandidate
     reason: str
@@ -75,7 +75,7 @@ def rule_text(settings: Settings, model: str) -> str:
     """The rule of `tokenizer.choice: auto`, for people."""
     return (
         "The lowest cost wins: tokens per word, as the mean over the domains of the held-out text, x compute per token "
-        f"of {model}; within {TIE:.0%} of it, the fewest own tokens, which are to be learnt. A candidate goes on only if {MIN_SHARE:.0%} of "
+        f"of {model}; within {TIE:.0%} of it, the fewest own tokens, which are to be learnt. A candidate is eligible only if {MIN_SHARE:.0%} of "
         f"its own tokens are seen {settings.min_uses} times in the training text, and if, where it keeps the base's "
         f"vocabulary, no text of tokenizer.keep costs more than {MAX_KEEP_RATIO:g} times the base's tokens. Where no "
         "candidate but the base has enough such tokens, those that keep the base's vocabulary are compared, because "

@@ -109,6 +109,6 @@ def _measured(entry: Mapping[str, Any], folder: Path) -> MeasuredCandidate | Non
         for kind in ("domains", "keep")
     }
     told = {each.name: entry[each.name] for each in fields(Fertility) if each.name in entry}
-    # What `fertility.json` leaves out, and the choice does not look at.
+    # What `fertility.json` leaves out, and the choice ignores.
     fertility = Fertility(**told | kinds | {"changed_documents": (), "tokens_per_cpu_s": 0.0})
     return MeasuredCandidate(candidate=candidate, fertility=fertility, cost=Cost(**entry["cost"]))

@@ -44,7 +44,7 @@ class FinalistResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Winner:
-    """The finalist that goes on."""
+    """The winning finalist."""
 
     name: str
     reason: str

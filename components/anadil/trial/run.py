@@ -157,6 +157,6 @@ def _write(
         )
     for name, why in winner.why_not.items():
         log.info("not %s: %s", name, why)
-    log.info("%s goes on: %s", winner.name, winner.reason)
+    log.info("chose %s: %s", winner.name, winner.reason)
     [best] = [entry for entry in table["finalists"] if entry["name"] == winner.name]
     return {"winner": winner.name, "bits_per_byte": best["bits_per_byte"], "finalists": len(results)}

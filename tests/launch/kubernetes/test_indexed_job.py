@@ -118,7 +118,7 @@ def test_pods_that_die_without_a_word_are_told_with_the_remedy(
 ) -> None:
     monkeypatch.setattr(batch, "_run_pod", lambda *_: 137)
 
-    with pytest.raises(PreflightError, match=r"its pods fail \(.*exit code 137\); look at `kubectl describe"):
+    with pytest.raises(PreflightError, match=r"its pods fail \(.*exit code 137\); see `kubectl describe"):
         run_tasks(tmp_path)
 
 

@@ -115,7 +115,7 @@ def no_mount(cluster: Cluster) -> None:
             "CreateContainerConfigError: secret; make the secret",
         ),
         (no_quota, "exceeded quota: team, requested: .*; ask for a larger ResourceQuota"),
-        (no_mount, "FailedMount: rpc error: no such file system; look at the claim"),
+        (no_mount, "FailedMount: rpc error: no such file system; check the claim"),
     ],
 )
 def test_a_job_that_does_not_start_is_ended_with_the_reason(

@@ -143,7 +143,7 @@ def test_a_cluster_without_the_operator_has_nothing_to_sweep(
     assert scene.cluster.asked("GET", "trainjobs") == 0
 
     assert sweep(None, stale_minutes=30, patience=QUICK) == []
-    assert "not looked at: system:serviceaccount:team:launcher may not list trainjobs" in caplog.text
+    assert "not checked: system:serviceaccount:team:launcher may not list trainjobs" in caplog.text
 
 
 def test_a_sweeper_that_may_look_at_nothing_is_an_error(scene: Scene) -> None:

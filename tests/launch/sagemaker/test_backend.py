@@ -168,7 +168,7 @@ def test_a_job_that_failed_is_started_again_under_another_name_with_its_checkpoi
     [
         ("Failed", 'AlgorithmError: {"exit_code": 3, "message": "corpus"}, exit code: 3', DataError, "corpus"),
         ("Failed", "AlgorithmError: , exit code: 137", RetryableError, "exit code: 137"),
-        ("Failed", "AlgorithmError: , exit code: 1", AnadilError, "look at its log"),
+        ("Failed", "AlgorithmError: , exit code: 1", AnadilError, "see its log"),
         ("Failed", "CapacityError: Unable to provision requested ML compute capacity.", RetryableError, "take another"),
         ("Failed", "InternalServerError: We encountered an internal error.", RetryableError, "run the same"),
         ("Stopped", "", Stopped, "resume from its checkpoint"),

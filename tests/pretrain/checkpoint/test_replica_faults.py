@@ -85,7 +85,7 @@ def test_storage_that_fails_at_a_save_is_a_warning_and_the_next_is_copied(
     renewed = storage.store(bucket).fingerprint(f"{bucket}/archive/{LOCK}")
     time.sleep(0.3)
 
-    assert "the lock cannot be looked at; training continues" in caplog.text
+    assert "the lock cannot be read; training continues" in caplog.text
     assert "step-00000002 is not copied there" in caplog.text
     assert steps_in(f"{bucket}/archive") == [4]
     assert storage.store(bucket).fingerprint(f"{bucket}/archive/{LOCK}") != renewed

@@ -186,7 +186,7 @@ def test_a_case_is_told_once_an_hour(caplog: pytest.LogCaptureFixture) -> None:
     assert found.ratio == pytest.approx(0.364 / 0.214)
     said = (
         "process 3 takes 1.70 x the median of the processes for its own work: data 160 ms a step, "
-        "median 10.0 ms; look at its node's disk and CPUs"
+        "median 10.0 ms; check its node's disk and CPUs"
     )
     assert told == [said]
     assert [record.getMessage() for record in caplog.records] == [said, said]

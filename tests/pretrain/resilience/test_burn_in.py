@@ -8,7 +8,14 @@ import torch
 from anadil.core.errors import PreflightError, RetryableError
 from anadil.model.process_group import Group
 from anadil.pretrain.resilience import burn_in as tests
-from anadil.pretrain.resilience.burn_in import BurnInResult, burn_in, refuse_failed, slow, summary, burn_in_enabled
+from anadil.pretrain.resilience.burn_in import (
+    BurnInResult,
+    burn_in,
+    burn_in_enabled,
+    refuse_failed,
+    slow,
+    summary,
+)
 
 CPU = torch.device("cpu")
 

@@ -111,7 +111,7 @@ def test_where_all_wait_in_the_same_place_it_is_the_network(tmp_path: Path) -> N
 
     text = culprits(found, 2, tmp_path)
 
-    assert "all 4 processes wait in reduce of step 7, and none is behind: look at the network" in text
+    assert "all 4 processes wait in reduce of step 7, and none is behind: check the network" in text
 
 
 def test_a_save_may_take_as_long_as_a_start(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ class Processes:
         self._stop.check()
 
     def _check(self, task: Task, num_deaths: int, how: str) -> None:
-        log.warning("%s: its process died (%s); another one goes on", task.name, how)
+        log.warning("%s: its process died (%s); another one continues", task.name, how)
         if num_deaths >= MAX_DEATHS:
             raise PreflightError(
                 f"{task.name}: {num_deaths} processes died at it, the last one {how}; look for what kills them "

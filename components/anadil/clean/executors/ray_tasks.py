@@ -136,7 +136,7 @@ class RayTasks:
             raise (error.cause if isinstance(error.cause, Exception) else error) from None
         except errors.RayError as error:
             raise PreflightError(
-                f"{task.name}: Ray lost it {MAX_RETRIES + 1} times ({' '.join(str(error).split())[:300]}); look at the "
+                f"{task.name}: Ray lost it {MAX_RETRIES + 1} times ({' '.join(str(error).split())[:300]}); see the "
                 "log of its workers, and give them more memory"
             ) from None
 

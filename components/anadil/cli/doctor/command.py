@@ -17,7 +17,7 @@ def add_doctor(name: str, commands: Any, text: str) -> None:
     """Add `anadil doctor`."""
     doctor = commands.add_parser(name, help=text)
     doctor.add_argument("recipe", nargs="?", default=BUILT_IN, metavar="RECIPE", help=f"default: {BUILT_IN}")
-    text = "look at the cluster of your Kubernetes context too (or of the pod that this runs in)"
+    text = "check the cluster of your Kubernetes context too (or of the pod that this runs in)"
     doctor.add_argument("--cluster", action="store_true", help=text)
     text = "Kubeflow Pipelines' API (default: KF_PIPELINES_ENDPOINT)"
     doctor.add_argument("--kubeflow-host", metavar="URL", help=text)

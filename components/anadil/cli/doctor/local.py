@@ -75,7 +75,7 @@ def failed(name: str, detail: str, remedy: str) -> CheckResult:
 
 
 def skipped(name: str, detail: str, remedy: str = "") -> CheckResult:
-    """A need that was not looked at."""
+    """A need that was not checked."""
     return CheckResult(name=name, status="skipped", detail=detail, remedy=remedy)
 
 
@@ -157,7 +157,7 @@ def _packages() -> CheckResult:
 
 
 def check_data(recipe: Recipe, *, here: bool) -> Iterator[CheckResult]:
-    """Look at the files of every stage and at the base model.
+    """Check the files of every stage and the base model.
 
     Args:
         recipe: What is to run.

@@ -46,7 +46,7 @@ def check_queue(api: Api, cluster: Cluster) -> Iterator[CheckResult]:
         (each for each in status.get("conditions") or () if each["type"] == "Active"), {}
     )
     if active.get("status") != "True":
-        reason = active.get("message") or active.get("reason") or "Kueue has not looked at it yet"
+        reason = active.get("message") or active.get("reason") or "Kueue has not checked it yet"
         remedy = f"see kubectl -n {api.namespace} describe localqueue {cluster.queue}"
         detail = f"{cluster.queue} is not active: {reason}"
         yield failed("queue", detail, remedy)
@@ -185,7 +185,7 @@ def check_service_account(api: Api, cluster: Cluster, root: str | None) -> Itera
 
 
 def check_secrets(api: Api, cluster: Cluster) -> Iterator[CheckResult]:
-    """Whether each Secret holds the keys that are asked for; values are never looked at."""
+    """Whether each Secret holds the keys that are asked for; values are never read."""
     if not cluster.secrets and not cluster.notifications:
         yield skipped("secrets", "the recipe names none")
     for secret, keys in cluster.secrets.items():

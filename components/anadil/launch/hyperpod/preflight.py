@@ -19,7 +19,7 @@ WITH_EFA = re.compile(r"^ml\.(p4|p5|p6|trn|g5\.(8|12|16|24|48)|g6\.(8|12|16|24|4
 
 
 def check_preconditions(description: Description, resources: ClusterResources) -> None:
-    """Look at the EKS cluster, the network and the availability zones.
+    """Check the EKS cluster, the network and the availability zones.
 
     Raises:
         PreflightError: With every lack and its remedy, a line each.

@@ -1,4 +1,4 @@
-"""Training jobs on Kubernetes: started once, followed to their end, looked at, stopped, swept."""
+"""Training jobs on Kubernetes: started once, followed to their end, inspected, stopped, swept."""
 
 import logging
 from collections.abc import Iterator

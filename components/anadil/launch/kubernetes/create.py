@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 CREATE_ATTEMPTS = 5
 """Jobs of the same name that may come and go while we make ours."""
 START_UP_S = 3_600
-"""Added to a deadline that the operator counts from its first look at a job: twice the time that pods have to
+"""Added to a deadline that the operator counts from when it first sees a job: twice the time that pods have to
 start (`Pace.startup_s`)."""
 
 
@@ -119,7 +119,7 @@ def await_gone(api: JobApi, name: str, uid: str, pace: Pace) -> None:
             return
         if time.monotonic() > deadline:
             raise RetryableError(
-                f"{name}: still not deleted after {pace.deletion_s:g} s; look at its finalizers and at its pods, "
+                f"{name}: still not deleted after {pace.deletion_s:g} s; check its finalizers and its pods, "
                 "then run the same command again"
             )
         time.sleep(min(pace.poll_s, 2.0))

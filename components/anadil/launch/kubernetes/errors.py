@@ -87,7 +87,7 @@ def error_from_response(call: ApiCall, answer: ErrorResponse) -> AnadilError:
     if answer.status in (400, 403, 413, 422):
         return PreflightError(
             f"{call.verb} {call.resource} {call.name} in {where}: refused ({answer.status}): {answer.message}; "
-            "look at it with `anadil launch --dry-run`"
+            "see it with `anadil launch --dry-run`"
         )
     return RetryableError(
         f"{call.verb} {call.resource} in {where}: the Kubernetes API answers {answer.status} {answer.message}; run "

@@ -43,7 +43,7 @@ GONE_S = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Polling:
-    """How often the job is looked at."""
+    """How often the job is polled."""
 
     pause_s: float = 2.0
 
@@ -62,7 +62,7 @@ class IndexedJob:
         Args:
             recipe: What the pods are made of.
             work: Directory that they and this process see.
-            polling: How often the job is looked at.
+            polling: How often the job is polled.
         """
         self.num_workers = recipe.clean.workers or DEFAULT_WORKERS
         self._recipe = recipe
@@ -142,7 +142,7 @@ class IndexedJob:
         } - {"", "Completed", "Error"}
         said = f"{failed.get('message', '')} {' '.join(sorted(words))}".strip()
         return PreflightError(
-            f"job {name}: its pods fail ({said}); look at `kubectl describe pods -l job-name={name}` and "
+            f"job {name}: its pods fail ({said}); see `kubectl describe pods -l job-name={name}` and "
             "raise what they lack"
         )
 

@@ -37,7 +37,7 @@ class JobKind:
     done: str
     """Condition of a job that ended well."""
     operator: str
-    """What makes pods of it, and how to look at it."""
+    """What makes pods of it, and the command that shows it."""
 
     @property
     def api_version(self) -> str:

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 LAUNCHER_ANNOTATION = f"{DOMAIN}/launcher"
 """Which launcher follows the job."""
 HEARTBEAT_ANNOTATION = f"{DOMAIN}/heartbeat"
-"""When that launcher last looked at the job, RFC 3339."""
+"""When that launcher last polled the job, RFC 3339."""
 COUNTS_ANNOTATION = f"{DOMAIN}/ledger"
 """Time, restarts and failures that the launcher has counted, as JSON."""
 DETACHED_ANNOTATION = f"{DOMAIN}/detached"
@@ -131,7 +131,7 @@ def sweep(
         patience: How often a call of the API is tried.
 
     Raises:
-        PreflightError: None of the kinds may be looked at.
+        PreflightError: None of the kinds may be read.
     """
     oldest = datetime.now(UTC) - timedelta(minutes=stale_minutes)
     swept, refused = [], []
@@ -143,7 +143,7 @@ def sweep(
             log.info("nothing to sweep: %s", error)
             continue
         except PreflightError as error:
-            # The right is looked at before the kind: most clusters have one kind and give the right to it.
+            # The right is checked before the kind: most clusters have one kind and give the right to it.
             refused.append(error)
             continue
         orphans = [job for job in jobs if _is_orphan(kind, job, oldest)]
@@ -151,7 +151,7 @@ def sweep(
     if len(refused) == len(kinds):
         raise refused[0]
     for each in refused:
-        log.warning("not looked at: %s", each)
+        log.warning("not checked: %s", each)
     return swept
 
 

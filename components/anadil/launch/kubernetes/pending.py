@@ -17,7 +17,7 @@ PENDING_REMEDIES = {
     "ErrImagePull": "push the image, correct cluster.image, or let the ServiceAccount pull it",
     "CreateContainerConfigError": "make the secret that cluster.secrets names, in the job's namespace",
     "violates PodSecurity": "allow the profile of the manifest in the namespace's labels",
-    "FailedMount": "look at the claim and at the driver of its volume",
+    "FailedMount": "check the claim and the driver of its volume",
 }
 """What a reason or a message says -> what people can do. Source: kubelet, scheduler and admission messages."""
 NO_SUCH_IMAGE = re.compile(

@@ -91,7 +91,7 @@ class RayCluster:
             if time.monotonic() > deadline:
                 said = status.get("reason") or status.get("state") or "no status"
                 raise PreflightError(
-                    f"RayCluster {name}: no worker within {START_S / 60:.0f} minutes ({said}); look at "
+                    f"RayCluster {name}: no worker within {START_S / 60:.0f} minutes ({said}); see "
                     f"`kubectl describe raycluster {name}` and at its pods"
                 )
             time.sleep(self._pause_s)

@@ -1,6 +1,6 @@
 """What a job has used up: time, restarts, and whether it fails at the same step each time.
 
-The training operator does not count pods that were replaced, and looks at its deadline only when
+The training operator does not count pods that were replaced, and checks its deadline only when
 something happens; so the launcher counts. The counts live in an annotation of the job, so that
 a launcher that takes over keeps counting.
 

@@ -114,7 +114,7 @@ class Watcher:
         return next((worker.pod for worker in self._workers if worker.index == 0), "")
 
     def _is_done(self) -> bool:
-        """Look once."""
+        """Poll once."""
         found = self._look()
         if found == "silent":
             return False
@@ -312,7 +312,7 @@ class Watcher:
         while artifact.read_manifest(self._training.target) is None:
             if time.monotonic() > deadline:
                 raise DataError(
-                    f"{self._training.target}: no artifact there, though {self.name} ended well; look at its log, and "
+                    f"{self._training.target}: no artifact there, though {self.name} ended well; see its log, and "
                     "whether this machine sees the same storage"
                 )
             time.sleep(self._pace.poll_s)

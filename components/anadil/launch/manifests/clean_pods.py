@@ -29,7 +29,7 @@ KEPT_S = 3_600
 RAY_VERSION = "2.60.0"
 """That the image holds; KubeRay asks for it."""
 RAY_PORTS = (("gcs-server", 6379), ("client", 10_001))
-"""Not that of its page, which would let anybody who reaches it run code; look at it with `kubectl port-forward`."""
+"""Not that of its page, which would let anybody who reaches it run code; see it with `kubectl port-forward`."""
 RAY_HEALTH = "http://localhost:52365/api/local_raylet_healthz"
 """What KubeRay's own probes ask for with wget, which the image has not."""
 RAY_MEMORY_BYTES = 200 * 1024**2

@@ -49,7 +49,7 @@ def queue_labels(cluster: Cluster) -> dict[str, str]:
     """Labels by which Kueue holds a job until its queue has room.
 
     Raises:
-        RecipeError: A priority without a queue, which Kueue would not look at.
+        RecipeError: A priority without a queue, which Kueue would ignore.
     """
     if cluster.priority and not cluster.queue:
         raise RecipeError(
@@ -64,7 +64,7 @@ def topology_annotations(cluster: Cluster) -> dict[str, str]:
     """Annotations of pods by which Kueue puts them onto nodes that are near each other.
 
     Raises:
-        RecipeError: A topology without a queue, which Kueue would not look at.
+        RecipeError: A topology without a queue, which Kueue would ignore.
     """
     if cluster.topology and not cluster.queue:
         raise RecipeError(

@@ -133,7 +133,7 @@ def exact_sentence(plan: Plan) -> str:
 
 
 def search_sentence(plan: Plan) -> str:
-    """How many layouts were looked at; empty where there was no search."""
+    """How many layouts were tried; empty where there was no search."""
     search = plan.search
     if search is None:
         return ""

@@ -262,7 +262,7 @@ def verify_part(path: Path, manifest: Manifest, rank: int = 0, size: int = 1) ->
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a damaged checkpoint, so that it can be looked at and is not read again."""
+    """Rename a damaged checkpoint, so that it can be inspected and is not read again."""
     aside = path.with_suffix(DAMAGED)
     shutil.rmtree(aside, ignore_errors=True)
     path.rename(aside)

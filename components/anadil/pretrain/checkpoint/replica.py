@@ -28,7 +28,7 @@ LOCK = "writer.json"
 REMEDY = "stop that run, or give this one another pretrain.copies.archive"
 """What to do where another run writes."""
 LOOK_S = 10.0
-"""Between two looks at a download: far below the silence that the watchdog takes for a hang."""
+"""Between two checks of a download: far below the silence that the watchdog takes for a hang."""
 
 
 class Archive:
@@ -82,7 +82,7 @@ class Archive:
         except Taken:
             raise
         except AnadilError as error:
-            log.warning("%s: the lock cannot be looked at; training continues: %s", self.uri, error)
+            log.warning("%s: the lock cannot be read; training continues: %s", self.uri, error)
 
     def offer(self, path: Path) -> None:
         """Copy a checkpoint when the one before is done; of several that wait the newest is copied.
@@ -195,7 +195,7 @@ class Archive:
         except CancelledError:
             log.info("%s: copying %s is broken off; the next start does it", self.uri, path.name)
         except (AnadilError, OSError) as error:
-            # Training continues: the next checkpoint is tried anew, and `check` tells of a lost lock.
+            # Training continues: the next checkpoint is retried, and `check` tells of a lost lock.
             log.warning("%s: %s is not copied there: %s", self.uri, path.name, error)
 
     def _has(self, path: Path) -> bool:

@@ -189,7 +189,7 @@ class Goodput:
         }
 
     def _settle(self) -> None:
-        """Give the time since the last call to whatever was going on."""
+        """Give the time since the last call to the activity that was under way."""
         with self._lock:
             now = self._now()
             self.seconds[self._open[-1] if self._open else self._idle] += now - self._since

@@ -40,9 +40,9 @@ AGAIN_S = 3_600.0
 PROBE_WIDTH, PROBE_PRODUCTS = 2_048, 64
 """Products of bf16 matrices that a GPU is timed with: 1.1 TFLOP, some 2 ms of an H100, in 24 MiB."""
 REMEDIES: Mapping[Section, str] = {
-    "data": "look at its node's disk and CPUs",
-    "compute": "look at the clock, temperature and errors of its device (nvidia-smi -q)",
-    "save": "look at its node's disk and network",
+    "data": "check its node's disk and CPUs",
+    "compute": "check the clock, temperature and errors of its device (nvidia-smi -q)",
+    "save": "check its node's disk and network",
 }
 
 
@@ -61,7 +61,7 @@ class Slow:
     """The same of the median process."""
 
     def sentence(self) -> str:
-        """What is slow, where, by how much, and what to look at."""
+        """What is slow, where, by how much, and what to check."""
         return (
             f"process {self.rank} takes {self.ratio:.2f} x the median of the processes for its own work: "
             f"{self.section} {human_seconds(self.section_s)} a step, median "

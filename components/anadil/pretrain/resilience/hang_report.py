@@ -67,7 +67,7 @@ def culprits(found: Mapping[int, RankProgress], speaker: int, folder: Path) -> s
     one = found[speaker]
     return (
         f"the run hangs: all {len(found)} processes wait in {one.section} of step {one.step}, and none is behind: "
-        f"look at the network between them; {remedy}"
+        f"check the network between them; {remedy}"
     )
 
 

@@ -74,7 +74,7 @@ class Anomalies:
         """Roll-backs so far."""
 
     def judge(self, step: int, loss: float, norm: float, phase: int = 0) -> StepVerdict:
-        """Look at a step before the optimizer uses its gradient.
+        """Check a step before the optimizer uses its gradient.
 
         Args:
             step: Optimizer step, from 1.

@@ -110,7 +110,7 @@ class Watchdog:
         """The main thread begins something.
 
         Args:
-            section: What; `start` grants the long time again (a phase that compiles anew), `load` the longest.
+            section: What; `start` grants the long time again (a phase that recompiles), `load` the longest.
             step: Optimizer step, when it changes.
         """
         if step is not None and step != self._step:
