@@ -28,7 +28,7 @@ HELP = """/reset  forget this chat and begin another
 /help   these words
 /exit   leave, as Ctrl-D does
 Ctrl-C ends an answer, twice the program. A line that is to begin with / gets a blank before it."""
-DESCRIPTION = """Talk to a finished model. In a terminal the answer is written while it comes into being. Of a pipe each line is a
+DESCRIPTION = """Talk to a finished model. In a terminal the answer is printed while it is generated. Of a pipe each line is a
 question of its own, and each gets exactly one line: in an answer a backslash is written \\\\, a line break \\n and any
 other control character \\xHH or \\uHHHH. A line that cannot be answered gets an empty one, a message on stderr, and
 exit code 3 at the end."""
@@ -51,17 +51,19 @@ def add_chat(name: str, commands: Any, text: str) -> None:
     command.add_argument(
         "model", metavar="URI", help="model or adapter, its directory, or models:/NAME@ALIAS of the registry"
     )
-    command.add_argument("--system", default="", metavar="TEXT", help="what the model is told first")
+    command.add_argument("--system", default="", metavar="TEXT", help="system prompt")
     command.add_argument("--complete", action="store_true", help="continue each text instead of answering it")
-    command.add_argument("--seed", type=_seed, default=0, metavar="N", help="of the samples (default: 0)")
-    told = "how freely it is drawn; 0 takes the likeliest token (default: 0.6)"
-    command.add_argument("--temperature", type=_temperature, metavar="T", help=told)
-    told = "most tokens of an answer (default: 512)"
-    command.add_argument("--max-tokens", type=_positive, metavar="N", help=told)
-    told = "most tokens of chat and answer (default: the model's, at most 8192)"
-    command.add_argument("--context", type=_positive, metavar="N", help=told)
-    told = "address of the registry of models:/ (default: MLFLOW_TRACKING_URI)"
-    command.add_argument("--tracking", metavar="URI", help=told)
+    command.add_argument(
+        "--seed", type=_seed, default=0, metavar="N", help="seed of the sampling (default: 0)"
+    )
+    help_text = "sampling temperature; 0 takes the likeliest token (default: 0.6)"
+    command.add_argument("--temperature", type=_temperature, metavar="T", help=help_text)
+    help_text = "maximum number of tokens of an answer (default: 512)"
+    command.add_argument("--max-tokens", type=_positive, metavar="N", help=help_text)
+    help_text = "maximum number of tokens of chat and answer (default: the model's, at most 8192)"
+    command.add_argument("--context", type=_positive, metavar="N", help=help_text)
+    help_text = "address of the registry of models:/ (default: MLFLOW_TRACKING_URI)"
+    command.add_argument("--tracking", metavar="URI", help=help_text)
     command.set_defaults(command=run_chat)
 
 

@@ -19,8 +19,8 @@ def add_compare(name: str, commands: Any, text: str) -> None:
     command.add_argument("a", metavar="A", help=RUN)
     command.add_argument("b", metavar="B", help="the other one")
     add_run_places(command)
-    told = "write one page with curves and answers; it loads nothing from elsewhere"
-    command.add_argument("--out", type=place, metavar="PAGE.html", help=told)
+    help_text = "write one page with curves and answers; it loads nothing from elsewhere"
+    command.add_argument("--out", type=place, metavar="PAGE.html", help=help_text)
     add_output_option(command)
     command.set_defaults(command=show_comparison)
 

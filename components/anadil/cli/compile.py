@@ -1,4 +1,4 @@
-"""`anadil compile`: the pipeline for Kubeflow Pipelines, as a file."""
+"""`anadil compile`: compile the pipeline to a file for Kubeflow Pipelines."""
 
 import argparse
 import logging

@@ -37,19 +37,19 @@ def add_export(name: str, commands: Any, text: str) -> None:
         description=f"{text[0].upper()}{text[1:]}.\n{DESCRIPTION}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    told = "model or adapter artifact, checkpoint, Hugging Face directory, or models:/NAME@ALIAS"
-    command.add_argument("uri", metavar="URI", help=told)
+    help_text = "model or adapter artifact, checkpoint, Hugging Face directory, or models:/NAME@ALIAS"
+    command.add_argument("uri", metavar="URI", help=help_text)
     command.add_argument("--format", choices=FORMATS, default="hf", help="default: %(default)s")
-    told = "directory to write; with --format gguf also a file NAME.gguf"
-    command.add_argument("--out", type=place, required=True, metavar="PATH", help=told)
-    told = "precision of the weights (default: as they are stored)"
-    command.add_argument("--precision", choices=list(DTYPES), help=told)
-    told = "with --format gguf: weights in 8 bits, a scale for each 32"
-    command.add_argument("--quantize", choices=QUANTIZATIONS, help=told)
-    told = "scores artifact whose figures the model card shows"
-    command.add_argument("--scores", metavar="URI", help=told)
-    told = "upload the result to the Hugging Face hub, into a private repository"
-    command.add_argument("--push", metavar="HUB_ID", help=told)
+    help_text = "directory to write; with --format gguf also a file NAME.gguf"
+    command.add_argument("--out", type=place, required=True, metavar="PATH", help=help_text)
+    help_text = "precision of the weights (default: as they are stored)"
+    command.add_argument("--precision", choices=list(DTYPES), help=help_text)
+    help_text = "with --format gguf: weights in 8 bits, a scale for each 32"
+    command.add_argument("--quantize", choices=QUANTIZATIONS, help=help_text)
+    help_text = "scores artifact whose figures the model card shows"
+    command.add_argument("--scores", metavar="URI", help=help_text)
+    help_text = "upload the result to the Hugging Face hub, into a private repository"
+    command.add_argument("--push", metavar="HUB_ID", help=help_text)
     command.add_argument(
         "--public", action="store_true", help="with --push: a repository that everybody sees"
     )
@@ -142,7 +142,7 @@ def _checkpoint(options: argparse.Namespace, source: ModelSource) -> Any:
 
     def write(directory: Path) -> None:
         base = base_model(recipe.base, base_cache(recipe))
-        told = export_checkpoint(Path(source.uri), base, tokenizer, directory, dtype=dtype)
-        log.info("step %s: %s tensors", f"{told['step']:,}", told["tensors"])
+        report = export_checkpoint(Path(source.uri), base, tokenizer, directory, dtype=dtype)
+        log.info("step %s: %s tensors", f"{report['step']:,}", report["tensors"])
 
     return write

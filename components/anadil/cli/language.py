@@ -1,4 +1,4 @@
-"""`anadil language`: make a language pack of text, show one, list the ids that need none."""
+"""`anadil language`: learn a language pack from text, show one, list the ids that need none."""
 
 import argparse
 import json
@@ -26,7 +26,7 @@ def add_language(name: str, commands: Any, text: str) -> None:
     """Put the command among those of `anadil`."""
     command = commands.add_parser(name, help=text, description=text)
     actions = command.add_subparsers(metavar="ACTION", required=True)
-    text = "make a pack of 1 MB or more of good text, and say what was decided on how much evidence"
+    text = "learn a pack from 1 MB or more of good text, and print each decision with its evidence"
     learn = actions.add_parser("learn", help=text, description=text)
     learn.add_argument("name", metavar="NAME", help="id of the language, such as kk, or one made up")
     learn.add_argument(

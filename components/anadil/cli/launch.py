@@ -50,9 +50,7 @@ def add_job_command(name: str, commands: Any, text: str) -> None:
 
 
 def _add_launch(commands: Any, text: str) -> None:
-    help_text = (
-        f"{text} to its end; prints the URI of the artifact, and starts nothing where that is there already"
-    )
+    help_text = f"{text} to its end; prints the URI of the artifact, and starts nothing where that is finished already"
     command = commands.add_parser("launch", help=text, description=help_text)
     command.add_argument("stage", choices=LAUNCHABLE, metavar="STAGE", help=" or ".join(LAUNCHABLE))
     add_recipe_options(command)

@@ -21,18 +21,18 @@ def add_list(name: str, commands: Any, text: str) -> None:
     """Add the command's options."""
     command = commands.add_parser(name, help=text, description=f"{text}, the latest first")
     add_run_places(command)
-    told = "most runs to show, 0: all (default: %(default)s)"
-    command.add_argument("--limit", type=int, default=SHOWN, metavar="N", help=told)
+    help_text = "maximum number of runs to show, 0: all (default: %(default)s)"
+    command.add_argument("--limit", type=int, default=SHOWN, metavar="N", help=help_text)
     add_output_option(command)
     command.set_defaults(command=show_runs)
 
 
 def add_run_places(command: argparse.ArgumentParser) -> None:
     """`--work` and `--root`: where runs are looked for."""
-    told = "work directory of `anadil run` (default: %(default)s)"
-    command.add_argument("--work", default=WORK, metavar="DIR", help=told)
-    told = "storage.root of runs elsewhere: a directory or s3:// URI"
-    command.add_argument("--root", metavar="URI", help=told)
+    help_text = "work directory of `anadil run` (default: %(default)s)"
+    command.add_argument("--work", default=WORK, metavar="DIR", help=help_text)
+    help_text = "storage.root of runs elsewhere: a directory or s3:// URI"
+    command.add_argument("--root", metavar="URI", help=help_text)
 
 
 def show_runs(options: argparse.Namespace) -> int:

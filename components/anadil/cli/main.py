@@ -48,34 +48,36 @@ COMMANDS = {
         "two runs side by side: recipes, scores, curves, answers, cost", "anadil.cli.compare", "add_compare"
     ),
     "recipe": Command("list, copy, show and check recipes", "anadil.cli.recipe", "add_recipe"),
-    "language": Command("make a language pack of text", "anadil.cli.language", "add_language"),
+    "language": Command("learn a language pack from text", "anadil.cli.language", "add_language"),
     "plan": Command(
         "memory, speed, time and cost of a training run, before a machine is rented",
         "anadil.cli.plan",
         "add_plan",
     ),
-    "compile": Command("the pipeline for Kubeflow Pipelines, as a file", "anadil.cli.compile", "add_compile"),
+    "compile": Command(
+        "compile the pipeline to a file for Kubeflow Pipelines", "anadil.cli.compile", "add_compile"
+    ),
     "submit": Command("start a run on Kubeflow Pipelines", *PIPELINES),
-    "schedule": Command("start a run again and again, by the clock", *PIPELINES),
+    "schedule": Command("start runs on a cron schedule", *PIPELINES),
     "launch": Command("start one training stage on a cluster and follow it", *JOBS),
-    "status": Command("where a launched job stands", *JOBS),
+    "status": Command("state of a launched job", *JOBS),
     "logs": Command("the log of a launched job's first node", *JOBS),
-    "stop": Command("end a launched job; what it saved stays", *JOBS),
+    "stop": Command("stop a launched job; its checkpoints stay", *JOBS),
     "chat": Command(
         "talk to a finished model, in the terminal or through a pipe", "anadil.cli.chat", "add_chat"
     ),
     "export": Command(
-        "a model, adapter or checkpoint as files that servers load", "anadil.cli.export", "add_export"
+        "write a model, adapter or checkpoint as files that servers load", "anadil.cli.export", "add_export"
     ),
     "serve-manifest": Command(
         "the Kubernetes objects that serve a model, by vLLM or KServe",
         "anadil.cli.serve_manifest",
         "add_serve_manifest",
     ),
-    "trace": Command("from a model back to every file that it was made of", "anadil.cli.trace", "add_trace"),
-    "remove": Command(
-        "take away an artifact that is damaged or not needed", "anadil.cli.remove", "add_remove"
+    "trace": Command(
+        "trace a model back to every file that it was trained on", "anadil.cli.trace", "add_trace"
     ),
+    "remove": Command("remove a damaged or unneeded artifact", "anadil.cli.remove", "add_remove"),
     "promote": Command(
         "move the registry's alias to a model that passed its gate", "anadil.cli.promote", "add_promote"
     ),
@@ -90,12 +92,14 @@ JUDGE_VERBS = ("anadil.cli.judge_verbs", "add_judge_verb")
 STAGE_VERBS = {
     "clean": {
         "plan": Command(
-            "shards, memory, disk and CPU-hours of a run", "anadil.cli.clean_plan", "add_clean_plan"
+            "estimate shards, memory, disk and CPU hours of a run", "anadil.cli.clean_plan", "add_clean_plan"
         ),
-        "explain": Command("every step of one document of the inputs, and what decided", *CLEAN_VERBS),
+        "explain": Command(
+            "trace one input document through every step, to the rule that decided", *CLEAN_VERBS
+        ),
         "diff": Command("what differs between two corpora, by rule and document", *CLEAN_VERBS),
-        "verify": Command("whether a corpus holds what it says: digests, order, counts", *CLEAN_VERBS),
-        "fit": Command("limits of the rules from good and bad text", "anadil.cli.clean_fit", "add_fit"),
+        "verify": Command("verify a corpus against its manifest: digests, order, counts", *CLEAN_VERBS),
+        "fit": Command("fit the limits of rules to good and bad text", "anadil.cli.clean_fit", "add_fit"),
     },
     "tokenizer": {
         "inspect": Command(
@@ -158,7 +162,7 @@ def command_parser(asked: str = "") -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     top = argparse.ArgumentParser(prog="anadil", description=DESCRIPTION, epilog=EPILOG, formatter_class=raw)
     top.add_argument("--version", action="version", version=f"anadil {__version__}")
-    top.add_argument("-v", "--verbose", action="store_true", help="say more")
+    top.add_argument("-v", "--verbose", action="store_true", help="log more")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     for name, command in COMMANDS.items():
         if name == asked and command.module:

@@ -40,7 +40,7 @@ def add_plan(name: str, commands: Any, text: str) -> None:
     plan.add_argument(
         "--instance", metavar="TYPE", help="such as p5.48xlarge (default: cluster.instance, or this machine)"
     )
-    plan.add_argument("--nodes", type=_positive, metavar="N", help="machines (default: cluster.nodes)")
+    plan.add_argument("--nodes", type=_positive, metavar="N", help="number of nodes (default: cluster.nodes)")
     plan.add_argument(
         "--tokens",
         type=_positive,
@@ -57,10 +57,15 @@ def add_plan(name: str, commands: Any, text: str) -> None:
     plan.add_argument("--page", type=Path, metavar="FILE", help="write the plan as an HTML page too")
     text = "correct the speed by short runs of the best layouts on this machine"
     plan.add_argument("--measure", action="store_true", help=text)
-    text = "write such runs as PyTorchJobs for a cluster instead"
+    text = "write those runs as PyTorchJob manifests for a cluster instead"
     plan.add_argument("--jobs", type=Path, metavar="DIR", help=text)
     plan.add_argument(
-        "--measured", type=Path, nargs="+", default=[], metavar="LOG", help="take in what such jobs printed"
+        "--measured",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="LOG",
+        help="use the figures that those jobs printed",
     )
     plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     add_output_option(plan)

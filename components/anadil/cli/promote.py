@@ -30,23 +30,25 @@ ALIASES = (ALIAS, "challenger")
 
 def add_promote(name: str, commands: Any, text: str) -> None:
     """Put the command among those of `anadil`."""
-    told = (
+    help_text = (
         f"{text}. Without --as it becomes champion where there is none, or where its scores show that it beats the "
         "champion, else challenger. The champion before stays as `previous`. Prints the version; exits 6 where the "
         "gate was not passed, and moves nothing."
     )
-    command = commands.add_parser(name, help=text, description=told)
-    told = f"model or adapter artifact, or {SCHEME}NAME@challenger"
-    command.add_argument("model", nargs="?", metavar="URI", help=told)
+    command = commands.add_parser(name, help=text, description=help_text)
+    help_text = f"model or adapter artifact, or {SCHEME}NAME@challenger"
+    command.add_argument("model", nargs="?", metavar="URI", help=help_text)
     command.add_argument("--as", dest="alias", choices=ALIASES, help="the alias that it gets")
-    told = "make the version `previous` the champion again, after its bytes were verified"
-    command.add_argument("--rollback", action="store_true", help=told)
-    told = "scores artifact with the gate's verdict (default: the newest of the model that lies beside it)"
-    command.add_argument("--scores", metavar="URI", help=told)
-    told = "registered model (default: anadil- and the language that the model learned)"
-    command.add_argument("--name", metavar="NAME", help=told)
-    told = "say what would be done, and do nothing"
-    command.add_argument("--dry-run", action="store_true", help=told)
+    help_text = "make the version `previous` the champion again, after its bytes were verified"
+    command.add_argument("--rollback", action="store_true", help=help_text)
+    help_text = (
+        "scores artifact with the gate's verdict (default: the newest of the model that lies beside it)"
+    )
+    command.add_argument("--scores", metavar="URI", help=help_text)
+    help_text = "registered model (default: anadil- and the language that the model learned)"
+    command.add_argument("--name", metavar="NAME", help=help_text)
+    help_text = "print what would be done, and do nothing"
+    command.add_argument("--dry-run", action="store_true", help=help_text)
     command.add_argument("--model", dest="named_model", metavar="URI", help="the same as URI")
     command.add_argument("--alias", dest="other_alias", metavar="ALIAS", help="another alias instead of --as")
     add_recipe_options(command)

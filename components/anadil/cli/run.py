@@ -23,7 +23,7 @@ WORK = "anadil-work"
 
 def add_run(name: str, commands: Any, text: str) -> None:
     """Add `anadil run`."""
-    run = commands.add_parser(name, help=text, description=f"{text}; what is made already is reused")
+    run = commands.add_parser(name, help=text, description=f"{text}; finished artifacts are reused")
     run.add_argument("recipe", nargs="?", default=BUILT_IN, metavar="RECIPE", help=f"default: {BUILT_IN}")
     run.add_argument(
         "--work", default=WORK, metavar="DIR", help="where everything is written (default: %(default)s)"
@@ -66,7 +66,7 @@ def _run(options: argparse.Namespace) -> int:
             )
             log.info("%s: left out, because %s", stage.name, why)
             continue
-        if stage.files:  # what is wrong with it should be told now, not after hours of training
+        if stage.files:  # what is wrong with it should be reported now, not after hours of training
             inspect_files(stage, recipe).say()
     inspect_clean_cost(recipe, ram_bytes(), num_cores()).say(logging.INFO)
     if any("base" in stage.sections for stage in stages):

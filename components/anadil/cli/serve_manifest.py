@@ -21,29 +21,29 @@ CONTEXT = 8192
 
 def add_serve_manifest(name: str, commands: Any, text: str) -> None:
     """Put the command among those of `anadil`."""
-    told = f"{text}. Nothing is sent: pipe it into `kubectl apply -f -`. See docs/guides/serve.md."
-    command = commands.add_parser(name, help=text, description=told)
-    told = "model or adapter artifact (its merged model is served), a directory, or models:/NAME@ALIAS"
-    command.add_argument("uri", metavar="URI", help=told)
-    told = "a Deployment of vLLM, or an InferenceService of KServe 0.16 or newer (default: %(default)s)"
-    command.add_argument("--kind", choices=["vllm", "kserve"], default="vllm", help=told)
-    told = "of the objects, and of the model in requests (default: anadil- and the language)"
-    command.add_argument("--name", metavar="NAME", help=told)
-    told = f"tokens of question and answer together (default: the model's, at most {CONTEXT:,})"
-    command.add_argument("--context", type=int, metavar="N", help=told)
-    told = "GPUs of a machine that share the model (default: the fewest that hold it)"
-    command.add_argument("--gpus", type=int, metavar="N", help=told)
-    told = "of each GPU (default: %(default)g)"
-    command.add_argument("--gpu-memory", type=_gib, default=GPU_GIB, metavar="GIB", help=told)
-    told = "the claim that a path lies on and where it is mounted, such as fsx=/fsx"
-    command.add_argument("--claim", type=_claim, metavar="NAME=PATH", help=told)
-    told = "one that is there and reads the model (default: one is made)"
-    command.add_argument("--service-account", default="", metavar="NAME", help=told)
+    help_text = f"{text}. Nothing is sent: pipe it into `kubectl apply -f -`. See docs/guides/serve.md."
+    command = commands.add_parser(name, help=text, description=help_text)
+    help_text = "model or adapter artifact (its merged model is served), a directory, or models:/NAME@ALIAS"
+    command.add_argument("uri", metavar="URI", help=help_text)
+    help_text = "a Deployment of vLLM, or an InferenceService of KServe 0.16 or newer (default: %(default)s)"
+    command.add_argument("--kind", choices=["vllm", "kserve"], default="vllm", help=help_text)
+    help_text = "of the objects, and of the model in requests (default: anadil- and the language)"
+    command.add_argument("--name", metavar="NAME", help=help_text)
+    help_text = f"tokens of question and answer together (default: the model's, at most {CONTEXT:,})"
+    command.add_argument("--context", type=int, metavar="N", help=help_text)
+    help_text = "GPUs of a machine that share the model (default: the fewest that hold it)"
+    command.add_argument("--gpus", type=int, metavar="N", help=help_text)
+    help_text = "of each GPU (default: %(default)g)"
+    command.add_argument("--gpu-memory", type=_gib, default=GPU_GIB, metavar="GIB", help=help_text)
+    help_text = "the claim that a path lies on and where it is mounted, such as fsx=/fsx"
+    command.add_argument("--claim", type=_claim, metavar="NAME=PATH", help=help_text)
+    help_text = "one that is there and reads the model (default: one is made)"
+    command.add_argument("--service-account", default="", metavar="NAME", help=help_text)
     command.add_argument("--namespace", default="", metavar="NAME", help="default: that of kubectl")
-    told = "of vLLM (default: %(default)s)"
-    command.add_argument("--image", type=_image, default=VLLM_IMAGE, metavar="IMAGE", help=told)
-    told = "of anadil's tools, which bring a model from S3 for vLLM"
-    command.add_argument("--tools-image", type=_image, metavar="IMAGE", help=told)
+    help_text = "of vLLM (default: %(default)s)"
+    command.add_argument("--image", type=_image, default=VLLM_IMAGE, metavar="IMAGE", help=help_text)
+    help_text = "of anadil's tools, which bring a model from S3 for vLLM"
+    command.add_argument("--tools-image", type=_image, metavar="IMAGE", help=help_text)
     command.set_defaults(command=serve_manifest)
 
 

@@ -48,7 +48,7 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
     add_remake_option(parser)
     text = "upload the pipeline's version, so that the pages of Kubeflow offer it, and start nothing"
     parser.add_argument("--upload-only", action="store_true", help=text)
-    text = "wait for the end, tell what the steps do, and exit with the code of the one that failed"
+    text = "follow the run to its end, print the state of its steps, and exit with the code of the one that failed"
     parser.add_argument("--follow", action="store_true", help=text)
 
 
@@ -61,7 +61,7 @@ def add_schedule_options(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--cron", metavar="CRON", help=text)
     what.add_argument("--disable", action="store_true", help="start no more runs, and keep the schedule")
     what.add_argument("--enable", action="store_true", help="start runs again")
-    what.add_argument("--remove", action="store_true", help="forget the schedule")
+    what.add_argument("--remove", action="store_true", help="delete the schedule")
 
 
 def submit_command(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`anadil trace MODEL`: from a model back to every file that it was made of."""
+"""`anadil trace MODEL`: trace a model back to every file that it was trained on."""
 
 import argparse
 import json
@@ -12,21 +12,21 @@ from anadil.cli.output import add_output_option, place, print_json
 
 def add_trace(name: str, commands: Any, text: str) -> None:
     """Put the command among those of `anadil`."""
-    told = f"{text}. Exits 5 where a byte differs from its digest, 3 where an artifact is not found."
-    command = commands.add_parser(name, help=text, description=told)
-    told = "model or adapter artifact, its merged directory, an export of it, or models:/NAME@ALIAS"
-    command.add_argument("model", metavar="MODEL", help=told)
-    told = "is this document in its training data? An id, a URL, a source such as news.jsonl:17, or a file with one a line"
-    command.add_argument("--document", nargs="+", action="extend", default=[], metavar="ID|URL|FILE", help=told)  # fmt: skip
-    told = "a further storage root to look for artifacts in"
-    command.add_argument("--root", nargs="+", action="extend", default=[], metavar="URI", help=told)
+    help_text = f"{text}. Exits 5 where a byte differs from its digest, 3 where an artifact is not found."
+    command = commands.add_parser(name, help=text, description=help_text)
+    help_text = "model or adapter artifact, its merged directory, an export of it, or models:/NAME@ALIAS"
+    command.add_argument("model", metavar="MODEL", help=help_text)
+    help_text = "is this document in its training data? An id, a URL, a source such as news.jsonl:17, or a file with one a line"
+    command.add_argument("--document", nargs="+", action="extend", default=[], metavar="ID|URL|FILE", help=help_text)  # fmt: skip
+    help_text = "a further storage root to look for artifacts in"
+    command.add_argument("--root", nargs="+", action="extend", default=[], metavar="URI", help=help_text)
     command.add_argument("--out", type=place, metavar="PAGE.html", help="write a page, too")
-    told = "write a public summary of the training content, too, as the template of the EU's AI Office asks for it"
-    command.add_argument("--summary", type=place, metavar="FILE.md", help=told)
-    told = "the provider is a small or medium enterprise: the summary lists fewer domains"
-    command.add_argument("--sme", action="store_true", help=told)
-    told = "write id, source and URL of every document that it was trained on, too, a JSON object a line"
-    command.add_argument("--list", type=place, metavar="FILE.jsonl", help=told)
+    help_text = "write a public summary of the training content, too, as the template of the EU's AI Office asks for it"
+    command.add_argument("--summary", type=place, metavar="FILE.md", help=help_text)
+    help_text = "the provider is a small or medium enterprise: the summary lists fewer domains"
+    command.add_argument("--sme", action="store_true", help=help_text)
+    help_text = "write id, source and URL of every document that it was trained on, too, a JSON object a line"
+    command.add_argument("--list", type=place, metavar="FILE.jsonl", help=help_text)
     add_output_option(command)
     command.set_defaults(command=trace)
 

@@ -152,7 +152,7 @@ FLOW = (
         launchable=True,
         progress_name="pre-training",
         figures=("loss", "tokens_per_s"),
-        summary="train with each strategy's best tokenizer for a short while, and choose by bits per byte",
+        summary="train each strategy's best tokenizer briefly, and choose by bits per byte",
     ),
     Stage(
         name="pretrain",

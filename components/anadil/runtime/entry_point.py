@@ -52,7 +52,7 @@ def stage_parser(stage: Stage, prog: str = "", verbs: str = "") -> argparse.Argu
     built = argparse.ArgumentParser(
         prog=prog or f"python -m anadil.{stage.name}",
         description=f"{stage.name}: {stage.summary}",
-        epilog="Prints the URI of the artifact. An artifact that is there already is not made again." + verbs,
+        epilog="Prints the URI of the artifact. A finished artifact is reused." + verbs,
     )
     add_recipe_options(built)
     for word in stage.reads:
@@ -82,7 +82,7 @@ def add_recipe_options(built: argparse.ArgumentParser) -> None:
 
 def add_remake_option(built: argparse.ArgumentParser) -> None:
     """`--remake`, the same in every command that may train."""
-    text = "train again, though a model of the same recipe and inputs is there that another program made"
+    text = "train again, although another version of the program has made this model"
     built.add_argument("--remake", action="store_true", help=text)
 
 

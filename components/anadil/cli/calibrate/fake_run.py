@@ -227,7 +227,7 @@ def _real(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _without_a_vote(_schedule: Any, stages: Any, has_backward: bool, _done: bool) -> None:
-    """Stages agree that shapes were told, without a message to stages that do not exist."""
+    """Stages agree that shapes were sent, without a message to stages that do not exist."""
     for stage in stages:
         dynamic = InferenceMode.needs_dynamic(stage._user_meta, has_backward)  # noqa: SLF001
         stage._inference_mode = InferenceMode.DYNAMIC if dynamic else InferenceMode.STATIC  # noqa: SLF001

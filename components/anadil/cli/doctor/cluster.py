@@ -1,6 +1,6 @@
 """`anadil doctor --cluster`: what a run on a cluster needs, each line with its remedy.
 
-One root cause is told once: where the API does not answer, or the namespace is not there,
+One root cause is reported once: where the API does not answer, or the namespace is not there,
 the lines that depend on it are skipped and say so.
 """
 

@@ -200,7 +200,7 @@ def _inspection_check(key: str, inspect: Callable[[], Inspection]) -> CheckResul
 
 def _clean_cost(recipe: Recipe) -> Iterator[CheckResult]:
     check = _inspection_check("cost of clean", partial(inspect_clean_cost, recipe, ram_bytes(), num_cores()))
-    if check.status != "failed":  # a file that is not there is told in a line of its own
+    if check.status != "failed":  # a file that is not there is reported in a line of its own
         yield check
 
 

@@ -18,7 +18,7 @@ def with_timeout(name: str, work: CheckFunction, seconds: float = TIMEOUT_S) -> 
     """The lines of a check, or one that says why there are none.
 
     Args:
-        name: Of the line that is told where `work` gives none.
+        name: Of the line that is printed where `work` gives none.
         work: Runs in a thread of its own, which is left behind when the time is over.
         seconds: The time that it has.
     """
@@ -42,7 +42,7 @@ def _checks_or_reason(name: str, work: CheckFunction) -> list[CheckResult]:
     except AnadilError as error:
         return [failed(name, str(error), "see the message")]
     except (LookupError, TypeError, ValueError, AttributeError, OSError) as error:
-        # The border to servers of other people: an answer of another form is told, not a bug of ours.
+        # The border to servers of other people: an answer of another form is reported, not a bug of ours.
         return [
             failed(name, f"an answer that cannot be read ({error!r})", "see whether a proxy answers instead")
         ]
