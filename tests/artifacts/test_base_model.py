@@ -127,6 +127,25 @@ def test_a_directory_without_a_tokenizer_is_a_data_error_that_names_the_file(tmp
         base_tokenizer(Base(model=str(tmp_path)), tmp_path)
 
 
+def test_a_gated_model_is_told_with_its_licence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+    from huggingface_hub.errors import GatedRepoError
+
+    class Gated(GatedRepoError):
+        def __init__(self) -> None:
+            Exception.__init__(self, "403 Client Error")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise Gated
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+
+    with pytest.raises(
+        PreflightError, match=r"base\.model: meta/llama is gated; accept its licence .* HF_TOKEN"
+    ):
+        base_tokenizer(Base(model="meta/llama"), tmp_path)
+
+
 def test_a_directory_that_is_not_there_is_a_data_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no directory '/nowhere/llama'; give a model directory, a hub id"):
         base_tokenizer(Base(model="/nowhere/llama"), tmp_path)

@@ -1,6 +1,7 @@
 import gzip
 import json
 import re
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,7 +9,7 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
-from anadil.core.errors import DataError
+from anadil.core.errors import DataError, PreflightError
 from anadil.core.format import MIB
 from anadil.evaluate import heldout
 from anadil.evaluate.heldout import SUFFIXES, Heldout, read_heldout
@@ -40,6 +41,13 @@ def put(folder: Path, name: str, content: bytes) -> Path:
     file = folder / name
     file.write_bytes(content)
     return file
+
+
+def test_parquet_without_pyarrow_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+
+    with pytest.raises(PreflightError, match=r"a\.parquet: reading Parquet needs pyarrow; install pyarrow"):
+        read(put(tmp_path, "a.parquet", b"PAR1"))
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,14 @@ nonsense: 3
             "tokenizer: {strategies: [base], choice: extend}",
             "tokenizer: choice 'extend' is not one of strategies",
         ),
+        (
+            "tokenizer: {strategies: [extend], trial: {steps: 5}}",
+            "tokenizer: trial compares strategies, and strategies ['extend'] has one; name another",
+        ),
+        (
+            "cluster: {sagemaker: {subnets: [subnet-1]}}",
+            "cluster.sagemaker: subnets and security_groups go together; give both or none",
+        ),
         ("evaluate: {context: 64, stride: 65}", "recipe: evaluate.stride 65 is larger than the context 64"),
         ("cluster: {image: 'a:{tag}'}", "cluster.image: only {stage} and {version} are filled in"),
         ("pretrain: {phases: [{}]}", "pretrain.phases.0.trains: Field required"),

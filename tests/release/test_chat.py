@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from anadil.artifacts import artifact
 from anadil.artifacts.base_model import CHAT_TEMPLATE
 from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.model.load import load_model
@@ -231,6 +232,14 @@ def test_a_directory_is_opened_and_asked(folder: Path) -> None:
 
     assert (model.context, model.reserve) == (CONTEXT, 4)
     assert len(model.answers([QUESTION])) == 1
+
+
+def test_a_checkpoint_is_refused_with_the_command_that_makes_a_model_of_it(tmp_path: Path) -> None:
+    (tmp_path / "step-00000003").mkdir()
+    artifact.seal(tmp_path / "step-00000003", kind="checkpoint", origin={})
+
+    with pytest.raises(RecipeError, match=r"is a checkpoint; .* --recipe RECIPE --tokenizer URI --out DIR"):
+        open_chat(str(tmp_path / "step-00000003"), ChatSettings())
 
 
 @pytest.mark.parametrize("template", [None, CHAT_TEMPLATE.read_text(encoding="utf-8")])

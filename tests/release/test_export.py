@@ -15,6 +15,7 @@ import helm_python
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from anadil.artifacts import artifact
@@ -87,6 +88,22 @@ def test_another_precision_is_named_in_both_spellings(adapter: Path, tmp_path: P
     assert index["metadata"]["total_size"] == sum(each.nbytes for each in loaded.parameters())
     for one, other in zip(model.parameters(), loaded.parameters(), strict=True):
         assert torch.equal(one.float(), other)
+
+
+def test_weights_that_a_precision_cannot_hold_are_refused_and_leave_nothing(
+    adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(adapter / "merged", tmp_path / "wide")
+    weights = load_file(tmp_path / "wide/model.safetensors")
+    weights["model.norm.weight"] = torch.full_like(weights["model.norm.weight"], 1e6)
+    save_file(weights, tmp_path / "wide/model.safetensors", metadata={"format": "pt"})
+
+    assert export(tmp_path / "wide", tmp_path / "out", "--precision", "fp16") == 3
+
+    assert "model.norm.weight holds numbers that fp16 cannot; export with --precision bf16" in (
+        capsys.readouterr().err
+    )
+    assert names(tmp_path) == ["wide", *(f"wide/{name}" for name in names(tmp_path / "wide"))]
 
 
 def test_gguf_goes_into_a_directory_or_a_file_with_a_modelfile_beside_it(

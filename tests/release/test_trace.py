@@ -164,6 +164,16 @@ def test_questions_may_be_ids_sources_and_lines_of_a_file(made: Path, tmp_path: 
         trace(adapter_of(made / "root"), documents=[str(asked)])
 
 
+def test_more_documents_than_are_looked_up_at_once_are_refused(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_rows, "MAX_QUESTIONS", 2)
+    (tmp_path / "ids.txt").write_text("a\nb\nc\n", encoding="utf-8")
+
+    with pytest.raises(DataError, match=r"ids\.txt: names more than 2 documents; cut it into parts"):
+        trace(adapter_of(made / "root"), documents=[str(tmp_path / "ids.txt")])
+
+
 @pytest.mark.parametrize("start", ["merged", "export"])
 def test_a_merged_directory_and_an_export_lead_to_their_artifact(
     made: Path, tmp_path: Path, start: str

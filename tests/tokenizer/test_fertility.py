@@ -11,6 +11,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
 from anadil.core.errors import DataError
+from anadil.core.format import MIB
 from anadil.runtime.job import Job
 from anadil.text.corpus import Document, write_documents
 from anadil.text.language import load_language
@@ -155,6 +156,8 @@ def test_what_is_kept_stands_beside_each_candidate_and_its_speed_apart(
         ("a.jsonl", b'{"txt": "x"}', r"a.jsonl:1 has no text in 'text'"),
         ("a.txt", b"\xff", "a.txt is damaged"),
         ("a.txt", b" \n", "a.txt holds no text"),
+        ("a.jsonl", b'{"text": "' + bytes(16 * MIB), r"a.jsonl:1: line of .* is longer than .*; a sample"),
+        ("a.txt", bytes(16 * MIB + 1), r"a.txt is longer than 16.0 MiB; a sample is enough"),
     ],
 )
 def test_a_kept_text_that_cannot_be_read_is_a_data_error(

@@ -209,7 +209,10 @@ def open_chat(uri: str, settings: ChatSettings, tracking: str | None = None) -> 
 
     source = find_model(uri, tracking=tracking)
     if source.directory is None:
-        raise RecipeError(f"{uri}: is a {source.kind}; export it first: anadil export {uri} --out DIR")
+        raise RecipeError(
+            f"{uri}: is a {source.kind}; make a model of it first: "
+            f"anadil export {uri} --recipe RECIPE --tokenizer URI --out DIR"
+        )
     transformers_logging.set_verbosity_error()  # what is too long is told in our words
     tokenizer: Any = load_tokenizer(source.directory)
     if not settings.complete:

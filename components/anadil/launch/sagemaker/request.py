@@ -24,7 +24,6 @@ PYTHON = "/opt/anadil/bin/python"
 """Interpreter of every image."""
 SPEC = "ANADIL_SPEC"
 """Environment variable with the hash of the request, by which a launcher knows a job again."""
-MAX_NAME_CHARS = 63
 ATTEMPT_CHARS = 4
 """Room in the name for `-r99`, the 99th new start of a job that failed."""
 MAX_ARGUMENT_CHARS = 256
@@ -69,7 +68,7 @@ def request_of(job: TrainingJob) -> dict[str, Any]:
     settings = job.recipe.cluster.sagemaker
     root = _root(job)
     request: dict[str, Any] = {
-        "TrainingJobName": _name(job),
+        "TrainingJobName": job.name,
         "AlgorithmSpecification": {
             "TrainingImage": job.image,
             "TrainingInputMode": "File",
@@ -176,12 +175,6 @@ def _warn(job: TrainingJob) -> None:
 
 def _root(job: TrainingJob) -> str:
     return (job.recipe.storage.root or job.target.rpartition("/")[0]).rstrip("/")
-
-
-def _name(job: TrainingJob) -> str:
-    if len(job.name) > MAX_NAME_CHARS - ATTEMPT_CHARS:
-        raise RecipeError(f"{job.name}: longer than {MAX_NAME_CHARS - ATTEMPT_CHARS} characters")
-    return job.name
 
 
 def _arguments(job: TrainingJob) -> list[str]:
