@@ -42,6 +42,17 @@ PAD = "<|finetune_right_pad_id|>"
 CHAT_TOKENS = ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 """What the chat template needs as single tokens."""
 LLAMA_3_SPECIALS = (BEGIN, END, PAD, *CHAT_TOKENS)
+COPIED_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "chat_template.jinja",
+)
+"""Files of a tokenizer that lie beside a model's weights, each where the model has it."""
 
 TINY_BPE_TOKENS = 4_096
 """Ordinary tokens of `tiny`: few enough for its text, so that each is seen many times."""

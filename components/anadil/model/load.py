@@ -24,23 +24,13 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from anadil.artifacts.base_model import model_config, require_safetensors
+from anadil.artifacts.base_model import COPIED_TOKENIZER_FILES, model_config, require_safetensors
 from anadil.artifacts.base_vocabulary import base_settings
 from anadil.core.errors import DataError, IntegrityError
 from anadil.model.family_table import refuse_mixture
 from anadil.model.spellings import write_both_spellings
 from anadil.text.encoder import Encoder
 
-COPIED_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "chat_template.jinja",
-)
 END_OF_TEXT = "<|end_of_text|>"
 END_OF_TURN = "<|eot_id|>"
 OTHER_ENDS_OF_TURNS = ("<|im_end|>", "<end_of_turn>", "<|end|>", "<|turn_end|>")

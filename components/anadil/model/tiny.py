@@ -22,15 +22,16 @@ from torch import nn
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from anadil.artifacts.base_model import TINY, TINY_SHAPE, base_tokenizer, from_hub, tiny_text
-from anadil.core.progress import progress
-from anadil.model.load import (
+from anadil.artifacts.base_model import (
     COPIED_TOKENIZER_FILES,
-    document_ids,
-    encode_texts,
-    load_tokenizer,
-    save_model,
+    TINY,
+    TINY_SHAPE,
+    base_tokenizer,
+    from_hub,
+    tiny_text,
 )
+from anadil.core.progress import progress
+from anadil.model.load import document_ids, encode_texts, load_tokenizer, save_model
 from anadil.recipe.sections import Base
 
 log = logging.getLogger(__name__)

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from anadil.artifacts import local_directory
+from anadil.artifacts.base_model import COPIED_TOKENIZER_FILES
 from anadil.artifacts.mlmodel import write_mlmodel
 from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.core.progress import progress
@@ -34,14 +35,7 @@ COPIED = (
     "generation_config.json",
     "*.safetensors",
     "model.safetensors.index.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "chat_template.jinja",
+    *COPIED_TOKENIZER_FILES,
 )
 """Of a model's directory; but for these and its terms nothing that lies there is passed on."""
 TERMS = ("LICENSE*", "NOTICE*", "USE_POLICY*")

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anadil import __version__
-from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
-from anadil.artifacts.find import read_table
 from anadil.artifacts.storage import BUILT_IN
 from anadil.core.format import DASH, human_bytes, human_figure, human_percent, integer_if_whole, number
 from anadil.report.elements import TextTable
@@ -38,20 +36,6 @@ class NamedLanguage:
     name: str
     word_note: str = ""
     """What a word is, where no spaces are written."""
-
-
-def data_card(corpus: str) -> str:
-    """The card of a corpus artifact, as Markdown with front matter.
-
-    Args:
-        corpus: Its URI.
-
-    Raises:
-        DataError: There is no finished corpus.
-        IntegrityError: Its counts differ from its manifest.
-    """
-    manifest = artifact.finished_manifest(corpus, "corpus")
-    return card_of_corpus(manifest, read_table(corpus, manifest, "stats.json"))
 
 
 def card_of_corpus(manifest: Manifest, stats: Json, recipe: Json | None = None) -> str:
