@@ -140,7 +140,9 @@ def schedule(server: Kubeflow, submission: Submission, cron: str) -> str:
         )
     except AnadilError:
         if old:
-            log.warning("%s: the old schedule is gone, and the new one was refused", submission.options.name)
+            log.warning(
+                "%s: the old schedule was deleted, and the new one was refused", submission.options.name
+            )
         raise
     return str(made.recurring_run_id)
 

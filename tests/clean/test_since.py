@@ -149,7 +149,7 @@ def test_the_content_of_what_is_added_to_is_part_of_the_key(tmp_path: Path) -> N
 def test_what_cannot_be_added_to_is_refused(tmp_path: Path) -> None:
     first = corpus(tmp_path, "first", OWN[:10])
 
-    with pytest.raises(RecipeError, match=r"was made otherwise \(bands 14 there and 7 here\)"):
+    with pytest.raises(RecipeError, match=r"was made with other settings \(bands 14 there and 7 here\)"):
         corpus(tmp_path, "bands", OWN[12:], since=str(first), minhash_bands=7)
     with pytest.raises(DataError, match="no finished corpus there"):
         corpus(tmp_path, "none", OWN[12:], since=str(tmp_path / "nowhere"))

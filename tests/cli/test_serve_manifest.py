@@ -162,4 +162,4 @@ def test_of_a_registered_model_the_promoted_version_is_served_and_no_other_bytes
 
     monkeypatch.setattr(served_model, "resolve", lambda *_: dataclasses.replace(version, uri=f"{made}-gone"))
     assert main.main(words) == 5
-    assert "where it is gone" in capsys.readouterr().err
+    assert "where it no longer exists" in capsys.readouterr().err

@@ -143,7 +143,7 @@ def test_a_planted_leak_is_found_said_and_stops_the_gate(outcome: Outcome) -> No
         "at_least": False, "interval": None, "unsure": False,
     }  # fmt: skip
     assert scores["gate"]["passed"] is False
-    assert "1 of 4 documents stand in the training part (1 as a whole): h1" in outcome.log
+    assert "1 of 4 documents are also in the training part (1 as a whole): h1" in outcome.log
     assert "gate: adapted.contaminated_share is 0.25, the limit is 0.05" in outcome.log
 
 

@@ -128,7 +128,7 @@ def test_a_new_schedule_that_is_refused_says_that_the_old_one_is_gone(
     code = anadil("schedule", recipe_file, "--cron", "0 4 * * 0")
 
     assert code == 138
-    assert "bakı: the old schedule is gone, and the new one was refused" in capsys.readouterr().err
+    assert "bakı: the old schedule was deleted, and the new one was refused" in capsys.readouterr().err
     assert kubeflow.recurring_runs == []
 
 

@@ -154,7 +154,7 @@ g5.xlarge: cheap
     ("text", "reason"),
     [
         ("- p5.48xlarge\n", "holds list, not a table of machine types"),
-        ("p5.48xlarge: {on_demand: 1, on_demand: 2}", "key 'on_demand' stands twice"),
+        ("p5.48xlarge: {on_demand: 1, on_demand: 2}", "key 'on_demand' is given twice"),
         ("p5.48xlarge: {on_demand: .inf}", "Input should be"),
         ("p5.48xlarge: {on_demand: true}", "Input should be"),
         ("p5.48xlarge: {bf16_tflops: 0}", "Input should be greater than 0"),

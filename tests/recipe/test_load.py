@@ -146,7 +146,7 @@ def test_a_password_in_the_tracking_uri_is_refused_and_not_repeated() -> None:
     [
         ("- 1\n- 2\n", "r.yaml: a recipe is a table of keys, not list"),
         ("just words", "r.yaml: a recipe is a table of keys, not str"),
-        ("a: 1\na: 2\n", "r.yaml: line 2: key 'a' stands twice"),
+        ("a: 1\na: 2\n", "r.yaml: line 2: key 'a' is given twice"),
     ],
 )
 def test_what_is_no_table_is_refused(text: str, message: str) -> None:
@@ -216,7 +216,7 @@ def test_an_override_may_hold_equal_signs_and_be_empty() -> None:
         ("=3", "--set '=3': write key.path=value"),
         ("a..b=3", "--set 'a..b=3': write key.path=value"),
         ("seed=[", "--set seed: not YAML"),
-        ("seed={a: 1, a: 2}", "--set seed: line 1: key 'a' stands twice"),
+        ("seed={a: 1, a: 2}", "--set seed: line 1: key 'a' is given twice"),
         ("pretrain.phases.2.lr=1", "'2' is no place in a list of 2"),
         ("pretrain.phases.x.lr=1", "'x' is no place in a list of 2"),
         ("pretrain.phases.-1.lr=1", "'-1' is no place in a list of 2"),

@@ -59,7 +59,7 @@ def test_each_path_knows_its_line() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\nb: 2\na: 3\n", "r.yaml: line 3: key 'a' stands twice; remove one"),
+        ("a: 1\nb: 2\na: 3\n", "r.yaml: line 3: key 'a' is given twice; remove one"),
         ("a: &x [1]\nb: *x\n", "r.yaml: line 2: alias *x; write the value out"),
         ("a: !!python/object:os.system 1\n", "r.yaml: line 1: tag tag:yaml.org,2002:python/object:os.system"),
         ("a: !!str 1\n", "quote a value that is meant as text"),

@@ -347,7 +347,7 @@ def test_a_stage_s_time_and_price_stand_in_both_columns(tmp_path: Path) -> None:
         (["run-a", "gs://bucket/scores/1"], 4, "storage gs:// is not supported"),
         (["run-a", "run-b", "--out", "{root}"], 2, "is a directory; give the name of a file"),
         (["run-a", "run-b", "--out", "{root}/file/page.html"], 2, "is a file, not a directory"),
-        (["run-a", "failed"], 3, "nothing that it made is there: failed, no text"),
+        (["run-a", "failed"], 3, "none of its artifacts exists: failed, no text"),
         (["run-a", "{root}/scores/run-b-scores/scores.json"], 0, ""),
     ],
 )

@@ -168,7 +168,7 @@ def test_a_champion_that_is_gone_or_changed_is_replaced_by_name_alone_and_never_
     assert aliases(registry, name) == {"champion": "2", "previous": "1"}
     shutil.rmtree(first.uri)
     assert main.main(["promote", "--rollback", *server]) == 5
-    assert "the artifact is gone, or not visible on this host" in capsys.readouterr().err
+    assert "the artifact was deleted, or is not visible on this host" in capsys.readouterr().err
     shutil.rmtree(second.uri)
     assert main.main(["promote", third.uri, *server]) == 5
     assert "--as champion replaces it, --rollback goes back to the one before" in capsys.readouterr().err
@@ -186,17 +186,19 @@ def test_a_file_mlmodel_that_was_exchanged_is_noticed(registry: Registry, name: 
     sealed = artifact.seal(place, kind="model", origin={"stage": "pretrain"}, varying=["MLmodel"])
 
     assert sealed.digest == first.manifest.digest
-    with pytest.raises(IntegrityError, match="holds other bytes than were promoted"):
+    with pytest.raises(IntegrityError, match="its bytes differ from those that were promoted"):
         roll_back(registry, name)
 
 
 def test_without_a_champion_before_there_is_no_way_back(
     registry: Registry, name: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(DataError, match="nothing to go back to"):
+    with pytest.raises(DataError, match="no earlier version to roll back to"):
         roll_back(registry, name)
     promote(registry, name, passed(tmp_path), None, "anadil")
-    with pytest.raises(DataError, match=rf"nothing to go back to; {name} has @champion \(version 1\)"):
+    with pytest.raises(
+        DataError, match=rf"no earlier version to roll back to; {name} has @champion \(version 1\)"
+    ):
         roll_back(registry, name)
 
 

@@ -159,7 +159,7 @@ def test_three_lines_follow_from_the_figures_each_with_its_rule(tmp_path: Path, 
     assert contaminated[0].action.startswith("Score on text from elsewhere: name it in evaluate.heldout")
     assert (
         contaminated[0].why
-        == "20.0 % of the held-out documents stand in the training part; rule: over 5.00 %."
+        == "20.0 % of the held-out documents are also in the training part; rule: over 5.00 %."
     )
     assert len(contaminated) == 3
 

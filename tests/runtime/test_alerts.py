@@ -134,7 +134,7 @@ def test_a_webhook_that_is_gone_is_a_warning_without_its_address(
         notify(FAILED)
     notify(FAILED)  # nobody listens any more
 
-    assert "the webhook answers 404; look whether it still exists" in caplog.text
+    assert "the webhook answers 404; check whether it still exists" in caplog.text
     assert "the webhook cannot be reached (URLError)" in caplog.text
     assert "canary" not in caplog.text
 

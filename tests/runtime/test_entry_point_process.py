@@ -296,7 +296,7 @@ def test_a_stage_whose_parent_is_gone_does_not_start(
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
     assert done.returncode == 143
-    assert "the run that started this stage is gone" in done.stderr
+    assert "the run that started this stage has ended" in done.stderr
 
 
 @pytest.mark.parametrize(

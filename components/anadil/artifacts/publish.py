@@ -153,7 +153,7 @@ def _send(
         if _transfer(objects, file, target, seen.get(name, "")):
             return
         seen.update(objects.tags(uri))
-    raise RetryableError(f"{target}: other runs write there again and again; stop them and run again")
+    raise RetryableError(f"{target}: other runs keep writing there; stop them and run again")
 
 
 def _transfer(objects: S3, file: Path | str, target: str, tag: str | None) -> bool:

@@ -195,5 +195,5 @@ def _check_meta(uri: str, settings: Settings) -> None:
             if theirs.get(key) != ours[key]
         )
         raise RecipeError(
-            f"clean.since: {uri} was made otherwise ({differing}); use the same settings or clean everything again"
+            f"clean.since: {uri} was made with other settings ({differing}); use the same settings or clean everything again"
         )

@@ -146,7 +146,7 @@ def read_verdicts(path: Path, pairs: Sequence[AnswerPair]) -> dict[str, str]:
         except (ValueError, LookupError, TypeError):
             raise DataError(f'{place}: is no {{"id": ..., "verdict": ...}}; write one to a line') from None
         if verdict not in POINTS:
-            raise DataError(f"{place}: verdict {verdict[:40]!r} is none of {', '.join(POINTS)}")
+            raise DataError(f"{place}: verdict {verdict[:40]!r} is not one of {', '.join(POINTS)}")
         if name not in known:
             raise DataError(
                 f"{place}: id {name[:40]!r} is no row of these scores; give --scores, --candidates, --mode and --seen as for the export"

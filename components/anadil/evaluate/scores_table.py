@@ -148,7 +148,7 @@ def log_scores(
     found = contamination.contaminated
     if found:
         log.warning(
-            "held-out: %d of %d documents stand in the training part (%d as a whole): %s%s",
+            "held-out: %d of %d documents are also in the training part (%d as a whole): %s%s",
             len(found), contamination.num_documents, len(contamination.exact),
             ", ".join(found[:5]), ", ..." if len(found) > 5 else "",
         )  # fmt: skip

@@ -177,14 +177,14 @@ class TemplateFormat:
         """Where an answer begins, and where its closing control token ends."""
         opened = self._render(hidden[:turn], add_generation_prompt=True)
         if not whole.startswith(opened):
-            raise UnprovenTemplateError("opens an answer otherwise than it writes it in a chat")
+            raise UnprovenTemplateError("opens an answer in a generation prompt differently than in a chat")
         close = self._words.pattern.search(whole, len(opened))
         if close is None or (self.end and close[0] != self.end):
             raise UnprovenTemplateError(f"does not close an answer with {self.end or 'a control token'}")
         if hidden[turn]["content"] not in whole[len(opened) : close.start()]:
             raise UnprovenTemplateError("does not write an answer as it is")
         if not self._render(hidden[: turn + 1]).startswith(whole[: close.end()]):
-            raise UnprovenTemplateError("writes an answer otherwise when the chat continues")
+            raise UnprovenTemplateError("writes an answer differently when the chat continues")
         return len(opened), close.end()
 
     def _render(self, messages: Sequence[Mapping[str, str]], **settings: bool) -> str:

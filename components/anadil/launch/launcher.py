@@ -97,7 +97,7 @@ def launch_job(
         return job.name
     manifest = artifact.read_manifest(wanted.target)
     if manifest is None:
-        raise DataError(f"{wanted.target}: job {job.name} ended well, yet there is no artifact; see its log")
+        raise DataError(f"{wanted.target}: job {job.name} succeeded, but there is no artifact; see its log")
     return MadeArtifact(uri=wanted.target, manifest=manifest)
 
 

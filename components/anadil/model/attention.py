@@ -44,8 +44,8 @@ def choose_attention(model: PreTrainedModel, name: str) -> None:
     model.set_attn_implementation(name)
     if model.config._attn_implementation != name:  # noqa: SLF001  there is no public name
         raise DataError(
-            f"base.model: the attention of a {model.config.model_type} model cannot be told where documents "
-            "end; use a Llama-like base.model"
+            f"base.model: the attention of a {model.config.model_type} model takes no document boundaries; "
+            "use a Llama-like base.model"
         )
 
 

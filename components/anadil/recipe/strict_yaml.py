@@ -75,7 +75,7 @@ def _value(node: yaml.Node, path: Path, name: str, lines: dict[Path, int]) -> ob
                 raise RecipeError(f"{name}: line {key_line}: a key is a word, not a list or a table")
             key = str(key_node.value)
             if key in table:
-                raise RecipeError(f"{name}: line {key_line}: key {key!r} stands twice; remove one")
+                raise RecipeError(f"{name}: line {key_line}: key {key!r} is given twice; remove one")
             lines[(*path, key)] = key_line
             table[key] = _value(value_node, (*path, key), name, lines)
         return table

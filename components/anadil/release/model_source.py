@@ -79,7 +79,7 @@ def _registered(uri: str, tracking: str | None) -> ModelSource:
         source = find_model(version.uri, tracking=tracking)
     except DataError as error:
         raise IntegrityError(
-            f"{at}, where it is gone ({error}); promote a model that is there, or roll back"
+            f"{at}, where it no longer exists ({error}); promote a model that exists, or roll back"
         ) from None
     digest = source.manifest.digest if source.manifest else ""
     if digest != version.digest:

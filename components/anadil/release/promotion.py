@@ -107,7 +107,7 @@ def roll_back(registry: Registry, name: str) -> Promotion:
         before = _pair(registry, name)
         champion, previous = before
         if previous is None or (champion and champion.version == previous.version):
-            raise DataError(f"{name}@{PREVIOUS}: nothing to go back to; {registry.known(name)}")
+            raise DataError(f"{name}@{PREVIOUS}: no earlier version to roll back to; {registry.known(name)}")
         _verify(previous, whole=True)
         left = champion.version if champion else ""
         with exclusive(registry, name) as check, undone_on_failure() as written:
@@ -170,10 +170,10 @@ def _verify(version: RegisteredModel, *, whole: bool) -> None:
     where = f"{version.uri} ({version.name} version {version.version})"
     manifest = artifact.read_manifest(version.uri)
     if manifest is None:
-        raise IntegrityError(f"{where}: the artifact is gone, or not visible on this host; bring it back")
+        raise IntegrityError(f"{where}: the artifact was deleted, or is not visible on this host; restore it")
     expected = version.tags.get(WHOLE_TAG, manifest.whole_digest)
     if manifest.digest != version.digest or manifest.whole_digest != expected:
-        raise IntegrityError(f"{where}: holds other bytes than were promoted; bring those back")
+        raise IntegrityError(f"{where}: its bytes differ from those that were promoted; restore them")
     if whole:
         verify(version.uri, manifest, whole=True)
     else:

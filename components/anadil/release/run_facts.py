@@ -141,7 +141,7 @@ def _facts(name: str, run: Run | None, uris: Mapping[str, str]) -> RunFacts:
     if not manifests:
         told = f": {run.state}{f', {run.message}' if run.message else ''}" if run else ""
         raise DataError(
-            f"{name}: nothing that it made is there{told}; run it, or name another by `anadil list`"
+            f"{name}: none of its artifacts exists{told}; run it, or name another by `anadil list`"
         )
     latest = next(manifests[word] for word in reversed(WORDS) if word in manifests)
     kept = recipe_of(run.place, run.id) if run else {}

@@ -105,7 +105,7 @@ def describe_model(uri: str, *, tracking: str | None = None) -> ServedModel:
         model = _describe_model(version.uri)
     except DataError as error:
         raise IntegrityError(
-            f"{at}, where it is gone ({error}); promote a model that is there, or roll back"
+            f"{at}, where it no longer exists ({error}); promote a model that exists, or roll back"
         ) from None
     if version.digest and version.digest != model.digest:
         raise IntegrityError(

@@ -71,7 +71,7 @@ def run(
         raise ERRORS.get(code, AnadilError)(why)
     found = next((each for each in list_runs(work, limit=10) if each.id.endswith(f"-{number}")), None)
     if found is None:
-        raise DataError(f"{work}: the run left no record there; look whether the disk is full")
+        raise DataError(f"{work}: the run left no record there; check whether the disk is full")
     return found
 
 

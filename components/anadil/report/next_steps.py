@@ -60,7 +60,7 @@ def _of_measuring(facts: Facts) -> Iterator[NextStep]:
         )
         yield NextStep(
             action=f"Score on {text}, set clean.decontaminate to true, and train again.",
-            why=f"{percent(share)} of the held-out documents stand in the training part; rule: over {percent(limit)}.",
+            why=f"{percent(share)} of the held-out documents are also in the training part; rule: over {percent(limit)}.",
         )
     counts = [number(item.get("num_documents")) for item in candidates_of(facts.scores).values()]
     fewest = min((count for count in counts if count is not None), default=SURE_DOCUMENTS)

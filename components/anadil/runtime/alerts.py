@@ -143,7 +143,7 @@ def _to_slack(url: str, event: Event) -> None:
         with opener.open(request, timeout=CALL_S) as answer:
             answer.read(1_000)
     except urllib.error.HTTPError as error:
-        raise _Unsent(f"the webhook answers {error.code}; look whether it still exists") from None
+        raise _Unsent(f"the webhook answers {error.code}; check whether it still exists") from None
     except (OSError, HTTPException, ValueError) as error:
         raise _Unsent(f"the webhook cannot be reached ({type(error).__name__})") from None
 

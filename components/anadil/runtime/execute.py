@@ -248,7 +248,7 @@ def _await_first_node(target: str) -> None:
     deadline = time.monotonic() + UPLOAD_PATIENCE_S
     while artifact.read_manifest(target) is None:
         if time.monotonic() > deadline:
-            raise RetryableError(f"{target}: the first node has not put it there; see its log and run again")
+            raise RetryableError(f"{target}: the first node has not written it; see its log and run again")
         time.sleep(UPLOAD_POLL_S)
 
 

@@ -108,4 +108,4 @@ def die_with_parent() -> None:
     pr_set_pdeathsig = 1  # linux/prctl.h
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
     if os.getppid() != int(parent):
-        raise Stopped("the run that started this stage is gone; start it again")
+        raise Stopped("the run that started this stage has ended; start it again")

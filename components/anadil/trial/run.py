@@ -43,7 +43,7 @@ def run(job: Job) -> Figures:
     """
     if job.recipe.tokenizer.trial is None:
         raise RecipeError(
-            "tokenizer.trial: not set, so there is nothing to try; set it, such as {steps: 200}"
+            "tokenizer.trial: not set, so there is no trial to run; set it, such as {steps: 200}"
         )
     device = pick_device()
     uses_liger(job.recipe.pretrain.kernels, device)

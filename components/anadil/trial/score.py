@@ -59,6 +59,6 @@ def document_nats(
     found: NDArray[np.float64] = net.add_up(nats).cpu().numpy()
     if not np.isfinite(found).all():
         raise RecipeError(
-            f"{name}: the held-out loss is no number; lower the learning rate in pretrain.phases"
+            f"{name}: the held-out loss is not a number; lower the learning rate in pretrain.phases"
         )
     return found

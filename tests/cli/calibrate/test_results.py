@@ -67,7 +67,7 @@ def test_a_place_that_cannot_be_written_costs_no_result(
 
     keep_measurement(measurement(), tmp_path / "file" / "runs")
 
-    assert "the measurement cannot be kept" in caplog.text
+    assert "the measurement cannot be saved" in caplog.text
 
 
 def test_the_folder_follows_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_sizes_that_fsx_has_are_taken(size: int) -> None:
         ({"groups": [{"name": "a", "type": "ml.p5.48xlarge", "count": 1, "spot": True,
             "training_plan": PLAN.replace("west-2", "east-1")}]}, "spot contradicts training_plan"),
         ({"groups": [{"name": "a", "type": "ml.p5.48xlarge", "count": 1, "min": 2}]}, "min 2 is more than count 1"),
-        ({"groups": [{"name": "a", "type": "ml.m5.large", "count": 1}] * 2}, "a stands twice"),
+        ({"groups": [{"name": "a", "type": "ml.m5.large", "count": 1}] * 2}, "a is given twice"),
         ({"groups": [{"name": "a", "type": "ml.p5.48xlarge", "count": 1, "training_plan": PLAN}]}, "is in us-west-2"),
         ({"groups": [{"name": "a", "type": "p5.48xlarge", "count": 1}]}, "should match pattern"),
         ({"region": "eu-west-1"}, "eks: is in us-east-1, and the cluster in eu-west-1"),

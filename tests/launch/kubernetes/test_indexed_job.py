@@ -139,7 +139,7 @@ def test_a_job_that_somebody_deletes_ends_the_run_to_be_started_again(
 ) -> None:
     monkeypatch.setattr(batch, "_run", lambda _: None)
 
-    with pytest.raises(RetryableError, match="somebody has deleted it"):
+    with pytest.raises(RetryableError, match="it was deleted by another user"):
         run_tasks(tmp_path, tick=batch.objects.clear)
 
 

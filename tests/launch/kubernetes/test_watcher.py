@@ -58,7 +58,7 @@ def test_a_good_end_without_an_artifact_is_an_error(scene: Scene) -> None:
         cluster.run(0, 1)
         cluster.succeed(1)
 
-    with pytest.raises(DataError, match=r"no artifact there, though anadil-pretrain-.* ended well"):
+    with pytest.raises(DataError, match=r"no artifact there, though anadil-pretrain-.* succeeded"):
         scene.launch(story)
 
 
@@ -173,7 +173,7 @@ def test_a_job_that_somebody_deleted_is_not_waited_for(scene: Scene) -> None:
         begin(cluster)
         cluster.vanish()
 
-    with pytest.raises(Stopped, match="somebody deleted it while it was followed; launch it again"):
+    with pytest.raises(Stopped, match="it was deleted while it was followed; launch it again"):
         scene.launch(story)
 
 
@@ -184,7 +184,7 @@ def test_a_job_that_somebody_replaced_by_another_one_is_left_alone(scene: Scene)
             (job,) = cluster.jobs.values()
             job["metadata"] |= {"uid": "of another", "annotations": {SPEC_ANNOTATION: "of another"}}
 
-    with pytest.raises(Stopped, match="somebody replaced it by another job; launch it again"):
+    with pytest.raises(Stopped, match="it was replaced by another job; launch it again"):
         scene.launch(story)
 
     assert scene.cluster.asked("DELETE", ".") == 0

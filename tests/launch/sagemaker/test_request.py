@@ -131,5 +131,5 @@ def test_keys_of_kubernetes_and_images_elsewhere_are_told(caplog: pytest.LogCapt
         job("azerbaijani-8b", *overrides, "cluster.queue=team", "cluster.hyperpod=true")
     )
 
-    assert "cluster.hyperpod, cluster.queue: means nothing to SageMaker" in caplog.text
+    assert "cluster.hyperpod, cluster.queue: has no meaning on SageMaker" in caplog.text
     assert "not in Amazon ECR" in caplog.text

@@ -88,7 +88,7 @@ def keep_measurement(measurement: Measurement, folder: Path) -> None:
         finally:
             draft.unlink(missing_ok=True)
     except OSError as error:
-        log.warning("%s: the measurement cannot be kept (%s)", folder, error.strerror or error)
+        log.warning("%s: the measurement cannot be saved (%s)", folder, error.strerror or error)
 
 
 def find_measurement(measurement: Measurement, folder: Path) -> Measurement | None:

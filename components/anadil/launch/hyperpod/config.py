@@ -77,7 +77,7 @@ class InstanceGroup(StrictModel):
     def _plan_is_not_spot(self) -> "InstanceGroup":
         if self.spot and self.training_plan:
             raise ValueError(
-                "spot contradicts training_plan: reserved capacity is not taken away; leave one out"
+                "spot contradicts training_plan: reserved capacity is not interrupted; leave one out"
             )
         if self.min is not None and self.min > self.count:
             raise ValueError(f"min {self.min} is more than count {self.count}")
@@ -180,7 +180,7 @@ class Description(StrictModel):
         names = [group.name for group in self.groups]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"groups: {', '.join(twice)} stands twice; each group needs a name of its own")
+            raise ValueError(f"groups: {', '.join(twice)} is given twice; each group needs a name of its own")
         plans = {f"groups.{i}.training_plan": group.training_plan for i, group in enumerate(self.groups)}
         for key, arn in {"eks": self.eks, **plans}.items():
             if arn and arn.split(":")[3] != self.region:

@@ -60,7 +60,9 @@ def find_or_create(
             log.info("%s: of an earlier start; deleting it and starting over", name)
             api.delete(name, found["metadata"]["uid"])
         await_gone(api, name, found["metadata"]["uid"], pace)
-    raise RetryableError(f"{name}: other jobs of this name come and go; see who makes them and run again")
+    raise RetryableError(
+        f"{name}: other jobs of this name are created and deleted all the time; see who creates them and run again"
+    )
 
 
 def job_body(api: JobApi, manifest: ApiObject, ledger: JobLedger, *, detach: bool) -> ApiObject:
@@ -166,5 +168,5 @@ def _adopted(api: JobApi, found: ApiObject, ledger: JobLedger, *, detach: bool) 
         return found
     adopted = api.patch(name, {"metadata": {"annotations": ledger.adoption(detach=detach)}})
     if adopted is None:
-        raise RetryableError(f"{name}: deleted in this moment; run the same command again")
+        raise RetryableError(f"{name}: deleted just now; run the same command again")
     return adopted

@@ -119,7 +119,9 @@ class IndexedJob:
         while True:
             job = self._api.get(name)
             if job is None or job["metadata"]["uid"] != made["metadata"]["uid"]:
-                raise RetryableError(f"job {name}: somebody has deleted it; run again, what is done is kept")
+                raise RetryableError(
+                    f"job {name}: it was deleted by another user; run again, finished tasks are reused"
+                )
             conditions = true_conditions(job)
             if failed := conditions.get("Failed") or conditions.get("FailureTarget"):
                 raise first_error(folder) or self._why(name, failed)

@@ -92,6 +92,6 @@ class RayCluster:
                 said = status.get("reason") or status.get("state") or "no status"
                 raise PreflightError(
                     f"RayCluster {name}: no worker within {START_S / 60:.0f} minutes ({said}); see "
-                    f"`kubectl describe raycluster {name}` and at its pods"
+                    f"`kubectl describe raycluster {name}` and its pods"
                 )
             time.sleep(self._pause_s)

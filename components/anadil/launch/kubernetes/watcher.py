@@ -167,7 +167,7 @@ class Watcher:
             return "gone"
         if found["metadata"]["uid"] != self._job["metadata"]["uid"]:
             if annotations(found).get(SPEC_ANNOTATION) != annotations(self._job).get(SPEC_ANNOTATION):
-                raise Stopped(f"{self.name}: somebody replaced it by another job; {RESUME_HINT}")
+                raise Stopped(f"{self.name}: it was replaced by another job; {RESUME_HINT}")
             log.info("%s: another launcher has started it again; following that one", self.name)
         self._job = found
         self._ledger.see(found)
@@ -184,7 +184,7 @@ class Watcher:
         if not gone:
             log.info("%s: ended well", self.name)
         elif artifact.read_manifest(self._training.target) is None:
-            raise Stopped(f"{self.name}: somebody deleted it while it was followed; {RESUME_HINT}")
+            raise Stopped(f"{self.name}: it was deleted while it was followed; {RESUME_HINT}")
         else:
             log.info("%s: it is gone, but its artifact is there", self.name)
         return True
@@ -312,7 +312,7 @@ class Watcher:
         while artifact.read_manifest(self._training.target) is None:
             if time.monotonic() > deadline:
                 raise DataError(
-                    f"{self._training.target}: no artifact there, though {self.name} ended well; see its log, and "
+                    f"{self._training.target}: no artifact there, though {self.name} succeeded; see its log, and "
                     "whether this machine sees the same storage"
                 )
             time.sleep(self._pace.poll_s)

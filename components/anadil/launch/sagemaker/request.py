@@ -164,7 +164,7 @@ def _warn(job: TrainingJob) -> None:
     cluster = job.recipe.cluster
     ignored = [f"cluster.{key}" for key in MEANINGLESS if getattr(cluster, key)]
     if ignored:
-        log.warning("%s: means nothing to SageMaker and is left out", ", ".join(ignored))
+        log.warning("%s: has no meaning on SageMaker and is ignored", ", ".join(ignored))
     if not ECR.match(job.image):
         log.warning(
             "cluster.image: %s is not in Amazon ECR, from where alone SageMaker takes images; push it there "

@@ -264,7 +264,10 @@ class Watchdog:
         """Without the store nobody is told; a process that ends closes it, which is no hang."""
         if self._closed.is_set():
             return
-        log.warning("watchdog: the store of the processes is gone (%s); watching this process alone", error)
+        log.warning(
+            "watchdog: the processes' key-value store cannot be reached (%s); watching this process alone",
+            error,
+        )
         self._store = None
         self._watch()
 
