@@ -203,7 +203,21 @@ def test_diff_names_documents_that_changed_verdict(
     }
     assert found["only_in_first"] == found["only_in_second"] == found["other_text"] == 0
     assert main(["clean", "diff", str(first), str(second)]) == 0
-    assert "duplicate -> long: 1 documents, such as a.jsonl:" in capsys.readouterr().out
+    assert "duplicate -> long: 1 document, such as a.jsonl:" in capsys.readouterr().out
+
+
+def test_diff_takes_the_same_line_of_another_week_for_another_document(
+    tmp_path: Path, make: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = make("one")
+    write_jsonl(tmp_path / "a.jsonl", [f"{text} Yeni sözlər." for text in reversed(LINES)])
+    second = make("two")
+
+    found = said(capsys, "diff", str(first), str(second))
+
+    assert found["changed"] == []
+    assert found["only_in_first"] == found["only_in_second"] == len(LINES)
+    assert found["other_text"] == 0
 
 
 def test_verify_accepts_a_whole_corpus_and_refuses_counts_that_do_not_add_up(
