@@ -86,6 +86,7 @@ SLOPPY = {
     "unclosed spans": "<div><span>x" * 10 + "<span>" * 1_514 + "x",
     "spans left open in divs": "<div><span>x</div>" * 5_000,
     "spans left open in paragraphs": "<p><span>x" * 5_000,
+    "marks without an end": "".join(f'<a id="x{n}"/><p>x</p><p>x</p>' for n in range(1_500)),
     "fonts left open": "<td><font color=red>x</td>" * 200,
     "drawings": "<svg><g><path/><title>x</title></g></svg>" * 3_000,
     "a drawing with a style sheet": "<svg><style>a>b{}</style><g/></svg>" * 3_000,

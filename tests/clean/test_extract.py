@@ -33,6 +33,24 @@ def test_a_block_of_links_is_dropped() -> None:
     assert "Oxşar" not in main_text(page(AZERBAIJANI, links, ANOTHER).decode(), az)
 
 
+@pytest.mark.parametrize("mark", ['<a id="{}"/>', "<A name='x{}' >", "<a id={} class=m></a>"])
+def test_a_mark_without_an_address_is_no_link(mark: str) -> None:
+    sections = [f"<h2>{mark.format(n)}Bölmə {n}</h2><p>{AZERBAIJANI}</p><p>{ANOTHER}</p>" for n in range(3)]
+
+    found = main_text(page(*sections).decode(), az)
+
+    assert found.split("\n") == [
+        "Bakıda külək", *(line for n in range(3) for line in (f"Bölmə {n}", AZERBAIJANI, ANOTHER))
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("link", ["<a\nHREF='/{}'>", '<a class="m" href=/x/{}/>', "<a id=x{0} href=/{0}>"])
+def test_an_anchor_with_an_address_is_a_link_wherever_that_stands(link: str) -> None:
+    links = " ".join(f"{link.format(n)}Oxşar xəbər nömrə {n}</a>" for n in range(5))
+
+    assert "Oxşar" not in main_text(page(AZERBAIJANI, links, ANOTHER).decode(), az)
+
+
 def test_entities_and_inline_markup_become_text() -> None:
     marked = f"<b>Diqqət</b>: 3 &lt; 5 &amp; <a href=/x>keçid</a>. {AZERBAIJANI}"
 
@@ -222,7 +240,7 @@ def test_many_skipped_elements_in_each_other_cost_little_time() -> None:
 @pytest.mark.parametrize(
     "many", ["<!-- {} -->", '<a title="{}">x</a>', "<xmp>{}</xmp>", "<iframe>{}</iframe>"]
 )
-@pytest.mark.parametrize("begin", ["<script>", "<style >", "<!--", "<"])
+@pytest.mark.parametrize("begin", ["<script>", "<style >", "<!--", "<", "<a ", "<a x "])
 def test_many_beginnings_without_an_end_take_no_time(many: str, begin: str) -> None:
     text = page(AZERBAIJANI).decode()
     started = time.process_time()

@@ -1,5 +1,6 @@
 """Records with wrong lengths, bodies in every coding, and bombs."""
 
+import codecs
 import gzip
 import re
 import zlib
@@ -212,6 +213,18 @@ def test_a_body_is_read_in_every_coding(tmp_path: Path, name: str, header: str, 
     assert len(found) == 7
     assert isinstance(found[0], HtmlResponse)
     assert found[0].body == BODY
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd"])
+def test_a_page_that_begins_with_a_byte_order_mark_is_taken_as_it_is_too(tmp_path: Path, coding: str) -> None:
+    (tmp_path / "a.warc").write_bytes(
+        warc_record(codecs.BOM_UTF8 + BODY, extra=f"Content-Encoding: {coding}\r\n")
+    )
+
+    (found,) = html_responses(tmp_path / "a.warc", LIMIT)
+
+    assert isinstance(found, HtmlResponse)
+    assert found.body == codecs.BOM_UTF8 + BODY
 
 
 @pytest.mark.parametrize("name", ["plain.warc", "members.warc.gz"])

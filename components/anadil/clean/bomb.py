@@ -31,7 +31,8 @@ RAW = {
 }
 """What is in these is text and no tag, but inside of `FOREIGN_ELEMENTS`."""
 FOREIGN_ELEMENTS = ("svg", "math")
-STYLE = frozenset(re.findall(r"\w+", "a b big code em font i nobr s small strike strong tt u"))
+STYLE = frozenset(re.findall(r"\w+", "b big code em font i s small strike strong tt u"))
+"""What the parser opens again; not `a` and `nobr`, whose next one closes the one before."""
 VOID = frozenset(re.findall(r"\w+", "area base br col embed hr img input link meta param source track wbr"))
 NO_END_TAG = VOID | frozenset(
     re.findall(r"\w+", "p li dt dd tr td th thead tbody tfoot option optgroup colgroup rt rp html head body")

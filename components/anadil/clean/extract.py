@@ -45,6 +45,11 @@ WRAPPERS = "form, body, html, [class*=breadcrumb], [class*=share-], [class*=soci
 MAX_WRAPPERS = 20
 """Elements that are checked: the first ones are the outer ones."""
 MOST = 0.5
+NO_LINK = re.compile(
+    r"<[aA](?:\s+(?!(?i:href)\b)[^\s<>\"'=/]++(?:\s*=\s*(?:\"[^\"<>]*+\"|'[^'<>]*+'|[^\s\"'<>]++))?+)*+\s*+/?>"
+)
+"""The beginning of an anchor without an address: a mark, no link. Of `<a id="x"/>`, which XHTML of DocBook is full of, HTML
+knows no end, so that all text up to the next anchor would be a link's; and so would headings that are marks."""
 NO_TEXT = re.compile(
     r"<!--.*?(?:-->|\Z)|<(script|style|template|noscript)\b.*?(?:</\1\s*>|\Z)|<[^>]*>", re.DOTALL
 )
@@ -181,7 +186,7 @@ def main_text(page: str, language: Language, extraction: Extraction = DEFAULT) -
 
 def _fast(page: str, language: Language, extraction: Extraction) -> tuple[str, float]:
     """The text by Resiliparse, and the share of what it found that the rules discarded."""
-    tree = HTMLTree.parse(page)
+    tree = HTMLTree.parse(NO_LINK.sub("", page))
     _mark_wrappers(tree)
     reduced = extract_plain_text(
         tree, preserve_formatting="minimal_html", main_content=True, links=True, alt_texts=False,

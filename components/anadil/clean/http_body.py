@@ -4,6 +4,7 @@ A few kilobytes can unpack to gigabytes, so every coding is undone in bounded pi
 servers write headers that are not true: a body that is not coded as declared is taken as it is.
 """
 
+import codecs
 import io
 import re
 import zlib
@@ -49,7 +50,7 @@ def decode_body(body: bytes, headers: Iterable[tuple[str, str]], limit: int) -> 
         try:
             body = _decoded(body, coding, limit + 1)
         except BODY_ERRORS as error:
-            if body.lstrip()[:1] != b"<":
+            if body.removeprefix(codecs.BOM_UTF8).lstrip()[:1] != b"<":
                 raise ValueError(f"{coding}: {error}") from None
     return body if len(body) <= limit else None
 
