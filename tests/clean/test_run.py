@@ -147,6 +147,15 @@ def test_a_corpus_that_is_empty_after_cleaning_says_why(tmp_path: Path) -> None:
     )
 
 
+def test_an_input_that_the_tests_hold_is_no_matter_of_rules(tmp_path: Path) -> None:
+    raw = write_jsonl(tmp_path / "a.jsonl", texts(2))
+
+    with pytest.raises(
+        DataError, match=r"contaminated 2; .*set clean.decontaminate to false, or give more text"
+    ):
+        clean(tmp_path, raw, decontaminate=True, others={"evaluate": {"heldout": [str(raw)]}})
+
+
 @pytest.mark.parametrize(
     ("given", "settings", "message"),
     [

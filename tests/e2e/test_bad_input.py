@@ -87,7 +87,7 @@ def test_a_corpus_that_is_empty_after_cleaning_says_what_was_dropped(run: Run, t
     )
 
     assert code == 3
-    assert "corpus is empty after cleaning: 1 documents in, dropped: short 1" in messages
+    assert "corpus is empty after cleaning: 1 document in, dropped: short 1" in messages
     assert "clean.rules.min_words (50)" in messages
     assert not list(tmp_path.glob("corpus/*/manifest.json"))
 

@@ -17,7 +17,7 @@ from anadil.clean.executors import Executor
 from anadil.clean.executors.engines import executor_of
 from anadil.clean.find_duplicates import KEPT, REASONS, Verdicts, find_duplicates
 from anadil.clean.input_kinds import check_suffixes
-from anadil.clean.judge_record import Settings
+from anadil.clean.judge_record import BLOCKED, CONTAMINATED, PAGE_LIMITS, Settings
 from anadil.clean.map_shard import map_shard
 from anadil.clean.readers import ReadStats
 from anadil.clean.row_files import ACCOUNTS, STATS, RowsTask, write_rows
@@ -232,6 +232,9 @@ def _refuse_empty(num_documents: int, settings: Settings, clean_stats: CleanStat
     remedies = {
         "language": f"check language ({code})",
         "short": f"lower clean.rules.min_words ({min_words})",
+        CONTAMINATED: "give text that evaluate and finetune do not hold, or set clean.decontaminate to false",
+        BLOCKED: "name hosts in clean.url_allow",
+        PAGE_LIMITS: "give smaller pages, or their text as .txt or .jsonl",
     }
     most = clean_stats.dropped.most_common(1)[0][0]
     remedy = remedies.get(most, "widen clean.rules") + f", or give more text in {settings.language.name}"
