@@ -188,7 +188,7 @@ def test_a_control_token_of_the_base_in_a_message_stays_text() -> None:
 @pytest.mark.parametrize(
     ("template", "fault"),
     [
-        ("{{ messages|length }}", "opens an answer otherwise"),
+        ("{{ messages|length }}", "opens an answer in a generation prompt differently"),
         ("{{ strftime_now('%d') }}", "writes today's date"),
         ("{{ raise_exception('no') }}", "cannot be rendered"),
         (

@@ -121,7 +121,7 @@ def test_documents_are_counted_over_all_kinds_of_files(recipe: Recipe, tmp_path:
 
     assert found.visible
     assert found.detail.startswith("4 files, ")
-    assert "looked at" not in found.detail
+    assert "what was checked" not in found.detail
 
 
 @functools.cache
