@@ -90,6 +90,7 @@ def test_a_stage_explains_its_inputs(stage: str, capsys: pytest.CaptureFixture[s
         ["recipe", "nonsense"],
         ["clean", "--nonsense"],
         ["run", "--until", "x"],
+        ["run", "--work", ""],
         ["compile", "smoke"],
     ],
 )

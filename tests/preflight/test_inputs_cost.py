@@ -38,6 +38,16 @@ def test_what_files_cost_is_told(recipe: Recipe, raw_text: Path) -> None:
     assert "processes may be killed: set clean.workers lower" in short.remedy
 
 
+def test_one_shard_and_one_process_are_counted_as_one(recipe: Recipe, tmp_path: Path) -> None:
+    (tmp_path / "raw.txt").write_text("Salam")
+    named = again(recipe, f"clean.inputs=[{tmp_path}/raw.txt]")
+
+    detail = look_at_clean_cost(named, 8 * GIB, 1).detail
+
+    assert "5 B of files in about 1 shard: " in detail
+    assert "of memory for 1 process (it has" in detail
+
+
 def test_processes_elsewhere_need_no_memory_here(recipe: Recipe, raw_text: Path) -> None:
     named = again(recipe, f"clean.inputs=[{raw_text}]", "clean.engine=job", "clean.workers=100")
 
@@ -86,7 +96,7 @@ def test_submit_says_it_and_compares_it_with_what_the_step_asks_for(
     prepare(again(recipe, *settings, asked), SubmitOptions(name="first"), dry=True)
     [short] = [line for line in caplog.messages if line.startswith("cost of clean: ")]
 
-    assert "3.0 GiB of memory for 1 processes (it has 3.0 GiB)" in fitting[0]
+    assert "3.0 GiB of memory for 1 process (it has 3.0 GiB)" in fitting[0]
     assert short.endswith("(on a cluster cluster.resources.clean.memory)")
 
 

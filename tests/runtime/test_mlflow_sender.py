@@ -1,6 +1,8 @@
 """The sender itself, without MLflow, which takes seconds to import."""
 
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,7 +10,8 @@ import pytest
 from filelock import FileLock, Timeout
 
 from anadil.runtime import mlflow_sender
-from anadil.runtime.mlflow_records import Records, alone_at
+from anadil.runtime.mlflow_database import alone_at
+from anadil.runtime.mlflow_records import Records
 from anadil.runtime.mlflow_sender import _send_all
 
 
@@ -58,6 +61,8 @@ def test_one_process_at_a_time_opens_a_database_file(tmp_path: Path, monkeypatch
             assert isinstance(lock, FileLock)
             with pytest.raises(Timeout):
                 lock.acquire(timeout=0)
+            with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+                database.execute("create table experiments (artifact_location text)")
             opened.append(self)
 
     monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(MlflowClient=Client))

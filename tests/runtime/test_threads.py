@@ -1,3 +1,4 @@
+import errno
 import importlib.util
 import os
 import subprocess
@@ -6,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from anadil.runtime.threads import ASLEEP, OWN, num_cores, wait_asleep
+from anadil.core.errors import PreflightError
+from anadil.runtime.threads import ASLEEP, OWN, check_shared_locks, num_cores, wait_asleep
 
 SPINS = """
 import ctypes, sys
@@ -83,3 +85,16 @@ def test_no_more_cores_than_the_machine_has_and_the_container_gives(
     assert num_cores() == 8
     (tmp_path / "cpu.max").write_text(limit)
     assert num_cores() == expected
+
+
+def test_a_machine_on_which_processes_can_share_no_locks_is_told_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lock(_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    check_shared_locks()
+    monkeypatch.setattr("multiprocessing.context.BaseContext.Lock", lock)
+
+    with pytest.raises(PreflightError, match=r"/dev/shm: .* \(Permission denied\); as root: mount -t tmpfs"):
+        check_shared_locks()

@@ -26,5 +26,11 @@ def join(root: str, *parts: str) -> str:
 
 
 def absolute(uri: str) -> str:
-    """The same place as whoever is started in another directory must call it, without a slash at its end."""
-    return uri.rstrip("/") if "://" in uri else str(Path(uri).absolute())
+    """The same place as whoever is started in another directory must call it, without a slash at its end.
+
+    `..` goes: a name that is kept must not need the directory that somebody stood in.
+    """
+    if "://" in uri:
+        return uri.rstrip("/")
+    path = Path(uri)
+    return str(path.resolve() if ".." in path.parts else path.absolute())

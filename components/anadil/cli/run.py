@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from anadil.cli.doctor.local import require_packages
-from anadil.cli.output import add_output_option, print_table
+from anadil.cli.output import add_output_option, place, print_table
 from anadil.core.errors import INTERRUPTED, Stopped
 from anadil.core.stages import BUILT_IN, FLOW, STAGES
 from anadil.recipe.load import load_recipe
@@ -26,7 +26,11 @@ def add_run(name: str, commands: Any, text: str) -> None:
     run = commands.add_parser(name, help=text, description=f"{text}; finished artifacts are reused")
     run.add_argument("recipe", nargs="?", default=BUILT_IN, metavar="RECIPE", help=f"default: {BUILT_IN}")
     run.add_argument(
-        "--work", default=WORK, metavar="DIR", help="where everything is written (default: %(default)s)"
+        "--work",
+        type=place,
+        default=WORK,
+        metavar="DIR",
+        help="where everything is written (default: %(default)s)",
     )
     run.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of the recipe"

@@ -144,8 +144,8 @@ def inspect_clean_cost(recipe: Recipe, memory_bytes: int, cpus: int, *, here: bo
         in_here = cost.workers if recipe.clean.engine == "processes" else 0
         need = clean_memory_bytes(in_here)
         detail = (
-            f"{human_bytes(cost.input_bytes)} of files in about {cost.shards:,} shards: {human_bytes(need)} of memory for "
-            f"{in_here} processes (it has {human_bytes(memory_bytes)}), up to {human_bytes(cost.disk_bytes)} of disk and "
+            f"{human_bytes(cost.input_bytes)} of files in about {counted(cost.shards, 'shard')}: {human_bytes(need)} of memory "
+            f"for {counted(in_here, 'process')} (it has {human_bytes(memory_bytes)}), up to {human_bytes(cost.disk_bytes)} of disk and "
             f"{human_hours(cost.cpu_hours)} of CPU time"
         )
         return Inspection(key=key, detail=detail, remedy="" if need <= memory_bytes else OUT_OF_MEMORY)

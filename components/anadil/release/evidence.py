@@ -19,7 +19,7 @@ from anadil.release.gate_verdict import Promotable
 from anadil.release.registry import KIND_TAG, SCORES_TAG, WHOLE_TAG, Registry
 from anadil.report.model_card import model_card
 from anadil.runtime.champion import DIGEST_TAG, URI_TAG
-from anadil.runtime.mlflow_records import artifact_place
+from anadil.runtime.mlflow_database import artifact_place
 
 log = logging.getLogger(__name__)
 

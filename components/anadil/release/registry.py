@@ -17,7 +17,7 @@ from anadil.core.install import install
 from anadil.core.log import masked
 from anadil.recipe.tracking_address import tracking_fault
 from anadil.runtime.champion import DIGEST_TAG, TIMEOUTS, URI_TAG
-from anadil.runtime.mlflow_records import alone_at
+from anadil.runtime.mlflow_database import alone_at, follow_move
 
 SCHEME = "models:/"
 KIND_TAG = "anadil.kind"
@@ -265,6 +265,8 @@ def open_registry(tracking: str | None = None, *, makes: bool = True) -> Registr
             _connect_once(uri)
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         client.search_registered_models(max_results=1)
+        if makes:
+            follow_move(uri)
         return Registry(uri, client)
 
 

@@ -1,23 +1,18 @@
 """What stands on an MLflow server of one run: parent, stages, datasets, models; each is made once, also by a sender that starts again."""
 
 import copy
-import hashlib
 import json
 import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from filelock import FileLock
-
-from anadil.artifacts.uri import join
-from anadil.recipe.tracking_address import DATABASES
+from anadil.runtime.mlflow_database import alone_at, artifact_place, follow_move
 from anadil.runtime.mlflow_spool import FILES, SENT, SPOOL
 
 log = logging.getLogger(__name__)
@@ -50,8 +45,10 @@ class Records:
     def __init__(self, spool: Path) -> None:
         from mlflow import MlflowClient
 
-        with alone_at(os.environ.get("MLFLOW_TRACKING_URI", "")):
+        uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+        with alone_at(uri):
             self.client: Any = MlflowClient()
+            follow_move(uri)
         self.spool = spool
         self._path = spool / SENT
         self.state: dict[str, Any] = {"id": uuid4().hex, "parent": None}
@@ -307,27 +304,3 @@ class Records:
 def work_of(spool: Path) -> Path:
     """The work directory of a spool, which is its `tracking`, or lies in it."""
     return spool.parent if spool.name == SPOOL else spool.parent.parent
-
-
-def artifact_place(uri: str, root: str) -> str | None:
-    """Where artifacts of a database without a server lie, and not below wherever the sender was started.
-
-    Args:
-        uri: Of the tracking store.
-        root: Directory or URI for them, where the database is no file that they can lie beside.
-    """
-    if uri.partition(":")[0].partition("+")[0].lower() not in DATABASES:
-        return None  # the server decides
-    if uri.startswith("sqlite:///"):
-        root = str(Path(uri.removeprefix("sqlite:///")).absolute().parent)
-    place = join(root, "mlflow-artifacts")
-    return place if "://" in place else Path(place).absolute().as_uri()
-
-
-def alone_at(uri: str) -> AbstractContextManager[object]:
-    """A lock for the time in which a database file is opened: of two processes that make its tables both fail."""
-    database = uri.removeprefix("sqlite:///")
-    if database == uri:
-        return nullcontext()
-    name = hashlib.sha256(str(Path(database).absolute()).encode()).hexdigest()[:16]
-    return FileLock(Path(tempfile.gettempdir()) / f"anadil-{name}.lock", mode=0o666)

@@ -27,7 +27,7 @@ from anadil.core.errors import IntegrityError, PreflightError
 from anadil.core.processes import die_with
 from anadil.core.progress import track
 from anadil.runtime.job import Job
-from anadil.runtime.threads import num_cores
+from anadil.runtime.threads import check_shared_locks, num_cores
 from anadil.text.corpus import document_files, read_file
 from anadil.tokenizer.pretokens import MAX_PRETOKEN_BYTES, Pretokens, checked_pretokens, count_texts
 from anadil.tokenizer.word_counts import WordCounts, read_counts, sum_counts, write_counts
@@ -125,6 +125,7 @@ def _count_all(tasks: list[PartTask], num_workers: int) -> Iterator[None]:
     if num_workers <= 1:
         yield from map(count_part, tasks)
         return
+    check_shared_locks()
     # Not by fork: the tokenizers library has threads.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(num_workers, context, initializer=die_with, initargs=(os.getpid(),))

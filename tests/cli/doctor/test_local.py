@@ -1,5 +1,7 @@
+import errno
 import importlib.util
 import json
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +51,21 @@ def test_the_command_prints_a_line_each_with_its_remedy(
     assert "FAILED   clean.inputs: clean.inputs: no file matches '/none/*.txt'" in printed
     assert "\n         -> correct clean.inputs\n" in printed
     assert "ok       base.model: tiny, made on the spot" in printed
+
+
+def test_processes_that_can_share_no_locks_have_a_line_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lock(_: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    monkeypatch.setattr("multiprocessing.context.BaseContext.Lock", lock)
+
+    check = found("/dev/shm", work=tmp_path)
+
+    assert check.status == "passed", "small inputs need none"
+    assert check.detail.startswith("processes can share no locks there (No such file or directory)")
+    assert check.remedy.startswith("as root: mount -t tmpfs")
 
 
 def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,7 +30,7 @@ from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_left_out
 from anadil.runtime.mlflow_spool import tracking_uri
-from anadil.runtime.threads import num_cores
+from anadil.runtime.threads import check_shared_locks, num_cores
 
 MIN_FREE_BYTES = 2 * GIB
 """What `smoke` writes is far less; a real run is checked by its plan."""
@@ -93,7 +93,7 @@ def run_checks(recipe_name: str, overrides: Sequence[str], work: Path) -> list[C
     # A recipe of a cluster may name places that its pods alone see.
     checks += check_data(recipe, here=not recipe.cluster.volumes)
     checks += _clean_cost(recipe)
-    checks += [_memory(recipe), _storage(recipe, work), _tracking(recipe, work), _device()]
+    checks += [_memory(recipe), _storage(recipe, work), *_shared_locks(), _tracking(recipe, work), _device()]
     return checks
 
 
@@ -237,6 +237,16 @@ def _storage(recipe: Recipe, work: Path) -> CheckResult:
         detail=f"{root} ({human_bytes(free)} free)",
         remedy="" if enough else f"free {human_bytes(MIN_FREE_BYTES)} or choose another --work",
     )
+
+
+def _shared_locks() -> Iterator[CheckResult]:
+    try:
+        check_shared_locks()
+    except PreflightError as error:
+        place, _, rest = str(error).partition(": ")
+        detail, _, remedy = rest.partition("; ")
+        detail += "; cleaning and short texts need none, longer ones do"
+        yield CheckResult(name=place, status="passed", detail=detail, remedy=remedy)
 
 
 def _tracking(recipe: Recipe, work: Path) -> CheckResult:

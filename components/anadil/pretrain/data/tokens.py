@@ -30,7 +30,7 @@ from anadil.core.progress import progress
 from anadil.model.load import document_ids, load_tokenizer
 from anadil.pretrain.data import encode
 from anadil.pretrain.data.encode import EncodeTask
-from anadil.runtime.threads import num_cores
+from anadil.runtime.threads import check_shared_locks, num_cores
 from anadil.text.corpus import document_files
 
 log = logging.getLogger(__name__)
@@ -198,6 +198,7 @@ def _in_processes(tasks: Sequence[EncodeTask], total: int) -> None:
     """Encode files on all cores, one process for each; a lone file has the threads of the tokenizer."""
     cores = num_cores()
     workers = min(len(tasks), cores)
+    check_shared_locks()
     context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
     read: Any = context.Value("q", 0)
     setting = (read, os.getpid(), max(1, cores // workers))
