@@ -50,10 +50,11 @@ def refused(values: Object) -> str:
 def test_every_table_of_the_schema_is_closed_but_those_that_others_check() -> None:
     open_ones = {path for path, table in tables(SCHEMA) if table.get("additionalProperties") is not False}
 
+    label = SCHEMA["$defs"]["labels"]["additionalProperties"]
     maps = {
         path
         for path, table in tables(SCHEMA)
-        if table.get("additionalProperties") in ({"type": "string"}, {"$ref": "#/$defs/quantity"})
+        if table.get("additionalProperties") in ({"type": "string"}, label, {"$ref": "#/$defs/quantity"})
     }
     assert open_ones - maps == OPEN
 
@@ -83,6 +84,8 @@ def test_the_schema_knows_every_default_and_no_key_without_one() -> None:
         ({"mlflow": {"enabled": "yes"}}, "'/mlflow/enabled': got string, want boolean"),
         ({"serviceAccounts": {"admin": {}}}, "'admin' not allowed"),
         ({"images": {"tools": {"digest": "latest"}}}, "'/images/tools/digest'"),
+        ({"labels": {"team": "speech & text"}}, "'/labels/team'"),
+        ({"labels": {"app.kubernetes.io/name": "mine"}}, "invalid propertyName 'app.kubernetes.io/name'"),
         ({"images": {"pullPolicy": "Sometimes"}}, "'/images/pullPolicy'"),
         ({"kubeflow": {"schedule": "weekly"}}, "'/kubeflow/schedule'"),
         ({"jobs": {"kinds": ["mpijob"]}}, "'/jobs/kinds/0'"),
@@ -138,6 +141,18 @@ def test_a_value_that_cannot_be_is_refused_with_its_place(values: Object, words:
 )  # fmt: skip
 def test_values_that_contradict_each_other_are_refused_with_the_remedy(values: Object, words: str) -> None:
     assert words in refused(values)
+
+
+@pytest.mark.parametrize(("release", "name"), [("team.v1", "team.v1-anadil"), ("1b", "1b-anadil")])
+def test_a_release_of_whose_name_kubernetes_takes_no_service_is_refused(release: str, name: str) -> None:
+    with (
+        helm_python.Chart.load(CHART) as chart,
+        pytest.raises(helm_python.HelmRenderError, match=f"fullnameOverride: not set.*{re.escape(name)}"),
+    ):
+        chart.render({}, name=release)
+
+    with helm_python.Chart.load(CHART) as chart:
+        assert chart.render({"fullnameOverride": "az"}, name=release)
 
 
 @pytest.mark.parametrize("inputs", [TRAINED, TRAINED | {"trial": "/data/run/trial"}])

@@ -1,5 +1,9 @@
 {{/* Values that are each right and together wrong; the schema cannot tell. */}}
 {{- define "anadil.check" -}}
+{{- $name := include "anadil.fullname" . -}}
+{{- if not (regexMatch "^[a-z][-a-z0-9]*$" $name) -}}
+{{- fail (printf "fullnameOverride: not set, and Kubernetes takes no Service of the name %s, which follows from the release's; a name begins with a letter and has no dots. Set fullnameOverride, or install under another name" $name) -}}
+{{- end -}}
 {{- $mlflow := .Values.mlflow -}}
 {{- if and (gt (int $mlflow.replicas) 1) (include "anadil.mlflowClaims" .) -}}
 {{- fail "mlflow.replicas: more than 1 would share SQLite or a claim; set mlflow.database.existingSecret and mlflow.artifacts.uri, or 1" -}}
