@@ -24,6 +24,8 @@ def answer(code: str, said: str = "", status: int = 400) -> Exception:
         (answer("403", "Forbidden", 403), PreflightError, "access denied (403); grant iam:PassRole"),
         (answer("ExpiredTokenException"), PreflightError, "sign in again"),
         (answer("SignatureDoesNotMatch", status=403), PreflightError, "sign in again"),
+        (answer("RequestTimeTooSkewed", "too large", 403), PreflightError, "the clock of this machine is wrong"),
+        (answer("InvalidObjectState", "not valid", 403), PreflightError, "lies in an archive (not valid); restore it"),
         (answer("ResourceLimitExceeded", "limit is 0 Instances"), PreflightError, "quota reached: limit is 0"),
         (answer("ThrottlingException"), RetryableError, "throttled"),
         (answer("RequestLimitExceeded"), RetryableError, "throttled"),

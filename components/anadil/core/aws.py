@@ -34,6 +34,18 @@ REFUSALS = (
         "AWS credentials are expired or wrong ({code}); sign in again",
     ),
     AwsRefusal(
+        ("RequestTimeTooSkewed",),
+        (),
+        PreflightError,
+        "the clock of this machine is wrong ({code}: {said}); set it, such as by NTP",
+    ),
+    AwsRefusal(
+        ("InvalidObjectState",),
+        (),
+        PreflightError,
+        "lies in an archive ({said}); restore it first (aws s3api restore-object), or copy it to another storage class",
+    ),
+    AwsRefusal(
         # Below status 500: bytes that were damaged or late on the way, or a request that crossed another.
         # Source: Amazon S3 API Reference, List of error codes.
         (
