@@ -42,7 +42,7 @@ def test_one_shard_and_one_process_are_counted_as_one(recipe: Recipe, tmp_path: 
     (tmp_path / "raw.txt").write_text("Salam")
     named = again(recipe, f"clean.inputs=[{tmp_path}/raw.txt]")
 
-    detail = look_at_clean_cost(named, 8 * GIB, 1).detail
+    detail = inspect_clean_cost(named, 8 * GIB, 1).detail
 
     assert "5 B of files in about 1 shard: " in detail
     assert "of memory for 1 process (it has" in detail
