@@ -32,8 +32,8 @@ def test_shards_memory_disk_and_cpu_time_are_told(raw_text: Path, capsys: pytest
 
     assert told == {
         "files": "1", "input": "100.0 MiB", "engine": "processes", "shards": "16", "workers": "4",
-        "memory": "6.0 GiB, whatever the input", "disk": "up to 80.0 MiB", "CPU time": "up to 47 s",
-        "time": "up to 12 s with a CPU for each worker",
+        "memory": "6.0 GiB, whatever the input", "disk": "up to 80.0 MiB", "CPU time": "up to 21 s",
+        "time": "up to 5.24 s with a CPU for each worker",
     }  # fmt: skip
 
 
