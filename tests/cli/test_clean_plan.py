@@ -48,7 +48,7 @@ def test_a_compressed_file_that_one_worker_must_read_alone_is_named(
     two, one = (json.loads(plan(capsys, *words, "--set", f"clean.workers={workers}")) for workers in (2, 1))
 
     assert "one worker alone" not in one
-    assert f"{packed}, 100.0 MiB, cannot be cut and takes up to 3 min 56 s" in two["one worker alone"]
+    assert f"{packed}, 100.0 MiB, cannot be cut and takes up to 1 min 45 s" in two["one worker alone"]
     assert two["time"] == "up to 3 min 56 s with a CPU for each worker"
 
 
