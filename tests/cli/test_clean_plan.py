@@ -49,7 +49,7 @@ def test_a_compressed_file_that_one_worker_must_read_alone_is_named(
 
     assert "one worker alone" not in one
     assert f"{packed}, 100.0 MiB, cannot be cut and takes up to 1 min 45 s" in two["one worker alone"]
-    assert two["time"] == "up to 3 min 56 s with a CPU for each worker"
+    assert two["time"] == "up to 1 min 45 s with a CPU for each worker"
 
 
 def test_the_job_that_would_be_sent_is_printed(raw_text: Path, capsys: pytest.CaptureFixture[str]) -> None:
