@@ -11,9 +11,9 @@ def test_a_place_that_is_kept_does_not_need_the_directory_in_which_it_was_named(
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
 
-    place = absolute("../work/model")
+    place = absolute("../runs/model")
 
-    assert place == f"{tmp_path}/work/model"
+    assert place == f"{tmp_path}/runs/model"
 
 
 def test_a_link_keeps_its_name(tmp_path: Path) -> None:

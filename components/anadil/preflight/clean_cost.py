@@ -24,7 +24,8 @@ CPU_S_PER_MB = {"text": 0.2, "html": 0.15}
 """CPU seconds for a megabyte (10^6 bytes) of text, or of HTML with its extraction, where all is in the language.
 
 Source: `benchmarks/clean/README.md`, rounded up: text 0.15 (Azerbaijani) and 0.19 (Japanese), `.warc.gz` 0.71, which is
-0.14 for each of the `PACKED_HTML` bytes of HTML in it.
+0.14 for each of the `PACKED_HTML` bytes of HTML in it. On a quiet machine: cores that other programs share, or older ones,
+took up to 2.7 times as long.
 """
 HTML = (".html", ".htm", ".warc", ".warc.gz")
 PACKED_HTML = 5.0

@@ -63,9 +63,8 @@ def _was_moved(place: str, here: str) -> bool:
     old, new = (Path(url2pathname(urlsplit(each).path)) for each in (place, here))
     if not os.path.isdir(old):  # noqa: PTH112  also where it may not be looked at
         return True
-    return new.is_dir() and not new.samefile(
-        old
-    )  # else only the database was moved, or its directory has two names
+    # Where only the database was moved there is no new one; a directory with two names was not moved.
+    return new.is_dir() and not new.samefile(old)
 
 
 def alone_at(uri: str) -> AbstractContextManager[object]:
