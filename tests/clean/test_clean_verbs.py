@@ -39,7 +39,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     assert main(["clean", *arguments, "-o", "json"]) == 0
-    return json.loads(capsys.readouterr().out)
+    return json.loads(capsys.readouterr().out, parse_constant=pytest.fail)  # NaN, which is no JSON
 
 
 def test_explain_tells_every_rule_with_value_and_limit(

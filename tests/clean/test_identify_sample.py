@@ -95,3 +95,25 @@ def test_short_texts_do_not_loosen_what_is_asked_of_long_ones() -> None:
     assert alone
     assert beside
     assert alone.min_likelihoods[3] == beside.min_likelihoods[3] > beside.min_likelihoods[0]
+
+
+@pytest.mark.parametrize(
+    ("code", "others", "told"),
+    [
+        ("qaa", 0, "; it does not know the language"),
+        ("gl", 1, ""),
+        ("gl", 20, r". Only 80.0% are gl, Galician: if the sample holds other languages, take them out"),
+    ],
+)
+def test_a_sample_of_several_languages_is_told_of(
+    code: str, others: int, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = documents(100)
+    foreign = {*texts[:others]}
+    monkeypatch.setattr(
+        "anadil.clean.identify_sample.cld2_label", lambda text: ("pt" if text in foreign else "gl", True)
+    )
+
+    found = identify_sample(code, texts[:70], texts[70:], {}, None)
+
+    assert re.fullmatch(rf"CLD2 takes the sample for: gl [\d.]+%(, pt [\d.]+%)?{told}.*", found.told[0])

@@ -82,6 +82,16 @@ def test_the_order_of_frequent_words_tells_shuffled_text_without_capitals(langua
     assert (sum(own) >= 97, sum(shuffled) <= 30) == (True, True), (sum(own), sum(shuffled))
 
 
+def test_few_words_again_and_again_and_signs_within_words_are_told_apart(language: Language) -> None:
+    draw = random.Random(9)
+    texts = [" ".join(documents(8, seed=seed)) for seed in range(40)]
+    spam = [" ".join(draw.choices(draw.sample(text.split(), 8), k=250)) for text in texts]
+    scanned = [re.sub(r"\w", lambda each: each[0] if draw.random() > 0.08 else "1", text) for text in texts]
+
+    assert kept(texts, language) == 1
+    assert (kept(spam, language), kept(scanned, language)) == (0, 0)
+
+
 def test_text_without_the_letters_that_ascii_lacks_is_in_another_spelling(language: Language) -> None:
     ascii_spelling = str.maketrans("ëöËÖ", "eoEO")
 
@@ -173,6 +183,9 @@ def test_prompts_and_questions_come_from_the_sample(learnt: LearntLanguage) -> N
 
     assert len(learnt.pack.prompts) == len(learnt.pack.questions) == 5
     assert all(each in text for each in (*learnt.pack.prompts, *learnt.pack.questions))
+    assert not [
+        each for each in learnt.pack.prompts if each.endswith((".", "?", "!"))
+    ]  # nothing would be left to continue
 
 
 def test_copies_in_a_sample_teach_nothing() -> None:
@@ -315,3 +328,13 @@ def test_a_handful_of_short_documents_does_not_say_how_short_one_may_be() -> Non
 
     assert _min_words([2] * (MIN_DOCUMENTS - 1), general) == general.min_words
     assert _min_words([2] * MIN_DOCUMENTS, general) == 2
+
+
+def test_bad_text_that_the_sample_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "MIN_BYTES", 10_000)
+    own = documents(60)
+
+    with pytest.raises(
+        DataError, match=r"--bad spam.jsonl: 40 of 50 pieces of it are in the sample, too; text is"
+    ):
+        learn_language("qaa", own, {"spam.jsonl": [*own[:40], *documents(10, sibling=True, seed=3)]})

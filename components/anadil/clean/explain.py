@@ -103,13 +103,13 @@ def profile_rows(text: str, settings: Settings) -> list[Json]:
 
 
 def rule_rows(statistics: Any, settings: Settings) -> list[Json]:
-    """Every limit that is in force, with what was measured."""
+    """Every limit that is in force and could be measured, with the value."""
     table, check = [], 0
     for rule, is_enforced in zip(RULES, settings.judge.is_enforced, strict=True):
         for each in rule.checks:
             limit, value = float(settings.judge.limits[check]), float(statistics[each.column])
             check += 1
-            if np.isnan(limit):
+            if np.isnan(limit) or np.isnan(value):  # none, or nothing that could be measured
                 continue
             breaks = value < limit if each.is_least else value > limit
             statistic = STATISTICS[each.column]

@@ -9,8 +9,8 @@ import numpy as np
 
 from anadil.clean.made_noise import noise_of_kind
 from anadil.clean.sample_quantile import WIDENED, source_quantile
-from anadil.text import ngram_profile, word_endings
-from anadil.text.language import LanguageModel, find_language
+from anadil.text import ngram_profile, word_endings, word_shapes
+from anadil.text.language import KnownLanguage, LanguageModel, find_language
 from anadil.text.language_id import LONG_CHARS, cld2_label, main_label
 from anadil.text.language_pack import Identification, ModelTable, ProfileTable
 from anadil.text.ngram_profile import Buckets, Table
@@ -26,6 +26,9 @@ sample .05 to .25 of the words end so, in siblings .2 to .7."""
 MIN_CAPITALS = 0.005
 """Share of the sample's letters from which endings tell anything: without capitals nothing shows which words are names, and in Bengali .35
 of the words of another kind of text end as none of the sample."""
+MIN_INNER_SIGNS, SIGNS_FROM = 0.03, 320
+"""Least limit of signs within words, and letters from which there is one: React's pages have .02 in the mean of most of
+them, text with one letter in twelve read as a sign .05; of a shorter text one address is as much."""
 MAX_DAMAGED_KEPT = 0.1
 """Share of pieces with one letter in seven misread, or with shuffled words, that a limit of association may keep. Chosen by us: where own text
 alone sets that limit, it drops text of kinds that the sample lacks, .33 of one of Bengali, .69 of one of Russian; so .02
@@ -77,7 +80,7 @@ def identify_sample(
     expected = _expected(COVERED, labels, _labels([text[:LINE] for text in aside]))
     long = _expected(LONG_COVERED, Counter(main_label(text) for text in texts if len(text) >= LONG_CHARS))
     most = ", ".join(f"{label} {count / labels.total():.1%}" for label, count in labels.most_common(3))
-    report = [f"CLD2 takes the sample for: {most}" + ("" if known else "; it does not know the language")]
+    report = [f"CLD2 takes the sample for: {most}{_doubt(row, labels)}"]
     if model:
         found = model(fit)
         report.append(f"identified by {found.label} of {found.path}")
@@ -97,6 +100,19 @@ def identify_sample(
         profile=profile,
     )
     return Identified(identification=identification, report=report)
+
+
+def _doubt(row: KnownLanguage | None, labels: Counter[str]) -> str:
+    """What the labels of a sample say against it, or against CLD2."""
+    if not row or not row.cld2:
+        return "; it does not know the language"
+    share = labels[row.cld2] / labels.total()
+    if share >= MIN_LABELLED:
+        return ""
+    return (
+        f". Only {share:.1%} are {row.cld2}, {row.name}: if the sample holds other languages, take them out, since all of it "
+        "is learnt; if CLD2 mistakes a sibling for it, give some text of that one as --bad"
+    )
 
 
 def _labels(texts: Sequence[str]) -> Counter[str]:
@@ -144,6 +160,7 @@ def _profile(fit: Sequence[str], aside: Sequence[str], others: Mapping[str, Sequ
         associations=tuple(map(pack, associated)), min_associations=associations,
         words=tuple(map(pack, words)), min_words=pairs,
         endings=endings, max_new_endings=new_endings,
+        max_inner_signs=tuple(_signs_limit(aside, length) for length in LENGTHS), min_distinct_words=_distinct_limit(running),
     )  # fmt: skip
 
 
@@ -202,3 +219,21 @@ def _endings_limit(small: Sequence[str], length: int, endings: Endings) -> float
     shares = [word_endings.score_endings(piece, endings) for piece in _pieces(small, length)]
     limit = source_quantile(shares, ENDINGS_DROP_RATE, largest=True, widened=ENDINGS_WIDENED)
     return round(min(max(limit, MIN_NEW_ENDINGS), 1.0), 3)
+
+
+def _signs_limit(aside: Sequence[str], length: int) -> float:
+    """Most signs within words of pieces of the length."""
+    if length < SIGNS_FROM:
+        return 1.0
+    found = [word_shapes.inner_signs(piece) for piece in _pieces(aside, length)]
+    limit = source_quantile(found, DROP_RATE, largest=True, widened=WIDENED)
+    return round(min(max(limit, MIN_INNER_SIGNS), 1.0), 3)
+
+
+def _distinct_limit(running: Sequence[str]) -> float:
+    """Least share of distinct words; none where few texts are long enough to say."""
+    found = [share for text in running if not math.isnan(share := word_shapes.distinct_words(text))]
+    if len(found) < MIN_TEXTS:
+        return 0.0
+    # Of logarithms, as of lengths: drawn in a line, the tail of a sample with a few lists ends below 0, and all would pass.
+    return round(math.exp(source_quantile(np.log(found), DROP_RATE, largest=False, widened=WIDENED)), 3)

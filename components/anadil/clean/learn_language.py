@@ -135,6 +135,7 @@ def learn_language(
             raise DataError(
                 f"--bad {place}: {human_bytes(each.num_bytes)} of text is too little to learn from; give more or leave it out"
             )
+    _require_other_text(texts, noise)
     draft = _draft(name, texts)
     if not draft.alphabet:
         raise DataError("the sample holds no letter; give running text in the language")
@@ -162,6 +163,22 @@ def learn_language(
         }
     )
     return LearntLanguage(pack=pack, report=_report_lines(pack, texts, found, limits, is_made=not noise))
+
+
+def _require_other_text(texts: Texts, noise: Mapping[str, Texts]) -> None:
+    """Refuse bad text that the sample holds.
+
+    Raises:
+        DataError: Most of a file is in it.
+    """
+    own = {*texts.fit, *texts.aside}
+    for place, each in noise.items():
+        pieces = [*each.fit, *each.aside]
+        if (same := sum(piece in own for piece in pieces)) > len(pieces) / 2:
+            raise DataError(
+                f"--bad {place}: {same:,} of {counted(len(pieces), 'piece')} of it are in the sample, too; text is good or bad, "
+                "so take it out of one of them"
+            )
 
 
 def _draft(name: str, texts: Texts) -> LanguagePack:
@@ -256,7 +273,8 @@ def _prompts(texts: Sequence[str], words: str) -> tuple[str, ...]:
         return sentence[:PROMPT_CHARACTERS]
 
     sound = (each for each in _sentences(texts) if all(map(str.isalpha, "".join(each.split())[:20])))
-    return tuple(dict.fromkeys(map(beginning, sound)))[:NUM_PROMPTS]
+    found = (start for each in sound if len(start := beginning(each)) < len(each))
+    return tuple(dict.fromkeys(found))[:NUM_PROMPTS]
 
 
 def _questions(texts: Sequence[str]) -> tuple[str, ...]:

@@ -49,6 +49,10 @@ class Profile:
     """Which hashed endings of words are the language's, packed."""
     max_new_endings: tuple[float, ...] = ()
     """Most of a text's words that end otherwise."""
+    max_inner_signs: tuple[float, ...] = ()
+    """Most signs, figures and capitals within words, for each letter."""
+    min_distinct_words: float = 0.0
+    """Least share of distinct words in a window of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,6 +64,8 @@ class ProfileTable(_Table):
     min_words: tuple[float, ...] = ()
     endings: str = ""
     max_new_endings: tuple[float, ...] = ()
+    max_inner_signs: tuple[float, ...] = ()
+    min_distinct_words: Share = 0.0
 
     @model_validator(mode="after")
     def _can_be_used(self) -> Self:

@@ -17,6 +17,7 @@ from anadil.text.ngram_profile import (
     unpack_table,
 )
 from anadil.text.word_endings import Endings, score_endings, small_letters_of, unpack_endings
+from anadil.text.word_shapes import distinct_words, inner_signs
 
 MAX_ORDER = 8
 """Of a pack. Our choice: longer n-grams are words."""
@@ -58,6 +59,7 @@ def check_profile(profile: Profile) -> None:
     limits |= {"min_associations": profile.min_associations} if profile.associations else {}
     limits |= {"min_words": profile.min_words} if profile.words else {}
     limits |= {"max_new_endings": profile.max_new_endings} if profile.endings else {}
+    limits |= {"max_inner_signs": profile.max_inner_signs} if profile.max_inner_signs else {}
     for name, given in limits.items():
         if len(given) != len(profile.min_chars):
             raise ValueError(f"{name} has {len(given)} values, min_chars {len(profile.min_chars)}")
@@ -118,6 +120,10 @@ def profile_checks(text: str, profile: Profile) -> Iterator[ProfileCheck]:
         yield ProfileCheck("new_endings", share, most, is_least=False)
     if words:
         yield ProfileCheck("frequent_words", score_words(letters, words), profile.min_words[place])
+    if profile.max_inner_signs:
+        yield ProfileCheck("inner_signs", inner_signs(text), profile.max_inner_signs[place], is_least=False)
+    if profile.min_distinct_words:
+        yield ProfileCheck("distinct_words", distinct_words(letters), profile.min_distinct_words)
 
 
 def is_likely(text: str, profile: Profile) -> bool:

@@ -34,7 +34,8 @@ Endings = npt.NDArray[np.bool_]
 
 
 @functools.cache
-def _is_capital() -> npt.NDArray[np.bool_]:
+def is_capital() -> npt.NDArray[np.bool_]:
+    """Of each code point."""
     return np.strings.isupper(np.arange(sys.maxunicode + 1, dtype=np.uint32).view("U1"))
 
 
@@ -44,7 +45,7 @@ def capitals_share(texts: Iterable[str]) -> float:
     for text in texts:
         codes = np.frombuffer(text.encode("utf-32-le", "replace"), np.uint32)
         letters += int((code_point_kinds()[codes] > 0).sum())
-        capitals += int(_is_capital()[codes].sum())
+        capitals += int(is_capital()[codes].sum())
     return capitals / max(1, letters)
 
 
@@ -54,7 +55,7 @@ def without_names(text: str) -> str:
     is_letter = code_point_kinds()[codes] > 0
     starts = np.zeros_like(is_letter)
     starts[1:] = is_letter[1:] & ~is_letter[:-1]
-    is_name = np.append(False, _is_capital()[codes[starts]])[np.cumsum(starts)]
+    is_name = np.append(False, is_capital()[codes[starts]])[np.cumsum(starts)]
     return np.where(is_letter & ~is_name, codes, np.uint32(ord(" "))).tobytes().decode("utf-32-le")
 
 

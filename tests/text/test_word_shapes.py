@@ -1,0 +1,37 @@
+import math
+import random
+
+import pytest
+
+from anadil.text.ngram_profile import letters_of
+from anadil.text.word_shapes import WINDOW, distinct_words, inner_signs
+
+
+@pytest.mark.parametrize(
+    ("text", "num_signs"),
+    [
+        ("Bu gün, saat 12:30-da görüşdük.", 0),  # signs beside words and figures
+        ("k1tab oxu~yan uşAq", 3),
+        ("KITAB Uşaq\noxuyan", 0),
+        ("प्रयोग करने", 0),  # signs of vowels are letters
+        ("日本語。日本語", 1),
+        ("", 0),
+        ("12 34", 0),
+        ("\ud800a-b", 1),
+    ],
+)
+def test_signs_and_capitals_within_words_are_counted_for_each_letter(text: str, num_signs: int) -> None:
+    num_letters = max(1, sum(each.isalpha() or each in "\u094d\u0930\u092f\u094b\u0947" for each in text))
+
+    assert inner_signs(text) == pytest.approx(num_signs / num_letters)
+
+
+def test_a_long_text_has_as_many_distinct_words_in_a_window_as_a_short_one() -> None:
+    draw = random.Random(1)
+    words = [f"{first}{second}" for first in "abcdefghij" for second in "klmnopqrst"]
+    spam = [draw.choice(words[:8]) for _ in range(10 * WINDOW)]
+
+    assert math.isnan(distinct_words(letters_of(" ".join(words))))
+    assert distinct_words(letters_of(" ".join(words * 2))) == pytest.approx(100 / WINDOW)
+    assert distinct_words(letters_of(" ".join(words * 20))) == pytest.approx(100 / WINDOW, abs=0.01)
+    assert distinct_words(letters_of(" ".join(spam))) == pytest.approx(8 / WINDOW)
