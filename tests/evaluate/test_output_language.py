@@ -3,10 +3,13 @@ from dataclasses import replace
 
 import pytest
 
+from anadil.clean import learn_language as learning
+from anadil.clean.learn_language import learn_language
 from anadil.evaluate.generate import GeneratedText
 from anadil.evaluate.output_language import language_of, output_language, with_languages
 from anadil.text.language import load_language
 from anadil.text.language_pack import Identification, LanguagePack, ModelTable, to_language
+from tests.kit.constructed import documents
 
 AZ = load_language("az")
 AZERBAIJANI = "Mən bu gün bazara getdim və çoxlu meyvə aldım."
@@ -71,3 +74,15 @@ def test_what_the_identifier_refuses_under_the_languages_own_code_is_unknown(
     monkeypatch.setattr("anadil.text.language_id._detect", lambda _: (False, "az", 90, False))
 
     assert language_of(TURKISH, AZ) == "un"
+
+
+def test_text_in_another_script_is_not_of_a_learnt_language_however_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(learning, "MIN_BYTES", 10_000)
+    language = to_language(learn_language("qaa", documents(60), {}).pack)
+
+    monkeypatch.setattr("anadil.text.language_id._detect", lambda _: (False, "un", 0, False))
+
+    assert language_of("Lömuk tanëv rasul minok", language) == "qaa"  # of 20 letters a profile tells nothing
+    assert language_of("Кимадоналукера лупино", language) == "un"

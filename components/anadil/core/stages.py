@@ -226,7 +226,7 @@ FLOW = (
     ),
     Stage(
         name="evaluate",
-        result_version=5,
+        result_version=6,
         image="evaluate",
         rooms=("model", "plan"),
         reads=("corpus", "model", "adapter", "tasks"),

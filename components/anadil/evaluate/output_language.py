@@ -30,10 +30,12 @@ def language_of(text: str, language: Language) -> str | None:
     Raises:
         PreflightError: The language is known by a model of the user's, which is not there.
     """
-    if sum(map(str.isalpha, text)) < MIN_LETTERS:
+    letters = [*filter(str.isalpha, text)]
+    if len(letters) < MIN_LETTERS:
         return None
     found = identify_language(language.normalize(text), language)
-    if found.is_language:
+    # A profile tells nothing of under 40 letters, and lets text pass that is in another script.
+    if found.is_language and 2 * sum(map(language.is_script, letters)) >= len(letters):
         return language.code
     return UNKNOWN if found.code in language.labels else found.code
 

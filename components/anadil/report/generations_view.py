@@ -121,8 +121,8 @@ def _generation(name: str, prompt: str, line: Json, *, greedy: bool) -> Candidat
         note.append(clip(line.get("mode"), 40))
     if number(line.get("chrf")) is not None:
         note.append(f"chrF {figure(line['chrf'], 3)}")
-    if number(line.get("num_tokens")) is not None:
-        note.append(f"{figure(line['num_tokens'])} tokens")
+    if (tokens := number(line.get("num_tokens"))) is not None:
+        note.append(f"{figure(tokens)} {'token' if tokens == 1 else 'tokens'}")
     if line.get("language"):
         note.append(f"language {clip(line['language'], 20)}")
     if isinstance(ended := line.get("ended"), bool):
