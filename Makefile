@@ -12,8 +12,9 @@ GENERATORS = $(filter-out %/make_image_locks.py, $(wildcard scripts/make_*.py))
 demo: .venv/installed-laptop
 	$(ANADIL) run
 
+# Where a process that runs tests dies, the run ends: xdist would start another one, and near the end wait for it for ever.
 test: .venv/installed-dev
-	.venv/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder $(PYTEST)
+	.venv/bin/pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(PYTEST)
 
 # make coverage: lines and branches that tests reach, by room; what tests start in other processes is counted too, and
 # compiled kernels, which no tracer sees, by running their tests once more as Python. PYTEST as for `make test`.
