@@ -31,6 +31,9 @@ MIN_GAIN = 0.01
 """Share of the bad documents that a further limit must drop, of those that no other does."""
 SCALE = 1_000
 """Limits are rounded to thousandths."""
+REPETITION, REPETITION_LOSS = ("max_duplicate", "max_top"), 0.002
+"""How limits of repetition begin, and share of good documents that each may drop where a language is learnt: a sample's few lists and
+forms say nothing of the language, but would let pages of one paragraph through."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +101,8 @@ def spare_good(good: Matrix, judge: Judge, *, max_good_loss: float = 0.001) -> d
     """
     keys = sorted({str(check.limit) for check in CHECKS if _can_be_fitted(check, good)})
     present = {key: _present(key, judge) for key in keys}
-    strict = [key for key in keys if float(_breaks(good, key, present[key]).mean()) > max_good_loss]
+    allowed = {key: REPETITION_LOSS if key.startswith(REPETITION) else max_good_loss for key in keys}
+    strict = [key for key in keys if float(_breaks(good, key, present[key]).mean()) > allowed[key]]
     return {key: _spared(good, key, max_good_loss) for key in strict}
 
 
@@ -152,6 +156,8 @@ def _limit(good: Matrix, key: str, max_loss: float) -> float:
 
 def _spared(good: Matrix, key: str, rate: float) -> float:
     """The limit that all but this share of the documents' source keeps."""
+    if key.startswith(REPETITION):
+        return _limit(good, key, REPETITION_LOSS)
     return _lenient(
         key,
         [

@@ -15,6 +15,7 @@ from anadil.text.language_id import LONG_CHARS, cld2_label, main_label
 from anadil.text.language_pack import Identification, ModelTable, ProfileTable
 from anadil.text.ngram_profile import Buckets, Table
 from anadil.text.word_endings import Endings
+from anadil.text.word_order import WordOrder
 
 LENGTHS = (40, 80, 160, 320, 640, 1_280)
 """Letters from which a limit of its own holds."""
@@ -29,10 +30,10 @@ of the words of another kind of text end as none of the sample."""
 MIN_INNER_SIGNS, SIGNS_FROM = 0.03, 320
 """Least limit of signs within words, and letters from which there is one: React's pages have .02 in the mean of most of
 them, text with one letter in twelve read as a sign .05; of a shorter text one address is as much."""
-MAX_DAMAGED_KEPT = 0.1
-"""Share of pieces with one letter in seven misread, or with shuffled words, that a limit of association may keep. Chosen by us: where own text
-alone sets that limit, it drops text of kinds that the sample lacks, .33 of one of Bengali, .69 of one of Russian; so .02
-and none."""
+DAMAGED_DROP_RATE, DAMAGED_FROM, MAX_DAMAGED_KEPT = 0.01, 320, 0.05
+"""Of own text, that a limit of association may cost at each length from so many letters on, and share of pieces with one letter in twelve misread, or with shuffled
+words, that it may keep: the looser one counts. Chosen by us: where own text alone sets such a limit, it drops text of kinds that the
+sample lacks."""
 NO_LIMIT = -99.0
 """Of association, where too few pieces have a figure."""
 MAX_PIECES = 4_000
@@ -137,30 +138,28 @@ def _expected(share: float, *counted: Counter[str]) -> set[str]:
 def _profile(fit: Sequence[str], aside: Sequence[str], others: Mapping[str, Sequence[str]]) -> ProfileTable:
     tables = [ngram_profile.count_table(texts) for texts in (fit, *others.values())]
     associated = [ngram_profile.count_table(fit, (order,)) for order in ngram_profile.ASSOCIATED]
-    words = ngram_profile.count_words(fit)
+    word_order = WordOrder.learn(fit)
     running, misread, shuffled = (
         [ngram_profile.letters_of(text) for text in texts]
         for texts in (aside, *(noise_of_kind(kind, aside) for kind in ("misread letters", "shuffled words")))
     )
+    signs = noise_of_kind("letters read as signs", aside)
     limits = [_limits(running, length, tables) for length in LENGTHS]
     likelihoods, margins = zip(*limits, strict=True)
     scores: Sequence[tuple[Sequence[str], Callable[[str], float]]] = (
         (misread, lambda piece: ngram_profile.score_association(_buckets(piece), associated)),
-        (shuffled, lambda piece: ngram_profile.score_words(piece, words)),
+        (shuffled, word_order.score),
     )
-    associations, pairs = (
-        tuple(_association_limit(running, damaged, length, score) for length in LENGTHS)
-        for damaged, score in scores
-    )
+    associations, orders = (_association_limits(running, damaged, score) for damaged, score in scores)
     endings, new_endings = _endings(fit, aside)
     pack = ngram_profile.pack_table
     return ProfileTable(
         orders=ngram_profile.ORDERS, own=pack(tables[0]), others=tuple(map(pack, tables[1:])), min_chars=LENGTHS,
         min_likelihoods=likelihoods, min_margins=margins if others else (),
         associations=tuple(map(pack, associated)), min_associations=associations,
-        words=tuple(map(pack, words)), min_words=pairs,
+        word_order=word_order.pack(), min_word_order=orders,
         endings=endings, max_new_endings=new_endings,
-        max_inner_signs=tuple(_signs_limit(aside, length) for length in LENGTHS), min_distinct_words=_distinct_limit(running),
+        max_inner_signs=tuple(_signs_limit(aside, signs, length) for length in LENGTHS), min_distinct_words=_distinct_limit(running),
     )  # fmt: skip
 
 
@@ -190,18 +189,26 @@ def _limits(running: Sequence[str], length: int, tables: Sequence[Table]) -> tup
     return round(least, 3), round(min(margin, 0.0), 3)
 
 
-def _association_limit(
-    running: Sequence[str], damaged: Sequence[str], length: int, score: Callable[[str], float]
-) -> float:
-    """Least association of pieces of the length: no more than drops most of the damaged ones."""
-    own, noise = (
-        np.array([scored for piece in _pieces(texts, length) if not math.isnan(scored := score(piece))])
-        for texts in (running, damaged)
-    )
-    if min(len(own), len(noise)) < MIN_TEXTS:
-        return NO_LIMIT
-    spared = source_quantile(own, DROP_RATE, largest=False, widened=WIDENED)
-    return round(min(spared, float(np.quantile(noise, 1 - MAX_DAMAGED_KEPT))), 3)
+def _association_limits(
+    running: Sequence[str], damaged: Sequence[str], score: Callable[[str], float]
+) -> tuple[float, ...]:
+    """Least association of pieces of each length: no more than drops most of the damaged ones."""
+    limits = [NO_LIMIT]
+    for length in LENGTHS:
+        own, noise = (
+            np.array([scored for piece in _pieces(texts, length) if not math.isnan(scored := score(piece))])
+            for texts in (running, damaged)
+        )
+        if min(len(own), len(noise)) < MIN_TEXTS:
+            limits.append(limits[-1])  # a longer text varies less
+            continue
+        spared = (
+            source_quantile(own, DROP_RATE, largest=False, widened=WIDENED)
+            if length < DAMAGED_FROM
+            else source_quantile(own, DAMAGED_DROP_RATE, largest=False)
+        )
+        limits.append(round(min(spared, float(np.quantile(noise, 1 - MAX_DAMAGED_KEPT))), 3))
+    return tuple(limits[1:])
 
 
 def _endings(fit: Sequence[str], aside: Sequence[str]) -> tuple[str, tuple[float, ...]]:
@@ -221,13 +228,15 @@ def _endings_limit(small: Sequence[str], length: int, endings: Endings) -> float
     return round(min(max(limit, MIN_NEW_ENDINGS), 1.0), 3)
 
 
-def _signs_limit(aside: Sequence[str], length: int) -> float:
-    """Most signs within words of pieces of the length."""
+def _signs_limit(aside: Sequence[str], damaged: Sequence[str], length: int) -> float:
+    """Most signs within words of pieces of the length: no fewer than drop most of the damaged ones."""
     if length < SIGNS_FROM:
         return 1.0
-    found = [word_shapes.inner_signs(piece) for piece in _pieces(aside, length)]
-    limit = source_quantile(found, DROP_RATE, largest=True, widened=WIDENED)
-    return round(min(max(limit, MIN_INNER_SIGNS), 1.0), 3)
+    own, noise = (
+        [word_shapes.inner_signs(piece) for piece in _pieces(texts, length)] for texts in (aside, damaged)
+    )
+    spared = source_quantile(own, DAMAGED_DROP_RATE, largest=True)
+    return round(min(max(spared, float(np.quantile(noise, MAX_DAMAGED_KEPT)), MIN_INNER_SIGNS), 1.0), 3)
 
 
 def _distinct_limit(running: Sequence[str]) -> float:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from anadil.clean.characters import Characters
 from anadil.clean.columns import Column
-from anadil.clean.fit import spare_good
+from anadil.clean.fit import REPETITION, REPETITION_LOSS, spare_good
 from anadil.clean.judge import CHECKS, Judge
 from anadil.clean.sample_quantile import WIDENED, source_quantile
 from anadil.clean.statistics import Matrix
@@ -144,6 +144,8 @@ def _bounded(name: str, value: float) -> float:
 
 def _lenient(name: str, column: Values, limits: FilterLimits) -> float:
     """The published limit, or what spares own text; lengths and stop words are the language's alone."""
+    if name.startswith(REPETITION):
+        return max(_quantile(name, column, REPETITION_LOSS), float(getattr(limits, name)))
     learnt = _quantile(name, column, DROP_RATE, WIDENED)
     if "length" in name:
         return learnt

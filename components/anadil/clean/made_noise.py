@@ -8,6 +8,9 @@ MAX_TEXTS = 300
 """Of each kind."""
 PIECE_LETTERS = (2, 6)
 """Least and most of what stands for a word where nothing parts words. Our choice: most words of such languages."""
+SIGNS = "01589|!~^*$"
+"""What stands for letters in a bad scan."""
+NUM_KEYWORDS = 60
 NUM_FREQUENT = 8
 """Letters, of which one is lost or stands alone."""
 
@@ -63,9 +66,26 @@ def _halved(text: str, draw: random.Random) -> str:
 
 
 def _misread(text: str, draw: random.Random) -> str:
-    """One letter in seven is another one of the text, as of a bad scan."""
+    """One letter in twelve is another one of the text, as of a bad scan."""
     letters = [*filter(str.isalpha, text)]
-    return "".join(draw.choice(letters) if each.isalpha() and draw.random() < 0.15 else each for each in text)
+    return "".join(draw.choice(letters) if each.isalpha() and draw.random() < 0.08 else each for each in text)
+
+
+def _misread_as_signs(text: str, draw: random.Random) -> str:
+    """One letter in twelve is a figure or a sign."""
+    return "".join(draw.choice(SIGNS) if each.isalpha() and draw.random() < 0.08 else each for each in text)
+
+
+def _joined(text: str, draw: random.Random) -> str:
+    """Half of the blanks are lost, as in text of damaged PDF files."""
+    return "".join(each for each in text if each != " " or draw.random() < 0.5)
+
+
+def _keywords(text: str, draw: random.Random) -> str:
+    """Sixty of its words, twice, as below pages that are made for search engines."""
+    words = text.split()
+    some = draw.sample(words, min(NUM_KEYWORDS, len(words)))
+    return ", ".join(draw.sample(some, len(some)) + draw.sample(some, len(some)))
 
 
 def _shuffled(text: str, draw: random.Random) -> str:
@@ -80,12 +100,15 @@ KINDS: dict[str, Callable[[str, random.Random], str]] = {
     "torn letters": _torn_letters,
     "halved words": _halved,
     "misread letters": _misread,
+    "letters read as signs": _misread_as_signs,
     "lost letters": _lost,
+    "joined words": _joined,
     "shuffled words": _shuffled,
+    "keywords": _keywords,
     "repeated lines": _repeated,
     "figures": _numbers,
 }
-NEED_SPACES = frozenset({"torn letters", "halved words"})
+NEED_SPACES = frozenset({"torn letters", "halved words", "joined words"})
 """Kinds that are no damage, or the same as another, where nothing parts words."""
 
 

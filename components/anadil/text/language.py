@@ -41,10 +41,10 @@ class Profile:
     """Log-probabilities of letters, pairs and triples, each packed."""
     min_associations: tuple[float, ...] = ()
     """Least mean of what pairs and triples are rarer than chance by."""
-    words: tuple[str, ...] = ()
-    """Log-probabilities of frequent words, and of pairs of them, each packed."""
-    min_words: tuple[float, ...] = ()
-    """Least mean of what pairs of frequent words are rarer than chance by."""
+    word_order: str = ""
+    """Which classes of words stand together, packed."""
+    min_word_order: tuple[float, ...] = ()
+    """Least mean of what neighbouring words are more frequent than chance by."""
     endings: str = ""
     """Which hashed endings of words are the language's, packed."""
     max_new_endings: tuple[float, ...] = ()

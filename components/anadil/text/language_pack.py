@@ -60,12 +60,19 @@ class ProfileTable(_Table):
     min_margins: tuple[float, ...] = ()
     associations: tuple[str, ...] = ()
     min_associations: tuple[float, ...] = ()
-    words: tuple[str, ...] = ()
-    min_words: tuple[float, ...] = ()
+    word_order: str = ""
+    min_word_order: tuple[float, ...] = ()
     endings: str = ""
     max_new_endings: tuple[float, ...] = ()
     max_inner_signs: tuple[float, ...] = ()
     min_distinct_words: Share = 0.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_an_earlier_release(cls, data: Any) -> Any:
+        # Pairs of frequent words, which `word_order` stands for now.
+        former = ("words", "min_words")
+        return {key: data[key] for key in data if key not in former} if isinstance(data, dict) else data
 
     @model_validator(mode="after")
     def _can_be_used(self) -> Self:

@@ -11,7 +11,6 @@ text, also where a script has no capitals to betray it.
 
 import base64
 import functools
-import math
 import sys
 import unicodedata
 import zlib
@@ -26,11 +25,6 @@ best to text of another kind, longer ones tell siblings apart best; the three to
 ASSOCIATED = (1, 2, 3)
 """Orders whose shares are compared: a pair or triple of letters, and its letters alone. A table of its own for each,
 because the many triples of a large alphabet hide what its pairs tell."""
-FREQUENT = 1 / 5_000
-"""Share of words from which one is frequent: some 600 to 900 words, pairs of which 1 MB shows. Of 1 in 2,000 a fifth to a half of
-Russian and Azerbaijani documents have too few pairs, of 1 in 5,000 a fifth."""
-MIN_PAIRS = 24
-"""Of frequent words, from which a text is judged by them. Of 8 it drops 5 in 300 more of Azerbaijani, of 24 none."""
 NUM_BUCKETS = 1 << 16
 """Hashed n-grams. Four times as many make no difference at 2 MB of sample."""
 SMOOTHING = 0.1
@@ -102,12 +96,12 @@ def to_buckets(hashed: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     return (mixed & np.uint64(NUM_BUCKETS - 1)).astype(np.int64)
 
 
-def word_buckets(letters: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The bucket of every word of `letters_of` a text, and of every two neighbours."""
+def word_buckets(letters: str) -> npt.NDArray[np.int64]:
+    """The bucket of every word of `letters_of` a text."""
     codes = np.frombuffer(letters.encode("utf-32-le", "replace"), np.uint32)
     starts = np.flatnonzero((codes[:-1] == ord(" ")) & (codes[1:] != ord(" "))) + 1
     if not len(starts):
-        return np.empty(0, np.int64), np.empty(0, np.int64)
+        return np.empty(0, np.int64)
     # Each letter is hashed with its place in the word, and the word's sum is mixed.
     codes = codes[starts[0] :]
     starts -= starts[0]
@@ -115,8 +109,7 @@ def word_buckets(letters: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.in
     hashed = (codes * MULTIPLIER) ^ (place.astype(np.uint64) * PRIME)
     hashed = (hashed ^ (hashed >> np.uint64(31))) * MIXER
     hashed[codes == ord(" ")] = 0
-    words = np.add.reduceat(hashed, starts)
-    return to_buckets(words), to_buckets((words[:-1] * PRIME) ^ words[1:])
+    return to_buckets(np.add.reduceat(hashed, starts))
 
 
 def count_table(texts: Iterable[str], orders: Sequence[int] = ORDERS) -> Table:
@@ -129,34 +122,9 @@ def count_table(texts: Iterable[str], orders: Sequence[int] = ORDERS) -> Table:
     return _packed_shares(counts)
 
 
-def count_words(texts: Iterable[str]) -> tuple[Table, Table]:
-    """Log-probabilities of frequent words, and of pairs of them, as a pack holds them."""
-    found = [word_buckets(letters_of(text)) for text in texts]
-    alone, together = np.zeros(NUM_BUCKETS), np.zeros(NUM_BUCKETS)
-    for words, _ in found:
-        alone += np.bincount(words, minlength=NUM_BUCKETS)
-    alone[alone < FREQUENT * alone.sum()] = 0
-    for words, pairs in found:
-        together += np.bincount(pairs[_are_frequent(alone > 0, words)], minlength=NUM_BUCKETS)
-    return unpack_table(pack_table(_log(alone))), _packed_shares(together)
-
-
-def _log(counts: npt.NDArray[np.float64]) -> Table:
-    """Log-probabilities; of what was not counted the least that a pack holds."""
-    shares = np.full(NUM_BUCKETS, -255 / STEPS)
-    np.log(counts / max(1.0, counts.sum()), out=shares, where=counts > 0)
-    return shares.astype(np.float32)
-
-
 def _packed_shares(counts: npt.NDArray[np.float64]) -> Table:
     shares = (counts + SMOOTHING) / (counts.sum() + SMOOTHING * NUM_BUCKETS)
     return unpack_table(pack_table(np.log(shares).astype(np.float32)))
-
-
-def _are_frequent(is_frequent: npt.NDArray[np.bool_], words: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Of every two neighbours whether both are."""
-    frequent = is_frequent[words]
-    return frequent[:-1] & frequent[1:]
 
 
 def pack_table(table: Table) -> str:
@@ -227,22 +195,3 @@ def score_association(found: Buckets, tables: Sequence[Table]) -> float:
             chance = chance[:-1] + alone[place:]
             total += float(np.minimum(shares - chance, 0).mean())
     return total
-
-
-def score_words(letters: str, tables: Sequence[Table]) -> float:
-    """By how much pairs of frequent words are rarer in the sample than chance has it: mean nats, at most 0, as for letters.
-
-    Args:
-        letters: `letters_of` a text.
-        tables: Of `count_words`.
-
-    Returns:
-        The mean; NaN of fewer than `MIN_PAIRS`, which is less than no limit.
-    """
-    words, pairs = word_buckets(letters)
-    alone, together = tables
-    frequent = _are_frequent(alone > -255 / STEPS, words)
-    if frequent.sum() < MIN_PAIRS:
-        return math.nan
-    chance = (alone[words[:-1]] + alone[words[1:]])[frequent]
-    return float(np.minimum(together[pairs[frequent]] - chance, 0).mean())

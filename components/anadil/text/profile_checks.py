@@ -13,10 +13,10 @@ from anadil.text.ngram_profile import (
     letters_of,
     score_association,
     score_letters,
-    score_words,
     unpack_table,
 )
 from anadil.text.word_endings import Endings, score_endings, small_letters_of, unpack_endings
+from anadil.text.word_order import WordOrder
 from anadil.text.word_shapes import distinct_words, inner_signs
 
 MAX_ORDER = 8
@@ -26,8 +26,8 @@ AGAIN = "learn the pack again"
 
 @functools.lru_cache(maxsize=8)
 def _tables(profile: Profile) -> tuple[tuple[Table, ...], ...]:
-    """Of all n-grams together, own and others; of each order that is associated; of words and pairs of them."""
-    packed = ((profile.own, *profile.others), profile.associations, profile.words)
+    """Of all n-grams together, own and others; of each order that is associated."""
+    packed = ((profile.own, *profile.others), profile.associations)
     return tuple(tuple(map(unpack_table, each)) for each in packed)
 
 
@@ -36,18 +36,25 @@ def _endings(profile: Profile) -> Endings | None:
     return unpack_endings(profile.endings) if profile.endings else None
 
 
+@functools.lru_cache(maxsize=8)
+def _word_order(profile: Profile) -> WordOrder | None:
+    return WordOrder.unpack(profile.word_order) if profile.word_order else None
+
+
 def check_profile(profile: Profile) -> None:
     """Make sure that a profile's tables can be read, and that each has a limit of each length.
 
     Raises:
         ValueError: With what is wrong.
     """
-    for name in ("own", "others", "associations", "words"):
+    for name in ("own", "others", "associations"):
         value = getattr(profile, name)
         for packed in (value,) if isinstance(value, str) else value:
             _check_unpacks(name, unpack_table, packed)
     if profile.endings:
         _check_unpacks("endings", unpack_endings, profile.endings)
+    if profile.word_order:
+        _check_unpacks("word_order", WordOrder.unpack, profile.word_order)
     # A text shorter than all of them counts as in the language: without any, every text would.
     lengths = profile.min_chars
     if not lengths or lengths[0] < 1 or any(second <= first for first, second in itertools.pairwise(lengths)):
@@ -57,18 +64,14 @@ def check_profile(profile: Profile) -> None:
     limits: dict[str, tuple[float, ...]] = {"min_likelihoods": profile.min_likelihoods}
     limits |= {"min_margins": profile.min_margins} if profile.others else {}
     limits |= {"min_associations": profile.min_associations} if profile.associations else {}
-    limits |= {"min_words": profile.min_words} if profile.words else {}
+    limits |= {"min_word_order": profile.min_word_order} if profile.word_order else {}
     limits |= {"max_new_endings": profile.max_new_endings} if profile.endings else {}
     limits |= {"max_inner_signs": profile.max_inner_signs} if profile.max_inner_signs else {}
     for name, given in limits.items():
         if len(given) != len(profile.min_chars):
             raise ValueError(f"{name} has {len(given)} values, min_chars {len(profile.min_chars)}")
-    for name, tables, needed in (
-        ("associations", profile.associations, len(ASSOCIATED)),
-        ("words", profile.words, 2),
-    ):
-        if len(tables) not in {0, needed}:
-            raise ValueError(f"{name} has {len(tables)} tables, not {needed}")
+    if len(profile.associations) not in {0, len(ASSOCIATED)}:
+        raise ValueError(f"associations has {len(profile.associations)} tables, not {len(ASSOCIATED)}")
     if not profile.orders or min(profile.orders) < 1 or max(profile.orders) > MAX_ORDER:
         raise ValueError(f"orders are {profile.orders}, not of 1 to {MAX_ORDER}")
 
@@ -103,7 +106,7 @@ def profile_checks(text: str, profile: Profile) -> Iterator[ProfileCheck]:
     place = _place(letters, profile)
     if place < 0:
         return
-    tables, associations, words = _tables(profile)
+    tables, associations = _tables(profile)
     found = buckets(letters, max(*profile.orders, len(ASSOCIATED)))
     own, margin = score_letters(found, tables, profile.orders)
     yield ProfileCheck("likelihood", own, profile.min_likelihoods[place])
@@ -118,8 +121,8 @@ def profile_checks(text: str, profile: Profile) -> Iterator[ProfileCheck]:
     if endings is not None and (place_of_small := _place(small, profile)) >= 0:
         share, most = score_endings(small, endings), profile.max_new_endings[place_of_small]
         yield ProfileCheck("new_endings", share, most, is_least=False)
-    if words:
-        yield ProfileCheck("frequent_words", score_words(letters, words), profile.min_words[place])
+    if word_order := _word_order(profile):
+        yield ProfileCheck("word_order", word_order.score(letters), profile.min_word_order[place])
     if profile.max_inner_signs:
         yield ProfileCheck("inner_signs", inner_signs(text), profile.max_inner_signs[place], is_least=False)
     if profile.min_distinct_words:

@@ -26,8 +26,6 @@ ENDING = 4
 programs in the language are lost, .00 to .28 of siblings are kept by four letters, .00 to .51 by five or by whole words."""
 KNOWN = 2
 """Texts of the sample that end a word so, from which an ending is known: a misprint or a quotation is in one."""
-PLACES = np.array([pow(int(MULTIPLIER), place + 1, 1 << 64) for place in range(ENDING)], np.uint64)
-"""What the letters of an ending are multiplied with, the last one first."""
 
 Endings = npt.NDArray[np.bool_]
 """Of each bucket whether it is an ending of the language."""
@@ -64,14 +62,15 @@ def small_letters_of(text: str) -> str:
     return letters_of(without_names(text))
 
 
-def ending_buckets(letters: str) -> npt.NDArray[np.int64]:
-    """The bucket of the ending of every word of `small_letters_of` a text."""
+def ending_buckets(letters: str, num: int = ENDING) -> npt.NDArray[np.int64]:
+    """The bucket of the last letters of every word of `letters_of` a text, or of `small_letters_of` it."""
     codes = np.frombuffer(letters.encode("utf-32-le", "replace"), np.uint32)
     is_letter = codes != ord(" ")
     last = np.flatnonzero(is_letter[:-1] & ~is_letter[1:])
-    places = last[:, np.newaxis] - np.arange(ENDING)
+    places = last[:, np.newaxis] - np.arange(num)
     inside = np.logical_and.accumulate((places >= 0) & is_letter[places], axis=1)
-    return to_buckets((np.where(inside, codes[places], 0) * PLACES).sum(axis=1, dtype=np.uint64))
+    factors = np.array([pow(int(MULTIPLIER), place + 1, 1 << 64) for place in range(num)], np.uint64)
+    return to_buckets((np.where(inside, codes[places], 0) * factors).sum(axis=1, dtype=np.uint64))
 
 
 def count_endings(texts: Iterable[str]) -> Endings:

@@ -36,7 +36,7 @@ def distinct_words(letters: str) -> float:
     Args:
         letters: `letters_of` a text.
     """
-    words, _ = word_buckets(letters)
+    words = word_buckets(letters)
     num_windows = len(words) // WINDOW
     if not num_windows:
         return math.nan

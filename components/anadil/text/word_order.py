@@ -1,0 +1,118 @@
+"""Which words follow which: what tells running text from lists of keywords and from shuffled words.
+
+Frequent words are classes of their own; all others are of the class of their last letters, since in a language that inflects
+these say what a word does in its sentence. By how much more often than chance two classes stand together, in the mean over a
+text, is well above 0 in running text of any kind, and about 0 or less where no sentence has ordered the words.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from anadil.text.ngram_profile import NUM_BUCKETS, letters_of, pack, unpack, word_buckets
+from anadil.text.word_endings import ending_buckets
+
+NUM_WORDS, NUM_ENDINGS = 128, 127
+"""Classes. Measured on twelve languages, from .6 to 2 MB each: the distance between running and shuffled text, in their spread, is
+.63 in the mean, of half as many classes .45, of endings of one letter .32; of as many hashed pairs of 1,000 classes as a sample holds
+.3, and less of larger samples, because they share buckets."""
+ENDING = 3
+"""Letters of an ending: of two, two of the languages overlap."""
+MIN_PAIRS = 16
+"""Neighbours with a class, from which a text is judged by them."""
+STEPS = 8
+"""Steps of a nat in a pack: a byte holds -15 to 15."""
+NUM_CLASSES = 1 + NUM_WORDS + NUM_ENDINGS
+SIZE = 2 * NUM_BUCKETS + NUM_CLASSES**2
+"""Bytes of a packed table."""
+
+Classes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class WordOrder:
+    """Classes of words, and how they stand together."""
+
+    numbers: Classes
+    """Of each bucket of whole words, and of endings, the class; 0 is none. Shape (2, `NUM_BUCKETS`)."""
+    associations: npt.NDArray[np.int8]
+    """Of a class before another: `STEPS` of a nat by which that is more frequent than chance. Shape (`NUM_CLASSES`, `NUM_CLASSES`)."""
+
+    @classmethod
+    def learn(cls, texts: Iterable[str]) -> Self:
+        """Of a sample.
+
+        Source: pointwise mutual information, as of `score_association`, with one added to what was counted and to what chance would
+        have: without, pairs that are too rare to be counted weigh most.
+        """
+        found = [(word_buckets(letters), ending_buckets(letters, ENDING)) for letters in map(letters_of, texts)]
+        numbers = np.zeros((2, NUM_BUCKETS), np.uint8)
+        words = np.zeros(NUM_BUCKETS, np.int64)
+        for each, _ in found:
+            words += np.bincount(each, minlength=NUM_BUCKETS)
+        _number(numbers[0], words, 1, NUM_WORDS)
+        endings = np.zeros(NUM_BUCKETS, np.int64)
+        for each, last in found:
+            endings += np.bincount(last[numbers[0][each] == 0], minlength=NUM_BUCKETS)
+        _number(numbers[1], endings, 1 + NUM_WORDS, NUM_ENDINGS)
+        pairs = np.zeros(NUM_CLASSES**2)
+        for each, last in found:
+            first, second = _neighbours(_classes(numbers, each, last))
+            pairs += np.bincount(first * NUM_CLASSES + second, minlength=NUM_CLASSES**2)
+        counted = pairs.reshape(NUM_CLASSES, NUM_CLASSES)
+        chance = counted.sum(1, keepdims=True) * counted.sum(0, keepdims=True) / max(1.0, counted.sum())
+        steps = np.rint(STEPS * np.log((counted + 1) / (chance + 1)))
+        return cls(numbers, np.clip(steps, -127, 127).astype(np.int8))
+
+    def score(self, letters: str) -> float:
+        """Mean nats by which the neighbours of a text are more frequent than chance; NaN of fewer than `MIN_PAIRS`, which is less than no limit.
+
+        Args:
+            letters: `letters_of` a text, or a piece of it.
+        """
+        letters = f" {letters} "
+        classes = _classes(self.numbers, word_buckets(letters), ending_buckets(letters, ENDING))
+        first, second = _neighbours(classes)
+        if len(first) < MIN_PAIRS:
+            return math.nan
+        return float(self.associations[first, second].mean()) / STEPS
+
+    def pack(self) -> str:
+        """As text of a pack."""
+        return pack(self.numbers.tobytes() + self.associations.tobytes())
+
+    @classmethod
+    def unpack(cls, packed: str) -> Self:
+        """Of a text of `pack`.
+
+        Raises:
+            ValueError: It is none.
+        """
+        data = np.frombuffer(unpack(packed, SIZE), np.uint8)
+        numbers, associations = np.split(data, [2 * NUM_BUCKETS])
+        return cls(
+            numbers.reshape(2, NUM_BUCKETS), associations.view(np.int8).reshape(NUM_CLASSES, NUM_CLASSES)
+        )
+
+
+def _number(numbers: Classes, counts: npt.NDArray[np.int64], first: int, most: int) -> None:
+    """Give the most frequent buckets a class each; of equal ones, the first."""
+    frequent = np.argsort(-counts, kind="stable")[:most]
+    frequent = frequent[counts[frequent] > 0]
+    numbers[frequent] = np.arange(first, first + len(frequent))
+
+
+def _classes(
+    numbers: Classes, words: npt.NDArray[np.int64], endings: npt.NDArray[np.int64]
+) -> npt.NDArray[np.intp]:
+    return np.where(numbers[0][words] > 0, numbers[0][words], numbers[1][endings]).astype(np.intp)
+
+
+def _neighbours(classes: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """The first and the second class of every two neighbours that have one."""
+    both = (classes[:-1] > 0) & (classes[1:] > 0)
+    return classes[:-1][both], classes[1:][both]
