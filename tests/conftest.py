@@ -7,6 +7,7 @@ import itertools
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 import traceback
@@ -39,6 +40,8 @@ FOREIGN = (
     "NO_COLOR",
 )
 
+LIMITS = (resource.RLIMIT_CPU, resource.RLIMIT_DATA, resource.RLIMIT_FSIZE)
+"""By which the system ends a process without a word, some tests later."""
 LONGEST = (
     "e2e/test_real_text.py",
     "pretrain/resilience/test_signals.py",
@@ -139,7 +142,11 @@ def untouched_process() -> Iterator[None]:
 def _untouched() -> Iterator[None]:
     handlers = logging.root.handlers[:]
     signals = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    limits = [resource.getrlimit(each) for each in LIMITS]
     yield
+    assert [resource.getrlimit(each) for each in LIMITS] == limits, (
+        "the process of all tests has other limits now"
+    )
     logging.root.handlers[:] = handlers
     logging.captureWarnings(False)
     for name in ("anadil", "anadil_pipelines", "py.warnings"):

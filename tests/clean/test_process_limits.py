@@ -27,6 +27,8 @@ def test_where_nothing_tells_the_memory_of_a_process_none_is_limited(
 ) -> None:
     limits: list[int] = []
     monkeypatch.setattr("anadil.clean.process_limits.Path", lambda _: tmp_path / "no such file")
+    # Or the next record that a test cleans limits the CPU time of the process of all tests.
+    monkeypatch.setattr("anadil.clean.process_limits._limited_until", None)
     monkeypatch.setattr(resource, "setrlimit", lambda which, _: limits.append(which))
 
     limit_process()
