@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from anadil.clean.fit import spare_good
+from anadil.clean.fit import MOST_REPETITION, REPETITION, spare_good
 from anadil.clean.judge import Judge
 from anadil.cli.main import main
 from anadil.recipe.filter_rules import Rules
@@ -98,6 +98,20 @@ def test_limits_that_a_language_does_not_keep_are_loosened_until_its_own_text_do
 
     assert set(judge.judge(good).reasons) == {"words_soup"}
     assert set(Judge(az, Rules.model_validate(spared)).judge(good).reasons) == {None}
+
+
+def test_a_few_lists_of_a_sample_do_not_let_pages_of_one_paragraph_through() -> None:
+    lists = ["Məktəblər şagirdlərə yeni kitablar verir və onlar oxuyur.\n" * 30] * 3
+    judge = Judge(az)
+    statistics = judge.judge([*texts(97), *lists]).statistics
+
+    spared = spare_good(statistics, judge)
+
+    repetition = {key: limit for key, limit in spared.items() if key.startswith(REPETITION)}
+    assert repetition
+    assert max(repetition.values()) == MOST_REPETITION
+    repeated = Judge(az, Rules.model_validate(repetition)).judge(lists)
+    assert None not in repeated.reasons
 
 
 def test_a_limit_that_would_drop_too_much_with_the_others_is_left_out(

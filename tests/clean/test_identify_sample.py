@@ -5,7 +5,7 @@ import re
 import pytest
 
 from anadil.clean import learn_language as learning
-from anadil.clean.identify_sample import identify_sample
+from anadil.clean.identify_sample import NO_LIMIT, identify_sample
 from anadil.clean.learn_language import learn_language
 from anadil.text.language_id import identify_language
 from anadil.text.language_pack import to_language
@@ -83,6 +83,16 @@ def test_where_endings_tell_nothing_their_limit_is_all_words() -> None:
     assert max(found.identification.profile.max_new_endings) == 1
 
 
+def test_where_few_texts_are_long_the_limits_of_shorter_ones_hold_for_them() -> None:
+    aside = ["\n".join(documents(2, seed=seed))[:700] for seed in range(1, 41)]
+
+    profile = identify_sample("qaa", documents(200), aside, {}, None).identification.profile
+
+    assert profile
+    for limits in (profile.min_associations, profile.min_word_order):
+        assert NO_LIMIT < limits[3] == limits[4] == limits[5]
+
+
 @pytest.mark.slow
 def test_short_texts_do_not_loosen_what_is_asked_of_long_ones() -> None:
     own = [letters for text in documents(200, seed=11) if len(letters := text[:330]) == 330]
@@ -116,4 +126,4 @@ def test_a_sample_of_several_languages_is_told_of(
 
     found = identify_sample(code, texts[:70], texts[70:], {}, None)
 
-    assert re.fullmatch(rf"CLD2 takes the sample for: gl [\d.]+%(, pt [\d.]+%)?{told}.*", found.told[0])
+    assert re.fullmatch(rf"CLD2 takes the sample for: gl [\d.]+%(, pt [\d.]+%)?{told}.*", found.report[0])

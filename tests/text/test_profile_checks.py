@@ -13,6 +13,7 @@ from anadil.text.word_endings import (
     small_letters_of,
     unpack_endings,
 )
+from anadil.text.word_order import WordOrder
 
 WORDS = "kitab oxuyan uşaq bağda gəzir və ana ona baxır sonra evə gedib yemək bişirir ata işdən gec gəlir"
 
@@ -74,7 +75,16 @@ def test_text_that_ends_its_words_as_no_text_of_the_sample_is_another_language()
         ({"others": (pack_table(count_table([WORDS])),)}, "min_margins has 0 values, min_chars 1"),
         ({"min_likelihoods": ()}, "min_likelihoods has 0 values, min_chars 1"),
         ({"max_new_endings": (0.1, 0.1)}, "max_new_endings has 2 values, min_chars 1"),
-        ({"words": (pack_table(count_table([WORDS])),), "min_words": (0.0,)}, "words has 1 tables, not 2"),
+        (
+            {"word_order": "abc", "min_word_order": (0.0,)},
+            "word_order: no table of n-grams: .*; learn the pack again",
+        ),
+        ({"word_order": WordOrder.learn([WORDS]).pack()}, "min_word_order has 0 values, min_chars 1"),
+        ({"associations": ("abc",), "min_associations": (0.0,)}, "no table of n-grams"),
+        (
+            {"associations": (pack_table(count_table([WORDS])),), "min_associations": (0.0,)},
+            "associations has 1 tables, not 3",
+        ),
         ({"associations": ("abc",) * 3, "min_associations": (0.0,)}, "no table of n-grams"),
         ({"orders": ()}, r"orders are \(\), not of 1 to 8"),
         ({"orders": (2, 9)}, r"orders are \(2, 9\), not of 1 to 8"),

@@ -4,26 +4,35 @@ import random
 import pytest
 
 from anadil.text.ngram_profile import letters_of
-from anadil.text.word_shapes import WINDOW, distinct_words, inner_signs
+from anadil.text.word_shapes import WINDOW, distinct_words, inner_capitals, inner_signs
 
 
 @pytest.mark.parametrize(
     ("text", "num_signs"),
     [
         ("Bu gün, saat 12:30-da görüşdük.", 0),  # signs beside words and figures
-        ("k1tab oxu~yan uşAq", 3),
-        ("KITAB Uşaq\noxuyan", 0),
+        ("k1tab oxu~yan uş|ql4r", 4),
+        ("ata-ana O'nun f(x) a.b@c/d", 0),
         ("प्रयोग करने", 0),  # signs of vowels are letters
         ("日本語。日本語", 1),
         ("", 0),
         ("12 34", 0),
-        ("\ud800a-b", 1),
+        ("\ud800a!b", 1),
     ],
 )
-def test_signs_and_capitals_within_words_are_counted_for_each_letter(text: str, num_signs: int) -> None:
+def test_figures_and_unusual_signs_within_words_are_counted_for_each_letter(
+    text: str, num_signs: int
+) -> None:
     num_letters = max(1, sum(each.isalpha() or each in "\u094d\u0930\u092f\u094b\u0947" for each in text))
 
     assert inner_signs(text) == pytest.approx(num_signs / num_letters)
+
+
+def test_capitals_behind_small_letters_are_counted_where_there_are_many_letters() -> None:
+    text = "KITAB Uşaq\noxuYan "  # 15 letters
+
+    assert math.isnan(inner_capitals(text * 21))
+    assert inner_capitals(text * 22) == pytest.approx(1 / 15)
 
 
 def test_a_long_text_has_as_many_distinct_words_in_a_window_as_a_short_one() -> None:

@@ -31,9 +31,9 @@ MIN_GAIN = 0.01
 """Share of the bad documents that a further limit must drop, of those that no other does."""
 SCALE = 1_000
 """Limits are rounded to thousandths."""
-REPETITION, REPETITION_LOSS = ("max_duplicate", "max_top"), 0.002
-"""How limits of repetition begin, and share of good documents that each may drop where a language is learnt: a sample's few lists and
-forms say nothing of the language, but would let pages of one paragraph through."""
+REPETITION, MOST_REPETITION = ("max_duplicate", "max_top"), 0.8
+"""How limits of repetition begin, and the most that one is where a language is learnt. Chosen by us: a sample's few lists and forms
+repeat themselves whatever the language, and would let pages of one paragraph through, of which .9 is a duplicate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +101,7 @@ def spare_good(good: Matrix, judge: Judge, *, max_good_loss: float = 0.001) -> d
     """
     keys = sorted({str(check.limit) for check in CHECKS if _can_be_fitted(check, good)})
     present = {key: _present(key, judge) for key in keys}
-    allowed = {key: REPETITION_LOSS if key.startswith(REPETITION) else max_good_loss for key in keys}
-    strict = [key for key in keys if float(_breaks(good, key, present[key]).mean()) > allowed[key]]
+    strict = [key for key in keys if float(_breaks(good, key, present[key]).mean()) > max_good_loss]
     return {key: _spared(good, key, max_good_loss) for key in strict}
 
 
@@ -156,15 +155,17 @@ def _limit(good: Matrix, key: str, max_loss: float) -> float:
 
 def _spared(good: Matrix, key: str, rate: float) -> float:
     """The limit that all but this share of the documents' source keeps."""
-    if key.startswith(REPETITION):
-        return _limit(good, key, REPETITION_LOSS)
-    return _lenient(
+    repeats = key.startswith(REPETITION)
+    limit = _lenient(
         key,
         [
-            source_quantile(good[:, check.column], rate, largest=not check.is_least, widened=WIDENED)
+            source_quantile(
+                good[:, check.column], rate, largest=not check.is_least, widened=0 if repeats else WIDENED
+            )
             for check in _checks_of(key)
         ],
     )
+    return min(limit, MOST_REPETITION) if repeats else limit
 
 
 def _lenient(key: str, limits: Sequence[float]) -> float:

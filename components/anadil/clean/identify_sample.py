@@ -27,13 +27,12 @@ sample .05 to .25 of the words end so, in siblings .2 to .7."""
 MIN_CAPITALS = 0.005
 """Share of the sample's letters from which endings tell anything: without capitals nothing shows which words are names, and in Bengali .35
 of the words of another kind of text end as none of the sample."""
-MIN_INNER_SIGNS, SIGNS_FROM = 0.03, 320
-"""Least limit of signs within words, and letters from which there is one: React's pages have .02 in the mean of most of
-them, text with one letter in twelve read as a sign .05; of a shorter text one address is as much."""
-DAMAGED_DROP_RATE, DAMAGED_FROM, MAX_DAMAGED_KEPT = 0.01, 320, 0.05
-"""Of own text, that a limit of association may cost at each length from so many letters on, and share of pieces with one letter in twelve misread, or with shuffled
-words, that it may keep: the looser one counts. Chosen by us: where own text alone sets such a limit, it drops text of kinds that the
-sample lacks."""
+MIN_INNER_CAPITALS = 0.1
+"""Least limit of capitals behind small letters: names in code make .06 of a page's letters, letters in any case .2."""
+DAMAGED_DROP_RATE, MAX_DAMAGED_KEPT, MAX_SHORT_DAMAGED_KEPT, LONG_PIECE = 0.01, 0.05, 0.5, 640
+"""Of own text, that a limit of association may cost, and share of pieces with one letter in twelve misread, or with shuffled words, that it
+may keep: the looser one counts. Of pieces that are shorter than so many letters more may be kept and `DROP_RATE` be lost, widened.
+Chosen by us: where own text alone sets such a limit, it drops text of kinds that the sample lacks, and short text more of it."""
 NO_LIMIT = -99.0
 """Of association, where too few pieces have a figure."""
 MAX_PIECES = 4_000
@@ -159,7 +158,8 @@ def _profile(fit: Sequence[str], aside: Sequence[str], others: Mapping[str, Sequ
         associations=tuple(map(pack, associated)), min_associations=associations,
         word_order=word_order.pack(), min_word_order=orders,
         endings=endings, max_new_endings=new_endings,
-        max_inner_signs=tuple(_signs_limit(aside, signs, length) for length in LENGTHS), min_distinct_words=_distinct_limit(running),
+        max_inner_signs=tuple(_signs_limit(aside, signs, length) for length in LENGTHS),
+        max_inner_capitals=_capitals_limit(aside), min_distinct_words=_distinct_limit(running),
     )  # fmt: skip
 
 
@@ -202,12 +202,14 @@ def _association_limits(
         if min(len(own), len(noise)) < MIN_TEXTS:
             limits.append(limits[-1])  # a longer text varies less
             continue
-        spared = (
-            source_quantile(own, DROP_RATE, largest=False, widened=WIDENED)
-            if length < DAMAGED_FROM
-            else source_quantile(own, DAMAGED_DROP_RATE, largest=False)
-        )
-        limits.append(round(min(spared, float(np.quantile(noise, 1 - MAX_DAMAGED_KEPT))), 3))
+        if length < LONG_PIECE:
+            spared, kept = (
+                source_quantile(own, DROP_RATE, largest=False, widened=WIDENED),
+                MAX_SHORT_DAMAGED_KEPT,
+            )
+        else:
+            spared, kept = source_quantile(own, DAMAGED_DROP_RATE, largest=False), MAX_DAMAGED_KEPT
+        limits.append(round(min(spared, float(np.quantile(noise, 1 - kept))), 3))
     return tuple(limits[1:])
 
 
@@ -229,14 +231,21 @@ def _endings_limit(small: Sequence[str], length: int, endings: Endings) -> float
 
 
 def _signs_limit(aside: Sequence[str], damaged: Sequence[str], length: int) -> float:
-    """Most signs within words of pieces of the length: no fewer than drop most of the damaged ones."""
-    if length < SIGNS_FROM:
+    """Most signs within words of pieces of the length: halfway between own and damaged ones."""
+    if length < word_shapes.MIN_LETTERS:
         return 1.0
     own, noise = (
         [word_shapes.inner_signs(piece) for piece in _pieces(texts, length)] for texts in (aside, damaged)
     )
     spared = source_quantile(own, DAMAGED_DROP_RATE, largest=True)
-    return round(min(max(spared, float(np.quantile(noise, MAX_DAMAGED_KEPT)), MIN_INNER_SIGNS), 1.0), 3)
+    return round(min(max(spared, (spared + float(np.quantile(noise, MAX_DAMAGED_KEPT))) / 2), 1.0), 3)
+
+
+def _capitals_limit(aside: Sequence[str]) -> float:
+    """Most capitals behind small letters."""
+    found = [share for text in aside if not math.isnan(share := word_shapes.inner_capitals(text))]
+    limit = source_quantile(found, DAMAGED_DROP_RATE, largest=True) if found else 1.0
+    return round(min(max(limit, MIN_INNER_CAPITALS), 1.0), 3)
 
 
 def _distinct_limit(running: Sequence[str]) -> float:

@@ -50,7 +50,9 @@ class Profile:
     max_new_endings: tuple[float, ...] = ()
     """Most of a text's words that end otherwise."""
     max_inner_signs: tuple[float, ...] = ()
-    """Most signs, figures and capitals within words, for each letter."""
+    """Most figures and unusual signs within words, for each letter."""
+    max_inner_capitals: float = 1.0
+    """Most capitals behind small letters, for each letter."""
     min_distinct_words: float = 0.0
     """Least share of distinct words in a window of them."""
 

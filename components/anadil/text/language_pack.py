@@ -65,6 +65,7 @@ class ProfileTable(_Table):
     endings: str = ""
     max_new_endings: tuple[float, ...] = ()
     max_inner_signs: tuple[float, ...] = ()
+    max_inner_capitals: Share = 1.0
     min_distinct_words: Share = 0.0
 
     @model_validator(mode="before")

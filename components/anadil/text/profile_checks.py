@@ -17,7 +17,7 @@ from anadil.text.ngram_profile import (
 )
 from anadil.text.word_endings import Endings, score_endings, small_letters_of, unpack_endings
 from anadil.text.word_order import WordOrder
-from anadil.text.word_shapes import distinct_words, inner_signs
+from anadil.text.word_shapes import distinct_words, inner_capitals, inner_signs
 
 MAX_ORDER = 8
 """Of a pack. Our choice: longer n-grams are words."""
@@ -125,6 +125,7 @@ def profile_checks(text: str, profile: Profile) -> Iterator[ProfileCheck]:
         yield ProfileCheck("word_order", word_order.score(letters), profile.min_word_order[place])
     if profile.max_inner_signs:
         yield ProfileCheck("inner_signs", inner_signs(text), profile.max_inner_signs[place], is_least=False)
+        yield ProfileCheck("inner_capitals", inner_capitals(text), profile.max_inner_capitals, is_least=False)
     if profile.min_distinct_words:
         yield ProfileCheck("distinct_words", distinct_words(letters), profile.min_distinct_words)
 

@@ -49,7 +49,9 @@ class WordOrder:
         Source: pointwise mutual information, as of `score_association`, with one added to what was counted and to what chance would
         have: without, pairs that are too rare to be counted weigh most.
         """
-        found = [(word_buckets(letters), ending_buckets(letters, ENDING)) for letters in map(letters_of, texts)]
+        found = [
+            (word_buckets(letters), ending_buckets(letters, ENDING)) for letters in map(letters_of, texts)
+        ]
         numbers = np.zeros((2, NUM_BUCKETS), np.uint8)
         words = np.zeros(NUM_BUCKETS, np.int64)
         for each, _ in found:

@@ -1,4 +1,4 @@
-"""What damaged and made-up text shows whatever its language: signs within words, and few words again and again.
+"""What damaged and made-up text shows whatever its language: signs and capitals within words, and few words again and again.
 
 A scan read badly has figures and signs where letters were. Pages made for search engines repeat a handful of words in
 ever new orders, so that no line and no run of words is a duplicate. Both are measured against the language's own text,
@@ -8,26 +8,43 @@ since some write apostrophes, colons or capitals within words.
 import math
 
 import numpy as np
+import numpy.typing as npt
 
 from anadil.text.ngram_profile import code_point_kinds, word_buckets
 from anadil.text.word_endings import is_capital
 
 WINDOW = 128
 """Words of which the distinct ones are counted: the share falls with the length of a text, so windows of one length are compared."""
-BLANKS = np.array([ord(each) for each in " \n\t\r\u00a0\u3000"], np.uint32)
+MIN_LETTERS = 320
+"""Of a text that is judged by its signs and capitals: of a shorter one, one address is as much."""
+USUAL = np.array(
+    [ord(each) for each in " \n\t\r\u00a0\u3000.-_/:@=&#,;()[]<>{}'\"\u2019\u02bc\u00b7\u2013\u2014"],
+    np.uint32,
+)
+"""Blanks and signs that words, addresses and code have within."""
 
 
 def inner_signs(text: str) -> float:
-    """Signs and figures between two letters, and capitals behind small letters, for each letter of a text."""
-    codes = np.frombuffer(text.encode("utf-32-le", "replace"), np.uint32)
-    is_letter = code_point_kinds()[codes] > 0
+    """Figures and unusual signs between two letters, for each letter of a text."""
+    codes, is_letter = _letters(text)
+    between = is_letter[:-2] & ~is_letter[1:-1] & is_letter[2:] & ~np.isin(codes[1:-1], USUAL)
+    return float(between.sum()) / max(1, int(is_letter.sum()))
+
+
+def inner_capitals(text: str) -> float:
+    """Capitals behind small letters, for each letter; NaN of a text of few letters, which is more than no limit."""
+    codes, is_letter = _letters(text)
     num_letters = int(is_letter.sum())
-    if not num_letters:
-        return 0.0
+    if num_letters < MIN_LETTERS:
+        return math.nan
     capitals = is_capital()[codes]
-    signs = is_letter[:-2] & ~is_letter[1:-1] & is_letter[2:] & ~np.isin(codes[1:-1], BLANKS)
-    behind_small = is_letter[:-1] & ~capitals[:-1] & capitals[1:]
-    return float(signs.sum() + behind_small.sum()) / num_letters
+    return float((is_letter[:-1] & ~capitals[:-1] & capitals[1:]).sum()) / num_letters
+
+
+def _letters(text: str) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.bool_]]:
+    """Code points, and whether each is a letter."""
+    codes = np.frombuffer(text.encode("utf-32-le", "replace"), np.uint32)
+    return codes, code_point_kinds()[codes] > 0
 
 
 def distinct_words(letters: str) -> float:
