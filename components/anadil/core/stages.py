@@ -93,7 +93,7 @@ class Stage:
 FLOW = (
     Stage(
         name="clean",
-        result_version=7,
+        result_version=8,
         image="clean",
         # What drives pods of `clean.engine`, which is loaded by name.
         rooms=("launch", "plan"),

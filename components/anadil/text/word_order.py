@@ -31,6 +31,7 @@ SIZE = 2 * NUM_BUCKETS + NUM_CLASSES**2
 """Bytes of a packed table."""
 
 Classes = npt.NDArray[np.uint8]
+Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +109,13 @@ def _number(numbers: Classes, counts: npt.NDArray[np.int64], first: int, most: i
     numbers[frequent] = np.arange(first, first + len(frequent))
 
 
-def _classes(
-    numbers: Classes, words: npt.NDArray[np.int64], endings: npt.NDArray[np.int64]
-) -> npt.NDArray[np.intp]:
-    return np.where(numbers[0][words] > 0, numbers[0][words], numbers[1][endings]).astype(np.intp)
+def _classes(numbers: Classes, words: npt.NDArray[np.int64], endings: npt.NDArray[np.int64]) -> Numbers:
+    own = numbers[0][words]
+    classes: Numbers = np.where(own > 0, own, numbers[1][endings]).astype(np.int64)
+    return classes
 
 
-def _neighbours(classes: npt.NDArray[np.intp]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+def _neighbours(classes: Numbers) -> tuple[Numbers, Numbers]:
     """The first and the second class of every two neighbours that have one."""
     both = (classes[:-1] > 0) & (classes[1:] > 0)
     return classes[:-1][both], classes[1:][both]
