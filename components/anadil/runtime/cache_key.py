@@ -15,13 +15,12 @@ from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import TINY, tiny_source
 from anadil.core.format import KIB, MIB
-from anadil.core.stages import NEW_KEYS, Stage
+from anadil.core.stages import NEW_KEYS, SHARED_ROOMS, Stage
 from anadil.recipe.pretrain import NEUTRAL
 from anadil.recipe.sections import CLEAN_NEUTRAL, EVALUATE_NEUTRAL, TOKENIZER_NEUTRAL, Recipe
 from anadil.text.language import is_pack_path
 
 PACKAGE = Path(__file__).parents[1]
-SHARED_ROOMS = ("artifacts", "builtin", "core", "recipe", "runtime", "text")
 SOURCE_SUFFIXES = {".py", ".jinja", ".j2", ".css", ".yaml", ".tsv"}
 RESULT_VERSION = "result version"
 """Its name in an origin."""
