@@ -88,6 +88,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_process_does_without_what_libraries_import_because_it_is_installed(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(IMPORTING)
 
@@ -107,20 +108,17 @@ def test_a_process_is_a_copy_of_its_driver_unless_that_has_threads_that_may_hold
     assert (tmp_path / "beside").read_text() == "False SIG_DFL 1"
 
 
-def test_a_process_that_dies_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_process_that_dies_is_replaced_and_what_it_was_writing_is_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with Processes(2) as executor:
-        executor.map(work, [Work("a", "die once", tmp_path), Work("b", "", tmp_path)])
-
-    assert len((tmp_path / "a.tries").read_text().split()) == 2
-    assert "a: its process died (SIGKILL); another one continues" in caplog.text
-
-
-def test_what_a_process_that_died_was_writing_is_removed(tmp_path: Path) -> None:
-    with Processes(1) as executor:
-        executor.map(work, [Work("a", "die once writing", tmp_path / "made")])
+        executor.map(
+            work, [Work("a", "die once writing", tmp_path / "made"), Work("b", "", tmp_path / "made")]
+        )
 
     assert len((tmp_path / "made" / "a.tries").read_text().split()) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["made"]
+    assert "a: its process died (SIGKILL); another one continues" in caplog.text
 
 
 def test_a_signal_while_a_process_starts_leaves_none_behind(

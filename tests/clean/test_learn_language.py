@@ -25,12 +25,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+NUM_DOCUMENTS = 200
+
+
 @pytest.fixture(scope="module")
 def learnt() -> LearntLanguage:
-    """What is learnt of 150 kB of a constructed language."""
+    """What is learnt of 100 kB of a constructed language."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(learning, "MIN_BYTES", 100_000)
-        return learn_language("qaa", documents(300), {})
+        patch.setattr(learning, "MIN_BYTES", 50_000)
+        return learn_language("qaa", documents(NUM_DOCUMENTS), {})
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +177,7 @@ def test_noise_is_dropped(kind: str, language: Language) -> None:
 def test_a_pack_says_what_it_was_made_of_and_what_each_limit_drops(learnt: LearntLanguage) -> None:
     told = "\n".join(learnt.report)
 
-    assert learnt.pack.learnt["documents"] == 300
+    assert learnt.pack.learnt["documents"] == NUM_DOCUMENTS
     assert learnt.pack.learnt["own_text_dropped"] <= 0.03
     assert "max_duplicate_lines 0.3: drops 0.00%" in told
     assert "noise made of the sample, torn words: 0.0% kept" in told
@@ -197,7 +200,7 @@ def test_a_pack_of_an_earlier_release_is_read_without_its_pairs_of_frequent_word
 
 
 def test_prompts_and_questions_come_from_the_sample(learnt: LearntLanguage) -> None:
-    text = "\n".join(documents(300))
+    text = "\n".join(documents(NUM_DOCUMENTS))
 
     assert len(learnt.pack.prompts) == len(learnt.pack.questions) == 5
     assert all(each in text for each in (*learnt.pack.prompts, *learnt.pack.questions))
@@ -283,8 +286,8 @@ def test_the_command_writes_the_same_pack_of_the_same_sample(
     capsys: pytest.CaptureFixture[str],
     learnt: LearntLanguage,
 ) -> None:
-    monkeypatch.setattr(learning, "MIN_BYTES", 100_000)
-    sample = write_documents_of(tmp_path / "sample.jsonl", documents(300))
+    monkeypatch.setattr(learning, "MIN_BYTES", 50_000)
+    sample = write_documents_of(tmp_path / "sample.jsonl", documents(NUM_DOCUMENTS))
     out = tmp_path / "qaa.yaml"
 
     assert main.main(["language", "learn", "qaa", str(sample), "--out", str(out)]) == 0

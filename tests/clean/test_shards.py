@@ -215,14 +215,13 @@ def test_shards_do_not_change_a_byte(tmp_path: Path) -> None:
     whole = clean(tmp_path / "one", *files, max_bad_records=0.5)
     expected, figures = content(whole), stats(whole)
 
-    for most in (1_500, 5_000):
-        corpus = clean(tmp_path / "many", *files, max_bad_records=0.5, shard_bytes=most)
+    corpus = clean(tmp_path / "many", *files, max_bad_records=0.5, shard_bytes=1_500)
 
-        assert content(corpus) == expected
-        other = stats(corpus)
-        assert [other[key] for key in ("in", "dropped", "bad_records", "words_out")] == [
-            figures[key] for key in ("in", "dropped", "bad_records", "words_out")
-        ]
+    assert content(corpus) == expected
+    other = stats(corpus)
+    assert [other[key] for key in ("in", "dropped", "bad_records", "words_out")] == [
+        figures[key] for key in ("in", "dropped", "bad_records", "words_out")
+    ]
     assert figures["bad_records"]["first"][0].startswith("0.jsonl:8: not JSON")
 
 

@@ -148,6 +148,7 @@ def test_lone_surrogates_are_characters_too() -> None:
     assert measured("söz \ud800 söz")["words"] == 3
 
 
+@pytest.mark.slow
 def test_a_second_process_loads_what_the_first_compiled() -> None:
     source = (
         "from anadil.clean import text_kernel\n"

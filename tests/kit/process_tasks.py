@@ -28,8 +28,6 @@ def work(task: Work) -> None:
     with tries.open("a") as file:
         file.write(f"{os.getpid()}\n")
     num_tries = len(tries.read_text().split())
-    if task.what == "die once" and num_tries == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
     if task.what == "die once writing" and num_tries == 1:
         with markers.written_whole(task.folder, ""):
             os.kill(os.getpid(), signal.SIGKILL)
