@@ -1,6 +1,7 @@
 """What identifies a learnt language: which labels its text gets, and how likely its n-grams are."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -40,6 +41,36 @@ def test_a_sibling_that_cld2_knows_is_told_apart_in_long_text(monkeypatch: pytes
         assert identify_language(short, language).is_language
     detected[long] = (False, "pt", 40, False)
     assert identify_language(long, language).is_language
+
+
+def test_a_siblings_text_that_own_text_is_sometimes_taken_for_is_told_by_its_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def detect(text: str) -> tuple[bool, str, int, bool]:
+        return True, "ms" if text.count("ñ") > 0.005 * len(text) else "id", 90, False
+
+    monkeypatch.setattr("anadil.text.language_id._detect", detect)
+    monkeypatch.setattr(learning, "MIN_BYTES", 10_000)
+    long = ["\n".join(documents(2, seed=seed))[:900] for seed in range(300)]
+
+    def mixed(text: str) -> str:
+        """Own text that is taken for the sibling's for its first part."""
+        return text[:300].replace("n", "ñ") + text[300:]
+
+    sample = [mixed(text) if number % 30 == 0 else text for number, text in enumerate(long[:240])]
+    language = to_language(learn_language("qaa", sample, {}).pack)
+    siblings = [text.replace("n", "ñ") for text in long[240:]]
+
+    assert (language.usual_label, "ms" in language.long_lookalikes) == ("id", True)
+    assert 0.3 < language.min_usual_pieces <= 0.5
+    own = [identify_language(mixed(text), language).is_language for text in long[240:]]
+    others = [identify_language(text, language).is_language for text in siblings]
+    before = replace(language, usual_label="")
+    assert sum(own) >= 57
+    assert sum(others) == 0
+    assert any(
+        identify_language(text, before).is_language for text in siblings
+    )  # a pack of an earlier release
 
 
 def test_labels_that_a_few_texts_get_are_not_expected_beside_text_without_any(

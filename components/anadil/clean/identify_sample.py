@@ -11,7 +11,7 @@ from anadil.clean.made_noise import noise_of_kind
 from anadil.clean.sample_quantile import WIDENED, source_quantile
 from anadil.text import ngram_profile, word_endings, word_shapes
 from anadil.text.language import KnownLanguage, LanguageModel, find_language
-from anadil.text.language_id import LONG_CHARS, cld2_label, main_label
+from anadil.text.language_id import LONG_CHARS, cld2_label, label_share, main_label
 from anadil.text.language_pack import Identification, ModelTable, ProfileTable
 from anadil.text.ngram_profile import Buckets, Table
 from anadil.text.word_endings import Endings
@@ -45,6 +45,9 @@ COVERED = 0.998
 LONG_COVERED = 0.995
 """The same of long text, whose labels, sure or not, tell siblings apart. Our choice: it costs at most .5 % of own text, and
 what all rarer labels together make up less of is another language."""
+SIBLING_DROP_RATE, MAX_USUAL_PIECES = 0.0075, 0.5
+"""Of long own text that may be lost because CLD2 takes it, and most of its pieces, for a sibling's, and largest limit for its pieces: half.
+Chosen by us: of Indonesian .02 has Malay's label, and without this .95 of Malay is kept."""
 LINE = 60
 """Characters of the short pieces whose labels are counted too."""
 
@@ -78,7 +81,9 @@ def identify_sample(
     labels = _labels(texts)
     known = row.cld2 if row and row.cld2 and labels[row.cld2] >= MIN_LABELLED * labels.total() else ""
     expected = _expected(COVERED, labels, _labels([text[:LINE] for text in aside]))
-    long = _expected(LONG_COVERED, Counter(main_label(text) for text in texts if len(text) >= LONG_CHARS))
+    long_texts = [(text, main_label(text)) for text in texts if len(text) >= LONG_CHARS]
+    long = _expected(LONG_COVERED, Counter(label for _, label in long_texts))
+    usual, pieces = _usual_label(long_texts, long)
     most = ", ".join(f"{label} {count / labels.total():.1%}" for label, count in labels.most_common(3))
     report = [f"CLD2 takes the sample for: {most}{_doubt(row, labels)}"]
     if model:
@@ -97,6 +102,8 @@ def identify_sample(
         cld2=(known,) if known else (),
         lookalikes=tuple(sorted(expected - {known})),
         long_lookalikes=tuple(sorted(long - {known})),
+        usual_label=usual,
+        min_usual_pieces=pieces,
         profile=profile,
     )
     return Identified(identification=identification, report=report)
@@ -132,6 +139,17 @@ def _expected(share: float, *counted: Counter[str]) -> set[str]:
                 expected.add(label)
                 covered += count
     return expected
+
+
+def _usual_label(texts: Sequence[tuple[str, str]], expected: set[str]) -> tuple[str, float]:
+    """The label of most long texts, and the least share of pieces with it in those that have another expected one."""
+    usual = Counter(label for _, label in texts).most_common(1)[0][0] if texts else "un"
+    siblings = expected - {usual, "un"}
+    if usual == "un" or not siblings:
+        return "", 0.0
+    shares = sorted(label_share(text, usual, label) for text, label in texts if label in siblings)
+    lost = int(SIBLING_DROP_RATE * len(texts))
+    return usual, round(min(MAX_USUAL_PIECES, *shares[lost : lost + 1]), 3)
 
 
 def _profile(fit: Sequence[str], aside: Sequence[str], others: Mapping[str, Sequence[str]]) -> ProfileTable:

@@ -102,6 +102,10 @@ class Language:
     """Codes (of CLD2) under which its text may go by mistake; `guard` or the profile decides then."""
     long_lookalikes: frozenset[str] = frozenset()
     """The same of text from 400 characters on, sure or not; empty: as of shorter text."""
+    usual_label: str = ""
+    """CLD2's code for most of its text, where it takes some for a sibling's; empty: none."""
+    min_usual_pieces: float = 0.0
+    """Least share of such a text's pieces that have the usual code, of those that have it or the sibling's."""
     profile: Profile | None = None
     model: LanguageModel | None = None
     own_letters: frozenset[str]

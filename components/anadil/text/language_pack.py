@@ -102,6 +102,10 @@ class Identification(_Table):
     """Labels of CLD2 that its text gets by mistake."""
     long_lookalikes: tuple[str, ...] = ()
     """Those that its text gets from 400 characters on, whether CLD2 is sure or not; empty: `lookalikes`, if it is sure."""
+    usual_label: str = ""
+    """Of CLD2 for most of its long text, where it takes some for a sibling's."""
+    min_usual_pieces: Share = 0.0
+    """Least share of such a text's pieces with the usual label, of those with it or the sibling's."""
     guard: Guard | None = None
     own_letters: str = ""
     min_own_letters: Share = 0.0
@@ -221,6 +225,8 @@ def to_language(pack: LanguagePack) -> Language:
         second_label=identification.second,
         lookalikes=frozenset(identification.lookalikes),
         long_lookalikes=frozenset(identification.long_lookalikes),
+        usual_label=identification.usual_label,
+        min_usual_pieces=identification.min_usual_pieces,
         profile=Profile(**profile.model_dump()) if profile else None,
         model=LanguageModel(**model.model_dump()) if model else None,
         own_letters=frozenset(identification.own_letters),
