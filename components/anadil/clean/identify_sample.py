@@ -29,10 +29,12 @@ MIN_CAPITALS = 0.005
 of the words of another kind of text end as none of the sample."""
 MIN_INNER_CAPITALS = 0.1
 """Least limit of capitals behind small letters: names in code make .06 of a page's letters, letters in any case .2."""
-DAMAGED_DROP_RATE, MAX_DAMAGED_KEPT, MAX_SHORT_DAMAGED_KEPT, LONG_PIECE = 0.01, 0.05, 0.5, 640
+DAMAGED_DROP_RATE, MAX_DAMAGED_KEPT, MAX_SHORT_DAMAGED_KEPT, LONG_PIECE = 0.01, 0.05, 0.25, 640
 """Of own text, that a limit of association may cost, and share of pieces with one letter in twelve misread, or with shuffled words, that it
 may keep: the looser one counts. Of pieces that are shorter than so many letters more may be kept and `DROP_RATE` be lost, widened.
 Chosen by us: where own text alone sets such a limit, it drops text of kinds that the sample lacks, and short text more of it."""
+ORDER_TOWARDS_OWN = 0.25
+"""Chosen by us: text of other kinds than the sample is as far from shuffled text as its own, but for lists of short sentences."""
 NO_LIMIT = -99.0
 """Of association, where too few pieces have a figure."""
 MAX_PIECES = 4_000
@@ -163,11 +165,10 @@ def _profile(fit: Sequence[str], aside: Sequence[str], others: Mapping[str, Sequ
     signs = noise_of_kind("letters read as signs", aside)
     limits = [_limits(running, length, tables) for length in LENGTHS]
     likelihoods, margins = zip(*limits, strict=True)
-    scores: Sequence[tuple[Sequence[str], Callable[[str], float]]] = (
-        (misread, lambda piece: ngram_profile.score_association(_buckets(piece), associated)),
-        (shuffled, word_order.score),
+    associations = _association_limits(
+        running, misread, lambda piece: ngram_profile.score_association(_buckets(piece), associated)
     )
-    associations, orders = (_association_limits(running, damaged, score) for damaged, score in scores)
+    orders = _association_limits(running, shuffled, word_order.score, towards_own=ORDER_TOWARDS_OWN)
     endings, new_endings = _endings(fit, aside)
     pack = ngram_profile.pack_table
     return ProfileTable(
@@ -208,9 +209,16 @@ def _limits(running: Sequence[str], length: int, tables: Sequence[Table]) -> tup
 
 
 def _association_limits(
-    running: Sequence[str], damaged: Sequence[str], score: Callable[[str], float]
+    running: Sequence[str], damaged: Sequence[str], score: Callable[[str], float], towards_own: float = 0.0
 ) -> tuple[float, ...]:
-    """Least association of pieces of each length: no more than drops most of the damaged ones."""
+    """Least association of pieces of each length.
+
+    Args:
+        running: Own text, `letters_of` it.
+        damaged: What is to be dropped, likewise.
+        score: What is measured.
+        towards_own: Part of the distance between damaged and own long text, if there is one, by which the limit is more than drops most of the damaged.
+    """
     limits = [NO_LIMIT]
     for length in LENGTHS:
         own, noise = (
@@ -220,14 +228,17 @@ def _association_limits(
         if min(len(own), len(noise)) < MIN_TEXTS:
             limits.append(limits[-1])  # a longer text varies less
             continue
-        if length < LONG_PIECE:
-            spared, kept = (
-                source_quantile(own, DROP_RATE, largest=False, widened=WIDENED),
-                MAX_SHORT_DAMAGED_KEPT,
-            )
-        else:
-            spared, kept = source_quantile(own, DAMAGED_DROP_RATE, largest=False), MAX_DAMAGED_KEPT
-        limits.append(round(min(spared, float(np.quantile(noise, 1 - kept))), 3))
+        is_long = length >= LONG_PIECE
+        rate, widened, kept = (
+            (DAMAGED_DROP_RATE, 0.0, MAX_DAMAGED_KEPT)
+            if is_long
+            else (DROP_RATE, WIDENED, MAX_SHORT_DAMAGED_KEPT)
+        )
+        spared = source_quantile(own, rate, largest=False, widened=widened)
+        edge = float(np.quantile(noise, 1 - kept))
+        if is_long:
+            edge += towards_own * max(0.0, spared - edge)
+        limits.append(round(min(spared, edge), 3))
     return tuple(limits[1:])
 
 
