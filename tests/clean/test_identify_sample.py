@@ -92,9 +92,12 @@ def test_labels_that_a_few_texts_get_are_not_expected_beside_text_without_any(
 def test_endings_count_in_a_script_with_capitals_only_and_allow_for_text_of_another_kind() -> None:
     texts = documents(120)
 
-    cased, uncased = (
+    without_case = {ord(letter): 0x5D0 + number for number, letter in enumerate("abcdefghijklmnopqrstuvwxyz")}
+    hebrew = [f"{text.lower().translate(without_case)} GNU Linux PDF" for text in texts]
+
+    cased, uncased, with_latin_names = (
         identify_sample("qaa", each[:80], each[80:], {}, None).identification.profile
-        for each in (texts, [text.lower() for text in texts])
+        for each in (texts, [text.lower() for text in texts], hebrew)
     )
 
     assert cased
@@ -103,6 +106,8 @@ def test_endings_count_in_a_script_with_capitals_only_and_allow_for_text_of_anot
     assert [*cased.max_new_endings] == sorted(cased.max_new_endings, reverse=True)
     assert cased.max_new_endings[0] > 0.3 > cased.max_new_endings[-1] >= 0.25
     assert (uncased.endings, uncased.max_new_endings) == ("", ())
+    assert with_latin_names
+    assert (with_latin_names.endings, with_latin_names.max_new_endings) == ("", ())
 
 
 def test_where_endings_tell_nothing_their_limit_is_all_words() -> None:
