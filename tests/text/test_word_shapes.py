@@ -14,7 +14,9 @@ from anadil.text.word_shapes import WINDOW, distinct_words, inner_capitals, inne
         ("k1tab oxu~yan uş|ql4r", 4),
         ("ata-ana O'nun f(x) a.b@c/d", 0),
         ("प्रयोग करने", 0),  # signs of vowels are letters
-        ("日本語。日本語", 1),
+        ("日本語。「日本語」、日本", 0),  # no blank behind a full stop
+        ("མི་རིགས་ Ի՞նչ שני־ה", 0),  # signs of other scripts within words
+        ("日本!語", 1),
         ("", 0),
         ("12 34", 0),
         ("\ud800a!b", 1),

@@ -5,7 +5,10 @@ ever new orders, so that no line and no run of words is a duplicate. Both are me
 since some write apostrophes, colons or capitals within words.
 """
 
+import functools
 import math
+import sys
+import unicodedata
 
 import numpy as np
 import numpy.typing as npt
@@ -17,17 +20,25 @@ WINDOW = 128
 """Words of which the distinct ones are counted: the share falls with the length of a text, so windows of one length are compared."""
 MIN_LETTERS = 320
 """Of a text that is judged by its signs and capitals: of a shorter one, one address is as much."""
-USUAL = np.array(
-    [ord(each) for each in " \n\t\r\u00a0\u3000.-_/:@=&#,;()[]<>{}'\"\u2019\u02bc\u00b7\u2013\u2014"],
-    np.uint32,
-)
-"""Blanks and signs that words, addresses and code have within."""
+USUAL = " \n\t\r-_/:@=&#.,;()[]<>{}'\"\u02bc"
+"""Blanks and ASCII signs that words, addresses and code have within. All punctuation beyond ASCII is usual: some scripts put no
+blank behind it, or write it within words."""
+BEYOND_ASCII = range(0x80, 0x20000)
+
+
+@functools.cache
+def is_usual() -> npt.NDArray[np.bool_]:
+    """Of each code point, whether it may stand between letters."""
+    usual = np.zeros(sys.maxunicode + 1, np.bool_)
+    usual[[ord(each) for each in USUAL]] = True
+    usual[[code for code in BEYOND_ASCII if unicodedata.category(chr(code))[0] in "PZ"]] = True
+    return usual
 
 
 def inner_signs(text: str) -> float:
     """Figures and unusual signs between two letters, for each letter of a text."""
     codes, is_letter = _letters(text)
-    between = is_letter[:-2] & ~is_letter[1:-1] & is_letter[2:] & ~np.isin(codes[1:-1], USUAL)
+    between = is_letter[:-2] & ~is_letter[1:-1] & is_letter[2:] & ~is_usual()[codes[1:-1]]
     return float(between.sum()) / max(1, int(is_letter.sum()))
 
 
