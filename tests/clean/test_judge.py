@@ -1,3 +1,5 @@
+import random
+
 import pytest
 
 from anadil.clean.judge import RULES, Judge, Judgement
@@ -140,6 +142,19 @@ def test_text_with_characters_that_were_lost_in_decoding_is_damaged(step: int, e
     words[::step] = [f"{word[:1]}\ufffd{word[2:]}" for word in words[::step]]
 
     assert reason(" ".join(words)) == expected
+
+
+def test_words_that_recur_are_no_repetition_where_a_letter_is_the_unit() -> None:
+    draw = random.Random(1)
+    words = ["".join(draw.choices("กขคงจชดตนบปพมยรลวสหอ", k=5)) for _ in range(80)]
+    text = "".join(draw.choices(words, [1 / place for place in range(1, 81)], k=300))
+
+    judge = Judge(load_language("th"))
+    sound, repeated = judge.judge([text, "\n".join([text[:300]] * 8)]).reasons
+
+    assert sound is None
+    assert repeated is not None
+    assert repeated.startswith("duplicate")
 
 
 def test_the_reason_comes_with_the_value_and_the_limit() -> None:

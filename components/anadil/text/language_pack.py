@@ -175,11 +175,18 @@ def _reason(error: Exception) -> str:
 def general_limits(*, has_spaces: bool) -> FilterLimits:
     """Limits of a language of which no more is known than whether spaces part its words.
 
-    Where a character is a word, a twentieth of the words that are damaged is a hundredth of the characters.
+    Where a character is a word, a twentieth of the words that are damaged is a hundredth of the characters, and runs of
+    five to ten are a word or two, which all text repeats. Measured on eight such languages: .13 to .77 of the .99 quantile of
+    documents, .88 of a paragraph eight times.
     """
     if has_spaces:
         return FilterLimits()
-    return FilterLimits(min_mean_word_length=1, max_mean_word_length=6, max_isolated=0.01)
+    most = 0.8
+    return FilterLimits(
+        min_mean_word_length=1, max_mean_word_length=6, max_isolated=0.01, max_duplicate_ngrams=most,
+        max_duplicate_6grams=most, max_duplicate_7grams=most, max_duplicate_8grams=most, max_duplicate_9grams=most,
+        max_duplicate_10grams=most,
+    )  # fmt: skip
 
 
 def without_pack(row: KnownLanguage) -> Language:
