@@ -11,7 +11,14 @@ from pydantic import ValidationError
 
 from anadil.clean import learn_language as learning
 from anadil.clean.identify_sample import identify_sample
-from anadil.clean.learn_language import LearntLanguage, cut, learn_language, split_texts
+from anadil.clean.learn_language import (
+    NUM_STOP_WORDS,
+    LearntLanguage,
+    _words_of,
+    cut,
+    learn_language,
+    split_texts,
+)
 from anadil.clean.learn_limits import MIN_DOCUMENTS, _min_words
 from anadil.cli import main
 from anadil.core.errors import DataError
@@ -216,6 +223,22 @@ def test_copies_in_a_sample_teach_nothing() -> None:
 
     assert (twice.fit, twice.aside) == (once.fit, once.aside)
     assert twice.num_documents == 2 * once.num_documents
+
+
+def test_the_order_of_a_sample_makes_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "MIN_BYTES", 10_000)
+    texts = documents(60)
+
+    assert learn_language("qaa", texts[::-1], {}).pack == learn_language("qaa", texts, {}).pack
+
+
+def test_of_equally_frequent_stop_words_the_first_of_the_alphabet_count() -> None:
+    # Each text is a set of words, whose order differs from run to run.
+    words = [f"{first}{second}{first}" for first in "abcdefghij" for second in "klmnopqrst"]
+
+    found = _words_of([" ".join(words[::-1])], load_language("tr"), "spaces")
+
+    assert found["stop_words"].split() == sorted(words)[:NUM_STOP_WORDS]
 
 
 def test_a_sample_that_is_too_small_is_refused() -> None:

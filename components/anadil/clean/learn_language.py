@@ -69,10 +69,11 @@ class LearntLanguage:
 
 
 def split_texts(documents: Iterable[str]) -> Texts:
-    """Normalize, cut, leave copies out, and set a part aside by the hash of its text."""
-    fit: list[str] = []
-    aside: list[str] = []
-    seen = set()
+    """Normalize, cut, leave copies out, set a part aside by the hash of its text, and put each in the order of hashes.
+
+    What takes the first of them, such as noise, takes of all files, and the order of files makes no difference.
+    """
+    found: dict[bytes, str] = {}
     num_documents = num_bytes = 0
     short = []
     for raw in documents:
@@ -84,12 +85,15 @@ def split_texts(documents: Iterable[str]) -> Texts:
         short += pieces if len(pieces) == 1 else []
         for piece in pieces:
             digest = hashlib.sha256(piece.encode()).digest()
-            if digest not in seen:
-                seen.add(digest)
+            if digest not in found:
+                found[digest] = piece
                 num_bytes += len(piece.encode())
-                (aside if digest[0] < HELD_ASIDE * 256 else fit).append(piece)
         if num_bytes > MAX_BYTES:
             break
+    fit: list[str] = []
+    aside: list[str] = []
+    for digest, piece in sorted(found.items()):
+        (aside if digest[0] < HELD_ASIDE * 256 else fit).append(piece)
     return Texts(fit=fit, aside=aside, num_documents=num_documents, num_bytes=num_bytes, short=short)
 
 
@@ -247,7 +251,7 @@ def _words_of(texts: Sequence[str], language: Language, words: str) -> dict[str,
         total += len(found)
         single.update(word for word in found if len(word) == 1 and word.isalpha())
         held.update({word for each in found if (word := language.fold(each).strip(STRIPPED)).isalpha()})
-    stops = sorted(word for word, _ in held.most_common(NUM_STOP_WORDS))
+    stops = sorted(sorted(held, key=lambda word: (-held[word], word))[:NUM_STOP_WORDS])
     if words != "spaces":
         return {"stop_words": " ".join(stops)}
     letters = {each for text in texts for each in text if each.isalpha() and language.is_script(each)}
