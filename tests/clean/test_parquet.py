@@ -46,6 +46,33 @@ def test_parquet_without_the_column_is_refused(tmp_path: Path) -> None:
         read_file(path)
 
 
+@pytest.mark.parametrize(
+    ("column", "remedy"),
+    [
+        ("text", r"rename them, and name the one to read in clean\.text_field"),
+        ("url", "rename or leave out all but one"),
+    ],
+)
+def test_parquet_with_two_columns_of_one_name_is_refused(tmp_path: Path, column: str, remedy: str) -> None:
+    path = tmp_path / "a.parquet"
+    names = ["text", "url", column, "other", "other"]
+    pq.write_table(pa.Table.from_arrays([pa.array(["bir"])] * 5, names=names), path)
+
+    with pytest.raises(DataError, match=rf"a\.parquet: 2 columns are named '{column}', .*; {remedy}"):
+        read_file(path)
+
+
+def test_a_column_of_bytes_beside_the_text_is_read_as_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    urls = pa.array(["https://a.az/\u0259".encode(), b"\xff"], pa.binary())
+    pq.write_table(pa.table({"text": ["bir", "iki"], "url": urls}), path)
+
+    found, read_stats = read_file(path)
+
+    assert [(raw.text, raw.url) for raw in found] == [("bir", "https://a.az/\u0259"), ("iki", "")]
+    assert read_stats.bad == 0
+
+
 def test_bytes_that_are_no_parquet_are_a_bad_record(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     path.write_bytes(b"PAR1 nothing PAR1")

@@ -8,7 +8,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,7 @@ from anadil.artifacts.ranged import ReadableFile
 from anadil.clean.charset import decode_text
 from anadil.clean.crawl_index import Place, crawl_root, index_language, is_crawl_index, pages_of, places_of
 from anadil.clean.input_kinds import suffix_of
+from anadil.clean.parquet_columns import columns_to_read
 from anadil.clean.warc import HtmlResponse, html_responses
 from anadil.clean.warc_records import ByteRange, Damage
 from anadil.core.errors import DataError
@@ -268,7 +269,13 @@ def _raw(row: Mapping[str, Any], text_field: str, place: str, offset: str) -> Ra
 
 
 def _writable(value: object) -> str:
-    """A text without the lone surrogates that JSON can smuggle in; empty for anything else."""
+    """A text without the lone surrogates that JSON can smuggle in; empty for anything else.
+
+    Many writers of Parquet mark no column as text, so bytes that are UTF-8 are text too.
+    """
+    if isinstance(value, bytes):
+        with suppress(UnicodeDecodeError):
+            return value.decode()
     return value.encode(errors="replace").decode() if isinstance(value, str) else ""
 
 
@@ -328,20 +335,13 @@ def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
     try:
         with source.file.open("rb") as stream, pq.ParquetFile(stream, pre_buffer=True) as table:
             known = table.schema_arrow.names
+            groups = range(table.num_row_groups)[source.start : source.end]
             if is_crawl_index(known, source.text_field):
-                groups = range(table.num_row_groups)[source.start : source.end]
                 yield from _crawl(
                     source, places_of(table, list(groups), index_language(source.language)), read_stats
                 )
                 return
-            if source.text_field not in known:
-                raise DataError(
-                    f"{source.name}: no column {source.text_field!r} (clean.text_field) among {', '.join(known)}"
-                )
-            columns = [
-                column for column in (source.text_field, "url", "source", *LICENCE_KEYS) if column in known
-            ]
-            groups = range(table.num_row_groups)[source.start : source.end]
+            columns = columns_to_read(source.name, known, source.text_field, ("url", "source", *LICENCE_KEYS))
             row = sum(table.metadata.row_group(before).num_rows for before in range(source.start))
             for batch in table.iter_batches(PARQUET_BATCH, row_groups=list(groups), columns=columns):
                 for values in _rows(batch):
