@@ -330,7 +330,7 @@ def test_a_full_disk_is_told_as_such(
         subprocess.run(["umount", str(disk)], check=True)
 
     assert words in caplog.text
-    assert "free space or choose another storage.root" in caplog.text
+    assert "free space, or choose another --out or storage.root" in caplog.text
 
 
 def test_no_trainable_row_is_a_data_error_with_reasons(model_dir: Path, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from anadil.runtime.lineage import refuse_strangers
 from anadil.runtime.mlflow_spool import SPOOL, Tracker, has_unsent, run_settings, track_stage
 from anadil.runtime.remake import refuse_remake, unused_checkpoints
 from anadil.runtime.signals import Stop
+from anadil.runtime.termination import writing
 
 log = logging.getLogger(__name__)
 
@@ -212,7 +213,10 @@ def _make(
         recipe=recipe, inputs=folders, uris=inputs,
         files=planned.files, side_files=planned.side_files, out=planned.partial, target=planned.target, work=planned.work, base_cache=base_cache(recipe), stop=stop,
     )  # fmt: skip
-    manifest = _run(planned, job, rank, {word: manifest for word, (_, manifest) in fetched_inputs.items()})
+    with writing(planned.partial):
+        manifest = _run(
+            planned, job, rank, {word: manifest for word, (_, manifest) in fetched_inputs.items()}
+        )
     if rank > 0:  # writes nothing
         _await_first_node(planned.target)
         return MadeArtifact(uri=planned.target, manifest=manifest)

@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from anadil import __version__
@@ -39,6 +39,8 @@ CUT_OFF = re.compile(
     r"inline_container\.cc.*unexpected pos|PytorchStreamWriter failed writing|\d+ requested and \d+ written"
 )
 """What torch 2.13 and numpy 2 say of a file that could not be written whole, without the system's words."""
+WRITING = "while writing "
+"""Begins the note of an error that says where its block writes; a worker's traceback is a note too."""
 HARDWARE = re.compile(
     r"\b(CUDA|CUBLAS|CUDNN|NCCL)|Accelerator|Dist\w*Error|Rendezvous\w*Error|Connection (closed|reset|refused)"
     r"|Broken pipe|[Tt]imed out"
@@ -92,22 +94,34 @@ def is_wrong_place(error: OSError) -> bool:
     return kernels or error.errno in NO_PLACE or NO_TEMPORARY in str(error)
 
 
+@contextlib.contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """Note the place on an error of the block: Arrow's and Python's own name none where a disk is full."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"{WRITING}{place}")
+        raise
+
+
 def disk_error(error: BaseException) -> AnadilError | None:
     """What an error says of the disk, however deep libraries have wrapped it; None where nothing."""
     seen: BaseException | None = error
+    notes = getattr(error, "__notes__", ())
+    place = next((f", {note}" for note in notes if note.startswith(WRITING)), "")
+    remedy = "free space, or choose another --out or storage.root"
     while seen is not None:
         number = seen.errno if isinstance(seen, OSError) else None
         if number in FULL or FULL_WORDS.search(str(seen)):
-            return PreflightError(f"disk full: {seen}; free space or choose another storage.root")
+            return PreflightError(f"disk full: {seen}{place}; {remedy}")
         if number in FAILED or FAILED_WORDS.search(str(seen)):
             return RetryableError(
-                f"the disk or the way to it failed: {seen}; run the same command again, and check the machine's "
+                f"the disk or the way to it failed: {seen}{place}; run the same command again, and check the machine's "
                 "kernel log where it comes again"
             )
         if CUT_OFF.search(str(seen)):
             return PreflightError(
-                f"disk full, most likely: a file could not be written whole ({seen}); free space or choose another "
-                "storage.root"
+                f"disk full, most likely: a file could not be written whole ({seen}){place}; {remedy}"
             )
         seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
     return None
