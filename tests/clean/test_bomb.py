@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean.bomb import is_bomb
+from anadil.clean.bomb import Excess, excess
 from anadil.clean.extract import main_text
 from anadil.text.language import load_language
 from tests.kit.child import peak_memory
@@ -40,8 +40,22 @@ BOMBS = {
 def test_a_page_that_would_stall_the_parser_is_refused_quickly(bomb: str) -> None:
     started = time.process_time()
 
-    assert is_bomb(f"<html><body>{bomb}<p>{AZERBAIJANI}")
+    assert excess(f"<html><body>{bomb}<p>{AZERBAIJANI}")
     assert time.process_time() - started < 6
+
+
+@pytest.mark.parametrize(
+    ("bomb", "told"),
+    [
+        ("depth", Excess("depth", 20_002, 3_000)),
+        ("tags", Excess("tags", 100_001, 100_000)),
+        ("attributes", Excess("attributes", 100_000, 1_000)),
+        ("size", Excess("characters", 2_500_003, 2_000_000)),
+        ("styles that are opened again", Excess("copies_of_style", 300_700, 300_000)),
+    ],
+)
+def test_a_refused_page_tells_the_limit_that_it_exceeds(bomb: str, told: Excess) -> None:
+    assert excess(BOMBS[bomb]) == told
 
 
 def test_refusing_a_page_needs_little_memory(tmp_path: Path) -> None:
@@ -49,8 +63,8 @@ def test_refusing_a_page_needs_little_memory(tmp_path: Path) -> None:
     code = """
 import sys
 from pathlib import Path
-from anadil.clean.bomb import is_bomb
-print(is_bomb(Path(sys.argv[1]).read_text()))
+from anadil.clean.bomb import excess
+print(excess(Path(sys.argv[1]).read_text()) is not None)
 """
 
     peak, printed = peak_memory(code, tmp_path / "a.html")
@@ -98,7 +112,7 @@ def test_a_sloppy_page_is_no_bomb_and_is_extracted_quickly(harmless: str) -> Non
     whole = f"<html><body><div>{ARTICLE}</div>{harmless}</body></html>"
     started = time.process_time()
 
-    refused = is_bomb(whole)
+    refused = excess(whole)
     text = main_text(whole, az)
 
     assert not refused
@@ -116,5 +130,5 @@ def test_a_wordpress_page_with_programs_in_its_lines_is_read() -> None:
         f"<article>{ARTICLE}</article></body></html>"
     )
 
-    assert not is_bomb(page)
+    assert not excess(page)
     assert main_text(page, az) == f"Bakıda külək\n{AZERBAIJANI}\n{ANOTHER}"

@@ -174,6 +174,35 @@ def test_an_unknown_source_is_refused_with_how_to_name_one(
     assert "no such record" in capsys.readouterr().err
 
 
+def test_explain_of_a_bad_record_tells_why_it_is_bad(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = tmp_path / "a.jsonl"
+    raw.write_text('{"text": "bir"}\n' + "{cut\n" * 20)
+    (tmp_path / "r.yaml").write_text("language: az\n")
+    command = ["clean", "explain", "--recipe", str(tmp_path / "r.yaml"), "--raw", str(raw), "--"]
+
+    assert main([*command, f"{raw}:17"]) == 3
+    assert f"{raw}:17: is bad, and so left out: not JSON: " in capsys.readouterr().err
+    monkeypatch.setattr("anadil.clean.judge_record.identify_language", lambda *_: 1 / 0)
+    assert main([*command, "a.jsonl:1"]) == 3
+    assert (
+        "a.jsonl:1: is bad, and so left out: ZeroDivisionError: division by zero" in capsys.readouterr().err
+    )
+
+
+def test_explain_tells_which_limit_a_page_exceeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    raw = tmp_path / "a.html"
+    raw.write_bytes(page(texts(1)[0] + "<div>" * 5_000))
+    (tmp_path / "r.yaml").write_text("language: az\n")
+
+    found = said(capsys, "explain", "a.html", "--recipe", str(tmp_path / "r.yaml"), "--raw", str(raw))
+
+    assert found["page"].items() >= {
+        "dropped": "page_limits", "statistic": "depth", "value": 5_004, "limit": 3_000
+    }.items()  # fmt: skip
+
+
 def test_a_document_is_named_by_its_place_where_the_record_names_a_source_of_its_own(
     tmp_path: Path, make: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -110,6 +110,13 @@ def test_a_warc_becomes_a_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     assert sorted(document.url for document in documents(corpus)) == [f"https://a.az/{n}" for n in range(6)]
     assert stats(corpus)["dropped"] == {"language": 2, "page_limits": 2}
+    limits = {
+        row["url"]: (row["statistic"], row["value"], row["limit"]) for row in samples(corpus, "page_limits")
+    }
+    assert limits == {
+        "https://a.az/b": ("copies_of_style", 300_700, 300_000),
+        "https://a.az/large": ("bytes", 16 * 1024**2, 2_000_000),
+    }
     assert documents(corpus)[0].source.startswith("a.warc.gz:")
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from typing import NamedTuple
 
 from resiliparse.parse.html import HTMLTree
 
@@ -40,20 +41,37 @@ NO_END_TAG = VOID | frozenset(
 """Void elements, and those whose end tag authors leave out: they do not nest without it."""
 
 
-def is_bomb(page: str) -> bool:
-    """Whether a page is too large, or has too many tags, too deep ones, or ones with too many attributes."""
+class Excess(NamedTuple):
+    """A limit that a page exceeds."""
+
+    statistic: str
+    value: int
+    """At least: counting ends where the limit is passed."""
+    limit: int
+
+    def as_row(self) -> dict[str, object]:
+        """As samples of dropped pages have it."""
+        return self._asdict()
+
+
+def excess(page: str) -> Excess | None:
+    """The limit that a page exceeds: it is too large, or has too many tags, too deep ones, or too many attributes."""
     if len(page) > MAX_HTML_BYTES:
-        return True
+        return Excess("characters", len(page), MAX_HTML_BYTES)
     depth = _depth(page, NO_END_TAG, MAX_TAGS)
-    if depth is None or depth <= MAX_NESTING:
-        return depth is None
+    if isinstance(depth, Excess):
+        return depth
+    if depth <= MAX_NESTING:
+        return None
     # Authors leave elements open that a parser closes. It writes every end tag, and takes no time.
     depth = _depth(str(HTMLTree.parse(page)), VOID, MAX_TAGS + MAX_COPIES)
-    return depth is None or depth > MAX_TREE_DEPTH
+    if isinstance(depth, Excess):
+        return depth
+    return Excess("depth", depth, MAX_TREE_DEPTH) if depth > MAX_TREE_DEPTH else None
 
 
-def _depth(page: str, unclosed: frozenset[str], max_tags: int) -> int | None:
-    """Most elements open at one time; None where something else exceeds its limit.
+def _depth(page: str, unclosed: frozenset[str], max_tags: int) -> int | Excess:
+    """Most elements open at one time, or something else that exceeds its limit.
 
     Args:
         page: HTML.
@@ -66,8 +84,12 @@ def _depth(page: str, unclosed: frozenset[str], max_tags: int) -> int | None:
         position = tag.end()
         num_tags += 1
         name = (tag[2] or "").lower()
-        if num_tags > max_tags or copies > MAX_COPIES or _has_many_attributes(tag[3] or ""):
-            return None
+        if num_tags > max_tags:
+            return Excess("tags", num_tags, max_tags)
+        if copies > MAX_COPIES:
+            return Excess("copies_of_style", copies, MAX_COPIES)
+        if (attributes := _num_attributes(tag[3] or "")) > MAX_ATTRIBUTES:
+            return Excess("attributes", attributes, MAX_ATTRIBUTES)
         if not name or name in unclosed:
             copies += num_style
         elif tag[1]:
@@ -90,8 +112,9 @@ def _depth(page: str, unclosed: frozenset[str], max_tags: int) -> int | None:
     return deepest
 
 
-def _has_many_attributes(attributes: str) -> bool:
+def _num_attributes(attributes: str) -> int:
+    """How many there are, at most."""
     # An attribute has two characters at least, so most tags need no closer look.
     if len(attributes) <= 2 * MAX_ATTRIBUTES:
-        return False
-    return len(re.findall(r"[^\s/]+", QUOTED.sub(" ", attributes))) > MAX_ATTRIBUTES
+        return len(attributes) // 2
+    return len(re.findall(r"[^\s/]+", QUOTED.sub(" ", attributes)))

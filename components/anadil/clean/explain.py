@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from anadil.clean import extract
 from anadil.clean.columns import STATISTICS
+from anadil.clean.guard import is_fault_of_document
 from anadil.clean.judge import CHECKS, RULES
 from anadil.clean.judge_record import Settings, judge_record, read_page
 from anadil.clean.map_shard import read_range
@@ -24,7 +26,21 @@ WHOLE = (".txt", ".html", ".htm")
 """Files that are one document."""
 HEAD_CHARS = 300
 """Of a text that is shown."""
+BAD = "{source}: is bad, and so left out: {why}"
 Json = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _OneBad(ReadStats):
+    """Remembers why one record is bad."""
+
+    wanted: str = ""
+    why: str = ""
+
+    def refuse(self, place: str, why: str) -> None:
+        """Note it of that record."""
+        if place == self.wanted:
+            self.why = why
 
 
 def find_record(uris: Sequence[str], source: str, settings: Settings) -> RawRecord:
@@ -36,16 +52,19 @@ def find_record(uris: Sequence[str], source: str, settings: Settings) -> RawReco
         settings: In force.
 
     Raises:
-        DataError: There is none.
+        DataError: There is none, or it is bad.
     """
     named = dict(zip(names(uris), uris, strict=True))
     short = by_short_name(source, named)
     # A name may be the beginning of another one.
     for name in sorted((name for name in named if short.startswith(name)), key=len, reverse=True):
         part = InputRange(uri=named[name], name=name, size=0, version="")
-        for raw in read_range(part, settings.recipe, ReadStats()):
+        stats = _OneBad(wanted=short)
+        for raw in read_range(part, settings.recipe, stats):
             if is_named(raw.source, short):
                 return raw
+        if stats.why:
+            raise DataError(BAD.format(source=source, why=stats.why))
     first = next(iter(named), "news.jsonl")
     example = first if first.lower().endswith(WHOLE) else f"{first}:1"
     raise DataError(
@@ -55,15 +74,26 @@ def find_record(uris: Sequence[str], source: str, settings: Settings) -> RawReco
 
 
 def explain_record(raw: RawRecord, settings: Settings) -> Json:
-    """The steps, in order, by name."""
+    """The steps, in order, by name.
+
+    Raises:
+        DataError: The record is bad: it cannot be judged.
+    """
     steps: Json = {"source": raw.source, "url": raw.url, "read": _read(raw)}
-    judged = judge_record(raw, settings)
+    try:
+        judged = judge_record(raw, settings)
+    except BaseException as error:
+        if not is_fault_of_document(error):
+            raise
+        raise DataError(BAD.format(source=raw.source, why=f"{type(error).__name__}: {error}")) from error
     if settings.lists.urls:
         steps["url_lists"] = {"is_blocked": settings.lists.urls.is_blocked(raw.url)}
     text = raw.text
     if raw.html is not None and judged.reason != "blocked":
-        page, is_recoded, reason = read_page(raw, settings)
-        steps["page"] = {"characters": len(page), "was_utf_8": not is_recoded, "dropped": reason}
+        page, is_recoded, reason, excess = read_page(raw, settings)
+        steps["page"] = {
+            "characters": len(page), "was_utf_8": not is_recoded, "dropped": reason, **excess,
+        }  # fmt: skip
         if reason is None:
             text = extract.main_text(page, settings.language, settings.extraction)
             steps["extract"] = {"mode": settings.extraction.mode, **_text(text)}

@@ -13,7 +13,7 @@ from anadil.clean.judge import RULES, Floats, Judge, Judgement, limits_of, limit
 from anadil.clean.line_language import LinesOfLanguage, keep_own_lines
 from anadil.clean.lists import Lists, load_lists
 from anadil.clean.minhash import MinHash
-from anadil.clean.readers import RawRecord
+from anadil.clean.readers import MAX_RECORD_BYTES, RawRecord
 from anadil.clean.url_lists import host_of
 from anadil.recipe.sections import Recipe
 from anadil.text.corpus import Document
@@ -115,8 +115,8 @@ class Prepared:
     """None: it is dropped before its text is known."""
     reason: str | None = None
     """Of what is dropped unread."""
-    host: str | None = None
-    """That is blocked."""
+    sample: Row = field(default_factory=dict)
+    """Of that: the host that is blocked, the limit that the page exceeds."""
     quality: float | None = None
     """Score by `clean.quality_model`; None without one."""
     items: list[str] = field(default_factory=list)
@@ -172,15 +172,15 @@ def prepare_record(raw: RawRecord, settings: Settings) -> Prepared:
     language, timer = settings.language, settings.timer
     if settings.lists.urls and raw.url and settings.lists.urls.is_blocked(raw.url):
         document = _document(raw, raw.text, language, raw.text.encode(errors="replace") or _place(raw))
-        return Prepared(document=document, reason=BLOCKED, host=host_of(raw.url))
+        return Prepared(document=document, reason=BLOCKED, sample={"value": host_of(raw.url)})
     timer.start()
     text, is_recoded = raw.text, False
     if raw.html is not None:
-        page, is_recoded, reason = read_page(raw, settings)
+        page, is_recoded, reason, excess = read_page(raw, settings)
         timer.lap("prefilter")
         if reason:
             document = _document(raw, page, language, page.encode(errors="replace") or _place(raw))
-            return Prepared(document=document, reason=reason, is_recoded=is_recoded)
+            return Prepared(document=document, reason=reason, sample=excess, is_recoded=is_recoded)
         text = extract.main_text(page, language, settings.extraction)
         timer.lap("extract")
     normalized = language.normalize(text)
@@ -265,19 +265,23 @@ def _unread(prepared: Prepared) -> Judged:
     assert prepared.reason is not None
     return Judged(
         document=prepared.document, reason=prepared.reason, failed=(prepared.reason,),
-        sample={} if prepared.host is None else {"value": prepared.host}, is_recoded=prepared.is_recoded,
+        sample=prepared.sample, is_recoded=prepared.is_recoded,
     )  # fmt: skip
 
 
-def read_page(raw: RawRecord, settings: Settings) -> tuple[str, bool, str | None]:
-    """A page's decoded HTML, whether it was not UTF-8, and why it is dropped unread, if it is."""
+def read_page(raw: RawRecord, settings: Settings) -> tuple[str, bool, str | None, Row]:
+    """A page's decoded HTML, whether it was not UTF-8, why it is dropped unread, if it is, and the limit it exceeds."""
     assert raw.html is not None
     if raw.too_large or len(raw.html) > bomb.MAX_HTML_BYTES:
-        return "", False, PAGE_LIMITS
+        num_bytes = MAX_RECORD_BYTES if raw.too_large else len(raw.html)
+        return "", False, PAGE_LIMITS, bomb.Excess("bytes", num_bytes, bomb.MAX_HTML_BYTES).as_row()
     page, is_utf8 = extract.decode_page(raw.html, raw.charset)
     if not extract.may_be_in_language(page, settings.language):
-        return page, not is_utf8, LANGUAGE
-    return page, not is_utf8, PAGE_LIMITS if bomb.is_bomb(page) else None
+        return page, not is_utf8, LANGUAGE, {}
+    excess = bomb.excess(page)
+    if excess:
+        return page, not is_utf8, PAGE_LIMITS, excess.as_row()
+    return page, not is_utf8, None, {}
 
 
 def _document(raw: RawRecord, text: str, language: Language, identity: bytes) -> Document:
