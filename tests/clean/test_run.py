@@ -221,12 +221,13 @@ def test_lone_surrogates_do_not_reach_the_corpus(tmp_path: Path) -> None:
     assert sorted(document.source for document in documents(corpus)) == [f"a.jsonl:{n} ?" for n in (1, 2, 3)]
 
 
-def test_an_archive_of_text_is_named_as_one_without_pages(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("kind", [b"conversion", b"resource"])
+def test_an_archive_without_responses_is_named_as_one_without_pages(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: bytes
 ) -> None:
-    wet = warc_record(texts(1)[0].encode()).replace(b"Type: response", b"Type: conversion")
+    wet = warc_record(texts(1)[0].encode()).replace(b"Type: response", b"Type: " + kind)
     (tmp_path / "wet.warc.gz").write_bytes(gzip.compress(wet, mtime=0))
-    why = r"wet\.warc\.gz holds no response record, .*give the WARC files that they were made of"
+    why = r"wet\.warc\.gz holds no response record, .*give the WARC files that they were made of; of resource records, .* give the pages as \.html"
 
     with pytest.raises(DataError, match=why):
         clean(tmp_path / "1", tmp_path / "wet.warc.gz")

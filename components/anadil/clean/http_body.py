@@ -18,6 +18,7 @@ from anadil.core.format import MIB
 
 MAX_CODINGS = 4
 """One over the other; more are an attack."""
+GZIP_MAGIC = b"\x1f\x8b"
 MAX_GZIP_MEMBERS = 100
 """In one body; Chrome reads one."""
 MAX_HTTP_ZSTD_WINDOW_BYTES = 8 * MIB
@@ -44,9 +45,13 @@ def decode_body(body: bytes, headers: Iterable[tuple[str, str]], limit: int) -> 
     codings = [*_codings(pairs, "content-encoding"), *_codings(pairs, "transfer-encoding")]
     if len(codings) > MAX_CODINGS:
         raise ValueError(f"{len(codings)} codings one over the other")
-    for coding in reversed(codings):
+    for declared in (*reversed(codings), ""):
         if len(body) > limit:
             return None
+        if not declared and not body.startswith(GZIP_MAGIC):
+            break
+        # No page begins so: the server has not said that it packs, or the crawler has left that out.
+        coding = declared or "gzip"
         try:
             body = _decoded(body, coding, limit + 1)
         except BODY_ERRORS as error:
@@ -72,13 +77,21 @@ def _decoded(body: bytes, coding: str, most: int) -> bytes:
             # Some servers take the name by its word and leave out zlib's frame.
             return _inflated(body, -15, most)
     if coding == "br":
-        reader, unpacked = BrotliReader(io.BytesIO(body), fsspec_args=False), bytearray()
-        while len(unpacked) < most and (piece := reader.read(min(DECODED_PIECE_BYTES, most - len(unpacked)))):
-            unpacked += piece
-        return bytes(unpacked)
+        try:
+            return _unpacked_brotli(body, most)
+        except OSError:
+            # The reader refuses what follows the end, such as a line feed; of gzip that is passed over.
+            return _unpacked_brotli(body.rstrip(b"\r\n\0"), most)
     if coding == "zstd":
         return _unpacked_frames(body, most)
     return _without_chunks(body)
+
+
+def _unpacked_brotli(body: bytes, most: int) -> bytes:
+    reader, unpacked = BrotliReader(io.BytesIO(body), fsspec_args=False), bytearray()
+    while len(unpacked) < most and (piece := reader.read(min(DECODED_PIECE_BYTES, most - len(unpacked)))):
+        unpacked += piece
+    return bytes(unpacked)
 
 
 def _unpacked_frames(body: bytes, most: int) -> bytes:
@@ -97,7 +110,7 @@ def _inflated(body: bytes, wbits: int, most: int) -> bytes:
         unpacked += decompressor.decompress(body, most - len(unpacked))
         body = decompressor.unused_data
         # What follows is another member, or nothing that anybody should read.
-        if len(unpacked) >= most or not body.startswith(b"\x1f\x8b"):
+        if len(unpacked) >= most or not body.startswith(GZIP_MAGIC):
             break
     return bytes(unpacked)
 

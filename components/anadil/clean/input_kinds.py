@@ -19,7 +19,7 @@ SUFFIXES = (
 """All in lower case; none ends with another one."""
 
 REMEDY = (
-    "unpack what is packed otherwise (.zip, .wacz, .xz, .bz2); make .html or .txt of documents (.docx, .epub, .pdf), and "
+    "unpack what is packed otherwise (.zip, .wacz, .warc.zst, .xz, .bz2); make .html or .txt of documents (.docx, .epub, .pdf), and "
     "a line of .jsonl with the key `text` of each row of a table (.csv, .tsv, .json, .arrow); of Common Crawl take the .warc.gz files, not .warc.wet.gz"
 )
 

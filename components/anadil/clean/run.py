@@ -42,7 +42,7 @@ ONE_DOCUMENT = (
 )
 NO_PAGES = (
     "clean.inputs: {name} holds no response record, and so no web page; WET and WAT files have none: give the WARC files "
-    "that they were made of"
+    "that they were made of; of resource records, such as warcit writes, give the pages as .html"
 )
 
 

@@ -14,6 +14,8 @@ from anadil.clean.warc_records import ByteRange, Damage, RawWarcRecord, warc_rec
 HTML_TYPES = ("text/html", "application/xhtml+xml")
 STATUS_OK = 200
 HTTP = re.compile(rb"\s*HTTP/")
+INTERIM = re.compile(rb"(?:\s*+HTTP/[\d.]++ 1\d\d\b[^\r\n]*+\r?\n(?:[^\r\n]++\r?\n)*+\r?\n(?=\s*+HTTP/))+")
+"""Heads before that of the response: 100 Continue, 103 Early Hints. Source: RFC 9110, section 15.2."""
 HTTP_HEAD = b"WARC/1.0\r\nWARC-Type: response\r\nContent-Type: application/http\r\nContent-Length: %d\r\n\r\n"
 """What FastWARC is given for a record's own head: of field names in lower case, line feeds alone and a type given twice
 it knows nothing, and would take the record for no HTTP message."""
@@ -73,12 +75,21 @@ def _response(record: RawWarcRecord, max_bytes: int) -> Item:
     if not HTTP.match(record.block):
         return 1
     try:
-        parsed = WarcRecord.from_bytes(HTTP_HEAD % len(record.block) + record.block)
+        early = INTERIM.match(record.block)
+        block = record.block[early.end() :] if early else record.block
+        parsed = WarcRecord.from_bytes(HTTP_HEAD % len(block) + block)
         parsed.parse_http(auto_decode="none", quirks_mode=True)
     except OSError as error:
         return Damage(offset=offset, why=f"HTTP header cannot be read ({error})")
-    kind = (parsed.http_content_type or "").lower()
-    if parsed.http_headers is None or parsed.http_headers.status_code != STATUS_OK or kind not in HTML_TYPES:
+    # Some servers give the header twice, which proxies join by a comma.
+    kind, charset = (
+        (value or "").split(",")[0].strip() for value in (parsed.http_content_type, parsed.http_charset)
+    )
+    if (
+        parsed.http_headers is None
+        or parsed.http_headers.status_code != STATUS_OK
+        or kind.lower() not in HTML_TYPES
+    ):
         return 1
     try:
         body = decode_body(parsed.reader.read(), parsed.http_headers.items(), max_bytes)
@@ -86,4 +97,4 @@ def _response(record: RawWarcRecord, max_bytes: int) -> Item:
         return Damage(offset=offset, why=f"HTTP body cannot be decompressed ({error})")
     if body is None:
         return page
-    return replace(page, charset=parsed.http_charset or "", body=body, too_large=False)
+    return replace(page, charset=charset, body=body, too_large=False)
