@@ -7,7 +7,7 @@ from botocore.exceptions import EndpointConnectionError
 
 from anadil.artifacts import artifact, s3, storage
 from anadil.artifacts.prefetch import fetch
-from anadil.core.errors import DataError, IntegrityError, RecipeError, RetryableError
+from anadil.core.errors import DataError, IntegrityError, PreflightError, RecipeError, RetryableError
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime import entry_point, execute
@@ -212,6 +212,15 @@ def test_the_artifact_may_go_to_a_bucket_and_come_from_one(
     assert found.uri == made.uri
     assert len(list(read_documents(path, "train"))) > 5
     assert not list(Path(os.environ["ANADIL_WORK"]).glob("*/partial"))
+
+
+def test_a_bucket_that_does_not_exist_is_no_place_to_write_and_no_input(recipe: Recipe, bucket: str) -> None:
+    with pytest.raises(
+        PreflightError, match=r"^s3://none-here/out: its bucket does not exist; create it, or"
+    ):
+        execute.execute(CLEAN, recipe, {}, (), "s3://none-here/out")
+    with pytest.raises(DataError, match=r"^s3://none-here/a\.jsonl: does not exist; check bucket and key"):
+        execute.execute(CLEAN, recipe, {}, ("s3://none-here/a.jsonl",), f"{bucket}/out")
 
 
 def test_an_upload_that_failed_is_repeated_without_the_work(

@@ -23,6 +23,10 @@ class AwsRefusal(NamedTuple):
     text: str
 
 
+class NoBucketError(DataError):
+    """There is no such bucket."""
+
+
 REFUSALS = (
     AwsRefusal(
         (
@@ -68,6 +72,7 @@ REFUSALS = (
         PreflightError,
         "quota reached: {said}; ask for more in the console of Service Quotas",
     ),
+    AwsRefusal(("NoSuchBucket",), (), NoBucketError, "does not exist; check {place} ({said})"),
     AwsRefusal(("NoSuch", "NotFound"), (404,), DataError, "does not exist; check {place} ({said})"),
     AwsRefusal(
         ("AccessDenied", "UnauthorizedOperation", "AuthorizationError", "NotAuthorized"),

@@ -21,6 +21,7 @@ from anadil.artifacts.lock import locked
 from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.publish import NO_COPIES
 from anadil.artifacts.uri import AlreadyThereError, absolute, join
+from anadil.core.aws import NoBucketError
 from anadil.core.errors import IntegrityError, PreflightError, RecipeError, RetryableError, Stopped
 from anadil.core.format import human_figure, human_seconds
 from anadil.core.own_folder import cache_folder, work_folder
@@ -170,9 +171,15 @@ def reusable(planned: PlannedArtifact) -> MadeArtifact | None:
     Raises:
         RecipeError: Its place holds one that was made from something else.
         IntegrityError: It is damaged, as far as sizes and small files tell.
+        PreflightError: It lies in a bucket that does not exist.
     """
     target = planned.target
-    manifest = artifact.read_manifest(target)
+    try:
+        manifest = artifact.read_manifest(target)
+    except NoBucketError:
+        raise PreflightError(
+            f"{target}: its bucket does not exist; create it, or choose another --out or storage.root"
+        ) from None
     if manifest is None:
         return None
     if manifest.key != planned.key:

@@ -34,6 +34,8 @@ State = Literal["running", "finished", "failed", "stopped", "budget reached"]
 STOPPED = (errors.INTERRUPTED, errors.Stopped.exit_code)
 MAX_MESSAGE_CHARS = 2_000
 RECIPE_FILE = "recipe.json"
+UNWRITTEN = "ANADIL_UNWRITTEN_RECORD"
+"""Names the record of which was said that it cannot be written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +150,7 @@ def note_step(recipe: Recipe, run: str, stage: str, step: NotedStep) -> None:
     if not root or stage not in STAGES:  # a pod of a parallel loop is a part of a step
         return
     uri = record_uri(root, run)
-    with _no_failure(uri):
+    with no_failure(uri):
         found = _known(uri)
         record = found or new_record(recipe, run)
         if not found:
@@ -160,7 +162,7 @@ def note_step(recipe: Recipe, run: str, stage: str, step: NotedStep) -> None:
 def end_run(root: str, run: str, exit_code: int, message: str = "") -> None:
     """Say in the record of a run how the whole of it ended; of a run without a record nothing is said."""
     uri = record_uri(root, run)
-    with _no_failure(uri):
+    with no_failure(uri):
         if record := _known(uri):
             message = masked(message)[:MAX_MESSAGE_CHARS]
             _write(uri, replace(record, exit_code=exit_code, message=message or record.message))
@@ -169,7 +171,7 @@ def end_run(root: str, run: str, exit_code: int, message: str = "") -> None:
 def end_left_run(root: str, run: str, message: str) -> None:
     """Say of a run whose record still says that it runs that it has failed: its last step left no word."""
     uri = record_uri(root, run)
-    with _no_failure(uri):
+    with no_failure(uri):
         record = _known(uri)
     if record and record.state == "running":
         end_run(root, run, errors.AnadilError.exit_code, message)
@@ -197,7 +199,7 @@ def recorded_run(recipe: Recipe, work: Path, run: str, name: str, until: str) ->
     root = str(recipe.storage.root)
     begun = new_record(recipe, run, name=name, until=until, process=this_process())
     for place in dict.fromkeys((root, str(work))):
-        with _no_failure(record_uri(place, run)):
+        with no_failure(record_uri(place, run)):
             _write_recipe(place, run, recipe)
             _write(record_uri(place, run), begun)
     codes: list[int] = []
@@ -214,7 +216,7 @@ def recorded_run(recipe: Recipe, work: Path, run: str, name: str, until: str) ->
     finally:
         end_run(root, run, ended)
         if root != str(work):
-            with _no_failure(record_uri(root, run)):
+            with no_failure(record_uri(root, run)):
                 last = _known(record_uri(root, run)) or replace(begun, exit_code=ended)
                 _write(record_uri(str(work), run), last)
 
@@ -254,12 +256,20 @@ def _write_recipe(root: str, run: str, recipe: Recipe) -> None:
 
 
 @contextmanager
-def _no_failure(uri: str) -> Iterator[None]:
+def no_failure(record: str, uri: str = "") -> Iterator[None]:
+    """Let a run continue whose record cannot be written, with one warning: only the list of runs knows less.
+
+    Args:
+        record: URI of the record.
+        uri: What is written, if not the record.
+    """
     try:
         yield
     except (AnadilError, OSError) as error:
-        # The run continues as it would; only the list of runs knows less.
-        log.warning("%s: cannot be written: %s", uri, error)
+        if os.environ.get(UNWRITTEN) != record:
+            log.warning("%s: cannot be written: %s", uri or record, error)
+        # The processes of its steps inherit it.
+        os.environ[UNWRITTEN] = record
 
 
 def recipe_of(root: str, run: str) -> Mapping[str, object]:

@@ -18,7 +18,7 @@ from anadil.core import errors
 from anadil.core.errors import AnadilError, DataError
 from anadil.core.log import masked
 from anadil.recipe.sections import Recipe
-from anadil.runtime.run_record import STOPPED, NotedStep, note_step
+from anadil.runtime.run_record import STOPPED, NotedStep, no_failure, note_step, record_uri
 
 log = logging.getLogger(__name__)
 
@@ -128,8 +128,6 @@ def _has_failed(root: str, run: str, stage: str) -> bool:
 
 def _write(root: str, run: str, status: StepStatus) -> None:
     uri = step_status_uri(root, run, status.stage)
-    try:
+    # The step itself has ended as it has; only the page about the run knows less.
+    with no_failure(record_uri(root, run), uri):
         storage.store(uri).write(uri, json.dumps(asdict(status), ensure_ascii=False).encode())
-    except (AnadilError, OSError) as error:
-        # The step itself has ended as it has; only the page about the run knows less.
-        log.warning("%s: cannot be written: %s", uri, error)
