@@ -220,3 +220,12 @@ def test_the_chart_can_be_packaged(tmp_path: Path) -> None:
         "anadil/files/check_mlflow.py",
     } <= set(names)
     assert "anadil/.checkov.yaml" not in names
+
+
+def test_a_namespace_of_digits_is_text() -> None:
+    objects = render({**CASES["hyperpod with fsx"], "jobs": {"namespace": "456"}}, "123")
+    named = {item["metadata"].get("namespace") for item in objects}
+    subjects = {subject["namespace"] for item in objects for subject in item.get("subjects", ())}
+
+    assert named <= {None, "123", "456"}
+    assert subjects == {"123", "kubeflow"}

@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import re
@@ -91,6 +92,8 @@ def test_a_stage_explains_its_inputs(stage: str, capsys: pytest.CaptureFixture[s
         ["clean", "--nonsense"],
         ["run", "--until", "x"],
         ["run", "--work", ""],
+        ["doctor", "--work", ""],
+        ["list", "--work", ""],
         ["compile", "smoke"],
     ],
 )
@@ -238,6 +241,22 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_runs(
     assert code == 4
     assert f"--work: {tmp_path} cannot be written; give another place" in said.out + said.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_may_not_be_looked_at_is_one_that_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_dir = Path.is_dir
+
+    def refuse(path: Path) -> bool:
+        if path.name == "work":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", refuse)  # root, who tests, may look everywhere
+
+    assert main.main(["run", "--work", str(tmp_path / "work")]) == 4
+    assert f"--work: {tmp_path}/work: Permission denied; give another place" in capsys.readouterr().err
 
 
 def test_a_place_with_too_long_a_name_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

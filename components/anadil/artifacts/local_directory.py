@@ -63,6 +63,7 @@ def check_directory(path: Path, key: str) -> None:
         key: What it was given by, for the message.
 
     Raises:
+        PreflightError: This user may not look there.
         RecipeError: Something else stands there or above it.
     """
     for place in (path, *path.parents):
@@ -70,7 +71,8 @@ def check_directory(path: Path, key: str) -> None:
             if place.is_dir():
                 return
         except OSError as error:  # such as a name that is too long
-            raise RecipeError(f"{key}: {place}: {error.strerror}; give another place") from None
+            kind = PreflightError if isinstance(error, PermissionError) else RecipeError
+            raise kind(f"{key}: {place}: {error.strerror}; give another place") from None
         if os.path.lexists(place):
             raise RecipeError(f"{key}: {place} is a file, not a directory; give another place or remove it")
 

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from anadil.cli.output import add_output_option, print_json
+from anadil.cli.output import add_output_option, place, print_json
 from anadil.core.errors import RecipeError
 from anadil.release.notebook import text_table
 from anadil.release.runs import COLUMNS, NUMBERS, WORK, list_runs
@@ -30,7 +30,7 @@ def add_list(name: str, commands: Any, text: str) -> None:
 def add_run_places(command: argparse.ArgumentParser) -> None:
     """`--work` and `--root`: where runs are looked for."""
     help_text = "work directory of `anadil run` (default: %(default)s)"
-    command.add_argument("--work", default=WORK, metavar="DIR", help=help_text)
+    command.add_argument("--work", type=place, default=WORK, metavar="DIR", help=help_text)
     help_text = "storage.root of runs elsewhere: a directory or s3:// URI"
     command.add_argument("--root", metavar="URI", help=help_text)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from anadil.cli.doctor.local import run_checks
-from anadil.cli.output import add_output_option, print_json
+from anadil.cli.output import add_output_option, place, print_json
 from anadil.cli.run import WORK
 from anadil.core.errors import PreflightError
 from anadil.core.stages import BUILT_IN
@@ -21,7 +21,7 @@ def add_doctor(name: str, commands: Any, text: str) -> None:
     doctor.add_argument("--cluster", action="store_true", help=text)
     text = "Kubeflow Pipelines' API (default: KF_PIPELINES_ENDPOINT)"
     doctor.add_argument("--kubeflow-host", metavar="URL", help=text)
-    doctor.add_argument("--work", default=WORK, metavar="DIR", help="default: %(default)s")
+    doctor.add_argument("--work", type=place, default=WORK, metavar="DIR", help="default: %(default)s")
     doctor.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     add_output_option(doctor)
     doctor.set_defaults(command=_doctor)
