@@ -111,6 +111,18 @@ def test_a_stage_that_taught_something_is_no_warning(facts: Facts) -> None:
     assert found[1].words == "loss fell by 38 %, from 3.033 to 1.867"
 
 
+@pytest.mark.parametrize(
+    ("last", "percent"),
+    [(0.0066, "99.9"), (1e-6, "99.9"), (0.0326, "99.6"), (0.4, "95"), (0, "100"), (40, "390")],
+)
+def test_what_is_left_of_a_loss_is_not_rounded_away(tmp_path: Path, last: float, percent: str) -> None:
+    lines = [{"step": step, "loss": loss} for step, loss in ((1, 8.159), (2, last))]
+
+    words = learnings(of(tmp_path, finetuning=lines))[-1].words
+
+    assert words.startswith(f"loss {'fell' if last < 8 else 'rose'} by {percent} %")
+
+
 def test_a_validation_loss_that_turned_is_a_warning(tmp_path: Path) -> None:
     lines = slow_finetuning(0.8)
     lines[9]["validation_loss"], lines[39]["validation_loss"] = 2.0, 2.5

@@ -51,6 +51,12 @@ def finetuning_of(found: tuple[Learning, ...]) -> Learning | None:
     return next((each for each in found if each.stage == "Finetuning"), None)
 
 
+def _percent(fall: float) -> str:
+    """Of a fall or rise, with two digits; what is left of a loss is never rounded to nothing."""
+    percent = abs(fall) * 100
+    return figure(min(percent, 99.9), 3) if 0.99 < fall < 1 else figure(percent, 2)
+
+
 def _learning(stage: str, lines: list[Json], summary: Json, little: float) -> Learning | None:
     losses = [value for _, value in series(lines, "loss")]
     if len(losses) < 2:
@@ -60,7 +66,7 @@ def _learning(stage: str, lines: list[Json], summary: Json, little: float) -> Le
     last = float(number(summary.get("last_loss")) or _mean(losses[-size:]))
     fall = _fall(first, last)
     turn = _turn(lines)
-    moved = f"loss {'fell' if fall >= 0 else 'rose'} by {figure(abs(fall) * 100, 2)} %"
+    moved = f"loss {'fell' if fall >= 0 else 'rose'} by {_percent(fall)} %"
     taught = "nothing" if fall < NOTHING else "little" if fall < little else ""
     words = (
         f"{moved}: this stage taught {taught}"
