@@ -105,6 +105,27 @@ def test_a_wrong_command_is_a_usage_error(words: list[str], capsys: pytest.Captu
     assert "usage: anadil" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "nearest"),
+    [
+        (["rn"], "run"),
+        (["run", "--wrk", "x"], "--work"),
+        (["run", "--until", "cleen"], "clean"),
+        (["clean", "--ot=x"], "--out"),
+        (["clean", "explain", "a.jsonl:1", "--recpe", "smoke"], "--recipe"),
+        (["recipe", "chek", "smoke"], "check"),
+    ],
+)
+def test_the_nearest_word_is_named_where_one_is_unknown(
+    words: list[str], nearest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.main(words)
+
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith(f"; did you mean '{nearest}'?\n")
+
+
 def test_verbose_may_stand_before_a_stage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["-v", "tokenizer", "--recipe", "smoke"]) == 2
     assert "tokenizer: --corpus missing" in capsys.readouterr().err

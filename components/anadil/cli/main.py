@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from anadil import __version__
 from anadil.core.stages import FLOW, STAGES
+from anadil.runtime.command_line import Parser
 
 DESCRIPTION = "Teach a foundation model a language: raw text in, an adapted model and a report out.\n\n"
 DESCRIPTION += textwrap.fill(
@@ -146,7 +147,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def verb_parser(stage: str, asked: str) -> argparse.ArgumentParser:
     """The verbs of a stage, with the options of one."""
-    top = argparse.ArgumentParser(prog=f"anadil {stage}")
+    top = Parser(prog=f"anadil {stage}")
     commands = top.add_subparsers(metavar="VERB", required=True)
     command = STAGE_VERBS[stage][asked]
     getattr(importlib.import_module(command.module), command.add)(asked, commands, command.help)
@@ -160,7 +161,7 @@ def command_parser(asked: str = "") -> argparse.ArgumentParser:
         asked: The command whose options are needed; no other's are loaded.
     """
     raw = argparse.RawDescriptionHelpFormatter
-    top = argparse.ArgumentParser(prog="anadil", description=DESCRIPTION, epilog=EPILOG, formatter_class=raw)
+    top = Parser(prog="anadil", description=DESCRIPTION, epilog=EPILOG, formatter_class=raw)
     top.add_argument("--version", action="version", version=f"anadil {__version__}")
     top.add_argument("-v", "--verbose", action="store_true", help="log more")
     commands = top.add_subparsers(metavar="COMMAND", required=True)

@@ -15,6 +15,7 @@ from anadil.core.stages import BUILT_IN, STAGES, Stage
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime import kfp, sagemaker, step_status
+from anadil.runtime.command_line import Parser
 from anadil.runtime.environment import in_group
 from anadil.runtime.execute import execute
 from anadil.runtime.job import most_processes
@@ -49,7 +50,7 @@ def main(
 
 def stage_parser(stage: Stage, prog: str = "", verbs: str = "") -> argparse.ArgumentParser:
     """The command line of a stage: a recipe, a URI for each input, one for the output."""
-    built = argparse.ArgumentParser(
+    built = Parser(
         prog=prog or f"python -m anadil.{stage.name}",
         description=f"{stage.name}: {stage.summary}",
         epilog="Prints the URI of the artifact. A finished artifact is reused." + verbs,
