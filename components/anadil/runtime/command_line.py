@@ -12,7 +12,7 @@ CHOICE = re.compile(r"argument .*: invalid choice: '([^']*)' \(choose from (.*)\
 class Parser(argparse.ArgumentParser):
     """Argparse's own, with suggestions; from 3.14 on Python has them for choices, and for options it has none."""
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override]  # two overloads that say no more
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse what is unknown here, and not in the command above, which knows other options."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
