@@ -33,7 +33,7 @@ MAX_CHARS = 3_000
 HELD_ASIDE = 0.3
 """Share of the documents on which losses are measured."""
 NUM_STOP_WORDS = 40
-OWN_PART, OWN_DROPPED = 4, 0.003
+OWN_PART, OWN_DROPPED = 4, 0.0075
 """Part of the usual share of letters which ASCII lacks that a text must have, and most of the sample that it may cost."""
 MAX_STRAY_SHARE, MAX_STRAY_TOGETHER = 0.001, 0.005
 """Of the words, for a letter that is no word of its own, and for all such letters. Those of ten alphabets have .000 to .0025
