@@ -75,8 +75,8 @@ KINDS: dict[str, Callable[[str, list[str], random.Random], str]] = {
 
 def read(files: Iterable[Path]) -> list[str]:
     """Texts of records."""
-    lines = (line for file in files for line in file.read_text(encoding="utf-8").splitlines())
-    return [json.loads(line)["text"] for line in lines]
+    lines = (line for file in files for line in file.read_text(encoding="utf-8").split("\n"))
+    return [json.loads(line)["text"] for line in lines if line]
 
 
 def is_changed(words: Sequence[str], others: Sequence[str]) -> bool:
