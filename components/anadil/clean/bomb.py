@@ -49,10 +49,6 @@ class Excess(NamedTuple):
     """At least: counting ends where the limit is passed."""
     limit: int
 
-    def as_row(self) -> dict[str, object]:
-        """As samples of dropped pages have it."""
-        return self._asdict()
-
 
 def excess(page: str) -> Excess | None:
     """The limit that a page exceeds: it is too large, or has too many tags, too deep ones, or too many attributes."""

@@ -172,7 +172,7 @@ def _labels(page: str) -> Sequence[tuple[str, str, int, float]]:
 def main_text(page: str, language: Language, extraction: Extraction = DEFAULT) -> str:
     """The running text of a page with its headings, a block a line; may be empty.
 
-    The page must not be a bomb (`bomb.is_bomb`).
+    The page must not be a bomb (`bomb.excess`).
     """
     if extraction.mode == "precision":
         return precise_text(page, tables=extraction.tables) or _fast(page, language, extraction)[0]

@@ -274,13 +274,13 @@ def read_page(raw: RawRecord, settings: Settings) -> tuple[str, bool, str | None
     assert raw.html is not None
     if raw.too_large or len(raw.html) > bomb.MAX_HTML_BYTES:
         num_bytes = MAX_RECORD_BYTES if raw.too_large else len(raw.html)
-        return "", False, PAGE_LIMITS, bomb.Excess("bytes", num_bytes, bomb.MAX_HTML_BYTES).as_row()
+        return "", False, PAGE_LIMITS, bomb.Excess("bytes", num_bytes, bomb.MAX_HTML_BYTES)._asdict()
     page, is_utf8 = extract.decode_page(raw.html, raw.charset)
     if not extract.may_be_in_language(page, settings.language):
         return page, not is_utf8, LANGUAGE, {}
     excess = bomb.excess(page)
     if excess:
-        return page, not is_utf8, PAGE_LIMITS, excess.as_row()
+        return page, not is_utf8, PAGE_LIMITS, excess._asdict()
     return page, not is_utf8, None, {}
 
 

@@ -99,7 +99,7 @@ def writing(place: Path) -> Iterator[None]:
     """Note the place on an error of the block: Arrow's and Python's own name none where a disk is full."""
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # of any kind: torch's writers raise a RuntimeError, and it goes on as it came
         error.add_note(f"{WRITING}{place}")
         raise
 
