@@ -18,6 +18,7 @@ import pytest
 
 from anadil.artifacts import s3, storage
 from anadil.clean.executors.engines import ENGINES
+from anadil.core.processor import MAX_ISA
 from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
@@ -27,6 +28,8 @@ from tests.kit.mlflow_server import mlflow_server, mlflow_server_on_postgres  # 
 
 # Two threads only wait for each other over models this small, and use a CPU each while they do.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Without BF16 products `pretrain.precision: auto` is FP32: results are the same on every processor.
+os.environ[MAX_ISA] = "AVX512_CORE_VNNI"
 FOREIGN = (
     "AWS_",
     "MLFLOW_",

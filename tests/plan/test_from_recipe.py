@@ -27,6 +27,7 @@ def test_auto_is_bf16_with_liger_on_a_gpu_and_fp32_with_torch_on_a_cpu() -> None
         packed=False,
     )
     assert work_of(recipe, LAPTOP) == Work(sequence_length=2_048, compute="fp32", kernels="torch")
+    assert work_of(recipe, replace(LAPTOP, cpu_bf16=True)).compute == "bf16"
 
 
 @pytest.mark.parametrize("kind", [P4D, LAPTOP], ids=["GPU", "CPU"])

@@ -8,6 +8,7 @@ import pytest
 
 from anadil.core.errors import RecipeError
 from anadil.core.format import GIB, MIB
+from anadil.plan.cpu_speed import cpu_speed
 from anadil.plan.instances import DRIVER_BYTES, Machine, machine, machines, ram_bytes, this_machine
 from tests.plan.conftest import answers
 
@@ -220,7 +221,7 @@ def test_a_machine_without_a_gpu_is_its_cpu(driver: Path) -> None:
     assert not driver.exists()
     assert (here.name, here.device, here.devices) == ("local", "CPU", 1)
     assert here.memory_bytes == here.ram_bytes == ram_bytes()
-    assert here.flops_bf16 == here.vcpus * 40e9
+    assert (here.flops_bf16, here.hbm) == cpu_speed()
     assert (here.on_demand, here.network) == (None, 0)
 
 

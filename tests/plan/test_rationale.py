@@ -149,7 +149,7 @@ def test_fp32_has_one_reason_on_a_cpu_and_another_on_a_gpu(cpu: LayoutRationale)
     on_cpu, on_gpu = of(cpu, "precision"), of(replace(cpu, machine=replace(P5, devices=1)), "precision")
 
     assert (on_cpu.value, on_gpu.value) == ("fp32", "fp32")
-    assert "repeats to the last bit" in on_cpu.why
+    assert "no BF16 products" in on_cpu.why
     assert on_gpu.why.startswith("asked for")
 
 

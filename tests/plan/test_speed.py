@@ -179,6 +179,14 @@ def test_fp32_on_a_gpu_is_far_slower_but_on_a_cpu_is_what_its_peak_says() -> Non
     assert tokens(ONE, Layout(), exact, LAPTOP) > tokens(ONE, Layout(), WORK, LAPTOP) / 3
 
 
+def test_a_cpu_with_bf16_products_is_faster_in_bf16() -> None:
+    with_products = replace(LAPTOP, cpu_bf16=True)
+
+    gain = tokens(ONE, Layout(), WORK, with_products) / tokens(ONE, Layout(), WORK, LAPTOP)
+
+    assert 1.3 < gain <= 2
+
+
 def test_a_cpu_gets_a_sane_speed_without_communication() -> None:
     tiny = Shape(
         name="tiny",

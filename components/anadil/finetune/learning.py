@@ -53,7 +53,7 @@ def load_for_training(job: Job, device: torch.device, path: Path | None = None) 
     settings, path = job.recipe.finetune, path or job.inputs["model"]
     if settings.trains == "all":
         return load_model(path, torch.float32)
-    dtype = pick_dtype("auto", device)
+    dtype = pick_dtype(device)
     return load_model(path, dtype, nf4(dtype) if settings.quantization == "4bit" else None)
 
 

@@ -24,7 +24,7 @@ def set_up_device(device: torch.device, dtype: torch.dtype) -> None:
 
     Args:
         device: Of this process.
-        dtype: Precision of matrix products, from `pick_dtype`.
+        dtype: Precision of matrix products, from `compute_dtype` or `pick_dtype`.
 
     Raises:
         PreflightError: The GPU has no BF16.

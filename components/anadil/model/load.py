@@ -234,8 +234,6 @@ def cast_parameters(model: PreTrainedModel, dtype: torch.dtype) -> None:
         parameter.data = parameter.data.to(dtype)
 
 
-def pick_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """What matrix products are computed in: `auto` is BF16 on a GPU and FP32 on a CPU."""
-    if precision == "auto":
-        precision = "bf16" if device.type == "cuda" else "fp32"
-    return torch.bfloat16 if precision == "bf16" else torch.float32
+def pick_dtype(device: torch.device) -> torch.dtype:
+    """Precision that a model is scored, finetuned and answers in: BF16 on a GPU, FP32 on a CPU."""
+    return torch.bfloat16 if device.type == "cuda" else torch.float32

@@ -30,7 +30,7 @@ def load_placed(path: Path, name: str, parts: Parts, usable: float) -> Any:
         PreflightError: The GPUs of this machine together do not hold it.
     """
     device = pick_device()
-    dtype = pick_dtype("auto", device)
+    dtype = pick_dtype(device)
     if device.type != "cuda":
         return load_model(path, dtype)
     free = [torch.cuda.mem_get_info(each)[0] for each in range(torch.cuda.device_count())]

@@ -20,7 +20,7 @@ def work_of(recipe: Recipe, machine: Machine, trains: Trains = "all") -> Work:
     on_gpu = machine.device != CPU
     compute = settings.precision
     if compute == "auto":
-        compute = "bf16" if on_gpu or settings.state == "bf16" else "fp32"
+        compute = "bf16" if on_gpu or machine.cpu_bf16 or settings.state == "bf16" else "fp32"
     kernels = settings.kernels
     if kernels == "auto":
         kernels = "liger" if on_gpu else "torch"

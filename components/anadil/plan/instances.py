@@ -25,6 +25,8 @@ from pydantic import (
 
 from anadil.core.errors import RecipeError
 from anadil.core.format import GIB, MIB, counted
+from anadil.core.processor import has_bf16_products
+from anadil.plan.cpu_speed import cpu_speed, num_cpus
 from anadil.recipe import strict_yaml
 from anadil.recipe.fields import StrictModel, Text, did_you_mean
 from anadil.recipe.load import display_value
@@ -40,10 +42,6 @@ DRIVER_BYTES = int(0.6 * GIB)
 """What `nvidia-smi` counts and CUDA does not give to programs: 0.5 to 0.7 GiB on A100, H100 and B200."""
 PCIE = 31.5e9
 """PCIe 4.0 x16, one direction, bytes a second; what devices without NVLink talk over at best."""
-CPU_FLOPS = 40e9
-"""Assumption for one logical CPU: AVX2, 32 FLOP a cycle at 2.5 GHz, shared by the two threads of a core."""
-CPU_BANDWIDTH = 5e9
-"""Assumption for one logical CPU, bytes a second: two channels of DDR4-3200 over some ten threads."""
 OTHER_FORMS = re.compile(r"\b(PCIE|NVL|MIG|MAX-Q|LAPTOP)\b")
 """Forms of a device whose peaks are not those of the table."""
 
@@ -81,6 +79,8 @@ class Machine:
     """Date and origin of the prices."""
     efa: int | None = None
     """EFA interfaces that a pod can ask for; None where the number is not known."""
+    cpu_bf16: bool = False
+    """Whether it trains on a CPU that has BF16 products of its own."""
 
 
 class Price(StrictModel):
@@ -266,30 +266,28 @@ def this_machine() -> Machine:
     """The machine that this program runs on: its GPUs, else its CPU as one device.
 
     Peaks are those of a device of the table by the name that the driver gives; of another
-    device they are 0, which means not known. A CPU's are estimates. Nothing is priced.
+    device they are 0, which means not known. A CPU's are measured. Nothing is priced.
     """
-    try:
-        cpus = len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS
-        cpus = os.cpu_count() or 1
+    flops, bandwidth = cpu_speed()
     ram = ram_bytes()
     cpu = Machine(
         name=LOCAL,
         device=CPU,
         devices=1,
         memory_bytes=ram,
-        flops_bf16=cpus * CPU_FLOPS,
+        flops_bf16=flops,
         flops_fp8=None,
-        hbm=cpus * CPU_BANDWIDTH,
-        nvlink=cpus * CPU_BANDWIDTH,
+        hbm=bandwidth,
+        nvlink=bandwidth,
         network=0.0,
-        vcpus=cpus,
+        vcpus=num_cpus(),
         ram_bytes=ram,
         disk_bytes=shutil.disk_usage(Path.cwd()).free,
         on_demand=None,
         spot=None,
         training_plan=None,
         checked="",
+        cpu_bf16=has_bf16_products(),
     )
     gpus = _gpus()
     return _with_gpus(cpu, gpus) if gpus else cpu

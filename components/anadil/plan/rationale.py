@@ -117,10 +117,13 @@ class LayoutRationale:
     def _precision(self) -> Rationale:
         name = self.machine.device.split()[0]
         if self.work.compute == "fp32":
-            why = "what a CPU computes fastest and what repeats to the last bit"
+            why = "this CPU has no BF16 products of its own"
             if self.machine.device != CPU:
                 why = "asked for; bf16 is what the device's matrix units are for"
             return Rationale(setting="precision", value="fp32", why=why)
+        if self.machine.device == CPU:
+            why = "this CPU has BF16 products of its own, 2.0 to 2.7 times as fast as FP32 at 135M parameters"
+            return Rationale(setting="precision", value="bf16", why=why)
         why = "primary weights stay in high precision, so lower ones raise throughput and save no memory"
         if name not in FP8_DEVICES:
             why += f"; {name} has no FP8"

@@ -132,7 +132,8 @@ class Pretrain(StrictModel):
     sequence_length: Annotated[int, Field(ge=8)] = 2_048
     """Tokens of a packed sequence. Source: Azercell."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """`auto` is BF16 mixed precision on a GPU (Azercell) and FP32 on a CPU; so is `bf16` where a CPU has none."""
+    """`auto` is BF16 mixed precision on a GPU (Azercell) and on a CPU with BF16 products of its own (AVX512-BF16, AMX,
+    ARM's BF16), FP32 on any other CPU, whatever is asked for."""
     matmul: Literal["same", "float8_tensorwise", "float8_rowwise", "mxfp8", "nvfp4"] = "same"
     """Precision of the layers' matrix products: that of `precision`, or less on GPUs that have it."""
     state: Literal["fp32", "bf16"] = "fp32"

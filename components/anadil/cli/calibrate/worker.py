@@ -21,7 +21,7 @@ from anadil.cli.calibrate.spec import RunSpec, with_layout
 from anadil.core.errors import AnadilError, PreflightError, Stopped
 from anadil.core.format import KIB, counted
 from anadil.model.kernels import use_liger_kernels
-from anadil.model.load import pick_device, pick_dtype
+from anadil.model.load import pick_device
 from anadil.model.loss import HAS_LIGER, uses_liger
 from anadil.model.process_group import Group, group
 from anadil.plan.calibration import Measurement, RunStatus
@@ -30,7 +30,7 @@ from anadil.plan.model_shape import Shape
 from anadil.pretrain.data.packing import Packed, pack
 from anadil.pretrain.data.tokens import TokenStream
 from anadil.pretrain.parallel.mesh import mesh_of
-from anadil.pretrain.parallel.parallelize import check_layout, parallelize
+from anadil.pretrain.parallel.parallelize import check_layout, compute_dtype, parallelize
 from anadil.pretrain.trainer import Trainer
 from anadil.recipe.pretrain import Phase
 from anadil.recipe.sections import Recipe
@@ -117,7 +117,7 @@ def _all(spec: RunSpec, device: torch.device, processes: Group, done: list[Measu
 def works(spec: RunSpec, device: torch.device) -> tuple[Work, ...]:
     """What a step computes in each phase kind."""
     settings = spec.recipe.pretrain
-    dtype = torch.bfloat16 if settings.state == "bf16" else pick_dtype(settings.precision, device)
+    dtype = compute_dtype(settings, device)
     liger = settings.kernels == "liger" or (
         settings.kernels == "auto" and device.type == "cuda" and HAS_LIGER
     )

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from anadil.model.activation_checkpointing import checkpoint_layers, decoder_layers
 from anadil.model.attention import use_packed_attention
 from anadil.model.compile import compile_layers
-from anadil.model.load import cast_parameters, pick_dtype
+from anadil.model.load import cast_parameters
 from anadil.model.loss import has_fast_bf16, summed_loss
 from anadil.model.low_precision import (
     check_low_precision,
@@ -227,14 +227,16 @@ def _change_layers(
 
 
 def compute_dtype(settings: Pretrain, device: torch.device) -> torch.dtype:
-    """Precision of matrix products: that of the recipe, or FP32 on a CPU that has no BF16 products of its own.
+    """Precision of matrix products: BF16, or FP32 where the recipe asks for it or a CPU has no BF16 products.
 
-    Such a CPU imitates BF16 10 to 200 times as slowly. Weights kept in BF16 and products in FP8 leave no choice.
+    Such a CPU imitates BF16 10 to 200 times as slowly; one that has them trains a model of 135 million parameters in
+    BF16 2.0 to 2.7 times as fast as in FP32. Weights kept in BF16 and products in FP8 leave no choice.
     """
     if settings.state == "bf16":
         return torch.bfloat16
-    dtype = pick_dtype(settings.precision, device)
-    return dtype if has_fast_bf16(device) or settings.matmul != "same" else torch.float32
+    # Products in FP8 begin with BF16 ones on any device.
+    fast = has_fast_bf16(device) or (settings.matmul != "same" and settings.precision == "bf16")
+    return torch.bfloat16 if fast and settings.precision != "fp32" else torch.float32
 
 
 def _tables(model: PreTrainedModel) -> frozenset[str]:
