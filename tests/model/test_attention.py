@@ -24,6 +24,7 @@ from anadil.model.attention_operator import (
     packed_attention_backward,
 )
 from tests.kit.llama import small_llama
+from tests.kit.marks import gpu
 
 WIDTH, LENGTH = 32, 24
 BORDERS = torch.tensor([0, 5, 12, 19, 24, 34, 41, 48], dtype=torch.int32)
@@ -300,3 +301,34 @@ def test_a_model_with_attention_of_its_own_is_refused() -> None:
         DataError, match=r"base.model: the attention of a gpt2 model takes no document boundaries"
     ):
         use_packed_attention(model)
+
+
+@gpu()
+@pytest.mark.parametrize("heads_of_keys", [1, 4])
+def test_flash_attention_gives_what_a_cpu_gives_within_documents(heads_of_keys: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    tokens = int(BORDERS[-1])
+    shapes = [(tokens, 4, 64), (tokens, heads_of_keys, 64), (tokens, heads_of_keys, 64)]
+    on_cpu = [torch.randn(shape, generator=generator).bfloat16().requires_grad_() for shape in shapes]
+    on_gpu = [each.detach().cuda().requires_grad_() for each in on_cpu]
+    push = torch.randn(shapes[0], generator=generator).bfloat16()
+
+    expected = attend(*on_cpu, BORDERS, BORDERS)
+    found = attend(*on_gpu, BORDERS, BORDERS)
+
+    assert (found.cpu() - expected).abs().max() < 0.02
+    theirs = torch.autograd.grad((expected * push).sum(), on_cpu)
+    ours = torch.autograd.grad((found * push.cuda()).sum(), on_gpu)
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.cpu() - other).abs().max() < 0.02 * other.abs().max()
+
+
+@gpu()
+def test_attention_in_fp32_on_a_gpu_gives_what_a_cpu_gives() -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(int(BORDERS[-1]), heads, 64) for heads in (4, 2, 2)]
+    states = [torch.randn(shape, generator=generator) for shape in shapes]
+
+    found = attend(*(each.cuda() for each in states), BORDERS, BORDERS)
+
+    assert (found.cpu() - attend(*states, BORDERS, BORDERS)).abs().max() < 1e-5

@@ -7,6 +7,8 @@ from transformers.models.llama import modeling_llama
 
 from anadil.core.errors import PreflightError
 from anadil.model.kernels import set_up_device, use_liger_kernels
+from tests.kit.llama import small_llama
+from tests.kit.marks import gpu
 
 GPU = torch.device("cuda", 0)
 PATCHES = ("apply_rotary_pos_emb", "LlamaRMSNorm", "LlamaMLP")
@@ -101,3 +103,23 @@ def test_a_cpu_has_nothing_to_set() -> None:
     set_up_device(torch.device("cpu"), torch.float32)
 
     assert torch.get_float32_matmul_precision() == "high"
+
+
+@gpu()
+@pytest.mark.parametrize("policy", ["none", "full", "selective"])
+def test_liger_s_kernels_give_states_and_gradients_of_torch_s(policy: str) -> None:
+    pytest.importorskip("liger_kernel")
+    ids = torch.arange(48, device=GPU).reshape(2, 24) % 64
+    plain = small_llama(hidden_size=256, intermediate_size=512).to(GPU)
+    expected = plain.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    expected.square().sum().backward()
+
+    use_liger_kernels(policy, config=LlamaConfig())
+    model = small_llama(hidden_size=256, intermediate_size=512).to(GPU)
+    found = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    found.square().sum().backward()
+
+    assert (found - expected).abs().max() < 1e-4
+    for (name, ours), (_, theirs) in zip(model.named_parameters(), plain.named_parameters(), strict=True):
+        if theirs.grad is not None:
+            assert (ours.grad - theirs.grad).norm() < 1e-3 * theirs.grad.norm(), name

@@ -14,6 +14,7 @@ from anadil.model.loss import (
     summed_loss,
     uses_liger,
 )
+from tests.kit.marks import gpu
 
 
 def states_and_table(num_tokens: int, *, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:
@@ -244,3 +245,20 @@ def test_no_tokens_have_no_loss() -> None:
     assert loss.item() == 0
     assert weight.grad is not None
     assert not weight.grad.any()
+
+
+@gpu()
+@pytest.mark.parametrize("kernels", ["torch", "liger"])
+@pytest.mark.parametrize("num_tokens", [11, CHUNK_TOKENS + 7])
+def test_a_gpu_gives_loss_and_gradients_of_the_definition(num_tokens: int, kernels: str) -> None:
+    hidden, weight, labels = (
+        each.detach().cuda().requires_grad_(each.requires_grad) for each in states_and_table(num_tokens)
+    )
+    expected = by_definition(hidden, weight, labels, z_loss=1e-4)
+    gradients = torch.autograd.grad(expected, [hidden, weight])
+
+    loss = summed_loss(hidden, weight, labels, kernels=kernels, z_loss=1e-4)
+
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    for ours, theirs in zip(torch.autograd.grad(loss, [hidden, weight]), gradients, strict=True):
+        assert (ours - theirs).abs().max() < 1e-4 * theirs.abs().max()

@@ -223,7 +223,7 @@ def _refusal_of_pairs(shape: Shape, recipe: Recipe, machine: Machine, nodes: int
         return plan.verdict == "fits"
 
     smaller = next((size for size in range(pairs.batch_size - 1, 0, -1) if fits(size)), 0)
-    remedy = f"set --set finetune.preference.batch_size={smaller}, or " if smaller else ""
+    remedy = f"run with --set finetune.preference.batch_size={smaller}, or " if smaller else ""
     return (
         f"finetune.preference does not fit: finetune.preference.batch_size {pairs.batch_size} pairs of "
         f"finetune.preference.max_length {pairs.max_length:,} tokens on {need.where} need "
@@ -242,17 +242,17 @@ def _remedies(shape: Shape, recipe: Recipe, machine: Machine, nodes: int) -> Ite
 
     smaller = next((size for size in range(settings.batch_size - 1, 0, -1) if fits("batch_size", size)), 0)
     if smaller:
-        yield f"set --set finetune.batch_size={smaller}, or "
+        yield f"run with --set finetune.batch_size={smaller}, or "
     if settings.trains == "all":
         if fits("trains", "adapter"):
-            yield "set --set finetune.trains=adapter, or "
+            yield "run with --set finetune.trains=adapter, or "
     elif machine.device != CPU and settings.quantization == "none" and fits("quantization", "4bit"):
-        yield "set --set finetune.quantization=4bit, or "
+        yield "run with --set finetune.quantization=4bit, or "
     if machine.device == CPU:
         return
     for count in range(2, MOST_NODES + 1):
         batch, used = max(settings.batch_size, count * machine.devices), max(count, nodes)
         if fits("batch_size", batch, used):
             more = f" --set cluster.nodes={count}" if count > nodes else ""
-            yield f"set --set finetune.batch_size={batch}{more}, or "
+            yield f"run with --set finetune.batch_size={batch}{more}, or "
             return
