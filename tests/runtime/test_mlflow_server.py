@@ -131,6 +131,26 @@ def test_models_stand_beside_their_figures_data_and_run_and_their_weights_elsewh
     assert [each.model_id for each in parent.inputs.model_inputs] == [models["finetuned"].model_id]
 
 
+def test_a_model_has_the_file_that_mlflow_itself_would_write(
+    sent: tuple[MlflowServer, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own writer needs numpy and pandas, which no image holds."""
+    from mlflow.models import Model
+    from mlflow.models.utils import get_external_mlflow_model_spec
+
+    client, experiment = sent[0].client(), sent[1]
+    adapted = models_of(client, experiment)["adapted"]
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", sent[0].uri)
+    written = Model.load(f"models:/{adapted.model_id}").to_dict()
+
+    expected = get_external_mlflow_model_spec(adapted).to_dict()
+    ours = {name: value for name, value in written.items() if value is not None}
+    assert ours.pop("utc_time_created")
+    assert ours == {name: expected[name] for name in ours}
+    assert {"signature", "metadata", "model_id", "run_id"} <= set(ours)
+
+
 def test_no_key_is_a_curve_in_one_run_and_a_figure_in_another(sent: tuple[MlflowServer, str]) -> None:
     client, experiment = sent[0].client(), sent[1]
     kinds: dict[str, set[bool]] = {}

@@ -232,12 +232,10 @@ class Records:
 
     def _finish_model(self, model: Any) -> None:
         """Give it the file that MLflow asks for before it registers one whose weights lie elsewhere."""
-        from mlflow.models.utils import get_external_mlflow_model_spec
-
         name = f"MLmodel of {model.model_id}"
         place = self.spool / FILES / name
         place.parent.mkdir(exist_ok=True)
-        get_external_mlflow_model_spec(model).save(str(place))
+        place.write_text(json.dumps(_external_mlmodel(model)), encoding="utf-8")
         self.state["uploads"][name] = {"file": name, "model": model.model_id, "name": "MLmodel"}
         self.client.finalize_logged_model(model.model_id, "READY")
 
@@ -299,6 +297,25 @@ class Records:
                 log.warning("left out: %s", error)
             return False
         return True
+
+
+def _external_mlmodel(model: Any) -> dict[str, Any]:
+    """MLmodel of a model whose weights lie outside MLflow. JSON is YAML, and MLflow reads YAML.
+
+    Not mlflow.models.utils.get_external_mlflow_model_spec: that module needs numpy and pandas, which no image has.
+
+    Source: its fields, mlflow 3.17. The signature is its placeholder for registries that ask for one.
+    """
+    placeholder = '[{"type": "boolean", "required": true}]'
+    return {
+        "artifact_path": model.artifact_location,
+        "flavors": {},
+        "metadata": {EXTERNAL_TAG: True},
+        "model_id": model.model_id,
+        "model_uuid": model.model_id,
+        "run_id": model.source_run_id,
+        "signature": {"inputs": placeholder, "outputs": placeholder, "params": None},
+    }
 
 
 def work_of(spool: Path) -> Path:

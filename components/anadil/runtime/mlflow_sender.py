@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from anadil.core import log as logs
+from anadil.core.install import install
 from anadil.runtime.mlflow_records import Records
 from anadil.runtime.mlflow_spool import CLOSED, DONE, RUN, has_unsent
 from anadil.runtime.reachable import answers
@@ -227,6 +228,8 @@ def _trouble(spools: list[Path], send: Callable[[Path], None]) -> str:
         for spool in spools:
             if not (spool / DONE).exists():
                 send(spool)
+    except ImportError as error:
+        return f"tracking needs a package that is not installed: {error}; {install('tracking')}"
     except Exception as error:  # noqa: BLE001  drivers of databases have errors of their own: another try may help
         status = getattr(error, "get_http_status_code", int)()
         if status in SIGN_IN:

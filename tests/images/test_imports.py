@@ -1,0 +1,108 @@
+"""What an image can load of its packages, inside functions too, needs no package that the image lacks.
+
+Whole packages that an image lacks are the subject of `test_a_stage_imports_only_what_its_own_extra_installs`; here it is
+modules of packages that are there, as those of mlflow-skinny that need numpy.
+"""
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.images.files import STAGES, pins
+from tests.images.test_containerfiles import STARTS, reached
+from tests.kit.marks import matrix
+
+SENDER = "anadil.runtime.mlflow_sender"
+"""A process of its own, which no import names."""
+STARTS_OF_IMAGES = {
+    **{name: [*STARTS[name], SENDER] for name in STAGES},
+    "tools": [SENDER, "anadil.report.run"],
+}
+"""Of the tools, what runs by itself; their commands say by name which package they miss."""
+
+LOAD = """
+import importlib, importlib.machinery, importlib.metadata, importlib.util, json, re, sys
+
+held, imports = json.loads(sys.stdin.read())
+brings = importlib.metadata.packages_distributions()
+missing = {
+    name for name, distributions in brings.items()
+    if name != "anadil" and not any(re.sub("[-_.]+", "-", each).lower() in held for each in distributions)
+}
+
+class Held(importlib.machinery.PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name.partition(".")[0] not in missing:
+            return super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Held
+failed = {}
+for module, name in imports:
+    package = module.partition(".")[0]
+    if package in missing or importlib.util.find_spec(package) is None:
+        continue
+    try:
+        loaded = importlib.import_module(module)
+        if name and not hasattr(loaded, name):
+            importlib.import_module(f"{module}.{name}")
+    except ImportError as error:
+        failed[f"{module}:{name}"] = str(error)
+print(json.dumps(failed))
+"""
+
+
+def is_guarded(node: ast.Try) -> bool:
+    """Whether a block does without what it cannot import."""
+    names = {each.id for handler in node.handlers for each in ast.walk(handler) if isinstance(each, ast.Name)}
+    return bool(names & {"ImportError", "ModuleNotFoundError"})
+
+
+def foreign_imports(path: Path) -> set[tuple[str, str]]:
+    """Modules of others that a file of ours loads, with the name that it takes of each."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    spared = {
+        id(each)
+        for block in ast.walk(tree)
+        if (isinstance(block, ast.Try) and is_guarded(block))
+        or (isinstance(block, ast.If) and "TYPE_CHECKING" in ast.unparse(block.test))
+        for each in ast.walk(block)
+    }
+    found: set[tuple[str, str]] = set()
+    for node in ast.walk(tree):
+        if id(node) in spared:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {(alias.name, "") for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found |= {(node.module, alias.name) for alias in node.names}
+    return {each for each in found if each[0].partition(".")[0] not in {"anadil", *sys.stdlib_module_names}}
+
+
+def failed_imports(image: str, imports: set[tuple[str, str]]) -> dict[str, str]:
+    """Imports that fail where only the packages of an image are installed, with the reason of each."""
+    given = json.dumps([sorted(pins(image)), sorted(imports)])
+    command = [sys.executable, "-W", "ignore", "-c", LOAD]
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=True)
+    failed: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return failed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [each if each in ("clean", "pretrain", "tools") else matrix(each) for each in STARTS_OF_IMAGES]
+)
+def test_a_module_of_a_held_package_loads_without_packages_that_the_image_lacks(name: str) -> None:
+    imports = set().union(*map(foreign_imports, reached(*STARTS_OF_IMAGES[name])))
+
+    assert ("mlflow", "MlflowClient") in imports
+    assert failed_imports(name, imports) == {}
+
+
+def test_a_module_that_needs_what_the_image_lacks_is_found() -> None:
+    """It is in mlflow-skinny, which each image holds, and needs numpy."""
+    assert "mlflow.models.utils:" in failed_imports("tools", {("mlflow.models.utils", "")})
