@@ -22,10 +22,16 @@ class Batch:
         self.deleted: list[str] = []
         self.pods: dict[str, Object] = {}
         self.ran: list[int] = []
+        self.outages: list[Reply] = []
+        """What the next requests about an object that was made are answered with."""
         self._run_pod = run_pod
 
     def answer(self, method: str, path: str, _query: dict[str, str], body: Object) -> Reply:
-        """The answer of the API server."""
+        """The answer of the API server, or of what is in `outages`."""
+        if self.made and self.outages and "/pods" not in path and "/events" not in path:
+            return self.outages.pop(0)
+        if path.endswith("/events"):
+            return Reply(body={"items": []})
         if method == "POST":
             return self._create(f"{path}/{body['metadata']['name']}", body)
         if "/pods" in path:
@@ -41,7 +47,7 @@ class Batch:
     def _pod(self, path: str) -> Reply:
         name = path.rpartition("/")[2]
         if name == "pods":
-            return Reply(body={"items": []})
+            return Reply(body={"items": list(self.pods.values())})
         found = self.pods.get(name)
         return Reply(body=found) if found else refused(404, "none", {"name": name, "kind": "pods"})
 

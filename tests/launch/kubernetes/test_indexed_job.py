@@ -17,7 +17,7 @@ from anadil.recipe.sections import Recipe
 from tests.kit.clean_inputs import write_inputs
 from tests.kit.clean_stage import InThisProcess, clean, content, stats
 from tests.kit.fake_batch import Batch, Object
-from tests.kit.fake_server import serving
+from tests.kit.fake_server import refused, serving
 from tests.kit.harm import bad_and_harmful, install_harm
 
 
@@ -97,7 +97,7 @@ def test_what_a_task_raises_ends_the_job_and_is_told(batch: Batch, tmp_path: Pat
         run_tasks(tmp_path, refuse)
 
     assert batch.ran == [0]
-    assert len(batch.deleted) == 1
+    assert batch.deleted == [], "it stays for its hour, to be looked at"
 
 
 def test_a_pod_that_is_killed_is_tried_again(
@@ -113,13 +113,82 @@ def test_a_pod_that_is_killed_is_tried_again(
     assert batch.ran == [0, 0, 0, 1, 2, 3]
 
 
-def test_pods_that_die_without_a_word_are_told_with_the_remedy(
-    batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batch, "_run_pod", lambda *_: 137)
+def dead_pod(name: str, **terminated: object) -> Object:
+    status = {"name": CONTAINER, "restartCount": 0, "state": {"terminated": terminated}}
+    return {
+        "metadata": {
+            "name": name, "uid": f"of {name}", "labels": {"batch.kubernetes.io/job-completion-index": "2"},
+        },
+        "spec": {"nodeName": "node-7"},
+        "status": {"phase": "Failed", "containerStatuses": [status]},
+    }  # fmt: skip
 
-    with pytest.raises(PreflightError, match=r"its pods fail \(.*exit code 137\); see `kubectl describe"):
+
+@pytest.mark.parametrize(
+    ("terminated", "message"),
+    [
+        (
+            {"exitCode": 137, "reason": "OOMKilled"},
+            r"pod shards-2.*node node-7.*OOMKilled.*more memory is needed",
+        ),
+        (
+            {
+                "exitCode": 4,
+                "reason": "Error",
+                "message": '{"exit_code": 4, "message": "clean.language_model: lid.bin is not there; mount it"}',
+            },
+            r"pod shards-2.*lid.bin is not there; mount it, exit code 4",
+        ),
+    ],
+    ids=["out of memory", "its own words"],
+)
+def test_the_last_words_of_the_pod_that_failed_are_told_and_its_job_stays(
+    batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminated: Object, message: str
+) -> None:
+    monkeypatch.setattr(batch, "_run_pod", lambda *_: 4)
+    batch.pods["shards-2"] = dead_pod("shards-2", **terminated)
+
+    with pytest.raises(PreflightError, match=message):
         run_tasks(tmp_path)
+
+    assert batch.deleted == [], "its pods would go with it"
+
+
+@pytest.mark.parametrize("status", [503, 403, 429, 500])
+def test_an_api_that_is_away_or_refuses_for_a_while_does_not_end_the_run(
+    batch: Batch, tmp_path: Path, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from anadil.launch.kubernetes import client
+
+    monkeypatch.setattr(client, "_pause", lambda *_: 0.0)
+    batch.outages = [refused(status, "the server is starting", {})] * 12
+
+    made = run_tasks(tmp_path)
+
+    assert [path.read_text() for path in made] == ["done"] * 4
+    assert not batch.outages
+
+
+def test_a_job_that_cannot_be_deleted_hides_no_error_and_spoils_no_result(
+    batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from anadil.launch.kubernetes.client import JobApi
+
+    def refuse_to_delete(*_: object) -> bool:
+        raise PreflightError("may not delete jobs")
+
+    monkeypatch.setattr(JobApi, "delete", refuse_to_delete)
+
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    two.mkdir()
+
+    made = run_tasks(one)
+    with pytest.raises(ZeroDivisionError):
+        run_tasks(two, tick=lambda: print(1 / 0))
+
+    assert [path.read_text() for path in made] == ["done"] * 4
+    assert caplog.text.count("cannot be deleted (may not delete jobs)") == 2
 
 
 def test_a_job_that_a_killed_driver_has_left_is_made_anew(batch: Batch, tmp_path: Path) -> None:

@@ -220,10 +220,7 @@ class Api:
         return found
 
     def _away(self, error: Exception) -> RetryableError:
-        return RetryableError(
-            f"{self.host}: the Kubernetes API does not answer ({short(error)}); run the same command again, which "
-            "finds the job"
-        )
+        return RetryableError(f"{self.host}: the Kubernetes API does not answer ({short(error)})")
 
 
 class JobApi(Api):

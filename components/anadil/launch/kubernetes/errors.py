@@ -90,8 +90,7 @@ def error_from_response(call: ApiCall, answer: ErrorResponse) -> AnadilError:
             "see it with `anadil launch --dry-run`"
         )
     return RetryableError(
-        f"{call.verb} {call.resource} in {where}: the Kubernetes API answers {answer.status} {answer.message}; run "
-        "the same command again, which finds the job"
+        f"{call.verb} {call.resource} in {where}: the Kubernetes API answers {answer.status} {answer.message}"
     )
 
 

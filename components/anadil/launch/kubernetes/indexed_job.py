@@ -13,8 +13,10 @@ from anadil.clean.executors import Task
 from anadil.clean.executors.task_files import first_error, write_tasks
 from anadil.core.errors import AnadilError, PreflightError, RetryableError
 from anadil.launch.kubernetes.client import Api, JobApi
+from anadil.launch.kubernetes.diagnosis import find_root_cause, report_job_failure
 from anadil.launch.kubernetes.kinds import ApiObject, JobKind, true_conditions
 from anadil.launch.kubernetes.ledger import POD_VARIABLE
+from anadil.launch.kubernetes.outage import Outage
 from anadil.launch.manifests.clean_pods import CONTAINER, DEFAULT_WORKERS, CleanPods, indexed_job
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
@@ -37,6 +39,7 @@ INDEXED_JOB = JobKind(
 )
 MAX_TASKS = 100_000
 """Source: Kubernetes, batch/v1 JobSpec: most completions of an Indexed Job with a limit for each index."""
+RUN_AGAIN = "run the same command again: tasks that are done are reused"
 GONE_S = 600.0
 """How long it is waited for the pods of a deleted job."""
 
@@ -51,6 +54,14 @@ class Polling:
 def executor(job: Job) -> "IndexedJob":
     """Pods for a run of the stage."""
     return IndexedJob(job.recipe, job.work)
+
+
+class _Failed(Exception):
+    """The job has failed by itself."""
+
+    def __init__(self, error: AnadilError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class IndexedJob:
@@ -81,7 +92,7 @@ class IndexedJob:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Nothing is left: each job was deleted when it had ended."""
+        """Nothing is left but a job that failed, which Kubernetes deletes after an hour."""
 
     def map(
         self, function: Callable[[Any], None], tasks: Sequence[Task], tick: Callable[[], None] = lambda: None
@@ -105,26 +116,39 @@ class IndexedJob:
         made = make_anew(self._api, manifest, self._polling.pause_s)
         try:
             self._follow(made, folder, tick)
-        finally:
-            self._api.delete(made["metadata"]["name"], made["metadata"]["uid"])
+        except _Failed as failed:
+            # Kubernetes has ended its pods; it stays for its hour, to be looked at.
+            raise failed.error from None
+        except BaseException:
+            delete_quietly(self._api, made)
+            raise
+        delete_quietly(self._api, made)
 
     def _follow(self, made: ApiObject, folder: Path, tick: Callable[[], None]) -> None:
         """Wait until all tasks are done.
 
         Raises:
-            AnadilError: What a task raised, or why the pods ended.
+            _Failed: With what a task raised, or why the pods ended.
+            RetryableError: The API is silent for too long, or the job is gone.
         """
         assert self._api is not None
         name, said = made["metadata"]["name"], 0
+        outage = Outage()
+        outage.end()  # it has just made the job
         while True:
-            job = self._api.get(name)
+            try:
+                job = self._api.get(name)
+            except (RetryableError, PreflightError) as error:
+                outage.bear(f"job {name}", error, RUN_AGAIN)
+                tick()
+                time.sleep(self._polling.pause_s)
+                continue
+            outage.end()
             if job is None or job["metadata"]["uid"] != made["metadata"]["uid"]:
-                raise RetryableError(
-                    f"job {name}: it was deleted by another user; run again, finished tasks are reused"
-                )
+                raise RetryableError(f"job {name}: it was deleted by another user; {RUN_AGAIN}")
             conditions = true_conditions(job)
-            if failed := conditions.get("Failed") or conditions.get("FailureTarget"):
-                raise first_error(folder) or self._why(name, failed)
+            if "Failed" in conditions or "FailureTarget" in conditions:
+                raise _Failed(first_error(folder) or self._why(job))
             done = int((job.get("status") or {}).get("succeeded") or 0)
             if done > said:
                 log.info("job %s: %d of %d tasks done", name, done, job["spec"]["completions"])
@@ -134,19 +158,17 @@ class IndexedJob:
                 return
             time.sleep(self._polling.pause_s)
 
-    def _why(self, name: str, failed: ApiObject) -> AnadilError:
-        """Why a job failed whose tasks have said nothing."""
+    def _why(self, job: ApiObject) -> AnadilError:
+        """Why a job failed whose tasks have written no error: the last words of the pod that failed first."""
         assert self._api is not None
-        words = {
-            str((status.get("state") or {}).get("terminated", {}).get("reason", ""))
-            for pod in self._api.pods(name)
-            for status in (pod.get("status") or {}).get("containerStatuses") or ()
-        } - {"", "Completed", "Error"}
-        said = f"{failed.get('message', '')} {' '.join(sorted(words))}".strip()
-        return PreflightError(
-            f"job {name}: its pods fail ({said}); see `kubectl describe pods -l job-name={name}` and "
-            "raise what they lack"
-        )
+        name = job["metadata"]["name"]
+        try:
+            workers = self._api.workers(name)
+        except AnadilError as error:
+            log.warning("pods of job %s cannot be read: %s", name, error)
+            workers = []
+        cause = find_root_cause(self._api, workers, (), ())
+        return report_job_failure(self._api, job, cause, workers)
 
 
 def check_shared_work(recipe: Recipe, work: Path) -> None:
@@ -160,6 +182,18 @@ def check_shared_work(recipe: Recipe, work: Path) -> None:
             f"clean.engine: {recipe.clean.engine}: {work} is on no volume that the pods mount; name a directory of a "
             "claim in cluster.volumes (ReadWriteMany) as cluster.work, or as storage.root"
         )
+
+
+def delete_quietly(api: JobApi, made: ApiObject) -> None:
+    """Delete what was made; where that fails, what came before it is told, and the next run deletes it."""
+    name = made["metadata"]["name"]
+    try:
+        api.delete(name, made["metadata"]["uid"])
+    except AnadilError as error:
+        log.warning(
+            "%s cannot be deleted (%s); the next run deletes it, or: kubectl delete %s %s -n %s",
+            name, error, api.kind.name, name, api.namespace,
+        )  # fmt: skip
 
 
 def own_pod(api: Api) -> tuple[ApiObject, ...]:

@@ -7,10 +7,17 @@ import secrets
 import time
 from typing import Any
 
-from anadil.core.errors import PreflightError
+from anadil.core.errors import PreflightError, RetryableError
 from anadil.launch.kubernetes.client import JobApi
-from anadil.launch.kubernetes.indexed_job import check_shared_work, make_anew, own_pod
+from anadil.launch.kubernetes.indexed_job import (
+    RUN_AGAIN,
+    check_shared_work,
+    delete_quietly,
+    make_anew,
+    own_pod,
+)
 from anadil.launch.kubernetes.kinds import JobKind
+from anadil.launch.kubernetes.outage import Outage
 from anadil.launch.manifests.clean_pods import DEFAULT_WORKERS, CleanPods, ray_authentication, ray_cluster
 from anadil.runtime.job import Job
 
@@ -77,13 +84,19 @@ class RayCluster:
     def __exit__(self, *error: object) -> None:
         """Delete it."""
         if self._api and self._made:
-            self._api.delete(self._made["metadata"]["name"], self._made["metadata"]["uid"])
+            delete_quietly(self._api, self._made)
             self._made = None
 
     def _address(self, api: JobApi, name: str) -> str:
-        deadline = time.monotonic() + START_S
+        deadline, outage = time.monotonic() + START_S, Outage()
+        outage.end()  # it has just made the cluster
+        status: dict[str, Any] = {}
         while True:
-            status = (api.get(name) or {}).get("status") or {}
+            try:
+                status = (api.get(name) or {}).get("status") or {}
+                outage.end()
+            except (RetryableError, PreflightError) as error:
+                outage.bear(f"RayCluster {name}", error, RUN_AGAIN)
             # A worker is ready when it has joined the head.
             if int(status.get("readyWorkerReplicas") or status.get("availableWorkerReplicas") or 0):
                 service = (status.get("head") or {}).get("serviceName") or f"{name}-head-svc"

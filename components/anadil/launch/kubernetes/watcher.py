@@ -20,6 +20,7 @@ from anadil.launch.kubernetes.diagnosis import find_root_cause, report_job_failu
 from anadil.launch.kubernetes.kinds import ApiObject, annotations
 from anadil.launch.kubernetes.ledger import JobLedger, resume_if_swept
 from anadil.launch.kubernetes.log_stream import LogRelay
+from anadil.launch.kubernetes.outage import API_S, Outage
 from anadil.launch.kubernetes.pending import missing_image, pending_message, queue_message, remedy_for
 from anadil.launch.kubernetes.pods import PERMANENT_WAITS, Worker
 from anadil.launch.kubernetes.restarts import SAME_STEP
@@ -43,8 +44,7 @@ class Pace:
     """Until an image is there that its registry does not have; one that was just pushed may take a while."""
     replacement_s: float = 7_200.0
     """Until all workers run again; HyperPod replaces a node in the meantime."""
-    api_s: float = 1_800.0
-    """Without an answer of the API; an upgrade of a control plane takes some minutes."""
+    api_s: float = API_S
     deletion_s: float = 600.0
     """Until a deleted job and its pods are gone; they have 150 s to save."""
     artifact_s: float = 120.0
@@ -81,7 +81,8 @@ class Watcher:
         self._counter = ledger.counter
         self._workers: list[Worker] = []
         self._said = ""
-        self._looked = self._answered = self._next_heartbeat = time.monotonic()
+        self._looked = self._next_heartbeat = time.monotonic()
+        self._outage = Outage(pace.api_s)
         self._pending_s = self._silent_s = self._absent_s = 0.0
         self._recovered_at: int | None = None
         self._exhausted = ""
@@ -155,14 +156,10 @@ class Watcher:
         except (RetryableError, PreflightError) as error:
             if isinstance(error, PreflightError) and not self._has_looked:
                 self._give_up(error)  # whoever may not look cannot follow it
-            # A right, a token or a certificate that was good is refused while an API server restarts.
-            gone_s = time.monotonic() - self._answered
-            if gone_s > self._pace.api_s:
-                raise
-            self._say(f"the job runs on, but cannot be seen: {error}")
+            self._outage.bear(self.name, error, "run the same command again, which finds the job")
             return "silent"
         self._has_looked = True
-        self._answered = time.monotonic()
+        self._outage.end()
         if found is None:
             return "gone"
         if found["metadata"]["uid"] != self._job["metadata"]["uid"]:
