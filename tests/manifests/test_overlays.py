@@ -10,7 +10,7 @@ import yaml
 
 import make_manifests
 from anadil import __version__
-from anadil.cli.doctor.kubernetes import launcher_rules
+from anadil.cli.doctor.kubernetes import ENGINE_KINDS, engine_rules, launcher_rules
 from anadil.core.format import amount
 from anadil.core.stages import STAGES
 from anadil.launch.manifests.labels import MAX_NAME
@@ -314,6 +314,26 @@ def test_the_launcher_s_pod_sees_what_the_job_sees_and_may_do_no_more_than_launc
     }
     assert claims[mounts[volume.path]] == volume.claim
     assert container["image"] == f"anadil/tools:{__version__}"
+
+
+def test_pods_that_clean_makes_are_allowed_by_a_component_of_their_own() -> None:
+    path = MANIFESTS / "components" / "clean-pods" / "clean-pods.yaml"
+    objects = {each["kind"]: each for each in yaml.safe_load_all(path.read_text())}
+
+    given = {
+        (group, name): set(rule["verbs"])
+        for rule in objects["Role"]["rules"]
+        for group in rule["apiGroups"]
+        for name in rule["resources"]
+    }
+
+    asked = {
+        (rule.group, rule.name): set(rule.verbs)
+        for kind in ENGINE_KINDS.values()
+        for rule in engine_rules(kind)
+    }
+    assert given == asked
+    assert objects["RoleBinding"]["subjects"][0]["name"] == "anadil-launcher"
 
 
 def test_the_launcher_s_command_is_one_that_the_program_takes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -270,6 +270,27 @@ def test_a_missing_right_names_the_rule(cluster: Cluster, wanted: Recipe) -> Non
     assert "system:serviceaccount:kubeflow:pipeline-runner" in check.remedy
 
 
+@pytest.mark.parametrize(
+    ("engine", "resource", "group"), [("job", "jobs", "batch"), ("ray", "rayclusters", "ray.io")]
+)
+def test_what_clean_makes_in_the_cluster_must_be_known_and_allowed(
+    cluster: Cluster, wanted: Recipe, engine: str, resource: str, group: str
+) -> None:
+    recipe = again(wanted, f"clean.engine={engine}")
+    cluster.objects[f"/apis/{group}/v1"] = {"resources": [{"name": resource}]}
+
+    assert line(recipe, "clean engine").status == line(recipe, "clean permissions").status == "passed"
+    cluster.denied = {("delete", resource)}
+    denied = line(recipe, "clean permissions")
+    assert denied.status == "failed"
+    assert f'{{apiGroups: ["{group}"], resources: ["{resource}"], verbs: [delete]}}' in denied.remedy
+    del cluster.objects[f"/apis/{group}/v1"]
+    absent = line(recipe, "clean engine")
+    assert absent.status == "failed"
+    assert f"no {resource}.{group}" in absent.detail
+    assert absent.remedy
+
+
 def test_steps_that_train_in_their_own_pod_need_no_job_api(cluster: Cluster, wanted: Recipe) -> None:
     del cluster.objects["/apis/kubeflow.org/v1"]
 

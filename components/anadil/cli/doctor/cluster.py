@@ -74,6 +74,7 @@ def _inside(api: Api, recipe: Recipe) -> list[CheckResult]:
         "job API": lambda: kubernetes.check_job_api(api, cluster),
         "training operator": lambda: kubernetes.check_operator(api, cluster),
         "permissions": lambda: kubernetes.check_access(api, cluster),
+        "clean engine": lambda: kubernetes.check_engine(api, recipe.clean.engine),
         "queue": lambda: namespace_objects.check_queue(api, cluster),
         "volumes": lambda: namespace_objects.check_volumes(api, recipe),
         "service account": lambda: namespace_objects.check_service_account(api, cluster, recipe.storage.root),

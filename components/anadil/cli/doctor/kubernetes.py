@@ -7,7 +7,9 @@ from typing import Any
 
 from anadil.cli.doctor.local import CheckResult, failed, passed, skipped
 from anadil.launch.kubernetes.client import Api, Refused
+from anadil.launch.kubernetes.indexed_job import INDEXED_JOB
 from anadil.launch.kubernetes.kinds import JOB_KINDS, JobKind
+from anadil.launch.kubernetes.ray_cluster import RAYCLUSTER
 from anadil.launch.manifests.trainjob import RUNTIME
 from anadil.recipe.cluster import Cluster
 
@@ -18,6 +20,8 @@ INSTALL = {
     "'github.com/kubeflow/training-operator.git/manifests/overlays/standalone?ref=v1.9.4'",
     "trainjob": "install Kubeflow Trainer 2: kubectl apply --server-side -k "
     "'https://github.com/kubeflow/trainer.git/manifests/overlays/manager?ref=v2.3.0'",
+    "raycluster": "install KubeRay 1.1 or newer: kubectl apply --server-side -k "
+    "'github.com/ray-project/kuberay/ray-operator/config/default?ref=v1.4.2'; or set clean.engine: job",
 }
 OPERATOR_LABEL = {
     "pytorchjob": "control-plane=kubeflow-training-operator",
@@ -60,6 +64,16 @@ def launcher_rules(backend: str) -> tuple[AccessRule, ...]:
     kind = JOB_KINDS[backend]
     verbs = ("get", "list", "watch", "create", "patch", "delete")
     return (AccessRule(group=kind.group, resource=kind.plural, verbs=verbs), *POD_RULES)
+
+
+ENGINE_KINDS = {"job": INDEXED_JOB, "ray": RAYCLUSTER}
+"""`clean.engine` -> what it makes in the cluster."""
+
+
+def engine_rules(kind: JobKind) -> tuple[AccessRule, ...]:
+    """What a pod of `clean` needs in its namespace to make pods of its own."""
+    own = AccessRule(group=kind.group, resource=kind.plural, verbs=("get", "create", "delete"))
+    return (own, POD_RULES[0], POD_RULES[2])
 
 
 def check_version(api: Api, cluster: Cluster) -> Iterator[CheckResult]:
@@ -185,7 +199,24 @@ def check_operator(api: Api, cluster: Cluster) -> Iterator[CheckResult]:
 
 def check_access(api: Api, cluster: Cluster) -> Iterator[CheckResult]:
     """Whether you may do, in the job namespace, all that `anadil launch` does."""
-    rules = launcher_rules(cluster.backend)
+    yield _access(api, "permissions", launcher_rules(cluster.backend), "a launcher does")
+
+
+def check_engine(api: Api, engine: str) -> Iterator[CheckResult]:
+    """Whether the cluster knows what `clean.engine` makes, and you may make it."""
+    kind = ENGINE_KINDS.get(engine)
+    if kind is None:
+        return
+    if _serves(api, kind):
+        yield passed("clean engine", f"{kind.plural}.{kind.group} {kind.version} is served")
+    else:
+        detail = f"clean.engine is {engine}, and the cluster has no {kind.plural}.{kind.group} {kind.version}"
+        remedy = INSTALL.get(kind.name, "see kubectl api-resources --api-group=batch")
+        yield failed("clean engine", detail, remedy)
+    yield _access(api, "clean permissions", engine_rules(kind), "`clean` does with its pods")
+
+
+def _access(api: Api, name: str, rules: tuple[AccessRule, ...], what: str) -> CheckResult:
     missing = {}
     for rule in rules:
         denied = tuple(verb for verb in rule.verbs if not _allowed(api, rule, verb))
@@ -194,13 +225,11 @@ def check_access(api: Api, cluster: Cluster) -> Iterator[CheckResult]:
     who = _who(api)
     if not missing:
         count = sum(len(rule.verbs) for rule in rules)
-        detail = f"{who} may do all {count} things that a launcher does in {api.namespace}"
-        yield passed("permissions", detail)
-        return
+        return passed(name, f"{who} may do all {count} things that {what} in {api.namespace}")
     missing_text = "; ".join(f"{', '.join(verbs)} {rule.name}" for rule, verbs in missing.items())
     needed = ", ".join(rule.as_role(verbs) for rule, verbs in missing.items())
-    yield failed(
-        "permissions",
+    return failed(
+        name,
         f"{who} may not: {missing_text} (namespace {api.namespace})",
         f"add to a Role in {api.namespace} that is bound to {who}: {needed}",
     )
