@@ -158,6 +158,15 @@ class Cluster:
         with self.edit(index) as (pod, _):
             pod["status"] |= {"phase": "Failed", "reason": reason, "message": "The node was low on memory."}
 
+    def drain(self, index: int) -> None:
+        """A node is emptied: the pod is marked, told to end, and saves."""
+        with self.edit(index) as (pod, container):
+            condition = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+            pod["status"]["conditions"] = [condition]
+            pod["metadata"]["deletionTimestamp"] = now()
+            ended = {"exitCode": 143, "reason": "Error", "message": "", "finishedAt": now()}
+            container["state"] = {"terminated": ended}
+
     def replace(self, index: int) -> None:
         """A controller makes a pod again."""
         with self.changed:
@@ -179,10 +188,13 @@ class Cluster:
             }
             pod["status"]["conditions"] = [condition]
 
-    def say(self, about: str, reason: str, message: str, kind: str = "Warning") -> None:
+    def say(self, about: str, reason: str, message: str, kind: str = "Warning", uid: str = "") -> None:
+        """An event of the object that has the name now, or of one that had it before."""
         with self.changed:
             event = {"type": kind, "reason": reason, "message": message, "lastTimestamp": now()}
-            self.events.append({**event, "involvedObject": {"name": about}})
+            there = self.jobs.get(about) or self.pods.get(about) or {"metadata": {"uid": "gone"}}
+            involved = {"name": about, "uid": uid or there["metadata"]["uid"]}
+            self.events.append({**event, "involvedObject": involved})
 
     def fail(self) -> None:
         """The operator has counted too many restarts; since 1.9.4 it leaves the pods."""
@@ -279,8 +291,15 @@ class Cluster:
             return Reply(body=self.pods[pod]) if pod in self.pods else refused(404, "not found", about)
         if plural == "pods":
             return Reply(body={"items": [pod for pod in self.pods.values() if fits(pod, query)]})
-        name = query.get("fieldSelector", "").partition("=")[2]
-        found = [event for event in self.events if event["involvedObject"]["name"] == name]
+        selected = dict(each.split("=", 1) for each in query.get("fieldSelector", "").split(","))
+        found = [
+            event
+            for event in self.events
+            if all(
+                event["involvedObject"].get(key.rpartition(".")[2]) == value
+                for key, value in selected.items()
+            )
+        ]
         return Reply(body={"items": found})
 
     def _create(self, plural: str, namespace: str, body: dict[str, Any]) -> Reply:

@@ -156,6 +156,6 @@ def _logs(options: argparse.Namespace) -> int:
 
 
 def _stop(options: argparse.Namespace) -> int:
-    _backend(options).stop(options.name)
-    print(f"{options.name}: stopped")
+    ran = _backend(options).stop(options.name)
+    print(f"{options.name}: {'stopped' if ran else 'had ended before'}")
     return 0

@@ -74,8 +74,8 @@ class JobBackend(Protocol):
         """Log lines of the first worker, without line ends."""
         ...
 
-    def stop(self, name: str) -> None:
-        """End the job; what it saved stays."""
+    def stop(self, name: str) -> bool:
+        """End the job; what it saved stays. False where it had ended before."""
         ...
 
 

@@ -134,16 +134,15 @@ class LocalBackend:
                     return
                 time.sleep(POLL_S)
 
-    def stop(self, name: str) -> None:
-        """SIGTERM, time to save, and SIGKILL for what does not end.
+    def stop(self, name: str) -> bool:
+        """SIGTERM, time to save, and SIGKILL for what does not end; False where it had ended before.
 
         The first signal goes to the supervisor alone, which passes it on: torchrun sends it to its
         processes itself, and a second one would end them before they have saved.
         """
         job = _read(name)
         if not job.pid or not _is_running(name):
-            log.info("%s: has ended already", name)
-            return
+            return False
         try:
             os.kill(job.pid, signal.SIGTERM)
         except PermissionError:
@@ -158,8 +157,9 @@ class LocalBackend:
                 )
                 os.killpg(job.pid, signal.SIGKILL)
                 _write(replace(job, exit_code=KILLED, ended=time.time()))
-                return
+                break
             time.sleep(POLL_S / 10)
+        return True
 
 
 def supervise(name: str) -> None:

@@ -160,6 +160,84 @@ def test_an_eviction_can_be_retried(scene: Scene) -> None:
         scene.launch(story, NO_RESTART)
 
 
+def test_a_drained_node_uses_up_no_restart(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    """Worker 0 loses the one that went, and starts again with it."""
+
+    def story(cluster: Cluster) -> None:
+        begin(cluster)
+        for _ in range(2):
+            cluster.drain(1)
+            cluster.crash(0, 138, words(138, "rank 0 has lost another process of the job"))
+            cluster.await_requests("GET", "pytorchjobs/", 3)
+            cluster.replace(1)
+            cluster.restart(0)
+            cluster.run(1)
+            cluster.await_requests("GET", "pytorchjobs/", 3)
+            cluster.log(0, '{"figures": {"step": 7}}')
+            cluster.await_requests("GET", "pytorchjobs/", 3)
+        cluster.crash(1, 1, words(1, "its own"))
+        cluster.await_requests("GET", "pytorchjobs/", 3)
+        cluster.restart(1)
+        cluster.await_requests("GET", "pytorchjobs/", 3)
+        scene.seal()
+        cluster.succeed(0)
+
+    scene.launch(story, "cluster.restarts=3")
+
+    assert caplog.text.count("the cluster took a worker away; this uses up no restart") == 2
+    assert caplog.text.count("a worker failed; restart 1 of 3") == 1
+
+
+def test_a_worker_that_fails_by_itself_as_another_is_drained_counts(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    def story(cluster: Cluster) -> None:
+        begin(cluster)
+        cluster.drain(1)
+        cluster.crash(0, 1, words(1, "its own"))
+        cluster.await_requests("GET", "pytorchjobs/", 3)
+        cluster.replace(1)
+        cluster.restart(0)
+        cluster.run(1)
+        cluster.await_requests("GET", "pytorchjobs/", 3)
+        scene.seal()
+        cluster.succeed(0)
+
+    scene.launch(story, "cluster.restarts=1")
+
+    assert caplog.text.count("a worker failed; restart 1 of 1") == 1
+    assert "uses up no restart" not in caplog.text
+
+
+def test_events_of_an_earlier_object_of_the_name_are_not_told(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    def story(cluster: Cluster) -> None:
+        name = cluster.job()["metadata"]["name"]
+        begin(cluster)
+        cluster.say(name, "Failed", "of the job before it", uid="of another job")
+        cluster.say(name, "Failed", "of this job")
+        cluster.crash(0, 3, words(3, "corpus is empty"))
+
+    with pytest.raises(DataError):
+        scene.launch(story)
+
+    assert "of this job" in caplog.text
+    assert "of the job before it" not in caplog.text
+
+
+def test_what_to_do_stands_before_the_log(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    def story(cluster: Cluster) -> None:
+        begin(cluster)
+        cluster.log(0, "a line of the log")
+        cluster.crash(0, 137, reason="OOMKilled")
+
+    with pytest.raises(PreflightError, match="more memory is needed"):
+        scene.launch(story, NO_RESTART)
+
+    assert caplog.text.index("raise cluster.resources") < caplog.text.index("lines of worker 0")
+
+
 def test_restarts_in_place_and_new_pods_are_counted_together(scene: Scene) -> None:
     # D9, D8
     def story(cluster: Cluster) -> None:

@@ -46,7 +46,7 @@ def test_a_signal_deletes_the_job_within_the_second_that_a_step_has(
 def test_a_deletion_that_fails_at_first_is_tried_again(scene: Scene) -> None:
     scene.cluster.fail_next("DELETE", "pytorchjobs/", 2, refused(500, "busy"))
 
-    with pytest.raises(Stopped, match="was told to end, and saves first; launch it again"):
+    with pytest.raises(Stopped, match="was told to end, and saves what it has trained; launch it again"):
         scene.launch(signalled(signal.SIGTERM))
 
     assert scene.cluster.asked("DELETE", "pytorchjobs/") == 3
@@ -269,3 +269,14 @@ def test_stop_ends_a_job_once(scene: Scene) -> None:
         DataError, match=f"{name}: no such PyTorchJob in namespace team; look with --namespace"
     ):
         scene.backend.stop(name)
+
+
+def test_a_job_that_has_ended_is_left_and_said_to_have_ended(scene: Scene) -> None:
+    scene.backend.run(scene.job(), detach=True)
+    name = scene.cluster.job()["metadata"]["name"]
+    scene.cluster.run(0, 1)
+    for index in (0, 1):
+        scene.cluster.succeed(index)
+
+    assert scene.backend.stop(name) is False
+    assert name in scene.cluster.jobs

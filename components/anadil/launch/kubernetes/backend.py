@@ -107,7 +107,7 @@ class KubernetesBackend:
         elif state == "queued":
             message = queue_message(job)
         elif state not in FINAL and running < nodes:
-            message = pending_message(self._kind, workers, api.events(name), nodes)
+            message = pending_message(self._kind, workers, api.events(name, job["metadata"]["uid"]), nodes)
         ledger = JobLedger()
         ledger.load(self._kind, job)
         return JobStatus(
@@ -148,14 +148,17 @@ class KubernetesBackend:
             raise DataError(f"{name}: no log, worker 0 has not started; `anadil status {name}` says why")
         yield from PodLog(api, pod, retry_s=self._pace.poll_s).lines(ended)
 
-    def stop(self, name: str) -> None:
-        """Tell the job to end; it saves first, and what it saved stays.
+    def stop(self, name: str) -> bool:
+        """Tell the job to end; what it has trained it saves first, and that stays. False where it had ended before.
 
         Raises:
             DataError: There is no such job.
         """
         api, job = self._found(name)
-        api.delete(name, job["metadata"]["uid"])
+        ended = is_final(self._kind, job) and not _keeps(api, job)
+        if not ended:
+            api.delete(name, job["metadata"]["uid"])
+        return not ended
 
     def _found(self, name: str) -> tuple[JobApi, ApiObject]:
         api = JobApi(self._kind, self._namespace, self._patience)

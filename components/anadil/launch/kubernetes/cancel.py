@@ -48,7 +48,7 @@ def cancel_on_signal(api: JobApi, name: str, ledger: JobLedger) -> Iterator[None
             yield
         except _Cancelled:
             if _deleted(apart, name, ledger):
-                text = f"{name} was told to end, and saves first; {RESUME_HINT}"
+                text = f"{name} was told to end, and saves what it has trained; {RESUME_HINT}"
             else:
                 text = f"{name} runs on, another launcher follows it; `anadil stop {name}` ends it"
             if received[0] == signal.SIGINT:

@@ -135,9 +135,10 @@ class Api:
         call = ApiCall(verb="get", resource="pods", namespace=self.namespace, name=name)
         return self._unless((404,), "GET", self.core_path("pods", name), call)
 
-    def events(self, name: str) -> list[ApiObject]:
-        """What happened to objects of this name, oldest first."""
-        path = f"{self.core_path('events')}?{urlencode({'fieldSelector': f'involvedObject.name={name}'})}"
+    def events(self, name: str, uid: str) -> list[ApiObject]:
+        """What happened to an object, oldest first; not to one that had its name before."""
+        selector = {"fieldSelector": f"involvedObject.name={name},involvedObject.uid={uid}"}
+        path = f"{self.core_path('events')}?{urlencode(selector)}"
         found = self._items(path, ApiCall(verb="list", resource="events", namespace=self.namespace))
         return sorted(
             found, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or "")

@@ -117,14 +117,22 @@ def report_job_failure(
     failed = true_conditions(job).get("Failed", {})
     text = " ".join(f"{failed.get('reason', '')}: {failed.get('message', '')}".split()).strip(": ")
     name = job["metadata"]["name"]
+    error = _error(name, text, failed, cause)
+    # First what to do: two hundred lines of a log follow.
+    log.error("%s", error)
     if cause:
         log.error("%s: the last %d lines of worker %d:", name, len(cause.lines), cause.failure.index)
         for line in cause.lines:
             write_log_line(line)
-    for line in _circumstances(api, name, cause, workers):
+    for line in _circumstances(api, name, job["metadata"]["uid"], cause, workers):
         log.error("%s", line)
     if text:
         log.error("%s %s: %s", api.kind.title, name, text)
+    return error
+
+
+def _error(name: str, text: str, failed: ApiObject, cause: RootCause | None) -> AnadilError:
+    """The error that the end of a job is, with its remedy."""
     is_deadline = (
         failed.get("reason") == "DeadlineExceeded" or "active longer than specified deadline" in text
     )
@@ -165,16 +173,21 @@ def _error_time(lines: Sequence[str]) -> datetime | None:
     return None
 
 
-def _circumstances(api: JobApi, name: str, cause: RootCause | None, workers: Sequence[Worker]) -> list[str]:
+def _circumstances(
+    api: JobApi, name: str, uid: str, cause: RootCause | None, workers: Sequence[Worker]
+) -> list[str]:
     """Other workers' ends, and events of the job and of the worker that failed first."""
     lines = []
     for worker in workers:
         for failure in worker.failures[-1:]:
             code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
             lines.append(f"worker {worker.index}: {failure.reason}{code}, node {worker.node or 'none'}")
-    for about in [name, cause.failure.pod] if cause else [name]:
+    objects = [(name, uid)]
+    if cause:
+        objects.append((cause.failure.pod, cause.failure.life.rpartition(":")[0]))
+    for about, its_uid in objects:
         try:
-            events = api.events(about)[-MOST_EVENTS:]
+            events = api.events(about, its_uid)[-MOST_EVENTS:]
         except AnadilError as error:
             lines.append(f"events of {about} cannot be read: {error}")
             continue

@@ -83,11 +83,15 @@ class JobLedger:
         name = job["metadata"]["name"]
         if self.is_guest and not was_guest:
             log.info(
-                "%s: another launcher follows it already; this one only watches, and its end leaves the job",
-                name,
-            )
+                "%s: another launcher follows it; its last sign of life was %d s ago. This one watches, leaves the job "
+                "when it ends, and takes it over after %d s without one",
+                name, max(0.0, _age_s(beat)), self._live_s,
+            )  # fmt: skip
         elif was_guest and not self.is_guest:
-            log.info("%s: the launcher that followed it is gone; this one takes it over", name)
+            log.info(
+                "%s: the launcher that followed it gave no sign of life for %d s; this one takes it over",
+                name, max(0.0, _age_s(beat)),
+            )  # fmt: skip
 
     def load(self, kind: JobKind, job: ApiObject) -> float | None:
         """Continue the counts of another launcher; seconds since it wrote them, None where there are none."""

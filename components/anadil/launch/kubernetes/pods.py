@@ -49,6 +49,8 @@ class ContainerFailure:
     reason: str
     message: str = ""
     finished: datetime = NO_TIME
+    is_disruption: bool = False
+    """Whether the cluster took the pod away: an eviction, a drain, a preemption."""
     previous: bool = False
     """Whether its log is that of the container before the one that runs."""
 
@@ -74,7 +76,7 @@ class ContainerFailure:
     @property
     def is_infrastructure(self) -> bool:
         """Whether a node or a preemption ended it, not the program."""
-        return self.reason in INFRASTRUCTURE or self.exit_code in (138, 143)
+        return self.is_disruption or self.exit_code in (138, 143)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +89,8 @@ class Worker:
     node: str
     phase: str
     is_leaving: bool
+    is_disrupted: bool
+    """Whether the cluster takes its pod away."""
     running: bool
     restarts: int
     """Of the container, in this pod."""
@@ -150,11 +154,20 @@ def _worker(kind: JobKind, pod: ApiObject) -> Worker:
         node=str((pod.get("spec") or {}).get("nodeName", "")),
         phase=phase,
         is_leaving="deletionTimestamp" in metadata,
+        is_disrupted=_is_disrupted(status),
         running=phase == "Running" and "running" in state,
         restarts=int(container.get("restartCount", 0)),
         reason=reason,
         message=message,
         failures=_failures(kind, pod, container),
+    )
+
+
+def _is_disrupted(status: ApiObject) -> bool:
+    """Source: Kubernetes, "Disruptions", pod disruption conditions."""
+    return str(status.get("reason", "")) in INFRASTRUCTURE or any(
+        each.get("type") == "DisruptionTarget" and each.get("status") == "True"
+        for each in status.get("conditions") or ()
     )
 
 
@@ -206,5 +219,6 @@ def _failure(
         reason=str(reason or ended.get("reason") or "Failed"),
         message=str(ended.get("message") or status.get("message") or ""),
         finished=parse_time(ended.get("finishedAt")),
+        is_disruption=not previous and _is_disrupted(status),
         previous=previous,
     )

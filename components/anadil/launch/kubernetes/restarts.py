@@ -48,6 +48,8 @@ class RestartCounter:
         """Time with a running worker; queueing is not in it."""
         self.ended = 0
         """Rounds of failures; all of them but a last one led to a restart."""
+        self.disruptions = 0
+        """Those of `ended` in which the cluster took a pod away, and no worker failed by itself."""
         self.round: FailureRound | None = None
         """The latest that this launcher saw."""
         self._steps: list[int | None] = []
@@ -57,6 +59,14 @@ class RestartCounter:
         self._dead: dict[ContainerStart, int] = {}
         """Start that has ended -> its round."""
         self._start_time = ""
+        self._disrupted: set[tuple[int, str]] = set()
+        """Worker and pod that the cluster takes away, or took."""
+        self._round_is_disruption = False
+
+    @property
+    def used(self) -> int:
+        """What counts against `cluster.restarts`."""
+        return self.ended - self.disruptions
 
     @property
     def failing_step(self) -> int | None:
@@ -69,6 +79,7 @@ class RestartCounter:
         counts = {
             "run_s": round(self.run_s),
             "ended": self.ended,
+            "disruptions": self.disruptions,
             "steps": self._steps[-SAME_STEP:],
             "lives": {str(index): life for index, life in self._lives.items()},
             "start": self._start_time,
@@ -90,6 +101,7 @@ class RestartCounter:
                 int(key): (str(uid), int(number)) for key, (uid, number) in counts["lives"].items()
             }
             self._start_time = str(counts["start"])
+            self.disruptions = int(counts.get("disruptions", 0))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             log.warning("the counts of the launcher before cannot be read (%s); counting from now on", error)
             return
@@ -116,6 +128,8 @@ class RestartCounter:
         before = self.ended, len(self._dead)
         step = steps.before_failure()
         for worker in workers:
+            if worker.is_disrupted:
+                self._disrupted.add((worker.index, worker.uid[:UID_CHARS]))
             for life in self._ended(worker):
                 if life not in self._dead:
                     self._count(worker.index, step, recovered=recovered and self.ended == before[0])
@@ -146,6 +160,7 @@ class RestartCounter:
         if last is None or recovered or index in last.workers or now - last.began > TOGETHER_S:
             last = self.round = FailureRound(began=now, step=step)
             self.ended += 1
+            self._round_is_disruption = False
             self._steps.append(step)
         last.workers.add(index)
 
@@ -161,7 +176,18 @@ class RestartCounter:
                 self.round.failures.append(failure)
         failures = self.round.failures
         blameless = bool(failures) and all(failure.is_infrastructure for failure in failures)
-        self._steps[-1] = None if blameless else self.round.step
+        going = {(each.index, each.uid[:UID_CHARS]) for each in workers if each.is_disrupted}
+        is_disruption = self._is_disruption(failures, going)
+        self.disruptions += is_disruption - self._round_is_disruption
+        self._round_is_disruption = is_disruption
+        self._steps[-1] = None if blameless or is_disruption else self.round.step
+
+    def _is_disruption(self, failures: Sequence[ContainerFailure], going: set[tuple[int, str]]) -> bool:
+        """Whether the cluster began the latest round: all others were told to stop, or lost the one that goes."""
+        lives = {(index, pod) for (index, pod, _), turn in self._dead.items() if turn == self.ended}
+        return bool((lives | going) & self._disrupted) and all(
+            failure.is_disruption or failure.rank > 0 for failure in failures
+        )
 
 
 class StepCounter:

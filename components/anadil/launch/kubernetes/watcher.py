@@ -211,7 +211,7 @@ class Watcher:
             self._recovered_at = steps.num
         recovered = self._recovered_at is not None and steps.num > self._recovered_at
         start = str((self._job.get("status") or {}).get("startTime", ""))
-        ended = self._counter.ended
+        ended, used = self._counter.ended, self._counter.used
         if not self._counter.observe(self._workers, start, steps, recovered=recovered):
             return
         self._recovered_at = None
@@ -225,12 +225,12 @@ class Watcher:
             self._exhausted = (
                 f"deterministic failure at step {step:,}, the last {SAME_STEP} starts ended there"
             )
-        elif self._counter.ended > allowed:
-            self._exhausted = (
-                f"failed {self._counter.ended} times, cluster.restarts allows {allowed} restarts"
-            )
+        elif self._counter.used > allowed:
+            self._exhausted = f"failed {self._counter.used} times, cluster.restarts allows {allowed} restarts"
+        elif self._counter.used > used:
+            log.warning("%s: a worker failed; restart %d of %d", self.name, self._counter.used, allowed)
         elif self._counter.ended > ended:
-            log.warning("%s: a worker failed; restart %d of %d", self.name, self._counter.ended, allowed)
+            log.warning("%s: the cluster took a worker away; this uses up no restart", self.name)
 
     def _check_deadline(self) -> None:
         hours = self._cluster.deadline_hours
@@ -280,9 +280,10 @@ class Watcher:
 
     def _events(self) -> list[ApiObject]:
         """Of the job, then of a worker that waits."""
-        waiting = [each.pod for each in self._workers if not each.running][:1]
+        waiting = [(each.pod, each.uid) for each in self._workers if not each.running][:1]
+        own = (self.name, str(self._job["metadata"]["uid"]))
         try:
-            return [event for about in (self.name, *waiting) for event in self._api.events(about)]
+            return [event for about in (own, *waiting) for event in self._api.events(*about)]
         except AnadilError as error:
             log.debug("events cannot be read: %s", error)
             return []

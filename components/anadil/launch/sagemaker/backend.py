@@ -102,13 +102,13 @@ class SageMakerBackend:
                 return
             time.sleep(POLL_S)
 
-    def stop(self, name: str) -> None:
-        """End the job: it gets SIGTERM and 120 s to save."""
+    def stop(self, name: str) -> bool:
+        """End the job: it gets SIGTERM and 120 s to save. False where it had ended before."""
         found = self._newest(name)
-        if found["TrainingJobStatus"] in ("InProgress", "Stopping"):
-            self._stop_training(found["TrainingJobName"])
-        else:
-            log.info("%s: has ended already: %s", name, found["TrainingJobStatus"])
+        if found["TrainingJobStatus"] not in ("InProgress", "Stopping"):
+            return False
+        self._stop_training(found["TrainingJobName"])
+        return True
 
     def _start(self, job: TrainingJob, stop: Stop) -> str | None:
         """The name of the running job, created or found; None where its artifact is there already."""
