@@ -12,8 +12,10 @@ import torch
 from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file
+from transformers.models.llama.modeling_llama import LlamaMLP
 
 from anadil.artifacts import storage
+from anadil.finetune import lora
 from anadil.finetune.chat_format import CONTROL, chat_format
 from anadil.finetune.learning import adapter_config, prepare_rows
 from anadil.finetune.lora import TrainingCallback, num_steps
@@ -300,3 +302,22 @@ def test_epochs_may_be_fractions_and_steps_several_batches(
     settings = Finetune(batch_size=batch, gradient_accumulation=accumulation, epochs=epochs)
 
     assert num_steps(examples, settings) == steps
+
+
+def test_activations_that_are_made_again_change_no_weight(
+    model_dir: Path, many_chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With dropout, whose mask must be drawn again as it was; a CPU does so where it cannot keep them."""
+    passes = []
+    part = LlamaMLP.forward
+    monkeypatch.setattr(
+        LlamaMLP, "forward", lambda *given, **named: (passes.append(1), part(*given, **named))[1]
+    )
+    kept = trained(model_dir, many_chats, tmp_path / "kept")
+    num_passes = len(passes)
+    monkeypatch.setattr(lora, "recomputes", lambda *_, **__: True)
+
+    again = trained(model_dir, many_chats, tmp_path / "again")
+
+    assert [line.get("loss") for line in lines_of(again)] == [line.get("loss") for line in lines_of(kept)]
+    assert len(passes) == 3 * num_passes

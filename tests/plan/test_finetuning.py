@@ -11,7 +11,7 @@ from anadil.cli.doctor.local import run_checks
 from anadil.core.errors import PreflightError
 from anadil.core.format import GIB, MIB
 from anadil.plan.evaluating import check_evaluate_fits, evaluate_plan
-from anadil.plan.finetuning import check_finetune_fits, finetune_memory, finetune_plan
+from anadil.plan.finetuning import check_finetune_fits, finetune_memory, finetune_plan, recomputes
 from anadil.plan.instances import CPU, Machine, machine, this_machine
 from anadil.plan.model_shape import shape_from, trained_shape
 from anadil.plan.preflight import check_finetune, check_fits
@@ -195,6 +195,22 @@ def test_a_cpu_needs_what_was_measured_on_one() -> None:
 
         counted = (need.total_bytes - need.parts["Python and libraries"]) / MIB
         assert 0.97 < counted / seen < 1.15
+
+
+def test_a_cpu_makes_activations_again_where_it_cannot_keep_them() -> None:
+    recipe = load_recipe("own", ["finetune.inputs=[chats.jsonl]", "base.model=meta-llama/Llama-3.2-1B"])
+    cpu = replace(this_machine(), device=CPU, memory_bytes=64 * GIB, ram_bytes=64 * GIB)
+    kept = finetune_memory(plans.ONE, recipe, cpu, nodes=1, devices=1)
+    smaller = replace(cpu, memory_bytes=kept.total_bytes - MIB)
+
+    again = finetune_memory(plans.ONE, recipe, smaller, nodes=1, devices=1)
+
+    assert [recomputes(plans.ONE, recipe, each, nodes=1, devices=1) for each in (cpu, smaller)] == [
+        False,
+        True,
+    ]
+    assert again.verdict != "no"
+    assert again.parts["activations"] + again.parts["recomputation"] < kept.parts["activations"] / 5
 
 
 PAIRS = "finetune.preference.inputs=[pairs.jsonl]"

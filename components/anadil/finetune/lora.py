@@ -5,6 +5,7 @@ pickles there and loads them with `weights_only=True`; besides, only a checkpoin
 manifest names every byte of it, and that belongs to this very run, is loaded at all.
 """
 
+import json
 import logging
 import math
 import shutil
@@ -29,6 +30,9 @@ from anadil.finetune.learning import adapter_config, prepare_rows
 from anadil.finetune.trainer import ChatTrainer
 from anadil.model.load import END_OF_TEXT
 from anadil.model.process_group import Group
+from anadil.plan.finetuning import recomputes
+from anadil.plan.instances import this_machine
+from anadil.plan.model_shape import shape_from
 from anadil.recipe.finetune import Finetune, Preference, Schedule
 from anadil.runtime import prometheus
 from anadil.runtime.job import Job
@@ -118,6 +122,7 @@ def shared_configuration(
 ) -> dict[str, Any]:
     """What TRL's trainer of chats and that of pairs are both given."""
     on_gpu = torch.cuda.is_available()
+    config = json.loads((job.inputs["model"] / "config.json").read_text(encoding="utf-8"))
     batch = math.ceil(settings.batch_size / processes.size)
     every = job.recipe.finetune.checkpoint_every
     return {
@@ -131,7 +136,13 @@ def shared_configuration(
         "seed": job.recipe.seed,
         "use_cpu": not on_gpu,
         "bf16": on_gpu,
-        "activation_checkpointing": on_gpu,
+        "activation_checkpointing": recomputes(
+            shape_from(config, job.inputs["model"].name),
+            job.recipe,
+            this_machine(),
+            nodes=1,
+            devices=processes.size,
+        ),
         "max_length": None,
         "dataloader_pin_memory": on_gpu,
         # Every step: an average over several would start over, and so differ, after a resume.

@@ -38,7 +38,7 @@ def finetune_memory(
 ) -> StageMemory:
     """What it needs with a batch of the longest chats.
 
-    On a GPU the trainer recomputes activations, on a CPU it keeps them (`finetune.lora`).
+    A GPU recomputes activations. A CPU keeps them where they fit, since making them again takes a third of a step's time.
 
     Args:
         shape: The model that pre-training makes.
@@ -47,12 +47,29 @@ def finetune_memory(
         nodes: How many.
         devices: Of each node that train together.
     """
+    if machine.device == CPU:
+        kept = _memory(shape, recipe, machine, nodes=nodes, devices=devices, recompute=False)
+        if kept.verdict != "no":
+            return kept
+    return _memory(shape, recipe, machine, nodes=nodes, devices=devices, recompute=True)
+
+
+def recomputes(shape: Shape, recipe: Recipe, machine: Machine, *, nodes: int, devices: int) -> bool:
+    """Whether the trainer makes activations again in the backward pass; arguments as for `finetune_memory`."""
+    return machine.device != CPU or (
+        _memory(shape, recipe, machine, nodes=nodes, devices=devices, recompute=False).verdict == "no"
+    )
+
+
+def _memory(
+    shape: Shape, recipe: Recipe, machine: Machine, *, nodes: int, devices: int, recompute: bool
+) -> StageMemory:
     on_gpu = machine.device != CPU
     trains_all = recipe.finetune.trains == "all"
     count = _all_parts if trains_all else _adapter_parts
     # Preference begins when the first step's model and optimizer are gone.
     parts = max(
-        (count(shape, step, nodes * devices, on_gpu=on_gpu) for step in _steps(recipe)),
+        (count(shape, step, nodes * devices, on_gpu=on_gpu, recompute=recompute) for step in _steps(recipe)),
         key=lambda each: sum(each.values()),
     )
     # The first process of a node loads the model and hands out the parts of the others.
@@ -119,7 +136,9 @@ def check_finetune_fits(shape: Shape, recipe: Recipe, machine: Machine, nodes: i
     return need.line()
 
 
-def _all_parts(shape: Shape, recipe: Recipe, devices: int, *, on_gpu: bool) -> dict[str, float]:
+def _all_parts(
+    shape: Shape, recipe: Recipe, devices: int, *, on_gpu: bool, recompute: bool
+) -> dict[str, float]:
     """Where all weights learn it is a step of pre-training."""
     settings = recipe.finetune
     layout = Layout(
@@ -127,7 +146,7 @@ def _all_parts(shape: Shape, recipe: Recipe, devices: int, *, on_gpu: bool) -> d
         shard=devices,
         micro_batch_size=-(-settings.batch_size // devices),
         micro_batches=settings.gradient_accumulation,
-        recompute="full" if on_gpu else "none",
+        recompute="full" if recompute else "none",
     )
     memory = peak_memory(shape, layout, _work(recipe, on_gpu=on_gpu, state="fp32"))
     tokens = layout.micro_batch_size * settings.max_length
@@ -143,11 +162,13 @@ def _loss(shape: Shape, tokens: int, *, on_gpu: bool) -> float:
     return count * size * tile + 2 * FP32 * tokens * shape.hidden
 
 
-def _adapter_parts(shape: Shape, recipe: Recipe, devices: int, *, on_gpu: bool) -> dict[str, float]:
+def _adapter_parts(
+    shape: Shape, recipe: Recipe, devices: int, *, on_gpu: bool, recompute: bool
+) -> dict[str, float]:
     settings = recipe.finetune
     size = BF16 if on_gpu else FP32
     work = _work(recipe, on_gpu=on_gpu, state="bf16" if on_gpu else "fp32")
-    layout = Layout(recompute="full" if on_gpu else "none")
+    layout = Layout(recompute="full" if recompute else "none")
     tokens = -(-settings.batch_size // devices) * settings.max_length
     made = activations.layer_bytes(shape, work, layout) + _beside_adapter(shape, recipe, size)
     matrices = shape.layers * shape.layer_matrices
@@ -157,7 +178,7 @@ def _adapter_parts(shape: Shape, recipe: Recipe, devices: int, *, on_gpu: bool) 
     learning = (
         shape.layers * _adapter_of_layer(shape, settings.rank) + rows * shape.embeddings / shape.vocabulary
     )
-    saved = activations.saved_bytes(shape, work, layout) if on_gpu else made
+    saved = activations.saved_bytes(shape, work, layout) if recompute else made
     gathered = shape.embeddings + 2 * shape.layer if devices > 1 else 0
     return {
         "weights": frozen / devices,
@@ -166,7 +187,7 @@ def _adapter_parts(shape: Shape, recipe: Recipe, devices: int, *, on_gpu: bool) 
         "embeddings with learnt rows": size * shape.embeddings if rows else 0,
         "gathered weights": size * gathered,
         "activations": tokens * shape.layers * saved,
-        "recomputation": tokens * made if on_gpu else 0,
+        "recomputation": tokens * made if recompute else 0,
         "loss": _loss(shape, tokens, on_gpu=on_gpu),
     }
 
