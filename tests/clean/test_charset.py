@@ -135,3 +135,8 @@ def test_any_bytes_become_some_text(label: str) -> None:
 
     assert text.encode(errors="strict")
     assert codecs.lookup(codec)
+
+
+@pytest.mark.parametrize("codec", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_a_byte_order_mark_tells_utf_32_from_utf_16(codec: str) -> None:
+    assert decode_text(("\ufeff" + AZERBAIJANI).encode(codec)) == (AZERBAIJANI, codec)

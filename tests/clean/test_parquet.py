@@ -16,12 +16,36 @@ from tests.kit.clean_stage import read_file
 
 def test_parquet_is_read_by_column(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"mətn": ["bir", None, "iki"], "url": ["https://a.az", None, None]}), path)
+    pq.write_table(pa.table({"mətn": ["bir", "iki"], "url": ["https://a.az", None]}), path)
 
-    found, read_stats = read_file(path, "mətn")
+    found, _ = read_file(path, "mətn")
 
     assert [(raw.text, raw.url) for raw in found] == [("bir", "https://a.az"), ("iki", "")]
-    assert read_stats.places == ["a.parquet:2: 'mətn' is not text but a NoneType"]
+
+
+def test_a_parquet_column_of_bytes_that_are_utf_8_is_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    texts = pa.array(["üç".encode(), "dörd".encode("utf-16"), None], pa.large_binary())
+    pq.write_table(pa.table({"text": texts}), path)
+
+    found, read_stats = read_file(path)
+
+    assert [raw.text for raw in found] == ["üç", ""]
+    assert (read_stats.null_texts, read_stats.bad) == (1, 1)
+    assert read_stats.places[0].startswith("a.parquet:2: not UTF-8: ")
+
+
+def test_text_and_address_within_other_columns_are_read_by_their_paths(tmp_path: Path) -> None:
+    rows = [
+        {"document": {"text": "bir", "html": "x" * 9}, "meta": {"page_url": "https://a.az/1", "image_url": "https://b.az"}},
+        {"document": None, "meta": None},
+    ]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+
+    found, read_stats = read_file(tmp_path / "a.parquet", "document.text")
+
+    assert [(raw.text, raw.url) for raw in found] == [("bir", "https://a.az/1"), ("", "")]
+    assert (read_stats.null_texts, read_stats.addresses) == (1, 1)
 
 
 def test_a_parquet_row_that_is_not_utf_8_is_bad_and_its_neighbours_are_read(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from anadil.text.language import Language, load_language
 from anadil.text.language_id import IdentifiedLanguage, identify_language
 from tests.kit.clean_inputs import sentences, texts
 from tests.kit.clean_stage import (
+    bare_record,
     clean,
     content,
     documents,
@@ -221,19 +222,35 @@ def test_lone_surrogates_do_not_reach_the_corpus(tmp_path: Path) -> None:
     assert sorted(document.source for document in documents(corpus)) == [f"a.jsonl:{n} ?" for n in (1, 2, 3)]
 
 
-@pytest.mark.parametrize("kind", [b"conversion", b"resource"])
-def test_an_archive_without_responses_is_named_as_one_without_pages(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: bytes
+@pytest.mark.parametrize("kind", ["conversion", "resource"])
+def test_an_archive_without_pages_is_named_as_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
-    wet = warc_record(texts(1)[0].encode()).replace(b"Type: response", b"Type: " + kind)
+    wet = bare_record(texts(1)[0].encode(), kind, "text/plain")
     (tmp_path / "wet.warc.gz").write_bytes(gzip.compress(wet, mtime=0))
-    why = r"wet\.warc\.gz holds no response record, .*give the WARC files that they were made of; of resource records, .* give the pages as \.html"
+    why = r"wet\.warc\.gz holds no web page .*give the WARC files that they were made of"
 
     with pytest.raises(DataError, match=why):
         clean(tmp_path / "1", tmp_path / "wet.warc.gz")
     clean(tmp_path / "2", tmp_path / "wet.warc.gz", write_jsonl(tmp_path / "a.jsonl", texts(3)))
 
     assert re.search(why, caplog.text)
+    assert stats(tmp_path / "2" / "corpus")["not_read"] == {kind: 1}
+
+
+def test_records_without_an_address_are_said_where_a_list_blocks_some(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "list.txt").write_text("bad.example\n")
+    rows = [{"text": text, "source_uri": f"http://bad.example/{n}"} for n, text in enumerate(texts(3))]
+    rows += [{"text": text} for text in texts(9)[3:]]
+    raw = tmp_path / "a.jsonl"
+    raw.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    corpus = clean(tmp_path, raw, url_lists=[str(tmp_path / "list.txt")])
+
+    assert stats(corpus)["dropped"]["blocked"] == 3
+    assert "clean.url_lists: 6 of 9 records name no address" in caplog.text
 
 
 def test_too_many_bad_lines_are_refused(tmp_path: Path) -> None:

@@ -115,6 +115,15 @@ def warc_record(
     return fields.encode() + block + b"\r\n\r\n"
 
 
+def bare_record(block: bytes, kind: str, content_type: str, url: str = "https://a.az/1") -> bytes:
+    """A record that holds something itself, and no HTTP message."""
+    fields = (
+        f"WARC/1.0\r\nWARC-Type: {kind}\r\nWARC-Target-URI: {url}\r\nContent-Type: {content_type}\r\n"
+        f"Content-Length: {len(block)}\r\n\r\n"
+    )
+    return fields.encode() + block + b"\r\n\r\n"
+
+
 def members(records: Iterable[bytes]) -> list[bytes]:
     return [gzip.compress(record, mtime=0) for record in records]
 

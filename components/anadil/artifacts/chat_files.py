@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from anadil.artifacts import storage
 from anadil.artifacts.line_reader import DAMAGED, PACKED_LINES, PLAIN_LINES, TooLong, bounded_lines
+from anadil.artifacts.no_data import is_no_data
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.format import MIB, human_bytes
 from anadil.text.chats import DROP_REMEDIES, Chat, DroppedChats, Refusal, messages_of
@@ -25,11 +26,6 @@ TABLES = (".parquet", ".arrow")
 SUFFIXES = (*PLAIN_LINES, *PACKED_LINES, ".json", *TABLES)
 ARROW_FILE = b"ARROW1"
 """First bytes of Arrow's file format; the other `.arrow` is a stream, as `save_to_disk` of datasets writes it."""
-NO_DATA = re.compile(
-    r"(dataset_infos?|state|dataset_dict|manifest)\.json|readme.*|licen[sc]e.*|.*\.(md|lock)|[._].*",
-    re.IGNORECASE,
-)
-"""Files that lie in a dataset's directory beside its rows."""
 NO_NAME = re.compile(r"(train|data|part|shard|default|0+)?[-_.]?\d*(-of-\d+)?", re.IGNORECASE)
 """Names of files that do not tell a data set from others; its directory does."""
 TRAIN, OTHER = re.compile(r"train\b|train_"), re.compile(r"(test|validation|valid|val|dev|eval)(\b|_)")
@@ -108,7 +104,7 @@ def check_chat_files(uris: Sequence[str]) -> list[str]:
     Raises:
         DataError: Of the first such file.
     """
-    files = [uri for uri in uris if not NO_DATA.fullmatch(PurePosixPath(uri).name)] or list(uris)
+    files = [uri for uri in uris if not is_no_data(PurePosixPath(uri).name)] or list(uris)
     for uri in files:
         if not uri.lower().endswith(SUFFIXES):
             raise DataError(f"{uri}: chats are read from {', '.join(SUFFIXES)} only; convert the file")

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import zstandard
 
 from anadil.artifacts.ranged import ReadableFile
+from anadil.core.errors import DataError
 from anadil.core.format import MIB, human_bytes
 
 PLAIN_LINES = (".jsonl", ".ndjson")
@@ -28,8 +29,18 @@ ZSTD_READ_BYTES = 512
 """Of a packed file, at a time: four bytes are a block of 128 KiB at most, so no more than 16 MiB come of it."""
 SKIP_BYTES = MIB
 """Of a line that is too long, read and forgotten at a time."""
+MAX_FRAME_HEADER_BYTES = 18
+"""Source: RFC 8878, section 3.1.1.1, with the magic number."""
 DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError)
 """What the decompressors raise on damaged bytes; errors of the disk are none of them."""
+
+
+class WindowError(zstandard.ZstdError):
+    """A frame of zstd asks for more memory than it may have; nothing is damaged."""
+
+    def __init__(self, num_bytes: int, most: int) -> None:
+        super().__init__(f"zstd window of {human_bytes(num_bytes)} is larger than {human_bytes(most)}")
+        self.log = (num_bytes - 1).bit_length()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +132,7 @@ class ZstdFile(io.BufferedIOBase):
             max_window_bytes: Most memory that a frame may ask for.
         """
         self._source = source
+        self._max_window_bytes = max_window_bytes
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=max_window_bytes)
         self._packed, self._unpacked = b"", io.BytesIO()
         self._frame: Any = None
@@ -130,7 +142,8 @@ class ZstdFile(io.BufferedIOBase):
 
         Raises:
             EOFError: The stream ends within a frame.
-            zstandard.ZstdError: It is damaged, or asks for too much memory.
+            WindowError: A frame asks for too much memory.
+            zstandard.ZstdError: It is damaged.
         """
         while not (count := self._unpacked.readinto(target)):
             self._packed = self._packed or self._source.read(ZSTD_READ_BYTES)
@@ -139,6 +152,7 @@ class ZstdFile(io.BufferedIOBase):
                     raise EOFError("compressed data ended within a frame")
                 return 0
             if self._frame is None:
+                self._check_window()
                 self._frame = self._decompressor.decompressobj()
             self._unpacked = io.BytesIO(self._frame.decompress(self._packed))
             self._packed = self._frame.unused_data
@@ -146,10 +160,38 @@ class ZstdFile(io.BufferedIOBase):
                 self._frame = None
         return count
 
+    def _check_window(self) -> None:
+        """Refuse a frame that asks for too much memory, by its header: the library calls that damage."""
+        if len(self._packed) < MAX_FRAME_HEADER_BYTES:
+            self._packed += self._source.read(ZSTD_READ_BYTES)
+        try:
+            window = zstandard.get_frame_parameters(self._packed).window_size
+        except zstandard.ZstdError:
+            return  # damaged, or a header that the file ends in; the decompressor says which
+        if window > self._max_window_bytes:
+            raise WindowError(window, self._max_window_bytes)
+
     def close(self) -> None:
         """Close the source too."""
         self._source.close()
         super().close()
+
+
+class _NamedZstdFile(ZstdFile):
+    """The frames of one file, which messages name."""
+
+    def __init__(self, path: ReadableFile) -> None:
+        super().__init__(path.open("rb"))
+        self._name = path.name
+
+    def readinto1(self, target: Any) -> int:
+        try:
+            return super().readinto1(target)
+        except WindowError as error:
+            raise DataError(
+                f"{self._name}: {error}; it was packed with `zstd --long={error.log}`: unpack it with "
+                f"`zstd -d --long={error.log} {self._name}`, and pack it without --long"
+            ) from None
 
 
 def unpacked(path: ReadableFile, suffix: str) -> BinaryIO:
@@ -157,7 +199,7 @@ def unpacked(path: ReadableFile, suffix: str) -> BinaryIO:
     if suffix.lower().endswith(".gz"):
         return io.BufferedReader(_Unpacked(_GzipFile(path.open("rb"))))
     if suffix.lower().endswith(".zst"):
-        return io.BufferedReader(_Unpacked(ZstdFile(path.open("rb"))))
+        return io.BufferedReader(_Unpacked(_NamedZstdFile(path)))
     stream: BinaryIO = path.open("rb")
     return stream
 

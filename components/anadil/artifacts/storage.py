@@ -8,18 +8,21 @@ import glob
 import hashlib
 import logging
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
 from anadil.artifacts import local_directory
+from anadil.artifacts.no_data import is_no_data
 from anadil.artifacts.publish import NO_COPIES, S3Store
 from anadil.artifacts.ranged import RangedFile, ReadableFile
 from anadil.artifacts.uri import MANIFEST, AlreadyThereError, Count
 from anadil.core.errors import DataError, PreflightError
+from anadil.core.format import counted
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +84,8 @@ def sizes(patterns: Sequence[str], key: str) -> dict[str, int]:
     """Bytes of each of the files that inputs name, by its URI, in order; nothing is read.
 
     Args:
-        patterns: Paths, globs, directories, `s3://` URIs.
+        patterns: Paths, globs, directories, `s3://` URIs. Of directories and globs what is no data by its name
+            (`_SUCCESS`, `README.md`) is passed over, and said.
         key: The recipe key that holds them, for messages.
 
     Raises:
@@ -91,10 +95,31 @@ def sizes(patterns: Sequence[str], key: str) -> dict[str, int]:
     for pattern in patterns:
         # An empty one is a shell variable that nobody has set, not the directory that one happens to be in.
         each = store(pattern).sizes(pattern) if pattern else {}
+        passed_over = _without_data(pattern, each)
+        for name in passed_over:
+            del each[name]
+        said = (
+            f"{counted(len(passed_over), 'file')} without data by name, such as {', '.join(passed_over[:3])}"
+        )
         if not each:
-            raise DataError(f"{key}: no file matches {pattern!r}; correct the path or remove it from {key}")
+            only = f" but {said}" if passed_over else ""
+            raise DataError(
+                f"{key}: no file matches {pattern!r}{only}; correct the path or remove it from {key}"
+            )
+        if passed_over:
+            log.info("%s: passed over %s", key, said)
         found |= each
     return found
+
+
+def _without_data(pattern: str, names: Iterable[str]) -> list[str]:
+    """Those of the files of a pattern that lie there beside data; never one that the pattern names itself."""
+    root = pattern if "://" in pattern else str(Path(pattern).expanduser())
+    fixed = re.split(r"[*?[]", root, maxsplit=1)[0]
+    folder = root if fixed == root else fixed.rpartition("/")[0]
+    return [
+        name for name in names if name != root and is_no_data(name.removeprefix(folder).lstrip("/") or name)
+    ]
 
 
 class LocalStore:

@@ -13,8 +13,14 @@ FALLBACK = "windows-1252"
 """Gives some character for nearly every byte."""
 MAX_DAMAGE = 0.01
 """Of the characters beyond ASCII, up to which a text is UTF-8 with damage: pages are cut at 1 MiB."""
-BYTE_ORDER_MARKS = {b"\xef\xbb\xbf": "utf-8", b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
-"""Byte order marks. Source: Encoding Standard, "decode"."""
+BYTE_ORDER_MARKS = {
+    b"\xff\xfe\0\0": "utf-32-le",
+    b"\0\0\xfe\xff": "utf-32-be",
+    b"\xef\xbb\xbf": "utf-8",
+    b"\xff\xfe": "utf-16-le",
+    b"\xfe\xff": "utf-16-be",
+}
+"""Byte order marks. Source: Encoding Standard, "decode"; those of UTF-32, which it leaves out, begin as UTF-16's do."""
 FIRST_TAG = {b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
 """A page in UTF-16 without a mark, which would pass for UTF-8 with many zeros."""
 MIN_ZEROS = 0.02

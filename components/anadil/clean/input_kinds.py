@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from anadil.artifacts.json_values import JSON_SUFFIXES
 from anadil.artifacts.line_reader import PACKED_LINES, PLAIN_LINES
 from anadil.core.errors import DataError
 from anadil.core.format import counted
@@ -9,6 +10,7 @@ from anadil.core.format import counted
 SUFFIXES = (
     *PLAIN_LINES,
     *PACKED_LINES,
+    *JSON_SUFFIXES,
     ".txt",
     ".html",
     ".htm",
@@ -20,7 +22,7 @@ SUFFIXES = (
 
 REMEDY = (
     "unpack what is packed otherwise (.zip, .wacz, .warc.zst, .xz, .bz2); make .html or .txt of documents (.docx, .epub, .pdf), and "
-    "a line of .jsonl with the key `text` of each row of a table (.csv, .tsv, .json, .arrow); of Common Crawl take the .warc.gz files, not .warc.wet.gz"
+    "a line of .jsonl with the key `text` of each row of a table (.csv, .tsv, .arrow); of Common Crawl take the .warc.gz files, not .warc.wet.gz"
 )
 
 

@@ -2,26 +2,33 @@
 
 from collections.abc import Sequence
 
+import pyarrow.parquet as pq
+
+from anadil.clean.record_fields import address_columns
 from anadil.core.errors import DataError
 
 
-def columns_to_read(name: str, known: Sequence[str], text_field: str, beside: Sequence[str]) -> list[str]:
-    """The column of the text, and those beside it that the file has.
+def columns_to_read(name: str, schema: pq.ParquetSchema, text_field: str, beside: Sequence[str]) -> list[str]:
+    """The column of the text, that of the address, and others that the file has; within tables by their path.
 
     Args:
         name: What messages call the file.
-        known: Its columns; Parquet lets several have one name, of which Arrow would give the last.
-        text_field: The column of the text.
+        schema: Of the file; Parquet lets several columns have one name, of which Arrow would give the last.
+        text_field: The column of the text, or the path to it, such as `document.text`.
         beside: Others that are read where there are any.
 
     Raises:
         DataError: The column of the text is missing, or two of those to read have one name.
     """
-    if text_field not in known:
-        raise DataError(f"{name}: no column {text_field!r} (clean.text_field) among {', '.join(known)}")
-    columns = [column for column in (text_field, *beside) if column in known]
+    names = list(schema.to_arrow_schema().names)
+    paths = [schema.column(index).path for index in range(len(schema))]
+    if text_field not in names and not any(
+        path == text_field or path.startswith(f"{text_field}.") for path in paths
+    ):
+        raise DataError(f"{name}: no column {text_field!r} (clean.text_field) among {', '.join(names)}")
+    columns = [text_field, *address_columns(paths), *(column for column in beside if column in names)]
     for column in columns:
-        if (count := known.count(column)) > 1:
+        if (count := names.count(column)) > 1:
             remedy = (
                 "rename them, and name the one to read in clean.text_field"
                 if column == text_field
@@ -30,4 +37,4 @@ def columns_to_read(name: str, known: Sequence[str], text_field: str, beside: Se
             raise DataError(
                 f"{name}: {count} columns are named {column!r}, and which to read is unknown; {remedy}"
             )
-    return columns
+    return list(dict.fromkeys(columns))

@@ -3,19 +3,19 @@
 No file is held in memory as a whole but `.txt` and `.html`, which are one document each.
 """
 
-import codecs
 import json
 import logging
-import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from anadil.artifacts import storage
+from anadil.artifacts.json_values import JSON_SUFFIXES, holds_lines, json_values, refuse_wide
 from anadil.artifacts.line_reader import (
     DAMAGED,
     MAX_LINE_BYTES,
@@ -29,7 +29,8 @@ from anadil.clean.charset import decode_text
 from anadil.clean.crawl_index import Place, crawl_root, index_language, is_crawl_index, pages_of, places_of
 from anadil.clean.input_kinds import suffix_of
 from anadil.clean.parquet_columns import columns_to_read
-from anadil.clean.warc import HtmlResponse, html_responses
+from anadil.clean.record_fields import LICENCE_KEYS, address_of, licence_of, text_of, writable
+from anadil.clean.warc import RESPONSE, html_responses
 from anadil.clean.warc_records import ByteRange, Damage
 from anadil.core.errors import DataError
 from anadil.core.format import human_bytes
@@ -41,11 +42,6 @@ MAX_RECORD_BYTES = MAX_LINE_BYTES
 MAX_PLACES = 10
 """Bad records that an error message lists."""
 PARQUET_BATCH = 1_000
-LICENCE_KEYS = ("license", "licence")
-"""Keys or columns under which a record names its licence; the first one that it has."""
-MAX_LICENCE_CHARS = 200
-FIRST_KEY = re.compile(r'\ufeff?\s*\{\s*"')
-"""How a file of JSON objects begins; bytes that are damaged do not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +70,10 @@ class RawRecord:
         return len(self.text) if self.text.isascii() else len(self.text.encode(errors="replace"))
 
 
+SUMMED = ("records", "bytes_in", "skipped", "recoded", "bad", "excused", "null_texts", "addresses")
+"""What the figures of several ranges add up to."""
+
+
 @dataclass(slots=True)
 class ReadStats:
     """What reading met; the same whatever the order of the files."""
@@ -82,6 +82,12 @@ class ReadStats:
     bytes_in: int = 0
     skipped: int = 0
     """WARC responses that are no web page or no success."""
+    not_read: dict[str, int] = field(default_factory=dict)
+    """WARC records of other types that hold no web page, by type."""
+    null_texts: int = 0
+    """Records whose text is null: empty documents."""
+    addresses: int = 0
+    """Records that name the address of their page."""
     recoded: int = 0
     """Files and pages that were not UTF-8."""
     bad: int = 0
@@ -103,10 +109,19 @@ class ReadStats:
         if len(self.places) < MAX_PLACES:
             self.places.append(f"{place}: {why}")
 
+    def skip(self, kind: str) -> None:
+        """Count a WARC record without a web page."""
+        if kind == RESPONSE:
+            self.skipped += 1
+        else:
+            self.not_read[kind] = self.not_read.get(kind, 0) + 1
+
     def add(self, other: "ReadStats") -> None:
         """Add what was met in the ranges that follow."""
-        for name in ("records", "bytes_in", "skipped", "recoded", "bad", "excused"):
+        for name in SUMMED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+        for kind, count in other.not_read.items():
+            self.not_read[kind] = self.not_read.get(kind, 0) + count
         self.places = [*self.places, *other.places][:MAX_PLACES]
 
     def check_bad_share(self, max_share: float) -> None:
@@ -196,6 +211,7 @@ def read_records(
         for raw in reader(source, read_stats):
             read_stats.records += 1
             read_stats.bytes_in += raw.num_bytes
+            read_stats.addresses += bool(raw.url)
             yield raw
 
 
@@ -207,76 +223,63 @@ def _jsonl(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
             read_stats.lines = number
             place = f"{source.name}:{number}"
             if not offset:
-                _refuse_wide(source.name, line)
+                refuse_wide(source.name, line)
             if isinstance(line, TooLong):
                 read_stats.refuse(place, str(line))
             elif line.strip():
-                row = _row(line.removeprefix(b"\xef\xbb\xbf"), source.text_field)
+                row = _row(line.removeprefix(b"\xef\xbb\xbf"))
                 if isinstance(row, str):
                     read_stats.refuse(place, row)
                 else:
-                    yield _raw(row, source.text_field, place, f"{source.name}@{offset}")
+                    yield from _raw(row, source.text_field, place, f"{source.name}@{offset}", read_stats)
     except DAMAGED as error:
         read_stats.refuse(f"{source.name}:{number + 1}", f"compressed data is damaged from here on ({error})")
 
 
-def _refuse_wide(name: str, first_line: bytes | TooLong) -> None:
-    """Refuse a file in UTF-16 or UTF-32, in which every line would be bad for a reason of its own.
-
-    Raises:
-        DataError: It is one.
-    """
-    if isinstance(first_line, TooLong):
-        return
-    codec = json.detect_encoding(first_line[:4])
-    is_marked = first_line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    if is_marked or (
-        not codec.startswith("utf-8") and FIRST_KEY.match(first_line.decode(codec, errors="ignore"))
-    ):
-        standard = codec.upper().replace("-LE", "LE").replace("-BE", "BE")
-        raise DataError(
-            f"{name}: is in {standard}, but JSON Lines are read in UTF-8 only; convert it, such as with "
-            f"`iconv -f {standard} -t UTF-8`"
-        )
-
-
-def _row(line: bytes, text_field: str) -> dict[str, Any] | str:
+def _row(line: bytes) -> dict[str, Any] | str:
     """The object of a line, or what is wrong with it."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
         return f"not JSON: {error}"
-    if not isinstance(row, dict):
-        return f"not a JSON object but a {type(row).__name__}"
-    if text_field not in row:
-        return f"no key {text_field!r} (clean.text_field) among {', '.join(map(repr, row))}"
-    if not isinstance(row[text_field], str):
-        return _no_text(row, text_field)
-    return row
+    return row if isinstance(row, dict) else f"not a JSON object but a {type(row).__name__}"
 
 
-def _no_text(row: Mapping[str, Any], text_field: str) -> str:
-    return f"{text_field!r} is not text but a {type(row[text_field]).__name__}"
+def _json(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
+    """The objects of a list, or those that follow one another, a line each or over several."""
+    suffix = "".join(PurePath(source.name.lower()).suffixes[-2:])
+    number = 0
+    try:
+        if holds_lines(source.file, suffix):
+            yield from _jsonl(source, read_stats)
+            return
+        for number, row in json_values(source.file, suffix):
+            place = f"{source.name}:{number}"
+            if isinstance(row, dict):
+                yield from _raw(row, source.text_field, place, place, read_stats)
+            else:
+                read_stats.refuse(place, f"not a JSON object but a {type(row).__name__}")
+    except ValueError as error:
+        read_stats.refuse(f"{source.name}:{number + 1}", f"not JSON from here on: {error}")
+    except DAMAGED as error:
+        read_stats.refuse(f"{source.name}:{number + 1}", f"compressed data is damaged from here on ({error})")
 
 
-def _raw(row: Mapping[str, Any], text_field: str, place: str, offset: str) -> RawRecord:
-    """A record with its text, and URL, source and licence where they are given."""
-    url, origin = (_writable(row.get(key)) for key in ("url", "source"))
-    source = f"{place} {origin}" if origin else place
-    licence = next(filter(None, (_writable(row.get(key)) for key in LICENCE_KEYS)), "")
-    named = " ".join(licence.split())[:MAX_LICENCE_CHARS]
-    return RawRecord(source=source, place=offset, url=url, licence=named, text=row[text_field])
-
-
-def _writable(value: object) -> str:
-    """A text without the lone surrogates that JSON can smuggle in; empty for anything else.
-
-    Many writers of Parquet mark no column as text, so bytes that are UTF-8 are text too.
-    """
-    if isinstance(value, bytes):
-        with suppress(UnicodeDecodeError):
-            return value.decode()
-    return value.encode(errors="replace").decode() if isinstance(value, str) else ""
+def _raw(
+    row: Mapping[str, Any], text_field: str, place: str, offset: str, read_stats: ReadStats
+) -> Iterator[RawRecord]:
+    """A record with its text, and address, source and licence where they are given; none where it is bad."""
+    try:
+        text = text_of(row, text_field)
+    except ValueError as error:
+        read_stats.refuse(place, str(error))
+        return
+    read_stats.null_texts += text is None
+    origin = writable(row.get("source"))
+    yield RawRecord(
+        source=f"{place} {origin}" if origin else place, place=offset, url=address_of(row),
+        licence=licence_of(row), text=text or "",
+    )  # fmt: skip
 
 
 def _txt(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
@@ -312,9 +315,9 @@ def _warc(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
         if isinstance(item, Damage):
             read_stats.damaged += 1
             read_stats.refuse(f"{source.name}:{item.offset}", item.why)
-        elif not isinstance(item, HtmlResponse):
-            read_stats.responses += 1
-            read_stats.skipped += item
+        elif isinstance(item, str):
+            read_stats.responses += item == RESPONSE
+            read_stats.skip(item)
         else:
             read_stats.responses += 1
             yield RawRecord(
@@ -341,7 +344,7 @@ def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
                     source, places_of(table, list(groups), index_language(source.language)), read_stats
                 )
                 return
-            columns = columns_to_read(source.name, known, source.text_field, ("url", "source", *LICENCE_KEYS))
+            columns = columns_to_read(source.name, table.schema, source.text_field, ("source", *LICENCE_KEYS))
             row = sum(table.metadata.row_group(before).num_rows for before in range(source.start))
             for batch in table.iter_batches(PARQUET_BATCH, row_groups=list(groups), columns=columns):
                 for values in _rows(batch):
@@ -349,10 +352,8 @@ def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
                     place = f"{source.name}:{row}"
                     if isinstance(values, UnicodeDecodeError):
                         read_stats.refuse(place, f"not UTF-8: {values}")
-                    elif isinstance(values[source.text_field], str):
-                        yield _raw(values, source.text_field, place, place)
                     else:
-                        read_stats.refuse(place, _no_text(values, source.text_field))
+                        yield from _raw(values, source.text_field, place, place, read_stats)
     except (pa.ArrowException, OSError) as error:
         if getattr(error, "errno", None):
             raise  # of the disk; of damaged bytes Arrow makes one without a number
@@ -377,8 +378,8 @@ def _crawl(source: Source, places: Iterator[Place], read_stats: ReadStats) -> It
         origin = f"{place.file}:{place.offset}"
         if isinstance(item, Damage):
             read_stats.refuse(origin, item.why)
-        elif not isinstance(item, HtmlResponse):
-            read_stats.skipped += item
+        elif isinstance(item, str):
+            read_stats.skip(item)
         else:
             yield RawRecord(
                 source=origin, url=item.url, html=item.body, charset=item.charset, too_large=item.too_large
@@ -387,6 +388,7 @@ def _crawl(source: Source, places: Iterator[Place], read_stats: ReadStats) -> It
 
 READERS: dict[str, Reader] = {
     **dict.fromkeys((*PLAIN_LINES, *PACKED_LINES), _jsonl),
+    **dict.fromkeys(JSON_SUFFIXES, _json),
     ".txt": _txt,
     ".html": _html,
     ".htm": _html,

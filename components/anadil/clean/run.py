@@ -20,6 +20,7 @@ from anadil.clean.input_kinds import check_suffixes
 from anadil.clean.judge_record import BLOCKED, CONTAMINATED, PAGE_LIMITS, Settings
 from anadil.clean.map_shard import map_shard
 from anadil.clean.readers import ReadStats
+from anadil.clean.record_fields import ADDRESS_KEYS
 from anadil.clean.row_files import ACCOUNTS, STATS, RowsTask, write_rows
 from anadil.clean.signatures import Signatures
 from anadil.clean.since import earlier_corpus, link, write_index
@@ -29,6 +30,7 @@ from anadil.clean.workspace import Workspace
 from anadil.core.errors import DataError
 from anadil.core.format import counted
 from anadil.core.progress import progress
+from anadil.recipe.sections import Clean
 from anadil.runtime.job import Figures, Job
 
 log = logging.getLogger(__name__)
@@ -41,9 +43,10 @@ ONE_DOCUMENT = (
     "give more text"
 )
 NO_PAGES = (
-    "clean.inputs: {name} holds no response record, and so no web page; WET and WAT files have none: give the WARC files "
-    "that they were made of; of resource records, such as warcit writes, give the pages as .html"
+    "clean.inputs: {name} holds no web page in a record of type response, resource or conversion; WET and WAT files have "
+    "none: give the WARC files that they were made of"
 )
+NO_ADDRESSES = "clean.url_lists: %s of %s records name no address, so that nothing can block them; keys that are looked for are such as %s"
 
 
 def run(job: Job, executor: Executor | None = None) -> Figures:
@@ -65,7 +68,7 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     with executor or executor_of(job) as running:
         workspace = Workspace(job, running.num_workers, earlier)
         read_stats, clean_stats = _mapped(workspace, running)
-        read_stats.check_bad_share(job.recipe.clean.max_bad_records)
+        _check_read(read_stats, job.recipe.clean)
         signatures = Signatures(workspace.shard_folders, workspace.held_folders)
         verdicts = _deduplicated(workspace, signatures, settings)
         _count_duplicates(workspace, signatures, verdicts, clean_stats)
@@ -131,6 +134,16 @@ def _mapped(workspace: Workspace, executor: Executor) -> tuple[ReadStats, CleanS
     for name in without:
         log.warning(NO_PAGES.format(name=name))
     return read_stats, clean_stats
+
+
+def _check_read(read_stats: ReadStats, clean: Clean) -> None:
+    """Refuse too many bad records; say which could be read in part only."""
+    read_stats.check_bad_share(clean.max_bad_records)
+    unknown = read_stats.records - read_stats.addresses
+    if unknown and clean.url_lists:
+        log.warning(NO_ADDRESSES, f"{unknown:,}", f"{read_stats.records:,}", ADDRESS_KEYS)
+    if read_stats.null_texts:
+        log.warning("clean.inputs: text of %s is null: empty", counted(read_stats.null_texts, "record"))
 
 
 def _deduplicated(workspace: Workspace, signatures: Signatures, settings: Settings) -> Verdicts:

@@ -37,6 +37,12 @@ class Stats:
     """How many, and the first ones with place and reason."""
     responses_skipped: int
     """WARC responses that are no web page or no success."""
+    not_read: dict[str, int]
+    """WARC records of other types that hold no web page, by type."""
+    null_texts: int
+    """Records whose text is null, which are empty documents."""
+    addresses: int
+    """Records that name the address of their page."""
     recoded: int
     """Files and pages that were not UTF-8."""
     normalized: int
@@ -110,6 +116,9 @@ def make_stats(
         bad=read_stats.bad,
         bad_records={"count": read_stats.bad, "first": read_stats.places},
         responses_skipped=read_stats.skipped,
+        not_read=dict(sorted(read_stats.not_read.items())),
+        null_texts=read_stats.null_texts,
+        addresses=read_stats.addresses,
         recoded=read_stats.recoded,
         normalized=clean_stats.normalized,
         foreign_lines=clean_stats.foreign_lines,

@@ -1,4 +1,8 @@
-"""The web pages of a WARC file, as far as it can be read."""
+"""The web pages of a WARC file, as far as it can be read.
+
+A page is the answer of a server (`response`), or stands by itself (`resource`, as archives of single sites have them,
+and `conversion`), with its type in the record's own head.
+"""
 
 import re
 from collections.abc import Iterator
@@ -13,6 +17,14 @@ from anadil.clean.warc_records import ByteRange, Damage, RawWarcRecord, warc_rec
 
 HTML_TYPES = ("text/html", "application/xhtml+xml")
 STATUS_OK = 200
+RESPONSE = "response"
+KINDS = (RESPONSE, "resource", "conversion")
+"""Types of records that may hold a page. Source: ISO 28500, section 6."""
+CONTENT_TYPE = re.compile(rb"^content-type[ \t]*:[ \t]*([^\r\n]*?)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
+HTML = re.compile(rb"(?:text/html|application/xhtml\+xml)\b", re.IGNORECASE)
+HTTP_TYPE = re.compile(rb"application/http\b", re.IGNORECASE)
+HTTP_OK = b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\n\r\n"
+"""Before the page of a record without an HTTP head, so that all pages are read alike."""
 HTTP = re.compile(rb"\s*HTTP/")
 INTERIM = re.compile(rb"(?:\s*+HTTP/[\d.]++ 1\d\d\b[^\r\n]*+\r?\n(?:[^\r\n]++\r?\n)*+\r?\n(?=\s*+HTTP/))+")
 """Heads before that of the response: 100 Continue, 103 Early Hints. Source: RFC 9110, section 15.2."""
@@ -35,17 +47,19 @@ class HtmlResponse:
     too_large: bool
 
 
-Item = HtmlResponse | Damage | int
-"""An int is the number of responses that were skipped: not a page, or not a success."""
+Item = HtmlResponse | Damage | str
+"""A text is the kind of a record that was skipped: not a page, or not a success."""
 
 
 def html_responses(path: ReadableFile, max_bytes: int, part: ByteRange | None = None) -> Iterator[Item]:
-    """Pages, skipped responses and damaged places of a WARC file, or of a range of it, in order."""
+    """Pages, skipped records and damaged places of a WARC file, or of a range of it, in order."""
     for item in warc_records(path, max_bytes, part):
         if isinstance(item, Damage):
             yield item
-        elif item.kind == "response":
+        elif item.kind in KINDS:
             yield _guarded_response(item, max_bytes)
+        else:
+            yield item.kind or "unknown"
 
 
 def _guarded_response(record: RawWarcRecord, max_bytes: int) -> Item:
@@ -70,13 +84,16 @@ def _response(record: RawWarcRecord, max_bytes: int) -> Item:
         body=b"",
         too_large=True,
     )
+    own_type = CONTENT_TYPE.search(record.head) if record.kind != RESPONSE else None
+    bare_type = own_type[1] if own_type and not HTTP_TYPE.match(own_type[1]) else b""
     if record.block is None:
-        return page
-    if not HTTP.match(record.block):
-        return 1
+        return record.kind if bare_type and not HTML.match(bare_type) else page
+    block = HTTP_OK % bare_type + record.block if bare_type else record.block
+    if not HTTP.match(block):
+        return record.kind
     try:
-        early = INTERIM.match(record.block)
-        block = record.block[early.end() :] if early else record.block
+        early = INTERIM.match(block)
+        block = block[early.end() :] if early else block
         parsed = WarcRecord.from_bytes(HTTP_HEAD % len(block) + block)
         parsed.parse_http(auto_decode="none", quirks_mode=True)
     except OSError as error:
@@ -90,7 +107,7 @@ def _response(record: RawWarcRecord, max_bytes: int) -> Item:
         or parsed.http_headers.status_code != STATUS_OK
         or kind.lower() not in HTML_TYPES
     ):
-        return 1
+        return record.kind
     try:
         body = decode_body(parsed.reader.read(), parsed.http_headers.items(), max_bytes)
     except ValueError as error:

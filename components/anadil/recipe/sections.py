@@ -58,9 +58,9 @@ class Clean(StrictModel):
     """raw -> corpus."""
 
     inputs: tuple[str, ...] = ()
-    """Files, globs or `s3://` URIs of `.jsonl[.gz|.zst]`, `.txt`, `.html`, `.warc[.gz]` and `.parquet`."""
+    """Files, globs or `s3://` URIs of `.jsonl[.gz|.zst]`, `.json[.gz|.zst]`, `.txt`, `.html`, `.warc[.gz]` and `.parquet`."""
     text_field: str = "text"
-    """Key (JSONL) or column (Parquet) that holds the text."""
+    """Key (JSON) or column (Parquet) that holds the text, or the path to it, such as `document.text`."""
     extract: ExtractMode = "balanced"
     """How web pages become text: `fast`; `precision`, twice as slow; `balanced`, which asks it where `fast` is in doubt."""
     tables: bool = True

@@ -1,0 +1,128 @@
+"""The values of a `.json` file, one at a time: of a list its items, else the values that follow one another.
+
+A file may unpack to terabytes, and what Python makes of JSON takes up to thirty times its bytes: so no more is held than
+one value of bounded length.
+"""
+
+import codecs
+import json
+import re
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from anadil.artifacts.line_reader import MAX_LINE_BYTES, TooLong, lines_with_offsets, unpacked
+from anadil.artifacts.ranged import ReadableFile
+from anadil.core.errors import DataError
+from anadil.core.format import MIB, human_bytes
+
+PACKED_JSON = (".json.gz", ".json.zst")
+JSON_SUFFIXES = (".json", *PACKED_JSON)
+FIRST_KEY = re.compile(r'\ufeff?\s*\{\s*"')
+"""How a file of JSON objects begins; bytes that are damaged do not."""
+SPACE = re.compile(r"[ \t\r\n]*")
+
+
+def refuse_wide(name: str, first_line: bytes | TooLong) -> None:
+    """Refuse a file in UTF-16 or UTF-32, in which every line would be bad for a reason of its own.
+
+    Raises:
+        DataError: It is one.
+    """
+    if isinstance(first_line, TooLong):
+        return
+    codec = json.detect_encoding(first_line[:4])
+    is_marked = first_line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    if is_marked or (
+        not codec.startswith("utf-8") and FIRST_KEY.match(first_line.decode(codec, errors="ignore"))
+    ):
+        standard = codec.upper().replace("-LE", "LE").replace("-BE", "BE")
+        raise DataError(
+            f"{name}: is in {standard}, but JSON Lines are read in UTF-8 only; convert it, such as with "
+            f"`iconv -f {standard} -t UTF-8`"
+        )
+
+
+def holds_lines(path: ReadableFile, suffix: str) -> bool:
+    """Whether a `.json` file is one of JSON lines, as many data sets have them: its first line is an object."""
+    first = next((line for _, line in lines_with_offsets(path, suffix)), b"")
+    refuse_wide(path.name, first)
+    if isinstance(first, TooLong) or not first.lstrip().startswith((b"{", b"\xef\xbb\xbf{")):
+        return False
+    try:
+        return isinstance(json.loads(first), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def json_values(path: ReadableFile, suffix: str) -> Iterator[tuple[int, object]]:
+    """Each value and its number from 1 on.
+
+    Raises:
+        ValueError: What follows is not JSON in UTF-8, or a value is too long.
+        EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError: Compressed data is damaged.
+    """
+    with unpacked(path, suffix) as file:
+        text = _Text(file)
+        in_list = text.next_is("[")
+        closed = in_list and text.next_is("]")
+        number = 0
+        while not closed and not text.at_end():
+            number += 1
+            yield number, text.value()
+            if in_list:
+                closed = text.next_is("]")
+                if not closed and not text.next_is(","):
+                    raise ValueError(f"after value {number:,} stands neither a comma nor the list's end")
+        if (in_list and not closed) or (closed and not text.at_end()):
+            raise ValueError("the list has no end" if not closed else "something follows the end of the list")
+
+
+class _Text:
+    """A window of a file's text, from the place that is read on."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        self._json = json.JSONDecoder()
+        self._text, self._place, self._is_whole = "", 0, False
+
+    def value(self) -> object:
+        """Read the value that begins here."""
+        while True:
+            try:
+                found, end = self._json.raw_decode(self._text, self._place)
+            except (ValueError, RecursionError) as error:
+                why = error
+            else:
+                # A number that ends with the window may go on behind it.
+                if end < len(self._text) or self._is_whole:
+                    self._place = end
+                    return found
+                why = ValueError("a value without an end")
+            if self._is_whole or isinstance(why, RecursionError):
+                raise ValueError(str(why))
+            if len(self._text) - self._place > MAX_LINE_BYTES:
+                raise ValueError(f"a value is longer than {human_bytes(MAX_LINE_BYTES)}, or not JSON: {why}")
+            self._fill()
+
+    def next_is(self, sign: str) -> bool:
+        """Read a sign, if it is the next one."""
+        is_next = not self.at_end() and self._text[self._place] == sign
+        self._place += is_next
+        return is_next
+
+    def at_end(self) -> bool:
+        """Whether nothing follows but white space."""
+        while True:
+            found = SPACE.match(self._text, self._place)
+            self._place = found.end() if found else self._place
+            if self._place < len(self._text) or self._is_whole:
+                return self._place == len(self._text)
+            self._fill()
+
+    def _fill(self) -> None:
+        """Twice as much as there is: a value that is read anew for each piece would take the square of its length."""
+        piece = self._file.read(max(MIB, len(self._text) - self._place))
+        self._is_whole = not piece
+        self._text = self._text[self._place :] + self._decoder.decode(piece, final=not piece)
+        self._place = 0
