@@ -202,6 +202,19 @@ def test_every_kind_of_file_gives_the_same_chats_of_a_named_source(tmp_path: Pat
     assert not dropped.total
 
 
+def test_a_json_file_of_lines_is_read_as_one(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(LINES)
+    (tmp_path / "a.jsonl").write_bytes(LINES)
+
+    as_json, as_lines = (
+        [chat.id for chat in read_chats([str(tmp_path / name)], DroppedChats())]
+        for name in ("a.json", "a.jsonl")
+    )
+
+    assert as_json == as_lines
+    assert as_json
+
+
 def test_a_test_part_alone_is_read(tmp_path: Path) -> None:
     table(tmp_path / "data" / "test-00000-of-00001.parquet")
 
@@ -215,7 +228,7 @@ def test_a_test_part_alone_is_read(tmp_path: Path) -> None:
         ("a.jsonl.zst", zstandard.compress(LINES)[:-5], r"a\.jsonl\.zst: is damaged .*; repair the file"),
         ("a.parquet", b"PAR1 and no more", r"a\.parquet: is a damaged table .*; repair the file"),
         ("a.arrow", b"no stream", r"a\.arrow: is a damaged table .*; repair the file"),
-        ("a.json", LINES, r"a\.json: is not JSON \(Extra data.*; correct it, or name it \.jsonl if"),
+        ("a.json", b'[{"a": 1},', r"a\.json: is not JSON behind item 1 \(the list has no end\); correct it"),
         ("a.json", b"[1]", r"a\.json:1: a int, not an object"),
     ],
 )

@@ -177,9 +177,7 @@ def test_a_text_file_longer_than_a_document_is_refused_unread(tmp_path: Path) ->
 def test_a_row_longer_than_a_document_is_refused(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"text": ["Salam", "x" * (16 * MIB + 1)]}), tmp_path / "a.parquet")
 
-    with pytest.raises(
-        DataError, match=r"a\.parquet:2: document of 16\.0 MiB is longer than 16\.0 MiB; cut it"
-    ):
+    with pytest.raises(DataError, match=r"a\.parquet:2: row of 16\.0 MiB is longer than 16\.0 MiB; cut it"):
         read(tmp_path / "a.parquet")
 
 

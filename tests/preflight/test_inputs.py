@@ -57,7 +57,7 @@ def test_pairs_are_looked_at_beside_the_chats(recipe: Recipe, tmp_path: Path) ->
     ("name", "content", "message"),
     [
         ("chats.csv", lines(CHAT), r"chats\.csv: chats are read from \.jsonl, "),
-        ("chats.json", lines(CHAT), r"chats\.json: a dict, not a list of chats; write each chat as a line"),
+        ("chats.json", lines(CHAT)[:-3], r"chats\.json: is not JSON behind item 0"),
         ("chats.jsonl", lines(CHAT) + b"{", r"chats\.jsonl:2: not a JSON line"),
         ("chats.jsonl", b"", r"hold no rows; a row needs `messages`"),
     ],

@@ -9,13 +9,13 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Literal
 
 from anadil.artifacts import storage
+from anadil.artifacts.json_values import holds_lines, json_values
 from anadil.artifacts.line_reader import DAMAGED, PACKED_LINES, PLAIN_LINES, TooLong, bounded_lines
 from anadil.artifacts.no_data import is_no_data
 from anadil.core.errors import DataError, PreflightError
-from anadil.core.format import MIB, human_bytes
 from anadil.text.chats import DROP_REMEDIES, Chat, DroppedChats, Refusal, messages_of
 from anadil.text.choices import choices_of, first_place, names_place, with_chosen
 from anadil.text.pairs import Pair, pair_of
@@ -24,16 +24,12 @@ log = logging.getLogger(__name__)
 
 TABLES = (".parquet", ".arrow")
 SUFFIXES = (*PLAIN_LINES, *PACKED_LINES, ".json", *TABLES)
-ARROW_FILE = b"ARROW1"
-"""First bytes of Arrow's file format; the other `.arrow` is a stream, as `save_to_disk` of datasets writes it."""
 NO_NAME = re.compile(r"(train|data|part|shard|default|0+)?[-_.]?\d*(-of-\d+)?", re.IGNORECASE)
 """Names of files that do not tell a data set from others; its directory does."""
 TRAIN, OTHER = re.compile(r"train\b|train_"), re.compile(r"(test|validation|valid|val|dev|eval)(\b|_)")
 """How files and directories of a dataset's parts begin."""
-MAX_JSON_BYTES = 512 * MIB
-"""Of a `.json` file, which is read whole: some four times as much memory."""
-ROWS_AT_A_TIME = 16
-"""Rows of a table in memory at a time, each as long as a document may be."""
+ROWS_AT_A_TIME = 256
+"""Rows of a table in memory at a time, fewer where they are long."""
 
 
 def read_chats(
@@ -156,7 +152,7 @@ def rows_of(path: Path, name: str) -> Iterator[tuple[int, dict[str, object]]]:
         if suffix in TABLES:
             yield from _table_rows(path, name, suffix)
         elif suffix == ".json":
-            yield from _json_list(path, name)
+            yield from _json_values(path, name)
         else:
             yield from _json_lines(path, name, suffix)
     except DAMAGED as error:
@@ -166,6 +162,8 @@ def rows_of(path: Path, name: str) -> Iterator[tuple[int, dict[str, object]]]:
 def _table_rows(path: Path, name: str, suffix: str) -> Iterator[tuple[int, dict[str, object]]]:
     try:
         import pyarrow as pa
+
+        from anadil.artifacts.table_rows import arrow_batches, batch_rows, parquet_batches
     except ModuleNotFoundError:
         raise PreflightError(
             f"{name}: reading {suffix} needs pyarrow; install pyarrow or give .jsonl"
@@ -173,49 +171,30 @@ def _table_rows(path: Path, name: str, suffix: str) -> Iterator[tuple[int, dict[
     number = 0
     try:
         with pa.memory_map(str(path)) as file:
-            for batch in _table_batches(file, suffix):
-                for start in range(0, batch.num_rows, ROWS_AT_A_TIME):
-                    for row in batch.slice(start, ROWS_AT_A_TIME).to_pylist():
-                        number += 1
-                        yield number, row
+            if suffix == ".parquet":
+                batches = parquet_batches(file, name, ROWS_AT_A_TIME)
+            else:
+                batches = arrow_batches(file, name)
+            for row in (row for batch in batches for row in batch_rows(batch)):
+                number += 1
+                if not isinstance(row, dict):
+                    raise DataError(f"{name}:{number}: {row}; repair the row, or leave it out")
+                yield number, row
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{name}: is a damaged table ({error}); repair the file") from None
 
 
-def _table_batches(file: Any, suffix: str) -> Iterator[Any]:
-    from pyarrow import ipc, parquet
-
-    if suffix == ".parquet":
-        yield from parquet.ParquetFile(file).iter_batches(ROWS_AT_A_TIME)
-        return
-    is_file = file.read(len(ARROW_FILE)) == ARROW_FILE
-    file.seek(0)
-    if is_file:
-        table = ipc.open_file(file)
-        yield from map(table.get_batch, range(table.num_record_batches))
-    else:
-        yield from ipc.open_stream(file)
-
-
-def _json_list(path: Path, name: str) -> Iterator[tuple[int, dict[str, object]]]:
-    size = path.stat().st_size
-    if size > MAX_JSON_BYTES:
-        raise DataError(
-            f"{name}: {human_bytes(size)} of one JSON text, which is read whole; write it as .jsonl, a chat a line"
-        )
+def _json_values(path: Path, name: str) -> Iterator[tuple[int, dict[str, object]]]:
+    number = 0
     try:
-        rows = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{name}: is not JSON ({error}); correct it, or name it .jsonl if each line is a chat"
-        ) from None
-    if not isinstance(rows, list):
-        raise DataError(
-            f"{name}: a {type(rows).__name__}, not a list of chats; write each chat as a line of .jsonl"
-        )
-    for number, row in enumerate(rows, start=1):
-        _refuse_no_object(row, f"{name}:{number}")
-        yield number, row
+        if holds_lines(path, ".json"):
+            yield from _json_lines(path, name, ".json")
+            return
+        for number, row in json_values(path, ".json"):
+            _refuse_no_object(row, f"{name}:{number}")
+            yield number, row  # type: ignore[misc]  # it is an object
+    except ValueError as error:
+        raise DataError(f"{name}: is not JSON behind item {number} ({error}); correct it") from None
 
 
 def _json_lines(path: Path, name: str, suffix: str) -> Iterator[tuple[int, dict[str, object]]]:

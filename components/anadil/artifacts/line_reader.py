@@ -45,13 +45,14 @@ class WindowError(zstandard.ZstdError):
 
 @dataclass(frozen=True, slots=True)
 class TooLong:
-    """Stands for a line over `MAX_LINE_BYTES`."""
+    """Stands for a line, or another unit, over `MAX_LINE_BYTES`."""
 
     num_bytes: int
+    unit: str = "line"
 
     def __str__(self) -> str:
         """What is wrong with it."""
-        return f"line of {human_bytes(self.num_bytes)} is longer than {human_bytes(MAX_LINE_BYTES)}"
+        return f"{self.unit} of {human_bytes(self.num_bytes)} is longer than {human_bytes(MAX_LINE_BYTES)}"
 
 
 def bounded_lines(path: Path, suffix: str | None = None) -> Iterator[bytes | TooLong]:

@@ -11,11 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from anadil.artifacts import storage
 from anadil.artifacts.chat_files import check_chat_files, rows_of
-from anadil.artifacts.line_reader import DAMAGED, PACKED_LINES, PLAIN_LINES, TooLong, bounded_lines
+from anadil.artifacts.line_reader import (
+    DAMAGED,
+    MAX_LINE_BYTES,
+    PACKED_LINES,
+    PLAIN_LINES,
+    TooLong,
+    bounded_lines,
+)
+from anadil.artifacts.table_rows import batch_rows, parquet_batches
 from anadil.clean.charset import decode_text
 from anadil.clean.decontaminate import Decontamination, texts_of
 from anadil.clean.ng_words import read_ng_words
@@ -122,10 +129,12 @@ def _texts(path: Path, uri: str) -> Iterator[tuple[int, str]]:
         if lower.endswith(LINE_SUFFIXES):
             yield from _json_texts(path, uri)
         elif lower.endswith(".parquet"):
-            yield from _table_texts(path)
+            yield from _table_texts(path, uri)
         elif lower.endswith((".json", ".arrow")):
             yield from ((number, text) for number, row in rows_of(path, uri) for text in texts_of(row))
         elif lower.endswith(".txt"):
+            if (size := path.stat().st_size) > MAX_LINE_BYTES:
+                raise DataError(f"{uri}: {TooLong(size, 'text')}; cut it, or give it as .jsonl; {SIDE_FILE}")
             yield 1, decode_text(path.read_bytes())[0]
         else:
             known = " ".join((*LINE_SUFFIXES, ".json", ".parquet", ".arrow", ".txt"))
@@ -150,11 +159,13 @@ def _json_texts(path: Path, uri: str) -> Iterator[tuple[int, str]]:
             yield number, text
 
 
-def _table_texts(path: Path) -> Iterator[tuple[int, str]]:
-    number = 0
-    with pq.ParquetFile(path) as table:
-        for batch in table.iter_batches(ROWS_AT_A_TIME):
-            for row in batch.to_pylist():
-                number += 1
-                for text in texts_of(row):
-                    yield number, text
+def _table_texts(path: Path, uri: str) -> Iterator[tuple[int, str]]:
+    with path.open("rb") as stream:
+        batches = parquet_batches(stream, uri, ROWS_AT_A_TIME)
+        for number, row in enumerate((row for batch in batches for row in batch_rows(batch)), start=1):
+            if isinstance(row, UnicodeDecodeError):
+                raise row
+            if isinstance(row, TooLong):
+                raise DataError(f"{uri}:{number}: {row}; {SIDE_FILE}")
+            for text in texts_of(row):
+                yield number, text

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ from anadil.artifacts.line_reader import (
     lines_with_offsets,
 )
 from anadil.artifacts.ranged import ReadableFile
+from anadil.artifacts.table_rows import TooLargeError, batch_rows, parquet_batches
 from anadil.clean.charset import decode_text
 from anadil.clean.crawl_index import Place, crawl_root, index_language, is_crawl_index, pages_of, places_of
 from anadil.clean.input_kinds import suffix_of
@@ -346,30 +347,25 @@ def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
                 return
             columns = columns_to_read(source.name, table.schema, source.text_field, ("source", *LICENCE_KEYS))
             row = sum(table.metadata.row_group(before).num_rows for before in range(source.start))
-            for batch in table.iter_batches(PARQUET_BATCH, row_groups=list(groups), columns=columns):
-                for values in _rows(batch):
-                    row += 1
-                    place = f"{source.name}:{row}"
-                    if isinstance(values, UnicodeDecodeError):
-                        read_stats.refuse(place, f"not UTF-8: {values}")
-                    else:
-                        yield from _raw(values, source.text_field, place, place, read_stats)
+            batches = parquet_batches(
+                stream, source.name, PARQUET_BATCH, columns, groups,
+                look_into_pages=isinstance(source.file, Path),
+            )  # fmt: skip
+            for values in (values for batch in batches for values in batch_rows(batch)):
+                row += 1
+                place = f"{source.name}:{row}"
+                if isinstance(values, UnicodeDecodeError):
+                    read_stats.refuse(place, f"not UTF-8: {values}")
+                elif isinstance(values, TooLong):
+                    read_stats.refuse(place, str(values))
+                else:
+                    yield from _raw(values, source.text_field, place, place, read_stats)
+    except TooLargeError as error:
+        read_stats.refuse(f"{source.name}:{row + 1}", f"Parquet is not read from here on: {error}")
     except (pa.ArrowException, OSError) as error:
         if getattr(error, "errno", None):
             raise  # of the disk; of damaged bytes Arrow makes one without a number
         read_stats.refuse(f"{source.name}:{row + 1}", f"Parquet is damaged from here on ({error})")
-
-
-def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | UnicodeDecodeError]:
-    """The rows of a batch; what is wrong with one whose text is not UTF-8, which Parquet lets anybody write."""
-    try:
-        yield from batch.to_pylist()
-    except UnicodeDecodeError:
-        for row in range(batch.num_rows):
-            try:
-                yield from batch.slice(row, 1).to_pylist()
-            except UnicodeDecodeError as error:
-                yield error
 
 
 def _crawl(source: Source, places: Iterator[Place], read_stats: ReadStats) -> Iterator[RawRecord]:

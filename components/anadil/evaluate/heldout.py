@@ -235,18 +235,26 @@ def _json_rows(path: Path, uri: str, suffix: str) -> Iterator[tuple[str, object]
 def _parquet_rows(path: Path, uri: str, text_field: str) -> Iterator[tuple[str, object]]:
     try:
         import pyarrow as pa
-        from pyarrow import parquet
+        import pyarrow.parquet as pq
+
+        from anadil.artifacts.table_rows import batch_rows, parquet_batches
     except ModuleNotFoundError:
         raise PreflightError(f"{uri}: reading Parquet needs pyarrow; install pyarrow or give JSONL") from None
     try:
-        table = parquet.ParquetFile(path)
-        if text_field not in table.schema_arrow.names:
-            raise DataError(f"{uri}: has no column {text_field!r}; set clean.text_field")
-        number = 0
-        for batch in table.iter_batches(batch_size=ROWS_AT_A_TIME, columns=[text_field]):
-            for text in batch.column(0).to_pylist():
-                number += 1
-                yield f":{number}", {text_field: text}
+        with path.open("rb") as stream:
+            if text_field not in pq.read_schema(stream).names:
+                raise DataError(f"{uri}: has no column {text_field!r}; set clean.text_field")
+            rows = (
+                row
+                for batch in parquet_batches(stream, uri, ROWS_AT_A_TIME, [text_field])
+                for row in batch_rows(batch)
+            )
+            for number, row in enumerate(rows, start=1):
+                if isinstance(row, TooLong):
+                    raise DataError(f"{uri}:{number}: {row}; cut it")
+                if isinstance(row, UnicodeDecodeError):
+                    raise row
+                yield f":{number}", row
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{uri}: is damaged Parquet ({error}); repair the file") from None
 
