@@ -1,12 +1,17 @@
 """Documents that hold text of the files that models are judged by are found."""
 
+import json
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
+import zstandard
 
+from anadil.clean import decontaminate
 from anadil.clean.decontaminate import Decontamination, run_hashes, texts_of
 from anadil.text.language import load_language
+from tests.kit.child import peak_memory
 from tests.kit.texts import ANOTHER, AZERBAIJANI, JAPANESE, TURKISH
 
 az, ja = load_language("az"), load_language("ja")
@@ -25,6 +30,39 @@ ITEM = "Göygöl milli parkının ərazisində neçə göl var və onlardan ən 
 )
 def test_an_item_is_found_in_any_case_and_frame(text: str) -> None:
     assert Decontamination([("eval.jsonl:7", ITEM)], az).matches(text) == ["eval.jsonl:7"]
+
+
+def test_a_long_item_is_found_wherever_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decontaminate, "PIECE_CHARS", 100)
+    monkeypatch.setattr(decontaminate, "MIN_MERGED", 10)
+    item = f"{AZERBAIJANI} {ITEM} {ANOTHER}"
+    words = item.split()
+
+    found = Decontamination([("first", AZERBAIJANI), ("long", item), ("last", TURKISH)], az)
+
+    for start in range(len(AZERBAIJANI.split()) - 7, len(words) - 8):
+        assert found.matches(" ".join(words[start : start + 8]))[-1] == "long"
+    assert found.matches(AZERBAIJANI) == ["first"]
+    assert found.matches(TURKISH) == ["last"]
+
+
+def test_items_that_repeat_themselves_take_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.zst"
+    line = json.dumps({"text": ITEM * 40_000}).encode() + b"\n"
+    path.write_bytes(zstandard.compress(line * 30, 1))
+    code = """
+import sys
+from anadil.clean.decontaminate import Decontamination
+from anadil.clean.lists import read_items
+from anadil.text.language import load_language
+found = Decontamination(read_items([sys.argv[1]]), load_language("az"))
+print(len(found._hashes) < 1_000)
+"""
+
+    peak, printed = peak_memory(code, path)
+
+    assert printed == "True"
+    assert peak < 700
 
 
 def test_other_text_is_clean() -> None:

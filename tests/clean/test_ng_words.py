@@ -1,3 +1,4 @@
+import gzip
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,15 @@ def test_the_stage_reads_the_lists_that_the_recipe_names(tmp_path: Path) -> None
     corpus = clean(tmp_path, raw, ng_words=[str(words)], rules={"max_ng_words": 0.02})
 
     assert stats(corpus)["dropped"]["ng_words"] == 1
+
+
+def test_a_packed_list_is_read_and_an_archive_of_bytes_refused(tmp_path: Path) -> None:
+    (tmp_path / "words.gz").write_bytes(gzip.compress("söz\n# söz\nağır söz\n".encode()))
+    (tmp_path / "model.bin").write_bytes(b"\0\1\2")
+
+    assert read_ng_words([str(tmp_path / "words.gz")]) == ["söz", "ağır söz"]
+    with pytest.raises(DataError, match=r"clean.ng_words: model.bin is not text"):
+        read_ng_words([str(tmp_path / "model.bin")])
 
 
 def test_a_list_that_is_not_utf8_is_refused(tmp_path: Path) -> None:

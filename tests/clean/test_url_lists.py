@@ -1,5 +1,7 @@
 """Pages of listed hosts are left out."""
 
+import io
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -56,3 +58,49 @@ def test_categories_are_directories_of_domains_and_urls(tmp_path: Path) -> None:
 def test_a_directory_without_lists_is_refused_with_what_belongs_there(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"clean.url_lists: .* neither `domains` nor `urls`.*gambling"):
         read_url_lists([tmp_path])
+
+
+def test_a_category_is_read_as_ut1_hands_it_out(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "gambling.tar.gz", "w:gz") as archive:
+        for name, content in (
+            ("domains", b"casino.example\n"),
+            ("urls", b"news.example/bet\n"),
+            ("usage", b"x"),
+        ):
+            member = tarfile.TarInfo(f"gambling/{name}")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+
+    lists = read_url_lists([tmp_path / "gambling.tar.gz"])
+
+    assert lists.is_blocked("https://www.casino.example/1")
+    assert lists.is_blocked("https://news.example/bet")
+    assert not lists.is_blocked("https://x/")
+
+
+def test_files_of_hosts_and_filters_of_browsers_are_read(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text(
+        "127.0.0.1 localhost\n0.0.0.0 bad.example # ads\n||ads.example^\n*.spam.example\n"
+    )
+
+    lists = read_url_lists([tmp_path / "hosts"])
+
+    assert all(
+        lists.is_blocked(f"https://a.{host}") for host in ("bad.example", "ads.example", "spam.example")
+    )
+
+
+def test_entries_that_are_no_hosts_are_said_and_too_many_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "list.txt"
+    path.write_text("bad.example\ngood.example\ntwo words\n")
+
+    read_url_lists([path])
+
+    assert "list.txt: 1 entries are no host or address, such as 'two words'" in caplog.text
+    path.write_text("host,category\nbad.example,ads\n")
+    with pytest.raises(
+        DataError, match=r"clean.url_lists: 2 of 2 entries of list.txt are neither a host nor"
+    ):
+        read_url_lists([path])

@@ -235,6 +235,15 @@ def test_a_language_without_a_pack_is_known_by_any_of_its_ids(spelling: str) -> 
     assert language.words("бір екі") == ["бір", "екі"]
 
 
+@pytest.mark.parametrize("suffix", [".yaml", ".json"])
+def test_a_pack_that_is_too_large_is_refused_unread(tmp_path: Path, suffix: str) -> None:
+    with (tmp_path / f"xx{suffix}").open("wb") as file:
+        file.truncate(2**33)
+
+    with pytest.raises(UnknownLanguageError, match=r"is larger than 16\.0 MiB"):
+        load_language(str(tmp_path / f"xx{suffix}"))
+
+
 @pytest.mark.parametrize(
     ("name", "told"),
     [

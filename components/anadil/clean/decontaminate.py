@@ -23,12 +23,16 @@ RUN_CHARS = 40
 MULTIPLIER = 0x9E3779B97F4A7C15
 """Odd, so that it has an inverse modulo 2 ** 64."""
 INVERSE = pow(MULTIPLIER, -1, 2**64)
+MIN_MERGED = 1 << 22
+"""Runs that wait for others before they are merged."""
+PIECE_CHARS, OVERLAP_CHARS = 1 << 19, 1_000
+"""Of an item whose runs are computed at a time, which takes some 120 bytes each."""
 MAX_NAMED = 10
 """Items that are named of one document."""
 
 
 class Decontamination:
-    """Finds items of the files in documents; each run of an item costs 16 bytes."""
+    """Finds items of the files in documents; each different run of the items costs 12 bytes."""
 
     def __init__(self, items: Iterable[tuple[str, str]], language: Language) -> None:
         """Take the items.
@@ -40,19 +44,29 @@ class Decontamination:
         """
         self._language = language
         self._names: list[str] = []
-        hashes: list[Hashes] = []
-        owners: list[npt.NDArray[np.int64]] = []
+        self._hashes, self._owners = np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int32)
+        waiting: list[tuple[Hashes, int]] = []
+        num_waiting = 0
         for name, text in items:
-            runs = self._runs(text)
+            runs = np.unique(np.concatenate([np.unique(self._runs(piece)) for piece in _pieces(text)]))
             if not len(runs):
                 continue
-            hashes.append(runs)
-            owners.append(np.full(len(runs), len(self._names)))
+            waiting.append((runs, len(self._names)))
             self._names.append(name)
-        found = np.concatenate(hashes) if hashes else np.zeros(0, dtype=np.uint64)
+            num_waiting += len(runs)
+            if num_waiting > max(MIN_MERGED, len(self._hashes)):
+                self._merge(waiting)
+                num_waiting = 0
+        self._merge(waiting)
+
+    def _merge(self, waiting: list[tuple[Hashes, int]]) -> None:
+        """Add the runs of items, so that memory follows from how many different ones there are."""
+        hashes = np.concatenate([self._hashes, *(runs for runs, _ in waiting)])
+        owners = [np.full(len(runs), owner, dtype=np.int32) for runs, owner in waiting]
         # Of equal runs the first item's; sorting is stable.
-        self._hashes, first = np.unique(found, return_index=True)
-        self._owners = (np.concatenate(owners) if owners else np.zeros(0, dtype=np.int64))[first]
+        self._hashes, first = np.unique(hashes, return_index=True)
+        self._owners = np.concatenate([self._owners, *owners])[first]
+        waiting.clear()
 
     def save(self, folder: Path) -> None:
         """Write the hashes and names, so that processes share what one has read."""
@@ -92,6 +106,12 @@ class Decontamination:
         if len(characters) > len(units):
             runs.append(run_hashes(units, RUN_WORDS))
         return np.concatenate(runs)
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """A long text in pieces, each with the beginning of the next one: no run is lost at a border."""
+    for start in range(0, max(1, len(text)), PIECE_CHARS):
+        yield text[start : start + PIECE_CHARS + OVERLAP_CHARS]
 
 
 PUNCTUATION = ".,;:!?…\"'()[]{}«»“”„‘’–—-*_#|。、「」『』（）・！？"

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anadil.artifacts import storage
+from anadil.artifacts.text_lists import list_lines
 from anadil.clean.characters import JAPANESE, LETTER, SCRIPT, Characters, encode
 from anadil.clean.compiled import compiled
 from anadil.clean.ngram_kernel import combined, table_size
@@ -22,6 +23,8 @@ from anadil.text.language import Language
 Array = npt.NDArray[Any]
 
 HIRAGANA_TO_KATAKANA = 0x60
+MAX_WORDS = 1_000_000
+"""Of all lists together: each character of one takes some 20 bytes while they are put together."""
 MIN_CHARS = 2
 """Shorter entries match by chance."""
 
@@ -155,10 +158,11 @@ def read_ng_words(patterns: Sequence[str]) -> list[str]:
     """
     words = []
     for uri in storage.expand(patterns, "clean.ng_words"):
-        try:
-            text = storage.store(uri).read(uri).decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise DataError(f"clean.ng_words: {uri} is not UTF-8 ({error}); convert it") from error
-        lines = (line.strip() for line in text.splitlines())
-        words += [line for line in lines if line and not line.startswith("#")]
+        with storage.local_copy(uri) as path:
+            try:
+                words += [line.decode() for line in list_lines(path, "clean.ng_words")]
+            except UnicodeDecodeError as error:
+                raise DataError(f"clean.ng_words: {uri} is not UTF-8 ({error}); convert it") from error
+        if len(words) > MAX_WORDS:
+            raise DataError(f"clean.ng_words: more than {MAX_WORDS:,} entries with {uri}; name fewer")
     return words

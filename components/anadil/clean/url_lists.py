@@ -4,6 +4,7 @@ Source: Université Toulouse Capitole, "Blacklists UT1": `domains` has a host a 
 `urls` an address without its scheme, and all below it counts.
 """
 
+import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -13,13 +14,26 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from anadil.artifacts.text_lists import list_lines
 from anadil.core.errors import DataError
+
+log = logging.getLogger(__name__)
 
 SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 MAX_HOST_CHARS = 253
 """Source: RFC 1035, section 2.3.4."""
 MAX_PATH_PARTS = 8
 """Parts of a path that are compared; the longest of UT1's addresses has seven."""
+
+
+KEY = "clean.url_lists"
+NAMES = ("domains", "urls")
+"""Files of a category of UT1."""
+NOWHERE = ("0.0.0.0", "127.0.0.1", "::", "::1")  # noqa: S104  no address to listen at
+OF_FILTERS = re.compile(r"^(?:\|\||\*?\.)|\^$")
+"""Signs with which filters of browsers say that subdomains count too, as they do here: `||a.example^`, `*.a.example`."""
+ENTRY = re.compile(r"[^\s/|^*!@,;<>]+(?:/\S*)?")
+"""A host, and perhaps a path."""
 
 
 class UrlLists:
@@ -63,7 +77,8 @@ def read_url_lists(folders: Sequence[Path], allowed: Sequence[str] = ()) -> UrlL
     """The lists of some categories.
 
     Args:
-        folders: Each a directory with `domains` or `urls` or both, or a file of hosts and addresses.
+        folders: Each a directory with `domains` or `urls` or both, or a file of hosts and addresses, plain, packed or
+            an archive, as UT1 hands them out.
         allowed: Hosts and addresses that are no matter what the lists say.
 
     Raises:
@@ -81,7 +96,7 @@ def host_of(url: str) -> str:
 def _files(folder: Path) -> list[Path]:
     if folder.is_file():
         return [folder]
-    found = [folder / name for name in ("domains", "urls") if (folder / name).is_file()]
+    found = [folder / name for name in NAMES if (folder / name).is_file()]
     if not found:
         raise DataError(
             f"clean.url_lists: {folder} is no file, and holds neither `domains` nor `urls`; "
@@ -91,11 +106,30 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _lines(file: Path) -> Iterator[str]:
-    with file.open(encoding="utf-8-sig", errors="replace") as lines:
-        for line in lines:
-            text = line.strip()
-            if text and not text.startswith("#"):
-                yield _plain(text)
+    """The entries of a file.
+
+    Raises:
+        DataError: It is no list of hosts and addresses.
+    """
+    number, others, example = 0, 0, ""
+    for number, line in enumerate(list_lines(file, KEY, NAMES), start=1):  # noqa: B007  read behind the loop
+        words = line.decode(errors="replace").split()
+        # A file of hosts gives each an address of nowhere.
+        text = words[1] if len(words) > 1 and words[0] in NOWHERE else " ".join(words)
+        entry = _plain(OF_FILTERS.sub("", text))
+        if ENTRY.fullmatch(entry):
+            yield entry
+        else:
+            others, example = others + 1, example or " ".join(words)
+    if others > number // 2:
+        raise DataError(
+            f"{KEY}: {others:,} of {number:,} entries of {file.name} are neither a host nor an address, such as "
+            f"{example[:80]!r}; give a host or an address a line"
+        )
+    if others:
+        log.warning(
+            "%s: %s: %d entries are no host or address, such as %r", KEY, file.name, others, example[:80]
+        )
 
 
 def _plain(url: str) -> str:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from anadil.artifacts import storage
 from anadil.artifacts.chat_files import read_chats, rows_of
+from anadil.artifacts.line_reader import MAX_LINE_BYTES, TooLong
+from anadil.core.errors import DataError
 from anadil.runtime.job import Job
 from anadil.text.chats import Chat, DroppedChats, fingerprint, folded
 
@@ -57,6 +59,8 @@ def _lines(text: str) -> Iterator[int]:
 def _texts(uri: str, text_field: str) -> Iterator[str]:
     with storage.local_copy(uri) as path:
         if uri.lower().endswith(".txt"):
+            if (size := Path(path).stat().st_size) > MAX_LINE_BYTES:
+                raise DataError(f"{uri}: {TooLong(size, 'text')}; cut it, or give it as .jsonl")
             yield Path(path).read_text(encoding="utf-8", errors="replace")
             return
         for _, row in rows_of(path, uri):

@@ -68,7 +68,7 @@ class Clean(StrictModel):
     code: bool = True
     """Whether preformatted blocks of web pages are kept."""
     url_lists: tuple[str, ...] = ()
-    """Categories of UT1 (directories with `domains` and `urls`), or files with a host or address a line: pages left out."""
+    """Categories of UT1 (directories with `domains` and `urls`), or files with a host or address a line, also packed or archives: pages left out."""
     url_allow: tuple[str, ...] = ()
     """Hosts and addresses that are no matter what the lists say, such as `news.example.az`."""
     pii: bool = False

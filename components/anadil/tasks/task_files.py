@@ -7,7 +7,7 @@ An entry of `evaluate.tasks` is a name of the harness or of ours, a language tha
 import json
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,16 +129,14 @@ def _choices_task(folder: Path, uri: str) -> str:
     return name
 
 
-def _rows(path: Path, uri: str) -> list[dict[str, Any]]:
-    rows = []
+def _rows(path: Path, uri: str) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(bounded_lines(path), start=1):
         if isinstance(line, TooLong):
             raise DataError(f"{uri}:{number}: {line}")
         try:
             row = json.loads(line) if line.strip() else {}
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(
                 f"{uri}:{number}: not a JSON line ({error}); correct or remove the line"
             ) from None
-        rows.append(row if isinstance(row, dict) else {})
-    return rows
+        yield row if isinstance(row, dict) else {}

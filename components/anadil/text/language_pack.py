@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from anadil.core.format import MIB, human_bytes
 from anadil.text import languages
 from anadil.text.filter_limits import FilterLimits, Share
 from anadil.text.language import (
@@ -25,6 +26,8 @@ from anadil.text.unicode_repair import apply_until_stable, is_sound, normalize_s
 
 GENERAL_ENDS = ".!?…:;。！？؟۔।॥။።՞།"
 """Ends of sentences in the scripts that have signs of their own."""
+MAX_PACK_BYTES = 16 * MIB
+"""Our choice: a learnt pack takes some 100 kB."""
 CODE = r"^[A-Za-z][A-Za-z0-9-]{0,63}$"
 """What an id looks like."""
 CHARACTERS = re.compile(r"[^\W\d_]|\d+")
@@ -156,7 +159,11 @@ def read_pack(path: Path, version: tuple[int, int]) -> Language:
     """
     del version
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            content = file.read(MAX_PACK_BYTES + 1)
+        if len(content) > MAX_PACK_BYTES:
+            raise ValueError(f"is larger than {human_bytes(MAX_PACK_BYTES)}, and so none")
+        text = content.decode()
         data = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
         pack = LanguagePack.model_validate(data)
     except (OSError, ValueError, yaml.YAMLError) as error:
