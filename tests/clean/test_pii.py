@@ -1,6 +1,7 @@
 """Personal data becomes placeholders, and numbers that are none stay."""
 
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -14,6 +15,8 @@ from anadil.clean.pii import (
     patterns_of,
     replace_personal_data,
 )
+from tests.kit.clean_inputs import texts
+from tests.kit.clean_stage import clean, stats, write_jsonl
 
 LAW = [
     f"Maddə {number}.{clause}.{point}.{item}. Hüquqi şəxs cərimə olunur."
@@ -43,6 +46,31 @@ def replaced(code: str, text: str) -> str:
         ("az", "Kart 4111 1111 1111 1111, 3782 822463 10005", "Kart <CARD>, <CARD>"),
         ("az", "FİN: 5ABC123, FİN kodu 7AB12CD", "FİN: <FIN>, FİN kodu <FIN>"),
         ("az", "VÖEN: 1234567891", "VÖEN: <VOEN>"),
+        ("az", "VÖEN-i 1234567891, VÖENi 1234567891", "VÖEN-i <VOEN>, VÖENi <VOEN>"),
+        ("az", "VÖEN nömrəsi 1234567891", "VÖEN nömrəsi <VOEN>"),
+        ("az", "FİN kod 7ab12cd, FİN-i 7AB12CD, fin: 7ab12cd", "FİN kod <FIN>, FİN-i <FIN>, fin: <FIN>"),
+        ("az", "994551234567 və 994 (55) 123 45 67", "<PHONE> və <PHONE>"),
+        ("az", "Tel.: 498-45-67, 498-45-68 və 4984569", "Tel.: <PHONE>, <PHONE> və <PHONE>"),
+        ("az", "telefon nömrəsi 498 45 67", "telefon nömrəsi <PHONE>"),
+        ("tr", "0(216) 555 01 32, 0 532 555 01 32, 05325550132", "<PHONE>, <PHONE>, <PHONE>"),
+        ("tr", "(0216) 5550132, (216) 555-01-32, 90 532 555 01 32", "<PHONE>, <PHONE>, <PHONE>"),
+        ("tr", "T.C. kimlik no 10000000146", "T.C. kimlik no <KIMLIK>"),
+        ("tr", "ayşe@çiçekçi.com.tr, a@örnek.xn--p1ai", "<EMAIL>, <EMAIL>"),
+        (
+            "ja",
+            "携帯08012345678、0120-444-113、0120444113、電話は0312345678です。国外から+81-3-1234-5678へ",
+            "携帯<PHONE>、<PHONE>、<PHONE>、電話は<PHONE>です。国外から<PHONE>へ",
+        ),
+        ("ru", "8 (495) 123-45-67, 8-912-345-67-89, тел. 123-45-67", "<PHONE>, <PHONE>, тел. <PHONE>"),
+        ("ru", "пишите на почта@пример.рф.", "пишите на <EMAIL>."),
+        ("kk", "8 701 123 45 67", "<PHONE>"),
+        ("hi", "राम@उदाहरण.भारत पर", "<EMAIL> पर"),
+        ("ja", "送信先は a@例え.みんな です", "送信先は <EMAIL> です"),
+        ("en", "(212) 555-0123, 212-555-0123", "<PHONE>, <PHONE>"),
+        ("eu", "+34 943 12 34 56, (+34) 943123456, 0034943123456", "<PHONE>, <PHONE>, <PHONE>"),
+        ("sw", "+255 712 345 678 na +44 (0)20 7946 0958", "<PHONE> na <PHONE>"),
+        ("ka", "+995 (555) 12-34-56 2024 წელს", "<PHONE> 2024 წელს"),
+        ("eu", "Fax: 943-123456", "Fax: <PHONE>"),
     ],
 )
 def test_personal_data_becomes_a_placeholder(code: str, text: str, expected: str) -> None:
@@ -64,10 +92,32 @@ def test_personal_data_becomes_a_placeholder(code: str, text: str, expected: str
         ("ja", "2020-2021-2022年、12-34-5678番地、マイナンバー：123456789012"),
         ("ja", "個人の番号 123456789018"),
         ("tr", "0501234567"),
+        ("az", "№ 0501234567 saylı qərar, 0501234567 nömrəli sərəncam, № 994551234567"),
+        ("az", "artım +20 000 000 manat, telefon 100 000 ədəd, telefon 2024-cü ildə"),
+        ("tr", "10000000147, 12345678901, sayı 0216 555 0"),
+        ("tr", "05325550132 sayılı karar"),
+        ("ja", "商品番号0312345678"),
+        ("ru", "в 2010 году 8 912 человек, +5 000 000 рублей"),
+        ("eu", "2 943 123 456 euro, 1918-1920, 943123456"),
+        ("en", "2020-2021-2022, 1.800.200"),
     ],
 )
 def test_other_numbers_stay(code: str, text: str) -> None:
     assert replaced(code, text) == text
+
+
+@pytest.mark.parametrize(("code", "expected"), [("az", True), ("eu", False)])
+def test_a_language_whose_telephones_have_no_known_form_is_said(
+    tmp_path: Path, code: str, expected: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    modes = {} if expected else {"language": "report"}
+
+    corpus = clean(
+        tmp_path, write_jsonl(tmp_path / "a.jsonl", texts(9)), language=code, pii=True, modes=modes
+    )
+
+    assert stats(corpus)["national_telephones"] == expected
+    assert ("national forms of telephones are not looked for" in caplog.text) != expected
 
 
 def test_numbers_of_articles_of_law_are_no_addresses() -> None:

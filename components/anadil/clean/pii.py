@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from ipaddress import IPv4Address
 
+from anadil.clean import telephones
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
@@ -23,6 +25,10 @@ class Pattern:
     expression: re.Pattern[str]
     context: re.Pattern[str] | None = None
     """What must stand within `CONTEXT_CHARS` before it, in the same line."""
+    not_before: re.Pattern[str] | None = None
+    """What must not stand right behind it."""
+    not_behind: re.Pattern[str] | None = None
+    """What must not stand right before it."""
     is_valid: Callable[[str], bool] = bool
     """Of what the expression found."""
 
@@ -51,10 +57,14 @@ def passes_my_number(value: str) -> bool:
     return check == (0 if rest <= 1 else 11 - rest)
 
 
-def has_telephone_length(value: str) -> bool:
-    """Whether a Japanese number has as many digits as one has: 10, or 11 of mobile and IP telephones."""
-    digits = re.sub(r"\D", "", value)
-    return len(digits) == (11 if digits[:3] in ("020", "050", "070", "080", "090") else 10)
+def passes_kimlik(value: str) -> bool:
+    """Whether both check digits of a Turkish citizen's number are right.
+
+    Source: General Directorate of Civil Registration and Citizenship, algorithm of T.C. Kimlik No.
+    """
+    digits = [int(each) for each in value]
+    tenth = (7 * sum(digits[0:9:2]) - sum(digits[1:8:2])) % 10
+    return digits[9] == tenth and digits[10] == sum(digits[:10]) % 10
 
 
 def is_public(value: str) -> bool:
@@ -65,20 +75,26 @@ def is_public(value: str) -> bool:
 CONTEXT_CHARS = 40
 AT_SIGN = re.compile("@")
 FOUR_NUMBERS = re.compile(r"\d\.\d{1,3}\.\d{1,3}\.\d")
-FIN_WORD = re.compile("F[İI]N")
+FIN_WORD = re.compile(r"\b(?:F[İI]N|[Ff][iİIı]n\b)")
 SEVEN_DIGITS = re.compile(r"\d(?:[ .()\u00a0-]{0,3}\d){6}")
 OF_DIGITS = frozenset((FOUR_NUMBERS, SEVEN_DIGITS))
 RUN_OF_DIGITS = re.compile(r"\d[\d .()\u00a0-]{6}")
 """With what both hints of numbers begin, or an earlier place: one search spares most texts both."""
 NO_DIGIT_BEFORE, NO_DIGIT_AFTER = r"(?<![\w.,/+-])", r"(?![\w/-]|[.,]\d)"
 OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
-SPACE = r"[ \u00a0-]?"
+SUFFIX = r"(?:['’-]?\w{1,6})?"
+"""Endings of a word of Azerbaijani, behind a hyphen or none."""
 
+LABEL = r"a-zA-Z0-9-\u00b7-\u1fff\u2c00-\u2fef\u3005-\u3007\u3041-\ud7ff\uf900-\ufdff\ufe70-\ufefc"
+"""Letters of all scripts, with the signs above and below them, which names of hosts may hold too."""
+FOREIGN = LABEL.removeprefix("a-zA-Z0-9-")
 EMAIL = Pattern(
     kind="EMAIL",
     hint=AT_SIGN,
     expression=re.compile(
-        r"(?<![\w.+%-])[\w.+%-]{1,64}@(?:[a-zA-Z0-9-]{1,63}\.){1,8}[a-zA-Z]{2,24}(?![a-zA-Z0-9-])"
+        # The last part is in one script: where no space is written, text may follow.
+        rf"(?<![\w.+%{FOREIGN}-])[\w.+%{FOREIGN}-]{{1,64}}@(?:[{LABEL}]{{1,63}}\.){{1,8}}"
+        rf"(?:[a-zA-Z]{{2,24}}(?![a-zA-Z0-9-])|xn--[a-zA-Z0-9-]{{2,59}}|[{FOREIGN}]{{2,24}}(?![{LABEL}]))"
     ),
 )
 IP = Pattern(
@@ -107,38 +123,42 @@ CARD = Pattern(
     is_valid=passes_luhn,
 )
 """Prefixes of Visa, Mastercard, UnionPay, Maestro of 16 digits, and American Express."""
-AZ_AREAS = "(?:10|12|18|2[0-6]|36|40|44|50|51|55|60|70|77|99)"
-"""Codes of Azerbaijan's operators and towns. Source: the national numbering plan as ITU-T publishes it."""
-AZ_REST = rf"{SPACE}\d{{3}}{SPACE}\d{{2}}{SPACE}\d{{2}}"
-AZ_PHONE = Pattern(
+INTERNATIONAL_PHONE = Pattern(
     kind="PHONE",
     hint=SEVEN_DIGITS,
-    expression=re.compile(
-        rf"(?<![\w.,/-])(?:(?:\+|00){SPACE}994{SPACE}\(?0?{AZ_AREAS}\)?|\(0{AZ_AREAS}\)|0{AZ_AREAS}){AZ_REST}{NO_DIGIT_AFTER}"
-    ),
+    expression=telephones.international(),
+    is_valid=telephones.is_no_amount,
+)
+LOCAL_PHONE = Pattern(
+    kind="PHONE",
+    hint=SEVEN_DIGITS,
+    expression=telephones.LOCAL,
+    context=telephones.TELEPHONE_WORD,
+    is_valid=telephones.is_local,
 )
 FIN = Pattern(
     kind="FIN",
     hint=FIN_WORD,
-    expression=re.compile(r"(?<!\w)(?=[A-Z]*\d)[0-9A-HJ-NP-Z]{7}(?!\w)"),
-    context=re.compile(r"\bF[İI]N\b[^\w\n]{0,3}(?:kod\w*|nömrə\w*)?[^\w\n]{0,5}$"),
+    expression=re.compile(r"(?<!\w)(?=[A-Za-z]*\d)[0-9A-HJ-NP-Za-hj-np-z]{7}(?!\w)"),
+    context=re.compile(
+        rf"\bf[iİıI]n{SUFFIX}[^\w\n]{{0,3}}(?:kod\w*|nömrə\w*)?[^\w\n]{{0,5}}$", re.IGNORECASE
+    ),
 )
 """Personal number of Azerbaijan's identity card: seven digits and letters without I and O."""
 VOEN = Pattern(
     kind="VOEN",
     hint=SEVEN_DIGITS,
     expression=re.compile(r"(?<!\w)\d{10}(?!\w)"),
-    context=re.compile(r"\bV[ÖO]EN\w*[^\w\n]{0,8}$", re.IGNORECASE),
+    context=re.compile(rf"\bV[ÖO]EN{SUFFIX}[^\w\n]{{0,3}}(?:kod\w*|nömrə\w*)?[^\w\n]{{0,5}}$", re.IGNORECASE),
 )
 """Number of a taxpayer of Azerbaijan: ten digits; a person in business has one too."""
-JA_PHONE = Pattern(
-    kind="PHONE",
+KIMLIK = Pattern(
+    kind="KIMLIK",
     hint=SEVEN_DIGITS,
-    expression=re.compile(
-        r"(?<![\d./+-])(?:\+81[ -]?\(?0?\)?[1-9]\d{0,3}|0\d{1,4}|\(0\d{1,4}\))[ -]?\(?\d{1,4}\)?[ -]\d{4}(?![\d/-])"
-    ),
-    is_valid=lambda value: has_telephone_length(re.sub(r"^\+81[ -]?(?:\(0\))?0?", "0", value)),
+    expression=re.compile(r"(?<![\w.,/+-])[1-9]\d{10}(?!\w|[.,/-]\d)"),
+    is_valid=passes_kimlik,
 )
+"""Number of a citizen of Turkey."""
 MY_NUMBER = Pattern(
     kind="MY_NUMBER",
     hint=SEVEN_DIGITS,
@@ -148,13 +168,35 @@ MY_NUMBER = Pattern(
 )
 
 EVERYWHERE = (EMAIL, IP, IBAN, CARD)
-OF_LANGUAGE = {"az": (AZ_PHONE, FIN, VOEN), "ja": (MY_NUMBER, JA_PHONE)}
+OF_LANGUAGE = {"az": (FIN, VOEN), "ja": (MY_NUMBER,), "tr": (KIMLIK,)}
 """What only texts in a language hold."""
+
+
+def knows_telephones(code: str) -> bool:
+    """Whether the national form of telephones is known of a language's country."""
+    return code in telephones.NATIONAL
 
 
 def patterns_of(code: str) -> tuple[Pattern, ...]:
     """What is looked for in texts of a language."""
-    return EVERYWHERE + OF_LANGUAGE.get(code, ())
+    national = (_national(code),) if knows_telephones(code) else ()
+    return (*EVERYWHERE, *OF_LANGUAGE.get(code, ()), INTERNATIONAL_PHONE, LOCAL_PHONE, *national)
+
+
+def _national(code: str) -> Pattern:
+    return Pattern(
+        kind="PHONE",
+        hint=SEVEN_DIGITS,
+        # Letters of Japanese stand right beside a number.
+        expression=re.compile(
+            rf"(?<![\d./+-])(?:{telephones.NATIONAL[code]})(?![\d/-])"
+            if code == "ja"
+            else rf"(?<![\w.,/+-])(?:{telephones.NATIONAL[code]}){NO_DIGIT_AFTER}"
+        ),
+        not_behind=telephones.NUMBER_OF_RECORD,
+        not_before=telephones.RECORD,
+        is_valid=telephones.has_telephone_length if code == "ja" else bool,
+    )
 
 
 def replace_personal_data(text: str, patterns: tuple[Pattern, ...]) -> tuple[str, Counter[str]]:
@@ -189,7 +231,14 @@ def _placed(match: re.Match[str], pattern: Pattern, counts: Counter[str]) -> str
         before = match.string[max(0, match.start() - CONTEXT_CHARS) : match.start()].rpartition("\n")[2]
         if not pattern.context.search(before):
             return match[0]
-    if not pattern.is_valid(match[0]):
+    if not pattern.is_valid(match[0]) or _is_of_record(match, pattern):
         return match[0]
     counts[pattern.kind] += 1
     return f"<{pattern.kind}>"
+
+
+def _is_of_record(match: re.Match[str], pattern: Pattern) -> bool:
+    """Whether what stands beside a number says that it is another one."""
+    before = match.string[max(0, match.start() - CONTEXT_CHARS) : match.start()]
+    behind, ahead = pattern.not_behind, pattern.not_before
+    return bool((behind and behind.search(before)) or (ahead and ahead.match(match.string, match.end())))

@@ -19,6 +19,7 @@ from anadil.clean.find_duplicates import KEPT, REASONS, Verdicts, find_duplicate
 from anadil.clean.input_kinds import check_suffixes
 from anadil.clean.judge_record import BLOCKED, CONTAMINATED, PAGE_LIMITS, Settings
 from anadil.clean.map_shard import map_shard
+from anadil.clean.pii import knows_telephones
 from anadil.clean.readers import ReadStats
 from anadil.clean.record_fields import ADDRESS_KEYS
 from anadil.clean.row_files import ACCOUNTS, STATS, RowsTask, write_rows
@@ -30,7 +31,6 @@ from anadil.clean.workspace import Workspace
 from anadil.core.errors import DataError
 from anadil.core.format import counted
 from anadil.core.progress import progress
-from anadil.recipe.sections import Clean
 from anadil.runtime.job import Figures, Job
 
 log = logging.getLogger(__name__)
@@ -45,6 +45,10 @@ ONE_DOCUMENT = (
 NO_PAGES = (
     "clean.inputs: {name} holds no web page in a record of type response, resource or conversion; WET and WAT files have "
     "none: give the WARC files that they were made of"
+)
+NO_NATIONAL_TELEPHONES = (
+    "clean.pii: national forms of telephones are not looked for in %s: only numbers with + or 00 and a country code, and those "
+    "behind a word such as tel."
 )
 NO_ADDRESSES = "clean.url_lists: %s of %s records name no address, so that nothing can block them; keys that are looked for are such as %s"
 
@@ -68,7 +72,7 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     with executor or executor_of(job) as running:
         workspace = Workspace(job, running.num_workers, earlier)
         read_stats, clean_stats = _mapped(workspace, running)
-        _check_read(read_stats, job.recipe.clean)
+        _check_read(read_stats, settings)
         signatures = Signatures(workspace.shard_folders, workspace.held_folders)
         verdicts = _deduplicated(workspace, signatures, settings)
         _count_duplicates(workspace, signatures, verdicts, clean_stats)
@@ -136,14 +140,17 @@ def _mapped(workspace: Workspace, executor: Executor) -> tuple[ReadStats, CleanS
     return read_stats, clean_stats
 
 
-def _check_read(read_stats: ReadStats, clean: Clean) -> None:
-    """Refuse too many bad records; say which could be read in part only."""
+def _check_read(read_stats: ReadStats, settings: Settings) -> None:
+    """Refuse too many bad records; say what was read or looked for in part only."""
+    clean = settings.recipe.clean
     read_stats.check_bad_share(clean.max_bad_records)
     unknown = read_stats.records - read_stats.addresses
     if unknown and clean.url_lists:
         log.warning(NO_ADDRESSES, f"{unknown:,}", f"{read_stats.records:,}", ADDRESS_KEYS)
     if read_stats.null_texts:
         log.warning("clean.inputs: text of %s is null: empty", counted(read_stats.null_texts, "record"))
+    if clean.pii and not knows_telephones(settings.language.code):
+        log.warning(NO_NATIONAL_TELEPHONES, settings.language.name)
 
 
 def _deduplicated(workspace: Workspace, signatures: Signatures, settings: Settings) -> Verdicts:

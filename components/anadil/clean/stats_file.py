@@ -12,6 +12,7 @@ from anadil.clean.accounts import Accounts
 from anadil.clean.clean_stats import CleanStats, Row
 from anadil.clean.corpus_parts import CorpusFile
 from anadil.clean.judge_record import Settings
+from anadil.clean.pii import knows_telephones
 from anadil.clean.readers import ReadStats
 from anadil.text.filter_limits import FilterLimits
 
@@ -74,6 +75,8 @@ class Stats:
     """Kept documents by the licence that their records name; an empty name: they name none."""
     personal_data: dict[str, int]
     """Placeholders in documents that no rule dropped, by kind."""
+    national_telephones: bool | None
+    """Whether national forms of telephones are looked for in this language; null without `clean.pii`."""
     seconds: dict[str, float]
     """By step."""
     documents_per_s: dict[str, float]
@@ -135,6 +138,7 @@ def make_stats(
         by_source=accounts.sources_json(bad),
         by_licence=accounts.licences_json(),
         personal_data=dict(sorted(clean_stats.personal_data.items())),
+        national_telephones=knows_telephones(settings.language.code) if settings.recipe.clean.pii else None,
         seconds={step: round(value, 3) for step, value in clean_stats.seconds.items()},
         documents_per_s={
             step: round(clean_stats.documents_in / value, 1)

@@ -186,8 +186,16 @@ def personal_data(recipe: Json, stats: Json) -> list[str]:
         "Personal data was replaced by placeholders (clean.pii): e-mail and IP addresses, and the numbers that the "
         "language's patterns know; each pattern needs a check sum, a prefix or the word that says what it is."
     )
+    telephones = (
+        [
+            "Of telephone numbers only those with a country code, and those behind a word such as tel., were looked for."
+        ]
+        if stats.get("national_telephones") is False
+        else []
+    )
     return [
         replaced,
+        *telephones,
         f"Placeholders written: {listed or 'none'}.",
         "Names and what a text tells of people are not looked for.",
     ]

@@ -1,0 +1,85 @@
+"""How telephone numbers are written: with a country code anywhere, behind a word that says so, and by country.
+
+A number in national form is known by its first digits and its length, which follow from the country's plan; those of
+countries that no language here belongs to are not looked for.
+Source: ITU-T E.164 and its list of country codes; the national numbering plans as ITU-T publishes them.
+"""
+
+import re
+
+SEPARATORS = r"[ .()\u00a0-]{0,2}"
+WORD = r"[^\W\u3040-\u30ff\u3400-\u9fff]"
+"""A character of a word; in Japanese a number stands right beside one."""
+BEFORE, AFTER = rf"(?<!{WORD})(?<![.,/+-])", rf"(?!{WORD}|[.,-]\d|/\d)"
+LENGTHS = {
+    "1": "10", "7": "10", "20": "8,10", "27": "9", "30": "10", "31": "9", "32": "8,9", "33": "9", "34": "9",
+    "36": "8,9", "39": "6,11", "40": "9", "41": "9", "44": "9,10", "45": "8", "46": "7,9", "47": "8", "48": "9",
+    "49": "6,12", "51": "8,9", "52": "10", "53": "8", "54": "10,11", "55": "10,11", "56": "9", "57": "10", "58": "10",
+    "60": "8,10", "61": "9", "62": "8,12", "63": "10", "64": "8,10", "65": "8", "66": "8,9", "81": "9,10", "82": "8,10",
+    "84": "9,10", "86": "10,11", "90": "10", "91": "10", "92": "9,10", "93": "9", "94": "9", "95": "7,10", "98": "10",
+    "351": "9", "352": "6,9", "353": "7,9", "354": "7", "355": "8,9", "356": "8", "357": "8", "358": "6,10", "359": "8,9",
+    "370": "8", "371": "8", "372": "7,8", "373": "8", "374": "8", "375": "9", "380": "9", "381": "8,9", "382": "8",
+    "385": "8,9", "386": "8", "387": "8", "389": "8", "420": "9", "421": "9", "855": "8,9", "856": "8,10", "880": "8,10",
+    "961": "7,8", "962": "8,9", "963": "8,9", "964": "8,10", "966": "9", "971": "8,9", "972": "8,9", "976": "8",
+    "977": "8,10", "992": "9", "993": "8", "994": "9", "995": "9", "996": "9", "998": "9",
+}  # fmt: skip
+"""Country code -> digits of a number behind it, at least and at most."""
+OTHER_CODES = r"(?:2[1-9]\d|3[578]\d|42\d|50\d|59\d|6[7-9]\d|8[058]\d|9[67]\d)"
+"""Of three digits, of which no length is listed."""
+LOCAL = re.compile(rf"{BEFORE}\(?\d{{1,5}}\)?(?:[ .\u00a0-]?\(?\d{{1,4}}\)?){{1,5}}{AFTER}")
+TELEPHONE_WORD = re.compile(
+    r"(?:\b(?:tel|telefon\w{0,9}|phone|mob|mobil\w{0,6}|cell|fax|faks\w{0,4}|gsm|whats?app\w{0,4}|тел|телефон\w{0,4}|моб|факс"
+    r"|тлф|جوال|هاتف|تلفن|टेलीफोन|फ़ोन|ტელ)(?:['’-]\w{1,4})?(?:\s+(?:nömrə\w{0,6}|no|number|numara\w{0,4}|номер\w{0,3}))?"
+    r"|(?:電話|携帯)(?:番号)?は?|☎|📞)"
+    # Others before it in the same list.
+    r"[^\w\n]{0,4}(?:\(?\d[\d ().\u00a0-]{5,20}(?:[,;/]| və| ve| и| or)\s{0,2}){0,3}[^\w\n]{0,2}$",
+    re.IGNORECASE,
+)
+"""What stands right before a number that is a telephone's, whatever its form."""
+THOUSANDS = re.compile(r"\+?\d{1,3}(?:[ .\u00a0]\d{3})+")
+MIN_LOCAL_DIGITS, MAX_DIGITS = 7, 15
+NUMBER_OF_RECORD = re.compile(r"(?:№|\bN[ro]?\.?)\s{0,2}$")
+"""Before the number of a law, a decision or an invoice."""
+RECORD = re.compile(
+    r"\s{0,2}(?:say[ıi]?l[ıi]\b|nömrəli\b|nolu\b|numaral[ıi]\b|сайлы\b|-?(?:nci|ci|cı|cu|cü)\s+(?:qərar|maddə))",
+    re.IGNORECASE,
+)
+"""Behind one."""
+
+
+def international() -> re.Pattern[str]:
+    """Numbers with `+` or `00` and a country code, with a zero in brackets behind it or none."""
+    digit = rf"(?:{SEPARATORS}\d)"
+    plans = [f"{code}(?:{SEPARATORS}\\(0\\))?\\)?{digit}{{{length}}}" for code, length in LENGTHS.items()]
+    plans.append(rf"{OTHER_CODES}\)?{digit}{{6,12}}")
+    return re.compile(rf"(?:{BEFORE}|(?<=\())(?:\+|\(\+|00)[ \u00a0]?\(?(?:{'|'.join(plans)}){AFTER}")
+
+
+def is_no_amount(value: str) -> bool:
+    """Whether a number with a plus is not one in thousands, such as a growth of `+20 000 000`."""
+    return not (THOUSANDS.fullmatch(value) and value.endswith("000"))
+
+
+def is_local(value: str) -> bool:
+    """Whether a number behind a word has as many digits as a telephone's, and is not one in thousands."""
+    num_digits = sum(map(str.isdecimal, value))
+    return MIN_LOCAL_DIGITS <= num_digits <= MAX_DIGITS and not THOUSANDS.fullmatch(value)
+
+
+def has_telephone_length(value: str) -> bool:
+    """Whether a Japanese number has as many digits as one has: 10, or 11 of mobile and IP telephones."""
+    digits = re.sub(r"\D", "", value)
+    return len(digits) == (11 if digits[:3] in ("020", "050", "070", "080", "090") else 10)
+
+
+_AZ_AREAS = "(?:10|12|18|2[0-6]|36|40|44|50|51|55|60|70|77|99)"
+_AZ_REST = r"[ \u00a0-]?\d{3}[ \u00a0-]?\d{2}[ \u00a0-]?\d{2}"
+_OF_RUSSIA = r"8[ \u00a0-]?\(?[3-9]\d\d\)?[ \u00a0-]?\d{3}[ \u00a0-]?\d\d[ \u00a0-]?\d\d"
+NATIONAL = {
+    "az": rf"(?:994[ \u00a0-]?\(?{_AZ_AREAS}\)?|\(0{_AZ_AREAS}\)|0{_AZ_AREAS}){_AZ_REST}",
+    "tr": r"(?:(?:90[ \u00a0-]?(?=\(?5)|0[ \u00a0]?)\(?[2-5]\d\d\)?|\(0?[2-5]\d\d\))[ .\u00a0-]{0,2}\d{3}[ .\u00a0-]?\d\d[ .\u00a0-]?\d\d",
+    "ja": r"(?:0\d{1,4}|\(0\d{1,4}\))[ -]?\(?\d{1,4}\)?[ -]\d{4}|0[5789]0\d{8}|0(?:120|570|800)[ -]?\d{3}[ -]?\d{3,4}",
+    "en": r"(?:1[ .-])?(?:\([2-9]\d\d\) ?|[2-9]\d\d[.-])[2-9]\d\d[.-]\d{4}",
+    **dict.fromkeys(("ru", "kk", "tt", "ba", "cv", "sah"), _OF_RUSSIA),
+}
+"""Language -> its country's own form; of a language that is not here none is looked for."""
