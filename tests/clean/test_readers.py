@@ -16,7 +16,7 @@ from anadil.clean import readers
 from anadil.clean.input_kinds import SUFFIXES, check_suffixes
 from anadil.clean.readers import MAX_RECORD_BYTES, READERS, ReadStats, read_records
 from anadil.core.errors import DataError
-from tests.kit.clean_stage import bare_record, members, page, read_file, warc_record
+from tests.kit.clean_stage import members, page, read_file, warc_record
 from tests.kit.texts import AZERBAIJANI
 
 Pack = Callable[[bytes], bytes]
@@ -222,83 +222,6 @@ def test_an_unknown_suffix_is_refused_with_the_known_ones() -> None:
         "what is packed otherwise (.zip, .wacz, .warc.zst, .xz, .bz2); make .html or .txt of documents (.docx, .epub, .pdf), and a "
         "line of .jsonl with the key `text` of each row of a table (.csv, .tsv, .arrow); of Common Crawl take the .warc.gz files, not .warc.wet.gz"
     )
-
-
-@pytest.mark.parametrize("kind", ["resource", "conversion"])
-def test_pages_that_stand_in_a_warc_without_a_head_are_read_and_the_rest_is_counted(
-    tmp_path: Path, kind: str
-) -> None:
-    html = "<p>şirin gün</p>".encode("iso-8859-9")
-    records = [
-        warc_record(page("a")),
-        bare_record(html, kind, "text/html; charset=iso-8859-9", "file:///ev/1.html"),
-        bare_record(html, kind, "APPLICATION/XHTML+XML"),
-        bare_record(b"GIF89a", kind, "image/gif"),
-        bare_record(b"", "revisit", "application/http; msgtype=response"),
-        warc_record(page("b"), status="404 Not Found"),
-    ]
-    (tmp_path / "a.warc.gz").write_bytes(b"".join(members(records)))
-
-    found, read_stats = read_file(tmp_path / "a.warc.gz")
-
-    assert [raw.html for raw in found] == [page("a"), html, html]
-    assert [(raw.url, raw.charset) for raw in found[1:]] == [
-        ("file:///ev/1.html", "iso-8859-9"),
-        ("https://a.az/1", ""),
-    ]
-    assert read_stats.not_read == {kind: 1, "revisit": 1}
-    assert (read_stats.skipped, read_stats.bad) == (1, 0)
-
-
-def test_a_page_over_the_limit_is_told_from_a_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "MAX_RECORD_BYTES", 100)
-    records = [bare_record(b"x" * 200, "resource", kind) for kind in ("text/html", "video/mp4")]
-    (tmp_path / "a.warc").write_bytes(b"".join(records))
-
-    found, read_stats = read_file(tmp_path / "a.warc")
-
-    assert [raw.too_large for raw in found] == [True]
-    assert read_stats.not_read == {"resource": 1}
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.json", json.dumps([{"text": "bir"}, {"text": "iki"}], indent=1).encode()),
-        ("a.json", line("bir") + line("iki")),
-        ("a.json.gz", gzip.compress(line("bir") + b"\n" + line("iki"))),
-        ("a.json.zst", zstandard.compress(b'{"text":\n"bir"}\n{"text":\n"iki"}')),
-    ],
-)
-def test_a_json_file_is_a_list_or_objects_one_after_another(
-    tmp_path: Path, name: str, content: bytes
-) -> None:
-    (tmp_path / name).write_bytes(content)
-
-    found, read_stats = read_file(tmp_path / name)
-
-    assert [raw.text for raw in found] == ["bir", "iki"]
-    assert read_stats.bad == 0
-
-
-@pytest.mark.parametrize(
-    ("content", "texts", "why"),
-    [
-        (b'[{"text": "bir"}, 7, {"text": "iki"}]', ["bir", "iki"], "a.json:2: not a JSON object but a int"),
-        (b'[{"text": "bir"}, {"text" "iki"}]', ["bir"], "a.json:2: not JSON from here on: "),
-        (line("bir") + b"{\n" + line("iki"), ["bir", "iki"], "a.json:2: not JSON: "),
-        (b'[{"text": "b\xff"}]', [], "a.json:1: not JSON from here on: 'utf-8' codec"),
-    ],
-)
-def test_what_is_bad_in_a_json_file_is_counted_with_its_place(
-    tmp_path: Path, content: bytes, texts: list[str], why: str
-) -> None:
-    (tmp_path / "a.json").write_bytes(content)
-
-    found, read_stats = read_file(tmp_path / "a.json")
-
-    assert [raw.text for raw in found] == texts
-    assert read_stats.places[0].startswith(why)
 
 
 def test_a_null_text_is_an_empty_document_that_is_counted(tmp_path: Path) -> None:

@@ -238,21 +238,6 @@ def test_an_archive_without_pages_is_named_as_one(
     assert stats(tmp_path / "2" / "corpus")["not_read"] == {kind: 1}
 
 
-def test_records_without_an_address_are_said_where_a_list_blocks_some(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "list.txt").write_text("bad.example\n")
-    rows = [{"text": text, "source_uri": f"http://bad.example/{n}"} for n, text in enumerate(texts(3))]
-    rows += [{"text": text} for text in texts(9)[3:]]
-    raw = tmp_path / "a.jsonl"
-    raw.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    corpus = clean(tmp_path, raw, url_lists=[str(tmp_path / "list.txt")])
-
-    assert stats(corpus)["dropped"]["blocked"] == 3
-    assert "clean.url_lists: 6 of 9 records name no address" in caplog.text
-
-
 def test_too_many_bad_lines_are_refused(tmp_path: Path) -> None:
     raw = write_jsonl(tmp_path / "a.jsonl", texts(9))
     raw.write_text(raw.read_text() + "{\n")

@@ -1,6 +1,7 @@
 """Pages of listed hosts are left out."""
 
 import io
+import json
 import tarfile
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 
 from anadil.clean.url_lists import UrlLists, read_url_lists
 from anadil.core.errors import DataError
+from tests.kit.clean_inputs import texts
+from tests.kit.clean_stage import clean, stats
 
 LISTS = UrlLists(["casino.example", "news.example/bet", "co.uk.example"], ["good.casino.example"])
 
@@ -104,3 +107,18 @@ def test_entries_that_are_no_hosts_are_said_and_too_many_refused(
         DataError, match=r"clean.url_lists: 2 of 2 entries of list.txt are neither a host nor"
     ):
         read_url_lists([path])
+
+
+def test_records_without_an_address_are_said_where_a_list_blocks_some(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "list.txt").write_text("bad.example\n")
+    rows = [{"text": text, "source_uri": f"http://bad.example/{n}"} for n, text in enumerate(texts(3))]
+    rows += [{"text": text} for text in texts(9)[3:]]
+    raw = tmp_path / "a.jsonl"
+    raw.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    corpus = clean(tmp_path, raw, url_lists=[str(tmp_path / "list.txt")])
+
+    assert stats(corpus)["dropped"]["blocked"] == 3
+    assert "clean.url_lists: 6 of 9 records name no address" in caplog.text
