@@ -135,7 +135,7 @@ def big(name: str, field: str = "text") -> bytes:
     return zstandard.compress(noise) if name.endswith(".zst") else rows
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst", "a.json", "a.json.gz"])
 @pytest.mark.parametrize("where", ["local", "s3"])
 @pytest.mark.usefixtures("small")
 def test_no_more_than_the_beginning_of_a_large_file_is_read(
@@ -188,6 +188,21 @@ def test_a_large_warc_is_cut_between_two_records(recipe: Recipe, tmp_path: Path)
         assert 75 < int(found.detail.split()[2]) < 85
         assert "in what was checked" in found.detail
         assert found.remedy == ""
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
+def test_of_a_part_of_a_long_list_nothing_is_told(recipe: Recipe, tmp_path: Path, name: str) -> None:
+    rows = big(name)
+    content = gzip.decompress(rows) if name.endswith(".gz") else rows
+    listed = b"[" + content.strip().replace(b"\n", b",\n") + b"]"
+
+    found = look(
+        recipe, "clean", put(tmp_path, name, gzip.compress(listed) if name.endswith(".gz") else listed)
+    )
+
+    assert found.detail.startswith("1 file, 0 documents in what was checked")
+    assert found.remedy == ""
 
 
 @pytest.mark.usefixtures("small")

@@ -6,6 +6,7 @@ shows in its first megabytes.
 
 import gzip
 import io
+import json
 import tempfile
 import time
 import zlib
@@ -17,6 +18,7 @@ from typing import Any
 import zstandard
 
 from anadil.artifacts import storage
+from anadil.artifacts.json_values import PACKED_JSON
 from anadil.artifacts.line_reader import MAX_LINE_BYTES, MAX_ZSTD_WINDOW_BYTES, PACKED_LINES, PLAIN_LINES
 from anadil.core.format import MIB
 
@@ -119,9 +121,11 @@ def cut_at_record(data: bytes, name: str, limit: int) -> bytes:
     """
     if name.endswith(PLAIN_LINES):
         return _cut_lines(data)
-    if name.endswith((".json", ".arrow")):
-        return b""  # nothing can be told of a part of them
-    if name.endswith(PACKED_LINES):
+    if name.endswith(".json"):
+        return _cut_json(data)
+    if name.endswith(".arrow"):
+        return b""  # nothing can be told of a part of it
+    if name.endswith((*PACKED_LINES, *PACKED_JSON)):
         return _cut_packed(data, name, limit)
     if name.endswith(".warc.gz"):
         return data[: max(0, data.rfind(GZIP_MEMBER))] if data.startswith(GZIP_MEMBER) else data
@@ -137,6 +141,15 @@ def _cut_lines(data: bytes) -> bytes:
     end = data.rfind(b"\n") + 1
     # A line that is too long for every reader is seen as such before its end.
     return data[:end] if len(data) - end <= MAX_LINE_BYTES else data
+
+
+def _cut_json(data: bytes) -> bytes:
+    """The whole lines of a file of JSON lines; of a list, or of objects over several lines, nothing can be told."""
+    first, _, rest = data.partition(b"\n")
+    try:
+        return _cut_lines(data) if rest and isinstance(json.loads(first), dict) else b""
+    except (ValueError, RecursionError):
+        return b""
 
 
 def _cut_packed(data: bytes, name: str, limit: int) -> bytes:
@@ -155,7 +168,7 @@ def _cut_packed(data: bytes, name: str, limit: int) -> bytes:
                 text += piece
     except (OSError, zlib.error, zstandard.ZstdError):
         return data
-    lines = _cut_lines(text)
+    lines = _cut_json(text) if name.endswith(PACKED_JSON) else _cut_lines(text)
     if not lines:
         return b""
     return gzip.compress(lines, 1) if name.endswith(".gz") else zstandard.compress(lines, 1)
