@@ -7,12 +7,12 @@ Source: Common Crawl, "Index to WARC Files and URLs in Columnar Format", cc-inde
 
 import io
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
-import pyarrow.parquet as pq
+import pyarrow as pa
 
 from anadil.artifacts import storage
 from anadil.artifacts.uri import join
@@ -27,7 +27,6 @@ PAGES = ("text/html", "application/xhtml+xml")
 STATUS_OK = 200
 FETCHED_AT_A_TIME = 16
 """Requests that wait for an answer: one takes some 50 ms, and judging its page 5 ms."""
-BATCH_ROWS = 10_000
 ATTEMPTS = 3
 MAX_RECORD_BYTES = 64 * 1024**2
 """Of a compressed record; Common Crawl cuts pages at 1 MiB, since 2025 at 5 MiB."""
@@ -91,16 +90,19 @@ def index_language(code: str) -> str:
     return ISO_639_3.get(plain, plain)
 
 
-def places_of(table: pq.ParquetFile, groups: list[int], language: str) -> Iterator[Place]:
+def index_columns(known: Sequence[str]) -> list[str]:
+    """The columns of an index that are read, of those that it has."""
+    return [*COLUMNS, *(name for name in OPTIONAL_COLUMNS if name in known)]
+
+
+def places_of(batches: Iterator[pa.RecordBatch], language: str) -> Iterator[Place]:
     """Where the records of pages are that the index calls pages of the language, in its order.
 
     Args:
-        table: An index.
-        groups: Row groups of it.
+        batches: Of `index_columns`.
         language: As `index_language` gives it.
     """
-    optional = [name for name in OPTIONAL_COLUMNS if name in table.schema_arrow.names]
-    for batch in table.iter_batches(BATCH_ROWS, row_groups=groups, columns=[*COLUMNS, *optional]):
+    for batch in batches:
         columns = {name: batch.column(name) for name in batch.schema.names}
         for row, languages in enumerate(columns["content_languages"].to_pylist()):
             if languages is None or language not in languages.split(","):

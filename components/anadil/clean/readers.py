@@ -27,10 +27,18 @@ from anadil.artifacts.line_reader import (
 from anadil.artifacts.ranged import ReadableFile
 from anadil.artifacts.table_rows import TooLargeError, batch_rows, parquet_batches
 from anadil.clean.charset import decode_text
-from anadil.clean.crawl_index import Place, crawl_root, index_language, is_crawl_index, pages_of, places_of
+from anadil.clean.crawl_index import (
+    Place,
+    crawl_root,
+    index_columns,
+    index_language,
+    is_crawl_index,
+    pages_of,
+    places_of,
+)
 from anadil.clean.input_kinds import suffix_of
 from anadil.clean.parquet_columns import columns_to_read
-from anadil.clean.record_fields import LICENCE_KEYS, address_of, licence_of, text_of, writable
+from anadil.clean.record_fields import address_of, licence_of, text_of, writable
 from anadil.clean.warc import RESPONSE, html_responses
 from anadil.clean.warc_records import ByteRange, Damage
 from anadil.core.errors import DataError
@@ -339,27 +347,24 @@ def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
     try:
         with source.file.open("rb") as stream, pq.ParquetFile(stream, pre_buffer=True) as table:
             known = table.schema_arrow.names
-            groups = range(table.num_row_groups)[source.start : source.end]
-            if is_crawl_index(known, source.text_field):
-                yield from _crawl(
-                    source, places_of(table, list(groups), index_language(source.language)), read_stats
-                )
-                return
-            columns = columns_to_read(source.name, table.schema, source.text_field, ("source", *LICENCE_KEYS))
             row = sum(table.metadata.row_group(before).num_rows for before in range(source.start))
+            is_index = is_crawl_index(known, source.text_field)
+            own = () if is_index else columns_to_read(source.name, table.schema, source.text_field)
             batches = parquet_batches(
-                stream, source.name, PARQUET_BATCH, columns, groups,
-                look_into_pages=isinstance(source.file, Path),
+                stream, source.name, PARQUET_BATCH, own or index_columns(known),
+                range(table.num_row_groups)[source.start : source.end], look_into_pages=isinstance(source.file, Path),
             )  # fmt: skip
+            if is_index:
+                yield from _crawl(source, places_of(batches, index_language(source.language)), read_stats)
+                return
             for values in (values for batch in batches for values in batch_rows(batch)):
                 row += 1
                 place = f"{source.name}:{row}"
-                if isinstance(values, UnicodeDecodeError):
-                    read_stats.refuse(place, f"not UTF-8: {values}")
-                elif isinstance(values, TooLong):
-                    read_stats.refuse(place, str(values))
-                else:
+                if isinstance(values, dict):
                     yield from _raw(values, source.text_field, place, place, read_stats)
+                else:
+                    what = "" if isinstance(values, TooLong) else "not UTF-8: "
+                    read_stats.refuse(place, f"{what}{values}")
     except TooLargeError as error:
         read_stats.refuse(f"{source.name}:{row + 1}", f"Parquet is not read from here on: {error}")
     except (pa.ArrowException, OSError) as error:
