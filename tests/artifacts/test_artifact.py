@@ -57,6 +57,7 @@ def flip(made: Path) -> None:
         (lambda made: (made / "stats.json").unlink(), "stats.json: missing, but its manifest names it"),
         (lambda made: (made / "train/evil.pkl").touch(), "train/evil.pkl: not in its manifest"),
         (lambda made: (made / "link").symlink_to("nowhere"), "link: not in its manifest"),
+        (lambda made: (made / "folder").symlink_to("train"), "folder: not in its manifest"),
     ],
 )
 def test_a_file_that_is_not_as_the_manifest_says_is_refused(
@@ -130,6 +131,27 @@ def test_garbage_is_no_manifest(made: Path, text: bytes) -> None:
     assert "manifest.json: no manifest of this program (" in told
     assert f"remove the whole of {made} if it is an artifact, then make the artifact again" in told
     assert "\n" not in told
+
+
+def test_no_bit_of_a_manifest_can_change_unseen(made: Path) -> None:
+    file = made / "manifest.json"
+    whole = file.read_bytes()
+
+    for place in range(0, len(whole), 7):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        file.write_bytes(damaged)
+        with pytest.raises(IntegrityError):
+            artifact.read_manifest(str(made))
+
+
+def test_a_manifest_that_a_version_without_seals_wrote_is_read(made: Path) -> None:
+    file = made / "manifest.json"
+    fields = json.loads(file.read_text())
+    del fields["seal"]
+    file.write_text(json.dumps(fields))
+
+    assert fetch(str(made), "corpus")[1].key == artifact.origin_key(ORIGIN)
 
 
 def test_a_manifest_of_a_later_program_is_refused(made: Path) -> None:

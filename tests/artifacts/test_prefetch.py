@@ -1,5 +1,6 @@
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -134,7 +135,8 @@ def test_a_damaged_source_is_refused(tmp_path: Path) -> None:
 def test_a_manifest_that_points_out_of_its_directory_is_refused(tmp_path: Path) -> None:
     source = make_artifact(tmp_path / "mount")
     text = (source / "manifest.json").read_text()
-    (source / "manifest.json").write_text(text.replace('"train/b"', '"../../b"'))
+    without_seal = re.sub(r',\s*"seal": "\w+"', "", text)  # whoever changes a name can write a seal too
+    (source / "manifest.json").write_text(without_seal.replace('"train/b"', '"../../b"'))
 
     with pytest.raises(IntegrityError, match=r"its manifest names '../../b', out of its directory"):
         copied(source)

@@ -105,6 +105,20 @@ def test_a_url_without_a_password_stays() -> None:
         assert logs.masked(text) == text
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("postgresql://ana:pa/ss@w@db:5432/x", "postgresql://ana:***@db:5432/x"),
+        ("mysql+pymysql://ana:12/3@db/x", "mysql+pymysql://ana:***@db/x"),
+        ("https://ana:p/w@host:5000/x", "https://ana:***@host:5000/x"),
+        ('{"uri":"https://ana:pw@host","mail":"a@b"}', '{"uri":"https://ana:***@host","mail":"a@b"}'),
+        ("http://host:5000/models@champion", "http://host:5000/models@champion"),
+    ],
+)
+def test_a_password_ends_at_the_last_at_sign(text: str, expected: str) -> None:
+    assert logs.masked(text) == expected
+
+
 def test_other_ranks_only_warn(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "2")
     logs.set_up("pretrain", container=True)

@@ -10,10 +10,11 @@ import json
 import logging
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import ClassVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from anadil.artifacts import local_directory, storage
 from anadil.artifacts.mlmodel import META
@@ -52,6 +53,22 @@ class Manifest:
     program: dict[str, str] = field(default_factory=dict)
     """What made it, which is no part of the key: version, digest of the source, image where there is one."""
     schema: int = SCHEMA
+    seal: str = ""
+    """SHA-256 over all other fields; empty where a version wrote it that had none."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
+        extra="forbid"
+    )  # a name with a flipped bit is no field
+
+    def fields(self) -> dict[str, object]:
+        """All but an empty seal, for JSON."""
+        found = asdict(self)
+        return found if self.seal else {name: value for name, value in found.items() if name != "seal"}
+
+    def sealed(self) -> "Manifest":
+        """The same, with its seal."""
+        plain = json.dumps(replace(self, seal="").fields(), sort_keys=True)
+        return replace(self, seal=hashlib.sha256(plain.encode()).hexdigest())
 
     @property
     def digest(self) -> str:
@@ -99,6 +116,8 @@ def read_manifest(uri: str) -> Manifest | None:
         ) from None
     if manifest.schema != SCHEMA:
         raise IntegrityError(f"{where}: schema {manifest.schema}, this version reads {SCHEMA}; make it again")
+    if manifest.seal and manifest.sealed() != manifest:
+        raise IntegrityError(f"{where}: is damaged: its seal is that of another content; {remedy_of(uri)}")
     return manifest
 
 
@@ -209,9 +228,10 @@ def seal(
     entries |= {name: dict(entry) for name, entry in (copies or {}).items()}
     entries = {name: entries[name] for name in sorted(entries, key=Path)}  # the order is part of the digest
     manifest = Manifest(kind=kind, key=origin_key(origin), origin=dict(origin), files=entries, **more)  # type: ignore[arg-type]  # checked by read_manifest
+    manifest = manifest.sealed()
     draft = path / f"{MANIFEST}.draft"
     with draft.open("w", encoding="utf-8") as file:
-        json.dump(asdict(manifest), file, ensure_ascii=False, indent=1)
+        json.dump(manifest.fields(), file, ensure_ascii=False, indent=1)
         file.flush()
         os.fsync(file.fileno())
     draft.rename(path / MANIFEST)

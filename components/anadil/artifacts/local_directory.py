@@ -50,8 +50,9 @@ def names_below(folder: Path) -> Iterator[str]:
         if not isinstance(error, FileNotFoundError):  # taken away meanwhile
             raise error
 
-    for place, _, files in os.walk(folder, onerror=refuse):
-        for file in files:
+    for place, folders, files in os.walk(folder, onerror=refuse):
+        links = (each for each in folders if (Path(place) / each).is_symlink())
+        for file in (*files, *links):
             yield (Path(place) / file).relative_to(folder).as_posix()
 
 

@@ -14,7 +14,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 SECRET_WORDS = ("SECRET", "PASSWORD", "TOKEN", "CREDENTIAL", "API_KEY", "ACCESS_KEY")
-URL_PASSWORD = re.compile(r"(?<=://)([^/\s:@]*):[^/\s@]+(?=@)")
+URL_PASSWORD = re.compile(
+    r"((?:sql|maria|oracle)[\w+]*://[^/\s:@]*):[^\s'\"<>]*(?=@)"
+    r"|(?<=://)([^/\s:@]*):(?!\d+/)[^\s'\"<>]*(?=@)"
+)
+"""Up to the last `@`, since people do not escape what is in a password. A number before a slash is a port, but for
+databases, whose addresses have a user."""
 URL_TOKEN = re.compile(
     r"([?&;][\w.-]*(?:token|secret|password|signature|credential|api[_-]?key|sig)=)[^&;#\s'\"]+",
     re.IGNORECASE,
@@ -123,4 +128,8 @@ def masked(text: str, hidden: Sequence[str] | None = None) -> str:
     """
     for value in secrets() if hidden is None else hidden:
         text = text.replace(value, "***")
-    return URL_TOKEN.sub(r"\1***", URL_PASSWORD.sub(r"\1:***", text))
+    return URL_TOKEN.sub(r"\1***", URL_PASSWORD.sub(_without_password, text))
+
+
+def _without_password(match: re.Match[str]) -> str:
+    return f"{match[1] or match[2] or ''}:***"

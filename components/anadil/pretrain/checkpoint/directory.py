@@ -14,7 +14,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from anadil import __version__
@@ -206,9 +206,9 @@ def hold_open(path: Path) -> Iterator[None]:
 
 def sealed(manifest: Manifest) -> str:
     """The text of a manifest that also holds the digest of itself, so that no bit of it can change unseen."""
-    plain = json.dumps(asdict(replace(manifest, figures={})), sort_keys=True)
+    plain = json.dumps(replace(manifest, figures={}).fields(), sort_keys=True)
     figures: dict[str, bool | float | int | str] = {"digest": hashlib.sha256(plain.encode()).hexdigest()}
-    return json.dumps(asdict(replace(manifest, figures=figures)), ensure_ascii=False, indent=1)
+    return json.dumps(replace(manifest, figures=figures).fields(), ensure_ascii=False, indent=1)
 
 
 def manifest_of(path: Path) -> Manifest:
