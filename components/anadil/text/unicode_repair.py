@@ -4,56 +4,26 @@ import re
 import unicodedata
 from collections.abc import Callable
 
+from anadil.text.invisible import INVISIBLE, JOINER, SPACES, STRAY_JOINER, remove_invisible
+from anadil.text.mojibake import CYRILLIC_SUSPECT, MIN_MISREAD, SUSPECT, undo_mojibake
+
 MAX_PASSES = 8
 """A repair may uncover another (text that was misread twice); more depth than this is noise."""
 
-INVISIBLE = re.compile(
-    "[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\xad\u200b\u200c\u200e\u200f\u202a-\u202e\u2060-\u2069"
-    "\ufe00-\ufe0f\ufeff\ufff9-\ufffc\ud800-\udfff\ue000-\uf8ff\ufdd0-\ufdef\ufffe\uffff\U000e0000-\U0010ffff]"
-)
-"""Controls, zero-width and direction marks, surrogates, private use and non-characters.
-
-The zero-width joiner stays: it holds emoji together.
-"""
-LINE_ENDS = re.compile("\r\n|[\r\x0b\x0c\x85\u2028\u2029]")
 BLANK_LINES = re.compile(r"\n{3,}")
 PLAIN_ASCII = bytes([0x0A, *range(0x20, 0x7F)])
 """What needs no repair by itself."""
 OTHER_SPACE = "\t\x0b-\r\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 """White space, as `str.split` knows it, that is neither a space nor a line feed."""
-UNSOUND = re.compile(f"[{OTHER_SPACE}{INVISIBLE.pattern[1:]}")
+SHAPES = re.compile("[\ufb00-\ufb06\ufb50-\ufbb1\ufbd3-\ufc5d\ufc64-\ufd3d\ufd50-\ufdc7\ufe80-\ufefc]+")
+"""Latin ligatures and the forms of Arabic letters, as PDF files hold them; not U+FDF0 to U+FDFD, which are signs of their own,
+nor the letter U+0587 and the ligatures of Armenian."""
+UNSOUND = re.compile(f"[{OTHER_SPACE}\x80-\x9f{SHAPES.pattern[1:-2]}{INVISIBLE.pattern[1:]}")
 UNTIDY = ("  ", "\n ", " \n", "\n\n\n")
 
-MISREAD = re.compile(
-    "[\u00c2-\u00df][\u0080-\u00bf]|[\u00e0-\u00ef][\u0080-\u00bf]{2}|[\u00f0-\u00f4][\u0080-\u00bf]{3}"
-)
-"""A UTF-8 sequence whose bytes stand there as characters (after `CP1252` went back to bytes)."""
-LOST_SPACE = re.compile("[\u00e0-\u00ef](?: [\u0080-\u00bf]|[\u0080-\u00bf] )")
-"""The same where a program took the byte A0 for a space; certain only inside misread text."""
-
-
-def _bytes_of(codec: str) -> dict[int, int]:
-    """Character -> byte, where they differ, of a code page with one byte a character."""
-    characters = {byte: bytes([byte]).decode(codec, "ignore") for byte in range(0x80, 0x100)}
-    return {ord(each): byte for byte, each in characters.items() if each and ord(each) != byte}
-
-
-CP1252, CP1251 = _bytes_of("cp1252"), _bytes_of("cp1251")
-SUSPECT = re.compile(f"[\u00c2-\u00f4][\u0080-\u00bf{re.escape(''.join(map(chr, CP1252)))}]")
-"""A first look that spares sound text the rest."""
-CYRILLIC_SUSPECT = re.compile(
-    "[{}][{}]".format(
-        re.escape(bytes(range(0xC2, 0xF0)).decode("cp1251")),
-        re.escape(bytes(range(0x80, 0xC0)).decode("cp1251", "ignore")),
-    )
-)
 LATIN_5 = str.maketrans("þðýÞÐÝ", "şğıŞĞİ")
 """Where Latin-5 of Turkish and Azerbaijani, ISO 8859-9, has other letters than Latin-1."""
 LATIN_5_LETTERS = frozenset("şğıŞĞİ")
-MIN_MISREAD = 3
-"""Fewer sequences may be chance, such as a capital letter before a closing quotation mark."""
-MIN_MISREAD_SHARE = 0.8
-"""Least share of the non-ASCII characters that is misread; in sound text it is near 0."""
 
 
 def apply_until_stable(once: Callable[[str], str], text: str) -> str:
@@ -75,30 +45,6 @@ def join_surrogates(text: str) -> str:
     return text
 
 
-def undo_mojibake(text: str) -> str:
-    """Undo UTF-8 that was read as Latin-1, Windows-1252 or Windows-1251: `É™` and `Й™` were the letter `ə`.
-
-    The whole text is judged, so that sound text never changes: nearly all of its non-ASCII
-    characters must form valid UTF-8 sequences.
-    """
-    for suspect, table in ((SUSPECT, CP1252), (CYRILLIC_SUSPECT, CP1251)):
-        if suspect.search(text) and (sound := _undone(text, table)) is not None:
-            return sound
-    return text
-
-
-def _undone(text: str, table: dict[int, int]) -> str | None:
-    """The text as UTF-8, if the code page of the table made it what it is."""
-    bytewise = text.translate(table)
-    found = MISREAD.findall(bytewise)
-    if len(found) < MIN_MISREAD:
-        return None
-    num_foreign = sum(1 for character in text if character > "\x7f")
-    if sum(map(len, found)) < MIN_MISREAD_SHARE * num_foreign:
-        return None
-    return _decoded(text, LOST_SPACE.sub(lambda match: match[0].replace(" ", "\u00a0"), bytewise))
-
-
 def undo_latin_5(text: str) -> str:
     """Undo Latin-5 that was read as Latin-1, of a language that writes ş, ğ, ı and none of þ, ð, ý.
 
@@ -110,28 +56,12 @@ def undo_latin_5(text: str) -> str:
     return text.translate(LATIN_5)
 
 
-def _decoded(text: str, bytewise: str) -> str:
-    """The text with each valid sequence decoded; `bytewise` has as many characters."""
-    pieces = []
-    end = 0
-    for match in MISREAD.finditer(bytewise):
-        try:
-            character = match[0].encode("latin-1").decode()
-        except UnicodeDecodeError:
-            continue
-        pieces += [text[end : match.start()], character]
-        end = match.end()
-    return "".join([*pieces, text[end:]])
-
-
-def remove_invisible(text: str) -> str:
-    """Text without characters that nobody sees, with line feeds for line ends."""
-    return INVISIBLE.sub("", LINE_ENDS.sub("\n", text))
-
-
 def normalize_spaces(text: str) -> str:
     """Single spaces, no spaces at line ends, one blank line at most."""
-    lines = [" ".join(line.split()) for line in text.split("\n")]
+    if "\u202f" in text:
+        lines = [SPACES.sub(" ", line).strip() for line in text.split("\n")]
+    else:
+        lines = [" ".join(line.split()) for line in text.split("\n")]
     return BLANK_LINES.sub("\n\n", "\n".join(lines)).strip()
 
 
@@ -147,6 +77,8 @@ def is_sound(text: str) -> bool:
         return False
     if UNSOUND.search(rest) or SUSPECT.search(rest) or CYRILLIC_SUSPECT.search(rest):
         return False
+    if JOINER.search(rest) and STRAY_JOINER.search(text):
+        return False
     if any(map(text.__contains__, UNTIDY)) or text.strip() != text:
         return False
     return unicodedata.is_normalized("NFC", text)
@@ -154,6 +86,6 @@ def is_sound(text: str) -> bool:
 
 def repair_characters(text: str) -> str:
     """Well-formed, re-read, visible text in Unicode form NFC."""
-    return unicodedata.normalize(
-        "NFC", remove_invisible(apply_until_stable(undo_mojibake, join_surrogates(text)))
-    )
+    visible = remove_invisible(apply_until_stable(undo_mojibake, join_surrogates(text)))
+    plain = SHAPES.sub(lambda match: unicodedata.normalize("NFKC", match[0]), visible)
+    return unicodedata.normalize("NFC", plain)

@@ -1,0 +1,95 @@
+"""UTF-8 that was read in a code page of one byte a character, read again: whole texts, lines, or a few words."""
+
+import re
+
+MISREAD = re.compile(
+    "[\u00c2-\u00df][\u0080-\u00bf]|[\u00e0-\u00ef][\u0080-\u00bf]{2}|[\u00f0-\u00f4][\u0080-\u00bf]{3}"
+)
+"""A UTF-8 sequence whose bytes stand there as characters (after `CP1252` went back to bytes)."""
+LOST_SPACE = re.compile("[\u00e0-\u00ef](?: [\u0080-\u00bf]|[\u0080-\u00bf] )")
+"""The same where a program took the byte A0 for a space; certain only inside misread text."""
+MIN_MISREAD = 3
+"""Fewer sequences may be chance, such as a capital letter before a closing quotation mark."""
+MIN_MISREAD_SHARE = 0.8
+"""Least share of the non-ASCII characters that is misread; in sound text it is near 0."""
+RUN = re.compile(f"(?:(?:{MISREAD.pattern})[\x00-\x7f]*+){{{MIN_MISREAD},}}")
+"""Sequences with nothing but ASCII between them: a misread quotation in a sound line."""
+CERTAIN_RUN = re.compile(f"(?:(?:{MISREAD.pattern})[\x00-\x7f]*+){{2,}}")
+"""The same where bytes stand as control characters, which sound text does not hold."""
+CONTROL = re.compile("[\x80-\x9f]")
+
+
+def _bytes_of(codec: str) -> dict[int, int]:
+    """Character -> byte, where they differ, of a code page with one byte a character."""
+    characters = {byte: bytes([byte]).decode(codec, "ignore") for byte in range(0x80, 0x100)}
+    return {ord(each): byte for byte, each in characters.items() if each and ord(each) != byte}
+
+
+CP1252, CP1251 = _bytes_of("cp1252"), _bytes_of("cp1251")
+SUSPECT = re.compile(f"[\u00c2-\u00f4][\u0080-\u00bf{re.escape(''.join(map(chr, CP1252)))}]")
+"""A first look that spares sound text the rest."""
+CYRILLIC_SUSPECT = re.compile(
+    "[{}][{}]".format(
+        re.escape(bytes(range(0xC2, 0xF0)).decode("cp1251")),
+        re.escape(bytes(range(0x80, 0xC0)).decode("cp1251", "ignore")),
+    )
+)
+
+
+def undo_mojibake(text: str) -> str:
+    """Undo UTF-8 that was read as Latin-1, Windows-1252 or Windows-1251: `É™` and `Й™` were the letter `ə`.
+
+    Sound text never changes: nearly all non-ASCII characters of a text, of a line, or of a stretch between two sound
+    ones must form valid UTF-8 sequences.
+    """
+    for suspect, table in ((SUSPECT, CP1252), (CYRILLIC_SUSPECT, CP1251)):
+        if not suspect.search(text):
+            continue
+        sound = _undone(text, table)
+        if sound is None:
+            lines = (_line_undone(line, table) if suspect.search(line) else line for line in text.split("\n"))
+            sound = "\n".join(lines)
+        if sound != text:
+            return sound
+    return text
+
+
+def _undone(text: str, table: dict[int, int]) -> str | None:
+    """The text as UTF-8, if the code page of the table made it what it is."""
+    bytewise = text.translate(table)
+    found = MISREAD.findall(bytewise)
+    if len(found) < MIN_MISREAD:
+        return None
+    num_foreign = sum(1 for character in text if character > "\x7f")
+    if sum(map(len, found)) < MIN_MISREAD_SHARE * num_foreign:
+        return None
+    return _decoded(text, LOST_SPACE.sub(lambda match: match[0].replace(" ", "\u00a0"), bytewise))
+
+
+def _line_undone(line: str, table: dict[int, int]) -> str:
+    """A line, or what of it was misread beside sound text."""
+    whole = _undone(line, table)
+    if whole is not None:
+        return whole
+    bytewise = line.translate(table)
+    is_certain = CONTROL.search(line) and not CONTROL.search(MISREAD.sub("", line))
+    pieces, end = [], 0
+    for match in (CERTAIN_RUN if is_certain else RUN).finditer(bytewise):
+        start, stop = match.span()
+        pieces += [line[end:start], _decoded(line[start:stop], match[0])]
+        end = stop
+    return "".join([*pieces, line[end:]])
+
+
+def _decoded(text: str, bytewise: str) -> str:
+    """The text with each valid sequence decoded; `bytewise` has as many characters."""
+    pieces = []
+    end = 0
+    for match in MISREAD.finditer(bytewise):
+        try:
+            character = match[0].encode("latin-1").decode()
+        except UnicodeDecodeError:
+            continue
+        pieces += [text[end : match.start()], character]
+        end = match.end()
+    return "".join([*pieces, text[end:]])
