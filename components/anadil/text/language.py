@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from anadil.text.filter_limits import FilterLimits
+from anadil.text.letters import Letters
 
 PACKS = Path(__file__).parent / "languages"
 """Shipped packs, the functions that some need, and the table of codes."""
@@ -108,6 +109,8 @@ class Language:
     """Least share of such a text's pieces that have the usual code, of those that have it or the sibling's."""
     profile: Profile | None = None
     model: LanguageModel | None = None
+    letters: Letters = Letters()
+    """All that it writes beyond ASCII, as far as they are known."""
     own_letters: frozenset[str]
     """Letters that its neighbours do not write."""
     min_own_letters: float

@@ -4,8 +4,10 @@ import functools
 import importlib
 import json
 import re
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any, Literal, Self
 
 import yaml
@@ -21,6 +23,8 @@ from anadil.text.language import (
     Profile,
     UnknownLanguageError,
 )
+from anadil.text.letters import letters_of
+from anadil.text.lookalikes import lookalike_repair
 from anadil.text.scripts import WITHOUT_SPACES, script_test
 from anadil.text.unicode_repair import apply_until_stable, is_sound, normalize_spaces, repair_characters
 
@@ -33,6 +37,8 @@ CODE = r"^[A-Za-z][A-Za-z0-9-]{0,63}$"
 CHARACTERS = re.compile(r"[^\W\d_]|\d+")
 """The units of a script without spaces: each letter, and each number."""
 
+DOTTED = frozenset({"lt", "sgs"})
+"""Languages that write a dot under the accent of an i. Source: Unicode, SpecialCasing.txt."""
 MAX_SEARCHES = 20
 CERTAIN = 2.0
 """Times the guard's share from which a text needs no other opinion."""
@@ -231,7 +237,8 @@ def to_language(pack: LanguagePack) -> Language:
         word_unit="" if by_words else getattr(module, "WORD_UNIT", "a letter or a number"),
         shingle_units=function("shingle_units", units),
         fold=fold,
-        normalize=function("normalize", normalize),
+        normalize=_normalizer(pack, module),
+        letters=letters_of(pack.code, pack.alphabet),
         is_script=function("is_script", script_test(pack.script)),
         guard=_guard(identification.guard),
         is_certain=_guard(identification.guard, CERTAIN),
@@ -259,12 +266,31 @@ def to_language(pack: LanguagePack) -> Language:
 
 
 def normalize(text: str) -> str:
-    """NFC, misread bytes put right, no invisible characters, tidy spaces."""
+    """NFC, misread bytes put right, no characters that nobody sees or needs, tidy spaces."""
     return apply_until_stable(_normalize_once, text)
 
 
 def _normalize_once(text: str) -> str:
     return text if is_sound(text) else normalize_spaces(repair_characters(text))
+
+
+def _normalizer(pack: LanguagePack, module: ModuleType | None) -> Callable[[str], str]:
+    """The same, with the repairs of a language's letters."""
+    own = getattr(module, "normalize", normalize)
+    repair_lookalikes = lookalike_repair(pack.script, letters_of(pack.code, pack.alphabet))
+    has_dots = pack.code in DOTTED
+
+    def once(text: str) -> str:
+        text = own(text)
+        if "\u0307" in text and not has_dots:
+            # What most programs make of İ in lower case.
+            text = unicodedata.normalize("NFC", text.replace("i\u0307", "i").replace("ı\u0307", "i"))
+        return repair_lookalikes(text)
+
+    def normalized(text: str) -> str:
+        return apply_until_stable(once, text)
+
+    return normalized
 
 
 def fold_turkic(text: str) -> str:

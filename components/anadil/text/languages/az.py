@@ -23,8 +23,7 @@ def normalize(text: str) -> str:
 
 def _normalize_once(text: str) -> str:
     sound = is_sound(text)
-    # i with a second dot is what lower-casing İ leaves behind in most programs.
-    text = undo_latin_5(text if sound else repair_characters(text)).replace("i\u0307", "i")
+    text = undo_latin_5(text if sound else repair_characters(text))
     if any(map(text.__contains__, map(chr, SCHWAS))):
         text = SCHWA_WORD.sub(_latin_schwa, text)
     return text if sound else normalize_spaces(text)

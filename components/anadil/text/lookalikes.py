@@ -1,0 +1,96 @@
+"""Letters of another script that look like a word's own: `Aлматы` with a Latin A, `Вakı` with a Cyrillic В."""
+
+import itertools
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+from anadil.text.letters import Letters
+
+LATIN = "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u02af\u1e00-\u1eff"
+CYRILLIC, GREEK = "\u0400-\u052f", "\u0370-\u03ff\u1f00-\u1fff"
+LETTERS_OF = {"Latn": LATIN, "Cyrl": CYRILLIC, "Grek": GREEK}
+LATIN_OF_CYRILLIC = dict(
+    zip("асеорхАВСЕНКМОРТХуУіІјЈѕЅһҺәӘёЁїЇӧӦӓӒӱӰӑӐӗӖҫҪӳӲӕӔԛԚԝԜүҮ",
+        "aceopxABCEHKMOPTXyYiIjJsShHəƏëËïÏöÖäÄÿŸăĂĕĔçÇÿŸæÆqQwWyY", strict=True)
+)  # fmt: skip
+"""Source: Unicode, confusables.txt, and letters that people type for those that their keyboards lack: Chuvash, Ossetian."""
+LATIN_OF_GREEK = dict(
+    zip("ΑΒΕΖΗΙΚΜΝΟΡΤΥΧοναικρυχμεγΓφͻ", "ABEZHIKMNOPTYXovaikpuxµɛɣƔɸɔ", strict=True)
+)  # fmt: skip
+LATIN_LIKE_GREEK = "ΑΒΕΖΗΙΚΜΝΟΡΤΥΧο"
+"""What passes for ASCII in a Latin word; a small letter beside it is more likely a formula's."""
+MIN_LETTERS = 3
+"""A shorter word is a unit or a symbol, such as kΩ."""
+MIXED = re.compile(
+    f"[{LATIN}](?:(?=[{CYRILLIC}{GREEK}])|(?<=[{CYRILLIC}{GREEK}].))"
+    f"|[\u0370-\u03ff](?:(?=[{CYRILLIC}])|(?<=[{CYRILLIC}].))"
+)
+"""A letter beside one of another script."""
+WORD = re.compile(r"[^\W\d_]+")
+
+
+SUFFIXED = {name: re.compile(f"([{letters}]{{2,}})([^{letters}]+)") for name, letters in LETTERS_OF.items()}
+"""A name of one script with an ending of another, as agglutinative languages write them."""
+COMMON = frozenset("асеорхуАВСЕНКМОРТХУ")
+"""Letters that all Cyrillic alphabets have."""
+Tables = Mapping[tuple[str, str], Mapping[str, str]]
+
+
+def lookalike_repair(script: str, letters: Letters) -> Callable[[str], str]:
+    """What gives words of two scripts the letters of one; for a language in Latin, Cyrillic or Greek script.
+
+    The script of a word is that of its letters which no other script has. Where all of them may be of either, and in words
+    with Greek letters, it is the language's.
+    """
+    if script not in LETTERS_OF:
+        return lambda text: text
+    known = letters.own | letters.others if script == "Cyrl" else COMMON
+    tables: Tables = {
+        ("Latn", "Cyrl"): _reversed(LATIN_OF_CYRILLIC, known or COMMON),
+        ("Cyrl", "Latn"): LATIN_OF_CYRILLIC,
+        ("Latn", "Grek"): _reversed(LATIN_OF_GREEK, frozenset(LATIN_OF_GREEK)),
+        ("Grek", "Latn"): {
+            greek: latin
+            for greek, latin in LATIN_OF_GREEK.items()
+            if greek in LATIN_LIKE_GREEK or latin in letters.own
+        },
+    }
+
+    def repair(text: str) -> str:
+        if not MIXED.search(text):
+            return text
+        return WORD.sub(lambda match: _in_one_script(match[0], script, tables), text)
+
+    return repair
+
+
+def _reversed(latin_of: Mapping[str, str], known: frozenset[str]) -> dict[str, str]:
+    """Latin letter -> the known one that looks like it, where there is one only."""
+    similar: defaultdict[str, list[str]] = defaultdict(list)
+    for letter, latin in latin_of.items():
+        if letter in known:
+            similar[latin].append(letter)
+    return {latin: own[0] for latin, own in similar.items() if len(own) == 1}
+
+
+def _in_one_script(word: str, script: str, tables: Tables) -> str:
+    if len(word) < MIN_LETTERS or not MIXED.search(word):
+        return word
+    found = {name: re.findall(f"[{letters}]", word) for name, letters in LETTERS_OF.items()}
+    present = [name for name, own in found.items() if own]
+    if len(present) != 2 or sum(map(len, found.values())) < len(word):
+        return word
+    ways = [
+        (source, target)
+        for source, target in itertools.permutations(present)
+        if all(map(tables.get((source, target), {}).__contains__, found[source]))
+    ]
+    if "Grek" in present or len(ways) == 2:
+        ways = [way for way in ways if way[1] == script]
+    if len(ways) != 1:
+        return word
+    suffixed = SUFFIXED[ways[0][0]].fullmatch(word)
+    if suffixed and suffixed[1].isupper() and suffixed[2].islower():
+        return word
+    return "".join(tables[ways[0]].get(letter, letter) for letter in word)
