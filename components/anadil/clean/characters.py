@@ -1,5 +1,6 @@
 """What a language says of each character, as tables that kernels index with the code point."""
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
@@ -8,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anadil.text.language import Language
+from anadil.text.lookalikes import LETTERS_OF
 
 Flags = npt.NDArray[np.uint32]
 Codes = npt.NDArray[np.uint32]
@@ -15,6 +17,8 @@ Codes = npt.NDArray[np.uint32]
 LETTER, SPACE, SCRIPT, OWN, STRAY, UPPER, LOWER = (1 << bit for bit in range(7))
 SENTENCE_END, CLOSER, STRIPPED, BULLET, ELLIPSIS = (1 << bit for bit in range(7, 12))
 HIRAGANA, KATAKANA, JAPANESE, SWALLOW_END, NO_START, SYMBOL, COMMA = (1 << bit for bit in range(12, 19))
+OTHER_ALPHABET = 1 << 19
+"""Of a language in Latin, Greek or Cyrillic letters: those of the other two, which look like its own."""
 LAST = 0x40000
 """Above it no character has a class, case or fold."""
 CLOSERS = "\"'”’»)]」』）】›"
@@ -58,6 +62,10 @@ class Characters:
         letters = np.flatnonzero(self.flags & LETTER)
         in_script = [language.is_script(chr(code)) for code in letters.tolist()]
         self.flags[letters[np.array(in_script, dtype=bool)]] |= SCRIPT
+        if language.script in LETTERS_OF:
+            others = re.compile("[{}]".format("".join(LETTERS_OF.values()))).match
+            foreign = [code for code in letters.tolist() if others(chr(code))]
+            self.flags[foreign] |= np.where(self.flags[foreign] & SCRIPT, 0, OTHER_ALPHABET).astype(np.uint32)
         # Where words have no spaces, a full stop of ASCII is a part of numbers and names.
         ends = {*language.sentence_ends, *(TERMINALS if self.has_spaces else TERMINALS.replace(".", ""))}
         for flag, marked in (

@@ -35,7 +35,8 @@ class Column(IntEnum):
     ALPHA_WORDS = 11
     """Share of the words that hold a letter."""
     ISOLATED = 12
-    """Share of the words that are one stray letter, or hold U+FFFD, which stands for a character that was lost."""
+    """Share of the words that are one stray letter, hold U+FFFD, which stands for a character that was lost, or have
+    letters of another alphabet (Latin, Greek, Cyrillic) between their own."""
     STOP_WORDS = 13
     """Number of different stop words."""
     STOP_WORD_SHARE = 14
@@ -48,7 +49,8 @@ class Column(IntEnum):
     WORDS_PER_SENTENCE = 18
     """Words over one more than the ends of sentences."""
     BROKEN_SENTENCES = 19
-    """Share of the ends of sentences inside a line after which no sentence begins; of one end more than there are."""
+    """Share of the ends of sentences inside a line after which no sentence begins; of one end more than there are.
+    Where nearly all letters are small ones, sentences begin with those."""
     # Lines.
     LINES = 20
     BULLET_LINES = 21
@@ -58,7 +60,7 @@ class Column(IntEnum):
     SHORT_LINES = 24
     """Share of the lines of at most 30 characters."""
     NEW_LINES = 25
-    """Line feeds for each word."""
+    """Line feeds for each word; a blank line counts no more than the end of the line before it."""
     LONG_LINES = 26
     """Number of lines of at least 200 characters."""
     C4_PHRASES = 27

@@ -100,7 +100,6 @@ RULES = (
         "words_soup",
         (
             _least(Column.SENTENCE_SIGNS, "min_sentence_signs"),
-            _most(Column.WORDS_PER_SENTENCE, "max_words_per_sentence"),
             _most(Column.BROKEN_SENTENCES, "max_broken_sentences"),
         ),
     ),
@@ -120,6 +119,7 @@ RULES = (
     Rule(
         "sentence_length",
         (
+            _most(Column.WORDS_PER_SENTENCE, "max_words_per_sentence"),
             _least(Column.MEAN_SENTENCE, "min_mean_sentence"),
             _most(Column.MEAN_SENTENCE, "max_mean_sentence"),
             _most(Column.LONGEST_SENTENCE, "max_longest_sentence"),

@@ -55,7 +55,7 @@ class Statistics:
         if not self._has_stop_words:
             # They are most of the signs of sentences: without them good text has no more than a list of keywords.
             rows[:, Column.SENTENCE_SIGNS] = np.nan
-        rows[:, Column.CHARS] = [len(text) for text in texts]
+        rows[:, Column.CHARS] = [len(text) - text.count("\n\n") for text in texts]
         rows[:, [Column.LANGUAGE, Column.FOREIGN, Column.QUALITY, Column.NG_WORDS]] = (1, 0, np.nan, 0)
         return rows
 

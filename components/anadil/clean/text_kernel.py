@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from anadil.clean.columns import Column
 from anadil.clean.compiled import compiled
-from anadil.clean.line_kernel import line_repetition, line_shapes, split_lines, symbol_shares
+from anadil.clean.line_kernel import LINE_FEED, line_repetition, line_shapes, split_lines, symbol_shares
 from anadil.clean.ngram_kernel import char_repetition, word_repetition
 from anadil.clean.sentence_kernel import japanese_shares, sentence_lengths
 from anadil.clean.word_kernel import (
@@ -22,6 +22,17 @@ from anadil.clean.word_kernel import (
 Array = npt.NDArray[Any]
 
 JAPANESE_CHARS = int(Column.JAPANESE_CHARS)
+
+
+@compiled
+def without_blank_lines(codes: Array) -> Array:
+    """The text with a single line feed between its paragraphs: a blank line is a matter of style."""
+    single, count = np.empty_like(codes), 0
+    for place in range(len(codes)):
+        if not place or codes[place] != LINE_FEED or codes[place - 1] != LINE_FEED:
+            single[count] = codes[place]
+            count += 1
+    return single[:count]
 
 
 @compiled
@@ -41,7 +52,7 @@ def measure_words(codes: Array, tables: Any, row: Array) -> None:
 
 @compiled
 def measure_lines(codes: Array, tables: Any, row: Array) -> None:
-    """Fill the columns of lines, paragraphs and signs."""
+    """Fill the columns of lines and paragraphs."""
     flags, kinds, _, _, _, has_spaces = tables
     most = 1
     for place in range(len(codes)):
@@ -50,7 +61,6 @@ def measure_lines(codes: Array, tables: Any, row: Array) -> None:
     paragraphs = np.empty(most, dtype=np.int32)
     count = split_lines(codes, flags, starts, stops, paragraphs)
     line_repetition(codes, starts, stops, paragraphs, count, row)
-    symbol_shares(codes, flags, row)
     line_shapes(codes, (flags, kinds, has_spaces), starts, stops, count, row)
 
 
@@ -68,12 +78,14 @@ def measure_batch(codes: Array, ends: Array, tables: Any, by_character: bool, ro
     start = 0
     for text in range(len(ends)):
         own = codes[start : ends[text]]
-        measure_words(own, tables, rows[text])
+        single = without_blank_lines(own)
+        measure_words(single, tables, rows[text])
+        symbol_shares(single, tables[0], rows[text])
         measure_lines(own, tables, rows[text])
         if by_character:
-            japanese_shares(own, tables[0], rows[text])
-            sentence_lengths(own, tables[0], rows[text])
-            char_repetition(own, rows[text])
+            japanese_shares(single, tables[0], rows[text])
+            sentence_lengths(single, tables[0], rows[text])
+            char_repetition(single, rows[text])
         else:
             rows[text, JAPANESE_CHARS:] = np.nan
         start = ends[text]

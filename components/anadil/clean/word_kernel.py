@@ -13,13 +13,17 @@ from anadil.clean.ngram_kernel import combined, hash_codes
 Array = npt.NDArray[Any]
 
 LETTER, SCRIPT, OWN, STRAY = of.LETTER, of.SCRIPT, of.OWN, of.STRAY
-SPACE, LOWER, NO_START = of.SPACE, of.LOWER, of.NO_START
+SPACE, LOWER, UPPER, NO_START = of.SPACE, of.LOWER, of.UPPER, of.NO_START
+OTHER_ALPHABET = of.OTHER_ALPHABET
 SENTENCE_END, CLOSER, STRIPPED = of.SENTENCE_END, of.CLOSER, of.STRIPPED
 COMMA, ALONE, LOST, LINE_FEED = of.COMMA, of.ALONE, of.LOST, 10
 MIN_LAST_LETTERS = 3
 """Letters before a full stop; fewer are an abbreviation as often as a word."""
 MIN_RUNNING_CHARS = 60
 """Characters from which a line is running text."""
+MIN_CAPITALS = 0.003
+"""Of the letters with case; with fewer a text is in small letters. Measured: each of 864 Azerbaijani, Turkish, English and Russian
+documents has .0035 or more, half of them .016 to .037."""
 EMPTY_HASH = 0x27D4EB2F165667C5
 
 CHARS, LETTERS, SCRIPT_SHARE, OWN_SHARE = (
@@ -80,8 +84,26 @@ def letter_shares(codes: Array, flags: Array, row: Array) -> None:
 
 
 @compiled
+def is_damaged(codes: Array, flags: Array, start: int, stop: int) -> bool:
+    """Whether a word has lost a character, or has letters of another alphabet between its own, or the reverse.
+
+    A word with an ending, such as `iPhoneның`, changes once.
+    """
+    before, changes = 0, 0
+    for place in range(start, stop):
+        if codes[place] == LOST:
+            return True
+        alphabet = flags[codes[place]] & (SCRIPT | OTHER_ALPHABET)
+        changes = changes + (alphabet != before) if alphabet and before else 0
+        if changes > 1:
+            return True
+        before = alphabet
+    return False
+
+
+@compiled
 def word_shapes(codes: Array, flags: Array, starts: Array, stops: Array, count: int, row: Array) -> None:
-    """Fill the columns of lengths, of words that hold a letter, and of stray letters and lost characters."""
+    """Fill the columns of lengths, of words that hold a letter, and of stray letters and damaged words."""
     total, longest, alpha, stray = 0, 0, 0, 0
     for word in range(count):
         length = stops[word] - starts[word]
@@ -92,10 +114,7 @@ def word_shapes(codes: Array, flags: Array, starts: Array, stops: Array, count: 
                 alpha += 1
                 break
         stray += length == 1 and (flags[codes[starts[word]]] & STRAY) != 0
-        for place in range(starts[word], stops[word]):
-            if codes[place] == LOST:
-                stray += 1
-                break
+        stray += is_damaged(codes, flags, starts[word], stops[word])
     row[WORDS] = count
     row[MEAN] = total / max(1, count)
     row[LONGEST] = longest
@@ -192,14 +211,25 @@ def is_running_text(codes: Array, flags: Array, place: int) -> bool:
 
 
 @compiled
+def has_capitals(codes: Array, flags: Array) -> bool:
+    """Whether a text has as many capitals as sentences and names bring with them."""
+    upper, lower = 0, 0
+    for place in range(len(codes)):
+        flag = flags[codes[place]]
+        upper += (flag & UPPER) != 0
+        lower += (flag & LOWER) != 0
+    return upper >= MIN_CAPITALS * (upper + lower)
+
+
+@compiled
 def sentence_shares(codes: Array, flags: Array, has_spaces: bool, row: Array) -> None:
     """Fill the columns that shuffled words and lists betray themselves by.
 
     Shuffling leaves as many ends of sentences, but what follows them, and what the text begins with, is no beginning:
-    a small letter, or a character that begins no sentence.
+    a small letter, or a character that begins no sentence. A text in small letters cannot show it.
     """
     ends, good, bad = 0, 0, 0
-    wrong = LOWER if has_spaces else NO_START
+    wrong = (LOWER if has_capitals(codes, flags) else 0) if has_spaces else NO_START
     marks = SENTENCE_END if has_spaces else SENTENCE_END | COMMA
     for place in range(len(codes)):
         begins = 0
