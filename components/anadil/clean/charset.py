@@ -1,4 +1,4 @@
-"""Bytes to text: by byte order mark, by what is declared, by what they look like; always to some text.
+"""Bytes to text: by byte order mark, by what is declared, by the language's letters, by what they look like; always to some text.
 
 Labels come from servers and authors, so they may be anything: only those of the Encoding Standard
 and well-known misspellings of them count. Python's own names are no labels: `rot13` is a codec too.
@@ -8,6 +8,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
+
+from anadil.clean.code_pages import best_code_page, without_wrong_letters
+from anadil.text.letters import UNKNOWN, Letters
 
 FALLBACK = "windows-1252"
 """Gives some character for nearly every byte."""
@@ -38,6 +41,8 @@ WIDER = {
     "iso8859-11": "cp874",
 }
 """What the Encoding Standard means by these names; Python means the older, narrower sets."""
+WIDE = {*WIDER, *WIDER.values()} - {"iso8859-11", "cp874"}
+"""With more than one byte a character."""
 ALIASES = {
     "utf8mb3": "utf-8",
     "utf8mb4": "utf-8",
@@ -51,20 +56,28 @@ ALIASES = {
     "hzgb2312": "hz",
     "iso2022kr": "iso2022_kr",
     "xmaccyrillic": "mac-cyrillic",
+    "kz1048": "kz1048",
+    "rk1048": "kz1048",
+    "strk10482002": "kz1048",
+    "pt154": "ptcp154",
+    "ptcp154": "ptcp154",
+    "cp154": "ptcp154",
+    "koi8t": "koi8-t",
 }
 """Labels without signs that are in no standard but mean something."""
 WINDOWS = re.compile(r"(?:win|windows|cp|ms|xcp)(125[0-8]|874)")
 
 
-def decode_text(data: bytes, labels: Sequence[str] = ()) -> tuple[str, str]:
+def decode_text(data: bytes, labels: Sequence[str] = (), letters: Letters = UNKNOWN) -> tuple[str, str]:
     """The text of a page or file, and the name of its encoding.
 
     Declared encodings lie, and valid UTF-8 is hardly ever anything else: so UTF-8 goes before them,
-    but for encodings that look like it.
+    but for encodings that look like it. Of code pages the one counts that gives the letters of the language.
 
     Args:
         data: All its bytes.
         labels: What server and page say of its encoding, in that order; each may be anything.
+        letters: Of the language that is sought.
     """
     mark = next((mark for mark in BYTE_ORDER_MARKS if data.startswith(mark)), b"")
     declared = [codec for label in labels if (codec := codec_of(label))]
@@ -78,8 +91,11 @@ def decode_text(data: bytes, labels: Sequence[str] = ()) -> tuple[str, str]:
     beyond = len(lenient) - len(lenient.encode("ascii", "ignore"))
     if lenient.count("\ufffd") <= MAX_DAMAGE * beyond:
         return lenient, "utf-8"
+    candidates = list(dict.fromkeys(_candidates(data, declared)))
+    if code_page := best_code_page(data, [each for each in candidates if each not in WIDE], letters):
+        return without_wrong_letters(data.decode(code_page, "replace"), letters), code_page
     best = ("", "", len(data) + 1)
-    for codec in dict.fromkeys(_candidates(data, declared)):
+    for codec in candidates:
         text = data.decode(codec, "replace")
         if (errors := text.count("\ufffd")) < best[2]:
             best = (text, codec, errors)

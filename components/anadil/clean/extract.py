@@ -20,6 +20,7 @@ from anadil.clean.charset import decode_text
 from anadil.clean.extract_precise import precise_text
 from anadil.recipe.sections import ExtractMode
 from anadil.text.language import Language
+from anadil.text.letters import UNKNOWN, Letters
 
 MIN_PREFILTER_PERCENT = 5
 MIN_OWN_LETTERS = 100
@@ -107,15 +108,16 @@ class Block:
         return "\t" in self.text and not self.is_code
 
 
-def decode_page(data: bytes, charset: str) -> tuple[str, bool]:
+def decode_page(data: bytes, charset: str, letters: Letters = UNKNOWN) -> tuple[str, bool]:
     """A page's text, and whether it was UTF-8.
 
     Args:
         data: The page.
         charset: What the server says of its encoding.
+        letters: Of the language that is sought.
     """
     meta = META_CHARSET.search(data, 0, 4_096)
-    text, codec = decode_text(data, [charset, meta[1].decode(errors="replace") if meta else ""])
+    text, codec = decode_text(data, [charset, meta[1].decode(errors="replace") if meta else ""], letters)
     return text, codec == "utf-8"
 
 

@@ -275,7 +275,7 @@ def read_page(raw: RawRecord, settings: Settings) -> tuple[str, bool, str | None
     if raw.too_large or len(raw.html) > bomb.MAX_HTML_BYTES:
         num_bytes = MAX_RECORD_BYTES if raw.too_large else len(raw.html)
         return "", False, PAGE_LIMITS, bomb.Excess("bytes", num_bytes, bomb.MAX_HTML_BYTES)._asdict()
-    page, is_utf8 = extract.decode_page(raw.html, raw.charset)
+    page, is_utf8 = extract.decode_page(raw.html, raw.charset, settings.language.letters)
     if not extract.may_be_in_language(page, settings.language):
         return page, not is_utf8, LANGUAGE, {}
     excess = bomb.excess(page)

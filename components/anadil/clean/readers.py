@@ -43,6 +43,7 @@ from anadil.clean.warc import RESPONSE, html_responses
 from anadil.clean.warc_records import ByteRange, Damage
 from anadil.core.errors import DataError
 from anadil.core.format import human_bytes
+from anadil.text.letters import letters_of
 
 log = logging.getLogger(__name__)
 
@@ -168,7 +169,7 @@ class Source:
     """A record begins at `start`; see `ByteRange`."""
     uri: str = ""
     language: str = ""
-    """Whose pages are wanted of a crawl."""
+    """Whose pages are wanted of a crawl, and whose letters tell code pages apart."""
 
 
 Reader = Callable[[Source, ReadStats], Iterator[RawRecord]]
@@ -298,7 +299,7 @@ def _txt(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
             source.name, f"file is larger than {human_bytes(MAX_RECORD_BYTES)}; give it as .jsonl"
         )
         return
-    text, codec = decode_text(data)
+    text, codec = decode_text(data, letters=letters_of(source.language))
     if codec != "utf-8":
         read_stats.recoded += 1
         log.warning("%s: not UTF-8; read as %s", source.name, codec)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from anadil.text.filter_limits import FilterLimits
-from anadil.text.letters import Letters
+from anadil.text.letters import UNKNOWN, Letters
 
 PACKS = Path(__file__).parent / "languages"
 """Shipped packs, the functions that some need, and the table of codes."""
@@ -109,7 +109,7 @@ class Language:
     """Least share of such a text's pieces that have the usual code, of those that have it or the sibling's."""
     profile: Profile | None = None
     model: LanguageModel | None = None
-    letters: Letters = Letters()
+    letters: Letters = UNKNOWN
     """All that it writes beyond ASCII, as far as they are known."""
     own_letters: frozenset[str]
     """Letters that its neighbours do not write."""

@@ -17,6 +17,9 @@ class Letters:
     """Those of foreign names and words."""
 
 
+UNKNOWN = Letters()
+
+
 @functools.cache
 def _table() -> dict[str, tuple[str, str]]:
     lines = TABLE.read_text(encoding="utf-8").splitlines()[1:]

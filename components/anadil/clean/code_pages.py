@@ -1,0 +1,113 @@
+"""Which code page gives the letters of a language: what bytes that are not UTF-8 are read in.
+
+Detectors know forty languages and take Kazakh's code page for Windows-1251, in which most of it reads well.
+"""
+
+import functools
+import heapq
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+
+from anadil.text.letters import Letters
+
+CODE_PAGES = (
+    "cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp1258", "cp874", "kz1048",
+    "ptcp154", "koi8-u", "koi8-r", "koi8-t", "iso8859-2", "iso8859-3", "iso8859-4", "iso8859-5", "iso8859-6",
+    "iso8859-7", "iso8859-8", "iso8859-10", "iso8859-13", "iso8859-14", "iso8859-15", "iso8859-16", "cp866", "cp1125",
+    "cp855", "cp852", "cp850", "cp857", "cp775", "cp737", "cp869", "cp862", "cp720", "cp861", "cp865", "cp437",
+    "mac-cyrillic", "mac-latin2", "mac-roman", "mac-greek", "mac-turkish", "mac-croatian", "mac-romanian",
+    "mac-iceland", "mac-arabic", "mac-farsi",
+)  # fmt: skip
+"""With one byte a character, of those that Python knows; usual ones first."""
+MIN_COVERAGE = 0.8
+"""Of a language's letters that a code page has: Azerbaijani was written without ə, Bashkir with signs for its own."""
+MIN_FIT = 0.8
+"""Share of what stands beyond ASCII in words that the language writes; less is a text in another language."""
+MAX_WRONG = 0.03
+"""Share of it that the language does not write, up to which these are foreign names."""
+MAX_WORDS = 250
+"""Words with bytes beyond ASCII that are looked at."""
+MAX_CLOSE = 4
+"""Code pages whose words are looked at: those that give most letters of the language, whatever stands beside them."""
+WORDS = re.compile(rb"[^\s<>\"&;=/]*[\x80-\xff][^\s<>\"&;=/]*")
+BESIDE_LETTERS = re.compile(r"(?<=[^\W\d_])[^\x00-\x7f]|[^\x00-\x7f](?=[^\W\d_])")
+"""What stands beyond ASCII within a word or at one: its letters, quotation marks, and signs that were letters."""
+WITHIN = re.compile(r"(?<=[^\W\d_])[^\x00-\x7f\w\u00b7\u2010-\u2019\u00ad\ufffd\x80-\x9f](?=[^\W\d_])")
+INNER_CAPITAL = re.compile(r"(?<=[^\W\d_])[^\x00-\x7f]")
+NO_TEXT = re.compile("[\x80-\x9f\ufffd\u2500-\u25a0\u2320\u2321]")
+"""Controls, lost characters, and lines of boxes."""
+
+
+def best_code_page(data: bytes, candidates: Sequence[str], letters: Letters) -> str | None:
+    """The code page that gives most of a language's letters and fewest others; None if none gives that language.
+
+    Args:
+        data: All bytes.
+        candidates: What is declared or detected; the first of equals is taken.
+        letters: Of the language.
+    """
+    if not letters.own:
+        return None
+    sample = b" ".join(match[0] for match, _ in zip(WORDS.finditer(data), range(MAX_WORDS), strict=False))
+    counts = Counter(sample)
+    of_codec = _letters_of_code_pages(letters)
+    close = heapq.nlargest(
+        MAX_CLOSE, of_codec, key=lambda codec: sum(map(counts.__getitem__, of_codec[codec]))
+    )
+    best = (0.0, "")
+    for codec in dict.fromkeys([*candidates, *close]):
+        score, fit, most = _score(sample.decode(codec, "replace"), letters)
+        if fit >= MIN_FIT and score > best[0]:
+            best = (score, codec)
+        if score and score == most:
+            break
+    return best[1] or None
+
+
+def without_wrong_letters(text: str, letters: Letters) -> str:
+    """A decoded text of the language; where no code page was right, U+FFFD for what the language does not write."""
+    text = unicodedata.normalize("NFC", text)
+    known = letters.own | letters.others
+    found = Counter(BESIDE_LETTERS.findall(text))
+    signs = {each for each in WITHIN.findall(text) if each not in known}
+    wrong = {each for each in found if each in signs or (each.isalpha() and each not in known)}
+    if sum(map(found.__getitem__, wrong)) <= MAX_WRONG * found.total():
+        return text
+    return BESIDE_LETTERS.sub(lambda match: "\ufffd" if match[0] in wrong else match[0], text)
+
+
+@functools.lru_cache(maxsize=8)
+def _letters_of_code_pages(letters: Letters) -> dict[str, bytes]:
+    """Code pages that have the letters of a language, and the bytes which are those."""
+    small = {each for each in letters.own if each == each.lower()}
+    found = {}
+    for codec in CODE_PAGES:
+        characters = {byte: bytes([byte]).decode(codec, "ignore") for byte in range(0x100)}
+        has = set(characters.values())
+        if sum(_is_written(each, has) for each in small) >= MIN_COVERAGE * len(small):
+            known = letters.own | letters.others
+            found[codec] = bytes(byte for byte, each in characters.items() if each in known)
+    return found
+
+
+def _is_written(letter: str, has: set[str]) -> bool:
+    """Whether a letter is of a set, or made of two that are."""
+    parts = unicodedata.decomposition(letter).split()
+    return letter in has or (len(parts) == 2 and all(chr(int(part, 16)) in has for part in parts))
+
+
+def _score(text: str, letters: Letters) -> tuple[float, float, int]:
+    """How many letters of the language stand in words, less what is none; their share; and the most that it could be."""
+    text = unicodedata.normalize("NFC", text)
+    found = [each for each in BESIDE_LETTERS.findall(text) if each.isalpha() or each in letters.own]
+    own = sum(map(letters.own.__contains__, found))
+    others = sum(map(letters.others.__contains__, found))
+    signs = sum(each not in letters.own for each in WITHIN.findall(text))
+    wrong = len(found) - own - others + signs + 2 * len(NO_TEXT.findall(text))
+    capitals = sum(
+        match[0].isupper() and text[match.start() - 1].islower() for match in INNER_CAPITAL.finditer(text)
+    )
+    total = max(1, own + others + wrong)
+    return own + others / 2 - wrong - capitals, (own + others) / total, total
