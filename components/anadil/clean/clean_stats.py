@@ -41,6 +41,8 @@ class CleanStats:
         self.documents_in = 0
         self.dropped: Counter[str] = Counter()
         self.normalized = 0
+        self.unescaped = 0
+        self.escaped = 0
         self.retried = 0
         self.foreign_lines = 0
         self.personal_data: Counter[str] = Counter()
@@ -76,6 +78,8 @@ class CleanStats:
             "documents_in": self.documents_in,
             "dropped": dict(self.dropped),
             "normalized": self.normalized,
+            "unescaped": self.unescaped,
+            "escaped": self.escaped,
             "retried": self.retried,
             "foreign_lines": self.foreign_lines,
             "personal_data": dict(self.personal_data),
@@ -87,6 +91,8 @@ class CleanStats:
         """Add what `as_json` gave of the shard that follows."""
         self.documents_in += other["documents_in"]
         self.normalized += other["normalized"]
+        self.unescaped += other["unescaped"]
+        self.escaped += other["escaped"]
         self.retried += other["retried"]
         self.foreign_lines += other["foreign_lines"]
         self.dropped.update(other["dropped"])

@@ -10,6 +10,7 @@ import numpy as np
 
 from anadil.clean import extract
 from anadil.clean.columns import STATISTICS
+from anadil.clean.escapes import undo_escapes
 from anadil.clean.guard import is_fault_of_document
 from anadil.clean.judge import CHECKS, RULES
 from anadil.clean.judge_record import Settings, judge_record, read_page
@@ -88,7 +89,7 @@ def explain_record(raw: RawRecord, settings: Settings) -> Json:
         raise DataError(BAD.format(source=raw.source, why=f"{type(error).__name__}: {error}")) from error
     if settings.lists.urls:
         steps["url_lists"] = {"is_blocked": settings.lists.urls.is_blocked(raw.url)}
-    text = raw.text
+    text = undo_escapes(raw.text).text
     if raw.html is not None and judged.reason != "blocked":
         page, is_recoded, reason, excess = read_page(raw, settings)
         steps["page"] = {

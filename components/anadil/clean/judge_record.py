@@ -3,12 +3,13 @@
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from anadil.clean import bomb, extract, pii
 from anadil.clean.clean_stats import Row, StepTimer
+from anadil.clean.escapes import undo_escapes
 from anadil.clean.judge import RULES, Floats, Judge, Judgement, limits_of, limits_of_checks
 from anadil.clean.line_language import LinesOfLanguage, keep_own_lines
 from anadil.clean.lists import Lists, load_lists
@@ -126,6 +127,8 @@ class Prepared:
     personal_data: Counter[str] = field(default_factory=Counter)
     is_recoded: bool = False
     is_normalized: bool = False
+    is_unescaped: bool = False
+    has_escapes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +157,10 @@ class Judged:
     """It was not UTF-8."""
     is_normalized: bool = False
     """Normalization has changed it."""
+    is_unescaped: bool = False
+    """Line feeds, letters or tags that a program had written out were undone."""
+    has_escapes: bool = False
+    """It may hold more of them."""
     is_retried: bool = False
     """The identifier refused it at first."""
 
@@ -174,7 +181,7 @@ def prepare_record(raw: RawRecord, settings: Settings) -> Prepared:
         document = _document(raw, raw.text, language, raw.text.encode(errors="replace") or _place(raw))
         return Prepared(document=document, reason=BLOCKED, sample={"value": host_of(raw.url)})
     timer.start()
-    text, is_recoded = raw.text, False
+    text, is_recoded, is_unescaped, has_escapes = raw.text, False, False, False
     if raw.html is not None:
         page, is_recoded, reason, excess = read_page(raw, settings)
         timer.lap("prefilter")
@@ -183,14 +190,18 @@ def prepare_record(raw: RawRecord, settings: Settings) -> Prepared:
             return Prepared(document=document, reason=reason, sample=excess, is_recoded=is_recoded)
         text = extract.main_text(page, language, settings.extraction)
         timer.lap("extract")
+    else:
+        text, is_unescaped, has_escapes = undo_escapes(text)
     normalized = language.normalize(text)
     timer.lap("normalize")
-    return _searched(raw, normalized, settings, is_recoded, normalized != text)
+    searched = _searched(raw, normalized, settings)
+    return replace(
+        searched, is_recoded=is_recoded, is_normalized=normalized != text, is_unescaped=is_unescaped,
+        has_escapes=has_escapes,
+    )  # fmt: skip
 
 
-def _searched(
-    raw: RawRecord, text: str, settings: Settings, is_recoded: bool, is_normalized: bool
-) -> Prepared:
+def _searched(raw: RawRecord, text: str, settings: Settings) -> Prepared:
     """A normalized text, with what identifier and lists find in it."""
     language, timer = settings.language, settings.timer
     found = identify_language(text, language)
@@ -219,7 +230,6 @@ def _searched(
         document=_document(raw, written, language, identity), num_bytes=len(encoded), text=text, found=found,
         quality=quality, items=items,
         foreign_lines=lines.removed, foreign_share=lines.foreign_share, personal_data=counts,
-        is_recoded=is_recoded, is_normalized=is_normalized,
     )  # fmt: skip
 
 
@@ -257,6 +267,7 @@ def _judged(prepared: Prepared, judgement: Judgement) -> Judged:
         personal_data=prepared.personal_data, statistics=judgement.statistics,
         is_retried=prepared.found.retried, foreign_lines=prepared.foreign_lines,
         is_recoded=prepared.is_recoded, is_normalized=prepared.is_normalized,
+        is_unescaped=prepared.is_unescaped, has_escapes=prepared.has_escapes,
     )  # fmt: skip
 
 

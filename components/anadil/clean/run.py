@@ -42,6 +42,10 @@ ONE_DOCUMENT = (
     "corpus has 1 document after cleaning, and one must be held out: {count:,} documents in, dropped: {dropped}; "
     "give more text"
 )
+ESCAPED = (
+    "{}: line feeds, letters or tags stand there as a program writes them (`\\n`, `&uuml;`, `<br>`), beside others that are real, "
+    "and were kept; where they are no text on programming, undo them before"
+)
 NO_PAGES = (
     "clean.inputs: {name} holds no web page in a record of type response, resource or conversion; WET and WAT files have "
     "none: give the WARC files that they were made of"
@@ -97,6 +101,8 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     write_stats(job.out / "stats.json", stats)
     job.varying.append("stats.json")
     log.info("%s documents in; dropped: %s", f"{stats.documents_in:,}", clean_stats.summary())
+    if stats.escaped:
+        log.warning(ESCAPED.format(counted(stats.escaped, "document")))
     job.tracker.metrics({f"dropped/{reason}": count for reason, count in clean_stats.dropped.items()})
     job.tracker.metrics({f"seconds/{step}": value for step, value in clean_stats.seconds.items()})
     return {

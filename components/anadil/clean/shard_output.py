@@ -41,6 +41,8 @@ class ShardOutput:
         self.rows.add(record, file, licence, bytes_in, judged)
         found = self.clean_stats
         found.normalized += judged.is_normalized
+        found.unescaped += judged.is_unescaped
+        found.escaped += judged.has_escapes
         found.retried += judged.is_retried
         found.foreign_lines += judged.foreign_lines
         found.documents_in += 1

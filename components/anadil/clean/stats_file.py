@@ -48,6 +48,10 @@ class Stats:
     """Files and pages that were not UTF-8."""
     normalized: int
     """Documents that normalization changed."""
+    unescaped: int
+    """Documents whose line feeds, letters or tags were written out (`\\n`, `&uuml;`, `<br>`), and were undone."""
+    escaped: int
+    """Documents that may hold some still: they are as they came."""
     foreign_lines: int
     """Lines in another language that were taken out of documents."""
     identifier_retries: int
@@ -124,6 +128,8 @@ def make_stats(
         addresses=read_stats.addresses,
         recoded=read_stats.recoded,
         normalized=clean_stats.normalized,
+        unescaped=clean_stats.unescaped,
+        escaped=clean_stats.escaped,
         foreign_lines=clean_stats.foreign_lines,
         identifier_retries=clean_stats.retried,
         bytes_in=read_stats.bytes_in,

@@ -20,8 +20,8 @@ LATIN_OF_GREEK = dict(
 )  # fmt: skip
 LATIN_LIKE_GREEK = "ΑΒΕΖΗΙΚΜΝΟΡΤΥΧο"
 """What passes for ASCII in a Latin word; a small letter beside it is more likely a formula's."""
-MIN_LETTERS = 3
-"""A shorter word is a unit or a symbol, such as kΩ."""
+MIN_GREEK_WORD = 3
+"""Letters of a word with Greek ones; a shorter one is a unit or a symbol, such as kΩ."""
 MIXED = re.compile(
     f"[{LATIN}](?:(?=[{CYRILLIC}{GREEK}])|(?<=[{CYRILLIC}{GREEK}].))"
     f"|[\u0370-\u03ff](?:(?=[{CYRILLIC}])|(?<=[{CYRILLIC}].))"
@@ -75,11 +75,13 @@ def _reversed(latin_of: Mapping[str, str], known: frozenset[str]) -> dict[str, s
 
 
 def _in_one_script(word: str, script: str, tables: Tables) -> str:
-    if len(word) < MIN_LETTERS or not MIXED.search(word):
+    if not MIXED.search(word):
         return word
     found = {name: re.findall(f"[{letters}]", word) for name, letters in LETTERS_OF.items()}
     present = [name for name, own in found.items() if own]
     if len(present) != 2 or sum(map(len, found.values())) < len(word):
+        return word
+    if found["Grek"] and len(word) < MIN_GREEK_WORD:
         return word
     ways = [
         (source, target)
