@@ -24,15 +24,15 @@ INVISIBLE = re.compile(
     "\ue000-\uf8ff\ufdd0-\ufdef\ufffe\uffff\U000e0000-\U0010ffff]"
 )
 """Controls, soft hyphens, direction marks, surrogates, private use and non-characters: no language needs them."""
-LOST = re.compile("(?<=[^\\W\\d_])[\ue000-\uf8ff]+(?=[^\\W\\d_])")
+LOST = re.compile("[\ue000-\uf8ff](?<=[^\\W\\d_].)[\ue000-\uf8ff]*(?=[^\\W\\d_])")
 """Letters of a font's own code: nobody can tell which, and without them the words are others."""
 JOINER = re.compile("[\u200b-\u200d\ufe00-\ufe0f]")
 STRAY_JOINER = re.compile(
-    f"(?<![{UNSPACED}])\u200b(?![{UNSPACED}])|(?<=\u200b)\u200b"
-    f"|(?<![{CONJUNCT}])\u200c(?!\\S)|(?<![{JOINED}])\u200c(?![{JOINED}])|(?<![^\\s\u200c])\u200c"
-    f"|(?<![{JOINED}])\u200d(?![{JOINED}{PICTURES}])|(?<=\u200d)\u200d"
-    f"|(?<![{JOINED}])[\ufe00-\ufe0f]"
+    f"\u200b(?<![{UNSPACED}].)(?![{UNSPACED}])|\u200b(?<=\u200b.)"
+    f"|\u200c(?<![{CONJUNCT}].)(?!\\S)|\u200c(?<![{JOINED}].)(?![{JOINED}])|\u200c(?<![^\\s\u200c].)"
+    f"|\u200d(?<![{JOINED}].)(?![{JOINED}{PICTURES}])|\u200d(?<=\u200d.)"
 )
+STRAY_SELECTOR = re.compile(f"[\ufe00-\ufe0f](?<![{JOINED}].)")
 """Zero-width spaces, joiners and variation selectors where no letter beside them takes another form by them.
 
 Persian writes half-spaces with U+200C, behind figures and Latin words too; Bengali, Kannada, Malayalam and Sinhala choose
@@ -56,4 +56,9 @@ def remove_invisible(text: str) -> str:
     if OF_WINDOWS.search(text):
         text = text.translate(C1)
     text = INVISIBLE.sub("", LOST.sub("\ufffd", LINE_ENDS.sub("\n", text)))
-    return STRAY_JOINER.sub("", text)
+    return STRAY_SELECTOR.sub("", STRAY_JOINER.sub("", text)) if JOINER.search(text) else text
+
+
+def has_stray_joiner(text: str) -> bool:
+    """Whether one of those that a script needs stands where none does."""
+    return bool(STRAY_JOINER.search(text) or STRAY_SELECTOR.search(text))

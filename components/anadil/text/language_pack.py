@@ -4,7 +4,6 @@ import functools
 import importlib
 import json
 import re
-import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -26,7 +25,13 @@ from anadil.text.language import (
 from anadil.text.letters import letters_of
 from anadil.text.lookalikes import lookalike_repair
 from anadil.text.scripts import WITHOUT_SPACES, script_test
-from anadil.text.unicode_repair import apply_until_stable, is_sound, normalize_spaces, repair_characters
+from anadil.text.unicode_repair import (
+    MAX_PASSES,
+    apply_until_stable,
+    is_sound,
+    normalize_spaces,
+    repair_characters,
+)
 
 GENERAL_ENDS = ".!?…:;。！？؟۔।॥။።՞།"
 """Ends of sentences in the scripts that have signs of their own."""
@@ -280,15 +285,17 @@ def _normalizer(pack: LanguagePack, module: ModuleType | None) -> Callable[[str]
     repair_lookalikes = lookalike_repair(pack.script, letters_of(pack.code, pack.alphabet))
     has_dots = pack.code in DOTTED
 
-    def once(text: str) -> str:
-        text = own(text)
-        if "\u0307" in text and not has_dots:
-            # What most programs make of İ in lower case.
-            text = unicodedata.normalize("NFC", text.replace("i\u0307", "i").replace("ı\u0307", "i"))
-        return repair_lookalikes(text)
-
     def normalized(text: str) -> str:
-        return apply_until_stable(once, text)
+        for _ in range(MAX_PASSES):
+            text = after = own(text)
+            if "\u0307" in text and not has_dots:
+                # What most programs make of İ in lower case.
+                after = text.replace("i\u0307", "i").replace("ı\u0307", "i")
+            after = repair_lookalikes(after)
+            if after == text:
+                break
+            text = after
+        return text
 
     return normalized
 

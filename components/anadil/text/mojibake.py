@@ -25,14 +25,17 @@ def _bytes_of(codec: str) -> dict[int, int]:
     return {ord(each): byte for byte, each in characters.items() if each and ord(each) != byte}
 
 
+def _suspect(leads: str, others: str) -> re.Pattern[str]:
+    """Two sequences with nothing but ASCII between them, as characters of a code page: what sound text hardly holds."""
+    sequence = f"[{re.escape(leads)}][{re.escape(others)}]{{1,3}}+"
+    return re.compile(f"{sequence}[\x00-\x7f]*+[{re.escape(leads)}][{re.escape(others)}]")
+
+
 CP1252, CP1251 = _bytes_of("cp1252"), _bytes_of("cp1251")
-SUSPECT = re.compile(f"[\u00c2-\u00f4][\u0080-\u00bf{re.escape(''.join(map(chr, CP1252)))}]")
+SUSPECT = _suspect("".join(map(chr, range(0xC2, 0xF5))), "".join(map(chr, [*range(0x80, 0xC0), *CP1252])))
 """A first look that spares sound text the rest."""
-CYRILLIC_SUSPECT = re.compile(
-    "[{}][{}]".format(
-        re.escape(bytes(range(0xC2, 0xF0)).decode("cp1251")),
-        re.escape(bytes(range(0x80, 0xC0)).decode("cp1251", "ignore")),
-    )
+CYRILLIC_SUSPECT = _suspect(
+    bytes(range(0xC2, 0xF0)).decode("cp1251"), bytes(range(0x80, 0xC0)).decode("cp1251", "ignore")
 )
 
 

@@ -4,7 +4,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 
-from anadil.text.invisible import INVISIBLE, JOINER, SPACES, STRAY_JOINER, remove_invisible
+from anadil.text.invisible import INVISIBLE, JOINER, SPACES, has_stray_joiner, remove_invisible
 from anadil.text.mojibake import CYRILLIC_SUSPECT, MIN_MISREAD, SUSPECT, undo_mojibake
 
 MAX_PASSES = 8
@@ -19,6 +19,7 @@ SHAPES = re.compile("[\ufb00-\ufb06\ufb50-\ufbb1\ufbd3-\ufc5d\ufc64-\ufd3d\ufd50
 """Latin ligatures and the forms of Arabic letters, as PDF files hold them; not U+FDF0 to U+FDFD, which are signs of their own,
 nor the letter U+0587 and the ligatures of Armenian."""
 UNSOUND = re.compile(f"[{OTHER_SPACE}\x80-\x9f{SHAPES.pattern[1:-2]}{INVISIBLE.pattern[1:]}")
+UNSOUND_OR_JOINER = re.compile(f"{JOINER.pattern[:-1]}{UNSOUND.pattern[1:]}")
 UNTIDY = ("  ", "\n ", " \n", "\n\n\n")
 
 LATIN_5 = str.maketrans("þðýÞÐÝ", "şğıŞĞİ")
@@ -75,9 +76,9 @@ def is_sound(text: str) -> bool:
         rest = text.encode().translate(None, PLAIN_ASCII).decode()
     except UnicodeEncodeError:
         return False
-    if UNSOUND.search(rest) or SUSPECT.search(rest) or CYRILLIC_SUSPECT.search(rest):
+    if UNSOUND_OR_JOINER.search(rest) and (UNSOUND.search(rest) or has_stray_joiner(text)):
         return False
-    if JOINER.search(rest) and STRAY_JOINER.search(text):
+    if SUSPECT.search(rest) or CYRILLIC_SUSPECT.search(rest):
         return False
     if any(map(text.__contains__, UNTIDY)) or text.strip() != text:
         return False
