@@ -20,7 +20,7 @@ CLEAR_FEED = re.compile(
     r"|(?<=[.!?…»”।۔。])(?:(?:\\r)?\\n)+(?=\w)"
 )
 """Between a word or the end of a sentence and the next one, without a space. `\\new` and `\\nabla` are paths and formulas."""
-QUOTED = re.compile(r'(?<!\\)"[^"\n]{0,300}(?<!\\)"|`[^`\n]{0,300}`')
+QUOTED = re.compile(r'(?<!\\)"[^"\n]{0,300}(?<!\\)"|`[^`\n]{0,300}`|(?<=[(\[=, ])\'[^\'\n]{0,80}\'')
 """Strings of programs."""
 LETTER = re.compile(r"\\u[0-9a-fA-F]{4}")
 ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|([nrtbf\"/\\]))")
@@ -39,7 +39,7 @@ ENTITY = re.compile(
     r"|[a-z]{1,2}(?:uml|acute|grave|circ|tilde|cedil|caron|ring|slash|lig)|inodot|ntilde);",
     re.IGNORECASE,
 )
-CLEAR_ENTITY = re.compile(rf"(?<=[\w.!?,»]){ENTITY.pattern}|{ENTITY.pattern}(?=\w)", re.IGNORECASE)
+CLEAR_ENTITY = re.compile(rf"(?<=[\w.!?,»]){ENTITY.pattern}|{ENTITY.pattern}(?=[\w&])", re.IGNORECASE)
 
 
 class Unescaped(NamedTuple):

@@ -14,8 +14,8 @@ MIN_MISREAD_SHARE = 0.8
 """Least share of the non-ASCII characters that is misread; in sound text it is near 0."""
 RUN = re.compile(f"(?:(?:{MISREAD.pattern})[\x00-\x7f]*+){{{MIN_MISREAD},}}")
 """Sequences with nothing but ASCII between them: a misread quotation in a sound line."""
-CERTAIN_RUN = re.compile(f"(?:(?:{MISREAD.pattern})[\x00-\x7f]*+){{2,}}")
-"""The same where bytes stand as control characters, which sound text does not hold."""
+MIN_CERTAIN = 2
+"""Sequences of Latin-1 with control characters, which sound text does not hold; one may be a capital before a quotation mark."""
 CONTROL = re.compile("[\x80-\x9f]")
 
 
@@ -54,7 +54,15 @@ def undo_mojibake(text: str) -> str:
             sound = "\n".join(lines)
         if sound != text:
             return sound
+    if CONTROL.search(text):
+        return "\n".join(_decoded(line, line) if _is_certain(line) else line for line in text.split("\n"))
     return text
+
+
+def _is_certain(line: str) -> bool:
+    """Whether all control characters of a line are the second bytes of letters."""
+    found = [each for each in MISREAD.findall(line) if CONTROL.search(each)]
+    return len(found) >= MIN_CERTAIN and not CONTROL.search(MISREAD.sub("", line))
 
 
 def _undone(text: str, table: dict[int, int]) -> str | None:
@@ -75,9 +83,8 @@ def _line_undone(line: str, table: dict[int, int]) -> str:
     if whole is not None:
         return whole
     bytewise = line.translate(table)
-    is_certain = CONTROL.search(line) and not CONTROL.search(MISREAD.sub("", line))
     pieces, end = [], 0
-    for match in (CERTAIN_RUN if is_certain else RUN).finditer(bytewise):
+    for match in RUN.finditer(bytewise):
         start, stop = match.span()
         pieces += [line[end:start], _decoded(line[start:stop], match[0])]
         end = stop

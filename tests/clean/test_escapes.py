@@ -1,0 +1,51 @@
+r"""Line feeds, letters and tags that a program wrote out."""
+
+import pytest
+
+from anadil.clean.escapes import undo_escapes
+
+UNDONE = [
+    (
+        r"Birinci abzas bitdi.\nİkinci abzas başlandı.\n\nÜçüncü də var.",
+        "Birinci abzas bitdi.\nİkinci abzas başlandı.\n\nÜçüncü də var.",
+    ),
+    (r"Başlıq\r\nƏvvəl yağış yağdı\r\nSonra günəş çıxdı", "Başlıq\nƏvvəl yağış yağdı\nSonra günəş çıxdı"),
+    (r"Dedi: \"Salam\".\nSonra \"Yox\" dedi.\nBitdi.", 'Dedi: "Salam".\nSonra "Yox" dedi.\nBitdi.'),
+    (r"Az\u0259rbaycan v\u0259 \u015f\u0259h\u0259r", "Azərbaycan və şəhər"),
+    ("Birinci gün.<br>İkinci gün.<br/>Üçüncü gün.", "Birinci gün.\nİkinci gün.\nÜçüncü gün."),
+    (
+        '<p>Birinci <b>qalın</b> söz.</p><p class="x">İkinci abzas.</p>',
+        "\nBirinci qalın söz.\n\nİkinci abzas.\n",
+    ),
+    ("G&uuml;n&ouml;rta vaxtı &quot;salam&quot; dedi, R&amp;D", 'Günörta vaxtı "salam" dedi, R&D'),
+    ("&#1055;&#1088;&#1080;&#1074;&#1077;&#1090; всем", "Привет всем"),
+]
+KEPT = [
+    r"Yeni sətir üçün \n, tab üçün \t yazılır; Windows isə \r\n işlədir.",
+    r'Belə yazın: print("Salam\nDünya\nYenə") və baxın.',
+    "Proqram:\nprint(\"Salam\\nDünya\")\nprint('A\\nB')",
+    r"Fayl C:\new\nodes və C:\temp\notes qovluğundadır.",
+    r"Düstur: $\nabla f = \nu$ və \neq işarəsi.",
+    "HTML-də <p> və </p> teqləri var, `<br>` isə sətri qırır; <b> qalın edir.",
+    "Simvollar: `&amp;`, `&lt;` və &nbsp; belə yazılır.",
+    "AT&T; a<b and c>d, x &lt; y",
+]
+
+
+@pytest.mark.parametrize(("raw", "expected"), UNDONE)
+def test_what_a_program_wrote_out_is_undone(raw: str, expected: str) -> None:
+    found = undo_escapes(raw)
+
+    assert found.text.replace("\r\n", "\n") == expected
+    assert (found.is_changed, found.is_doubtful) == (True, False)
+
+
+@pytest.mark.parametrize("text", KEPT)
+def test_a_text_on_programming_stays_as_it_is(text: str) -> None:
+    assert undo_escapes(text) == (text, False, False)
+
+
+def test_what_stands_beside_real_line_feeds_is_counted_only() -> None:
+    text = "Birinci cümlə.\\nİkinci cümlə.\nÜçüncü cümlə."
+
+    assert undo_escapes(text) == (text, False, True)

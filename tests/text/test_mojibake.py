@@ -1,0 +1,50 @@
+"""UTF-8 that was read in a code page, in part of a text."""
+
+import pytest
+
+from anadil.text.language_pack import normalize
+from anadil.text.mojibake import undo_mojibake
+from tests.kit.texts import ANOTHER, AZERBAIJANI, RUSSIAN, TURKISH
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "cp1251"])
+def test_a_misread_paragraph_is_read_again_beside_sound_ones(encoding: str) -> None:
+    misread = "".join(bytes([byte]).decode(encoding, "ignore") or chr(byte) for byte in ANOTHER.encode())
+
+    text = f"{AZERBAIJANI}\n{misread}\n\n{TURKISH}"
+
+    assert normalize(text) == f"{AZERBAIJANI}\n{ANOTHER}\n\n{TURKISH}"
+
+
+def test_a_misread_sentence_is_read_again_in_a_sound_line() -> None:
+    first, *_ = ANOTHER.split(". ")
+
+    misread = first.encode().decode("latin-1")
+
+    assert (
+        normalize(f"Şəhərdə: «{misread}» – dedi, sonra getdi.") == f"Şəhərdə: «{first}» – dedi, sonra getdi."
+    )
+
+
+def test_two_letters_in_control_characters_are_certain() -> None:
+    assert undo_mojibake("Düz mətn, sonra Ä\x9f və É\x99 gəlir") == "Düz mətn, sonra ğ və ə gəlir"
+
+
+def test_a_misread_paragraph_in_russian_is_read_again() -> None:
+    misread = "".join(bytes([byte]).decode("cp1252", "ignore") or chr(byte) for byte in RUSSIAN.encode())
+
+    assert normalize(f"{RUSSIAN}\n{misread}") == f"{RUSSIAN}\n{RUSSIAN}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "«BÜTÜN TÜRKÜ» «KÖRPÜ» «GÜZGÜ» mahnıları\n«SÜRÜ» isə az",
+        "Её мёд, моё «Её», №1. Ещё «своё»… Ели её, «ё»",
+        "Київ: «Ії» та «Ті», «Ві»; Її, Її",
+        "PRÉCISÉ : « CAFÉ » et l’été à Évian",
+        "CAFÉ\u00bb, DÉJÀ\u00bb",
+    ],
+)
+def test_no_line_of_sound_text_is_read_again(text: str) -> None:
+    assert undo_mojibake(text) == text
