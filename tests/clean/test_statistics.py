@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from anadil.clean.characters import Characters
 from anadil.clean.columns import STATISTICS, Column
 from anadil.clean.statistics import Statistics
 from anadil.text.language import load_language
@@ -43,6 +44,40 @@ def test_the_compiled_pass_finds_what_plain_python_finds(code: str, text: str) -
     found = measured(text, code)
 
     assert {name: found[name] for name in expected} == pytest.approx(expected)
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=TEXTS)
+@example(text=f"{AZERBAIJANI}\n{ANOTHER}\n{AZERBAIJANI}")
+@example(text=AZERBAIJANI.replace(". ", "\n") + "\n" + ANOTHER.lower())
+@pytest.mark.parametrize("code", ["az", "ja"])
+def test_blank_lines_between_lines_change_no_statistic_but_paragraphs(code: str, text: str) -> None:
+    lines = [line for line in load_language(code).normalize(text).split("\n") if line]
+
+    one, two = (measured(between.join(lines), code) for between in ("\n", "\n\n"))
+
+    paragraphs = {"duplicate_paragraphs", "duplicate_paragraph_chars"}
+    assert {name for name in one if not np.array_equal(one[name], two[name], equal_nan=True)} <= paragraphs
+    assert two["duplicate_paragraphs"] == two["duplicate_lines"]
+
+
+@pytest.mark.parametrize(
+    ("word", "damaged"),
+    [
+        ("китaп", 1),
+        ("Aйдaр", 1),
+        ("iPhoneның", 0),
+        ("PDF-ке", 0),
+        ("кітап", 0),
+        ("кі\ufffdап", 1),
+        ("xyz", 0),
+        ("o\u02bbzbek", 0),
+    ],
+)
+def test_a_word_with_another_alphabets_letters_between_its_own_is_damaged(word: str, damaged: int) -> None:
+    found = Statistics(load_language("kk"), Characters(load_language("kk"))).measure([f"бір {word}"])[0]
+
+    assert found[Column.ISOLATED] == damaged / 2
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,12 @@ import pytest
 from anadil.clean.judge import RULES, Judge
 from anadil.recipe.filter_rules import Mode, RuleName
 from anadil.text.language import load_language
+from tests.kit.texts import ANOTHER, AZERBAIJANI
 
 DATA = os.environ.get("ANADIL_DATA", "")
-ONLY: dict[RuleName, Mode] = {rule.name: "report" for rule in RULES if rule.name != "words_soup"}
+ONLY: dict[RuleName, Mode] = {
+    rule.name: "report" for rule in RULES if rule.name not in {"words_soup", "sentence_length"}
+}
 az = load_language("az")
 JUDGE = Judge(az, modes=ONLY)
 
@@ -24,7 +27,7 @@ def real_texts() -> list[str]:
     files = [file for file in sorted(Path(DATA, "az").glob("*.jsonl")) if "udhr" not in file.name]
     rows = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()[::2]]
     texts = [az.normalize(json.loads(row)["text"]) for row in rows]
-    others = Judge(az, modes={"words_soup": "report"})
+    others = Judge(az, modes={"words_soup": "report", "sentence_length": "report"})
     return [text for text, reason in zip(texts, others.judge(texts).reasons, strict=True) if reason is None]
 
 
@@ -43,15 +46,43 @@ def keywords(text: str, draw: random.Random) -> str:
     return ", ".join(draw.choices(words, k=max(60, len(words))))
 
 
-def test_a_weather_report_with_few_stop_words_is_kept() -> None:
-    text = (
-        "Səhər saatlarında arabir leysan yağacaq. Dağlarda çiskin yollara gedən körpüləri bağlaya bilər. Çaylarda suyun "
-        "səviyyəsi qalxacaq, sahilə yaxınlaşmaq təhlükəlidir. Ürək xəstələri evdən çıxarkən dərmanlarını unutmasınlar. "
-        "Masallıda göy qısa müddətə aydınlaşacaq, günəş dağın üstündən görünəcək. İsmayıllı sakinləri yaylıqları şkafdan "
-        "çıxarıb novu düzəldirlər. Dağlıq rayonlarda atları otlağa çıxaran çobanlar evə tez gedirlər."
-    )
+WEATHER = (
+    "Səhər saatlarında arabir leysan yağacaq. Dağlarda çiskin yollara gedən körpüləri bağlaya bilər. Çaylarda suyun "
+    "səviyyəsi qalxacaq, sahilə yaxınlaşmaq təhlükəlidir. Ürək xəstələri evdən çıxarkən dərmanlarını unutmasınlar. "
+    "Masallıda göy qısa müddətə aydınlaşacaq, günəş dağın üstündən görünəcək. İsmayıllı sakinləri yaylıqları şkafdan "
+    "çıxarıb novu düzəldirlər. Dağlıq rayonlarda atları otlağa çıxaran çobanlar evə tez gedirlər."
+)
 
-    assert JUDGE.judge([text]).reasons == [None]
+
+def test_a_weather_report_with_few_stop_words_is_kept() -> None:
+    assert JUDGE.judge([WEATHER]).reasons == [None]
+
+
+def in_small_letters(text: str) -> str:
+    return az.normalize(text.lower())
+
+
+@pytest.mark.parametrize("text", [AZERBAIJANI, ANOTHER, WEATHER])
+def test_prose_in_small_letters_is_kept(text: str) -> None:
+    small = in_small_letters(text)
+
+    assert small != text
+    assert JUDGE.judge([small, small.replace("bakıda", "Bakıda")]).reasons == [None, None]
+
+
+def test_speech_without_any_marks_falls_for_its_sentences() -> None:
+    spoken = re.sub(r"[^\w\s]", "", in_small_letters(AZERBAIJANI + " " + ANOTHER))
+
+    judged = Judge(az).judge([spoken])[0]
+
+    assert (judged.reason, judged.limit) == ("sentence_length", 60)
+    assert "words_soup" not in judged.failed
+
+
+def test_keywords_in_small_letters_are_dropped_still() -> None:
+    words = keywords(in_small_letters(AZERBAIJANI + ANOTHER + WEATHER), random.Random(0))
+
+    assert JUDGE.judge([words])[0].reason == "words_soup"
 
 
 def dropped(texts: list[str]) -> float:

@@ -17,7 +17,7 @@ def words_of(text: str, language: Language) -> dict[str, float]:
     stop_words = [word for word in folded if word in language.stop_words]
     letters = [letter for letter in text if letter.isalpha()]
     return {
-        "chars": len(text),
+        "chars": len(text) - text.count("\n\n"),
         "letters": len(letters),
         "script": share(sum(map(language.is_script, letters)), len(letters)),
         "own_letters": share(sum(letter in language.own_letters for letter in text), len(letters)),
@@ -30,7 +30,7 @@ def words_of(text: str, language: Language) -> dict[str, float]:
         "stop_word_share": share(len(stop_words), len(words)),
         "hashes": text.count("#") / max(1, len(words)),
         "ellipses": (text.count("...") + text.count("…")) / max(1, len(words)),
-        "new_lines": text.count("\n") / max(1, len(words)),
+        "new_lines": re.sub("\n+", "\n", text).count("\n") / max(1, len(words)),
         "curly_brackets": text.count("{"),
         "lorem_ipsum": text.lower().count("lorem ipsum"),
     }

@@ -47,7 +47,8 @@ class Column(IntEnum):
     SENTENCE_SIGNS = 17
     """Stop words and sound beginnings of sentences, for each word: a list of keywords has neither."""
     WORDS_PER_SENTENCE = 18
-    """Words over one more than the ends of sentences."""
+    """Words over the ends of sentences, and one end more where the text does not begin with a small letter; half of one where there
+    is none."""
     BROKEN_SENTENCES = 19
     """Share of the ends of sentences inside a line after which no sentence begins; of one end more than there are.
     Where nearly all letters are small ones, sentences begin with those."""

@@ -95,7 +95,8 @@ class Rules(StrictModel):
     """Least stop words and sound beginnings of sentences, for each word; a list of keywords has few. Not judged in a language
     of which no stop words are known."""
     max_words_per_sentence: PositiveFloat | None = None
-    """Most words for each end of a sentence, counting one more end than there are."""
+    """Most words for each end of a sentence, counting one more end where the text begins as a sentence does; text without
+    marks, such as recognized speech, has hardly any."""
     max_broken_sentences: Fraction | None = None
     """Largest share of ends of sentences after which no sentence begins; shuffled words have most."""
     min_japanese_chars: NonNegativeInt | None = None
