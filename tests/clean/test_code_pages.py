@@ -1,12 +1,13 @@
 """The code page that gives a language's letters."""
 
 import unicodedata
+from pathlib import Path
 
 import pytest
 
 from anadil.clean.charset import decode_text
 from anadil.clean.judge_record import Settings, judge_record
-from anadil.clean.readers import RawRecord
+from anadil.clean.readers import RawRecord, ReadStats, read_records
 from anadil.recipe.sections import Recipe
 from anadil.text.letters import letters_of
 
@@ -91,3 +92,17 @@ def test_a_text_that_no_code_page_reads_is_dropped_as_damaged() -> None:
     assert "\ufffd" in text
     assert "isolated" in judged.failed
     assert judged.reason is not None
+
+
+def test_files_and_pages_are_read_in_the_code_page_of_the_recipes_language(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(KAZAKH.encode("kz1048"))
+    page = f"<html><meta charset=windows-1251><p>{KAZAKH}</p></html>".encode("kz1048")
+    settings = Settings(recipe=Recipe.model_validate({"language": "kk", "clean": {"extract": "fast"}}))
+
+    (read,) = read_records(str(path), "a.txt", "text", ReadStats(), language="kk")
+    judged = judge_record(RawRecord(source="a.html", html=page), settings)
+
+    assert read.text == KAZAKH
+    assert judged.document.text == KAZAKH
+    assert judged.is_recoded

@@ -1,8 +1,13 @@
 r"""Line feeds, letters and tags that a program wrote out."""
 
+from pathlib import Path
+
 import pytest
 
 from anadil.clean.escapes import undo_escapes
+from tests.kit.clean_inputs import texts
+from tests.kit.clean_stage import clean, documents, stats, write_jsonl
+from tests.kit.texts import ANOTHER, AZERBAIJANI
 
 UNDONE = [
     (
@@ -49,3 +54,17 @@ def test_what_stands_beside_real_line_feeds_is_counted_only() -> None:
     text = "Birinci cümlə.\\nİkinci cümlə.\nÜçüncü cümlə."
 
     assert undo_escapes(text) == (text, False, True)
+
+
+def test_the_stage_counts_what_was_undone_and_warns_of_what_was_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    written = [ANOTHER.replace(". ", ".\\n"), AZERBAIJANI.replace(". ", ".\\n", 2).replace(". ", ".\n")]
+    raw = write_jsonl(tmp_path / "a.jsonl", [*texts(6), *written])
+
+    corpus = clean(tmp_path, raw)
+
+    found = stats(corpus)
+    assert (found["unescaped"], found["escaped"]) == (1, 1)
+    assert "1 document: line feeds, letters or tags stand there as a program writes them" in caplog.text
+    assert ANOTHER.replace(". ", ".\n") in [document.text for document in documents(corpus)]
