@@ -16,6 +16,18 @@ def test_a_misread_paragraph_is_read_again_beside_sound_ones(encoding: str) -> N
     assert normalize(text) == f"{AZERBAIJANI}\n{ANOTHER}\n\n{TURKISH}"
 
 
+POLISH = "Wczoraj chłopiec położył się spać, śniąc o źrebięciu i żółtych gęsiach."
+CZECH = "Příliš žluťoučký kůň úpěl ďábelské ódy, řekl strýček Jiří."
+
+
+@pytest.mark.parametrize("text", [POLISH, CZECH])
+def test_a_misread_paragraph_of_central_europe_is_read_again(text: str) -> None:
+    misread = "".join(bytes([byte]).decode("cp1250", "ignore") or chr(byte) for byte in text.encode())
+
+    assert normalize(f"{text}\n{misread}") == f"{text}\n{text}"
+    assert normalize(text.upper()) == text.upper()
+
+
 def test_a_misread_sentence_is_read_again_in_a_sound_line() -> None:
     first, *_ = ANOTHER.split(". ")
 

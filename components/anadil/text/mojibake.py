@@ -5,7 +5,7 @@ import re
 MISREAD = re.compile(
     "[\u00c2-\u00df][\u0080-\u00bf]|[\u00e0-\u00ef][\u0080-\u00bf]{2}|[\u00f0-\u00f4][\u0080-\u00bf]{3}"
 )
-"""A UTF-8 sequence whose bytes stand there as characters (after `CP1252` went back to bytes)."""
+"""A UTF-8 sequence whose bytes stand there as characters (after those of a code page went back to bytes)."""
 LOST_SPACE = re.compile("[\u00e0-\u00ef](?: [\u0080-\u00bf]|[\u0080-\u00bf] )")
 """The same where a program took the byte A0 for a space; certain only inside misread text."""
 MIN_MISREAD = 3
@@ -25,27 +25,29 @@ def _bytes_of(codec: str) -> dict[int, int]:
     return {ord(each): byte for byte, each in characters.items() if each and ord(each) != byte}
 
 
-def _suspect(leads: str, others: str) -> re.Pattern[str]:
+def _suspect(codec: str) -> re.Pattern[str]:
     """Two sequences with nothing but ASCII between them, as characters of a code page: what sound text hardly holds."""
-    sequence = f"[{re.escape(leads)}][{re.escape(others)}]{{1,3}}+"
-    return re.compile(f"{sequence}[\x00-\x7f]*+[{re.escape(leads)}][{re.escape(others)}]")
+    leads = re.escape(bytes(range(0xC2, 0xF5)).decode(codec))
+    others = "\x80-\x9f" + re.escape(bytes(range(0x80, 0xC0)).decode(codec, "ignore"))
+    return re.compile(f"[{leads}][{others}]{{1,3}}+[\x00-\x7f]*+[{leads}][{others}]")
 
 
-CP1252, CP1251 = _bytes_of("cp1252"), _bytes_of("cp1251")
-SUSPECT = _suspect("".join(map(chr, range(0xC2, 0xF5))), "".join(map(chr, [*range(0x80, 0xC0), *CP1252])))
-"""A first look that spares sound text the rest."""
-CYRILLIC_SUSPECT = _suspect(
-    bytes(range(0xC2, 0xF0)).decode("cp1251"), bytes(range(0x80, 0xC0)).decode("cp1251", "ignore")
-)
+MISREADINGS = tuple((_suspect(codec), _bytes_of(codec)) for codec in ("cp1252", "cp1251", "cp1250"))
+"""A first look, which spares sound text the rest, and the bytes of a code page's characters."""
+
+
+def is_suspect(text: str) -> bool:
+    """Whether a text may hold UTF-8 that was misread."""
+    return any(suspect.search(text) for suspect, _ in MISREADINGS)
 
 
 def undo_mojibake(text: str) -> str:
-    """Undo UTF-8 that was read as Latin-1, Windows-1252 or Windows-1251: `É™` and `Й™` were the letter `ə`.
+    """Undo UTF-8 that was read as Latin-1, Windows-1250, -1251 or -1252: `É™` and `Й™` were the letter `ə`.
 
     Sound text never changes: nearly all non-ASCII characters of a text, of a line, or of a stretch between two sound
     ones must form valid UTF-8 sequences.
     """
-    for suspect, table in ((SUSPECT, CP1252), (CYRILLIC_SUSPECT, CP1251)):
+    for suspect, table in MISREADINGS:
         if not suspect.search(text):
             continue
         sound = _undone(text, table)

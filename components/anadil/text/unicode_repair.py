@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Callable
 
 from anadil.text.invisible import INVISIBLE, JOINER, SPACES, has_stray_joiner, remove_invisible
-from anadil.text.mojibake import CYRILLIC_SUSPECT, MIN_MISREAD, SUSPECT, undo_mojibake
+from anadil.text.mojibake import MIN_MISREAD, is_suspect, undo_mojibake
 
 MAX_PASSES = 8
 """A repair may uncover another (text that was misread twice); more depth than this is noise."""
@@ -78,7 +78,7 @@ def is_sound(text: str) -> bool:
         return False
     if UNSOUND_OR_JOINER.search(rest) and (UNSOUND.search(rest) or has_stray_joiner(text)):
         return False
-    if SUSPECT.search(rest) or CYRILLIC_SUSPECT.search(rest):
+    if is_suspect(rest):
         return False
     if any(map(text.__contains__, UNTIDY)) or text.strip() != text:
         return False
