@@ -38,6 +38,12 @@ def test_a_misread_sentence_is_read_again_in_a_sound_line() -> None:
     )
 
 
+def test_a_letter_that_lost_a_byte_is_marked_as_lost() -> None:
+    misread = "平等の権利を持つ".encode().decode("latin-1").replace("\xad", "")
+
+    assert normalize(f"{AZERBAIJANI}\n{misread}") == f"{AZERBAIJANI}\n平\ufffdの権利を持つ"
+
+
 def test_two_letters_in_control_characters_are_certain() -> None:
     assert undo_mojibake("Düz mətn, sonra Ä\x9f və É\x99 gəlir") == "Düz mətn, sonra ğ və ə gəlir"
 

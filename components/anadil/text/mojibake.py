@@ -6,6 +6,8 @@ MISREAD = re.compile(
     "[\u00c2-\u00df][\u0080-\u00bf]|[\u00e0-\u00ef][\u0080-\u00bf]{2}|[\u00f0-\u00f4][\u0080-\u00bf]{3}"
 )
 """A UTF-8 sequence whose bytes stand there as characters (after those of a code page went back to bytes)."""
+CUT = re.compile(f"{MISREAD.pattern}|[\u00e0-\u00f4][\u0080-\u00bf]{{1,2}}")
+"""The same, or a sequence of which a program removed a byte, such as a soft hyphen."""
 LOST_SPACE = re.compile("[\u00e0-\u00ef](?: [\u0080-\u00bf]|[\u0080-\u00bf] )")
 """The same where a program took the byte A0 for a space; certain only inside misread text."""
 MIN_MISREAD = 3
@@ -76,7 +78,7 @@ def _undone(text: str, table: dict[int, int]) -> str | None:
     num_foreign = sum(1 for character in text if character > "\x7f")
     if sum(map(len, found)) < MIN_MISREAD_SHARE * num_foreign:
         return None
-    return _decoded(text, LOST_SPACE.sub(lambda match: match[0].replace(" ", "\u00a0"), bytewise))
+    return _decoded(text, LOST_SPACE.sub(lambda match: match[0].replace(" ", "\u00a0"), bytewise), CUT)
 
 
 def _line_undone(line: str, table: dict[int, int]) -> str:
@@ -93,15 +95,17 @@ def _line_undone(line: str, table: dict[int, int]) -> str:
     return "".join([*pieces, line[end:]])
 
 
-def _decoded(text: str, bytewise: str) -> str:
-    """The text with each valid sequence decoded; `bytewise` has as many characters."""
+def _decoded(text: str, bytewise: str, sequences: re.Pattern[str] = MISREAD) -> str:
+    """The text with each valid sequence decoded, and U+FFFD for one that is cut; `bytewise` has as many characters."""
     pieces = []
     end = 0
-    for match in MISREAD.finditer(bytewise):
+    for match in sequences.finditer(bytewise):
         try:
             character = match[0].encode("latin-1").decode()
         except UnicodeDecodeError:
-            continue
+            if MISREAD.fullmatch(match[0]):
+                continue
+            character = "\ufffd"
         pieces += [text[end : match.start()], character]
         end = match.end()
     return "".join([*pieces, text[end:]])
