@@ -295,9 +295,8 @@ def _raw(
 def _txt(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
     data = _whole(source.file)
     if data is None:
-        read_stats.refuse(
-            source.name, f"file is larger than {human_bytes(MAX_RECORD_BYTES)}; give it as .jsonl"
-        )
+        why = f"file is larger than {human_bytes(MAX_RECORD_BYTES)}; give it as .jsonl"
+        read_stats.refuse(source.name, why)
         return
     text, codec = decode_text(data, letters=letters_of(source.language))
     if codec != "utf-8":
