@@ -308,11 +308,15 @@ def test_activations_that_are_made_again_change_no_weight(
     model_dir: Path, many_chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With dropout, whose mask must be drawn again as it was; a CPU does so where it cannot keep them."""
-    passes = []
+    passes: list[Any] = []
     part = LlamaMLP.forward
-    monkeypatch.setattr(
-        LlamaMLP, "forward", lambda *given, **named: (passes.append(1), part(*given, **named))[1]
-    )
+
+    def counted(layer: Any, states: torch.Tensor) -> torch.Tensor:
+        passes.append(layer)
+        result: torch.Tensor = part(layer, states)
+        return result
+
+    monkeypatch.setattr(LlamaMLP, "forward", counted)
     kept = trained(model_dir, many_chats, tmp_path / "kept")
     num_passes = len(passes)
     monkeypatch.setattr(lora, "recomputes", lambda *_, **__: True)

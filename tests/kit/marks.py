@@ -31,6 +31,7 @@ def gpu(count: int = 1) -> Callable[[Test], Test]:
     reason = f"needs {count} CUDA device{'s' * (count > 1)}"
 
     def marked(test: Test) -> Test:
-        return pytest.mark.gpu(pytest.mark.skipif(found < count, reason=reason)(test))
+        skipped: Test = pytest.mark.skipif(found < count, reason=reason)(test)
+        return pytest.mark.gpu(skipped)  # type: ignore[no-any-return]  # pytest leaves it untyped
 
     return marked

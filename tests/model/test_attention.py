@@ -313,8 +313,8 @@ def test_flash_attention_gives_what_a_cpu_gives_within_documents(heads_of_keys: 
     on_gpu = [each.detach().cuda().requires_grad_() for each in on_cpu]
     push = torch.randn(shapes[0], generator=generator).bfloat16()
 
-    expected = attend(*on_cpu, BORDERS, BORDERS)
-    found = attend(*on_gpu, BORDERS, BORDERS)
+    expected = attend(on_cpu[0], on_cpu[1], on_cpu[2], BORDERS, BORDERS)
+    found = attend(on_gpu[0], on_gpu[1], on_gpu[2], BORDERS, BORDERS)
 
     assert (found.cpu() - expected).abs().max() < 0.02
     theirs = torch.autograd.grad((expected * push).sum(), on_cpu)
@@ -327,8 +327,8 @@ def test_flash_attention_gives_what_a_cpu_gives_within_documents(heads_of_keys: 
 def test_attention_in_fp32_on_a_gpu_gives_what_a_cpu_gives() -> None:
     generator = torch.Generator().manual_seed(0)
     shapes = [(int(BORDERS[-1]), heads, 64) for heads in (4, 2, 2)]
-    states = [torch.randn(shape, generator=generator) for shape in shapes]
+    query, key, value = (torch.randn(shape, generator=generator) for shape in shapes)
 
-    found = attend(*(each.cuda() for each in states), BORDERS, BORDERS)
+    found = attend(query.cuda(), key.cuda(), value.cuda(), BORDERS, BORDERS)
 
-    assert (found.cpu() - attend(*states, BORDERS, BORDERS)).abs().max() < 1e-5
+    assert (found.cpu() - attend(query, key, value, BORDERS, BORDERS)).abs().max() < 1e-5
