@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anadil.text.japanese import remove_footer, unify_punctuation
+from anadil.text.language import load_language
 
 BODY = "本文はここにあります。二つ目の文もあります。\n三つ目の文は次の行にあります。"
 FOOTER = ["コメント", "トラックバック一覧", "Copyright", "スポンサーリンク", "ランキング 一覧へ"]
@@ -56,3 +57,15 @@ def test_a_footer_that_was_cut_leaves_running_text_alone(lines: list[str]) -> No
     cut = remove_footer("\n".join([BODY, *lines]))
 
     assert cut.count(BODY) == 1 + lines.count(BODY)
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ("細胞が10⁵個、砂糖は3½杯", "細胞が10⁵個、砂糖は3½杯"),
+        ("５０㎡の部屋、２㎥の水", "50m²の部屋、2m³の水"),
+        ("ｌｏｇ₂８、ｘⁿ、ﾊﾝｶｸ", "log₂8、xⁿ、ハンカク"),
+    ],
+)
+def test_a_number_keeps_its_value_in_compatible_form(raw: str, expected: str) -> None:
+    assert load_language("ja").normalize(raw) == expected

@@ -10,6 +10,7 @@ from anadil.clean.judge import Judge
 from anadil.recipe.filter_rules import Rules
 from anadil.recipe.sections import Recipe
 from anadil.text.filter_limits import FilterLimits
+from anadil.text.japanese import VALUES
 from anadil.text.language import UnknownLanguageError, language_codes, load_language
 from anadil.text.language_id import identify_language
 from anadil.text.unicode_repair import is_sound, normalize_spaces, repair_characters
@@ -42,7 +43,8 @@ def test_a_normalized_text_is_valid_utf8_in_its_form(code: str, text: str) -> No
     normal = load_language(code).normalize(text)
 
     assert normal.encode().decode() == normal
-    assert unicodedata.is_normalized("NFKC" if code == "ja" else "NFC", normal)
+    # NFKC would take raised figures and fractions from their numbers.
+    assert unicodedata.is_normalized(*(("NFKC", VALUES.sub("", normal)) if code == "ja" else ("NFC", normal)))
 
 
 @given(text=st.one_of(LETTERS, st.text("aç \n\t\xa0\u3000\x85É™Й\u0307\u200b", max_size=8)))

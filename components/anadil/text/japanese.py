@@ -3,7 +3,9 @@
 Source: Swallow Corpus, arXiv:2404.17733, section 3.3, and swallow-corpus, kutoten.py and footer.py.
 """
 
+import itertools
 import re
+import unicodedata
 
 JAPANESE = "\u3005-\u3007\u303b\u3041-\u3096\u30a1-\u30fa\u30fc\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 CLOSERS = "）」』］〕】〉》"
@@ -45,7 +47,28 @@ MAX_FOOTER_CHARS = 150
 """A longer line is no footer."""
 MAX_BETWEEN_CHARS = 30
 """A line between footers that is no longer, and ends no sentence, goes with them."""
+SQUARES = {
+    each: "".join(chr(int(code, 16)) for code in unicodedata.decomposition(each).split()[1:])
+    for each in "㎟㎠㎡㎢㎣㎤㎥㎦㎨㎯"
+}
+"""Units with an exponent in one character."""
+VALUES = re.compile(
+    f"[\u00aa\u00b2\u00b3\u00b9\u00ba\u00bc-\u00be\u2070-\u209c\u2150-\u215f\u2189{''.join(SQUARES)}]+"
+)
+"""Raised and lowered characters, and vulgar fractions: NFKC would make 105 of 10⁵, and 31⁄2 of 3½."""
 SENTENCE_ENDS = tuple("。！？!?」』…")
+
+
+def compatible(text: str) -> str:
+    """Text in Unicode form NFKC, but for the characters that say what a number is."""
+    composed = unicodedata.normalize("NFKC", text)
+    if composed == text or not VALUES.search(text):
+        return composed
+    ends = [0, *(end for match in VALUES.finditer(text) for end in match.span()), len(text)]
+    parts = [text[start:end] for start, end in itertools.pairwise(ends)]
+    parts[::2] = (unicodedata.normalize("NFKC", part) for part in parts[::2])
+    parts[1::2] = ("".join(SQUARES.get(each, each) for each in part) for part in parts[1::2])
+    return unicodedata.normalize("NFC", "".join(parts))
 
 
 def unify_punctuation(text: str) -> str:

@@ -4,12 +4,14 @@ import re
 import unicodedata
 from collections.abc import Callable
 
+from anadil.text.code_lines import indents_of
 from anadil.text.invisible import INVISIBLE, JOINER, SPACES, has_stray_joiner, remove_invisible
 from anadil.text.mojibake import MIN_MISREAD, is_suspect, undo_mojibake
 
 MAX_PASSES = 8
 """A repair may uncover another (text that was misread twice); more depth than this is noise."""
 
+INDENTED = re.compile(r"^[^\S\n]+\S", re.MULTILINE)
 BLANK_LINES = re.compile(r"\n{3,}")
 PLAIN_ASCII = bytes([0x0A, *range(0x20, 0x7F)])
 """What needs no repair by itself."""
@@ -58,12 +60,23 @@ def undo_latin_5(text: str) -> str:
 
 
 def normalize_spaces(text: str) -> str:
-    """Single spaces, no spaces at line ends, one blank line at most."""
-    if "\u202f" in text:
-        lines = [SPACES.sub(" ", line).strip() for line in text.split("\n")]
-    else:
-        lines = [" ".join(line.split()) for line in text.split("\n")]
-    return BLANK_LINES.sub("\n\n", "\n".join(lines)).strip()
+    """Single spaces, none at line ends, one blank line at most; code keeps its indentation, cells of tables a tab."""
+    lines = text.split("\n")
+    tidy = map(_tidy_line, lines)
+    if INDENTED.search(text):
+        tidy = map(str.__add__, indents_of(lines), tidy)
+    return BLANK_LINES.sub("\n\n", "\n".join(tidy)).strip("\n")
+
+
+def _tidy_line(line: str) -> str:
+    if "\t" not in line:
+        return _tidy_cell(line)
+    return "\t".join(filter(None, map(_tidy_cell, line.split("\t"))))
+
+
+def _tidy_cell(cell: str) -> str:
+    # A narrow no-break space is part of a word in Mongolian.
+    return SPACES.sub(" ", cell).strip() if "\u202f" in cell else " ".join(cell.split())
 
 
 def is_sound(text: str) -> bool:

@@ -1,9 +1,8 @@
 """Japanese: words without spaces, NFKC, punctuation, footers. The pack holds the rest."""
 
 import re
-import unicodedata
 
-from anadil.text.japanese import remove_footer, unify_punctuation
+from anadil.text.japanese import compatible, remove_footer, unify_punctuation
 from anadil.text.unicode_repair import apply_until_stable, is_sound, normalize_spaces, repair_characters
 
 RUNS = re.compile(
@@ -24,14 +23,14 @@ def words(text: str) -> list[str]:
 
 
 def normalize(text: str) -> str:
-    """NFKC, one style of punctuation, no footer, no invisible characters, tidy spaces."""
+    """NFKC but for raised figures and fractions, one style of punctuation, no footer, no invisible characters, tidy spaces."""
     return apply_until_stable(_normalize_once, text)
 
 
 def _normalize_once(text: str) -> str:
     sound = is_sound(text)
     unified = unify_punctuation(text if sound else repair_characters(text))
-    composed = unicodedata.normalize("NFKC", unified)
+    composed = compatible(unified)
     # NFKC may make spaces of what was none.
     return remove_footer(composed if sound and composed == unified else normalize_spaces(composed))
 
