@@ -98,11 +98,15 @@ def test_tables_are_kept_or_dropped(mode: ExtractMode, is_kept: bool) -> None:
     assert AZERBAIJANI in text
 
 
+@pytest.mark.parametrize("mode", ["fast", "precision"])
 @pytest.mark.parametrize("is_kept", [True, False])
-def test_code_at_the_end_is_kept_or_dropped(is_kept: bool) -> None:
-    html = page(AZERBAIJANI, "<pre>def salam():\n    return 1</pre>").decode()
+def test_code_at_the_end_is_kept_as_it_is_or_dropped(mode: ExtractMode, is_kept: bool) -> None:
+    html = page(AZERBAIJANI, ANOTHER, "<pre>def salam():\n    return 1</pre>").decode()
 
-    assert ("def salam" in main_text(html, az, Extraction(mode="fast", code=is_kept))) == is_kept
+    text = main_text(html, az, Extraction(mode=mode, code=is_kept))
+
+    assert ("def salam():\n    return 1" in text) == is_kept
+    assert ("salam" in text) == is_kept
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,8 @@ class CleanStats:
         self.foreign_lines = 0
         self.personal_data: Counter[str] = Counter()
         """Placeholders in documents that no rule dropped, by kind."""
+        self.extraction: Counter[str] = Counter()
+        """Characters of prose of all pages, by what became of it."""
         self.seconds: Counter[str] = Counter()
         self._samples: defaultdict[str, list[tuple[str, int, Row]]] = defaultdict(list)
         self._num_seen = 0
@@ -83,6 +85,7 @@ class CleanStats:
             "retried": self.retried,
             "foreign_lines": self.foreign_lines,
             "personal_data": dict(self.personal_data),
+            "extraction": dict(self.extraction),
             "seconds": dict(self.seconds),
             "samples": self.samples(),
         }
@@ -97,6 +100,7 @@ class CleanStats:
         self.foreign_lines += other["foreign_lines"]
         self.dropped.update(other["dropped"])
         self.personal_data.update(other["personal_data"])
+        self.extraction.update(other["extraction"])
         self.seconds.update(other["seconds"])
         for reason, rows in other["samples"].items():
             for row in rows:

@@ -96,8 +96,12 @@ def explain_record(raw: RawRecord, settings: Settings) -> Json:
             "characters": len(page), "was_utf_8": not is_recoded, "dropped": reason, **excess,
         }  # fmt: skip
         if reason is None:
-            text = extract.main_text(page, settings.language, settings.extraction)
-            steps["extract"] = {"mode": settings.extraction.mode, **_text(text)}
+            extracted = extract.extract_page(page, settings.language, settings.extraction)
+            text = extracted.text
+            steps["extract"] = {
+                "mode": settings.extraction.mode, "by": extracted.extractor, **_text(text),
+                "restored": extracted.restored, "lost": extracted.lost,
+            }  # fmt: skip
     if judged.is_judged:
         normalized = settings.language.normalize(text)
         steps["normalize"] = {"changed": judged.is_normalized, **_text(normalized)}

@@ -5,19 +5,23 @@ result is doubtful, Trafilatura, ten times as slow, gives a second one.
 """
 
 import functools
-import html
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import pycld2
 from resiliparse.extract.html2text import extract_plain_text
-from resiliparse.parse.html import HTMLTree
+from resiliparse.parse.html import ElementNode, HTMLTree
 
 from anadil.clean.charset import decode_text
 from anadil.clean.extract_precise import precise_text
+from anadil.clean.page_blocks import Block, blocks_of
+from anadil.clean.page_markup import rewrite_page
+from anadil.clean.page_prose import Restored, misses_prose, restore
 from anadil.recipe.sections import ExtractMode
 from anadil.text.language import Language
 from anadil.text.letters import UNKNOWN, Letters
@@ -33,48 +37,48 @@ letters 268, of which all did."""
 HTML_LANG = re.compile(r"<html\b[^>]{0,500}?\blang\s*=\s*[\"']?([a-zA-Z]+)", re.IGNORECASE)
 META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?([\w-]+)", re.IGNORECASE)
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
-SKIPPED_NAMES = [
-    "rt", "rp", "nav", "footer", "aside", "form", "button", "noscript", "template", "dialog",
-    "[role=navigation]", "[role=contentinfo]", "[role=search]", "[role=dialog]", "[aria-hidden=true]",
-    "[class*=cookie]", "[id*=cookie]", "[class*=breadcrumb]", "[class*=share-]", "[class*=social]",
+STRUCTURE = [
+    "rt", "rp", "nav", "footer", "form", "button", "noscript", "template", "dialog",
+    "[role=navigation]", "[role=contentinfo]", "[role=search]", "[role=dialog]",
+    "[class*=cookie]", "[id*=cookie]",
 ]  # fmt: skip
+"""Elements that hold no article. A banner of cookies is prose, so that only its name tells."""
+NAMED = ["aside", "[aria-hidden=true]", "[class*=breadcrumb]", "[class*=share-]", "[class*=social]"]
+NO_ARTICLE = ", ".join(
+    f"[{attribute}*={word}]"
+    for attribute in ("class", "id")
+    for word in ("comment", "copyright", "footer", "newsletter", "subscri", "cookie", "consent")
+)
+"""Names of what stands in an article's element, before or behind the article, and is none of it."""
 WRAPPER = "data-anadil-wrapper"
-SKIPPED = [f"{selector}:not([{WRAPPER}])" for selector in SKIPPED_NAMES]
+SKIPPED_STRUCTURE = [f"{selector}:not([{WRAPPER}])" for selector in STRUCTURE]
+SKIPPED = [f"{selector}:not([{WRAPPER}])" for selector in [*STRUCTURE, *NAMED]]
 WRAPPERS = "form, body, html, [class*=breadcrumb], [class*=share-], [class*=social], main[class*=cookie], main[id*=cookie]"
 """What is skipped by its name, unless it holds most of the text: ASP.NET wraps pages in a form, themes say
 `has-breadcrumbs` of the whole page. A cookie banner or a menu may hold most of the text of a poor page."""
 MAX_WRAPPERS = 20
 """Elements that are checked: the first ones are the outer ones."""
 MOST = 0.5
-NO_LINK = re.compile(
-    r"<[aA](?:\s+(?!(?i:href)\b)[^\s<>\"'=/]++(?:\s*=\s*(?:\"[^\"<>]*+\"|'[^'<>]*+'|[^\s\"'<>]++))?+)*+\s*+/?>"
-)
-"""The beginning of an anchor without an address: a mark, no link. Of `<a id="x"/>`, which XHTML of DocBook is full of, HTML
-knows no end, so that all text up to the next anchor would be a link's; and so would headings that are marks."""
+MAX_DESCENT = 40
+"""Elements within each other in which the article is looked for."""
 NO_TEXT = re.compile(
     r"<!--.*?(?:-->|\Z)|<(script|style|template|noscript)\b.*?(?:</\1\s*>|\Z)|<[^>]*>", re.DOTALL
 )
 """Comments, programs, tags. What has no end goes up to the end of the page, so that a thousand
 beginnings in a comment or an attribute are not a thousand searches for it."""
-BLOCK = re.compile(r"<pre>(.*?)</pre>|<(h[1-6])>(.*?)</h[1-6]>|([^\n]+)", re.DOTALL)
-LINK = re.compile(r"<a\b[^>]*>(.*?)</a>", re.DOTALL)
-MARKUP = re.compile(r"</?(?:a|p|br|ul|ol|li|h[1-6]|pre|dl|dt|dd|blockquote|table|tr|td|th|div|span)\b[^>]*>")
-BREAK = re.compile(r"<br\s*/?>")
 MAX_LINK_DENSITY = 0.5
 MAX_LINK_BLOCK = 200
-"""Characters below which a block of mostly links is navigation."""
-MAX_LONG_LINK_DENSITY = 0.35
-"""A block of running text has fewer links."""
-MIN_EDGE_CHARS = 25
-"""A line before or after the running text that is kept needs this length and a full stop.
+"""Characters below which a block of mostly links is navigation.
 
-These four were tuned on trafilatura's evaluation pages: F1 .886 there against .859 without,
+These two, and those of `page_blocks`, were tuned on trafilatura's evaluation pages: F1 .886 there against .859 without,
 .934 against .927 on article-extraction-benchmark.
 """
 MIN_SURE_BLOCKS = 3.5
 """A shorter result is doubtful; in lengths of a block of running text, so 500 characters where letters are Latin."""
-MAX_SURE_LOSS = 0.15
-"""Share of the extracted text that the rules above may discard before the result is doubtful."""
+MAX_SURE_LOSS = 0.1
+"""Share of the extracted text but for its menus that the rules above may discard, or of prose that an extractor may, before
+the result is doubtful. Of .06 to .15 on the pages of `benchmarks/clean/extraction.py`: F1 .957 to .950, and at .06 twice as
+many pages for the second extractor."""
 MIN_PRECISE_SHARE = 0.8
 """Length of the second result over the first from which it counts: of some pages it holds a single paragraph."""
 
@@ -91,21 +95,7 @@ class Extraction:
 
 
 DEFAULT = Extraction()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """A heading, paragraph, list item or piece of code."""
-
-    text: str
-    is_heading: bool
-    is_code: bool
-    link_density: float
-
-    @property
-    def is_row(self) -> bool:
-        """Whether it is a row of a table."""
-        return "\t" in self.text and not self.is_code
+Extractor = Literal["resiliparse", "trafilatura"]
 
 
 def decode_page(data: bytes, charset: str, letters: Letters = UNKNOWN) -> tuple[str, bool]:
@@ -171,58 +161,150 @@ def _labels(page: str) -> Sequence[tuple[str, str, int, float]]:
     return details
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extracted:
+    """The text of a page, and what became of the page's prose."""
+
+    text: str
+    extractor: Extractor
+    """Which of the two gave it."""
+    restored: int = 0
+    """Characters of prose outside of menus and footers that the extractor had discarded, and that were put back."""
+    lost: int = 0
+    """Of these, what is not in the text."""
+
+    @property
+    def counts(self) -> Counter[str]:
+        """The same by cause, for sums over pages."""
+        return Counter(
+            {
+                "pages": 1,
+                "characters": len(self.text),
+                f"pages_by_{self.extractor}": 1,
+                f"restored_after_{self.extractor}": self.restored,
+                f"lost_by_{self.extractor}": self.lost,
+            }
+        )
+
+
 def main_text(page: str, language: Language, extraction: Extraction = DEFAULT) -> str:
     """The running text of a page with its headings, a block a line; may be empty.
 
     The page must not be a bomb (`bomb.excess`).
     """
+    return extract_page(page, language, extraction).text
+
+
+def extract_page(page: str, language: Language, extraction: Extraction = DEFAULT) -> Extracted:
+    """The same with what became of the page's prose."""
+    source = _Source(rewrite_page(page), language, extraction)
     if extraction.mode == "precision":
-        return precise_text(page, tables=extraction.tables) or _fast(page, language, extraction)[0]
-    text, lost = _fast(page, language, extraction)
-    is_sure = len(text) >= MIN_SURE_BLOCKS * language.min_long_block and lost <= MAX_SURE_LOSS
-    if is_sure or extraction.mode == "fast":
-        return text
-    precise = precise_text(page, tables=extraction.tables)
-    return precise if len(precise) > MIN_PRECISE_SHARE * len(text) else text
+        return source.second() or source.first()[0]
+    found, discarded = source.first()
+    is_sure = len(found.text) >= MIN_SURE_BLOCKS * language.min_long_block and discarded <= MAX_SURE_LOSS
+    is_whole = found.lost <= MAX_SURE_LOSS * len(found.text)
+    if (is_sure and is_whole) or extraction.mode == "fast":
+        return found
+    second = source.second()
+    if second is None or len(second.text) <= MIN_PRECISE_SHARE * len(found.text):
+        return found
+    return second if second.lost < found.lost or not is_sure else found
 
 
-def _fast(page: str, language: Language, extraction: Extraction) -> tuple[str, float]:
-    """The text by Resiliparse, and the share of what it found that the rules discarded."""
-    tree = HTMLTree.parse(NO_LINK.sub("", page))
-    _mark_wrappers(tree)
-    reduced = extract_plain_text(
-        tree, preserve_formatting="minimal_html", main_content=True, links=True, alt_texts=False,
-        list_bullets=False, comments=False, skip_elements=SKIPPED,
-    )  # fmt: skip
-    found = _blocks(reduced)
-    blocks = [
-        block
-        for block in found
-        if not _is_navigation(block)
-        and (extraction.tables or not block.is_row)
-        and (extraction.code or not block.is_code)
-    ]
-    kept = _running_text(blocks, language)
-    total = sum(len(block.text) for block in found)
-    return "\n".join(kept), 1 - sum(map(len, kept)) / total if total else 0.0
+class _Source:
+    """A page for both extractors."""
+
+    def __init__(self, page: str, language: Language, extraction: Extraction) -> None:
+        self._page, self._language, self._extraction = page, language, extraction
+        self._tree = HTMLTree.parse(page)
+        _mark_wrappers(self._tree)
+        self._whole = self._reduced(main_content=False)
+        self._article: str | None = None
+        self._foreign = ""
+
+    def _reduced(self, *, main_content: bool) -> str:
+        return extract_plain_text(
+            self._tree, preserve_formatting="minimal_html", main_content=main_content, links=True, alt_texts=False,
+            list_bullets=False, comments=not main_content, hidden_elements=not main_content,
+            skip_elements=SKIPPED if main_content else SKIPPED_STRUCTURE,
+        )  # fmt: skip
+
+    def first(self) -> tuple[Extracted, float]:
+        """The text by Resiliparse, and the share of what it found that the rules discarded."""
+        main = self._reduced(main_content=True)
+        found = self._restored(blocks_of(main), main)
+        total = sum(len(block.text) for block in found.blocks if not _is_navigation(block))
+        blocks = [block for block in found.blocks if not _is_navigation(block) and self._is_wanted(block)]
+        kept = _running_text(blocks, self._language)
+        discarded = 1 - sum(map(len, kept)) / total if total else 0.0
+        return self._extracted("\n".join(kept), "resiliparse", found), discarded
+
+    def _restored(self, kept: list[Block], lines: str = "") -> Restored:
+        if not misses_prose(kept, self._whole, lines, self._language):
+            return Restored(blocks=kept)
+        return restore(kept, blocks_of(self._whole), self._language, self._is_in_article)
+
+    def second(self) -> Extracted | None:
+        """The text by Trafilatura; None where it finds none."""
+        wanted = self._extraction
+        lines = precise_text(self._page, tables=wanted.tables, code=wanted.code).split("\n")
+        if lines == [""]:
+            return None
+        found = self._restored([Block(text=line) for line in lines])
+        text = "\n".join(block.text for block in found.blocks if self._is_wanted(block))
+        return self._extracted(text, "trafilatura", found)
+
+    def _extracted(self, text: str, extractor: Extractor, found: Restored) -> Extracted:
+        return Extracted(text=text, extractor=extractor, restored=found.restored, lost=found.lost)
+
+    def _is_wanted(self, block: Block) -> bool:
+        return (self._extraction.tables or not block.is_row) and (self._extraction.code or not block.is_code)
+
+    def _is_in_article(self, first: Block, last: Block, other: Block) -> bool:
+        """Whether a block stands in the element of the article, given its first and its last long block."""
+        if self._article is None:
+            self._article = _article_text(self._tree, first, last)
+            document = self._tree.document
+            foreign = document.query_selector_all(NO_ARTICLE) if document and self._article else ()
+            self._foreign = "".join(map(_letters, foreign))
+        return other.key in self._article and other.key not in self._foreign
+
+
+def _article_text(tree: HTMLTree, first: Block, last: Block) -> str:
+    """All letters of the innermost `article` that holds two blocks, or of the smallest element; none of the whole page."""
+    found, is_article = "", False
+    element = tree.body
+    for _ in range(MAX_DESCENT):
+        child = element.first_element_child if element else None
+        while child is not None:
+            text = _letters(child)
+            if len(text) > len(first.key) and first.key in text and last.key in text:
+                break
+            child = child.next_element
+        if child is None:
+            break
+        if child.tag == "article" or not is_article:
+            found, is_article = text, child.tag == "article"
+        element = child
+    return found
+
+
+def _letters(element: ElementNode) -> str:
+    return "".join((element.text or "").split())
 
 
 def _running_text(blocks: list[Block], language: Language) -> list[str]:
     """The texts from the first long block to the last one with its tables and code, and what is a sentence outside."""
-    long = [
-        index
-        for index, block in enumerate(blocks)
-        if len(block.text) >= language.min_long_block and block.link_density < MAX_LONG_LINK_DENSITY
-    ]
+    long = [index for index, block in enumerate(blocks) if block.is_long(language)]
     first, last = (long[0], long[-1]) if long else (len(blocks), -1)
+    if long and first and blocks[first - 1].is_question:
+        first -= 1
     while 0 <= last < len(blocks) - 1 and (blocks[last + 1].is_row or blocks[last + 1].is_code):
         last += 1
     return [
         block.text
         for index, block in enumerate(blocks)
-        if first <= index <= last
-        or (block.is_heading and index < first)
-        or (len(block.text) >= MIN_EDGE_CHARS and block.text[-1] in language.sentence_ends)
+        if first <= index <= last or (block.is_heading and index < first) or block.is_sentence(language)
     ]
 
 
@@ -247,29 +329,6 @@ def _num_chars(source: str) -> int:
     Not by way of the tree: the time of its collections grows with the square.
     """
     return sum(map(len, NO_TEXT.sub("", source).split()))
-
-
-def _blocks(reduced: str) -> list[Block]:
-    blocks = []
-    for match in BLOCK.finditer(reduced):
-        code, _, heading, line = match.groups()
-        marked = next(part for part in (code, heading, line) if part is not None)
-        text = _plain(marked)
-        if text:
-            linked = sum(len(_plain(link)) for link in LINK.findall(marked))
-            blocks.append(
-                Block(
-                    text=text,
-                    is_heading=heading is not None,
-                    is_code=code is not None,
-                    link_density=linked / len(text),
-                )
-            )
-    return blocks
-
-
-def _plain(marked: str) -> str:
-    return html.unescape(MARKUP.sub("", BREAK.sub("\n", marked))).strip()
 
 
 def _is_navigation(block: Block) -> bool:

@@ -29,7 +29,7 @@ JUDGED = tuple(rule.name for rule in RULES)
 RULE_NAMES = (BLOCKED, PAGE_LIMITS, *JUDGED, CONTAMINATED)
 """Of everything that drops a document by itself, in order."""
 NO_LINES = LinesOfLanguage(text="", removed=0, foreign_share=0.0)
-NO_PERSONAL_DATA: Counter[str] = Counter()
+NO_COUNTS: Counter[str] = Counter()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +125,7 @@ class Prepared:
     foreign_lines: int = 0
     foreign_share: float = 0.0
     personal_data: Counter[str] = field(default_factory=Counter)
+    prose: Counter[str] = field(default_factory=Counter)
     is_recoded: bool = False
     is_normalized: bool = False
     is_unescaped: bool = False
@@ -151,6 +152,8 @@ class Judged:
     """What a sample says beside the document: `value` and `limit`."""
     personal_data: Counter[str] = field(default_factory=Counter)
     """Placeholders in its text, by kind."""
+    prose: Counter[str] = field(default_factory=Counter)
+    """Of a page, by cause: see `extract.Extracted`."""
     foreign_lines: int = 0
     """Lines in another language that were taken out of its text."""
     is_recoded: bool = False
@@ -181,14 +184,15 @@ def prepare_record(raw: RawRecord, settings: Settings) -> Prepared:
         document = _document(raw, raw.text, language, raw.text.encode(errors="replace") or _place(raw))
         return Prepared(document=document, reason=BLOCKED, sample={"value": host_of(raw.url)})
     timer.start()
-    text, is_recoded, is_unescaped, has_escapes = raw.text, False, False, False
+    text, is_recoded, is_unescaped, has_escapes, prose = raw.text, False, False, False, NO_COUNTS
     if raw.html is not None:
         page, is_recoded, reason, excess = read_page(raw, settings)
         timer.lap("prefilter")
         if reason:
             document = _document(raw, page, language, page.encode(errors="replace") or _place(raw))
             return Prepared(document=document, reason=reason, sample=excess, is_recoded=is_recoded)
-        text = extract.main_text(page, language, settings.extraction)
+        extracted = extract.extract_page(page, language, settings.extraction)
+        text, prose = extracted.text, extracted.counts
         timer.lap("extract")
     else:
         text, is_unescaped, has_escapes = undo_escapes(text)
@@ -197,7 +201,7 @@ def prepare_record(raw: RawRecord, settings: Settings) -> Prepared:
     searched = _searched(raw, normalized, settings)
     return replace(
         searched, is_recoded=is_recoded, is_normalized=normalized != text, is_unescaped=is_unescaped,
-        has_escapes=has_escapes,
+        has_escapes=has_escapes, prose=prose or searched.prose,
     )  # fmt: skip
 
 
@@ -219,7 +223,7 @@ def _searched(raw: RawRecord, text: str, settings: Settings) -> Prepared:
     if settings.lists.items:
         items = settings.lists.items.matches(text)
         timer.lap("decontaminate")
-    written, counts = text, NO_PERSONAL_DATA
+    written, counts = text, NO_COUNTS
     if settings.personal_data:
         written, counts = pii.replace_personal_data(text, settings.personal_data)
         timer.lap("personal_data")
@@ -264,7 +268,7 @@ def _judged(prepared: Prepared, judgement: Judgement) -> Judged:
     return Judged(
         document=prepared.document, num_bytes=prepared.num_bytes, reason=reason, failed=failed,
         is_judged=True, sample=sample,
-        personal_data=prepared.personal_data, statistics=judgement.statistics,
+        personal_data=prepared.personal_data, prose=prepared.prose, statistics=judgement.statistics,
         is_retried=prepared.found.retried, foreign_lines=prepared.foreign_lines,
         is_recoded=prepared.is_recoded, is_normalized=prepared.is_normalized,
         is_unescaped=prepared.is_unescaped, has_escapes=prepared.has_escapes,
@@ -283,10 +287,11 @@ def _unread(prepared: Prepared) -> Judged:
 def read_page(raw: RawRecord, settings: Settings) -> tuple[str, bool, str | None, Row]:
     """A page's decoded HTML, whether it was not UTF-8, why it is dropped unread, if it is, and the limit it exceeds."""
     assert raw.html is not None
-    if raw.too_large or len(raw.html) > bomb.MAX_HTML_BYTES:
-        num_bytes = MAX_RECORD_BYTES if raw.too_large else len(raw.html)
+    html = bomb.without_data(raw.html)
+    if raw.too_large or len(html) > bomb.MAX_HTML_BYTES:
+        num_bytes = MAX_RECORD_BYTES if raw.too_large else len(html)
         return "", False, PAGE_LIMITS, bomb.Excess("bytes", num_bytes, bomb.MAX_HTML_BYTES)._asdict()
-    page, is_utf8 = extract.decode_page(raw.html, raw.charset, settings.language.letters)
+    page, is_utf8 = extract.decode_page(html, raw.charset, settings.language.letters)
     if not extract.may_be_in_language(page, settings.language):
         return page, not is_utf8, LANGUAGE, {}
     excess = bomb.excess(page)

@@ -46,6 +46,7 @@ class ShardOutput:
         found.retried += judged.is_retried
         found.foreign_lines += judged.foreign_lines
         found.documents_in += 1
+        found.extraction.update(judged.prose)
         if judged.reason:
             found.drop(judged.reason, judged.sample_row())
         elif judged.personal_data:

@@ -81,6 +81,9 @@ class Stats:
     """Placeholders in documents that no rule dropped, by kind."""
     national_telephones: bool | None
     """Whether national forms of telephones are looked for in this language; null without `clean.pii`."""
+    extraction: dict[str, int]
+    """Of web pages: how many each extractor gave, and characters of prose outside of menus and footers: of all pages, put
+    back after an extractor had discarded it, and lost by it."""
     seconds: dict[str, float]
     """By step."""
     documents_per_s: dict[str, float]
@@ -145,6 +148,7 @@ def make_stats(
         by_licence=accounts.licences_json(),
         personal_data=dict(sorted(clean_stats.personal_data.items())),
         national_telephones=knows_telephones(settings.language.code) if settings.recipe.clean.pii else None,
+        extraction=dict(sorted(clean_stats.extraction.items())),
         seconds={step: round(value, 3) for step, value in clean_stats.seconds.items()},
         documents_per_s={
             step: round(clean_stats.documents_in / value, 1)

@@ -9,8 +9,20 @@ from anadil.report.format import clip, figure, percent, plain_value, setting, wo
 from anadil.report.read import Facts, Json, field, last_part, list_of, named_tables, table_of
 
 PARTS = {"train": "training", "heldout": "held out"}
-CHARTED = ("in", "kept", "dropped", "rules", "limits_tried", "lengths", "by_source", "hosts", "bytes_dropped")
+CHARTED = (
+    "in",
+    "kept",
+    "dropped",
+    "rules",
+    "limits_tried",
+    "lengths",
+    "by_source",
+    "hosts",
+    "bytes_dropped",
+    "extraction",
+)
 """What charts and tables of their own show."""
+EXTRACTORS = ("resiliparse", "trafilatura")
 MAX_RULES = 30
 MAX_REJECTED_SAMPLE = 600
 """Characters of a rejected document that the page shows."""
@@ -41,6 +53,8 @@ class CorpusView:
     dropped: Chart | None
     rules: TextTable
     limits: TextTable
+    prose: TextTable
+    """What became of the prose of web pages."""
     lengths: tuple[Chart, ...]
     rejected: tuple[Rejected, ...]
     samples: tuple[Rejected, ...]
@@ -63,6 +77,7 @@ def corpus_view(facts: Facts) -> CorpusView:
         extent=_extent(stats),
         rules=_rules(stats),
         limits=_limits(stats),
+        prose=_prose(stats),
         lengths=_lengths(stats),
         rejected=_rejected(facts),
         samples=tuple(_sample("kept", line, None) for line in facts.kept),
@@ -152,6 +167,21 @@ def _limits(stats: Json) -> TextTable:
         columns=("clean.rules", "half", "three quarters", "in force", "1.5 times", "twice"),
         rows=tuple(rows),
         note="Of the documents that no other rule drops, before duplicates are taken out. A limit with max_ drops more the smaller it is, one with min_ the larger it is.",
+    )
+
+
+def _prose(stats: Json) -> TextTable:
+    """Prose of web pages that extractors discarded, by extractor."""
+    found = table_of(stats.get("extraction"))
+    counts = (
+        (name, *(number(found.get(f"{count}_{name}")) for count in ("pages_by", "restored_after", "lost_by")))
+        for name in EXTRACTORS
+    )
+    return TextTable(
+        caption="Prose of web pages that the extractors discarded",
+        columns=("extractor", "pages", "characters put back", "characters lost"),
+        rows=tuple((name.capitalize(), *map(figure, row)) for name, *row in counts if row[0]),
+        note="Sentences outside of menus, footers and lists of links. What stands within the article is put back at its place; what stands before or behind it, such as comments, stays away.",
     )
 
 

@@ -1,0 +1,88 @@
+"""What an extractor gives of a page, block by block."""
+
+import html
+import re
+from dataclasses import dataclass
+
+from anadil.text.language import Language
+
+BLOCK = re.compile(r"<pre>(.*?)</pre>|<(h[1-6])>(.*?)</h[1-6]>|([^\n]+)", re.DOTALL)
+LINK = re.compile(r"<a\b[^>]*>(.*?)</a>", re.DOTALL)
+MARKUP = re.compile(r"</?(?:a|p|br|ul|ol|li|h[1-6]|pre|dl|dt|dd|blockquote|table|tr|td|th|div|span)\b[^>]*>")
+BREAK = re.compile(r"<br\s*/?>")
+MAX_LONG_LINK_DENSITY = 0.35
+"""A block of running text has fewer links."""
+MIN_EDGE_CHARS = 25
+"""A line before or after the running text that is kept needs this length and a full stop."""
+
+QUESTION_MARKS = "?？؟՞"
+MIN_QUESTION_CHARS = 8
+"""A shorter question is `Why?` of a menu."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A heading, paragraph, list item or piece of code."""
+
+    text: str
+    is_heading: bool = False
+    is_code: bool = False
+    num_linked: int = 0
+    """Characters of its text that are links."""
+
+    @property
+    def key(self) -> str:
+        """Its letters, for comparison."""
+        return "".join(self.text.split())
+
+    @property
+    def is_row(self) -> bool:
+        """Whether it is a row of a table."""
+        return "\t" in self.text and not self.is_code
+
+    @property
+    def link_density(self) -> float:
+        """Share of its text that is links."""
+        return self.num_linked / len(self.text)
+
+    @property
+    def is_question(self) -> bool:
+        """Whether it may be a question that stands above its answer."""
+        return (
+            self.text[-1] in QUESTION_MARKS and len(self.text) >= MIN_QUESTION_CHARS and not self.num_linked
+        )
+
+    def is_long(self, language: Language) -> bool:
+        """Whether it is running text."""
+        return len(self.text) >= language.min_long_block and self.link_density < MAX_LONG_LINK_DENSITY
+
+    def is_sentence(self, language: Language) -> bool:
+        """Whether it has the length of a sentence and ends like one."""
+        return len(self.text) >= MIN_EDGE_CHARS and self.text[-1] in language.sentence_ends
+
+
+def blocks_of(reduced: str) -> list[Block]:
+    """The blocks of Resiliparse's `minimal_html`."""
+    blocks = []
+    for match in BLOCK.finditer(reduced):
+        code, _, heading, line = match.groups()
+        marked = next(part for part in (code, heading, line) if part is not None)
+        text = plain_text(marked) if code is None else _code(marked)
+        if text:
+            linked = sum(len(plain_text(link)) for link in LINK.findall(marked)) if "<a" in marked else 0
+            blocks.append(
+                Block(text=text, is_heading=heading is not None, is_code=code is not None, num_linked=linked)
+            )
+    return blocks
+
+
+def plain_text(marked: str) -> str:
+    """Reduced HTML without its marks."""
+    if "<" in marked:
+        marked = MARKUP.sub("", BREAK.sub("\n", marked))
+    return html.unescape(marked).strip()
+
+
+def _code(marked: str) -> str:
+    """Lines of code with the spaces before them."""
+    return html.unescape(MARKUP.sub("", BREAK.sub("\n", marked))).strip("\n").rstrip()

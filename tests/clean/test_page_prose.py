@@ -1,0 +1,147 @@
+import pytest
+
+from anadil.clean.extract import Extraction, extract_page, main_text
+from anadil.recipe.sections import ExtractMode
+from anadil.text.language import load_language
+from tests.kit.texts import ANOTHER, AZERBAIJANI
+
+az = load_language("az")
+MODES: tuple[ExtractMode, ...] = ("fast", "balanced", "precision")
+DEPTHS = (0, 1, 2, 4, 9)
+LINES = [
+    "Kitabları götürən hər kəs adını dəftərə yazır.",
+    "Oxu zalında telefonla danışmaq olmaz",
+    "Köhnə qəzetlər yalnız binanın içində oxunur.",
+    "Gecikən kitab üçün cərimə tutulmur.",
+]
+WORDS = (
+    "legal", "related", "featured", "jp", "social-sciences", "popular", "recommended", "promoted", "sponsored",
+    "trending", "share", "follow", "email", "search", "sidebar", "article-author", "post-meta", "comments", "reply",
+    "gallery", "carousel", "collapsed", "feedback", "copyright", "breadcrumb-like", "menu", "modal", "donate",
+)  # fmt: skip
+
+
+def article(*blocks: str, depth: int = 2, root: str = "article") -> str:
+    """A page whose article is so many elements deep."""
+    inner = f"<h1>Kitabxana qaydaları</h1>{''.join(blocks)}"
+    return f"<html><body>{'<div>' * depth}<{root}>{inner}</{root}>{'</div>' * depth}</body></html>"
+
+
+FIRST, LAST = f"<p>{AZERBAIJANI}</p>", f"<p>{ANOTHER}</p>"
+LIST = f"<ul>{''.join(f'<li>{line}</li>' for line in LINES)}</ul>"
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("depth", DEPTHS)
+@pytest.mark.parametrize("name", ["ul", "UL"])
+def test_a_bullet_list_in_an_article_stays_at_any_depth(mode: ExtractMode, depth: int, name: str) -> None:
+    html = article(FIRST, LIST.replace("ul>", f"{name}>"), LAST, depth=depth, root="main")
+
+    assert "\n".join(LINES) in main_text(html, az, Extraction(mode=mode))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "name", ["time", "label", "abbr", "data", "output", "TIME", "dfn", "bdi", "var", "meter"]
+)
+def test_an_element_inside_a_sentence_is_part_of_it(mode: ExtractMode, name: str) -> None:
+    sentence = (
+        f"Sərgi <{name} title=x>7 aprel 2019-cu il</{name}> günü açıldı və iki ay davam etdi. {ANOTHER}"
+    )
+
+    text = main_text(article(FIRST, f"<p>{sentence}</p>", FIRST), az, Extraction(mode=mode))
+
+    assert "Sərgi 7 aprel 2019-cu il günü açıldı" in text
+
+
+@pytest.mark.parametrize("word", ["related", "jp", "email", "post-date"])
+def test_a_class_word_takes_nothing_out_of_a_sentence(word: str) -> None:
+    sentence = f"Sərgi <span class='{word}'>7 aprel</span> günü açıldı və iki ay davam etdi. {ANOTHER}"
+
+    assert "Sərgi 7 aprel günü açıldı" in main_text(article(FIRST, f"<p>{sentence}</p>", FIRST), az)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("word", WORDS)
+def test_a_class_word_alone_drops_no_prose_within_an_article(mode: ExtractMode, word: str) -> None:
+    section = f"<section class='{word}'><p>{ANOTHER}</p><p>{LINES[0]}</p></section>"
+
+    text = main_text(article(FIRST, section, FIRST.replace("Dünən", "Bu gün")), az, Extraction(mode=mode))
+
+    assert text.index("Dünən") < text.index(ANOTHER) < text.index(LINES[0]) < text.index("Bu gün")
+
+
+@pytest.mark.parametrize("word", ["legal", "related", "featured", "social-sciences", "jp"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_class_word_drops_no_prose_at_the_edge_of_an_article(word: str, is_first: bool) -> None:
+    section = f"<section class='{word}'><p>{ANOTHER}</p></section>"
+    more = f"<p>{AZERBAIJANI.replace('Dünən', 'Bu gün')}</p>"
+    blocks = (section, FIRST, more) if is_first else (FIRST, more, section)
+
+    assert ANOTHER in main_text(article(*blocks), az)
+
+
+@pytest.mark.parametrize(
+    "outside",
+    [
+        f"<div class='related'><h3><a href=/1>{LINES[1]}</a></h3><p>{LINES[0]}</p><h3><a href=/2>Yeni il</a></h3></div>",
+        f"<div class='site-footer'><p>Bütün hüquqlar qorunur. {LINES[2]}</p></div>",
+        f"<div class='comments'><p>{ANOTHER}</p></div>",
+        f"<div class='cookie-consent'><p>{ANOTHER}</p></div>",
+        f"<nav><ul><li>{ANOTHER}</li></ul></nav>",
+        "<ul class=menu>" + "".join(f"<li><a href=/{n}>Bölmə nömrə {n}</a></li>" for n in range(9)) + "</ul>",
+    ],
+    ids=["teasers", "footer", "comments", "cookies", "nav", "menu"],
+)
+def test_what_stands_outside_of_the_article_is_not_put_back(outside: str) -> None:
+    html = article(FIRST, FIRST.replace("Dünən", "Bu gün")).replace("</body>", f"{outside}</body>")
+
+    assert main_text(html, az) == main_text(html.replace(outside, ""), az)
+
+
+QUESTIONS = ("Kitabxana neçədə açılır?", "Üzvlük haqqı nə qədərdir?")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "item",
+    [
+        "<h3><button aria-expanded=false>{}</button></h3><div>{}</div>",
+        "<h2 class=accordion-header><button type=button class=accordion-button><span>{}</span></button></h2><div>{}</div>",
+        "<dt><button>{}</button></dt><dd>{}</dd>",
+        "<button class=accordion>{}</button><div class=panel><p>{}</p></div>",
+        "<button aria-controls=p1>{}</button><div id=p1><p>{}</p></div>",
+        "<details><summary>{}</summary>{}</details>",
+        "<h3 aria-expanded=false>{}</h3><p>{}</p>",
+        "<input type=checkbox id=q><label for=q>{}</label><div><p>{}</p></div>",
+    ],
+)
+def test_a_question_that_opens_its_answer_stays_above_it(mode: ExtractMode, item: str) -> None:
+    html = article(
+        *(item.format(*pair) for pair in zip(QUESTIONS, (AZERBAIJANI, ANOTHER), strict=True)), root="main"
+    )
+
+    lines = main_text(html, az, Extraction(mode=mode)).split("\n")
+
+    assert [line for line in lines if line in (*QUESTIONS, AZERBAIJANI, ANOTHER)] == [
+        QUESTIONS[0], AZERBAIJANI, QUESTIONS[1], ANOTHER,
+    ]  # fmt: skip
+
+
+def test_buttons_that_open_no_text_are_no_text() -> None:
+    html = article(
+        FIRST, "<button aria-expanded=false>Menyu</button><button>Paylaşmaq üçün sıxın</button>", LAST
+    )
+
+    assert main_text(html, az) == f"Kitabxana qaydaları\n{AZERBAIJANI}\n{ANOTHER}"
+
+
+def test_what_an_extractor_discards_is_counted() -> None:
+    section = f"<section class=legal><p>{ANOTHER}</p></section>"
+    comments = f"<div class=comments><p>{ANOTHER.replace('Nənəm', 'Babam')}</p></div>"
+    html = article(FIRST, section, FIRST.replace("Dünən", "Bu gün"), comments)
+
+    found = extract_page(html, az, Extraction(mode="fast"))
+
+    assert (found.restored, found.lost) == (len(ANOTHER), len(ANOTHER))
+    assert found.counts["restored_after_resiliparse"] == found.counts["lost_by_resiliparse"] == len(ANOTHER)
