@@ -117,6 +117,13 @@ def test_the_corpus_is_told_by_rule_and_length_with_samples_of_both_kinds(outcom
     assert "only counted" in short
 
 
+def test_prose_that_extractors_discarded_is_told_by_extractor(outcome: Outcome) -> None:
+    page = outcome[0]
+
+    assert re.search(r"Resiliparse</th><td>800</td><td>17,182</td><td>664</td>", page)
+    assert re.search(r"Trafilatura</th><td>150</td><td>199</td><td>228</td>", page)
+
+
 def test_stricter_and_looser_limits_stand_beside_what_they_drop(outcome: Outcome) -> None:
     page = outcome[0]
     row = page[page.index('<th scope="row">min_words</th>') :].split("</tr>")[0]

@@ -15,6 +15,9 @@ MAX_LONG_LINK_DENSITY = 0.35
 MIN_EDGE_CHARS = 25
 """A line before or after the running text that is kept needs this length and a full stop."""
 
+ITEM = re.compile(r"<[lL][iI](?=[\s>])[^<>]*>")
+ITEM_MARK = 2 * "\u2063"
+"""Stands at the beginning of list items, which Resiliparse writes like other lines; it drops a single invisible sign."""
 QUESTION_MARKS = "?？؟՞"
 MIN_QUESTION_CHARS = 8
 """A shorter question is `Why?` of a menu."""
@@ -27,6 +30,8 @@ class Block:
     text: str
     is_heading: bool = False
     is_code: bool = False
+    is_item: bool = False
+    """Whether it begins an item of a list."""
     num_linked: int = 0
     """Characters of its text that are links."""
 
@@ -61,18 +66,31 @@ class Block:
         return len(self.text) >= MIN_EDGE_CHARS and self.text[-1] in language.sentence_ends
 
 
+def mark_items(page: str) -> str:
+    """The page with a mark in each item of a list, for `blocks_of`."""
+    return ITEM.sub(rf"\g<0>{ITEM_MARK}", page)
+
+
 def blocks_of(reduced: str) -> list[Block]:
     """The blocks of Resiliparse's `minimal_html`."""
     blocks = []
+    is_item = False
     for match in BLOCK.finditer(reduced):
         code, _, heading, line = match.groups()
         marked = next(part for part in (code, heading, line) if part is not None)
         text = plain_text(marked) if code is None else _code(marked)
+        is_item = is_item or ITEM_MARK in marked
         if text:
             linked = sum(len(plain_text(link)) for link in LINK.findall(marked)) if "<a" in marked else 0
-            blocks.append(
-                Block(text=text, is_heading=heading is not None, is_code=code is not None, num_linked=linked)
+            block = Block(
+                text=text,
+                is_heading=heading is not None,
+                is_code=code is not None,
+                is_item=is_item,
+                num_linked=linked,
             )
+            blocks.append(block)
+            is_item = False
     return blocks
 
 
@@ -80,7 +98,7 @@ def plain_text(marked: str) -> str:
     """Reduced HTML without its marks."""
     if "<" in marked:
         marked = MARKUP.sub("", BREAK.sub("\n", marked))
-    return html.unescape(marked).strip()
+    return html.unescape(marked.replace(ITEM_MARK, "")).strip()
 
 
 def _code(marked: str) -> str:
