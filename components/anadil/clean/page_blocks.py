@@ -65,6 +65,11 @@ class Block:
         """Whether it has the length of a sentence and ends like one."""
         return len(self.text) >= MIN_EDGE_CHARS and self.text[-1] in language.sentence_ends
 
+    def is_prose(self, language: Language) -> bool:
+        """Whether it is a sentence, or an item of a list as long as one."""
+        is_long_item = self.is_item and len(self.text) >= MIN_EDGE_CHARS and not self.num_linked
+        return is_long_item or self.is_sentence(language)
+
 
 def mark_items(page: str) -> str:
     """The page with a mark in each item of a list, for `blocks_of`."""

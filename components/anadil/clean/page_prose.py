@@ -4,7 +4,14 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from anadil.clean.page_blocks import MAX_LONG_LINK_DENSITY, MIN_EDGE_CHARS, QUESTION_MARKS, Block, plain_text
+from anadil.clean.page_blocks import (
+    ITEM_MARK,
+    MAX_LONG_LINK_DENSITY,
+    MIN_EDGE_CHARS,
+    QUESTION_MARKS,
+    Block,
+    plain_text,
+)
 from anadil.text.language import Language
 
 MAX_RUN_LINKS = 0.15
@@ -45,7 +52,9 @@ def misses_prose(kept: Sequence[Block], page: str, lines: str, language: Languag
     if any(sign in QUESTION_MARKS for sign in ends.values()):
         return True
     sentences = [
-        line for line, sign in ends.items() if len(line) >= MIN_EDGE_CHARS and sign in language.sentence_ends
+        line
+        for line, sign in ends.items()
+        if len(line) >= MIN_EDGE_CHARS and (sign in language.sentence_ends or line.startswith(ITEM_MARK))
     ]
     if 2 * sum(map(len, sentences)) < language.min_long_block:
         return False
@@ -86,7 +95,7 @@ def restore(
     ]
     back: list[int] = []
     for run in lost:
-        is_inside = long and long[0] < run[0] < long[-1]
+        is_inside = bool(long) and _is_inside(run, long, page)
         text = next((page[index] for index in run if page[index].is_long(language)), None)
         if is_inside or (long and text and is_in_article(page[long[0]], page[long[-1]], text)):
             back += run
@@ -109,6 +118,14 @@ def restore(
     )
 
 
+def _is_inside(run: Sequence[int], long: Sequence[int], page: Sequence[Block]) -> bool:
+    """Whether a run stands between the long blocks of an article, or is a list directly beside them."""
+    if long[0] < run[0] < long[-1]:
+        return True
+    is_beside = run[-1] + 1 == long[0] or run[0] == long[-1] + 1
+    return is_beside and all(page[index].is_item or page[index].is_heading for index in run)
+
+
 def _is_shortened(kept: Block, block: Block, language: Language) -> bool:
     """Whether an extractor has taken an element out of a sentence."""
     return (
@@ -124,9 +141,7 @@ def _lost_runs(
     """Runs of neighbouring blocks that are mostly prose and that the extractor has discarded."""
     covered = set(places)
     text = "".join(own)
-    missing = [
-        index for index, block in enumerate(page) if index not in covered and block.is_sentence(language)
-    ]
+    missing = [index for index, block in enumerate(page) if index not in covered and block.is_prose(language)]
     if len(missing) * len(text) > MAX_COMPARED:
         return []
     covered.update(index for index in missing if keys[index] in text)
@@ -147,7 +162,7 @@ def _runs(page: Sequence[Block], covered: set[int]) -> list[list[int]]:
 
 
 def _num_prose(blocks: Sequence[Block], language: Language) -> int:
-    return sum(len(block.text) for block in blocks if block.is_sentence(language))
+    return sum(len(block.text) for block in blocks if block.is_prose(language))
 
 
 def _is_prose(run: Sequence[Block], language: Language) -> bool:
