@@ -24,6 +24,7 @@ MAX_SHORTENED = 2
 """A block of the page that is so many times as long as what is left of it is another block."""
 MAX_COMPARED = 200_000_000
 """Characters that are looked through for what an extractor has joined, 0.1 s; the prose of larger pages is not compared."""
+LINKS = ("<a ", f"{ITEM_MARK}<a ")
 BEGINS, ENDS = "\0begins", "\0ends"
 
 
@@ -48,13 +49,14 @@ def misses_prose(kept: Sequence[Block], page: str, lines: str, language: Languag
         language: Of the corpus.
     """
     missing = set(page.split("\n")).difference(lines.split("\n"))
-    ends = {line: _last_sign(line) for line in missing if not line.startswith("<a ")}
+    ends = {line: _last_sign(line) for line in missing if not line.startswith(LINKS)}
     if any(sign in QUESTION_MARKS for sign in ends.values()):
         return True
     sentences = [
         line
         for line, sign in ends.items()
-        if len(line) >= MIN_EDGE_CHARS and (sign in language.sentence_ends or line.startswith(ITEM_MARK))
+        if len(line) >= MIN_EDGE_CHARS
+        and (sign in language.sentence_ends or (line.startswith(ITEM_MARK) and "<a " not in line))
     ]
     if 2 * sum(map(len, sentences)) < language.min_long_block:
         return False
