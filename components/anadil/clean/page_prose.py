@@ -24,7 +24,7 @@ MAX_SHORTENED = 2
 """A block of the page that is so many times as long as what is left of it is another block."""
 MAX_COMPARED = 200_000_000
 """Characters that are looked through for what an extractor has joined, 0.1 s; the prose of larger pages is not compared."""
-LINKS = ("<a ", f"{ITEM_MARK}<a ")
+LINKS = ("<a ", f"{ITEM_MARK}<a ", f"{ITEM_MARK} <a ")
 BEGINS, ENDS = "\0begins", "\0ends"
 
 
