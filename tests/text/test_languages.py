@@ -263,3 +263,25 @@ def test_a_language_that_nothing_can_identify_is_refused_with_the_remedy(name: s
 
 def test_a_script_without_spaces_counts_characters() -> None:
     assert load_language("zh").words("北京 2008 年。") == ["北", "京", "2008", "年"]
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("azj_Latn", "az"), ("aze_Latn", "az"), ("__label__uzn_Latn", "uz"), ("ekk_Latn", "et"), ("est", "et"),
+        ("arb_Arab", "ar"), ("prs_Arab", "fa"), ("pbt_Arab", "ps"), ("quy_Latn", "qu"), ("plt_Latn", "mg"),
+        ("cmn_Hani", "zh"), ("zho_Hans", "zh"), ("zho_Hant", "zh-Hant"), ("kor_Hang", "ko"), ("ron_Latn", "ro"),
+        ("rum", "ro"), ("iw", "he"), ("twi_Latn", "ak"), ("urd_Aran", "ur"), ("tgl_Latn", "fil"),
+    ],
+)  # fmt: skip
+def test_ids_of_public_data_sets_name_their_language(name: str, code: str) -> None:
+    assert load_language(name).code == code
+
+
+def test_an_id_with_another_script_is_refused_with_the_usual_one() -> None:
+    with pytest.raises(
+        UnknownLanguageError, match="Arabic in Latn .* usually written in Arab, whose id is ar"
+    ):
+        load_language("arb_Latn")
+    with pytest.raises(UnknownLanguageError, match="Azerbaijani in Cyrl"):
+        load_language("azj_Cyrl")

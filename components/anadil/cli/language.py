@@ -57,7 +57,7 @@ def list_languages(options: argparse.Namespace) -> int:
         print(json.dumps(rows, ensure_ascii=False, indent=2))
         return 0
     for row in rows:
-        print(f"{row['id']:<5}{row['script']:<6}{'pack  ' if row['pack'] else '      '}{row['name']}")
+        print(f"{row['id']:<8}{row['script']:<6}{'pack  ' if row['pack'] else '      '}{row['name']}")
     return 0
 
 

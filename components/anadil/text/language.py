@@ -16,6 +16,8 @@ from anadil.text.letters import UNKNOWN, Letters
 PACKS = Path(__file__).parent / "languages"
 """Shipped packs, the functions that some need, and the table of codes."""
 PACK_SUFFIXES = (".yaml", ".yml", ".json")
+WRITTEN_IN = {"Hang": ("Kore",), "Hani": ("Hans", "Hant"), "Aran": ("Arab",)}
+"""Scripts that public data sets name -> those of rows that they stand for."""
 LEARN = "anadil language learn {0} SAMPLE... --out {0}.yaml"
 
 
@@ -159,6 +161,8 @@ class KnownLanguage:
     """Label of CLD2; empty where it does not know the language."""
     second: str
     """Label of py3langid; empty likewise."""
+    also: str = ""
+    """Other ids, separated by spaces: given up, bibliographic, or of the individual language that corpora name, such as `azj`."""
 
 
 class UnknownLanguageError(ValueError):
@@ -169,7 +173,7 @@ class UnknownLanguageError(ValueError):
 def known_languages() -> dict[str, KnownLanguage]:
     """Every language that has a row, by its id."""
     lines = (PACKS / "codes.tsv").read_text(encoding="utf-8").splitlines()[1:]
-    names = ("code", "iso639_3", "script", "name", "cld2", "second")
+    names = ("code", "iso639_3", "script", "name", "cld2", "second", "also")
     rows = (dict(zip(names, line.split("\t"), strict=True)) for line in lines)
     return {row["code"]: KnownLanguage(**row) for row in rows}
 
@@ -184,21 +188,29 @@ def is_pack_path(language: str) -> bool:
     return language.endswith(PACK_SUFFIXES) or "/" in language
 
 
+@functools.cache
+def _by_other_id() -> dict[str, KnownLanguage]:
+    """Rows by their ids of three letters, and by those that other lists have for the language."""
+    rows = [row for code, row in known_languages().items() if "-" not in code]
+    return {row.iso639_3: row for row in reversed(rows)} | {
+        other: row for row in rows for other in row.also.split()
+    }
+
+
 def find_language(code: str) -> KnownLanguage | None:
-    """The row of an id, in any common spelling: `kk`, `kaz`, `kk-Cyrl`, `kaz_Cyrl`.
+    """The row of an id, in any common spelling: `kk`, `kaz`, `kk-Cyrl`, `kaz_Cyrl`, `azj_Latn`, `__label__kaz_Cyrl`.
 
     A script other than the usual one takes its identifiers away: they have not seen it.
     """
-    first, _, script = code.replace("_", "-").partition("-")
-    rows = known_languages()
-    by_alpha3 = (row for row in rows.values() if row.iso639_3 == first.lower())
-    row = rows.get(first.lower()) or next(by_alpha3, None)
-    if row is None or not script or script.title() == row.script:
+    first, _, script = code.removeprefix("__label__").replace("_", "-").partition("-")
+    rows, script = known_languages(), script.title()
+    row = rows.get(first.lower()) or _by_other_id().get(first.lower())
+    if row is None or not script or row.script in {script, *WRITTEN_IN.get(script, ())}:
         return row
     if len(script) != 4 or not script.isalpha():
         return None
-    return KnownLanguage(
-        code=f"{row.code}-{script.title()}", iso639_3=row.iso639_3, script=script.title(),
+    return rows.get(f"{row.code}-{script}") or KnownLanguage(
+        code=f"{row.code}-{script}", iso639_3=row.iso639_3, script=script,
         name=row.name, cld2="", second="",
     )  # fmt: skip
 
@@ -230,9 +242,11 @@ def load_language(language: str) -> Language:
     if row.code in language_codes():
         return read_pack(PACKS / f"{row.code}.yaml", (0, 0))
     if not row.cld2:
+        usual = known_languages().get(row.code.partition("-")[0], row)
+        instead = f"; it is usually written in {usual.script}, whose id is {usual.code}" if usual.cld2 else ""
         raise UnknownLanguageError(
-            f"{row.name} in {row.script} is a language that CLD2 cannot tell from others; make a pack of text in "
-            f"it, `{LEARN.format(row.code)}`, and name its path"
+            f"{row.name} in {row.script} is a language that CLD2 cannot tell from others{instead}; make a pack of text "
+            f"in it, `{LEARN.format(row.code)}`, and name its path"
         )
     return without_pack(row)
 
@@ -240,7 +254,7 @@ def load_language(language: str) -> Language:
 def _unknown(language: str) -> str:
     rows = known_languages()
     names = {row.name.lower(): row.code for row in rows.values()}
-    ids = [*rows, *(row.iso639_3 for row in rows.values())]
+    ids = [*rows, *_by_other_id()]
     near = next(iter(difflib.get_close_matches(language.lower(), names, n=1, cutoff=0.8)), "")
     near = names.get(near, "") or next(iter(difflib.get_close_matches(language, ids, n=1, cutoff=0.5)), "")
     guess = f"; did you mean {near!r} ({found.name})?" if near and (found := find_language(near)) else "."
