@@ -280,7 +280,7 @@ def test_ids_of_public_data_sets_name_their_language(name: str, code: str) -> No
 
 def test_an_id_with_another_script_is_refused_with_the_usual_one() -> None:
     with pytest.raises(
-        UnknownLanguageError, match="Arabic in Latn .* usually written in Arab, whose id is ar"
+        UnknownLanguageError, match=r"Arabic in Latn .* usually written in Arab, whose id is ar"
     ):
         load_language("arb_Latn")
     with pytest.raises(UnknownLanguageError, match="Azerbaijani in Cyrl"):
