@@ -29,7 +29,7 @@ def kept_document(text: str, source: str, record: int, settings: Settings) -> Ke
     return KeptDocument(
         id=name, line=json.dumps(asdict(document), ensure_ascii=False).encode() + b"\n",
         exact_key=settings.minhash.exact_key(text), band_keys=settings.minhash.band_keys(text),
-        num_chars=len(text), num_bytes=len(text.encode()), num_words=1, record=record,
+        weight=len(text), num_bytes=len(text.encode()), num_words=1, record=record,
     )  # fmt: skip
 
 

@@ -1,8 +1,10 @@
 import itertools
 import json
 import random
+import re
 import tempfile
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from anadil.clean.find_duplicates import KEPT, find_duplicates
 from anadil.clean.minhash import MinHash, jaccard
+from anadil.clean.shard_output import weight_of
 from anadil.clean.signatures import Signatures
 from anadil.clean.sorted_documents import DocumentWriter, KeptDocument
 from anadil.text.language import load_language
@@ -31,7 +34,7 @@ def shard(folder: Path, texts: Sequence[str], minhash: MinHash = MINHASH) -> Pat
             KeptDocument(
                 id=f"{number:032x}", line=json.dumps({"id": f"{number:032x}", "text": text}).encode() + b"\n",
                 exact_key=minhash.exact_key(text), band_keys=minhash.band_keys(text),
-                num_chars=len(text), num_bytes=len(text.encode()), num_words=len(text.split()), record=number,
+                weight=len(text), num_bytes=len(text.encode()), num_words=len(text.split()), record=number,
             )
         )  # fmt: skip
     writer.finish()
@@ -75,6 +78,58 @@ def test_upper_case_is_no_difference() -> None:
 
     assert MINHASH.exact_key(upper) == MINHASH.exact_key(AZERBAIJANI)
     assert removed([AZERBAIJANI, upper]) == {0 if len(upper) > len(AZERBAIJANI) else 1}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace(",", "").replace(".", ""),
+        lambda text: re.sub(r"([.,:;!?])", r" \1", text),
+        lambda text: re.sub(r"(\w+)", r"“\1”", text),
+        lambda text: text.translate(str.maketrans("öüığəçşÖÜİĞƏÇŞ", "ouigecsOUIGECS")),
+        lambda text: unicodedata.normalize("NFD", text),
+        lambda text: text.replace("’", "'").replace(" ", "\n\n"),
+    ],
+    ids=["no signs", "spaces before signs", "quotation marks", "no diacritics", "NFD", "lines"],
+)
+def test_signs_accents_and_spaces_hide_no_copy(change: Callable[[str], str]) -> None:
+    for text in (AZERBAIJANI, ANOTHER):
+        assert change(text) != text
+        assert MINHASH.exact_key(change(text)) == MINHASH.exact_key(text)
+        assert (MINHASH.band_keys(change(text)) == MINHASH.band_keys(text)).all()
+
+
+def test_texts_that_differ_in_numbers_are_near_duplicates_and_not_equal() -> None:
+    first, second = (
+        f"{AZERBAIJANI} Ümumi sahəsi {area} hektardır. {ANOTHER}" for area in ("12,5", "1 999,25")
+    )
+
+    assert MINHASH.exact_key(first) != MINHASH.exact_key(second)
+    assert jaccard(MINHASH.shingles(first), MINHASH.shingles(second)) > 0.9
+    assert MINHASH.shingles("2023 il").tolist() == MINHASH.shingles("٢٠٢ il").tolist()
+
+
+def test_a_mark_that_makes_another_letter_is_a_difference() -> None:
+    minhash = MinHash(ja, bands=14, rows=8, shingle=5)
+
+    assert minhash.exact_key("かきくけこ") != minhash.exact_key("がぎぐげご")
+    assert minhash.exact_key("東京、大阪。") == minhash.exact_key("東京 大阪")
+    assert not (minhash.band_keys("はひふへほ" * 9) == minhash.band_keys("ばびぶべぼ" * 9)).any()
+
+
+def test_a_script_that_unicode_does_not_know_yet_is_made_of_letters() -> None:
+    private = ["".join(map(chr, range(start, start + 20))) for start in (0xE000, 0xE100)]
+
+    assert MINHASH.exact_key(private[0]) != MINHASH.exact_key(private[1])
+
+
+def test_of_copies_the_one_with_accents_and_without_spaces_before_signs_stays() -> None:
+    plain = AZERBAIJANI.translate(str.maketrans("öüığəçşÖÜİĞƏÇŞ", "ouigecsOUIGECS"))
+    spaced = re.sub(r"([.,:;!?])", r" \1", AZERBAIJANI)
+
+    assert weight_of(AZERBAIJANI) > max(weight_of(plain), weight_of(spaced))
+    assert weight_of(f"{AZERBAIJANI} Son.") > weight_of(AZERBAIJANI)
+    assert weight_of("\n a \n") == 0
 
 
 def test_japanese_is_compared_by_characters() -> None:

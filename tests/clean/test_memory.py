@@ -66,7 +66,7 @@ for start in range(0, num_documents, 100_000):
         keys[0], keys[1] = 7, number // 2
         writer.add(KeptDocument(
             id=f"{draw.getrandbits(128):032x}", line=json.dumps({"id": "", "text": text}).encode() + b"\\n",
-            exact_key=draw.getrandbits(128), band_keys=keys, num_chars=len(text), num_bytes=len(text), num_words=21,
+            exact_key=draw.getrandbits(128), band_keys=keys, weight=len(text), num_bytes=len(text), num_words=21,
             record=number,
         ))
     writer.finish()

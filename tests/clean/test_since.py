@@ -12,6 +12,7 @@ from anadil.artifacts import artifact, s3, storage
 from anadil.artifacts.artifact import read_manifest
 from anadil.artifacts.prefetch import fetch
 from anadil.clean import since
+from anadil.clean.judge_record import Settings
 from anadil.clean.minhash import MinHash
 from anadil.clean.signatures import Signatures
 from anadil.clean.since import EarlierCorpus
@@ -159,6 +160,11 @@ def test_what_cannot_be_added_to_is_refused(tmp_path: Path) -> None:
     (made_before / "manifest.json").write_text(json.dumps(manifest), "utf-8")
     with pytest.raises(DataError, match="no index, so nothing can be added to it; make it again"):
         corpus(tmp_path, "old", OWN[12:], since=str(made_before))
+    other_keys = Path(shutil.copytree(first, tmp_path / "other_keys"))
+    meta = json.loads((other_keys / "index/index.json").read_text("utf-8"))
+    (other_keys / "index/index.json").write_text(json.dumps({**meta, "folding": "case"}), "utf-8")
+    with pytest.raises(DataError, match=r"index of .* another version, whose keys .*make that corpus again"):
+        since._check_meta(str(other_keys), Settings(recipe=parse_recipe('{"language": "az"}', "recipe", ())))
     index = first / "index/part-00000.npy"
     damaged = bytearray(index.read_bytes())
     damaged[-1] ^= 1

@@ -11,8 +11,8 @@ from anadil.evaluate.contamination import (
     Contamination,
     find_contamination,
 )
-from anadil.evaluate.folded_units import ngram_hashes, unit_hashes
 from anadil.text.corpus import Document
+from anadil.text.folded_units import ngram_hashes, unit_hashes
 from anadil.text.language import load_language
 
 from .conftest import TEXTS, document

@@ -3,11 +3,12 @@
 import re
 import sys
 from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
+from anadil.text.folded_units import DROPPED, plain_letters
 from anadil.text.language import Language
 from anadil.text.lookalikes import LETTERS_OF
 
@@ -21,6 +22,7 @@ OTHER_ALPHABET = 1 << 19
 """Of a language in Latin, Greek or Cyrillic letters: those of the other two, which look like its own."""
 LAST = 0x40000
 """Above it no character has a class, case or fold."""
+ZERO = ord("0")
 CLOSERS = "\"'”’»)]」』）】›"
 """What may follow the end of a sentence within it."""
 STRIPPED_MARKS = ".,;:!?\"'()«»“”"
@@ -78,6 +80,20 @@ class Characters:
         """0: outside words; a word is a run of one kind."""
         self.folds = _folds(language.fold)
         """Code point after case folding; 0 if it goes."""
+
+    @cached_property
+    def units(self) -> Codes:
+        """Code point by which copies are found: a plain letter, `ZERO` for every digit, `DROPPED` or `SEPARATOR`.
+
+        Case, signs and accents are no difference, as in datatrove's `simplify_text`; letters whose mark makes them
+        another one, as of kana and Indic scripts, keep it.
+        """
+        plain = plain_letters()
+        is_known = self.folds < len(plain)
+        units: Codes = np.where(is_known, plain[np.where(is_known, self.folds, 0)], self.folds)
+        units[self.folds == 0] = DROPPED
+        units[np.flatnonzero(_table(np.strings.isdecimal))] = ZERO
+        return units
 
 
 @lru_cache(maxsize=1)

@@ -11,18 +11,12 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
-import xxhash
 
+from anadil.text.folded_units import Hashes, ngram_hashes, unit_hashes
 from anadil.text.language import Language
-
-Hashes = npt.NDArray[np.uint64]
 
 RUN_WORDS = 8
 RUN_CHARS = 40
-MULTIPLIER = 0x9E3779B97F4A7C15
-"""Odd, so that it has an inverse modulo 2 ** 64."""
-INVERSE = pow(MULTIPLIER, -1, 2**64)
 MIN_MERGED = 1 << 22
 """Runs that wait for others before they are merged."""
 PIECE_CHARS, OVERLAP_CHARS = 1 << 19, 1_000
@@ -40,7 +34,7 @@ class Decontamination:
         Args:
             items: Names and texts; one with fewer than eight words and 40 characters could be in any document,
                 and is not looked for.
-            language: Its folding makes case and white space equal.
+            language: Case, signs, accents and white space are no difference.
         """
         self._language = language
         self._names: list[str] = []
@@ -94,53 +88,19 @@ class Decontamination:
         return [self._names[each] for each in owners[:MAX_NAMED]]
 
     def _runs(self, text: str) -> Hashes:
-        words = [
-            stripped for word in self._language.shingle_units(text) if (stripped := word.strip(PUNCTUATION))
-        ]
-        units = np.fromiter(
-            (xxhash.xxh3_64_intdigest(word.encode()) for word in words), np.uint64, len(words)
-        )
-        characters = np.frombuffer("".join(words).encode("utf-32-le"), dtype=np.uint32).astype(np.uint64)
+        characters = unit_hashes(text, self._language, by_character=True)
+        runs = ngram_hashes(characters, RUN_CHARS)
         # Where a language writes no spaces, its units are characters, and eight of them are in any text.
-        runs = [run_hashes(characters * np.uint64(MULTIPLIER), RUN_CHARS)]
-        if len(characters) > len(units):
-            runs.append(run_hashes(units, RUN_WORDS))
-        return np.concatenate(runs)
+        if self._language.shingle_units("ab") == ["a", "b"]:
+            return runs
+        words = unit_hashes(text, self._language, by_character=False)
+        return np.concatenate((runs, ngram_hashes(words, RUN_WORDS)))
 
 
 def _pieces(text: str) -> Iterator[str]:
     """A long text in pieces, each with the beginning of the next one: no run is lost at a border."""
     for start in range(0, max(1, len(text)), PIECE_CHARS):
         yield text[start : start + PIECE_CHARS + OVERLAP_CHARS]
-
-
-PUNCTUATION = ".,;:!?…\"'()[]{}«»“”„‘’–—-*_#|。、「」『』（）・！？"
-
-
-def run_hashes(values: Hashes, length: int) -> Hashes:
-    """A hash for each run of some values, by differences of a running sum modulo 2 ** 64.
-
-    Args:
-        values: Well mixed; shape (n,).
-        length: Of a run.
-
-    Returns:
-        Shape (n - length + 1,), or (0,) where there are fewer values.
-    """
-    if len(values) < length:
-        return np.zeros(0, dtype=np.uint64)
-    values = (values ^ (values >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
-    sums = np.concatenate(
-        ([np.uint64(0)], np.cumsum(values * _powers(MULTIPLIER, len(values)), dtype=np.uint64))
-    )
-    runs = (sums[length:] - sums[:-length]) * _powers(INVERSE, len(values) - length + 1)
-    return np.asarray(runs ^ (runs >> np.uint64(32)), dtype=np.uint64)
-
-
-def _powers(base: int, count: int) -> Hashes:
-    powers = np.full(count, base % 2**64, dtype=np.uint64)
-    powers[0] = 1
-    return np.multiply.accumulate(powers)
 
 
 def texts_of(row: Any) -> Iterator[str]:

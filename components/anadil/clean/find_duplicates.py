@@ -1,7 +1,7 @@
 """Which documents of all shards are duplicates, and of which one.
 
-Exact: equal keys; the longest stays, of equally long ones that with the smallest id, of equal texts the
-first one. Near: documents that agree in a band are one cluster, found by union-find over an array on the
+Exact: equal keys; the longest stays (`shard_output.weight_of`), of equally long ones that with the smallest id, of
+equal texts the first one. Near: documents that agree in a band are one cluster, found by union-find over an array on the
 disk; the same one stays. Clusters of many are verified, because chains join what is not alike.
 """
 
@@ -143,10 +143,10 @@ def _judge_clusters(
 
 def _best_first(cluster: Numbers, documents: Numbers, signatures: Signatures) -> tuple[Numbers, Numbers]:
     """An order by cluster, the best of each first, and where in it clusters begin."""
-    length = signatures.column("num_chars", documents).astype(np.int64)
+    weight = signatures.column("weight", documents).astype(np.int64)
     high, low = (signatures.column(name, documents) for name in ("id_high", "id_low"))
     is_new = ~signatures.is_held(documents)
-    order = np.lexsort((documents, low, high, -length, is_new, cluster))
+    order = np.lexsort((documents, low, high, -weight, is_new, cluster))
     ordered = cluster[order]
     is_first = np.ones(len(ordered), dtype=bool)
     is_first[1:] = ordered[1:] != ordered[:-1]

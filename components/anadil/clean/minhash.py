@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from anadil.clean.characters import SPACE, Characters, characters_of, encode
+from anadil.clean.characters import ZERO, Characters, characters_of, encode
 from anadil.clean.compiled import compiled
 from anadil.clean.ngram_kernel import combined, mixed
+from anadil.text.folded_units import DROPPED, SEPARATOR
 from anadil.text.language import Language
 
 Array = npt.NDArray[Any]
@@ -21,21 +22,25 @@ Hashes = npt.NDArray[np.uint64]
 
 MINHASH_SEED = 20240617
 """Of the hash functions; another one finds other borderline pairs."""
+FOLDING = "case, signs, accents, numbers"
+"""What makes no difference to keys; those of another folding cannot be compared with them."""
 MAX_BATCH_CHARS = 4_000_000
 """Characters that are hashed at a time, so that memory stays small: some 16 bytes for each."""
 
 
 @compiled
-def hash_units(codes: Array, flags: Array, folds: Array, by_character: bool, hashes: Array) -> int:
-    """Hash of each folded word, or of each folded character that is no white space; their number."""
+def hash_units(codes: Array, units: Array, by_character: bool, hashes: Array) -> int:
+    """Hash of each folded word, or of each folded character; their number. A run of digits is one."""
     count = 0
     is_inside = False
+    last = SEPARATOR
     for place in range(len(codes)):
-        if flags[codes[place]] & SPACE:
+        code = units[codes[place]]
+        if code == SEPARATOR:
             is_inside = False
+            last = SEPARATOR
             continue
-        code = folds[codes[place]]
-        if not code:
+        if code == DROPPED or code == last == ZERO:
             continue
         if by_character or not is_inside:
             hashes[count] = np.uint64(0)
@@ -43,6 +48,7 @@ def hash_units(codes: Array, flags: Array, folds: Array, by_character: bool, has
             is_inside = True
         hashes[count - 1] = (hashes[count - 1] + np.uint64(code)) * np.uint64(0x9E3779B97F4A7C15)
         hashes[count - 1] ^= hashes[count - 1] >> np.uint64(29)
+        last = code
     return count
 
 
@@ -75,14 +81,14 @@ def sign(shingles: Array, count: int, factors: Array, offsets: Array, signature:
 @compiled
 def fill_band_keys(codes: Array, ends: Array, tables: Any, settings: Any, keys: Array) -> None:
     """Fill the band keys of texts that lie one after another; shape (texts, bands)."""
-    flags, folds, by_character = tables
+    units, by_character = tables
     factors, offsets, width = settings
     signature = np.empty(len(factors), dtype=np.uint32)
     rows = len(factors) // keys.shape[1]
     hashes = np.empty(len(codes), dtype=np.uint64)
     start = 0
     for text in range(len(ends)):
-        count = hash_units(codes[start : ends[text]], flags, folds, by_character, hashes)
+        count = hash_units(codes[start : ends[text]], units, by_character, hashes)
         sign(hashes, hash_shingles(hashes, count, width), factors, offsets, signature)
         for band in range(keys.shape[1]):
             key = np.uint64(0)
@@ -93,18 +99,22 @@ def fill_band_keys(codes: Array, ends: Array, tables: Any, settings: Any, keys: 
 
 
 @compiled
-def fill_exact_keys(codes: Array, ends: Array, flags: Array, folds: Array, keys: Array) -> None:
-    """Fill two hashes of each text's folded characters; runs of white space are one; shape (texts, 2)."""
+def fill_exact_keys(codes: Array, ends: Array, units: Array, by_character: bool, keys: Array) -> None:
+    """Fill two hashes of each text's folded characters, digits as they are; shape (texts, 2).
+
+    A run of what separates words is one; where no spaces are written it is none.
+    """
     start = 0
     for text in range(len(ends)):
         first, second = np.uint64(1), np.uint64(2)
         is_apart, is_begun = False, False
         for place in range(start, ends[text]):
-            if flags[codes[place]] & SPACE:
-                is_apart = is_begun
+            unit = units[codes[place]]
+            if unit == SEPARATOR:
+                is_apart = is_begun and not by_character
                 continue
-            code = np.uint64(folds[codes[place]])
-            if code:
+            if unit != DROPPED:
+                code = np.uint64(codes[place] if unit == ZERO else unit)
                 code += np.uint64(0x80000000) * np.uint64(is_apart)
                 first = (first ^ code) * np.uint64(0x9E3779B97F4A7C15)
                 first ^= first >> np.uint64(29)
@@ -138,10 +148,10 @@ class MinHash:
         self._settings = (factors, offsets, shingle)
 
     @cached_property
-    def _tables(self) -> tuple[Array, Array, bool]:
+    def _tables(self) -> tuple[Array, bool]:
         """Made when a text comes: who only looks at `bands` and `rows` needs none."""
         own = self._characters or characters_of(self._language)
-        return own.flags, own.folds, own.by_character
+        return own.units, own.by_character
 
     @property
     def threshold(self) -> float:
@@ -156,11 +166,11 @@ class MinHash:
         return np.unique(hashes[: hash_shingles(hashes, count, self.shingle)])
 
     def exact_keys_of(self, texts: Sequence[str]) -> Hashes:
-        """128 bits of each text, equal for those that differ in case and white space only; shape (texts, 2)."""
+        """128 bits of each text, equal for those that differ in case, signs, accents and white space; shape (texts, 2)."""
         keys = np.empty((len(texts), 2), dtype=np.uint64)
         for start, stop in _batches(texts):
             codes, ends = encode(texts[start:stop])
-            fill_exact_keys(codes, ends, *self._tables[:2], keys[start:stop])
+            fill_exact_keys(codes, ends, *self._tables, keys[start:stop])
         return keys
 
     def exact_key(self, text: str) -> int:

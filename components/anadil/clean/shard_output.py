@@ -85,11 +85,21 @@ def kept_documents(
     return [
         KeptDocument(
             id=each.document.id, line=line_of(each.document), exact_key=high << 64 | low, band_keys=keys,
-            num_chars=len(each.document.text), num_bytes=each.num_bytes,
+            weight=weight_of(each.document.text), num_bytes=each.num_bytes,
             num_words=_num_words(each, settings), record=record,
         )
         for (record, each), (high, low), keys in zip(kept, exact, bands, strict=True)
     ]  # fmt: skip
+
+
+def weight_of(text: str) -> int:
+    """Bytes of a text's words, less the white space between them.
+
+    Copies differ in accents, quotation marks and spaces, too: one without accents has fewer bytes, one with a space
+    before each sign more spaces, and neither should stay in the original's place.
+    """
+    words = "".join(text.split())
+    return max(0, len(words.encode()) - (len(text) - len(words)))
 
 
 def _num_words(judged: Judged, settings: Settings) -> int:

@@ -20,7 +20,7 @@ from anadil.artifacts.uri import join
 from anadil.clean import markers
 from anadil.clean.find_duplicates import Verdicts
 from anadil.clean.judge_record import Settings
-from anadil.clean.minhash import MINHASH_SEED
+from anadil.clean.minhash import FOLDING, MINHASH_SEED
 from anadil.clean.signatures import Signatures
 from anadil.clean.sorted_documents import Numbers, write_keys
 from anadil.core.errors import DataError, RecipeError
@@ -30,7 +30,7 @@ INDEX = "index"
 INDEX_META = f"{INDEX}/index.json"
 INDEX_DOCUMENTS = 100_000
 """Of one file of the index: 15 MB with 14 bands."""
-INDEX_COLUMNS = ("id_high", "id_low", "exact_high", "exact_low", "num_chars")
+INDEX_COLUMNS = ("id_high", "id_low", "exact_high", "exact_low", "weight")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ def earlier_corpus(uri: str, settings: Settings, job: Job) -> EarlierCorpus:
     S3 copies them, sizes are compared now; the new manifest has their digests, and a reader verifies them.
 
     Raises:
-        DataError: There is none, or it has no index.
+        DataError: There is none, or it has no index that this version can compare with.
         IntegrityError: It differs from its manifest.
         RecipeError: It was made with other settings of near-duplicate search, or for another language.
     """
@@ -179,6 +179,7 @@ def _meta(settings: Settings) -> dict[str, object]:
         "rows": minhash.rows,
         "shingle": minhash.shingle,
         "seed": MINHASH_SEED,
+        "folding": FOLDING,
     }
 
 
@@ -188,6 +189,12 @@ def _is_part(name: str) -> bool:
 
 def _check_meta(uri: str, settings: Settings) -> None:
     theirs, ours = json.loads(storage.store(uri).read(join(uri, INDEX_META))), _meta(settings)
+    if theirs.get("folding") != FOLDING:
+        raise DataError(
+            f"clean.since: the index of {uri} was made by another version, whose keys took other differences for none "
+            f"({theirs.get('folding', 'case')}; here {FOLDING}); copies would not be found, so make that corpus again with "
+            "this version"
+        )
     if theirs != ours:
         differing = ", ".join(
             f"{key} {theirs.get(key)} there and {ours[key]} here"

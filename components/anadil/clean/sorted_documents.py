@@ -33,12 +33,12 @@ COLUMNS = {
     "id_low": np.uint64,
     "exact_high": np.uint64,
     "exact_low": np.uint64,
-    "num_chars": np.uint32,
+    "weight": np.uint32,
     "num_bytes": np.uint32,
     "num_words": np.uint32,
     "record": np.uint32,
 }
-"""Of each document: its id, its exact key, lengths of its text, and which record of the shard it was."""
+"""Of each document: its id, its exact key, weight and lengths of its text, and which record of the shard it was."""
 KEYS, KEY_ROWS = "keys", "key_rows"
 """Columns for each kind of key, sorted by it: the key, and the row that it is of."""
 EXACT = 0
@@ -55,7 +55,8 @@ class KeptDocument:
     """As the corpus has it, with the end of the line."""
     exact_key: int
     band_keys: Numbers
-    num_chars: int
+    weight: int
+    """Of copies the heaviest stays."""
     num_bytes: int
     num_words: int
     record: int
@@ -78,7 +79,7 @@ class DocumentWriter:
         """Take a document; it is written when enough of them are there."""
         number, exact = int(document.id, 16), document.exact_key
         self._rows.append(
-            (number >> 64, number & MASK, exact >> 64, exact & MASK, document.num_chars, document.num_bytes,
+            (number >> 64, number & MASK, exact >> 64, exact & MASK, document.weight, document.num_bytes,
              document.num_words, document.record)
         )  # fmt: skip
         self._lines.append(document.line)

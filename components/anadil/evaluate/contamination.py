@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anadil.core.progress import track
-from anadil.evaluate.folded_units import Hashes, ngram_hashes, unit_hashes
 from anadil.text.corpus import Document
+from anadil.text.folded_units import Hashes, ngram_hashes, unit_hashes
 from anadil.text.language import Language
 
 WORDS_OF_NGRAM = 8

@@ -18,6 +18,8 @@ Hashes = NDArray[np.uint64]
 
 LAST = 0x33400
 """No letter stands behind it. Source: Unicode 15, blocks; CJK extension H ends at 323AF."""
+PLAIN_RANGES = ((0x3400, 0xA000), (0xAC00, 0xD7A4), (0xE000, 0xF900), (0x17000, 0x18D00), (0x20000, LAST + 1))
+"""Ideographs, syllables and private use, which are what they are: 8 of 10 code points need no look at their names."""
 DROPPED, SEPARATOR = 0, 1
 APOSTROPHES = "'`´ʹʻʼ‘’"
 """They stand inside a word: written or left out, it is the same word."""
@@ -33,7 +35,7 @@ def unit_hashes(text: str, language: Language, *, by_character: bool) -> Hashes:
     """A hash of 64 bits for each word, or for each letter; shape (N,)."""
     folded = unicodedata.normalize("NFKC", language.fold(text))
     codes = np.frombuffer(folded.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-    codes = _letters()[np.minimum(codes, LAST)]
+    codes = plain_letters()[np.minimum(codes, LAST)]
     codes = codes[codes != DROPPED]
     is_letter = codes != SEPARATOR
     letters = codes[is_letter].astype(np.uint64)
@@ -93,9 +95,13 @@ def _powers() -> Hashes:
 
 
 @functools.cache
-def _letters() -> NDArray[np.uint32]:
-    """Code point -> that of its plain letter, `DROPPED` or `SEPARATOR`."""
-    return np.array([_plain(chr(code)) for code in range(LAST + 1)], dtype=np.uint32)
+def plain_letters() -> NDArray[np.uint32]:
+    """Code point -> that of its plain letter, `DROPPED` or `SEPARATOR`; for each up to `LAST`."""
+    letters = np.arange(LAST + 1, dtype=np.uint32)
+    starts, ends = (0, *(end for _, end in PLAIN_RANGES)), (*(start for start, _ in PLAIN_RANGES), LAST + 1)
+    for start, end in zip(starts, ends, strict=True):
+        letters[start:end] = [_plain(chr(code)) for code in range(start, end)]
+    return letters
 
 
 def _plain(character: str) -> int:
@@ -104,6 +110,9 @@ def _plain(character: str) -> int:
     category = unicodedata.category(character)
     if character in APOSTROPHES or category == "Cf" or _is_diacritic(character):
         return DROPPED
+    # What this Python's Unicode does not know yet may be a letter; without it all text in its script would be equal.
+    if category in {"Cn", "Co", "Cs"}:
+        return ord(character)
     if not character.isalnum() and category[0] != "M":
         return SEPARATOR
     first, *marks = list(unicodedata.normalize("NFKD", character))
