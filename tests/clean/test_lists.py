@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 from anadil.artifacts import line_reader
 from anadil.clean.lists import read_items
 from anadil.core.errors import DataError
+from tests.kit.clean_inputs import texts
+from tests.kit.clean_stage import clean, documents, stats, write_jsonl
 
 ROWS: list[dict[str, Any]] = [
     {"question": "Paytaxt hansıdır?", "answer": "Bakı"},
@@ -66,6 +69,17 @@ def test_every_text_of_every_layout_is_found_with_its_place(
     ]
 
 
+@pytest.mark.parametrize(("name", "separator"), [("qa.csv", ","), ("qa.TSV", "\t")])
+def test_each_field_of_a_table_is_a_text(name: str, separator: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(
+        f'\ufeffsual{separator}cavab\n"Paytaxt\nhansıdır?"{separator}Bakı\n', encoding="utf-8"
+    )
+
+    assert list(read_items([str(tmp_path / name)])) == [
+        (f"{name}:1", "sual"), (f"{name}:1", "cavab"), (f"{name}:3", "Paytaxt\nhansıdır?"), (f"{name}:3", "Bakı"),
+    ]  # fmt: skip
+
+
 def test_a_text_file_is_one_text(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(("Bakı\nşəhər" * 50).encode() + b"\xff")
 
@@ -75,7 +89,7 @@ def test_a_text_file_is_one_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("qa.csv", b"a,b", r"qa\.csv: cannot be compared with; its name must end in one of \.jsonl"),
+        ("qa.xml", b"a,b", r"qa\.xml: cannot be compared with; its name must end in one of \.jsonl"),
         ("qa.jsonl", b'{"a": "b"}\n{"a":', r"qa\.jsonl:2: no JSON \(Expecting value"),
         ("qa.jsonl", b"[" * 100_000, r"qa\.jsonl:1: no JSON \(maximum recursion depth"),
         ("qa.parquet", b"PAR1", r"qa\.parquet: damaged \("),
@@ -111,3 +125,25 @@ def test_a_line_without_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     with pytest.raises(DataError, match=r"qa\.jsonl:2: .*set clean\.decontaminate to false"):
         list(read_items([str(tmp_path / "qa.jsonl")]))
+
+
+def test_text_of_task_files_is_left_out_and_tasks_without_files_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = texts(12)
+    folder = tmp_path / "tasks"
+    folder.mkdir()
+    data = "task: own\ndataset_path: csv\ndataset_kwargs: {data_files: {test: own.csv}}\n"
+    (folder / "own.yaml").write_text(data, encoding="utf-8")
+    (folder / "own.csv").write_text(f'question\n"{own[3]}"\n', encoding="utf-8")
+    (folder / "notes.md").write_text(own[4], encoding="utf-8")
+    choices = tmp_path / "choices.jsonl"
+    choices.write_text(json.dumps({"question": own[5], "choices": ["a", "b"], "answer": 0}), encoding="utf-8")
+    raw = write_jsonl(tmp_path / "a.jsonl", own)
+    tasks = [str(folder), str(choices), "belebele_azj_Latn", "az"]
+
+    made = clean(tmp_path, raw, decontaminate=True, others={"evaluate": {"tasks": tasks}})
+
+    assert stats(made)["dropped"] == {"contaminated": 2}
+    assert {own[3], own[5]}.isdisjoint(document.text for document in documents(made))
+    assert re.search(r"not compared with belebele_azj_Latn, builtin:az/tasks\.yaml, .*notes\.md", caplog.text)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from anadil.clean import markers
-from anadil.clean.corpus_parts import _renumbered_line, _text_of
+from anadil.clean.corpus_parts import _renumbered_line, text_of
 from anadil.clean.executors.processes import Processes
 from anadil.clean.judge_record import Prepared, Settings, prepare_record
 from anadil.clean.readers import RawRecord, ReadStats, read_records
@@ -363,7 +363,7 @@ def test_a_line_is_renumbered_whatever_its_text_and_source_are(odd: str) -> None
     line = _renumbered_line(line_of(document), {"a.jsonl": 7})
 
     assert line == line_of(replace(document, source=f"a.jsonl:10 {odd}"))
-    assert _text_of(line) == odd
+    assert text_of(line) == odd
 
 
 @pytest.mark.parametrize(

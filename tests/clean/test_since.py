@@ -173,6 +173,22 @@ def test_what_cannot_be_added_to_is_refused(tmp_path: Path) -> None:
         corpus(tmp_path, "damaged", OWN[12:], since=str(first))
 
 
+def test_what_new_documents_share_with_the_held_out_part_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = corpus(tmp_path, "first", OWN[:20], heldout_fraction=0.2)
+    heldout = [document.text for document in read_documents(first, "heldout")]
+    half = " ".join(heldout[0].split()[:40])
+
+    second = corpus(tmp_path, "second", [f"{half} {OWN[21]}", *OWN[22:]], since=str(first))
+
+    assert stats(second)["kept"] == 9
+    assert stats(second)["heldout"] == {
+        "documents": 0, "looked_at": len(heldout), "sharing": 1, "held_out_sharing": 1, "contaminated": 1,
+    }  # fmt: skip
+    assert "1 of the held-out documents stand in the training part, too" in caplog.text
+
+
 def test_the_documents_of_a_corpus_in_s3_are_added_to_without_being_fetched(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,7 +198,7 @@ def test_the_documents_of_a_corpus_in_s3_are_added_to_without_being_fetched(
 
     second = corpus_at(f"{bucket}/second", tmp_path, OWN[10:30], since=first)
 
-    assert not [path for path in paths if "/first/train/" in path or "/first/heldout/" in path]
+    assert not [path for path in paths if "/first/train/" in path]
     assert [path for path in paths if "/first/index/part-" in path]
     folder, manifest = fetch(second, "corpus")  # verifies every file
     assert sorted(document.text for document in documents(folder)) == sorted(OWN)

@@ -6,14 +6,11 @@ import pytest
 from benchmarks.evaluate.leaks import LEAKS, planted
 
 from anadil.artifacts import storage
-from anadil.evaluate.contamination import (
-    CHARACTERS_OF_NGRAM,
-    Contamination,
-    find_contamination,
-)
+from anadil.evaluate.contamination import Contamination, find_contamination
 from anadil.text.corpus import Document
 from anadil.text.folded_units import ngram_hashes, unit_hashes
 from anadil.text.language import load_language
+from anadil.text.overlap import CHARACTERS_OF_NGRAM
 
 from .conftest import TEXTS, document
 

@@ -13,11 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from anadil.clean import markers
-from anadil.clean.find_duplicates import KEPT, Verdicts
-from anadil.clean.holdout import lowest_bound, num_heldout
+from anadil.clean.find_duplicates import Verdicts
 from anadil.clean.signatures import Signatures, id_of
 from anadil.clean.sorted_documents import Numbers, SortedDocuments
-from anadil.recipe.sections import Clean
 from anadil.text import corpus
 from anadil.text.corpus import CorpusPart
 
@@ -60,6 +58,8 @@ class WriteTask:
     first_lines: tuple[FirstLines, ...]
     """Of each shard."""
     verdicts: Path
+    heldout: Path
+    """Numbers of the held-out documents."""
     first_document: int
     """Number of the first shard's first document."""
     folder: Path
@@ -72,54 +72,40 @@ class WriteTask:
 
 
 def plan_files(
-    signatures: Signatures, verdicts: Verdicts, recipe: Clean, num_train_files: int | None = None
+    signatures: Signatures, verdicts: Verdicts, heldout: Numbers, num_train_files: int = 0
 ) -> list[CorpusFile]:
-    """The files of the corpus: held-out ones have the lowest ids.
+    """The files of the corpus.
 
     Args:
         signatures: Of all documents.
         verdicts: On them.
-        recipe: What is held out.
-        num_train_files: Of an earlier corpus, whose held-out part stays as it is; None: there is none.
+        heldout: Numbers of the documents that are held out.
+        num_train_files: Of an earlier corpus, whose held-out part stays as it is.
     """
-    files: list[CorpusFile] = []
-    heldout = _num_heldout(signatures, verdicts, recipe) if num_train_files is None else 0
-    position = 0
+    files: dict[CorpusPart, list[CorpusFile]] = {"heldout": [], "train": []}
     for documents in signatures.by_id():
         kept = documents[verdicts.is_kept(documents) & ~signatures.is_held(documents)]
-        split = max(0, min(len(kept), heldout - position))
-        _extend(files, "heldout", kept[:split], signatures)
-        _extend(files, "train", kept[split:], signatures)
-        position += len(kept)
-    return [
-        replace(file, number=file.number + num_train_files) if num_train_files else file for file in files
-    ]
-
-
-def _num_heldout(signatures: Signatures, verdicts: Verdicts, recipe: Clean) -> int:
-    bound = np.uint64(min(lowest_bound(recipe.heldout_fraction), 2**64 - 1))
-    num_documents = num_below = 0
-    for shard, start in zip(signatures.shards, signatures.starts, strict=False):
-        kept = verdicts.verdict[start : start + shard.num_rows] == KEPT
-        num_documents += int(kept.sum())
-        num_below += int(kept[: np.searchsorted(shard.column("id_high"), bound)].sum())
-    return num_heldout(num_below, num_documents, recipe.heldout_max_documents)
+        is_heldout = np.isin(kept, heldout)
+        _extend(files["heldout"], "heldout", kept[is_heldout], signatures)
+        _extend(files["train"], "train", kept[~is_heldout], signatures)
+    later = [replace(file, number=file.number + num_train_files) for file in files["train"]]
+    return [*files["heldout"], *later]
 
 
 def _extend(files: list[CorpusFile], part: CorpusPart, documents: Numbers, signatures: Signatures) -> None:
-    """Put documents into the last file of a part while there is room, then into further ones."""
+    """Put documents into the last file of their part while there is room, then into further ones."""
     sizes = np.cumsum(signatures.column("num_bytes", documents).astype(np.int64))
     words = signatures.column("num_words", documents).astype(np.int64)
     high, low = (signatures.column(name, documents) for name in ("id_high", "id_low"))
     first = 0
     while first < len(documents):
-        last = files[-1] if files and files[-1].part == part else None
+        last = files[-1] if files else None
         if last is not None and last.num_bytes >= corpus.MAX_PART_BYTES:
             last = None
         before = int(sizes[first - 1]) if first else 0
         room = corpus.MAX_PART_BYTES - (last.num_bytes if last else 0)
         end = min(len(documents), int(np.searchsorted(sizes, before + room)) + 1)
-        number = last.number if last else sum(file.part == part for file in files)
+        number = last.number if last else len(files)
         file = CorpusFile(
             part=part, number=number, first_id=last.first_id if last else id_of(high[first], low[first]),
             last_id=id_of(high[end - 1], low[end - 1]),
@@ -137,15 +123,16 @@ def write_file(task: WriteTask) -> None:
     """Write one file of the corpus into its folder, unless it is done."""
     if markers.is_done(task.folder, task.key):
         return
-    verdicts = Verdicts(task.verdicts)
+    verdicts, heldout = Verdicts(task.verdicts), np.load(task.heldout)
     streams, start = [], task.first_document
     for folder, first_lines in zip(task.shards, task.first_lines, strict=True):
         shard = SortedDocuments(folder)
-        verdict = verdicts.verdict[start : start + shard.num_rows]
-        streams.append(_kept_lines(shard, verdict, task.file, first_lines))
+        numbers = np.arange(start, start + shard.num_rows)
+        is_written = verdicts.is_kept(numbers) & (np.isin(numbers, heldout) == (task.file.part == "heldout"))
+        streams.append(_lines_of(shard, is_written, task.file, first_lines))
         start += shard.num_rows
     with markers.written_whole(task.folder, task.key) as draft:
-        lines = ((line, _text_of(line)) for line in heapq.merge(*streams))
+        lines = ((line, text_of(line)) for line in heapq.merge(*streams))
         digest, count = corpus.write_part(draft, task.file.name, lines)
         assert count == task.file.num_documents
         markers.write_json(draft / WRITTEN, {"digest": digest, "file": asdict(task.file)})
@@ -161,8 +148,8 @@ def renumbered(source: str, first_lines: FirstLines) -> str:
     return source
 
 
-def _kept_lines(
-    shard: SortedDocuments, verdict: Numbers, file: CorpusFile, first_lines: FirstLines
+def _lines_of(
+    shard: SortedDocuments, is_written: Numbers, file: CorpusFile, first_lines: FirstLines
 ) -> Iterator[bytes]:
     """The lines of a shard that belong to a file; they begin with their ids, and so sort by them."""
     first = shard.first_row_from(int(file.first_id[:16], 16))
@@ -170,12 +157,12 @@ def _kept_lines(
         number = line[ID_START : ID_START + ID_CHARS].decode()
         if number > file.last_id:
             return
-        if number < file.first_id or verdict[row] != KEPT:
+        if number < file.first_id or not is_written[row]:
             continue
         yield _renumbered_line(line, first_lines) if first_lines else line
 
 
-def _text_of(line: bytes) -> str:
+def text_of(line: bytes) -> str:
     """The text of a line, without a look at the rest of it."""
     text: str = json.loads(line[TEXT_START : line.index(SOURCE)])
     return text

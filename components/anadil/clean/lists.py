@@ -3,7 +3,9 @@
 What is compiled is arrays of hashes in a folder, which each process maps into memory.
 """
 
+import csv
 import json
+import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -28,16 +30,23 @@ from anadil.clean.decontaminate import Decontamination, texts_of
 from anadil.clean.ng_words import read_ng_words
 from anadil.clean.url_lists import UrlLists, read_url_lists
 from anadil.core.errors import DataError
+from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
+from anadil.runtime.job import is_place
 from anadil.text.fasttext_model import QualityModel, load_fasttext
 from anadil.text.language import Language, load_language
+
+log = logging.getLogger(__name__)
 
 URLS, ITEMS, WORDS, MODEL = "urls", "items", "words.json", "quality.bin"
 """Folders and files of what is compiled."""
 URL_KEY, WORD_KEY, MODEL_KEY = "clean.url_lists", "clean.ng_words", "clean.quality_model"
 TEXT_KEY = "evaluate.heldout"
+TASK_KEY = "evaluate.tasks"
 CHAT_KEYS = ("finetune.inputs", "finetune.preference.inputs", "evaluate.questions")
 LINE_SUFFIXES = (*PLAIN_LINES, *PACKED_LINES)
+TABLES = {".csv": ",", ".tsv": "\t"}
+READ_SUFFIXES = (*LINE_SUFFIXES, ".json", ".parquet", ".arrow", ".txt", *TABLES)
 ROWS_AT_A_TIME = 1_000
 SIDE_FILE = "correct or remove it, or set clean.decontaminate to false"
 
@@ -79,10 +88,26 @@ def compile_lists(recipe: Recipe, side_files: Mapping[str, Sequence[str]], folde
             load_fasttext.cache_clear()  # the workers load their own
             shutil.copyfile(path, folder / MODEL)
     chats = [uri for key in CHAT_KEYS for uri in side_files.get(key, ())]
-    if uris := [*side_files.get(TEXT_KEY, ()), *check_chat_files(chats)]:
+    tasks = _task_files(recipe, side_files.get(TASK_KEY, ()))
+    if uris := [*side_files.get(TEXT_KEY, ()), *check_chat_files(chats), *tasks]:
         items = Decontamination(read_items(uris), load_language(recipe.language))
         (folder / ITEMS).mkdir()
         items.save(folder / ITEMS)
+
+
+def _task_files(recipe: Recipe, uris: Sequence[str]) -> list[str]:
+    """The data among the files of `evaluate.tasks`; says which tasks have theirs elsewhere."""
+    kind = next(each for each in STAGES["clean"].side_files if each.key == TASK_KEY)
+    names = [name for name in recipe.evaluate.tasks if not is_place(name, kind)]
+    names += [uri for uri in uris if uri.startswith(storage.BUILT_IN)]
+    unread = [uri for uri in uris if not uri.lower().endswith((*READ_SUFFIXES, ".yaml"))]
+    if recipe.clean.decontaminate and (names or unread):
+        log.warning(
+            "clean.decontaminate: not compared with %s: the text of tasks is read of files that evaluate.tasks names, which "
+            "end in one of %s",
+            ", ".join([*names, *unread]), " ".join(READ_SUFFIXES),
+        )  # fmt: skip
+    return [uri for uri in uris if uri.lower().endswith(READ_SUFFIXES)]
 
 
 def one_model(uris: Sequence[str]) -> str:
@@ -132,16 +157,17 @@ def _texts(path: Path, uri: str) -> Iterator[tuple[int, str]]:
             yield from _table_texts(path, uri)
         elif lower.endswith((".json", ".arrow")):
             yield from ((number, text) for number, row in rows_of(path, uri) for text in texts_of(row))
+        elif lower.endswith(tuple(TABLES)):
+            yield from _separated_texts(path, TABLES[lower[-4:]])
         elif lower.endswith(".txt"):
             if (size := path.stat().st_size) > MAX_LINE_BYTES:
                 raise DataError(f"{uri}: {TooLong(size, 'text')}; cut it, or give it as .jsonl; {SIDE_FILE}")
             yield 1, decode_text(path.read_bytes())[0]
         else:
-            known = " ".join((*LINE_SUFFIXES, ".json", ".parquet", ".arrow", ".txt"))
             raise DataError(
-                f"{uri}: cannot be compared with; its name must end in one of {known}; {SIDE_FILE}"
+                f"{uri}: cannot be compared with; its name must end in one of {' '.join(READ_SUFFIXES)}; {SIDE_FILE}"
             )
-    except (*DAMAGED, pa.ArrowException, UnicodeDecodeError, OSError) as error:
+    except (*DAMAGED, csv.Error, pa.ArrowException, UnicodeDecodeError, OSError) as error:
         raise DataError(f"{uri}: damaged ({error}); {SIDE_FILE}") from None
 
 
@@ -157,6 +183,14 @@ def _json_texts(path: Path, uri: str) -> Iterator[tuple[int, str]]:
             raise DataError(f"{uri}:{number}: no JSON ({error}); {SIDE_FILE}") from None
         for text in texts:
             yield number, text
+
+
+def _separated_texts(path: Path, separator: str) -> Iterator[tuple[int, str]]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = csv.reader(file, delimiter=separator)
+        for row in rows:
+            for text in row:
+                yield rows.line_num, text
 
 
 def _table_texts(path: Path, uri: str) -> Iterator[tuple[int, str]]:

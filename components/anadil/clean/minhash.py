@@ -158,12 +158,16 @@ class MinHash:
         """Jaccard similarity at which a pair is found about half the time: (1 / bands) ** (1 / rows)."""
         return float((1 / self.bands) ** (1 / self.rows))
 
-    def shingles(self, text: str) -> Hashes:
-        """Sorted different hashes of all runs of `shingle` units; of the whole text if it is shorter."""
+    def runs(self, text: str) -> Hashes:
+        """Hash of each run of `shingle` units, in order; of the whole text if it is shorter."""
         codes, _ = encode([text])
         hashes = np.empty(len(codes), dtype=np.uint64)
         count = hash_units(codes, *self._tables, hashes)
-        return np.unique(hashes[: hash_shingles(hashes, count, self.shingle)])
+        return hashes[: hash_shingles(hashes, count, self.shingle)]
+
+    def shingles(self, text: str) -> Hashes:
+        """The different ones of them, sorted."""
+        return np.unique(self.runs(text))
 
     def exact_keys_of(self, texts: Sequence[str]) -> Hashes:
         """128 bits of each text, equal for those that differ in case, signs, accents and white space; shape (texts, 2)."""

@@ -16,6 +16,7 @@ from anadil.clean.corpus_parts import WRITTEN, CorpusFile, WriteTask, plan_files
 from anadil.clean.executors import Executor
 from anadil.clean.executors.engines import executor_of
 from anadil.clean.find_duplicates import KEPT, REASONS, Verdicts, find_duplicates
+from anadil.clean.holdout import DOCUMENTS, hold_out
 from anadil.clean.input_kinds import check_suffixes
 from anadil.clean.judge_record import BLOCKED, CONTAMINATED, PAGE_LIMITS, Settings
 from anadil.clean.map_shard import map_shard
@@ -85,8 +86,9 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
             raise DataError(
                 ONE_DOCUMENT.format(count=clean_stats.documents_in, dropped=clean_stats.summary())
             )
+        heldout = hold_out(workspace, signatures, verdicts, running, settings, earlier)
         files = plan_files(
-            signatures, verdicts, job.recipe.clean, earlier.num_files("train") if earlier else None
+            signatures, verdicts, heldout.documents, earlier.num_files("train") if earlier else 0
         )
         if earlier:
             earlier.put_into(job)
@@ -96,7 +98,7 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     num_index_files = len(earlier.index_files()) if earlier else 0
     job.varying.extend(write_index(job.out, signatures, verdicts, settings, num_index_files))
     stats = make_stats(
-        settings, read_stats, clean_stats, files, job.records, accounts, _bad_by_file(workspace)
+        settings, read_stats, clean_stats, files, job.records, accounts, _bad_by_file(workspace), heldout
     )
     write_stats(job.out / "stats.json", stats)
     job.varying.append("stats.json")
@@ -207,7 +209,8 @@ def _write_output(
     documents = [
         WriteTask(
             file=file, shards=tuple(workspace.shard_folders), first_lines=tuple(workspace.first_lines()),
-            verdicts=workspace.dedup_folder, first_document=signatures.num_held,
+            verdicts=workspace.dedup_folder, heldout=workspace.heldout_folder / DOCUMENTS,
+            first_document=signatures.num_held,
             folder=workspace.file_folder(file), key=workspace.file_key(file),
         )
         for file in files

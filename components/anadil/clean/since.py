@@ -39,10 +39,10 @@ class EarlierCorpus:
 
     uri: str
     folder: Path
-    """Local, with its index and, unless they are copied, its documents; every byte of it checked."""
+    """Local, with its index, its held-out part and, unless they are copied, its other documents; every byte checked."""
     manifest: Manifest
     is_copied: bool
-    """Its files go into the new artifact within S3, and its documents never come here."""
+    """Its files go into the new artifact within S3, and its training documents never come here."""
 
     def index_files(self) -> list[str]:
         """The files of its index, in order."""
@@ -81,7 +81,7 @@ class EarlierCorpus:
 def earlier_corpus(uri: str, settings: Settings, job: Job) -> EarlierCorpus:
     """The corpus that a recipe names as `clean.since`.
 
-    Of one in S3 the index is fetched, and the documents only where the new corpus is made on this machine. Where
+    Of one in S3 index and held-out part are fetched, and the other documents only where the new corpus is made on this machine. Where
     S3 copies them, sizes are compared now; the new manifest has their digests, and a reader verifies them.
 
     Raises:
@@ -103,7 +103,7 @@ def earlier_corpus(uri: str, settings: Settings, job: Job) -> EarlierCorpus:
         files = [
             each
             for each in file_entries(manifest)
-            if each.name.startswith(f"{INDEX}/") or (_is_part(each.name) and not is_copied)
+            if each.name.startswith((f"{INDEX}/", "heldout/")) or (_is_part(each.name) and not is_copied)
         ]
         fill(folder, files, fetch_from(uri), uri, "set ANADIL_WORK to a directory on a larger disk")
     else:

@@ -11,6 +11,7 @@ import zstandard
 from anadil.clean.accounts import Accounts
 from anadil.clean.clean_stats import CleanStats, Row
 from anadil.clean.corpus_parts import CorpusFile
+from anadil.clean.holdout import HeldOut
 from anadil.clean.judge_record import Settings
 from anadil.clean.pii import knows_telephones
 from anadil.clean.readers import ReadStats
@@ -28,6 +29,9 @@ class Stats:
     """Of those records."""
     records: dict[str, int]
     """Documents in `train` and `heldout`, with those of `clean.since`."""
+    heldout: dict[str, int]
+    """Documents held out of these; of those looked at for it and of those held out, how many share a run of words with the
+    training part; of those held out, how many are `contaminated`. With `clean.since`, of the earlier held-out part."""
     dropped: dict[str, int]
     """By reason."""
     limits: FilterLimits
@@ -100,6 +104,7 @@ def make_stats(
     records: dict[str, int],
     accounts: Accounts,
     bad: Counter[str],
+    heldout: HeldOut,
 ) -> Stats:
     """The figures of all shards.
 
@@ -111,6 +116,7 @@ def make_stats(
         records: Documents of each part of the corpus, with those of an earlier one.
         accounts: Of the rows of all documents.
         bad: Unreadable records, by file.
+        heldout: What is held out.
     """
     kept = sum(file.num_documents for file in files)
     # What was counted while it was done, and what the rows add up to.
@@ -121,6 +127,7 @@ def make_stats(
         documents_in=clean_stats.documents_in,
         kept=kept,
         records=dict(records),
+        heldout=heldout.as_json(),
         dropped=accounts.dropped,
         limits=settings.limits,
         bad=read_stats.bad,

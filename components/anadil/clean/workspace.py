@@ -100,13 +100,33 @@ class Workspace:
             ]
         )
 
+    @functools.cached_property
+    def heldout_key(self) -> str:
+        """Hash of what decides which documents are held out."""
+        clean = self._job.recipe.clean
+        return markers.origin_hash(self.dedup_key, clean.heldout_fraction, clean.heldout_max_documents)
+
+    @property
+    def candidates_folder(self) -> Path:
+        """Where the runs of documents are that may be held out."""
+        return self._folder / "candidates"
+
+    @property
+    def heldout_folder(self) -> Path:
+        """Where the numbers of the held-out documents are."""
+        return self._folder / "heldout"
+
+    def runs_folder(self, shard: Path) -> Path:
+        """Where it is said which of the runs a shard holds."""
+        return self._folder / f"runs-{shard.name}"
+
     def file_folder(self, file: CorpusFile) -> Path:
         """Where a file of the corpus is made."""
         return self._folder / f"{file.part}-{file.number:05}"
 
     def file_key(self, file: CorpusFile) -> str:
         """Hash of what decides it."""
-        return markers.origin_hash(self.dedup_key, asdict(file))
+        return markers.origin_hash(self.heldout_key, asdict(file))
 
     def rows_tasks(self, signatures: Signatures, settings: Settings) -> list[RowsTask]:
         """A task for each file of rows."""

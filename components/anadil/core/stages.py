@@ -109,6 +109,9 @@ FLOW = (
             SideFiles(key="finetune.inputs", only_if="clean.decontaminate"),
             SideFiles(key="finetune.preference.inputs", only_if="clean.decontaminate"),
             SideFiles(key="evaluate.questions", only_if="clean.decontaminate"),
+            SideFiles(
+                key="evaluate.tasks", only_if="clean.decontaminate", of_language="tasks.yaml", or_names=True
+            ),
         ),
         extends="clean.since",
         # A process on each CPU, of 1 GiB, beside the one that drives them: the pipeline asks for what

@@ -74,7 +74,7 @@ class Clean(StrictModel):
     pii: bool = False
     """Whether e-mail addresses, telephone, card and personal numbers become `<EMAIL>`, `<PHONE>` and so on."""
     decontaminate: bool = False
-    """Whether documents go that hold text of `evaluate.heldout`, `evaluate.questions`, `finetune.inputs` or `finetune.preference.inputs`: a run of 8 words or 40 characters."""
+    """Whether documents go that hold text of `evaluate.heldout`, `evaluate.questions`, files of `evaluate.tasks`, `finetune.inputs` or `finetune.preference.inputs`: a run of 8 words or 40 characters."""
     line_language: bool = True
     """Whether lines of 40 characters and more in another language are taken out; a document full of them is dropped."""
     rules: Rules = Rules()
@@ -93,7 +93,7 @@ class Clean(StrictModel):
     minhash_shingle: PositiveInt = 5
     """Words in a shingle, or characters where a language writes no spaces. Source: FineWeb; Swallow, arXiv:2404.17733."""
     heldout_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    """Share of documents, chosen by the hash of their text, that training never sees."""
+    """Share of documents, chosen by the hash of their text among those that share no run of 8 words with others, that training never sees."""
     heldout_max_documents: PositiveInt = 2_000
     """Most held-out documents: enough for an interval on bits per byte, few enough to score often."""
     max_bad_records: Fraction = 0.001
