@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean.line_language import is_foreign, keep_own_lines
+from anadil.clean.judge_record import Settings, judge_record
+from anadil.clean.line_language import is_foreign, keep_own_lines, may_be_mixed
+from anadil.clean.readers import RawRecord
+from anadil.recipe.sections import Recipe
 from anadil.text.language import Language, LanguageModel, load_language
 from anadil.text.language_id import IdentifiedLanguage, identify_language
 
@@ -52,6 +55,86 @@ def test_short_lines_and_lines_of_no_language_stay(line: str) -> None:
     text = "\n".join([*OWN, line])
 
     assert keep_own_lines(text, az).text == text
+
+
+IN_TURN = {
+    ("az", "tr"): (
+        OWN,
+        [
+            "Mahallemizin fırını sabahın dördünde açılır ve ilk ekmekler raflara dizilir.",
+            "Dedem her akşam bahçedeki ceviz ağacının altında oturup gazetesini okurdu.",
+            "Çocuklar yaz boyunca derede yüzdüler ve eve ancak hava kararınca döndüler.",
+            "Kasabanın eski istasyonu yıllar önce kapandı, şimdi içinde bir kütüphane var.",
+        ],
+    ),
+    ("ja", "zh"): (
+        [
+            "昨日は朝から雨が降っていたので、家で本を読んで過ごしました。",
+            "この町の図書館は古い駅の建物を直して使っているそうです。",
+            "母が作ってくれた弁当を持って、友達と山へ登りに行きました。",
+            "新しい橋ができてから、島へ渡る人がずっと多くなりました。",
+        ],
+        [
+            "我们村子里的老人每天早上都会在河边散步聊天,然后一起去喝茶。",
+            "这座城市的地铁去年又开通了两条新的线路,大家上班方便多了。",
+            "他把旧书整理好以后,全部送给了学校的图书馆,孩子们都很高兴。",
+            "冬天来了,湖面结了厚厚的冰,很多人都到这里来学习滑冰运动。",
+        ],
+    ),
+    ("ru", "uk"): (
+        [
+            "Вчера мы долго гуляли по берегу реки и смотрели, как рыбаки чинят старые сети.",
+            "Библиотека в нашем городке открылась в здании бывшего железнодорожного вокзала.",
+            "Дедушка рассказывал, что раньше через это поле проходила дорога в соседний город.",
+            "Осенью дети собирали в лесу орехи и приносили их домой полными корзинами.",
+        ],
+        [
+            "Щоранку бабуся вставала раніше за всіх і пекла нам смачні пиріжки з вишнями.",
+            "У нашому містечку відкрили нову школу, і діти вже з вересня підуть туди вчитися.",
+            "Мій товариш розповів, що взимку вони їздили в гори кататися на лижах.",
+            "Після дощу над річкою з'явилася веселка, і ми довго стояли та милувалися нею.",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("own", "other"), IN_TURN)
+def test_of_a_paragraph_in_two_languages_only_the_sentences_of_one_stay(own: str, other: str) -> None:
+    mine, theirs = IN_TURN[own, other]
+    gap = "" if own == "ja" else " "
+    paragraph = gap.join(sentence for pair in zip(mine, theirs, strict=True) for sentence in pair)
+    language = load_language(own)
+
+    found = keep_own_lines(f"{mine[0]}\n{paragraph}", language, by_sentence=True)
+
+    assert may_be_mixed(paragraph, identify_language(paragraph, language), language)
+    own_text = gap.join(mine)
+    assert not may_be_mixed(own_text, identify_language(own_text, language), language)
+    assert found.text == f"{mine[0]}\n{gap.join(mine)}"
+    assert (found.removed, found.foreign_share > 0.3) == (4, True)
+    assert keep_own_lines(found.text, language, by_sentence=True).text == found.text
+
+
+def test_names_quotations_and_short_sentences_say_no_other_language() -> None:
+    theirs = IN_TURN["az", "tr"][1]
+    for foreign in (
+        f"«{theirs[0]} {theirs[1]}»",
+        f"“{theirs[0]}” “{theirs[1]}”",
+        "Evet, öyle. Hadi gidelim. Ne oldu sana? Çok güzel!",
+        theirs[0],  # one alone is a quotation without marks
+        "The New York Times, The Wall Street Journal, The Washington Post 2024.",
+    ):
+        text = f"{OWN[0]} {OWN[1]} {foreign} {OWN[2]}"
+
+        assert keep_own_lines(text, az, by_sentence=True).text == text
+
+
+def test_a_document_whose_sentences_are_of_two_languages_is_dropped_as_mixed() -> None:
+    mine, theirs = IN_TURN["az", "tr"]
+    text = " ".join(f"{own} {other}" for own, other in zip(mine * 3, theirs * 3, strict=True))
+    settings = Settings(recipe=Recipe.model_validate({"language": "az"}))
+
+    assert judge_record(RawRecord(source="a", text=text), settings).reason == "mixed"
 
 
 def test_the_share_of_a_document_of_two_languages_is_told() -> None:

@@ -11,7 +11,7 @@ from anadil.clean import bomb, extract, pii
 from anadil.clean.clean_stats import Row, StepTimer
 from anadil.clean.escapes import undo_escapes
 from anadil.clean.judge import RULES, Floats, Judge, Judgement, limits_of, limits_of_checks
-from anadil.clean.line_language import LinesOfLanguage, keep_own_lines
+from anadil.clean.line_language import LinesOfLanguage, keep_own_lines, may_be_mixed
 from anadil.clean.lists import Lists, load_lists
 from anadil.clean.minhash import MinHash
 from anadil.clean.readers import MAX_RECORD_BYTES, RawRecord
@@ -155,7 +155,7 @@ class Judged:
     prose: Counter[str] = field(default_factory=Counter)
     """Of a page, by cause: see `extract.Extracted`."""
     foreign_lines: int = 0
-    """Lines in another language that were taken out of its text."""
+    """Lines and sentences in another language that were taken out of its text."""
     is_recoded: bool = False
     """It was not UTF-8."""
     is_normalized: bool = False
@@ -212,7 +212,7 @@ def _searched(raw: RawRecord, text: str, settings: Settings) -> Prepared:
     timer.lap("identify")
     lines = NO_LINES
     if settings.recipe.clean.line_language and found.is_language:
-        lines = keep_own_lines(text, language)
+        lines = keep_own_lines(text, language, by_sentence=may_be_mixed(text, found, language))
         timer.lap("lines")
     text = lines.text if lines.removed else text
     quality = None

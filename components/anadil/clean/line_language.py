@@ -1,9 +1,12 @@
-"""Lines of another language inside a document: taken out and counted; a document full of them is dropped."""
+"""Lines and sentences of another language inside a document: taken out and counted; a document full of them is dropped."""
 
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from anadil.clean.characters import CLOSERS, TERMINALS
 from anadil.text.language import Language
-from anadil.text.language_id import identify_language, second_opinion
+from anadil.text.language_id import IdentifiedLanguage, identify_language, second_opinion
 
 MIN_LINE_CHARS = 40
 """Of a shorter line nobody can say it: 4 in 1,000 Turkish ones pass as Azerbaijani, 13 at 20 characters."""
@@ -11,38 +14,105 @@ MIN_LETTERS = 0.88
 """Share of a line that is letters and spaces; less is code, numbers or an address, in no language."""
 
 
+MIN_OTHER_PERCENT = 3
+"""Of a document, as CLD2 counts it, from which its sentences are looked at: of own text of five languages .85 to .99 has none, of
+documents of two languages in turn none has less than 11."""
+MIN_SENTENCES = 2
+"""In another language, surely; one is a quotation."""
+SENTENCE = re.compile(
+    rf".+?(?:[{re.escape(TERMINALS)}]+[{re.escape(CLOSERS)}]*(?:\s+|$)|[。！？．｡።]+[{re.escape(CLOSERS)}]*|$)"
+)
+"""With the space behind it. A full stop within a number or a name ends none."""
+WITHOUT_KANA = re.compile("[\u3400-\u9fff，、；,;]{16}")
+"""A run that is hardly Japanese: CLD2 takes all ideographs of a text with kana for it, and so sees no Chinese beside them."""
+QUOTES = {"«": "»", "„": "“”", "“": "”", '"': '"', "「": "」", "『": "』"}
+"""Marks that begin a quotation, and those that end it."""
+FIRST_WIDE = "\u2e80"
+"""From here on letters are ideographs, kana and syllables."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinesOfLanguage:
-    """A document without its lines in another language."""
+    """A document without its lines and sentences in another language."""
 
     text: str
     removed: int
-    """Lines."""
+    """Lines and sentences."""
     foreign_share: float
     """Of the document's characters that are no white space around lines."""
 
 
-def keep_own_lines(text: str, language: Language) -> LinesOfLanguage:
+def may_be_mixed(text: str, found: IdentifiedLanguage, language: Language) -> bool:
+    """Whether a document may hold sentences in another language, so that each is looked at."""
+    is_japanese = language.script == "Jpan"
+    return found.other_percent >= MIN_OTHER_PERCENT or (is_japanese and bool(WITHOUT_KANA.search(text)))
+
+
+def keep_own_lines(text: str, language: Language, *, by_sentence: bool = False) -> LinesOfLanguage:
     """A normalized document of the language without lines of 40 characters or more in another one.
 
     Shorter lines, and lines of code or numbers, stay. It is idempotent.
+
+    Args:
+        text: The document.
+        language: Its own.
+        by_sentence: Whether lines of several sentences are judged by these, too: where the document is in two languages.
     """
-    lines = text.split("\n")
-    foreign = [index for index, line in enumerate(lines) if is_foreign(line, language)]
-    if not foreign:
+    judged = [_judged(line, language, by_sentence=by_sentence) for line in text.split("\n")]
+    by_line = [[is_gone for _, is_gone in parts] for parts in judged]
+    if by_sentence and sum(sum(each) for each in by_line if len(each) > 1) < MIN_SENTENCES:
+        return keep_own_lines(text, language)
+    if not any(map(any, by_line)):
         return LinesOfLanguage(text=text, removed=0, foreign_share=0.0)
-    gone, total = set(foreign), sum(map(len, lines))
-    share = sum(len(lines[index]) for index in foreign) / total
-    kept = "\n".join(line for index, line in enumerate(lines) if index not in gone)
+    gone = sum(len(part) for parts in judged for part, is_gone in parts if is_gone)
+    own = ("".join(part for part, is_gone in parts if not is_gone).strip() for parts in judged)
+    kept = "\n".join(line for line, is_gone in zip(own, by_line, strict=True) if line or not any(is_gone))
     while "\n\n\n" in kept:
         kept = kept.replace("\n\n\n", "\n\n")
-    return LinesOfLanguage(text=kept.strip(), removed=len(foreign), foreign_share=share)
+    total = sum(len(part) for parts in judged for part, _ in parts)
+    return LinesOfLanguage(text=kept.strip(), removed=sum(map(sum, by_line)), foreign_share=gone / total)
+
+
+def _judged(line: str, language: Language, *, by_sentence: bool) -> list[tuple[str, bool]]:
+    """A line, or its sentences where some are in another language and others are not; whether each goes."""
+    is_gone = is_foreign(line, language)
+    sentences = SENTENCE.findall(line) if by_sentence else []
+    if len(sentences) < 2:
+        return [(line, is_gone)]
+    found = [
+        not is_quoted and _is_long(sentence) and _is_surely_foreign(sentence, language)
+        for sentence, is_quoted in zip(sentences, _quoted(sentences), strict=True)
+    ]
+    if is_gone and all(found[place] for place, each in enumerate(sentences) if _is_long(each)):
+        return [(line, True)]
+    return list(zip(sentences, found, strict=True))
+
+
+def _is_long(sentence: str) -> bool:
+    """Whether a sentence says its language: an ideograph or a kana stands for two letters."""
+    return len(sentence) + sum(letter >= FIRST_WIDE for letter in sentence) >= MIN_LINE_CHARS
+
+
+def _quoted(sentences: Sequence[str]) -> Iterator[bool]:
+    """Whether each sentence of a line is a quotation: begins with its mark, or goes on within it."""
+    closing = ""
+    for sentence in sentences:
+        said = sentence.lstrip()
+        if not closing and (closing := QUOTES.get(said[:1], "")):
+            said = said[1:]
+        yield bool(closing)
+        if any(mark in said for mark in closing):
+            closing = ""
 
 
 def is_foreign(line: str, language: Language) -> bool:
     """Whether a line surely is in another language: both identifiers have to say so, where both know it."""
+    return len(line) >= MIN_LINE_CHARS and _is_surely_foreign(line, language)
+
+
+def _is_surely_foreign(line: str, language: Language) -> bool:
     # Of most lines its letters say it, in a hundredth of the identifier's time.
-    if len(line) < MIN_LINE_CHARS or language.is_certain(line):
+    if language.is_certain(line):
         return False
     found = identify_language(line, language)
     if found.is_language:

@@ -57,7 +57,7 @@ class Stats:
     escaped: int
     """Documents that may hold some still: they are as they came."""
     foreign_lines: int
-    """Lines in another language that were taken out of documents."""
+    """Lines and sentences in another language that were taken out of documents."""
     identifier_retries: int
     bytes_in: int
     """Of text and HTML."""

@@ -76,7 +76,7 @@ class Clean(StrictModel):
     decontaminate: bool = False
     """Whether documents go that hold text of `evaluate.heldout`, `evaluate.questions`, files of `evaluate.tasks`, `finetune.inputs` or `finetune.preference.inputs`: a run of 8 words or 40 characters."""
     line_language: bool = True
-    """Whether lines of 40 characters and more in another language are taken out; a document full of them is dropped."""
+    """Whether lines of 40 characters and more, and such sentences, in another language are taken out; a document full of them is dropped."""
     rules: Rules = Rules()
     modes: dict[RuleName, Mode] = Field(default_factory=dict)
     """Whether a rule drops documents (`enforce`) or is only counted (`report`); watch a new limit before it drops."""
@@ -268,7 +268,7 @@ class Recipe(StrictModel):
     """Everything that a run does."""
 
     language: Annotated[Text, AfterValidator(_has_language)] = "az"
-    """Language that is taught: an id such as `az` or `kaz_Cyrl`, or the path of a pack, which `anadil language learn` writes."""
+    """Language that is taught: an id such as `az`, `kaz_Cyrl` or `azj_Latn`, or the path of a pack, which `anadil language learn` writes."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Seed of every random choice; NumPy takes 32 bits."""
     base: Base = Base()
