@@ -16,10 +16,10 @@ from tests.kit.constructed import documents
 def test_a_sibling_that_cld2_knows_is_told_apart_in_long_text(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = documents(200)
     confused = {text[:60] for text in texts[::10]}
-    detected: dict[str, tuple[bool, str, int, bool]] = {}
+    detected: dict[str, tuple[bool, str, int, bool, dict[str, int]]] = {}
 
-    def detect(text: str) -> tuple[bool, str, int, bool]:
-        return detected.get(text, (True, "pt" if text in confused else "gl", 90, False))
+    def detect(text: str) -> tuple[bool, str, int, bool, dict[str, int]]:
+        return detected.get(text, (True, "pt" if text in confused else "gl", 90, False, {}))
 
     monkeypatch.setattr("anadil.text.language_id._detect", detect)
     monkeypatch.setattr(learning, "MIN_BYTES", 10_000)
@@ -35,19 +35,19 @@ def test_a_sibling_that_cld2_knows_is_told_apart_in_long_text(monkeypatch: pytes
     assert "pt" in pack.identification.lookalikes
     assert pack.identification.long_lookalikes == ("gl", "un")
     for is_reliable in (True, False):
-        detected |= dict.fromkeys((long, short), (is_reliable, "pt", 60, False))
+        detected |= dict.fromkeys((long, short), (is_reliable, "pt", 60, False, {}))
         assert not identify_language(long, language).is_language
         assert identify_language(long, before).is_language  # a pack of an earlier release
         assert identify_language(short, language).is_language
-    detected[long] = (False, "pt", 40, False)
+    detected[long] = (False, "pt", 40, False, {})
     assert identify_language(long, language).is_language
 
 
 def test_a_siblings_text_that_own_text_is_sometimes_taken_for_is_told_by_its_pieces(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def detect(text: str) -> tuple[bool, str, int, bool]:
-        return True, "ms" if text.count("ñ") > 0.005 * len(text) else "id", 90, False
+    def detect(text: str) -> tuple[bool, str, int, bool, dict[str, int]]:
+        return True, "ms" if text.count("ñ") > 0.005 * len(text) else "id", 90, False, {}
 
     monkeypatch.setattr("anadil.text.language_id._detect", detect)
     monkeypatch.setattr(learning, "MIN_BYTES", 10_000)
@@ -165,3 +165,34 @@ def test_a_sample_of_several_languages_is_told_of(
     found = identify_sample(code, texts[:70], texts[70:], {}, None)
 
     assert re.fullmatch(rf"CLD2 takes the sample for: gl [\d.]+%(, pt [\d.]+%)?{told}.*", found.report[0])
+
+
+@pytest.mark.parametrize(
+    ("code", "taken_for", "others", "sibling"),
+    [
+        ("rn", {"rw": 80, "rn": 15, "un": 5}, {}, "rw"),  # Kirundi, which CLD2 takes for Kinyarwanda
+        ("gag", {"tr": 60, "un": 40}, {}, "tr"),  # which it does not know
+        ("qaa", {"tr": 20, "un": 80}, {}, ""),
+        ("rn", {"rn": 70, "rw": 25, "un": 5}, {}, ""),
+        ("rn", {"rw": 95, "rn": 5}, {"kinyarwanda.txt": documents(40, sibling=True)}, ""),
+    ],
+)
+def test_a_sibling_that_cld2_takes_the_sample_for_is_a_state_of_the_pack(
+    code: str,
+    taken_for: dict[str, int],
+    others: dict[str, list[str]],
+    sibling: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    texts = documents(100)
+    labels = [label for label, count in taken_for.items() for _ in range(count)]
+    given = dict(zip(texts, labels, strict=True))
+    monkeypatch.setattr(
+        "anadil.clean.identify_sample.cld2_label", lambda text: (given.get(text, "un"), text in given)
+    )
+    monkeypatch.setattr("anadil.clean.identify_sample._profile", lambda *_: None)
+
+    found = identify_sample(code, texts[:70], texts[70:], others, None)
+
+    assert found.identification.sibling == sibling
+    assert any("may pass for it" in line for line in found.report) == bool(sibling)

@@ -71,7 +71,7 @@ def test_what_the_identifier_refuses_under_the_languages_own_code_is_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("anadil.text.language_id._is_confirmed", lambda *_: False)
-    monkeypatch.setattr("anadil.text.language_id._detect", lambda _: (False, "az", 90, False))
+    monkeypatch.setattr("anadil.text.language_id._detect", lambda _: (False, "az", 90, False, {}))
 
     assert language_of(TURKISH, AZ) == "un"
 
@@ -82,7 +82,7 @@ def test_text_in_another_script_is_not_of_a_learnt_language_however_short(
     monkeypatch.setattr(learning, "MIN_BYTES", 10_000)
     language = to_language(learn_language("qaa", documents(60), {}).pack)
 
-    monkeypatch.setattr("anadil.text.language_id._detect", lambda _: (False, "un", 0, False))
+    monkeypatch.setattr("anadil.text.language_id._detect", lambda _: (False, "un", 0, False, {}))
 
     assert language_of("Lömuk tanëv rasul minok", language) == "qaa"  # of 20 letters a profile tells nothing
     assert language_of("Кимадоналукера лупино", language) == "un"

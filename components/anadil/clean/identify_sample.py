@@ -10,7 +10,7 @@ import numpy as np
 from anadil.clean.made_noise import noise_of_kind
 from anadil.clean.sample_quantile import WIDENED, source_quantile
 from anadil.text import ngram_profile, word_endings, word_shapes
-from anadil.text.language import KnownLanguage, LanguageModel, find_language
+from anadil.text.language import KnownLanguage, LanguageModel, find_language, known_languages
 from anadil.text.language_id import LONG_CHARS, cld2_label, label_share, main_label
 from anadil.text.language_pack import Identification, ModelTable, ProfileTable
 from anadil.text.ngram_profile import Buckets, Table
@@ -41,7 +41,9 @@ MAX_PIECES = 4_000
 MIN_TEXTS = 50
 """Of a length, that its limit is taken from: likelihoods of shorter ones vary more, and let noise through."""
 MIN_LABELLED = 0.98
-"""Share of the sample that CLD2 must take for the language, so that its label counts."""
+"""Share of what CLD2 is sure of in the sample, that it must take for the language, so that its label counts."""
+MIN_SIBLING = 0.3
+"""Share of the sample that CLD2 takes for one other language, from which text in that one is hardly dropped."""
 COVERED = 0.998
 """Share of the sample's sure labels of CLD2 that are expected; others are other languages."""
 LONG_COVERED = 0.995
@@ -81,7 +83,7 @@ def identify_sample(
     row = find_language(code)
     texts = [*fit, *aside]
     labels = _labels(texts)
-    known = row.cld2 if row and row.cld2 and labels[row.cld2] >= MIN_LABELLED * labels.total() else ""
+    known = row.cld2 if row and _is_known(row, labels) else ""
     expected = _expected(COVERED, labels, _labels([text[:LINE] for text in aside]))
     long_texts = [(text, main_label(text)) for text in texts if len(text) >= LONG_CHARS]
     long = _expected(LONG_COVERED, Counter(label for _, label in long_texts))
@@ -95,6 +97,11 @@ def identify_sample(
         return Identified(
             identification=Identification(cld2=(known,) if known else (), model=table), report=report
         )
+    sibling = _sibling(row, labels) if not others else ""
+    if sibling:
+        report.append(
+            f"{sibling_of(sibling)} may pass for it: CLD2 takes the sample for that, and nothing tells it apart"
+        )
     profile = _profile(fit, aside, others)
     report.append(
         f"identified by n-grams of {sum(map(len, fit)):,} characters"
@@ -106,9 +113,30 @@ def identify_sample(
         long_lookalikes=tuple(sorted(long - {known})),
         usual_label=usual,
         min_usual_pieces=pieces,
+        sibling=sibling,
         profile=profile,
     )
     return Identified(identification=identification, report=report)
+
+
+def _is_known(row: KnownLanguage, labels: Counter[str]) -> bool:
+    """Whether CLD2 knows the language, and says so of half of the sample and of nearly all of which it is sure."""
+    own, sure = labels[row.cld2], labels.total() - labels["un"]
+    return bool(row.cld2) and own >= max(MIN_LABELLED * sure, labels.total() / 2)
+
+
+def _sibling(row: KnownLanguage | None, labels: Counter[str]) -> str:
+    """Another language that CLD2 takes more of the sample for than for its own, and a good part of it."""
+    own = labels[row.cld2] if row and row.cld2 else 0
+    sure = {label: count for label, count in labels.items() if label not in {"un", row.cld2 if row else ""}}
+    label, count = max(sure.items(), key=lambda each: each[1], default=("", 0))
+    return label if count > own and count >= MIN_SIBLING * labels.total() else ""
+
+
+def sibling_of(label: str) -> str:
+    """What people call a label of CLD2."""
+    row = next((row for row in known_languages().values() if row.cld2 == label), None)
+    return f"{row.name} ({label})" if row else label
 
 
 def _doubt(row: KnownLanguage | None, labels: Counter[str]) -> str:

@@ -47,6 +47,7 @@ ESCAPED = (
     "{}: line feeds, letters or tags stand there as a program writes them (`\\n`, `&uuml;`, `<br>`), beside others that are real, "
     "and were kept; where they are no text on programming, undo them before"
 )
+SIBLING = "%s was learnt without text of its sibling, CLD2's %s: text in that is kept as well; learn the pack with files of it as --bad"
 NO_PAGES = (
     "clean.inputs: {name} holds no web page in a record of type response, resource or conversion; WET and WAT files have "
     "none: give the WARC files that they were made of"
@@ -72,6 +73,8 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     started = time.perf_counter()
     check_suffixes(job.files)
     settings = Settings(recipe=job.recipe)
+    if settings.language.sibling:
+        log.warning(SIBLING, settings.language.name, settings.language.sibling)
     since = job.recipe.clean.since
     earlier = earlier_corpus(since, settings, job) if since else None
     with executor or executor_of(job) as running:

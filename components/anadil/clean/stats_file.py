@@ -23,6 +23,8 @@ class Stats:
     """What `stats.json` holds; its times differ from run to run, so it is no part of the digest."""
 
     language: str
+    sibling: str
+    """Language that CLD2 takes for this one and that nothing tells apart: its text is kept, too; empty: none is known."""
     documents_in: int
     """Records read; bad ones not counted."""
     kept: int
@@ -124,6 +126,7 @@ def make_stats(
     assert accounts.documents == clean_stats.documents_in == kept + sum(accounts.dropped.values())
     return Stats(
         language=settings.language.code,
+        sibling=settings.language.sibling,
         documents_in=clean_stats.documents_in,
         kept=kept,
         records=dict(records),
@@ -171,7 +174,12 @@ def make_stats(
 def write_stats(path: Path, stats: Stats) -> None:
     """Write the file."""
     table = asdict(stats)
-    named = {"language": table.pop("language"), "in": table.pop("documents_in"), **table}
+    named = {
+        "language": table.pop("language"),
+        "sibling": table.pop("sibling"),
+        "in": table.pop("documents_in"),
+        **table,
+    }
     path.write_text(json.dumps(named, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
 
 

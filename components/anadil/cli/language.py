@@ -34,6 +34,8 @@ def add_language(name: str, commands: Any, text: str) -> None:
     )
     text = "text that is to be dropped: noise, or the nearest languages; may be repeated"
     learn.add_argument("--bad", nargs="+", action="extend", default=[], metavar="FILE", help=text)
+    text = "learn it although CLD2 takes the sample for another language, whose text may then pass"
+    learn.add_argument("--accept-sibling", action="store_true", help=text)
     text = "a fastText identifier such as GlotLID or OpenLID; the pack names it, so it must stay there"
     learn.add_argument("--language-model", metavar="PATH", help=text)
     learn.add_argument("--text-field", default="text", metavar="KEY", help="default: %(default)s")
@@ -79,10 +81,22 @@ def learn_pack(options: argparse.Namespace) -> int:
         {name: read_texts([uri], options.text_field) for name, uri in zip(names(bad), bad, strict=True)},
         (lambda texts: _model(model, texts)) if model else None,
     )
+    if learnt.pack.identification.sibling and not options.accept_sibling:
+        _refuse_sibling(learnt.pack.identification.sibling, options.name)
     out.write_text(_as_yaml(learnt.pack), encoding="utf-8")
     print("\n".join(learnt.report))
     print(f"{out}: written; name it in the recipe, `language: {out}`", file=sys.stderr)
     return 0
+
+
+def _refuse_sibling(label: str, name: str) -> None:
+    from anadil.clean.identify_sample import sibling_of
+
+    sibling = sibling_of(label)
+    raise DataError(
+        f"{name}: CLD2 takes the sample for {sibling}, and only text of that can teach the pack to drop it; give files in "
+        f"it as --bad, or keep what may pass with --accept-sibling (if the sample is in {sibling}, give it that id)"
+    )
 
 
 def _refuse_unfit(out: Path, name: str) -> None:

@@ -107,7 +107,9 @@ def corpus_facts(manifest: Manifest, stats: Json) -> list[tuple[str, str]]:
     records = table_of(stats.get("records")) or {**manifest.records}
     came, kept = number(stats.get("in")), number(stats.get("kept"))
     share = f" ({human_percent(kept / came)})" if came and kept is not None else ""
+    sibling = f"text in {stats.get('sibling')} (CLD2's code): the pack was learnt without any of it"
     return [
+        *([("kept as well", sibling)] if stats.get("sibling") else []),
         ("documents read", human_figure(came)),
         ("documents kept", f"{human_figure(kept)}{share}"),
         ("for training", human_figure(number(records.get("train")))),

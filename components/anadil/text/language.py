@@ -109,6 +109,8 @@ class Language:
     """CLD2's code for most of its text, where it takes some for a sibling's; empty: none."""
     min_usual_pieces: float = 0.0
     """Least share of such a text's pieces that have the usual code, of those that have it or the sibling's."""
+    sibling: str = ""
+    """CLD2's code of the language that it takes the sample for, where nothing else tells that one apart; empty: none."""
     profile: Profile | None = None
     model: LanguageModel | None = None
     letters: Letters = UNKNOWN
@@ -213,6 +215,12 @@ def find_language(code: str) -> KnownLanguage | None:
         code=f"{row.code}-{script}", iso639_3=row.iso639_3, script=script,
         name=row.name, cld2="", second="",
     )  # fmt: skip
+
+
+@functools.cache
+def is_alone_in_script(code: str, script: str) -> bool:
+    """Whether the list has one language with this usual script, and it is this one."""
+    return [row.code for row in known_languages().values() if row.script == script] == [code]
 
 
 def load_language(language: str) -> Language:

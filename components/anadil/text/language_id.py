@@ -9,7 +9,7 @@ import py3langid
 import pycld2
 
 from anadil.text.fasttext_model import load_fasttext, predict
-from anadil.text.language import Language, LanguageModel
+from anadil.text.language import Language, LanguageModel, is_alone_in_script
 from anadil.text.profile_checks import is_likely
 
 MIN_PERCENT = 50
@@ -21,6 +21,8 @@ LONG_CHARS = 400
 PIECE_CHARS = 60
 """Of the pieces that are asked for one by one where CLD2 takes the whole for a sibling. Measured: of such Indonesian text a third to a half of
 the pieces are taken for Indonesian, of Malay one in sixteen; of pieces of 40, 100 or 250 more of Malay passes where as much own text is lost."""
+MIN_OWN_SCRIPT = 0.9
+"""Of the letters; the others are names and quotations."""
 MAX_SECOND_CHARS = 2_000
 """What the second opinion reads; it is ten times as slow as CLD2."""
 REFUSED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
@@ -48,7 +50,7 @@ def identify_language(text: str, language: Language) -> IdentifiedLanguage:
     CLD2 takes 2 to 12 % of short Azerbaijani for Turkish or nothing; the language's guard
     takes those back. On FLORES, Tatoeba and XNLI lines both together reach .987.
     """
-    is_reliable, code, percent, retried, shares = _detect_shares(text)
+    is_reliable, code, percent, retried, shares = _detect(text)
     if language.model:
         is_language = model_label(text, language.model) == language.model.label
     elif language.profile:
@@ -58,7 +60,10 @@ def identify_language(text: str, language: Language) -> IdentifiedLanguage:
         else:
             expected, counts = language.lookalikes, is_reliable and percent >= MIN_PERCENT
         is_other = counts and (code not in language.labels | expected or _is_siblings(text, code, language))
-        is_language = not is_other and is_likely(text, language.profile)
+        is_sure = (code in language.labels and is_reliable and percent >= MIN_PERCENT) or _is_own_script(
+            text, language
+        )
+        is_language = not is_other and is_likely(text, language.profile, is_sure=is_sure)
     elif code in language.labels:
         is_language = percent >= MIN_PERCENT and (is_reliable or _is_confirmed(text, language))
     else:
@@ -76,13 +81,13 @@ def identify_language(text: str, language: Language) -> IdentifiedLanguage:
 
 def cld2_label(text: str) -> tuple[str, bool]:
     """What CLD2 takes most of a text for, and whether it is sure."""
-    is_reliable, code, percent, _ = _detect(text)
+    is_reliable, code, percent, *_ = _detect(text)
     return code, is_reliable and percent >= MIN_PERCENT
 
 
 def main_label(text: str) -> str:
     """What CLD2 takes most of a text for, sure or not; `un` where nothing is half of it."""
-    _, code, percent, _ = _detect(text)
+    _, code, percent, *_ = _detect(text)
     return code if percent >= MIN_PERCENT else "un"
 
 
@@ -100,11 +105,15 @@ def _is_siblings(text: str, code: str, language: Language) -> bool:
     return label_share(text, language.usual_label, code) < language.min_usual_pieces
 
 
-def _detect(text: str) -> tuple[bool, str, int, bool]:
-    return _detect_shares(text)[:4]
+def _is_own_script(text: str, language: Language) -> bool:
+    """Whether nearly all letters are of a script in which no other language is usually written."""
+    if not is_alone_in_script(language.code, language.script):
+        return False
+    letters = [letter for letter in text if letter.isalpha()]
+    return sum(map(language.is_script, letters)) >= MIN_OWN_SCRIPT * max(1, len(letters))
 
 
-def _detect_shares(text: str) -> tuple[bool, str, int, bool, dict[str, int]]:
+def _detect(text: str) -> tuple[bool, str, int, bool, dict[str, int]]:
     """Whether CLD2 is sure, its first label with its share, whether it refused the text at first, and up to three labels."""
     retried = False
     try:

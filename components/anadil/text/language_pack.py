@@ -120,6 +120,8 @@ class Identification(_Table):
     """Of CLD2 for most of its long text, where it takes some for a sibling's."""
     min_usual_pieces: Share = 0.0
     """Least share of such a text's pieces with the usual label, of those with it or the sibling's."""
+    sibling: str = ""
+    """Label of CLD2 for most of the sample, of another language: text in that one may pass. Learnt with `--accept-sibling`."""
     guard: Guard | None = None
     own_letters: str = ""
     min_own_letters: Share = 0.0
@@ -253,6 +255,7 @@ def to_language(pack: LanguagePack) -> Language:
         long_lookalikes=frozenset(identification.long_lookalikes),
         usual_label=identification.usual_label,
         min_usual_pieces=identification.min_usual_pieces,
+        sibling=identification.sibling,
         profile=Profile(**profile.model_dump()) if profile else None,
         model=LanguageModel(**model.model_dump()) if model else None,
         own_letters=frozenset(identification.own_letters),

@@ -21,6 +21,8 @@ from anadil.text.word_shapes import distinct_words, inner_capitals, inner_signs
 
 MAX_ORDER = 8
 """Of a pack. Our choice: longer n-grams are words."""
+TOPICAL = frozenset({"likelihood", "new_endings"})
+"""Checks whose figures follow the kind of a text."""
 AGAIN = "learn the pack again"
 
 
@@ -130,9 +132,17 @@ def profile_checks(text: str, profile: Profile) -> Iterator[ProfileCheck]:
         yield ProfileCheck("distinct_words", distinct_words(letters), profile.min_distinct_words)
 
 
-def is_likely(text: str, profile: Profile) -> bool:
-    """Whether a text is of the profile's language; one too short to tell is."""
-    return all(check.passes for check in profile_checks(text, profile))
+def is_likely(text: str, profile: Profile, *, is_sure: bool = False) -> bool:
+    """Whether a text is of the profile's language; one too short to tell is.
+
+    Args:
+        text: Normalized.
+        profile: Of the language.
+        is_sure: Whether something else is sure of it. Then `TOPICAL` checks decide nothing: they would say that the text is
+            of another kind than the sample. What tells damage decides as ever.
+    """
+    checks = profile_checks(text, profile)
+    return all(check.passes or (is_sure and check.name in TOPICAL) for check in checks)
 
 
 def _place(letters: str, profile: Profile) -> int:
