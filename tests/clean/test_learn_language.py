@@ -394,6 +394,20 @@ def test_what_cannot_be_learnt_of_is_refused_before_anything_is_written(
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
+def test_pieces_of_a_document_are_fitted_on_or_set_aside_together() -> None:
+    books = [
+        "\n".join(f"book {book}, line {number} of all it says" for number in range(300))
+        for book in range(40)
+    ]
+
+    found = split_texts(books)
+
+    sides = [{text.split(",")[0] for text in texts} for texts in (found.fit, found.aside)]
+    assert len(found.fit) + len(found.aside) > 100
+    assert sides[1]
+    assert sides[0].isdisjoint(sides[1])
+
+
 def test_a_long_document_is_cut_at_line_ends_and_nothing_is_lost() -> None:
     text = "\n".join(f"line {number} of a long document" for number in range(1_000))
 

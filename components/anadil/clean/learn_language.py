@@ -32,6 +32,9 @@ MAX_CHARS = 3_000
 """A longer document is cut into equal pieces at line ends."""
 HELD_ASIDE = 0.3
 """Share of the documents on which losses are measured."""
+NEIGHBOURS = 5
+"""Pieces of a document, 15,000 characters, that are fitted on or set aside together: they speak of the same, and limits
+that were measured on a neighbour of what was learnt would drop other documents."""
 NUM_STOP_WORDS = 40
 OWN_PART, OWN_DROPPED = 4, 0.0075
 """Part of the usual share of letters which ASCII lacks that a text must have, and most of the sample that it may cost."""
@@ -69,11 +72,11 @@ class LearntLanguage:
 
 
 def split_texts(documents: Iterable[str]) -> Texts:
-    """Normalize, cut, leave copies out, set a part aside by the hash of its text, and put each in the order of hashes.
+    """Normalize, cut, leave copies out, set documents aside by a hash, long ones in parts, and put pieces in the order of hashes.
 
     What takes the first of them, such as noise, takes of all files, and the order of files makes no difference.
     """
-    found: dict[bytes, str] = {}
+    found: dict[bytes, tuple[str, bool]] = {}
     num_documents = num_bytes = 0
     short = []
     for raw in documents:
@@ -83,17 +86,17 @@ def split_texts(documents: Iterable[str]) -> Texts:
         num_documents += 1
         pieces = cut(text)
         short += pieces if len(pieces) == 1 else []
-        for piece in pieces:
-            digest = hashlib.sha256(piece.encode()).digest()
-            if digest not in found:
-                found[digest] = piece
-                num_bytes += len(piece.encode())
+        digests = [hashlib.sha256(piece.encode()).digest() for piece in pieces]
+        for number, (digest, piece) in enumerate(zip(digests, pieces, strict=True)):
+            is_aside = digests[number - number % NEIGHBOURS][0] < HELD_ASIDE * 256
+            num_bytes += 0 if digest in found else len(piece.encode())
+            found[digest] = piece, is_aside or (digest in found and found[digest][1])
         if num_bytes > MAX_BYTES:
             break
     fit: list[str] = []
     aside: list[str] = []
-    for digest, piece in sorted(found.items()):
-        (aside if digest[0] < HELD_ASIDE * 256 else fit).append(piece)
+    for _, (piece, is_aside) in sorted(found.items()):
+        (aside if is_aside else fit).append(piece)
     return Texts(fit=fit, aside=aside, num_documents=num_documents, num_bytes=num_bytes, short=short)
 
 
