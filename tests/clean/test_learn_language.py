@@ -396,8 +396,7 @@ def test_what_cannot_be_learnt_of_is_refused_before_anything_is_written(
 
 def test_pieces_of_a_document_are_fitted_on_or_set_aside_together() -> None:
     books = [
-        "\n".join(f"book {book}, line {number} of all it says" for number in range(300))
-        for book in range(40)
+        "\n".join(f"book {book}, line {number} of all it says" for number in range(300)) for book in range(40)
     ]
 
     found = split_texts(books)
