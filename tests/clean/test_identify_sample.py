@@ -9,7 +9,7 @@ from anadil.clean import learn_language as learning
 from anadil.clean.identify_sample import NO_LIMIT, identify_sample
 from anadil.clean.learn_language import learn_language
 from anadil.text.language_id import identify_language
-from anadil.text.language_pack import to_language
+from anadil.text.language_pack import LanguagePack, to_language
 from tests.kit.constructed import documents
 
 
@@ -196,3 +196,24 @@ def test_a_sibling_that_cld2_takes_the_sample_for_is_a_state_of_the_pack(
 
     assert found.identification.sibling == sibling
     assert any("may pass for it" in line for line in found.report) == bool(sibling)
+
+
+def test_a_check_that_follows_the_kind_of_text_decides_nothing_where_cld2_is_sure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    texts = documents(120)
+    identification = identify_sample("qaa", texts[:80], texts[80:], {}, None).identification
+    language = to_language(LanguagePack(code="qaa", name="qaa", script="Latn", identification=identification))
+    assert language.profile is not None
+    # As if all text were of another kind than the sample.
+    strict = replace(language.profile, min_likelihoods=(0.0,) * len(language.profile.min_chars))
+    known = replace(language, profile=strict, labels=frozenset({"rw"}))
+    text = documents(1, seed=31)[0]
+    shuffled = " ".join(sorted(text.split(), key=lambda word: word[::-1]))
+
+    for is_reliable, label, is_language in ((True, "rw", True), (False, "rw", False), (True, "un", False)):
+        detected = (is_reliable, label, 90, False, {label: 90})
+        monkeypatch.setattr("anadil.text.language_id._detect", lambda _, found=detected: found)
+        assert identify_language(text, known).is_language is is_language
+    monkeypatch.setattr("anadil.text.language_id._detect", lambda _: (True, "rw", 90, False, {"rw": 90}))
+    assert not identify_language(shuffled, known).is_language  # damage is told as ever

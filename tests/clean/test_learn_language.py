@@ -23,7 +23,6 @@ from anadil.clean.learn_limits import MIN_DOCUMENTS, _min_words
 from anadil.cli import main
 from anadil.core.errors import DataError
 from anadil.text.language import Language, LanguageModel, load_language
-from anadil.text.language_id import identify_language
 from anadil.text.language_pack import LanguagePack, ModelTable, to_language
 from anadil.text.profile_checks import is_likely
 from tests.kit.constructed import documents, write_documents_of
@@ -321,53 +320,6 @@ def test_the_command_writes_the_same_pack_of_the_same_sample(
     assert capsys.readouterr().out.splitlines() == learnt.report
 
 
-def test_a_pack_that_a_siblings_text_passes_is_written_only_where_the_user_accepts_it(
-    learnt: LearntLanguage,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    identification = learnt.pack.identification.model_copy(update={"sibling": "rw"})
-    found = replace(learnt, pack=learnt.pack.model_copy(update={"identification": identification}))
-    monkeypatch.setattr(learning, "learn_language", lambda *_: found)
-    out = tmp_path / "rn.yaml"
-    command = [
-        "language",
-        "learn",
-        "rn",
-        str(write_documents_of(tmp_path / "own.jsonl", documents(9))),
-        "--out",
-        str(out),
-    ]
-
-    assert main.main(command) == 3
-    told = capsys.readouterr().err
-    assert "takes the sample for Kinyarwanda (rw)" in told
-    assert "--accept-sibling" in told
-    assert not out.exists()
-
-    assert main.main([*command, "--accept-sibling"]) == 0
-    assert load_language(str(out)).sibling == "rw"
-
-
-def test_a_check_that_follows_the_kind_of_text_decides_nothing_where_cld2_is_sure(
-    language: Language, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert language.profile is not None
-    # As if all text were of another kind than the sample.
-    strict = replace(language.profile, min_likelihoods=(0.0,) * len(language.profile.min_chars))
-    known = replace(language, profile=strict, labels=frozenset({"rw"}))
-    text = documents(1, seed=31)[0]
-    shuffled = " ".join(sorted(text.split(), key=lambda word: word[::-1]))
-
-    for is_reliable, label, is_language in ((True, "rw", True), (False, "rw", False), (True, "un", False)):
-        detected = (is_reliable, label, 90, False, {label: 90})
-        monkeypatch.setattr("anadil.text.language_id._detect", lambda _, found=detected: found)
-        assert identify_language(text, known).is_language is is_language
-    monkeypatch.setattr("anadil.text.language_id._detect", lambda _: (True, "rw", 90, False, {"rw": 90}))
-    assert not identify_language(shuffled, known).is_language  # damage is told as ever
-
-
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -392,19 +344,6 @@ def test_what_cannot_be_learnt_of_is_refused_before_anything_is_written(
 
     assert told in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
-
-
-def test_pieces_of_a_document_are_fitted_on_or_set_aside_together() -> None:
-    books = [
-        "\n".join(f"book {book}, line {number} of all it says" for number in range(300)) for book in range(40)
-    ]
-
-    found = split_texts(books)
-
-    sides = [{text.split(",")[0] for text in texts} for texts in (found.fit, found.aside)]
-    assert len(found.fit) + len(found.aside) > 100
-    assert sides[1]
-    assert sides[0].isdisjoint(sides[1])
 
 
 def test_a_long_document_is_cut_at_line_ends_and_nothing_is_lost() -> None:
