@@ -10,10 +10,10 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 
 from anadil.artifacts.base_model import model_config
+from anadil.artifacts.weight_files import INDEX
 from anadil.core.errors import IntegrityError
 from anadil.finetune.merge import ADAPTER, write_merged, write_trained
 from anadil.model.load import load_model, save_model
-from anadil.model.weight_files import INDEX
 from tests.finetune.conftest import small_tokenizer
 from tests.kit.child import peak_memory
 from tests.kit.llama import small_llama
@@ -106,6 +106,20 @@ def test_tied_weights_that_the_base_stores_twice_are_written_once(tmp_path: Path
     assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
 
 
+def test_a_head_that_config_calls_tied_is_merged_as_it_was_loaded(tmp_path: Path) -> None:
+    base = write_base(tmp_path / "base", tied=False, dtype=torch.float32)
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
+    adapter = write_adapter(base, tmp_path / "adapter", trainable_token_indices=rows_of(False))
+    expected = merged_by_peft(base, adapter, tmp_path / "peft", torch.float32)
+
+    write_merged(base, adapter, tmp_path / "ours")
+
+    ours, theirs = weights(tmp_path / "ours"), weights(expected)
+    assert torch.equal(ours["lm_head.weight"], theirs["lm_head.weight"])
+    assert not model_config(tmp_path / "ours")["tie_word_embeddings"]
+
+
 def test_many_files_hold_what_one_does_and_load(tmp_path: Path) -> None:
     base = write_base(tmp_path / "base", tied=True, dtype=torch.float32)
     adapter = write_adapter(base, tmp_path / "adapter")
@@ -153,7 +167,7 @@ def test_a_damaged_adapter_is_refused(tmp_path: Path) -> None:
     file = adapter / ADAPTER
     file.write_bytes(file.read_bytes()[:100])
 
-    with pytest.raises(IntegrityError, match="damaged safetensors"):
+    with pytest.raises(IntegrityError, match="no header of safetensors"):
         write_merged(base, adapter, tmp_path / "ours")
 
 

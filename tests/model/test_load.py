@@ -123,7 +123,7 @@ def test_a_directory_without_config_is_a_data_error(tmp_path: Path) -> None:
 def test_a_directory_without_weights_is_a_data_error(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
 
-    with pytest.raises(DataError, match=r"no \*.safetensors weights"):
+    with pytest.raises(DataError, match=r"no model.safetensors or model.safetensors.index.json"):
         load_model(tmp_path)
 
 
@@ -154,7 +154,7 @@ def test_truncated_weights_are_an_integrity_error(tmp_path: Path, tokenizer_dir:
     weights = tmp_path / "out/model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
 
-    with pytest.raises(IntegrityError, match="damaged safetensors"):
+    with pytest.raises(IntegrityError, match="bytes, not the"):
         load_model(tmp_path / "out")
 
 
@@ -165,7 +165,8 @@ def test_missing_tensors_are_not_made_up(tmp_path: Path, tokenizer_dir: Path) ->
     save_file(weights, tmp_path / "out/model.safetensors", metadata={"format": "pt"})
 
     with pytest.raises(
-        IntegrityError, match=r"weights do not fit config.json \(1 tensors.*model.norm.weight"
+        IntegrityError,
+        match=r"weights do not fit config.json \(tensors: 1 missing, the first model.norm.weight",
     ):
         load_model(tmp_path / "out")
 

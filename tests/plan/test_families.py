@@ -257,3 +257,16 @@ def test_frozen_layers_need_less_memory(kind: str) -> None:
     )
 
     assert frozen < every
+
+
+def test_a_head_that_config_calls_tied_is_planned_as_a_table_of_its_own(tmp_path: Path) -> None:
+    recipe = based_on(tmp_path, SIZES | {"model_type": "llama", "tie_word_embeddings": True})
+    assert base_shape(recipe).tied
+
+    places = {"model.embed_tokens.weight": [0, 1], "lm_head.weight": [1, 2]}
+    header = {name: {"dtype": "U8", "shape": [1], "data_offsets": place} for name, place in places.items()}
+    text = json.dumps(header).encode()
+    file = Path(recipe.base.model, "model.safetensors")
+    file.write_bytes(len(text).to_bytes(8, "little") + text + b"12")
+
+    assert not base_shape(recipe).tied

@@ -1,4 +1,5 @@
 import json
+import math
 import struct
 from pathlib import Path
 
@@ -6,8 +7,9 @@ import pytest
 
 from anadil.artifacts import base_model
 from anadil.artifacts.base_model import base_tokenizer
+from anadil.artifacts.weight_files import stored_tensors
 from anadil.core.errors import AnadilError, DataError, IntegrityError, PreflightError
-from anadil.preflight.inputs import check_weights, inspect_base
+from anadil.preflight.inputs import inspect_base
 from anadil.recipe.sections import Base, Recipe
 from tests.kit.harness import again
 
@@ -15,11 +17,43 @@ CLAIM = "cluster.volumes=[{claim: fsx, path: /claims/fsx}]"
 WEIGHTS = "model.safetensors"
 
 
-def safetensors(num_bytes: int) -> bytes:
-    header = json.dumps(
-        {"__metadata__": {}, "w": {"dtype": "U8", "shape": [num_bytes], "data_offsets": [0, num_bytes]}}
-    )
-    return struct.pack("<Q", len(header)) + header.encode() + b"\0" * num_bytes
+CONFIG = {
+    "model_type": "llama",
+    "vocab_size": 4_102,
+    "hidden_size": 4,
+    "intermediate_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "tie_word_embeddings": True,
+}
+LAYER = {
+    "input_layernorm": [4],
+    "self_attn.q_proj": [4, 4],
+    "self_attn.k_proj": [4, 4],
+    "self_attn.v_proj": [4, 4],
+    "self_attn.o_proj": [4, 4],
+    "post_attention_layernorm": [4],
+    "mlp.gate_proj": [8, 4],
+    "mlp.up_proj": [8, 4],
+    "mlp.down_proj": [4, 8],
+}
+SHAPES = {
+    "model.embed_tokens.weight": [4_102, 4],
+    **{f"model.layers.0.{name}.weight": shape for name, shape in LAYER.items()},
+    "model.norm.weight": [4],
+}
+
+
+def safetensors(shapes: dict[str, list[int]]) -> bytes:
+    """A file of zeros."""
+    header: dict[str, object] = {"__metadata__": {}}
+    end = 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 2 * math.prod(shape)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + b"\0" * end
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +68,9 @@ def model(tmp_path: Path, tokenizer: bytes) -> Path:
     """A directory that has all that a model needs, as far as preflight looks."""
     folder = tmp_path / "model"
     folder.mkdir()
-    (folder / "config.json").write_text('{"model_type": "llama"}')
+    (folder / "config.json").write_text(json.dumps(CONFIG))
     (folder / "tokenizer.json").write_bytes(tokenizer)
-    (folder / WEIGHTS).write_bytes(safetensors(1_000))
+    (folder / WEIGHTS).write_bytes(safetensors(SHAPES))
     return folder
 
 
@@ -47,7 +81,9 @@ def test_a_whole_model_passes(model: Path, recipe: Recipe) -> None:
 
 
 def test_a_model_whose_index_names_what_is_there_passes(model: Path, recipe: Recipe) -> None:
-    (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": WEIGHTS}}))
+    (model / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": dict.fromkeys(SHAPES, WEIGHTS)})
+    )
 
     assert inspect_base(again(recipe, f"base.model={model}")).detail.startswith(f"{model}, a tokenizer")
 
@@ -57,7 +93,7 @@ def test_a_model_whose_index_names_what_is_there_passes(model: Path, recipe: Rec
     [
         (
             WEIGHTS,
-            safetensors(1_000)[:-300],
+            safetensors(SHAPES)[:-300],
             IntegrityError,
             r"model\.safetensors: has [\d,]+ bytes, not the [\d,]+ that its header says",
         ),
@@ -120,9 +156,9 @@ def test_a_model_type_of_the_hub_is_refused_too(
 
 
 def test_the_header_of_an_empty_file_of_weights_counts_no_tensors(tmp_path: Path) -> None:
-    (tmp_path / "a.safetensors").write_bytes(struct.pack("<Q", 2) + b"{}")
+    (tmp_path / WEIGHTS).write_bytes(struct.pack("<Q", 2) + b"{}")
 
-    check_weights(tmp_path)
+    assert stored_tensors(tmp_path) == {}
 
 
 def test_a_model_on_a_claim_is_said_to_be_unseen(recipe: Recipe) -> None:

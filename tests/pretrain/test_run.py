@@ -8,12 +8,12 @@ import torch
 from safetensors.torch import load_file
 
 from anadil.core.errors import DataError, RecipeError, Stopped
+from anadil.model.architecture import empty_model
 from anadil.model.load import load_model, load_tokenizer
 from anadil.pretrain import run as stage_run
 from anadil.pretrain.data.tokens import token_stream
 from anadil.pretrain.loop import SCORE
 from anadil.pretrain.parallel import parallelize
-from anadil.pretrain.parallel.sharded_load import empty_model
 from anadil.pretrain.run import run
 from tests.kit.marks import slow
 from tests.kit.pretraining import (

@@ -280,11 +280,21 @@ def test_a_tokenizer_that_llama_cpp_has_not_is_refused_with_the_reason(
     assert not (tmp_path / "m.gguf").exists()
 
 
+def test_a_head_that_config_calls_tied_is_written(tmp_path: Path) -> None:
+    directory = make_llama_3(tmp_path / "model", tie_word_embeddings=False)
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
+
+    written = write(directory, tmp_path / "m.gguf")
+
+    assert "output.weight" in {tensor.name for tensor in gguf.GGUFReader(written).tensors}
+
+
 def changed(made: Path, folder: Path, change: Any) -> Path:
     """The model with another tokenizer.json."""
     folder.mkdir()
     for file in made.iterdir():
-        (folder / file.name).symlink_to(file)
+        (folder / file.name).hardlink_to(file)
     content = json.loads((made / "tokenizer.json").read_text())
     change(content)
     (folder / "tokenizer.json").unlink()
@@ -362,7 +372,7 @@ def test_a_tensor_that_no_llama_has_and_a_damaged_file_are_refused(made: Path, t
 
     with pytest.raises(PreflightError, match=r"holds model\.layers\.0\.self_attn\.q_norm\.weight"):
         write(tmp_path / "norm", tmp_path / "m.gguf")
-    with pytest.raises(IntegrityError, match="damaged safetensors"):
+    with pytest.raises(IntegrityError, match="bytes, not the"):
         write(tmp_path / "cut", tmp_path / "m.gguf")
 
 

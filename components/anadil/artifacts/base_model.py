@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from anadil.artifacts.model_directory import check_directory
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.recipe.sections import Base
 from anadil.text.cut_patterns import LLAMA_3_REGEX
@@ -33,8 +34,6 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
     "config.json",
 )
-PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
-"""Weight files that run code when they are loaded."""
 
 BEGIN = "<|begin_of_text|>"
 END = "<|end_of_text|>"
@@ -113,32 +112,14 @@ def model_config(directory: Path) -> dict[str, Any]:
 
     Raises:
         DataError: There is none, or it is not a JSON object.
-        IntegrityError: It names code to run.
+        IntegrityError: The directory holds or says what it may not; see `check_directory`.
     """
     path = directory / "config.json"
     if not path.is_file():
         raise DataError(f"{path}: no such file; give a Hugging Face model directory")
     config = read_settings(path)
-    if "auto_map" in config:
-        raise IntegrityError(f"{path}: auto_map asks to run code; use a model without it")
+    check_directory(directory, config)
     return config
-
-
-def require_safetensors(directory: Path) -> None:
-    """Make sure that a model's weights can be loaded without running code.
-
-    Raises:
-        DataError: It has no weights.
-        IntegrityError: It has pickled ones alone.
-    """
-    if any(directory.glob("*.safetensors")):
-        return
-    pickled = sorted(file.name for file in directory.iterdir() if file.suffix in PICKLED)
-    if pickled:
-        raise IntegrityError(
-            f"{directory}/{pickled[0]}: pickled weights can run code and are not loaded; convert to safetensors"
-        )
-    raise DataError(f"{directory}: no *.safetensors weights; give a whole Hugging Face model directory")
 
 
 def tokenizer_config(directory: Path) -> dict[str, Any]:

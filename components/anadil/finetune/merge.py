@@ -6,20 +6,19 @@ adding in BF16 would round twice. Main memory holds the tensors of one file and 
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 
-from anadil.artifacts.base_model import model_config
+from anadil.artifacts.weight_files import files_of, read_header, write_weight_index
 from anadil.core.errors import IntegrityError
 from anadil.core.progress import progress
+from anadil.model.architecture import read_config
 from anadil.model.family_table import families
 from anadil.model.load import save_settings
-from anadil.model.weight_files import files_of, write_weight_index
+from anadil.model.safetensors_files import SafetensorsFiles
 
 SHARD_BYTES = 5 * 1000**3
 """Most bytes of tensors in a file. Source: the former default of transformers, `max_shard_size`."""
@@ -43,7 +42,7 @@ def write_merged(base: Path, adapter: Path, out: Path, shard_bytes: int = SHARD_
     Raises:
         IntegrityError: A file is damaged, or the adapter was made for another model.
     """
-    found, added = _Tensors(base), _Adapter(adapter)
+    found, added = SafetensorsFiles(base), _Adapter(adapter)
     _write(found, found, base, out, shard_bytes, added)
     if added.unused:
         raise IntegrityError(
@@ -64,39 +63,7 @@ def write_trained(trained: Path, base: Path, out: Path, shard_bytes: int = SHARD
     Raises:
         IntegrityError: A file is damaged.
     """
-    _write(_Tensors(trained), _Tensors(base), base, out, shard_bytes, None)
-
-
-class _Tensors:
-    """The tensors in the safetensors files of a directory, read when asked for."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        files = {file: _names(file) for file in sorted(folder.glob("model*.safetensors"))}
-        self.files = {name: file for file, names in files.items() for name in names}
-
-    def read(self, name: str) -> torch.Tensor:
-        with safe_open(self.files[name], framework="pt", device="cpu") as file:
-            tensor: torch.Tensor = file.get_tensor(name)
-        return tensor
-
-    def sizes(self, names: Iterable[str]) -> Iterator[tuple[str, int, str]]:
-        """Name, count of numbers and precision of each, without reading them."""
-        for path, own in groupby(names, key=lambda name: self.files[name]):
-            with safe_open(path, framework="pt", device="cpu") as file:
-                for name in own:
-                    part = file.get_slice(name)
-                    yield name, math.prod(part.get_shape()), part.get_dtype()
-
-
-def _names(file: Path) -> list[str]:
-    try:
-        with safe_open(file, framework="pt", device="cpu") as opened:
-            return list(opened.keys())
-    except SafetensorError as error:
-        raise IntegrityError(
-            f"{file}: damaged safetensors ({error}); fetch or make the model again"
-        ) from None
+    _write(SafetensorsFiles(trained), SafetensorsFiles(base), base, out, shard_bytes, None)
 
 
 class _Adapter:
@@ -107,11 +74,11 @@ class _Adapter:
         rank = int(settings["r"])
         self.file = folder / ADAPTER
         self.scaling = settings["lora_alpha"] / (math.sqrt(rank) if settings["use_rslora"] else rank)
-        self.rows: Mapping[str, Sequence[int]] = settings["trainable_token_indices"] or {}
-        self.unused = set(_names(self.file))
+        self.rows: dict[str, list[int]] = settings["trainable_token_indices"] or {}
+        self.unused = set(read_header(self.file))
 
     def added(self, name: str, weight: torch.Tensor) -> torch.Tensor:
-        """A tensor of the base with the adapter added; the same one where it adds nothing.
+        """A tensor of the base with the adapter added, by its name in the model; the same one where it adds nothing.
 
         Source: peft 0.21, tuners/lora/layer.py and variants.py (`merge_safe`), tuners/trainable_tokens/layer.py.
         """
@@ -137,24 +104,33 @@ class _Adapter:
 
 
 def _write(
-    found: _Tensors, stored: _Tensors, base: Path, out: Path, shard_bytes: int, adapter: _Adapter | None
+    found: SafetensorsFiles,
+    stored: SafetensorsFiles,
+    base: Path,
+    out: Path,
+    shard_bytes: int,
+    adapter: _Adapter | None,
 ) -> None:
     """Write weights as the base stores them, and all that a server reads beside them."""
-    config = model_config(base)
-    family = families().get(str(config.get("model_type")))
-    left_out = family.names.tables[1] if family and config.get("tie_word_embeddings") else ""
-    precisions = {name: kind for name, _, kind in stored.sizes(stored.files)}
-    names = [name for name in found.files if name != left_out]
+    config = read_config(base)
+    names = families()[config.model_type].names
+    left_out = names.stored_tables[1] if config.tie_word_embeddings else ""
+    precisions = {name: stored.dtype(name) for name in stored}
     sizes = {
-        name: count * DTYPES.get(precisions.get(name, kind), torch.float32).itemsize
-        for name, count, kind in found.sizes(names)
+        name: math.prod(found.shape(name))
+        * DTYPES.get(precisions.get(name, found.dtype(name)), torch.float32).itemsize
+        for name in found
+        if name != left_out
     }
     files = files_of(sizes, shard_bytes)
     out.mkdir(parents=True, exist_ok=True)
     places: dict[str, str] = {}
     with progress("writing the model", len(files)) as bar:
         for file, shard in files.items():
-            tensors = {name: _rounded(found, name, precisions.get(name), adapter) for name in shard}
+            tensors = {
+                name: _rounded(found, name, names.in_model(name), precisions.get(name), adapter)
+                for name in shard
+            }
             save_file(tensors, out / file, metadata={"format": "pt"})
             # safetensors writes 0600, which a server under another user cannot read
             (out / file).chmod(0o644)
@@ -164,7 +140,9 @@ def _write(
     save_settings(base, out)
 
 
-def _rounded(found: _Tensors, name: str, precision: str | None, adapter: _Adapter | None) -> torch.Tensor:
+def _rounded(
+    found: SafetensorsFiles, name: str, in_model: str, precision: str | None, adapter: _Adapter | None
+) -> torch.Tensor:
     tensor = found.read(name)
-    changed = adapter.added(name, tensor) if adapter else tensor
+    changed = adapter.added(in_model, tensor) if adapter else tensor
     return changed.to(DTYPES.get(precision or "", tensor.dtype)).contiguous()

@@ -56,11 +56,26 @@ class ModuleNames:
     layers: str = "model.layers"
     norm: str = "model.norm"
     head: str = "lm_head"
+    stored_head: str = ""
+    """The head's name in files, where transformers gives it another when it loads and saves a model."""
 
     @property
     def tables(self) -> tuple[str, str]:
         """Parameters with one row for each token: input and output."""
         return f"{self.embeddings}.weight", f"{self.head}.weight"
+
+    @property
+    def stored_tables(self) -> tuple[str, str]:
+        """`tables` by their names in files."""
+        return f"{self.embeddings}.weight", f"{self.stored_head or self.head}.weight"
+
+    def in_files(self, name: str) -> str:
+        """Name of a parameter in files."""
+        return self.stored_tables[1] if name == self.tables[1] else name
+
+    def in_model(self, name: str) -> str:
+        """Name of a file's tensor in the model."""
+        return self.tables[1] if name == self.stored_tables[1] else name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,7 +54,7 @@ def refuse_mixture(config: Mapping[str, Any], name: str = "base.model") -> None:
 
 
 def check_family(config: Mapping[str, Any], degrees: Mapping[str, int], name: str = "base.model") -> None:
-    """Refuse a model type that a layout is not proven for, before anything is loaded.
+    """Refuse a model type that a layout is not proven for, and quantized weights, before anything is loaded.
 
     Args:
         config: Content of the model's config.json.
@@ -65,6 +65,12 @@ def check_family(config: Mapping[str, Any], degrees: Mapping[str, int], name: st
         PreflightError: With the type, the layout, the types that it is proven for, and what to set instead.
     """
     refuse_mixture(config, name)
+    if quantized := config.get("quantization_config") or config.get("compression_config"):
+        method = quantized.get("quant_method") if isinstance(quantized, Mapping) else quantized
+        raise PreflightError(
+            f"{name}: its weights are quantized ({method}), and only weights in FP32, BF16 or FP16 are trained; take "
+            "the model that they were made from"
+        )
     kind = str(config.get("model_type"))
     if kind not in families():
         raise PreflightError(

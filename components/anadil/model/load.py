@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
@@ -24,9 +23,10 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from anadil.artifacts.base_model import COPIED_TOKENIZER_FILES, model_config, require_safetensors
+from anadil.artifacts.base_model import COPIED_TOKENIZER_FILES, model_config
 from anadil.artifacts.base_vocabulary import base_settings
 from anadil.core.errors import DataError, IntegrityError
+from anadil.model.architecture import check_fit, read_config
 from anadil.model.family_table import refuse_mixture
 from anadil.model.spellings import write_both_spellings
 from anadil.text.encoder import Encoder
@@ -57,21 +57,20 @@ def load_model(
 
     Raises:
         DataError: The directory holds no config or no weights, or an unknown architecture.
-        IntegrityError: Weights are pickled, damaged or incomplete, or code would have to run.
+        IntegrityError: Weights are pickled, damaged, not those of config.json or not numbers, or code would have to run.
         PreflightError: It is a mixture of experts.
     """
-    config = model_config(path)
-    refuse_mixture(config, str(path))
-    require_safetensors(path)
+    refuse_mixture(model_config(path), str(path))
+    check_fit(path)
     transformers_logging.disable_progress_bar()
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             path,
+            config=read_config(path),
             dtype=dtype,
             local_files_only=True,
             use_safetensors=True,
             trust_remote_code=False,
-            output_loading_info=True,
             quantization_config=quantization,
             **placement,
         )
@@ -81,16 +80,23 @@ def load_model(
         ) from None
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise DataError(f"{path}: cannot be loaded as a causal language model ({error})") from None
-    model: PreTrainedModel = loaded[0]
-    report = loaded[1]
-    wrong = sorted(str(name) for name in [*report["missing_keys"], *report["mismatched_keys"]])
-    if wrong:
-        raise IntegrityError(
-            f"{path}: weights do not fit config.json ({len(wrong)} tensors, the first {wrong[0]}); "
-            "fetch or make the model again"
-        )
+    for name, weight in model.named_parameters():
+        refuse_not_numbers(path, name, weight)
     model.config.use_cache = False
     return model
+
+
+def refuse_not_numbers(path: Path, name: str, weight: torch.Tensor) -> None:
+    """Refuse a weight that holds NaN or Inf, of which every loss would be NaN.
+
+    Raises:
+        IntegrityError: With the tensor's name.
+    """
+    if weight.is_meta or not weight.is_floating_point() or not weight.numel():
+        return
+    # Both carry NaN along, and neither makes a copy of the tensor.
+    if not all(bool(each.isfinite()) for each in torch.aminmax(weight.detach())):
+        raise IntegrityError(f"{path}: {name} holds NaN or Inf; fetch or make the model again")
 
 
 def load_tokenizer(path: Path) -> PreTrainedTokenizerFast:
@@ -176,7 +182,7 @@ def save_model(model: PreTrainedModel, tokenizer_dir: Path, out: Path, dtype: to
 
 def save_settings(base: Path, out: Path) -> None:
     """Write what `save_model` writes beside the weights, for a model of the same shape, precision and tokenizer."""
-    config: Any = AutoConfig.from_pretrained(base, local_files_only=True, trust_remote_code=False)
+    config = read_config(base)
     generating: Any = GenerationConfig.from_model_config(config)
     if (base / "generation_config.json").is_file():
         generating = GenerationConfig.from_pretrained(base, local_files_only=True)

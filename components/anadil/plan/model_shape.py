@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from anadil.artifacts.base_model import TINY, TINY_SHAPE, TINY_VOCABULARY, from_hub, model_config
+from anadil.artifacts.weight_files import has_weights, holds_own_head, stored_tensors
 from anadil.core.errors import DataError, PreflightError
 from anadil.model.family import Architecture
 from anadil.model.family_table import check_family, families
@@ -208,7 +209,11 @@ def base_shape(recipe: Recipe) -> Shape:
             f"{', '.join(planned)}; a guess would be wrong, so measure it with a short run of pretrain",
             kind,
         )
-    return shape_from(config, model)
+    shape = shape_from(config, model)
+    if shape.tied and has_weights(folder) and Path(model).expanduser().is_dir():
+        tables = families()[kind].names.stored_tables
+        return replace(shape, tied=not holds_own_head(stored_tensors(folder), tables))
+    return shape
 
 
 def trained_shape(recipe: Recipe) -> Shape:

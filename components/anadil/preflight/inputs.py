@@ -4,7 +4,6 @@ So that chats without a chat, a wrong `clean.text_field` or a torn model end a r
 second and not after its pre-training.
 """
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -15,7 +14,8 @@ from typing import Literal, TypeVar
 from anadil.artifacts import storage
 from anadil.artifacts.base_model import TINY, base_tokenizer, model_config
 from anadil.artifacts.storage import BUILT_IN
-from anadil.core.errors import DataError, IntegrityError, PreflightError, RetryableError
+from anadil.artifacts.weight_files import has_weights, stored_tensors
+from anadil.core.errors import DataError, PreflightError, RetryableError
 from anadil.core.format import MIB, counted, human_bytes, human_hours
 from anadil.core.stages import Stage
 from anadil.model.family_table import check_family
@@ -37,9 +37,6 @@ MAX_FILES = 64
 """Of `clean.inputs` that are looked into, spread over all of them; the kind of every file is known by its name."""
 MAX_RECORDS = 10_000
 """Of one file of `clean.inputs`."""
-HEADER_BYTES, MAX_HEADER_BYTES = 8, 100_000_000
-"""Length of the header that begins a safetensors file, and the longest that is read. Source: safetensors, README."""
-
 OUT_OF_MEMORY = "processes may be killed: set clean.workers lower, or give it more memory (on a cluster cluster.resources.clean.memory)"
 
 T = TypeVar("T")
@@ -183,11 +180,15 @@ def inspect_base(
 
     def inspect() -> Inspection:
         if folder.is_dir():
-            check_weights(folder)
+            stored_tensors(folder)  # first what needs no torch
         place = base_tokenizer(recipe.base, base_cache(recipe))
         if not folder.is_dir() and (place / "config.json").is_file():
             check_family(model_config(place), recipe.pretrain.parallelism.model_dump())
         size = check_base_vocabulary(recipe, place, changes=vocabulary)
+        if folder.is_dir():
+            from anadil.model.architecture import check_fit  # loads torch, which not every image has
+
+            check_fit(folder)
         written = check_chat_base(recipe, place) if chats else ""
         return Inspection(
             key=key, detail=f"{model}, a tokenizer of {size:,} tokens{', ' if written else ''}{written}"
@@ -209,53 +210,13 @@ def check_base(base: Base) -> None:
     if not folder.is_dir():
         raise DataError(f"base.model: {base.model}: no such directory; give a Hugging Face model directory")
     missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
-    if not any(folder.glob("*.safetensors")):
+    if not has_weights(folder):
         missing.append("*.safetensors")
     remedy = "give a Hugging Face model directory"
     if missing == ["tokenizer.json"]:
         remedy = "transformers writes one: AutoTokenizer.from_pretrained(...).save_pretrained(...)"
     if missing:
         raise DataError(f"base.model: {base.model} has no {' and no '.join(missing)}; {remedy}")
-
-
-def check_weights(folder: Path) -> None:
-    """Refuse files of weights that are missing or shorter than their own headers say.
-
-    Raises:
-        IntegrityError: With the file, its size and the size that it should have.
-    """
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        try:
-            named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise IntegrityError(f"{index}: cannot be read ({error!r}); fetch the model again") from None
-        missing = sorted(name for name in named if not (folder / name).is_file())
-        if missing:
-            raise IntegrityError(
-                f"{folder}: {len(missing)} of {len(named)} files of weights are missing, the first is {missing[0]}; "
-                "fetch the model again"
-            )
-    for file in sorted(folder.glob("*.safetensors")):
-        size = file.stat().st_size
-        wanted = _size_by_header(file)
-        if size != wanted or not wanted:
-            problem = f"not the {wanted:,} that its header says" if wanted else "and no header of safetensors"
-            raise IntegrityError(f"{file}: has {size:,} bytes, {problem}; fetch the model again")
-
-
-def _size_by_header(file: Path) -> int:
-    """Bytes that a safetensors file should have; 0 where it has no header."""
-    with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(HEADER_BYTES), "little")
-        text = stream.read(length) if length <= MAX_HEADER_BYTES else b""
-    try:
-        tensors = {name: entry for name, entry in json.loads(text).items() if name != "__metadata__"}
-        return (
-            HEADER_BYTES + length + max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-        return 0
 
 
 def claim_of(place: str, recipe: Recipe) -> str:

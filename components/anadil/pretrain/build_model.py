@@ -16,17 +16,18 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from anadil.artifacts.base_model import model_config
 from anadil.core.errors import DataError
+from anadil.model.architecture import check_fit, empty_model
 from anadil.model.attention import use_packed_attention
 from anadil.model.family_table import check_family
 from anadil.model.load import load_model
 from anadil.model.loss import IGNORED
+from anadil.model.safetensors_files import SafetensorsFiles
 from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.embedding_init import Weighted, fit_vocabulary, vocabulary_rows
 from anadil.pretrain.parallel.loss_forward import last_hidden
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.parallelize import ParallelModel, check_layout, parallelize
-from anadil.pretrain.parallel.safetensors_slices import SafetensorsFiles
-from anadil.pretrain.parallel.sharded_load import empty_model, load_weights
+from anadil.pretrain.parallel.sharded_load import load_weights
 from anadil.recipe.pretrain import Pretrain
 
 SMALL = {
@@ -90,6 +91,7 @@ def build(
         use_packed_attention(model)
         check_architecture(model)
         return parallelize(model, settings, mesh, device)
+    check_fit(base)
     config: Any = empty_model(base).config
     rows = vocabulary_rows(tokenizer, config.vocab_size, settings.embedding_init, seed=seed, similar=similar)
     model = empty_model(base, num_tokens=None if rows is None else len(rows))

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from anadil.artifacts.mlmodel import write_mlmodel
+from anadil.model.architecture import empty_model
 from anadil.model.compile import check_compiler
 from anadil.model.kernels import set_up_device, use_liger_kernels
 from anadil.model.load import pick_device, save_model
@@ -41,7 +42,6 @@ from anadil.pretrain.metrics.throughput import rates_of, usd_per_hour
 from anadil.pretrain.metrics.training_log import FILE
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
 from anadil.pretrain.parallel.parallelize import ParallelModel, compute_dtype
-from anadil.pretrain.parallel.sharded_load import empty_model
 from anadil.pretrain.resilience import burn_in
 from anadil.pretrain.resilience.fault_injection import injected
 from anadil.pretrain.resilience.out_of_memory import micro_batch_size, no_room

@@ -17,6 +17,7 @@ from typing import Literal
 from anadil.artifacts import local_directory
 from anadil.artifacts.base_model import COPIED_TOKENIZER_FILES
 from anadil.artifacts.mlmodel import write_mlmodel
+from anadil.artifacts.weight_files import INDEX, stored_tensors, weight_files
 from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.core.progress import progress
 from anadil.release.disk_space import check_space
@@ -33,8 +34,7 @@ QUANTIZATIONS = ("q8_0",)
 COPIED = (
     "config.json",
     "generation_config.json",
-    "*.safetensors",
-    "model.safetensors.index.json",
+    INDEX,
     *COPIED_TOKENIZER_FILES,
 )
 """Of a model's directory; but for these and its terms nothing that lies there is passed on."""
@@ -173,7 +173,7 @@ def _write_hf(
 ) -> None:
     """The directory of a model that lies elsewhere, in its precision or another, and what servers want beside it."""
     if copies:
-        files = _files(directory, (*COPIED, *TERMS))
+        files = [*weight_files(directory), *_files(directory, (*COPIED, *TERMS))]
         if source.kind == "directory" and (directory / CARD).is_file():
             files.append(directory / CARD)
         check_space(draft, sum(file.stat().st_size for file in files))
@@ -217,16 +217,12 @@ def _name_precision(draft: Path, precision: str) -> None:
     config = json.loads(file.read_text(encoding="utf-8"))
     config |= dict.fromkeys(("dtype", "torch_dtype"), DTYPES[precision])
     file.write_text(json.dumps(config, ensure_ascii=False, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    index = draft / "model.safetensors.index.json"
+    index = draft / INDEX
     if index.is_file():
-        from safetensors import safe_open
-
         content = json.loads(index.read_text(encoding="utf-8"))
-        total = 0
-        for name in sorted(set(content["weight_map"].values())):
-            with safe_open(draft / name, framework="pt") as opened:
-                total += sum(opened.get_tensor(each).nbytes for each in opened.keys())  # noqa: SIM118  no dictionary
-        content["metadata"]["total_size"] = total
+        content["metadata"]["total_size"] = sum(
+            each.end - each.begin for each in stored_tensors(draft).values()
+        )
         index.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 

@@ -14,9 +14,9 @@ from gguf import GGUFWriter, LlamaFileType, RopeScalingType
 from anadil.artifacts.base_model import model_config
 from anadil.core.errors import PreflightError
 from anadil.core.progress import progress
+from anadil.model.safetensors_files import SafetensorsFiles
 from anadil.release import gguf_tensors as tensors
 from anadil.release.disk_space import check_space
-from anadil.release.gguf_tensors import Weights
 from anadil.release.gguf_vocabulary import Vocabulary, read_vocabulary
 
 log = logging.getLogger(__name__)
@@ -95,15 +95,11 @@ def write_gguf(directory: Path, out: Path, *, name: str, precision: str | None =
     """
     config = check_llama(directory)
     vocabulary = read_vocabulary(directory, int(config["vocab_size"]))
-    weights = Weights(directory)
-    try:
-        return _write(weights, config, vocabulary, directory, out, name, precision)
-    finally:
-        weights.close()
+    return _write(SafetensorsFiles(directory), config, vocabulary, directory, out, name, precision)
 
 
 def _write(
-    weights: Weights,
+    weights: SafetensorsFiles,
     config: Mapping[str, Any],
     vocabulary: Vocabulary,
     directory: Path,
@@ -113,7 +109,7 @@ def _write(
 ) -> dict[str, int]:
     names = tensors.gguf_names(weights, config, directory)
     wanted = PRECISIONS[precision] if precision else None
-    types = {each: tensors.gguf_type(weights.shape(each), weights.stored(each), wanted) for each in names}
+    types = {each: tensors.gguf_type(weights.shape(each), weights.dtype(each), wanted) for each in names}
     writer = GGUFWriter(out, ARCHITECTURE)
     try:
         writer.add_name(name)

@@ -3,11 +3,9 @@
 Source: llama.cpp, conversion of `LlamaForCausalLM` in convert_hf_to_gguf.py, and gguf-py/gguf/tensor_mapping.py.
 """
 
-import json
 import math
 import re
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,10 +15,11 @@ import numpy as np
 import torch
 from gguf import GGMLQuantizationType as Type
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 
-from anadil.core.errors import DataError, IntegrityError, PreflightError
-from anadil.model.weight_files import INDEX
+from anadil.artifacts.weight_files import holds_own_head
+from anadil.core.errors import DataError, PreflightError
+from anadil.model.family import ModuleNames
+from anadil.model.safetensors_files import SafetensorsFiles
 
 NAMES: Mapping[str, str] = MappingProxyType(
     {
@@ -39,6 +38,7 @@ NAMES: Mapping[str, str] = MappingProxyType(
     }
 )
 """Module, of layers without its number -> GGUF's name."""
+TABLES = ModuleNames().tables
 LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 CONSTANTS = (".rotary_emb.inv_freq",)
 """Ends of names that old files hold and that are recomputed."""
@@ -51,68 +51,17 @@ ROWS = 4_096
 """Rows that are quantized at a time: numpy needs several times their bytes."""
 
 
-class Weights:
-    """The tensors of a model's directory, read when asked for."""
-
-    def __init__(self, directory: Path) -> None:
-        """Look into the files.
-
-        Raises:
-            DataError: A file of the index is not there.
-            IntegrityError: A file is damaged.
-        """
-        self._stack = ExitStack()
-        files = sorted(directory.glob("model*.safetensors")) or sorted(directory.glob("*.safetensors"))
-        if (directory / INDEX).is_file():
-            index = json.loads((directory / INDEX).read_text(encoding="utf-8"))
-            files = [directory / name for name in dict.fromkeys(index["weight_map"].values())]
-        self._files: dict[str, Any] = {}
-        for file in files:
-            if not file.is_file():
-                raise DataError(f"{file}: no such file, but {INDEX} names it; fetch or make the model again")
-            try:
-                opened = self._stack.enter_context(safe_open(file, framework="pt", device="cpu"))
-            except SafetensorError as error:
-                raise IntegrityError(
-                    f"{file}: damaged safetensors ({error}); fetch or make the model again"
-                ) from None
-            self._files |= dict.fromkeys(opened.keys(), opened)
-
-    def __iter__(self) -> Any:
-        return iter(self._files)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._files
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Of one tensor."""
-        return tuple(self._files[name].get_slice(name).get_shape())
-
-    def stored(self, name: str) -> str:
-        """Precision in safetensors' words."""
-        return str(self._files[name].get_slice(name).get_dtype())
-
-    def read(self, name: str) -> torch.Tensor:
-        """One tensor."""
-        tensor: torch.Tensor = self._files[name].get_tensor(name)
-        return tensor
-
-    def close(self) -> None:
-        """Close the files."""
-        self._stack.close()
-
-
-def gguf_names(weights: Weights, config: Mapping[str, Any], directory: Path) -> dict[str, str]:
+def gguf_names(weights: SafetensorsFiles, config: Mapping[str, Any], directory: Path) -> dict[str, str]:
     """Name of every tensor -> its name in GGUF.
 
     Raises:
         DataError: Some are missing, or shaped otherwise than config.json says.
         PreflightError: There are others, so that it is no plain Llama.
     """
-    tied = bool(config.get("tie_word_embeddings"))
+    tied = bool(config.get("tie_word_embeddings")) and not holds_own_head(weights.stored, TABLES)
     found: dict[str, str] = {}
     for name in weights:
-        if name.endswith(CONSTANTS) or (tied and name == "lm_head.weight"):
+        if name.endswith(CONSTANTS) or (tied and name == TABLES[1]):
             continue  # llama.cpp takes the embedding where no output is
         ours = gguf_name(name)
         if ours is None:
@@ -129,7 +78,7 @@ def gguf_names(weights: Weights, config: Mapping[str, Any], directory: Path) -> 
             f"{directory}: {len(missing)} tensors are missing, the first {missing[0]} in GGUF's words; fetch or make "
             "the model again"
         )
-    rows = weights.shape("model.embed_tokens.weight")[0]
+    rows = weights.shape(TABLES[0])[0]
     if rows != config["vocab_size"]:
         raise DataError(
             f"{directory}: vocab_size of config.json is {config['vocab_size']}, and the embedding has {rows} rows; "

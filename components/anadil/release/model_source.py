@@ -8,9 +8,10 @@ from typing import Literal
 
 from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
-from anadil.artifacts.base_model import model_config, require_safetensors
+from anadil.artifacts.base_model import model_config
 from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.uri import MANIFEST, absolute, join
+from anadil.artifacts.weight_files import weight_files
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RecipeError
 from anadil.release.registry import resolve
 
@@ -144,5 +145,5 @@ def _from_directory(uri: str) -> ModelSource:
     if not (path / "config.json").is_file():
         raise DataError(f"{join(uri, 'config.json')}: no such file; {WANTED}")
     model_config(path)
-    require_safetensors(path)
+    weight_files(path)
     return ModelSource(uri=uri, kind="directory", directory=path, manifest=None, candidate=None)

@@ -11,6 +11,7 @@ from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.model.family_table import model_types
 from anadil.model.load import load_model, load_tokenizer
 from anadil.model.process_group import Group
+from anadil.model.safetensors_files import SafetensorsFiles
 from anadil.pretrain.checkpoint.hf_export import export_checkpoint
 from anadil.pretrain.checkpoint.manager import CheckpointManager
 from anadil.pretrain.checkpoint.state import State
@@ -139,6 +140,10 @@ def test_a_checkpoint_of_each_type_becomes_a_model_of_that_type(tmp_path: Path, 
     assert after["model_type"] == kind
     index = json.loads((tmp_path / "out/model.safetensors.index.json").read_text())
     assert len(index["weight_map"]) == figures["tensors"]
+    assert after["tie_word_embeddings"] == before["tie_word_embeddings"]
+    assert set(index["weight_map"]) == set(SafetensorsFiles(base)), (
+        "names of files, which older versions read"
+    )
 
 
 def test_a_base_that_names_no_architecture_gets_that_of_the_model(

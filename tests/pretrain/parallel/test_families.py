@@ -13,6 +13,7 @@ from transformers.models.auto.configuration_auto import model_type_to_module_nam
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from anadil.core.errors import DataError, PreflightError
+from anadil.model import architecture
 from anadil.model.family_table import LAYOUTS, check_family, model_types, refuse_mixture
 from anadil.model.mixture_of_experts import MIXTURES, is_mixture_of_experts
 from anadil.pretrain import build_model as build_module
@@ -116,7 +117,7 @@ def test_constants_that_nobody_makes_are_found_on_the_sharded_model_itself(tmp_p
 
 
 def a_constant_has_no_maker(rank: int, work: str) -> None:
-    make = load_module.empty_model
+    make = architecture.empty_model
 
     def with_another(*given: Any, **named: Any) -> Any:
         model = make(*given, **named)
@@ -266,3 +267,9 @@ def test_other_keys_of_parallelism_are_not_taken_for_degrees() -> None:
     check_family(
         {"model_type": "llama"}, {"shard": 2, "tensor": 2, "context": 2, "pipeline": 2, "prefetch": 4}
     )
+
+
+@pytest.mark.parametrize("key", ["quantization_config", "compression_config"])
+def test_quantized_weights_are_refused_by_their_method(key: str) -> None:
+    with pytest.raises(PreflightError, match=r"base\.model: its weights are quantized \(fp8\)"):
+        check_family({"model_type": "llama", key: {"quant_method": "fp8"}}, {})

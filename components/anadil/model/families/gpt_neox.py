@@ -10,7 +10,7 @@ FAMILIES = (
             embeddings="gpt_neox.embed_in",
             layers="gpt_neox.layers",
             norm="gpt_neox.final_layer_norm",
-            head="embed_out",
+            stored_head="embed_out",
         ),
         version_4=Version4Keys(
             names={"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}

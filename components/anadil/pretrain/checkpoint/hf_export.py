@@ -4,30 +4,30 @@ Everything is verified first. Tensors are read one file's worth at a time, so th
 never has to fit into memory as a whole.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from torch.distributed.checkpoint.metadata import Metadata
-from transformers import AutoConfig, GenerationConfig
+from transformers import GenerationConfig
 
 from anadil.artifacts.base_model import model_config
 from anadil.artifacts.uri import MANIFEST
+from anadil.artifacts.weight_files import files_of, write_weight_index
 from anadil.core.errors import DataError
 from anadil.core.progress import progress
+from anadil.model.architecture import empty_model, read_config
 from anadil.model.family_table import check_family, families
 from anadil.model.load import copy_tokenizer, end_ids, load_tokenizer
+from anadil.model.safetensors_files import SafetensorsFiles
 from anadil.model.spellings import write_both_spellings
-from anadil.model.weight_files import files_of, write_weight_index
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.dcp import read_tensors
 from anadil.pretrain.checkpoint.safe_metadata import read_metadata
 from anadil.pretrain.checkpoint.state import State, VerifiedCheckpoint
 from anadil.pretrain.data.tokens import digest_of
-from anadil.pretrain.parallel.safetensors_slices import SafetensorsFiles
-from anadil.pretrain.parallel.sharded_load import empty_model
 
 SHARD_BYTES = 5 * 1000**3
 """Most bytes of tensors in a file. Source: the former default of transformers, `max_shard_size`."""
@@ -73,7 +73,9 @@ def export_checkpoint(
         IntegrityError: It is damaged, or was made to run code.
         PreflightError: The base model is of a type that is not trained.
     """
-    check_family(model_config(base), {})
+    config = model_config(base)
+    check_family(config, {})
+    in_files = families()[config["model_type"]].names.in_files
     found = open_checkpoint(path)
     trained = directory.manifest_of(path).origin.get("input tokenizer")
     if trained is not None and trained != digest_of(tokenizer):
@@ -88,8 +90,12 @@ def export_checkpoint(
     with progress("exporting", len(files)) as shown:
         for file, names in files.items():
             kept = constants if file == [*files][-1] else {}
-            total += _write_shard(found, names, kept, out / file, dtype)
-            places.update(dict.fromkeys([*names, *kept], file))
+            tensors = {in_files(name): tensor for name, tensor in _shard(found, names, kept, dtype)}
+            save_file(tensors, out / file, metadata={"format": "pt"})
+            # safetensors writes 0600, which a server under another user cannot read
+            (out / file).chmod(0o644)
+            total += sum(tensor.nbytes for tensor in tensors.values())
+            places.update(dict.fromkeys(tensors, file))
             shown.advance()
     write_weight_index(out, places, total)
     copy_tokenizer(tokenizer, out)
@@ -115,22 +121,20 @@ def _constants(base: Path) -> dict[str, torch.Tensor]:
     }
 
 
-def _write_shard(
+def _shard(
     found: VerifiedCheckpoint,
     names: list[str],
     kept: Mapping[str, torch.Tensor],
-    file: Path,
     dtype: torch.dtype | None,
-) -> int:
-    tensors = {name: tensor if dtype is None else tensor.to(dtype) for name, tensor in kept.items()}
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors of one file by their names in the model."""
+    for name, tensor in kept.items():
+        yield name, tensor if dtype is None else tensor.to(dtype)
     for name in names:
         saved: Any = found.metadata.state_dict_metadata[name]
         whole = torch.empty(saved.size, dtype=saved.properties.dtype)
         read_tensors(found, {name: whole}, None)
-        tensors[name] = whole if dtype is None else whole.to(dtype)
-    save_file(tensors, file, metadata={"format": "pt"})
-    file.chmod(0o644)  # safetensors writes 0600, which a server under another user cannot read
-    return sum(tensor.nbytes for tensor in tensors.values())
+        yield name, whole if dtype is None else whole.to(dtype)
 
 
 def _write_config(
@@ -138,7 +142,7 @@ def _write_config(
 ) -> None:
     """The base's config with the vocabulary of the checkpoint and the special tokens of the tokenizer."""
     tensors: dict[str, Any] = metadata.state_dict_metadata
-    config: Any = AutoConfig.from_pretrained(base, local_files_only=True, trust_remote_code=False)
+    config = read_config(base)
     inputs, outputs = families()[config.model_type].names.tables
     if inputs not in tensors:
         raise DataError(

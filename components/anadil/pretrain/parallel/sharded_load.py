@@ -3,46 +3,18 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from anadil.artifacts.base_model import model_config
 from anadil.core.errors import DataError, IntegrityError
 from anadil.model.family_table import families
+from anadil.model.load import refuse_not_numbers
+from anadil.model.safetensors_files import SafetensorsFiles
 from anadil.pretrain.embedding_init import BaseTable, VocabularyRows, new_rows
-from anadil.pretrain.parallel.safetensors_slices import SafetensorsFiles
-
-
-def empty_model(folder: Path, *, num_tokens: int | None = None) -> PreTrainedModel:
-    """The causal language model of a local directory on the meta device, in FP32 and without a cache.
-
-    Args:
-        folder: Hugging Face directory.
-        num_tokens: Embedding rows; those of the directory's own vocabulary where it is None.
-
-    Raises:
-        DataError: The directory holds no config, or an unknown architecture.
-        IntegrityError: Code of its own would have to run.
-    """
-    model_config(folder)
-    try:
-        config: Any = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        config.vocab_size = num_tokens or config.vocab_size
-        config.use_cache = False
-        config.pad_token_id = None  # else the row of that id, of an ordinary token here, is never trained
-        with torch.device("meta"):
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(
-                config, dtype=torch.float32, trust_remote_code=False
-            )
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{folder}: cannot be made as a causal language model ({error})") from None
-    return model
 
 
 def load_weights(
@@ -69,7 +41,7 @@ def load_weights(
 
     Raises:
         DataError: The architecture has a constant that neither its files nor transformers make.
-        IntegrityError: A tensor is missing, or has another shape than the config says.
+        IntegrityError: A tensor is missing, has another shape than the config says, or holds NaN or Inf.
     """
     parameters = dict(part.named_parameters())
     config: Any = part.config
@@ -158,7 +130,7 @@ def _fill(
     if not local.numel():
         return
     if rows is None:
-        local.copy_(weights.read(name, offset, local.shape))
+        refuse_not_numbers(weights.folder, name, local.copy_(weights.read(name, offset, local.shape)))
         return
     num_base, width = weights.shape(name)
     columns = slice(offset[1], offset[1] + local.shape[1])
@@ -169,4 +141,4 @@ def _fill(
         number,
     )
     for start, made in new_rows(rows, base, offset[0], len(local)):
-        local[start : start + len(made)].copy_(made)
+        refuse_not_numbers(weights.folder, name, local[start : start + len(made)].copy_(made))

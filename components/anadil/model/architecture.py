@@ -1,0 +1,128 @@
+"""A directory's model before its weights are read: its configuration, the model without memory, and their fit."""
+
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from anadil.artifacts.base_model import model_config
+from anadil.artifacts.weight_files import StoredTensor, has_weights, holds_own_head, stored_tensors
+from anadil.core.errors import DataError, IntegrityError
+from anadil.model.family_table import families
+
+log = logging.getLogger(__name__)
+
+RECOMPUTED = r"rotary_emb\.inv_freq$"
+"""Frequencies, which old files hold. Source: transformers 5.23, modeling_utils.py, `additional_unexpected_patterns`."""
+
+
+def read_config(folder: Path) -> Any:
+    """The configuration of a local directory, tied as its files are and with no attention of its own choice.
+
+    config.json may call tables tied whose files hold both, such as after an adapter with a head of its own was
+    merged: transformers 5 loads both then, version 4 one.
+
+    Raises:
+        DataError: The directory holds no config, or an unknown architecture.
+        IntegrityError: It holds or says what it may not.
+    """
+    model_config(folder)
+    try:
+        config: Any = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"{folder}: cannot be made as a causal language model ({error})") from None
+    if chosen := config._attn_implementation:  # noqa: SLF001  there is no public name
+        log.info("%s/config.json: attention %r is not used, it is chosen here", folder, chosen)
+        config._attn_implementation = None  # noqa: SLF001
+    family = families().get(config.model_type)
+    if (
+        family
+        and config.tie_word_embeddings
+        and has_weights(folder)
+        and holds_own_head(stored_tensors(folder), family.names.stored_tables)
+    ):
+        log.warning(
+            "%s: config.json says that %s and %s are tied, and the files hold both with different values; "
+            "both are used",
+            folder, *family.names.stored_tables,
+        )  # fmt: skip
+        config.tie_word_embeddings = False
+    return config
+
+
+def empty_model(folder: Path, *, num_tokens: int | None = None) -> PreTrainedModel:
+    """The causal language model of a local directory on the meta device, in FP32 and without a cache.
+
+    Args:
+        folder: Hugging Face directory.
+        num_tokens: Embedding rows; those of the directory's own vocabulary where it is None.
+
+    Raises:
+        DataError: The directory holds no config, or an unknown architecture.
+        IntegrityError: It holds or says what it may not.
+    """
+    config = read_config(folder)
+    config.vocab_size = num_tokens or config.vocab_size
+    config.use_cache = False
+    config.pad_token_id = None  # else the row of that id, of an ordinary token here, is never trained
+    try:
+        with torch.device("meta"):
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(
+                config, dtype=torch.float32, trust_remote_code=False
+            )
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"{folder}: cannot be made as a causal language model ({error})") from None
+    return model
+
+
+def check_fit(folder: Path) -> None:
+    """Refuse weights of which the model that config.json describes lacks some, or has others.
+
+    Raises:
+        DataError: The directory holds no config or no weights, or an unknown architecture.
+        IntegrityError: With the number of tensors that do not fit, and the first of each kind.
+    """
+    model: Any = empty_model(folder)
+    stored = _as_in_model(stored_tensors(folder), model)
+    expected = {name: tuple(each.shape) for name, each in model.state_dict().items()}
+    tied = {**model.all_tied_weights_keys, **{b: a for a, b in model.all_tied_weights_keys.items()}}
+    ignored = [RECOMPUTED, *(model._keys_to_ignore_on_load_unexpected or ())]  # noqa: SLF001  there is no public name
+    unasked = {name for name in stored if name not in expected}
+    passed = {name for name in unasked if any(re.search(pattern, name) for pattern in ignored)}
+    wrong = {
+        "config.json asks for none": sorted(unasked - passed),
+        "missing": sorted(name for name in expected if name not in stored and tied.get(name) not in stored),
+        "of another shape": sorted(
+            name for name, shape in expected.items() if name in stored and stored[name].shape != shape
+        ),
+    }
+    if any(wrong.values()):
+        words = (f"{len(names)} {kind}, the first {names[0]}" for kind, names in wrong.items() if names)
+        raise IntegrityError(
+            f"{folder}: weights do not fit config.json (tensors: {'; '.join(words)}); fetch or make the model again"
+        )
+    if passed:
+        log.info(
+            "%s: %d tensors are not read, the first %s: transformers computes or leaves them out itself",
+            folder, len(passed), min(passed),
+        )  # fmt: skip
+    others = {file.name for file in folder.glob("*.safetensors")} - {
+        each.file.name for each in stored.values()
+    }
+    if others:
+        log.warning("%s: not part of the model and not read: %s", folder, ", ".join(sorted(others)))
+
+
+def _as_in_model(stored: Mapping[str, StoredTensor], model: Any) -> dict[str, StoredTensor]:
+    """Tensors by the names of the model; files of a model without its head leave out the first part."""
+    prefix, names = f"{model.base_model_prefix}.", model.state_dict().keys()
+    if family := families().get(model.config.model_type):
+        stored = {family.names.in_model(name): each for name, each in stored.items()}
+    return {
+        f"{prefix}{name}" if name not in names and f"{prefix}{name}" in names else name: each
+        for name, each in stored.items()
+    }

@@ -1,0 +1,84 @@
+"""The tensors of a Hugging Face directory, whole or in slices, without reading the rest."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from anadil.artifacts.weight_files import StoredTensor, stored_tensors
+from anadil.core.errors import IntegrityError
+
+
+class SafetensorsFiles:
+    """The weights of a directory; tensors are read when asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        """Look into the headers of all files of a local directory.
+
+        Raises:
+            DataError: It holds no weights.
+            IntegrityError: A file is damaged, missing, or not in the directory.
+        """
+        self.folder = folder
+        self.stored = stored_tensors(folder)
+        self._opened: dict[Path, Any] = {}
+
+    def __contains__(self, name: object) -> bool:
+        """Whether a file holds the tensor."""
+        return name in self.stored
+
+    def __iter__(self) -> Iterator[str]:
+        """Names of all tensors, file after file."""
+        return iter(self.stored)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor.
+
+        Raises:
+            IntegrityError: There is no such tensor.
+        """
+        return self._place(name).shape
+
+    def dtype(self, name: str) -> str:
+        """Precision of a tensor in safetensors' words.
+
+        Raises:
+            IntegrityError: There is no such tensor.
+        """
+        return self._place(name).dtype
+
+    def read(self, name: str, offset: Sequence[int] | None = None, shape: Sequence[int] = ()) -> torch.Tensor:
+        """A tensor in the precision of the file, or a block of it.
+
+        Args:
+            name: Name in the file.
+            offset: Where the block begins, by dimension; None for the whole tensor.
+            shape: Of the block.
+
+        Raises:
+            IntegrityError: There is no such tensor, or its file is damaged.
+        """
+        file = self._place(name).file
+        try:
+            if file not in self._opened:
+                self._opened[file] = safe_open(file, framework="pt", device="cpu")
+            if offset is None:
+                whole: torch.Tensor = self._opened[file].get_tensor(name)
+                return whole
+            block: torch.Tensor = self._opened[file].get_slice(name)[
+                tuple(slice(at, at + size) for at, size in zip(offset, shape, strict=True))
+            ]
+        except SafetensorError as error:
+            raise IntegrityError(
+                f"{file}: damaged safetensors ({error}); fetch or make the model again"
+            ) from None
+        return block
+
+    def _place(self, name: str) -> StoredTensor:
+        if name not in self.stored:
+            raise IntegrityError(
+                f"{self.folder}: weights do not fit config.json (no tensor {name}); fetch or make the model again"
+            )
+        return self.stored[name]

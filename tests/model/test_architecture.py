@@ -1,0 +1,123 @@
+"""A directory's model before its weights are read, and whether they fit it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from anadil.core.errors import IntegrityError
+from anadil.model.architecture import check_fit, empty_model, read_config
+from anadil.model.family_table import model_types
+from anadil.model.load import load_model, save_model
+from anadil.model.safetensors_files import SafetensorsFiles
+from anadil.pretrain.parallel.sharded_load import load_weights
+from tests.kit.families import make_family
+from tests.kit.pretraining import make_model
+
+Tensors = dict[str, torch.Tensor]
+
+
+def change(folder: Path, change_tensors: Callable[[Tensors], object] = len, **config: Any) -> Path:
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    change_tensors(tensors)
+    save_file(tensors, file, metadata={"format": "pt"})
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**content, **config}))
+    return folder
+
+
+@pytest.mark.parametrize("kind", model_types())
+def test_the_files_of_every_type_fit_its_config(tmp_path: Path, kind: str) -> None:
+    check_fit(make_family(tmp_path, kind))
+
+
+def test_a_head_of_its_own_is_kept_where_config_calls_it_tied(tmp_path: Path) -> None:
+    base = change(make_model(tmp_path / "base", tied=False), tie_word_embeddings=True)
+    head = load_file(base / "model.safetensors")["lm_head.weight"]
+
+    model: Any = load_model(base)
+    sharded: Any = empty_model(base)
+    load_weights(sharded, SafetensorsFiles(base), torch.device("cpu"))
+    save_model(model, base, tmp_path / "saved", torch.float32)
+
+    for each in (model, sharded, load_model(tmp_path / "saved")):
+        assert torch.equal(each.lm_head.weight, head)
+        assert not each.config.tie_word_embeddings
+    assert json.loads((tmp_path / "saved/config.json").read_text())["tie_word_embeddings"] is False
+
+
+def test_a_head_that_is_saved_beside_an_equal_embedding_stays_tied(tmp_path: Path) -> None:
+    base = make_model(tmp_path / "base")
+    change(base, lambda each: each.update({"lm_head.weight": each["model.embed_tokens.weight"].clone()}))
+
+    model: Any = load_model(base)
+
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    assert read_config(base).tie_word_embeddings
+
+
+def test_a_head_that_is_neither_tied_nor_saved_is_refused(tmp_path: Path) -> None:
+    base = change(make_model(tmp_path / "base"), tie_word_embeddings=False)
+
+    with pytest.raises(IntegrityError, match=r"1 missing, the first lm_head\.weight"):
+        load_model(base)
+
+
+def test_tensors_that_config_does_not_ask_for_are_refused_by_name(tmp_path: Path) -> None:
+    base = make_model(tmp_path / "base")
+    for name in ("model.layers.2.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.bias", "score.weight"):
+        changed = change(
+            make_model(tmp_path / name.replace(".", "-")),
+            lambda each, name=name: each.update({name: torch.ones(4)}),
+        )
+        with pytest.raises(IntegrityError, match=rf"1 config.json asks for none, the first {name}"):
+            check_fit(changed)
+
+    change(base, num_hidden_layers=1)
+    with pytest.raises(IntegrityError, match=r"9 config.json asks for none, the first model\.layers\.1\."):
+        load_model(base)
+
+
+def test_tensors_of_another_shape_are_refused_by_name(tmp_path: Path) -> None:
+    base = change(make_model(tmp_path / "base"), intermediate_size=32)
+
+    with pytest.raises(
+        IntegrityError, match=r"6 of another shape, the first model\.layers\.0\.mlp\.down_proj"
+    ):
+        load_model(base)
+
+
+def test_frequencies_that_are_computed_anyway_and_other_files_are_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    base = make_model(tmp_path / "base")
+    change(base, lambda each: each.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}))
+    save_file({"a": torch.ones(1)}, base / "consolidated.safetensors")
+
+    load_model(base)
+
+    assert "1 tensors are not read, the first model.layers.0.self_attn.rotary_emb.inv_freq" in caplog.text
+    assert "not part of the model and not read: consolidated.safetensors" in caplog.text
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("name", ["model.layers.1.mlp.up_proj.weight", "model.embed_tokens.weight"])
+def test_weights_that_are_no_numbers_are_refused_by_name(tmp_path: Path, number: float, name: str) -> None:
+    base = change(make_model(tmp_path / "base"), lambda each: each[name].view(-1)[5:6].fill_(number))
+
+    with pytest.raises(IntegrityError, match=rf"{name} holds NaN or Inf"):
+        load_model(base)
+    with pytest.raises(IntegrityError, match=rf"{name} holds NaN or Inf"):
+        load_weights(empty_model(base), SafetensorsFiles(base), torch.device("cpu"))
+
+
+def test_an_attention_of_config_json_is_not_taken(tmp_path: Path) -> None:
+    base = change(make_model(tmp_path / "base"), attn_implementation="flash_attention_2")
+
+    assert load_model(base).config._attn_implementation == "sdpa"
