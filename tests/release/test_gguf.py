@@ -280,16 +280,6 @@ def test_a_tokenizer_that_llama_cpp_has_not_is_refused_with_the_reason(
     assert not (tmp_path / "m.gguf").exists()
 
 
-def test_a_head_that_config_calls_tied_is_written(tmp_path: Path) -> None:
-    directory = make_llama_3(tmp_path / "model", tie_word_embeddings=False)
-    config = json.loads((directory / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
-
-    written = write(directory, tmp_path / "m.gguf")
-
-    assert "output.weight" in {tensor.name for tensor in gguf.GGUFReader(written).tensors}
-
-
 def changed(made: Path, folder: Path, change: Any) -> Path:
     """The model with another tokenizer.json."""
     folder.mkdir()

@@ -1,12 +1,14 @@
 """What of the model learns: a LoRA adapter with some rows of the embedding, or every weight."""
 
 import importlib.util
+import logging
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import LoraConfig
 from peft.utils.other import AuxiliaryTrainingWrapper
+from torch import nn
 from transformers import BitsAndBytesConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from anadil.core.errors import PreflightError
@@ -15,8 +17,7 @@ from anadil.model.load import load_model, pick_dtype
 from anadil.recipe.finetune import EmbeddingRows, Finetune
 from anadil.runtime.job import Job
 
-PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""Linear layers that get an adapter. Source: "Azerbaijani Llama on Amazon SageMaker AI" (AWS)."""
+log = logging.getLogger(__name__)
 
 
 def refuse_quantization(settings: Finetune, device: torch.device, processes: int = 1) -> None:
@@ -79,10 +80,42 @@ def adapter_config(
         lora_dropout=settings.dropout,
         use_rslora=settings.rslora,
         use_dora=settings.dora,
-        target_modules=list(PROJECTIONS),
+        target_modules=linear_layers(model),
         trainable_token_indices=_token_indices(rows, model, tokenizer),
         task_type="CAUSAL_LM",
     )
+
+
+def linear_layers(model: Any) -> list[str]:
+    """Names of the layers that get an adapter: every linear one but the head, whatever a family calls them.
+
+    Source: QLoRA, arXiv:2305.14314, section 4: adapters on all linear layers match full finetuning, on some do not.
+
+    Raises:
+        PreflightError: The model has none.
+    """
+    tables = (model.get_input_embeddings(), model.get_output_embeddings())
+    modules = {name: module for name, module in model.named_modules() if module not in tables}
+    linear = {name for name, module in modules.items() if isinstance(module, nn.Linear)}
+    others = sorted(
+        f"{name}.{parameter}"
+        for name, module in modules.items()
+        if name not in linear
+        for parameter, weight in module.named_parameters(recurse=False)
+        if weight.dim() > 1
+    )
+    kind = model.config.model_type
+    if not linear:
+        raise PreflightError(
+            f"finetune.trains: a {kind} model has no linear layers for an adapter; set it to all"
+        )
+    if others:
+        log.warning(
+            "the adapter of a %s model leaves out %d matrices that are not linear layers, such as %s; "
+            "finetune.trains: all trains them too",
+            kind, len(others), others[0],
+        )  # fmt: skip
+    return sorted({name.rpartition(".")[2] for name in linear})
 
 
 def _token_indices(

@@ -16,6 +16,7 @@ from anadil.artifacts.weight_files import files_of, read_header, write_weight_in
 from anadil.core.errors import IntegrityError
 from anadil.core.progress import progress
 from anadil.model.architecture import read_config
+from anadil.model.family import ModuleNames
 from anadil.model.family_table import families
 from anadil.model.load import save_settings
 from anadil.model.safetensors_files import SafetensorsFiles
@@ -113,7 +114,8 @@ def _write(
 ) -> None:
     """Write weights as the base stores them, and all that a server reads beside them."""
     config = read_config(base)
-    names = families()[config.model_type].names
+    family = families().get(config.model_type)
+    names = family.names if family else ModuleNames()
     left_out = names.stored_tables[1] if config.tie_word_embeddings else ""
     precisions = {name: stored.dtype(name) for name in stored}
     sizes = {

@@ -210,9 +210,10 @@ def _beside_adapter(shape: Shape, recipe: Recipe, size: int) -> float:
 
 
 def _adapter_of_layer(shape: Shape, rank: int) -> int:
-    """Numbers of the two small matrices beside each of a layer's seven."""
+    """Numbers of the two small matrices beside each of a layer's seven; a fused gate has one of them less."""
     attention = 2 * (shape.hidden + shape.query_width) + 2 * (shape.hidden + shape.kv_width)
-    return rank * (attention + 3 * (shape.hidden + shape.intermediate))
+    inputs = 2 if shape.architecture.fused_gate else 3
+    return rank * (attention + inputs * shape.hidden + 3 * shape.intermediate)
 
 
 def _refusal(shape: Shape, recipe: Recipe, machine: Machine, nodes: int, need: StageMemory) -> str:
