@@ -130,6 +130,35 @@ def test_a_damaged_shard_is_made_again_and_the_others_stay(
     assert "part-00001/ids.bin: differs from its manifest; making it again" in caplog.text
 
 
+def test_a_restart_reads_again_only_what_somebody_has_touched(
+    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = make_parts(tmp_path / "corpus", PRETRAINING_TEXTS[:3], PRETRAINING_TEXTS[3:])
+    verify = artifact.verify_files
+    read: list[str] = []
+
+    def seen(path: Path, manifest: artifact.Manifest, name: str) -> None:
+        read.append(path.name)
+        verify(path, manifest, name)
+
+    monkeypatch.setattr(artifact, "verify_files", seen)
+
+    def start() -> list[str]:
+        read.clear()
+        token_stream(corpus, tokenizer, tmp_path / "work", write=True)
+        return sorted(read)
+
+    made, first, second = start(), start(), start()
+    touched = sorted((tmp_path / "work").rglob("ids.bin"))[1]
+    touched.write_bytes(touched.read_bytes())
+    third = start()
+    monkeypatch.setattr(cache_dir, "BOOT", tmp_path / "another")
+    (tmp_path / "another").write_text("another boot")
+
+    assert (made, first, second, third) == ([], ["part-00000", "part-00001"], [], ["part-00001"])
+    assert start() == ["part-00000", "part-00001"]
+
+
 def test_the_digest_follows_the_ids(tmp_path: Path, tokenizer: Path) -> None:
     one = token_stream(make_corpus(tmp_path / "a"), tokenizer, tmp_path / "work", write=True)
     other = token_stream(

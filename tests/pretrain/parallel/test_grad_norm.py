@@ -110,3 +110,19 @@ def test_the_squares_of_bf16_gradients_are_added_in_fp32() -> None:
 
     assert clip_gradients_([parameter], 1e3, Mesh()) == pytest.approx(0.5 * math.sqrt(100_000), rel=1e-6)
     assert clip_gradients_([nn.Parameter(torch.zeros(2))], 1.0, Mesh()) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_norm_of_a_large_table_is_exact_however_it_is_cut(dtype: torch.dtype) -> None:
+    torch.manual_seed(1)
+    gradient = (1e-3 * torch.randn(40_000, 1_024)).to(dtype)
+    exact = math.sqrt(sum(float(rows.double().square().sum()) for rows in torch.split(gradient, 4_000)))
+
+    norms = []
+    for parts in ([gradient], list(torch.split(gradient, 9_000)), list(torch.split(gradient, 300, dim=1))):
+        parameters = [nn.Parameter(torch.zeros_like(part)) for part in parts]
+        for parameter, part in zip(parameters, parts, strict=True):
+            parameter.grad = part
+        norms.append(clip_gradients_(parameters, math.inf, Mesh()))
+
+    assert norms == pytest.approx([exact] * 3, rel=1e-7)

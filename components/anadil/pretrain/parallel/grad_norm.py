@@ -64,13 +64,28 @@ def _stage_size(mesh: Mesh) -> int:
     return mesh.replicas * mesh.shard * mesh.tensor
 
 
+def _norms(gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The norm of each tensor.
+
+    A CPU adds the squares of a whole tensor up in FP32, which is 4 % low over 260 million numbers, and less so over
+    the parts of a layout. There each row is added up in FP32 and the rows in FP64.
+    """
+    if gradients[0].is_cuda:
+        return list(_norms_of_all(gradients, 2, torch.float32))
+    norm = torch.linalg.vector_norm
+    return [
+        norm(norm(each, dim=-1, dtype=torch.float32) if each.dim() > 1 else each, dtype=torch.float64)
+        for each in gradients
+    ]
+
+
 def _sum_of_squares(gradients: list[torch.Tensor], copies: list[float], mesh: Mesh) -> float:
     """Over all numbers of all stages, each counted once, the same on every process."""
     device = mesh.parameters.device_type if mesh.parameters is not None else "cpu"
     total = torch.zeros((), dtype=torch.float64, device=gradients[0].device if gradients else device)
     if gradients:
-        norms = torch.stack(_norms_of_all(gradients, 2, torch.float32))
-        total += (norms.double().square() / norms.new_tensor(copies, dtype=torch.float64)).sum()
+        norms = torch.stack(_norms(gradients)).double()
+        total += (norms.square() / norms.new_tensor(copies)).sum()
     if not mesh.is_alone:
         dist.all_reduce(total)
     return total.item()
