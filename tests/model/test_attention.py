@@ -180,8 +180,9 @@ def test_queries_see_the_keys_before_them_where_a_document_began_earlier() -> No
     assert (found - expected).abs().max() < 1e-6
 
 
+@pytest.mark.parametrize("window", [0, 1, 2, 4, 12])
 @pytest.mark.parametrize("way", [attend_by_document, lambda *given: packed_attention(*given)[0]])
-def test_both_ways_have_the_gradients_of_a_mask(way: object) -> None:
+def test_both_ways_have_the_gradients_of_a_mask(way: object, window: int) -> None:
     assert callable(way)
     random = torch.Generator().manual_seed(0)
     given = [
@@ -195,14 +196,15 @@ def test_both_ways_have_the_gradients_of_a_mask(way: object) -> None:
         pairwise(query_borders.tolist()), pairwise(key_borders.tolist()), strict=True
     ):
         for row in range(begin, end):
-            seen[row, first : last - (end - 1 - row)] = True
+            here = last - (end - 1 - row)
+            seen[row, max(first, here - (window or 12)) : here] = True
     query, key, value = (tensor.transpose(0, 1)[None] for tensor in given)
     expected = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=seen, enable_gqa=True)[
         0
     ]
     push = torch.randn(9, 4, 8, generator=random, dtype=torch.float64)
 
-    found = way(*given, query_borders, key_borders, 8**-0.5)
+    found = way(*given, query_borders, key_borders, 8**-0.5, window)
 
     assert (found - expected.transpose(0, 1)).abs().max() < 1e-12
     for one, other in zip(
@@ -215,10 +217,10 @@ def test_both_ways_have_the_gradients_of_a_mask(way: object) -> None:
 
 def test_the_operators_tell_the_shapes_of_their_results() -> None:
     query, key, value = (torch.randn(48, num, 8, requires_grad=True) for num in (4, 2, 2))
-    result = packed_attention(query, key, value, BORDERS, BORDERS, 0.3)
+    result = packed_attention(query, key, value, BORDERS, BORDERS, 0.3, 4)
 
     tests = ("test_schema", "test_autograd_registration", "test_faketensor")
-    torch.library.opcheck(OPERATOR, (query, key, value, BORDERS, BORDERS, 0.3), test_utils=tests)
+    torch.library.opcheck(OPERATOR, (query, key, value, BORDERS, BORDERS, 0.3, 4), test_utils=tests)
     torch.library.opcheck(
         packed_attention_backward,
         (
@@ -227,6 +229,7 @@ def test_the_operators_tell_the_shapes_of_their_results() -> None:
             BORDERS,
             BORDERS,
             0.3,
+            4,
         ),
         test_utils=("test_schema", "test_faketensor"),
     )
@@ -236,8 +239,8 @@ def test_what_a_gpu_is_asked_has_the_order_of_arguments_of_torch() -> None:
     # Meta tensors go through torch's own operators as far as their shapes.
     query, key, value = (torch.empty(48, num, 8, device="meta", dtype=torch.bfloat16) for num in (4, 2, 2))
 
-    attended, sums = attend_on_gpu(query, key, value, BORDERS, BORDERS, 0.3)
-    found = backward_on_gpu(attended, query, key, value, attended, sums, BORDERS, BORDERS, 0.3)
+    attended, sums = attend_on_gpu(query, key, value, BORDERS, BORDERS, 0.3, 4)
+    found = backward_on_gpu(attended, query, key, value, attended, sums, BORDERS, BORDERS, 0.3, 4)
 
     assert attended.shape == query.shape
     assert (sums.shape, sums.dtype) == ((4, 48), torch.float32)
@@ -260,20 +263,44 @@ def test_a_mask_is_an_error_and_no_leak() -> None:
         model.base_model(input_ids=IDS, attention_mask=torch.ones_like(IDS), use_cache=False)
 
 
-def test_a_window_shorter_than_the_sequence_is_refused() -> None:
-    shape = {"vocab_size": 64, "hidden_size": WIDTH, "intermediate_size": 48, "num_hidden_layers": 1}
-    short, long = (
-        MistralForCausalLM(
-            MistralConfig(**shape, num_attention_heads=2, num_key_value_heads=2, sliding_window=window)
-        )
-        for window in (8, LENGTH)
+@pytest.mark.parametrize("window", [1, 4, LENGTH])
+def test_a_window_is_that_of_transformers_with_documents_and_without(window: int) -> None:
+    config = MistralConfig(
+        vocab_size=64,
+        hidden_size=WIDTH,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        sliding_window=window,
     )
-    for model in (short, long):
-        use_packed_attention(model)
+    plain = MistralForCausalLM(config).eval()
+    model = copy.deepcopy(plain)
+    use_packed_attention(model)
 
-    with pytest.raises(DataError, match=r"sliding_window \(8 of 24 tokens\).*Llama-like base.model"):
-        hidden(short)
-    assert torch.isfinite(hidden(long)).all()
+    assert (hidden(model) - alone(plain)).abs().max() < 1e-5
+    whole = plain.base_model(input_ids=IDS, use_cache=False).last_hidden_state
+    assert (model.base_model(input_ids=IDS, use_cache=False).last_hidden_state - whole).abs().max() < 1e-5
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("window", [0, 1, 4, LENGTH])
+def test_a_gpu_computes_what_a_cpu_does(window: int) -> None:
+    random = torch.Generator().manual_seed(0)
+    sizes = ((48, 4, 8), (48, 2, 8), (48, 2, 8))
+    given = [torch.randn(size, generator=random).bfloat16().requires_grad_() for size in sizes]
+    push = torch.randn(sizes[0], generator=random)
+
+    def results(device: str, dtype: torch.dtype) -> list[torch.Tensor]:
+        query, key, value = (each.to(device, dtype) for each in given)
+        attended = attend(query, key, value, BORDERS, BORDERS, window=window)
+        return [attended, *torch.autograd.grad(attended, (query, key, value), push.to(device, dtype))]
+
+    found, expected = results("cuda", torch.bfloat16), results("cpu", torch.float32)
+
+    for one, other in zip(found, expected, strict=True):
+        assert (one.cpu().float() - other).norm() < 0.01 * other.norm()
 
 
 def test_scores_changed_otherwise_are_refused() -> None:

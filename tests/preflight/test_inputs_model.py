@@ -134,6 +134,28 @@ def test_a_damaged_model_is_refused(
         inspect_base(again(recipe, f"base.model={model}"))
 
 
+@pytest.mark.parametrize(
+    ("shapes", "changes", "message"),
+    [
+        (
+            {"model.layers.1.mlp.up_proj.weight": [8, 4]},
+            {},
+            r"asks for none, the first model\.layers\.1\.mlp",
+        ),
+        ({}, {"num_hidden_layers": 2}, r"9 missing, the first model\.layers\.1\.input_layernorm"),
+        ({}, {"intermediate_size": 4}, r"3 of another shape, the first model\.layers\.0\.mlp\.down_proj"),
+    ],
+)
+def test_weights_that_config_json_does_not_describe_are_refused_before_the_run(
+    shapes: dict[str, list[int]], changes: dict[str, int], message: str, model: Path, recipe: Recipe
+) -> None:
+    (model / WEIGHTS).write_bytes(safetensors({**SHAPES, **shapes}))
+    (model / "config.json").write_text(json.dumps({**CONFIG, **changes}))
+
+    with pytest.raises(IntegrityError, match=message):
+        inspect_base(again(recipe, f"base.model={model}"))
+
+
 @pytest.mark.parametrize("here", [True, False])
 def test_a_model_type_that_nobody_compared_is_refused_by_name(
     here: bool, model: Path, recipe: Recipe

@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +46,19 @@ def read_config(folder: Path) -> Any:
         and has_weights(folder)
         and holds_own_head(stored_tensors(folder), family.names.stored_tables)
     ):
-        log.warning(
-            "%s: config.json says that %s and %s are tied, and the files hold both with different values; "
-            "both are used",
-            folder, *family.names.stored_tables,
-        )  # fmt: skip
+        _say_untied(folder, family.names.stored_tables)
         config.tie_word_embeddings = False
     return config
+
+
+@cache
+def _say_untied(folder: Path, tables: tuple[str, str]) -> None:
+    """Once a process, however often the configuration is read."""
+    log.warning(
+        "%s: config.json says that %s and %s are tied, and the files hold both with different values; "
+        "both are used",
+        folder, *tables,
+    )  # fmt: skip
 
 
 def empty_model(folder: Path, *, num_tokens: int | None = None) -> PreTrainedModel:

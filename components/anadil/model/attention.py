@@ -1,4 +1,4 @@
-"""Attention over packed documents: each token sees its own document up to itself, and no mask is made.
+"""Attention over packed documents: each token sees its own document up to itself, or the last tokens of a window.
 
 `borders` say where documents begin in the flattened tokens of a batch: int32, 0 first, the number
 of tokens last, every beginning of a row included. They stay in main memory. A CPU takes document
@@ -83,14 +83,20 @@ def packed_attention_forward(
         DataError: The architecture changes its scores in a way that this attention does not know.
     """
     assert attention_mask is None, "borders take the place of attention_mask"
-    refuse_unknown(module, key.shape[2], others)
+    refuse_unknown(module, others)
     rows, _, length, _ = query.shape
     if borders is None:
         query_borders, key_borders = row_borders(rows, length), row_borders(rows, key.shape[2])
     else:
         query_borders = key_borders = borders
     attended = attend(
-        flatten_rows(query), flatten_rows(key), flatten_rows(value), query_borders, key_borders, scale=scaling
+        flatten_rows(query),
+        flatten_rows(key),
+        flatten_rows(value),
+        query_borders,
+        key_borders,
+        scale=scaling,
+        window=others.get("sliding_window") or 0,
     )
     return attended.view(rows, length, *attended.shape[1:]), None
 
@@ -100,22 +106,19 @@ def flatten_rows(states: torch.Tensor) -> torch.Tensor:
     return states.transpose(1, 2).flatten(0, 1)
 
 
-def refuse_unknown(module: nn.Module, length: int, asked: dict[str, Any]) -> None:
+def refuse_unknown(module: nn.Module, asked: dict[str, Any]) -> None:
     """Refuse what attention is asked for and does not do.
 
     Raises:
         DataError: Something would be left out silently.
     """
-    window = asked.get("sliding_window")
     unknown = [name for name in UNKNOWN if asked.get(name) is not None]
-    if window is not None and window < length:
-        unknown.append(f"sliding_window ({window} of {length} tokens)")
     if module.training and asked.get("dropout"):
         unknown.append("attention_dropout")
     if unknown:
         raise DataError(
             f"base.model: its attention has {', '.join(unknown)}, which attention of packed documents does "
-            "not do; use a Llama-like base.model, or a pretrain.sequence_length within the window"
+            "not do; use a Llama-like base.model"
         )
 
 
@@ -132,6 +135,7 @@ def attend(
     key_borders: torch.Tensor,
     *,
     scale: float | None = None,
+    window: int = 0,
 ) -> torch.Tensor:
     """Attention within documents; the last query of a document meets its last key.
 
@@ -142,6 +146,7 @@ def attend(
         query_borders: Where each document's queries begin.
         key_borders: Where each document's keys begin; a document has no fewer keys than queries.
         scale: See `packed_attention_forward`.
+        window: Most keys that a query sees, itself among them; 0 for all.
     """
     device = query.device.type
     if torch.is_autocast_enabled(device):
@@ -150,9 +155,9 @@ def attend(
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     if device == "cuda" and query.dtype == torch.float32:
         one_by_one: Any = attend_by_document  # the decorator hides its parameters
-        by_torch: torch.Tensor = one_by_one(query, key, value, query_borders, key_borders, scale)
+        by_torch: torch.Tensor = one_by_one(query, key, value, query_borders, key_borders, scale, window)
         return by_torch
-    attended: torch.Tensor = packed_attention(query, key, value, query_borders, key_borders, scale)[0]
+    attended: torch.Tensor = packed_attention(query, key, value, query_borders, key_borders, scale, window)[0]
     return attended
 
 
@@ -164,18 +169,19 @@ def attend_by_document(
     query_borders: torch.Tensor,
     key_borders: torch.Tensor,
     scale: float,
+    window: int,
 ) -> torch.Tensor:
     """`attend` by torch's attention for one document, for GPUs in FP32, which Flash attention lacks."""
     pieces = []
     queries, keys = pairwise(query_borders.tolist()), pairwise(key_borders.tolist())
     for (begin, end), (first, last) in zip(queries, keys, strict=True):
-        square = end - begin == last - first
+        causal = end - begin == last - first and not 0 < window < last - first
         one = nn.functional.scaled_dot_product_attention(
             query[begin:end].transpose(0, 1)[None],
             key[first:last].transpose(0, 1)[None],
             value[first:last].transpose(0, 1)[None],
-            attn_mask=None if square else lower_right(end - begin, last - first, query),
-            is_causal=square,
+            attn_mask=None if causal else lower_right(end - begin, last - first, query, window),
+            is_causal=causal,
             scale=scale,
             enable_gqa=True,
         )

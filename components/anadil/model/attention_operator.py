@@ -37,8 +37,9 @@ def packed_attention(
     query_borders: torch.Tensor,
     key_borders: torch.Tensor,
     scale: float,
+    window: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`attend` in one operator; also the log of each token's sum of exponentials.
+    """`attend` in one operator; also the log of each token's sum of exponentials. Window 0 is none.
 
     Source: Dao 2023, "FlashAttention-2", arXiv:2307.08691, for what the backward pass needs.
     """
@@ -50,8 +51,8 @@ def packed_attention(
             group.keys(key),
             group.keys(value),
             0.0,
-            group.square,
-            attn_mask=group.mask(query),
+            group.is_causal(window),
+            attn_mask=group.mask(query, window),
             scale=scale,
         )
         attended[group.query] = part.transpose(1, 2).flatten(0, 1)
@@ -67,13 +68,14 @@ def attend_on_gpu(
     query_borders: torch.Tensor,
     key_borders: torch.Tensor,
     scale: float,
+    window: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`packed_attention` by Flash attention."""
     if query.is_cuda:
         check_gpu(query.device)
     borders = _on_device(query_borders, key_borders, query.device)
     # varlen_attn itself, with its second result: (-1, 0) is causal.
-    attended, logsumexp, _ = _for_gpu(query, key, value, *borders, True, scale, [-1, 0], True)
+    attended, logsumexp, _ = _for_gpu(query, key, value, *borders, not window, scale, [window - 1, 0], True)
     return attended, logsumexp
 
 
@@ -96,6 +98,7 @@ def packed_attention_backward(
     query_borders: torch.Tensor,
     key_borders: torch.Tensor,
     scale: float,
+    window: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of query, key and value."""
     gradients = _like(query), _like(key), _like(value)
@@ -108,8 +111,8 @@ def packed_attention_backward(
             group.queries(attended),
             group.queries(logsumexp),
             0.0,
-            group.square,
-            attn_mask=group.mask(query),
+            group.is_causal(window),
+            attn_mask=group.mask(query, window),
             scale=scale,
         )
         for whole, part, index in zip(gradients, parts, (group.query, group.key, group.key), strict=True):
@@ -128,12 +131,14 @@ def backward_on_gpu(
     query_borders: torch.Tensor,
     key_borders: torch.Tensor,
     scale: float,
+    window: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """`packed_attention_backward` by Flash attention."""
     borders = _on_device(query_borders, key_borders, query.device)
     no_dropout = torch.zeros(2, dtype=torch.uint64, device=query.device)
+    sides = [window - 1, 0]
     gradients: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = _for_gpu_backward(
-        gradient, query, key, value, attended, logsumexp, *borders, True, no_dropout, scale, [-1, 0]
+        gradient, query, key, value, attended, logsumexp, *borders, not window, no_dropout, scale, sides
     )
     return gradients
 
@@ -150,14 +155,14 @@ def _like(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
-    query, key, value, query_borders, key_borders, ctx.scale = inputs
+    query, key, value, query_borders, key_borders, ctx.scale, ctx.window = inputs
     ctx.save_for_backward(query, key, value, *output, query_borders, key_borders)
     ctx.mark_non_differentiable(output[1])
 
 
 def _backward(ctx: Any, gradient: torch.Tensor, _: torch.Tensor) -> Gradients:
-    gradients = packed_attention_backward(gradient, *ctx.saved_tensors, ctx.scale)
-    return (*gradients, None, None, None)
+    gradients = packed_attention_backward(gradient, *ctx.saved_tensors, ctx.scale, ctx.window)
+    return (*gradients, None, None, None, None)
 
 
 packed_attention.register_autograd(_backward, setup_context=_keep)
@@ -176,12 +181,12 @@ class _Group:
     """Where the queries are."""
     key: Index
 
-    @property
-    def square(self) -> bool:
-        return self.num_queries == self.num_keys
+    def is_causal(self, window: int) -> bool:
+        """Whether the operator's own causal mask is the right one."""
+        return self.num_queries == self.num_keys and not 0 < window < self.num_keys
 
-    def mask(self, like: torch.Tensor) -> torch.Tensor | None:
-        return None if self.square else lower_right(self.num_queries, self.num_keys, like)
+    def mask(self, like: torch.Tensor, window: int) -> torch.Tensor | None:
+        return None if self.is_causal(window) else lower_right(self.num_queries, self.num_keys, like, window)
 
     def queries(self, tensor: torch.Tensor) -> torch.Tensor:
         """(tokens, heads, ...) -> (documents, heads, tokens, ...)."""
@@ -191,10 +196,19 @@ class _Group:
         return tensor[self.key].view(self.num, self.num_keys, *tensor.shape[1:]).transpose(1, 2)
 
 
-def lower_right(num_queries: int, num_keys: int, like: torch.Tensor) -> torch.Tensor:
-    """What is added to scores so that the last query sees all keys, and each before it one less."""
+def lower_right(num_queries: int, num_keys: int, like: torch.Tensor, window: int = 0) -> torch.Tensor:
+    """What is added to scores so that the last query sees the last keys, and each before it one step less far.
+
+    Args:
+        num_queries: Rows.
+        num_keys: Columns, no fewer.
+        like: Its precision and device.
+        window: Most keys that a query sees, itself among them; 0 for all.
+    """
     hidden = torch.full((num_queries, num_keys), float("-inf"), dtype=like.dtype, device=like.device)
-    return hidden.triu(num_keys - num_queries + 1)
+    last = num_keys - num_queries
+    mask = hidden.triu(last + 1)
+    return mask + hidden.tril(last - window) if window else mask
 
 
 def _bytes(borders: torch.Tensor) -> bytes:

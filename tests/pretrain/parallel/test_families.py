@@ -14,7 +14,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from anadil.core.errors import DataError, PreflightError
 from anadil.model import architecture
-from anadil.model.family_table import LAYOUTS, check_family, model_types, refuse_mixture
+from anadil.model.family_table import LAYOUTS, check_family, model_types, refuse_mixture, supports
 from anadil.model.mixture_of_experts import MIXTURES, is_mixture_of_experts
 from anadil.pretrain import build_model as build_module
 from anadil.pretrain.parallel import sharded_load as load_module
@@ -37,18 +37,36 @@ SWITCHED = {"doge", "gemma4", "gemma4_text"}
 COMPOSED: set[str] = set()
 
 
-def trains_as_transformers(rank: int, work: str, layout: str, kinds: list[str]) -> None:
+WINDOW = 6
+WINDOWED: dict[str, dict[str, Any]] = {
+    "cwm": {},
+    "exaone4": {"sliding_window_pattern": 2},
+    "gemma3_text": {},
+    "ministral": {},
+    "mistral": {},
+    "olmo3": {},
+    "phi3": {},
+    "qwen2": {"use_sliding_window": True, "max_window_layers": 2},
+    "qwen3": {"use_sliding_window": True, "max_window_layers": 2},
+    "starcoder2": {},
+}
+"""Types whose layers, or some of them, see the last tokens alone -> what else config.json says then."""
+
+
+def trains_as_transformers(
+    rank: int, work: str, layout: str, kinds: list[str], window: int | None = None
+) -> None:
     """Two processes, with memory that holds no number until it is filled."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     degrees = {} if layout == "alone" else {layout: 2}
     given = batches(2)
     for kind in kinds:
         folder = Path(work, kind)
+        changes = {} if window is None else {**WINDOWED[kind], "sliding_window": window}
         if rank == 0:
             # A table that is both input and output cannot be parted.
-            make_family(
-                folder, kind, **({"tie_word_embeddings": False} if layout in ("tensor", "pipeline") else {})
-            )
+            untied = {"tie_word_embeddings": False} if layout in ("tensor", "pipeline") else {}
+            make_family(folder, kind, **untied, **changes)
         torch.distributed.barrier()
         expected, gradients = by_transformers(folder, Path(work, "tokenizer"), given)
 
@@ -73,6 +91,21 @@ def test_every_type_trains_as_transformers_in_each_layout_that_lists_it(tmp_path
     in_ranks(
         trains_as_transformers, 2, str(tmp_path), layout, model_types(None if layout == "alone" else layout)
     )
+
+
+def test_windows_shorter_than_a_sequence_are_sharded(tmp_path: Path) -> None:
+    make_vocabulary(tmp_path / "tokenizer")
+
+    in_ranks(trains_as_transformers, 2, str(tmp_path), "shard", ["gemma3_text", "mistral"], WINDOW)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["alone", *LAYOUTS])
+def test_every_type_with_a_window_trains_as_transformers(tmp_path: Path, layout: Any) -> None:
+    make_vocabulary(tmp_path / "tokenizer")
+    kinds = [kind for kind in WINDOWED if layout == "alone" or supports(kind, layout)]
+
+    in_ranks(trains_as_transformers, 2, str(tmp_path), layout, kinds, WINDOW)
 
 
 def heads_have_factors_of_their_own(rank: int, work: str) -> None:

@@ -1,6 +1,6 @@
 """Qwen 2, whose queries, keys and values always have biases, and Qwen 3, which norms each head instead."""
 
-from anadil.model.family import ALL_LAYOUTS, PIPELINE_LAYOUTS, Architecture, Family
+from anadil.model.family import ALL_LAYOUTS, LLAMA_TENSOR_PLAN, Architecture, Family
 
 FAMILIES = (
     Family(
@@ -10,7 +10,8 @@ FAMILIES = (
     ),
     Family(
         model_type="qwen3",
-        layouts=PIPELINE_LAYOUTS,
+        layouts=ALL_LAYOUTS,
+        tensor_plan={**LLAMA_TENSOR_PLAN, "self_attn.q_norm": "norm", "self_attn.k_norm": "norm"},
         architecture=Architecture(head_norms="head", defaults={"num_key_value_heads": 32, "head_dim": 128}),
     ),
 )

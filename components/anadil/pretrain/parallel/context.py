@@ -110,7 +110,7 @@ def context_attention(
     assert attention_mask is None, "borders take the place of attention_mask"
     rows, _, length, _ = query.shape
     size = dist.get_world_size(group)
-    refuse_unknown(module, length * size, others)
+    refuse_unknown(module, others)
     device = query.device.type
     if torch.is_autocast_enabled(device):  # before the gathering, which then moves half as much
         key, value = (states.to(torch.get_autocast_dtype(device)) for states in (key, value))
@@ -120,7 +120,13 @@ def context_attention(
     whole: torch.Tensor = _Gather.apply(own.contiguous(), group)  # type: ignore[no-untyped-call]
     seen = torch.cat([whole[begin : part.end, row] for row, begin in enumerate(part.begins)])
     attended = attend(
-        flatten_rows(query), seen[:, 0], seen[:, 1], part.query_borders, part.key_borders, scale=scaling
+        flatten_rows(query),
+        seen[:, 0],
+        seen[:, 1],
+        part.query_borders,
+        part.key_borders,
+        scale=scaling,
+        window=others.get("sliding_window") or 0,
     )
     return attended.view(rows, length, *attended.shape[1:]), None
 
