@@ -56,21 +56,22 @@ WINDOWED: dict[str, dict[str, Any]] = {
 def trains_as_transformers(
     rank: int, work: str, layout: str, kinds: list[str], window: int | None = None
 ) -> None:
-    """Two processes, with memory that holds no number until it is filled."""
+    """Some processes, with memory that holds no number until it is filled; `layout` may be two joined by a plus."""
     torch.use_deterministic_algorithms(True, warn_only=True)
-    degrees = {} if layout == "alone" else {layout: 2}
+    degrees = {} if layout == "alone" else dict.fromkeys(layout.split("+"), 2)
+    size = torch.distributed.get_world_size()
     given = batches(2)
     for kind in kinds:
         folder = Path(work, kind)
         changes = {} if window is None else {**WINDOWED[kind], "sliding_window": window}
         if rank == 0:
             # A table that is both input and output cannot be parted.
-            untied = {"tie_word_embeddings": False} if layout in ("tensor", "pipeline") else {}
+            untied = {"tie_word_embeddings": False} if {"tensor", "pipeline"} & set(degrees) else {}
             make_family(folder, kind, **untied, **changes)
         torch.distributed.barrier()
         expected, gradients = by_transformers(folder, Path(work, "tokenizer"), given)
 
-        loss, found = by_layout(folder, Path(work, "tokenizer"), degrees, rank, 2, given)
+        loss, found = by_layout(folder, Path(work, "tokenizer"), degrees, rank, size, given)
 
         assert loss == pytest.approx(expected, rel=ROUNDING), kind
         for name, gradient in found.items():
@@ -91,6 +92,14 @@ def test_every_type_trains_as_transformers_in_each_layout_that_lists_it(tmp_path
     in_ranks(
         trains_as_transformers, 2, str(tmp_path), layout, model_types(None if layout == "alone" else layout)
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["tensor+shard", "tensor+pipeline"])
+def test_norms_of_heads_that_processes_share_train_as_transformers(tmp_path: Path, layout: str) -> None:
+    make_vocabulary(tmp_path / "tokenizer")
+
+    in_ranks(trains_as_transformers, 4, str(tmp_path), layout, ["qwen3"])
 
 
 def test_windows_shorter_than_a_sequence_are_sharded(tmp_path: Path) -> None:
