@@ -283,26 +283,6 @@ def test_a_window_is_that_of_transformers_with_documents_and_without(window: int
     assert (model.base_model(input_ids=IDS, use_cache=False).last_hidden_state - whole).abs().max() < 1e-5
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("window", [0, 1, 4, LENGTH])
-def test_a_gpu_computes_what_a_cpu_does(window: int) -> None:
-    random = torch.Generator().manual_seed(0)
-    sizes = ((48, 4, 8), (48, 2, 8), (48, 2, 8))
-    given = [torch.randn(size, generator=random).bfloat16().requires_grad_() for size in sizes]
-    push = torch.randn(sizes[0], generator=random)
-
-    def results(device: str, dtype: torch.dtype) -> list[torch.Tensor]:
-        query, key, value = (each.to(device, dtype) for each in given)
-        attended = attend(query, key, value, BORDERS, BORDERS, window=window)
-        return [attended, *torch.autograd.grad(attended, (query, key, value), push.to(device, dtype))]
-
-    found, expected = results("cuda", torch.bfloat16), results("cpu", torch.float32)
-
-    for one, other in zip(found, expected, strict=True):
-        assert (one.cpu().float() - other).norm() < 0.01 * other.norm()
-
-
 def test_scores_changed_otherwise_are_refused() -> None:
     states = torch.zeros(1, 1, 2, 4)
 
@@ -330,9 +310,15 @@ def test_a_model_with_attention_of_its_own_is_refused() -> None:
         use_packed_attention(model)
 
 
+def windowed(states: list[torch.Tensor], window: int) -> torch.Tensor:
+    query, key, value = states
+    return attend(query, key, value, BORDERS, BORDERS, window=window)
+
+
 @gpu()
+@pytest.mark.parametrize("window", [0, 4])
 @pytest.mark.parametrize("heads_of_keys", [1, 4])
-def test_flash_attention_gives_what_a_cpu_gives_within_documents(heads_of_keys: int) -> None:
+def test_flash_attention_gives_what_a_cpu_gives_within_documents(heads_of_keys: int, window: int) -> None:
     generator = torch.Generator().manual_seed(0)
     tokens = int(BORDERS[-1])
     shapes = [(tokens, 4, 64), (tokens, heads_of_keys, 64), (tokens, heads_of_keys, 64)]
@@ -340,8 +326,8 @@ def test_flash_attention_gives_what_a_cpu_gives_within_documents(heads_of_keys: 
     on_gpu = [each.detach().cuda().requires_grad_() for each in on_cpu]
     push = torch.randn(shapes[0], generator=generator).bfloat16()
 
-    expected = attend(on_cpu[0], on_cpu[1], on_cpu[2], BORDERS, BORDERS)
-    found = attend(on_gpu[0], on_gpu[1], on_gpu[2], BORDERS, BORDERS)
+    expected = windowed(on_cpu, window)
+    found = windowed(on_gpu, window)
 
     assert (found.cpu() - expected).abs().max() < 0.02
     theirs = torch.autograd.grad((expected * push).sum(), on_cpu)
@@ -351,11 +337,12 @@ def test_flash_attention_gives_what_a_cpu_gives_within_documents(heads_of_keys: 
 
 
 @gpu()
-def test_attention_in_fp32_on_a_gpu_gives_what_a_cpu_gives() -> None:
+@pytest.mark.parametrize("window", [0, 4])
+def test_attention_in_fp32_on_a_gpu_gives_what_a_cpu_gives(window: int) -> None:
     generator = torch.Generator().manual_seed(0)
     shapes = [(int(BORDERS[-1]), heads, 64) for heads in (4, 2, 2)]
-    query, key, value = (torch.randn(shape, generator=generator) for shape in shapes)
+    states = [torch.randn(shape, generator=generator) for shape in shapes]
 
-    found = attend(query.cuda(), key.cuda(), value.cuda(), BORDERS, BORDERS)
+    found = windowed([each.cuda() for each in states], window)
 
-    assert (found.cpu() - attend(query, key, value, BORDERS, BORDERS)).abs().max() < 1e-5
+    assert (found.cpu() - windowed(states, window)).abs().max() < 1e-5
