@@ -1,5 +1,6 @@
 """What we save is the same model to transformers 4, in an environment of its own."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +82,21 @@ def test_version_4_computes_every_family_that_it_knows_as_version_5_does(
 
 NEWER = {"cwm", "hyperclovax", "jais2", "ministral3"}
 """Types that came with version 5."""
+
+
+def test_version_4_reads_a_head_that_the_base_called_tied(python: Path, tmp_path: Path) -> None:
+    ids = torch.randint(0, 300, (1, 64), generator=torch.Generator().manual_seed(4))
+    make_tokenizer(tmp_path / "t")
+    folders = []
+    for kind in ("llama", "gemma3_text"):
+        made = make_family(tmp_path / "made" / kind, kind, tie_word_embeddings=False)
+        content = json.loads((made / "config.json").read_text())
+        (made / "config.json").write_text(json.dumps({**content, "tie_word_embeddings": True}))
+        save_model(load_model(made), tmp_path / "t", tmp_path / kind, torch.float32)
+        folders.append(tmp_path / kind)
+
+    read_by_4(python, folders, ids, tmp_path)
+
+    for folder in folders:
+        theirs = torch.load(folder / "logits.pt", weights_only=True)
+        assert (logits_of(folder, ids) - theirs).norm() < 1e-4 * theirs.norm(), folder.name
