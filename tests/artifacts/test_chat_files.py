@@ -11,7 +11,7 @@ import pytest
 import zstandard
 from pyarrow import parquet as pq
 
-from anadil.artifacts.chat_files import check_chat_files, read_chats
+from anadil.artifacts.chat_files import check_chat_files, read_chats, refuse_no_chats
 from anadil.artifacts.storage import expand
 from anadil.core.errors import DataError, PreflightError
 from anadil.text.chats import Chat, DroppedChats, Message
@@ -83,7 +83,7 @@ def test_a_row_that_is_no_chat_is_counted_under_its_reason(
 
     assert not chats
     assert dropped.counts == {reason: 1}
-    assert dropped.places == {reason: ["chats.jsonl:1"]}
+    assert [place.partition(" ")[0] for place in dropped.places[reason]] == ["chats.jsonl:1"]  # type: ignore[index]
 
 
 def test_one_system_turn_may_come_first(tmp_path: Path) -> None:
@@ -116,8 +116,10 @@ def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
 
 
 def test_another_kind_of_file_is_refused() -> None:
-    with pytest.raises(DataError, match=r"chats\.csv: chats are read from"):
-        list(read_chats(["chats.csv"], DroppedChats()))
+    with pytest.raises(
+        DataError, match=r"chats\.xls: chats are read from .*; convert the file, a spreadsheet to"
+    ):
+        list(read_chats(["chats.xls"], DroppedChats()))
 
 
 def test_reasons_are_told_with_remedy_and_places() -> None:
@@ -248,3 +250,88 @@ def test_tool_turns_and_unknown_roles_are_named_with_their_value(tmp_path: Path)
         "tool_turn": ["chats.jsonl:1 ('tool')"],
         "unknown_role": ["chats.jsonl:2 ('narrator')"],
     }
+
+
+def said(chat: Chat) -> list[str]:
+    return [message.content for message in chat.messages]
+
+
+def test_columns_of_other_names_are_read_as_the_recipe_says(tmp_path: Path) -> None:
+    row = {"Sual": "Kim?", "Cavab": "Əli.", "Mətn": "Əli gəldi.", "prompt": "başqa", "answer": "başqa"}
+    usual = {"prompt": "Bəs?", "answer": "Vəli."}
+    dropped = DroppedChats()
+    columns = {"question": "Sual", "answer": "Cavab", "context": "Mətn"}
+
+    chats = list(read_chats([written(tmp_path, row, usual)], dropped, columns=columns))  # type: ignore[arg-type]
+
+    assert [said(chat) for chat in chats] == [["Kim?\n\nƏli gəldi.", "Əli."], ["Bəs?", "Vəli."]]
+    assert dropped.unread == {"chats.jsonl": {"prompt": 1, "answer": 1}}
+
+
+def test_a_list_of_turns_may_have_a_name_of_its_own(tmp_path: Path) -> None:
+    file = written(tmp_path, {"Söhbət": [QUESTION, ANSWER], "question": "başqa"})
+
+    [chat] = read_chats([file], DroppedChats(), columns={"messages": "Söhbət"})
+
+    assert said(chat) == [QUESTION["content"], ANSWER["content"]]
+
+
+def test_a_column_that_no_row_has_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    dropped = DroppedChats()
+    file = written(tmp_path, {"question": "Kim?", "answer": "Əli.", "Mətn": "Əli gəldi."})
+    number = sum(1 for _ in read_chats([file], dropped, columns={"context": "Metn"}))
+
+    with pytest.raises(
+        DataError, match=r"finetune\.columns: context: Metn: no row .* are Mətn, answer, question"
+    ):
+        refuse_no_chats([file], number, dropped, columns={"context": "Metn"})
+
+
+def test_what_is_not_read_is_said_once_a_file_with_its_rows(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    thought = {**ANSWER, "reasoning_content": "Bakı paytaxtdır.", "name": ""}
+    rows = [
+        {"messages": [QUESTION, thought], "lang": "az", "system": "Qısa."},
+        {"messages": [QUESTION, ANSWER], "lang": "az", "tags": []},
+        {"prompt": "Kim?", "answer": "Əli.", "rationale": "Mətndə yazılıb."},
+    ]
+    dropped = DroppedChats()
+    caplog.set_level("INFO")
+
+    list(read_chats([written(tmp_path, *rows)], dropped))
+
+    assert dropped.unread == {"chats.jsonl": {"messages.reasoning_content": 1, "lang": 2, "rationale": 1}}
+    [told] = caplog.messages
+    assert told == (
+        "chats.jsonl: columns that are not read, and in how many rows they hold something: lang (2), "
+        "messages.reasoning_content (1), rationale (1)"
+    )
+
+
+@pytest.mark.parametrize(("free", "kept"), [(True, 4), (False, 8)])
+def test_numbers_of_a_label_mark_answers_where_these_are_free_and_are_classes_where_not(
+    tmp_path: Path, free: bool, kept: int
+) -> None:
+    rows = [
+        {
+            "prompt": f"Sual {each}?",
+            "completion": f"Cavab {each}" if free else "Bəli" if each % 2 else "Xeyr",
+            "label": each % 2,
+        }
+        for each in range(8)
+    ]
+    dropped = DroppedChats()
+
+    chats = list(read_chats([written(tmp_path, *rows)], dropped))
+
+    assert len(chats) == kept
+    assert dropped.counts == ({"marked": 4} if free else {})
+
+
+def test_a_label_of_many_classes_is_no_mark(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": f"Sual {each}?", "completion": f"Cavab {each}", "label": each % 3} for each in range(9)
+    ]
+
+    assert len(list(read_chats([written(tmp_path, *rows)], DroppedChats()))) == 9

@@ -12,7 +12,7 @@ import zstandard
 from anadil.cli import main
 from anadil.core.errors import DataError, PreflightError
 from anadil.preflight import inputs
-from anadil.preflight.input_sample import Beginnings
+from anadil.preflight.input_sample import Beginnings, cut_at_record
 from anadil.preflight.inputs import Inspection
 from anadil.recipe.sections import Recipe
 from tests.kit.harness import again
@@ -28,7 +28,9 @@ CLAIM = "cluster.volumes=[{claim: fsx, path: /claims/fsx}]"
 def test_rows_without_a_chat_are_refused_with_their_places(recipe: Recipe, tmp_path: Path) -> None:
     rows = put(tmp_path, "rows.jsonl", lines(*({"text": str(number)} for number in range(433))))
 
-    with pytest.raises(DataError, match=r"none of 433 rows can be trained on: no_chat 433 .*rows\.jsonl:1,"):
+    with pytest.raises(
+        DataError, match=r"none of 433 rows can be trained on: no_chat 433 .*rows\.jsonl:1 \('text'\), "
+    ):
         look(recipe, "finetune", rows)
 
 
@@ -38,6 +40,13 @@ def test_rows_that_are_no_chat_beside_chats_are_told(recipe: Recipe, tmp_path: P
     assert found.detail == "1 file, 2 chats"
     assert "would leave out 1 row: no_chat 1" in found.remedy
     assert "chats.jsonl:2" in found.remedy
+
+
+@pytest.mark.parametrize("cut", ['dörd,"be', 'dörd,"beş\naltı', "dörd,", ""])
+def test_the_beginning_of_a_table_ends_behind_a_whole_row(cut: str) -> None:
+    whole = 'question,answer\nbir,iki\nüç,"dörd\nbeş"\n'
+
+    assert cut_at_record((whole + cut).encode(), "chats.csv", 99) == whole.encode()
 
 
 def test_pairs_are_looked_at_beside_the_chats(recipe: Recipe, tmp_path: Path) -> None:
@@ -56,7 +65,7 @@ def test_pairs_are_looked_at_beside_the_chats(recipe: Recipe, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("chats.csv", lines(CHAT), r"chats\.csv: chats are read from \.jsonl, "),
+        ("chats.xls", lines(CHAT), r"chats\.xls: chats are read from \.jsonl, "),
         ("chats.json", lines(CHAT)[:-3], r"chats\.json: is not JSON behind item 0"),
         ("chats.jsonl", lines(CHAT) + b"{", r"chats\.jsonl:2: not a JSON line"),
         ("chats.jsonl", b"", r"hold no rows; a row needs `messages`"),

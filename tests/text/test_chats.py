@@ -121,7 +121,10 @@ def test_an_answer_of_weight_0_is_context_and_none_at_the_end_is_kept() -> None:
         ([turn("narrator", "A"), turn("assistant", "B")], Refusal("unknown_role", "narrator")),
         ([turn("user", [{"type": "image_url"}]), turn("assistant", "B")], Refusal("not_text", "image_url")),
         ([turn("user", "A")], Refusal("no_answer")),
-        ([turn("user", "A"), {**turn("assistant", "B"), "weight": 0.5}], Refusal("malformed", "weight 0.5")),
+        (
+            [turn("user", "A"), {**turn("assistant", "B"), "weight": 0.5}],
+            Refusal("unknown_mark", "weight 0.5"),
+        ),
         ([turn("assistant", "A"), turn("user", "B")], Refusal("role_order")),
     ],
 )
@@ -159,3 +162,91 @@ def test_a_question_falls_in_one_part_whatever_its_answer_and_the_shares_hold() 
     assert {split_of(each, 0.0, 0.0) for each in chats} == {"train"}
     more = [split_of(each, 0.0, 0.3) for each in chats]
     assert all(now == "heldout" for before, now in zip(parts, more, strict=True) if before == "heldout")
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        {"weight": 0.0},
+        {"train": False},
+        {"training": False},
+        {"loss": False},
+        {"loss_scale": 0},
+        {"train": "false"},
+        {"masked": True},
+        {"label": False},
+    ],
+)
+def test_a_turn_that_is_marked_as_not_to_be_learnt_is_context(mark: dict[str, Any]) -> None:
+    turns = [
+        turn("user", "Çay?"),
+        {**turn("assistant", "Kür."), **mark},
+        turn("user", "Göl?"),
+        turn("assistant", "Göygöl."),
+    ]
+
+    found = messages_of({"messages": turns})
+
+    assert not isinstance(found, Refusal)
+    assert [each.trained for each in found] == [True, False, True, True]
+
+
+def test_a_mark_that_lets_a_turn_be_learnt_changes_nothing() -> None:
+    marks = {"weight": 1, "train": True, "loss": None, "loss_scale": 1.0, "masked": False}
+    turns = [turn("user", ASKED), {**turn("assistant", ANSWERED), **marks}]
+
+    assert messages_of({"messages": turns}) == messages_of(
+        {"messages": [turns[0], turn("assistant", ANSWERED)]}
+    )
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        {"label": False},
+        {"kto_tag": False},
+        {"kto_tag": "False"},
+        {"is_correct": 0},
+        {"rating": "bad"},
+        {"train": False},
+        {"weight": 0},
+    ],
+)
+def test_a_row_whose_answer_is_marked_as_bad_is_no_good_chat(mark: dict[str, Any]) -> None:
+    [(name, value)] = mark.items()
+
+    assert read({"prompt": "Çay?", "completion": "Kür."} | mark) == Refusal("marked", f"{name} {value}")
+    assert read({"messages": [turn("user", ASKED), turn("assistant", ANSWERED)]} | mark).reason == "marked"
+
+
+@pytest.mark.parametrize(
+    "mark", [{"label": True}, {"rating": 0}, {"correct": 0}, {"loss": 2.3}, {"label": "Neqativ"}]
+)
+def test_what_is_no_mark_of_a_bad_answer_leaves_the_row(mark: dict[str, Any]) -> None:
+    assert read({"prompt": ASKED, "completion": ANSWERED} | mark) == PAIR
+
+
+@pytest.mark.parametrize(
+    ("row", "asked"),
+    [
+        ({"question": "Nə vaxt?", "context": "Qatar altıda gedir."}, "Nə vaxt?\n\nQatar altıda gedir."),
+        ({"prompt": "Tərcümə et:", "input": "kitab"}, "Tərcümə et:\n\nkitab"),
+        ({"question": "Kim?", "passages": "x", "documents": ["Əli gəldi.", {"title": "A", "text": "Vəli getdi."}]}, "Kim?\n\nƏli gəldi.\n\nVəli getdi."),
+        ({"instruction": "Cavab ver.", "question": "Kim?", "passage": "Əli gəldi."}, "Cavab ver.\n\nƏli gəldi.\n\nKim?"),
+        ({"prompt": "Mətn: Əli gəldi. Kim?", "context": "Əli gəldi."}, "Mətn: Əli gəldi. Kim?"),
+        ({"prompt": [turn("user", "Kim?")], "context": "Əli gəldi."}, "Kim?\n\nƏli gəldi."),
+        ({"question": "Kim?", "document": 17}, "Kim?"),
+    ],
+)  # fmt: skip
+def test_the_passage_of_a_question_stands_below_it(row: dict[str, Any], asked: str) -> None:
+    assert read(row | {"answer": "Əli."}) == (("user", asked), ("assistant", "Əli."))
+
+
+def test_a_row_whose_passage_is_no_text_is_left_out() -> None:
+    row = {"question": "Kim?", "context": {"title": ["A"], "sentences": [["Əli gəldi."]]}, "answer": "Əli."}
+
+    assert read(row) == Refusal("no_passage", "context")
+
+
+def test_a_row_without_a_chat_is_refused_with_its_columns() -> None:
+    assert read({"Sual": "Kim?", "Cavab": "Əli.", "Qeyd": None}) == Refusal("no_chat", "Sual, Cavab")

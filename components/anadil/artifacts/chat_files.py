@@ -1,4 +1,4 @@
-"""Chats out of files: JSON lines, JSON, Parquet, and directories of Hugging Face datasets.
+"""Chats out of files: JSON lines, JSON, Parquet, CSV, Excel, and directories of Hugging Face datasets.
 
 A row that is no good chat is left out under a reason; a line that is no JSON ends the stage, because
 then the file itself is damaged.
@@ -7,7 +7,7 @@ then the file itself is damaged.
 import json
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -15,37 +15,57 @@ from anadil.artifacts import storage
 from anadil.artifacts.json_values import holds_lines, json_values
 from anadil.artifacts.line_reader import DAMAGED, PACKED_LINES, PLAIN_LINES, TooLong, bounded_lines
 from anadil.artifacts.no_data import is_no_data
+from anadil.artifacts.text_tables import TEXT_TABLES, table_rows
 from anadil.core.errors import DataError, PreflightError
-from anadil.text.chats import DROP_REMEDIES, Chat, DroppedChats, Refusal, messages_of
+from anadil.text.chat_columns import (
+    Names,
+    columns_read,
+    labels_are_marks,
+    mark_of,
+    may_be_class,
+    unread_columns,
+    with_names,
+)
+from anadil.text.chats import Chat, DroppedChats, Refusal, messages_of, unread_of_turns
 from anadil.text.choices import choices_of, first_place, names_place, with_chosen
-from anadil.text.pairs import Pair, pair_of
+from anadil.text.drop_reasons import DROP_REMEDIES
+from anadil.text.pairs import SIDES, Pair, pair_of
 
 log = logging.getLogger(__name__)
 
 TABLES = (".parquet", ".arrow")
-SUFFIXES = (*PLAIN_LINES, *PACKED_LINES, ".json", *TABLES)
+SUFFIXES = (*PLAIN_LINES, *PACKED_LINES, ".json", *TABLES, *TEXT_TABLES)
 NO_NAME = re.compile(r"(train|data|part|shard|default|0+)?[-_.]?\d*(-of-\d+)?", re.IGNORECASE)
 """Names of files that do not tell a data set from others; its directory does."""
 TRAIN, OTHER = re.compile(r"train\b|train_"), re.compile(r"(test|validation|valid|val|dev|eval)(\b|_)")
 """How files and directories of a dataset's parts begin."""
+MAX_NAMED_COLUMNS = 30
+"""In a message."""
 ROWS_AT_A_TIME = 256
 """Rows of a table in memory at a time, fewer where they are long."""
 
 
+NO_NAMES: Names = {}
+
+
 def read_chats(
-    uris: Sequence[str], dropped: DroppedChats, copy: storage.Copy = storage.local_copy
+    uris: Sequence[str],
+    dropped: DroppedChats,
+    copy: storage.Copy = storage.local_copy,
+    columns: Names = NO_NAMES,
 ) -> Iterator[Chat]:
     """The good chats of files, in order; the other rows are counted in `dropped`.
 
     Args:
         uris: The files.
-        dropped: Gets the rows that are no chats.
+        dropped: Gets the rows that are no chats, and what of the others is not read.
         copy: Gives what is to be read of a file.
+        columns: `finetune.columns`.
 
     Raises:
         DataError: A file is of another kind or damaged, or a row is not a JSON object; with file and line.
     """
-    for row, place, source in _rows_in(uris, copy):
+    for row, place, source in _rows_in(uris, copy, columns, dropped, columns_read):
         found = messages_of(row)
         if isinstance(found, Refusal):
             _drop(found, place, dropped)
@@ -55,10 +75,17 @@ def read_chats(
 
 
 def read_pairs(
-    uris: Sequence[str], dropped: DroppedChats, copy: storage.Copy = storage.local_copy
+    uris: Sequence[str],
+    dropped: DroppedChats,
+    copy: storage.Copy = storage.local_copy,
+    columns: Names = NO_NAMES,
 ) -> Iterator[Pair]:
     """The good pairs of answers of files, in order; the other rows are counted in `dropped`. As `read_chats`."""
-    for row, place, source in _rows_in(uris, copy):
+
+    def read(row: Mapping[str, object]) -> set[str]:
+        return {*columns_read(row, answers=()), *SIDES}
+
+    for row, place, source in _rows_in(uris, copy, columns, dropped, read):
         found = pair_of(row)
         if isinstance(found, Refusal):
             _drop(found, place, dropped)
@@ -67,17 +94,38 @@ def read_pairs(
             yield Pair(chosen=chosen, rejected=rejected)
 
 
-def _rows_in(uris: Sequence[str], copy: storage.Copy) -> Iterator[tuple[dict[str, object], str, str]]:
-    """Every row, its place, and the name of its data set."""
+def _rows_in(
+    uris: Sequence[str],
+    copy: storage.Copy,
+    columns: Names,
+    dropped: DroppedChats,
+    read: Callable[[Mapping[str, object]], set[str]],
+) -> Iterator[tuple[dict[str, object], str, str]]:
+    """Every row, its place, and the name of its data set; what of it is not read is counted."""
     for uri in check_chat_files(uris):
-        source = data_set_of(uri)
+        source, name = data_set_of(uri), Path(uri).name
         with copy(uri) as path:
+            labels: bool | None = None
             first: int | None = None
-            for number, row in rows_of(path, uri):
+            for number, given in rows_of(path, uri):
+                row = with_names(given, columns)
                 if first is None and names_place(row):
-                    first = first_place(each for _, each in rows_of(path, uri))
+                    first = first_place(with_names(each, columns) for _, each in rows_of(path, uri))
                     log.info("%s: answers are places among the choices, counted from %d", uri, first)
-                yield with_chosen(row, first or 0), f"{Path(uri).name}:{number}", source
+                if may_be_class(row):
+                    if labels is None:
+                        labels = labels_are_marks(with_names(each, columns) for _, each in rows_of(path, uri))
+                        log.info(
+                            "%s: `label` %s", uri, "marks answers" if labels else "is a class, not a mark"
+                        )
+                    row = {**row, "label": mark_of(row["label"])} if labels else row
+                named = {role: column for role, column in columns.items() if column in given}
+                used = read(row)
+                unread = {*unread_columns(given, used - {*named} | {*named.values()})}
+                unread |= unread_of_turns(row, used)
+                dropped.add_columns(name, given, unread)
+                yield with_chosen(row, first or 0), f"{name}:{number}", source
+        dropped.say_unread(name)
 
 
 def _drop(refused: Refusal, place: str, dropped: DroppedChats) -> None:
@@ -103,7 +151,9 @@ def check_chat_files(uris: Sequence[str]) -> list[str]:
     files = [uri for uri in uris if not is_no_data(PurePosixPath(uri).name)] or list(uris)
     for uri in files:
         if not uri.lower().endswith(SUFFIXES):
-            raise DataError(f"{uri}: chats are read from {', '.join(SUFFIXES)} only; convert the file")
+            raise DataError(
+                f"{uri}: chats are read from {', '.join(SUFFIXES)} only; convert the file, a spreadsheet to .csv"
+            )
     roots = {root for uri in files if (root := _part_of(uri, TRAIN))}
     chosen = [uri for uri in files if _part_of(uri, OTHER) not in roots]
     if len(chosen) < len(files):
@@ -121,13 +171,23 @@ def _part_of(uri: str, name: re.Pattern[str]) -> str:
 
 
 def refuse_no_chats(
-    uris: Sequence[str], num_chats: int, dropped: DroppedChats, kind: Literal["chats", "pairs"] = "chats"
+    uris: Sequence[str],
+    num_chats: int,
+    dropped: DroppedChats,
+    kind: Literal["chats", "pairs"] = "chats",
+    columns: Names = NO_NAMES,
 ) -> None:
     """Refuse files without a chat, or a pair of answers, to train on.
 
     Raises:
-        DataError: With the reason of each kind of row.
+        DataError: With the reason of each kind of row, or no row has a column that `finetune.columns` names.
     """
+    missing = [f"{role}: {column}" for role, column in columns.items() if column not in dropped.columns]
+    if missing and dropped.columns:
+        raise DataError(
+            f"finetune.columns: {', '.join(missing)}: no row has such a column; "
+            f"the columns are {', '.join(sorted(dropped.columns)[:MAX_NAMED_COLUMNS])}"
+        )
     if num_chats:
         return
     if not dropped.total:
@@ -151,6 +211,8 @@ def rows_of(path: Path, name: str) -> Iterator[tuple[int, dict[str, object]]]:
     try:
         if suffix in TABLES:
             yield from _table_rows(path, name, suffix)
+        elif suffix in TEXT_TABLES:
+            yield from table_rows(path, name, suffix)
         elif suffix == ".json":
             yield from _json_values(path, name)
         else:

@@ -3,7 +3,6 @@
 What is compiled is arrays of hashes in a folder, which each process maps into memory.
 """
 
-import csv
 import json
 import logging
 import shutil
@@ -25,6 +24,7 @@ from anadil.artifacts.line_reader import (
     bounded_lines,
 )
 from anadil.artifacts.table_rows import batch_rows, parquet_batches
+from anadil.artifacts.text_tables import TEXT_TABLES
 from anadil.clean.charset import decode_text
 from anadil.clean.decontaminate import Decontamination, texts_of
 from anadil.clean.ng_words import read_ng_words
@@ -45,8 +45,7 @@ TEXT_KEY = "evaluate.heldout"
 TASK_KEY = "evaluate.tasks"
 CHAT_KEYS = ("finetune.inputs", "finetune.preference.inputs", "evaluate.questions")
 LINE_SUFFIXES = (*PLAIN_LINES, *PACKED_LINES)
-TABLES = {".csv": ",", ".tsv": "\t"}
-READ_SUFFIXES = (*LINE_SUFFIXES, ".json", ".parquet", ".arrow", ".txt", *TABLES)
+READ_SUFFIXES = (*LINE_SUFFIXES, ".json", ".parquet", ".arrow", ".txt", *TEXT_TABLES)
 ROWS_AT_A_TIME = 1_000
 SIDE_FILE = "correct or remove it, or set clean.decontaminate to false"
 
@@ -155,10 +154,8 @@ def _texts(path: Path, uri: str) -> Iterator[tuple[int, str]]:
             yield from _json_texts(path, uri)
         elif lower.endswith(".parquet"):
             yield from _table_texts(path, uri)
-        elif lower.endswith((".json", ".arrow")):
+        elif lower.endswith((".json", ".arrow", *TEXT_TABLES)):
             yield from ((number, text) for number, row in rows_of(path, uri) for text in texts_of(row))
-        elif lower.endswith(tuple(TABLES)):
-            yield from _separated_texts(path, TABLES[lower[-4:]])
         elif lower.endswith(".txt"):
             if (size := path.stat().st_size) > MAX_LINE_BYTES:
                 raise DataError(f"{uri}: {TooLong(size, 'text')}; cut it, or give it as .jsonl; {SIDE_FILE}")
@@ -167,7 +164,7 @@ def _texts(path: Path, uri: str) -> Iterator[tuple[int, str]]:
             raise DataError(
                 f"{uri}: cannot be compared with; its name must end in one of {' '.join(READ_SUFFIXES)}; {SIDE_FILE}"
             )
-    except (*DAMAGED, csv.Error, pa.ArrowException, UnicodeDecodeError, OSError) as error:
+    except (*DAMAGED, pa.ArrowException, UnicodeDecodeError, OSError) as error:
         raise DataError(f"{uri}: damaged ({error}); {SIDE_FILE}") from None
 
 
@@ -183,14 +180,6 @@ def _json_texts(path: Path, uri: str) -> Iterator[tuple[int, str]]:
             raise DataError(f"{uri}:{number}: no JSON ({error}); {SIDE_FILE}") from None
         for text in texts:
             yield number, text
-
-
-def _separated_texts(path: Path, separator: str) -> Iterator[tuple[int, str]]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.reader(file, delimiter=separator)
-        for row in rows:
-            for text in row:
-                yield rows.line_num, text
 
 
 def _table_texts(path: Path, uri: str) -> Iterator[tuple[int, str]]:

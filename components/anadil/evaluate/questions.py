@@ -22,6 +22,7 @@ from anadil.evaluate.models import ScoredModel, encode_for_all
 from anadil.model.chat_ids import chat_ids
 from anadil.model.load import encode_texts
 from anadil.runtime.job import Job
+from anadil.text.chat_columns import Names
 from anadil.text.chats import Chat, DroppedChats, Message, fingerprint
 from anadil.text.corpus import Document
 
@@ -93,7 +94,11 @@ def read_questions(job: Job) -> Questions:
     """
     files = job.side_files.get(KEY, ())
     adapter = job.inputs.get("adapter")
-    heldout = _chats_of_files(files) if files else _chats_of_adapter(adapter, HELDOUT_CHATS)
+    heldout = (
+        _chats_of_files(files, job.recipe.finetune.columns)
+        if files
+        else _chats_of_adapter(adapter, HELDOUT_CHATS)
+    )
     questions = [Question(chat=chat, seen=False) for chat in _sample(heldout, MAX_SCORED)]
     asked = frozenset(one.id for one in _sample(heldout, job.recipe.evaluate.max_questions))
     places = {place for place, question in enumerate(questions) if question.chat.id in asked}
@@ -103,10 +108,10 @@ def read_questions(job: Job) -> Questions:
     return Questions(listed=tuple(questions), asked=frozenset(places), files=tuple(files))
 
 
-def _chats_of_files(files: Sequence[str]) -> list[Chat]:
+def _chats_of_files(files: Sequence[str], columns: Names) -> list[Chat]:
     dropped = DroppedChats()
     kept: dict[str, Chat] = {}
-    for chat in read_chats(files, dropped):
+    for chat in read_chats(files, dropped, columns=columns):
         kept.setdefault(chat.id, chat)
         if len(kept) > 2 * MAX_SCORED:  # so that memory does not grow with the files
             kept = {one.id: one for one in _sample(list(kept.values()), MAX_SCORED)}

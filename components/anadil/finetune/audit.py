@@ -47,6 +47,7 @@ def audit(rows: Sequence[Any], tokenizer: PreTrainedTokenizerFast, dropped: Drop
         "kept": len(rows),
         "dropped": dict(sorted(dropped.counts.items())),
         "dropped_first": dict(sorted(dropped.places.items())),
+        "not_read": dropped.unread,
         "tokens": num_tokens,
         "trained_tokens": sum(trained),
         "trained_share": round(sum(trained) / num_tokens, 4),

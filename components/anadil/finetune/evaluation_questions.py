@@ -23,7 +23,8 @@ class EvaluationQuestions:
         Raises:
             DataError: One is damaged.
         """
-        questions = read_chats(job.side_files.get("evaluate.questions", ()), DroppedChats())
+        files = job.side_files.get("evaluate.questions", ())
+        questions = read_chats(files, DroppedChats(), columns=job.recipe.finetune.columns)
         self._turns = {fingerprint(folded(turn)) for chat in questions for turn in chat.questions}
         self._lines = {
             line

@@ -21,7 +21,8 @@ from anadil.finetune.evaluation_questions import EvaluationQuestions
 from anadil.finetune.rows import MANY_DROPPED, ROWS_AT_A_TIME, Fingerprints, Places, fitting_length
 from anadil.recipe.finetune import Preference
 from anadil.runtime.job import Job
-from anadil.text.chats import HARMLESS, DroppedChats, fingerprint, folded, split_of
+from anadil.text.chats import DroppedChats, fingerprint, folded, split_of
+from anadil.text.drop_reasons import HARMLESS
 from anadil.text.pairs import Pair
 
 log = logging.getLogger(__name__)
@@ -92,7 +93,8 @@ def _encoded(
     job: Job, settings: Preference, tokenizer: Any, asked: Fingerprints, dropped: DroppedChats
 ) -> Iterator[tuple[Pair, PairExample]]:
     limit = fitting_length(job, "finetune.preference.max_length", settings.max_length)
-    found = _without_leaks(job, read_pairs(job.side_files.get(KEY, ()), dropped), asked, dropped)
+    pairs = read_pairs(job.side_files.get(KEY, ()), dropped, columns=job.recipe.finetune.columns)
+    found = _without_leaks(job, pairs, asked, dropped)
     seen: set[int] = set()
     for pair, example in encode_pairs(tokenizer, found, limit, dropped):
         key = fingerprint(f"{pair.chosen.id} {pair.rejected.id}")

@@ -28,7 +28,8 @@ from anadil.finetune.duplicates import NUM_KEYS, keys_of, repeats
 from anadil.finetune.encode import Example, encode_chats
 from anadil.finetune.evaluation_questions import EvaluationQuestions
 from anadil.runtime.job import Job
-from anadil.text.chats import HARMLESS, Chat, DroppedChats, Part, Reason, fingerprint, folded, split_of
+from anadil.text.chats import Chat, DroppedChats, Part, fingerprint, folded, split_of
+from anadil.text.drop_reasons import HARMLESS, Reason
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ def read_rows(job: Job, tokenizer: PreTrainedTokenizerFast, dropped: DroppedChat
             file.add(chat, example, split_of(chat, settings.validation_fraction, settings.heldout_fraction))
     rows = Dataset.from_file(str(path))
     kept = _without_repeats(file, path, dropped)
-    refuse_no_chats(job.files, sum(map(len, kept.values())), dropped)
+    refuse_no_chats(job.files, sum(map(len, kept.values())), dropped, columns=settings.columns)
     sources = sorted(set(rows.data.column("source").unique().to_pylist()))
     trained = _mixed(kept["train"], rows, settings.mix, sources, seed)
     made = Rows(
@@ -161,7 +162,7 @@ def _encoded(
 ) -> Iterator[tuple[Chat, Example]]:
     limit = fitting_length(job, "finetune.max_length", job.recipe.finetune.max_length)
     asked = EvaluationQuestions(job)
-    chats = asked.without(read_chats(job.files, dropped), dropped)
+    chats = asked.without(read_chats(job.files, dropped, columns=job.recipe.finetune.columns), dropped)
     return encode_chats(tokenizer, chats, limit, dropped)
 
 

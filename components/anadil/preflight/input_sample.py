@@ -20,6 +20,7 @@ import zstandard
 from anadil.artifacts import storage
 from anadil.artifacts.json_values import PACKED_JSON
 from anadil.artifacts.line_reader import MAX_LINE_BYTES, MAX_ZSTD_WINDOW_BYTES, PACKED_LINES, PLAIN_LINES
+from anadil.artifacts.text_tables import BYTE_ORDER_MARKS, SEPARATED, WORKBOOK
 from anadil.core.format import MIB
 
 PIECE_BYTES = 4 * MIB
@@ -121,10 +122,12 @@ def cut_at_record(data: bytes, name: str, limit: int) -> bytes:
     """
     if name.endswith(PLAIN_LINES):
         return _cut_lines(data)
+    if name.endswith(SEPARATED):
+        return _cut_table(data)
     if name.endswith(".json"):
         return _cut_json(data)
-    if name.endswith(".arrow"):
-        return b""  # nothing can be told of a part of it
+    if name.endswith((".arrow", WORKBOOK)):
+        return b""  # nothing can be told of a part of them
     if name.endswith((*PACKED_LINES, *PACKED_JSON)):
         return _cut_packed(data, name, limit)
     if name.endswith(".warc.gz"):
@@ -150,6 +153,19 @@ def _cut_json(data: bytes) -> bytes:
         return _cut_lines(data) if rest and isinstance(json.loads(first), dict) else b""
     except (ValueError, RecursionError):
         return b""
+
+
+def _cut_table(data: bytes) -> bytes:
+    """Up to the last end of a line that lies in no cell; nothing of UTF-16, whose line ends are other bytes."""
+    if data.startswith(tuple(BYTE_ORDER_MARKS)):
+        return b""
+    end, quotes = data.rfind(b"\n") + 1, data.count(b'"')
+    quotes -= data.count(b'"', end)
+    while end and quotes % 2:
+        before = data.rfind(b"\n", 0, end - 1) + 1
+        quotes -= data.count(b'"', before, end)
+        end = before
+    return data[:end]
 
 
 def _cut_packed(data: bytes, name: str, limit: int) -> bytes:

@@ -307,26 +307,29 @@ def _inspect_raw(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -
     return detail, ""
 
 
-def _inspect_chats(files: Sequence[str], _recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
-    return _inspect_rows("chats", files, beginnings)
+def _inspect_chats(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
+    return _inspect_rows("chats", files, recipe, beginnings)
 
 
-def _inspect_pairs(files: Sequence[str], _recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
-    return _inspect_rows("pairs", files, beginnings)
+def _inspect_pairs(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
+    return _inspect_rows("pairs", files, recipe, beginnings)
 
 
 def _inspect_rows(
-    kind: Literal["chats", "pairs"], files: Sequence[str], beginnings: Beginnings
+    kind: Literal["chats", "pairs"], files: Sequence[str], recipe: Recipe, beginnings: Beginnings
 ) -> tuple[str, str]:
     from anadil.artifacts.chat_files import check_chat_files, read_chats, read_pairs, refuse_no_chats
     from anadil.text.chats import DroppedChats
 
     dropped = DroppedChats()
     read: Callable[..., Iterator[object]] = read_chats if kind == "chats" else read_pairs
-    found = _taken(check_chat_files(files), beginnings, lambda uri: read([uri], dropped, beginnings.copy))
+    columns = recipe.finetune.columns
+    found = _taken(
+        check_chat_files(files), beginnings, lambda uri: read([uri], dropped, beginnings.copy, columns)
+    )
     number = sum(1 for _ in found)
     if beginnings.whole or dropped.total:
-        refuse_no_chats(files, number, dropped, kind)
+        refuse_no_chats(files, number, dropped, kind, columns)
     remedy = f"would leave out {counted(dropped.total, 'row')}: {dropped}" if dropped.total else ""
     return counted(number, kind.removesuffix("s")), remedy
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from anadil.recipe.fields import Fraction, StrictModel
+from anadil.text.chat_columns import ChatColumn
 
 EmbeddingRows = Literal["none", "control", "all"]
 Schedule = Literal["cosine", "linear", "constant"]
@@ -42,7 +43,9 @@ class Finetune(StrictModel):
     """model, chats -> adapter."""
 
     inputs: tuple[str, ...] = ()
-    """Files or datasets of chats: `.jsonl[.gz|.zst]`, `.json`, `.parquet`, `.arrow`; their layouts are in the guide."""
+    """Files or datasets of chats: `.jsonl[.gz|.zst]`, `.json`, `.parquet`, `.arrow`, `.csv`, `.tsv`, `.xlsx`; their layouts are in the guide."""
+    columns: dict[ChatColumn, str] = Field(default_factory=dict)
+    """Columns with names of their own, such as `{question: Sual, answer: Cavab}`; left out, those of the usual layouts are read."""
     mix: dict[str, NonNegativeFloat] = Field(default_factory=dict)
     """Name of a file or dataset -> how often an epoch shows each of its chats, such as 2 or 0.5; left out, 1."""
     heldout_fraction: Fraction = 0.05

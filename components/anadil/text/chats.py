@@ -1,76 +1,40 @@
 """Chats: what one is, and how a row of the usual layouts becomes one.
 
-A row is read by the first of these layouts that it has; every other column is ignored:
+A row is read by the first of these layouts that it has; every other column is counted as not read:
 `messages` or `conversations` (lists of `role` and `content`, or ShareGPT's `from` and `value`), or a question
-(`prompt`, `instruction` with `input`, `question`) beside its answer (`response`, `completion`, `output`, `answer`).
+(`prompt`, `instruction`, `question`), with the passage that it is about (`input`, `context`) below it, beside its answer
+(`response`, `completion`, `output`, `answer`).
 """
 
 import hashlib
 import json
+import logging
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
+from anadil.text.chat_columns import (
+    ANSWERS,
+    HISTORY,
+    LISTS,
+    QUESTIONS,
+    SYSTEMS,
+    below,
+    first_of,
+    is_learnt,
+    marked_by,
+    passage_text,
+    unread_in_turns,
+)
 from anadil.text.choices import chosen_text, names_no_choice
+from anadil.text.drop_reasons import DROP_REMEDIES, Reason
 
-Reason = Literal[
-    "no_chat",
-    "malformed",
-    "not_text",
-    "tool_turn",
-    "unknown_role",
-    "role_order",
-    "no_answer",
-    "empty_message",
-    "no_choice",
-    "not_unicode",
-    "template",
-    "too_long",
-    "duplicate",
-    "near_duplicate",
-    "evaluation_question",
-    "no_pair",
-    "other_question",
-    "same_answer",
-    "question_in_answer",
-]
+log = logging.getLogger(__name__)
 
-DROP_REMEDIES: dict[Reason, str] = {
-    "no_chat": "a row needs `messages`, `conversations`, or a question and its answer, such as `prompt` and `response`",
-    "malformed": "each message needs the texts `role` and `content`, or `from` and `value`",
-    "not_text": "only text can be trained on; take images and sounds out",
-    "tool_turn": "calls and results of tools cannot be trained on; take such chats out, or write them as text",
-    "unknown_role": "roles are user (human), assistant (gpt, model) and system (developer)",
-    "role_order": "turns must be user, assistant, user, assistant, ..., after at most one system turn",
-    "no_answer": "a chat needs an assistant turn, from which the model learns",
-    "empty_message": "a message needs text",
-    "no_choice": "beside `choices` a row needs the right one as `answer`: its text, letter (A, B, ...) or place",
-    "not_unicode": "text holds half a surrogate pair; write it as UTF-8",
-    "template": "the base's chat template cannot write it; change the chat",
-    "too_long": "shorten the chats or raise finetune.max_length",
-    "duplicate": "another chat says the same",
-    "near_duplicate": "another chat says nearly the same",
-    "evaluation_question": "evaluate asks it, so no model may learn its answer",
-    "no_pair": "a row of pairs needs `chosen` and `rejected`, and a `prompt` unless both are whole chats",
-    "other_question": "both chats of a pair must be the same up to their last answer",
-    "same_answer": "the answers of a pair must differ",
-    "question_in_answer": "both answers begin with the question, which would be learnt; cut it off",
-}
-"""What each reason asks of the user."""
-HARMLESS: tuple[Reason, ...] = ("duplicate", "near_duplicate", "evaluation_question")
-"""Reasons for which a good chat is left out on purpose."""
 MAX_DROPPED_PLACES = 5
 """Places kept for each reason."""
-LISTS = ("messages", "conversations", "conversation")
-QUESTIONS = ("prompt", "instruction", "question", "query", "input")
-"""Columns that hold what is asked; to `instruction` belongs the text of `input` or `context`."""
-ANSWERS = ("response", "completion", "output", "answer")
-INSTRUCTION, INPUTS = "instruction", ("input", "context")
-HISTORY = "history"
-"""Column of LLaMA-Factory's Alpaca layout: pairs of what was asked and answered before."""
-SYSTEMS = ("system", "system_prompt")
 ROLES = {
     "user": "user", "human": "user", "prompter": "user",
     "assistant": "assistant", "gpt": "assistant", "chatgpt": "assistant", "bot": "assistant", "model": "assistant",
@@ -106,7 +70,7 @@ class Message:
     """`user`, `assistant` or `system`."""
     content: str
     trained: bool = True
-    """False of an answer that is context only: `weight` 0 in OpenAI's layout."""
+    """False of an answer that is context only, such as `weight` 0 in OpenAI's layout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,10 +114,14 @@ class Refusal:
 
 @dataclass(slots=True)
 class DroppedChats:
-    """How many rows were left out, by reason, and where the first of them are."""
+    """How many rows were left out, by reason, and where the first of them are; and what of the others is not read."""
 
     counts: dict[Reason, int] = field(default_factory=dict)
     places: dict[Reason, list[str]] = field(default_factory=dict)
+    columns: set[str] = field(default_factory=set)
+    """All that rows have."""
+    unread: dict[str, dict[str, int]] = field(default_factory=dict)
+    """File -> column, or key of a turn, that holds something and is not read -> rows."""
 
     def add(self, reason: Reason, place: str) -> None:
         """Count one row."""
@@ -161,6 +129,23 @@ class DroppedChats:
         places = self.places.setdefault(reason, [])
         if len(places) < MAX_DROPPED_PLACES:
             places.append(place)
+
+    def add_columns(self, file: str, columns: Iterable[str], unread: Iterable[str]) -> None:
+        """Note what one row has, and count what of it is not read."""
+        self.columns.update(columns)
+        for column in unread:
+            counts = self.unread.setdefault(file, {})
+            counts[column] = counts.get(column, 0) + 1
+
+    def say_unread(self, file: str) -> None:
+        """Log what is not read of a file."""
+        if counts := self.unread.get(file):
+            listed = ", ".join(
+                f"{name} ({counts[name]:,})" for name in sorted(counts, key=lambda one: -counts[one])
+            )
+            log.info(
+                "%s: columns that are not read, and in how many rows they hold something: %s", file, listed
+            )
 
     @property
     def total(self) -> int:
@@ -178,21 +163,29 @@ class DroppedChats:
 
 def messages_of(row: Mapping[str, object]) -> tuple[Message, ...] | Refusal:
     """The messages of a row, or why there are none; turns at the end from which nothing is learnt are left out."""
-    listed = next((row[key] for key in LISTS if row.get(key) is not None), None)
-    given = _pair(row) if listed is None else _unpacked(listed)
+    listed = first_of(row, LISTS)
+    given = _pair(row) if listed is None else given_turns(row[listed])
     if listed is None and names_no_choice(row):
         return Refusal("no_choice", str(row.get("answer", "")))
     if given is None:
-        return Refusal("no_chat")
-    given = turns_of(given)
+        return Refusal("no_chat", ", ".join(name for name, value in row.items() if value is not None))
+    if isinstance(given, Refusal):
+        return given
     if not isinstance(given, list | tuple):
         return Refusal("malformed")
+    if mark := marked_by(row):
+        return Refusal("marked", f"{mark} {row[mark]}")
     messages: list[Message] = []
     for item in given:
         message = _message(item)
         if isinstance(message, Refusal):
             return message
         messages.append(message)
+    return _checked(messages, row)
+
+
+def _checked(messages: list[Message], row: Mapping[str, object]) -> tuple[Message, ...] | Refusal:
+    """The messages with the row's system turn, as far as the last answer that is learnt."""
     if messages and messages[0].role == "system" and not messages[0].content:
         messages.pop(0)  # as ShareGPT's files have it where nothing is to be said
     system = next((text for key in SYSTEMS if isinstance(text := row.get(key), str) and text.strip()), None)
@@ -202,6 +195,18 @@ def messages_of(row: Mapping[str, object]) -> tuple[Message, ...] | Refusal:
         messages.pop()
     fault = _fault(messages)
     return Refusal(fault) if fault else tuple(messages)
+
+
+def unread_of_turns(row: Mapping[str, object], columns: Iterable[str]) -> set[str]:
+    """Keys of the turns in some columns that are not read, such as `messages.reasoning_content`."""
+    return {
+        f"{name}.{key}" for name in columns if name in row for key in unread_in_turns(given_turns(row[name]))
+    }
+
+
+def given_turns(given: object) -> object:
+    """A list of turns, also where a table keeps it as one JSON text or as columns."""
+    return turns_of(_unpacked(given))
 
 
 def turns_of(given: object) -> object:
@@ -250,29 +255,36 @@ def _unpacked(listed: object) -> object:
     return listed
 
 
-def _pair(row: Mapping[str, object]) -> list[object] | None:
+def _pair(row: Mapping[str, object]) -> list[object] | Refusal | None:
     """The turns of a question and its answer; each may be a text or already a list of turns."""
-    answer = next((row[key] for key in ANSWERS if row.get(key) is not None), None)
+    name = first_of(row, ANSWERS)
     # A row of choices may name its answer by its letter or place.
-    answer = chosen_text(row) or answer
+    answer = chosen_text(row) or (row[name] if name else None)
     turns = question_turns(row)
-    if turns is None or answer is None:
-        return None
+    if isinstance(turns, Refusal) or turns is None or answer is None:
+        return turns if isinstance(turns, Refusal) else None
     return turns + (answer if isinstance(answer, list) else [{"role": "assistant", "content": answer}])
 
 
-def question_turns(row: Mapping[str, object]) -> list[object] | None:
+def question_turns(row: Mapping[str, object]) -> list[object] | Refusal | None:
     """What a row asks, as turns that are not checked yet; None where no column holds it."""
-    asked = next((key for key in QUESTIONS if row.get(key) is not None), None)
+    asked = first_of(row, QUESTIONS)
     if asked is None:
         return None
     question = row[asked]
-    if asked == INSTRUCTION and isinstance(question, str):
-        more = next((text for key in INPUTS if isinstance(text := row.get(key), str) and text.strip()), "")
-        question = f"{question.strip()}\n\n{more.strip()}" if more else question
-    if isinstance(question, list):
-        return question
-    return [*_history(row.get(HISTORY)), {"role": "user", "content": question}]
+    turns = question if isinstance(question, list) else [*_history(row.get(HISTORY)), _user(question)]
+    for name in below(row, asked):
+        passage, last = passage_text(row[name]), turns[-1] if turns else None
+        text = last.get("content") if isinstance(last, Mapping) else None
+        if passage is None or not isinstance(last, Mapping) or not isinstance(text, str):
+            return Refusal("no_passage", name)
+        if passage not in text:  # as in a prompt that is already written out
+            turns = [*turns[:-1], {**last, "content": f"{text.strip()}\n\n{passage}"}]
+    return turns
+
+
+def _user(question: object) -> object:
+    return {"role": "user", "content": question}
 
 
 def _history(given: object) -> list[object]:
@@ -307,10 +319,10 @@ def _message(item: object) -> Message | Refusal:
     text = _text(_either(item, "content", "value"))
     if isinstance(text, Refusal):
         return text
-    weight = item.get("weight")
-    if weight not in (None, 0, 1):
-        return Refusal("malformed", f"weight {weight}")
-    return Message(role=ROLES[plain], content=text.strip(), trained=weight != 0)
+    learnt = is_learnt(item)
+    if isinstance(learnt, str):
+        return Refusal("unknown_mark", learnt)
+    return Message(role=ROLES[plain], content=text.strip(), trained=learnt)
 
 
 def _text(content: object) -> str | Refusal:

@@ -9,7 +9,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from anadil.text.chats import LISTS, ROLES, Chat, Message, Refusal, messages_of, question_turns, turns_of
+from anadil.text.chat_columns import LISTS, SYSTEMS
+from anadil.text.chats import ROLES, Chat, Message, Refusal, messages_of, question_turns, turns_of
 
 SIDES = ("chosen", "rejected")
 SPEAKERS = {"Human": "user", "Assistant": "assistant"}
@@ -34,14 +35,16 @@ class Pair:
 
 def pair_of(row: Mapping[str, object]) -> tuple[tuple[Message, ...], tuple[Message, ...]] | Refusal:
     """The messages of the chosen and of the rejected chat of a row, or why there are none."""
-    asked = next((turns for key in LISTS if isinstance(turns := turns_of(row.get(key)), list)), None)
-    asked = asked or _asked(row)
+    listed = next((turns for key in LISTS if isinstance(turns := turns_of(row.get(key)), list)), None)
+    asked = listed or _asked(row)
+    if isinstance(asked, Refusal):
+        return asked
     sides: list[tuple[Message, ...]] = []
     for name in SIDES:
         turns = _turns(turns_of(row.get(name)), asked)
         if turns is None:
             return Refusal("no_pair", "" if row.get(name) is not None else f"no {name}")
-        found = messages_of({**{key: row[key] for key in row if key not in LISTS}, "messages": turns})
+        found = messages_of({**{key: row[key] for key in SYSTEMS if key in row}, "messages": turns})
         if isinstance(found, Refusal):
             return found
         sides.append(found)
@@ -55,9 +58,11 @@ def pair_of(row: Mapping[str, object]) -> tuple[tuple[Message, ...], tuple[Messa
     return chosen, rejected
 
 
-def _asked(row: Mapping[str, object]) -> list[object] | None:
+def _asked(row: Mapping[str, object]) -> list[object] | Refusal | None:
     """What a row asks; a text with turns of `Human:` ends in an opened turn of the assistant (Dahoas/rm-static)."""
     asked = question_turns(row)
+    if isinstance(asked, Refusal):
+        return asked
     text = asked[-1].get("content") if asked and isinstance(asked[-1], Mapping) else None
     turns = _transcript(text.rstrip().removesuffix(OPENED)) if isinstance(text, str) else []
     return turns or asked
