@@ -129,7 +129,7 @@ def stage_trainer(asked: argparse.Namespace, base: Path) -> Any:
 
     model = load_for_training(job, torch.device(asked.device))
     steps = num_steps(len(rows.train), recipe.finetune)
-    trainer = new_trainer(job, model, tokenizer, rows.train, steps, Group())
+    trainer = new_trainer(job, model, tokenizer, rows, steps, Group())
     trainer.args.save_strategy = "no"
     return trainer
 

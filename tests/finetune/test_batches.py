@@ -11,7 +11,7 @@ from datasets import Dataset
 from torch.nn import functional
 from trl.trainer import utils as trl_utils
 
-from anadil.finetune.batches import LengthBatches
+from anadil.finetune.batches import LengthBatches, Mix
 from anadil.finetune.encode import IGNORED_LABEL
 from anadil.finetune.trainer import collator, token_counts
 from tests.kit.llama import small_llama
@@ -46,6 +46,22 @@ def test_an_epoch_has_each_chat_once_and_the_next_one_another_order() -> None:
     assert {tuple(sorted(batch)) for batch in first} != {tuple(sorted(batch)) for batch in second}
     lengths = [sum(MIXED[index] for index in batch) for batch in first]
     assert lengths != sorted(lengths)
+
+
+def test_a_share_of_a_source_is_another_in_each_epoch_until_all_were_shown() -> None:
+    own, other = np.arange(9), np.arange(9, 30)
+    mix = Mix(sources=((own, 1 / 3), (other, 1.0)))
+    batches = LengthBatches(MIXED[:30], 4, seed=5, mix=mix)
+    shown = []
+    for epoch in range(4):
+        batches.set_epoch(epoch)
+        shown.append({index for batch in batches for index in batch})
+
+    assert len(batches) == 6
+    assert all(len(each) == 24 and set(other.tolist()) < each for each in shown)
+    assert set.union(*shown[:3]) == set(range(30))
+    assert shown[3] == shown[0]
+    assert np.array_equal(mix.places(5, 2), mix.places(5, 2))
 
 
 def test_seed_and_epoch_alone_say_the_order() -> None:

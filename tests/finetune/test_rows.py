@@ -163,7 +163,7 @@ def test_each_source_is_shown_as_often_as_its_weight_says(reader: Reader, tmp_pa
 
     found = reader.read(*files, mix={"a": 0.5, "b": 2.25, "c": 0})
 
-    texts = reader.texts(found.train)
+    texts = [reader.texts(found.train)[place] for place in found.mix.places(0, 0)]
     counts = [sum(f"{number} " in text.split("\n\n")[1][:3] for text in texts) for number in (10, 8, 3)]
     assert counts == [5, 18, 0]
     assert max(texts.count(text) for text in texts) == 3

@@ -6,6 +6,7 @@ that share them. So a run that resumes, and one on more devices, has the losses 
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,45 @@ POOL_BATCHES = 512
 epoch, and padding stays under 1 %. Chosen by us."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """How often an epoch shows the chats of each source."""
+
+    sources: tuple[tuple[NDArray[np.int64], float], ...]
+    """Places of a source's chats, and the weight of each: 2 is twice, 0.5 half of them."""
+
+    @property
+    def size(self) -> int:
+        """Chats of an epoch; each epoch has as many."""
+        return sum(int(weight) * len(own) + _rest(own, weight) for own, weight in self.sources)
+
+    def places(self, seed: int, epoch: int) -> NDArray[np.int64]:
+        """The chats of an epoch, in order: of a share, others than those of the epoch before."""
+        chosen = [np.empty(0, dtype=np.int64)]
+        for number, (own, weight) in enumerate(self.sources):
+            chosen += [own] * int(weight)
+            rest = _rest(own, weight)
+            order = np.random.default_rng([seed, number]).permutation(own)
+            chosen += [order.take(range(epoch * rest, (epoch + 1) * rest), mode="wrap")] if rest else []
+        return np.sort(np.concatenate(chosen))
+
+
+def _rest(own: NDArray[np.int64], weight: float) -> int:
+    return round(weight % 1 * len(own))
+
+
 class LengthBatches(Sampler[list[int]]):
     """The chats of one process for each step of an epoch; `set_epoch` says which."""
 
     def __init__(
-        self, lengths: Sequence[int], batch_size: int, *, seed: int, rank: int = 0, processes: int = 1
+        self,
+        lengths: Sequence[int],
+        batch_size: int,
+        *,
+        seed: int,
+        rank: int = 0,
+        processes: int = 1,
+        mix: Mix | None = None,
     ) -> None:
         """Prepare the batches of one process.
 
@@ -31,12 +66,14 @@ class LengthBatches(Sampler[list[int]]):
             seed: Of the order.
             rank: Which process this is.
             processes: How many share each batch.
+            mix: Which chats an epoch shows; None: each once.
         """
         self.lengths = np.asarray(lengths, dtype=np.int64)
         self.batch_size = batch_size
         self.seed = seed
         self.rank = rank
         self.processes = processes
+        self.mix = mix or Mix(sources=((np.arange(len(lengths)), 1.0),))
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -44,7 +81,7 @@ class LengthBatches(Sampler[list[int]]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return math.ceil(len(self.lengths) / self.batch_size)
+        return math.ceil(self.mix.size / self.batch_size)
 
     def __iter__(self) -> Iterator[list[int]]:
         for batch in self.batches():
@@ -53,7 +90,7 @@ class LengthBatches(Sampler[list[int]]):
     def batches(self) -> list[NDArray[np.int64]]:
         """The chats of each batch of the epoch, of all processes, in the order in which they are trained on."""
         random = np.random.default_rng([self.seed, self.epoch])
-        shuffled = random.permutation(len(self.lengths))
+        shuffled = random.permutation(self.mix.places(self.seed, self.epoch))
         pool = POOL_BATCHES * self.batch_size
         batches = []
         for start in range(0, len(shuffled), pool):

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerCallback
 from transformers import TrainerControl as Control
 from transformers import TrainerState as State
@@ -27,6 +26,7 @@ from anadil.core.errors import IntegrityError, RecipeError
 from anadil.core.progress import Progress
 from anadil.finetune import validation
 from anadil.finetune.learning import adapter_config, prepare_rows
+from anadil.finetune.rows import Rows
 from anadil.finetune.trainer import ChatTrainer
 from anadil.model.load import END_OF_TEXT
 from anadil.model.process_group import Group
@@ -60,10 +60,9 @@ def new_trainer(
     job: Job,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
-    rows: Dataset,
+    rows: Rows,
     steps: int,
     processes: Group,
-    validation_rows: Dataset | None = None,
 ) -> Any:
     """An SFTTrainer for rows of `input_ids` and `labels`, which it takes as they are.
 
@@ -74,10 +73,11 @@ def new_trainer(
     give_padding(tokenizer)
     trainer = ChatTrainer(
         batch_size=settings.batch_size,
+        mix=rows.mix,
         model=model,
-        args=_configuration(job, steps, processes, validates=validation_rows is not None),
-        train_dataset=rows,
-        eval_dataset=validation_rows,
+        args=_configuration(job, steps, processes, validates=len(rows.validation) > 0),
+        train_dataset=rows.train,
+        eval_dataset=rows.validation if len(rows.validation) else None,
         processing_class=tokenizer,
         peft_config=adapter_config(settings, job.recipe.trained_embeddings, model, tokenizer),
     )

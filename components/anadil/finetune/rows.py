@@ -24,6 +24,7 @@ from transformers import PreTrainedTokenizerFast
 from anadil.artifacts.base_model import model_config
 from anadil.artifacts.chat_files import read_chats, refuse_no_chats
 from anadil.core.errors import DataError, RecipeError
+from anadil.finetune.batches import Mix
 from anadil.finetune.duplicates import NUM_KEYS, keys_of, repeats
 from anadil.finetune.encode import Example, encode_chats
 from anadil.finetune.evaluation_questions import EvaluationQuestions
@@ -65,6 +66,8 @@ class Rows:
 
     train: Dataset
     """Columns `input_ids` and `labels`, each a list with a number for every token."""
+    mix: Mix
+    """How often an epoch shows each."""
     validation: Dataset
     """The same; empty without `finetune.validation_fraction`."""
     heldout: list[dict[str, Any]]
@@ -95,18 +98,20 @@ def read_rows(job: Job, tokenizer: PreTrainedTokenizerFast, dropped: DroppedChat
     kept = _without_repeats(file, path, dropped)
     refuse_no_chats(job.files, sum(map(len, kept.values())), dropped, columns=settings.columns)
     sources = sorted(set(rows.data.column("source").unique().to_pylist()))
-    trained = _mixed(kept["train"], rows, settings.mix, sources, seed)
+    trained, mix = _mixed(kept["train"], rows, settings.mix, sources)
+    shown = mix.places(seed, 0)
     made = Rows(
         train=rows.select_columns(list(TOKENS)).select(trained),
+        mix=mix,
         validation=rows.select_columns(list(TOKENS)).select(kept["validation"]),
         heldout=_chats_of(rows, _sample(kept["heldout"], MAX_HELDOUT_CHATS, seed)),
         heldout_questions=np.frombuffer(file.first, dtype=np.uint64)[kept["heldout"]],
         digest=hashlib.sha256(
-            b"".join([file.digest.digest(), trained.tobytes(), kept["validation"].tobytes()])
+            b"".join([file.digest.digest(), trained[shown].tobytes(), kept["validation"].tobytes()])
         ).hexdigest(),
     )
     _report(job, made, sum(map(len, kept.values())), dropped)
-    seen = _chats_of(rows, _sample(np.unique(trained), NUM_SEEN_CHATS, seed))
+    seen = _chats_of(rows, _sample(np.unique(trained[shown]), NUM_SEEN_CHATS, seed))
     for name, chosen in (("heldout_chats", made.heldout), ("seen_chats", seen)):
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in chosen)
         (job.out / f"{name}.jsonl").write_text(text, encoding="utf-8")
@@ -198,28 +203,23 @@ def _without_repeats(file: _RowFile, path: Path, dropped: DroppedChats) -> dict[
 
 
 def _mixed(
-    kept: Places, rows: Dataset, mix: Mapping[str, float], sources: Sequence[str], seed: int
-) -> Places:
-    """The rows of training, each as often as its source's weight says.
+    kept: Places, rows: Dataset, mix: Mapping[str, float], sources: Sequence[str]
+) -> tuple[Places, Mix]:
+    """The rows that training shows at all, and how often an epoch shows those of each source.
 
     Raises:
         RecipeError: A weight is for a source that there is not.
     """
-    if not mix:
-        return kept
     unknown = sorted(set(mix) - set(sources))
     if unknown:
         raise RecipeError(
             f"finetune.mix: no chats of {', '.join(unknown)}; the sources are {', '.join(sources) or 'none'}"
         )
+    weights = {source: mix.get(source, 1.0) for source in sources}
     source_of = np.array(rows.data.column("source").to_pylist(), dtype=object)[kept]
-    chosen: list[Places] = []
-    for source in sources:
-        own = kept[source_of == source]
-        whole, part = divmod(mix.get(source, 1.0), 1)
-        chosen += [own] * int(whole)
-        chosen.append(_sample(own, round(part * len(own)), seed))
-    return np.sort(np.concatenate(chosen))
+    shown = np.array([weights[source] > 0 for source in source_of], dtype=np.bool_)
+    parts = [(np.flatnonzero(source_of[shown] == source), weight) for source, weight in weights.items()]
+    return kept[shown], Mix(sources=tuple((own, weight) for own, weight in parts if len(own)))
 
 
 def _sample(places: Places, size: int, seed: int) -> Places:
@@ -247,7 +247,7 @@ def _report(job: Job, rows: Rows, kept: int, dropped: DroppedChats) -> None:
     if dropped.total:
         level = logging.WARNING if faults > MANY_DROPPED * total else logging.INFO
         log.log(level, "%d of %d chats left out: %s", dropped.total, total, dropped)
-    if not len(rows.train):
+    if not rows.mix.size:
         raise DataError(
             f"chats: of {kept:,} none is left to train on; lower finetune.heldout_fraction "
             f"({settings.heldout_fraction}) and finetune.validation_fraction ({settings.validation_fraction}), or "

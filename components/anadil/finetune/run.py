@@ -86,14 +86,14 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
     preference = job.recipe.finetune.preference
     # Before the first step, which may take hours.
     pairs = read_pair_rows(own, preference, tokenizer, rows.heldout_questions) if preference else None
-    steps = lora.num_steps(len(rows.train), job.recipe.finetune)
+    steps = lora.num_steps(rows.mix.size, job.recipe.finetune)
     trainer = _trainer(job, tokenizer, rows, steps, device, processes)
     audited = audit(trainer.train_dataset, tokenizer, dropped)
     audited |= {"preference": pairs.audit} if pairs else {}
     _write(own.out / "mask_audit.json", audited)
     log.info(
         "%d chats, %d of %d tokens trained, %d steps",
-        len(rows.train), audited["trained_tokens"], audited["tokens"], steps,
+        rows.mix.size, audited["trained_tokens"], audited["tokens"], steps,
     )  # fmt: skip
     origin = _origin(job, rows, processes)
     newest = _train(job, trainer, steps, origin, processes)
@@ -108,7 +108,7 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
         return {}
     figures: Figures = {
         **_losses(_write_curve(job, newest), step),
-        "examples": len(rows.train),
+        "examples": rows.mix.size,
         "trained_tokens": audited["trained_tokens"],
         "steps": step,
         "dropped": dropped.total,
@@ -160,8 +160,7 @@ def _trainer(
     if processes.size > 1:
         load_in_first_process(only=lora.loads_once(job))
     model = load_for_training(job, device)
-    validation_rows = rows.validation if len(rows.validation) else None
-    return lora.new_trainer(job, model, tokenizer, rows.train, steps, processes, validation_rows)
+    return lora.new_trainer(job, model, tokenizer, rows, steps, processes)
 
 
 def _train(job: Job, trainer: Any, steps: int, origin: dict[str, str], processes: Group) -> Path:

@@ -22,7 +22,7 @@ from trl.trainer import utils as trl_utils
 from trl.trainer.base_trainer import _BaseTrainer
 from trl.trainer.sft_trainer import SFTTrainer
 
-from anadil.finetune.batches import ChatLoader, LengthBatches
+from anadil.finetune.batches import ChatLoader, LengthBatches, Mix
 from anadil.finetune.encode import IGNORED_LABEL
 
 Row = dict[str, list[int]]
@@ -109,19 +109,21 @@ class SharedModel(_BaseTrainer):  # type: ignore[misc]  # TRL is not followed by
 class ChatTrainer(SharedModel, SFTTrainer):  # type: ignore[misc]
     """An SFTTrainer for rows of `input_ids` and `labels`."""
 
-    def __init__(self, *, batch_size: int, **settings: Any) -> None:
+    def __init__(self, *, batch_size: int, mix: Mix | None = None, **settings: Any) -> None:
         """Prepare to train.
 
         Args:
             batch_size: Chats of a batch, of all processes together.
+            mix: Which chats an epoch shows; None: each once.
             settings: Of the SFTTrainer.
         """
         self.batch_size = batch_size
+        self.mix = mix
         super().__init__(**settings)
 
     def get_train_dataloader(self) -> ChatLoader:
         """This process's part of every batch."""
-        return self._loader(self.train_dataset)
+        return self._loader(self.train_dataset, self.mix)
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """The mean loss over all tokens that are learnt in the validation chats, whatever batches they are in.
@@ -146,7 +148,7 @@ class ChatTrainer(SharedModel, SFTTrainer):  # type: ignore[misc]
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def _loader(self, dataset: Dataset) -> ChatLoader:
+    def _loader(self, dataset: Dataset, mix: Mix | None = None) -> ChatLoader:
         rows: Dataset = self._remove_unused_columns(dataset, description="Training")
         batches = LengthBatches(
             token_counts(rows),
@@ -154,6 +156,7 @@ class ChatTrainer(SharedModel, SFTTrainer):  # type: ignore[misc]
             seed=self.args.seed,
             rank=self.args.process_index,
             processes=self.args.world_size,
+            mix=mix,
         )
         # Not prepared by accelerate: each process takes its own part already.
         return ChatLoader(
