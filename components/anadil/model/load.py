@@ -83,6 +83,10 @@ def load_model(
     for name, weight in model.named_parameters():
         refuse_not_numbers(path, name, weight)
     model.config.use_cache = False
+    # torch keeps the gradient of this row at 0. Padding has none anyway: it is behind the chat and without loss. But the
+    # token that some bases pad with ends turns, too.
+    embedding: Any = model.get_input_embeddings()
+    embedding.padding_idx = None
     return model
 
 
