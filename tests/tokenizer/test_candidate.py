@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, processors
 
 from anadil.artifacts.base_model import LLAMA_3_SPECIALS, read_tokenizer
 from anadil.artifacts.base_vocabulary import base_settings
@@ -14,6 +14,7 @@ from anadil.tokenizer.candidate import (
     TokenizerCandidate,
     chat_template,
     extend_vocabulary,
+    prompt_tokenizer,
     replace_vocabulary,
     write_tokenizer,
 )
@@ -246,3 +247,54 @@ def test_a_base_with_its_own_chat_template_and_tokens_keeps_them(
     assert chat_template(tmp_path, tokenizer) == "<turn>{{ messages }}"
     assert "begin_of_text" in chat_template(empty, tokenizer)
     assert "the base has no chat template" in caplog.text
+
+
+BEGIN, END = LLAMA_3_SPECIALS[:2]
+
+
+def with_processor(base: Tokenizer, single: str, *, bytes_too: bool = False) -> Tokenizer:
+    """The base with tokens round a text."""
+    changed = Tokenizer.from_str(base.to_str())
+    named = [(token, changed.token_to_id(token)) for token in (BEGIN, END)]
+    made = processors.TemplateProcessing(single=single, special_tokens=named)
+    changed.post_processor = (
+        processors.Sequence([processors.ByteLevel(trim_offsets=False), made]) if bytes_too else made
+    )
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("single", "shipped"),
+    [
+        (f"{BEGIN} $A {END}", [BEGIN, "a"]),
+        (f"$A {END}", ["a"]),
+        (f"{END} $A", ["a"]),
+        (f"{BEGIN} {END} $A", [BEGIN, "a"]),
+    ],
+)
+@pytest.mark.parametrize("bytes_too", [False, True])
+def test_the_shipped_tokenizer_sets_nothing_but_bos_round_a_prompt(
+    base: Tokenizer, single: str, shipped: list[str], bytes_too: bool
+) -> None:
+    served = prompt_tokenizer(
+        with_processor(base, single, bytes_too=bytes_too), {"bos_token": {"content": BEGIN}}
+    )
+
+    assert served.encode("a").tokens == shipped
+    assert ("ByteLevel" in str(json.loads(served.to_str())["post_processor"])) is bytes_too
+    assert served.get_vocab() == base.get_vocab()
+
+
+@pytest.mark.parametrize("single", [f"{BEGIN} $A", "$A"])
+def test_a_tokenizer_that_sets_no_more_than_bos_is_shipped_as_it_is(
+    base: Tokenizer, tmp_path: Path, single: str
+) -> None:
+    tokenizer = with_processor(base, single)
+    text = json.dumps(json.loads(tokenizer.to_str()), indent=3)
+    (tmp_path / "tokenizer.json").write_text(text)
+    own = TokenizerCandidate(strategy="base", asked=0, got=0, tokenizer=tokenizer)
+
+    write_tokenizer(own, tmp_path, {"bos_token": BEGIN, "add_eos_token": True}, "", tmp_path / "out")
+
+    assert (tmp_path / "out/tokenizer.json").read_text() == text
+    assert "add_eos_token" not in (tmp_path / "out/tokenizer_config.json").read_text()

@@ -29,6 +29,7 @@ from anadil.model.tiny import base_model
 from anadil.plan.plan_file import plan_as_file
 from anadil.pretrain.build_model import build
 from anadil.pretrain.checkpoint import directory
+from anadil.pretrain.checkpoint.generation_settings import clean_generation_settings
 from anadil.pretrain.checkpoint.hf_export import export_checkpoint
 from anadil.pretrain.checkpoint.state import State
 from anadil.pretrain.checkpoint.tiers import CHECKPOINTS, Tiers
@@ -289,6 +290,7 @@ def _write(job: Job, training: Training, state: State) -> Figures:
         )
     else:
         save_model(trainer.net.model, tokenizer, job.out, trainer.dtype)
+        clean_generation_settings(job.out, tokenizer)
     shutil.copyfile(job.work / FILE, job.out / FILE)
     for kept in (FOLDER, PROFILE):
         if (job.work / kept).is_dir():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, processors
 
 from anadil.artifacts.base_model import CHAT_TEMPLATE, CHAT_TOKENS, PAD, tokenizer_config
 from anadil.core.errors import DataError, IntegrityError
@@ -136,11 +136,12 @@ def write_tokenizer(
         target: Directory to make.
     """
     target.mkdir(parents=True)
-    if candidate.strategy == "base":
+    served = prompt_tokenizer(candidate.tokenizer, settings)
+    if candidate.strategy == "base" and served is candidate.tokenizer:
         # The file itself: writing it again could change bytes, and with them its digest.
         shutil.copyfile(base / "tokenizer.json", target / "tokenizer.json")
     else:
-        candidate.tokenizer.save(str(target / "tokenizer.json"))
+        served.save(str(target / "tokenizer.json"))
     config = _config(settings, candidate)
     (target / "tokenizer_config.json").write_text(
         json.dumps(config, ensure_ascii=False, indent=2) + "\n", encoding="utf-8"
@@ -148,9 +149,49 @@ def write_tokenizer(
     (target / CHAT_TEMPLATE.name).write_text(template, encoding="utf-8")
 
 
+def prompt_tokenizer(tokenizer: Tokenizer, settings: JsonObject) -> Tokenizer:
+    """The tokenizer, which sets nothing but BOS round a text: training ends documents by itself, and a prompt goes on.
+
+    Args:
+        tokenizer: With the base's post-processor.
+        settings: The base's `tokenizer_config.json`.
+    """
+    around = tokenizer.encode("a").tokens
+    text = tokenizer.encode("a", add_special_tokens=False).tokens
+    written = settings.get("bos_token")
+    bos = written.get("content") if isinstance(written, dict) else written
+    if around in (text, [bos, *text]):
+        return tokenizer
+    log.warning(
+        "base.model: its tokenizer sets %s round each text; the one that is shipped sets %s, so that a prompt is gone on with",
+        " and ".join(token for token in around if token not in text), bos if around[0] == bos else "nothing",
+    )  # fmt: skip
+    content = json.loads(tokenizer.to_str())
+    parts = content["post_processor"].get("processors", [content["post_processor"]])
+    kept: list[processors.PostProcessor] = [
+        processors.ByteLevel(trim_offsets=part["trim_offsets"])
+        for part in parts
+        if part["type"] == "ByteLevel"
+    ]
+    changed = Tokenizer.from_str(json.dumps({**content, "post_processor": None}))
+    if around[0] == bos:
+        kept.append(
+            processors.TemplateProcessing(
+                single=f"{bos} $A",
+                pair=f"{bos} $A {bos} $B",
+                special_tokens=[(bos, tokenizer.token_to_id(bos))],
+            )
+        )
+    if kept:
+        changed.post_processor = processors.Sequence(kept)
+    return changed
+
+
 def _config(base: JsonObject, candidate: TokenizerCandidate) -> JsonObject:
     config = {
-        key: value for key, value in base.items() if key not in ("added_tokens_decoder", "chat_template")
+        key: value
+        for key, value in base.items()
+        if key not in ("added_tokens_decoder", "chat_template", "add_eos_token")
     }
     if candidate.strategy != "base" or not config:
         # A class of the base's own may build its own tokenizer instead of reading tokenizer.json.

@@ -25,6 +25,7 @@ from anadil.model.safetensors_files import SafetensorsFiles
 from anadil.model.spellings import write_both_spellings
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.dcp import read_tensors
+from anadil.pretrain.checkpoint.generation_settings import clean_generation_settings
 from anadil.pretrain.checkpoint.safe_metadata import read_metadata
 from anadil.pretrain.checkpoint.state import State, VerifiedCheckpoint
 from anadil.pretrain.data.tokens import digest_of
@@ -98,6 +99,7 @@ def export_checkpoint(
             places.update(dict.fromkeys(tensors, file))
             shown.advance()
     write_weight_index(out, places, total)
+    clean_generation_settings(out, tokenizer)
     copy_tokenizer(tokenizer, out)
     return {"step": found.state.step, "tensors": len(places), "bytes": total, "files": len(files)}
 
