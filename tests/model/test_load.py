@@ -9,6 +9,7 @@ from transformers import LlamaForCausalLM
 
 from anadil.core.errors import DataError, IntegrityError
 from anadil.model.load import (
+    document_frame,
     document_ids,
     encode_text,
     encode_texts,
@@ -104,6 +105,36 @@ def test_documents_are_framed_by_bos_and_end_of_text(tokenizer_dir: Path) -> Non
 
     assert document_ids(tokenizer, "t") == (256, 257)
     assert end_ids(tokenizer) == [257, 258]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "bos", "eos", "template", "frame"),
+    [
+        (["<|endoftext|>", "<|im_start|>", "<|im_end|>"], "<|im_start|>", "<|im_end|>", "", (None, 256)),
+        (["<s>", "</s>", "<|end|>"], "<s>", "<|end|>", "", (256, 257)),
+        (["<eos>", "<start_of_turn>", "<end_of_turn>"], "<start_of_turn>", "<end_of_turn>", "", (None, 256)),
+        (["<|im_start|>", "<|im_end|>"], "<|im_start|>", "<|im_end|>", "", (None, 257)),
+        (["<|im_start|>", "<|im_end|>"], "<|im_start|>", "<|im_end|>", "{{ bos_token }}", (256, 257)),
+        (["<|endoftext|>", "<|im_start|>"], None, "<|endoftext|>", "", (None, 256)),
+    ],
+)
+def test_tokens_of_turns_stand_round_no_document_where_the_base_has_others(
+    tmp_path: Path, tokens: list[str], bos: str | None, eos: str, template: str, frame: tuple[int | None, int]
+) -> None:
+    made = Tokenizer(models.BPE(vocab={chr(0x100 + i): i for i in range(256)}, merges=[]))
+    made.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in tokens])
+    made.save(str(tmp_path / "tokenizer.json"))
+    roles = {"bos_token": bos, "eos_token": eos, "chat_template": template}
+    written = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **{key: each for key, each in roles.items() if each},
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(written))
+    tokenizer = load_tokenizer(tmp_path)
+
+    assert document_ids(tokenizer, "t") == frame
+    assert made.token_to_id(eos) in end_ids(tokenizer)
+    assert ("ends turns" in document_frame(tokenizer, "t")) is (eos == "<|im_end|>" and len(tokens) == 2)
 
 
 def test_a_tokenizer_without_an_end_is_refused(tokenizer_dir: Path) -> None:

@@ -24,7 +24,7 @@ from transformers.utils import logging as transformers_logging
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from anadil.artifacts.base_model import COPIED_TOKENIZER_FILES, model_config
-from anadil.artifacts.base_vocabulary import base_settings
+from anadil.artifacts.base_vocabulary import USUAL_ENDS, base_settings
 from anadil.core.errors import DataError, IntegrityError
 from anadil.model.architecture import check_fit, read_config
 from anadil.model.family_table import refuse_mixture
@@ -36,6 +36,8 @@ END_OF_TURN = "<|eot_id|>"
 OTHER_ENDS_OF_TURNS = ("<|im_end|>", "<end_of_turn>", "<|end|>", "<|turn_end|>")
 """Of bases that are no Llama 3: Qwen and others that write ChatML, Gemma, Phi. A base's EOS is the end of a text, and
 one that was taught chats would never be stopped by it."""
+BEGINNINGS_OF_TURNS = ("<|im_start|>", "<start_of_turn>", "<|start_header_id|>", "<|start|>", "<|user|>")
+"""Of the same. SmolLM2's Instruct models call theirs BOS; in their pre-training it stood nowhere."""
 
 
 def load_model(
@@ -126,6 +128,8 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerFast:
         settings = base_settings(path, tokenizer.backend_tokenizer)
         for role in ("bos_token", "eos_token"):
             setattr(tokenizer, role, settings.get(role))
+    if tokenizer.bos_token in BEGINNINGS_OF_TURNS and "bos_token" not in str(tokenizer.chat_template):
+        tokenizer.bos_token = None
     return tokenizer
 
 
@@ -147,10 +151,15 @@ def encode_text(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
 
 
 def end_ids(tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    """Ids that end a generation: end of text, end of turn, as far as the tokenizer has them."""
+    """Ids that end a generation: end of text, end of turn, as far as the tokenizer has them.
+
+    The first ends a document. An Instruct model's EOS ends turns; its pre-training ended documents with another token.
+    """
     vocabulary = tokenizer.get_vocab()
     found = [vocabulary[token] for token in (END_OF_TEXT, END_OF_TURN) if token in vocabulary]
     eos: Any = tokenizer.eos_token_id
+    if not found and tokenizer.eos_token in OTHER_ENDS_OF_TURNS:
+        found = [vocabulary[token] for token in USUAL_ENDS if token in vocabulary][:1]
     ends = found or ([] if eos is None else [int(eos)])
     turns = [vocabulary[token] for token in OTHER_ENDS_OF_TURNS if token in vocabulary]
     return list(dict.fromkeys([*ends, *turns]))
@@ -167,6 +176,16 @@ def document_ids(tokenizer: PreTrainedTokenizerFast, name: str) -> tuple[int | N
         raise DataError(f"{name}: tokenizer has neither {END_OF_TEXT} nor an eos_token; add one")
     bos: Any = tokenizer.bos_token_id
     return bos, ends[0]
+
+
+def document_frame(tokenizer: PreTrainedTokenizerFast, name: str) -> str:
+    """What stands round a document, in words; says of an end of turns that the base has no other end."""
+    before, after = document_ids(tokenizer, name)
+    names: list[str] = [tokenizer.convert_ids_to_tokens(each) for each in (before, after) if each is not None]
+    hint = (
+        ", which ends turns of chats: the base has no other end" if names[-1] in OTHER_ENDS_OF_TURNS else ""
+    )
+    return f"{names[0] if before is not None else 'nothing'} before each, {names[-1]} after it{hint}"
 
 
 def save_model(model: PreTrainedModel, tokenizer_dir: Path, out: Path, dtype: torch.dtype) -> None:

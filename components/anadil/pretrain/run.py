@@ -21,7 +21,7 @@ from anadil.artifacts.mlmodel import write_mlmodel
 from anadil.model.architecture import empty_model
 from anadil.model.compile import check_compiler
 from anadil.model.kernels import set_up_device, use_liger_kernels
-from anadil.model.load import pick_device, save_model
+from anadil.model.load import document_frame, load_tokenizer, pick_device, save_model
 from anadil.model.loss import has_fast_bf16, uses_liger
 from anadil.model.peer_failure import peers
 from anadil.model.process_group import Group, group
@@ -174,7 +174,7 @@ def _trainer(
         packed = _packed(job, processes)
     settings = settings.within_epochs(packed.num_sequences)
     job = replace(job, recipe=job.recipe.model_copy(update={"pretrain": settings}))
-    _say_what_is_read(packed, settings)
+    _say_what_is_read(packed, settings, job.inputs["tokenizer"])
     watchdog.beat("start")
     if processes.is_first:
         _warn_of_lengths(net, packed, settings)
@@ -198,7 +198,8 @@ def _packed(job: Job, processes: Group) -> Packed:
     return packed
 
 
-def _say_what_is_read(packed: Packed, settings: Pretrain) -> None:
+def _say_what_is_read(packed: Packed, settings: Pretrain, tokenizer: Path) -> None:
+    log.info("documents: %s", document_frame(load_tokenizer(tokenizer), str(tokenizer)))
     log.info(
         "%s documents, %s tokens in %s sequences of %s (%.1f %% padding); %s steps are %.2f epochs",
         f"{len(packed.stream.starts) - 1:,}",

@@ -17,7 +17,7 @@ from anadil.evaluate.decoding import TEMPERATURE, decode
 from anadil.evaluate.generate import all_end_ids, sample_seed
 from anadil.evaluate.placement import load_for_scoring
 from anadil.model.chat_ids import chat_ids
-from anadil.model.load import encode_text, load_tokenizer
+from anadil.model.load import document_ids, encode_text, load_tokenizer
 from anadil.plan.evaluating import evaluate_memory
 from anadil.plan.instances import CPU, this_machine
 from anadil.plan.model_shape import NotPlannedError, shape_from
@@ -139,9 +139,8 @@ class ChatModel:
     def _encode(self, turns: list[dict[str, str]]) -> list[int]:
         tokenizer, settings = self._tokenizer, self.settings
         if settings.complete:
-            first = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
-            before = [] if first is None else [first]
-            return [*before, *encode_text(tokenizer, turns[-1]["content"])]
+            bos, end = document_ids(tokenizer, self.name)
+            return [end if bos is None else bos, *encode_text(tokenizer, turns[-1]["content"])]
         if settings.system:
             turns = [{"role": "system", "content": settings.system}, *turns]
         try:
