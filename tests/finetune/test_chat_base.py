@@ -18,7 +18,8 @@ def checked(folder: Path, family: str, kind: str, template: str | None, *, chats
     from tests.kit.families import make_family
 
     base = make_family(folder / "base", kind)
-    tokenizer_of(family, template and trl_template(template)).save_pretrained(base)
+    written = template if template and "{" in template else template and trl_template(template)
+    tokenizer_of(family, written).save_pretrained(base)
     recipe = folder / "recipe.yaml"
     text = RECIPE.format(folder=base)
     recipe.write_text(
@@ -50,3 +51,8 @@ def test_a_base_without_any_is_refused_at_recipe_check(
 
 def test_without_chats_it_is_a_base_as_any_other(tmp_path: Path) -> None:
     assert checked(tmp_path, "phi", "llama", None, chats=False) == 0
+
+
+def test_what_a_template_raises_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert checked(tmp_path, "phi", "llama", "{{ messages[9].content / 0 }}{% set x = range(999999) %}") == 3
+    assert "cannot be rendered (" in capsys.readouterr().err

@@ -6,9 +6,9 @@ CPU time and not time on the clock: a loaded machine must not change what is kep
 import resource
 import signal
 import time
-from pathlib import Path
 
 from anadil.core.format import GIB
+from anadil.core.processes import data_bytes
 
 MEMORY_BYTES = 2 * GIB
 """That a process may take beside what it has at its start. Measured: a line of 15 MiB takes .4 GiB."""
@@ -26,7 +26,7 @@ def limit_process() -> None:
     global _limited_until  # noqa: PLW0603  limits are those of the process
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, hardest = resource.getrlimit(resource.RLIMIT_DATA)
-    if (now := _data_bytes()) and (hardest == resource.RLIM_INFINITY or now + MEMORY_BYTES < hardest):
+    if (now := data_bytes()) and (hardest == resource.RLIM_INFINITY or now + MEMORY_BYTES < hardest):
         resource.setrlimit(resource.RLIMIT_DATA, (now + MEMORY_BYTES, hardest))
     _limited_until = 0
 
@@ -53,13 +53,3 @@ def describe_exit(exit_code: int | None) -> str:
     if exit_code is not None and exit_code < 0:
         return signal.Signals(-exit_code).name
     return f"exit code {exit_code}"
-
-
-def _data_bytes() -> int:
-    """What counts against the limit: memory of its own that may be written, as Linux counts it; 0 elsewhere."""
-    try:
-        status = Path("/proc/self/status").read_text(encoding="ascii")
-    except OSError:
-        return 0
-    line = next((line for line in status.splitlines() if line.startswith("VmData:")), "VmData: 0 kB")
-    return int(line.split()[1]) * 1024

@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import sys
+from pathlib import Path
 
 
 def die_with(parent: int) -> None:
@@ -26,3 +27,19 @@ def allow_more_memory(num_bytes: int) -> None:
         resource.setrlimit(
             resource.RLIMIT_DATA, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard)
         )
+
+
+def data_bytes() -> int:
+    """What counts against the limit: memory of its own that may be written, as Linux counts it; 0 elsewhere."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        return 0
+    line = next((line for line in status.splitlines() if line.startswith("VmData:")), "VmData: 0 kB")
+    return int(line.split()[1]) * 1024
+
+
+def limit(what: int, most: int) -> None:
+    """Set a limit of this process, such as `resource.RLIMIT_CPU`, where none that is set is lower."""
+    _, hardest = resource.getrlimit(what)
+    resource.setrlimit(what, (most if hardest == resource.RLIM_INFINITY else min(most, hardest), hardest))

@@ -19,6 +19,7 @@ from trl import chat_template_utils
 
 from anadil.artifacts.base_model import BEGIN, CHAT_TEMPLATE
 from anadil.core.errors import DataError
+from anadil.finetune.template_limits import check_limits
 from anadil.model.chat_ids import ControlWords
 from anadil.model.load import END_OF_TEXT, END_OF_TURN, encode_texts
 from anadil.text.chats import Chat, Message
@@ -42,6 +43,11 @@ SAMPLES = (
     (("user", "Bir?"), ("assistant", "İki!"), ("user", "Üç (3)?"), ("assistant", "(Dörd)\n\n- beş")),
     (("system", "Qısa cavab ver."), ("user", "Salam!"), ("assistant", "Salam!")),
 )
+
+RAISED = (
+    TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
+)  # fmt: skip
+"""By a template, which is a program."""
 
 Piece = tuple[str | int, bool]
 """A text or the id of a control token, and whether it is trained."""
@@ -82,7 +88,8 @@ def chat_format(tokenizer: PreTrainedTokenizerFast, name: str = "model") -> Chat
         name: What the message calls the model.
 
     Raises:
-        DataError: It has neither the control tokens of Llama 3 nor a template that can be trained on.
+        DataError: It has neither the control tokens of Llama 3 nor a template that can be trained on, or its template
+            takes too much.
     """
     vocabulary = tokenizer.get_vocab()
     if all(token in vocabulary for token in CONTROL):
@@ -90,7 +97,7 @@ def chat_format(tokenizer: PreTrainedTokenizerFast, name: str = "model") -> Chat
     # One that writes a system turn goes before one that does not, such as Mistral's: those chats are left out then.
     for samples in (SAMPLES, SAMPLES[:-1]):
         faults = []
-        for which, template in _templates(tokenizer):
+        for which, template in _templates(tokenizer, name):
             try:
                 return _proven(tokenizer, template, samples)
             except UnprovenTemplateError as error:
@@ -194,15 +201,20 @@ class TemplateFormat:
                     list(messages), chat_template=self.template, tokenize=False, **settings
                 )
             )
-        except (TemplateError, TypeError, ValueError) as error:
+        except RAISED as error:
             raise UnprovenTemplateError(f"cannot be rendered ({error})") from None
 
 
-def _templates(tokenizer: Any) -> Iterator[tuple[str, str]]:
-    """Templates that may do, and what to call them: the tokenizer's own, TRL's copy of it, its family's."""
+def _templates(tokenizer: Any, name: str) -> Iterator[tuple[str, str]]:
+    """Templates that may do, and what to call them: the tokenizer's own, TRL's copy of it, its family's.
+
+    Raises:
+        DataError: Its own takes minutes or gigabytes.
+    """
     own = tokenizer.chat_template
     # The tokenizer stage writes our template where a base has none.
     if isinstance(own, str) and own != CHAT_TEMPLATE.read_text(encoding="utf-8"):
+        check_limits(own, SAMPLES, name)
         yield "its own", own
         with suppress(ValueError):  # TRL has none of this template
             yield "TRL's training copy", chat_template_utils.get_training_chat_template(tokenizer) or own

@@ -1,0 +1,119 @@
+"""What a base's chat template may take. It is a program, so it first writes some chats in a process of its own.
+
+`python -m anadil.finetune.template_limits` is that process; it loads nothing but Jinja.
+"""
+
+import functools
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from anadil.core.errors import DataError
+from anadil.core.format import GIB, MIB, human_bytes
+from anadil.core.processes import data_bytes, limit
+
+CPU_S = 5
+"""For a few short chats, which take a hundredth of a second."""
+MEMORY_BYTES = GIB
+"""Beyond what the process has when it begins to write."""
+MAX_CHARS = 16 * MIB
+"""Of a short chat as it is written."""
+WALL_S = 120
+"""On a machine that is busy with other things."""
+TOO_MUCH = 77
+"""Exit code of the process where memory or the length of a chat is the limit."""
+
+Turns = tuple[tuple[str, str], ...]
+
+
+@functools.cache
+def check_limits(template: str, chats: tuple[Turns, ...], name: str) -> None:
+    """Refuse a template that takes minutes or gigabytes for a short chat.
+
+    Args:
+        template: Jinja.
+        chats: What it is to write: role and text of each turn.
+        name: What the message calls the model.
+
+    Raises:
+        DataError: It takes too much.
+    """
+    command = [sys.executable, "-P", "-m", "anadil.finetune.template_limits"]
+    try:
+        done = subprocess.run(
+            command,
+            input=json.dumps([template, chats, CPU_S]).encode(),
+            capture_output=True,
+            check=False,
+            timeout=WALL_S,
+        )
+    except subprocess.TimeoutExpired:
+        code = TOO_MUCH
+    else:
+        code = done.returncode
+    if code == TOO_MUCH or code < 0:  # a signal: out of CPU time
+        raise DataError(
+            f"{name}: its chat template (chat_template.jinja, or chat_template in tokenizer_config.json) takes more than "
+            f"{CPU_S} s, {human_bytes(MEMORY_BYTES)} of memory or {human_bytes(MAX_CHARS)} of text to write a short chat; "
+            "correct it, or take another base.model"
+        )
+
+
+class _Generation(Extension):
+    """`{% generation %}` of transformers, which marks what is trained."""
+
+    tags = {"generation"}  # noqa: RUF012  as jinja2 declares it
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
+
+
+def _render(template: str, chats: Sequence[Turns]) -> bool:
+    """Write chats, and what comes before each answer, as `apply_chat_template` does; whether all are short.
+
+    Source: transformers, utils/chat_template_utils.py.
+    """
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = lambda value, **_: json.dumps(value, ensure_ascii=False)
+    environment.globals |= {"raise_exception": _refuse, "strftime_now": time.strftime}
+    compiled = environment.from_string(template)
+    given: dict[str, Any] = dict.fromkeys(("tools", "documents"))
+    for chat in chats:
+        messages = [{"role": role, "content": text} for role, text in chat]
+        for end in range(1, len(messages) + 1):
+            for opens in (False, True):
+                text = compiled.render(messages=messages[:end], add_generation_prompt=opens, **given)
+                if len(text) > MAX_CHARS:
+                    return False
+    return True
+
+
+def _refuse(message: str) -> None:
+    raise TemplateError(message)
+
+
+def _main() -> int:
+    template, chats, cpu_s = json.load(sys.stdin)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    limit(resource.RLIMIT_CPU, int(time.process_time()) + 1 + cpu_s)
+    limit(resource.RLIMIT_DATA, data_bytes() + MEMORY_BYTES)
+    try:
+        return 0 if _render(template, chats) else TOO_MUCH
+    except MemoryError:
+        return TOO_MUCH
+
+
+if __name__ == "__main__":
+    sys.exit(_main())
