@@ -246,3 +246,13 @@ def test_a_reading_that_breaks_off_leaves_nothing_that_the_next_takes_for_whole(
         reader.read(sound, str(damaged))
 
     assert len(reader.read(sound).train) == 3
+
+
+def test_chats_without_a_system_turn_get_that_of_the_recipe(reader: Reader, tmp_path: Path) -> None:
+    rows = [pair("Bir?", "İki."), {**pair("Üç?", "Dörd."), "system": "Uzun yaz."}]
+
+    found = reader.read(put(tmp_path, "a.jsonl", rows), system="Qısa yaz.")
+
+    first, second = reader.texts(found.train)
+    assert first.count("Qısa yaz.") == second.count("Uzun yaz.") == 1
+    assert "Qısa" not in second

@@ -323,6 +323,7 @@ NEW_KEYS: dict[str, str] = {
     "finetune.patience": "null",
     "finetune.columns": "{}",
     "finetune.mix": "{}",
+    "finetune.system": "null",
     "finetune.heldout_fraction": "0.0",
     "finetune.preference": "null",
     "evaluate.questions": "[]",

@@ -7,6 +7,7 @@ that closes it. No template is used of which that is not so on sample chats: wit
 would never stop, or would be asked otherwise than it was taught.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from trl import chat_template_utils
 from anadil.artifacts.base_model import BEGIN, CHAT_TEMPLATE
 from anadil.core.errors import DataError
 from anadil.finetune.template_limits import check_limits
-from anadil.model.chat_ids import ControlWords
+from anadil.model.chat_ids import MARKS, ControlWords
 from anadil.model.load import END_OF_TEXT, END_OF_TURN, encode_texts
 from anadil.text.chats import Chat, Message
 
@@ -71,6 +72,16 @@ class ChatFormat(Protocol):
         """The control token that closes an answer."""
         ...
 
+    @property
+    def origin(self) -> str:
+        """Whose template it is."""
+        ...
+
+    @property
+    def default_system(self) -> str:
+        """The system turn that it writes in a chat without one; empty for none."""
+        ...
+
     def pieces(self, chat: Chat) -> list[Piece]:
         """A chat in parts; the texts are encoded each by itself."""
         ...
@@ -99,7 +110,7 @@ def chat_format(tokenizer: PreTrainedTokenizerFast, name: str = "model") -> Chat
         faults = []
         for which, template in _templates(tokenizer, name):
             try:
-                return _proven(tokenizer, template, samples)
+                return _proven(tokenizer, template, samples, which)
             except UnprovenTemplateError as error:
                 faults.append(f"{which} {error}")
     missing = ", ".join(token for token in CONTROL if token not in vocabulary)
@@ -116,6 +127,8 @@ class Llama3Format:
 
     control: Mapping[str, int]
     end: str = END_OF_TURN
+    origin: str = "Llama 3's template"
+    default_system: str = ""
 
     @property
     def template(self) -> str:
@@ -140,21 +153,39 @@ class Llama3Format:
 class TemplateFormat:
     """A base's template, rendered; what it trains is found in the rendered text."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, template: str, end: str = "") -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerFast, template: str, end: str = "", origin: str = ""
+    ) -> None:
         """Take a template.
 
         Args:
             tokenizer: That reads what it writes.
             template: Jinja.
             end: The control token that closes each answer; empty while it is not known.
+            origin: Whose it is.
         """
         self.template = template
         self.end = end
+        self.origin = origin
         self._words = ControlWords(tokenizer)
         self._tokenizer: Any = tokenizer
         self.control = {name: token.id for name, token in self._words.tokens.items() if name in template} | (
             {end: self._words.tokens[end].id} if end else {}
         )
+
+    @property
+    def default_system(self) -> str:
+        """What stands where a system turn would: a chat with one shows the letters before and behind."""
+        asked = {"role": "user", "content": MARKS[0]}
+        try:
+            before, _, behind = self._render([{"role": "system", "content": MARKS[1]}, asked]).partition(
+                MARKS[1]
+            )
+        except UnprovenTemplateError:
+            return ""
+        plain = self._render([asked])
+        middle = plain.removeprefix(before).removesuffix(behind)
+        return middle.strip() if len(plain) == len(before) + len(middle) + len(behind) else ""
 
     def pieces(self, chat: Chat) -> list[Piece]:
         """A chat in parts.
@@ -215,17 +246,23 @@ def _templates(tokenizer: Any, name: str) -> Iterator[tuple[str, str]]:
     # The tokenizer stage writes our template where a base has none.
     if isinstance(own, str) and own != CHAT_TEMPLATE.read_text(encoding="utf-8"):
         check_limits(own, SAMPLES, name)
-        yield "its own", own
+        yield "its own template", own
         with suppress(ValueError):  # TRL has none of this template
-            yield "TRL's training copy", chat_template_utils.get_training_chat_template(tokenizer) or own
+            yield (
+                "TRL's training copy of its template",
+                chat_template_utils.get_training_chat_template(tokenizer) or own,
+            )
     vocabulary = tokenizer.get_vocab()
     for tokens, template in FAMILIES.items():
         if all(token in vocabulary for token in tokens):
-            yield f"that of {tokens[0]}", template
+            yield f"the template of {tokens[0]}", template
 
 
 def _proven(
-    tokenizer: PreTrainedTokenizerFast, template: str, samples: Sequence[Sequence[tuple[str, str]]]
+    tokenizer: PreTrainedTokenizerFast,
+    template: str,
+    samples: Sequence[Sequence[tuple[str, str]]],
+    origin: str,
 ) -> TemplateFormat:
     """A template that writes the sample chats so that each answer can be learned.
 
@@ -244,7 +281,7 @@ def _proven(
     }
     if len(ends) != 1:
         raise UnprovenTemplateError("closes answers with different control tokens")
-    found = TemplateFormat(tokenizer, template, str(tokenizer.convert_ids_to_tokens(ends.pop())))
+    found = TemplateFormat(tokenizer, template, str(tokenizer.convert_ids_to_tokens(ends.pop())), origin)
     any_tokenizer: Any = tokenizer
     for chat in chats:
         messages = [{"role": message.role, "content": message.content} for message in chat.messages]
@@ -254,6 +291,14 @@ def _proven(
         if ids_of(tokenizer, found.pieces(chat)) != list(served):
             raise UnprovenTemplateError("is read in other tokens as a whole than in parts")
     return found
+
+
+def with_system(template: str, system: str | None) -> str:
+    """The template, which writes this system turn in a chat without one."""
+    if not system:
+        return template
+    turn = json.dumps({"role": "system", "content": system.strip()}, ensure_ascii=False)
+    return f"{{%- if messages[0]['role'] != 'system' %}}{{%- set messages = [{turn}] + messages %}}{{%- endif %}}{template}"
 
 
 def ids_of(tokenizer: PreTrainedTokenizerFast, pieces: Sequence[Piece]) -> list[int]:

@@ -94,7 +94,11 @@ def _encoded(
 ) -> Iterator[tuple[Pair, PairExample]]:
     limit = fitting_length(job, "finetune.preference.max_length", settings.max_length)
     pairs = read_pairs(job.side_files.get(KEY, ()), dropped, columns=job.recipe.finetune.columns)
-    found = _without_leaks(job, pairs, asked, dropped)
+    system = job.recipe.finetune.system
+    found = (
+        Pair(chosen=pair.chosen.with_system(system), rejected=pair.rejected.with_system(system))
+        for pair in _without_leaks(job, pairs, asked, dropped)
+    )
     seen: set[int] = set()
     for pair, example in encode_pairs(tokenizer, found, limit, dropped):
         key = fingerprint(f"{pair.chosen.id} {pair.rejected.id}")

@@ -168,7 +168,8 @@ def _encoded(
     limit = fitting_length(job, "finetune.max_length", job.recipe.finetune.max_length)
     asked = EvaluationQuestions(job)
     chats = asked.without(read_chats(job.files, dropped, columns=job.recipe.finetune.columns), dropped)
-    return encode_chats(tokenizer, chats, limit, dropped)
+    system = job.recipe.finetune.system
+    return encode_chats(tokenizer, (chat.with_system(system) for chat in chats), limit, dropped)
 
 
 def fitting_length(job: Job, key: str, limit: int) -> int:

@@ -22,7 +22,7 @@ from anadil.core.progress import progress
 from anadil.core.stages import STAGES
 from anadil.finetune import lora
 from anadil.finetune.audit import audit
-from anadil.finetune.chat_format import chat_format
+from anadil.finetune.chat_format import chat_format, with_system
 from anadil.finetune.learning import load_for_training, refuse_quantization
 from anadil.finetune.merge import write_merged, write_trained
 from anadil.finetune.pairs import read_pair_rows
@@ -81,6 +81,12 @@ def run(job: Job) -> Figures:
 def _run(job: Job, processes: Group, device: torch.device) -> Figures:
     own = _own_part(job, processes)
     tokenizer = load_tokenizer(job.inputs["model"])
+    system = chat_format(tokenizer).default_system
+    if system and not job.recipe.finetune.system and processes.is_first:
+        log.warning(
+            "the base's chat template writes %a as system turn of each chat that has none, in training and where the "
+            "model is served; finetune.system sets another", system,
+        )  # fmt: skip
     dropped = DroppedChats()
     rows = read_rows(own, tokenizer, dropped)
     preference = job.recipe.finetune.preference
@@ -259,7 +265,7 @@ def _export(job: Job, source: Path) -> None:
     else:
         _write_adapter(job, source)
         write_merged(base, job.out, merged)
-    _write_template(base, merged)
+    _write_template(job, merged)
     job.varying.extend(f"merged/{name}" for name in write_mlmodel(merged, chats=True))
 
 
@@ -277,12 +283,14 @@ def _write_adapter(job: Job, source: Path) -> None:
     config["target_modules"] = sorted(config["target_modules"])
     _write(job.out / "adapter_config.json", config)
     copy_tokenizer(base, job.out)
-    _write_template(base, job.out)
+    _write_template(job, job.out)
 
 
-def _write_template(base: Path, folder: Path) -> None:
+def _write_template(job: Job, folder: Path) -> None:
     """Write the template that was trained on, so that the model is served with it."""
-    (folder / CHAT_TEMPLATE.name).write_text(chat_format(load_tokenizer(base)).template, encoding="utf-8")
+    template = chat_format(load_tokenizer(job.inputs["model"])).template
+    written = with_system(template, job.recipe.finetune.system)
+    (folder / CHAT_TEMPLATE.name).write_text(written, encoding="utf-8")
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

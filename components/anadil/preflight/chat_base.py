@@ -8,6 +8,8 @@ from pathlib import Path
 from anadil.artifacts.base_model import BEGIN, CHAT_TOKENS, END, read_tokenizer
 from anadil.recipe.sections import Recipe
 
+MAX_SHOWN = 200
+"""Characters of a system turn."""
 LLAMA_3 = (BEGIN, END, *CHAT_TOKENS)
 
 
@@ -31,4 +33,6 @@ def check_chat_base(recipe: Recipe, folder: Path) -> str:
     from anadil.model.load import load_tokenizer
 
     found = chat_format(load_tokenizer(folder), f"base.model {recipe.base.model}")
-    return f"chats by its own template, answers end in {found.end}"
+    own = recipe.finetune.system or found.default_system
+    system = f", with the system turn {own[:MAX_SHOWN]!r} where they have none" if own else ""
+    return f"chats by {found.origin}, answers end in {found.end}{system}"

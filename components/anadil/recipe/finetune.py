@@ -48,6 +48,8 @@ class Finetune(StrictModel):
     """Columns with names of their own, such as `{question: Sual, answer: Cavab}`; left out, those of the usual layouts are read."""
     mix: dict[str, NonNegativeFloat] = Field(default_factory=dict)
     """Name of a file or dataset -> how often an epoch shows each of its chats, such as 2 or 0.5; left out, 1."""
+    system: str | None = None
+    """System turn of chats that have none, in training and where the model is served; left out, that of the base's chat template, which `anadil doctor` shows."""
     heldout_fraction: Fraction = 0.05
     """Share of questions that training never sees, which `evaluate` asks. Chosen by us."""
     trains: Literal["adapter", "all"] = "adapter"

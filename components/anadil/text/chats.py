@@ -12,7 +12,7 @@ import logging
 import unicodedata
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from anadil.text.chat_columns import (
@@ -89,6 +89,12 @@ class Chat:
     def questions(self) -> tuple[str, ...]:
         """What the user says, turn by turn."""
         return tuple(message.content for message in self.messages if message.role == "user")
+
+    def with_system(self, system: str | None) -> "Chat":
+        """The chat, with a system turn if it has none."""
+        if not system or self.messages[0].role == "system":
+            return self
+        return replace(self, messages=(Message(role="system", content=system.strip()), *self.messages))
 
     @property
     def id(self) -> str:

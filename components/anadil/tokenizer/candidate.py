@@ -214,7 +214,8 @@ def chat_template(base: Path, tokenizer: Tokenizer) -> str:
     if isinstance(inline, str):
         return inline
     log.warning(
-        "the base has no chat template and not the tokens %s that ours needs; pretrain works, finetune does not",
+        "the base has no chat template and not the tokens %s that ours needs; where it has the control tokens of another "
+        "family, finetune takes that family's, and `anadil recipe check` says which",
         " ".join(CHAT_TOKENS),
     )
     return CHAT_TEMPLATE.read_text(encoding="utf-8")
