@@ -221,17 +221,6 @@ def test_a_model_is_scored_in_full_precision_on_a_cpu() -> None:
     assert pick_dtype(torch.device("cuda", 0)) == torch.bfloat16
 
 
-def test_precision_is_full_on_a_cpu_unless_asked_for() -> None:
-    cpu, gpu = torch.device("cpu"), torch.device("cuda", 0)
-
-    assert [pick_dtype(word, cpu) for word in ("auto", "fp32", "bf16")] == [
-        torch.float32,
-        torch.float32,
-        torch.bfloat16,
-    ]
-    assert pick_dtype("auto", gpu) == torch.bfloat16
-
-
 def test_the_row_of_the_token_for_padding_learns_like_others(tmp_path: Path) -> None:
     small_llama(pad_token_id=3).save_pretrained(tmp_path)
     model = load_model(tmp_path)
