@@ -24,7 +24,7 @@ from anadil.evaluate.bits_per_byte import score
 from anadil.evaluate.bootstrap import paired_difference
 from anadil.finetune.run import run
 from anadil.model.chat_ids import chat_ids
-from anadil.model.load import encode_text, load_model, load_tokenizer
+from anadil.model.load import encode_text, load_model, load_tokenizer, window_bos
 from anadil.recipe.load import load_recipe
 from anadil.runtime.job import Job
 from anadil.text.corpus import read_documents
@@ -143,7 +143,14 @@ def text_bits(model: Any, tokenizer: Any, corpus: Path) -> float:
     texts = [document.text for document in read_documents(corpus, "heldout")]
     encoded = [np.array(encode_text(tokenizer, text), dtype=np.int32) for text in texts]
     nats = score(
-        model, encoded, prefix=tokenizer.bos_token_id, context=128, stride=128, batch_tokens=4096, name=""
+        model,
+        encoded,
+        prefix=tokenizer.bos_token_id,
+        bos=window_bos(tokenizer),
+        context=128,
+        stride=128,
+        batch_tokens=4096,
+        name="",
     )
     return float(nats.sum() / np.log(2) / sum(len(text.encode()) for text in texts))
 

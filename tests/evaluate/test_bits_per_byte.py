@@ -277,3 +277,41 @@ def test_logits_that_come_from_elsewhere_are_refused(tokenizer: Any) -> None:
 
     with pytest.raises(DataError, match="model type 'llama' makes its logits of more than its last hidden"):
         nats(model, encode(tokenizer, TEXTS[:2]))
+
+
+@given(n=st.integers(0, 300), context=st.integers(2, 70), data=st.data())
+def test_with_bos_every_token_is_scored_once_and_a_place_is_left_for_it(
+    n: int, context: int, data: st.DataObject
+) -> None:
+    stride = data.draw(st.integers(1, context))
+
+    made = list(windows(n, context, stride, bos=True))
+
+    assert [at for _, last, first in made for at in range(first, last + 1)] == list(range(1, n + 1))
+    for start, last, first in made:
+        assert 0 <= start < first
+        assert (last - start) + (start > 0) == min(context, last), "as much context as fits beside BOS"
+
+
+@pytest.mark.parametrize("stride", [24, 7])
+def test_later_windows_begin_with_bos_where_the_tokenizer_sets_it(
+    model: Any, tokenizer: PreTrainedTokenizerFast, stride: int
+) -> None:
+    (ids,) = encode(tokenizer, (" ".join(TEXTS),))
+    full = [0, *ids.tolist()]
+    expected = 0.0
+    for start, last, first in windows(len(ids), 24, stride, bos=True):
+        given_ids = [*([0] if start else []), *full[start:last]]
+        with torch.inference_mode():
+            logits = model(input_ids=torch.tensor([given_ids]), use_cache=False).logits[0].double()
+        targets = torch.tensor(full[first : last + 1])
+        expected += float(functional.cross_entropy(logits[-len(targets) :], targets, reduction="sum"))
+
+    got = score(
+        model, [ids], prefix=0, bos=0, context=24, stride=stride, batch_tokens=64, name="base"
+    )  # fmt: skip
+    bare = nats(model, [ids], 24, stride, 64)
+
+    assert len(ids) > 48
+    assert got[0] == pytest.approx(expected, rel=1e-6)
+    assert got[0] != pytest.approx(bare[0], rel=1e-6)

@@ -8,6 +8,7 @@ from tokenizers import normalizers
 
 from anadil.core.errors import DataError
 from anadil.evaluate.models import ScoredModel, encode_for_all, open_model
+from anadil.model.load import document_ids, load_tokenizer
 from tests.evaluate.conftest import TEXTS, document, save_model, train_tokenizer
 
 NFD = unicodedata.normalize("NFD", "Çörək süfrədədir.")
@@ -52,21 +53,16 @@ def test_a_tokenizer_that_alters_many_documents_is_a_data_error() -> None:
         encode_for_all([candidate("base", 300, normalizes=True)], documents)
 
 
-def test_the_prefix_is_bos_else_eos(tmp_path: Path) -> None:
+def test_documents_begin_as_they_do_in_training(tmp_path: Path) -> None:
     with_bos = open_model("base", save_model(tmp_path / "with"))
     tokenizer = train_tokenizer(400)
     tokenizer.bos_token = None
     tokenizer.save_pretrained(tmp_path / "without")
+    tokenizer.eos_token = None
+    tokenizer.save_pretrained(tmp_path / "neither")
 
-    without = open_model("base", tmp_path / "without")
+    without, neither = (open_model("base", tmp_path / name) for name in ("without", "neither"))
 
-    assert (with_bos.prefix, without.prefix) == (0, 1)
-
-
-def test_a_tokenizer_without_both_is_a_data_error(tmp_path: Path) -> None:
-    tokenizer = train_tokenizer(400)
-    tokenizer.bos_token = tokenizer.eos_token = None
-    tokenizer.save_pretrained(tmp_path)
-
-    with pytest.raises(DataError, match="tokenizer of base has neither bos_token nor eos_token; add one"):
-        open_model("base", tmp_path)
+    assert (with_bos.prefix, without.prefix, neither.prefix) == (0, 1, 1)
+    for model, name in ((with_bos, "with"), (without, "without"), (neither, "neither")):
+        assert model.prefix == document_ids(load_tokenizer(tmp_path / name), name)[0]

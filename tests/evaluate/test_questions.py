@@ -362,3 +362,14 @@ def test_a_model_whose_template_refuses_a_question_is_asked_in_plain_text(
     assert renderings_of(candidate, [plain]) == ("plain text", "chat template")
     assert renderings_of(candidate, [plain, told]) == ("plain text",)
     assert "System role not supported" in caplog.text
+
+
+def test_a_long_question_loses_its_beginning_but_not_bos(model: Any, tokenizer: Any) -> None:
+    (question,) = encode_texts(tokenizer, [" ".join(TEXTS)])
+    (answer,) = encode_texts(tokenizer, ["Bakı"])
+    left = 32 - len(answer)  # the answer's last token is not fed, and BOS takes a place
+    pairs = [([0, *question], answer), ([0, *question[-left:]], answer)]
+
+    got = score_answers(model, pairs, bos=0, context=32, stride=32, batch_tokens=64, name="base")
+
+    assert got[0] == pytest.approx(got[1], rel=1e-6)

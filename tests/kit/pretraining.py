@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from anadil.artifacts import artifact
 from anadil.pretrain.metrics.training_log import FILE
@@ -52,6 +52,15 @@ def make_tokenizer(folder: Path, vocab_size: int = 300, specials: Sequence[str] 
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     (folder / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
     return folder
+
+
+def set_bos(tokenizer: Path) -> None:
+    """Let a tokenizer set BOS before every text, as Llama's and Gemma's do."""
+    opened = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    opened.post_processor = processors.TemplateProcessing(
+        single=f"{SPECIALS[0]} $A", special_tokens=[(SPECIALS[0], opened.token_to_id(SPECIALS[0]))]
+    )
+    opened.save(str(tokenizer / "tokenizer.json"))
 
 
 def make_model(

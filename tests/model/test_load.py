@@ -18,9 +18,10 @@ from anadil.model.load import (
     load_tokenizer,
     pick_dtype,
     save_model,
+    window_bos,
 )
 from tests.kit.llama import small_llama
-from tests.kit.pretraining import SPECIALS
+from tests.kit.pretraining import SPECIALS, set_bos
 
 
 @pytest.fixture
@@ -229,3 +230,28 @@ def test_the_row_of_the_token_for_padding_learns_like_others(tmp_path: Path) -> 
 
     grad = model.get_input_embeddings().weight.grad
     assert grad[3].abs().max() > 0.1 * grad[1].abs().max() > 0
+
+
+def test_documents_begin_with_the_end_of_text_where_there_is_no_bos(tokenizer_dir: Path) -> None:
+    change_settings(tokenizer_dir, bos_token=None)
+
+    assert document_ids(load_tokenizer(tokenizer_dir), "t") == (257, 257)
+
+
+def test_windows_begin_with_bos_where_the_tokenizer_sets_it_before_every_text(tokenizer_dir: Path) -> None:
+    sets_none = window_bos(load_tokenizer(tokenizer_dir))
+    change_settings(tokenizer_dir, add_bos_token=True)  # as DeepSeek's says, whose tokenizer.json sets none
+    asked = load_tokenizer(tokenizer_dir)
+    change_settings(tokenizer_dir, add_bos_token=None)
+    set_bos(tokenizer_dir)
+    set_by_itself = window_bos(load_tokenizer(tokenizer_dir))
+
+    assert (sets_none, window_bos(asked), set_by_itself) == (None, 256, 256)
+    assert asked("a").input_ids[0] == 256
+    assert encode_text(asked, "salam")[0] != 256
+
+
+def change_settings(folder: Path, **settings: object) -> None:
+    path = folder / "tokenizer_config.json"
+    changed = {**json.loads(path.read_text()), **settings}
+    path.write_text(json.dumps({key: value for key, value in changed.items() if value is not None}))

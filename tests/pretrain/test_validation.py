@@ -18,7 +18,7 @@ from anadil.pretrain.validation import Validation, validation_of
 from anadil.recipe.pretrain import Pretrain
 from anadil.text.metrics import bits_per_byte
 from tests.kit.llama import small_llama
-from tests.kit.pretraining import make_corpus, make_tokenizer
+from tests.kit.pretraining import make_corpus, make_tokenizer, set_bos
 from tests.kit.pretraining_texts import PRETRAINING_TEXTS
 
 HELDOUT = (*PRETRAINING_TEXTS[:4], "Şəki xanları İpək Yolu üzərində karvansaralar tikdirmişdilər. " * 3)
@@ -197,3 +197,27 @@ def test_a_loss_that_is_no_number_is_said(tmp_path: Path, tokenizer: Path) -> No
 
     with pytest.raises(RecipeError, match="held-out loss is nan; lower the learning rate"):
         validation.bits_per_byte(lambda _batch: torch.tensor(math.nan))
+
+
+@pytest.mark.parametrize("length", [8, 13, 32])
+def test_a_tokenizer_that_sets_bos_sets_it_before_every_piece_and_no_target_is_lost(
+    tmp_path: Path, tokenizer: Path, length: int
+) -> None:
+    set_bos(tokenizer)
+    loaded = load_tokenizer(tokenizer)
+    expected = sorted(token for text in HELDOUT for token in encode_text(loaded, text))
+    validation = made(make_corpus(tmp_path / "corpus", heldout=HELDOUT), tokenizer, length)
+    batches: list[Batch] = []
+
+    def keep(batch: Batch) -> torch.Tensor:
+        batches.append(batch)
+        return torch.zeros(())
+
+    validation.bits_per_byte(keep)
+
+    labels = torch.cat([batch.labels.flatten() for batch in batches])
+    assert sorted(labels[labels != IGNORED].tolist()) == expected
+    stream = validation.packed.stream
+    begins = [int(stream.ids[start]) for start, _, lead in validation.packed.pieces if not lead]
+    assert {stream.bos, *begins} == {loaded.bos_token_id}
+    assert len(begins) == len(HELDOUT) < len(validation.packed.pieces)

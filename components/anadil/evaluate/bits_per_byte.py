@@ -2,7 +2,8 @@
 
 A document is `[prefix] + ids`; the prefix (BOS, else EOS) is context only and adds no bytes.
 Windows are those of lm-evaluation-harness with stride = context: disjoint, but the last one is
-filled up with earlier context. A smaller stride gives later tokens more context.
+filled up with earlier context. A smaller stride gives later tokens more context. Unlike there, a
+window that begins inside a document begins with BOS where the tokenizer sets BOS before every text.
 
 Shapes: B windows of a batch, T tokens of the longest, N scored tokens, H hidden.
 """
@@ -39,14 +40,18 @@ class Window(NamedTuple):
     """Last scored token; the input ends one before it."""
     first: int
     """First scored token."""
+    lead: int
+    """Tokens set before the slice: 1 for BOS, else 0."""
 
     @property
     def length(self) -> int:
         """Input tokens."""
-        return self.last - self.start
+        return self.lead + self.last - self.start
 
 
-def windows(num_tokens: int, context: int, stride: int, begin: int = 1) -> Iterator[tuple[int, int, int]]:
+def windows(
+    num_tokens: int, context: int, stride: int, begin: int = 1, *, bos: bool = False
+) -> Iterator[tuple[int, int, int]]:
     """(start, last, first): feed `full[start:last]`, score `full[first:last + 1]`.
 
     Args:
@@ -54,13 +59,15 @@ def windows(num_tokens: int, context: int, stride: int, begin: int = 1) -> Itera
         context: Most tokens of an input.
         stride: Tokens scored by each window after the first, at most `context`.
         begin: Place of the first scored token; those before it are context only.
+        bos: Whether BOS takes the first place of each window that does not begin with the text.
 
     Source: get_rolling_token_windows of lm-evaluation-harness for `stride == context`.
     """
     first = begin
+    room = context - bos
     while first <= num_tokens:
-        last = min(num_tokens, max(context, first + stride - 1))
-        yield max(0, last - context), last, first
+        last = min(num_tokens, max(context, first + min(stride, room) - 1))
+        yield 0 if last <= context else last - room, last, first
         first = last + 1
 
 
@@ -69,6 +76,7 @@ def score(
     encoded: Sequence[NDArray[np.int32]],
     *,
     prefix: int,
+    bos: int | None = None,
     context: int,
     stride: int,
     batch_tokens: int,
@@ -80,6 +88,7 @@ def score(
         model: Causal language model, on its device.
         encoded: Token ids of each document, without special tokens.
         prefix: Token before each document; not scored.
+        bos: Token before each later window; None for none.
         context: Most tokens of an input.
         stride: Tokens scored by each window after the first.
         batch_tokens: Most tokens of a padded batch (a longer window goes alone).
@@ -89,7 +98,7 @@ def score(
         DataError: A token has no embedding, or the logits are not finite or come from more than the last hidden states.
     """
     full = [np.concatenate(([prefix], ids)).astype(np.int64) for ids in encoded]
-    feed = _Feed(context=context, stride=stride, batch_tokens=batch_tokens, name=name)
+    feed = _Feed(bos=bos, context=context, stride=stride, batch_tokens=batch_tokens, name=name)
     return _score(model, full, [1] * len(full), feed)
 
 
@@ -97,6 +106,7 @@ def score_answers(
     model: PreTrainedModel,
     pairs: Sequence[tuple[Ids, Ids]],
     *,
+    bos: int | None = None,
     context: int,
     stride: int,
     batch_tokens: int,
@@ -104,11 +114,12 @@ def score_answers(
 ) -> NDArray[np.float64]:
     """Nats of each answer given its question: the sum of -ln p over the answer's tokens.
 
-    Where both are longer than the context, the beginning of the question goes.
+    Where both are longer than the context, the beginning of the question goes, but not BOS.
 
     Args:
         model: Causal language model, on its device.
         pairs: Token ids of each question, at least one, and of its answer.
+        bos: Token before each window that does not begin with the question; None for none.
         context: Most tokens of an input.
         stride: Tokens scored by each window after the first.
         batch_tokens: Most tokens of a padded batch (a longer window goes alone).
@@ -118,13 +129,14 @@ def score_answers(
         DataError: As `score`.
     """
     full = [np.array([*question, *answer], dtype=np.int64) for question, answer in pairs]
-    feed = _Feed(context=context, stride=stride, batch_tokens=batch_tokens, name=name)
+    feed = _Feed(bos=bos, context=context, stride=stride, batch_tokens=batch_tokens, name=name)
     return _score(model, full, [len(question) for question, _ in pairs], feed)
 
 
 class _Feed(NamedTuple):
     """How tokens go through a model."""
 
+    bos: int | None
     context: int
     stride: int
     batch_tokens: int
@@ -136,13 +148,13 @@ def _score(
 ) -> NDArray[np.float64]:
     """Nats of each row, from its place in `begins` on."""
     _check_ids(model, full, feed.name)
-    rows = zip(full, begins, strict=True)
+    rows, has_bos = zip(full, begins, strict=True), feed.bos is not None
     # The longest first: what does not fit into memory is known at once.
     todo = sorted(
         (
-            Window(i, *window)
+            Window(i, *window, lead=int(has_bos and window[0] > 0))
             for i, (ids, begin) in enumerate(rows)
-            for window in windows(len(ids) - 1, feed.context, feed.stride, begin)
+            for window in windows(len(ids) - 1, feed.context, feed.stride, begin, bos=has_bos)
         ),
         key=lambda window: (-window.length, window.document, window.start),
     )
@@ -153,7 +165,7 @@ def _score(
         head = _head(model, full[todo[0].document][: min(feed.context, 16)], feed.name) if todo else None
         for batch in _batches(todo, feed.batch_tokens):
             assert head is not None
-            documents, losses = _batch_nats(model, head, full, batch)
+            documents, losses = _batch_nats(model, head, full, batch, feed.bos or 0)
             np.add.at(nats, documents, losses)
             members = [window.document for window in batch]
             np.subtract.at(left, members, 1)
@@ -171,7 +183,7 @@ def _batches(todo: Sequence[Window], batch_tokens: int) -> Iterator[list[Window]
 
 
 def _batch_nats(
-    model: Any, head: Head, full: Sequence[NDArray[np.int64]], batch: Sequence[Window]
+    model: Any, head: Head, full: Sequence[NDArray[np.int64]], batch: Sequence[Window], bos: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Document and nats of each scored token of the batch."""
     width = batch[0].length
@@ -180,10 +192,11 @@ def _batch_nats(
     rows, columns, targets = [], [], []
     for row, window in enumerate(batch):
         ids = full[window.document]
-        inputs[row, : window.length] = ids[window.start : window.last]
+        inputs[row, : window.lead] = bos
+        inputs[row, window.lead : window.length] = ids[window.start : window.last]
         positions = np.arange(window.first, window.last + 1)
         rows.append(np.full(len(positions), row))
-        columns.append(positions - 1 - window.start)
+        columns.append(window.lead + positions - 1 - window.start)
         targets.append(ids[positions])
     at = np.concatenate(rows), np.concatenate(columns)
     device = model.device

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from anadil.core.progress import progress
 from anadil.evaluate.decoding import Continuation, decode
 from anadil.model.chat_ids import chat_ids
-from anadil.model.load import encode_text, end_ids
+from anadil.model.load import document_ids, encode_text, end_ids
 from anadil.text.metrics import distinct, is_loop
 
 PromptKind = Literal["continuation", "answer"]
@@ -140,8 +140,7 @@ def _prompt_ids(tokenizer: Any, prompt: GenerationPrompt) -> list[int]:
     if prompt.chat:
         turns = [{"role": "user", "content": prompt.text}]
         return chat_ids(tokenizer, turns, add_generation_prompt=True)
-    first = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
-    return [first, *encode_text(tokenizer, prompt.text)]
+    return [document_ids(tokenizer, "tokenizer")[0], *encode_text(tokenizer, prompt.text)]
 
 
 def all_end_ids(model: Any, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from anadil.core.errors import DataError
 from anadil.core.progress import track
 from anadil.evaluate.bits_per_byte import Ids, score, score_answers
-from anadil.model.load import encode_texts, load_tokenizer
+from anadil.model.load import document_ids, encode_texts, load_tokenizer, window_bos
 from anadil.text import metrics
 from anadil.text.corpus import Document
 
@@ -28,7 +28,9 @@ class ScoredModel:
     path: Path
     tokenizer: PreTrainedTokenizerFast
     prefix: int
-    """Token before each document: BOS, else EOS, as lm-evaluation-harness has it."""
+    """Token before each document: BOS, else the end of text, as in training."""
+    bos: int | None = None
+    """Token before each later window of a document; None for none."""
 
     @property
     def answers(self) -> bool:
@@ -40,13 +42,11 @@ def open_model(name: str, path: Path) -> ScoredModel:
     """Load a candidate's tokenizer.
 
     Raises:
-        DataError: It has neither BOS nor EOS.
+        DataError: It has no end token.
     """
-    tokenizer: Any = load_tokenizer(path)
-    prefix = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
-    if prefix is None:
-        raise DataError(f"{path}: tokenizer of {name} has neither bos_token nor eos_token; add one")
-    return ScoredModel(name=name, path=path, tokenizer=tokenizer, prefix=prefix)
+    tokenizer = load_tokenizer(path)
+    prefix, _ = document_ids(tokenizer, f"{path}, {name}")
+    return ScoredModel(name=name, path=path, tokenizer=tokenizer, prefix=prefix, bos=window_bos(tokenizer))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,13 +123,13 @@ class LoadedModel:
     def nats(self, encoded: Sequence[NDArray[np.int32]]) -> NDArray[np.float64]:
         """Of each document; see `score`."""
         return score(
-            self.model, encoded, prefix=self.candidate.prefix, context=self.context, stride=self.stride,
+            self.model, encoded, prefix=self.candidate.prefix, bos=self.candidate.bos, context=self.context, stride=self.stride,
             batch_tokens=self.batch_tokens, name=self.candidate.name,
         )  # fmt: skip
 
     def answer_nats(self, questions: Sequence[Ids], answers: Sequence[Ids]) -> NDArray[np.float64]:
         """Of each answer given its question; see `score_answers`."""
         return score_answers(
-            self.model, list(zip(questions, answers, strict=True)), context=self.context, stride=self.stride,
+            self.model, list(zip(questions, answers, strict=True)), bos=self.candidate.bos, context=self.context, stride=self.stride,
             batch_tokens=self.batch_tokens, name=f"{self.candidate.name}, answers",
         )  # fmt: skip

@@ -124,12 +124,11 @@ def _tiny_model(tokenizer: Path, cache: Path) -> Path:
 
 def _trained(tokenizer_dir: Path) -> PreTrainedModel:
     tokenizer = load_tokenizer(tokenizer_dir)
-    bos, eos = document_ids(tokenizer, str(tokenizer_dir))
+    begin, eos = document_ids(tokenizer, str(tokenizer_dir))
     random = np.random.default_rng(TINY_SEED)
     texts = [_foreign(line, random) for line in tiny_text().splitlines()]
     lines = encode_texts(tokenizer, texts)
-    start = [] if bos is None else [bos]
-    ids = np.array([token for line in lines for token in (*start, *line, eos)], dtype=np.int64)
+    ids = np.array([token for line in lines for token in (begin, *line, eos)], dtype=np.int64)
     # A generator of its own: making a base must not move the random numbers of the caller.
     with torch.random.fork_rng(devices=[]):
         model: Any = LlamaForCausalLM(
@@ -137,7 +136,7 @@ def _trained(tokenizer_dir: Path) -> PreTrainedModel:
                 **TINY_SHAPE,
                 vocab_size=len(tokenizer),
                 tie_word_embeddings=True,
-                bos_token_id=bos,
+                bos_token_id=begin,
                 eos_token_id=eos,
             )
         )

@@ -35,6 +35,7 @@ from anadil.pretrain.checkpoint.state import State
 from anadil.pretrain.checkpoint.tiers import CHECKPOINTS, Tiers
 from anadil.pretrain.data.packing import Packed, packed_stream
 from anadil.pretrain.data.tokens import token_stream
+from anadil.pretrain.first_position import probe_first_position, tell_first_position
 from anadil.pretrain.focus import similar_tokens
 from anadil.pretrain.loop import PROFILE, SCORE, Training, training_origin
 from anadil.pretrain.metrics.metrics import Metrics, metrics_of
@@ -146,9 +147,20 @@ def train(job: Job, processes: Group, device: torch.device) -> tuple[Training, S
             held.enter_context(injected(training))
             with no_room(job.recipe, "resuming from a checkpoint", rank=processes.rank):
                 state = training.resumed()
+            if not state.step:
+                _ask_first_position(training)
             state = training.train(state)
         tiers.finished()
     return training, state
+
+
+def _ask_first_position(training: Training) -> None:
+    """Say whether the base leans on what stands at position 0."""
+    trainer, job = training.trainer, training.job
+    with no_room(job.recipe, "scoring the base's first positions", rank=training.group.rank):
+        found = probe_first_position(trainer.net, trainer.packed)
+    if found is not None and training.group.is_first:
+        tell_first_position(found, trainer.packed, job.inputs["tokenizer"])
 
 
 def _trainer(

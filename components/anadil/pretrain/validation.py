@@ -1,12 +1,10 @@
 """Bits per byte of the corpus's held-out part while a model is trained.
 
-Documents are `[prefix] + ids`, as evaluate scores them: the prefix (BOS, else the end token) is
-context only, no end token is scored, and each byte counts once. A document longer than a sequence
-is cut into pieces, of which the later ones see only themselves; evaluate fills its last window up
-with earlier context. So both give the same number for documents that fit into a sequence, and
-this one a slightly higher one for longer documents. The training stream begins with a BOS only
-where the tokenizer has one: without it the first token is scored after an end token here, and
-never in training.
+Documents are `[prefix] + ids`, as training reads and evaluate scores them: the prefix (BOS, else the
+end token) is context only, no end token is scored, and each byte counts once. A document longer than
+a sequence is cut into pieces, of which the later ones see only themselves, behind BOS where the
+tokenizer sets one; evaluate fills its last window up with earlier context. So both give the same
+number for documents that fit into a sequence, and this one a slightly higher one for longer documents.
 """
 
 import logging
@@ -19,7 +17,7 @@ import numpy as np
 import torch
 
 from anadil.core.errors import RecipeError
-from anadil.model.load import document_ids, encode_texts, load_tokenizer
+from anadil.model.load import document_ids, encode_texts, load_tokenizer, window_bos
 from anadil.model.loss import IGNORED
 from anadil.pretrain.data.packing import Batch, Packed, batch_of, pack
 from anadil.pretrain.data.tokens import Ids, TokenStream
@@ -124,9 +122,8 @@ def validation_of(corpus: Path, tokenizer_dir: Path, settings: Pretrain, *, rows
 
 def _stream(texts: list[str], tokenizer_dir: Path) -> TokenStream:
     tokenizer = load_tokenizer(tokenizer_dir)
-    bos, end = document_ids(tokenizer, str(tokenizer_dir))
-    prefix = end if bos is None else bos
+    prefix, _ = document_ids(tokenizer, str(tokenizer_dir))
     documents = [np.array([prefix, *ids], dtype=np.int32) for ids in encode_texts(tokenizer, texts)]
     starts = np.concatenate([[0], np.cumsum([len(ids) for ids in documents])])
     ids: Ids = np.concatenate(documents)
-    return TokenStream(ids=ids, starts=starts, digest="")
+    return TokenStream(ids=ids, starts=starts, digest="", bos=window_bos(tokenizer))

@@ -98,10 +98,11 @@ def try_finalist(
     training, state = train(alone, processes, device)
     net, journal = training.trainer.net, training.journal
     loss = processes.run_on_first(lambda: 0.0 if journal is None else float(journal.lines[-1]["loss"]))
+    scored = texts.models[finalist.name]
     nats = {
         kind: document_nats(
             net, encoded.ids[finalist.name],
-            prefix=texts.prefixes[finalist.name], length=budget.context, name=f"{finalist.name}, {kind}",
+            prefix=scored.prefix, bos=scored.bos, length=budget.context, name=f"{finalist.name}, {kind}",
         ).tolist()
         for kind, encoded in texts.kinds.items()
     }  # fmt: skip

@@ -1,7 +1,7 @@
 """Nats of each held-out document under a model as it was trained, however it is spread over processes.
 
 Documents are `[prefix] + ids`, each alone in its sequences, with the trainer's own forward pass. A document longer than a
-sequence is cut into pieces of which the later ones see only themselves, as when training is validated.
+sequence is cut into pieces of which the later ones see only themselves and BOS, as when training is validated.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,13 @@ from anadil.pretrain.parallel.parallelize import ParallelModel
 
 
 def document_nats(
-    net: ParallelModel, encoded: Sequence[NDArray[np.int32]], *, prefix: int, length: int, name: str
+    net: ParallelModel,
+    encoded: Sequence[NDArray[np.int32]],
+    *,
+    prefix: int,
+    bos: int | None,
+    length: int,
+    name: str,
 ) -> NDArray[np.float64]:
     """Sum of -ln p over the tokens of each document, the same on every process.
 
@@ -30,6 +36,7 @@ def document_nats(
         net: The model.
         encoded: Token ids of each document, without special tokens.
         prefix: Token before each document; not scored.
+        bos: Token before each later piece; None for none.
         length: Tokens of a sequence.
         name: What is scored, for progress and messages.
 
@@ -38,8 +45,8 @@ def document_nats(
     """
     documents = [np.concatenate(([prefix], ids)).astype(np.int32) for ids in encoded]
     starts = np.concatenate([[0], np.cumsum([len(ids) for ids in documents])])
-    stream = TokenStream(ids=np.concatenate(documents), starts=starts, digest="")
-    pieces = cut_pieces(starts, length)
+    stream = TokenStream(ids=np.concatenate(documents), starts=starts, digest="", bos=bos)
+    pieces = cut_pieces(stream, length)
     packed = Packed(stream=stream, pieces=pieces, rows=np.arange(len(pieces) + 1), length=length)
     document_of = np.searchsorted(starts, pieces[:, 0], side="right") - 1
     mesh = net.mesh

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anadil.evaluate.heldout import refuse_no_heldout
-from anadil.evaluate.models import EncodedDocuments, encode_for_all, open_model
+from anadil.evaluate.models import EncodedDocuments, ScoredModel, encode_for_all, open_model
 from anadil.runtime.job import Job
 from anadil.text.corpus import Document, read_documents
 from anadil.text.language import load_language
@@ -25,8 +25,8 @@ class TrialTexts:
 
     kinds: Mapping[str, EncodedDocuments]
     """`target`, and each name of `tokenizer.keep`."""
-    prefixes: Mapping[str, int]
-    """Finalist -> token before each document."""
+    models: Mapping[str, ScoredModel]
+    """By finalist: its tokenizer and the tokens before documents."""
     num_words: int
     """Of the held-out text, as its language counts them."""
 
@@ -63,7 +63,7 @@ def read_texts(job: Job, finalists: Sequence[Finalist]) -> TrialTexts:
     words = load_language(job.recipe.language).words
     return TrialTexts(
         kinds=kinds,
-        prefixes={model.name: model.prefix for model in models},
+        models={model.name: model for model in models},
         num_words=sum(len(words(document.text)) for document in kinds[TARGET].documents),
     )
 

@@ -1,6 +1,7 @@
 import logging
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -225,7 +226,7 @@ def test_packed_documents_give_the_states_that_they_give_alone() -> None:
 
     for row in range(packed.num_sequences):
         at = 0
-        for start, num in packed.pieces[packed.rows[row] : packed.rows[row + 1]]:
+        for start, num, _ in packed.pieces[packed.rows[row] : packed.rows[row + 1]]:
             ids = torch.from_numpy(packed.stream.ids[start : start + num].astype(np.int64))[None]
             alone = last_hidden(
                 model, ids, torch.arange(num)[None], torch.tensor([0, num], dtype=torch.int32)
@@ -284,3 +285,45 @@ def test_the_processes_share_a_step_without_overlap() -> None:
     shares = [chosen[rank::3] for rank in range(3)]
 
     assert sorted(np.concatenate(shares)) == sorted(chosen)
+
+
+def with_bos(*sizes: int) -> TokenStream:
+    return replace(stream_of(*sizes), bos=BOS)
+
+
+@pytest.mark.parametrize("length", [8, 9, 16, 64])
+def test_bos_stands_before_every_piece_and_is_never_predicted(length: int) -> None:
+    sizes = (3, 40, 7, 1, length - 1, length, length + 1, 3 * length)
+
+    packed = pack(with_bos(*sizes), length)
+
+    inputs, positions, labels = all_rows(packed)
+    is_text = torch.zeros_like(inputs, dtype=torch.bool)
+    for row, borders in enumerate(positions == 0):
+        for begin in torch.nonzero(borders).flatten().tolist():
+            is_text[row, begin] = bool((labels[row, begin : begin + 2] != IGNORED).any())
+    assert (inputs[is_text] == BOS).all()
+    assert BOS not in labels
+    expected = Counter(stream_of(*sizes).ids[:].tolist())
+    del expected[BOS]
+    assert Counter(labels[labels != IGNORED].tolist()) == expected
+    assert packed.num_targets == expected.total()
+
+
+def test_the_token_behind_bos_in_a_later_piece_is_context_alone() -> None:
+    packed = pack(with_bos(20), 16)  # 21 pairs: 16 in the first piece, 5 behind BOS and the token before them
+
+    inputs, _, labels = all_rows(packed)
+
+    at = int(torch.nonzero(inputs[1] == BOS)[0])
+    assert packed.pieces.tolist() == [[0, 16, 0], [16, 5, 1]]
+    assert inputs[1, at : at + 3].tolist() == [BOS, *packed.stream.ids[16:18]]
+    assert labels[1, at : at + 3].tolist() == [IGNORED, *packed.stream.ids[17:19]]
+
+
+def test_a_packing_with_bos_is_kept_apart_from_one_without(tmp_path: Path) -> None:
+    packed_stream(stream_of(3, 40), 16, tmp_path, write=True)
+
+    again = packed_stream(with_bos(3, 40), 16, tmp_path, write=True)
+
+    assert again.pieces[:, 2].sum() == 2

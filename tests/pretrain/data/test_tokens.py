@@ -20,7 +20,7 @@ from anadil.pretrain.data.tokens import Shards, TokenStream, token_stream
 from anadil.recipe.sections import Base
 from anadil.text import encoder
 from anadil.text.corpus import Document, document_files, write_documents
-from tests.kit.pretraining import make_corpus, make_tokenizer_artifact
+from tests.kit.pretraining import make_corpus, make_tokenizer_artifact, set_bos
 from tests.kit.pretraining_texts import PRETRAINING_TEXTS
 
 BOS, END = 297, 298
@@ -361,3 +361,29 @@ def test_the_text_of_the_built_in_data_survives(tmp_path: Path) -> None:
 
     decoder = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
     assert [decoder.decode(ids) for ids in found] == texts
+
+
+def test_a_document_of_a_base_without_bos_begins_with_the_end_of_text(
+    tmp_path: Path, tokenizer: Path
+) -> None:
+    corpus = make_corpus(tmp_path / "corpus")
+    before = token_stream(corpus, tokenizer, tmp_path / "work", write=True)
+    config = tokenizer / "tokenizer_config.json"
+    config.write_text(config.read_text().replace('"bos_token": "<|begin_of_text|>", ', ""))
+
+    stream = token_stream(corpus, tokenizer, tmp_path / "work", write=True)
+
+    assert [int(stream.ids[at : at + 1][0]) for at in stream.starts[:-1]] == [END] * (len(stream.starts) - 1)
+    assert stream.starts.tolist() == before.starts.tolist()  # each text's first token is predicted, too
+    assert before.bos is stream.bos is None
+
+
+def test_a_stream_knows_whether_its_tokenizer_sets_bos_before_every_text(
+    tmp_path: Path, tokenizer: Path
+) -> None:
+    set_bos(tokenizer)
+
+    made = token_stream(make_corpus(tmp_path / "corpus"), tokenizer, tmp_path / "work", write=True)
+    read = token_stream(tmp_path / "corpus", tokenizer, tmp_path / "work", write=False)
+
+    assert (made.bos, read.bos) == (BOS, BOS)

@@ -33,8 +33,8 @@ class EncodeTask:
     """Directory to make: `ids.bin`, `starts.npy`, manifest."""
     tokenizer: str
     """The tokenizer, as its library writes it."""
-    bos: int | None
-    """Id before each document; None for none."""
+    begin: int
+    """Id before each document."""
     end: int
     """Id after each document."""
     origin: dict[str, str]
@@ -98,7 +98,7 @@ def _write(task: EncodeTask, encoder: Encoder, draft: Path) -> None:
 
 
 def _documents(task: EncodeTask, encoder: Encoder) -> Iterator[bytes]:
-    begin = b"" if task.bos is None else np.int32(task.bos).tobytes()
+    begin = np.int32(task.begin).tobytes()
     end = np.int32(task.end).tobytes()
     size, done = task.file.stat().st_size, 0
     chars = 0

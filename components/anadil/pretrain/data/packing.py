@@ -2,7 +2,8 @@
 
 A document of n tokens gives n - 1 pairs (token, next token). Pairs, not tokens, are cut into
 pieces, so every token is predicted exactly once in an epoch and no label crosses a border.
-Each piece counts its positions from 0: that is how transformers knows where one ends.
+Each piece counts its positions from 0: that is how transformers knows where one ends. A piece that
+begins inside a document has BOS before it, as an input alone, where the tokenizer sets BOS before every text.
 """
 
 from collections.abc import Callable
@@ -32,7 +33,7 @@ class Packed:
 
     stream: TokenStream
     pieces: Pieces
-    """(pieces, 2): start in the stream and number of pairs, sequence by sequence."""
+    """(pieces, 3): start in the stream, number of pairs, and 1 where BOS is set before it; sequence by sequence."""
     rows: Places
     """(sequences + 1,): the first piece of each sequence."""
     length: int
@@ -51,11 +52,11 @@ class Packed:
     @property
     def waste(self) -> float:
         """Share of positions that hold padding."""
-        return 1 - self.num_targets / (self.num_sequences * self.length)
+        return 1 - int(self.pieces[:, 1:].sum()) / (self.num_sequences * self.length)
 
     def targets_of(self, sequences: Places) -> int:
         """Predicted tokens of some sequences."""
-        return int(_pieces_of(self, sequences)[1].sum())
+        return int(_pieces_of(self, sequences)[0][:, 1].sum())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,7 @@ def packed_stream(stream: TokenStream, length: int, work: Path, *, write: bool) 
     Raises:
         DataError: There is nothing to predict, or nobody made it.
     """
-    origin = {"tokens": stream.digest, "length": str(length)}
+    origin = {"tokens": stream.digest, "length": str(length), "bos": str(stream.bos)}
     folder = work / f"sequences-{artifact.origin_key(origin)}"
     if write and not is_whole(folder):
         packed = pack(stream, length)
@@ -125,10 +126,10 @@ def pack(stream: TokenStream, length: int) -> Packed:
 
     Source: Ding et al. 2024, "Fewer Truncations Improve Language Modeling", arXiv:2404.10830.
     """
-    pieces = cut_pieces(stream.starts, length)
+    pieces = cut_pieces(stream, length)
     if not len(pieces):
         raise DataError("corpus: no document has two tokens; give more text")
-    bins = _best_fit(pieces[:, 1], length)
+    bins = _best_fit(pieces[:, 1:].sum(axis=1), length)
     order = np.argsort(bins, kind="stable")
     counts = np.bincount(bins)
     rows = np.concatenate([[0], np.cumsum(counts)])
@@ -142,7 +143,9 @@ def batch_of(packed: Packed, sequences: Places) -> Batch:
     inputs = np.zeros(rows * length, dtype=np.int64)
     labels = np.full(rows * length, IGNORED, dtype=np.int64)
     positions = np.arange(rows * length)
-    for at, start, num in zip(begins.tolist(), chosen[:, 0].tolist(), chosen[:, 1].tolist(), strict=True):
+    inputs[begins[chosen[:, 2] == 1]] = packed.stream.bos or 0
+    firsts = begins + chosen[:, 2]
+    for at, start, num in zip(firsts.tolist(), chosen[:, 0].tolist(), chosen[:, 1].tolist(), strict=True):
         ids = packed.stream.ids[start : start + num + 1]
         inputs[at : at + num] = ids[:-1]
         labels[at : at + num] = ids[1:]
@@ -159,13 +162,13 @@ def batch_of(packed: Packed, sequences: Places) -> Batch:
 
 
 def _pieces_of(packed: Packed, sequences: Places) -> tuple[Pieces, Places, Places]:
-    """Pieces of some sequences, their sizes, and where each begins in the rows one after another."""
+    """Pieces of some sequences, their positions, and where each begins in the rows one after another."""
     first = packed.rows[sequences]
     counts = packed.rows[np.asarray(sequences) + 1] - first
     row = np.repeat(np.arange(len(counts)), counts)
     before = np.cumsum(counts) - counts
     chosen = packed.pieces[first[row] + np.arange(len(row)) - before[row]]
-    sizes = chosen[:, 1]
+    sizes = chosen[:, 1:].sum(axis=1)
     total = np.cumsum(sizes) - sizes
     begins = row * packed.length + total - total[before[row]]
     return chosen, sizes, begins
@@ -190,16 +193,20 @@ def _permutation(num: int, seed: int, epoch: int) -> Places:
     return np.random.default_rng([seed, epoch]).permutation(num)
 
 
-def cut_pieces(starts: Places, length: int) -> Pieces:
-    """Start and number of pairs of every piece, in the order of the stream."""
+def cut_pieces(stream: TokenStream, length: int) -> Pieces:
+    """Start and number of pairs of every piece, and whether BOS is set before it, in the order of the stream."""
+    starts, lead = stream.starts, int(stream.bos is not None)
     pairs = np.diff(starts) - 1
-    num_pieces = -(-pairs // length)
+    # The first piece begins with the document's own prefix; BOS takes one position of each later piece.
+    later = length - lead
+    num_pieces = np.where(pairs > 0, 1 + -(-np.maximum(pairs - length, 0) // later), 0)
     document = np.repeat(np.arange(len(pairs)), num_pieces)
     first = np.cumsum(num_pieces) - num_pieces
     within = np.arange(len(document)) - first[document]
-    begin = starts[document] + within * length
-    num = np.minimum(length, pairs[document] - within * length)
-    return np.stack([begin, num], axis=1)
+    leads = np.where(within > 0, lead, 0)
+    done = within * later + leads
+    num = np.minimum(length - leads, pairs[document] - done)
+    return np.stack([starts[document] + done, num, leads], axis=1)
 
 
 def _best_fit(sizes: Places, length: int) -> Places:

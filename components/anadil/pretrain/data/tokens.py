@@ -1,7 +1,7 @@
 """corpus -> token stream: every training document encoded once, kept for a resume.
 
 Each file of the corpus becomes a shard: one file of 32-bit ids, documents one after another,
-each as `[BOS] text [end of text]`, beside an array with the place where each begins. A shard is
+each as `[BOS] text [end of text]`, or with the end of text in place of a BOS that is not there, beside an array with the place where each begins. A shard is
 sealed when it is whole, so that a killed run resumes with the next one.
 """
 
@@ -27,7 +27,7 @@ from anadil.artifacts.cache_dir import is_whole
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.format import human_bytes
 from anadil.core.progress import progress
-from anadil.model.load import document_ids, load_tokenizer
+from anadil.model.load import document_ids, load_tokenizer, window_bos
 from anadil.pretrain.data import encode
 from anadil.pretrain.data.encode import EncodeTask
 from anadil.runtime.threads import check_shared_locks, num_cores
@@ -79,6 +79,8 @@ class TokenStream:
     """(documents + 1,): where each document begins; the last entry is the number of tokens."""
     digest: str
     """Stands for the content: equal digests mean equal ids."""
+    bos: int | None = None
+    """Id before each piece that begins inside a document; None for none."""
 
 
 def token_stream(corpus: Path, tokenizer: Path, work: Path, *, write: bool) -> TokenStream:
@@ -98,7 +100,9 @@ def token_stream(corpus: Path, tokenizer: Path, work: Path, *, write: bool) -> T
         IntegrityError: The corpus is damaged.
         PreflightError: The disk is full, or a process was killed for lack of memory.
     """
-    origin = {"corpus": digest_of(corpus), "tokenizer": digest_of(tokenizer)}
+    loaded = load_tokenizer(tokenizer)
+    begin, end = document_ids(loaded, str(tokenizer))
+    origin = {"corpus": digest_of(corpus), "tokenizer": digest_of(tokenizer), "frame": f"{begin} {end}"}
     folder = work / f"tokens-{artifact.origin_key(origin)}"
     files = document_files(corpus, "train")
     shards = [folder / file.name.partition(".")[0] for file in files]
@@ -106,8 +110,22 @@ def token_stream(corpus: Path, tokenizer: Path, work: Path, *, write: bool) -> T
         whole = _whole(shards)
         missing = [number for number in _in_turn(len(files)) if number not in whole]
         if missing:
-            _make([(files[number], shards[number]) for number in missing], tokenizer, origin)
-    stream = _opened(shards)
+            backend: Any = loaded.backend_tokenizer
+            text = backend.to_str()
+            _make(
+                [
+                    EncodeTask(
+                        file=files[number],
+                        shard=shards[number],
+                        tokenizer=text,
+                        begin=begin,
+                        end=end,
+                        origin={**origin, "part": files[number].name},
+                    )
+                    for number in missing
+                ]
+            )
+    stream = _opened(shards, window_bos(loaded))
     if not len(stream.ids):
         raise DataError(f"{corpus}/train: holds no text; run clean with more data or milder rules")
     return stream
@@ -143,7 +161,7 @@ def _whole(shards: Sequence[Path]) -> set[int]:
     return {number for number, is_whole in enumerate(found) if is_whole}
 
 
-def _opened(shards: Sequence[Path]) -> TokenStream:
+def _opened(shards: Sequence[Path], bos: int | None) -> TokenStream:
     arrays, starts, digests = [], [np.zeros(1, dtype=np.int64)], []
     total = 0
     for shard in shards:
@@ -160,23 +178,13 @@ def _opened(shards: Sequence[Path]) -> TokenStream:
         starts.append(np.load(shard / "starts.npy", allow_pickle=False)[1:] + total)
         total += len(mapped)
     digest = hashlib.sha256("\n".join(digests).encode()).hexdigest()[:16]
-    return TokenStream(ids=Shards(arrays), starts=np.concatenate(starts), digest=digest)
+    return TokenStream(ids=Shards(arrays), starts=np.concatenate(starts), digest=digest, bos=bos)
 
 
-def _make(pairs: Sequence[tuple[Path, Path]], tokenizer_dir: Path, origin: dict[str, str]) -> None:
-    tokenizer = load_tokenizer(tokenizer_dir)
-    bos, end = document_ids(tokenizer, str(tokenizer_dir))
-    backend: Any = tokenizer.backend_tokenizer
-    text = backend.to_str()
-    tasks = [
-        EncodeTask(
-            file=file, shard=shard, tokenizer=text, bos=bos, end=end, origin={**origin, "part": file.name}
-        )
-        for file, shard in pairs
-    ]
-    folder = pairs[0][1].parent
+def _make(tasks: Sequence[EncodeTask]) -> None:
+    folder = tasks[0].shard.parent
     folder.mkdir(parents=True, exist_ok=True)
-    sizes = sum(file.stat().st_size for file, _ in pairs)
+    sizes = sum(task.file.stat().st_size for task in tasks)
     try:
         if sizes < SMALL_BYTES:
             for task in tasks:

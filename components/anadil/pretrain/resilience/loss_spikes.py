@@ -216,7 +216,7 @@ def _documents(packed: Packed, sequence: int, decode: Decode | None) -> list[dic
     """The pieces of a sequence: `document` counts the corpus' training documents from 0."""
     stream = packed.stream
     found: list[dict[str, Any]] = []
-    for start, num in packed.pieces[packed.rows[sequence] : packed.rows[sequence + 1]]:
+    for start, num, _ in packed.pieces[packed.rows[sequence] : packed.rows[sequence + 1]]:
         document = int(np.searchsorted(stream.starts, start, side="right")) - 1
         entry: dict[str, Any] = {
             "document": document,

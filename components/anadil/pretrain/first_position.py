@@ -1,0 +1,95 @@
+"""What a base needs at position 0: nats of the same targets with BOS before a piece of text, and without.
+
+A family of which every text began with BOS may lean on it, another does not mind; its files do not say which.
+"""
+
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from anadil.model.load import load_tokenizer
+from anadil.pretrain.data.packing import Packed, batch_of
+from anadil.pretrain.data.tokens import TokenStream
+from anadil.pretrain.parallel.parallelize import ParallelModel
+
+log = logging.getLogger(__name__)
+
+MOST_PAIRS = 64
+"""Targets of a piece: a missing BOS costs the first tokens of a text most, and the rest would hide it."""
+LEANS_FROM = 0.1
+"""Nats a token from which on a base leans on BOS. Chosen by us, of 5.85 - 3.54 (Gemma 3 270M) and -.01 (SmolLM2)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstPosition:
+    """Mean nats of the targets of some pieces that begin inside documents."""
+
+    with_bos: float
+    without: float
+    targets: int
+
+    @property
+    def leans(self) -> bool:
+        """Whether the base needs BOS there."""
+        return self.without - self.with_bos > LEANS_FROM
+
+
+def probe_first_position(net: ParallelModel, packed: Packed) -> FirstPosition | None:
+    """Ask the model, by two forward passes over one sequence; None where no document is long enough.
+
+    Every process calls it, and gets the same.
+    """
+    pieces = _pieces(packed.stream, packed.length)
+    if not len(pieces):
+        return None
+    bos = int(packed.stream.ids[:1][0])
+    stream = replace(packed.stream, bos=bos)
+    targets = int(pieces[:, 1].sum())
+    found = []
+    for lead in (1, 0):
+        row = Packed(
+            stream=stream,
+            pieces=np.concatenate([pieces, np.full((len(pieces), 1), lead)], axis=1),
+            rows=np.array([0, len(pieces)]),
+            length=packed.length,
+        )
+        with torch.no_grad():
+            nats = net.nats(batch_of(row, np.zeros(1, dtype=np.int64))).detach().double()
+        # Each group of processes scored the same sequence.
+        found.append(float(net.add_up(nats).item()) / net.mesh.data / targets)
+    return FirstPosition(with_bos=found[0], without=found[1], targets=targets)
+
+
+def _pieces(stream: TokenStream, length: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    """Start and pairs of pieces from the middle of documents, as many as fit into a sequence with BOS before each."""
+    pairs = min(MOST_PAIRS, length - 1)
+    sizes = np.diff(stream.starts)
+    # The end token is no target, and a piece begins one behind the document's prefix at the earliest.
+    long_enough = np.flatnonzero(sizes >= pairs + 4)
+    room = length // (pairs + 1)
+    places = np.linspace(0, len(long_enough) - 1, min(room, len(long_enough))).astype(np.int64)
+    chosen = long_enough[places]
+    starts = stream.starts[chosen] + (sizes[chosen] - pairs) // 2
+    return np.stack([starts, np.full(len(chosen), pairs)], axis=1)
+
+
+def tell_first_position(found: FirstPosition, packed: Packed, tokenizer: Path) -> None:
+    """Say what the model needs, and what it gets."""
+    name = load_tokenizer(tokenizer).decode(packed.stream.ids[:1].tolist())
+    sets_bos = packed.stream.bos is not None
+    log.info(
+        "text from the middle of documents costs the base %.2f nats a token behind %s and %.2f without it (%s targets); "
+        "%s",
+        found.with_bos, name, found.without, f"{found.targets:,}",
+        "the tokenizer sets it before every text, so every piece and window begins with it"
+        if sets_bos else "the tokenizer sets none, so only documents begin with it",
+    )  # fmt: skip
+    if found.leans and not sets_bos:
+        log.warning(
+            "the base leans on %s at the beginning of every text, and its tokenizer sets none: give base.model a "
+            "tokenizer whose post-processor sets it (add_bos_token in tokenizer_config.json), and run again",
+            name,
+        )  # fmt: skip
