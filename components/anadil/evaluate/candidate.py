@@ -83,6 +83,7 @@ def measure(candidate: ScoredModel, material: Material, recipe: Recipe, language
             "parameters": int(model.num_parameters()),
             "context": context,
             "stride": stride,
+            "window_bos": None if candidate.bos is None else candidate.tokenizer.decode([candidate.bos]),
             "dtype": str(dtype).removeprefix("torch."),
             "device": device.type,
             "retained": bits_by_group(

@@ -319,12 +319,13 @@ def _notes(a: RunFacts, b: RunFacts, text: Text, curves: tuple[Curves, ...]) -> 
             "The tokenizers differ: bits per byte can be compared all the same, losses per token cannot."
         )
     windows = [
-        [field(candidates_of(run.scores).get("adapted", {}), key) for key in ("context", "stride")]
+        [field(candidates_of(run.scores).get("adapted", {}), key) for key in ("context", "stride", "window_bos")]
         for run in (a, b)
     ]
     if windows[0] != windows[1] and text in ("same", "partly the same"):
         found.append(
-            "The models saw windows of other lengths when they were scored, which is a part of the difference."
+            "The models saw windows of other lengths, or without BOS before each, when they were scored, which is a "
+            "part of the difference."
         )
     if (once := _seen_once(a, b)) > 0:
         found.append(
