@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from anadil.artifacts.base_model import CHAT_TOKENS, END, model_config, read_settings, read_tokenizer
 from anadil.core.errors import DataError
-from anadil.text.byte_symbols import SYMBOLS
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -96,8 +95,6 @@ def require_byte_level(tokenizer: "Tokenizer", name: str) -> None:
         found = "it writes characters that it does not know as bytes (byte_fallback), as SentencePiece does"
     elif '"type": "ByteLevel"' not in json.dumps(content["pre_tokenizer"]):
         found = "its pre-tokenizer does not write text as bytes (ByteLevel)"
-    elif not set(SYMBOLS) <= model["vocab"].keys():
-        found = "its vocabulary lacks some of the 256 bytes"
     if found:
         raise DataError(
             f"base.model: the tokenizer of {name} is no byte-level BPE: {found}. extend, surgery and replace change "

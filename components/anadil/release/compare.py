@@ -319,7 +319,10 @@ def _notes(a: RunFacts, b: RunFacts, text: Text, curves: tuple[Curves, ...]) -> 
             "The tokenizers differ: bits per byte can be compared all the same, losses per token cannot."
         )
     windows = [
-        [field(candidates_of(run.scores).get("adapted", {}), key) for key in ("context", "stride", "window_bos")]
+        [
+            field(candidates_of(run.scores).get("adapted", {}), key)
+            for key in ("context", "stride", "window_bos")
+        ]
         for run in (a, b)
     ]
     if windows[0] != windows[1] and text in ("same", "partly the same"):

@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from tokenizers import Tokenizer, processors
 from anadil.artifacts.base_model import CHAT_TEMPLATE, CHAT_TOKENS, PAD, tokenizer_config
 from anadil.core.errors import DataError, IntegrityError
 from anadil.recipe.sections import Strategy
-from anadil.text.byte_symbols import Merge
+from anadil.text.byte_symbols import SYMBOLS, Merge, to_bytes
 from anadil.tokenizer.usage import TokenUsage
 
 log = logging.getLogger(__name__)
@@ -78,6 +79,32 @@ def extend_vocabulary(base: Tokenizer, merges: Merges) -> Tokenizer:
     vocab |= ids
     vocab |= {left + right: first + number for number, (left, right) in enumerate(merges)}
     content["model"]["merges"] += merges
+    return checked_tokenizer(content, ids)
+
+
+def missing_bytes(vocab: Mapping[str, int]) -> list[str]:
+    """Bytes, as their symbols, that a byte-level vocabulary lacks: they stood nowhere in what it was trained on."""
+    return [symbol for symbol in SYMBOLS if symbol not in vocab]
+
+
+def with_all_bytes(base: Tokenizer) -> Tokenizer:
+    """The base's tokenizer, in which each of the 256 bytes is a token; bytes that it lacks come after all old ids.
+
+    Its own model loses them without a word, and with them a part of every new token that holds one.
+    """
+    content = json.loads(base.to_str())
+    vocab: dict[str, int] = content["model"]["vocab"]
+    missing = missing_bytes(vocab)
+    if not missing:
+        return base
+    log.info(
+        "the base's vocabulary lacks %d of the 256 bytes, which become tokens: %s",
+        len(missing), " ".join(to_bytes(symbol).hex() for symbol in missing),
+    )  # fmt: skip
+    ids = {token["content"]: token["id"] for token in content["added_tokens"]}
+    first = vocab_size(base)
+    vocab |= ids
+    vocab |= {symbol: first + number for number, symbol in enumerate(missing)}
     return checked_tokenizer(content, ids)
 
 

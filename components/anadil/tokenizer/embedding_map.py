@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from anadil.text.byte_symbols import SYMBOLS
 from anadil.tokenizer.candidate import TokenizerCandidate, vocab_size
 
 Rows = list[list[int]]
@@ -24,8 +25,8 @@ def embedding_rows(base: Tokenizer, new: Tokenizer, num_rows: int | None = None)
     """For every row of the new embedding the base ids whose rows are averaged.
 
     Tokens are compared in byte symbols, so that pieces of letters, which are no valid UTF-8,
-    find their bytes too. Special tokens keep the row of the token with the same name. A row that
-    no token has is unused: it has no base ids.
+    find their bytes too. Special tokens keep the row of the token with the same name. A byte that
+    the base lacks gets the mean of those that it has. A row that no token has is unused: it has no base ids.
 
     Args:
         base: The base's tokenizer.
@@ -34,6 +35,7 @@ def embedding_rows(base: Tokenizer, new: Tokenizer, num_rows: int | None = None)
     """
     base_ids = base.get_vocab(with_added_tokens=True)
     tokens = {index: token for token, index in new.get_vocab(with_added_tokens=True).items()}
+    one_byte = [base_ids[symbol] for symbol in SYMBOLS if symbol in base_ids]
     rows: Rows = []
     for index in range(num_rows or vocab_size(new)):
         token = tokens.get(index)
@@ -42,7 +44,9 @@ def embedding_rows(base: Tokenizer, new: Tokenizer, num_rows: int | None = None)
         elif token in base_ids:
             rows.append([base_ids[token]])
         else:
-            rows.append([piece.id for piece in base.model.tokenize(token)])
+            # What the base lacks is left out of its pieces, or is its unknown token.
+            pieces = [piece.id for piece in base.model.tokenize(token) if piece.value in token]
+            rows.append(pieces or one_byte)
     return rows
 
 

@@ -12,7 +12,13 @@ from anadil.recipe.sections import Tokenizer as Settings
 from anadil.text.byte_symbols import ALPHABET
 from anadil.text.cut_patterns import cut_of_new_vocabulary
 from anadil.tokenizer.ban_list import BanList
-from anadil.tokenizer.candidate import TokenizerCandidate, extend_vocabulary, replace_vocabulary, vocab_size
+from anadil.tokenizer.candidate import (
+    TokenizerCandidate,
+    extend_vocabulary,
+    replace_vocabulary,
+    vocab_size,
+    with_all_bytes,
+)
 from anadil.tokenizer.extend_bpe import continue_merges
 from anadil.tokenizer.pretokens import Pretokens
 from anadil.tokenizer.prune import pruned_base
@@ -40,6 +46,7 @@ def extensions(
     """Candidates that add `sizes` tokens to the base's."""
     if settings.prune:
         base = pruned_base(base, counts.counts.items(), kept.items())
+    base = with_all_bytes(base)
     floor = settings.min_frequency if sizes else settings.min_uses
     largest = max(sizes, default=PUBLISHED_VOCABULARY)
     merges = continue_merges(base, counts.counts, largest, floor, BanList(kept))
@@ -75,7 +82,7 @@ def surgeries(
         DataError: There are none, and nothing else is asked for.
     """
     surgery = plan_surgery(base, counts.counts.items(), kept.items())
-    most = len(surgery.removable)
+    most = surgery.room
     log.info("surgery: %s tokens of the base are of scripts that nothing uses", f"{most:,}")
     if not most:
         if settings.choice == "surgery" or set(settings.strategies) == {"surgery"}:

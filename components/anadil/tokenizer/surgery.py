@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from anadil.core.errors import IntegrityError
 from anadil.tokenizer.alphabet import Alphabet, characters, scripts_of
 from anadil.tokenizer.ban_list import BanList
-from anadil.tokenizer.candidate import JsonObject, Merges, checked_tokenizer
+from anadil.tokenizer.candidate import JsonObject, Merges, checked_tokenizer, missing_bytes, vocab_size
 
 Words = Iterable[tuple[str, int]]
 """A word-count table's items: pretoken in byte symbols, how often it occurs."""
@@ -27,10 +27,17 @@ class Surgery:
     base: Tokenizer
     removable: tuple[str, ...]
     """Tokens that may leave, in the order in which they do."""
+    missing: tuple[str, ...]
+    """Bytes that the base lacks; they come before any merge."""
     reduced: Tokenizer
     """The base without them, on which merges are continued; only its model is to be used."""
     alphabet: Alphabet
     banned: BanList
+
+    @property
+    def room(self) -> int:
+        """The most merges that can be exchanged for tokens of the base."""
+        return max(0, len(self.removable) - len(self.missing))
 
     def is_banned(self, token: str) -> bool:
         """Whether a new token would change a kept text, or could stand only in one of no use."""
@@ -40,21 +47,22 @@ class Surgery:
         """The base's tokenizer with new merges, whose tokens take the ids of as many others.
 
         Args:
-            merges: Those that continue `reduced`, at most as many as are `removable`, or the first of them.
+            merges: Those that continue `reduced`, at most as many as there is `room` for, or the first of them.
 
         Raises:
             IntegrityError: A new token cannot be reached by merging its bytes.
         """
         content = json.loads(self.base.to_str())
-        removed = self.removable[: len(merges)]
+        added = [*self.missing, *(left + right for left, right in merges)]
+        removed = self.removable[: len(added)]
         vocab = content["model"]["vocab"]
         ids = sorted(vocab[token] for token in removed)
         _remove(content, set(removed))
-        vocab |= {left + right: index for (left, right), index in zip(merges, ids, strict=True)}
+        vocab |= dict(zip(added, ids, strict=True))
         content["model"]["merges"] += merges
         special = {token["content"]: token["id"] for token in content["added_tokens"]}
         tokenizer = checked_tokenizer(content, special)
-        _require_reachable(content, [left + right for left, right in merges])
+        _require_reachable(content, added)
         return tokenizer
 
 
@@ -78,9 +86,13 @@ def plan_surgery(base: Tokenizer, words: Words, kept: Words) -> Surgery:
     _remove(content, set(removable))
     # Where ids are missing, special tokens get other ones unless the vocabulary says theirs.
     content["model"]["vocab"] |= added
+    missing = missing_bytes(content["model"]["vocab"])
+    first = vocab_size(base)
+    content["model"]["vocab"] |= {symbol: first + number for number, symbol in enumerate(missing)}
     return Surgery(
         base=base,
         removable=removable,
+        missing=tuple(missing),
         reduced=Tokenizer.from_str(json.dumps(content, ensure_ascii=False)),
         alphabet=alphabet,
         banned=BanList(word for word, _ in kept),
