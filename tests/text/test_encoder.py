@@ -135,7 +135,7 @@ def cut_by(pattern: str, pairs: Sequence[tuple[str, str]] = PAIRS) -> Tokenizer:
 
 @pytest.mark.parametrize("all_below", [slow(0x3000), matrix(0x20000)])
 @pytest.mark.parametrize("library", ["gigatoken", "tiktoken"])
-@pytest.mark.parametrize("pattern", KNOWN_PATTERNS, ids=["llama", "qwen", "gpt2"])
+@pytest.mark.parametrize("pattern", KNOWN_PATTERNS, ids=["llama", "qwen", "gpt2", "qwen35"])
 def test_a_known_pattern_cuts_alike_round_every_code_point(
     pattern: str, library: str, all_below: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

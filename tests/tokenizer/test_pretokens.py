@@ -9,15 +9,15 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, Sequence, Split
 
 from anadil.core.errors import DataError
-from anadil.text.cut_patterns import LLAMA_3_REGEX, QWEN_REGEX
+from anadil.text.cut_patterns import LLAMA_3_REGEX, QWEN_3_5_REGEX, QWEN_REGEX, known_pattern
 from anadil.tokenizer import pretokens
-from anadil.tokenizer.pretokens import count_by_library, count_pretokens, count_texts, kernel_settings
+from anadil.tokenizer.pretokens import count_by_library, count_pretokens, count_texts
 from tests.kit import texts
 from tests.kit.marks import matrix, slow
 
 DATA = os.environ.get("ANADIL_DATA", "")
 EVERY_CHARACTER = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
-EDGES = "'''sStTmMdDrReEvVlLſK  \n\r\t\u3000\u180e\x85\u2028\x1c\x00\u200b a1ə5²½٣٤٥_.,!-中日🙂é\u0301"
+EDGES = "'''sStTmMdDrReEvVlLſK  \n\r\t\u3000\u180e\x85\u2028\x1c\x00\u200b a1ə5²½٣٤٥_.,!-中日🙂é\u0301\u093f\u0941"
 
 
 def tokenizer_of(pre_tokenizer: PreTokenizer) -> Tokenizer:
@@ -34,6 +34,7 @@ def cut_by(pattern: str, behavior: str = "isolated", *, invert: bool = False) ->
 FAMILIES = {
     "llama": cut_by(LLAMA_3_REGEX),
     "qwen": cut_by(QWEN_REGEX),
+    "qwen35": cut_by(QWEN_3_5_REGEX),
     "gpt2": tokenizer_of(ByteLevel(add_prefix_space=False)),
 }
 each_family = pytest.mark.parametrize("family", FAMILIES)
@@ -101,7 +102,7 @@ def test_real_text_is_cut_as_by_the_library(family: str, language: str, every: i
 def test_any_other_pre_tokenizer_cuts_itself(tokenizer: Tokenizer) -> None:
     found = count_texts(tokenizer, [texts.ENGLISH, texts.AZERBAIJANI])
 
-    assert kernel_settings(json.loads(tokenizer.to_str())["pre_tokenizer"]) is None
+    assert known_pattern(json.loads(tokenizer.to_str())["pre_tokenizer"]) is None
     assert list(found.items()) == list(
         count_by_library(tokenizer, [texts.ENGLISH, texts.AZERBAIJANI]).items()
     )

@@ -12,9 +12,14 @@ LLAMA_3_REGEX = (
 """Source: meta-llama/llama-models, models/llama3/tokenizer.py."""
 QWEN_REGEX = LLAMA_3_REGEX.replace(r"\p{N}{1,3}", r"\p{N}")
 """Source: Qwen/Qwen2.5-0.5B, tokenizer.json."""
+QWEN_3_5_REGEX = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""Qwen's, with combining marks as parts of words. Source: Qwen/Qwen3.5-0.8B, tokenizer.json; llama.cpp, `qwen35`."""
 GPT_2_REGEX = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """What `ByteLevel` of the tokenizers library cuts by. Source: openai/gpt-2, src/encoder.py."""
-KNOWN_PATTERNS = (LLAMA_3_REGEX, QWEN_REGEX, GPT_2_REGEX)
+KNOWN_PATTERNS = (LLAMA_3_REGEX, QWEN_REGEX, GPT_2_REGEX, QWEN_3_5_REGEX)
 """Those by which tiktoken and tokenizers cut alike round every code point, although their regular
 expressions come from different libraries; `tests/text/test_encoder.py` tries them."""
 NEW_LETTERS = re.compile(
@@ -22,10 +27,10 @@ NEW_LETTERS = re.compile(
     "\U00011de0-\U00011de9\U00016ea0-\U00016eb8\U00016ebb-\U00016ed3\U00016ff2-\U00016ff6\U000187f8-\U000187ff"
     "\U00018d09-\U00018d1e\U00018d80-\U00018df2\U0001e6c0-\U0001e6de\U0001e6e0-\U0001e6e2\U0001e6e4\U0001e6e5"
     "\U0001e6e7-\U0001e6ed\U0001e6f0-\U0001e6f4\U0001e6fe\U0001e6ff\U0002b73a-\U0002b73f\U0002cea2-\U0002cead"
-    "\U000323b0-\U00033479]"
+    "\U000323b0-\U00033479\u1acf-\u1add\u1ae0-\u1aeb\U00011b60-\U00011b67]"
 )
-"""Letters and digits of Unicode 17, which gigatoken knows and the two others do not; the same test found them."""
-NEW_LEADS = (0xE0, 0xEA, 0xF0)
+"""Letters, digits and marks of Unicode 17, which gigatoken knows and the two others do not; the same test found them."""
+NEW_LEADS = (0xE0, 0xE1, 0xEA, 0xF0)
 """First bytes of them in UTF-8: a text without these is not searched."""
 
 
@@ -61,9 +66,14 @@ def cut_of_new_vocabulary(pre_tokenizer: JsonObject) -> JsonObject:
     if not by_gpt_2 or by_gpt_2[0]["add_prefix_space"]:
         return pre_tokenizer
     single = any(part["type"] == "Digits" and part["individual_digits"] for part in parts)
-    pattern = QWEN_REGEX if single else LLAMA_3_REGEX
+    return cut_by(QWEN_REGEX if single else LLAMA_3_REGEX)
+
+
+def cut_by(pattern: str) -> JsonObject:
+    """The pre-tokenizer that cuts by a pattern and then writes byte symbols, as the tokenizers library writes it."""
     split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-    return {"type": "Sequence", "pretokenizers": [split, by_gpt_2[0] | {"use_regex": False}]}
+    levels = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    return {"type": "Sequence", "pretokenizers": [split, levels]}
 
 
 def pre_tokenizer_parts(pre_tokenizer: JsonObject) -> list[JsonObject]:

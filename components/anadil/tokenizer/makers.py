@@ -2,7 +2,10 @@
 
 import json
 import logging
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -10,7 +13,7 @@ from anadil.core.errors import DataError, RecipeError
 from anadil.recipe.sections import PUBLISHED_VOCABULARY, Strategy
 from anadil.recipe.sections import Tokenizer as Settings
 from anadil.text.byte_symbols import ALPHABET
-from anadil.text.cut_patterns import cut_of_new_vocabulary
+from anadil.text.cut_patterns import QWEN_3_5_REGEX, cut_by, cut_of_new_vocabulary
 from anadil.tokenizer.ban_list import BanList
 from anadil.tokenizer.candidate import (
     TokenizerCandidate,
@@ -33,6 +36,8 @@ AUTO_SHARES = (4, 2, 1)
 SIZE_STEP = 128
 """Sizes of `auto` are multiples of it, as fast matrix products want them. Source: NVIDIA, "Matrix Multiplication
 Background User's Guide", section 4.1 (64 for bf16 on A100; 128 leaves it to be shared by two devices)."""
+WORDS_WITH_MARKS = ("की", "कु", "e\u0301e")
+"""A letter with a spacing mark, with a non-spacing one, and one that could be written as a single character."""
 
 Kept = Mapping[str, int]
 """Word counts of the texts of `tokenizer.keep`: pretoken in byte symbols -> how often it occurs."""
@@ -145,10 +150,37 @@ def replacements(
 MAKERS: Mapping[Strategy, Maker] = {"extend": extensions, "replace": replacements, "surgery": surgeries}
 
 
-def recut_base(base: Tokenizer) -> Tokenizer:
-    """The base's tokenizer as `replace` changes it: with the pre-tokenizer of a new vocabulary."""
+def recut_base(base: Tokenizer, *, has_marks: bool = False) -> Tokenizer:
+    """The base's tokenizer as `replace` changes it: with the pre-tokenizer of a new vocabulary.
+
+    Of expressions that keep marks with their letters Qwen 3.5's is the one that the tokenizers library, gigatoken and
+    llama.cpp all know. It is Qwen's for texts without marks, so digits are single.
+
+    Args:
+        base: Byte-level BPE.
+        has_marks: The language writes combining marks, which then stay with their letters.
+    """
     content = json.loads(base.to_str())
-    cut = cut_of_new_vocabulary(content["pre_tokenizer"])
+    recut = _with_cut(base, content, cut_of_new_vocabulary(content["pre_tokenizer"]))
+    if not has_marks or not cuts_at_marks(recut):
+        return recut
+    return _with_cut(base, content, cut_by(QWEN_3_5_REGEX))
+
+
+def cuts_at_marks(tokenizer: Tokenizer) -> bool:
+    """Whether a text is cut between a letter and its vowel sign or accent: no token can hold both."""
+    return any(len(tokenizer.pre_tokenizer.pre_tokenize_str(word)) > 1 for word in WORDS_WITH_MARKS)
+
+
+def mark_share(characters: Counter[str]) -> float:
+    """Share of combining marks among counted letters and marks."""
+    kinds: Counter[str] = Counter()
+    for character, count in characters.items():
+        kinds[unicodedata.category(character)[0]] += count
+    return kinds["M"] / max(1, kinds["L"] + kinds["M"])
+
+
+def _with_cut(base: Tokenizer, content: dict[str, Any], cut: dict[str, Any]) -> Tokenizer:
     if cut == content["pre_tokenizer"]:
         return base
     recut = Tokenizer.from_str(json.dumps(content | {"pre_tokenizer": cut}, ensure_ascii=False))

@@ -2,7 +2,7 @@
 
 The patterns of Llama 3, Qwen and GPT-2 try the same few alternatives in the same order, and each of them needs
 to look at no more than runs of letters, digits, spaces and other characters, so that no regular expression is
-needed. What is a letter is what the library's own engine takes for one.
+needed. What is a letter is what the library's own engine takes for one; for Qwen 3.5's a combining mark is one too.
 """
 
 from typing import Any

@@ -16,7 +16,13 @@ from tokenizers import Regex, Tokenizer
 from tokenizers.pre_tokenizers import Split
 
 from anadil.core.errors import DataError
-from anadil.text.cut_patterns import GPT_2_REGEX, LLAMA_3_REGEX, QWEN_REGEX, JsonObject, known_pattern
+from anadil.text.cut_patterns import (
+    GPT_2_REGEX,
+    LLAMA_3_REGEX,
+    QWEN_3_5_REGEX,
+    QWEN_REGEX,
+    known_pattern,
+)
 from anadil.tokenizer import pretoken_kernel as kernel
 from anadil.tokenizer.pretoken_kernel import Array
 from anadil.tokenizer.sorted_bytes import gather, sorted_order
@@ -27,18 +33,19 @@ log = logging.getLogger(__name__)
 MAX_PRETOKEN_BYTES = 256
 """Longer ones are left out: they are no words."""
 UNLIMITED = 2**62
+LETTERS, WITH_MARKS = r"\p{L}+", r"[\p{L}\p{M}]+"
 STYLES = {
-    LLAMA_3_REGEX: (kernel.LLAMA, 3),
-    QWEN_REGEX: (kernel.LLAMA, 1),
-    GPT_2_REGEX: (kernel.GPT2, UNLIMITED),
+    LLAMA_3_REGEX: (kernel.LLAMA, 3, LETTERS),
+    QWEN_REGEX: (kernel.LLAMA, 1, LETTERS),
+    GPT_2_REGEX: (kernel.GPT2, UNLIMITED, LETTERS),
+    QWEN_3_5_REGEX: (kernel.LLAMA, 1, WITH_MARKS),
 }
-"""Known pattern -> how the compiled loop cuts: its style, and most digits in a pretoken."""
+"""Known pattern -> how the compiled loop cuts: its style, most digits in a pretoken, and what counts as a letter."""
 BATCH_CHARS = 1_000_000
 """Text that is handed to compiled code at a time."""
 ROOM = 2**16
 """Different pretokens that there is room for at first."""
 PATTERNS = (
-    (r"\p{L}+", kernel.LETTER),
     (r"\p{N}+", kernel.NUMBER),
     (r"\s+", kernel.SPACE),
     (r"[\r\n]+", kernel.NEWLINE),
@@ -87,12 +94,12 @@ def checked_pretokens(table: WordCounts) -> Pretokens:
 
 def count_texts(tokenizer: Tokenizer, texts: Iterable[str]) -> WordCounts:
     """The table of some texts, with what is left out in its records."""
-    settings = kernel_settings(json.loads(tokenizer.to_str()).get("pre_tokenizer"))
+    pattern = known_pattern(json.loads(tokenizer.to_str()).get("pre_tokenizer"))
     if tokenizer.normalizer is not None:
         texts = map(tokenizer.normalizer.normalize_str, texts)
-    if settings is None:
+    if pattern is None:
         return count_by_library(tokenizer, texts)
-    counter = _Counter(settings)
+    counter = _Counter(pattern)
     batch, size = list[str](), 0
     for text in texts:
         batch.append(text)
@@ -104,12 +111,9 @@ def count_texts(tokenizer: Tokenizer, texts: Iterable[str]) -> WordCounts:
     return counter.table()
 
 
-def kernel_settings(pre_tokenizer: JsonObject | None) -> Array | None:
-    """Settings of the compiled loop for a pre-tokenizer, as its library writes it; None where it has to cut itself."""
-    pattern = known_pattern(pre_tokenizer)
-    if pattern is None:
-        return None
-    style, digits = STYLES[pattern]
+def kernel_settings(pattern: str) -> Array:
+    """Settings of the compiled loop for a known pattern."""
+    style, digits, _ = STYLES[pattern]
     return np.array([style, digits, MAX_PRETOKEN_BYTES], dtype=np.int64)
 
 
@@ -119,7 +123,8 @@ class CharacterKinds:
     They are asked for the pages of 256 code points that texts use; all at once would take seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, letters: str) -> None:
+        self._patterns = (*PATTERNS, (letters, kernel.LETTER))
         self.kinds = np.full(0x110000, kernel.OTHER, dtype=np.uint8)
         self._is_known = np.zeros(0x1100, dtype=np.bool_)
 
@@ -134,7 +139,7 @@ class CharacterKinds:
     def _learn_page(self, first: int) -> None:
         text = "".join(map(chr, range(first, first + 256)))
         kinds = self.kinds[first : first + 256]
-        for pattern, kind in PATTERNS:
+        for pattern, kind in self._patterns:
             # What stands between two runs that were taken out is no such character.
             outside = [span for _, span in Split(Regex(pattern), "removed").pre_tokenize_str(text)]
             for (_, start), (end, _) in pairwise([(0, 0), *outside, (256, 256)]):
@@ -142,16 +147,16 @@ class CharacterKinds:
 
 
 @cache
-def _character_kinds() -> CharacterKinds:
-    return CharacterKinds()
+def _character_kinds(letters: str) -> CharacterKinds:
+    return CharacterKinds(letters)
 
 
 class _Counter:
     """Counts in compiled code."""
 
-    def __init__(self, settings: Array) -> None:
-        self._settings = settings
-        self._characters = _character_kinds()
+    def __init__(self, pattern: str) -> None:
+        self._settings = kernel_settings(pattern)
+        self._characters = _character_kinds(STYLES[pattern][2])
         self._state = np.zeros(kernel.STATE, dtype=np.int64)
         self._entries = np.zeros((ROOM, 3), dtype=np.int64)
         self._text = np.empty(ROOM * 8, dtype=np.uint8)

@@ -19,6 +19,7 @@ from anadil.runtime.job import Figures, Job
 from anadil.text import metrics
 from anadil.text.corpus import read_documents
 from anadil.text.language import load_language
+from anadil.tokenizer.alphabet import MIN_SHARE, characters
 from anadil.tokenizer.ban_list import unchanged_share
 from anadil.tokenizer.candidate import (
     TokenizerCandidate,
@@ -33,7 +34,8 @@ from anadil.tokenizer.embedding_map import write_embedding_map
 from anadil.tokenizer.encoder_check import EncoderCheck, check_encoder
 from anadil.tokenizer.fertility import DIGITS, Fertility, measure_fertility
 from anadil.tokenizer.keep import read_keep_texts
-from anadil.tokenizer.makers import MAKERS, recut_base, require_room
+from anadil.tokenizer.lost_scripts import lost_scripts, lost_text
+from anadil.tokenizer.makers import MAKERS, cuts_at_marks, mark_share, recut_base, require_room
 from anadil.tokenizer.pretokens import Pretokens, count_texts
 from anadil.tokenizer.samples import HeldoutSample, sample_heldout
 from anadil.tokenizer.select import MeasuredCandidate, choose_candidate
@@ -69,6 +71,8 @@ def run(job: Job) -> Figures:
         )
     choice = choose_candidate(measured, measure.base, recipe.tokenizer)
     best = choice.best
+    if text := best.lost_warning:
+        log.warning("%s", text)
     _write(job, measured, best, base, folder)
     encoder = candidates.check_encoder(best.candidate)
     write_tables(job.out, measure.base, measured, choice, heldout, language.code, encoder)
@@ -142,6 +146,7 @@ class _Candidates:
 
     def _cut_for(self, strategy: Strategy) -> tuple[Tokenizer, Pretokens]:
         """The tokenizer that a strategy changes, and the corpus as it cuts it."""
+        self._has_marks  # noqa: B018  said whichever strategy is tried
         return self._recut if strategy == "replace" else (self._tokenizer, self._counts)
 
     @cached_property
@@ -150,12 +155,32 @@ class _Candidates:
 
     @cached_property
     def _recut(self) -> tuple[Tokenizer, Pretokens]:
-        recut = recut_base(self._tokenizer)
+        recut = recut_base(self._tokenizer, has_marks=self._has_marks)
         return recut, self._counts if recut is self._tokenizer else corpus_counts(self._job, recut)
 
     @cached_property
+    def _has_marks(self) -> bool:
+        """Whether the corpus writes combining marks; said where the base cuts words at them."""
+        share = mark_share(characters(self._counts.counts.items()))
+        if share < MIN_SHARE or not cuts_at_marks(recut_base(self._tokenizer)):
+            return share >= MIN_SHARE
+        log.info(
+            "%.1f %% of the corpus's letters are combining marks (\\p{M}: vowel signs, accents), and the base's expression "
+            "cuts words at them; replace takes Qwen 3.5's, which keeps them with their letters and cuts digits one by one",
+            100 * share,
+        )
+        if {"extend", "surgery"} & set(self._strategies):
+            log.warning(
+                "extend and surgery keep the base's expression: no token of theirs can hold a letter with its combining "
+                "mark, whatever the corpus; compare replace"
+            )
+        return True
+
+    @cached_property
     def _kept(self) -> Mapping[str, int]:
-        texts = [text for sample in self._heldout.keep for text in sample.texts]
+        texts = [text for sample in self._heldout.keep for text in sample.seen]
+        # Letters are kept of all: a script that is in use is no matter of measuring.
+        texts += ["\n".join(sorted(set("".join(sample.unseen)))) for sample in self._heldout.keep]
         return dict(count_texts(self._tokenizer, texts).items())
 
 
@@ -197,10 +222,19 @@ class _Measure:
         rows = candidate.num_rows(self._job.recipe.tokenizer.pad_to)
         cost = cost_of(fertility.mean_fertility, rows, self._unit, self.compute)
         unchanged = {
-            each.name: round(unchanged_share(self._base, candidate.tokenizer, each.texts), DIGITS)
+            each.name: round(
+                unchanged_share(self._base, candidate.tokenizer, each.unseen or each.texts), DIGITS
+            )
             for each in self._heldout.keep
         }
-        return MeasuredCandidate(candidate=candidate, fertility=fertility, cost=cost, unchanged=unchanged)
+        return MeasuredCandidate(
+            candidate=candidate,
+            fertility=fertility,
+            cost=cost,
+            unchanged=unchanged,
+            unseen={each.name: len(each.unseen) for each in self._heldout.keep},
+            lost={} if candidate.strategy == "base" else lost_scripts(self._base, candidate.tokenizer),
+        )
 
 
 def _check(item: MeasuredCandidate) -> None:
@@ -225,6 +259,15 @@ def _track(item: MeasuredCandidate, job: Job) -> None:
         name, item.candidate.vocab_size, found.fertility, len(found.domains), found.mean_fertility,
         found.bytes_per_token, item.cost.relative,
     )  # fmt: skip
+    for kept, share in item.unchanged.items():
+        of = (
+            f"{item.unseen[kept]} documents that it was not made with"
+            if item.unseen[kept]
+            else "the text it was made with"
+        )
+        log.info("%s: %.1f %% of %s (%s) are cut as by the base", name, 100 * share, kept, of)
+    if item.lost:
+        log.info("%s: lacks tokens of the base: %s", name, lost_text(item.lost))
     job.tracker.metrics(
         {
             f"{item.candidate.strategy}_fertility": found.fertility,

@@ -13,6 +13,8 @@ from anadil.text.suffixes import MIN_WORD, suffix_borders
 
 NUM_SAMPLE_WORDS = 8
 MIN_SAMPLE_CHARS = 8
+UNSEEN_EVERY, LEAST_TEXTS = 5, 10
+"""One document of so many of `tokenizer.keep` is left out when candidates are made, where there are so many. Chosen by us."""
 KEPT_LANGUAGE = "en"
 """Whose words those of `tokenizer.keep` are: what stands between spaces."""
 
@@ -25,6 +27,18 @@ class TextSample:
     texts: tuple[str, ...]
     words: Mapping[str, int]
     """Word -> how often it occurs, as the language defines words."""
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """Every fifth text, on which is measured what the others protect; none of fewer than ten."""
+        return self.texts[UNSEEN_EVERY - 1 :: UNSEEN_EVERY] if len(self.texts) >= LEAST_TEXTS else ()
+
+    @property
+    def seen(self) -> tuple[str, ...]:
+        """The other texts."""
+        return tuple(
+            text for number, text in enumerate(self.texts, 1) if number % UNSEEN_EVERY or not self.unseen
+        )
 
     @cached_property
     def num_words(self) -> int:

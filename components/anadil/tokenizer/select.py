@@ -9,6 +9,7 @@ from anadil.recipe.sections import Tokenizer as Settings
 from anadil.tokenizer.candidate import TokenizerCandidate
 from anadil.tokenizer.cost import Cost
 from anadil.tokenizer.fertility import Fertility
+from anadil.tokenizer.lost_scripts import LostScript, lost_text
 from anadil.tokenizer.usage import MIN_SHARE
 
 TIE = 0.02
@@ -27,7 +28,11 @@ class MeasuredCandidate:
     fertility: Fertility
     cost: Cost
     unchanged: Mapping[str, float] = field(default_factory=dict)
-    """Text of `tokenizer.keep` -> share of its documents that are cut as the base cuts them."""
+    """Text of `tokenizer.keep` -> share of its unseen documents that are cut as the base cuts them."""
+    unseen: Mapping[str, int] = field(default_factory=dict)
+    """Text of `tokenizer.keep` -> documents of that share; 0 where it is too short to leave some out, and all count."""
+    lost: Mapping[str, LostScript] = field(default_factory=dict)
+    """Script -> what was given up of it."""
 
     def as_json(self) -> dict[str, object]:
         """Its entry in `fertility.json` and `choice.json`."""
@@ -43,7 +48,12 @@ class MeasuredCandidate:
             sizes
             | usage
             | self.fertility.as_json()
-            | {"unchanged": dict(self.unchanged), "cost": asdict(self.cost)}
+            | {
+                "unchanged": dict(self.unchanged),
+                "unchanged_documents": dict(self.unseen),
+                "lost_scripts": {name: asdict(each) for name, each in self.lost.items()},
+                "cost": asdict(self.cost),
+            }
         )
 
     @property
@@ -57,6 +67,17 @@ class MeasuredCandidate:
             f"({usage.own_tokens_seen / usage.own_tokens:.0%}) were seen {usage.min_uses} times in the training text, "
             f"and the others will be learnt badly; this corpus supports {found.strategy} {usage.supported_size:,}: "
             "lower tokenizer.vocab_sizes, or give more text"
+        )
+
+    @property
+    def lost_warning(self) -> str:
+        """What is to be said if it is chosen; empty where nothing of the base's is lost that should be kept."""
+        if not self.lost or self.candidate.strategy not in KEEPS_BASE:
+            return ""
+        return (
+            f"{self.candidate.name} gives up tokens of the base: {lost_text(self.lost)}; if the model is to go on reading "
+            "such a script, name a text of each of its languages in tokenizer.keep and run again, or leave "
+            f"{'surgery out of tokenizer.strategies' if self.candidate.strategy == 'surgery' else 'tokenizer.prune out'}"
         )
 
 

@@ -32,7 +32,7 @@ def write_tables(
 
     The base's tokenizer is in them in any case, because the others are compared with it.
     """
-    warnings = _warnings(measured)
+    warnings = _warnings(measured, choice)
     if encoder and encoder["difference"]:
         warnings.append(str(encoder["difference"]))
     every = {item.candidate.name: item for item in (base, *measured)}
@@ -82,7 +82,7 @@ def write_choice(
         "reason": choice.reason,
         "rule": rule,
         "candidates": entries,
-        "warnings": _warnings(measured),
+        "warnings": _warnings(measured, choice),
     }
     _write_json(out / "choice.json", table)
     log.info("%s", rule["text"])
@@ -91,8 +91,8 @@ def write_choice(
     log.info("chose %s: %s", table["chosen"], choice.reason)
 
 
-def _warnings(measured: Sequence[MeasuredCandidate]) -> list[str]:
-    return [item.warning for item in measured if item.warning]
+def _warnings(measured: Sequence[MeasuredCandidate], choice: Choice) -> list[str]:
+    return [*filter(None, [choice.best.lost_warning, *(item.warning for item in measured)])]
 
 
 def _write_json(path: Path, content: object) -> None:
