@@ -9,9 +9,11 @@ from anadil.artifacts import base_model
 from anadil.artifacts.base_model import base_tokenizer
 from anadil.artifacts.weight_files import stored_tensors
 from anadil.core.errors import AnadilError, DataError, IntegrityError, PreflightError
+from anadil.preflight.base_vocabulary import gguf_detail
 from anadil.preflight.inputs import inspect_base
 from anadil.recipe.sections import Base, Recipe
 from tests.kit.harness import again
+from tests.kit.llama_3 import make_llama_3
 
 CLAIM = "cluster.volumes=[{claim: fsx, path: /claims/fsx}]"
 WEIGHTS = "model.safetensors"
@@ -77,7 +79,7 @@ def model(tmp_path: Path, tokenizer: bytes) -> Path:
 def test_a_whole_model_passes(model: Path, recipe: Recipe) -> None:
     found = inspect_base(again(recipe, f"base.model={model}"))
 
-    assert found.detail == f"{model}, a tokenizer of 4,102 tokens"
+    assert found.detail == f"{model}, a tokenizer of 4,102 tokens, GGUF as llama-bpe"
 
 
 def test_a_model_whose_index_names_what_is_there_passes(model: Path, recipe: Recipe) -> None:
@@ -190,3 +192,30 @@ def test_a_model_on_a_claim_is_said_to_be_unseen(recipe: Recipe) -> None:
         False,
         "/claims/fsx/llama (claim fsx) can be seen from pods alone",
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"normalizer": {"type": "Lowercase"}},
+            "no GGUF with its tokenizer (it normalizes texts (Lowercase))",
+        ),
+        ({"normalizer": {"type": "NFC"}}, "GGUF as llama-bpe"),
+    ],
+)
+def test_what_export_to_gguf_will_refuse_is_known_before_anything_is_trained(
+    tmp_path: Path, change: dict[str, object], said: str
+) -> None:
+    make_llama_3(tmp_path / "base")
+    file = tmp_path / "base/tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+
+    assert gguf_detail(tmp_path / "base") == said
+
+
+def test_another_architecture_has_no_gguf(tmp_path: Path) -> None:
+    make_llama_3(tmp_path / "base")
+    (tmp_path / "base/config.json").write_text('{"model_type": "qwen3"}')
+
+    assert gguf_detail(tmp_path / "base") == "no GGUF (model type qwen3)"

@@ -19,7 +19,7 @@ from anadil.core.errors import DataError, PreflightError, RetryableError
 from anadil.core.format import MIB, counted, human_bytes, human_hours
 from anadil.core.stages import Stage
 from anadil.model.family_table import check_family
-from anadil.preflight.base_vocabulary import check_base_vocabulary
+from anadil.preflight.base_vocabulary import check_base_vocabulary, gguf_detail
 from anadil.preflight.chat_base import check_chat_base
 from anadil.preflight.clean_cost import clean_cost, clean_memory_bytes
 from anadil.preflight.input_sample import Beginnings, NoWholeRecordError
@@ -190,9 +190,8 @@ def inspect_base(
 
             check_fit(folder)
         written = check_chat_base(recipe, place) if chats else ""
-        return Inspection(
-            key=key, detail=f"{model}, a tokenizer of {size:,} tokens{', ' if written else ''}{written}"
-        )
+        details = [f"{model}, a tokenizer of {size:,} tokens", written, gguf_detail(place)]
+        return Inspection(key=key, detail=", ".join(filter(None, details)))
 
     return _inspect_where_visible(key, inspect, here=here)
 

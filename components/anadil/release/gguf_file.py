@@ -17,6 +17,7 @@ from anadil.core.progress import progress
 from anadil.model.safetensors_files import SafetensorsFiles
 from anadil.release import gguf_tensors as tensors
 from anadil.release.disk_space import check_space
+from anadil.release.gguf_cuts import GGUF_MODEL
 from anadil.release.gguf_vocabulary import Vocabulary, read_vocabulary
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ FILE_TYPES: Mapping[Type, LlamaFileType] = MappingProxyType(
         Type.Q8_0: LlamaFileType.MOSTLY_Q8_0,
     }
 )
-ARCHITECTURE = "llama"
+ARCHITECTURE = GGUF_MODEL
 QUANTIZATION_VERSION = 2
 """Of the blocks of Q8_0 and others. Source: llama.cpp, ggml/include/ggml.h, GGML_QNT_VERSION."""
 ROTATIONS = ("default", "linear", "llama3")

@@ -1,10 +1,10 @@
 """A tokenizer in the words of GGUF: llama.cpp cuts texts into the same tokens, or the tokenizer is refused."""
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from gguf import TokenType
@@ -13,12 +13,10 @@ from tokenizers import Tokenizer
 from anadil.artifacts.base_model import tokenizer_config
 from anadil.core.errors import DataError, PreflightError
 from anadil.model.load import END_OF_TURN, OTHER_ENDS_OF_TURNS
-from anadil.text.byte_symbols import ALPHABET
-from anadil.text.cut_patterns import LLAMA_3_REGEX, known_pattern
+from anadil.release.gguf_cuts import gguf_fault, gguf_name, gguf_note
 
-PRE_TOKENIZERS: Mapping[str, str] = MappingProxyType({LLAMA_3_REGEX: "llama-bpe"})
-"""Pattern -> llama.cpp's name for it. llama.cpp has no place for a pattern in the file: it knows names alone, and has
-code of its own for each. Source: llama.cpp, src/llama-vocab.cpp and src/unicode.cpp."""
+log = logging.getLogger(__name__)
+
 PADDING = "[PAD{}]"
 """Text of a row of the embedding that no token has, by its id. Source: llama.cpp, convert_hf_to_gguf.py."""
 INSTEAD = "export with --format hf, which every tokenizer can, or serve the model with vLLM"
@@ -59,7 +57,10 @@ def read_vocabulary(directory: Path, rows: int) -> Vocabulary:
         raise DataError(f"{file}: no such file; give a whole Hugging Face model directory")
     content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     tokenizer = Tokenizer.from_file(str(file))
-    pre_tokenizer = _check(content, tokenizer, file)
+    if fault := gguf_fault(tokenizer):
+        raise PreflightError(f"{file}: llama.cpp cannot read this tokenizer: {fault}; {INSTEAD}")
+    if note := gguf_note(tokenizer):
+        log.warning("%s: %s", file, note)
     added = {each["content"]: each for each in content.get("added_tokens", ())}
     tokens = [PADDING.format(index) for index in range(rows)]
     types = [int(TokenType.UNUSED)] * rows
@@ -76,7 +77,7 @@ def read_vocabulary(directory: Path, rows: int) -> Vocabulary:
         tokens=tokens,
         types=types,
         merges=[each if isinstance(each, str) else " ".join(each) for each in content["model"]["merges"]],
-        pre_tokenizer=pre_tokenizer,
+        pre_tokenizer=gguf_name(content),
         adds_bos=adds_bos,
         adds_eos=adds_eos,
         special=special,
@@ -93,43 +94,6 @@ def chat_template(directory: Path) -> str | None:
     if isinstance(written, list):  # several by name, as transformers 4 wrote them
         written = {each["name"]: each["template"] for each in written}.get("default")
     return written
-
-
-def _check(content: Mapping[str, Any], tokenizer: Tokenizer, file: Path) -> str:
-    """The name of the pre-tokenizer, where everything else is as llama.cpp does it too.
-
-    Raises:
-        PreflightError: Something is not.
-    """
-    model = content["model"]
-    pattern = known_pattern(content.get("pre_tokenizer"))
-    faults = {
-        f"it is of type {model.get('type')}, not BPE": model.get("type") != "BPE",
-        "it normalizes texts": content.get("normalizer") is not None,
-        "it drops merges at random": bool(model.get("dropout")),
-        "it marks the beginnings or ends of words": bool(
-            model.get("continuing_subword_prefix") or model.get("end_of_word_suffix")
-        ),
-        "it has no token for some bytes": not set(ALPHABET) <= model.get("vocab", {}).keys(),
-        "it cuts texts by another expression than Llama 3's": pattern not in PRE_TOKENIZERS,
-    }
-    fault = next((reason for reason, holds in faults.items() if holds), None)
-    # llama-bpe takes a piece that is a token as it is, and merges the others.
-    if not fault and not model.get("ignore_merges"):
-        unmerged = next((text for text in model["vocab"] if _is_split(tokenizer, text)), None)
-        fault = unmerged and f"its merges do not make the token {unmerged!r}, which llama.cpp would take"
-    for each in content.get("added_tokens", ()):
-        if not each["special"] and (each["lstrip"] or each["rstrip"] or each["single_word"]):
-            fault = fault or f"its added token {each['content']!r} swallows blanks round it"
-    if fault:
-        raise PreflightError(f"{file}: llama.cpp cannot read this tokenizer: {fault}; {INSTEAD}")
-    assert pattern is not None
-    return PRE_TOKENIZERS[pattern]
-
-
-def _is_split(tokenizer: Tokenizer, text: str) -> bool:
-    model: Any = tokenizer.model
-    return not set(text) - set(ALPHABET) and len(model.tokenize(text)) != 1
 
 
 def _type(added: Mapping[str, Any] | None) -> TokenType:
