@@ -102,9 +102,14 @@ def gguf_fault(tokenizer: "Tokenizer") -> str:
 
 def gguf_note(tokenizer: "Tokenizer") -> str:
     """What llama.cpp does otherwise with a tokenizer without `gguf_fault`; empty for nothing."""
-    if tokenizer.normalizer is None:
-        return ""
-    return "llama.cpp does not normalize: a text that is not in NFC becomes other tokens there"
+    notes = []
+    if tokenizer.normalizer is not None:
+        notes.append("llama.cpp does not normalize: a text that is not in NFC becomes other tokens there")
+    if missing := len(set(ALPHABET) - tokenizer.get_vocab(with_added_tokens=False).keys()):
+        notes.append(
+            f"its vocabulary lacks {missing} of the 256 bytes: a text that holds one becomes other tokens in llama.cpp"
+        )
+    return "; ".join(notes)
 
 
 def gguf_name(content: Mapping[str, Any]) -> str:
