@@ -28,6 +28,26 @@ def test_an_adapted_model_that_is_released_is_tried_by_a_text_that_it_continues(
     lines = list(summary_lines(RECIPE, {"scores": str(tmp_path), "model": "/runs/model/2"}, ""))
 
     assert "try it: anadil chat /runs/model/2 --complete" in lines
+    assert [line.partition(":")[0] for line in lines[-3:]] == ["beginning", "continued", "try it"]
+
+
+def test_a_released_model_shows_an_answer_to_a_question_that_it_had_not_seen(tmp_path: Path) -> None:
+    texts = [
+        {"kind": "continuation", "mode": "greedy", "prompt": "Bakı", "text": " gözəldir"},
+        {"kind": "answer", "mode": "greedy", "prompt": "Köhnə?", "text": "Bəli.", "seen": True},
+        {"kind": "answer", "mode": "sampled", "prompt": "Yeni?", "text": "Bəlkə.", "seen": False},
+        {"kind": "answer", "mode": "greedy", "prompt": "Yeni?", "text": "Xeyr.\n" + "uzun " * 40, "seen": False},
+    ]  # fmt: skip
+    table = report_run.scores()
+    table["candidates"]["finetuned"]["generations"] = texts
+    (tmp_path / "scores.json").write_text(json.dumps(table), encoding="utf-8")
+
+    lines = list(summary_lines(RECIPE, {"scores": str(tmp_path), "adapter": "/runs/adapter/3"}, ""))
+
+    asked = lines.index("question: Yeni?")
+    assert lines[asked + 1].startswith("answer: Xeyr. uzun uzun")
+    assert lines[asked + 2] == "try it: anadil chat /runs/adapter/3"
+    assert max(map(len, lines)) <= 100
 
 
 @pytest.fixture(autouse=True)
@@ -50,14 +70,14 @@ def test_it_tells_before_and_after_the_release_the_report_and_how_to_look_at_tra
     assert lines[0].split() == ["base", "adapted", "finetuned"]
     assert lines[1].split() == ["bits", "per", "byte", "2.913", "1.745", "1.802"]
     assert "trained questions: answered word for word" in lines[5]
-    assert lines[6].startswith("Release the finetuned model: all 4 deciding checks hold.")
+    assert lines[6].startswith("Release the finetuned model for answering: all 4 deciding checks hold.")
     assert lines[-4:] == [
         "try it: anadil chat /runs/adapter/3",
         "report: /runs/report/77aa/report.html",
         "tracking: mlflow ui --port 5000 --backend-store-uri 'sqlite:////runs/a b/mlflow.db'",
         "  and then: http://127.0.0.1:5000/#/experiments/1/runs/8a8c?workflowType=machine_learning",
     ]
-    assert len(lines) <= 14
+    assert len(lines) <= 17
     assert max(map(len, lines)) <= 100
 
 

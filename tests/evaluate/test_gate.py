@@ -23,8 +23,8 @@ from .conftest import TEMPLATE, TEXTS, document, tiny_model, train_tokenizer
 HELDOUT = [f"{first[:30]}{second[30:]}" for first, second in itertools.pairwise(TEXTS)]
 Gate = Callable[..., dict[str, Any]]
 NUM_NEW = 4
-SMALL = {"min_documents": 5, "min_ended_rate": 0}
-"""Limits for what is so small: no text ends within four tokens."""
+SMALL = {"min_documents": 5, "min_ended_rate": 0, "max_empty_rate": 0.6}
+"""Limits for what is so small: no text ends within four tokens, and one of its six answers has no word."""
 ANY_TEXT = {
     "max_finetuned_bits_per_byte_ratio": 100,
     "max_bits_per_byte_ratio": 100,
@@ -139,6 +139,7 @@ def test_an_adapter_that_writes_only_quotation_marks_is_not_released(
 
     answers = [one for one in scores["candidates"]["finetuned"]["generations"] if one["kind"] == "answer"]
     assert {one["text"] for one in answers if one["mode"] == "greedy"} == {'"' * NUM_NEW}
+    # No chats are held out, so that running text decides too.
     assert {"finetuned.bits_per_byte", "finetuned.loops", "finetuned.empty_answers"} <= failed(scores)
     assert not any(name.startswith("adapted.") for name in failed(scores))
     assert (scores["gate"]["passed"], scores["gate"]["released"]) == (True, "adapted")

@@ -140,7 +140,7 @@ def test_a_planted_leak_is_found_said_and_stops_the_gate(outcome: Outcome) -> No
     checks = {check["name"]: check for check in scores["gate"]["checks"]}
     assert checks["adapted.contaminated_share"] == {
         "name": "adapted.contaminated_share", "value": 0.25, "limit": 0.05, "passed": False, "enforced": True,
-        "at_least": False, "interval": None, "unsure": False,
+        "at_least": False, "interval": None, "unsure": False, "num": None, "undecided": False,
     }  # fmt: skip
     assert scores["gate"]["passed"] is False
     assert "1 of 4 documents are also in the training part (1 as a whole): h1" in outcome.log
@@ -234,4 +234,6 @@ def test_models_continue_how_held_out_texts_begin_where_no_prompts_are_known(
         assert len(texts) == len(HELDOUT) + 1
         assert all(any(text.startswith(begin) for begin in texts) for text in HELDOUT)
         assert max(map(len, texts)) <= 40
-        assert table["repetition"]["greedy"]["loop_rate"] is not None
+    for name in ("base", "adapted"):
+        assert scores["candidates"][name]["repetition"]["greedy"]["samples"] == len(HELDOUT) + 1
+    assert scores["candidates"]["finetuned"]["repetition"] == {}, "it answers, and nobody asked it"

@@ -157,6 +157,22 @@ def test_the_model_card_finds_what_the_model_was_made_from(tmp_path: Path) -> No
     assert "The corpus was not at hand" in model_card(str(alone))
 
 
+def test_a_card_says_what_the_model_has_forgotten_and_which_checks_did_not_hold(tmp_path: Path) -> None:
+    scores = report_run.scores()
+    for name, bits in (("base", 2.0), ("adapted", 2.9), ("finetuned", 3.4)):
+        scores["candidates"][name]["retained"] = {"de": bits}
+    scores["gate"]["checks"][3] |= {"name": "adapted.loops", "value": 0.7, "limit": 0.5, "passed": False}
+    uris = run_of(tmp_path, scores=scores)
+
+    card = model_card(uris["model"])
+
+    limits = card.partition("## What to know before using it")[2].partition("##")[0]
+    assert "German costs it 45 % more bits per byte than the base: it has forgotten" in limits
+    assert "Quality gate: share of texts that loop is 0.7, the limit 0.5." in limits
+    assert "70 %" not in limits, "that is the other model"
+    assert "keeps what its base" not in limits
+
+
 def test_scores_of_another_model_are_refused(tmp_path: Path) -> None:
     ours = run_of(tmp_path)
     others = sealed(tmp_path / "scores/0b", "scores", {"input model": "00" * 32}, {}, {"scores.json": {}})

@@ -9,6 +9,7 @@ import pytest
 from anadil.report.learning import learnings
 from anadil.report.next_steps import next_steps
 from anadil.report.read import Facts, read_facts
+from anadil.report.scores_view import scores_view
 from anadil.report.verdict import released_name, verdict
 from tests.kit import report_run
 
@@ -32,8 +33,9 @@ def test_it_names_the_model_to_release_and_what_that_one_is_better_at(facts: Fac
 
     assert found.released == "finetuned"
     assert found.text == (
-        "Release the finetuned model: all 4 deciding checks hold. Answers to questions it has not seen cost it 0.8085 bits per "
-        "byte fewer than the adapted model (95 % interval 0.7000 to 0.9100)."
+        "Release the finetuned model for answering: all 4 deciding checks hold. Answers to questions it has not seen cost it "
+        "0.8085 bits per byte fewer than the adapted model (95 % interval 0.7000 to 0.9100). The adapted model passed for "
+        "continuing text."
     )
 
 
@@ -45,10 +47,10 @@ def test_a_finetuned_model_that_fails_leaves_the_adapted_one(tmp_path: Path) -> 
     found = verdict(of(tmp_path, scores=scores))
 
     assert found.text.startswith(
-        "Release the adapted model: all 3 deciding checks hold. Held-out text costs it"
+        "Release the adapted model for continuing text: all 3 deciding checks hold. Held-out text costs it"
     )
     assert found.text.endswith(
-        "The finetuned model did not pass: bits per byte over the adapted model's is 1.208, the limit 1.05."
+        "The finetuned model did not pass for answering: bits per byte over the adapted model's is 1.208, the limit 1.05."
     )
 
 
@@ -61,10 +63,80 @@ def test_where_none_is_released_it_says_why_of_each(tmp_path: Path) -> None:
     found = verdict(of(tmp_path, scores=scores))
 
     assert found.text == (
-        "Release none. The finetuned model did not pass: bits per byte over the adapted model's is 1.208, the limit 1.05. "
-        "The adapted model by itself passed."
+        "Release none. The finetuned model did not pass for answering: bits per byte over the adapted model's is 1.208, the "
+        "limit 1.05. The adapted model passed for continuing text."
     )
     assert found.released == ""
+
+
+def test_a_check_that_is_undecided_says_of_how_many_texts_and_what_would_decide_it(tmp_path: Path) -> None:
+    scores = report_run.scores()
+    scores["gate"] |= {"passed": False, "released": None}
+    undecided = {"value": 1 / 3, "limit": 0.5, "passed": False, "undecided": True, "num": 6}
+    scores["gate"]["checks"][6] |= {"name": "finetuned.loops", "interval": [0.097, 0.7], **undecided}
+
+    found = verdict(of(tmp_path, scores=scores))
+
+    assert (
+        "The finetuned model is undecided for answering: share of texts that loop undecided: 6 texts, interval 0.09700 to "
+        "0.7000, limit 0.5; more texts needed."
+    ) in found.text
+
+
+def released_adapted(**finetuned: Any) -> dict[str, Any]:
+    """Scores that release the adapted model, which costs German 40 %, beside a finetuned one that costs it 90 %."""
+    scores = report_run.scores()
+    scores["gate"] |= {"released": "adapted"}
+    scores["gate"]["checks"][6] |= {"value": 1.2079, "passed": False}
+    for name, bits in (("base", 2.0), ("adapted", 2.8), ("finetuned", 3.8)):
+        scores["candidates"][name]["retained"] = {"de": bits}
+    scores["candidates"]["finetuned"] |= finetuned
+    return scores
+
+
+def test_warnings_and_large_figures_are_about_the_model_that_is_released(tmp_path: Path) -> None:
+    facts = of(tmp_path, scores=released_adapted(), finetuning=slow_finetuning(0.08))
+
+    warnings = verdict(facts).warnings
+    said = " ".join([*warnings, *(f"{each.action} {each.why}" for each in next_steps(facts))])
+    assert "Forgetting: de costs the adapted model 40 % more bits per byte than the base." in warnings
+    assert "90 %" not in said
+    assert not any("Finetuning" in each for each in warnings)
+    tiles = scores_view(facts).headlines
+    assert {each.of for each in tiles} == {"adapted"}
+    assert not any(each.name == "Answers" for each in tiles)
+
+
+def test_nothing_is_praised_where_no_model_is_released(tmp_path: Path) -> None:
+    scores = report_run.scores()
+    scores["gate"] |= {"passed": False, "released": None}
+    scores["gate"]["checks"][3] |= {"passed": False}
+    scores["gate"]["checks"][6] |= {"passed": False}
+
+    tiles = scores_view(of(tmp_path, scores=scores)).headlines
+
+    assert not any(each.better for each in tiles)
+    assert any(each.better for each in scores_view(of(tmp_path / "passed")).headlines)
+
+
+def test_figures_of_a_released_finetuned_model_are_its_own(tmp_path: Path) -> None:
+    tiles = scores_view(of(tmp_path)).headlines
+
+    assert [each.of for each in tiles] == ["finetuned"] * 4
+    assert (tiles[0].compared, tiles[0].after) == ("base", "1.802")
+
+
+def test_a_check_that_is_only_shown_and_does_not_hold_is_told_as_a_cost(tmp_path: Path) -> None:
+    scores = report_run.scores()
+    scores["gate"]["checks"][6] |= {"value": 1.8, "passed": False, "enforced": False}
+
+    found = verdict(of(tmp_path, scores=scores))
+
+    assert found.released == "finetuned"
+    assert (
+        "Shown only: of the finetuned model, bits per byte over the adapted model's is 1.8, the limit 1.05."
+        in found.warnings
+    )
 
 
 def test_a_least_value_an_interval_and_what_was_not_measured_are_said_so(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from anadil.artifacts import storage
 from anadil.artifacts.uri import join
-from anadil.core.format import DASH, human_figure, human_percent, number
+from anadil.core.format import DASH, human_figure, human_percent, number, one_line
 from anadil.core.log import masked
 from anadil.recipe.sections import Recipe
-from anadil.report.read import Json, field, table_of
+from anadil.report.read import Json, field, list_of, table_of
 from anadil.report.verdict import candidates_of, gate_verdict
 from anadil.runtime.mlflow_spool import tracking_uri
 
@@ -48,14 +48,30 @@ def summary_lines(
         scores = table_of(json.loads(storage.store(place).read(place)))
         yield from figure_lines(scores)
         yield from textwrap.wrap(gate_verdict(scores), WIDTH)
-        word = RELEASED.get(str(field(scores, "gate.released")), "")
+        name = str(field(scores, "gate.released"))
+        word = RELEASED.get(name, "")
         if (released := uris.get(word)) is not None:
+            yield from _sample_lines(candidates_of(scores).get(name, {}), answers=word == "adapter")
             # An adapted model continues texts, and most bases know no chats.
             yield f"try it: anadil chat {shlex.quote(released)}{' --complete' if word == 'model' else ''}"
     if "report" in uris:
         yield f"report: {uris['report']}/report.html"
     if tracking := tracking_uri(recipe, default=default_tracking):
         yield from _tracking_lines(tracking, _page(spool))
+
+
+def _sample_lines(candidate: Json, *, answers: bool) -> Iterator[str]:
+    """What the released model made of one prompt: the first question that training had not seen, else the first."""
+    kind = "answer" if answers else "continuation"
+    texts = [table_of(each) for each in list_of(candidate.get("generations"))]
+    own = [each for each in texts if each.get("kind") == kind and each.get("mode") == "greedy"]
+    # Of a question with a known answer the pipeline can say whether training saw it.
+    own.sort(key=lambda each: {False: 0, None: 1}.get(each.get("seen"), 2))  # type: ignore[call-overload]  # None is a key
+    if own:
+        first, second = ("question", "answer") if answers else ("beginning", "continued")
+        width = WIDTH - len(first) - 2
+        yield f"{first}: {one_line(str(own[0].get('prompt')), width)}"
+        yield f"{second}: {one_line(str(own[0].get('text')), width)}"
 
 
 def _tracking_lines(uri: str, page: str) -> Iterator[str]:

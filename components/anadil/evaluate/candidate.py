@@ -1,6 +1,7 @@
 """One candidate: what is measured of it, while it alone is in memory."""
 
 import gc
+import itertools
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +14,14 @@ from numpy.typing import NDArray
 from anadil.evaluate.answers import measure_answers
 from anadil.evaluate.bootstrap import paired_difference
 from anadil.evaluate.domains import bits_by_group, domain_figures
-from anadil.evaluate.generate import GenerationPrompt, generate_texts, repetition_of
+from anadil.evaluate.generate import (
+    DECODING_MODES,
+    GenerationPrompt,
+    Mode,
+    generate_texts,
+    is_of_use,
+    repetition_of,
+)
 from anadil.evaluate.models import EncodedDocuments, LoadedModel, ScoredModel
 from anadil.evaluate.output_language import output_language, with_languages
 from anadil.evaluate.placement import load_for_scoring
@@ -30,6 +38,9 @@ BATCH_TOKENS = {"cpu": 4_096, "cuda": 32_768}
 NUM_BEGINNINGS = 5
 BEGINNING_CHARS = 40
 """Of a held-out document that a model continues where no prompts are known: as many and as long as the packs' own."""
+NUM_CONTINUED = 40
+"""Beginnings that are continued greedily: where a quarter of the texts loop, the interval of 40 ends at 0.40. Of six it
+ends at 0.6 and holds the limit of 0.5."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,14 +78,19 @@ def measure(candidate: ScoredModel, material: Material, recipe: Recipe, language
     )  # fmt: skip
     nats = loaded.nats(material.heldout.ids[candidate.name])
     retained = loaded.nats(material.retained.ids[candidate.name])
-    made = generate_texts(
-        model, candidate.tokenizer, _prompts(candidate, recipe, language, material.heldout.documents),
-        max_new_tokens=recipe.evaluate.max_new_tokens, seed=recipe.seed, name=candidate.name,
-    )  # fmt: skip
+    modes: tuple[tuple[Mode, ...], ...] = (DECODING_MODES, ("greedy",))
+    written = [
+        generate_texts(
+            model, candidate.tokenizer, prompts, max_new_tokens=recipe.evaluate.max_new_tokens, seed=recipe.seed,
+            name=candidate.name, modes=each,
+        )
+        for each, prompts in zip(modes, _prompts(candidate, recipe, language, material.heldout.documents), strict=True)
+    ]  # fmt: skip
     answers = measure_answers(
         loaded, material.questions, material.references.get(candidate.name, ()), recipe.seed
     )
-    made = with_languages([*made, *answers.generations], language)
+    made = with_languages([*itertools.chain(*written), *answers.generations], language)
+    own = [one for one in made if is_of_use(one.kind, answers=candidate.answers)]
     table = (
         _text_figures(material.heldout, candidate.name, nats, recipe, language)
         | domain_figures(material.heldout.documents, nats, recipe.seed)
@@ -89,8 +105,8 @@ def measure(candidate: ScoredModel, material: Material, recipe: Recipe, language
             "retained": bits_by_group(
                 material.retained.documents, retained, [each.lang for each in material.retained.documents]
             ),
-            "repetition": repetition_of(made),
-            "output_language": output_language(made, language),
+            "repetition": repetition_of(own),
+            "output_language": output_language(own, language),
             "generations": [asdict(one) for one in made],
         }
     )
@@ -140,22 +156,26 @@ def _text_figures(
 
 def _prompts(
     candidate: ScoredModel, recipe: Recipe, language: Language, heldout: Sequence[Document]
-) -> list[GenerationPrompt]:
-    beginnings = recipe.evaluate.prompts or language.prompts or _beginnings(heldout)
+) -> tuple[list[GenerationPrompt], list[GenerationPrompt]]:
+    """Those of the recipe or the language, and beginnings of held-out documents that make them enough for a verdict."""
+    found = _beginnings(heldout)
+    beginnings = recipe.evaluate.prompts or language.prompts or found[:NUM_BEGINNINGS]
+    more = [text for text in found if text not in beginnings][: max(0, NUM_CONTINUED - len(beginnings))]
     tokenizer: Any = candidate.tokenizer
     chat = candidate.answers and tokenizer.chat_template is not None
     if candidate.answers and not chat:
         log.warning("%s: has no chat template; questions are asked as plain text", candidate.path)
-    return [
+    shown = [
         *(GenerationPrompt(text=text, kind="continuation") for text in beginnings),
         *(GenerationPrompt(text=text, kind="answer", chat=chat) for text in language.questions),
     ]
+    return shown, [GenerationPrompt(text=text, kind="continuation") for text in more]
 
 
 def _beginnings(documents: Sequence[Document]) -> list[str]:
-    """How the first documents begin, up to a space; for a language of which no prompts are known."""
+    """How the first documents begin, up to a space."""
     found: list[str] = []
-    for document in documents[:NUM_BEGINNINGS]:
+    for document in documents[:NUM_CONTINUED]:
         text = " ".join(document.text[: 2 * BEGINNING_CHARS].split())
         cut = text[:BEGINNING_CHARS]
         found.append(cut.rpartition(" ")[0] or cut if len(text) > len(cut) else cut)

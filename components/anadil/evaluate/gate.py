@@ -2,16 +2,18 @@
 
 A check's name begins with the candidate that it decides about: `adapted.*` what `promote` asks
 of a model, `finetuned.*` what it asks of an adapter. `recipe/gate.py` has the names and the limits.
+Each candidate is judged for its own use: the adapted model by the text that it continues, the finetuned one by its answers.
 """
 
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 from anadil.evaluate.bootstrap import Difference
 from anadil.evaluate.contamination import Contamination
-from anadil.recipe.gate import Gate
+from anadil.evaluate.generate import is_of_use
+from anadil.recipe.gate import RUNNING_TEXT, USES, Gate, check_of
 from anadil.text.metrics import SURE_DOCUMENTS, share_interval
 
 log = logging.getLogger(__name__)
@@ -37,6 +39,10 @@ class GateCheck:
     """95 %, of differences over documents, of shares over texts."""
     unsure: bool = False
     """Whether the interval is of so few documents that it is too narrow."""
+    num: int | None = None
+    """Texts, documents or answers that the interval is of."""
+    undecided: bool = False
+    """Whether the limit lies inside the interval; the check did not pass then."""
 
     @property
     def failure(self) -> str:
@@ -44,6 +50,12 @@ class GateCheck:
         limit = f"the limit is {'at least ' if self.at_least else ''}{self.limit:.4g}"
         if self.value is None:
             return f"{self.name} was not measured, {limit}"
+        if self.undecided and self.interval:
+            low, high = self.interval
+            return (
+                f"{self.name} is undecided: {self.num} texts, interval {low:.4g} to {high:.4g}, "
+                f"limit {self.limit:.4g}; more texts needed"
+            )
         around = f" [{self.interval[0]:.4g}, {self.interval[1]:.4g}]" if self.interval else ""
         return f"{self.name} is {self.value:.4g}{around}, {limit}"
 
@@ -53,9 +65,11 @@ class Verdict:
     """What the gate says about one artifact."""
 
     candidate: str
+    use: str
+    """What it is judged for."""
     passed: bool
     failed: tuple[str, ...]
-    """Names of enforced checks that did not hold."""
+    """Names of enforced checks that did not hold, undecided ones among them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +94,10 @@ def apply_gate(
     contamination: Contamination,
     mask_audit: Mapping[str, Any] | None = None,
 ) -> GateVerdict:
-    """Judge the adapted and, where there is one, the finetuned model.
+    """Judge the adapted and, where there is one, the finetuned model, each for its own use.
+
+    A check whose limit lies inside its interval decides nothing, so its candidate is not released.
+    Where no answers were measured, running text decides about the finetuned model.
 
     Args:
         gate: The limits.
@@ -89,7 +106,8 @@ def apply_gate(
         contamination: Of the held-out text, on which all candidates are scored.
         mask_audit: The adapter's `mask_audit.json`, where it has one.
     """
-    judge = _Judge(gate=gate, tables=tables, differences=differences)
+    answers_measured = "finetuned - adapted, answers" in differences
+    judge = _Judge(gate=gate, tables=tables, differences=differences, answers_measured=answers_measured)
     judged = [name for name in JUDGED if name in tables]
     for name in judged:
         judge.against_base(name)
@@ -117,13 +135,16 @@ def log_verdict(verdict: GateVerdict) -> None:
         log.warning(
             "gate: unsure, of fewer than %d documents or answers: %s", SURE_DOCUMENTS, ", ".join(unsure)
         )
-    log.info("gate: %s", f"the {verdict.released} model may be released" if verdict.passed else "not passed")
+    use = f" for {USES[verdict.released]}" if verdict.released in USES else ""
+    log.info(
+        "gate: %s", f"the {verdict.released} model may be released{use}" if verdict.passed else "not passed"
+    )
 
 
 def _verdict(name: str, checks: Sequence[GateCheck]) -> Verdict:
     own = [check for check in checks if check.enforced and check.name.startswith(f"{name}.")]
     failed = tuple(check.name for check in own if not check.passed)
-    return Verdict(candidate=name, passed=not failed, failed=failed)
+    return Verdict(candidate=name, use=USES[name], passed=not failed, failed=failed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +154,7 @@ class _Judge:
     gate: Gate
     tables: Mapping[str, Mapping[str, Any]]
     differences: Mapping[str, Difference]
+    answers_measured: bool
     checks: list[GateCheck] = field(default_factory=list)
     unmeasured: list[str] = field(default_factory=list)
 
@@ -150,11 +172,11 @@ class _Judge:
         self._ratio(f"{name}.bits_per_byte_to_champion", name, "champion", gate.max_champion_ratio)
 
     def texts(self, name: str) -> None:
-        """What a candidate writes: the adapted model continues, the finetuned one answers."""
+        """What a candidate writes in its use."""
         table = self.tables[name]
-        kind = "continuation" if name == "adapted" else "answer"
-        # Greedy, because sampling hides loops.
-        made = [one for one in table["generations"] if one["mode"] == "greedy" and one["kind"] == kind]
+        answers = name == "finetuned"
+        own = [one for one in table["generations"] if is_of_use(one["kind"], answers=answers)]
+        made = [one for one in own if one["mode"] == "greedy"]  # sampling hides loops
         self._share(f"{name}.loops", [one["loop"] for one in made], self.gate.max_loop_rate)
         language = table.get("output_language") or {}
         self._add(
@@ -163,6 +185,7 @@ class _Judge:
             self.gate.min_own_language_rate,
             at_least=True,
             interval=share_interval(language.get("own"), language.get("num")),
+            num=language.get("num"),
         )
         if name == "finetuned":
             self._share(
@@ -186,7 +209,9 @@ class _Judge:
         self._retained("finetuned.retained", "finetuned", "adapted", limit)
         for check, other in (("answers", "adapted"), ("answers_to_champion", "champion")):
             difference = self.differences.get(f"finetuned - {other}, answers")
-            self._below(f"finetuned.{check}", difference, gate.max_answers_difference)
+            self._below(
+                f"finetuned.{check}", difference, gate.max_answers_difference, or_equal=other == "champion"
+            )
         stops = (mask_audit or {}).get("share_ending_in_eot")
         self._add("finetuned.mask_audit", stops, 1.0, at_least=True)
 
@@ -202,16 +227,19 @@ class _Judge:
         self, check: str, bits: float, before: float, difference: Difference | None, limit: float
     ) -> None:
         ends = (1 + difference.low / before, 1 + difference.high / before) if difference else None
-        self._add(check, bits / before, limit, interval=ends, unsure=_unsure(difference))
+        self._add(check, bits / before, limit, interval=ends, **_counted(difference))
 
-    def _below(self, check: str, difference: Difference | None, limit: float) -> None:
-        """Whether the whole interval of a difference is below a limit."""
+    def _below(
+        self, check: str, difference: Difference | None, limit: float, *, or_equal: bool = False
+    ) -> None:
+        """Whether the whole interval of a difference is below a limit, or equal to it where that will do."""
         if difference is None:
             self._add(check, None, limit)
             return
-        sure = difference.num_documents > 1 and difference.high < limit
+        below = difference.high <= limit if or_equal else difference.high < limit
+        sure = difference.num_documents > 1 and below
         ends = (difference.low, difference.high)
-        self._add(check, difference.value, limit, passed=sure, interval=ends, unsure=_unsure(difference))
+        self._add(check, difference.value, limit, passed=sure, interval=ends, **_counted(difference))
 
     def _retained(self, check: str, name: str, other: str, limit: float) -> None:
         before = self.tables[other].get("retained") or {}
@@ -224,7 +252,8 @@ class _Judge:
 
     def _share(self, check: str, marks: Sequence[bool], limit: float, *, at_least: bool = False) -> None:
         share = sum(marks) / len(marks) if marks else None
-        self._add(check, share, limit, at_least=at_least, interval=share_interval(share, len(marks)))
+        ends = share_interval(share, len(marks))
+        self._add(check, share, limit, at_least=at_least, interval=ends, num=len(marks))
 
     def _add(
         self,
@@ -236,6 +265,7 @@ class _Judge:
         passed: bool | None = None,
         interval: tuple[float, float] | None = None,
         unsure: bool = False,
+        num: int | None = None,
     ) -> None:
         """A check; one that was not measured counts only where the recipe asks for it by name."""
         if value is None and self.gate.modes.get(name) != "enforce":
@@ -243,13 +273,27 @@ class _Judge:
             return
         if passed is None:
             passed = value is not None and (value >= limit if at_least else value <= limit)
+        undecided = interval is not None and interval[0] < limit < interval[1]
         self.checks.append(
             GateCheck(
-                name=name, value=value, limit=limit, passed=passed, enforced=self.gate.is_enforced(name),
-                at_least=at_least, interval=interval, unsure=unsure,
+                name=name, value=value, limit=limit, passed=passed and not undecided, enforced=self._decides(name),
+                at_least=at_least, interval=interval, unsure=unsure, num=num, undecided=undecided,
             )
         )  # fmt: skip
 
+    def _decides(self, name: str) -> bool:
+        """Whether the candidate's verdict depends on a check."""
+        stands_in = check_of(name) in RUNNING_TEXT and not self.answers_measured
+        return self.gate.is_enforced(name, default="enforce" if stands_in else None)
 
-def _unsure(difference: Difference | None) -> bool:
-    return difference is not None and difference.num_documents < SURE_DOCUMENTS
+
+class _Counted(TypedDict):
+    """What is known of an interval."""
+
+    unsure: bool
+    num: int | None
+
+
+def _counted(difference: Difference | None) -> _Counted:
+    num = difference.num_documents if difference else None
+    return {"unsure": num is not None and num < SURE_DOCUMENTS, "num": num}

@@ -110,6 +110,14 @@ def generate_texts(
     return [text for place in range(len(prompts)) for text in texts[place]]
 
 
+def is_of_use(kind: str, *, answers: bool) -> bool:
+    """Whether a text tells how good a candidate is at what it is for.
+
+    A model that was taught to answer is judged by answers. Any other continues a question as it continues all text.
+    """
+    return kind == "answer" or not answers
+
+
 def repetition_of(texts: Iterable[GeneratedText]) -> dict[str, dict[str, float | int]]:
     """Means over the generations of each mode; a text too short for an n-gram does not count."""
     table: dict[str, dict[str, float | int]] = {}

@@ -21,13 +21,14 @@ GATE_CHECKS: dict[str, GateMode] = {
     "adapted.contaminated_share": "enforce",
     "adapted.documents": "enforce",
     "finetuned.fertility": "enforce",
-    "finetuned.bits_per_byte": "enforce",
-    "finetuned.bits_per_byte_to_base": "enforce",
-    "finetuned.bits_per_byte_to_champion": "enforce",
-    "finetuned.retained": "enforce",
+    # A model that answers is judged by its answers; what they cost in running text is shown.
+    "finetuned.bits_per_byte": "report",
+    "finetuned.bits_per_byte_to_base": "report",
+    "finetuned.bits_per_byte_to_champion": "report",
+    "finetuned.retained": "report",
     "finetuned.retained_to_base": "enforce",
     "finetuned.answers": "enforce",
-    "finetuned.answers_to_champion": "report",
+    "finetuned.answers_to_champion": "enforce",
     "finetuned.loops": "enforce",
     "finetuned.ended": "enforce",
     "finetuned.empty_answers": "enforce",
@@ -41,6 +42,13 @@ GATE_CHECKS: dict[str, GateMode] = {
 `retained` and `retained_to_base` are one check for each retained text: `adapted.retained.en`.
 """
 BY_TEXT = ("retained", "retained_to_base")
+USES = {"adapted": "continuing text", "finetuned": "answering"}
+"""Candidate -> what it was trained for, and is judged for."""
+RUNNING_TEXT = (
+    "finetuned.bits_per_byte", "finetuned.bits_per_byte_to_base", "finetuned.bits_per_byte_to_champion",
+    "finetuned.retained",
+)  # fmt: skip
+"""Checks that decide about the finetuned model only where no answers were measured, unless the recipe says otherwise."""
 
 
 class Gate(StrictModel):
@@ -86,10 +94,10 @@ class Gate(StrictModel):
                 )
         return modes
 
-    def is_enforced(self, name: str) -> bool:
-        """Whether a check, such as `adapted.retained.en`, decides about its candidate."""
+    def is_enforced(self, name: str, default: GateMode | None = None) -> bool:
+        """Whether a check, such as `adapted.retained.en`, decides about its candidate; `default` where the recipe does not say."""
         check = check_of(name)
-        return self.modes.get(name, self.modes.get(check, GATE_CHECKS[check])) == "enforce"
+        return self.modes.get(name, self.modes.get(check, default or GATE_CHECKS[check])) == "enforce"
 
 
 def check_of(name: str) -> str:

@@ -46,7 +46,7 @@ class Promotable:
     def has_beaten(self, champion: str) -> bool:
         """Whether the scores compare it with this champion, and surely in its favour.
 
-        Every comparison that was measured holds, and the 95 % interval of one of them is on this side of equal.
+        Every comparison holds (of a model that answers, those that decide), and the 95 % interval of one of them is on this side of equal.
 
         Args:
             champion: Digest of the champion's artifact.
@@ -55,6 +55,9 @@ class Promotable:
             return False
         rows = [(AGAINST_CHAMPION.get(str(row["name"]).partition(".")[2]), row) for row in self.checks]
         compared = [(equal, row) for equal, row in rows if equal is not None and row.get("value") is not None]
+        deciding = [(equal, row) for equal, row in compared if row.get("enforced", True)]
+        # A model that answers is compared by its answers; its running text is only shown.
+        compared = deciding if self.candidate == "finetuned" and deciding else compared
         better = [max(row.get("interval") or [row["value"]]) < equal for equal, row in compared]
         return any(better) and all(row["passed"] for _, row in compared)
 
@@ -172,6 +175,11 @@ def _reason(check: dict[str, Any]) -> str:
     if value is None or limit is None:
         return f"{check['name']} not measured"
     ends = check.get("interval") or [value]
+    if check.get("undecided") is True:
+        return (
+            f"{check['name']} undecided: {check.get('num')} texts, interval {ends[0]:.4g} to {ends[-1]:.4g}, "
+            f"limit {limit:.4g}; more texts needed"
+        )
     around = f" [{ends[0]:.4g}, {ends[-1]:.4g}]" if len(ends) > 1 else ""
     side = "below" if check.get("at_least") else "above"
     holds = value >= limit if check.get("at_least") else value <= limit

@@ -253,8 +253,7 @@ def _share(table: Json, part: str, key: str) -> tuple[object, object]:
 
 
 def _loops(table: Json) -> tuple[object, object]:
-    greedy = [each for each in records(table.get("generations")) if each.get("mode") == "greedy"]
-    return field(table, "repetition.greedy.loop_rate"), len(greedy)
+    return field(table, "repetition.greedy.loop_rate"), field(table, "repetition.greedy.samples")
 
 
 def _prompts(table: Json) -> list[tuple[object, object]]:

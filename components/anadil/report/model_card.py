@@ -31,7 +31,14 @@ from anadil.report.licence import Licence, licence_files, licence_of
 from anadil.report.measures_view import ALONE_NOTE
 from anadil.report.read import Json, base_name, field, last_part, named_tables, table_of
 from anadil.report.render import front_matter, render_template
-from anadil.report.verdict import candidates_of, gate_verdict
+from anadil.report.verdict import (
+    candidates_of,
+    check_words,
+    forgotten,
+    gate_verdict,
+    lost_checks,
+    outcome_words,
+)
 
 CANDIDATES = {"model": "adapted", "adapter": "finetuned"}
 """Kind of artifact -> the candidate of the scores that it is."""
@@ -176,7 +183,8 @@ def known_limits(facts: ModelFacts) -> list[str]:
     """What the figures do not tell, and what speaks against the model, in sentences."""
     told = [
         "It was not examined for safety, bias or truth; what it writes is no source of facts.",
-        "It keeps what its base has learned, of which nothing is known here.",
+        "It has the faults of its base too; what the base learned from is in the base's own card, if anywhere.",
+        *_losses(facts),
     ]
     share = number(field(facts.scores, "contamination.share"))
     if share:
@@ -192,6 +200,25 @@ def known_limits(facts: ModelFacts) -> list[str]:
         told.append("It answers in the form of its chats; facts that these do not hold are guessed.")
     else:
         told.append("It continues text; it was not taught to answer.")
+    return told
+
+
+def _losses(facts: ModelFacts) -> list[str]:
+    """What the model does worse than its base or than the gate asks, in sentences."""
+    lost = forgotten(candidates_of(facts.scores), facts.candidate)
+    told = [
+        f"{recipe_language({'language': code}).name} costs it {rise} more bits per byte than the base: it has forgotten a part of what the base knew."
+        for code, rise in lost
+    ]
+    checks = [
+        check
+        for check in lost_checks(facts.scores, facts.candidate)
+        # Those to the base are told above.
+        if ".retained" not in str(check.get("name"))
+    ]
+    told += [
+        f"Quality gate: {check_words(check, facts.candidate)} {outcome_words(check)}." for check in checks
+    ]
     return told
 
 

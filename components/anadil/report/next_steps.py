@@ -12,7 +12,7 @@ from anadil.report.corpus_view import drops
 from anadil.report.format import clip, figure, percent, words_of
 from anadil.report.learning import finetuning_of, learnings
 from anadil.report.read import Facts, field, list_of, table_of
-from anadil.report.verdict import ANSWERS, FORGETS, candidates_of, released_name
+from anadil.report.verdict import ANSWERS, FORGETS, candidates_of, released_name, subjects_of
 from anadil.text.metrics import SURE_DOCUMENTS
 
 NUM_STEPS = 3
@@ -93,7 +93,7 @@ def _of_finetuning(facts: Facts) -> Iterator[NextStep]:
 
 def _of_answers(facts: Facts) -> Iterator[NextStep]:
     candidates = candidates_of(facts.scores)
-    name = "finetuned" if "finetuned" in candidates else "adapted"
+    name = next(reversed(subjects_of(facts.scores)), "adapted")
     own, base = candidates.get(name, {}), candidates.get("base", {})
     loops = number(field(own, "repetition.greedy.loop_rate"))
     if loops is not None and loops > MAX_LOOPS:
@@ -118,7 +118,7 @@ def _of_answers(facts: Facts) -> Iterator[NextStep]:
         if before and after is not None and after / before > 1 + FORGETS:
             yield NextStep(
                 action=f"If {clip(code, 40)} must stay: add text of it to clean.inputs, or lower the learning rates.",
-                why=f"Bits per byte on it rose by {figure((after / before - 1) * 100, 2)} %; rule: over {percent(FORGETS)}.",
+                why=f"Bits per byte of the {name} model on it rose by {figure((after / before - 1) * 100, 2)} %; rule: over {percent(FORGETS)}.",
             )
             return
 

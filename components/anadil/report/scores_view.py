@@ -16,7 +16,15 @@ from anadil.report.format import (
 )
 from anadil.report.measures_view import UNSURE, UNSURE_NOTE, interval_of, interval_words
 from anadil.report.read import Facts, Json, field, named_tables, table_of
-from anadil.report.verdict import COLOURS, candidates_of, check_words, checks_of, limit_words
+from anadil.report.verdict import (
+    COLOURS,
+    candidates_of,
+    check_words,
+    checks_of,
+    limit_words,
+    released_name,
+    subjects_of,
+)
 
 MAX_DIFFERENCES = 40
 OF_ANSWERS = ", answers"
@@ -82,7 +90,7 @@ def scores_view(facts: Facts) -> ScoresView:
     scores = facts.scores
     candidates = candidates_of(scores)
     return ScoresView(
-        headlines=_headlines(candidates, facts.language.code),
+        headlines=_headlines(scores, facts.language.code),
         candidates=_figures("Candidates on the same held-out text", candidates, FIGURES),
         counters=_figures("What they were counted over", candidates, COUNTERS),
         charts=_charts(scores, candidates),
@@ -100,9 +108,12 @@ def loop_rate(candidate: Json) -> float | None:
     return number(field(candidate, "repetition.greedy.loop_rate"))
 
 
-def _headlines(candidates: dict[str, Json], language: str) -> tuple[Headline, ...]:
-    base, adapted = candidates.get("base", {}), candidates.get("adapted", {})
-    context = number(adapted.get("context"))
+def _headlines(scores: Json, language: str) -> tuple[Headline, ...]:
+    """Of the model that is released; where none is, of the adapted one, and nothing is praised."""
+    candidates, released = candidates_of(scores), released_name(scores)
+    of = released or next(iter(subjects_of(scores)), "adapted")
+    base, own = candidates.get("base", {}), candidates.get(of, {})
+    context = number(own.get("context"))
     room = f"in {figure(context)} tokens, more is better" if context is not None else "more is better"
     rows = (
         ("Bits per byte", "lower is better", "bits_per_byte", -1, "0.6830 to 0.5795 (\N{MINUS SIGN}15.2 %)"),
@@ -114,14 +125,17 @@ def _headlines(candidates: dict[str, Json], language: str) -> tuple[Headline, ..
             name,
             unit,
             base.get(key),
-            adapted.get(key),
+            own.get(key),
             wanted,
             published if language == PUBLISHED_LANGUAGE else "",
         )
         for name, unit, key, wanted, published in rows
     ]
-    answers = _answer_headline(candidates)
-    return (*found, answers or _loop_headline(loop_rate(base), loop_rate(adapted)))
+    answers = _answer_headline(candidates) if of == "finetuned" else None
+    loops = replace(_loop_headline(loop_rate(base), loop_rate(own)), of=of)
+    tiles = (*(replace(each, of=of) for each in found), answers or loops)
+    refused = isinstance(field(scores, "gate.passed"), bool) and not released
+    return tuple(replace(each, better=None) if refused and each.better else each for each in tiles)
 
 
 def _answer_headline(candidates: dict[str, Json]) -> Headline | None:
@@ -179,12 +193,19 @@ def _figures(caption: str, candidates: dict[str, Json], known: tuple[tuple[str, 
         if any(number(item.get(key)) is not None for item in figures.values())
     ]
     rows = tuple(
-        (name, *(percent(item.get(key)) if key == "loops" else figure(item.get(key)) for key, _ in present))
+        (name, *(_loop_cell(item) if key == "loops" else figure(item.get(key)) for key, _ in present))
         for name, item in figures.items()
     )
     return TextTable(
         caption=caption, columns=("candidate", *(label for _, label in present)), rows=rows if present else ()
     )
+
+
+def _loop_cell(item: Json) -> str:
+    """The share that the gate reads, and of how many texts it is."""
+    count = number(field(item, "repetition.greedy.samples"))
+    of = f" of {figure(count)}" if count is not None else ""
+    return f"{percent(item.get('loops'))}{of if item.get('loops') is not None else ''}"
 
 
 def _charts(scores: Json, candidates: dict[str, Json]) -> tuple[Chart, ...]:
@@ -257,6 +278,7 @@ def _checks(scores: Json) -> TextTable:
     for check in checks_of(scores)[:MAX_DIFFERENCES]:
         passed, enforced = check.get("passed"), check.get("enforced", True)
         outcome = ("passed" if passed else "not passed") if isinstance(passed, bool) else DASH
+        outcome = "undecided" if check.get("undecided") is True else outcome
         weight = "decides" if enforced else "shown only"
         interval = [interval_words(check.get("interval"))] if with_intervals else []
         value, limit = plain_value(check.get("value")), limit_words(check)

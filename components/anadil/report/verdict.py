@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from anadil.core.format import number
+from anadil.recipe.gate import USES
 from anadil.report.format import clip, figure, percent, plain_value, setting, words_of
 from anadil.report.learning import finetuning_of, learnings
 from anadil.report.read import Facts, Json, field, list_of, named_tables, table_of
@@ -74,6 +75,13 @@ def released_name(scores: Json) -> str:
     return clip(released, 40) if isinstance(released, str) else judged[-1] if judged else "adapted"
 
 
+def subjects_of(scores: Json) -> tuple[str, ...]:
+    """Candidates that warnings and large figures are about: the released one; where none is, all that were judged."""
+    released = released_name(scores)
+    known = [name for name in USES if name in candidates_of(scores)]
+    return (released,) if released else tuple(known)
+
+
 def gate_verdict(scores: Json) -> str:
     """Which model to release and why, or why none."""
     if not isinstance(field(scores, "gate.passed"), bool):
@@ -84,17 +92,10 @@ def gate_verdict(scores: Json) -> str:
     if released:
         own = len(_deciding(scores, released))
         checks = f": all {own} deciding checks hold" if own > 1 else ""
-        failed = [_failure(scores, name) for name in others if not _holds(scores, name)]
-        return (
-            " ".join([f"Release the {released} model{checks}.", _gain(scores, released), *failed])
-            .replace("  ", " ")
-            .strip()
-        )
-    said = [
-        _failure(scores, name) if not _holds(scores, name) else f"The {name} model by itself passed."
-        for name in reversed(judged)
-    ]
-    return " ".join(["Release none.", *said])
+        rest = [_outcome(scores, name) for name in others]
+        head = f"Release the {released} model{_use(released)}{checks}."
+        return " ".join(filter(None, (head, _gain(scores, released), *rest)))
+    return " ".join(["Release none.", *(_outcome(scores, name) for name in reversed(judged))])
 
 
 def checks_of(scores: Json) -> list[Json]:
@@ -154,14 +155,30 @@ def _holds(scores: Json, name: str) -> bool:
     return all(check.get("passed") for check in _deciding(scores, name))
 
 
-def _failure(scores: Json, name: str) -> str:
-    failed = [
-        f"{check_words(check, name)} {_measured(check)}, the limit {limit_words(check)}"
-        for check in _deciding(scores, name)
-        if check.get("passed") is False
-    ]
+def _outcome(scores: Json, name: str) -> str:
+    """Whether a candidate passed for its own use, and which checks did not."""
+    if _holds(scores, name):
+        return f"The {name} model passed{_use(name)}."
+    lost = [check for check in _deciding(scores, name) if check.get("passed") is False]
+    # What failed stands before what is undecided.
+    lost.sort(key=lambda check: check.get("undecided") is True)
+    failed = [f"{check_words(check, name)} {outcome_words(check)}" for check in lost]
     more = f"; and {len(failed) - MAX_REASONS} more" if len(failed) > MAX_REASONS else ""
-    return f"The {name} model did not pass: {'; '.join(failed[:MAX_REASONS])}{more}."
+    word = "is undecided" if all(check.get("undecided") is True for check in lost) else "did not pass"
+    return f"The {name} model {word}{_use(name)}: {'; '.join(failed[:MAX_REASONS])}{more}."
+
+
+def _use(name: str) -> str:
+    return f" for {USES[name]}" if name in USES else ""
+
+
+def outcome_words(check: Json) -> str:
+    """What a check measured, beside its limit."""
+    if check.get("undecided") is True:
+        low, high = (figure(number(end)) for end in list_of(check.get("interval"))[:2])
+        count = figure(number(check.get("num")))
+        return f"undecided: {count} texts, interval {low} to {high}, limit {limit_words(check)}; more texts needed"
+    return f"{_measured(check)}, the limit {limit_words(check)}"
 
 
 def _measured(check: Json) -> str:
@@ -190,34 +207,58 @@ def _gain(scores: Json, released: str) -> str:
 
 
 def _warnings(facts: Facts) -> tuple[str, ...]:
-    """What a reader should know before he releases anything."""
+    """What a reader should know of the model that is released, or of all that are not."""
     candidates = candidates_of(facts.scores)
+    subjects = subjects_of(facts.scores)
     found = learnings(facts)
-    texts = [f"{each.stage}: {each.words}." for each in found if each.warns]
     finetuning = finetuning_of(found)
+    texts = [
+        f"{each.stage}: {each.words}."
+        for each in found
+        if each.warns and (each is not finetuning or "finetuned" in subjects)
+    ]
     if released_name(facts.scores) == "finetuned" and finetuning and finetuning.warns:
         texts.append(
             "The gate lets the finetuned model pass all the same; read its answers before you release it."
         )
     answers = dict(named_tables(facts.scores.get("differences"))).get(ANSWERS, {})
-    if (high := number(answers.get("high"))) is not None and high >= 0:
+    high = number(answers.get("high"))
+    if "finetuned" in subjects and high is not None and high >= 0:
         texts.append(f"Answers: the finetuned model needs {difference_words(answers, 'the adapted one')}.")
-    texts += [*_forgetting(candidates), *_unfinished(candidates), *_few(candidates)]
-    return tuple(texts)
+    for name in subjects:
+        texts += _costs(facts.scores, name)
+        texts += [
+            f"Forgetting: {clip(code, 40)} costs the {name} model {rise} more bits per byte than the base."
+            for code, rise in forgotten(candidates, name)
+        ]
+    texts += _unfinished(candidates) if "finetuned" in subjects else []
+    return (*texts, *_few(candidates))
 
 
-def _forgetting(candidates: dict[str, Json]) -> list[str]:
+def forgotten(candidates: dict[str, Json], name: str) -> list[tuple[str, str]]:
+    """Retained texts on which a candidate is worse than the base by more than `FORGETS`, each with its rise."""
     base = table_of(candidates.get("base", {}).get("retained"))
-    name = "finetuned" if "finetuned" in candidates else "adapted"
-    texts = []
+    found = []
     for code, value in table_of(candidates.get(name, {}).get("retained")).items():
         before, after = number(base.get(code)), number(value)
         if before and after is not None and after / before > 1 + FORGETS:
-            rise = figure((after / before - 1) * 100, 2)
-            texts.append(
-                f"Forgetting: {clip(code, 40)} costs the {name} model {rise} % more bits per byte than the base."
-            )
-    return texts[:MAX_REASONS]
+            found.append((code, f"{figure((after / before - 1) * 100, 2)} %"))
+    return found[:MAX_REASONS]
+
+
+def lost_checks(scores: Json, name: str) -> list[Json]:
+    """Checks of a candidate that did not hold, whether they decide or are only shown."""
+    own = [check for check in checks_of(scores) if str(check.get("name")).startswith(f"{name}.")]
+    return [check for check in own if check.get("passed") is False]
+
+
+def _costs(scores: Json, name: str) -> list[str]:
+    """Checks of a candidate that did not hold and do not decide."""
+    return [
+        f"Shown only: of the {name} model, {check_words(check, name)} {outcome_words(check)}."
+        for check in lost_checks(scores, name)
+        if not check.get("enforced", True)
+    ]
 
 
 def _unfinished(candidates: dict[str, Json]) -> list[str]:
