@@ -285,16 +285,23 @@ def test_many_files_and_slow_storage_end_in_time(
     count = int(found.detail.split(", ")[1].split()[0])
     assert found.detail.startswith("100 files, ")
     assert 1 <= count <= 10
+    looked = int(found.detail.partition(" of 100 files looked into")[0].rpartition(" ")[2])
+    assert count <= looked <= 10
 
 
-def test_files_are_looked_at_all_over_the_list(recipe: Recipe, tmp_path: Path) -> None:
+def test_every_file_is_looked_into_and_one_without_a_readable_record_is_named(
+    recipe: Recipe, tmp_path: Path
+) -> None:
     for number in range(200):
-        put(tmp_path, f"{number:03}.jsonl", b"?\n" if number > 150 else lines({"text": "Salam"}))
+        put(tmp_path, f"{number:03}.jsonl", lines(*({"text": "Salam"} for _ in range(120))))
+    put(tmp_path, "131.jsonl", b'{"text": "Salam\n' * 3)
 
     found = look(recipe, "clean", str(tmp_path / "*.jsonl"))
 
-    assert found.detail.startswith("200 files, 49 documents in what was checked")
-    assert "15 of 64 records could not be read" in found.remedy
+    # 64 files are read on; of the others the first hundred records.
+    assert found.detail.startswith("200 files, 21,160 documents in what was checked")
+    assert "1 file without a readable record, such as " in found.remedy
+    assert "131.jsonl" in found.remedy
 
 
 # Held-out text

@@ -46,6 +46,8 @@ class Beginnings:
         """Of each file."""
         self.whole = True
         """Whether all that was given out was all that there is; a reader that stops early unsets it."""
+        self.looked: set[str] = set()
+        """Files of which something was given out."""
         self._deadline = time.monotonic() + seconds
 
     def over(self) -> bool:
@@ -60,6 +62,7 @@ class Beginnings:
             DataError: There is no such file, or it cannot be read.
             NoWholeRecordError: Nothing can be told from so few bytes.
         """
+        self.looked.add(uri)
         name = uri.lower()
         if name.endswith((".parquet", ".arrow")) and "://" not in uri:
             storage.store(uri).part(uri, 0, 1)  # whether it can be read; its reader takes a piece at a time

@@ -34,9 +34,9 @@ FIRST_BYTES = {"clean.inputs": 4 * MIB, "finetune.inputs": 64 * MIB, "evaluate.h
 PATIENCE_S = 10.0
 """For the files of one key; those that were not reached are said to be unread."""
 MAX_FILES = 64
-"""Of `clean.inputs` that are looked into, spread over all of them; the kind of every file is known by its name."""
-MAX_RECORDS = 10_000
-"""Of one file of `clean.inputs`."""
+"""Of `clean.inputs` that are read first and furthest, spread over all of them."""
+MAX_RECORDS, HEAD_RECORDS = 10_000, 100
+"""Of one such file of `clean.inputs`, and of each of the others, which are read for as long as there is time."""
 OUT_OF_MEMORY = "processes may be killed: set clean.workers lower, or give it more memory (on a cluster cluster.resources.clean.memory)"
 
 T = TypeVar("T")
@@ -89,6 +89,8 @@ def inspect_files(
         beginnings = Beginnings(FIRST_BYTES[stage.files], PATIENCE_S)
         detail, remedy = INSPECTORS[stage.files](files, recipe, beginnings)
         detail = f"{counted(len(files), 'file')}, {detail}"
+        if 0 < len(beginnings.looked) < len(files):
+            detail += f", {len(beginnings.looked):,} of {len(files):,} files looked into"
         if not beginnings.whole:
             detail += f" in what was checked (the first {human_bytes(beginnings.num_bytes)} of a file)"
         for key, found in _side_files(stage, recipe, here=here).items():
@@ -274,23 +276,26 @@ def _inspect_raw(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -
     settings = recipe.clean
     check_suffixes(files)
     read_stats = read.ReadStats()
+    first = {files[index * len(files) // MAX_FILES] for index in range(MAX_FILES)}
+    unreadable: list[str] = []
 
     def some(uri: str) -> Iterator[read.RawRecord]:
         records = read.read_records(
             uri, uri, settings.text_field, read_stats, beginnings.copy, language=recipe.language
         )
+        most = MAX_RECORDS if uri in first else HEAD_RECORDS
+        bad, good = read_stats.bad, read_stats.records + read_stats.skipped
         with closing(records):  # type: ignore[type-var]  # they come from a generator
             for number, record in enumerate(records, 1):
                 yield record
-                if number == MAX_RECORDS:
+                if number == most:
                     beginnings.whole = False
                     return
+        if read_stats.bad > bad and read_stats.records + read_stats.skipped == good:
+            unreadable.append(uri)
 
-    looked = files
-    if len(files) > MAX_FILES:
-        beginnings.whole = False
-        looked = [files[index * len(files) // MAX_FILES] for index in range(MAX_FILES)]
-    for _ in _taken(looked, beginnings, some):
+    # Those that are spread over all come first: time may end before the others.
+    for _ in _taken(sorted(files, key=lambda uri: uri not in first), beginnings, some):
         pass
     total = read_stats.records + read_stats.bad
     if read_stats.bad and (beginnings.whole or not read_stats.records + read_stats.skipped):
@@ -298,12 +303,12 @@ def _inspect_raw(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -
     if beginnings.whole and not read_stats.records:
         raise DataError("clean.inputs: the files hold no documents; check the paths")
     detail = counted(read_stats.records, "document")
-    if read_stats.bad > settings.max_bad_records * total:
-        return (
-            detail,
-            f"{read_stats.bad:,} of {total:,} records could not be read, such as {read_stats.places[0]}",
-        )
-    return detail, ""
+    remedy = ""
+    if unreadable or read_stats.bad > settings.max_bad_records * total:
+        remedy = f"{read_stats.bad:,} of {total:,} records could not be read, such as {read_stats.places[0]}"
+    if unreadable:
+        remedy += f"; {counted(len(unreadable), 'file')} without a readable record, such as {unreadable[0]}"
+    return detail, remedy
 
 
 def _inspect_chats(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
