@@ -179,6 +179,63 @@ def test_run_refuses_a_model_that_does_not_fit_before_it_starts(
     assert not work.exists()
 
 
+def test_files_of_text_say_how_long_epochs_are_where_no_tokens_are_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    without = planned(capsys, "own")
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/pages.html").write_bytes(b"<p>" + b"a" * 1_000_000)
+    (tmp_path / "text/lines.jsonl").write_bytes(b'{"text": "b"}' * 20_000)
+    found = planned(capsys, "own")
+
+    # 4 passes over (200,000 + 260,000) / 3 tokens in batches of 8,192.
+    assert found["time"]["steps"] == 75  # type: ignore[index]
+    assert found["time"]["epochs"] == pytest.approx(4, rel=0.01)  # type: ignore[index]
+    assert without["time"]["steps"] == 20_000  # type: ignore[index]
+    assert main.main(["plan", "own"]) == 0
+    assert "about 153,334 tokens of text by the sizes of the files" in capsys.readouterr().err
+
+
+def test_the_size_of_a_text_that_is_not_here_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["plan", "own", "--set", "clean.inputs=[s3://nowhere/x.jsonl]"]) == 0
+
+    assert "all steps are counted; give --tokens N" in capsys.readouterr().err
+
+
+def test_the_json_leads_with_what_the_first_sentence_says(capsys: pytest.CaptureFixture[str]) -> None:
+    found = planned(capsys, "azerbaijani-1b")
+
+    first, time = found["expected"], found["time"]
+    assert next(iter(found)) == "expected"
+    assert first["hours"] == (time["hours_low"] + time["hours_high"]) / 2  # type: ignore[index]
+    assert first["hours"] > time["hours"]  # type: ignore[index]
+    assert first["verdict"] == "fits"  # type: ignore[index]
+
+
+def test_a_plan_until_pretrain_asks_nothing_of_later_stages(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shape = {
+        "model_type": "llama", "hidden_size": 16384, "intermediate_size": 53248, "num_hidden_layers": 126,
+        "num_attention_heads": 128, "num_key_value_heads": 8, "vocab_size": 128256, "tie_word_embeddings": False,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    run = ["azerbaijani-1b", "--instance", "p5.48xlarge", "--nodes", "64", "--set", f"base.model={tmp_path}"]
+    run += ["--set", "tokenizer.strategies=[base]", "--set", "pretrain.batch_size=512"]
+    run += ["--set", "pretrain.parallelism.shard=64", "--set", "pretrain.parallelism.tensor=8"]
+    run += ["--set", "pretrain.micro_batch_size=1", "--set", "pretrain.activation_checkpointing=full"]
+
+    code, said = refused(capsys, *run)
+    found = planned(capsys, *run, "--until", "pretrain")
+
+    assert code == 4
+    assert "does not fit" in said
+    assert "--until pretrain" in said
+    assert found["after"] == []
+    assert found["expected"]["verdict"] != "no"  # type: ignore[index]
+
+
 def test_the_tokens_of_a_corpus_say_how_long_its_epochs_are(capsys: pytest.CaptureFixture[str]) -> None:
     small = planned(capsys, "own", "--tokens", "819200")
     large = planned(capsys, "own", "--tokens", "1e12")

@@ -69,7 +69,7 @@ def test_a_wrong_type_is_told_with_its_value(run: Run, tmp_path: Path) -> None:
     code, messages = run(tmp_path, "pretrain.batch_size=eight")
 
     assert code == 2
-    assert 'pretrain.batch_size: Input should be a valid integer (got "eight")' in messages
+    assert 'pretrain.batch_size: must be a whole number (got "eight")' in messages
 
 
 def test_a_missing_file_is_told_before_anything_runs(run: Run, tmp_path: Path) -> None:

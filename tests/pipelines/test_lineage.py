@@ -123,7 +123,7 @@ def test_what_submit_sends_leaves_a_recipe_as_it_is(path: Path) -> None:
     ("values", "told"),
     [
         ({"steps": "[1, 2, 3]"}, "parameter steps: '[1, 2, 3]' has 3 values, and pretrain.phases has 2"),
-        ({"steps": "many"}, 'pretrain.phases.1.steps: Input should be a valid integer (got "many")'),
+        ({"steps": "many"}, 'pretrain.phases.1.steps: must be a whole number (got "many")'),
         ({"vocabulary": "[1, "}, "parameter vocabulary: "),
         ({"learning_rate": "0"}, "pretrain.phases.1.lr: "),
     ],

@@ -14,10 +14,11 @@ from anadil.plan.schema import ExactPeak
 from anadil.recipe.load import load_recipe
 
 SECTIONS = (
-    "version recipe language model machine layout from phases after exact search choices time cost reliability checkpoints "
-    "storage calibration assumptions"
+    "expected version recipe language model machine layout from phases after exact search choices time cost reliability "
+    "checkpoints storage calibration assumptions"
 )
 KEYS = {
+    "expected": "verdict hours hours_low hours_high cost cost_low cost_high",
     "model": "name parameters vocabulary base_vocabulary layers hidden tied",
     "machine": ("instance device nodes devices memory_bytes network_bytes_per_s flops_bf16 price_checked"),
     "layout": (

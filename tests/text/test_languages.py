@@ -206,16 +206,16 @@ def test_a_pack_that_has_changed_is_read_again(tmp_path: Path) -> None:
     ("text", "reason"),
     [
         ("code: xx\nname: X\nscript: Latn\nstopwords: a\n", "stopwords: Extra inputs are not permitted"),
-        ("code: xx\nname: X\nscript: latin\n", "script: String should match"),
+        ("code: xx\nname: X\nscript: latin\n", "script: must match"),
         (
             "code: xx\nname: X\nscript: Latn\nlimits: {min_script: 2}\n",
-            "limits.min_script: Input should be less",
+            "limits.min_script: must be at most",
         ),
         (
             "code: xx\nname: X\nscript: Latn\nidentification:\n  profile: {orders: [2], own: a, min_chars: [], min_likelihoods: []}\n",
-            "identification.profile: Value error, own: no table of n-grams: ",
+            "identification.profile: own: no table of n-grams: ",
         ),
-        ("- 1\n", "the file: Input should be a valid dictionary"),
+        ("- 1\n", "the file: must be a table of keys"),
         ("a: [", "while parsing"),
     ],
 )

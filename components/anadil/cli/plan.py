@@ -16,6 +16,7 @@ from anadil.cli.output import add_output_option, print_json
 from anadil.core.errors import PreflightError
 from anadil.core.format import counted
 from anadil.core.install import install
+from anadil.core.stages import FLOW, STAGES
 from anadil.plan.calibration import calibrate, predicted
 from anadil.plan.edit_recipe import least_waste, recipe_settings, write_layout
 from anadil.plan.from_recipe import possible_layout
@@ -25,7 +26,9 @@ from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout
 from anadil.plan.preflight import check_after, refusal_text
 from anadil.plan.schema import ExactPeak, Plan
 from anadil.plan.view.terminal import plan_lines
+from anadil.preflight.clean_cost import estimated_tokens
 from anadil.recipe.load import load_recipe
+from anadil.recipe.sections import Recipe
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +70,8 @@ def add_plan(name: str, commands: Any, text: str) -> None:
         metavar="LOG",
         help="use the figures that those jobs printed",
     )
+    text = "last stage that has to fit, such as pretrain (default: all that load the model)"
+    plan.add_argument("--until", choices=list(STAGES), default=FLOW[-1].name, metavar="STAGE", help=text)
     plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     add_output_option(plan)
     plan.set_defaults(command=run_plan)
@@ -112,8 +117,9 @@ def run_plan(options: argparse.Namespace) -> int:
 
 def _request(options: argparse.Namespace) -> PlanRequest:
     recipe = load_recipe(options.recipe, options.set)
-    if options.tokens is not None:
-        settings = recipe.pretrain.within_epochs(options.tokens / recipe.pretrain.sequence_length)
+    tokens = options.tokens if options.tokens is not None else _tokens_of_inputs(recipe)
+    if tokens is not None:
+        settings = recipe.pretrain.within_epochs(tokens / recipe.pretrain.sequence_length)
         recipe = recipe.model_copy(update={"pretrain": settings})
     instance = options.instance or recipe.cluster.instance
     return PlanRequest(
@@ -121,8 +127,31 @@ def _request(options: argparse.Namespace) -> PlanRequest:
         recipe=recipe,
         machine=this_machine() if instance is None else machine(instance, options.prices),
         nodes=options.nodes or recipe.cluster.nodes,
-        epoch_tokens=options.tokens,
+        epoch_tokens=tokens,
+        then=tuple(stage.name for stage in FLOW[: FLOW.index(STAGES[options.until]) + 1]),
     )
+
+
+def _tokens_of_inputs(recipe: Recipe) -> int | None:
+    """Tokens of the text by the sizes of its files, where `pretrain.max_epochs` makes them decide how long training is."""
+    limit = recipe.pretrain.max_epochs
+    if limit is None:
+        return None
+    tokens = estimated_tokens(recipe)
+    if not tokens:
+        log.warning(
+            "pretrain.max_epochs: %g ends training earlier where the text is small, and the size of clean.inputs is not "
+            "known here: all steps are counted; give --tokens N",
+            limit,
+        )
+        return None
+    log.info(
+        "clean.inputs: about %s of text by the sizes of the files; pretrain.max_epochs: %g counts that many passes; "
+        "--tokens N says it better",
+        counted(tokens, "token"),
+        limit,
+    )
+    return tokens
 
 
 def _calibrated(request: PlanRequest) -> PlanRequest:
@@ -177,7 +206,7 @@ def _refuse_what_cannot_fit(request: PlanRequest, result: PlanResult, prices: Pa
         raise PreflightError(
             refusal_text(request.shape, own, request.work, request.machine, request.nodes, others, changed)
         )
-    for line in check_after(request.shape, request.recipe, request.machine, request.nodes):
+    for line in check_after(request.shape, request.recipe, request.machine, request.nodes, request.then):
         log.debug("%s", line)
     if changed:
         log.warning(

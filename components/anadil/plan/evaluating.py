@@ -73,7 +73,7 @@ def check_evaluate_fits(shape: Shape, recipe: Recipe, machine: Machine) -> str:
             f"evaluate does not fit: {shape.name} ({human_parameters(shape.parameters)} parameters) on {need.where} of one "
             f"machine needs {human_bytes(need.total_bytes)} of a device that has {human_bytes(need.device_bytes)} "
             f"({machine.name}, {machine.device}); take a smaller base.model or a machine with more or larger devices, "
-            "or end before it: anadil run --until pretrain"
+            "or end before it: --until pretrain (of run and of plan)"
         )
     return need.line()
 

@@ -230,7 +230,7 @@ def _refusal(shape: Shape, recipe: Recipe, machine: Machine, nodes: int, need: S
         f"finetune.batch_size {settings.batch_size} chats of finetune.max_length {settings.max_length:,} tokens "
         f"on {need.where} needs {human_bytes(need.total_bytes)} of a device that has {has}; "
         f"{''.join(_remedies(shape, recipe, machine, nodes))}"
-        "take a smaller base.model or a larger device, or leave finetune.inputs out: --set 'finetune.inputs=[]'"
+        "take a smaller base.model or a larger device, or leave finetune.inputs out: --set 'finetune.inputs=[]', or end before it: --until pretrain (of run and of plan)"
     )
 
 

@@ -26,6 +26,7 @@ from pydantic import (
 from anadil.core.errors import RecipeError
 from anadil.core.format import GIB, MIB, counted
 from anadil.core.processor import has_bf16_products
+from anadil.core.reasons import reason_of
 from anadil.plan.cpu_speed import cpu_speed, num_cpus
 from anadil.recipe import strict_yaml
 from anadil.recipe.fields import StrictModel, Text, did_you_mean
@@ -218,7 +219,7 @@ def _mistakes(
         if mistake["type"] == "missing" and len(cells) == 1:
             missing.setdefault(str(name), []).append(str(cells[0]))
             continue
-        reason = mistake["msg"].removeprefix("Value error, ")
+        reason = reason_of(mistake)
         if mistake["type"] == "extra_forbidden":
             fields = list((Instance if len(cells) == 1 else Price).model_fields)
             reason = f"unknown key{did_you_mean(str(cells[-1]), fields) or '.'} Keys are {', '.join(fields)}"

@@ -68,6 +68,8 @@ class PlanRequest:
     """Tokens of one epoch; None if not known."""
     calibration: Calibration | None = None
     """What short runs on such a device have shown."""
+    then: tuple[str, ...] = ("finetune", "evaluate")
+    """Stages with which the run continues; others than these two load no model."""
 
     @property
     def shape(self) -> Shape:
@@ -251,8 +253,12 @@ def _phase(request: PlanRequest, layout: Layout, phase: Phase) -> PhaseEstimate:
 def _after(request: PlanRequest) -> tuple[StageMemory, ...]:
     """What the stages need that load the trained model."""
     shape, recipe, machine = request.shape, request.recipe, request.machine
-    tuned = [finetune_plan(shape, recipe, machine, request.nodes)] if recipe.finetune.inputs else []
-    return (*tuned, evaluate_plan(shape, recipe, machine))
+    needs = []
+    if "finetune" in request.then and recipe.finetune.inputs:
+        needs.append(finetune_plan(shape, recipe, machine, request.nodes))
+    if "evaluate" in request.then:
+        needs.append(evaluate_plan(shape, recipe, machine))
+    return tuple(needs)
 
 
 def _memory(request: PlanRequest, layout: Layout, work: Work) -> MemoryEstimate:

@@ -189,9 +189,17 @@ class Plan:
         return (low + high) / 2
 
     def as_json(self) -> dict[str, Any]:
-        """What `anadil plan -o json` prints; its keys are an interface."""
-        data: dict[str, Any] = _json(self)
-        return data
+        """What `anadil plan -o json` prints; its keys are an interface.
+
+        `expected` comes first: what the plan says in its first sentence. `time.hours` is the best to hope for.
+        """
+        price = self.cost.on_demand
+        expected = {
+            "verdict": self.verdict,
+            "hours": self.expected_hours, "hours_low": self.time.hours_low, "hours_high": self.time.hours_high,
+            "cost": self.expected_cost, "cost_low": price.low, "cost_high": price.high,
+        }  # fmt: skip
+        return {"expected": expected, **_json(self)}
 
 
 def _json(value: object) -> Any:

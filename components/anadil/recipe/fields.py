@@ -45,5 +45,13 @@ class StrictModel(BaseModel):
 
 def did_you_mean(word: str, words: Sequence[str]) -> str:
     """The nearest of some words, as the end of a message; empty where none is near."""
-    close = difflib.get_close_matches(word, words, n=1, cutoff=NEAR)
+    close = difflib.get_close_matches(word, words, n=1, cutoff=NEAR) or [
+        each for each in words if _swapped(word, each)
+    ]
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _swapped(word: str, other: str) -> bool:
+    """Whether two neighbouring letters changed places: `onw` for `own`, which difflib finds too unlike."""
+    unlike = [place for place, pair in enumerate(zip(word, other, strict=False)) if pair[0] != pair[1]]
+    return len(word) == len(other) and len(unlike) == 2 and sorted(word) == sorted(other)

@@ -11,8 +11,10 @@ from pydantic import BaseModel, ValidationError
 from anadil.core.errors import RecipeError
 from anadil.core.format import counted
 from anadil.core.log import masked
+from anadil.core.reasons import reason_of
 from anadil.recipe import strict_yaml
 from anadil.recipe.fields import NEAR, UNION_TAG, did_you_mean
+from anadil.recipe.other_names import name_here
 from anadil.recipe.sections import Recipe
 
 MAX_HINTS = 5
@@ -158,12 +160,12 @@ def mistakes(
     """
     texts = []
     found = error.errors(include_url=False)
-    for mistake in found:
+    for mistake in sorted(found, key=lambda each: _order(_path(each["loc"]), lines, given)):
         path = _path(mistake["loc"])
         inside = (each for each in map(_path, (other["loc"] for other in found)) if len(each) > len(path))
         if mistake["type"] == "too_short" and any(loc[: len(path)] == path for loc in inside):
             continue  # the list is short only because its wrong items do not count
-        reason = mistake["msg"].removeprefix("Value error, ")
+        reason = reason_of(mistake)
         if mistake["type"] == "extra_forbidden":
             reason = f"unknown key{_key_hint(path, model)}"
         where = _where(path, lines, given)
@@ -174,6 +176,15 @@ def mistakes(
         )
         texts.append(f"  {where}{'.'.join(map(str, path)) or 'recipe'}: {reason}{got}")
     return "\n".join([f"{name}: {counted(len(texts), 'mistake')}", *texts])
+
+
+def _order(
+    path: strict_yaml.Path, lines: Mapping[strict_yaml.Path, int], given: Sequence[strict_yaml.Path]
+) -> tuple[bool, int]:
+    """Where a mistake stands among the others: as in the file, then those of the command line."""
+    on_command_line = any(path[: len(other)] == other for other in given)
+    around = (path[:size] for size in range(len(path), 0, -1))
+    return on_command_line, next((lines[part] for part in around if part in lines), 0)
 
 
 def _path(loc: strict_yaml.Path) -> strict_yaml.Path:
@@ -207,10 +218,13 @@ def display_value(data: Any, path: Sequence[int | str]) -> str:
 
 def _key_hint(path: tuple[int | str, ...], model: type[BaseModel]) -> str:
     """The key that was meant: one of the same table, else one of the tables below it."""
+    top = model
     for key in path[:-1]:
         field = model.model_fields.get(str(key)) if isinstance(key, str) else None
         model = (_model_in(field.annotation) if field else None) or model
     word = str(path[-1])
+    if here := _other_trainers(word, path, top):
+        return here
     if hint := did_you_mean(word, list(model.model_fields)):
         return hint
     paths = _paths_in(model)
@@ -220,6 +234,12 @@ def _key_hint(path: tuple[int | str, ...], model: type[BaseModel]) -> str:
         path for path, key in paths.items() if key.startswith(begin)
     ]
     return f"; did you mean {' or '.join(map(repr, found))}?" if 0 < len(found) <= MAX_HINTS else ""
+
+
+def _other_trainers(word: str, path: tuple[int | str, ...], model: type[BaseModel]) -> str:
+    """Where a recipe has a setting that other trainers call so."""
+    here = name_here(word, str(path[0]) if len(path) > 1 else "") if model is Recipe else ""
+    return "" if not here else f"; {here}" if here.startswith("nowhere") else f"; here it is {here}"
 
 
 def _paths_in(model: type[BaseModel]) -> dict[str, str]:

@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from anadil.core.format import MIB, human_bytes
+from anadil.core.reasons import reason_of
 from anadil.text import languages
 from anadil.text.filter_limits import FilterLimits, Share
 from anadil.text.language import (
@@ -188,7 +189,7 @@ def _reason(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return " ".join(str(error).split())
     return "; ".join(
-        f"{'.'.join(map(str, each['loc'])) or 'the file'}: {each['msg']}" for each in error.errors()
+        f"{'.'.join(map(str, each['loc'])) or 'the file'}: {reason_of(each)}" for each in error.errors()
     )
 
 

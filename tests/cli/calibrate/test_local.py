@@ -116,7 +116,7 @@ def test_two_processes_measure_together(tmp_path: Path) -> None:
     [
         (["--layout", '{"micro_batch": 4}'], '--layout {"micro_batch": 4}: micro_batch: Unexpected'),
         (["--layout", "no"], "--layout no: all of it: Invalid JSON"),
-        (["--work", '{"trains": "all"}'], "sequence_length: Field required"),
+        (["--work", '{"trains": "all"}'], "sequence_length: is missing"),
         (["--steps", "0"], "--steps 0: time at least one step"),
     ],
 )

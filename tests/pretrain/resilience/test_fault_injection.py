@@ -61,9 +61,9 @@ def test_faults_reach_the_loss_and_the_optimizer_until_the_run_ends(monkeypatch:
     [
         ("{", "not JSON"),
         ('{"explode": {"step": 1}}', "explode: Extra inputs are not permitted"),
-        ('{"nan": {"step": 0}}', "nan.step: Input should be greater than 0"),
-        ('{"nan": {"step": 1, "section": "lunch"}}', "nan.section: Input should be 'start'"),
-        ("[]", "all: Input should be a valid dictionary"),
+        ('{"nan": {"step": 0}}', "nan.step: must be above 0"),
+        ('{"nan": {"step": 1, "section": "lunch"}}', "nan.section: must be 'start'"),
+        ("[]", "all: must be a table of keys"),
     ],
 )
 def test_what_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyPatch, text: str, words: str) -> None:

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from anadil.cli.calibrate.results import device_of
 from anadil.core.errors import RecipeError
+from anadil.core.reasons import reason_of
 from anadil.core.stages import BUILT_IN
 from anadil.plan.instances import this_machine
 from anadil.plan.layout import Layout, Work
@@ -148,7 +149,7 @@ def _typed(kind: type[Sizes], text: str, flag: str) -> Sizes:
         value: Sizes = TypeAdapter(kind).validate_json(text, strict=True, extra="forbid")
     except ValidationError as error:
         mistakes = "; ".join(
-            f"{'.'.join(map(str, mistake['loc'])) or 'all of it'}: {mistake['msg']}"
+            f"{'.'.join(map(str, mistake['loc'])) or 'all of it'}: {reason_of(mistake)}"
             for mistake in error.errors(include_url=False, include_input=False)
         )
         known = ", ".join(field.name for field in fields(kind))

@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from anadil.core.errors import RecipeError
+from anadil.core.reasons import reason_of
 from anadil.pretrain.loop import Training
 from anadil.pretrain.resilience.replica_check import INTEGERS
 from anadil.pretrain.resilience.watchdog import Section
@@ -209,7 +210,8 @@ def faults_from_environment() -> InjectedFaults | None:
         faults = InjectedFaults.model_validate(json.loads(text))
     except ValidationError as error:
         wrong = "; ".join(
-            f"{'.'.join(str(part) for part in one['loc']) or 'all'}: {one['msg']}" for one in error.errors()
+            f"{'.'.join(str(part) for part in one['loc']) or 'all'}: {reason_of(one)}"
+            for one in error.errors()
         )
         raise RecipeError(f"{VARIABLE}: {wrong}; correct it, or unset it to train without faults") from None
     except ValueError as error:

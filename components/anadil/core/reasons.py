@@ -1,0 +1,55 @@
+"""What is wrong with a value, in words: pydantic's kinds of mistakes as sentences of ours."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+REASONS = {
+    "missing": "is missing",
+    "int": "must be a whole number",
+    "float": "must be a number",
+    "decimal": "must be a number",
+    "finite_number": "must be a finite number",
+    "string": "must be text; put quotes around it",
+    "bool": "must be true or false",
+    "list": "must be a list, such as [a, b]",
+    "tuple": "must be a list, such as [a, b]",
+    "set": "must be a list, such as [a, b]",
+    "dict": "must be a table of keys",
+    "model": "must be a table of keys",
+    "literal_error": "must be {expected}",
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be at most {le}",
+    "string_pattern_mismatch": "must match the pattern {pattern}",
+}
+"""Kind of mistake, or what it begins with before `_type` or `_parsing` -> the reason, with the limits of its context."""
+LENGTHS = {
+    "too_short": ("at least", "min_length"),
+    "string_too_short": ("at least", "min_length"),
+    "too_long": ("at most", "max_length"),
+    "string_too_long": ("at most", "max_length"),
+}
+
+
+def reason_of(mistake: Mapping[str, Any]) -> str:
+    """Why a value is refused, for a message that names its key before and the value behind.
+
+    Args:
+        mistake: One of `ValidationError.errors()`; its own words stay where the kind is not known here.
+    """
+    kind, context = str(mistake["type"]), mistake.get("ctx") or {}
+    if kind in LENGTHS:
+        side, key = LENGTHS[kind]
+        count = context[key]
+        noun = "character" if kind.startswith("string") else "item"
+        return f"must have {side} {count} {noun}{'' if count == 1 else 's'}"
+    found = REASONS.get(kind) or REASONS.get(re.split(r"_(?:type|parsing|from|attributes)", kind)[0])
+    if found is None:
+        return str(mistake["msg"]).removeprefix("Value error, ")
+    whole = {
+        key: int(value) if isinstance(value, float) and value.is_integer() else value
+        for key, value in context.items()
+    }
+    return found.format(**whole)
