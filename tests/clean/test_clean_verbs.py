@@ -266,3 +266,15 @@ def test_verify_accepts_a_whole_corpus_and_refuses_counts_that_do_not_add_up(
 
     assert main(["clean", "verify", str(corpus)]) == 5
     assert "documents in are not those kept and dropped" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("place", "source"), [("", "lines.jsonl:1"), (":2", "lines.jsonl:2")])
+def test_a_file_is_explained_without_naming_the_inputs(
+    place: str, source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"text": "Salam."}\n{"text": "Sağ ol."}\n', encoding="utf-8")
+
+    assert main(["clean", "explain", f"{path}{place}"]) == 0
+
+    assert capsys.readouterr().out.split()[:2] == ["source", source]

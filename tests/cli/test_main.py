@@ -83,6 +83,36 @@ def test_a_stage_explains_its_inputs(stage: str, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
+    ("words", "begins"),
+    [
+        (["help"], "usage: anadil [-h]"),
+        (["version"], "anadil 0."),
+        (["help", "run"], "usage: anadil run "),
+        (["-v", "help", "clean"], "usage: anadil clean "),
+        (["help", "clean", "fit"], "usage: anadil clean fit "),
+        (["help", "recipe", "copy"], "usage: anadil recipe copy "),
+    ],
+)
+def test_help_and_version_are_words_too(
+    words: list[str], begins: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.main(words)
+
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith(begins)
+
+
+def test_the_command_alone_shows_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main.main([])
+
+    told = capsys.readouterr().err
+    assert "start here: `anadil run`" in told
+    assert "\n    doctor " in told
+
+
+@pytest.mark.parametrize(
     "words",
     [
         [],

@@ -54,3 +54,15 @@ def test_an_empty_text_and_a_directory_without_a_tokenizer_are_errors_of_data(
     assert main.main(["tokenizer", "inspect", " "]) == 3
     assert main.main(["tokenizer", "inspect", TEXT, "--tokenizer", str(tmp_path)]) == 3
     assert "give a directory that holds a tokenizer" in capsys.readouterr().err
+
+
+def test_a_directory_is_a_tokenizer_and_cuts_the_prompts_of_the_language(
+    tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["tokenizer", "inspect", str(tiny), "--set", "language=tr"]) == 0
+    alone = capsys.readouterr().out
+    assert main.main(["tokenizer", "inspect", TEXT, str(tiny)]) == 0
+    beside = capsys.readouterr().out
+
+    assert alone.splitlines()[1].startswith(str(tiny))
+    assert "".join(beside.splitlines()[-1].strip().split("|")) == TEXT

@@ -125,7 +125,9 @@ def test_an_interval_shows_zero() -> None:
         (9.99999, "10.000"),
         (-1.1684, "−1.168"),
         (43_210.7, "43,211"),
-        (0.0001, "1×10^−4"),
+        (0.0001, "1e-4"),
+        (-0.00021, "−2.1e-4"),
+        (6.415e-18, "0"),
     ],
 )
 def test_figures_have_four_digits(value: object, text: str) -> None:
@@ -134,7 +136,7 @@ def test_figures_have_four_digits(value: object, text: str) -> None:
 
 def test_numbers_by_their_use() -> None:
     assert short_figure(20_000) == "20k"
-    assert short_figure(2.5e-5) == "2.5e−5"
+    assert short_figure(2.5e-5) == "2.5e-5"
     assert setting(1.0) == "1"
     assert setting(0.05) == "0.05"
     assert cell("loop_rate", 0.1667) == "16.7 %"

@@ -49,7 +49,8 @@ def find_record(uris: Sequence[str], source: str, settings: Settings) -> RawReco
 
     Args:
         uris: The inputs, all of them: names of files follow from what their paths share.
-        source: File and place, such as `news.jsonl:17`; the file by its short name, its path or its URI.
+        source: File and place, such as `news.jsonl:17`; the file by its short name, its path or its URI. Without a place
+            its first record.
         settings: In force.
 
     Raises:
@@ -62,7 +63,8 @@ def find_record(uris: Sequence[str], source: str, settings: Settings) -> RawReco
         part = InputRange(uri=named[name], name=name, size=0, version="")
         stats = _OneBad(wanted=short)
         for raw in read_range(part, settings.recipe, stats):
-            if is_named(raw.source, short):
+            # A file without a place: its first record.
+            if is_named(raw.source, short) or short == name:
                 return raw
         if stats.why:
             raise DataError(BAD.format(source=source, why=stats.why))

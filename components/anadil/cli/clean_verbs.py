@@ -19,10 +19,10 @@ def add_clean_verb(name: str, commands: Any, text: str) -> None:
 def _add_explain(command: argparse.ArgumentParser) -> None:
     from anadil.runtime.entry_point import add_recipe_options
 
-    text = "file and place, such as news.jsonl:17, as rejected/ has it or as a path"
+    text = "file and place, such as news.jsonl:17, as rejected/ has it or as a path; a file alone is its first record"
     command.add_argument("source", metavar="SOURCE", help=text)
     add_recipe_options(command)
-    text = "the inputs, if not those of the recipe"
+    text = "the inputs, if not SOURCE's own file or those of the recipe"
     command.add_argument("--raw", nargs="+", default=[], metavar="URI", help=text)
     text = "a corpus that was made of them: tells what the document duplicates; SOURCE may be an id"
     command.add_argument("--corpus", metavar="URI", help=text)
@@ -71,7 +71,8 @@ def explain(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
         compile_lists(recipe, external_side_files(stage, recipe), Path(folder))
         settings = Settings(recipe=recipe, lists_folder=Path(folder))
-        raw = find_record(external_files(stage, recipe, options.raw), source, settings)
+        inputs = options.raw or _file_of(source)
+        raw = find_record(external_files(stage, recipe, inputs), source, settings)
         steps = explain_record(raw, settings)
     steps |= {"in_corpus": rows} if options.corpus else {}
     if options.output == "table":
@@ -79,6 +80,13 @@ def explain(options: argparse.Namespace) -> int:
     else:
         print_data(steps, options.output)
     return 0
+
+
+def _file_of(source: str) -> list[str]:
+    """The file that a source names by its path; none where it names a file of the inputs by its short name."""
+    from pathlib import Path
+
+    return [place for place in (source, source.rpartition(":")[0]) if place and Path(place).is_file()][:1]
 
 
 def _print_steps(steps: dict[str, Any]) -> None:

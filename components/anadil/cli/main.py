@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from anadil import __version__
+from anadil.core.errors import RecipeError
 from anadil.core.stages import FLOW, STAGES
 from anadil.runtime.command_line import Parser
 
@@ -119,6 +120,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     first = next((i for i, word in enumerate(arguments) if word not in ("-v", "--verbose")), 0)
+    if arguments[first:] in (["version"], ["help"]):
+        arguments[first] = f"--{arguments[first]}"
+    elif arguments[first : first + 1] == ["help"]:
+        arguments = [*arguments[:first], *arguments[first + 1 :], "--help"]
+    if not arguments[first:]:
+        command_parser().print_help(sys.stderr)
+        sys.exit(RecipeError.exit_code)
     verb = next(iter(arguments[first + 1 :]), "")
     if arguments[first:] and verb in STAGE_VERBS.get(arguments[first], {}):
         options = verb_parser(arguments[first], verb).parse_args(arguments[first + 1 :])

@@ -17,7 +17,8 @@ def add_inspect(name: str, commands: Any, text: str) -> None:
     from anadil.runtime.entry_point import add_recipe_options
 
     command = commands.add_parser(name, help=text, description=text)
-    command.add_argument("text", metavar="TEXT", help="text to cut; `-` reads it from stdin")
+    text = "text to cut; `-` reads it from stdin. A directory with a tokenizer counts as --tokenizer, and alone it cuts the prompts of the language"
+    command.add_argument("texts", metavar="TEXT", nargs="+", help=text)
     command.add_argument(
         "--tokenizer",
         nargs="+",
@@ -40,9 +41,12 @@ def inspect(options: argparse.Namespace) -> int:
     """
     from anadil.core.errors import DataError
 
-    text = sys.stdin.read() if options.text == "-" else options.text
+    folders = [word for word in options.texts if word.startswith("s3://") or Path(word).expanduser().is_dir()]
+    words = [word for word in options.texts if word not in folders]
+    text = sys.stdin.read() if words == ["-"] else " ".join(words or _sample(options))
     if not text.strip():
         raise DataError("the text is empty; give one to cut")
+    options.tokenizer += folders
     rows = [_inspected(name, tokenizer, text) for name, tokenizer in _tokenizers(options)]
     if options.output == "json":
         print_json({"text": text, "tokenizers": rows})
@@ -57,6 +61,14 @@ def inspect(options: argparse.Namespace) -> int:
     for row in rows:
         print(f"\n{row['name']}\n  {'|'.join(row['pieces'])}")
     return 0
+
+
+def _sample(options: argparse.Namespace) -> list[str]:
+    """Text of the recipe's language, where none is given."""
+    from anadil.recipe.load import load_recipe
+    from anadil.text.language import load_language
+
+    return list(load_language(load_recipe(options.recipe, options.set).language).prompts)
 
 
 def _tokenizers(options: argparse.Namespace) -> Iterator[tuple[str, "Tokenizer"]]:

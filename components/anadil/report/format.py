@@ -12,11 +12,14 @@ from anadil.core.format import DASH, DIGITS, human_figure, human_percent, intege
 T = TypeVar("T")
 
 MINUS = "\N{MINUS SIGN}"
+ROUNDING = 1e-12
+"""No figure of a report is as small; sums of FP64 numbers near 1 differ by less."""
 
 
 def figure(value: object, digits: int = DIGITS) -> str:
-    """A number for people; see `human_figure`."""
-    return _printed(human_figure(number(value), digits))
+    """A number for people; see `human_figure`. What rounding leaves of a difference that is none is 0."""
+    found = number(value)
+    return _printed(human_figure(0 if found is not None and abs(found) < ROUNDING else found, digits))
 
 
 def short_figure(value: object) -> str:
@@ -29,7 +32,7 @@ def short_figure(value: object) -> str:
             scaled = found / (1e3 if sign == "k" else size)
             return f"{trimmed(f'{scaled:.4g}')}{sign}".replace("-", MINUS)
     mantissa, _, exponent = f"{found:.4g}".partition("e")
-    return f"{mantissa}{f'e{int(exponent)}' if exponent else ''}".replace("-", MINUS)
+    return _printed(f"{mantissa}{f'e{int(exponent)}' if exponent else ''}")
 
 
 def setting(value: object) -> str:
@@ -118,7 +121,6 @@ def evenly(items: Sequence[T], limit: int) -> list[T]:
 
 
 def _printed(text: str) -> str:
-    """With a minus sign for a hyphen, and a power of ten for an exponent."""
-    mantissa, _, exponent = text.partition("e")
-    power = f"\N{MULTIPLICATION SIGN}10^{exponent}" if exponent else ""
-    return f"{mantissa}{power}".replace("-", MINUS)
+    """With a minus sign for a hyphen; an exponent stays as programs write it, `2e-4`."""
+    mantissa, sign, exponent = text.partition("e")
+    return f"{mantissa.replace('-', MINUS)}{sign}{exponent}"
