@@ -28,12 +28,14 @@ FAMILIES = """# Model families
 
 The model types (`model_type` of `config.json`) that are trained, the layouts of `pretrain.parallelism` that are tested
 for each, and whether `anadil plan` knows its memory. Every type also trains in one process and in copies of it.
-Anything else, such as a mixture of experts, is refused by name before anything is loaded. Generated from
-`components/anadil/model/families/` by `scripts/make_reference.py`.
+Anything else, such as a mixture of experts, is refused by name before anything is loaded. A \\* marks a layout that no
+published checkpoint of the type can have: their input and output embeddings are one table, which `tensor` and `pipeline`
+cannot split. Generated from `components/anadil/model/families/` by `scripts/make_reference.py`.
 
 | model type | layouts | memory is planned |
 |---|---|---|
 """
+UNTIED, UNTIED_SIGN = ("tensor", "pipeline"), " \\*"
 RULES_HEAD = """# Rules of the clean stage
 
 Every document is judged by every rule; the first enforced one that it breaks, in this order, is the reason why it is
@@ -81,7 +83,11 @@ def _limit(check: Check, language: Language) -> str:
 def _families() -> str:
     rows = []
     for kind, family in sorted(families().items()):
-        layouts = ", ".join(f"`{layout}`" for layout in LAYOUTS if layout in family.layouts)
+        layouts = ", ".join(
+            f"`{layout}`{UNTIED_SIGN if family.published_tied and layout in UNTIED else ''}"
+            for layout in LAYOUTS
+            if layout in family.layouts
+        )
         rows.append(f"| {kind} | {layouts} | {'yes' if family.architecture else ''} |\n")
     return "".join(rows)
 

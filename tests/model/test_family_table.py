@@ -79,3 +79,14 @@ def test_the_table_is_read_without_torch() -> None:
     )
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_table_marks_layouts_that_no_published_checkpoint_can_have() -> None:
+    table = (Path(__file__).parents[2] / "docs/reference/model-families.md").read_text(encoding="utf-8")
+    marked = {line.split("|")[1].strip() for line in table.splitlines() if r"`tensor` \*" in line}
+
+    assert marked == {
+        kind for kind, each in families().items() if each.published_tied and "tensor" in each.layouts
+    }
+    assert "smollm3" in marked
+    assert "llama" not in marked

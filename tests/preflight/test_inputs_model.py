@@ -219,3 +219,32 @@ def test_another_architecture_has_no_gguf(tmp_path: Path) -> None:
     (tmp_path / "base/config.json").write_text('{"model_type": "qwen3"}')
 
     assert gguf_detail(tmp_path / "base") == "no GGUF (model type qwen3)"
+
+
+DYNAMIC = {"rope_type": "dynamic", "factor": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("config", "length", "told"),
+    [
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 1024}, 2048, True),
+        ({"rope_parameters": DYNAMIC, "max_position_embeddings": 2048}, 2048, False),
+        ({"rope_parameters": {"rope_type": "longrope"}, "original_max_position_embeddings": 512}, 2048, True),
+        (
+            {"rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 4096}},
+            2048,
+            False,
+        ),
+        ({"rope_parameters": {"full_attention": DYNAMIC}, "max_position_embeddings": 512}, 2048, True),
+        ({"rope_parameters": {"rope_type": "yarn"}, "max_position_embeddings": 512}, 2048, False),
+        ({"rope_scaling": None, "max_position_embeddings": 512}, 2048, False),
+    ],
+)
+def test_a_rotation_that_depends_on_the_batch_is_told_before_the_run(
+    config: dict[str, object], length: int, told: bool, model: Path, recipe: Recipe
+) -> None:
+    (model / "config.json").write_text(json.dumps({"model_type": "llama", **config}))
+
+    found = inspect_base(again(recipe, f"base.model={model}", f"pretrain.sequence_length={length}"))
+
+    assert ("otherwise where one is longer than" in found.remedy) is told

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -23,6 +24,7 @@ from anadil.preflight.base_vocabulary import check_base_vocabulary, gguf_detail
 from anadil.preflight.chat_base import check_chat_base
 from anadil.preflight.clean_cost import clean_cost, clean_memory_bytes
 from anadil.preflight.input_sample import Beginnings, NoWholeRecordError
+from anadil.preflight.rotation import rotation_hint
 from anadil.recipe.sections import Base, Recipe
 from anadil.runtime.execute import base_cache
 from anadil.runtime.job import external_files, named_files, named_side_files, side_files
@@ -192,8 +194,11 @@ def inspect_base(
 
             check_fit(folder)
         written = check_chat_base(recipe, place) if chats else ""
+        told = folder if folder.is_dir() else place
+        known = (told / "config.json").is_file()
+        hint = rotation_hint(model_config(told), recipe.pretrain.sequence_length) if known else ""
         details = [f"{model}, a tokenizer of {size:,} tokens", written, gguf_detail(place)]
-        return Inspection(key=key, detail=", ".join(filter(None, details)))
+        return Inspection(key=key, detail=", ".join(filter(None, details)), remedy=hint)
 
     return _inspect_where_visible(key, inspect, here=here)
 
@@ -311,14 +316,6 @@ def _inspect_raw(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -
     return detail, remedy
 
 
-def _inspect_chats(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
-    return _inspect_rows("chats", files, recipe, beginnings)
-
-
-def _inspect_pairs(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
-    return _inspect_rows("pairs", files, recipe, beginnings)
-
-
 def _inspect_rows(
     kind: Literal["chats", "pairs"], files: Sequence[str], recipe: Recipe, beginnings: Beginnings
 ) -> tuple[str, str]:
@@ -355,9 +352,9 @@ def _inspect_heldout(files: Sequence[str], recipe: Recipe, beginnings: Beginning
 
 INSPECTORS: dict[str, Callable[[Sequence[str], Recipe, Beginnings], tuple[str, str]]] = {
     "clean.inputs": _inspect_raw,
-    "finetune.inputs": _inspect_chats,
+    "finetune.inputs": partial(_inspect_rows, "chats"),
     "evaluate.heldout": _inspect_heldout,
 }
 """Recipe key -> what inspects its files; returns what was found and what to consider."""
-SIDE_INSPECTORS = {"finetune.preference.inputs": _inspect_pairs}
+SIDE_INSPECTORS = {"finetune.preference.inputs": partial(_inspect_rows, "pairs")}
 """The same of files beside them."""

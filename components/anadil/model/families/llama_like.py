@@ -15,7 +15,7 @@ FAMILIES = (
     Family(model_type="bitnet", layouts=SHARD_LAYOUTS),
     Family(model_type="cwm", layouts=TENSOR_LAYOUTS),
     Family(model_type="diffllama", layouts=frozenset()),
-    Family(model_type="ernie4_5", layouts=ALL_LAYOUTS),
+    Family(model_type="ernie4_5", layouts=ALL_LAYOUTS, published_tied=True),
     Family(model_type="exaone4"),
     Family(model_type="granite", layouts=TENSOR_LAYOUTS),
     Family(model_type="helium", layouts=ALL_LAYOUTS),
@@ -26,6 +26,6 @@ FAMILIES = (
     Family(model_type="lfm2", layouts=frozenset(["shard"]), names=ModuleNames(norm="model.embedding_norm")),
     Family(model_type="persimmon", layouts=frozenset()),
     Family(model_type="seed_oss", layouts=ALL_LAYOUTS),
-    Family(model_type="smollm3", layouts=TENSOR_LAYOUTS),
+    Family(model_type="smollm3", layouts=TENSOR_LAYOUTS, published_tied=True),
     Family(model_type="starcoder2", layouts=PIPELINE_LAYOUTS),
 )
