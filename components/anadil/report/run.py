@@ -158,9 +158,9 @@ def _last(facts: Facts, key: str, *, finetuning: bool = False) -> object:
 
 def _figures(facts: Facts) -> Figures:
     candidates = candidates_of(facts.scores)
-    base, adapted = candidates.get("base", {}), candidates.get("adapted", {})
-    change = change_percent(base.get("bits_per_byte"), adapted.get("bits_per_byte"))
-    fertility = ratio(base.get("fertility"), adapted.get("fertility"))
+    base, own = candidates.get("base", {}), candidates.get(released_name(facts.scores) or "adapted", {})
+    change = change_percent(base.get("bits_per_byte"), own.get("bits_per_byte"))
+    fertility = ratio(base.get("fertility"), own.get("fertility"))
     passed = field(facts.scores, "gate.passed")
     figures: Figures = {}
     if change is not None:
