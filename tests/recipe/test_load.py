@@ -1,6 +1,5 @@
 import contextlib
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -8,9 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anadil.core.errors import RecipeError
-from anadil.recipe.load import _paths_in, find_recipe, load_recipe, parse_recipe
-from anadil.recipe.other_names import _NAMES, _TRAINED_TWICE, name_here
-from anadil.recipe.pretrain import Phase
+from anadil.recipe.load import find_recipe, load_recipe, parse_recipe
 from anadil.recipe.sections import Recipe
 from tests.golden.render import GOLDEN, SCHEMA
 
@@ -341,48 +338,6 @@ def test_the_schema_explains_every_key() -> None:
     for name, table in schema["$defs"].items():
         for key, field in table["properties"].items():
             assert field.get("description") or "$ref" in field, f"{name}.{key} has no text"
-
-
-@pytest.mark.parametrize(
-    ("key", "here"),
-    [
-        ("learning_rate", "pretrain.phases[].lr, or for chats finetune.lr"),
-        ("finetune.learningRate", "finetune.lr"),
-        ("pretrain.learning_rate", "pretrain.phases[].lr"),
-        ("peft-config", "finetune.trains: adapter, with finetune.rank"),
-        ("lora_r", "finetune.rank"),
-        ("gradient_checkpointing", "pretrain.activation_checkpointing"),
-        ("cutoff_len", "pretrain.sequence_length, or for chats finetune.max_length"),
-        ("base.model_name_or_path", "base.model"),
-        ("fsdp_config", "pretrain.parallelism.shard"),
-        ("wandb_project", "tracking.uri"),
-        ("save_total_limit", "pretrain.keep_checkpoints"),
-    ],
-)
-def test_a_name_of_another_trainer_says_what_it_is_called_here(key: str, here: str) -> None:
-    with pytest.raises(RecipeError, match=re.escape(f"{key}: unknown key; here it is {here}")):
-        load_recipe("smoke", [f"{key}=1"])
-
-
-def test_what_other_trainers_are_told_names_keys_that_exist() -> None:
-    keys = set(_paths_in(Recipe))
-    told = [*_NAMES, *(key for pair in _TRAINED_TWICE.values() for key in pair)]
-    named = {
-        key
-        for text in told
-        for key in re.findall(r"\b(?:[a-z_]+\.)+[a-z_]+", text.replace("phases[].", "phases."))
-    }
-
-    # What stands in an item of a list is a key of its table.
-    assert {key for key in named if key not in keys} == {"pretrain.phases.lr", "pretrain.phases.steps"}
-    assert {"lr", "steps"} <= set(Phase.model_fields)
-
-
-def test_a_name_of_another_trainer_stands_there_once() -> None:
-    names = " ".join(_NAMES.values()).split()
-
-    assert len(names) == len(set(names))
-    assert all(name_here(name) for name in names)
 
 
 def test_swapped_letters_of_a_short_name_are_seen() -> None:

@@ -227,7 +227,7 @@ def _key_hint(path: tuple[int | str, ...], model: type[BaseModel]) -> str:
         return here
     if hint := did_you_mean(word, list(model.model_fields)):
         return hint
-    paths = _paths_in(model)
+    paths = paths_in(model)
     near = difflib.get_close_matches(word, set(paths.values()), n=1, cutoff=NEAR)
     begin = f"{word.partition('_')[0]}_"
     found = [path for path, key in paths.items() if key in near] or [
@@ -242,13 +242,13 @@ def _other_trainers(word: str, path: tuple[int | str, ...], model: type[BaseMode
     return "" if not here else f"; {here}" if here.startswith("nowhere") else f"; here it is {here}"
 
 
-def _paths_in(model: type[BaseModel]) -> dict[str, str]:
+def paths_in(model: type[BaseModel]) -> dict[str, str]:
     """Path of each key of a table and of the tables in it -> the key."""
     paths = {name: name for name in model.model_fields}
     for name, field in model.model_fields.items():
         inner = field.annotation
         if isinstance(inner, type) and issubclass(inner, BaseModel):
-            paths |= {f"{name}.{path}": key for path, key in _paths_in(inner).items()}
+            paths |= {f"{name}.{path}": key for path, key in paths_in(inner).items()}
     return paths
 
 

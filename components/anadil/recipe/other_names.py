@@ -5,7 +5,7 @@ Only for messages: a recipe takes none of these names.
 
 import re
 
-_TRAINED_TWICE = {
+TRAINED_TWICE = {
     "lr": ("pretrain.phases[].lr", "finetune.lr"),
     "epochs": ("pretrain.max_epochs", "finetune.epochs"),
     "steps": ("pretrain.phases[].steps", "finetune.epochs"),
@@ -26,7 +26,7 @@ _ADAPTER = "finetune.trains: adapter, with finetune.rank, finetune.alpha and fin
 _SHARDING = "pretrain.parallelism.shard, the number of devices that share the weights (FSDP2, as ZeRO 3); there is no file of settings"
 _TRACKING = "tracking.uri, the address of an MLflow server; TensorBoard files are always written"
 
-_NAMES = {
+OTHER_NAMES = {
     "lr": "learning_rate max_learning_rate peak_lr base_lr lr",
     "epochs": "num_train_epochs num_epochs n_epochs train_epochs max_epochs epochs",
     "steps": "max_steps max_train_steps train_steps num_train_steps total_steps train_iters max_iters steps",
@@ -91,10 +91,10 @@ def name_here(word: str, section: str = "") -> str:
         section: Of the recipe, where it was written.
     """
     plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", word).replace("-", "_").lower()
-    place = next((place for place, names in _NAMES.items() if plain in names.split()), "")
-    if place not in _TRAINED_TWICE:
+    place = next((place for place, names in OTHER_NAMES.items() if plain in names.split()), "")
+    if place not in TRAINED_TWICE:
         return place
-    pretrain, finetune = _TRAINED_TWICE[place]
+    pretrain, finetune = TRAINED_TWICE[place]
     if section in ("pretrain", "finetune"):
         return pretrain if section == "pretrain" else finetune
     return f"{pretrain}, or for chats {finetune}"
