@@ -111,16 +111,16 @@ def test_documents_are_framed_by_bos_and_end_of_text(tokenizer_dir: Path) -> Non
 @pytest.mark.parametrize(
     ("tokens", "bos", "eos", "template", "frame"),
     [
-        (["<|endoftext|>", "<|im_start|>", "<|im_end|>"], "<|im_start|>", "<|im_end|>", "", (None, 256)),
+        (["<|endoftext|>", "<|im_start|>", "<|im_end|>"], "<|im_start|>", "<|im_end|>", "", (256, 256)),
         (["<s>", "</s>", "<|end|>"], "<s>", "<|end|>", "", (256, 257)),
-        (["<eos>", "<start_of_turn>", "<end_of_turn>"], "<start_of_turn>", "<end_of_turn>", "", (None, 256)),
-        (["<|im_start|>", "<|im_end|>"], "<|im_start|>", "<|im_end|>", "", (None, 257)),
+        (["<eos>", "<start_of_turn>", "<end_of_turn>"], "<start_of_turn>", "<end_of_turn>", "", (256, 256)),
+        (["<|im_start|>", "<|im_end|>"], "<|im_start|>", "<|im_end|>", "", (257, 257)),
         (["<|im_start|>", "<|im_end|>"], "<|im_start|>", "<|im_end|>", "{{ bos_token }}", (256, 257)),
-        (["<|endoftext|>", "<|im_start|>"], None, "<|endoftext|>", "", (None, 256)),
+        (["<|endoftext|>", "<|im_start|>"], None, "<|endoftext|>", "", (256, 256)),
     ],
 )
 def test_tokens_of_turns_stand_round_no_document_where_the_base_has_others(
-    tmp_path: Path, tokens: list[str], bos: str | None, eos: str, template: str, frame: tuple[int | None, int]
+    tmp_path: Path, tokens: list[str], bos: str | None, eos: str, template: str, frame: tuple[int, int]
 ) -> None:
     made = Tokenizer(models.BPE(vocab={chr(0x100 + i): i for i in range(256)}, merges=[]))
     made.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in tokens])

@@ -93,7 +93,7 @@ class Stage:
 FLOW = (
     Stage(
         name="clean",
-        result_version=8,
+        result_version=9,
         image="clean",
         # What drives pods of `clean.engine`, which is loaded by name.
         rooms=("launch", "plan"),
@@ -124,7 +124,7 @@ FLOW = (
     ),
     Stage(
         name="tokenizer",
-        result_version=3,
+        result_version=4,
         image="tokenizer",
         # The model's compute per token, which decides between candidates.
         rooms=("model", "plan"),
@@ -140,6 +140,7 @@ FLOW = (
     ),
     Stage(
         name="trial",
+        result_version=2,
         image="pretrain",
         reads=("corpus", "tokenizer"),
         writes="trial",
@@ -159,6 +160,7 @@ FLOW = (
     ),
     Stage(
         name="pretrain",
+        result_version=2,
         image="pretrain",
         # The trial of tokenizers trains with this stage's loop, and so shares its image.
         rooms=("model", "plan", "cli/calibrate", "trial", "tokenizer", "evaluate"),
@@ -179,7 +181,7 @@ FLOW = (
     ),
     Stage(
         name="finetune",
-        result_version=4,
+        result_version=5,
         image="finetune",
         rooms=("model", "plan"),
         reads=("model",),
@@ -229,7 +231,7 @@ FLOW = (
     ),
     Stage(
         name="evaluate",
-        result_version=6,
+        result_version=7,
         image="evaluate",
         rooms=("model", "plan"),
         reads=("corpus", "model", "adapter", "tasks"),
@@ -261,7 +263,7 @@ FLOW = (
     ),
     Stage(
         name="report",
-        result_version=4,
+        result_version=5,
         image="tools",
         reads=("corpus", "tokenizer", "trial", "model", "adapter", "scores"),
         optional=("trial", "adapter"),
