@@ -157,7 +157,7 @@ def shape_from(config: Mapping[str, object], name: str) -> Shape:
         kv_heads=size("num_key_value_heads", heads),
         head_dim=size("head_dim", max(1, size("hidden_size") // heads)),
         vocabulary=size("vocab_size"),
-        tied=bool(config.get("tie_word_embeddings", False)),
+        tied=bool(config.get("tie_word_embeddings", defaults.get("tie_word_embeddings"))),
         model_type=kind,
         attention_bias=architecture.has_bias
         or bool(config.get("attention_bias", defaults.get("attention_bias"))),

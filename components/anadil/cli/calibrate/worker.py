@@ -196,8 +196,8 @@ def config_of(shape: Shape, sequence_length: int) -> PreTrainedConfig:
         "tie_word_embeddings": shape.tied,
         "attention_bias": shape.attention_bias,
         "use_cache": False,
-        # Sizes decide memory; a window or a row for padding would only be in the way.
-        "sliding_window": None,
+        # Sizes decide memory; a shorter window or a row for padding would only be in the way. Gemma 3 needs a window.
+        "sliding_window": max(2_048, sequence_length),
         "pad_token_id": None,
         "attn_implementation": "sdpa",
     }
