@@ -22,3 +22,16 @@ def test_a_model_that_is_not_planned_keeps_no_plan_and_stops_no_run(tmp_path: Pa
     recipe = based_on(tmp_path, SIZES | MIXTURES["mixtral"])
 
     assert plan_as_file(recipe, "mine", here=True) == {}
+
+
+def test_the_plan_that_is_kept_counts_the_steps_that_the_text_leaves() -> None:
+    recipe = load_recipe("own")
+
+    whole, short = (
+        json.loads(plan_as_file(recipe, "own", here=True, tokens=tokens)["plan.json"])["time"]
+        for tokens in (None, 819_200)
+    )
+
+    # 4 passes over 819,200 tokens in batches of 16 x 512.
+    assert (whole["steps"], short["steps"]) == (20_000, 400)
+    assert short["epochs"] == 4

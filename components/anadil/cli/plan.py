@@ -22,7 +22,7 @@ from anadil.plan.edit_recipe import least_waste, recipe_settings, write_layout
 from anadil.plan.from_recipe import possible_layout
 from anadil.plan.instances import LOCAL, machine, machines, this_machine
 from anadil.plan.layout import Layout
-from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout
+from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout, request_for
 from anadil.plan.preflight import check_after, refusal_text
 from anadil.plan.schema import ExactPeak, Plan
 from anadil.plan.view.terminal import plan_lines
@@ -118,27 +118,24 @@ def run_plan(options: argparse.Namespace) -> int:
 def _request(options: argparse.Namespace) -> PlanRequest:
     recipe = load_recipe(options.recipe, options.set)
     tokens = options.tokens if options.tokens is not None else _tokens_of_inputs(recipe)
-    if tokens is not None:
-        settings = recipe.pretrain.within_epochs(tokens / recipe.pretrain.sequence_length)
-        recipe = recipe.model_copy(update={"pretrain": settings})
     instance = options.instance or recipe.cluster.instance
-    return PlanRequest(
-        name=Path(options.recipe).stem,
-        recipe=recipe,
-        machine=this_machine() if instance is None else machine(instance, options.prices),
-        nodes=options.nodes or recipe.cluster.nodes,
-        epoch_tokens=tokens,
-        then=tuple(stage.name for stage in FLOW[: FLOW.index(STAGES[options.until]) + 1]),
+    return request_for(
+        Path(options.recipe).stem,
+        recipe,
+        this_machine() if instance is None else machine(instance, options.prices),
+        options.nodes or recipe.cluster.nodes,
+        tokens,
+        tuple(stage.name for stage in FLOW[: FLOW.index(STAGES[options.until]) + 1]),
     )
 
 
 def _tokens_of_inputs(recipe: Recipe) -> int | None:
     """Tokens of the text by the sizes of its files, where `pretrain.max_epochs` makes them decide how long training is."""
     limit = recipe.pretrain.max_epochs
+    tokens = estimated_tokens(recipe)
     if limit is None:
         return None
-    tokens = estimated_tokens(recipe)
-    if not tokens:
+    if tokens is None:
         log.warning(
             "pretrain.max_epochs: %g ends training earlier where the text is small, and the size of clean.inputs is not "
             "known here: all steps are counted; give --tokens N",

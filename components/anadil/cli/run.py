@@ -89,10 +89,15 @@ def _run(options: argparse.Namespace) -> int:
         recipe = recipe.model_copy(update={"storage": storage})
     work.mkdir(parents=True, exist_ok=True)
     from anadil.plan.plan_file import plan_as_file
+    from anadil.preflight.clean_cost import estimated_tokens
     from anadil_pipelines.laptop import run_here
 
     name = recipe_name(options.recipe)
-    files = plan_as_file(recipe, name, here=True) if STAGES["pretrain"] in stages else {}
+    files = (
+        plan_as_file(recipe, name, here=True, tokens=estimated_tokens(recipe))
+        if STAGES["pretrain"] in stages
+        else {}
+    )
     steps = run_here(recipe, work, options.runner, options.until, name, files)
     if steps.exit_code in (INTERRUPTED, Stopped.exit_code):
         return steps.exit_code  # the step has said so; nothing is to be corrected

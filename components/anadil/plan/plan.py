@@ -16,6 +16,7 @@ from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import peak_memory
 from anadil.plan.memory_limit import fit_verdict, layout_fit, limit_bytes, reserved
 from anadil.plan.model_shape import Shape, base_shape, trained_shape
+from anadil.plan.preflight import AFTER
 from anadil.plan.rationale import LayoutRationale
 from anadil.plan.reliability import checkpoint_bytes
 from anadil.plan.schema import (
@@ -68,7 +69,7 @@ class PlanRequest:
     """Tokens of one epoch; None if not known."""
     calibration: Calibration | None = None
     """What short runs on such a device have shown."""
-    then: tuple[str, ...] = ("finetune", "evaluate")
+    then: tuple[str, ...] = AFTER
     """Stages with which the run continues; others than these two load no model."""
 
     @property
@@ -99,6 +100,25 @@ class PlanRequest:
     def fits(self, layout: Layout) -> bool:
         """Whether a layout has room for a step of the hardest phase, if only tightly."""
         return layout_fit(self.shape, layout, self.work, self.machine)[1] != "no"
+
+
+def request_for(
+    name: str, recipe: Recipe, machine: Machine, nodes: int, tokens: int | None, then: tuple[str, ...] = AFTER
+) -> PlanRequest:
+    """A request in which `pretrain.max_epochs` has shortened the phases.
+
+    Args:
+        name: As in the request, like `machine` and `nodes`.
+        recipe: With the published lengths.
+        machine: Of each node.
+        nodes: How many.
+        tokens: Of the text; None if not known: all steps count.
+        then: As in the request.
+    """
+    if tokens is not None:
+        settings = recipe.pretrain.within_epochs(tokens / recipe.pretrain.sequence_length)
+        recipe = recipe.model_copy(update={"pretrain": settings})
+    return PlanRequest(name=name, recipe=recipe, machine=machine, nodes=nodes, epoch_tokens=tokens, then=then)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,19 +6,20 @@ import logging
 from anadil.core.errors import AnadilError
 from anadil.plan.instances import machine, this_machine
 from anadil.plan.model_shape import NotPlannedError
-from anadil.plan.plan import PlanRequest, build_plan, choose_layout
+from anadil.plan.plan import build_plan, choose_layout, request_for
 from anadil.recipe.sections import Recipe
 
 log = logging.getLogger(__name__)
 
 
-def plan_as_file(recipe: Recipe, name: str, *, here: bool) -> dict[str, str]:
+def plan_as_file(recipe: Recipe, name: str, *, here: bool, tokens: int | None = None) -> dict[str, str]:
     """`plan.json` as text, by its name; nothing for a model or a machine that is not planned.
 
     Args:
         recipe: What is trained.
         name: What the recipe is called.
         here: For this machine, not for those of `cluster`.
+        tokens: Of the text, as far as its files show, for `pretrain.max_epochs`.
     """
     kind = recipe.cluster.instance
     if not here and kind is None:
@@ -26,7 +27,7 @@ def plan_as_file(recipe: Recipe, name: str, *, here: bool) -> dict[str, str]:
     try:
         chosen = this_machine() if here or kind is None else machine(kind)
         nodes = 1 if here else recipe.cluster.nodes
-        request = PlanRequest(name=name, recipe=recipe, machine=chosen, nodes=nodes)
+        request = request_for(name, recipe, chosen, nodes, tokens)
         plan = build_plan(request, choose_layout(request))
     except (AnadilError, NotPlannedError) as error:
         log.debug("no plan is kept: %s", error)

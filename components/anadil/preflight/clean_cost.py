@@ -109,13 +109,18 @@ def clean_cost(sizes: Mapping[str, int], clean: Clean, cpus: int) -> CleanCost:
 
 
 def estimated_tokens(recipe: Recipe) -> int | None:
-    """About how many tokens of text `clean.inputs` hold at most, by the sizes of the files; None where they are not to be seen."""
+    """About how many tokens of text `clean.inputs` hold at most, by the sizes of the files.
+
+    None where the files are not to be seen, or where no `pretrain.max_epochs` makes them decide how long training is.
+    """
+    if recipe.pretrain.max_epochs is None:
+        return None
     try:
         sizes = storage.sizes(recipe.clean.inputs, "clean.inputs")
     except AnadilError as error:
         log.debug("tokens of the text are not known: %s", error)
         return None
-    return round(sum(_text_bytes(*each) for each in sizes.items()) / BYTES_PER_TOKEN)
+    return round(sum(_text_bytes(*each) for each in sizes.items()) / BYTES_PER_TOKEN) or None
 
 
 def clean_memory_bytes(workers: int) -> int:
