@@ -1,5 +1,6 @@
 """A base that cannot be taught chats is refused before any stage runs."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,24 @@ def test_a_base_without_any_is_refused_at_recipe_check(
 
 def test_without_chats_it_is_a_base_as_any_other(tmp_path: Path) -> None:
     assert checked(tmp_path, "phi", "llama", None, chats=False) == 0
+
+
+def test_a_tokenizer_that_the_strategies_cannot_change_is_refused_without_chats_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tests.finetune.test_chat_format import tokenizer_of
+    from tests.kit.families import make_family
+
+    base = make_family(tmp_path / "base", "llama")
+    tokenizer_of("phi", None).save_pretrained(base)
+    content = json.loads((base / "tokenizer.json").read_text(encoding="utf-8"))
+    content["model"]["byte_fallback"] = True
+    (base / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"base: {{model: {base}}}\nclean: {{inputs: [raw.jsonl]}}\n", encoding="utf-8")
+
+    assert main.main(["recipe", "check", str(recipe)]) == 3
+    assert "set tokenizer.strategies to [base]" in capsys.readouterr().err
 
 
 def test_what_a_template_raises_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,4 +51,6 @@ def test_a_base_of_another_family_is_taught_and_served_by_its_template(
     assert served.convert_tokens_to_ids(end) in merged.generation_config.eos_token_id
     audited = json.loads((Path(out) / "mask_audit.json").read_text(encoding="utf-8"))
     assert audited["share_ending_in_eot"] == 1.0
+    assert audited.get("system_turn", "") == chat_format(tokenizer).default_system
+    assert ("You are Qwen" in audited.get("system_turn", "")) == (family == "qwen")
     assert audited["samples"][0].count(f"{end}⟧") == 1

@@ -157,6 +157,22 @@ def test_the_model_card_finds_what_the_model_was_made_from(tmp_path: Path) -> No
     assert "The corpus was not at hand" in model_card(str(alone))
 
 
+def test_the_card_of_a_model_that_answers_names_the_system_turn_that_its_template_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without = model_card(run_of(tmp_path / "without")["adapter"])
+    audit = report_run.audit() | {"system_turn": "Sən Ayla adlı köməkçisən."}
+    monkeypatch.setattr(report_run, "audit", lambda: audit)
+    uris = run_of(tmp_path / "base")
+    own = run_of(tmp_path / "own", finetune={"system": "Sən Ayla adlı köməkçisən."})
+
+    begin = "In a chat without a system turn its chat template writes that of"
+    assert begin not in without
+    assert re.search(rf"{begin} its base, .*: Sən Ayla adlı köməkçisən\.\n", model_card(uris["adapter"]))
+    assert f"{begin} finetune.system: Sən Ayla adlı köməkçisən.\n" in model_card(own["adapter"])
+    assert begin not in model_card(uris["model"]), "that is the model before it was taught chats"
+
+
 def test_a_card_says_what_the_model_has_forgotten_and_which_checks_did_not_hold(tmp_path: Path) -> None:
     scores = report_run.scores()
     for name, bits in (("base", 2.0), ("adapted", 2.9), ("finetuned", 3.4)):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, processors
 
-from anadil.artifacts.base_model import LLAMA_3_SPECIALS, read_tokenizer
+from anadil.artifacts.base_model import LLAMA_3_SPECIALS, OTHER_CHAT_TOKENS, read_tokenizer
 from anadil.artifacts.base_vocabulary import base_settings
 from anadil.core.errors import IntegrityError
 from anadil.recipe.sections import Strategy
@@ -246,7 +246,24 @@ def test_a_base_with_its_own_chat_template_and_tokens_keeps_them(
 
     assert chat_template(tmp_path, tokenizer) == "<turn>{{ messages }}"
     assert "begin_of_text" in chat_template(empty, tokenizer)
-    assert "the base has no chat template" in caplog.text
+    assert "the base has no chat template and no control tokens of a known one" in caplog.text
+
+
+@pytest.mark.parametrize(("opened", "closed"), OTHER_CHAT_TOKENS)
+def test_the_template_that_finetune_takes_for_a_base_without_one_is_named(
+    opened: str, closed: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.add_special_tokens([opened, closed])
+    caplog.set_level("INFO")
+
+    chat_template(tmp_path, tokenizer)
+
+    [record] = caplog.records
+    assert (record.levelname, record.message) == (
+        "INFO",
+        f"the base has no chat template; finetune takes the template of {opened}",
+    )
 
 
 BEGIN, END = LLAMA_3_SPECIALS[:2]

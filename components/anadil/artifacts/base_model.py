@@ -40,6 +40,8 @@ END = "<|end_of_text|>"
 PAD = "<|finetune_right_pad_id|>"
 CHAT_TOKENS = ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
 """What the chat template needs as single tokens."""
+OTHER_CHAT_TOKENS = (("<start_of_turn>", "<end_of_turn>"), ("<|im_start|>", "<|im_end|>"))
+"""Control tokens of other families' templates, Gemma's and ChatML: a base without a template is taught by these."""
 LLAMA_3_SPECIALS = (BEGIN, END, PAD, *CHAT_TOKENS)
 COPIED_TOKENIZER_FILES = (
     "tokenizer.json",

@@ -78,9 +78,8 @@ def _recipe_check(options: argparse.Namespace) -> int:
     from anadil.recipe.load import load_recipe
 
     recipe = load_recipe(options.recipe)
-    if (
-        recipe.finetune.inputs
-    ):  # whether the base can be taught chats is known now, not after its pre-training
+    # What the base cannot be is known now, not after its pre-training. One of the hub is fetched for chats alone.
+    if recipe.finetune.inputs or Path(recipe.base.model).expanduser().is_dir():
         from anadil.preflight.inputs import inspect_base
 
         inspect_base(recipe, here=False).say()

@@ -18,11 +18,12 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerFast
 from trl import chat_template_utils
 
-from anadil.artifacts.base_model import BEGIN, CHAT_TEMPLATE
+from anadil.artifacts.base_model import BEGIN, CHAT_TEMPLATE, OTHER_CHAT_TOKENS
 from anadil.core.errors import DataError
 from anadil.finetune.template_limits import check_limits
 from anadil.model.chat_ids import MARKS, ControlWords
 from anadil.model.load import END_OF_TEXT, END_OF_TURN, encode_texts
+from anadil.recipe.finetune import Finetune
 from anadil.text.chats import Chat, Message
 
 START_HEADER = "<|start_header_id|>"
@@ -30,10 +31,16 @@ END_HEADER = "<|end_header_id|>"
 CONTROL = (BEGIN, START_HEADER, END_HEADER, END_OF_TURN, END_OF_TEXT)
 """Control tokens of the Llama 3 chat format."""
 AFTER_HEADER = "\n\n"
-FAMILIES: Mapping[tuple[str, ...], str] = {
-    ("<start_of_turn>", "<end_of_turn>"): chat_template_utils.gemma3_training_chat_template,
-    ("<|im_start|>", "<|im_end|>"): chat_template_utils.qwen3_instruct_2507_training_chat_template,
-}
+FAMILIES = dict(
+    zip(
+        OTHER_CHAT_TOKENS,
+        (
+            chat_template_utils.gemma3_training_chat_template,
+            chat_template_utils.qwen3_instruct_2507_training_chat_template,
+        ),
+        strict=True,
+    )
+)
 """Control tokens of a base without a template that can be trained on -> TRL's training copy of its family's.
 
 Gemma 3's writes what Gemma 1 and 2's do, and takes a system turn, which those refuse."""
@@ -291,6 +298,11 @@ def _proven(
         if ids_of(tokenizer, found.pieces(chat)) != list(served):
             raise UnprovenTemplateError("is read in other tokens as a whole than in parts")
     return found
+
+
+def system_turn(written: ChatFormat, settings: Finetune) -> str:
+    """The system turn of chats that have none, in training and where the model is served; empty for none."""
+    return settings.system or written.default_system
 
 
 def with_system(template: str, system: str | None) -> str:

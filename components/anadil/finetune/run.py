@@ -22,7 +22,7 @@ from anadil.core.progress import progress
 from anadil.core.stages import STAGES
 from anadil.finetune import lora
 from anadil.finetune.audit import audit
-from anadil.finetune.chat_format import chat_format, with_system
+from anadil.finetune.chat_format import chat_format, system_turn, with_system
 from anadil.finetune.learning import load_for_training, refuse_quantization
 from anadil.finetune.merge import write_merged, write_trained
 from anadil.finetune.pairs import read_pair_rows
@@ -81,7 +81,7 @@ def run(job: Job) -> Figures:
 def _run(job: Job, processes: Group, device: torch.device) -> Figures:
     own = _own_part(job, processes)
     tokenizer = load_tokenizer(job.inputs["model"])
-    system = chat_format(tokenizer).default_system
+    system = system_turn(chat_format(tokenizer), job.recipe.finetune)
     if system and not job.recipe.finetune.system and processes.is_first:
         log.warning(
             "the base's chat template writes %a as system turn of each chat that has none, in training and where the "
@@ -95,6 +95,7 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
     steps = lora.num_steps(rows.mix.size, job.recipe.finetune)
     trainer = _trainer(job, tokenizer, rows, steps, device, processes)
     audited = audit(trainer.train_dataset, tokenizer, dropped)
+    audited |= {"system_turn": system} if system else {}
     audited |= {"preference": pairs.audit} if pairs else {}
     _write(own.out / "mask_audit.json", audited)
     log.info(

@@ -198,9 +198,20 @@ def known_limits(facts: ModelFacts) -> list[str]:
         told.append("It has no scores.")
     if facts.word == "adapter":
         told.append("It answers in the form of its chats; facts that these do not hold are guessed.")
+        told += _system_turn(facts)
     else:
         told.append("It continues text; it was not taught to answer.")
     return told
+
+
+def _system_turn(facts: ModelFacts) -> list[str]:
+    """The system turn that the chat template writes, and who wrote it."""
+    text = facts.chats.get("system_turn")
+    if not text:
+        return []
+    own = field(facts.recipe, "finetune.system")
+    whose = "finetune.system" if own else "its base, with which it was taught (finetune.system sets another)"
+    return [f"In a chat without a system turn its chat template writes that of {whose}: {text}"]
 
 
 def _losses(facts: ModelFacts) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, processors
 
-from anadil.artifacts.base_model import CHAT_TEMPLATE, CHAT_TOKENS, PAD, tokenizer_config
+from anadil.artifacts.base_model import CHAT_TEMPLATE, CHAT_TOKENS, OTHER_CHAT_TOKENS, PAD, tokenizer_config
 from anadil.core.errors import DataError, IntegrityError
 from anadil.recipe.sections import Strategy
 from anadil.text.byte_symbols import SYMBOLS, Merge, to_bytes
@@ -240,9 +240,16 @@ def chat_template(base: Path, tokenizer: Tokenizer) -> str:
     inline = tokenizer_config(base).get("chat_template")
     if isinstance(inline, str):
         return inline
-    log.warning(
-        "the base has no chat template and not the tokens %s that ours needs; where it has the control tokens of another "
-        "family, finetune takes that family's, and `anadil recipe check` says which",
-        " ".join(CHAT_TOKENS),
-    )
+    others = [
+        tokens[0]
+        for tokens in OTHER_CHAT_TOKENS
+        if all(tokenizer.token_to_id(token) is not None for token in tokens)
+    ]
+    if others:
+        log.info("the base has no chat template; finetune takes the template of %s", others[0])
+    else:
+        log.warning(
+            "the base has no chat template and no control tokens of a known one, such as %s: finetune cannot teach it chats",
+            " ".join(CHAT_TOKENS),
+        )
     return CHAT_TEMPLATE.read_text(encoding="utf-8")

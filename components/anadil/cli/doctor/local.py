@@ -193,7 +193,9 @@ def _inspection_check(key: str, inspect: Callable[[], Inspection]) -> CheckResul
     try:
         found = inspect()
     except AnadilError as error:
-        return failed(key, str(error), f"correct {key}")
+        # Messages end in their remedy, and some begin with the key, which stands before the line anyway.
+        fault, _, remedy = str(error).removeprefix(f"{key}: ").rpartition("; ")
+        return failed(key, fault, remedy) if fault else failed(key, remedy, f"correct {key}")
     status: Literal["passed", "skipped"] = "passed" if found.visible else "skipped"
     return CheckResult(name=key, status=status, detail=found.detail, remedy=found.remedy)
 
