@@ -201,7 +201,8 @@ def test_a_cpu_makes_activations_again_where_it_cannot_keep_them() -> None:
     recipe = load_recipe("own", ["finetune.inputs=[chats.jsonl]", "base.model=meta-llama/Llama-3.2-1B"])
     cpu = replace(this_machine(), device=CPU, memory_bytes=64 * GIB, ram_bytes=64 * GIB)
     kept = finetune_memory(plans.ONE, recipe, cpu, nodes=1, devices=1)
-    smaller = replace(cpu, memory_bytes=kept.total_bytes - MIB)
+    # Kept activations would fill it to the last few percent, of which other programs need some.
+    smaller = replace(cpu, memory_bytes=round(1.03 * kept.total_bytes))
 
     again = finetune_memory(plans.ONE, recipe, smaller, nodes=1, devices=1)
 
@@ -209,7 +210,7 @@ def test_a_cpu_makes_activations_again_where_it_cannot_keep_them() -> None:
         False,
         True,
     ]
-    assert again.verdict != "no"
+    assert again.verdict == "fits"
     assert again.parts["activations"] + again.parts["recomputation"] < kept.parts["activations"] / 5
 
 

@@ -38,7 +38,8 @@ def finetune_memory(
 ) -> StageMemory:
     """What it needs with a batch of the longest chats.
 
-    A GPU recomputes activations. A CPU keeps them where they fit, since making them again takes a third of a step's time.
+    A GPU recomputes activations. A CPU keeps them where they fit with room to spare, since making them again takes a
+    third of a step's time.
 
     Args:
         shape: The model that pre-training makes.
@@ -47,17 +48,14 @@ def finetune_memory(
         nodes: How many.
         devices: Of each node that train together.
     """
-    if machine.device == CPU:
-        kept = _memory(shape, recipe, machine, nodes=nodes, devices=devices, recompute=False)
-        if kept.verdict != "no":
-            return kept
-    return _memory(shape, recipe, machine, nodes=nodes, devices=devices, recompute=True)
+    again = recomputes(shape, recipe, machine, nodes=nodes, devices=devices)
+    return _memory(shape, recipe, machine, nodes=nodes, devices=devices, recompute=again)
 
 
 def recomputes(shape: Shape, recipe: Recipe, machine: Machine, *, nodes: int, devices: int) -> bool:
     """Whether the trainer makes activations again in the backward pass; arguments as for `finetune_memory`."""
     return machine.device != CPU or (
-        _memory(shape, recipe, machine, nodes=nodes, devices=devices, recompute=False).verdict == "no"
+        _memory(shape, recipe, machine, nodes=nodes, devices=devices, recompute=False).verdict != "fits"
     )
 
 
