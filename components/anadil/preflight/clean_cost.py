@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from anadil.artifacts import storage
+from anadil.artifacts.json_values import JSON_SUFFIXES, PACKED_JSON
 from anadil.artifacts.line_reader import PACKED_LINES, PLAIN_LINES
 from anadil.core.errors import AnadilError
 from anadil.core.format import GIB, MIB
@@ -36,8 +37,8 @@ HTML = (".html", ".htm", ".warc", ".warc.gz")
 PACKED_HTML = 5.0
 """Bytes of HTML in one byte of `.warc.gz`. Source: 64 MB held 316 MB."""
 TEXT_PER_BYTE = {
-    **dict.fromkeys((*PLAIN_LINES, ".txt"), 1.0),
-    **dict.fromkeys(PACKED_LINES, 5.0),
+    **dict.fromkeys((*PLAIN_LINES, ".txt", ".json"), 1.0),
+    **dict.fromkeys((*PACKED_LINES, *PACKED_JSON), 5.0),
     ".parquet": 4.0,
     ".html": 0.2,
     ".htm": 0.2,
@@ -54,7 +55,7 @@ Source: measured on prose and law in five languages: gzip 3.1 to 4.7, zstd at it
 
 BYTES_PER_TOKEN = 3.0
 """Of text. Chosen by us: the adapted vocabulary of the recipe `smoke` has 4.9 on Azerbaijani, bases have fewer."""
-WHOLE = (*PACKED_LINES, ".txt", ".html", ".htm")
+WHOLE = (*PACKED_LINES, *JSON_SUFFIXES, ".txt", ".html", ".htm")
 """Files of which nobody can begin in the middle."""
 
 
