@@ -8,8 +8,10 @@ from anadil.artifacts.base_model import (
     CHAT_TEMPLATE,
     LLAMA_3_SPECIALS,
     base_tokenizer,
+    model_config,
     read_tokenizer,
     tiny_text,
+    tokenizer_config,
 )
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.recipe.sections import Base
@@ -175,6 +177,15 @@ def test_a_damaged_tokenizer_file_is_a_data_error(tmp_path: Path) -> None:
 
     with pytest.raises(DataError, match=r"tokenizer\.json: tokenizers cannot read it"):
         read_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
+def test_settings_of_a_model_that_nest_without_end_are_a_data_error(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text('{"vocab_size": ' + "[" * 200_000 + "]" * 200_000 + "}")
+
+    read = {"config.json": model_config, "tokenizer_config.json": tokenizer_config}[name]
+    with pytest.raises(DataError, match=f"{name}: is not JSON .nested too deep"):
+        read(tmp_path)
 
 
 def test_a_tokenizer_whose_control_tokens_get_other_ids_by_being_read_is_refused(

@@ -135,10 +135,21 @@ def test_a_task_file_is_refused_that_reads_elsewhere_or_runs_code(
         run(job_of(str(task_folder)))
 
 
-def test_a_task_file_that_is_no_yaml_is_named(job_of: JobOf, task_folder: Path) -> None:
-    (task_folder / "task.yaml").write_text("task: [own")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("task: [own", "is no YAML"),
+        ("task: 2024-02-30", "is no YAML"),
+        ("task: " + "[" * 10_000 + "]" * 10_000, "nested too deep"),
+        ("task: own\nmetadata: &itself [*itself]\n", "nested too deep"),
+    ],
+)
+def test_a_task_file_that_is_no_yaml_is_named(
+    job_of: JobOf, task_folder: Path, text: str, words: str
+) -> None:
+    (task_folder / "task.yaml").write_text(text)
 
-    with pytest.raises(DataError, match=r"task\.yaml is no YAML"):
+    with pytest.raises(DataError, match=rf"task\.yaml.*{words}"):
         run(job_of(str(task_folder)))
 
 

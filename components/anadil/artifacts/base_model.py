@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from anadil.artifacts.model_directory import check_directory
 from anadil.core.errors import DataError, IntegrityError, PreflightError
+from anadil.core.json_text import parse_json
 from anadil.recipe.sections import Base
 from anadil.text.cut_patterns import LLAMA_3_REGEX
 
@@ -142,7 +143,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise DataError(f"{path}: is not JSON ({error}); fetch or make the model again") from None
     if not isinstance(config, dict):
@@ -182,7 +183,7 @@ def read_tokenizer(directory: Path) -> "Tokenizer":
 
 def _require_own_ids(tokenizer: "Tokenizer", path: Path) -> None:
     """Where ids are missing, the library counts those of added tokens from the number of tokens, without a word."""
-    for token in json.loads(path.read_text(encoding="utf-8")).get("added_tokens", ()):
+    for token in parse_json(path.read_text(encoding="utf-8")).get("added_tokens", ()):
         found = tokenizer.token_to_id(token["content"])
         if found != token["id"]:
             raise DataError(

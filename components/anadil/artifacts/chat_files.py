@@ -4,7 +4,6 @@ A row that is no good chat is left out under a reason; a line that is no JSON en
 then the file itself is damaged.
 """
 
-import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from anadil.artifacts.line_reader import DAMAGED, PACKED_LINES, PLAIN_LINES, Too
 from anadil.artifacts.no_data import is_no_data
 from anadil.artifacts.text_tables import TEXT_TABLES, table_rows
 from anadil.core.errors import DataError, PreflightError
+from anadil.core.json_text import parse_json
 from anadil.text.chat_columns import (
     Names,
     columns_read,
@@ -267,8 +267,8 @@ def _json_lines(path: Path, name: str, suffix: str) -> Iterator[tuple[int, dict[
             continue
         try:
             # Some editors begin a file with a byte order mark.
-            row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
-        except (ValueError, RecursionError) as error:
+            row = parse_json(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+        except ValueError as error:
             raise DataError(
                 f"{name}:{number}: not a JSON line ({error}); correct or remove the line"
             ) from None

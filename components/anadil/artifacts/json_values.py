@@ -14,6 +14,7 @@ from anadil.artifacts.line_reader import MAX_LINE_BYTES, TooLong, lines_with_off
 from anadil.artifacts.ranged import ReadableFile
 from anadil.core.errors import DataError
 from anadil.core.format import MIB, human_bytes
+from anadil.core.json_text import TooDeepError, parse_json, parse_next
 
 PACKED_JSON = (".json.gz", ".json.zst")
 JSON_SUFFIXES = (".json", *PACKED_JSON)
@@ -49,8 +50,8 @@ def holds_lines(path: ReadableFile, suffix: str) -> bool:
     if isinstance(first, TooLong) or not first.lstrip().startswith((b"{", b"\xef\xbb\xbf{")):
         return False
     try:
-        return isinstance(json.loads(first), dict)
-    except (ValueError, RecursionError):
+        return isinstance(parse_json(first), dict)
+    except ValueError:
         return False
 
 
@@ -83,15 +84,14 @@ class _Text:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
-        self._json = json.JSONDecoder()
         self._text, self._place, self._is_whole = "", 0, False
 
     def value(self) -> object:
         """Read the value that begins here."""
         while True:
             try:
-                found, end = self._json.raw_decode(self._text, self._place)
-            except (ValueError, RecursionError) as error:
+                found, end = parse_next(self._text, self._place)
+            except ValueError as error:
                 why = error
             else:
                 # A number that ends with the window may go on behind it.
@@ -99,7 +99,7 @@ class _Text:
                     self._place = end
                     return found
                 why = ValueError("a value without an end")
-            if self._is_whole or isinstance(why, RecursionError):
+            if self._is_whole or isinstance(why, TooDeepError):
                 raise ValueError(str(why))
             if len(self._text) - self._place > MAX_LINE_BYTES:
                 raise ValueError(f"a value is longer than {human_bytes(MAX_LINE_BYTES)}, or not JSON: {why}")

@@ -12,6 +12,7 @@ from typing import Any
 
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.format import MIB
+from anadil.core.json_text import parse_json
 
 ALONE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
@@ -97,7 +98,7 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
         text = stream.read(length) if length <= MAX_HEADER_BYTES else b""
     start = LENGTH_BYTES + length
     try:
-        entries = {name: entry for name, entry in json.loads(text).items() if name != "__metadata__"}
+        entries = {name: entry for name, entry in parse_json(text).items() if name != "__metadata__"}
         tensors = {
             name: StoredTensor(
                 file=file,
@@ -166,7 +167,7 @@ def _weight_map(folder: Path) -> dict[str, str]:
     if not index.is_file():
         return {}
     try:
-        places: dict[Any, Any] = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+        places: dict[Any, Any] = dict(parse_json(index.read_text(encoding="utf-8"))["weight_map"])
     except (ValueError, KeyError, TypeError) as error:
         raise IntegrityError(
             f"{index}: is not an index of safetensors files ({error!r}); fetch the model again"

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from anadil.core.json_text import parse_json
 from anadil.text.folded_units import Hashes, ngram_hashes, unit_hashes
 from anadil.text.language import Language
 
@@ -124,6 +125,6 @@ def _json_in(text: str) -> Any:
     if not text.lstrip().startswith(("[", "{")):
         return None
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_json(text)
+    except ValueError:
         return None

@@ -30,6 +30,7 @@ from anadil.clean.decontaminate import Decontamination, texts_of
 from anadil.clean.ng_words import read_ng_words
 from anadil.clean.url_lists import UrlLists, read_url_lists
 from anadil.core.errors import DataError
+from anadil.core.json_text import parse_json
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_place
@@ -175,8 +176,8 @@ def _json_texts(path: Path, uri: str) -> Iterator[tuple[int, str]]:
         if not line.strip():
             continue
         try:
-            texts = [*texts_of(json.loads(line))]
-        except (ValueError, RecursionError) as error:
+            texts = [*texts_of(parse_json(line))]
+        except ValueError as error:
             raise DataError(f"{uri}:{number}: no JSON ({error}); {SIDE_FILE}") from None
         for text in texts:
             yield number, text

@@ -3,7 +3,6 @@
 No file is held in memory as a whole but `.txt` and `.html`, which are one document each.
 """
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
@@ -43,6 +42,7 @@ from anadil.clean.warc import RESPONSE, html_responses
 from anadil.clean.warc_records import ByteRange, Damage
 from anadil.core.errors import DataError
 from anadil.core.format import human_bytes
+from anadil.core.json_text import parse_json
 from anadil.text.letters import letters_of
 
 log = logging.getLogger(__name__)
@@ -249,8 +249,8 @@ def _jsonl(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
 def _row(line: bytes) -> dict[str, Any] | str:
     """The object of a line, or what is wrong with it."""
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        row = parse_json(line)
+    except ValueError as error:
         return f"not JSON: {error}"
     return row if isinstance(row, dict) else f"not a JSON object but a {type(row).__name__}"
 

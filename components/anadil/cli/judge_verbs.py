@@ -17,6 +17,7 @@ from typing import Any
 from anadil.artifacts.prefetch import fetch
 from anadil.cli.output import add_output_option, print_json, print_table
 from anadil.core.errors import DataError, RecipeError
+from anadil.core.json_text import parse_json
 from anadil.text.metrics import SURE_DOCUMENTS, share_interval
 
 log = logging.getLogger(__name__)
@@ -141,7 +142,7 @@ def read_verdicts(path: Path, pairs: Sequence[AnswerPair]) -> dict[str, str]:
     found: dict[str, str] = {}
     for place, line in _lines(path):
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             name, verdict = str(row["id"]), str(row["verdict"]).strip().lower()
         except (ValueError, LookupError, TypeError):
             raise DataError(f'{place}: is no {{"id": ..., "verdict": ...}}; write one to a line') from None

@@ -5,7 +5,6 @@ is not all there would be compared with figures of another.
 """
 
 import hashlib
-import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from anadil.artifacts.line_reader import (
 )
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.format import MIB, human_bytes
+from anadil.core.json_text import parse_json
 from anadil.text.corpus import Document, read_documents
 from anadil.text.domains import name_of_file
 
@@ -227,8 +227,8 @@ def _json_rows(path: Path, uri: str, suffix: str) -> Iterator[tuple[str, object]
             continue
         text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         try:
-            yield f":{number}", json.loads(text)
-        except (ValueError, RecursionError) as error:
+            yield f":{number}", parse_json(text)
+        except ValueError as error:
             raise DataError(f"{uri}:{number}: is not JSON ({error}); correct the line") from None
 
 

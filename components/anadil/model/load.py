@@ -26,6 +26,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from anadil.artifacts.base_model import COPIED_TOKENIZER_FILES, model_config
 from anadil.artifacts.base_vocabulary import USUAL_ENDS, base_settings
 from anadil.core.errors import DataError, IntegrityError
+from anadil.core.json_text import parse_json
 from anadil.model.architecture import check_fit, read_config
 from anadil.model.family_table import refuse_mixture
 from anadil.model.spellings import write_both_spellings
@@ -113,7 +114,7 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerFast:
         IntegrityError: It would have to run code of its own.
     """
     written = path / "tokenizer_config.json"
-    asked = json.loads(written.read_text(encoding="utf-8")) if written.is_file() else {}
+    asked = parse_json(written.read_text(encoding="utf-8")) if written.is_file() else {}
     if "auto_map" in asked:
         raise IntegrityError(f"{written}: auto_map asks to run code; use a tokenizer without it")
     try:

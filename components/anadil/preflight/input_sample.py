@@ -6,7 +6,6 @@ shows in its first megabytes.
 
 import gzip
 import io
-import json
 import tempfile
 import time
 import zlib
@@ -22,6 +21,7 @@ from anadil.artifacts.json_values import PACKED_JSON
 from anadil.artifacts.line_reader import MAX_LINE_BYTES, MAX_ZSTD_WINDOW_BYTES, PACKED_LINES, PLAIN_LINES
 from anadil.artifacts.text_tables import BYTE_ORDER_MARKS, SEPARATED, WORKBOOK
 from anadil.core.format import MIB
+from anadil.core.json_text import parse_json
 
 PIECE_BYTES = 4 * MIB
 """Fetched at a time; between two pieces the clock is read."""
@@ -153,8 +153,8 @@ def _cut_json(data: bytes) -> bytes:
     """The whole lines of a file of JSON lines; of a list, or of objects over several lines, nothing can be told."""
     first, _, rest = data.partition(b"\n")
     try:
-        return _cut_lines(data) if rest and isinstance(json.loads(first), dict) else b""
-    except (ValueError, RecursionError):
+        return _cut_lines(data) if rest and isinstance(parse_json(first), dict) else b""
+    except ValueError:
         return b""
 
 

@@ -5,7 +5,6 @@ the flow always writes must be there; a field in it may be missing.
 """
 
 import itertools
-import json
 import posixpath
 import re
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from anadil.artifacts.base_model import TINY
 from anadil.artifacts.line_reader import DAMAGED, bounded_lines
 from anadil.core.errors import DataError
 from anadil.core.format import number
+from anadil.core.json_text import parse_json
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
 from anadil.text.language import Language, load_language
@@ -185,6 +185,6 @@ def _text(path: Path, *, needed: bool) -> str:
 
 def _parse(text: str, path: Path) -> object:
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError as error:
         raise DataError(f"{path}: no JSON ({error}); run the stage that writes it again") from None

@@ -18,6 +18,7 @@ from anadil import __version__
 from anadil.artifacts import storage
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.line_reader import PLAIN_LINES
+from anadil.core.json_text import parse_json
 from anadil.core.stages import Stage
 from anadil.recipe.sections import Recipe
 from anadil.runtime.environment import image_name
@@ -139,8 +140,8 @@ def _columns(uri: str) -> dict[str, str]:
     place = storage.built_in(uri) if uri.startswith(storage.BUILT_IN) else Path(uri)
     if "://" in uri or place.suffix not in PLAIN_LINES:
         return {}
-    with suppress(OSError, ValueError, RecursionError), place.open("rb") as lines:
-        row = json.loads(lines.readline(MAX_ROW_BYTES))
+    with suppress(OSError, ValueError), place.open("rb") as lines:
+        row = parse_json(lines.readline(MAX_ROW_BYTES))
         return (
             {str(name): TYPES.get(type(value), "object") for name, value in row.items()}
             if isinstance(row, dict)

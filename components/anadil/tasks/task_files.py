@@ -4,7 +4,6 @@ An entry of `evaluate.tasks` is a name of the harness or of ours, a language tha
 `.yaml` with a task or a group, a directory of such files with their data, or a `.jsonl` of questions with choices.
 """
 
-import json
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ import yaml
 from anadil.artifacts import storage
 from anadil.artifacts.line_reader import TooLong, bounded_lines
 from anadil.core.errors import DataError, IntegrityError
+from anadil.core.json_text import TooDeepError, parse_json, refuse_deep
 from anadil.tasks.shipped.choices import question_of
 
 KEY = "evaluate.tasks"
@@ -57,11 +57,14 @@ def _task_of(folder: Path, uri: str) -> list[str]:
     path = folder / uri.rpartition("/")[2]
     try:
         task = yaml.safe_load(path.read_text(encoding="utf-8"))
+        refuse_deep(task)
     except yaml.constructor.ConstructorError as error:
         raise IntegrityError(
             f"{KEY}: {uri} asks to run code ({error.problem}); task files of a recipe hold data only"
         ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise DataError(f"{KEY}: {uri}: {TooDeepError()}; correct it") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError of `2024-02-30`, which is no day
         raise DataError(f"{KEY}: {uri} is no YAML ({error}); correct it") from None
     if not isinstance(task, dict):
         raise DataError(f"{KEY}: {uri} holds no task; a task file has the key `task` or `group`")
@@ -134,8 +137,8 @@ def _rows(path: Path, uri: str) -> Iterator[dict[str, Any]]:
         if isinstance(line, TooLong):
             raise DataError(f"{uri}:{number}: {line}")
         try:
-            row = json.loads(line) if line.strip() else {}
-        except (ValueError, RecursionError) as error:
+            row = parse_json(line) if line.strip() else {}
+        except ValueError as error:
             raise DataError(
                 f"{uri}:{number}: not a JSON line ({error}); correct or remove the line"
             ) from None

@@ -7,7 +7,6 @@ A row is read by the first of these layouts that it has; every other column is c
 """
 
 import hashlib
-import json
 import logging
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -15,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from anadil.core.json_text import parse_json
 from anadil.text.chat_columns import (
     ANSWERS,
     HISTORY,
@@ -256,8 +256,8 @@ def fingerprint(text: str) -> int:
 def _unpacked(listed: object) -> object:
     """The turns also where a table keeps them as one JSON text."""
     if isinstance(listed, str) and listed.lstrip().startswith("["):
-        with suppress(ValueError, RecursionError):
-            return json.loads(listed)
+        with suppress(ValueError):
+            return parse_json(listed)
     return listed
 
 

@@ -1,6 +1,5 @@
 """The texts of `tokenizer.keep`: what the model must go on reading as cheaply as before."""
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from anadil.artifacts.line_reader import (
 )
 from anadil.core.errors import DataError
 from anadil.core.format import human_bytes
+from anadil.core.json_text import parse_json
 from anadil.runtime.job import Job
 from anadil.text.domains import name_of_file
 
@@ -64,7 +64,7 @@ def _texts(path: Path, uri: str, field: str) -> Iterator[str]:
             if isinstance(line, TooLong):
                 raise DataError(f"{KEY}: {uri}:{number}: {line}; a sample is enough")
             if line.strip():
-                yield _text(json.loads(line), field, f"{uri}:{number}")
+                yield _text(parse_json(line), field, f"{uri}:{number}")
     except (ValueError, *DAMAGED) as error:
         raise DataError(f"{KEY}: {uri} is damaged, not UTF-8 or not JSON ({error}); repair it") from None
 

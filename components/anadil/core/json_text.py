@@ -1,0 +1,86 @@
+"""JSON of a file that others have written: what nests without end is no JSON, not a bug of the program.
+
+Python's own reader raises a `RecursionError`, and what stays below its limit fails later, in whoever walks the value.
+"""
+
+import json
+from typing import Any
+
+MAX_DEPTH = 100
+"""Our choice; the deepest rows that we know of, calls of tools with their schemas, nest some twenty times."""
+DECODER = json.JSONDecoder()
+
+
+class TooDeepError(ValueError):
+    """A value nests more than `MAX_DEPTH` times."""
+
+    def __init__(self) -> None:
+        super().__init__(f"nested too deep (at most {MAX_DEPTH} levels)")
+
+
+def parse_json(text: str | bytes, *, no_twins: bool = False) -> Any:
+    """The value of a text, as `json.loads`.
+
+    Args:
+        text: The JSON.
+        no_twins: Refuse a key that a table has twice, of which `json.loads` keeps the last.
+
+    Raises:
+        ValueError: It is no JSON; `TooDeepError` where it nests too deep.
+    """
+    try:
+        found = json.loads(text, object_pairs_hook=_without_twins if no_twins else None)
+    except RecursionError:
+        raise TooDeepError from None
+    opened = (
+        text.count("{") + text.count("[") if isinstance(text, str) else text.count(b"{") + text.count(b"[")
+    )
+    if opened > MAX_DEPTH:
+        refuse_deep(found)
+    return found
+
+
+def parse_next(text: str, place: int) -> tuple[Any, int]:
+    """The value that begins at a place, and where it ends, as `json.JSONDecoder.raw_decode`.
+
+    Raises:
+        ValueError: As `parse_json`.
+    """
+    try:
+        found, end = DECODER.raw_decode(text, place)
+    except RecursionError:
+        raise TooDeepError from None
+    if text.count("{", place, end) + text.count("[", place, end) > MAX_DEPTH:
+        refuse_deep(found)
+    return found, end
+
+
+def refuse_deep(value: object) -> None:
+    """Refuse a value that nests too deep, of YAML also one that holds itself.
+
+    Raises:
+        TooDeepError: It does.
+    """
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        inner = (each for one in level for each in _items(one))
+        # Aliases of YAML name one list many times.
+        level = list({id(each): each for each in inner if isinstance(each, dict | list)}.values())
+        if not level:
+            return
+    raise TooDeepError
+
+
+def _items(value: object) -> Any:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twin = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"key {twin!r} is given twice; remove one")
+    return found
