@@ -216,7 +216,7 @@ def test_a_pack_that_has_changed_is_read_again(tmp_path: Path) -> None:
             "identification.profile: own: no table of n-grams: ",
         ),
         ("- 1\n", "the file: must be a table of keys"),
-        ("a: [", "while parsing"),
+        ("a: [", "not YAML: while parsing"),
     ],
 )
 def test_a_pack_with_a_mistake_is_refused_with_its_key(tmp_path: Path, text: str, reason: str) -> None:
@@ -225,6 +225,32 @@ def test_a_pack_with_a_mistake_is_refused_with_its_key(tmp_path: Path, text: str
 
     with pytest.raises(UnknownLanguageError, match=re.escape(f"{pack}: {reason}")):
         load_language(str(pack))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("xx.yaml", "code: xx\nname: X\nscript: Latn\nname: Y\n", "line 4: key 'name' is given twice"),
+        ("xx.yaml", "code: &c xx\nname: *c\nscript: Latn\n", "line 2: alias *c"),
+        ("xx.yaml", "prompts: " + "[" * 200_000, "line 1: nested too deep"),
+        ("xx.json", '{"code": "xx", "name": "X", "name": "Y"}', "key 'name' is given twice"),
+        ("xx.json", '{"learnt": ' + '{"a":' * 150 + "1" + "}" * 151, "nested too deep"),
+        ("xx.json", "[" * 200_000, "nested too deep"),
+    ],
+)
+def test_a_pack_is_read_as_strictly_as_a_recipe(tmp_path: Path, name: str, text: str, reason: str) -> None:
+    pack = tmp_path / name
+    pack.write_text(text, "utf-8")
+
+    with pytest.raises(UnknownLanguageError, match=re.escape(f"{pack}: {reason}")):
+        load_language(str(pack))
+
+
+def test_a_word_of_a_pack_that_yaml_1_1_takes_for_a_truth_value_stays_a_word(tmp_path: Path) -> None:
+    pack = tmp_path / "no.yaml"
+    pack.write_text("code: no\nname: Norsk\nscript: Latn\nprompts: [nei, off]\n", "utf-8")
+
+    assert load_language(str(pack)).code == "no"
 
 
 @pytest.mark.parametrize("spelling", ["kk", "kaz", "kaz_Cyrl", "kk-Cyrl", "KK"])

@@ -17,11 +17,11 @@ from typing import Any
 
 import yaml
 
+from anadil.core import strict_yaml
 from anadil.core.errors import RecipeError
 from anadil.plan.instances import LOCAL, Machine
 from anadil.plan.layout import Layout
 from anadil.plan.reliability import CheckpointPlan
-from anadil.recipe import strict_yaml
 from anadil.recipe.load import parse_recipe, recipes_dir, shipped
 
 YAML_INDENT = 2

@@ -23,12 +23,12 @@ from pydantic import (
     model_validator,
 )
 
+from anadil.core import strict_yaml
 from anadil.core.errors import RecipeError
 from anadil.core.format import GIB, MIB, counted
 from anadil.core.processor import has_bf16_products
 from anadil.core.reasons import reason_of
 from anadil.plan.cpu_speed import cpu_speed, num_cpus
-from anadil.recipe import strict_yaml
 from anadil.recipe.fields import StrictModel, Text, did_you_mean
 from anadil.recipe.load import display_value
 

@@ -8,11 +8,11 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from anadil.core import strict_yaml
 from anadil.core.errors import RecipeError
 from anadil.core.format import counted
 from anadil.core.log import masked
 from anadil.core.reasons import reason_of
-from anadil.recipe import strict_yaml
 from anadil.recipe.fields import NEAR, UNION_TAG, did_you_mean
 from anadil.recipe.other_names import name_here
 from anadil.recipe.sections import Recipe

@@ -12,8 +12,8 @@ from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.prefetch import fetch
 from anadil.core.errors import RecipeError
 from anadil.core.stages import Stage
+from anadil.core.strict_yaml import parse_yaml
 from anadil.recipe.sections import Recipe
-from anadil.recipe.strict_yaml import parse_yaml
 
 PAGES = {"html": "report.html", "markdown": "report.md"}
 """KFP artifact -> file of the report that its page shows."""

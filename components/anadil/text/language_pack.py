@@ -2,17 +2,18 @@
 
 import functools
 import importlib
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from anadil.core import strict_yaml
+from anadil.core.errors import RecipeError
 from anadil.core.format import MIB, human_bytes
+from anadil.core.json_text import parse_json
 from anadil.core.reasons import reason_of
 from anadil.text import languages
 from anadil.text.filter_limits import FilterLimits, Share
@@ -178,9 +179,14 @@ def read_pack(path: Path, version: tuple[int, int]) -> Language:
         if len(content) > MAX_PACK_BYTES:
             raise ValueError(f"is larger than {human_bytes(MAX_PACK_BYTES)}, and so none")
         text = content.decode()
-        data = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+        if path.suffix == ".json":
+            data = parse_json(text, no_twins=True)
+        else:
+            data, _ = strict_yaml.parse_yaml(text, f"the language pack {path}", MAX_PACK_BYTES)
         pack = LanguagePack.model_validate(data)
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except RecipeError as error:
+        raise UnknownLanguageError(str(error)) from None
+    except (OSError, ValueError) as error:
         raise UnknownLanguageError(f"the language pack {path}: {_reason(error)}") from None
     return to_language(pack)
 

@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_validator, model_validator
 
+from anadil.core import strict_yaml
 from anadil.core.errors import RecipeError
 from anadil.core.stages import IMAGES
-from anadil.recipe import strict_yaml
 from anadil.recipe.fields import StrictModel, Text
 from anadil.recipe.load import mistakes
 

@@ -27,19 +27,20 @@ HEX = re.compile(r"0x[0-9a-fA-F]+\Z")
 FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
 
 
-def parse_yaml(text: str, name: str) -> tuple[object, dict[Path, int]]:
+def parse_yaml(text: str, name: str, most: int = MAX_BYTES) -> tuple[object, dict[Path, int]]:
     """The value of one YAML document, and the line (from 1) on which each path stands.
 
     Args:
         text: The document; JSON is YAML too.
         name: What error messages call it, such as its file name.
+        most: Bytes that it may have.
 
     Raises:
         RecipeError: It is no YAML, too large or too deep, or has a duplicate key or an alias.
     """
     # Not every text of a command line can be encoded; yaml says so below.
-    if len(text.encode(errors="replace")) > MAX_BYTES:
-        raise RecipeError(f"{name}: larger than {MAX_BYTES:,} bytes; a recipe is a page of text")
+    if len(text.encode(errors="replace")) > most:
+        raise RecipeError(f"{name}: larger than {most:,} bytes")
     try:
         _refuse_surprises(text, name)
         node = yaml.compose(text, Loader=yaml.SafeLoader)
