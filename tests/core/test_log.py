@@ -190,3 +190,43 @@ def test_progress_on_a_terminal_is_a_bar_of_the_first_rank_only(
 
     assert list(track("ab", "letters", total=2)) == ["a", "b"]
     assert capsys.readouterr().err == ""
+
+
+SPOILT = "data/\x1b[2J\x9b31m\r\nanadil: done\x85.jsonl"
+SHOWN = r"data/\x1b[2J\x9b31m\r\nanadil: done\x85.jsonl"
+
+
+def test_a_name_of_a_file_neither_steers_the_terminal_nor_begins_a_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    logs.set_up("clean")
+
+    log.warning("%s: 2 mistakes\n  %s: is empty\n  line 2: \u0259", SPOILT, SPOILT)
+
+    told = capsys.readouterr().err
+    assert told == f"clean: warning: {SHOWN}: 2 mistakes\n  {SHOWN}: is empty\n  line 2: \u0259\n"
+
+
+def test_a_traceback_begins_no_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.set_up("clean")
+
+    try:
+        raise ValueError(SPOILT)
+    except ValueError:
+        log.exception("bug")
+
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first == "clean: error: bug"
+    assert all(line.startswith("  ") and line.isprintable() for line in others)
+
+
+def test_a_line_of_json_holds_no_control_character_and_the_whole_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    logs.set_up("clean", container=True)
+
+    log.info("%s", SPOILT)
+
+    text = capsys.readouterr().err
+    assert text[:-1].isprintable()
+    assert json.loads(text)["msg"] == SPOILT

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from anadil.cli.doctor.local import require_packages
 from anadil.core.errors import INTERRUPTED, DataError, RecipeError
-from anadil.core.format import MIB
+from anadil.core.format import CONTROLS, MIB
 from anadil.runtime.signals import handle_signals
 
 if TYPE_CHECKING:
@@ -33,11 +33,8 @@ question of its own, and each gets exactly one line: in an answer a backslash is
 other control character \\xHH or \\uHHHH. A line that cannot be answered gets an empty one, a message on stderr, and
 exit code 3 at the end."""
 ESCAPES = {
-    **{code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code != ord("\t")},
-    **{code: f"\\u{code:04x}" for code in (0x2028, 0x2029)},
+    **CONTROLS,
     ord("\\"): "\\\\",
-    ord("\n"): "\\n",
-    ord("\r"): "\\r",
 }
 """What would end a line, or move a cursor, where answers are lines."""
 UNSEEN = dict.fromkeys(code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t")

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from anadil.cli.output import add_output_option, print_data, print_json, print_table
+from anadil.cli.output import add_output_option, print_data, print_json, print_lines, print_table
 from anadil.core.format import counted
 from anadil.core.stages import STAGES
 
@@ -129,10 +129,11 @@ def diff(options: argparse.Namespace) -> int:
     for name, (before, after) in found["counts"].items():
         sys.stdout.write(f"{name:<28} {before:>14,} {after:>14,} {after - before:>+14,}\n")
     for change in found["changed"]:
-        sys.stdout.write(
+        line = (
             f"{change['before']} -> {change['after']}: {counted(change['documents'], 'document')}, such as "
-            f"{', '.join(change['examples'])}\n"
+            f"{', '.join(change['examples'])}"
         )
+        print_lines([line])
     for name in ("other_text", "only_in_first", "only_in_second"):
         sys.stdout.write(f"{name.replace('_', ' '):<28} {found[name]:>14,}\n")
     return 0

@@ -5,7 +5,7 @@ import logging
 from typing import Any
 
 from anadil.cli.list import add_run_places
-from anadil.cli.output import add_output_option, place, print_json
+from anadil.cli.output import add_output_option, place, print_json, print_lines
 from anadil.release.compare import compare
 
 log = logging.getLogger(__name__)
@@ -33,5 +33,5 @@ def show_comparison(options: argparse.Namespace) -> int:
     if options.output == "json":
         print_json(found.to_dict())
     else:
-        print(found)
+        print_lines(str(found).split("\n"))
     return 0

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from anadil.cli.output import add_output_option, print_data, print_json
+from anadil.cli.output import add_output_option, print_data, print_json, print_lines
 from anadil.launch.hyperpod.config import load_description
 
 FILE = "description of the cluster, such as examples/hyperpod/cluster.yaml"
@@ -60,8 +60,7 @@ def _describe(options: argparse.Namespace) -> int:
         max(len(text) for text in column)
         for column in zip(*((row.part, row.state) for row in rows), strict=True)
     ]
-    for row in rows:
-        print(f"{row.part:<{widths[0]}}  {row.state:<{widths[1]}}  {row.detail}".rstrip())
+    print_lines(f"{row.part:<{widths[0]}}  {row.state:<{widths[1]}}  {row.detail}".rstrip() for row in rows)
     return 0
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from anadil.artifacts import storage
 from anadil.cli.doctor.local import require_packages
+from anadil.cli.output import print_lines
 from anadil.core.errors import DataError, RecipeError
 from anadil.text.language import known_languages, language_codes
 
@@ -84,7 +85,7 @@ def learn_pack(options: argparse.Namespace) -> int:
     if learnt.pack.identification.sibling and not options.accept_sibling:
         _refuse_sibling(learnt.pack.identification.sibling, options.name)
     out.write_text(_as_yaml(learnt.pack), encoding="utf-8")
-    print("\n".join(learnt.report))
+    print_lines(learnt.report)
     print(f"{out}: written; name it in the recipe, `language: {out}`", file=sys.stderr)
     return 0
 

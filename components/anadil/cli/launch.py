@@ -6,7 +6,7 @@ import sys
 from typing import Any, Literal
 
 from anadil.cli.doctor.local import require_packages
-from anadil.cli.output import add_output_option, print_data, print_json
+from anadil.cli.output import add_output_option, print_data, print_json, print_lines
 from anadil.core.errors import AnadilError, RecipeError, Stopped
 from anadil.core.format import human_seconds
 from anadil.core.stages import LAUNCHABLE, STAGES
@@ -131,7 +131,7 @@ def _status(options: argparse.Namespace) -> int:
     if options.output == "json":
         print_json(status.as_dict())
     else:
-        print("\n".join(_lines(status)))
+        print_lines(_lines(status))
     return 0
 
 

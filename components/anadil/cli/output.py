@@ -3,8 +3,10 @@
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from anadil.core.format import JSON_CONTROLS, visible
 
 
 def add_output_option(
@@ -30,7 +32,13 @@ def place(text: str) -> str:
 
 def print_json(data: Any) -> None:
     """Data as JSON."""
-    print(json.dumps(data, ensure_ascii=False, indent=2))
+    print(json.dumps(data, ensure_ascii=False, indent=2).translate(JSON_CONTROLS))
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Lines for people; what names and values hold ends none of them."""
+    for line in lines:
+        print(visible(line))
 
 
 def print_data(data: Any, output: str) -> None:
@@ -50,5 +58,4 @@ def print_table(rows: Mapping[str, str], output: str) -> None:
         print_json(rows)
         return
     width = max(map(len, rows), default=0)
-    for name, value in rows.items():
-        print(f"{name:<{width}}  {value}")
+    print_lines(f"{name:<{width}}  {value}" for name, value in rows.items())

@@ -12,7 +12,7 @@ from anadil.cli.calibrate.local import measure_layouts
 from anadil.cli.calibrate.pytorchjobs import job_manifests
 from anadil.cli.calibrate.results import default_folder, device_of, load_measurements, read_logs
 from anadil.cli.doctor.local import missing_packages
-from anadil.cli.output import add_output_option, print_json
+from anadil.cli.output import add_output_option, print_json, print_lines
 from anadil.core.errors import PreflightError
 from anadil.core.format import counted
 from anadil.core.install import install
@@ -111,7 +111,7 @@ def run_plan(options: argparse.Namespace) -> int:
     if options.output == "json":
         print_json(plan.as_json())
     else:
-        print("\n".join(plan_lines(plan)))
+        print_lines(plan_lines(plan))
     return 0
 
 

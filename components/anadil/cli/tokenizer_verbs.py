@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anadil.cli.output import add_output_option, print_json
+from anadil.cli.output import add_output_option, print_json, print_lines
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -53,13 +53,13 @@ def inspect(options: argparse.Namespace) -> int:
         return 0
     width = max(len(row["name"]) for row in rows)
     print(f"{'':<{width}}  {'rows':>8} {'tokens':>7} {'per word':>8} {'bytes':>6}")
+    print_lines(
+        f"{row['name']:<{width}}  {row['rows']:>8,} {row['tokens']:>7,} {row['tokens_per_word']:>8.3f} "
+        f"{row['bytes_per_token']:>6.2f}"
+        for row in rows
+    )
     for row in rows:
-        print(
-            f"{row['name']:<{width}}  {row['rows']:>8,} {row['tokens']:>7,} {row['tokens_per_word']:>8.3f} "
-            f"{row['bytes_per_token']:>6.2f}"
-        )
-    for row in rows:
-        print(f"\n{row['name']}\n  {'|'.join(row['pieces'])}")
+        print_lines(["", row["name"], f"  {'|'.join(row['pieces'])}"])
     return 0
 
 

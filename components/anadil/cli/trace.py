@@ -3,11 +3,10 @@
 import argparse
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
-from anadil.cli.output import add_output_option, place, print_json
+from anadil.cli.output import add_output_option, place, print_json, print_lines
 
 
 def add_trace(name: str, commands: Any, text: str) -> None:
@@ -45,7 +44,7 @@ def trace(options: argparse.Namespace) -> int:
     if options.output == "json":
         print_json(found.as_json())
     else:
-        sys.stdout.writelines(f"{line}\n" for line in trace_lines(found))
+        print_lines(trace_lines(found))
     if options.out:
         LocalStore().write(options.out, trace_page(found).encode(errors="replace"))
     if options.summary:

@@ -24,6 +24,19 @@ DIGITS = 4
 SHARE_DIGITS = 3
 
 
+CONTROLS = {
+    **{code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code != ord("\t")},
+    **{code: f"\\u{code:04x}" for code in (0x2028, 0x2029)},
+    ord("\n"): "\\n",
+    ord("\r"): "\\r",
+}
+"""What would end a line, or steer a terminal, and how it is written instead."""
+JSON_CONTROLS = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}
+"""Those that JSON lets stand in a text."""
+OWN_LINE = re.compile(r"\n(?= )")
+"""A line feed of ours: the lines of a message, but for the first, are indented."""
+
+
 def number(value: object) -> float | int | None:
     """The value where it is a finite number, else None; `True` is no number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
@@ -164,6 +177,16 @@ def one_line(text: str, limit: int = 300) -> str:
     """A word or a sentence on one line, without the signs that would steer a terminal."""
     flat = " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
     return f"{flat[: limit - 1]}\N{HORIZONTAL ELLIPSIS}" if len(flat) > limit else flat or DASH
+
+
+def visible(text: str) -> str:
+    """A line in which names and values of others, such as of files, steer no terminal and begin no line."""
+    return text.translate(CONTROLS)
+
+
+def visible_lines(text: str) -> str:
+    """The same for a message, whose own lines are indented."""
+    return "\n".join(map(visible, OWN_LINE.split(text)))
 
 
 def amount(quantity: str) -> float:

@@ -10,8 +10,11 @@ import logging
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Sequence
 from datetime import UTC, datetime
+
+from anadil.core.format import JSON_CONTROLS, visible_lines
 
 SECRET_WORDS = ("SECRET", "PASSWORD", "TOKEN", "CREDENTIAL", "API_KEY", "ACCESS_KEY")
 URL_PASSWORD = re.compile(
@@ -72,7 +75,9 @@ class TextFormatter(logging.Formatter):
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
         prefix = f"{self.stage}: " if self.stage else ""
         text = f"{prefix}{level}{record.getMessage()}"
-        return masked(f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text)
+        if record.exc_info:
+            text += "\n" + textwrap.indent(self.formatException(record.exc_info), "  ")
+        return visible_lines(masked(text))
 
 
 class JsonFormatter(logging.Formatter):
@@ -104,7 +109,7 @@ class JsonFormatter(logging.Formatter):
             line["msg"] = message[:limit]
             if kind:
                 line["err"] = {"type": kind, "stack": stack[-limit // 2 :]}
-            text = json.dumps(line, ensure_ascii=False, default=str)
+            text = json.dumps(line, ensure_ascii=False, default=str).translate(JSON_CONTROLS)
             if len(text.encode(errors="replace")) <= MAX_LINE_BYTES:
                 break
         return text

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
+from anadil.core.format import visible, visible_lines
 from anadil.launch.job import TrainingJob
 
 JobState = Literal["queued", "starting", "running", "restarting", "succeeded", "failed", "stopped"]
@@ -89,9 +90,9 @@ def log_fields(line: str) -> dict[str, Any]:
 
 
 def format_log_line(line: str) -> str:
-    """`stage: message` for a JSON line of a stage; any other line as it is."""
+    """`stage: message` for a JSON line of a stage; any other line as it is, with nothing that steers a terminal."""
     fields = log_fields(line)
     if not {"level", "stage", "msg"} <= fields.keys():
-        return line
+        return visible(line)
     level = "" if fields["level"] == "info" else f"{fields['level']}: "
-    return f"{fields['stage']}: {level}{fields['msg']}"
+    return visible_lines(f"{fields['stage']}: {level}{fields['msg']}")

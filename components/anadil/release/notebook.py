@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from html import escape
 
+from anadil.core.format import visible
+
 CELL = "padding:.2em .9em .2em 0;text-align:{};vertical-align:top"
 
 
@@ -16,7 +18,7 @@ def text_table(
         rows: Cells.
         numbers: Places of columns that are aligned at the right.
     """
-    table = [tuple(columns), *rows]
+    table = [tuple(columns), *(tuple(map(visible, row)) for row in rows)]
     widths = [max(len(row[place]) for row in table) for place in range(len(columns))]
     return [
         "  ".join(

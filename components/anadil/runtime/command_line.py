@@ -5,6 +5,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from anadil.core.format import visible_lines
+
 CHOICE = re.compile(r"argument .*: invalid choice: '([^']*)' \(choose from (.*)\)$")
 """What argparse says of a command, or of a value of an option, that it does not know."""
 
@@ -25,7 +27,7 @@ class Parser(argparse.ArgumentParser):
         """Say what is wrong, and exit."""
         choice = CHOICE.match(message)
         near = _did_you_mean(choice[1], re.findall(r"[\w.-]+", choice[2])) if choice else ""
-        super().error(message + near)
+        super().error(visible_lines(message + near))
 
 
 def _did_you_mean(word: str, words: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from anadil.core.aws import aws_client, aws_errors
 from anadil.core.errors import AnadilError, DataError, PreflightError
+from anadil.core.format import visible_lines
 
 CONFIG = Path("/opt/ml/input/config")
 RESOURCES = CONFIG / "resourceconfig.json"
@@ -148,7 +149,7 @@ def main(arguments: Sequence[str]) -> int:
         os.environ.update(secrets(os.environ.get(SECRETS, "{}")))
     except AnadilError as error:
         tell_failure(json.dumps({"exit_code": error.exit_code, "message": str(error)}))
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(f"error: {visible_lines(str(error))}\n")
         return error.exit_code
     return os.execv(line[0], line)  # noqa: S606  no shell is wanted
 

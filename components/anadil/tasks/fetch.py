@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 from anadil.core.errors import AnadilError
+from anadil.core.format import visible_lines
 from anadil.core.stages import STAGES
 from anadil.recipe.load import load_recipe
 from anadil.runtime.job import external_side_files
@@ -25,7 +26,7 @@ def main(arguments: list[str]) -> int:
             names = task_names(recipe, uris, Path(folder))
             find_tasks(names, Path(folder))
     except AnadilError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{visible_lines(str(error))}\n")
         return error.exit_code
     sys.stdout.write(f"in the cache: {', '.join(names) or 'no tasks'}\n")
     return 0

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from anadil.cli.doctor.local import run_checks
-from anadil.cli.output import add_output_option, place, print_json
+from anadil.cli.output import add_output_option, place, print_json, print_lines
 from anadil.cli.run import WORK
 from anadil.core.errors import PreflightError
 from anadil.core.stages import BUILT_IN
@@ -38,6 +38,5 @@ def _doctor(options: argparse.Namespace) -> int:
     if options.output == "json":
         print_json([check.as_dict() for check in checks])
     else:
-        for check in checks:
-            print(check.as_text())
+        print_lines(line for check in checks for line in check.as_lines())
     return PreflightError.exit_code if any(check.status == "failed" for check in checks) else 0

@@ -58,10 +58,11 @@ class CheckResult:
         """For JSON."""
         return asdict(self)
 
-    def as_text(self) -> str:
-        """One line for people."""
-        remedy = f"\n         -> {self.remedy}" if self.remedy else ""
-        return f"{STATUS_MARKS[self.status]}  {self.name}: {self.detail}{remedy}"
+    def as_lines(self) -> Iterator[str]:
+        """For people."""
+        yield f"{STATUS_MARKS[self.status]}  {self.name}: {self.detail}"
+        if self.remedy:
+            yield from f"         -> {self.remedy}".split("\n")
 
 
 def passed(name: str, detail: str, remedy: str = "") -> CheckResult:

@@ -24,6 +24,7 @@ import os
 import signal
 import socket
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -205,7 +206,7 @@ class Watchdog:
             file.write(f"{self._progress()}\n")
             file.flush()
             faulthandler.dump_traceback(file)
-        stacks = self._file.read_text(encoding="utf-8", errors="replace")
+        stacks = textwrap.indent(self._file.read_text(encoding="utf-8", errors="replace"), "  ")
         log.warning("rank %s hangs with the run; its stacks, also in %s:\n%s", self._rank, self._file, stacks)
         verdict = self._verdict()
         if self._on_hang is not None:
