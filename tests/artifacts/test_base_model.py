@@ -1,4 +1,5 @@
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from anadil.artifacts.base_model import (
 )
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.recipe.sections import Base
+from anadil.runtime.cache_key import base_files
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +153,23 @@ def test_a_gated_model_is_told_with_its_licence(tmp_path: Path, monkeypatch: pyt
 def test_a_directory_that_is_not_there_is_a_data_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no directory '/nowhere/llama'; give a model directory, a hub id"):
         base_tokenizer(Base(model="/nowhere/llama"), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["models/mine", "./models/mine", "mine"])
+def test_a_directory_that_vanishes_under_a_run_is_not_looked_up_on_the_hub(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def fetch(*_: object, **__: object) -> str:
+        raise AssertionError("asked the hub")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(tiny, name)
+    base_files(name)
+    shutil.rmtree(name)
+
+    with pytest.raises(DataError, match=f"the directory '{name}' has gone since the start"):
+        base_tokenizer(Base(model=name), tmp_path)
 
 
 def test_a_hub_model_that_cannot_be_fetched_says_to_download_it_first(

@@ -70,6 +70,8 @@ TINY_SHAPE: dict[str, Any] = {
     "max_position_embeddings": 2048,
 }
 """2.4 million parameters, a third of them embeddings."""
+_found_here: set[str] = set()
+"""Bases that were directories: `models/mine` may as well be a hub id when it has gone."""
 
 
 def base_tokenizer(base: Base, cache: Path) -> Path:
@@ -90,12 +92,7 @@ def base_tokenizer(base: Base, cache: Path) -> Path:
     if base.model == TINY:
         return _tiny_tokenizer(cache)
     folder = Path(base.model).expanduser()
-    if not folder.is_dir():
-        if base.model.startswith(("/", ".", "~")) or base.model.count("/") != 1:
-            raise DataError(
-                f"base.model: no directory {base.model!r}; give a model directory, a hub id such as "
-                f"meta-llama/Llama-3.2-1B, or {TINY}"
-            )
+    if not is_local(base.model):
         folder = from_hub(base, TOKENIZER_FILES)
     if not (folder / "tokenizer.json").is_file():
         raise DataError(
@@ -108,6 +105,13 @@ def base_tokenizer(base: Base, cache: Path) -> Path:
             "remove the key if tokenizer.json alone is right, or choose another base.model"
         )
     return folder
+
+
+def is_local(model: str) -> bool:
+    """Whether `base.model` is a directory now; what this process has found once is never looked up on the hub."""
+    if found := Path(model).expanduser().is_dir():
+        _found_here.add(model)
+    return found
 
 
 def model_config(directory: Path) -> dict[str, Any]:
@@ -298,9 +302,18 @@ def from_hub(base: Base, patterns: Sequence[str]) -> Path:
     """The local copy of some of a hub model's files; fetched if they are not there.
 
     Raises:
-        DataError: It is no hub id.
+        DataError: It is no hub id, or was a directory before.
         PreflightError: The hub cannot be reached, or wants its licence accepted.
     """
+    if base.model in _found_here:
+        raise DataError(
+            f"base.model: the directory {base.model!r} has gone since the start; put it back and run again"
+        )
+    if base.model.startswith(("/", ".", "~")) or base.model.count("/") != 1:
+        raise DataError(
+            f"base.model: no directory {base.model!r}; give a model directory, a hub id such as "
+            f"meta-llama/Llama-3.2-1B, or {TINY}"
+        )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError
 

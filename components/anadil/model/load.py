@@ -23,10 +23,9 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from anadil.artifacts.base_model import COPIED_TOKENIZER_FILES, model_config
+from anadil.artifacts.base_model import COPIED_TOKENIZER_FILES, model_config, tokenizer_config
 from anadil.artifacts.base_vocabulary import USUAL_ENDS, base_settings
 from anadil.core.errors import DataError, IntegrityError
-from anadil.core.json_text import parse_json
 from anadil.model.architecture import check_fit, read_config
 from anadil.model.family_table import refuse_mixture
 from anadil.model.spellings import write_both_spellings
@@ -113,10 +112,13 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerFast:
         DataError: The directory holds none.
         IntegrityError: It would have to run code of its own.
     """
-    written = path / "tokenizer_config.json"
-    asked = parse_json(written.read_text(encoding="utf-8")) if written.is_file() else {}
+    asked = tokenizer_config(path)
     if "auto_map" in asked:
-        raise IntegrityError(f"{written}: auto_map asks to run code; use a tokenizer without it")
+        raise IntegrityError(
+            f"{path}/tokenizer_config.json: auto_map asks to run code; use a tokenizer without it"
+        )
+    if not path.is_dir():  # transformers would take it for the name of a model of the hub
+        raise DataError(f"{path}: no such directory; give a Hugging Face tokenizer directory")
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:

@@ -28,6 +28,7 @@ from anadil.artifacts.base_model import (
     TINY_SHAPE,
     base_tokenizer,
     from_hub,
+    is_local,
     tiny_text,
 )
 from anadil.core.progress import progress
@@ -80,7 +81,7 @@ def base_model(base: Base, cache: Path) -> Path:
     tokenizer = base_tokenizer(base, cache)
     if base.model == TINY:
         return _tiny_model(tokenizer, cache)
-    if Path(base.model).expanduser().is_dir():
+    if is_local(base.model):
         return tokenizer
     return from_hub(base, HUB_FILES)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from anadil.artifacts.base_model import TINY, TINY_SHAPE, TINY_VOCABULARY, from_hub, model_config
+from anadil.artifacts.base_model import TINY, TINY_SHAPE, TINY_VOCABULARY, from_hub, is_local, model_config
 from anadil.artifacts.weight_files import has_weights, holds_own_head, stored_tensors
 from anadil.core.errors import DataError, PreflightError
 from anadil.model.family import Architecture
@@ -195,9 +195,9 @@ def base_shape(recipe: Recipe) -> Shape:
         return shape_from({**TINY_SHAPE, **tied}, TINY)
     folder = Path(model).expanduser()
     known = KNOWN.get(model.removesuffix("-Instruct"))
-    if known is not None and not folder.is_dir():
+    if known is not None and not is_local(model):
         return shape_from(known, model)
-    if not folder.is_dir():
+    if not is_local(model):
         folder = from_hub(recipe.base, ("config.json",))
     config = model_config(folder)
     check_family(config, {})
@@ -210,7 +210,7 @@ def base_shape(recipe: Recipe) -> Shape:
             kind,
         )
     shape = shape_from(config, model)
-    if shape.tied and has_weights(folder) and Path(model).expanduser().is_dir():
+    if shape.tied and has_weights(folder) and is_local(model):
         tables = families()[kind].names.stored_tables
         return replace(shape, tied=not holds_own_head(stored_tensors(folder), tables))
     return shape

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
-from anadil.artifacts.base_model import TINY, tiny_source
+from anadil.artifacts.base_model import TINY, is_local, tiny_source
 from anadil.core.format import KIB, MIB
 from anadil.core.stages import NEW_KEYS, SHARED_ROOMS, Stage
 from anadil.recipe.pretrain import NEUTRAL
@@ -131,7 +131,7 @@ def base_files(model: str) -> dict[str, str]:
     folder = Path(model).expanduser()
     if model == TINY:
         return {"base files": tiny_source()}
-    if not folder.is_dir():
+    if not is_local(model):
         return {}
     parts = []
     for file in sorted(path for path in folder.iterdir() if path.is_file() and path.suffix in BASE_SUFFIXES):
