@@ -1,5 +1,6 @@
 """Several real processes that make the same artifact in one place: one writes it, all end well, it is whole."""
 
+import json
 import os
 import signal
 import tempfile
@@ -287,6 +288,36 @@ def test_a_request_that_arrives_after_the_claim_was_lost_changes_nothing(
         storage.store(uri).put_directory(first, uri)
 
     assert storage.store(uri).read(f"{uri}/manifest.json") == content
+    assert_whole(uri)
+
+
+def test_a_run_that_lost_its_claim_after_the_last_file_does_not_finish_the_artifact(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"{bucket}/out"
+    monkeypatch.setattr(object_lock, "RENEW_S", 0.1)
+    monkeypatch.setattr(object_lock, "SILENT_S", 0.3)
+    folder, manifest = made(tmp_path)
+    *_, last = sorted(manifest.files)
+    holders: list[str] = []
+    send = publish._send
+
+    def overtaken(*arguments: Any) -> None:
+        send(*arguments)
+        if last in arguments and not holders:
+            holders.append("nobody")
+            storage.store(uri).write(f"{uri}.claim", b'{"owner": "another"}')
+
+    def note_holder(params: dict[str, Any], **_: Any) -> None:
+        if params["url_path"].endswith("/out/manifest.json"):
+            holders.append(json.loads(storage.store(uri).read(f"{uri}.claim"))["owner"])
+
+    monkeypatch.setattr(publish, "_send", overtaken)
+    s3.s3_client().meta.events.register("before-call.s3.PutObject", note_holder)
+    storage.store(uri).put_directory(folder, uri)
+
+    assert len(holders) == 2
+    assert "another" not in holders
     assert_whole(uri)
 
 

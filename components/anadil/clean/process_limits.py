@@ -8,7 +8,7 @@ import signal
 import time
 
 from anadil.core.format import GIB
-from anadil.core.processes import data_bytes
+from anadil.core.processes import data_bytes, limit
 
 MEMORY_BYTES = 2 * GIB
 """That a process may take beside what it has at its start. Measured: a line of 15 MiB takes .4 GiB."""
@@ -37,11 +37,7 @@ def allow_one_more_record() -> None:
     if _limited_until is None or (now := time.process_time()) < _limited_until:
         return
     _limited_until = int(now) + 1
-    _, hardest = resource.getrlimit(resource.RLIMIT_CPU)
-    limit = _limited_until + RECORD_CPU_S
-    resource.setrlimit(
-        resource.RLIMIT_CPU, (limit if hardest == resource.RLIM_INFINITY else min(limit, hardest), hardest)
-    )
+    limit(resource.RLIMIT_CPU, _limited_until + RECORD_CPU_S)
 
 
 def describe_exit(exit_code: int | None) -> str:
