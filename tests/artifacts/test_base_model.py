@@ -1,10 +1,14 @@
 import json
 import shutil
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
+from anadil.artifacts import base_model
 from anadil.artifacts.base_model import (
     CHAT_TEMPLATE,
     LLAMA_3_SPECIALS,
@@ -65,6 +69,25 @@ def test_the_tiny_tokenizer_is_made_once_and_always_has_the_same_bytes(tiny: Pat
     assert {file.name: file.read_bytes() for file in elsewhere.iterdir()} == {
         file.name: file.read_bytes() for file in tiny.iterdir()
     }
+    assert [path.name for path in tmp_path.iterdir()] == [tiny.name]
+
+
+def test_of_workers_that_share_a_directory_one_makes_the_tiny_tokenizer(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def train(text: str) -> Tokenizer:
+        made.append(text[:9])
+        time.sleep(0.5)
+        return Tokenizer.from_file(str(tiny / "tokenizer.json"))
+
+    monkeypatch.setattr(base_model, "_train_tiny", train)
+    with ThreadPoolExecutor(3) as workers:
+        found = list(workers.map(lambda _: base_tokenizer(Base(model="tiny"), tmp_path), range(3)))
+
+    assert len(made) == 1
+    assert {each.name for each in found} == {tiny.name}
     assert [path.name for path in tmp_path.iterdir()] == [tiny.name]
 
 

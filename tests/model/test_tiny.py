@@ -2,6 +2,8 @@ import hashlib
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -44,6 +46,25 @@ def test_tiny_is_a_small_tied_llama_of_the_same_bytes_wherever_it_is_made_and_ma
     assert model.config.tie_word_embeddings
     assert model.config.vocab_size == len(load_tokenizer(one))
     assert sum(p.numel() for p in model.parameters()) < 5e6
+
+
+def test_of_workers_that_share_a_directory_one_makes_tiny(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+
+    def save(_: object, __: object, draft: Path, ___: object) -> None:
+        made.append(draft)
+        time.sleep(0.5)
+
+    monkeypatch.setattr(tiny, "_trained", lambda _: None)
+    monkeypatch.setattr(tiny, "save_model", save)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with ThreadPoolExecutor(3) as workers:
+        found = set(workers.map(lambda _: tiny._tiny_model(tmp_path, tmp_path / "cache"), range(3)))
+
+    assert len(made) == len(found) == 1
+    assert list((tmp_path / "cache").iterdir()) == list(found)
 
 
 DIGEST = "2d8d97a18b897985acdb6274cc1383c1e2bb168f3e2d75f5760cd0b65fd85ae1"

@@ -4,6 +4,7 @@ Tokenizers are opened by the `tokenizers` library alone, which reads data and ru
 the model's repository.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -15,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from anadil.artifacts.lock import locked
 from anadil.artifacts.model_directory import check_directory
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.core.json_text import parse_json
@@ -70,6 +72,8 @@ TINY_SHAPE: dict[str, Any] = {
     "max_position_embeddings": 2048,
 }
 """2.4 million parameters, a third of them embeddings."""
+TINY_PATIENCE_S = 1_800.0
+"""How long a process waits for another that makes it: on a busy machine a minute becomes many."""
 _found_here: set[str] = set()
 """Bases that were directories: `models/mine` may as well be a hub id when it has gone."""
 
@@ -229,10 +233,25 @@ def _tiny_tokenizer(cache: Path) -> Path:
     text = tiny_text()
     template = CHAT_TEMPLATE.read_text(encoding="utf-8")
     target = cache / f"tiny-tokenizer-{tiny_source()[:16]}"
+    with made_once(target) as is_there:
+        if not is_there:
+            _make_tiny_tokenizer(target, text, template)
+    return target
+
+
+@contextlib.contextmanager
+def made_once(target: Path) -> Iterator[bool]:
+    """Whether a directory of `tiny` is there; of several processes, the first makes it and the others wait."""
     if target.is_dir():
-        return target
+        yield True
+        return
+    with locked(target.with_name(f".{target.name}"), TINY_PATIENCE_S):
+        yield target.is_dir()
+
+
+def _make_tiny_tokenizer(target: Path, text: str, template: str) -> None:
     log.info("making the tokenizer of the base model %s from %s KB of English", TINY, len(text) // 1000)
-    cache.mkdir(parents=True, exist_ok=True)
+    cache = target.parent
     draft = Path(tempfile.mkdtemp(prefix="tiny-tokenizer-", dir=cache))
     draft.chmod(0o755)
     _train_tiny(text).save(str(draft / "tokenizer.json"))
@@ -250,11 +269,10 @@ def _tiny_tokenizer(cache: Path) -> Path:
     try:
         draft.rename(target)
     except OSError:
-        # Another process was faster; its bytes are the same.
+        # Another machine was faster; its bytes are the same.
         shutil.rmtree(draft)
         if not target.is_dir():
             raise
-    return target
 
 
 def _train_tiny(text: str) -> "Tokenizer":

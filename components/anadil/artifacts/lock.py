@@ -21,14 +21,18 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @contextlib.contextmanager
-def locked(work: Path) -> Iterator[None]:
+def locked(work: Path, patience_s: float | None = None) -> Iterator[None]:
     """Make sure that one process of this machine at a time makes the artifact.
 
+    Args:
+        work: The directory; it goes when it is empty.
+        patience_s: How long to wait for another process; None: `PATIENCE_S`.
+
     Raises:
-        RetryableError: Another one is at it for longer than `PATIENCE_S`.
+        RetryableError: Another one is at it for longer than that.
     """
     lock = _lock_in(work)
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + (PATIENCE_S if patience_s is None else patience_s)
     waited = False
     while not _acquire(lock, work):
         if time.monotonic() > deadline:

@@ -29,6 +29,7 @@ from anadil.artifacts.base_model import (
     base_tokenizer,
     from_hub,
     is_local,
+    made_once,
     tiny_text,
 )
 from anadil.core.progress import progress
@@ -105,22 +106,25 @@ def _tiny_model(tokenizer: Path, cache: Path) -> Path:
     )
     identity = settings.encode() + (tokenizer / "tokenizer.json").read_bytes() + tiny_text().encode()
     target = cache / f"tiny-{hashlib.sha256(identity).hexdigest()[:16]}"
-    if target.is_dir():
-        return target
+    with made_once(target) as is_there:
+        if not is_there:
+            _make(target, tokenizer)
+    return target
+
+
+def _make(target: Path, tokenizer: Path) -> None:
     log.info("making the base model %s: about a minute, once", TINY)
-    cache.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix="tiny-model-", dir=cache))
+    draft = Path(tempfile.mkdtemp(prefix="tiny-model-", dir=target.parent))
     draft.chmod(0o755)
     try:
         save_model(_trained(tokenizer), tokenizer, draft, torch.float32)
         draft.rename(target)
     except OSError:
-        # Another process was faster; a model of the same recipe is there.
+        # Another machine was faster; a model of the same recipe is there.
         if not target.is_dir():
             raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return target
 
 
 def _trained(tokenizer_dir: Path) -> PreTrainedModel:
