@@ -73,7 +73,7 @@ def test_each_record_gets_its_own_cpu_time_and_no_other_process_a_limit(
 ) -> None:
     now = 0.0
     limits: list[tuple[int, int]] = []
-    monkeypatch.setattr(process_limits.time, "process_time", lambda: now)
+    monkeypatch.setattr("anadil.clean.process_limits.time.process_time", lambda: now)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (-1, resource.RLIM_INFINITY))
     monkeypatch.setattr(resource, "setrlimit", lambda which, limit: limits.append((which, limit[0])))
     monkeypatch.setattr(process_limits, "_limited_until", None)
