@@ -76,7 +76,7 @@ def test_each_field_of_a_table_is_a_text(name: str, separator: str, tmp_path: Pa
     )
 
     assert list(read_items([str(tmp_path / name)])) == [
-        (f"{name}:1", "sual"), (f"{name}:1", "cavab"), (f"{name}:3", "Paytaxt\nhansıdır?"), (f"{name}:3", "Bakı"),
+        (f"{name}:1", "sual"), (f"{name}:1", "cavab"), (f"{name}:2", "Paytaxt\nhansıdır?"), (f"{name}:2", "Bakı"),
     ]  # fmt: skip
 
 
@@ -136,7 +136,7 @@ def test_text_of_task_files_is_left_out_and_tasks_without_files_are_named(
     data = "task: own\ndataset_path: csv\ndataset_kwargs: {data_files: {test: own.csv}}\n"
     (folder / "own.yaml").write_text(data, encoding="utf-8")
     (folder / "own.csv").write_text(f'question\n"{own[3]}"\n', encoding="utf-8")
-    (folder / "notes.md").write_text(own[4], encoding="utf-8")
+    (folder / "notes.xml").write_text(own[4], encoding="utf-8")
     choices = tmp_path / "choices.jsonl"
     choices.write_text(json.dumps({"question": own[5], "choices": ["a", "b"], "answer": 0}), encoding="utf-8")
     raw = write_jsonl(tmp_path / "a.jsonl", own)
@@ -146,4 +146,4 @@ def test_text_of_task_files_is_left_out_and_tasks_without_files_are_named(
 
     assert stats(made)["dropped"] == {"contaminated": 2}
     assert {own[3], own[5]}.isdisjoint(document.text for document in documents(made))
-    assert re.search(r"not compared with belebele_azj_Latn, builtin:az/tasks\.yaml, .*notes\.md", caplog.text)
+    assert re.search(r"not compared with belebele_azj_Latn, builtin:az/tasks\.yaml, .*notes\.xml", caplog.text)

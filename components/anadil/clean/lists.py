@@ -3,6 +3,7 @@
 What is compiled is arrays of hashes in a folder, which each process maps into memory.
 """
 
+import itertools
 import json
 import logging
 import shutil
@@ -156,6 +157,8 @@ def _texts(path: Path, uri: str) -> Iterator[tuple[int, str]]:
         elif lower.endswith(".parquet"):
             yield from _table_texts(path, uri)
         elif lower.endswith((".json", ".arrow", *TEXT_TABLES)):
+            if lower.endswith(TEXT_TABLES):  # names of columns, or the first row of a table that has none
+                yield from ((1, name) for _, row in itertools.islice(rows_of(path, uri), 1) for name in row)
             yield from ((number, text) for number, row in rows_of(path, uri) for text in texts_of(row))
         elif lower.endswith(".txt"):
             if (size := path.stat().st_size) > MAX_LINE_BYTES:
