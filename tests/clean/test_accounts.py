@@ -248,7 +248,7 @@ def test_a_list_that_is_not_there_is_refused_before_the_stage_runs(tmp_path: Pat
 
     with pytest.raises(DataError, match=r"clean\.url_lists: no file matches"):
         key_of(tmp_path, url_lists=[str(tmp_path / "no")])
-    (tmp_path / "empty/readme").write_text("")
+    (tmp_path / "empty/notes").write_text("")
     with pytest.raises(DataError, match="holds no 'domains' or 'urls'"):
         key_of(tmp_path, url_lists=[str(tmp_path / "empty")])
 

@@ -146,4 +146,6 @@ def test_text_of_task_files_is_left_out_and_tasks_without_files_are_named(
 
     assert stats(made)["dropped"] == {"contaminated": 2}
     assert {own[3], own[5]}.isdisjoint(document.text for document in documents(made))
-    assert re.search(r"not compared with belebele_azj_Latn, builtin:az/tasks\.yaml, .*notes\.xml", caplog.text)
+    assert re.search(
+        r"not compared with belebele_azj_Latn, builtin:az/tasks\.yaml, .*notes\.xml", caplog.text
+    )

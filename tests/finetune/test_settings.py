@@ -252,7 +252,7 @@ def test_the_demo_asks_in_other_words_what_it_trains(model_dir: Path, tmp_path: 
     run(job)
 
     assert len({*map(str.lower, seen), *map(str.lower, asked)}) == len(seen) + len(asked)
-    assert sorted(expected) == sorted(set(answers))
+    assert set(expected) < set(answers)
     assert job.records == {"rows": len(seen), "kept": len(seen), "dropped": 0}
 
 

@@ -200,7 +200,7 @@ def test_no_file_is_an_error_that_says_so() -> None:
     ("text", "settings", "says"),
     [
         ("languag: az\n", SETTINGS, "unknown key"),
-        ("language: az\n", {"pretrain.micro_batch_size": 0}, "greater than 0"),
+        ("language: az\n", {"pretrain.micro_batch_size": 0}, "must be above 0"),
         (
             "~\n",
             {"cluster.nodes": 2},

@@ -243,7 +243,8 @@ DYNAMIC = {"rope_type": "dynamic", "factor": 2.0}
 def test_a_rotation_that_depends_on_the_batch_is_told_before_the_run(
     config: dict[str, object], length: int, told: bool, model: Path, recipe: Recipe
 ) -> None:
-    (model / "config.json").write_text(json.dumps({"model_type": "llama", **config}))
+    file = model / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | config))
 
     found = inspect_base(again(recipe, f"base.model={model}", f"pretrain.sequence_length={length}"))
 

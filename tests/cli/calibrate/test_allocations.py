@@ -50,6 +50,7 @@ def sizes(recompute: str, trains: str, state: str) -> tuple[Recipe, Shape, Layou
             f"pretrain.sequence_length={LENGTH}",
             f"pretrain.activation_checkpointing={recompute}",
             f"pretrain.state={state}",
+            "pretrain.precision=auto",
             f"pretrain.phases=[{{trains: {trains}, steps: 3, lr: 0.001}}]",
         ],
     )

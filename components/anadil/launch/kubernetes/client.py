@@ -12,7 +12,13 @@ from urllib.parse import quote, urlencode
 
 from anadil.core.errors import AnadilError, PreflightError, RetryableError
 from anadil.launch.kubernetes.connection import connect, short
-from anadil.launch.kubernetes.errors import ApiCall, ErrorResponse, error_from_response, error_response
+from anadil.launch.kubernetes.errors import (
+    AGAIN,
+    ApiCall,
+    ErrorResponse,
+    error_from_response,
+    error_response,
+)
 from anadil.launch.kubernetes.kinds import ApiObject, JobKind
 from anadil.launch.kubernetes.pods import Worker, read_workers
 
@@ -221,7 +227,7 @@ class Api:
         return found
 
     def _away(self, error: Exception) -> RetryableError:
-        return RetryableError(f"{self.host}: the Kubernetes API does not answer ({short(error)})")
+        return RetryableError(f"{self.host}: the Kubernetes API does not answer ({short(error)}){AGAIN}")
 
 
 class JobApi(Api):

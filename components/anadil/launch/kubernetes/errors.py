@@ -9,6 +9,8 @@ from anadil.core.errors import AnadilError, PreflightError, RetryableError
 
 USER_IN_MESSAGE = re.compile(r'User "([^"]+)"')
 MAX_CHARS = 600
+AGAIN = "; run the same command again, which finds the job"
+"""The end of an error of an API that is away; whoever waits for it leaves this out."""
 
 
 class MissingResourceKind(PreflightError):
@@ -90,7 +92,7 @@ def error_from_response(call: ApiCall, answer: ErrorResponse) -> AnadilError:
             "see it with `anadil launch --dry-run`"
         )
     return RetryableError(
-        f"{call.verb} {call.resource} in {where}: the Kubernetes API answers {answer.status} {answer.message}"
+        f"{call.verb} {call.resource} in {where}: the Kubernetes API answers {answer.status} {answer.message}{AGAIN}"
     )
 
 

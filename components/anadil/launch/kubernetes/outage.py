@@ -4,6 +4,7 @@ import logging
 import time
 
 from anadil.core.errors import AnadilError, PreflightError, RetryableError
+from anadil.launch.kubernetes.errors import AGAIN
 
 log = logging.getLogger(__name__)
 
@@ -47,9 +48,9 @@ class Outage:
             PreflightError: It was refused from the first, or for too long.
             RetryableError: The API was silent for too long.
         """
-        refused = isinstance(error, PreflightError)
+        refused, text = isinstance(error, PreflightError), str(error).removesuffix(AGAIN)
         if (refused and not self._has_answered) or time.monotonic() - self._answered_s > self._limit_s:
-            raise error if refused else RetryableError(f"{what}: {error}; {remedy}")
-        if str(error) != self._said:
-            log.warning("%s runs on, but cannot be seen: %s", what, error)
-            self._said = str(error)
+            raise error if refused else RetryableError(f"{what}: {text}; {remedy}")
+        if text != self._said:
+            log.warning("%s runs on, but cannot be seen: %s", what, text)
+            self._said = text
