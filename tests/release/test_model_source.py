@@ -130,7 +130,7 @@ def test_a_name_whose_artifact_is_gone_or_another_is_refused(
         ("half.partial", DataError, "has not finished it"),
         ("peft", DataError, "is an adapter without its model; merge it first"),
         ("pickled", IntegrityError, "pickled weights can run code"),
-        ("weightless", DataError, r"no \*\.safetensors weights"),
+        ("weightless", DataError, r"no model\.safetensors or model\.safetensors\.index\.json"),
         ("code", IntegrityError, "auto_map asks to run code"),
         ("gs://bucket/model", PreflightError, "storage gs:// is not supported"),
         ("hf://meta-llama/Llama-3.2-1B", PreflightError, "hf download meta-llama/Llama-3.2-1B"),

@@ -19,7 +19,7 @@ from anadil.runtime import execute, remake
 from tests.kit.harness import again
 
 PRETRAIN = STAGES["pretrain"]
-RAISED = dataclasses.replace(PRETRAIN, result_version=2)
+RAISED = dataclasses.replace(PRETRAIN, result_version=PRETRAIN.result_version + 1)
 Start = Callable[..., None]
 
 
@@ -86,8 +86,8 @@ def test_a_raised_result_version_does_not_remake_a_finished_model_unasked(
         start(RAISED, recipe, inputs)
 
     assert str(caught.value) == (
-        f"{finished}: a finished model of the same recipe and inputs, made by anadil 0.0.9 with result version 1; "
-        "this program has 2. Making it again costs a whole training: add --remake (or set ANADIL_REMAKE=1) if that "
+        f"{finished}: a finished model of the same recipe and inputs, made by anadil 0.0.9 with result version {PRETRAIN.result_version}; "
+        f"this program has {RAISED.result_version}. Making it again costs a whole training: add --remake (or set ANADIL_REMAKE=1) if that "
         "is wanted; to keep it, give its URI to the next stage as --model, or another storage.root to this run"
     )
 
@@ -152,7 +152,8 @@ def test_an_unfinished_run_of_another_program_is_not_begun_anew_unasked(
     with pytest.raises(RecipeError) as caught:
         start(RAISED, recipe, inputs)
 
-    why = ", before results had a version" if old else " with result version 1; this program has 2"
+    known = f" with result version {PRETRAIN.result_version}; this program has {RAISED.result_version}"
+    why = ", before results had a version" if old else known
     assert str(caught.value) == (
         f"{folder}: an unfinished run of the same recipe has checkpoints here, made by anadil 0.0.9{why}. "
         "This program cannot resume from them: finish that run with the program that began it, or add --remake "
