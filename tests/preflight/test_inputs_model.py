@@ -11,6 +11,7 @@ from anadil.artifacts.weight_files import stored_tensors
 from anadil.core.errors import AnadilError, DataError, IntegrityError, PreflightError
 from anadil.preflight.base_vocabulary import gguf_detail
 from anadil.preflight.inputs import inspect_base
+from anadil.preflight.rotation import rotation_hint
 from anadil.recipe.sections import Base, Recipe
 from tests.kit.harness import again
 from tests.kit.llama_3 import make_llama_3
@@ -241,11 +242,19 @@ DYNAMIC = {"rope_type": "dynamic", "factor": 2.0}
     ],
 )
 def test_a_rotation_that_depends_on_the_batch_is_told_before_the_run(
-    config: dict[str, object], length: int, told: bool, model: Path, recipe: Recipe
+    config: dict[str, object], length: int, told: bool
 ) -> None:
+    hint = rotation_hint({"model_type": "llama", **config}, length)
+
+    assert ("otherwise where one is longer than" in hint) is told
+
+
+def test_doctor_tells_of_such_a_rotation(model: Path, recipe: Recipe) -> None:
     file = model / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | config))
+    file.write_text(
+        json.dumps(json.loads(file.read_text()) | {"rope_parameters": DYNAMIC, "max_position_embeddings": 64})
+    )
 
-    found = inspect_base(again(recipe, f"base.model={model}", f"pretrain.sequence_length={length}"))
+    found = inspect_base(again(recipe, f"base.model={model}", "pretrain.sequence_length=128"))
 
-    assert ("otherwise where one is longer than" in found.remedy) is told
+    assert "otherwise where one is longer than" in found.remedy
