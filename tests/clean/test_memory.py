@@ -52,7 +52,7 @@ from anadil.clean.sorted_documents import DocumentWriter, KeptDocument
 from anadil.text.language import load_language
 
 folder, num_documents, draw = Path(sys.argv[1]), int(sys.argv[2]), random.Random(0)
-rng, words = np.random.default_rng(0), [f"s{n}" for n in range(5_000)]
+rng, words = np.random.default_rng(0), [f"{chr(97 + n // 676)}{chr(97 + n // 26 % 26)}{chr(97 + n % 26)}" for n in range(5_000)]
 base = draw.choices(words, k=20)
 folders = []
 for start in range(0, num_documents, 100_000):
@@ -61,7 +61,8 @@ for start in range(0, num_documents, 100_000):
     writer = DocumentWriter(folders[-1], 14)
     for number in range(start, min(start + 100_000, num_documents)):
         # Every other one resembles the first; all agree in a band, and pairs in another.
-        text = " ".join([*base, str(number)] if number % 2 else draw.choices(words, k=20))
+        own = str(number).translate(str.maketrans("0123456789", "abcdefghij"))  # figures alone make no other text
+        text = " ".join([*base, own] if number % 2 else draw.choices(words, k=20))
         keys = rng.integers(0, 2**64, 14, dtype=np.uint64)
         keys[0], keys[1] = 7, number // 2
         writer.add(KeptDocument(
