@@ -14,7 +14,6 @@ from anadil.preflight.inputs import inspect_base
 from anadil.preflight.rotation import rotation_hint
 from anadil.recipe.sections import Base, Recipe
 from tests.kit.harness import again
-from tests.kit.llama_3 import make_llama_3
 
 CLAIM = "cluster.volumes=[{claim: fsx, path: /claims/fsx}]"
 WEIGHTS = "model.safetensors"
@@ -208,6 +207,8 @@ def test_a_model_on_a_claim_is_said_to_be_unseen(recipe: Recipe) -> None:
 def test_what_export_to_gguf_will_refuse_is_known_before_anything_is_trained(
     tmp_path: Path, change: dict[str, object], said: str
 ) -> None:
+    from tests.kit.llama_3 import make_llama_3  # loads torch
+
     make_llama_3(tmp_path / "base")
     file = tmp_path / "base/tokenizer.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
@@ -216,6 +217,8 @@ def test_what_export_to_gguf_will_refuse_is_known_before_anything_is_trained(
 
 
 def test_another_architecture_has_no_gguf(tmp_path: Path) -> None:
+    from tests.kit.llama_3 import make_llama_3  # loads torch
+
     make_llama_3(tmp_path / "base")
     (tmp_path / "base/config.json").write_text('{"model_type": "qwen3"}')
 
