@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 MOST_PAIRS = 64
 """Targets of a piece: a missing BOS costs the first tokens of a text most, and the rest would hide it."""
 LEANS_FROM = 0.1
-"""Nats a token from which on a base leans on BOS. Chosen by us, of 5.85 - 3.54 (Gemma 3 270M) and -.01 (SmolLM2)."""
+"""Nats a token from which on a base leans on BOS. Chosen by us: without it Gemma 3 270M loses 5.85 - 3.54."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
