@@ -204,5 +204,5 @@ def test_memory_is_that_of_one_file_and_not_of_the_model(tmp_path: Path) -> None
         return int(peak_memory(MEMORY, base, adapter, tmp_path / str(shard_bytes), shard_bytes)[1])
 
     assert size > 100_000_000
-    assert peak(4_000_000) < size / 8
+    assert peak(4_000_000) < size / 4  # one file, one matrix in FP32 with its product, and what malloc keeps
     assert peak(size) > size / 2  # the figure is a measurement
