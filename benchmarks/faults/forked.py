@@ -190,6 +190,5 @@ def losses(path: Path) -> dict[int, float]:
         return {}
     text = path.read_text(encoding="utf-8")
     lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-    found = {line["step"]: line["loss"] for line in lines}
-    assert len(found) == len(lines), f"{path}: a step twice"
-    return found
+    assert len({line["step"] for line in lines}) == len(lines), f"{path}: a step twice"
+    return {line["step"]: line["loss"] for line in lines if line["step"]}

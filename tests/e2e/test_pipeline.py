@@ -144,4 +144,4 @@ def losses(journal: Path) -> dict[int, float]:
     """Step -> loss of a training.jsonl."""
     lines = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
     assert len({line["step"] for line in lines}) == len(lines)
-    return {line["step"]: line["loss"] for line in lines}
+    return {line["step"]: line["loss"] for line in lines if line["step"]}

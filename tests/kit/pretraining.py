@@ -174,9 +174,8 @@ def generations(job: Job) -> list[Path]:
 def losses(folder: Path) -> dict[int, float]:
     """Loss by step, as `training.jsonl` says; a step twice is an error."""
     lines = [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
-    by_step = {line["step"]: line["loss"] for line in lines}
-    assert len(by_step) == len(lines)
-    return by_step
+    assert len({line["step"] for line in lines}) == len(lines)
+    return {line["step"]: line["loss"] for line in lines if line["step"]}
 
 
 def in_child(work: Callable[[], object], environment: dict[str, str] | None = None) -> int:

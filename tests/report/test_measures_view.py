@@ -136,6 +136,17 @@ def test_training_and_validation_share_one_axis(tmp_path: Path) -> None:
     assert "dashed" in answers.svg
 
 
+def test_the_curve_begins_with_the_base_which_belongs_to_no_phase(tmp_path: Path) -> None:
+    lines = [{"step": 0, "validation_bits_per_byte": 2.5}, *report_run.training()]
+    lines[10]["validation_bits_per_byte"] = 1.9
+
+    found = training_view(read_facts(report_run.job(tmp_path, training=lines)))
+    without = training_view(read_facts(report_run.job(tmp_path / "without", training=lines[1:])))
+
+    assert found.charts[0].table.rows[0] == ("0", "\N{EM DASH}", "2.500")
+    assert found.phases == without.phases
+
+
 def test_cost_is_time_by_the_dated_price_of_the_machines_that_the_recipe_named(tmp_path: Path) -> None:
     recipe = {"base": {"model": "tiny"}, "cluster": {"instance": "p5.48xlarge", "nodes": 2}}
     job = report_run.job(tmp_path, seconds={"corpus": 60.0, "model": 3_600.0}, made_by=recipe)

@@ -269,3 +269,25 @@ def test_a_line_separator_in_a_text_ends_no_line_of_json_lines(tmp_path: Path) -
     curve.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
 
     assert list(read_facts(job).training) == lines
+
+
+@pytest.mark.parametrize(
+    ("scores", "words"),
+    [
+        ((2.0, 1.5, 1.51), None),
+        ((2.0, 2.1, 2.01), "validation ended 0.50 % above the base's, which was the lowest"),
+        ((2.0, 1.5, 1.8), "validation rose by 20 % after step 10: this stage overfits"),
+    ],
+)
+def test_a_base_that_held_out_text_was_best_with_is_named(
+    tmp_path: Path, scores: tuple[float, ...], words: str | None
+) -> None:
+    lines = [{"step": 0}, *report_run.training()]
+    for place, score in zip((0, 10, -1), scores, strict=True):
+        lines[place]["validation_bits_per_byte"] = score
+    lines[10]["step"] = 10
+
+    found = learnings(of(tmp_path, training=lines))[0]
+
+    assert (words or "") in found.words
+    assert ("validation" in found.words) == (words is not None) == found.warns

@@ -90,7 +90,8 @@ class Training:
         if state.step:
             log.info("resuming after step %s", f"{state.step:,}")
         if self.group.is_first:
-            self.journal = Journal(self.job.work, state.step, state.journal)
+            # A run that begins again scores its base again, which may be another one.
+            self.journal = Journal(self.job.work, state.step or -1, state.journal)
         self.metrics.resumed(state.step)
         return replace(state, journal="")
 
@@ -113,6 +114,8 @@ class Training:
             trace = held.enter_context(profiled(self.job.work / PROFILE, after, traced, self.trainer.device))
             stop.unsaved = False
             clock = time.monotonic() - state.seconds
+            if self.validation and not state.step:
+                self._score_base(clock, stop)
             begun, before = self._logged = (time.monotonic(), state.tokens)
             while state.step < settings.steps:
                 shown.begin(state.step)
@@ -139,6 +142,19 @@ class Training:
             self._beat("start", state.step)  # a slow disk is no hang
             self.tiers.durable.wait()
         return state
+
+    def _score_base(self, clock: float, stop: Stop) -> None:
+        """Validate before the first step, so that the curve begins with the base in the run's vocabulary."""
+        with self.metrics.section("validation"), self._out_of_memory(0):
+            score = self._validate(0, stop)
+        assert score is not None
+        if self.journal is None:
+            return
+        line = {"tokens": 0, "seconds": round(time.monotonic() - clock, 3), SCORE: score}
+        log.info("before the first step: %.4f bits per byte of the held-out part", score)
+        self.journal.add({"step": 0, **line})
+        self.metrics.events.add(line, 0)
+        self.job.tracker.metrics({**line, **self.metrics.time_shares()}, 0)
 
     def _begin_phase(self, state: State) -> None:
         settings = self.job.recipe.pretrain
@@ -253,7 +269,7 @@ class Training:
             raise
 
     def _validate(self, step: int, stop: Stop) -> float | None:
-        """Bits per byte; None where a signal has come to some process and the run is not over anyway."""
+        """Bits per byte; None where a signal has come to some process and there are steps to save and to do."""
         assert self.validation is not None
         net = self.trainer.net
 
@@ -269,7 +285,7 @@ class Training:
             data=net.mesh.data,
             data_rank=net.mesh.data_rank,
             add_up=net.add_up,
-            ends=ends if step < self.job.recipe.pretrain.steps else None,
+            ends=ends if 0 < step < self.job.recipe.pretrain.steps else None,
         )
 
     def _log(self, state: State, done: Step, figures: dict[str, float]) -> None:

@@ -344,7 +344,7 @@ def _summary(job: Job, training: Training, state: State) -> dict[str, Any]:
         "tokens_per_epoch": packed.num_targets,
         "epochs": round(state.step * settings.batch_size / packed.num_sequences, 4),
         "packing_waste": round(packed.waste, 6),
-        **({SCORE: scores[-1]} if scores else {}),
+        **({SCORE: scores[-1], f"first_{SCORE}": scores[0]} if scores else {}),
         "device": torch.cuda.get_device_name(net.device) if net.device.type == "cuda" else "cpu",
         **_peak_memory(lines),
         "precision": "bf16" if net.dtype == torch.bfloat16 else "fp32",

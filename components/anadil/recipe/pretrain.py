@@ -172,7 +172,7 @@ class Pretrain(StrictModel):
     copies: Copies = Copies()
     faults: Faults = Faults()
     validate_every: NonNegativeInt = 500
-    """Optimizer steps between bits per byte of the corpus's held-out part, also at each phase's end; 0 never."""
+    """Optimizer steps between bits per byte of the corpus's held-out part, also before the first step, which is the base's, and at each phase's end; 0 never."""
     validate_documents: PositiveInt = 200
     """Most held-out documents of a validation, the first ones."""
     profile_steps: NonNegativeInt = 0

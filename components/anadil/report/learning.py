@@ -30,7 +30,7 @@ class Learning:
     late_fall: float
     """The same over the last tenth of the steps, against the tenth before it."""
     turn: tuple[float, float] | None
-    """Step of the lowest validation figure, and the share by which it rose since; None if it did not."""
+    """Step of the lowest validation figure, 0 for the base, and the share by which it rose since; None if it did not."""
     words: str
     """All of it as a sentence, without the stop."""
     warns: bool
@@ -75,8 +75,12 @@ def _learning(stage: str, lines: list[Json], summary: Json, little: float) -> Le
     )
     if turn:
         step, rise = turn
-        place = figure(integer_if_whole(step))
-        words += f"; validation rose by {figure(rise * 100, 2)} % after step {place}: this stage overfits"
+        higher = f"{figure(rise * 100, 2)} %"
+        words += (
+            f"; validation rose by {higher} after step {figure(integer_if_whole(step))}: this stage overfits"
+            if step
+            else f"; validation ended {higher} above the base's, which was the lowest: this stage made held-out text harder for the model"
+        )
     return Learning(
         stage=stage,
         first=first,
@@ -95,7 +99,8 @@ def _turn(lines: list[Json]) -> tuple[float, float] | None:
         return None
     step, lowest = min(points, key=lambda point: point[1])
     rise = points[-1][1] / lowest - 1 if lowest > 0 else 0.0
-    return (step, rise) if rise > TURNED else None
+    # Of the base, which was to become better, any rise counts.
+    return (step, rise) if rise > (TURNED if step else 0) else None
 
 
 def _fall(before: float, after: float) -> float:

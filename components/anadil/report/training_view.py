@@ -178,7 +178,7 @@ def phases(facts: Facts) -> list[Band]:
     start = 0.0
     for line in facts.training:
         step = number(line.get("step"))
-        if step is None:
+        if not step:  # the base, before any phase
             continue
         if found and found[-1][0] == line.get("phase"):
             start = found[-1][1]

@@ -241,6 +241,18 @@ def test_event_files_hold_every_number_and_where_a_start_took_up(tmp_path: Path)
     events.close()
 
 
+def test_a_start_from_the_beginning_hides_an_earlier_base_and_a_roll_back_does_not(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX", reason="needs tensorboardX")
+    events = Events(tmp_path)
+
+    events.begin(0)
+    events.add({"validation_bits_per_byte": 2.5}, 0)
+    events.begin(0)
+
+    assert [event.step for event in events_in(tmp_path)[1:]] == [0, 0, 1]
+    events.close()
+
+
 def test_a_full_disk_ends_event_files_with_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -34,7 +34,10 @@ class Events:
         self._summaries: Any = None
 
     def begin(self, step: int) -> None:
-        """Resume after `step`: what was said of later ones, here or by an earlier start, is taken back."""
+        """Resume after `step`: what was said of later ones, here or by an earlier start, is taken back.
+
+        A start from the beginning scores its base again, so step 0 of an earlier start goes too.
+        """
         if not self._writes:
             return
         try:
@@ -46,12 +49,13 @@ class Events:
             self._writes = False
             return
         # Source: TensorBoard, event.proto: START hides what there is from this step on.
+        hidden = step + 1 if step or self._writer else 0
         begun = self._events.SessionLog(status=self._events.SessionLog.START)
         try:
             if self._writer is None:
                 self._folder.mkdir(parents=True, exist_ok=True)
                 self._writer = event_file_writer.EventsWriter(str(self._folder / "events"))
-            self._write(self._events.Event(wall_time=time.time(), step=step + 1, session_log=begun))
+            self._write(self._events.Event(wall_time=time.time(), step=hidden, session_log=begun))
         except OSError as error:
             self._give_up(error)
 
