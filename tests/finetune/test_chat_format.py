@@ -10,7 +10,7 @@ from trl import chat_template_utils
 
 from anadil.core.errors import DataError
 from anadil.finetune.audit import audit
-from anadil.finetune.chat_format import TemplateFormat, chat_format, with_system
+from anadil.finetune.chat_format import TemplateFormat, chat_format
 from anadil.finetune.encode import IGNORED_LABEL, encode_chat, encode_chats, encode_pairs
 from anadil.model.chat_ids import chat_ids
 from anadil.text.chats import Chat, DroppedChats, Message
@@ -257,23 +257,3 @@ def test_the_system_turn_that_a_template_writes_by_itself_is_known() -> None:
     assert chat_format(tokenizer_of("qwen", CHATML)).default_system == GREETING
     assert chat_format(tokenizer_of("qwen", CHATML.replace(GREETING, "Bir."))).default_system == "Bir."
     assert chat_format(tokenizer_of("gemma", None)).default_system == ""
-
-
-@pytest.mark.parametrize("own", ['Qısa "cavab" ver.', "Bir\niki {{ 1 + 1 }} 'üç'"])
-def test_a_system_turn_of_the_recipe_is_served_as_it_was_trained(own: str) -> None:
-    tokenizer: Any = tokenizer_of("qwen", CHATML)
-    asked = Chat(
-        messages=(Message(role="user", content="Salam!"), Message(role="assistant", content="Salam!")),
-        place="a:1",
-    )
-
-    def rendered(chat: Chat, template: str) -> str:
-        turns = [{"role": one.role, "content": one.content} for one in chat.messages]
-        return str(tokenizer.apply_chat_template(turns, chat_template=template, tokenize=False))
-
-    served = rendered(asked, with_system(CHATML, own))
-
-    assert served == rendered(asked.with_system(own), CHATML)
-    assert own in served
-    assert GREETING not in served
-    assert asked.with_system(own).with_system("başqa") == asked.with_system(own)

@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from anadil.artifacts import artifact
 from anadil.core.stages import STAGES
 from anadil.finetune.chat_format import chat_format
+from anadil.preflight.chat_base import check_chat_base
 from anadil.recipe.load import load_recipe
 from anadil.runtime.execute import execute
 from tests.finetune.test_chat_format import tokenizer_of, trl_template
@@ -54,3 +55,29 @@ def test_a_base_of_another_family_is_taught_and_served_by_its_template(
     assert audited.get("system_turn", "") == chat_format(tokenizer).default_system
     assert ("You are Qwen" in audited.get("system_turn", "")) == (family == "qwen")
     assert audited["samples"][0].count(f"{end}⟧") == 1
+
+
+def test_none_for_the_system_turn_reaches_the_rows_and_the_template_that_is_shipped(tmp_path: Path) -> None:
+    tokenizer = tokenizer_of("qwen", trl_template("qwen2_5"))
+    model = make_family(tmp_path / "model", "qwen2", vocab_size=len(tokenizer))
+    tokenizer.save_pretrained(model)
+    artifact.seal(model, kind="model", origin={"made": "by a test"})
+    chats = tmp_path / "chats.jsonl"
+    rows = [{"prompt": f"Sual {number}?", "response": f"Cavab {number}."} for number in range(8)]
+    chats.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    recipe = load_recipe("smoke", [*SETTINGS, "finetune.system=none", f"finetune.inputs=[{chats}]"])
+
+    out = tmp_path / "adapter"
+    execute(STAGES["finetune"], recipe, {"model": str(model)}, [str(chats)], str(out))
+
+    audited = json.loads((out / "mask_audit.json").read_text(encoding="utf-8"))
+    assert "You are Qwen" in audited["system_turn_left_out"]
+    assert "system_turn" not in audited
+    assert audited["samples"][0].startswith("<|im_start|>user\nSual ")
+    for folder in (out, out / "merged"):
+        served = AutoTokenizer.from_pretrained(folder)
+        asked = [{"role": "user", "content": "Sual?"}]
+        assert served.apply_chat_template(asked, tokenize=False).startswith("<|im_start|>user\nSual?")
+    told = check_chat_base(recipe, model)
+    assert told.endswith("You are a helpful assistant.' (finetune.system is none)")
+    assert "without the base's system turn 'You are Qwen" in told

@@ -170,6 +170,11 @@ def test_the_card_of_a_model_that_answers_names_the_system_turn_that_its_templat
     assert begin not in without
     assert re.search(rf"{begin} its base, .*: Sən Ayla adlı köməkçisən\.\n", model_card(uris["adapter"]))
     assert f"{begin} finetune.system: Sən Ayla adlı köməkçisən.\n" in model_card(own["adapter"])
+    audit["system_turn_left_out"] = audit.pop("system_turn")
+    none = model_card(run_of(tmp_path / "none", finetune={"system": "none"})["adapter"])
+    assert re.search(
+        r"its chat template writes none, .*; that of its base writes: Sən Ayla adlı köməkçisən\.\n", none
+    )
     assert begin not in model_card(uris["model"]), "that is the model before it was taught chats"
 
 

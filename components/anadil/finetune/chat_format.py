@@ -7,7 +7,6 @@ that closes it. No template is used of which that is not so on sample chats: wit
 would never stop, or would be asked otherwise than it was taught.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ from anadil.core.errors import DataError
 from anadil.finetune.template_limits import check_limits
 from anadil.model.chat_ids import MARKS, ControlWords
 from anadil.model.load import END_OF_TEXT, END_OF_TURN, encode_texts
-from anadil.recipe.finetune import Finetune
 from anadil.text.chats import Chat, Message
 
 START_HEADER = "<|start_header_id|>"
@@ -185,12 +183,12 @@ class TemplateFormat:
         """What stands where a system turn would: a chat with one shows the letters before and behind."""
         asked = {"role": "user", "content": MARKS[0]}
         try:
-            before, _, behind = self._render([{"role": "system", "content": MARKS[1]}, asked]).partition(
+            before, _, behind = self.render([{"role": "system", "content": MARKS[1]}, asked]).partition(
                 MARKS[1]
             )
         except UnprovenTemplateError:
             return ""
-        plain = self._render([asked])
+        plain = self.render([asked])
         middle = plain.removeprefix(before).removesuffix(behind)
         return middle.strip() if len(plain) == len(before) + len(middle) + len(behind) else ""
 
@@ -202,7 +200,7 @@ class TemplateFormat:
         """
         given = [{"role": message.role, "content": message.content} for message in chat.messages]
         hidden, mark = self._words.hide(given)
-        whole = self._render(hidden)
+        whole = self.render(hidden)
         spans = [
             self._span(hidden, whole, turn)
             for turn, each in enumerate(chat.messages)
@@ -220,7 +218,7 @@ class TemplateFormat:
 
     def _span(self, hidden: Sequence[Mapping[str, str]], whole: str, turn: int) -> tuple[int, int]:
         """Where an answer begins, and where its closing control token ends."""
-        opened = self._render(hidden[:turn], add_generation_prompt=True)
+        opened = self.render(hidden[:turn], add_generation_prompt=True)
         if not whole.startswith(opened):
             raise UnprovenTemplateError("opens an answer in a generation prompt differently than in a chat")
         close = self._words.pattern.search(whole, len(opened))
@@ -228,11 +226,16 @@ class TemplateFormat:
             raise UnprovenTemplateError(f"does not close an answer with {self.end or 'a control token'}")
         if hidden[turn]["content"] not in whole[len(opened) : close.start()]:
             raise UnprovenTemplateError("does not write an answer as it is")
-        if not self._render(hidden[: turn + 1]).startswith(whole[: close.end()]):
+        if not self.render(hidden[: turn + 1]).startswith(whole[: close.end()]):
             raise UnprovenTemplateError("writes an answer differently when the chat continues")
         return len(opened), close.end()
 
-    def _render(self, messages: Sequence[Mapping[str, str]], **settings: bool) -> str:
+    def render(self, messages: Sequence[Mapping[str, str]], **settings: bool) -> str:
+        """Some turns as the template writes them.
+
+        Raises:
+            UnprovenTemplateError: It refuses them.
+        """
         try:
             return str(
                 self._tokenizer.apply_chat_template(
@@ -298,19 +301,6 @@ def _proven(
         if ids_of(tokenizer, found.pieces(chat)) != list(served):
             raise UnprovenTemplateError("is read in other tokens as a whole than in parts")
     return found
-
-
-def system_turn(written: ChatFormat, settings: Finetune) -> str:
-    """The system turn of chats that have none, in training and where the model is served; empty for none."""
-    return settings.system or written.default_system
-
-
-def with_system(template: str, system: str | None) -> str:
-    """The template, which writes this system turn in a chat without one."""
-    if not system:
-        return template
-    turn = json.dumps({"role": "system", "content": system.strip()}, ensure_ascii=False)
-    return f"{{%- if messages[0]['role'] != 'system' %}}{{%- set messages = [{turn}] + messages %}}{{%- endif %}}{template}"
 
 
 def ids_of(tokenizer: PreTrainedTokenizerFast, pieces: Sequence[Piece]) -> list[int]:

@@ -94,7 +94,7 @@ def _encoded(
 ) -> Iterator[tuple[Pair, PairExample]]:
     limit = fitting_length(job, "finetune.preference.max_length", settings.max_length)
     pairs = read_pairs(job.side_files.get(KEY, ()), dropped, columns=job.recipe.finetune.columns)
-    system = job.recipe.finetune.system
+    system = job.recipe.finetune.system_text
     found = (
         Pair(chosen=pair.chosen.with_system(system), rejected=pair.rejected.with_system(system))
         for pair in _without_leaks(job, pairs, asked, dropped)

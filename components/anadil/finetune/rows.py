@@ -168,7 +168,7 @@ def _encoded(
     limit = fitting_length(job, "finetune.max_length", job.recipe.finetune.max_length)
     asked = EvaluationQuestions(job)
     chats = asked.without(read_chats(job.files, dropped, columns=job.recipe.finetune.columns), dropped)
-    system = job.recipe.finetune.system
+    system = job.recipe.finetune.system_text
     return encode_chats(tokenizer, (chat.with_system(system) for chat in chats), limit, dropped)
 
 

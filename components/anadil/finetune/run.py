@@ -22,7 +22,6 @@ from anadil.core.progress import progress
 from anadil.core.stages import STAGES
 from anadil.finetune import lora
 from anadil.finetune.audit import audit
-from anadil.finetune.chat_format import chat_format, system_turn, with_system
 from anadil.finetune.learning import load_for_training, refuse_quantization
 from anadil.finetune.merge import write_merged, write_trained
 from anadil.finetune.pairs import read_pair_rows
@@ -30,6 +29,7 @@ from anadil.finetune.preference import FILE as PREFERENCE_CURVE
 from anadil.finetune.preference import KEYS as PREFERENCE
 from anadil.finetune.preference import prefer, refuse_uneven, write_curve
 from anadil.finetune.rows import Rows, read_rows
+from anadil.finetune.system_turn import recipe_format, system_turn, with_system
 from anadil.finetune.trainer import load_in_first_process
 from anadil.finetune.validation import is_over, read_history, validation_losses
 from anadil.model.family_table import refuse_mixture
@@ -81,11 +81,12 @@ def run(job: Job) -> Figures:
 def _run(job: Job, processes: Group, device: torch.device) -> Figures:
     own = _own_part(job, processes)
     tokenizer = load_tokenizer(job.inputs["model"])
-    system = system_turn(chat_format(tokenizer), job.recipe.finetune)
+    _, default = recipe_format(tokenizer, job.recipe.finetune)
+    system = system_turn(default, job.recipe.finetune)
     if system and not job.recipe.finetune.system and processes.is_first:
         log.warning(
             "the base's chat template writes %a as system turn of each chat that has none, in training and where the "
-            "model is served; finetune.system sets another", system,
+            "model is served; finetune.system sets another, or none", system,
         )  # fmt: skip
     dropped = DroppedChats()
     rows = read_rows(own, tokenizer, dropped)
@@ -95,7 +96,7 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
     steps = lora.num_steps(rows.mix.size, job.recipe.finetune)
     trainer = _trainer(job, tokenizer, rows, steps, device, processes)
     audited = audit(trainer.train_dataset, tokenizer, dropped)
-    audited |= {"system_turn": system} if system else {}
+    audited |= {"system_turn": system} if system else {"system_turn_left_out": default} if default else {}
     audited |= {"preference": pairs.audit} if pairs else {}
     _write(own.out / "mask_audit.json", audited)
     log.info(
@@ -289,8 +290,8 @@ def _write_adapter(job: Job, source: Path) -> None:
 
 def _write_template(job: Job, folder: Path) -> None:
     """Write the template that was trained on, so that the model is served with it."""
-    template = chat_format(load_tokenizer(job.inputs["model"])).template
-    written = with_system(template, job.recipe.finetune.system)
+    chats, _ = recipe_format(load_tokenizer(job.inputs["model"]), job.recipe.finetune)
+    written = with_system(chats.template, job.recipe.finetune.system_text)
     (folder / CHAT_TEMPLATE.name).write_text(written, encoding="utf-8")
 
 

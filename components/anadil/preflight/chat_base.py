@@ -29,10 +29,15 @@ def check_chat_base(recipe: Recipe, folder: Path) -> str:
     tokenizer = read_tokenizer(folder)
     if all(tokenizer.token_to_id(token) is not None for token in LLAMA_3):
         return "chats as of Llama 3"
-    from anadil.finetune.chat_format import chat_format, system_turn
+    from anadil.finetune.system_turn import recipe_format, system_turn
     from anadil.model.load import load_tokenizer
 
-    found = chat_format(load_tokenizer(folder), f"base.model {recipe.base.model}")
-    own = system_turn(found, recipe.finetune)
-    system = f", with the system turn {own[:MAX_SHOWN]!r} where they have none" if own else ""
+    found, default = recipe_format(load_tokenizer(folder), recipe.finetune, f"base.model {recipe.base.model}")
+    own = system_turn(default, recipe.finetune)
+    left_out = (
+        f", without the base's system turn {default[:MAX_SHOWN]!r} (finetune.system is none)"
+        if default
+        else ""
+    )
+    system = f", with the system turn {own[:MAX_SHOWN]!r} where they have none" if own else left_out
     return f"chats by {found.origin}, answers end in {found.end}{system}"

@@ -2,13 +2,15 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from anadil.recipe.fields import Fraction, StrictModel
 from anadil.text.chat_columns import ChatColumn
 
 EmbeddingRows = Literal["none", "control", "all"]
 Schedule = Literal["cosine", "linear", "constant"]
+NO_SYSTEM = "none"
+"""Value of `finetune.system`."""
 
 
 Loss = Literal["sigmoid", "ipo", "hinge", "apo_zero"]
@@ -49,7 +51,7 @@ class Finetune(StrictModel):
     mix: dict[str, NonNegativeFloat] = Field(default_factory=dict)
     """Name of a file or dataset -> how often an epoch shows each of its chats, such as 2 or 0.5; left out, 1."""
     system: str | None = None
-    """System turn of chats that have none, in training and where the model is served; left out, that of the base's chat template, which `anadil doctor` shows."""
+    """System turn of chats that have none, in training and where the model is served; `none`, none at all; left out, that of the base's chat template, which `anadil doctor` shows."""
     heldout_fraction: Fraction = 0.05
     """Share of questions that training never sees, which `evaluate` asks. Chosen by us."""
     trains: Literal["adapter", "all"] = "adapter"
@@ -96,6 +98,11 @@ class Finetune(StrictModel):
     preference: Preference | None = None
     """A second step that learns from pairs of a better and a worse answer, as `{inputs: [pairs.jsonl]}`; left out, none."""
 
+    @field_validator("system")
+    @classmethod
+    def _no_system_has_one_spelling(cls, system: str | None) -> str | None:
+        return NO_SYSTEM if system is not None and system.strip().casefold() in ("", NO_SYSTEM) else system
+
     @model_validator(mode="after")
     def _an_adapters_keys_have_an_adapter(self) -> "Finetune":
         if self.trains == "adapter":
@@ -126,6 +133,11 @@ class Finetune(StrictModel):
                 f"patience {self.patience} waits for the validation loss, and validation_fraction is 0; set it, such as 0.05"
             )
         return self
+
+    @property
+    def system_text(self) -> str | None:
+        """The recipe's own system turn; None without one."""
+        return None if self.system == NO_SYSTEM else self.system
 
     @property
     def most_processes(self) -> int:

@@ -206,11 +206,18 @@ def known_limits(facts: ModelFacts) -> list[str]:
 
 def _system_turn(facts: ModelFacts) -> list[str]:
     """The system turn that the chat template writes, and who wrote it."""
+    if left_out := facts.chats.get("system_turn_left_out"):
+        words = "In a chat without a system turn its chat template writes none, as it was taught (finetune.system: none)"
+        return [f"{words}; that of its base writes: {left_out}"]
     text = facts.chats.get("system_turn")
     if not text:
         return []
     own = field(facts.recipe, "finetune.system")
-    whose = "finetune.system" if own else "its base, with which it was taught (finetune.system sets another)"
+    whose = (
+        "finetune.system"
+        if own
+        else "its base, with which it was taught (finetune.system sets another, or none)"
+    )
     return [f"In a chat without a system turn its chat template writes that of {whose}: {text}"]
 
 
