@@ -290,9 +290,10 @@ def test_a_column_that_no_row_has_is_refused_with_those_there_are(tmp_path: Path
 def test_what_is_not_read_is_said_once_a_file_with_its_rows(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    thought = {**ANSWER, "reasoning_content": "Bakı paytaxtdır.", "name": ""}
+    scored = {**ANSWER, "reasoning_content": "Bakı paytaxtdır.", "score": 0.5, "name": ""}
+    asked = {**QUESTION, "thinking": "Nə soruşum?"}
     rows = [
-        {"messages": [QUESTION, thought], "lang": "az", "system": "Qısa."},
+        {"messages": [asked, scored], "lang": "az", "system": "Qısa."},
         {"messages": [QUESTION, ANSWER], "lang": "az", "tags": []},
         {"prompt": "Kim?", "answer": "Əli.", "rationale": "Mətndə yazılıb."},
     ]
@@ -301,11 +302,12 @@ def test_what_is_not_read_is_said_once_a_file_with_its_rows(
 
     list(read_chats([written(tmp_path, *rows)], dropped))
 
-    assert dropped.unread == {"chats.jsonl": {"messages.reasoning_content": 1, "lang": 2, "rationale": 1}}
+    unread = {"messages.score": 1, "messages.thinking": 1, "lang": 2, "rationale": 1}
+    assert dropped.unread == {"chats.jsonl": unread}
     [told] = caplog.messages
     assert told == (
         "chats.jsonl: columns that are not read, and in how many rows they hold something: lang (2), "
-        "messages.reasoning_content (1), rationale (1)"
+        "messages.score (1), messages.thinking (1), rationale (1)"
     )
 
 

@@ -7,9 +7,11 @@ that closes it. No template is used of which that is not so on sample chats: wit
 would never stop, or would be asked otherwise than it was taught.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -22,6 +24,7 @@ from anadil.core.errors import DataError
 from anadil.finetune.template_limits import check_limits
 from anadil.model.chat_ids import MARKS, ControlWords
 from anadil.model.load import END_OF_TEXT, END_OF_TURN, encode_texts
+from anadil.text.chat_columns import REASONINGS
 from anadil.text.chats import Chat, Message
 
 START_HEADER = "<|start_header_id|>"
@@ -87,6 +90,11 @@ class ChatFormat(Protocol):
         """The system turn that it writes in a chat without one; empty for none."""
         ...
 
+    @property
+    def writes_reasoning(self) -> bool:
+        """Whether what an assistant thinks stands before its answer."""
+        ...
+
     def pieces(self, chat: Chat) -> list[Piece]:
         """A chat in parts; the texts are encoded each by itself."""
         ...
@@ -134,6 +142,7 @@ class Llama3Format:
     end: str = END_OF_TURN
     origin: str = "Llama 3's template"
     default_system: str = ""
+    writes_reasoning: bool = False
 
     @property
     def template(self) -> str:
@@ -192,13 +201,36 @@ class TemplateFormat:
         middle = plain.removeprefix(before).removesuffix(behind)
         return middle.strip() if len(plain) == len(before) + len(middle) + len(behind) else ""
 
+    @cached_property
+    def _reasoning_key(self) -> str | None:
+        """What the template calls the reasoning of a turn; None where it writes none."""
+        asked, said = ({"role": role, "content": MARKS[0]} for role in ("user", "assistant"))
+        with suppress(UnprovenTemplateError):
+            for key in REASONINGS:
+                if MARKS[1] in self.render([asked, {**said, key: MARKS[1]}]):
+                    return key
+        return None
+
+    @property
+    def writes_reasoning(self) -> bool:
+        """Whether what an assistant thinks stands before its answer."""
+        return self._reasoning_key is not None
+
+    def _turn(self, message: Message) -> dict[str, str]:
+        turn = {"role": message.role, "content": message.content}
+        return (
+            {**turn, self._reasoning_key: message.reasoning}
+            if self._reasoning_key and message.reasoning
+            else turn
+        )
+
     def pieces(self, chat: Chat) -> list[Piece]:
-        """A chat in parts.
+        """A chat in parts; what is thought before an answer is learned with it.
 
         Raises:
             UnprovenTemplateError: The template writes it otherwise than it will be served.
         """
-        given = [{"role": message.role, "content": message.content} for message in chat.messages]
+        given = [self._turn(message) for message in chat.messages]
         hidden, mark = self._words.hide(given)
         whole = self.render(hidden)
         spans = [
@@ -221,11 +253,17 @@ class TemplateFormat:
         opened = self.render(hidden[:turn], add_generation_prompt=True)
         if not whole.startswith(opened):
             raise UnprovenTemplateError("opens an answer in a generation prompt differently than in a chat")
-        close = self._words.pattern.search(whole, len(opened))
+        thought = hidden[turn].get(self._reasoning_key or "", "")
+        # Reasoning may stand between control tokens of its own.
+        ends = re.compile(re.escape(self.end)) if thought and self.end else self._words.pattern
+        close = ends.search(whole, len(opened))
         if close is None or (self.end and close[0] != self.end):
             raise UnprovenTemplateError(f"does not close an answer with {self.end or 'a control token'}")
-        if hidden[turn]["content"] not in whole[len(opened) : close.start()]:
+        before, said, _ = whole[len(opened) : close.start()].rpartition(hidden[turn]["content"])
+        if not said:
             raise UnprovenTemplateError("does not write an answer as it is")
+        if thought not in before:
+            raise UnprovenTemplateError("does not write the reasoning of each answer before it")
         if not self.render(hidden[: turn + 1]).startswith(whole[: close.end()]):
             raise UnprovenTemplateError("writes an answer differently when the chat continues")
         return len(opened), close.end()

@@ -5,7 +5,7 @@ messages as plain text, and not by tokenizing the rendered template: there a mes
 `<|eot_id|>` would end its own turn.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -56,12 +56,13 @@ def encode_chats(
     written = chat_format(tokenizer)
     rest = iter(chats)
     while batch := list(islice(rest, CHATS_AT_A_TIME)):
-        parts = [(chat, pieces) for chat in batch if (pieces := _pieces(written, chat, dropped))]
+        parts = [(chat, pieces) for chat in batch for pieces in _pieces(written, (chat,), dropped)]
         for (chat, _), example in zip(parts, _examples(tokenizer, written, parts), strict=True):
             if len(example.input_ids) > max_length:
                 dropped.add("too_long", chat.place)
             else:
                 yield chat, example
+    dropped.say_untaught()
 
 
 def encode_pairs(
@@ -80,18 +81,16 @@ def encode_pairs(
         kept: list[Pair] = []
         parts: list[tuple[Chat, list[Piece]]] = []
         for pair in batch:
-            chosen = _pieces(written, pair.chosen, dropped)
-            # Not where the other has failed: a pair is counted once.
-            rejected = _pieces(written, pair.rejected, dropped) if chosen else []
-            if rejected:
+            if sides := _pieces(written, (pair.chosen, pair.rejected), dropped):
                 kept.append(pair)
-                parts += [(pair.chosen, chosen), (pair.rejected, rejected)]
+                parts += zip((pair.chosen, pair.rejected), sides, strict=True)
         examples = iter(_examples(tokenizer, written, parts))
         for pair, better, worse in zip(kept, examples, examples, strict=True):
             if max(len(better.input_ids), len(worse.input_ids)) > max_length:
                 dropped.add("too_long", pair.place)
             else:
                 yield pair, _pair_example(pair, better, worse)
+    dropped.say_untaught()
 
 
 def _pair_example(pair: Pair, chosen: Example, rejected: Example) -> PairExample:
@@ -115,13 +114,26 @@ def encode_chat(tokenizer: PreTrainedTokenizerFast, chat: Chat, written: ChatFor
     return _example(chat, pieces, iter(encoded), written)
 
 
-def _pieces(written: ChatFormat, chat: Chat, dropped: DroppedChats) -> list[Piece]:
-    """A chat in parts; empty, and counted, where the base's template does not write it as it will be served."""
-    try:
-        return written.pieces(chat)
-    except UnprovenTemplateError as error:
-        dropped.add("template", f"{chat.place} ({error})")
-        return []
+def _pieces(written: ChatFormat, chats: Sequence[Chat], dropped: DroppedChats) -> list[list[Piece]]:
+    """Chats of one row in parts; none, and counted, where the template does not write one as it will be served.
+
+    What is thought before an answer is taught where the template writes it: before each, or before the last alone.
+    """
+    variants = [chats]
+    if any(chat.has_reasoning for chat in chats):
+        last, none = ([chat.without_reasoning(but_last=last) for chat in chats] for last in (True, False))
+        variants = [chats, last, none] if written.writes_reasoning else [none]
+    for variant in variants:
+        try:
+            made = [written.pieces(chat) for chat in variant]
+        except UnprovenTemplateError as error:
+            fault = error
+            continue
+        if list(chats) != list(variant):
+            dropped.add_untaught(chats[0].place)
+        return made
+    dropped.add("template", f"{chats[0].place} ({fault})")
+    return []
 
 
 def _examples(

@@ -44,20 +44,15 @@ class ControlWords:
         Raises:
             DataError: The messages use all code points that could stand for control text.
         """
-        said = "".join(message["content"] for message in messages)
+        said = "".join(text for message in messages for text in message.values())
         mark = next((mark for mark in MARKS if mark not in said), None)
         if mark is None:
             raise DataError(f"chat {said[:80]!a}: holds each of U+FDD0 to U+FDEF; take them out of the text")
-        hidden = [
-            {
-                **one,
-                "content": self.pattern.sub(
-                    lambda at: f"{mark}{self._names.index(at[0])}{mark}", one["content"]
-                ),
-            }
-            for one in messages
-        ]
-        return hidden, mark
+
+        def without(text: str) -> str:
+            return self.pattern.sub(lambda at: f"{mark}{self._names.index(at[0])}{mark}", text)
+
+        return [{key: without(text) for key, text in one.items()} for one in messages], mark
 
     def show(self, text: str, mark: str) -> str:
         """A rendered text with the letters that `hide` took out."""

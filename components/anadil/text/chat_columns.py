@@ -13,6 +13,8 @@ INSTRUCTION = "instruction"
 PASSAGES = ("input", "context", "contexts", "passage", "paragraph", "document", "documents")
 """Columns of what a question is about, which stands below it."""
 ANSWERS = ("response", "completion", "output", "answer")
+REASONINGS = ("reasoning_content", "reasoning", "thinking")
+"""Keys of what an assistant thinks before its answer: DeepSeek's and Qwen's, OpenRouter's, gpt-oss's."""
 HISTORY = "history"
 """Column of LLaMA-Factory's Alpaca layout: pairs of what was asked and answered before."""
 SYSTEMS = ("system", "system_prompt")
@@ -21,6 +23,11 @@ TURN_TEXTS = ("role", "from", "content", "value")
 PASSAGE_TEXTS = ("text", "content")
 """Keys that hold the text where a passage is an object."""
 
+ROLES = {
+    "user": "user", "human": "user", "prompter": "user",
+    "assistant": "assistant", "gpt": "assistant", "chatgpt": "assistant", "bot": "assistant", "model": "assistant",
+    "system": "system", "developer": "system",
+}  # fmt: skip
 VERDICTS = (
     "label", "kto_tag", "is_correct", "correct", "is_good", "good", "is_desirable", "desirable", "rating", "feedback",
     "quality", "verdict",
@@ -99,12 +106,24 @@ def columns_read(row: Mapping[str, object], answers: Iterable[str] = ANSWERS) ->
         return read | {listed}
     answer, asked = first_of(row, answers), first_of(row, QUESTIONS)
     choices = {CHOICES, *CHOICE_ANSWERS, *CHOICE_COLUMNS, *(["label"] if CHOICE_COLUMNS[0] in row else [])}
-    read |= {name for name in (answer, asked, HISTORY) if name}
+    read |= {name for name in (answer, asked, HISTORY, reasoning_beside(row, answer)) if name}
     return (
         read
         | ({*below(row, asked)} if asked else set())
         | (choices if CHOICES in row or CHOICE_COLUMNS[0] in row else set())
     )
+
+
+def reasoning_beside(row: Mapping[str, object], answer: str | None) -> str | None:
+    """The column of the reasoning that belongs to an answer; None where the answer is no text."""
+    is_text = answer is not None and isinstance(row[answer], str)
+    return next((name for name in REASONINGS if is_text and isinstance(row.get(name), str)), None)
+
+
+def reasoning_of(turn: Mapping[str, object]) -> str:
+    """What an assistant's turn says that it thinks; empty for nothing."""
+    texts = (value.strip() for key in REASONINGS if isinstance(value := turn.get(key), str))
+    return next(filter(None, texts), "")
 
 
 def unread_columns(row: Mapping[str, object], read: set[str]) -> Iterator[str]:
@@ -113,7 +132,7 @@ def unread_columns(row: Mapping[str, object], read: set[str]) -> Iterator[str]:
 
 
 def unread_in_turns(turns: object) -> set[str]:
-    """The keys of a chat's turns that hold something and are not read."""
+    """The keys of a chat's turns that hold something and are not read; reasoning is, where it is the assistant's text."""
     known = {*TURN_TEXTS, *VERDICTS, *SWITCHES, MASKED}
     listed = turns if isinstance(turns, list | tuple) else []
     return {
@@ -122,7 +141,14 @@ def unread_in_turns(turns: object) -> set[str]:
         if isinstance(turn, Mapping)
         for key, value in turn.items()
         if key not in known and _holds(value)
+        if key not in REASONINGS or not isinstance(value, str) or not is_answer(turn)
     }
+
+
+def is_answer(turn: object) -> bool:
+    """Whether a turn is the assistant's."""
+    role = turn.get("role", turn.get("from")) if isinstance(turn, Mapping) else None
+    return isinstance(role, str) and ROLES.get(role.strip().casefold()) == "assistant"
 
 
 def marked_by(row: Mapping[str, object]) -> str:

@@ -20,12 +20,16 @@ from anadil.text.chat_columns import (
     HISTORY,
     LISTS,
     QUESTIONS,
+    REASONINGS,
+    ROLES,
     SYSTEMS,
     below,
     first_of,
     is_learnt,
     marked_by,
     passage_text,
+    reasoning_beside,
+    reasoning_of,
     unread_in_turns,
 )
 from anadil.text.choices import chosen_text, names_no_choice
@@ -35,11 +39,6 @@ log = logging.getLogger(__name__)
 
 MAX_DROPPED_PLACES = 5
 """Places kept for each reason."""
-ROLES = {
-    "user": "user", "human": "user", "prompter": "user",
-    "assistant": "assistant", "gpt": "assistant", "chatgpt": "assistant", "bot": "assistant", "model": "assistant",
-    "system": "system", "developer": "system",
-}  # fmt: skip
 TOOL_ROLES = frozenset(
     (
         "tool",
@@ -55,6 +54,8 @@ TOOL_ROLES = frozenset(
 TOOL_KEYS = ("tool_calls", "function_call")
 TEXT_PARTS = ("text", "input_text", "output_text")
 """Types of a part that is text; the last two of OpenAI's Responses."""
+UNTAUGHT = "reasoning (reasoning_content, reasoning, thinking)"
+"""What `mask_audit.json` and the log call it where it is not taught."""
 PUNCTUATION = ".,;:!?…\"'()[]{}«»“”„‘’–—。、「」『』（）！？¿¡؟،"
 LETTERS_I = str.maketrans({"ı": "i", "\u0307": None})
 """So that I and İ fold to i in Turkic text too; the second is the dot that `casefold` leaves of İ."""
@@ -71,6 +72,8 @@ class Message:
     content: str
     trained: bool = True
     """False of an answer that is context only, such as `weight` 0 in OpenAI's layout."""
+    reasoning: str = ""
+    """What the assistant thinks before its answer; taught where the chat template writes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +98,17 @@ class Chat:
         if not system or self.messages[0].role == "system":
             return self
         return replace(self, messages=(Message(role="system", content=system.strip()), *self.messages))
+
+    @property
+    def has_reasoning(self) -> bool:
+        """Whether an answer has reasoning beside it."""
+        return any(message.reasoning for message in self.messages)
+
+    def without_reasoning(self, *, but_last: bool) -> "Chat":
+        """The chat without what is thought before its answers, or before all but the last."""
+        *earlier, last = self.messages
+        turns = [replace(message, reasoning="") for message in earlier]
+        return replace(self, messages=(*turns, last if but_last else replace(last, reasoning="")))
 
     @property
     def id(self) -> str:
@@ -143,11 +157,25 @@ class DroppedChats:
             counts = self.unread.setdefault(file, {})
             counts[column] = counts.get(column, 0) + 1
 
+    def add_untaught(self, place: str) -> None:
+        """Count one row with reasoning that is not taught, or not before each answer."""
+        counts = self.unread.setdefault(place.rpartition(":")[0], {})
+        counts[UNTAUGHT] = counts.get(UNTAUGHT, 0) + 1
+
+    def say_untaught(self) -> None:
+        """Log how many rows have reasoning that is not taught."""
+        if number := sum(counts.get(UNTAUGHT, 0) for counts in self.unread.values()):
+            log.warning(
+                "%s of %s rows is not taught, or before their last answer alone: the chat template does not write it; "
+                "take a base.model whose template does, such as Qwen3, or write it into the answer",
+                UNTAUGHT, f"{number:,}",
+            )  # fmt: skip
+
     def say_unread(self, file: str) -> None:
         """Log what is not read of a file."""
         if counts := self.unread.get(file):
             listed = ", ".join(
-                f"{name} ({counts[name]:,})" for name in sorted(counts, key=lambda one: -counts[one])
+                f"{name} ({counts[name]:,})" for name in sorted(counts, key=lambda one: (-counts[one], one))
             )
             log.info(
                 "%s: columns that are not read, and in how many rows they hold something: %s", file, listed
@@ -269,7 +297,9 @@ def _pair(row: Mapping[str, object]) -> list[object] | Refusal | None:
     turns = question_turns(row)
     if isinstance(turns, Refusal) or turns is None or answer is None:
         return turns if isinstance(turns, Refusal) else None
-    return turns + (answer if isinstance(answer, list) else [{"role": "assistant", "content": answer}])
+    thought = reasoning_beside(row, name)
+    turn = {"role": "assistant", "content": answer, **({REASONINGS[0]: row[thought]} if thought else {})}
+    return turns + (answer if isinstance(answer, list) else [turn])
 
 
 def question_turns(row: Mapping[str, object]) -> list[object] | Refusal | None:
@@ -328,7 +358,8 @@ def _message(item: object) -> Message | Refusal:
     learnt = is_learnt(item)
     if isinstance(learnt, str):
         return Refusal("unknown_mark", learnt)
-    return Message(role=ROLES[plain], content=text.strip(), trained=learnt)
+    thought = reasoning_of(item) if ROLES[plain] == "assistant" else ""
+    return Message(role=ROLES[plain], content=text.strip(), trained=learnt, reasoning=thought)
 
 
 def _text(content: object) -> str | Refusal:
@@ -358,7 +389,7 @@ def _fault(messages: list[Message]) -> Reason | None:
     if not all(message.content for message in messages):
         return "empty_message"
     try:
-        "".join(message.content for message in messages).encode()
+        "".join(message.content + message.reasoning for message in messages).encode()
     except UnicodeEncodeError:
         return "not_unicode"
     return None

@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from anadil.text.chat_columns import LISTS, SYSTEMS
-from anadil.text.chats import ROLES, Chat, Message, Refusal, messages_of, question_turns, turns_of
+from anadil.text.chat_columns import LISTS, SYSTEMS, is_answer
+from anadil.text.chats import Chat, Message, Refusal, messages_of, question_turns, turns_of
 
 SIDES = ("chosen", "rejected")
 SPEAKERS = {"Human": "user", "Assistant": "assistant"}
@@ -51,7 +51,7 @@ def pair_of(row: Mapping[str, object]) -> tuple[tuple[Message, ...], tuple[Messa
     chosen, rejected = sides
     if chosen[:-1] != rejected[:-1]:
         return Refusal("other_question")
-    if chosen[-1] == rejected[-1]:
+    if chosen[-1].content == rejected[-1].content:
         return Refusal("same_answer")
     if all(side[-1].content.startswith(chosen[-2].content) for side in sides):
         return Refusal("question_in_answer")
@@ -88,14 +88,9 @@ def _turns(side: object, asked: list[object] | None) -> list[object] | None:
     elif isinstance(side, Mapping):
         answer = [side]
     elif isinstance(side, list) and side:
-        if not _is_answer(side[0]):
+        if not is_answer(side[0]):
             return side
         answer = side
     else:
         return None
     return None if asked is None else [*asked, *answer]
-
-
-def _is_answer(turn: object) -> bool:
-    role = turn.get("role", turn.get("from")) if isinstance(turn, Mapping) else None
-    return isinstance(role, str) and ROLES.get(role.strip().casefold()) == "assistant"
