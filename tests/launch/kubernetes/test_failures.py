@@ -188,6 +188,31 @@ def test_a_drained_node_uses_up_no_restart(scene: Scene, caplog: pytest.LogCaptu
     assert caplog.text.count("a worker failed; restart 1 of 3") == 1
 
 
+def test_the_operator_s_sum_of_restarts_in_place_fails_no_job_that_is_followed(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each drain of one node costs the other pod a restart, which the operator adds up: here beyond 1 x 2 + 1."""
+
+    def story(cluster: Cluster) -> None:
+        begin(cluster)
+        for turn in range(5):
+            cluster.drain(1)
+            cluster.crash(0, 138, words(138, "rank 0 has lost another process of the job"))
+            cluster.await_requests("GET", "pytorchjobs/", 3)
+            cluster.replace(1)
+            cluster.restart(0)
+            cluster.run(1)
+            cluster.await_requests("GET", "pytorchjobs/", 3)
+            cluster.log(0, f'{{"figures": {{"step": {7 + turn}}}}}')
+            cluster.await_requests("GET", "pytorchjobs/", 3)
+        scene.seal()
+        cluster.succeed(0)
+
+    scene.launch(story, "cluster.restarts=1")
+
+    assert caplog.text.count("the cluster took a worker away; this uses up no restart") == 5
+
+
 def test_a_worker_that_fails_by_itself_as_another_is_drained_counts(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:

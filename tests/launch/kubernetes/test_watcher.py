@@ -12,7 +12,7 @@ from anadil.launch.kubernetes import connection
 from anadil.launch.kubernetes.backend import KubernetesBackend
 from anadil.launch.kubernetes.client import Api
 from anadil.launch.kubernetes.create import workflow_owner
-from anadil.launch.kubernetes.kinds import PYTORCHJOB, TRAINJOB, JobKind
+from anadil.launch.kubernetes.kinds import DRAINS_ALLOWED, PYTORCHJOB, TRAINJOB, JobKind
 from anadil.launch.kubernetes.ledger import COUNTS_ANNOTATION, DETACHED_ANNOTATION, HEARTBEAT_ANNOTATION
 from anadil.launch.kubernetes.watcher import Pace
 from tests.kit.fake_kubernetes import Cluster
@@ -256,13 +256,14 @@ def test_a_detached_job_has_the_exact_deadline_and_can_be_followed_later(scene: 
 
 
 @pytest.mark.parametrize("kind", [PYTORCHJOB, TRAINJOB])
-def test_a_later_deadline_changes_nothing_else(kind: JobKind) -> None:
+def test_loose_limits_change_nothing_else(kind: JobKind) -> None:
     backend = KubernetesBackend(kind.name)
     manifest = backend.render(job("azerbaijani-1b", "cluster.deadline_hours=1"))
     without = backend.render(job("azerbaijani-1b"))
 
-    later = kind.with_later_deadline(manifest, 60)
+    loose = kind.with_loose_limits(manifest, 60)
 
     text = json.dumps(manifest)
-    assert json.dumps(later) == text.replace('Seconds": 3600', 'Seconds": 3660') != text
-    assert kind.with_later_deadline(without, 60) == without
+    restarts = text.replace('"backoffLimit": 7', f'"backoffLimit": {7 * DRAINS_ALLOWED}')
+    assert json.dumps(loose) == restarts.replace('Seconds": 3600', 'Seconds": 3660') != text
+    assert "activeDeadlineSeconds" not in json.dumps(kind.with_loose_limits(without, 60))

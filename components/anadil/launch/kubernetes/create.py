@@ -68,14 +68,14 @@ def find_or_create(
 def job_body(api: JobApi, manifest: ApiObject, ledger: JobLedger, *, detach: bool) -> ApiObject:
     """The manifest with all that is not of the work itself: place, owner, who follows it.
 
-    A launcher that follows keeps the exact deadline; that of the operator, which counts from before the
-    pods are there, then only ends what has lost its launcher.
+    A launcher that follows keeps the exact deadline and counts failures; the operator's limits, which count time before
+    the pods are there and restarts after a drain, then only end what has lost its launcher.
     """
     metadata = manifest["metadata"]
     added = ledger.adoption(detach=True) if detach else ledger.heartbeat()
     owners = [] if detach else workflow_owner(api)
     return {
-        **(manifest if detach else api.kind.with_later_deadline(manifest, START_UP_S)),
+        **(manifest if detach else api.kind.with_loose_limits(manifest, START_UP_S)),
         "metadata": {
             **metadata,
             "namespace": api.namespace,
