@@ -2,12 +2,13 @@
 
 import contextlib
 import errno
+import fcntl
 import logging
+import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from anadil.core.errors import PreflightError, RetryableError
 
@@ -16,6 +17,12 @@ log = logging.getLogger(__name__)
 PATIENCE_S = 60.0
 """How long a stage waits for another process that makes the same artifact."""
 
+LOCK = "lock"
+"""File in the directory."""
+MODE = 0o666
+"""Of the file: other users, too, may ask whether it is held."""
+ATTEMPTS = 20
+"""To make the directory, which another process removes as it ends."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 """Of file systems without locks, such as Lustre mounted without `flock`. Source: flock(2)."""
 
@@ -31,10 +38,9 @@ def locked(work: Path, patience_s: float | None = None) -> Iterator[None]:
     Raises:
         RetryableError: Another one is at it for longer than that.
     """
-    lock = _lock_in(work)
     deadline = time.monotonic() + (PATIENCE_S if patience_s is None else patience_s)
     waited = False
-    while not _acquire(lock, work):
+    while (held := _acquire(work)) is None:
         if time.monotonic() > deadline:
             raise RetryableError(
                 f"{work}: another process makes this artifact; wait for it or stop it, and run again"
@@ -46,50 +52,94 @@ def locked(work: Path, patience_s: float | None = None) -> Iterator[None]:
     try:
         yield
     finally:
-        Path(lock.lock_file).unlink(missing_ok=True)  # while it is held; who waits for it opens the next one
-        lock.release()
+        # While it is held; who waits for it opens the next one.
+        if _is_there(held, work):
+            (work / LOCK).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            fcntl.flock(held, fcntl.LOCK_UN)  # closing does not free it while a fork of this process lives
+        os.close(held)
         with contextlib.suppress(OSError):
             work.rmdir()  # only if no checkpoint is in it
 
 
+def clear(work: Path) -> None:
+    """Remove all that lies in a directory that this process has locked, but for the lock."""
+    for entry in list(work.iterdir()) if work.is_dir() else ():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        elif entry.name != LOCK:
+            entry.unlink(missing_ok=True)
+
+
 def is_held(work: Path) -> bool:
     """Whether a process of this machine is at work in a directory."""
-    lock = _lock_in(work)
-    if not Path(lock.lock_file).exists():
+    try:
+        lock = os.open(work / LOCK, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
         return False
     try:
-        lock.acquire(blocking=False)
-    except Timeout:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so that two who ask are none at work
+    except BlockingIOError:
         return True
     except OSError:
         return False
-    lock.release()
+    finally:
+        os.close(lock)
     return False
 
 
-def _lock_in(work: Path) -> FileLock:
-    # Other users, too, may ask whether it is held. A soft lock would outlive a killed process.
-    return FileLock(work / "lock", mode=0o666, fallback_to_soft=False)
+def _acquire(work: Path) -> int | None:
+    """The lock's open file where it is ours now.
 
-
-def _acquire(lock: FileLock, work: Path) -> bool:
-    """Whether the lock is ours now.
+    Directory and file come and go as other processes end, also between any two calls here.
 
     Raises:
         PreflightError: The directory cannot be made.
     """
+    _make(work)
+    path = work / LOCK
     try:
-        work.mkdir(parents=True, exist_ok=True)
-    except (FileNotFoundError, NotADirectoryError, FileExistsError) as error:  # such as below /proc or a file
-        raise PreflightError(
-            f"{work}: no directory can be made there ({error}); choose another place"
-        ) from None
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, MODE)
+    except FileNotFoundError:
+        return None
     try:
-        lock.acquire(blocking=False)
-    except (Timeout, FileNotFoundError):  # the directory may go between two calls
-        return False
+        with contextlib.suppress(PermissionError):  # another user made it
+            os.fchmod(lock, MODE)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _is_there(lock, work):
+            return lock
+    except BlockingIOError:
+        pass
     except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
-        log.warning("%s: this file system has no locks (%s); let one run at a time use it", work, error)
-    return True
+        if error.errno in NO_LOCKS:
+            log.warning("%s: this file system has no locks (%s); let one run at a time use it", work, error)
+            return lock
+        os.close(lock)
+        raise
+    os.close(lock)  # of another process, or of one that has ended
+    return None
+
+
+def _is_there(lock: int, work: Path) -> bool:
+    """Whether an open file is still the directory's lock: whoever removes it may be followed by another process."""
+    try:
+        return os.path.samestat(os.fstat(lock), (work / LOCK).stat())
+    except FileNotFoundError:
+        return False
+
+
+def _make(work: Path) -> None:
+    for attempt in range(ATTEMPTS):
+        try:
+            work.mkdir(parents=True, exist_ok=True)
+        except (
+            FileNotFoundError,
+            NotADirectoryError,
+            FileExistsError,
+        ) as error:  # such as below /proc or a file
+            if attempt + 1 == ATTEMPTS:
+                raise PreflightError(
+                    f"{work}: no directory can be made there ({error}); choose another place"
+                ) from None
+        else:
+            return

@@ -17,7 +17,7 @@ from pathlib import Path
 from anadil import __version__
 from anadil.artifacts import artifact, local_directory, storage
 from anadil.artifacts.artifact import Manifest
-from anadil.artifacts.lock import locked
+from anadil.artifacts.lock import clear, locked
 from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.publish import NO_COPIES
 from anadil.artifacts.uri import AlreadyThereError, absolute, join
@@ -347,7 +347,7 @@ def _put(planned: PlannedArtifact, manifest: Manifest, copies: Mapping[str, str]
         shutil.rmtree(planned.partial, ignore_errors=True)
         manifest = found.manifest
     if not has_unsent(planned.work / SPOOL):
-        shutil.rmtree(planned.work, ignore_errors=True)
+        clear(planned.work)
     _say_figures(manifest.figures)
     return MadeArtifact(uri=planned.target, manifest=manifest)
 
