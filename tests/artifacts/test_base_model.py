@@ -1,5 +1,7 @@
 import json
+import os
 import shutil
+import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -186,6 +188,7 @@ def test_a_directory_that_vanishes_under_a_run_is_not_looked_up_on_the_hub(
         raise AssertionError("asked the hub")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    monkeypatch.setenv(base_model.LOCAL_BASES, "")
     monkeypatch.chdir(tmp_path)
     shutil.copytree(tiny, name)
     base_files(name)
@@ -193,6 +196,29 @@ def test_a_directory_that_vanishes_under_a_run_is_not_looked_up_on_the_hub(
 
     with pytest.raises(DataError, match=f"the directory '{name}' has gone since the start"):
         base_tokenizer(Base(model=name), tmp_path)
+
+
+def test_a_process_that_a_run_starts_knows_that_the_base_was_a_directory(tiny: Path, tmp_path: Path) -> None:
+    parts = (
+        "import shutil, subprocess, sys, pathlib",
+        "from anadil.artifacts.base_model import base_tokenizer, is_local",
+        "from anadil.recipe.sections import Base",
+        "name = 'models/mine'",
+        "if len(sys.argv) > 1:",
+        "    is_local(name)",
+        "    shutil.rmtree(name)",
+        "    sys.exit(subprocess.run([sys.executable, __file__]).returncode)",
+        "base_tokenizer(Base(model=name), pathlib.Path('cache'))",
+    )
+    shutil.copytree(tiny, tmp_path / "models/mine")
+    (tmp_path / "stage.py").write_text("\n".join(parts))
+
+    done = subprocess.run(
+        [sys.executable, "stage.py", "first"], cwd=tmp_path, env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert "the directory 'models/mine' has gone since the start; put it back" in done.stderr
 
 
 def test_a_hub_model_that_cannot_be_fetched_says_to_download_it_first(

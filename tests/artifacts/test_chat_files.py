@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -285,6 +286,20 @@ def test_a_column_that_no_row_has_is_refused_with_those_there_are(tmp_path: Path
         DataError, match=r"finetune\.columns: context: Metn: no row .* are Mətn, answer, question"
     ):
         refuse_no_chats([file], number, dropped, columns={"context": "Metn"})
+
+
+@pytest.mark.parametrize(
+    "kind", ["jsonl", "json", "jsonl.gz", "jsonl.zst", "csv", "xlsx", "parquet", "arrow"]
+)
+def test_a_file_that_has_gone_since_it_was_listed_is_named_and_not_called_damaged(
+    tmp_path: Path, kind: str
+) -> None:
+    file = tmp_path / f"chats.{kind}"
+
+    with pytest.raises(
+        DataError, match=rf"{re.escape(str(file))}: no such file any more; put it back, or take it"
+    ):
+        list(read_chats([str(file)], DroppedChats()))
 
 
 def test_what_is_not_read_is_said_once_a_file_with_its_rows(

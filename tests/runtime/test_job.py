@@ -10,7 +10,7 @@ from anadil.artifacts.artifact import Manifest, origin_differences, read_manifes
 from anadil.core.errors import DataError, RecipeError, Stopped
 from anadil.core.stages import FLOW, NEW_KEYS, STAGES
 from anadil.recipe.load import parse_recipe
-from anadil.recipe.sections import Recipe
+from anadil.recipe.sections import Base, Recipe
 from anadil.runtime.cache_key import base_files, code_digest, recipe_origin, stage_origin
 from anadil.runtime.environment import image_name
 from anadil.runtime.job import external_files, external_side_files
@@ -291,3 +291,27 @@ def test_a_language_without_built_in_text_is_not_taken_for_a_file() -> None:
         DataError, match=r"tokenizer\.keep: 'de' is neither a file nor a language with built-in text"
     ):
         external_side_files(STAGES["tokenizer"], recipe)
+
+
+def test_a_base_that_an_input_was_made_of_and_that_has_gone_is_no_hub_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a process of its own, which has never seen the directory."""
+    monkeypatch.chdir(tmp_path)
+    recipe = Recipe.model_validate({"base": {"model": "models/mine"}})
+    of_directory, of_hub = (
+        Manifest(kind="tokenizer", key="k", origin=origin, files={}, recipe=recipe.model_dump(mode="json"))
+        for origin in ({"base files": "1f"}, {})
+    )
+    inputs = {"corpus": INPUT, "tokenizer": of_directory}
+
+    with pytest.raises(
+        DataError, match=r"the directory 'models/mine' has gone, and the tokenizer was made of it; put"
+    ):
+        stage_origin(STAGES["pretrain"], recipe, inputs, ())
+
+    assert "base files" not in stage_origin(STAGES["pretrain"], recipe, {**inputs, "tokenizer": of_hub}, ())
+    another = recipe.model_copy(update={"base": Base(model="meta-llama/Llama-3.2-1B")})
+    assert stage_origin(STAGES["pretrain"], another, inputs, ())
+    (tmp_path / "models/mine").mkdir(parents=True)
+    assert "base files" in stage_origin(STAGES["pretrain"], recipe, inputs, ())

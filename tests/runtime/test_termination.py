@@ -2,9 +2,11 @@ import os
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 
+from anadil.core.errors import DataError
 from anadil.runtime.termination import exit_code_of
 
 ASCII_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -39,3 +41,16 @@ def test_a_machine_without_a_temporary_directory_is_no_bug(
     assert exit_code_of(lambda: len(tempfile.gettempdir())) == 4
 
     assert "No usable temporary directory found in ['/proc']; grant access or choose" in caplog.text
+
+
+def test_a_file_that_has_gone_under_a_run_is_named_and_no_bug(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = tmp_path / "list.txt"
+
+    assert exit_code_of(lambda: len(gone.read_text())) == DataError.exit_code
+    assert (
+        f"{gone}: no such file or directory; if something has removed it since the start, put it back"
+        in caplog.text
+    )
+    assert "bug" not in caplog.text

@@ -102,3 +102,8 @@ def test_a_flipped_bit_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(IntegrityError, match="damaged corpus part"):
         list(read_documents(tmp_path, "train"))
+
+
+def test_a_corpus_that_has_gone_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    with pytest.raises(IntegrityError, match=r"corpus: no such directory any more; put the corpus back"):
+        list(read_documents(tmp_path / "corpus", "heldout"))

@@ -9,6 +9,7 @@ import functools
 import hashlib
 import json
 import logging
+import os
 import re
 import shutil
 import tempfile
@@ -74,8 +75,9 @@ TINY_SHAPE: dict[str, Any] = {
 """2.4 million parameters, a third of them embeddings."""
 TINY_PATIENCE_S = 1_800.0
 """How long a process waits for another that makes it: on a busy machine a minute becomes many."""
-_found_here: set[str] = set()
-"""Bases that were directories: `models/mine` may as well be a hub id when it has gone."""
+LOCAL_BASES = "ANADIL_LOCAL_BASES"
+"""Variable with bases that were directories, a line each, for the processes that this one starts too: `models/mine` may
+as well be a hub id when it has gone."""
 
 
 def base_tokenizer(base: Base, cache: Path) -> Path:
@@ -112,10 +114,26 @@ def base_tokenizer(base: Base, cache: Path) -> Path:
 
 
 def is_local(model: str) -> bool:
-    """Whether `base.model` is a directory now; what this process has found once is never looked up on the hub."""
+    """Whether `base.model` is a directory now; what was one once in this run is never looked up on the hub."""
     if found := Path(model).expanduser().is_dir():
-        _found_here.add(model)
+        os.environ[LOCAL_BASES] = "\n".join({*_local_bases(), model})
     return found
+
+
+def _local_bases() -> list[str]:
+    return os.environ.get(LOCAL_BASES, "").split("\n")
+
+
+def refuse_gone(model: str, maker: str) -> None:
+    """Refuse a base that was a directory and is none now.
+
+    Raises:
+        DataError: It names `maker`, which was made of it.
+    """
+    if model != TINY and not is_local(model):
+        raise DataError(
+            f"base.model: the directory {model!r} has gone, and {maker} was made of it; put it back and run again"
+        )
 
 
 def model_config(directory: Path) -> dict[str, Any]:
@@ -323,7 +341,7 @@ def from_hub(base: Base, patterns: Sequence[str]) -> Path:
         DataError: It is no hub id, or was a directory before.
         PreflightError: The hub cannot be reached, or wants its licence accepted.
     """
-    if base.model in _found_here:
+    if base.model in _local_bases():
         raise DataError(
             f"base.model: the directory {base.model!r} has gone since the start; put it back and run again"
         )

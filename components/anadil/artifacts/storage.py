@@ -65,9 +65,18 @@ def readable(uri: str, version: str = "") -> ReadableFile:
 
 @contextmanager
 def local_copy(uri: str) -> Iterator[Path]:
-    """A local path with the bytes of one file; a download lives as long as the block."""
+    """A local path with the bytes of one file; a download lives as long as the block.
+
+    Raises:
+        DataError: It is gone, though a listing named it.
+    """
     if "://" not in uri:
-        yield built_in(uri) if uri.startswith(BUILT_IN) else Path(uri)
+        path = built_in(uri) if uri.startswith(BUILT_IN) else Path(uri)
+        if not path.exists():  # before a reader takes it for damaged
+            raise DataError(
+                f"{uri}: no such file any more; put it back, or take it out of the recipe, and run again"
+            )
+        yield path
         return
     with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
         path = Path(folder) / Path(uri).name

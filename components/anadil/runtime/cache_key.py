@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
-from anadil.artifacts.base_model import TINY, is_local, tiny_source
+from anadil.artifacts.base_model import TINY, is_local, refuse_gone, tiny_source
 from anadil.core.format import KIB, MIB
 from anadil.core.stages import NEW_KEYS, SHARED_ROOMS, Stage
 from anadil.recipe.pretrain import NEUTRAL
@@ -24,6 +24,8 @@ PACKAGE = Path(__file__).parents[1]
 SOURCE_SUFFIXES = {".py", ".jinja", ".j2", ".css", ".yaml", ".tsv"}
 RESULT_VERSION = "result version"
 """Its name in an origin."""
+BASE_FILES = "base files"
+"""That of a base's directory in an origin; a hub model has none."""
 BASE_SUFFIXES = {".json", ".jinja", ".safetensors"}
 """Of what is read of a base model's directory; a licence or a page about it decides nothing."""
 PIECES, PIECE_BYTES = 64, 64 * KIB
@@ -56,6 +58,11 @@ def stage_origin(
         encoded = name.encode(errors="backslashreplace").decode()
         origin[encoded] = storage.store(uri).fingerprint(uri)
     if "base" in stage.sections:
+        for name, manifest in inputs.items():
+            base = manifest.recipe.get("base")
+            same = isinstance(base, dict) and base.get("model") == recipe.base.model
+            if same and BASE_FILES in manifest.origin:
+                refuse_gone(recipe.base.model, f"the {name}")
         origin.update(base_files(recipe.base.model))
     return origin
 
@@ -130,7 +137,7 @@ def base_files(model: str) -> dict[str, str]:
     """
     folder = Path(model).expanduser()
     if model == TINY:
-        return {"base files": tiny_source()}
+        return {BASE_FILES: tiny_source()}
     if not is_local(model):
         return {}
     parts = []
@@ -138,7 +145,7 @@ def base_files(model: str) -> dict[str, str]:
         size = file.stat().st_size
         content = artifact.file_entry(file)["sha256"] if size < 16 * MIB else _sampled(file, size)
         parts.append(f"{file.name} {size} {content}")
-    return {"base files": hashlib.sha256("\n".join(parts).encode()).hexdigest()}
+    return {BASE_FILES: hashlib.sha256("\n".join(parts).encode()).hexdigest()}
 
 
 def _sampled(path: Path, size: int) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from anadil import __version__
 from anadil.core import errors
 from anadil.core import log as logs
-from anadil.core.errors import AnadilError, PreflightError, RetryableError
+from anadil.core.errors import AnadilError, DataError, PreflightError, RetryableError
 from anadil.runtime import sagemaker
 from anadil.runtime.environment import END_VARIABLE, in_group
 
@@ -76,6 +76,10 @@ def exit_code_of(work: Callable[[], int]) -> int:
             return report_failure(_not_in_locale(error), PreflightError.exit_code)
         if isinstance(error, OSError) and is_wrong_place(error):
             return report_failure(f"{error}; grant access or choose another place", PreflightError.exit_code)
+        if isinstance(error, FileNotFoundError) and error.filename:
+            log.debug("gone", exc_info=True)
+            words = f"{error.filename}: no such file or directory; if something has removed it since the start, put it"
+            return report_failure(f"{words} back, and run the same command again", DataError.exit_code)
         log.exception("bug in anadil %s", __version__)
         return report_failure(f"bug: {type(error).__name__}: {error}", errors.BUG, logged=True)
 

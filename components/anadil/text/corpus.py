@@ -122,7 +122,13 @@ def read_documents(corpus: Path, part: CorpusPart) -> Iterator[Document]:
 
 
 def document_files(corpus: Path, part: CorpusPart) -> list[Path]:
-    """The files of one part of a corpus directory, in order."""
+    """The files of one part of a corpus directory, in order.
+
+    Raises:
+        IntegrityError: The directory is gone; it would be taken for an empty one.
+    """
+    if not corpus.is_dir():
+        raise IntegrityError(f"{corpus}: no such directory any more; put the corpus back, or run clean again")
     return sorted((corpus / part).glob("part-*.jsonl.zst"))
 
 
