@@ -56,7 +56,8 @@ def test_one_process_at_a_time_is_at_work_however_often_the_directory_goes_and_c
 def test_a_directory_that_goes_while_it_is_made_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work, is_dir, seen = tmp_path / "work", Path.is_dir, []
+    work, is_dir = tmp_path / "work", Path.is_dir
+    seen: list[Path] = []
     work.mkdir()
 
     def gone(path: Path) -> bool:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from anadil.artifacts.chat_files import read_chats
 from anadil.core.errors import DataError
 from anadil.evaluate.models import ScoredModel, encode_for_all
-from anadil.model.chat_ids import chat_ids
+from anadil.model.chat_ids import chat_ids, rendered
 from anadil.model.load import encode_texts
 from anadil.runtime.job import Job
 from anadil.text.chat_columns import Names
@@ -157,7 +157,7 @@ def renderings_of(candidate: ScoredModel, questions: Sequence[Question]) -> tupl
         return ("plain text",)
     try:
         for question in questions:
-            tokenizer.apply_chat_template(_turns(question), add_generation_prompt=True, tokenize=False)
+            rendered(tokenizer, _turns(question), add_generation_prompt=True, tokenize=False)
     except Exception as error:  # noqa: BLE001  a template raises what it likes
         log.warning(
             "%s: asked in plain text; its chat template refuses a question (%s)", candidate.name, error

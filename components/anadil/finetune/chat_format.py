@@ -21,9 +21,9 @@ from trl import chat_template_utils
 
 from anadil.artifacts.base_model import BEGIN, CHAT_TEMPLATE, OTHER_CHAT_TOKENS
 from anadil.core.errors import DataError
-from anadil.finetune.template_limits import check_limits
 from anadil.model.chat_ids import MARKS, ControlWords
 from anadil.model.load import END_OF_TEXT, END_OF_TURN, encode_texts
+from anadil.model.template_limits import SAMPLES, check_limits
 from anadil.text.chat_columns import REASONINGS
 from anadil.text.chats import Chat, Message
 
@@ -47,12 +47,6 @@ FAMILIES = dict(
 Gemma 3's writes what Gemma 1 and 2's do, and takes a system turn, which those refuse."""
 DATE = "strftime_now"
 """In a template that writes today's date: other training data every day."""
-SAMPLES = (
-    (("user", "Salam, necəsən?"), ("assistant", "Yaxşıyam: 1 + 2 = 3.")),
-    (("user", "Bir?"), ("assistant", "İki!"), ("user", "Üç (3)?"), ("assistant", "(Dörd)\n\n- beş")),
-    (("system", "Qısa cavab ver."), ("user", "Salam!"), ("assistant", "Salam!")),
-)
-
 RAISED = (
     TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
 )  # fmt: skip
@@ -293,7 +287,7 @@ def _templates(tokenizer: Any, name: str) -> Iterator[tuple[str, str]]:
     own = tokenizer.chat_template
     # The tokenizer stage writes our template where a base has none.
     if isinstance(own, str) and own != CHAT_TEMPLATE.read_text(encoding="utf-8"):
-        check_limits(own, SAMPLES, name)
+        check_limits(own, name)
         yield "its own template", own
         with suppress(ValueError):  # TRL has none of this template
             yield (

@@ -7,8 +7,10 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
+from anadil.artifacts.base_model import CHAT_TEMPLATE
 from anadil.core.errors import DataError
 from anadil.model.load import encode_texts
+from anadil.model.template_limits import check_limits
 
 MARKS = tuple(map(chr, range(0xFDD0, 0xFDF0)))
 """Code points that are no characters, for use inside a program. Source: Unicode 15, section 23.7."""
@@ -70,6 +72,18 @@ class ControlWords:
             before, start = token, match.end() if match else len(rendered)
 
 
+def rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]], **settings: Any) -> Any:
+    """What `apply_chat_template` gives, of a template that has shown elsewhere that a short chat takes it little.
+
+    Raises:
+        DataError: It takes minutes or gigabytes.
+    """
+    template = tokenizer.get_chat_template()
+    if template != CHAT_TEMPLATE.read_text(encoding="utf-8"):
+        check_limits(template, tokenizer.name_or_path or "the model")
+    return tokenizer.apply_chat_template(messages, **settings)
+
+
 def chat_ids(
     tokenizer: PreTrainedTokenizerFast,
     messages: Sequence[Mapping[str, str]],
@@ -89,15 +103,14 @@ def chat_ids(
     Raises:
         DataError: The messages use all code points that could stand for control text.
     """
-    any_tokenizer: Any = tokenizer
     words = ControlWords(tokenizer)
     settings = {"add_generation_prompt": add_generation_prompt}
     if not any(words.pattern.search(message["content"]) for message in messages):
-        found = any_tokenizer.apply_chat_template(messages, return_dict=True, **settings)
+        found = rendered(tokenizer, messages, return_dict=True, **settings)
         return list(found["input_ids"])
     hidden, mark = words.hide(messages)
-    rendered: str = any_tokenizer.apply_chat_template(hidden, tokenize=False, **settings)
-    parts = [(words.show(text, mark), token) for text, token, _ in words.split(rendered)]
+    whole: str = rendered(tokenizer, hidden, tokenize=False, **settings)
+    parts = [(words.show(text, mark), token) for text, token, _ in words.split(whole)]
     ids: list[int] = []
     for (_, token), encoded in zip(parts, encode_texts(tokenizer, [text for text, _ in parts]), strict=True):
         ids += [*encoded, *([token.id] if token else [])]

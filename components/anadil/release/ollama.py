@@ -13,6 +13,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
+from anadil.model.chat_ids import rendered
 from anadil.model.load import end_ids, load_tokenizer
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ def read_turns(tokenizer: Any) -> Turns:
 
     def render(chat: Chat, *, answer: bool = False) -> str:
         messages = [{"role": role, "content": content} for role, content in chat]
-        text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=answer)
+        text: str = rendered(tokenizer, messages, tokenize=False, add_generation_prompt=answer)
         return text
 
     opened, closed = _parted(render([("user", "USER")]), "USER")

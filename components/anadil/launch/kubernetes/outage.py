@@ -27,13 +27,14 @@ class Outage:
         """
         self._limit_s = limit_s
         self._answered_s = time.monotonic()
-        self._has_answered = False
+        self.has_answered = False
+        """Whether the API has ever answered."""
         self._said = ""
 
     def end(self) -> None:
         """Note an answer."""
         self._answered_s = time.monotonic()
-        self._has_answered = True
+        self.has_answered = True
         self._said = ""
 
     def bear(self, what: str, error: AnadilError, remedy: str) -> None:
@@ -49,7 +50,7 @@ class Outage:
             RetryableError: The API was silent for too long.
         """
         refused, text = isinstance(error, PreflightError), str(error).removesuffix(AGAIN)
-        if (refused and not self._has_answered) or time.monotonic() - self._answered_s > self._limit_s:
+        if (refused and not self.has_answered) or time.monotonic() - self._answered_s > self._limit_s:
             raise error if refused else RetryableError(f"{what}: {text}; {remedy}")
         if text != self._said:
             log.warning("%s runs on, but cannot be seen: %s", what, text)

@@ -86,7 +86,6 @@ class Watcher:
         self._pending_s = self._silent_s = self._absent_s = 0.0
         self._recovered_at: int | None = None
         self._exhausted = ""
-        self._has_looked = False
         idle_s = ledger.load(api.kind, job)
         since_s = None if idle_s is None else idle_s + pace.poll_s
         self._stream = LogRelay(api, job, self._first_pod, retry_s=pace.poll_s, since_s=since_s)
@@ -154,11 +153,10 @@ class Watcher:
             found = self._api.get(self.name)
             workers = self._api.workers(self.name) if found else []
         except (RetryableError, PreflightError) as error:
-            if isinstance(error, PreflightError) and not self._has_looked:
+            if isinstance(error, PreflightError) and not self._outage.has_answered:
                 self._give_up(error)  # whoever may not look cannot follow it
             self._outage.bear(self.name, error, "run the same command again, which finds the job")
             return "silent"
-        self._has_looked = True
         self._outage.end()
         if found is None:
             return "gone"

@@ -1,6 +1,6 @@
 """What a base's chat template may take. It is a program, so it first writes some chats in a process of its own.
 
-`python -m anadil.finetune.template_limits` is that process; it loads nothing but Jinja.
+`python -m anadil.model.template_limits` is that process; it loads nothing but Jinja.
 """
 
 import functools
@@ -29,6 +29,12 @@ MAX_CHARS = 16 * MIB
 """Of a short chat as it is written."""
 WALL_S = 120
 """On a machine that is busy with other things."""
+SAMPLES = (
+    (("user", "Salam, necəsən?"), ("assistant", "Yaxşıyam: 1 + 2 = 3.")),
+    (("user", "Bir?"), ("assistant", "İki!"), ("user", "Üç (3)?"), ("assistant", "(Dörd)\n\n- beş")),
+    (("system", "Qısa cavab ver."), ("user", "Salam!"), ("assistant", "Salam!")),
+)
+"""What a template is tried on."""
 TOO_MUCH = 77
 """Exit code of the process where memory or the length of a chat is the limit."""
 
@@ -36,18 +42,18 @@ Turns = tuple[tuple[str, str], ...]
 
 
 @functools.cache
-def check_limits(template: str, chats: tuple[Turns, ...], name: str) -> None:
+def check_limits(template: str, name: str, chats: tuple[Turns, ...] = SAMPLES) -> None:
     """Refuse a template that takes minutes or gigabytes for a short chat.
 
     Args:
         template: Jinja.
-        chats: What it is to write: role and text of each turn.
         name: What the message calls the model.
+        chats: What it is to write: role and text of each turn.
 
     Raises:
         DataError: It takes too much.
     """
-    command = [sys.executable, "-P", "-m", "anadil.finetune.template_limits"]
+    command = [sys.executable, "-P", "-m", "anadil.model.template_limits"]
     try:
         done = subprocess.run(
             command,

@@ -6,9 +6,10 @@ import pytest
 from trl import chat_template_utils
 
 from anadil.core.errors import DataError
-from anadil.finetune import template_limits
-from anadil.finetune.chat_format import SAMPLES
-from anadil.finetune.template_limits import check_limits
+from anadil.model import template_limits
+from anadil.model.chat_ids import chat_ids, rendered
+from anadil.model.template_limits import check_limits
+from tests.finetune.conftest import small_tokenizer
 
 WHOLE = "{% for each in range(99999) %}"
 ENDLESS = WHOLE * 3 + "{% endfor %}" * 3
@@ -35,7 +36,7 @@ def test_a_template_that_takes_too_much_is_refused_by_name(
     with pytest.raises(
         DataError, match=r"base\.model x: its chat template \(chat_template\.jinja, .*; correct it"
     ):
-        check_limits(template, SAMPLES, "base.model x")
+        check_limits(template, "base.model x")
 
     assert time.monotonic() - started < template_limits.WALL_S
 
@@ -52,4 +53,20 @@ def test_a_template_that_takes_too_much_is_refused_by_name(
     ],
 )
 def test_others_are_left_to_their_proof(template: str) -> None:
-    check_limits(template, SAMPLES, "model")
+    check_limits(template, "model")
+
+
+@pytest.mark.parametrize("text", ["Salam!", "<|eot_id|> oxu"])
+def test_whoever_renders_a_chat_is_told_of_a_template_that_takes_too_much(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(template_limits, "CPU_S", 1)
+    tokenizer = small_tokenizer()
+    asked = [{"role": "user", "content": text}]
+    tokenizer.chat_template = "{{ messages[0].content }}"
+    assert rendered(tokenizer, asked, tokenize=False) == text
+    tokenizer.chat_template = ENDLESS.replace("99999", "99998")
+
+    for call in (chat_ids, rendered):
+        with pytest.raises(DataError, match=r"takes more than 1 s, .* to write a short chat"):
+            call(tokenizer, asked)
