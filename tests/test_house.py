@@ -42,6 +42,7 @@ IMPORT_NAMES = {
 BROUGHT_ALONG = {
     "transformers": {"huggingface_hub", "numpy", "safetensors", "tokenizers"},
     "jinja2": {"markupsafe"},
+    "torch": {"jinja2"},
 }
 """What a package of an extra requires itself."""
 OPTIONAL = {"liger_kernel", "torchao"}

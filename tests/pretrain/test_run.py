@@ -2,7 +2,6 @@ import json
 import math
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -11,15 +10,10 @@ from safetensors.torch import load_file
 from anadil.core.errors import DataError, RecipeError, Stopped
 from anadil.model.architecture import empty_model
 from anadil.model.load import load_model, load_tokenizer
-from anadil.model.loss import summed_loss
 from anadil.pretrain import run as stage_run
-from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.data.tokens import token_stream
-from anadil.pretrain.loop import SCORE
 from anadil.pretrain.parallel import parallelize
 from anadil.pretrain.run import run
-from anadil.pretrain.validation import validation_of
-from anadil.runtime.mlflow_spool import Tracker
 from tests.kit.marks import slow
 from tests.kit.pretraining import (
     SHORT,
@@ -33,7 +27,6 @@ from tests.kit.pretraining import (
     run_in_child,
     run_in_several,
 )
-from tests.kit.pretraining_texts import PRETRAINING_TEXTS
 
 
 def test_a_run_writes_a_model_that_loads_a_journal_and_a_summary_the_same_each_time(
@@ -310,121 +303,3 @@ def test_a_run_that_goes_on_from_the_archive_alone_has_every_line_of_its_journal
     assert generations(first)[0].name == f"step-{steps:08}"
     assert losses(second.out) == losses(whole)
     assert figures["steps"] == 12
-
-
-@pytest.fixture
-def scored(tmp_path: Path) -> Path:
-    """A corpus whose held-out part is not empty."""
-    return make_corpus(tmp_path / "scored", heldout=PRETRAINING_TEXTS)
-
-
-def scores(out: Path) -> dict[int, float]:
-    lines = [json.loads(line) for line in (out / "training.jsonl").read_text().splitlines()]
-    return {line["step"]: line[SCORE] for line in lines if SCORE in line}
-
-
-def test_a_score_of_the_held_out_part_is_written_also_where_no_line_is_due(
-    tmp_path: Path, base: Path, scored: Path
-) -> None:
-    job = make_job(tmp_path, make_recipe(base, validate_every=5, log_every=4))
-    job.inputs["corpus"] = scored
-
-    run(job)
-
-    found = scores(job.out)
-    assert found.keys() == {0, 4, 5, 10, 12}  # the base, each fifth step, and the end of each phase
-    assert found[12] < found[4] < found[0]
-    summary = json.loads((job.out / "training.json").read_text())
-    assert (summary[SCORE], summary[f"first_{SCORE}"]) == (found[12], found[0])
-    assert summary["time"]["causes"]["validation"]["seconds"] > 0
-
-
-class Points(Tracker):
-    """Keeps what a run tells of its steps."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-        self.scores: list[tuple[int | None, float]] = []
-
-    def metrics(self, values: Any, step: int | None = None) -> None:
-        self.scores += [(step, values[SCORE])] if SCORE in values else []
-
-
-def test_the_curve_begins_with_the_base_once_and_not_again_after_a_resume(
-    tmp_path: Path, base: Path, whole: Path, scored: Path
-) -> None:
-    recipe, points = make_recipe(base, validate_every=10), Points()
-    job = make_job(tmp_path, recipe, tracker=points)
-    job.inputs["corpus"] = scored
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ANADIL_INJECT", json.dumps({"terminate": {"step": 5, "section": "forward"}}))
-        run_in_child(job)
-    begun = scores(job.work)
-    run(job)
-
-    validation = validation_of(scored, job.inputs["tokenizer"], recipe.pretrain, rows=2)
-    assert validation is not None
-    model = load_model(base)
-
-    def nats(batch: Batch) -> torch.Tensor:
-        hidden = model.model(batch.input_ids, position_ids=batch.position_ids).last_hidden_state
-        return summed_loss(hidden, model.lm_head.weight, batch.labels)
-
-    assert begun == {0: scores(job.out)[0], 4: scores(job.out)[4]}
-    assert begun[0] == pytest.approx(validation.bits_per_byte(nats), rel=1e-5)
-    assert [step for step, _ in points.scores] == [10, 12]
-    assert losses(job.out) == losses(whole)
-
-
-def test_a_run_that_was_killed_before_its_first_checkpoint_scores_its_base_again(
-    tmp_path: Path, base: Path, scored: Path
-) -> None:
-    job = make_job(
-        tmp_path, make_recipe(base, validate_every=10, phases=SHORT[:1]), tracker=(points := Points())
-    )
-    job.inputs["corpus"] = scored
-    (job.work / "training.jsonl").write_text(json.dumps({"step": 0, SCORE: 99.0}) + "\n")
-
-    run(job)
-
-    assert points.scores[0] == (0, scores(job.out)[0])
-    assert scores(job.out)[0] < 99
-
-
-@pytest.mark.parametrize("layout", [{"shard": 2}, {"pipeline": 2}])
-def test_the_base_has_the_same_score_however_it_is_laid_out(
-    tmp_path: Path, untied: Path, scored: Path, layout: dict[str, int]
-) -> None:
-    jobs = {
-        name: make_job(
-            tmp_path, make_recipe(untied, validate_every=10, phases=SHORT[:1], parallelism=split), name
-        )
-        for name, split in (("one", {}), ("two", layout))
-    }
-    for job in jobs.values():
-        job.inputs["corpus"] = scored
-
-    run(jobs["one"])
-    codes = run_in_several(jobs["two"])
-
-    assert codes == [0, 0]
-    assert scores(jobs["two"].out) == pytest.approx(scores(jobs["one"].out), rel=1e-5)
-    assert 0 in scores(jobs["two"].out)
-
-
-def test_sigterm_in_a_validation_leaves_it_out_and_loses_nothing_else(
-    tmp_path: Path, base: Path, whole: Path, scored: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = make_job(tmp_path, make_recipe(base, validate_every=5))
-    job.inputs["corpus"] = scored
-
-    with monkeypatch.context() as patch:
-        patch.setenv("ANADIL_INJECT", json.dumps({"terminate": {"step": 5, "section": "validate"}}))
-        code = run_in_child(job)
-    saved = generations(job)[0].name
-    run(job)
-
-    assert code == Stopped.exit_code
-    assert saved == "step-00000005"
-    assert losses(job.out) == losses(whole)
-    assert scores(job.out).keys() == {0, 4, 10, 12}
