@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from anadil.artifacts.base_model import LLAMA_3_SPECIALS
 from anadil.core.stages import FLOW
 from tests.kit.pretraining import make_model
+from tests.kit.ranks import Fork, run_module
 
 pytestmark = pytest.mark.slow
 
@@ -60,71 +63,89 @@ def test_every_stage_leaves_a_sealed_artifact_that_a_second_run_reuses_quickly(w
     assert after.children_user - before.children_user < 30
 
 
-def test_a_changed_key_runs_only_what_depends_on_it_and_says_why(work: Path) -> None:
-    done = anadil("run", "--work", str(work), *settings(work), "--set", "report.title=Sınaq")
+def test_a_changed_key_runs_only_what_depends_on_it_and_says_why(work: Path, tmp_path: Path) -> None:
+    said = finished(start(tmp_path, "--work", str(work), *settings(work), "--set", "report.title=Sınaq"))
 
-    assert done.stderr.count("reused") == len(STAGES_RUN) - 1
-    assert 'report: running because recipe report.title null -> "Sınaq"' in done.stderr
+    assert said.count("reused") == len(STAGES_RUN) - 1
+    assert 'report: running because recipe report.title null -> "Sınaq"' in said
 
 
-def test_a_killed_run_goes_on_from_its_checkpoint_with_the_same_losses(work: Path, tmp_path: Path) -> None:
+def test_a_killed_run_resumes_with_the_same_losses_and_saves_at_sigterm(work: Path, tmp_path: Path) -> None:
     whole = losses(next((work / "model").glob("*/training.jsonl")))
-    run = training(work, tmp_path)
+    for word in ("corpus", "tokenizer"):
+        shutil.copytree(work / word, tmp_path / word, copy_function=os.link)
+    words = ("--work", str(tmp_path), "--until", "pretrain", *settings(work))
+    run = start(tmp_path, *words, ANADIL_INJECT=SLEEP)
+    wait_for(run, lambda: checkpoints(tmp_path))
     os.killpg(run.pid, signal.SIGKILL)
-    run.communicate()
+    killed = run.wait()
+    sealed = list(tmp_path.glob("model/*/manifest.json"))
+    first = max(checkpoints(tmp_path))
 
-    assert not list(tmp_path.glob("model/*/manifest.json"))
-    done = anadil("run", "--work", str(tmp_path), "--until", "pretrain", *settings(work))
+    run = start(tmp_path, *words, ANADIL_INJECT=SLEEP)
+    wait_for(run, lambda: max(journal(tmp_path)) > first)
+    run.send_signal(signal.SIGTERM)
+    code = run.wait()
+    said, told = run.log.read_text(encoding="utf-8"), journal(tmp_path)
 
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("reused") == 2  # clean and tokenizer
-    assert "resum" in done.stderr
-    assert losses(next(tmp_path.glob("model/*/training.jsonl"))) == whole
-
-
-def test_sigterm_to_the_run_saves_and_says_that_it_can_go_on(work: Path, tmp_path: Path) -> None:
-    run = training(work, tmp_path)
-    run.terminate()
-    _, messages = run.communicate(timeout=180)
-
-    assert run.returncode == 143
-    assert "Traceback" not in messages
-    assert "failed" not in messages
-    assert checkpoints(tmp_path)
+    assert (killed, sealed) == (-signal.SIGKILL, [])
+    assert code == 143
+    assert said.count("reused") == 2  # clean and tokenizer
+    assert f"resuming after step {first}" in said
+    assert "Traceback" not in said
+    assert "failed" not in said
+    assert first < max(checkpoints(tmp_path)) == max(told) < len(whole)
+    assert told == {step: loss for step, loss in whole.items() if step in told}
 
 
-def test_without_chats_the_run_ends_in_a_report_on_two_models(work: Path) -> None:
-    done = anadil("run", "--work", str(work), *settings(work), "--set", "finetune.inputs=[]", "-o", "json")
+def test_without_chats_the_run_ends_in_a_report_on_two_models(work: Path, tmp_path: Path) -> None:
+    words = ("--work", str(work), *settings(work), "--set", "finetune.inputs=[]", "-o", "json")
+    said = finished(start(tmp_path, *words))
 
-    assert done.returncode == 0, done.stderr
-    artifacts = json.loads(done.stdout)
+    artifacts, _ = json.JSONDecoder().raw_decode(said, said.index("\n{") + 1)
     assert "adapter" not in artifacts
     scores = json.loads((Path(artifacts["scores"]) / "scores.json").read_text(encoding="utf-8"))
     assert list(scores["candidates"]) == ["base", "adapted"]
     assert 'id="finetuning"' not in Path(artifacts["report"]).read_text(encoding="utf-8")
 
 
-def training(work: Path, fresh: Path) -> "subprocess.Popen[str]":
-    """A run in a directory of its own, with the first two artifacts of `work`, that has just written a checkpoint."""
-    for word in ("corpus", "tokenizer"):
-        shutil.copytree(work / word, fresh / word, copy_function=os.link)
-    command = [sys.executable, "-m", "anadil", "run", "--work", str(fresh), "--until", "pretrain"]
-    command += settings(work)
-    run = subprocess.Popen(
-        command, env={**os.environ, "ANADIL_INJECT": SLEEP}, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    )  # fmt: skip
+def start(folder: Path, *words: str, **environment: str) -> Fork:
+    """`anadil run` in a process of its own, which leads a group and need not import torch again; its log is in the folder."""
+    log = folder / "log"
+    log.unlink(missing_ok=True)
+    return Fork(partial(run_in_group, *words), log, environment)
+
+
+def run_in_group(*words: str) -> None:
+    os.setsid()
+    run_module("anadil", "run", *words)
+
+
+def finished(run: Fork) -> str:
+    """What a run says that ends well."""
+    code, said = run.wait(), run.log.read_text(encoding="utf-8")
+    assert code == 0, said
+    return said
+
+
+def wait_for(run: Fork, comes: Callable[[], object]) -> None:
+    """Return when it is there."""
     deadline = time.monotonic() + 300
-    while not checkpoints(fresh):
-        assert run.poll() is None, run.communicate()
+    while not comes():
+        assert run.poll() is None, run.log.read_text(encoding="utf-8")
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    return run
 
 
-def checkpoints(work: Path) -> list[Path]:
-    """Whole checkpoints of an unfinished model."""
-    return list(work.glob("model/*.work/checkpoints/step-*[0-9]"))
+def checkpoints(work: Path) -> list[int]:
+    """Steps of the whole checkpoints of an unfinished model."""
+    found = work.glob("model/*.work/checkpoints/step-*[0-9]")
+    return [int(path.name.removeprefix("step-")) for path in found]
+
+
+def journal(work: Path) -> dict[int, float]:
+    """Step -> loss of an unfinished model."""
+    return losses(next(work.glob("model/*.work/training.jsonl")))
 
 
 def anadil(*arguments: str) -> "subprocess.CompletedProcess[str]":
