@@ -111,19 +111,17 @@ def losses(out: Path) -> list[float]:
         ),
     ],
 )
-def test_two_and_four_processes_have_the_losses_and_the_weights_of_one(
+def test_four_processes_have_the_losses_and_the_weights_of_one(
     model_dir: Path, chats: Path, tmp_path: Path, settings: tuple[str, ...]
 ) -> None:
-    one = finetuned(model_dir, chats, tmp_path / "one", 1, *settings)
-    expected = load_file(tmp_path / "one/merged/model.safetensors")
+    """Of two tests/finetune/test_preference_processes.py tells."""
+    one, four = (finetuned(model_dir, chats, tmp_path / str(num), num, *settings) for num in (1, 4))
+    expected, merged = (load_file(tmp_path / f"{num}/merged/model.safetensors") for num in (1, 4))
 
-    for processes in (2, 4):
-        out = tmp_path / str(processes)
-        assert finetuned(model_dir, chats, out, processes, *settings) == pytest.approx(one, abs=1e-5)
-        merged = load_file(out / "merged/model.safetensors")
-        assert merged.keys() == expected.keys()
-        # AdamW divides by the size of a gradient, of which rounding decides where it is nearly 0.
-        assert max((merged[name] - each).abs().max().item() for name, each in expected.items()) < 1e-3
+    assert four == pytest.approx(one, abs=1e-5)
+    assert merged.keys() == expected.keys()
+    # AdamW divides by the size of a gradient, of which rounding decides where it is nearly 0.
+    assert max((merged[name] - each).abs().max().item() for name, each in expected.items()) < 1e-3
 
 
 @pytest.mark.slow
