@@ -21,11 +21,10 @@ TINY_STEPS = 40
 VOCABULARY = 4_096
 SMALL = (
     "clean.heldout_fraction=0.1",
-    "pretrain.phases=[{trains: embeddings, steps: 12, lr: 0.0032}, {trains: all, steps: 48, lr: 0.0024}]",
+    "pretrain.phases=[{trains: embeddings, steps: 10, lr: 0.0032}, {trains: all, steps: 34, lr: 0.0024}]",
     f"tokenizer.vocab_sizes=[{VOCABULARY}]",
-    "finetune.epochs=0.1",
+    "finetune.inputs=[]",
     "evaluate.max_new_tokens=8",
-    "evaluate.max_questions=4",
     "tracking.uri=off",
 )
 
@@ -43,10 +42,9 @@ def test_an_english_model_learns_azerbaijani(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("anadil.model.tiny.TINY_STEPS", TINY_STEPS)
-    # Prose, sentences and texts of programs; five megabytes of law and crawled pages only take time.
-    inputs = [f"{data}/az/[!m]*.jsonl"]
-    chats = [f"{data}/qa/az_native_instructions.jsonl"]
-    settings = (*SMALL, f"clean.inputs={json.dumps(inputs)}", f"finetune.inputs={json.dumps(chats)}")
+    # Sentences, prose and texts of programs; six megabytes of law and of one program's pages only take time.
+    inputs = [f"{data}/az/[!mr]*.jsonl"]
+    settings = (*SMALL, f"clean.inputs={json.dumps(inputs)}")
 
     made = made_folders(load_recipe("smoke", [*settings, f"storage.root={tmp_path}"]))
 
@@ -56,7 +54,7 @@ def test_an_english_model_learns_azerbaijani(
         print(f"\nfertility {base['fertility']:.3f} -> {adapted['fertility']:.3f}")
         print(f"bits per byte {base['bits_per_byte']:.4f} -> {adapted['bits_per_byte']:.4f}")
     assert adapted["fertility"] <= 0.5 * base["fertility"]
-    # What guessing any of the new tokens costs, of 12 bits each; seen: 2.43 bits per byte.
+    # What guessing any of the new tokens costs, of 12 bits each; seen: 2.82 bits per byte, of 3.28.
     assert adapted["bits_per_byte"] <= math.log2(VOCABULARY) / adapted["bytes_per_token"]
     assert adapted["bits_per_byte"] <= 0.5 * base["bits_per_byte"]
-    assert base["num_bytes"] == adapted["num_bytes"] > 40_000
+    assert base["num_bytes"] == adapted["num_bytes"] > 20_000
