@@ -86,7 +86,8 @@ def test_a_killed_run_resumes_with_the_same_losses_and_saves_at_sigterm(work: Pa
     wait_for(run, lambda: max(journal(tmp_path)) > first)
     run.send_signal(signal.SIGTERM)
     code = run.wait()
-    said, told = run.log.read_text(encoding="utf-8"), journal(tmp_path)
+    said, told, last = run.log.read_text(encoding="utf-8"), journal(tmp_path), max(checkpoints(tmp_path))
+    ended = finished(start(tmp_path, *words))
 
     assert (killed, sealed) == (-signal.SIGKILL, [])
     assert code == 143
@@ -94,8 +95,10 @@ def test_a_killed_run_resumes_with_the_same_losses_and_saves_at_sigterm(work: Pa
     assert f"resuming after step {first}" in said
     assert "Traceback" not in said
     assert "failed" not in said
-    assert first < max(checkpoints(tmp_path)) == max(told) < len(whole)
+    assert first < last == max(told) < len(whole)
     assert told == {step: loss for step, loss in whole.items() if step in told}
+    assert f"resuming after step {last}" in ended
+    assert losses(next(tmp_path.glob("model/*/training.jsonl"))) == whole
 
 
 def test_without_chats_the_run_ends_in_a_report_on_two_models(work: Path, tmp_path: Path) -> None:
