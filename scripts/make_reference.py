@@ -27,13 +27,14 @@ Every key of a recipe, with its default. Generated from `components/anadil/recip
 FAMILIES = """# Model families
 
 The model types (`model_type` of `config.json`) that are trained, the layouts of `pretrain.parallelism` that are tested
-for each, and whether `anadil plan` knows its memory. Every type also trains in one process and in copies of it.
-Anything else, such as a mixture of experts, is refused by name before anything is loaded. A \\* marks a layout that no
-published checkpoint of the type can have: their input and output embeddings are one table, which `tensor` and `pipeline`
-cannot split. Generated from `components/anadil/model/families/` by `scripts/make_reference.py`.
+for each, whether `anadil plan` knows its memory, and whether [export](../guides/export.md#gguf) writes it as GGUF. Every
+type also trains in one process and in copies of it. Anything else, such as a mixture of experts, is refused by name
+before anything is loaded. A \\* marks a layout that no published checkpoint of the type can have: their input and output
+embeddings are one table, which `tensor` and `pipeline` cannot split. Generated from
+`components/anadil/model/families/` by `scripts/make_reference.py`.
 
-| model type | layouts | memory is planned |
-|---|---|---|
+| model type | layouts | memory is planned | GGUF |
+|---|---|---|---|
 """
 UNTIED, UNTIED_SIGN = ("tensor", "pipeline"), " \\*"
 RULES_HEAD = """# Rules of the clean stage
@@ -88,8 +89,12 @@ def _families() -> str:
             for layout in LAYOUTS
             if layout in family.layouts
         )
-        rows.append(f"| {kind} | {layouts} | {'yes' if family.architecture else ''} |\n")
+        rows.append(f"| {kind} | {layouts} | {_yes(family.architecture)} | {_yes(family.gguf)} |\n")
     return "".join(rows)
+
+
+def _yes(known: object) -> str:
+    return "yes" if known else ""
 
 
 def _section(name: str, model: type[BaseModel]) -> list[str]:

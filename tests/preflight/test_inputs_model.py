@@ -199,9 +199,16 @@ def test_a_model_on_a_claim_is_said_to_be_unseen(recipe: Recipe) -> None:
     [
         (
             {"normalizer": {"type": "Lowercase"}},
-            "no GGUF with its tokenizer (it normalizes texts (Lowercase))",
+            "no GGUF (llama.cpp cannot read its tokenizer: it normalizes texts (Lowercase))",
         ),
-        ({"normalizer": {"type": "NFC"}}, "GGUF as llama-bpe"),
+        (
+            {"normalizer": {"type": "NFC"}},
+            "GGUF as llama-bpe (llama.cpp does not normalize: a text that is not in NFC becomes other tokens there)",
+        ),
+        (
+            {"normalizer": {"type": "NFD"}, "model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 0}},
+            "no GGUF (llama.cpp cannot read its tokenizer: it is of type Unigram, not BPE)",
+        ),
     ],
 )
 def test_what_export_to_gguf_will_refuse_is_known_before_anything_is_trained(
@@ -220,9 +227,27 @@ def test_another_architecture_has_no_gguf(tmp_path: Path) -> None:
     from tests.kit.llama_3 import make_llama_3  # loads torch
 
     make_llama_3(tmp_path / "base")
-    (tmp_path / "base/config.json").write_text('{"model_type": "qwen3"}')
+    (tmp_path / "base/config.json").write_text('{"model_type": "helium"}')
 
-    assert gguf_detail(tmp_path / "base") == "no GGUF (model type qwen3)"
+    assert gguf_detail(tmp_path / "base").startswith(
+        "no GGUF (model type 'helium' is not written as GGUF, only arcee,"
+    )
+
+
+def test_export_and_doctor_say_the_same(tmp_path: Path) -> None:
+    from anadil.release.gguf_refusal import check_gguf
+    from tests.kit.llama_3 import make_llama_3  # loads torch
+
+    make_llama_3(tmp_path / "base", hidden_act="gelu")
+
+    with pytest.raises(
+        PreflightError, match=r"hidden_act is 'gelu', and llama\.cpp's llama computes 'silu'; export with"
+    ):
+        check_gguf(tmp_path / "base")
+    assert (
+        gguf_detail(tmp_path / "base")
+        == "no GGUF (hidden_act is 'gelu', and llama.cpp's llama computes 'silu')"
+    )
 
 
 DYNAMIC = {"rope_type": "dynamic", "factor": 2.0}

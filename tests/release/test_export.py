@@ -290,18 +290,19 @@ def test_a_changed_artifact_and_another_architecture_are_refused_and_nothing_is_
 ) -> None:
     shutil.copytree(adapter, tmp_path / "changed")
     (tmp_path / "changed/merged/config.json").write_text("{}")
-    make_family(tmp_path / "qwen", "qwen2")
+    make_family(tmp_path / "bitnet", "bitnet")
 
     codes = [
         export(tmp_path / "changed", tmp_path / "out"),
-        export(tmp_path / "qwen", tmp_path / "out", "--format", "gguf"),
-        export(tmp_path / "qwen", tmp_path / "qwen-out"),
+        export(tmp_path / "bitnet", tmp_path / "out", "--format", "gguf"),
+        export(tmp_path / "bitnet", tmp_path / "bitnet-out"),
     ]
 
     told = capsys.readouterr().err
     assert codes == [5, 4, 0]
     assert "config.json: differs from its manifest" in told
-    assert "model type 'qwen2' is not written as GGUF, only llama; export with --format hf" in told
+    assert "model type 'bitnet' is not written as GGUF, only arcee," in told
+    assert "; export with --format hf" in told
     assert not list(tmp_path.glob("out*"))
 
 

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 DESCRIPTION = """Every byte of an artifact is compared with its manifest first, and PATH is written whole or not at all.
 
   hf    a directory that transformers 4 and 5 and vLLM load as it is; of an adapter its merged model
-  gguf  one file for llama.cpp, Ollama and LM Studio; Modelfile, card and licence beside it; Llama models
+  gguf  one file for llama.cpp, Ollama and LM Studio; Modelfile, card and licence beside it
 
 A checkpoint of pretrain (.../checkpoints/step-N) also needs --recipe and --tokenizer of its run; a name of the registry
 is looked up at the recipe's tracking.uri, or MLFLOW_TRACKING_URI."""

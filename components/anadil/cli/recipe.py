@@ -82,7 +82,7 @@ def _recipe_check(options: argparse.Namespace) -> int:
     if recipe.finetune.inputs or Path(recipe.base.model).expanduser().is_dir():
         from anadil.preflight.inputs import inspect_base
 
-        inspect_base(recipe, here=False).say()
+        inspect_base(recipe, here=False).say(logging.INFO)
     if recipe.evaluate.tasks:
         from anadil.preflight.tasks import inspect_tasks
 

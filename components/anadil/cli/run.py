@@ -74,7 +74,7 @@ def _run(options: argparse.Namespace) -> int:
             inspect_files(stage, recipe).say()
     inspect_clean_cost(recipe, ram_bytes(), num_cores()).say(logging.INFO)
     if any("base" in stage.sections for stage in stages):
-        inspect_base(recipe, chats=STAGES["finetune"] in stages).say()
+        inspect_base(recipe, chats=STAGES["finetune"] in stages).say(logging.INFO)
     if STAGES["tasks"] in stages and recipe.evaluate.tasks:
         from anadil.preflight.tasks import inspect_tasks
 

@@ -90,6 +90,32 @@ class Version4Keys:
     """Key for the base of the rotation in layers that see a window."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gguf:
+    """How llama.cpp has a type: its name there, and what its own code takes for granted.
+
+    Source: ggml-org/llama.cpp, src/models and conversion; `tests/release/test_gguf_families.py` compares logits.
+    """
+
+    architecture: str
+    turns_neighbours: bool = False
+    """Whether rows 2i and 2i + 1 of a head turn together, where transformers turns i and i + half."""
+    norm_offset: float = 0.0
+    """Added to the weights of norms, which transformers adds when it computes."""
+    windows: Literal["none", "same_base", "own_base"] = "none"
+    """Whether layers see a window, and rotate by a base of their own; without, a window is the longest context."""
+    own_head_size: bool = True
+    """Whether heads may be wider or narrower than the hidden size divided by them."""
+    scalings: frozenset[str] = frozenset(["default", "linear", "yarn"])
+    """Of the rotation."""
+    fixed: Mapping[str, object] = field(default_factory=lambda: {"hidden_act": "silu"})
+    """Keys of config.json -> the only value that is computed."""
+    numbers: Mapping[str, str | float] = field(
+        default_factory=lambda: {"attention.layer_norm_rms_epsilon": "rms_norm_eps"}
+    )
+    """Keys of GGUF, behind the architecture's name -> key of config.json, or the number itself."""
+
+
 LLAMA_TENSOR_PLAN: Mapping[str, TensorStyle] = {
     "input_layernorm": "norm",
     "self_attn": "gather_keyword",  # transformers passes the hidden states by keyword
@@ -103,6 +129,9 @@ LLAMA_TENSOR_PLAN: Mapping[str, TensorStyle] = {
     "mlp.up_proj": "columns",
     "mlp.down_proj": "rows",
 }
+LLAMA_GGUF = Gguf(
+    architecture="llama", turns_neighbours=True, scalings=frozenset(["default", "linear", "llama3", "yarn"])
+)
 SHARD_LAYOUTS: frozenset[LayoutName] = frozenset(["shard", "context"])
 TENSOR_LAYOUTS: frozenset[LayoutName] = SHARD_LAYOUTS | {"tensor"}
 PIPELINE_LAYOUTS: frozenset[LayoutName] = SHARD_LAYOUTS | {"pipeline"}
@@ -129,5 +158,7 @@ class Family:
     liger: str | None = None
     """Function of `liger_kernel.transformers` that puts in kernels which were tested with this engine."""
     version_4: Version4Keys = Version4Keys()
+    gguf: Gguf | None = None
+    """None: not exported as GGUF."""
     known: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """Models of the hub -> keys of their config.json, to be planned without a network; `-Instruct` has the same."""

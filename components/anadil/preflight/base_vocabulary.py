@@ -1,14 +1,11 @@
 """Whether the base's tokenizer can be what the recipe makes of it, known before the corpus is made."""
 
-import json
 from pathlib import Path
 
-from anadil.artifacts.base_model import model_config
 from anadil.artifacts.base_vocabulary import read_base, require_byte_level, require_end
 from anadil.core.errors import PreflightError
 from anadil.plan.model_shape import NotPlannedError, base_shape
 from anadil.recipe.sections import Recipe
-from anadil.release.gguf_cuts import GGUF_MODEL, gguf_fault, gguf_name
 
 
 def check_base_vocabulary(recipe: Recipe, folder: Path, *, changes: bool) -> int:
@@ -33,20 +30,20 @@ def check_base_vocabulary(recipe: Recipe, folder: Path, *, changes: bool) -> int
 
 
 def gguf_detail(folder: Path) -> str:
-    """Whether a model with this tokenizer can be exported as GGUF, which shows only after training; empty for other models.
+    """Whether a model made of a base can be exported as GGUF, which else shows only after training.
 
     Args:
-        folder: The base.
+        folder: The base; nothing is said of one without a config.json.
     """
     if not (folder / "config.json").is_file():
         return ""
-    kind = model_config(folder).get("model_type")
-    if kind != GGUF_MODEL:
-        return f"no GGUF (model type {kind})"
-    tokenizer = read_base(folder)
-    if fault := gguf_fault(tokenizer):
-        return f"no GGUF with its tokenizer ({fault})"
-    return f"GGUF as {gguf_name(json.loads(tokenizer.to_str()))}"
+    try:  # loads transformers, which not every image has
+        from anadil.release.gguf_refusal import gguf_refusal, gguf_words
+    except ModuleNotFoundError as error:
+        return f"GGUF not checked ({error.name} is not installed here)"
+    if fault := gguf_refusal(folder):
+        return f"no GGUF ({fault})"
+    return f"GGUF as {gguf_words(folder)}"
 
 
 def _require_compute(recipe: Recipe) -> None:

@@ -81,10 +81,6 @@ def export(
         RecipeError: The place lies within the model's own directory.
     """
     _check_place(source, out)
-    if kind == "gguf" and source.directory is not None:
-        from anadil.release.gguf_file import check_llama
-
-        check_llama(source.directory)  # before the disk is filled
     as_file = kind == "gguf" and out.suffix == ".gguf"
     with draft_of(out) as draft:
         local_directory.refuse_occupied(str(out))  # another export may have ended there meanwhile

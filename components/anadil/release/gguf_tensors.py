@@ -1,12 +1,10 @@
-"""A Llama's weights in the names, order and precision of GGUF, a tensor at a time.
+"""A model's weights in the names, order and precision of GGUF, a tensor at a time.
 
-Source: llama.cpp, conversion of `LlamaForCausalLM` in convert_hf_to_gguf.py, and gguf-py/gguf/tensor_mapping.py.
+Source: llama.cpp, folder `conversion`; names are those of the package gguf, gguf-py/gguf/tensor_mapping.py.
 """
 
 import math
-import re
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -15,31 +13,14 @@ import numpy as np
 import torch
 from gguf import GGMLQuantizationType as Type
 from numpy.typing import NDArray
+from transformers import PreTrainedConfig
 
-from anadil.artifacts.weight_files import holds_own_head
 from anadil.core.errors import DataError, PreflightError
-from anadil.model.family import ModuleNames
+from anadil.model.family import Gguf, ModuleNames
 from anadil.model.safetensors_files import SafetensorsFiles
+from anadil.release import gguf_shape as shapes
 
-NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        "model.embed_tokens": "token_embd",
-        "model.norm": "output_norm",
-        "lm_head": "output",
-        "input_layernorm": "attn_norm",
-        "self_attn.q_proj": "attn_q",
-        "self_attn.k_proj": "attn_k",
-        "self_attn.v_proj": "attn_v",
-        "self_attn.o_proj": "attn_output",
-        "post_attention_layernorm": "ffn_norm",
-        "mlp.gate_proj": "ffn_gate",
-        "mlp.up_proj": "ffn_up",
-        "mlp.down_proj": "ffn_down",
-    }
-)
-"""Module, of layers without its number -> GGUF's name."""
-TABLES = ModuleNames().tables
-LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
+HEAD = ModuleNames().tables[1]
 CONSTANTS = (".rotary_emb.inv_freq",)
 """Ends of names that old files hold and that are recomputed."""
 STORED: Mapping[str, Type] = MappingProxyType({"F32": Type.F32, "F16": Type.F16, "BF16": Type.BF16})
@@ -51,54 +32,26 @@ ROWS = 4_096
 """Rows that are quantized at a time: numpy needs several times their bytes."""
 
 
-def gguf_names(weights: SafetensorsFiles, config: Mapping[str, Any], directory: Path) -> dict[str, str]:
+def gguf_names(weights: SafetensorsFiles, config: PreTrainedConfig, kind: Gguf) -> dict[str, str]:
     """Name of every tensor -> its name in GGUF.
 
     Raises:
-        DataError: Some are missing, or shaped otherwise than config.json says.
-        PreflightError: There are others, so that it is no plain Llama.
+        PreflightError: llama.cpp has no place for one.
     """
-    tied = bool(config.get("tie_word_embeddings")) and not holds_own_head(weights.stored, TABLES)
+    number = next(each for each, name in gguf.MODEL_ARCH_NAMES.items() if name == kind.architecture)
+    names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
     found: dict[str, str] = {}
     for name in weights:
-        if name.endswith(CONSTANTS) or (tied and name == TABLES[1]):
+        if name.endswith(CONSTANTS) or (config.tie_word_embeddings and name == HEAD):
             continue  # llama.cpp takes the embedding where no output is
-        ours = gguf_name(name)
+        ours = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if ours is None:
             raise PreflightError(
-                f"{directory}: holds {name}, which no plain Llama has; export with --format hf, and serve it with vLLM"
+                f"{weights.folder}: llama.cpp's {kind.architecture} has no place for {name}; export with --format hf, and "
+                "serve it with vLLM"
             )
         found[name] = ours
-    layers = range(int(config["num_hidden_layers"]))
-    wanted = [f"blk.{layer}.{part}" for layer in layers for part in NAMES.values() if _is_of_layer(part)]
-    wanted += ["token_embd", "output_norm", *([] if tied else ["output"])]
-    missing = sorted({f"{name}.weight" for name in wanted} - set(found.values()))
-    if missing:
-        raise DataError(
-            f"{directory}: {len(missing)} tensors are missing, the first {missing[0]} in GGUF's words; fetch or make "
-            "the model again"
-        )
-    rows = weights.shape(TABLES[0])[0]
-    if rows != config["vocab_size"]:
-        raise DataError(
-            f"{directory}: vocab_size of config.json is {config['vocab_size']}, and the embedding has {rows} rows; "
-            "fetch or make the model again"
-        )
     return found
-
-
-def gguf_name(name: str) -> str | None:
-    """GGUF's name of a tensor of a Llama; None of one that a Llama does not have."""
-    module, _, kind = name.rpartition(".")
-    layer = LAYER.fullmatch(module)
-    part = NAMES.get(layer[2] if layer else module)
-    if part is None or _is_of_layer(part) != bool(layer) or kind not in ("weight", "bias"):
-        return None
-    return f"blk.{layer[1]}.{part}.{kind}" if layer else f"{part}.{kind}"
-
-
-def _is_of_layer(part: str) -> bool:
-    return part.startswith(("attn_", "ffn_"))
 
 
 def gguf_type(shape: tuple[int, ...], stored: str, wanted: Type | None) -> Type:
@@ -141,39 +94,34 @@ def packed(tensor: torch.Tensor, kind: Type, name: str) -> NDArray[Any]:
     return cast.view(torch.int16).numpy() if kind is Type.BF16 else cast.numpy()
 
 
-def rotated(name: str, tensor: torch.Tensor, config: Mapping[str, Any]) -> torch.Tensor:
-    """Queries and keys with the rows in llama.cpp's order: pairs of a rotation side by side.
-
-    transformers turns row i of a head with row i + half of it.
-    """
-    heads = {"attn_q": config["num_attention_heads"], "attn_k": key_value_heads(config)}
+def converted(name: str, tensor: torch.Tensor, config: PreTrainedConfig, kind: Gguf) -> torch.Tensor:
+    """A tensor by its name in GGUF, as llama.cpp computes with it."""
     part = name.split(".")[-2]
-    if part not in heads:
+    if kind.norm_offset and part.endswith("norm"):
+        tensor = tensor.float() + kind.norm_offset
+    if part == "attn_q_norm" and (scalar := getattr(config, "query_pre_attn_scalar", None)):
+        tensor = tensor * math.sqrt(_gemma_scalar(config) / scalar)
+    heads = {"attn_q": config.num_attention_heads, "attn_k": shapes.key_value_heads(config)}
+    if not kind.turns_neighbours or part not in heads:
         return tensor
-    count = int(heads[part])
-    pairs = tensor.reshape(count, 2, tensor.shape[0] // count // 2, *tensor.shape[1:])
+    pairs = tensor.reshape(heads[part], 2, tensor.shape[0] // heads[part] // 2, *tensor.shape[1:])
     return pairs.transpose(1, 2).reshape(tensor.shape)
 
 
-def key_value_heads(config: Mapping[str, Any]) -> int:
-    """Heads of keys and values."""
-    return int(config.get("num_key_value_heads") or config["num_attention_heads"])
+def _gemma_scalar(config: PreTrainedConfig) -> float:
+    """Square of what llama.cpp divides queries by. Source: llama.cpp, src/models/gemma3.cpp: 62 layers are the 27B's."""
+    if config.num_hidden_layers == 62:
+        return float(config.hidden_size / config.num_attention_heads)
+    return float(shapes.head_size(config))
 
 
-def head_size(config: Mapping[str, Any]) -> int:
-    """Numbers of a head."""
-    return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
-
-
-def llama3_factors(
-    config: Mapping[str, Any], scaling: Mapping[str, Any], theta: float
-) -> NDArray[np.float32]:
+def llama3_factors(config: PreTrainedConfig, scaling: Mapping[str, Any]) -> NDArray[np.float32]:
     """What llama.cpp divides each frequency by, where the rotation is scaled as in Llama 3.1 and later; (head / 2,).
 
     Source: meta-llama/llama-models, models/llama3/model.py, `apply_scaling`.
     """
-    size = head_size(config)
-    frequencies = theta ** -(np.arange(0, size, 2, dtype=np.float64) / size)
+    size = shapes.head_size(config)
+    frequencies = float(scaling["rope_theta"]) ** -(np.arange(0, size, 2, dtype=np.float64) / size)
     factor = float(scaling["factor"])
     low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
     before = float(scaling["original_max_position_embeddings"])

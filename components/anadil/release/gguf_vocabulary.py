@@ -1,4 +1,4 @@
-"""A tokenizer in the words of GGUF: llama.cpp cuts texts into the same tokens, or the tokenizer is refused."""
+"""A tokenizer in the words of GGUF: of one without `gguf_refusal`."""
 
 import json
 import logging
@@ -11,15 +11,16 @@ from gguf import TokenType
 from tokenizers import Tokenizer
 
 from anadil.artifacts.base_model import tokenizer_config
-from anadil.core.errors import DataError, PreflightError
+from anadil.core.errors import DataError
 from anadil.model.load import END_OF_TURN, OTHER_ENDS_OF_TURNS
-from anadil.release.gguf_cuts import gguf_fault, gguf_name, gguf_note
+from anadil.release.gguf_cuts import gguf_name, gguf_note
+from anadil.release.gguf_pieces import NUM_BYTES, adds_blank, byte_token, is_of_pieces, scores
+from anadil.release.gguf_refusal import frame, special_ids
 
 log = logging.getLogger(__name__)
 
 PADDING = "[PAD{}]"
 """Text of a row of the embedding that no token has, by its id. Source: llama.cpp, convert_hf_to_gguf.py."""
-INSTEAD = "export with --format hf, which every tokenizer can, or serve the model with vLLM"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,19 +31,24 @@ class Vocabulary:
     """By id: byte symbols of ordinary tokens, the text of added ones."""
     types: Sequence[int]
     merges: Sequence[str]
+    """Of byte-level tokenizers."""
+    scores: Sequence[float]
+    """By id, of tokenizers of SentencePiece's kind."""
+    adds_blank: bool
+    """Whether a text gets a space in front; only of the second kind."""
     pre_tokenizer: str
     """llama.cpp's name."""
     adds_bos: bool
     """Whether the tokenizer itself puts BOS before a text."""
     adds_eos: bool
     special: Mapping[str, int]
-    """`bos`, `eos`, `eot`, `pad`, as far as there are such -> id; `eot` ends a turn of a chat."""
+    """`bos`, `eos`, `eot`, `pad`, `unk`, as far as there are such -> id; `eot` ends a turn of a chat."""
     template: str | None
     """Jinja of the chats."""
 
 
 def read_vocabulary(directory: Path, rows: int) -> Vocabulary:
-    """The vocabulary of a model's directory.
+    """The vocabulary of a model's directory without `gguf_refusal`.
 
     Args:
         directory: With `tokenizer.json` and what belongs to it.
@@ -50,36 +56,30 @@ def read_vocabulary(directory: Path, rows: int) -> Vocabulary:
 
     Raises:
         DataError: The tokenizer does not fit to the model.
-        PreflightError: llama.cpp has no tokenizer that cuts texts so.
     """
     file = directory / "tokenizer.json"
     if not file.is_file():
         raise DataError(f"{file}: no such file; give a whole Hugging Face model directory")
-    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     tokenizer = Tokenizer.from_file(str(file))
-    if fault := gguf_fault(tokenizer):
-        raise PreflightError(f"{file}: llama.cpp cannot read this tokenizer: {fault}; {INSTEAD}")
     if note := gguf_note(tokenizer):
         log.warning("%s: %s", file, note)
-    added = {each["content"]: each for each in content.get("added_tokens", ())}
-    tokens = [PADDING.format(index) for index in range(rows)]
-    types = [int(TokenType.UNUSED)] * rows
-    for text, index in tokenizer.get_vocab(with_added_tokens=True).items():
-        if index >= rows:
-            raise DataError(
-                f"{file}: {text!r} has id {index}, and the model's embedding has {rows} rows; give the tokenizer that "
-                "the model was trained with"
-            )
-        tokens[index] = text
-        types[index] = int(_type(added.get(text)))
-    adds_bos, adds_eos, special = _special(directory, tokenizer)
+    content: dict[str, Any] = json.loads(tokenizer.to_str())
+    tokens, types = _tokens(file, tokenizer, content, rows)
+    pieces = is_of_pieces(content)
+    made = scores(content["model"]) if pieces else {}
+    before, after = frame(tokenizer)
+    special = special_ids(directory, tokenizer)
+    turns = (tokenizer.token_to_id(text) for text in (END_OF_TURN, *OTHER_ENDS_OF_TURNS))
+    special |= next(({"eot": index} for index in turns if index is not None), {})
     return Vocabulary(
         tokens=tokens,
         types=types,
-        merges=[each if isinstance(each, str) else " ".join(each) for each in content["model"]["merges"]],
+        merges=[] if pieces else list(map(" ".join, content["model"]["merges"])),
+        scores=[made.get(token, 0.0) for token in tokens] if pieces else [],
+        adds_blank=pieces and adds_blank(content),
         pre_tokenizer=gguf_name(content),
-        adds_bos=adds_bos,
-        adds_eos=adds_eos,
+        adds_bos=bool(before),
+        adds_eos=bool(after),
         special=special,
         template=chat_template(directory),
     )
@@ -96,31 +96,24 @@ def chat_template(directory: Path) -> str | None:
     return written
 
 
+def _tokens(file: Path, tokenizer: Tokenizer, content: Any, rows: int) -> tuple[list[str], list[int]]:
+    """Text and type of each row of the embedding."""
+    vocab = tokenizer.get_vocab(with_added_tokens=True)
+    added = {each["content"]: each for each in content.get("added_tokens", ())}
+    single = {byte_token(byte) for byte in range(NUM_BYTES)} if is_of_pieces(content) else set()
+    tokens, types = [PADDING.format(index) for index in range(rows)], [int(TokenType.UNUSED)] * rows
+    for text, index in vocab.items():
+        if index >= rows:
+            raise DataError(
+                f"{file}: {text!r} has id {index}, and the model's embedding has {rows} rows; give the tokenizer that "
+                "the model was trained with"
+            )
+        tokens[index] = text
+        types[index] = int(TokenType.BYTE if text in single else _type(added.get(text)))
+    return tokens, types
+
+
 def _type(added: Mapping[str, Any] | None) -> TokenType:
     if added is None:
         return TokenType.NORMAL
     return TokenType.CONTROL if added["special"] else TokenType.USER_DEFINED
-
-
-def _special(directory: Path, tokenizer: Tokenizer) -> tuple[bool, bool, dict[str, int]]:
-    """Whether BOS and EOS are put round a text, and the ids of special tokens by their roles."""
-    settings = tokenizer_config(directory)
-    special: dict[str, int] = {}
-    for role in ("bos", "eos", "pad"):
-        written = settings.get(f"{role}_token")
-        text = written.get("content") if isinstance(written, dict) else written
-        index = tokenizer.token_to_id(text) if text else None
-        if index is not None:
-            special[role] = index
-    turns = (tokenizer.token_to_id(text) for text in (END_OF_TURN, *OTHER_ENDS_OF_TURNS))
-    special |= next(({"eot": index} for index in turns if index is not None), {})
-    plain = tokenizer.encode("a", add_special_tokens=False).ids
-    whole = tokenizer.encode("a").ids
-    at = next(i for i in range(len(whole)) if whole[i : i + len(plain)] == plain)
-    before, after = whole[:at], whole[at + len(plain) :]
-    if before not in ([], [special.get("bos")]) or after not in ([], [special.get("eos")]):
-        raise PreflightError(
-            f"{directory}/tokenizer.json: puts {before} before a text and {after} behind it, and llama.cpp no other "
-            f"tokens than BOS and EOS; {INSTEAD}"
-        )
-    return bool(before), bool(after), special

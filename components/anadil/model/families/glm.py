@@ -1,9 +1,13 @@
 """GLM, which rotates half of each head; GLM-4 norms after attention and the MLP too."""
 
-from anadil.model.family import PIPELINE_LAYOUTS, Architecture, Family
+from anadil.model.family import PIPELINE_LAYOUTS, Architecture, Family, Gguf
 
 FAMILIES = (
-    Family(model_type="glm", layouts=PIPELINE_LAYOUTS),
+    Family(
+        model_type="glm",
+        layouts=PIPELINE_LAYOUTS,
+        gguf=Gguf(architecture="chatglm", own_head_size=False),
+    ),
     Family(
         model_type="glm4",
         layouts=PIPELINE_LAYOUTS,
@@ -19,5 +23,6 @@ FAMILIES = (
                 "partial_rotary_factor": 0.5,
             },
         ),
+        gguf=Gguf(architecture="glm4"),
     ),
 )

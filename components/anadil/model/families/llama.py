@@ -1,6 +1,6 @@
 """Llama."""
 
-from anadil.model.family import ALL_LAYOUTS, Architecture, Family
+from anadil.model.family import ALL_LAYOUTS, LLAMA_GGUF, Architecture, Family
 
 LLAMA_3 = {
     "model_type": "llama",
@@ -53,6 +53,7 @@ FAMILIES = (
         layouts=ALL_LAYOUTS,
         architecture=Architecture(mlp_bias=True),
         liger="apply_liger_kernel_to_llama",
+        gguf=LLAMA_GGUF,
         # Source: config.json of each model; Llama 3, arXiv:2407.21783, table 3.
         known={
             "meta-llama/Llama-3.2-1B": LLAMA_1B,
