@@ -83,7 +83,7 @@ def ordinary_texts(content: JsonObject) -> set[str]:
     """Tokens that are not special."""
     special = {each["content"] for each in content.get("added_tokens", ()) if each["special"]}
     added = {each["content"] for each in content.get("added_tokens", ())}
-    return (content["model"]["vocab"].keys() | added) - special
+    return {*content["model"]["vocab"], *added} - special
 
 
 def expressions(pre_tokenizer: JsonObject | None) -> tuple[str, ...] | None:

@@ -10,6 +10,7 @@ from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.find import artifacts_below, read_table, root_of
 from anadil.artifacts.uri import absolute
+from anadil.artifacts.weight_files import has_weights, weight_files
 from anadil.core.errors import DataError, IntegrityError
 from anadil.release.model_source import check_address
 from anadil.release.notebook import html_page, html_table
@@ -178,7 +179,7 @@ def _registered(uri: str, roots: Sequence[str], tracking: str | None) -> tuple[s
 
 def _exported(uri: str, roots: Sequence[str]) -> tuple[str, Manifest]:
     """The artifact whose weights lie in a directory, told by their SHA-256."""
-    weights = sorted(Path(uri).glob("*.safetensors")) if Path(uri).is_dir() else []
+    weights = weight_files(Path(uri)) if Path(uri).is_dir() and has_weights(Path(uri)) else []
     if not weights:
         raise DataError(f"{uri}: no artifact and no directory with safetensors; {WANTED}")
     wanted = {sha256_of(str(file)) for file in weights}

@@ -17,6 +17,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from anadil.core.errors import DataError, PreflightError, RecipeError
+from anadil.model.load import document_ids, window_bos
 from anadil.tasks.task_files import KEY, SHIPPED
 
 log = logging.getLogger(__name__)
@@ -99,28 +100,48 @@ def _data_faults(name: str) -> Iterator[None]:
 
 
 class Harnessed(HFLM):  # type: ignore[misc]  # the harness has no types
-    """A model for the harness that reads one BOS before each text, whichever tokenizer it has.
+    """A model for the harness that reads BOS before each text where its tokenizer sets it, as training did.
 
-    Tokenizers that add none by themselves would else be asked other questions than those that do.
+    The harness cuts long requests from the left, BOS with them; here it stays.
     """
 
     def __init__(self, model: Any, tokenizer: PreTrainedTokenizerFast, context: int) -> None:
         """Take a model on its device, and the tokens that it may see at a time."""
-        bos: Any = tokenizer.bos_token_id
-        self._has_bos = bos is not None
-        if self._has_bos:
+        self._bos = window_bos(tokenizer)
+        if self._bos is not None:  # and nothing behind a text, whatever else its tokenizer sets
+            text = str(tokenizer.bos_token)
             tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-                single="$bos $A".replace("$bos", str(tokenizer.bos_token)),
-                special_tokens=[(str(tokenizer.bos_token), bos)],
+                single="$bos $A".replace("$bos", text), special_tokens=[(text, self._bos)]
             )
         super().__init__(
             pretrained=model,
             tokenizer=tokenizer,
             batch_size=BATCH_ROWS.get(model.device.type, BATCH_ROWS["cpu"]),
             max_length=context,
-            add_bos_token=self._has_bos,
+            add_bos_token=self._bos is not None,
+            prefix_token_id=document_ids(tokenizer, str(model.name_or_path))[0],
             softmax_dtype=torch.float32,
         )
+
+    def _loglikelihood_tokens(self, requests: Any, *args: Any, **options: Any) -> Any:
+        kept = [
+            (texts, self._cut(asked, self.max_length + 1 - len(answer)), answer)
+            for texts, asked, answer in requests
+        ]
+        return super()._loglikelihood_tokens(kept, *args, **options)
+
+    def _cut(self, ids: list[int], room: int) -> list[int]:
+        """The last ids that there is room for, behind BOS."""
+        if self._bos is None or len(ids) <= room:
+            return ids
+        return [self._bos, *ids[len(ids) - room + 1 :]]
+
+    def tok_batch_encode(self, *args: Any, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Ids and mask of texts to go on with, padded and cut on the left."""
+        ids, mask = super().tok_batch_encode(*args, **options)
+        if self._bos is not None:
+            ids[mask[:, 0] == 1, 0] = self._bos
+        return ids, mask
 
     def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = True) -> Any:
         """Score whole texts; the harness sets BOS before them itself."""
@@ -128,7 +149,7 @@ class Harnessed(HFLM):  # type: ignore[misc]  # the harness has no types
         try:
             return super().loglikelihood_rolling(requests, disable_tqdm=disable_tqdm)
         finally:
-            self.add_bos_token = self._has_bos
+            self.add_bos_token = self._bos is not None
 
     def loglikelihood(self, requests: Any, disable_tqdm: bool = True) -> Any:
         """Score answers, without bars: our log has no place for them."""
