@@ -216,6 +216,17 @@ def test_rows_of_the_embedding_without_a_token_are_filled_up(tmp_path: Path) -> 
         assert model.num_tokens == 960
 
 
+def test_a_token_with_the_name_of_an_empty_row_has_it_alone(tmp_path: Path) -> None:
+    directory = make_llama_3(tmp_path / "model", vocab_size=960)
+    file = directory / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.add_tokens(["[PAD959]"])
+    tokenizer.save(str(file))
+
+    with opened(write(directory, tmp_path / "m.gguf")) as model:
+        assert model.encode("[PAD959]") == [888]
+
+
 def test_weights_in_several_files_are_read_by_their_index(made: Path, tmp_path: Path) -> None:
     model: Any = AutoModelForCausalLM.from_pretrained(made)
     model.save_pretrained(tmp_path / "model", max_shard_size="200KB")

@@ -184,7 +184,9 @@ def test_a_merged_directory_and_an_export_lead_to_their_artifact(
     if start == "export":
         uri = str(tmp_path / "hub")
         shutil.copytree(f"{adapter}/merged", uri)
-        (tmp_path / "hub/consolidated.safetensors").write_bytes(b"of another format, and no part of the model")
+        (tmp_path / "hub/consolidated.safetensors").write_bytes(
+            b"of another format, and no part of the model"
+        )
 
     assert trace(uri, roots=[str(made / "root")]).uri == adapter
 

@@ -1,4 +1,4 @@
-"""BOS before the harness's texts: where the tokenizer sets one, and in what is cut too."""
+"""What stands before the harness's texts: as in training, in what is cut too."""
 
 import json
 from pathlib import Path
@@ -66,12 +66,14 @@ def test_texts_to_go_on_with_keep_it_too_where_they_are_cut(harnessed: Any) -> N
         assert [token for token, each in zip(row, seen, strict=True) if each].count(bos) == 1
 
 
-def test_a_tokenizer_that_sets_none_gets_none(harnessed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_windows_have_none_only_whole_texts_begin_with_it(
+    harnessed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = harnessed(sets_bos=False)
+    bos = model.tokenizer.bos_token_id
 
-    row = asked(model, "Qatar hara getdi?", " stansiyaya", monkeypatch)
-
-    assert model.tokenizer.bos_token_id not in row
+    assert asked(model, "Qatar", " stansiyaya", monkeypatch)[0] == bos
+    assert bos not in asked(model, "Qatar hara getdi? " * 12, " stansiyaya", monkeypatch)
 
 
 def test_bos_stands_for_an_empty_question(harnessed: Any) -> None:

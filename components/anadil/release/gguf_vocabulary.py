@@ -101,7 +101,8 @@ def _tokens(file: Path, tokenizer: Tokenizer, content: Any, rows: int) -> tuple[
     vocab = tokenizer.get_vocab(with_added_tokens=True)
     added = {each["content"]: each for each in content.get("added_tokens", ())}
     single = {byte_token(byte) for byte in range(NUM_BYTES)} if is_of_pieces(content) else set()
-    tokens, types = [PADDING.format(index) for index in range(rows)], [int(TokenType.UNUSED)] * rows
+    names, types = [PADDING.format(index) for index in range(rows)], [int(TokenType.UNUSED)] * rows
+    tokens = [f"[{name}]" if name in vocab else name for name in names]  # llama.cpp ends where two are equal
     for text, index in vocab.items():
         if index >= rows:
             raise DataError(

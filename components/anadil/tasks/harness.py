@@ -100,26 +100,27 @@ def _data_faults(name: str) -> Iterator[None]:
 
 
 class Harnessed(HFLM):  # type: ignore[misc]  # the harness has no types
-    """A model for the harness that reads BOS before each text where its tokenizer sets it, as training did.
+    """A model for the harness that reads before a text what training set there, whatever its tokenizer sets.
 
-    The harness cuts long requests from the left, BOS with them; here it stays.
+    Tokenizers that add nothing by themselves would else be asked other questions than those that do. The harness cuts
+    long requests from the left, and BOS with them; here they begin as training's windows do.
     """
 
     def __init__(self, model: Any, tokenizer: PreTrainedTokenizerFast, context: int) -> None:
         """Take a model on its device, and the tokens that it may see at a time."""
         self._bos = window_bos(tokenizer)
-        if self._bos is not None:  # and nothing behind a text, whatever else its tokenizer sets
-            text = str(tokenizer.bos_token)
-            tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-                single="$bos $A".replace("$bos", text), special_tokens=[(text, self._bos)]
-            )
+        before, _ = document_ids(tokenizer, str(model.name_or_path))
+        text: Any = tokenizer.convert_ids_to_tokens(before)
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+            single=f"{text} $A", special_tokens=[(text, before)]
+        )
         super().__init__(
             pretrained=model,
             tokenizer=tokenizer,
             batch_size=BATCH_ROWS.get(model.device.type, BATCH_ROWS["cpu"]),
             max_length=context,
-            add_bos_token=self._bos is not None,
-            prefix_token_id=document_ids(tokenizer, str(model.name_or_path))[0],
+            add_bos_token=True,
+            prefix_token_id=before,
             softmax_dtype=torch.float32,
         )
 
@@ -131,8 +132,8 @@ class Harnessed(HFLM):  # type: ignore[misc]  # the harness has no types
         return super()._loglikelihood_tokens(kept, *args, **options)
 
     def _cut(self, ids: list[int], room: int) -> list[int]:
-        """The last ids that there is room for, behind BOS."""
-        if self._bos is None or len(ids) <= room:
+        """The last ids that there is room for, behind BOS where windows begin with it."""
+        if len(ids) <= room or self._bos is None:
             return ids
         return [self._bos, *ids[len(ids) - room + 1 :]]
 
@@ -149,7 +150,7 @@ class Harnessed(HFLM):  # type: ignore[misc]  # the harness has no types
         try:
             return super().loglikelihood_rolling(requests, disable_tqdm=disable_tqdm)
         finally:
-            self.add_bos_token = self._bos is not None
+            self.add_bos_token = True
 
     def loglikelihood(self, requests: Any, disable_tqdm: bool = True) -> Any:
         """Score answers, without bars: our log has no place for them."""
