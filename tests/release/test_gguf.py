@@ -218,10 +218,9 @@ def test_rows_of_the_embedding_without_a_token_are_filled_up(tmp_path: Path) -> 
 
 def test_a_token_with_the_name_of_an_empty_row_has_it_alone(tmp_path: Path) -> None:
     directory = make_llama_3(tmp_path / "model", vocab_size=960)
-    file = directory / "tokenizer.json"
-    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     tokenizer.add_tokens(["[PAD959]"])
-    tokenizer.save(str(file))
+    tokenizer.save(str(directory / "tokenizer.json"))
 
     with opened(write(directory, tmp_path / "m.gguf")) as model:
         assert model.encode("[PAD959]") == [888]

@@ -31,10 +31,13 @@ def harnessed(models: Path) -> Any:
 def asked(model: Any, context: str, answer: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Ids of a row that the model reads to score an answer."""
     rows: list[list[int]] = []
-    call = model._model_call
-    monkeypatch.setattr(
-        model, "_model_call", lambda ids, **more: rows.extend(ids.tolist()) or call(ids, **more)
-    )
+    call = model._model_call  # noqa: SLF001  what the harness hands to the model
+
+    def heard(ids: Any, **more: Any) -> Any:
+        rows.extend(ids.tolist())
+        return call(ids, **more)
+
+    monkeypatch.setattr(model, "_model_call", heard)
     model._loglikelihood_tokens([((context, answer), *model._encode_pair(context, answer))])
     return rows[0]
 
