@@ -31,7 +31,7 @@ def harnessed(models: Path) -> Any:
 def asked(model: Any, context: str, answer: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Ids of a row that the model reads to score an answer."""
     rows: list[list[int]] = []
-    call = model._model_call  # noqa: SLF001  what the harness hands to the model
+    call = model._model_call
 
     def heard(ids: Any, **more: Any) -> Any:
         rows.extend(ids.tolist())
