@@ -1,3 +1,5 @@
+import time
+
 import pytest
 
 from anadil.clean.extract import Extraction, extract_page, main_text
@@ -145,3 +147,15 @@ def test_what_an_extractor_discards_is_counted() -> None:
 
     assert (found.restored, found.lost) == (len(ANOTHER), len(ANOTHER))
     assert found.counts["restored_after_resiliparse"] == found.counts["lost_by_resiliparse"] == len(ANOTHER)
+
+
+def test_thousands_of_comments_cost_no_square_of_time() -> None:
+    section = f"<section class=legal><p>{ANOTHER}</p></section>"
+    comments = "".join(f"<div class=comment><p>{n}. {LINES[0]}</p></div>" for n in range(3_000))
+    html = article(section, FIRST, FIRST.replace("Dünən", "Bu gün"), comments)
+    started = time.process_time()
+
+    text = main_text(html, az, Extraction(mode="fast"))
+
+    assert time.process_time() - started < 5
+    assert ANOTHER in text

@@ -16,13 +16,14 @@ import numpy as np
 import numpy.typing as npt
 import pycld2
 from resiliparse.extract.html2text import extract_plain_text
-from resiliparse.parse.html import ElementNode, HTMLTree
+from resiliparse.parse.html import HTMLTree
 
 from anadil.clean.charset import decode_text
 from anadil.clean.extract_precise import precise_text
-from anadil.clean.page_blocks import Block, blocks_of, mark_items
-from anadil.clean.page_markup import rewrite_page
+from anadil.clean.page_blocks import Block, blocks_of
+from anadil.clean.page_markup import rewrite_page, without_marks
 from anadil.clean.page_prose import Restored, misses_prose, restore
+from anadil.clean.page_structure import SKIPPED, drop_structure, elements_of, letters_of
 from anadil.recipe.sections import ExtractMode
 from anadil.text.language import Language
 from anadil.text.letters import UNKNOWN, Letters
@@ -38,35 +39,14 @@ letters 268, of which all did."""
 HTML_LANG = re.compile(r"<html\b[^>]{0,500}?\blang\s*=\s*[\"']?([a-zA-Z]+)", re.IGNORECASE)
 META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?([\w-]+)", re.IGNORECASE)
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
-STRUCTURE = [
-    "rt", "rp", "nav", "footer", "form", "button", "noscript", "template", "dialog",
-    "[role=navigation]", "[role=contentinfo]", "[role=search]", "[role=dialog]",
-    "[class*=cookie]", "[id*=cookie]",
-]  # fmt: skip
-"""Elements that hold no article. A banner of cookies is prose, so that only its name tells."""
-NAMED = ["aside", "[aria-hidden=true]", "[class*=breadcrumb]", "[class*=share-]", "[class*=social]"]
 NO_ARTICLE = ", ".join(
     f"[{attribute}*={word}]"
     for attribute in ("class", "id")
     for word in ("comment", "copyright", "footer", "newsletter", "subscri", "cookie", "consent")
 )
 """Names of what stands in an article's element, before or behind the article, and is none of it."""
-WRAPPER = "data-anadil-wrapper"
-SKIPPED_STRUCTURE = [f"{selector}:not([{WRAPPER}])" for selector in STRUCTURE]
-SKIPPED = [f"{selector}:not([{WRAPPER}])" for selector in [*STRUCTURE, *NAMED]]
-WRAPPERS = "form, body, html, [class*=breadcrumb], [class*=share-], [class*=social], main[class*=cookie], main[id*=cookie]"
-"""What is skipped by its name, unless it holds most of the text: ASP.NET wraps pages in a form, themes say
-`has-breadcrumbs` of the whole page. A cookie banner or a menu may hold most of the text of a poor page."""
-MAX_WRAPPERS = 20
-"""Elements that are checked: the first ones are the outer ones."""
-MOST = 0.5
 MAX_DESCENT = 40
 """Elements within each other in which the article is looked for."""
-NO_TEXT = re.compile(
-    r"<!--.*?(?:-->|\Z)|<(script|style|template|noscript)\b.*?(?:</\1\s*>|\Z)|<[^>]*>", re.DOTALL
-)
-"""Comments, programs, tags. What has no end goes up to the end of the page, so that a thousand
-beginnings in a comment or an attribute are not a thousand searches for it."""
 MAX_LINK_DENSITY = 0.5
 MAX_LINK_BLOCK = 200
 """Characters below which a block of mostly links is navigation.
@@ -80,10 +60,11 @@ MAX_LIST_LINKS = 0.15
 """Share of such a list that is links, at most."""
 MIN_SURE_BLOCKS = 3.5
 """A shorter result is doubtful; in lengths of a block of running text, so 500 characters where letters are Latin."""
-MAX_SURE_LOSS = 0.1
-"""Share of the extracted text but for its menus that the rules above may discard, or of prose that an extractor may, before
-the result is doubtful. Of .06 to .15 on the pages of `benchmarks/clean/extraction.py`: F1 .957 to .950, and at .06 twice as
-many pages for the second extractor."""
+MAX_SURE_LOSS = 0.08
+"""Share of the extracted text but for its menus that the rules above may discard before the result is doubtful. Of .06 to .1 on
+the pages of `benchmarks/clean/extraction.py`: F1 .956 to .952, and of 66 pages 20 to 11 for the second extractor."""
+MAX_SURE_PROSE_LOSS = 0.1
+"""The same of prose that an extractor may discard."""
 MIN_PRECISE_SHARE = 0.8
 """Length of the second result over the first from which it counts: of some pages it holds a single paragraph."""
 
@@ -207,7 +188,7 @@ def extract_page(page: str, language: Language, extraction: Extraction = DEFAULT
         return source.second() or source.first()[0]
     found, discarded = source.first()
     is_sure = len(found.text) >= MIN_SURE_BLOCKS * language.min_long_block and discarded <= MAX_SURE_LOSS
-    is_whole = found.lost <= MAX_SURE_LOSS * len(found.text)
+    is_whole = found.lost <= MAX_SURE_PROSE_LOSS * len(found.text)
     if (is_sure and is_whole) or extraction.mode == "fast":
         return found
     second = source.second()
@@ -220,10 +201,9 @@ class _Source:
     """A page for both extractors."""
 
     def __init__(self, page: str, language: Language, extraction: Extraction) -> None:
-        self._page, self._language, self._extraction = page, language, extraction
-        self._tree = HTMLTree.parse(mark_items(page))
-        _mark_wrappers(self._tree)
-        self._whole = self._reduced(main_content=False)
+        self._language, self._extraction = language, extraction
+        self._tree = HTMLTree.parse(page)
+        drop_structure(self._tree)
         self._article: str | None = None
         self._foreign = ""
 
@@ -231,28 +211,37 @@ class _Source:
         return extract_plain_text(
             self._tree, preserve_formatting="minimal_html", main_content=main_content, links=True, alt_texts=False,
             list_bullets=False, comments=not main_content, hidden_elements=not main_content,
-            skip_elements=SKIPPED if main_content else SKIPPED_STRUCTURE,
+            skip_elements=SKIPPED if main_content else None,
         )  # fmt: skip
+
+    @functools.cached_property
+    def _lines(self) -> str:
+        """All text of the page with its marks, a block a line; takes an eighth of what `_blocks` takes."""
+        return self._tree.body.inner_text or "" if self._tree.body else ""
+
+    @functools.cached_property
+    def _blocks(self) -> list[Block]:
+        return blocks_of(self._reduced(main_content=False))
 
     def first(self) -> tuple[Extracted, float]:
         """The text by Resiliparse, and the share of what it found that the rules discarded."""
-        main = self._reduced(main_content=True)
-        found = self._restored(blocks_of(main), main)
+        found = self._restored(blocks_of(self._reduced(main_content=True)))
         total = sum(len(block.text) for block in found.blocks if not _is_navigation(block))
         blocks = [block for block in found.blocks if not _is_navigation(block) and self._is_wanted(block)]
         kept = _running_text(blocks, self._language)
         discarded = 1 - sum(map(len, kept)) / total if total else 0.0
         return self._extracted("\n".join(kept), "resiliparse", found), discarded
 
-    def _restored(self, kept: list[Block], lines: str = "") -> Restored:
-        if not misses_prose(kept, self._whole, lines, self._language):
+    def _restored(self, kept: list[Block]) -> Restored:
+        if not misses_prose(kept, self._lines, self._language):
             return Restored(blocks=kept)
-        return restore(kept, blocks_of(self._whole), self._language, self._is_in_article)
+        return restore(kept, self._blocks, self._language, self._is_in_article)
 
     def second(self) -> Extracted | None:
         """The text by Trafilatura; None where it finds none."""
         wanted = self._extraction
-        lines = precise_text(self._page, tables=wanted.tables, code=wanted.code).split("\n")
+        page = without_marks(self._tree.document.html) if self._tree.document else ""
+        lines = precise_text(page, tables=wanted.tables, code=wanted.code).split("\n")
         if lines == [""]:
             return None
         found = self._restored([Block(text=line) for line in lines])
@@ -269,9 +258,8 @@ class _Source:
         """Whether a block stands in the element of the article, given its first and its last long block."""
         if self._article is None:
             self._article = _article_text(self._tree, first, last)
-            document = self._tree.document
-            foreign = document.query_selector_all(NO_ARTICLE) if document and self._article else ()
-            self._foreign = "".join(map(_letters, foreign))
+            foreign = elements_of(self._tree, NO_ARTICLE) if self._article else ()
+            self._foreign = "".join(map(letters_of, foreign))
         return other.key in self._article and other.key not in self._foreign
 
 
@@ -282,7 +270,7 @@ def _article_text(tree: HTMLTree, first: Block, last: Block) -> str:
     for _ in range(MAX_DESCENT):
         child = element.first_element_child if element else None
         while child is not None:
-            text = _letters(child)
+            text = letters_of(child)
             if len(text) > len(first.key) and first.key in text and last.key in text:
                 break
             child = child.next_element
@@ -292,10 +280,6 @@ def _article_text(tree: HTMLTree, first: Block, last: Block) -> str:
             found, is_article = text, child.tag == "article"
         element = child
     return found
-
-
-def _letters(element: ElementNode) -> str:
-    return "".join((element.text or "").split())
 
 
 def _running_text(blocks: list[Block], language: Language) -> list[str]:
@@ -322,29 +306,6 @@ def _list_length(blocks: Sequence[Block]) -> int:
     num_linked = sum(item.num_linked for item in items)
     is_prose = num_chars >= MIN_ITEM_CHARS * len(items) and num_linked <= MAX_LIST_LINKS * num_chars
     return len(items) if is_prose else 0
-
-
-def _mark_wrappers(tree: HTMLTree) -> None:
-    """Mark elements that hold most of the page's text, however they are called, so that they are not skipped."""
-    if tree.document is None or tree.body is None:
-        return
-    total = 0
-    for element in tree.document.query_selector_all(WRAPPERS)[:MAX_WRAPPERS]:
-        if element.tag in ("html", "body"):  # which hold all of it
-            element[WRAPPER] = ""
-            continue
-        total = total or _num_chars(tree.body.html)
-        source = element.html
-        if len(source) > MOST * total and _num_chars(source) > MOST * total:
-            element[WRAPPER] = ""
-
-
-def _num_chars(source: str) -> int:
-    """Length of an element's text without its programs.
-
-    Not by way of the tree: the time of its collections grows with the square.
-    """
-    return sum(map(len, NO_TEXT.sub("", source).split()))
 
 
 def _is_navigation(block: Block) -> bool:

@@ -4,9 +4,6 @@ import logging
 import re
 from collections.abc import Iterator
 
-RUBY = re.compile(r"<(rt|rp)\b[^>]{0,200}>.*?(?:</\1\s*>|(?=<))", re.IGNORECASE | re.DOTALL)
-"""Readings beside Japanese words, which Trafilatura would write behind them."""
-
 TABLE_RULE = re.compile(r"\|?(?:\s*:?-{3,}:?\s*\|)+\s*")
 CELL_BORDER = re.compile(r"\s*\|\s*")
 BULLET = re.compile(r"^\s*- ")
@@ -30,7 +27,7 @@ def precise_text(page: str, *, tables: bool = True, code: bool = True) -> str:
     import trafilatura
 
     found = trafilatura.extract(
-        RUBY.sub("", page),
+        page,
         fast=True,
         favor_precision=True,
         include_comments=False,

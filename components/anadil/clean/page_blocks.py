@@ -2,11 +2,17 @@
 
 import html
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
+from anadil.clean.page_markup import ITEM_MARK, LINKED_ITEM, without_marks
 from anadil.text.language import Language
 
-BLOCK = re.compile(r"<pre>(.*?)</pre>|<(h[1-6])>(.*?)</h[1-6]>|([^\n]+)", re.DOTALL)
+BLOCK = re.compile(
+    rf"<pre>(?P<code>.*?)</pre>|<(?P<level>h[1-6])>(?P<heading>.*?)</h[1-6]>"
+    rf"|[{ITEM_MARK}{LINKED_ITEM} ]*<a [^<>\n]*>(?P<link>[^<>\n]*)</a> *(?=\n|\Z)|(?P<line>[^\n]+)",
+    re.DOTALL,
+)
+"""A line that is a single link, as in a menu, is read at once: they are most of a page's lines."""
 LINK = re.compile(r"<a\b[^>]*>(.*?)</a>", re.DOTALL)
 MARKUP = re.compile(r"</?(?:a|p|br|ul|ol|li|h[1-6]|pre|dl|dt|dd|blockquote|table|tr|td|th|div|span)\b[^>]*>")
 BREAK = re.compile(r"<br\s*/?>")
@@ -15,16 +21,12 @@ MAX_LONG_LINK_DENSITY = 0.35
 MIN_EDGE_CHARS = 25
 """A line before or after the running text that is kept needs this length and a full stop."""
 
-ITEM = re.compile(r"<[lL][iI](?=[\s>])[^<>]*>")
-ITEM_MARK = 2 * "\u2063"
-"""Stands at the beginning of list items, which Resiliparse writes like other lines; it drops a single invisible sign."""
 QUESTION_MARKS = "?？؟՞"
 MIN_QUESTION_CHARS = 8
 """A shorter question is `Why?` of a menu."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class Block(NamedTuple):
     """A heading, paragraph, list item or piece of code."""
 
     text: str
@@ -71,41 +73,37 @@ class Block:
         return is_long_item or self.is_sentence(language)
 
 
-def mark_items(page: str) -> str:
-    """The page with a mark in each item of a list, for `blocks_of`."""
-    return ITEM.sub(rf"\g<0>{ITEM_MARK}", page)
-
-
 def blocks_of(reduced: str) -> list[Block]:
     """The blocks of Resiliparse's `minimal_html`."""
     blocks = []
     is_item = False
     for match in BLOCK.finditer(reduced):
-        code, _, heading, line = match.groups()
-        marked = next(part for part in (code, heading, line) if part is not None)
-        text = plain_text(marked) if code is None else _code(marked)
-        is_item = is_item or ITEM_MARK in marked
+        kind = match.lastgroup or ""
+        marked = match[kind]
+        is_item = is_item or ITEM_MARK[0] in match[0]
+        if kind == "link":
+            text = html.unescape(marked).strip()
+            linked = len(text)
+        else:
+            text = _code(marked) if kind == "code" else _plain_text(marked)
+            linked = _num_linked(marked)
         if text:
-            linked = sum(len(plain_text(link)) for link in LINK.findall(marked)) if "<a" in marked else 0
-            block = Block(
-                text=text,
-                is_heading=heading is not None,
-                is_code=code is not None,
-                is_item=is_item,
-                num_linked=linked,
-            )
-            blocks.append(block)
+            blocks.append(Block(text, kind == "heading", kind == "code", is_item, linked))
             is_item = False
     return blocks
 
 
-def plain_text(marked: str) -> str:
+def _num_linked(marked: str) -> int:
+    return sum(len(_plain_text(link)) for link in LINK.findall(marked)) if "<a" in marked else 0
+
+
+def _plain_text(marked: str) -> str:
     """Reduced HTML without its marks."""
     if "<" in marked:
         marked = MARKUP.sub("", BREAK.sub("\n", marked))
-    return html.unescape(marked.replace(ITEM_MARK, "")).strip()
+    return html.unescape(without_marks(marked)).strip()
 
 
 def _code(marked: str) -> str:
     """Lines of code with the spaces before them."""
-    return html.unescape(MARKUP.sub("", BREAK.sub("\n", marked))).strip("\n").rstrip()
+    return html.unescape(without_marks(MARKUP.sub("", BREAK.sub("\n", marked)))).strip("\n").rstrip()

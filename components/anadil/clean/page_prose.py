@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from anadil.clean.page_blocks import (
-    ITEM_MARK,
     MAX_LONG_LINK_DENSITY,
     MIN_EDGE_CHARS,
+    MIN_QUESTION_CHARS,
     QUESTION_MARKS,
     Block,
-    plain_text,
 )
+from anadil.clean.page_markup import ITEM_MARK, LINKED_ITEM, without_marks
 from anadil.text.language import Language
 
 MAX_RUN_LINKS = 0.15
@@ -24,8 +24,6 @@ MAX_SHORTENED = 2
 """A block of the page that is so many times as long as what is left of it is another block."""
 MAX_COMPARED = 200_000_000
 """Characters that are looked through for what an extractor has joined, 0.1 s; the prose of larger pages is not compared."""
-LINKS = ("<a ", f"{ITEM_MARK}<a ", f"{ITEM_MARK} <a ")
-BEGINS, ENDS = "\0begins", "\0ends"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,39 +37,39 @@ class Restored:
     """Characters of prose that stay away: they stand outside of the article."""
 
 
-def misses_prose(kept: Sequence[Block], page: str, lines: str, language: Language) -> bool:
+def misses_prose(kept: Sequence[Block], page: str, language: Language) -> bool:
     """Whether an extractor may have discarded prose: a cheap question before `restore`.
 
     Args:
         kept: What the extractor gave.
-        page: Reduced HTML of all of the page.
-        lines: That of what was kept, as far as it is known.
+        page: All text of the page with its marks, a block a line.
         language: Of the corpus.
     """
-    missing = set(page.split("\n")).difference(lines.split("\n"))
-    ends = {line: _last_sign(line) for line in missing if not line.startswith(LINKS)}
-    if any(sign in QUESTION_MARKS for sign in ends.values()):
-        return True
-    sentences = [
-        line
-        for line, sign in ends.items()
-        if len(line) >= MIN_EDGE_CHARS
-        and (sign in language.sentence_ends or (line.startswith(ITEM_MARK) and "<a " not in line))
-    ]
-    if 2 * sum(map(len, sentences)) < language.min_long_block:
+    missing = set(map(str.strip, page.split("\n"))).difference(block.text for block in kept)
+    lines = [line for line in missing if _may_be_prose(line, language)]
+    if not lines:
         return False
     text = "".join(block.key for block in kept)
-    if len(sentences) * len(text) > MAX_COMPARED:
+    if len(lines) * len(text) > MAX_COMPARED:
         return False
-    plain = ("".join(plain_text(line).split()) for line in sentences)
-    return 2 * sum(len(each) for each in plain if each not in text) >= language.min_long_block
+    num_letters = 0
+    for line in lines:
+        key = "".join(without_marks(line).split())
+        if key in text:
+            continue
+        if line[-1] in QUESTION_MARKS:
+            return True
+        num_letters += len(key)
+    return 2 * num_letters >= language.min_long_block
 
 
-def _last_sign(line: str) -> str:
-    """The last character of a line of reduced HTML, a blank where it has no text."""
-    while line.endswith(">"):
-        line = line[: line.rfind("<")].rstrip()
-    return line[-1:] or " "
+def _may_be_prose(line: str, language: Language) -> bool:
+    """Whether a line with marks is a question, a sentence, or an item of a list as long as one; no item that begins with a link."""
+    if len(line) < MIN_QUESTION_CHARS or line.startswith(LINKED_ITEM):
+        return False
+    return line[-1] in QUESTION_MARKS or (
+        len(line) >= MIN_EDGE_CHARS and (line[-1] in language.sentence_ends or ITEM_MARK in line)
+    )
 
 
 def restore(
@@ -131,7 +129,8 @@ def _is_inside(run: Sequence[int], long: Sequence[int], page: Sequence[Block]) -
 def _is_shortened(kept: Block, block: Block, language: Language) -> bool:
     """Whether an extractor has taken an element out of a sentence."""
     return (
-        len(kept.key) < len(block.key) < MAX_SHORTENED * len(kept.key)
+        kept.text != block.text
+        and len(kept.key) < len(block.key) < MAX_SHORTENED * len(kept.key)
         and block.is_sentence(language)
         and block.link_density < MAX_LONG_LINK_DENSITY
     )
@@ -183,17 +182,19 @@ def _places(own: Sequence[str], keys: Sequence[str]) -> list[int]:
 
     Long blocks show the way; short ones, which pages repeat, are looked for between them.
     """
-    at: dict[str, list[int]] = {}
-    for index, key in enumerate(keys):
-        for name in _names(key):
-            at.setdefault(name, []).append(index)
+    at, begins, ends = _positions(keys), dict[str, list[int]](), dict[str, list[int]]()
     places = [-1] * len(own)
     cursor = 0
     for number, key in enumerate(own):
         if len(key) >= END_CHARS:
-            places[number] = next(
-                (place for name in _names(key) if (place := _next(at, name, cursor)) >= 0), -1
-            )
+            place = _next(at, key, cursor)
+            if place < 0:  # shortened: known by its beginning or its end
+                begins = begins or _positions([each[:END_CHARS] for each in keys])
+                place = _next(begins, key[:END_CHARS], cursor)
+            if place < 0:
+                ends = ends or _positions([each[-END_CHARS:] for each in keys])
+                place = _next(ends, key[-END_CHARS:], cursor)
+            places[number] = place
             cursor = max(cursor, places[number] + 1)
     end = len(keys)
     bounds = []
@@ -209,9 +210,14 @@ def _places(own: Sequence[str], keys: Sequence[str]) -> list[int]:
     return places
 
 
-def _names(key: str) -> tuple[str, ...]:
-    """What a block is known by: all of it, its beginning, its end."""
-    return (key, key[:END_CHARS] + BEGINS, ENDS + key[-END_CHARS:]) if len(key) >= END_CHARS else (key,)
+def _positions(keys: Sequence[str]) -> dict[str, list[int]]:
+    at: dict[str, list[int]] = {}
+    for index, key in enumerate(keys):
+        if key in at:
+            at[key].append(index)
+        else:
+            at[key] = [index]
+    return at
 
 
 def _next(at: Mapping[str, list[int]], name: str, cursor: int) -> int:

@@ -43,12 +43,12 @@ BEHIND_SENTENCE = re.compile(
 )
 """A sign behind a word, or a letter of a script without spaces: what is raised behind them is no exponent."""
 DEGREES = re.compile(r"\s*[CFС]\b")
-SIGN_OF_RAISED = ("<su", "<SU", "<msu", "<mfrac")
+RAISED_TAG = re.compile(r"<(?:[sS][uU][pPbB]|[mM](?:[sS][uU][pPbB]|[fF][rR][aA][cC]))\b")
 
 
 def raised_as_text(page: str) -> str:
     """The page without `sup`, `sub` and their like of MathML: what they say is in the characters."""
-    if not any(map(page.__contains__, SIGN_OF_RAISED)):
+    if not RAISED_TAG.search(page):
         return page
     page = MATH.sub(_from_math, SOURCE_OF_MATH.sub("", page))
     page = FRACTION.sub(_fraction, page)
