@@ -321,9 +321,22 @@ def test_what_is_not_read_is_said_once_a_file_with_its_rows(
     assert dropped.unread == {"chats.jsonl": unread}
     [told] = caplog.messages
     assert told == (
-        "chats.jsonl: columns that are not read, and in how many rows they hold something: lang (2), "
+        "chats.jsonl: columns that are not read, and in how many rows they hold something: "
         "messages.score (1), messages.thinking (1), rationale (1)"
     )
+
+
+def test_columns_that_tell_where_a_row_comes_from_are_counted_and_not_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"messages": [QUESTION, {**ANSWER, "id": "2"}], "id": "1", "URL": "https://a.az", "timestamp": 7}]
+    dropped = DroppedChats()
+    caplog.set_level("INFO")
+
+    list(read_chats([written(tmp_path, *rows)], dropped))
+
+    assert dropped.unread == {"chats.jsonl": {"messages.id": 1, "id": 1, "URL": 1, "timestamp": 1}}
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize(("free", "kept"), [(True, 4), (False, 8)])

@@ -62,6 +62,40 @@ ALIASES: Mapping[ChatColumn, tuple[str, ...]] = {
     "context": PASSAGES,
 }
 """What a column is -> the columns that one of the user's names takes the place of."""
+MARKS_OF_ROWS = frozenset(
+    [
+        "id",
+        "_id",
+        "idx",
+        "index",
+        "uid",
+        "uuid",
+        "row_id",
+        "conversation_id",
+        "message_id",
+        "sha256",
+        "hash",
+        "url",
+        "uri",
+        "source",
+        "dataset",
+        "split",
+        "lang",
+        "language",
+        "locale",
+        "date",
+        "time",
+        "timestamp",
+        "created",
+        "created_at",
+        "updated_at",
+        "licence",
+        "license",
+        "model",
+        "version",
+    ]
+)
+"""Names of columns that tell where a row comes from: they are counted, and nobody misses their text."""
 
 
 def with_names(row: dict[str, object], columns: Names) -> dict[str, object]:
@@ -124,6 +158,11 @@ def reasoning_of(turn: Mapping[str, object]) -> str:
     """What an assistant's turn says that it thinks; empty for nothing."""
     texts = (value.strip() for key in REASONINGS if isinstance(value := turn.get(key), str))
     return next(filter(None, texts), "")
+
+
+def may_hold_text(column: str) -> bool:
+    """Whether a column, or a key of turns as in `messages.id`, may hold text by its name, and no mark of the row."""
+    return column.rpartition(".")[2].lower() not in MARKS_OF_ROWS
 
 
 def unread_columns(row: Mapping[str, object], read: set[str]) -> Iterator[str]:

@@ -27,6 +27,7 @@ from anadil.text.chat_columns import (
     first_of,
     is_learnt,
     marked_by,
+    may_hold_text,
     passage_text,
     reasoning_beside,
     reasoning_of,
@@ -173,10 +174,9 @@ class DroppedChats:
 
     def say_unread(self, file: str) -> None:
         """Log what is not read of a file."""
-        if counts := self.unread.get(file):
-            listed = ", ".join(
-                f"{name} ({counts[name]:,})" for name in sorted(counts, key=lambda one: (-counts[one], one))
-            )
+        counts = self.unread.get(file, {})
+        if names := sorted(filter(may_hold_text, counts), key=lambda one: (-counts[one], one)):
+            listed = ", ".join(f"{name} ({counts[name]:,})" for name in names)
             log.info(
                 "%s: columns that are not read, and in how many rows they hold something: %s", file, listed
             )
