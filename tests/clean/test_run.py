@@ -222,17 +222,19 @@ def test_lone_surrogates_do_not_reach_the_corpus(tmp_path: Path) -> None:
     assert sorted(document.source for document in documents(corpus)) == [f"a.jsonl:{n} ?" for n in (1, 2, 3)]
 
 
-@pytest.mark.parametrize("kind", ["conversion", "resource"])
+@pytest.mark.parametrize(
+    ("kind", "content_type"), [("conversion", "application/json"), ("resource", "text/plain")]
+)
 def test_an_archive_without_pages_is_named_as_one(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, content_type: str
 ) -> None:
-    wet = bare_record(texts(1)[0].encode(), kind, "text/plain")
-    (tmp_path / "wet.warc.gz").write_bytes(gzip.compress(wet, mtime=0))
-    why = r"wet\.warc\.gz holds no web page .*give the WARC files that they were made of"
+    wat = bare_record(texts(1)[0].encode(), kind, content_type)
+    (tmp_path / "wat.warc.gz").write_bytes(gzip.compress(wat, mtime=0))
+    why = r"wat\.warc\.gz holds no web page .*give the WARC files that they were made of"
 
     with pytest.raises(DataError, match=why):
-        clean(tmp_path / "1", tmp_path / "wet.warc.gz")
-    clean(tmp_path / "2", tmp_path / "wet.warc.gz", write_jsonl(tmp_path / "a.jsonl", texts(3)))
+        clean(tmp_path / "1", tmp_path / "wat.warc.gz")
+    clean(tmp_path / "2", tmp_path / "wat.warc.gz", write_jsonl(tmp_path / "a.jsonl", texts(3)))
 
     assert re.search(why, caplog.text)
     assert stats(tmp_path / "2" / "corpus")["not_read"] == {kind: 1}

@@ -7,6 +7,7 @@ from anadil.artifacts.line_reader import PACKED_LINES, PLAIN_LINES
 from anadil.core.errors import DataError
 from anadil.core.format import counted
 
+ARCHIVES = (".warc", ".warc.gz", ".warc.wet", ".warc.wet.gz")
 SUFFIXES = (
     *PLAIN_LINES,
     *PACKED_LINES,
@@ -14,15 +15,14 @@ SUFFIXES = (
     ".txt",
     ".html",
     ".htm",
-    ".warc",
-    ".warc.gz",
+    *ARCHIVES,
     ".parquet",
 )
 """All in lower case; none ends with another one."""
 
 REMEDY = (
     "unpack what is packed otherwise (.zip, .wacz, .warc.zst, .xz, .bz2); make .html or .txt of documents (.docx, .epub, .pdf), and "
-    "a line of .jsonl with the key `text` of each row of a table (.csv, .tsv, .arrow); of Common Crawl take the .warc.gz files, not .warc.wet.gz"
+    "a line of .jsonl with the key `text` of each row of a table (.csv, .tsv, .arrow); of Common Crawl take .warc.gz or .warc.wet.gz, not .warc.wat.gz"
 )
 
 

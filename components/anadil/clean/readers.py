@@ -35,10 +35,10 @@ from anadil.clean.crawl_index import (
     pages_of,
     places_of,
 )
-from anadil.clean.input_kinds import suffix_of
+from anadil.clean.input_kinds import ARCHIVES, suffix_of
 from anadil.clean.parquet_columns import columns_to_read
 from anadil.clean.record_fields import address_of, licence_of, text_of, writable
-from anadil.clean.warc import RESPONSE, html_responses
+from anadil.clean.warc import RESPONSE, HtmlResponse, PlainText, html_responses
 from anadil.clean.warc_records import ByteRange, Damage
 from anadil.core.errors import DataError
 from anadil.core.format import human_bytes
@@ -329,12 +329,22 @@ def _warc(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
             read_stats.skip(item)
         else:
             read_stats.responses += 1
-            yield RawRecord(
-                source=f"{source.name}:{item.offset}", url=item.url, html=item.body, charset=item.charset,
-                too_large=item.too_large,
-            )  # fmt: skip
+            yield _of_archive(item, f"{source.name}:{item.offset}", source.language, read_stats)
     read_stats.excused += is_excused(read_stats.responses, read_stats.damaged)
     read_stats.first, read_stats.following = part.first, part.following
+
+
+def _of_archive(
+    item: HtmlResponse | PlainText, origin: str, language: str, read_stats: ReadStats
+) -> RawRecord:
+    """A page as it is, or the text of one."""
+    if isinstance(item, HtmlResponse):
+        return RawRecord(
+            source=origin, url=item.url, html=item.body, charset=item.charset, too_large=item.too_large
+        )
+    text, codec = decode_text(item.body, [item.charset], letters_of(language))
+    read_stats.recoded += codec != "utf-8"
+    return RawRecord(source=origin, url=item.url, text=text)
 
 
 def is_excused(responses: int, damaged: int) -> bool:
@@ -382,9 +392,7 @@ def _crawl(source: Source, places: Iterator[Place], read_stats: ReadStats) -> It
         elif isinstance(item, str):
             read_stats.skip(item)
         else:
-            yield RawRecord(
-                source=origin, url=item.url, html=item.body, charset=item.charset, too_large=item.too_large
-            )
+            yield _of_archive(item, origin, source.language, read_stats)
 
 
 READERS: dict[str, Reader] = {
@@ -393,8 +401,7 @@ READERS: dict[str, Reader] = {
     ".txt": _txt,
     ".html": _html,
     ".htm": _html,
-    ".warc": _warc,
-    ".warc.gz": _warc,
+    **dict.fromkeys(ARCHIVES, _warc),
     ".parquet": _parquet,
 }
 """Of each kind of file."""

@@ -49,8 +49,8 @@ ESCAPED = (
 )
 SIBLING = "%s was learnt without text of its sibling, CLD2's %s: text in that is kept as well; learn the pack with files of it as --bad"
 NO_PAGES = (
-    "clean.inputs: {name} holds no web page in a record of type response, resource or conversion; WET and WAT files have "
-    "none: give the WARC files that they were made of"
+    "clean.inputs: {name} holds no web page in a record of type response, resource or conversion, and no text in one of type "
+    "conversion; WAT files have neither: give the WARC files that they were made of"
 )
 NO_NATIONAL_TELEPHONES = (
     "clean.pii: national forms of telephones are not looked for in %s: only numbers with + or 00 and a country code, and those "

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from anadil.artifacts import storage
 from anadil.artifacts.line_reader import PLAIN_LINES
+from anadil.clean.input_kinds import ARCHIVES
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.format import MIB
 
@@ -19,7 +20,7 @@ MIN_SHARD_BYTES = 4 * MIB
 """Smaller shards cost more in files than they gain."""
 SHARDS_PER_WORKER = 4
 """Of a small input, so that all workers end at about the same time."""
-SPLITTABLE = (*PLAIN_LINES, ".warc", ".warc.gz")
+SPLITTABLE = (*PLAIN_LINES, *ARCHIVES)
 """Suffixes of files of which a range of bytes can be read."""
 
 

@@ -1,7 +1,8 @@
-"""The web pages of a WARC file, as far as it can be read.
+"""The web pages and texts of a WARC file, as far as it can be read.
 
 A page is the answer of a server (`response`), or stands by itself (`resource`, as archives of single sites have them,
-and `conversion`), with its type in the record's own head.
+and `conversion`), with its type in the record's own head. A `conversion` of type `text/plain` is the text of a page, as in
+the WET files of Common Crawl.
 """
 
 import re
@@ -14,14 +15,19 @@ from anadil.artifacts.ranged import ReadableFile
 from anadil.clean.guard import is_fault_of_document
 from anadil.clean.http_body import decode_body
 from anadil.clean.warc_records import ByteRange, Damage, RawWarcRecord, warc_records
+from anadil.core.format import human_bytes
 
 HTML_TYPES = ("text/html", "application/xhtml+xml")
 STATUS_OK = 200
 RESPONSE = "response"
-KINDS = (RESPONSE, "resource", "conversion")
+CONVERSION = "conversion"
+KINDS = (RESPONSE, "resource", CONVERSION)
 """Types of records that may hold a page. Source: ISO 28500, section 6."""
 CONTENT_TYPE = re.compile(rb"^content-type[ \t]*:[ \t]*([^\r\n]*?)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 HTML = re.compile(rb"(?:text/html|application/xhtml\+xml)\b", re.IGNORECASE)
+PLAIN_TEXT = re.compile(
+    rb"text/plain\b(?:[^\r\n]{0,200}?\bcharset[ \t]*=[ \t]*[\"']?([\w-]+))?", re.IGNORECASE
+)
 HTTP_TYPE = re.compile(rb"application/http\b", re.IGNORECASE)
 HTTP_OK = b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\n\r\n"
 """Before the page of a record without an HTTP head, so that all pages are read alike."""
@@ -47,12 +53,23 @@ class HtmlResponse:
     too_large: bool
 
 
-Item = HtmlResponse | Damage | str
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainText:
+    """The text of a page that another program extracted."""
+
+    offset: int
+    """Where its record begins in the (compressed) file."""
+    url: str
+    charset: str
+    body: bytes
+
+
+Item = HtmlResponse | PlainText | Damage | str
 """A text is the kind of a record that was skipped: not a page, or not a success."""
 
 
 def html_responses(path: ReadableFile, max_bytes: int, part: ByteRange | None = None) -> Iterator[Item]:
-    """Pages, skipped records and damaged places of a WARC file, or of a range of it, in order."""
+    """Pages, texts, skipped records and damaged places of a WARC file, or of a range of it, in order."""
     for item in warc_records(path, max_bytes, part):
         if isinstance(item, Damage):
             yield item
@@ -86,6 +103,13 @@ def _response(record: RawWarcRecord, max_bytes: int) -> Item:
     )
     own_type = CONTENT_TYPE.search(record.head) if record.kind != RESPONSE else None
     bare_type = own_type[1] if own_type and not HTTP_TYPE.match(own_type[1]) else b""
+    plain = PLAIN_TEXT.match(bare_type) if record.kind == CONVERSION else None
+    if plain:
+        if record.block is None:
+            return Damage(offset=offset, why=f"text is larger than {human_bytes(max_bytes)}")
+        return PlainText(
+            offset=offset, url=page.url, charset=(plain[1] or b"").decode(errors="replace"), body=record.block
+        )
     if record.block is None:
         return record.kind if bare_type and not HTML.match(bare_type) else page
     block = HTTP_OK % bare_type + record.block if bare_type else record.block

@@ -44,6 +44,8 @@ TEXT_PER_BYTE = {
     ".htm": 0.2,
     ".warc": 0.2,
     ".warc.gz": 3.0,
+    ".warc.wet": 1.0,
+    ".warc.wet.gz": 5.0,
 }
 """Bytes of text in one byte of a file, by suffix, rounded up.
 

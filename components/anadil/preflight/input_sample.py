@@ -133,9 +133,9 @@ def cut_at_record(data: bytes, name: str, limit: int) -> bytes:
         return b""  # nothing can be told of a part of them
     if name.endswith((*PACKED_LINES, *PACKED_JSON)):
         return _cut_packed(data, name, limit)
-    if name.endswith(".warc.gz"):
+    if name.endswith((".warc.gz", ".warc.wet.gz")):
         return data[: max(0, data.rfind(GZIP_MEMBER))] if data.startswith(GZIP_MEMBER) else data
-    if name.endswith(".warc"):
+    if name.endswith((".warc", ".warc.wet")):
         end = data.rfind(NEXT_WARC_RECORD)
         return data[: end + 4 if end > 0 else 0] if data.startswith(b"WARC/") else data
     if name.endswith(".txt"):

@@ -58,7 +58,7 @@ class Clean(StrictModel):
     """raw -> corpus."""
 
     inputs: tuple[str, ...] = ()
-    """Files, globs or `s3://` URIs of `.jsonl[.gz|.zst]`, `.json[.gz|.zst]`, `.txt`, `.html`, `.warc[.gz]` and `.parquet`."""
+    """Files, globs or `s3://` URIs of `.jsonl[.gz|.zst]`, `.json[.gz|.zst]`, `.txt`, `.html`, `.warc[.wet][.gz]` and `.parquet`."""
     text_field: str = "text"
     """Key (JSON) or column (Parquet) that holds the text, or the path to it, such as `document.text`."""
     extract: ExtractMode = "balanced"

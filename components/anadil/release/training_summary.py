@@ -28,7 +28,7 @@ SIZES = ((1e9, "less than 1 billion tokens"), (1e13, "1 billion to 10 trillion t
 LARGEST = "more than 10 trillion tokens"
 TRAINED_KEYS = ("clean.inputs", "finetune.")
 """Beginnings of the recipe keys whose files a model is trained on; others only say what is left out."""
-CRAWLED = (".warc", ".warc.gz", ".html", ".htm")
+CRAWLED = (".warc", ".warc.gz", ".warc.wet", ".warc.wet.gz", ".html", ".htm")
 """Kinds of files that hold web pages."""
 
 

@@ -12,7 +12,7 @@ MAX_DOMAINS = 12
 """Most that are told apart; a crawl has thousands of hosts, and nobody reads a table of them."""
 OTHER = "other"
 """The domain of all the rest."""
-PACKED = (".gz", ".zst", ".jsonl", ".ndjson", ".txt", ".html", ".warc", ".parquet")
+PACKED = (".gz", ".zst", ".jsonl", ".ndjson", ".txt", ".html", ".warc", ".wet", ".parquet")
 """Ends of file names that say nothing about the text."""
 SOURCE = re.compile(r"(?P<file>.*?):\d+(?: (?P<origin>.*))?", re.DOTALL)
 """As `clean` writes sources: the file, the place in it, and what the record itself names as its source."""
