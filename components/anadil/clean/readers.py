@@ -38,7 +38,7 @@ from anadil.clean.crawl_index import (
 from anadil.clean.input_kinds import ARCHIVES, suffix_of
 from anadil.clean.parquet_columns import columns_to_read
 from anadil.clean.record_fields import address_of, licence_of, text_of, writable
-from anadil.clean.warc import RESPONSE, HtmlResponse, PlainText, html_responses
+from anadil.clean.warc import RESPONSE, HtmlResponse, PlainText, html_responses, is_excused
 from anadil.clean.warc_records import ByteRange, Damage
 from anadil.core.errors import DataError
 from anadil.core.format import human_bytes
@@ -334,22 +334,15 @@ def _warc(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
     read_stats.first, read_stats.following = part.first, part.following
 
 
-def _of_archive(
-    item: HtmlResponse | PlainText, origin: str, language: str, read_stats: ReadStats
-) -> RawRecord:
+def _of_archive(item: HtmlResponse | PlainText, origin: str, language: str, stats: ReadStats) -> RawRecord:
     """A page as it is, or the text of one."""
     if isinstance(item, HtmlResponse):
         return RawRecord(
             source=origin, url=item.url, html=item.body, charset=item.charset, too_large=item.too_large
         )
     text, codec = decode_text(item.body, [item.charset], letters_of(language))
-    read_stats.recoded += codec != "utf-8"
+    stats.recoded += codec != "utf-8"
     return RawRecord(source=origin, url=item.url, text=text)
-
-
-def is_excused(responses: int, damaged: int) -> bool:
-    """Whether one damaged place of a WARC file is: a download that broke off, or one flipped bit, costs one in any."""
-    return responses > damaged > 0
 
 
 def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:

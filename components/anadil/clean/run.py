@@ -9,7 +9,7 @@ import logging
 import time
 from collections import Counter, defaultdict
 
-from anadil.clean import markers, readers
+from anadil.clean import markers
 from anadil.clean.accounts import Accounts
 from anadil.clean.clean_stats import SAMPLE_CHARS, CleanStats, Row
 from anadil.clean.corpus_parts import WRITTEN, CorpusFile, WriteTask, plan_files, renumbered, write_file
@@ -28,6 +28,7 @@ from anadil.clean.signatures import Signatures
 from anadil.clean.since import earlier_corpus, link, write_index
 from anadil.clean.stats_file import make_stats, write_samples, write_stats
 from anadil.clean.tried_limits import limits_in_force
+from anadil.clean.warc import is_excused
 from anadil.clean.workspace import Workspace
 from anadil.core.errors import DataError
 from anadil.core.format import counted
@@ -142,7 +143,7 @@ def _mapped(workspace: Workspace, executor: Executor) -> tuple[ReadStats, CleanS
         for row in (row for rows in facts["clean"]["samples"].values() for row in rows):
             row["source"] = renumbered(row["source"], first_lines)
         clean_stats.add(facts["clean"])
-    read_stats.excused = sum(readers.is_excused(**counts) for counts in warc.values())
+    read_stats.excused = sum(is_excused(**counts) for counts in warc.values())
     without = [name for name, each in warc.items() if ".warc" in name.lower() and not each.total()]
     if not clean_stats.documents_in and not read_stats.bad:
         raise DataError(NO_PAGES.format(name=without[0]) if without else NO_DOCUMENTS)

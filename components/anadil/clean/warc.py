@@ -79,6 +79,11 @@ def html_responses(path: ReadableFile, max_bytes: int, part: ByteRange | None = 
             yield item.kind or "unknown"
 
 
+def is_excused(responses: int, damaged: int) -> bool:
+    """Whether one damaged place of a WARC file is: a download that broke off, or one flipped bit, costs one in any."""
+    return responses > damaged > 0
+
+
 def _guarded_response(record: RawWarcRecord, max_bytes: int) -> Item:
     try:
         return _response(record, max_bytes)
