@@ -10,11 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from anadil.core.stages import IMAGES, rooms_of
+from anadil.core.stages import ENGINE_IMAGES, STEP_IMAGES, rooms_of
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = "components/anadil/"
-STEPS = set(IMAGES.values())
+STEPS = set(STEP_IMAGES)
 """What the steps of a pipeline run in; the images of its tools change with their own files only."""
 OTHERS = {"pipelines", "mlflow"}
 
@@ -48,8 +48,10 @@ def touched(path: str) -> set[str]:
     if path.startswith("pipelines/"):
         return {"pipelines"}
     if path.startswith("images/"):
-        name = Path(path).name.split(".")[0]
-        return {name} if name in STEPS | OTHERS else STEPS | OTHERS
+        lock = Path(path).name.split(".")[0]
+        name = ENGINE_IMAGES.get(lock.removeprefix("engine-"), lock)
+        # The image of an engine is another one with a layer more.
+        return {each for each in STEPS | OTHERS if name in (each, each.partition("-")[0])} or STEPS | OTHERS
     if not path.startswith(PACKAGE):
         return set()
     room = path.removeprefix(PACKAGE)

@@ -25,10 +25,12 @@ PROJECT = ROOT / "pyproject.toml"
 LOCKS = ROOT / "images" / "locks"
 COMMON = ("s3", "tracking", "metrics")
 """Extras of every image: S3, and the clients of MLflow and Prometheus."""
-ENGINES = {"clean": ("ray", "launch")}
-"""Image -> what else it may run with: clean on Ray, and as pods that it makes itself."""
+DRIVERS = {"clean": ("launch",)}
+"""Image -> extras of what it makes: pods that clean beside its own."""
+ENGINES = {"ray": "clean"}
+"""Extra of an engine -> image of which a variant holds it, in a layer of its own."""
 EXTRAS = {
-    name: (name, *ENGINES.get(name, ()), *COMMON) for name in (*dict.fromkeys(IMAGES.values()), "pipelines")
+    name: (name, *DRIVERS.get(name, ()), *COMMON) for name in (*dict.fromkeys(IMAGES.values()), "pipelines")
 }
 PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==(\S+)", re.MULTILINE)
 PLATFORM = "x86_64-manylinux_2_28"
@@ -45,6 +47,11 @@ def pins(lock: Path) -> dict[str, str]:
 def lock_of(image: str) -> Path:
     """The lock of an image."""
     return LOCKS / f"{image}.txt"
+
+
+def engine_lock(engine: str) -> Path:
+    """The lock of what an engine needs beyond the image that it is added to."""
+    return LOCKS / f"engine-{engine}.txt"
 
 
 def torch_lock(kind: str) -> Path:
@@ -85,10 +92,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         joint, source = Path(folder) / "joint.txt", Path(folder) / "torch.in"
         before: dict[str, str] = {}
-        for lock in (*map(lock_of, (*EXTRAS, "common", "mlflow")), torch_lock("cuda")):
+        for lock in (
+            *map(lock_of, (*EXTRAS, "common", "mlflow")),
+            *map(engine_lock, ENGINES),
+            torch_lock("cuda"),
+        ):
             before |= pins(lock)
         joint.write_text("".join(f"{name}=={version}\n" for name, version in before.items()))
-        all_extras = extras(sorted({name for names in EXTRAS.values() for name in names}))
+        all_extras = extras(sorted({*ENGINES, *(name for names in EXTRAS.values() for name in names)}))
         server = LOCKS / "mlflow.in"
         compile_lock(joint, [PROJECT, server], *all_extras, upgrade=upgrade)
 
@@ -108,6 +119,9 @@ def main() -> int:
             given = [*extras(names), "--constraint", str(joint), *common]
             given += without(torch_lock("cuda")) if image in TORCH_IMAGES else []
             compile_lock(lock_of(image), [PROJECT if names else server], *given, upgrade=True)
+        for engine, image in ENGINES.items():
+            given = [*extras([engine]), "--constraint", str(joint), *common, *without(lock_of(image))]
+            compile_lock(engine_lock(engine), [PROJECT], *given, upgrade=True)
     compile_lock(LOCKS / "build.txt", [LOCKS / "build.in"], upgrade=upgrade)
     return 0
 

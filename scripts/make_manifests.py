@@ -101,7 +101,7 @@ def init_container(stage: str, recipe: Recipe) -> dict[str, Any]:
     manifest = rendered("pretrain", recipe)
     pod = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
     container: dict[str, Any] = copy.deepcopy(pod["containers"][0])
-    image = recipe.cluster.image_of(stage)
+    image = recipe.image_of(stage)
     inputs = [word for name in needed(stage) for word in (f"--{name}", f"{PLACE}/{name}")]
     container |= {
         "name": stage,
@@ -130,7 +130,10 @@ def _prepare() -> str:
 
 def _ray_cluster() -> str:
     """What `clean` makes with `clean.engine: ray`, with a plain name and two workers."""
-    pods = CleanPods(recipe=load_recipe(str(BASE_RECIPE), ["cluster.work=/data/work"]), name="anadil-ray")
+    pods = CleanPods(
+        recipe=load_recipe(str(BASE_RECIPE), ["cluster.work=/data/work", "clean.engine=ray"]),
+        name="anadil-ray",
+    )
     return _yaml(ray_cluster(pods, RAY_WORKERS), NOTE.replace("anadil launch", "anadil clean"))
 
 

@@ -122,7 +122,7 @@ def _add_step(stage: Stage, given: _Given, *, here: bool) -> None:
     task = step(**given.recipe, run=steps.RUN, **inputs, **given.cards_of(stage))
     if here:
         task.set_display_name(stage.name)
-        task.set_container_image(resolved.cluster.image_of(stage.name))
+        task.set_container_image(resolved.image_of(stage.name))
         task.set_caching_options(enable_caching=False)
     else:
         configure_task(task, stage.name, resolved)

@@ -77,7 +77,7 @@ def configure_task(task: Any, stage: str, recipe: Recipe) -> None:
         recipe: What is compiled.
     """
     launched = is_launched(stage, recipe)
-    image = recipe.cluster.image_of("launch" if launched else stage)
+    image = recipe.image_of("launch" if launched else stage)
     needs = LIGHT if launched else pod_requests(stage, recipe)
     _configure_pod(task, stage, image, needs, recipe)
     if launched:
@@ -107,7 +107,7 @@ def configure_task(task: Any, stage: str, recipe: Recipe) -> None:
 
 def configure_exit_handler(task: Any, recipe: Recipe) -> None:
     """Set all that the pod of the exit handler gets; it is not tried again, so that nobody is told twice."""
-    _configure_pod(task, "finish", recipe.cluster.image_of("launch"), LIGHT, recipe)
+    _configure_pod(task, "finish", recipe.image_of("launch"), LIGHT, recipe)
     _configure_watcher(task, recipe)
     _avoid_gpu_nodes(task, recipe)
 
@@ -159,9 +159,9 @@ def with_clean_workers(recipe: Recipe) -> Recipe:
 def warn_about(recipe: Recipe) -> None:
     """Say what a cluster would do otherwise than people may think."""
     names = [stage.name for stage in FLOW if not is_left_out(stage, recipe)]
-    images = {recipe.cluster.image_of(name) for name in names}
+    images = {recipe.image_of(name) for name in names}
     if any(is_launched(name, recipe) for name in names):
-        images.add(recipe.cluster.image_of("launch"))
+        images.add(recipe.image_of("launch"))
     loose = sorted(image for image in images if not is_exact(image))
     if loose:
         log.warning(

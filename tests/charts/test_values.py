@@ -219,7 +219,7 @@ def test_a_registry_of_the_users_is_that_of_the_steps_too() -> None:
 
     recipe = parse_recipe(recipe_of(values), "recipe.yaml")
 
-    assert recipe.cluster.image_of("pretrain") == f"ghcr.io/leyla/anadil/pretrain:{__version__}"
+    assert recipe.image_of("pretrain") == f"ghcr.io/leyla/anadil/pretrain:{__version__}"
 
 
 def test_large_whole_numbers_of_a_recipe_stay_whole() -> None:

@@ -50,7 +50,9 @@ def test_files_of_a_bucket_give_the_corpus_that_files_of_a_disk_give(
 def test_ray_that_is_not_installed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
 
-    with pytest.raises(PreflightError, match=r"clean.engine: ray needs Ray: pip install 'anadil\[ray\]'"):
+    with pytest.raises(
+        PreflightError, match=r"clean.engine: ray needs the packages of Ray; run pip install 'anadil\[ray\]'"
+    ):
         clean(tmp_path, *write_inputs(tmp_path / "raw"), executor=_ray(tmp_path))
 
 

@@ -17,6 +17,10 @@ def test_a_machine_installs_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
             "the image host:5000/anadil/tools:0.1.0 does not hold them; run it in host:5000/anadil/pipelines:0.1.0",
         ),
         (
+            "ray",
+            "the image host:5000/anadil/tools:0.1.0 does not hold them; run it in host:5000/anadil/clean-ray:0.1.0",
+        ),
+        (
             "evaluate",
             "no image holds them beside this command; run it on a machine, after pip install 'anadil[evaluate]' there",
         ),

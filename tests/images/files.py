@@ -4,20 +4,26 @@ import re
 import tomllib
 from pathlib import Path
 
-from anadil.core.stages import IMAGES, TORCH_IMAGES, rooms_of
+from anadil.core.stages import IMAGES, STEP_IMAGES, TORCH_IMAGES, rooms_of
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "images"
 TORCH = TORCH_IMAGES
 STAGES = tuple(sorted(set(IMAGES.values()) - {"tools"}))
-NAMES = (*STAGES, "tools", "pipelines", "mlflow")
+NAMES = (*STEP_IMAGES, "pipelines", "mlflow")
 PIN = re.compile(r"^([a-z0-9][a-z0-9._-]*)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})*)$", re.MULTILINE)
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def locks(name: str, kind: str = "cpu") -> list[Path]:
     """The lock files that an image is made of."""
-    names = ("common", *([f"torch-{kind}"] if name in TORCH else []), name)
+    image, _, engine = name.partition("-")
+    names = (
+        "common",
+        *([f"torch-{kind}"] if name in TORCH else []),
+        image,
+        *([f"engine-{engine}"] if engine else []),
+    )
     return [FOLDER / "locks" / f"{each}.txt" for each in names]
 
 

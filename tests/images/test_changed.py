@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 import changed_images
-from tests.images.files import NAMES, STAGES
+from anadil.core.stages import STEP_IMAGES
+from tests.images.files import NAMES
 
-IN_ALL = {*STAGES, "tools"}
+IN_ALL = set(STEP_IMAGES)
 
 
 @pytest.fixture
@@ -47,13 +48,14 @@ def printed(capsys: pytest.CaptureFixture[str]) -> set[str]:
             "components/anadil/model/loss.py",
             {"tokenizer", "pretrain", "finetune", "tasks", "evaluate", "tools"},
         ),
-        ("components/anadil/clean/run.py", {"clean", "tools"}),
+        ("components/anadil/clean/run.py", {"clean", "clean-ray", "tools"}),
         ("components/anadil/cli/calibrate/worker.py", {"pretrain", "tools"}),
-        ("components/anadil/launch/job.py", {"clean", "tools"}),
+        ("components/anadil/launch/job.py", {"clean", "clean-ray", "tools"}),
         ("pipelines/anadil_pipelines/steps.py", {"pipelines"}),
         ("pyproject.toml", {*IN_ALL, "pipelines"}),
         ("images/build/install.sh", set(NAMES)),
-        ("images/locks/clean.txt", {"clean"}),
+        ("images/locks/clean.txt", {"clean", "clean-ray"}),
+        ("images/locks/engine-ray.txt", {"clean-ray"}),
         ("images/mlflow.Containerfile", {"mlflow"}),
         ("docs/guides/images.md", set()),
         ("tests/images/test_changed.py", set()),
@@ -74,7 +76,7 @@ def test_a_branch_is_compared_with_where_it_left_main(
     commit(checkout, "components/anadil/clean/run.py")
     commit(checkout, "docs/page.md")
 
-    assert printed(capsys) == {"clean", "tools"}
+    assert printed(capsys) == {"clean", "clean-ray", "tools"}
 
 
 def test_main_is_compared_with_the_commit_before_and_what_git_does_not_know_counts(

@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
+from anadil import __version__
 from anadil.core.stages import FLOW
-from tests.images.files import FOLDER, NAMES, ROOT, STAGES, TORCH, rooms
+from tests.images.files import FOLDER, NAMES, ROOT, STAGES, TORCH, pins, rooms
 
 PACKAGE = ROOT / "components/anadil"
 STARTS = {name: [f"anadil.{name}.__main__", f"anadil.{name}.run"] for name in STAGES}
@@ -100,11 +102,13 @@ def test_every_image_is_built_from_its_file_with_its_arguments(tmp_path: Path) -
     printed = re.findall(r"^  (\S+):", done.stdout, re.MULTILINE)
     assert sorted(printed) == sorted(NAMES), "a recipe takes no key of cluster.digests twice"
     calls = [line for line in (tmp_path / "calls").read_text().splitlines() if line.startswith("build ")]
-    built = {re.findall(r"STAGE=(\S+)", call)[0]: call for call in calls}
+    built = {re.findall(r"-t anadil/(\S+):", call)[0]: call for call in calls}
     assert set(built) == set(NAMES)
     for name, call in built.items():
         assert f"-f images/{'mlflow' if name == 'mlflow' else 'stage'}.Containerfile " in call
         assert f"TORCH={'cpu' if name in TORCH else 'none'} " in call
+        stage, _, engine = name.partition("-")
+        assert f"STAGE={stage} --build-arg ENGINE={engine} " in call
 
 
 def test_the_lines_that_images_share_are_the_same() -> None:
@@ -131,7 +135,9 @@ def test_an_image_runs_as_a_numbered_user_with_one_entry_point(text: str) -> Non
     entry = '"mlflow", "server"' if text is MLFLOW else '"/opt/anadil/bin/start"'
     assert re.findall(r"^ENTRYPOINT \[(.*)\]$", text, re.MULTILINE) == [entry]
     assert "\nCMD" not in text
-    assert re.search(r"ENV ANADIL_IMAGE=anadil/(mlflow|\$\{STAGE\}):\$\{VERSION\}\n", final)
+    assert re.search(
+        r"ENV ANADIL_IMAGE=anadil/(mlflow|\$\{STAGE\}\$\{ENGINE:\+-\$ENGINE\}):\$\{VERSION\}\n", final
+    )
     for label in ("title", "description", "source", "licenses", "version", "revision"):
         assert f"org.opencontainers.image.{label}=" in final
 
@@ -162,4 +168,9 @@ def test_the_image_of_clean_loads_what_drives_its_pods(tmp_path: Path) -> None:
 def test_the_manifest_of_ray_names_the_version_in_the_image() -> None:
     from anadil.launch.manifests.clean_pods import RAY_VERSION
 
-    assert f"\nray=={RAY_VERSION} " in (FOLDER / "locks/clean.txt").read_text()
+    manifest = yaml.safe_load((ROOT / "manifests/components/ray/raycluster.yaml").read_text(encoding="utf-8"))
+    pods = [manifest["spec"]["headGroupSpec"], *manifest["spec"]["workerGroupSpecs"]]
+    [image] = {pod["template"]["spec"]["containers"][0]["image"] for pod in pods}
+
+    name = image.removeprefix("anadil/").removesuffix(f":{__version__}")
+    assert manifest["spec"]["rayVersion"] == RAY_VERSION == pins(name)["ray"]

@@ -24,7 +24,8 @@ def wanted(*extras: str) -> Iterator[Requirement]:
 EXTRAS: dict[str, tuple[str, ...]] = {
     name: (name, "s3", "tracking", "metrics") for name in NAMES if name != "mlflow"
 }
-EXTRAS["clean"] += ("ray", "launch")
+EXTRAS["clean"] += ("launch",)
+EXTRAS["clean-ray"] = (*EXTRAS["clean"], "ray")
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
@@ -40,6 +41,15 @@ def test_an_image_holds_what_its_extra_asks_for(name: str, kind: str) -> None:
     ]
 
     assert wrong == [], "run python scripts/make_image_locks.py"
+
+
+def test_ray_is_in_the_image_of_its_engine_alone() -> None:
+    assert {name for name in NAMES if "ray" in pins(name)} == {"clean-ray"}
+    assert pins("clean").items() < pins("clean-ray").items(), "one is the other with a layer more"
+
+
+def test_numba_is_where_kernels_are_compiled_alone() -> None:
+    assert {name for name in NAMES if "numba" in pins(name)} == {"clean", "clean-ray", "tokenizer"}
 
 
 def test_the_server_has_the_version_of_a_laptop_and_a_database_driver() -> None:

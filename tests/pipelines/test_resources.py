@@ -234,6 +234,17 @@ def test_a_loose_image_is_warned_about_and_pulled_each_time(caplog: pytest.LogCa
     assert pods["exec-clean"]["imagePullPolicy"] == "IfNotPresent"
 
 
+def test_the_step_that_drives_ray_runs_in_the_image_that_holds_it() -> None:
+    recipe = recipe_with(
+        "clean.engine=ray", "cluster.volumes=[{claim: shared, path: /data}]", "cluster.work=/data/work"
+    )
+
+    executors = next(iter(yaml.safe_load_all(pipeline_yaml(recipe))))["deploymentSpec"]["executors"]
+
+    assert executors["exec-clean"]["container"]["image"].startswith("anadil/clean-ray:")
+    assert executors["exec-tokenizer"]["container"]["image"].startswith("anadil/tokenizer:")
+
+
 def test_a_pod_is_one_machine_however_many_the_recipe_names(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         warn_about(recipe_with("cluster.backend=local"))

@@ -175,7 +175,7 @@ def _measure(options: argparse.Namespace, request: PlanRequest, result: PlanResu
         _need("pretrain", "--measure trains for some steps")
         measure_layouts(layouts, request.recipe, request.shape, request.work, request.machine, runs=folder)
         return
-    image = request.recipe.cluster.image_of("pretrain")
+    image = request.recipe.image_of("pretrain")
     jobs = job_manifests(
         layouts, request.recipe, request.shape, request.work, request.machine, request.nodes, image
     )

@@ -2,7 +2,9 @@
 
 import os
 
-IMAGES = {"pipelines": "pipelines", "launch": "tools", "report": "tools", "s3": "tools", "tracking": "tools"}
+IMAGES = {
+    "pipelines": "pipelines", "launch": "tools", "report": "tools", "s3": "tools", "tracking": "tools", "ray": "clean-ray",
+}  # fmt: skip
 """Extra -> image that holds its packages beside the command line; none holds what runs a model."""
 
 

@@ -354,6 +354,10 @@ LAUNCHABLE = tuple(stage.name for stage in FLOW if stage.launchable)
 """Stages that can be a job of their own."""
 IMAGES = {stage.name: stage.image for stage in FLOW} | {"launch": "tools"}
 """What a pod runs -> the image that holds it: one for each stage, and one for the light tools."""
+ENGINE_IMAGES = {"ray": "clean-ray"}
+"""`clean.engine` -> image in place of `clean`: the same with the engine's packages, which no other pod needs."""
+STEP_IMAGES = (*dict.fromkeys(IMAGES.values()), *ENGINE_IMAGES.values())
+"""All that a pod of a run may need."""
 TORCH_IMAGES = tuple(dict.fromkeys(stage.image for stage in FLOW if stage.uses_model))
 """Images that hold torch."""
 SHARED_ROOMS = ("artifacts", "builtin", "core", "recipe", "runtime", "text")
@@ -362,5 +366,6 @@ SHARED_ROOMS = ("artifacts", "builtin", "core", "recipe", "runtime", "text")
 
 def rooms_of(image: str) -> tuple[str, ...] | None:
     """Folders of the package that an image holds; None: all of them."""
-    stage = STAGES.get(image)
-    return (*SHARED_ROOMS, *stage.rooms, stage.name) if stage and stage.image == image else None
+    name = "clean" if image in ENGINE_IMAGES.values() else image
+    stage = STAGES.get(name)
+    return (*SHARED_ROOMS, *stage.rooms, stage.name) if stage and stage.image == name else None

@@ -91,7 +91,7 @@ class TrainingJob:
     @property
     def image(self) -> str:
         """Image of the stage."""
-        return self.recipe.cluster.image_of(self.stage)
+        return self.recipe.image_of(self.stage)
 
     @property
     def arguments(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from pydantic import (
 )
 
 from anadil import __version__
-from anadil.core.stages import IMAGES
+from anadil.core.stages import IMAGES, STEP_IMAGES
 from anadil.recipe.fields import Directory, Name, StrictModel, Text
 
 
@@ -166,9 +166,9 @@ class Cluster(StrictModel):
     @field_validator("digests", "resources")
     @classmethod
     def _names_known_images(cls, table: dict[str, object]) -> dict[str, object]:
-        unknown = sorted(set(table) - set(IMAGES) - set(IMAGES.values()))
+        unknown = sorted(set(table) - set(IMAGES) - set(STEP_IMAGES))
         if unknown:
-            known = ", ".join(sorted({*IMAGES, *IMAGES.values()}))
+            known = ", ".join(sorted({*IMAGES, *STEP_IMAGES}))
             raise ValueError(f"{', '.join(unknown)}: not one of {known}")
         return table
 
@@ -190,13 +190,8 @@ class Cluster(StrictModel):
             )
         return self
 
-    def image_of(self, stage: str) -> str:
-        """The image of a stage, pinned by its digest where the recipe gives one.
-
-        Args:
-            stage: Name of a stage or of an image.
-        """
-        name = IMAGES.get(stage, stage)
+    def image_named(self, name: str) -> str:
+        """An image by its name, pinned by its digest where the recipe gives one."""
         image = self.image.format(stage=name, version=__version__)
         digest = self.digests.get(name)
         if digest is None or "@" in image:

@@ -20,6 +20,7 @@ from pydantic import (
 
 from anadil.core.format import MIB
 from anadil.core.log import masked
+from anadil.core.stages import ENGINE_IMAGES, IMAGES
 from anadil.recipe.cluster import Cluster
 from anadil.recipe.fields import UNION_TAG, Fraction, Place, StrictModel, Text
 from anadil.recipe.filter_rules import Mode, RuleName, Rules
@@ -299,6 +300,13 @@ class Recipe(StrictModel):
         """Embedding rows that learn beside an adapter; see `finetune.trains_embeddings`."""
         keeps_tokens = self.tokenizer.choice == "base" or set(self.tokenizer.strategies) == {"base"}
         return self.finetune.trains_embeddings or ("none" if keeps_tokens else "control")
+
+    def image_of(self, stage: str) -> str:
+        """Image of a stage, or of what the light tools run (`launch`); that of `clean` goes by its engine."""
+        name = IMAGES.get(stage, stage)
+        return self.cluster.image_named(
+            ENGINE_IMAGES.get(self.clean.engine, name) if stage == "clean" else name
+        )
 
     @property
     def context(self) -> int:

@@ -49,7 +49,7 @@ def run_tags(recipe: Recipe, stage: Stage) -> dict[str, str]:
         "anadil.version": __version__,
         "anadil.language": recipe.language_code,
         "anadil.instance": recipe.cluster.instance or "",
-        f"anadil.image.{stage.name}": recipe.cluster.image_of(stage.name) if image_name() else "",
+        f"anadil.image.{stage.name}": recipe.image_of(stage.name) if image_name() else "",
         "mlflow.source.name": "anadil",
         "mlflow.source.type": "PROJECT",
         "mlflow.source.git.commit": _commit(),

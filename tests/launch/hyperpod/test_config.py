@@ -92,6 +92,7 @@ def test_a_file_that_is_no_table_is_told(tmp_path: Path) -> None:
 def test_every_image_has_a_repository() -> None:
     assert {
         "clean",
+        "clean-ray",
         "tokenizer",
         "pretrain",
         "finetune",

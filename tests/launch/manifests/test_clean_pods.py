@@ -56,6 +56,24 @@ def test_a_pod_that_is_evicted_costs_no_retry_and_one_that_knows_what_is_wrong_e
     assert (spec["completionMode"], spec["template"]["spec"]["restartPolicy"]) == ("Indexed", "Never")
 
 
+@pytest.mark.parametrize(
+    ("engine", "image"), [("processes", "clean"), ("job", "clean"), ("ray", "clean-ray")]
+)
+def test_pods_run_the_image_that_holds_their_engine(engine: str, image: str) -> None:
+    digest = f"sha256:{'a' * 64}"
+    asked = {"clean": {"engine": engine}, "cluster": {"digests": {image: digest}}}
+    pods = CleanPods(recipe=Recipe.model_validate(asked), name="anadil-clean")
+
+    made = (
+        ray_cluster(pods, 2)["spec"] if engine == "ray" else indexed_job(pods, "/tasks", "ab", 4, 2)["spec"]
+    )
+
+    groups = [made["headGroupSpec"], *made["workerGroupSpecs"]] if engine == "ray" else [made]
+    images = {group["template"]["spec"]["containers"][0]["image"] for group in groups}
+    assert images == {f"anadil/{image}@{digest}"}
+    assert Recipe.model_validate(asked).image_of("tokenizer").startswith("anadil/tokenizer:")
+
+
 def test_kuberay_knows_every_field_of_the_cluster() -> None:
     made = ray_cluster(PODS, 20)
 

@@ -18,6 +18,7 @@ from typing import Any, Self
 from anadil.clean.executors import Task
 from anadil.clean.executors.processes import TICK_S, Processes
 from anadil.core.errors import PreflightError
+from anadil.core.install import install
 from anadil.runtime.job import Job
 from anadil.runtime.threads import num_cores
 
@@ -73,7 +74,7 @@ class RayTasks:
         try:
             self._ray = importlib.import_module("ray")
         except ImportError:
-            raise PreflightError("clean.engine: ray needs Ray: pip install 'anadil[ray]'") from None
+            raise PreflightError(f"clean.engine: ray needs the packages of Ray; {install('ray')}") from None
         address = self._cluster.__enter__() if self._cluster else os.environ.get(ADDRESS_VARIABLE)
         try:
             self._connect(address)

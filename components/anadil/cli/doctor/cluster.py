@@ -35,7 +35,7 @@ def run_cluster_checks(recipe: Recipe, *, kubeflow_host: str | None = None) -> l
         kubeflow_host: Address of Kubeflow Pipelines; left out, KF_PIPELINES_ENDPOINT.
     """
     checks = _kubernetes(recipe)
-    checks += with_timeout("images", lambda: images.check_images(recipe.cluster))
+    checks += with_timeout("images", lambda: images.check_images(recipe))
     checks += with_timeout("storage", lambda: storage.check_storage(recipe), STORAGE_PATIENCE_S)
     checks += storage.check_checkpoints(recipe)
     checks += with_timeout("inputs", lambda: check_data(recipe, here=False), INPUTS_PATIENCE_S)

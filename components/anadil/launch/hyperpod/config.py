@@ -12,7 +12,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, ValidationError, field_
 
 from anadil.core import strict_yaml
 from anadil.core.errors import RecipeError
-from anadil.core.stages import IMAGES
+from anadil.core.stages import STEP_IMAGES
 from anadil.recipe.fields import StrictModel, Text
 from anadil.recipe.load import mistakes
 
@@ -30,7 +30,7 @@ STEP_GIB = 2_400
 MAX_LINKS = 8
 """Directories of a file system that may be linked to S3. Source: Amazon FSx for Lustre user guide, quotas."""
 MLFLOW = "mlflow"
-REPOSITORIES = tuple(sorted({*IMAGES.values(), "pipelines", MLFLOW}))
+REPOSITORIES = tuple(sorted({*STEP_IMAGES, "pipelines", MLFLOW}))
 """Images of this program, each in a repository of its own."""
 
 

@@ -82,7 +82,7 @@ class CleanPods:
         cluster = self.recipe.cluster
         environment = {"ANADIL_LOG": "json", "ANADIL_WORK": cluster.work or POD_WORK}
         return Container(
-            name=CONTAINER, image=cluster.image_of("clean"), command=command, arguments=arguments,
+            name=CONTAINER, image=self.recipe.image_of("clean"), command=command, arguments=arguments,
             environment=environment,
         )  # fmt: skip
 
