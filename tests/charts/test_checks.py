@@ -1,5 +1,7 @@
 """The small programs that the chart runs in a cluster, run here."""
 
+import base64
+import functools
 import os
 import runpy
 import socket
@@ -225,37 +227,61 @@ def test_the_registrations_command_is_one_that_the_image_takes(name: str) -> Non
 
 
 @pytest.mark.slow
-def test_mlflow_starts_with_the_charts_own_arguments(tmp_path: Path) -> None:
+@pytest.mark.parametrize("login", [True, False])
+def test_mlflow_starts_with_the_charts_own_arguments_and_lets_in_who_signs_in(
+    tmp_path: Path, login: bool
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    container = named(render({"mlflow": {"service": {"port": port}}}), "Deployment", "-mlflow")["spec"][
-        "template"
-    ]["spec"]["containers"][0]
-    data = str(tmp_path)
+    objects = render({"mlflow": {"workers": 1, "service": {"port": port}, "auth": {"enabled": login}}})
+    [container] = named(objects, "Deployment", "-mlflow")["spec"]["template"]["spec"]["containers"]
+    secret = named(objects, "Secret", "-login")["data"] if login else {}
     words = [*container["command"][1:], *container["args"]]
-    arguments = [word.replace("/var/lib/mlflow", data).replace("0.0.0.0", "127.0.0.1") for word in words]
-    variables = {
-        entry["name"]: str(entry["value"]).replace("/var/lib/mlflow", data) for entry in container["env"]
-    }
+
+    def here(text: object) -> str:
+        places = {"/var/lib/mlflow": str(tmp_path), "/etc/mlflow": str(tmp_path), "0.0.0.0": "127.0.0.1"}
+        return functools.reduce(lambda text, place: text.replace(*place), places.items(), str(text))
+
+    def value(entry: Object) -> str:
+        if "value" in entry:
+            return here(entry["value"])
+        return base64.b64decode(secret[entry["valueFrom"]["secretKeyRef"]["key"]]).decode()
+
+    if login:
+        settings = named(objects, "ConfigMap", "-mlflow-auth")["data"]["config.ini"]
+        (tmp_path / "config.ini").write_text(here(settings), encoding="utf-8")
+    server = {entry["name"]: value(entry) for entry in container["env"]}
+    test = named(objects, "Pod", "-test-mlflow")["spec"]["containers"][0]["env"]
+    address = {"MLFLOW_TRACKING_URI": f"http://127.0.0.1:{port}"}
+    client = {entry["name"]: value(entry) for entry in test} | address
 
     with subprocess.Popen(
-        [sys.executable, "-m", "mlflow", *arguments], env=os.environ | variables, cwd=tmp_path,
+        [sys.executable, "-m", "mlflow", *map(here, words)], env=os.environ | server, cwd=tmp_path,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as process:  # fmt: skip
         try:
-            done = subprocess.run(
-                [sys.executable, FILES / "check_mlflow.py"],
-                env={"MLFLOW_TRACKING_URI": f"http://127.0.0.1:{port}"},
-                capture_output=True, text=True, timeout=120, check=False,
-            )  # fmt: skip
-            named_so = urllib.request.Request(
-                f"http://127.0.0.1:{port}/api/2.0/mlflow/experiments/search?max_results=1",
-                headers={"Host": f"anadil-mlflow.training.svc:{port}"},
-            )
-            with urllib.request.urlopen(named_so, timeout=30) as answer:
-                status = answer.status
+            known, unknown = (check(environment) for environment in (client, address))
+            status = search(port, f"anadil-mlflow.training.svc:{port}", client)
         finally:
             process.terminate()
             time.sleep(0.1)
 
-    assert (done.returncode, done.stderr, status) == (0, "", 200)
+    assert (known.returncode, known.stderr, status) == (0, "", 200)
+    assert ("status 401" in unknown.stderr) is login
+
+
+def search(port: int, host: str, client: dict[str, str]) -> int:
+    """Status of a search under the name that steps use."""
+    login = ":".join(client.get(f"MLFLOW_TRACKING_{word}", "") for word in ("USERNAME", "PASSWORD"))
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/api/2.0/mlflow/experiments/search?max_results=1",
+        headers={"Host": host, "Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"},
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return int(answer.status)
+
+
+def check(environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    """The test of the chart, which waits until the server is there."""
+    command = [sys.executable, str(FILES / "check_mlflow.py")]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=320, check=False)

@@ -159,14 +159,14 @@ def test_labels_that_select_pods_hold_no_version(values: Object) -> None:
             }  # fmt: skip
 
 
-def test_claims_and_volumes_alone_outlive_the_release() -> None:
+def test_claims_volumes_and_the_login_that_is_in_them_alone_outlive_the_release() -> None:
     policies = {
         (item["kind"], item["metadata"].get("annotations", {}).get("helm.sh/resource-policy"))
         for values in CASES.values()
         for item in render(values)
     }
 
-    stored = {"PersistentVolume", "PersistentVolumeClaim"}
+    stored = {"PersistentVolume", "PersistentVolumeClaim", "Secret"}
     assert {kind for kind, policy in policies if policy == "keep"} == stored
     assert {policy for kind, policy in policies if kind in stored} == {"keep"}
 

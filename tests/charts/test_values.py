@@ -1,8 +1,12 @@
 """What values the chart takes, what it refuses, and what it says then."""
 
+import base64
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import helm_python
@@ -11,13 +15,15 @@ import yaml
 
 import make_chart_readme
 from anadil import __version__
+from anadil.core.stages import IMAGES
 from anadil.recipe.load import parse_recipe
-from tests.charts.chart import CASES, CHART, Object, environment, named, pods, render
+from tests.charts.chart import CASES, CHART, LOGIN, ROOT, Object, environment, named, pods, render, rendered
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
 DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
 TRAINED = {"corpus": "/data/run/corpus", "tokenizer": "/data/run/tokenizer"}
 """What pretrain needs."""
+LOGIN_SECRET = "anadil-mlflow-login"
 OPEN = {"recipe", "global", "mlflow.affinity"}
 """Tables that others check: the program, Helm, Kubernetes."""
 
@@ -51,10 +57,12 @@ def test_every_table_of_the_schema_is_closed_but_those_that_others_check() -> No
     open_ones = {path for path, table in tables(SCHEMA) if table.get("additionalProperties") is not False}
 
     label = SCHEMA["$defs"]["labels"]["additionalProperties"]
+    digest = SCHEMA["properties"]["digests"]["additionalProperties"]
     maps = {
         path
         for path, table in tables(SCHEMA)
-        if table.get("additionalProperties") in ({"type": "string"}, label, {"$ref": "#/$defs/quantity"})
+        if table.get("additionalProperties")
+        in ({"type": "string"}, label, digest, {"$ref": "#/$defs/quantity"})
     }
     assert open_ones - maps == OPEN
 
@@ -84,6 +92,7 @@ def test_the_schema_knows_every_default_and_no_key_without_one() -> None:
         ({"mlflow": {"enabled": "yes"}}, "'/mlflow/enabled': got string, want boolean"),
         ({"serviceAccounts": {"admin": {}}}, "'admin' not allowed"),
         ({"images": {"tools": {"digest": "latest"}}}, "'/images/tools/digest'"),
+        ({"digests": {"tools": "latest"}}, "'/digests/tools'"),
         ({"labels": {"team": "speech & text"}}, "'/labels/team'"),
         ({"labels": {"app.kubernetes.io/name": "mine"}}, "invalid propertyName 'app.kubernetes.io/name'"),
         ({"images": {"pullPolicy": "Sometimes"}}, "'/images/pullPolicy'"),
@@ -107,7 +116,10 @@ def test_a_value_that_cannot_be_is_refused_with_its_place(values: Object, words:
     ("values", "words"),
     [
         ({"mlflow": {"replicas": 2}}, "mlflow.replicas: more than 1 would share SQLite or a claim; set"),
-        ({"mlflow": {"auth": {"enabled": True}}}, "mlflow.auth.existingSecret: not set; make a Secret"),
+        (
+            {"mlflow": {"database": {"existingSecret": "db"}, "artifacts": {"uri": "s3://bucket/mlflow"}}},
+            "mlflow.auth.existingSecret: not set, and accounts need a database where MLflow has no claim; make a Secret",
+        ),
         ({"kubeflow": {"enabled": True}}, "needs a recipe to register; give it with --set-file recipe=my.yaml"),
         ({"launch": {"enabled": True}}, "launch.enabled: needs a recipe; give it with --set-file"),
         (
@@ -212,6 +224,28 @@ def test_a_table_recipe_gets_what_the_chart_knows_and_keeps_what_the_user_says()
     assert recipe.storage.root == "/data/anadil"
 
 
+def test_what_the_build_prints_pins_every_image_of_the_chart_and_of_the_steps(tmp_path: Path) -> None:
+    """`images/build.sh all > digests.yaml`, with a builder that makes nothing."""
+    builder = tmp_path / "podman"
+    builder.write_text(f'#!/bin/sh\n[ "$1" != images ] || echo sha256:{"a" * 64}\n')
+    builder.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "BUILDER": "podman", "SBOM": str(tmp_path / "sbom")}
+    command = ["sh", "images/build.sh", "all"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True)
+    values = {"kubeflow": {"enabled": True}, "recipe": {"language": "az"}} | yaml.safe_load(done.stdout)
+
+    images = {each["image"] for _, _, spec in pods(render(values)) for each in spec["containers"]}
+    recipe = parse_recipe(recipe_of(values), "recipe.yaml")
+
+    assert images == {f"anadil/{name}@sha256:{'a' * 64}" for name in ("mlflow", "tools", "pipelines")}
+    assert {recipe.image_of(name).partition("@")[2] for name in IMAGES} == {f"sha256:{'a' * 64}"}
+    tagged = {"images": {"mlflow": {"tag": "edge"}, "tools": {"digest": f"sha256:{'b' * 64}"}}}
+    own = {each["image"] for _, _, spec in pods(render(values | tagged)) for each in spec["containers"]}
+    assert {"anadil/mlflow:edge", f"anadil/tools@sha256:{'b' * 64}"} < own, (
+        "what is said of one image comes first"
+    )
+
+
 def test_a_registry_of_the_users_is_that_of_the_steps_too() -> None:
     values = {"recipe": {"language": "az"}, "images": {"registry": "ghcr.io/leyla", "pullSecrets": ["hub"]}}
 
@@ -233,10 +267,10 @@ def test_a_text_recipe_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("values", CASES.values(), ids=CASES)
-def test_no_object_holds_a_secret_and_arguments_refer_to_none(values: Object) -> None:
+def test_no_object_but_the_login_holds_a_secret_and_arguments_refer_to_none(values: Object) -> None:
     objects = render(values)
 
-    assert [item for item in objects if item["kind"] == "Secret"] == []
+    assert {item["metadata"]["name"] for item in objects if item["kind"] == "Secret"} <= {LOGIN_SECRET}
     for name, _, spec in pods(objects):
         for container in [*spec["containers"], *spec.get("initContainers", [])]:
             variables: dict[str, Any] = environment(container)
@@ -245,6 +279,61 @@ def test_no_object_holds_a_secret_and_arguments_refer_to_none(values: Object) ->
                     assert set(value) == {"secretKeyRef"}, f"{name}: {variable}"
             words = " ".join([*container.get("command", []), *container.get("args", [])])
             assert not re.search(r"://[^/\s]*:[^/\s]*@", words), name
+
+
+@pytest.mark.parametrize("name", ["default", "kubeflow with schedule", "hyperpod with fsx"])
+def test_mlflow_asks_for_a_login_that_is_made_once_wherever_steps_and_jobs_run(name: str) -> None:
+    made, again = ({}, {})
+    for found in (made, again):
+        for document in yaml.safe_load_all(rendered(CASES[name])[LOGIN]):
+            found[document["metadata"]["namespace"]] = document["data"]
+
+    spaces = {"default": {"training"}, "kubeflow with schedule": {"training", "leyla"}}
+    assert set(made) == spaces.get(name, {"training", "hyperpod-ns-nlp"})
+    passwords = [base64.b64decode(each["MLFLOW_TRACKING_PASSWORD"]) for each in made.values()]
+    assert len(set(passwords)) == 1
+    assert len(passwords[0]) == 32
+    assert made["training"]["MLFLOW_TRACKING_PASSWORD"] != again["training"]["MLFLOW_TRACKING_PASSWORD"]
+    assert [space for space, data in made.items() if "MLFLOW_FLASK_SERVER_SECRET_KEY" in data] == ["training"]
+    others = "".join(text for template, text in rendered(CASES[name]).items() if template != LOGIN)
+    assert passwords[0].decode() not in others
+
+
+def test_the_login_of_an_install_is_kept(tmp_path: Path) -> None:
+    """No cluster is here for `lookup` to look at: what it would find stands in its place."""
+    chart = shutil.copytree(CHART, tmp_path / "chart")
+    template = chart / "templates/login.yaml"
+    kept = base64.b64encode(b"first").decode()
+    found = f'(dict "data" (dict "MLFLOW_TRACKING_PASSWORD" "{kept}"))'
+    text = template.read_text(encoding="utf-8")
+    looked = '(lookup "v1" "Secret" .Release.Namespace $name)'
+    template.write_text(text.replace(looked, found), encoding="utf-8")
+
+    with helm_python.Chart.load(chart) as changed:
+        secret = yaml.safe_load(changed.render({}, name="anadil", namespace="training")[LOGIN])
+
+    assert looked in text
+    assert secret["data"]["MLFLOW_TRACKING_PASSWORD"] == kept
+    assert secret["data"]["MLFLOW_FLASK_SERVER_SECRET_KEY"]
+    assert secret["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+
+
+@pytest.mark.parametrize(
+    ("values", "secret"),
+    [
+        ({}, LOGIN_SECRET),
+        ({"mlflow": {"auth": {"existingSecret": "mine"}}}, "mine"),
+        ({"mlflow": {"auth": {"enabled": False}}}, None),
+        ({"mlflow": {"enabled": False}, "trackingUri": "https://mlflow.example.com"}, None),
+    ],
+)
+def test_steps_and_jobs_sign_in_by_the_variables_of_the_secret(values: Object, secret: str | None) -> None:
+    given = {"language": "az", "cluster": {"secrets": {"hub": ["HF_TOKEN"]}}}
+
+    recipe = parse_recipe(recipe_of(values | {"recipe": given}), "recipe.yaml")
+
+    login = {secret: ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")} if secret else {}
+    assert recipe.cluster.secrets == {"hub": ("HF_TOKEN",)} | login
 
 
 def test_mlflow_answers_to_its_own_names_and_to_no_other() -> None:

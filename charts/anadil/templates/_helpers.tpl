@@ -34,7 +34,9 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 
 {{/* Image reference. Arguments: root, name (mlflow, tools, pipelines). */}}
 {{- define "anadil.image" -}}
-{{- include "anadil.imageOf" (dict "root" .root "image" (index .root.Values.images .name)) -}}
+{{- $image := index .root.Values.images .name -}}
+{{- $digest := or $image.digest (and (not $image.tag) (get .root.Values.digests .name)) | default "" -}}
+{{- include "anadil.imageOf" (dict "root" .root "image" (merge (dict "digest" $digest) $image)) -}}
 {{- end -}}
 
 {{/* The same, of an image that stands elsewhere. Arguments: root, image. */}}
@@ -64,6 +66,22 @@ default
 {{/* The namespaces that hold our things: the release's, and that of training jobs. */}}
 {{- define "anadil.namespaces" -}}
 {{- list .Release.Namespace (include "anadil.jobsNamespace" .) | uniq | toJson -}}
+{{- end -}}
+
+{{/* Namespaces of steps and jobs, which report to MLflow: the release's, that of jobs, that of pipeline runs. */}}
+{{- define "anadil.clientNamespaces" -}}
+{{- $spaces := list .Release.Namespace (include "anadil.jobsNamespace" .) -}}
+{{- if .Values.kubeflow.enabled -}}
+{{- $spaces = append $spaces (.Values.kubeflow.runNamespace | default .Values.kubeflow.namespace) -}}
+{{- end -}}
+{{- $spaces | uniq | toJson -}}
+{{- end -}}
+
+{{/* Secret with the login of MLflow; empty where there is none. */}}
+{{- define "anadil.loginSecret" -}}
+{{- if and .Values.mlflow.enabled .Values.mlflow.auth.enabled -}}
+{{- .Values.mlflow.auth.existingSecret | default (printf "%s-mlflow-login" (include "anadil.fullname" .)) -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "anadil.claim" -}}
@@ -101,8 +119,14 @@ default
 {{- with .Values.images.registry -}}
 {{- $_ := set $cluster "image" (printf "%s/anadil/{stage}:{version}" (trimSuffix "/" .)) -}}
 {{- end -}}
+{{- with omit .Values.digests "mlflow" "pipelines" -}}
+{{- $_ := set $cluster "digests" . -}}
+{{- end -}}
 {{- with .Values.images.pullSecrets -}}
 {{- $_ := set $cluster "pull_secrets" . -}}
+{{- end -}}
+{{- with include "anadil.loginSecret" . -}}
+{{- $_ := set $cluster "secrets" (dict . (list "MLFLOW_TRACKING_USERNAME" "MLFLOW_TRACKING_PASSWORD")) -}}
 {{- end -}}
 {{- $known := dict "cluster" $cluster -}}
 {{- with include "anadil.trackingUri" . -}}

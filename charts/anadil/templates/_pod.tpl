@@ -41,10 +41,10 @@ securityContext:
 
 {{/* User and password of MLflow for clients of ours. */}}
 {{- define "anadil.mlflowLogin" -}}
-{{- if and .Values.mlflow.enabled .Values.mlflow.auth.enabled -}}
+{{- with include "anadil.loginSecret" . -}}
 - name: MLFLOW_TRACKING_USERNAME
-  valueFrom: {secretKeyRef: {name: {{ .Values.mlflow.auth.existingSecret }}, key: username}}
+  valueFrom: {secretKeyRef: {name: {{ . }}, key: MLFLOW_TRACKING_USERNAME}}
 - name: MLFLOW_TRACKING_PASSWORD
-  valueFrom: {secretKeyRef: {name: {{ .Values.mlflow.auth.existingSecret }}, key: password}}
+  valueFrom: {secretKeyRef: {name: {{ . }}, key: MLFLOW_TRACKING_PASSWORD}}
 {{- end -}}
 {{- end -}}
