@@ -1,7 +1,7 @@
 #!/bin/sh
 # images/ci.sh [build|test]: on a Debian 12 machine, as root: what builds images, a base image, all images (or those
-# that IMAGES names); then, unless `build` asks for no more, their tests; then, unless `test` does, the whole pipeline
-# on built-in data with every step in its image. The machine's pip settings serve the builds.
+# that IMAGES names); then, unless `build` asks for no more, their tests; then, unless `test` does, a scan of licences and known
+# vulnerabilities, and the whole pipeline on built-in data with every step in its image. The machine's pip settings serve the builds.
 set -eu
 cd "$(dirname "$0")/.."
 say() { printf '\n== images: %s (%s s)\n' "$1" "$(($(date +%s) - started))"; }
@@ -64,6 +64,12 @@ say "tests of the images"
 (unset PIP_CONFIG_FILE && .venv/bin/pytest -q -m image tests/images)
 
 [ "${1:-}" != test ] || exit 0
+
+say "licences and known vulnerabilities of what the images hold"
+.venv/bin/python scripts/check_licences.py "$SBOM"
+python3 -m venv "$scratch/audit"
+(unset PIP_CONFIG_FILE && "$scratch/audit/bin/pip" install --quiet pip-audit)
+.venv/bin/python scripts/check_vulnerabilities.py "$scratch/audit/bin/pip-audit"
 
 say "the pipeline, each step in its image"
 podman system service --time=0 "unix://$scratch/podman.sock" &

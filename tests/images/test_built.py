@@ -263,12 +263,13 @@ def test_the_bill_of_materials_lists_every_package(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_image_is_no_larger_than_its_budget(name: str) -> None:
+def test_an_image_is_as_large_as_its_budget(name: str) -> None:
     budget = yaml.safe_load((FOLDER / "budget.yaml").read_text(encoding="utf-8"))
 
     size = inspected(name)["Size"] / 1e6
 
-    assert size <= budget["megabytes"][name]
+    limit = budget["megabytes"][name]
+    assert 0.9 * limit <= size <= limit, "the guide shows the limit as the size"
 
 
 def shared(names: Sequence[str]) -> int:

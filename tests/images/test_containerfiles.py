@@ -111,6 +111,18 @@ def test_every_image_is_built_from_its_file_with_its_arguments(tmp_path: Path) -
         assert f"STAGE={stage} --build-arg ENGINE={engine} " in call
 
 
+def test_the_guide_shows_the_sizes_to_which_images_are_held() -> None:
+    guide = (ROOT / "docs/guides/images.md").read_text(encoding="utf-8")
+
+    shown = {
+        name: int(size.replace(",", ""))
+        for name, size in re.findall(r"^\| `(.+?)` \|.*\| ([\d,]+) \|$", guide, re.MULTILINE)
+    }
+
+    assert shown == yaml.safe_load((FOLDER / "budget.yaml").read_text(encoding="utf-8"))["megabytes"]
+    assert set(shown) == set(NAMES)
+
+
 def test_the_lines_that_images_share_are_the_same() -> None:
     """Equal lines are one layer: made once, pulled once by a node."""
     installers = {text.split("ARG BASE")[1].split("FROM build AS installer")[0] for text in (STAGE, MLFLOW)}

@@ -128,7 +128,7 @@ class _Batch:
             input_ids=self._ids, attention_mask=mask if self._padded else None, position_ids=positions,
             use_cache=True, logits_to_keep=1,
         )  # fmt: skip
-        self._cache = out.past_key_values
+        self._cache = out.cache
         logits: torch.Tensor = out.logits[:, -1]
         self._next = positions[:, -1:] + 1
         if self._repeats > 1:
@@ -143,7 +143,7 @@ class _Batch:
             input_ids=inputs,
             attention_mask=self._mask[:, : self._width + step + 1] if self._padded else None,
             position_ids=self._next + step,
-            past_key_values=self._cache,
+            cache=self._cache,
             use_cache=True,
             logits_to_keep=1,
         )

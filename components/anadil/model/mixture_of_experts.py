@@ -45,6 +45,7 @@ MIXTURES = frozenset(
         "hunyuan_v1_moe",
         "hy_v3",
         "hy_v4",
+        "inkling2_loop_text",
         "inkling2_text",
         "inkling_text",
         "jamba",
@@ -52,6 +53,7 @@ MIXTURES = frozenset(
         "kimi_linear",
         "kolibri1",
         "laguna",
+        "lara_mini",
         "lfm2_moe",
         "llama4",
         "llama4_text",
@@ -76,7 +78,7 @@ MIXTURES = frozenset(
         "zaya",
     ]
 )
-"""Causal language models of transformers 5.23 whose code has experts: a config.json need not say a default count."""
+"""Causal language models of transformers 5.24 whose code has experts: a config.json need not say a default count."""
 
 
 def is_mixture_of_experts(config: Mapping[str, Any]) -> bool:

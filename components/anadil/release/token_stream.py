@@ -79,11 +79,11 @@ class TokenWriter:
         out = self._model(
             input_ids=torch.tensor([inputs], device=self._model.device),
             position_ids=torch.arange(first, first + len(inputs), device=self._model.device)[None],
-            past_key_values=cache,
+            cache=cache,
             use_cache=True,
             logits_to_keep=1,
         )
-        self._cache = out.past_key_values
+        self._cache = out.cache
         self._cached += inputs
         logits: torch.Tensor = out.logits[:, -1]
         return logits
