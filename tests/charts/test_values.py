@@ -283,10 +283,13 @@ def test_no_object_but_the_login_holds_a_secret_and_arguments_refer_to_none(valu
 
 @pytest.mark.parametrize("name", ["default", "kubeflow with schedule", "hyperpod with fsx"])
 def test_mlflow_asks_for_a_login_that_is_made_once_wherever_steps_and_jobs_run(name: str) -> None:
-    made, again = ({}, {})
-    for found in (made, again):
-        for document in yaml.safe_load_all(rendered(CASES[name])[LOGIN]):
-            found[document["metadata"]["namespace"]] = document["data"]
+    made, again = (
+        {
+            each["metadata"]["namespace"]: each["data"]
+            for each in yaml.safe_load_all(rendered(CASES[name])[LOGIN])
+        }
+        for _ in range(2)
+    )
 
     spaces = {"default": {"training"}, "kubeflow with schedule": {"training", "leyla"}}
     assert set(made) == spaces.get(name, {"training", "hyperpod-ns-nlp"})
