@@ -1,6 +1,6 @@
 """A language learnt of a sample, as if nothing were known of it: own text lost, noise and siblings kept, of text never seen.
 
-    python benchmarks/clean/learnt.py hungarian.jsonl [more.jsonl ...] [--sibling finnish.jsonl ...] [--megabytes 2]
+    python benchmarks/clean/learnt.py hungarian.jsonl [more.jsonl ...] [--sibling finnish.jsonl ...] [--source news.jsonl ...]
 
 Of records with a field `text`. Three fifths of the text at most are the sample. The noise is of other kinds, or made otherwise, than
 what the command itself tries its limits on; text that keeps nine tenths of its words, or that cleaning puts right again, is no noise.
@@ -23,7 +23,6 @@ from anadil.clean.judge_record import Settings, judge_prepared, prepare_record
 from anadil.clean.learn_language import learn_language
 from anadil.clean.readers import RawRecord
 from anadil.recipe.sections import Recipe
-from anadil.text.language_pack import normalize
 
 NUM_OWN, NUM_NOISY, NUM_SIBLING = 400, 100, 200
 SAMPLE_SHARE = 0.6
@@ -100,6 +99,12 @@ def main() -> None:
     )
     parser.add_argument("texts", nargs="+", type=Path)
     parser.add_argument("--sibling", nargs="*", type=Path, default=[])
+    parser.add_argument(
+        "--source", nargs="*", type=Path, default=[], help="own text of sources that the sample lacks"
+    )
+    parser.add_argument(
+        "--code", default="qaa", help="as which it is learnt; of a language that CLD2 knows, its label counts"
+    )
     parser.add_argument("--megabytes", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=5)
     options = parser.parse_args()
@@ -112,7 +117,7 @@ def main() -> None:
         sample.append(texts.pop())
         num_bytes += len(sample[-1].encode())
     began = time.process_time()
-    pack = learn_language("qaa", sample, {}).pack
+    pack = learn_language(options.code, sample, {}).pack
     seconds = time.process_time() - began
     with TemporaryDirectory() as folder:
         path = Path(folder, "pack.yaml")
@@ -131,11 +136,13 @@ def main() -> None:
         for kind, make in KINDS.items():
             made = [(text, make(text, text.split(), draw)) for text in good]
             noisy = [
-                noise for text, noise in made if is_changed(normalize(text).split(), normalize(noise).split())
+                noise
+                for text, noise in made
+                if is_changed(*(settings.language.normalize(each).split() for each in (text, noise)))
             ]
             if noisy:
                 print(f"{kind}: {judged(settings, noisy).count(None) / len(noisy):.3f} of {len(noisy)} kept")
-        for file in options.sibling:
+        for file in [*options.source, *options.sibling]:
             others = read([file])[:NUM_SIBLING]
             print(
                 f"{file.stem}: {judged(settings, others).count(None) / len(others):.3f} of {len(others)} kept"

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from anadil.text.ngram_profile import letters_of, pack
-from anadil.text.word_order import MIN_PAIRS, NUM_CLASSES, SIZE, WordOrder
+from anadil.text.word_order import MIN_PAIRS, NUM_CLASSES, SIZE, WordOrder, words_of
 from tests.kit.constructed import documents
 
 
 @pytest.fixture(scope="module")
 def order() -> WordOrder:
-    return WordOrder.learn(documents(200))
+    return WordOrder.learn(words_of(letters_of(text)) for text in documents(200))
 
 
 def test_running_text_has_neighbours_that_chance_has_not_and_shuffled_text_has_none(order: WordOrder) -> None:
@@ -35,7 +35,7 @@ def test_words_that_the_sample_lacks_are_of_the_class_of_their_last_letters() ->
         ends = ["lar", "nda", "mek", "dir"] * count
         return [f"{''.join(draw.choices('bcdfgaeou', k=6))}{end}" for end in ends]
 
-    order = WordOrder.learn([" ".join(sentences(40)) for _ in range(40)])
+    order = WordOrder.learn(words_of(letters_of(" ".join(sentences(40)))) for _ in range(40))
     words = sentences(40)
 
     assert order.score(letters_of(" ".join(words))) > 1
@@ -64,7 +64,7 @@ def test_a_packed_order_is_the_same_and_what_is_none_is_refused(order: WordOrder
 
 
 def test_a_sample_of_few_words_has_few_classes_and_of_none_no_order() -> None:
-    few, none = WordOrder.learn(["bir iki üç bir iki"]), WordOrder.learn([])
+    few, none = WordOrder.learn([words_of(letters_of("bir iki üç bir iki"))]), WordOrder.learn([])
 
     assert few.numbers.max() < NUM_CLASSES - 1
     assert not none.numbers.any()

@@ -1,45 +1,49 @@
 """Tell a language from others, learnt of a sample: labels, a profile, or a user's model."""
 
+import itertools
+import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from anadil.clean.made_noise import noise_of_kind
-from anadil.clean.sample_quantile import WIDENED, source_quantile
+from anadil.clean.made_noise import MAX_TEXTS, noise_of_kind
+from anadil.clean.sample_parts import parts_of
+from anadil.clean.sample_quantile import source_quantile
+from anadil.clean.sample_tables import Counted, Tables
+from anadil.core.format import counted
 from anadil.text import ngram_profile, word_endings, word_shapes
 from anadil.text.language import KnownLanguage, LanguageModel, find_language, known_languages
 from anadil.text.language_id import LONG_CHARS, cld2_label, label_share, main_label
 from anadil.text.language_pack import Identification, ModelTable, ProfileTable
-from anadil.text.ngram_profile import Buckets, Table
-from anadil.text.word_endings import Endings
-from anadil.text.word_order import WordOrder
+from anadil.text.ngram_profile import Table, letters_of
+from anadil.text.word_endings import small_letters_of
 
+log = logging.getLogger(__name__)
+
+Figures = npt.NDArray[np.float64]
 LENGTHS = (40, 80, 160, 320, 640, 1_280)
 """Letters from which a limit of its own holds."""
-DROP_RATE = 0.003
-"""Of the language's own text, at each length."""
-ENDINGS_DROP_RATE, ENDINGS_WIDENED, MIN_NEW_ENDINGS = 0.02, 1.0, 0.25
-"""Of words that end as none of the sample, at each length; as `WIDENED`; and least limit. Chosen by us: in text of another kind than the
-sample .05 to .25 of the words end so, in siblings .2 to .7."""
+DROP_RATE, WIDENED = 0.02, 0.5
+"""Of text of the part that lies furthest out, what the other parts taught may drop by each check; and part of its distance from the median
+by which the limits of likelihood and endings are wider, since these follow the kind of a text."""
+MIN_NEW_ENDINGS = 0.25
+"""Least limit. In text of another kind than the sample .05 to .25 of the words end as none of it, in siblings .2 to .7."""
 MIN_CAPITALS = 0.005
 """Share of the sample's letters from which endings tell anything: without capitals nothing shows which words are names, and in Bengali .35
 of the words of another kind of text end as none of the sample."""
 MIN_INNER_CAPITALS = 0.1
 """Least limit of capitals behind small letters: names in code make .06 of a page's letters, letters in any case .2."""
-DAMAGED_DROP_RATE, MAX_DAMAGED_KEPT, MAX_SHORT_DAMAGED_KEPT, LONG_PIECE = 0.01, 0.05, 0.25, 640
-"""Of own text, that a limit of association may cost, and share of pieces with one letter in twelve misread, or with shuffled words, that it
-may keep: the looser one counts. Of pieces that are shorter than so many letters more may be kept and `DROP_RATE` be lost, widened.
-Chosen by us: where own text alone sets such a limit, it drops text of kinds that the sample lacks, and short text more of it."""
-ORDER_TOWARDS_OWN = 0.25
-"""Chosen by us: text of other kinds than the sample is as far from shuffled text as its own, but for lists of short sentences."""
+MAX_DAMAGED_KEPT, TOWARDS_OWN = 0.05, 0.25
+"""Share of pieces with one letter in twelve misread, or with shuffled words, that may be kept, and part of the distance from there to own
+text by which the limit is more. Where the two overlap, own text decides: what a check cannot tell apart it keeps."""
 NO_LIMIT = -99.0
 """Of association, where too few pieces have a figure."""
-MAX_PIECES = 4_000
-MIN_TEXTS = 50
-"""Of a length, that its limit is taken from: likelihoods of shorter ones vary more, and let noise through."""
+MIN_PIECES, MAX_PIECES = 50, 4_000
+"""Of a length, of all parts together: that it has a limit of its own, and that are measured."""
 MIN_LABELLED = 0.98
 """Share of what CLD2 is sure of in the sample, that it must take for the language, so that its label counts."""
 MIN_SIBLING = 0.3
@@ -56,6 +60,14 @@ LINE = 60
 """Characters of the short pieces whose labels are counted too."""
 
 
+MAX_ONE_SOURCE = 0.9
+"""Share of the sample from which a user is told that it shows one kind of text."""
+ONE_SOURCE = (
+    "%s of the sample is of one source%s: text of other kinds may be dropped as none of the language; give some text of "
+    "each kind that you will clean, in files of their own or with the address of its page"
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identified:
     """What a pack says of identification, and what to tell of it."""
@@ -70,6 +82,7 @@ def identify_sample(
     aside: Sequence[str],
     others: Mapping[str, Sequence[str]],
     model: Callable[[Sequence[str]], LanguageModel] | None,
+    sources: Mapping[str, str] = {},
 ) -> Identified:
     """Learn it.
 
@@ -79,6 +92,7 @@ def identify_sample(
         aside: Text that limits are measured on.
         others: File name -> text that is none of the language.
         model: What finds the label of a fastText model.
+        sources: Text -> its source, where it is known.
     """
     row = find_language(code)
     texts = [*fit, *aside]
@@ -102,7 +116,9 @@ def identify_sample(
         report.append(
             f"{sibling_of(sibling)} may pass for it: CLD2 takes the sample for that, and nothing tells it apart"
         )
-    profile = _profile(fit, aside, others)
+    parts = parts_of(texts, sources)
+    report.append(_told(parts, sources))
+    profile = _profile(fit, parts, others)
     report.append(
         f"identified by n-grams of {sum(map(len, fit)):,} characters"
         + (f", against {', '.join(others)}" if others else "")
@@ -117,6 +133,19 @@ def identify_sample(
         profile=profile,
     )
     return Identified(identification=identification, report=report)
+
+
+def _told(parts: Sequence[Sequence[str]], sources: Mapping[str, str]) -> str:
+    """What limits were set on."""
+    sizes: Counter[str] = Counter()
+    for text in itertools.chain.from_iterable(parts):
+        sizes[sources.get(text, "")] += len(text)
+    name, most = max(sizes.items(), key=lambda each: (each[1], each[0]))
+    if most > MAX_ONE_SOURCE * sizes.total():
+        share = f"{most / sizes.total():.0%}" if len(sizes) > 1 else "all"
+        log.warning(ONE_SOURCE, share, f" ({name})" if name else "")
+    of = counted(len(sizes), "source") if len(sizes) > 1 else "clusters of like texts of one source"
+    return f"limits are set on {counted(len(parts), 'part')} of the sample ({of}), each judged by what the others teach"
 
 
 def _is_known(row: KnownLanguage, labels: Counter[str]) -> bool:
@@ -182,133 +211,166 @@ def _usual_label(texts: Sequence[tuple[str, str]], expected: set[str]) -> tuple[
     return usual, round(min(MAX_USUAL_PIECES, *shares[lost : lost + 1]), 3)
 
 
-def _profile(fit: Sequence[str], aside: Sequence[str], others: Mapping[str, Sequence[str]]) -> ProfileTable:
-    tables = [ngram_profile.count_table(texts) for texts in (fit, *others.values())]
-    associated = [ngram_profile.count_table(fit, (order,)) for order in ngram_profile.ASSOCIATED]
-    word_order = WordOrder.learn(fit)
-    running, misread, shuffled = (
-        [ngram_profile.letters_of(text) for text in texts]
-        for texts in (aside, *(noise_of_kind(kind, aside) for kind in ("misread letters", "shuffled words")))
-    )
-    signs = noise_of_kind("letters read as signs", aside)
-    limits = [_limits(running, length, tables) for length in LENGTHS]
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of the sample, as one text and as one each, noise made of it, and what the other parts teach."""
+
+    texts: Sequence[str]
+    running: str
+    small: str
+    misread: str
+    shuffled: str
+    joined: str
+    signs: str
+    tables: Tables
+
+
+def _judged_by_others(sampled: Sequence[Sequence[str]]) -> list[_Part]:
+    taught = [Counted.of(texts) for texts in sampled]
+    parts = []
+    for number, texts in enumerate(sampled):
+        some = texts[:: math.ceil(len(texts) * len(sampled) / MAX_TEXTS)]
+        misread, shuffled, signs = (
+            "\n".join(noise_of_kind(kind, some))
+            for kind in ("misread letters", "shuffled words", "letters read as signs")
+        )
+        joined = "\n".join(texts)
+        parts.append(
+            _Part(
+                texts=texts,
+                running=letters_of(joined),
+                small=small_letters_of(joined),
+                misread=letters_of(misread),
+                shuffled=letters_of(shuffled),
+                joined=joined,
+                signs=signs,
+                tables=Tables.learn([*taught[:number], *taught[number + 1 :]] or taught),
+            )
+        )
+    return parts
+
+
+def _profile(
+    fit: Sequence[str], sampled: Sequence[Sequence[str]], others: Mapping[str, Sequence[str]]
+) -> ProfileTable:
+    """What is learnt of the first texts, with limits of the parts."""
+    tables = Tables.learn([Counted.of(fit)])
+    other_tables = [ngram_profile.count_table(texts) for texts in others.values()]
+    parts = _judged_by_others(sampled)
+    limits = [_limits(parts, length, other_tables) for length in LENGTHS]
     likelihoods, margins = zip(*limits, strict=True)
-    associations = _association_limits(
-        running, misread, lambda piece: ngram_profile.score_association(_buckets(piece), associated)
-    )
-    orders = _association_limits(running, shuffled, word_order.score, towards_own=ORDER_TOWARDS_OWN)
-    endings, new_endings = _endings(fit, aside)
+    has_endings = word_endings.capitals_share(fit) >= MIN_CAPITALS
     pack = ngram_profile.pack_table
     return ProfileTable(
-        orders=ngram_profile.ORDERS, own=pack(tables[0]), others=tuple(map(pack, tables[1:])), min_chars=LENGTHS,
+        orders=ngram_profile.ORDERS, own=pack(tables.own), others=tuple(map(pack, other_tables)), min_chars=LENGTHS,
         min_likelihoods=likelihoods, min_margins=margins if others else (),
-        associations=tuple(map(pack, associated)), min_associations=associations,
-        word_order=word_order.pack(), min_word_order=orders,
-        endings=endings, max_new_endings=new_endings,
-        max_inner_signs=tuple(_signs_limit(aside, signs, length) for length in LENGTHS),
-        max_inner_capitals=_capitals_limit(aside), min_distinct_words=_distinct_limit(running),
+        associations=tuple(map(pack, tables.associated)), least_rarity=ngram_profile.RARER,
+        min_associations=_damage_limits(parts, "misread", lambda part, piece: part.tables.association(piece)),
+        word_order=tables.word_order.pack(),
+        min_word_order=_damage_limits(parts, "shuffled", lambda part, piece: part.tables.word_order.score(piece)),
+        endings=word_endings.pack_endings(tables.endings) if has_endings else "",
+        max_new_endings=tuple(_endings_limit(parts, length) for length in LENGTHS) if has_endings else (),
+        max_inner_signs=tuple(_signs_limit(parts, length) for length in LENGTHS),
+        max_inner_capitals=_capitals_limit(parts), min_distinct_words=_distinct_limit(parts),
     )  # fmt: skip
 
 
-def _pieces(running: Sequence[str], length: int) -> list[str]:
-    """Pieces of the length; where few texts have it, a shorter one counts as it is."""
-    long = [text for text in running if len(text) >= length]
-    pieces = [
-        text[start : start + length]
-        for text in (long if len(long) >= MIN_TEXTS else running)
-        for start in range(0, max(1, len(text) - length + 1), length)
-    ]
-    return pieces[:: max(1, len(pieces) // MAX_PIECES)]
+def _figures(
+    parts: Sequence[_Part], kind: str, length: int, score: Callable[[_Part, str], float]
+) -> list[Figures]:
+    """Of the pieces of each part, those that have one. Short texts of a part are joined: they are of a kind."""
+    found = []
+    for part in parts:
+        text = getattr(part, kind)
+        starts = range(0, max(1, len(text) - length + 1), length)
+        some = starts[:: max(1, len(starts) * len(parts) // MAX_PIECES)]
+        scored = np.array([score(part, text[start : start + length]) for start in some])
+        found.append(scored[~np.isnan(scored)])
+    return [each for each in found if len(each)]
 
 
-def _buckets(piece: str) -> Buckets:
-    return ngram_profile.buckets(piece, max(ngram_profile.ORDERS))
+def _outermost(figures: Sequence[Figures], rate: float, *, largest: bool, widened: float = 0.0) -> float:
+    """The quantile of the part that lies furthest out: so may the next kind of text."""
+    found = [source_quantile(each, rate, largest=largest, widened=widened) for each in figures]
+    return max(found) if largest else min(found)
 
 
-def _limits(running: Sequence[str], length: int, tables: Sequence[Table]) -> tuple[float, float]:
+def _limits(parts: Sequence[_Part], length: int, others: Sequence[Table]) -> tuple[float, float]:
     """Least likelihood and margin of pieces of the length."""
-    scored = np.array(
-        [ngram_profile.score_letters(_buckets(piece), tables) for piece in _pieces(running, length)]
-    )
-    least = source_quantile(scored[:, 0], DROP_RATE, largest=False, widened=WIDENED)
-    margin = float(np.quantile(scored[:, 1], DROP_RATE)) if len(tables) > 1 else 0.0
+
+    def found(place: int) -> list[Figures]:
+        return _figures(
+            parts,
+            "running",
+            length,
+            lambda part, piece: ngram_profile.score_letters(
+                ngram_profile.buckets(piece, max(ngram_profile.ORDERS)), [part.tables.own, *others]
+            )[place],
+        )
+
+    least = _outermost(found(0), DROP_RATE, largest=False, widened=WIDENED)
+    margin = min(float(np.quantile(each, DROP_RATE)) for each in found(1)) if others else 0.0
     # What is likelier in another language is in it, however far the sample keeps from it.
     return round(least, 3), round(min(margin, 0.0), 3)
 
 
-def _association_limits(
-    running: Sequence[str], damaged: Sequence[str], score: Callable[[str], float], towards_own: float = 0.0
+def _damage_limits(
+    parts: Sequence[_Part], kind: str, score: Callable[[_Part, str], float]
 ) -> tuple[float, ...]:
-    """Least association of pieces of each length.
-
-    Args:
-        running: Own text, `letters_of` it.
-        damaged: What is to be dropped, likewise.
-        score: What is measured.
-        towards_own: Part of the distance between damaged and own long text, if there is one, by which the limit is more than drops most of the damaged.
-    """
+    """Least figures of pieces of each length: between own and damaged ones, or at the own where they overlap."""
     limits = [NO_LIMIT]
     for length in LENGTHS:
-        own, noise = (
-            np.array([scored for piece in _pieces(texts, length) if not math.isnan(scored := score(piece))])
-            for texts in (running, damaged)
-        )
-        if min(len(own), len(noise)) < MIN_TEXTS:
-            limits.append(limits[-1])  # a longer text varies less
+        own, damaged = (_figures(parts, each, length, score) for each in ("running", kind))
+        if min(sum(map(len, each)) for each in (own, damaged)) < MIN_PIECES:
+            limits.append(limits[-1])
             continue
-        is_long = length >= LONG_PIECE
-        rate, widened, kept = (
-            (DAMAGED_DROP_RATE, 0.0, MAX_DAMAGED_KEPT)
-            if is_long
-            else (DROP_RATE, WIDENED, MAX_SHORT_DAMAGED_KEPT)
-        )
-        spared = source_quantile(own, rate, largest=False, widened=widened)
-        edge = float(np.quantile(noise, 1 - kept))
-        if is_long:
-            edge += towards_own * max(0.0, spared - edge)
-        limits.append(round(min(spared, edge), 3))
-    return tuple(limits[1:])
+        spared = _outermost(own, DROP_RATE, largest=False)
+        edge = float(np.quantile(np.concatenate(damaged), 1 - MAX_DAMAGED_KEPT))
+        limits.append(round(spared - (1 - TOWARDS_OWN) * max(0.0, spared - edge), 3))
+    # A shorter text varies more, whatever the few of its pieces say that have a figure.
+    return tuple(np.minimum.accumulate(limits[:0:-1])[::-1].tolist())
 
 
-def _endings(fit: Sequence[str], aside: Sequence[str]) -> tuple[str, tuple[float, ...]]:
-    """Packed endings of words, and the most words of pieces of each length that end otherwise."""
-    if word_endings.capitals_share(fit) < MIN_CAPITALS:
-        return "", ()
-    endings = word_endings.count_endings(fit)
-    small = [word_endings.small_letters_of(text) for text in aside]
-    return word_endings.pack_endings(endings), tuple(
-        _endings_limit(small, length, endings) for length in LENGTHS
+def _endings_limit(parts: Sequence[_Part], length: int) -> float:
+    """Most words that end otherwise, of pieces of the length."""
+    shares = _figures(
+        parts, "small", length, lambda part, piece: word_endings.score_endings(piece, part.tables.endings)
     )
-
-
-def _endings_limit(small: Sequence[str], length: int, endings: Endings) -> float:
-    shares = [word_endings.score_endings(piece, endings) for piece in _pieces(small, length)]
-    limit = source_quantile(shares, ENDINGS_DROP_RATE, largest=True, widened=ENDINGS_WIDENED)
+    limit = _outermost(shares, DROP_RATE, largest=True, widened=WIDENED)
     return round(min(max(limit, MIN_NEW_ENDINGS), 1.0), 3)
 
 
-def _signs_limit(aside: Sequence[str], damaged: Sequence[str], length: int) -> float:
+def _signs_limit(parts: Sequence[_Part], length: int) -> float:
     """Most signs within words of pieces of the length: halfway between own and damaged ones."""
     if length < word_shapes.MIN_LETTERS:
         return 1.0
     own, noise = (
-        [word_shapes.inner_signs(piece) for piece in _pieces(texts, length)] for texts in (aside, damaged)
+        _figures(parts, kind, length, lambda _, piece: word_shapes.inner_signs(piece))
+        for kind in ("joined", "signs")
     )
-    spared = source_quantile(own, DAMAGED_DROP_RATE, largest=True)
-    return round(min(max(spared, (spared + float(np.quantile(noise, MAX_DAMAGED_KEPT))) / 2), 1.0), 3)
+    spared = _outermost(own, DROP_RATE, largest=True)
+    return round(
+        min(max(spared, (spared + float(np.quantile(np.concatenate(noise), MAX_DAMAGED_KEPT))) / 2), 1.0), 3
+    )
 
 
-def _capitals_limit(aside: Sequence[str]) -> float:
+def _of_texts(parts: Sequence[_Part], score: Callable[[str], float]) -> list[Figures]:
+    """Of the texts of each part, those that have one."""
+    found = [np.array([score(text) for text in part.texts]) for part in parts]
+    return [known for each in found if len(known := each[~np.isnan(each)])]
+
+
+def _capitals_limit(parts: Sequence[_Part]) -> float:
     """Most capitals behind small letters."""
-    found = [share for text in aside if not math.isnan(share := word_shapes.inner_capitals(text))]
-    limit = source_quantile(found, DAMAGED_DROP_RATE, largest=True) if found else 1.0
+    found = _of_texts(parts, word_shapes.inner_capitals)
+    limit = _outermost(found, DROP_RATE, largest=True) if found else 1.0
     return round(min(max(limit, MIN_INNER_CAPITALS), 1.0), 3)
 
 
-def _distinct_limit(running: Sequence[str]) -> float:
+def _distinct_limit(parts: Sequence[_Part]) -> float:
     """Least share of distinct words; none where few texts are long enough to say."""
-    found = [share for text in running if not math.isnan(share := word_shapes.distinct_words(text))]
-    if len(found) < MIN_TEXTS:
+    found = _of_texts(parts, lambda text: word_shapes.distinct_words(letters_of(text)))
+    if sum(map(len, found)) < MIN_PIECES:
         return 0.0
     # Of logarithms, as of lengths: drawn in a line, the tail of a sample with a few lists ends below 0, and all would pass.
-    return round(math.exp(source_quantile(np.log(found), DROP_RATE, largest=False, widened=WIDENED)), 3)
+    return round(math.exp(_outermost([*map(np.log, found)], DROP_RATE, largest=False, widened=WIDENED)), 3)

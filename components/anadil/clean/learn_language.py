@@ -18,6 +18,7 @@ import numpy as np
 from anadil.clean.identify_sample import Identified, identify_sample
 from anadil.clean.learn_limits import LearntLimits, learn_limits
 from anadil.clean.made_noise import made_noise
+from anadil.clean.sample_texts import SampleText
 from anadil.core.errors import DataError
 from anadil.core.format import counted, human_bytes
 from anadil.text.language import Language, LanguageModel, find_language
@@ -61,6 +62,8 @@ class Texts:
     num_bytes: int
     short: list[str]
     """Documents that are no longer than a piece: they say how short one may be."""
+    sources: dict[str, str]
+    """Of each piece, where it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +80,7 @@ def split_texts(documents: Iterable[str]) -> Texts:
     What takes the first of them, such as noise, takes of all files, and the order of files makes no difference.
     """
     found: dict[bytes, tuple[str, bool]] = {}
+    sources: dict[str, str] = {}
     num_documents = num_bytes = 0
     short = []
     for raw in documents:
@@ -85,6 +89,8 @@ def split_texts(documents: Iterable[str]) -> Texts:
             continue
         num_documents += 1
         pieces = cut(text)
+        if isinstance(raw, SampleText):
+            sources |= {piece: min(raw.source, sources.get(piece, raw.source)) for piece in pieces}
         short += pieces if len(pieces) == 1 else []
         digests = [hashlib.sha256(piece.encode()).digest() for piece in pieces]
         for number, (digest, piece) in enumerate(zip(digests, pieces, strict=True)):
@@ -97,7 +103,9 @@ def split_texts(documents: Iterable[str]) -> Texts:
     aside: list[str] = []
     for _, (piece, is_aside) in sorted(found.items()):
         (aside if is_aside else fit).append(piece)
-    return Texts(fit=fit, aside=aside, num_documents=num_documents, num_bytes=num_bytes, short=short)
+    return Texts(
+        fit=fit, aside=aside, num_documents=num_documents, num_bytes=num_bytes, short=short, sources=sources
+    )
 
 
 def cut(text: str) -> list[str]:
@@ -147,9 +155,8 @@ def learn_language(
     if not draft.alphabet:
         raise DataError("the sample holds no letter; give running text in the language")
     language = to_language(draft)
-    found = identify_sample(
-        draft.code, texts.fit, texts.aside, {n: each.fit for n, each in noise.items()}, model
-    )
+    others = {place: each.fit for place, each in noise.items()}
+    found = identify_sample(draft.code, texts.fit, texts.aside, others, model, texts.sources)
     identification = found.identification.model_copy(update=_own_letters(texts.fit, draft))
     draft = draft.model_copy(
         update={"identification": identification, **_words_of(texts.fit, language, draft.words)}

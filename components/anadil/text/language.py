@@ -44,6 +44,8 @@ class Profile:
     """Log-probabilities of letters, pairs and triples, each packed."""
     min_associations: tuple[float, ...] = ()
     """Least mean of what pairs and triples are rarer than chance by."""
+    least_rarity: float = 0.0
+    """Nats rarer from which one counts, by what lies beyond."""
     word_order: str = ""
     """Which classes of words stand together, packed."""
     min_word_order: tuple[float, ...] = ()

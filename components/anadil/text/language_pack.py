@@ -76,6 +76,8 @@ class ProfileTable(_Table):
     min_margins: tuple[float, ...] = ()
     associations: tuple[str, ...] = ()
     min_associations: tuple[float, ...] = ()
+    least_rarity: float = 0.0
+    """0 in packs of earlier releases."""
     word_order: str = ""
     min_word_order: tuple[float, ...] = ()
     endings: str = ""

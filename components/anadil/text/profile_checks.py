@@ -115,9 +115,8 @@ def profile_checks(text: str, profile: Profile) -> Iterator[ProfileCheck]:
     if profile.others:
         yield ProfileCheck("margin", margin, profile.min_margins[place])
     if associations:
-        yield ProfileCheck(
-            "association", score_association(found, associations), profile.min_associations[place]
-        )
+        rarity = score_association(found, associations, profile.least_rarity)
+        yield ProfileCheck("association", rarity, profile.min_associations[place])
     endings = _endings(profile)
     small = small_letters_of(text) if endings is not None else ""
     if endings is not None and (place_of_small := _place(small, profile)) >= 0:

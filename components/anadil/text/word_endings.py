@@ -77,12 +77,12 @@ def ending_buckets(letters: str, num: int = ENDING) -> npt.NDArray[np.int64]:
     return to_buckets((np.where(inside, codes[places], 0) * factors).sum(axis=1, dtype=np.uint64))
 
 
-def count_endings(texts: Iterable[str]) -> Endings:
-    """Whether the words of several texts end so."""
+def count_endings(texts: Iterable[str]) -> npt.NDArray[np.uint32]:
+    """Of each bucket, in how many texts a word ends so; from `KNOWN` on it is an ending of the language."""
     counts = np.zeros(NUM_BUCKETS, np.uint32)
     for text in texts:
         counts[np.unique(ending_buckets(small_letters_of(text)))] += 1
-    return counts >= KNOWN
+    return counts
 
 
 def pack_endings(endings: Endings) -> str:
@@ -104,7 +104,7 @@ def score_endings(letters: str, endings: Endings) -> float:
 
     Args:
         letters: `small_letters_of` a text.
-        endings: Of `count_endings`.
+        endings: Those of the language.
     """
     found = ending_buckets(letters)
     return float(np.mean(~endings[found])) if len(found) else 1.0

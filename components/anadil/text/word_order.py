@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from anadil.text.ngram_profile import NUM_BUCKETS, letters_of, pack, unpack, word_buckets
+from anadil.text.ngram_profile import NUM_BUCKETS, pack, unpack, word_buckets
 from anadil.text.word_endings import ending_buckets
 
 NUM_WORDS, NUM_ENDINGS = 128, 127
@@ -30,6 +30,8 @@ NUM_CLASSES = 1 + NUM_WORDS + NUM_ENDINGS
 SIZE = 2 * NUM_BUCKETS + NUM_CLASSES**2
 """Bytes of a packed table."""
 
+Words = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""Of each word of a text the bucket of the whole and of its ending."""
 Classes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]
 
@@ -44,15 +46,13 @@ class WordOrder:
     """Of a class before another: `STEPS` of a nat by which that is more frequent than chance. Shape (`NUM_CLASSES`, `NUM_CLASSES`)."""
 
     @classmethod
-    def learn(cls, texts: Iterable[str]) -> Self:
-        """Of a sample.
+    def learn(cls, texts: Iterable[Words]) -> Self:
+        """Of the words of a sample.
 
         Source: pointwise mutual information, as of `score_association`, with one added to what was counted and to what chance would
         have: without, pairs that are too rare to be counted weigh most.
         """
-        found = [
-            (word_buckets(letters), ending_buckets(letters, ENDING)) for letters in map(letters_of, texts)
-        ]
+        found = [*texts]
         numbers = np.zeros((2, NUM_BUCKETS), np.uint8)
         words = np.zeros(NUM_BUCKETS, np.int64)
         for each, _ in found:
@@ -77,8 +77,7 @@ class WordOrder:
         Args:
             letters: `letters_of` a text, or a piece of it.
         """
-        letters = f" {letters} "
-        classes = _classes(self.numbers, word_buckets(letters), ending_buckets(letters, ENDING))
+        classes = _classes(self.numbers, *words_of(f" {letters} "))
         first, second = _neighbours(classes)
         if len(first) < MIN_PAIRS:
             return math.nan
@@ -100,6 +99,11 @@ class WordOrder:
         return cls(
             numbers.reshape(2, NUM_BUCKETS), associations.view(np.int8).reshape(NUM_CLASSES, NUM_CLASSES)
         )
+
+
+def words_of(letters: str) -> Words:
+    """The words of `letters_of` a text."""
+    return word_buckets(letters), ending_buckets(letters, ENDING)
 
 
 def _number(numbers: Classes, counts: npt.NDArray[np.int64], first: int, most: int) -> None:

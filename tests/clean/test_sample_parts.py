@@ -1,0 +1,109 @@
+"""Limits of a learnt language are those of text of another source than it was learnt of."""
+
+import logging
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from anadil.clean import learn_language as learning
+from anadil.clean.identify_sample import identify_sample
+from anadil.clean.learn_language import learn_language
+from anadil.clean.made_noise import noise_of_kind
+from anadil.clean.sample_parts import MAX_SHARE, parts_of
+from anadil.clean.sample_texts import SampleText, read_texts
+from anadil.text.language_pack import Identification, LanguagePack, to_language
+from anadil.text.profile_checks import is_likely
+from tests.kit.clean_stage import write_jsonl
+from tests.kit.constructed import documents
+
+
+def of_another_source(seed: int) -> list[str]:
+    """Own text every third word of which the sample lacks, in letters that it hardly has."""
+    words, draw = random.Random(3), random.Random(seed)
+    new = [
+        "".join(words.choice("ptkbdgmnlrszfvjhwxqy") + words.choice("aeiouëö") for _ in range(3))
+        for _ in range(300)
+    ]
+    return [
+        " ".join(
+            word if number % 3 else draw.choice(new) + draw.choice(("om", "ul", ""))
+            for number, word in enumerate(text.split())
+        )
+        for text in documents(60, seed=seed)
+    ]
+
+
+def test_a_part_holds_whole_sources_and_one_that_is_too_large_is_cut_in_clusters() -> None:
+    large, small = documents(60), documents(9, sibling=True, seed=1)
+    tiny = documents(1, seed=2)
+    sources = dict.fromkeys(large, "a") | dict.fromkeys(small, "b") | dict.fromkeys(tiny, "c")
+
+    parts = parts_of(sorted([*large, *small, *tiny]), sources)
+
+    assert sorted(text for part in parts for text in part) == sorted(sources)
+    together = [{sources[text] for text in part} for part in parts]
+    assert {"b", "c"} in together  # the smallest are joined, since a handful of texts sets no limit
+    assert together.count({"a"}) == 4
+    total = sum(map(len, sources))
+    assert all(sum(map(len, part)) <= MAX_SHARE * total for part in parts)
+
+
+def test_texts_of_one_source_are_parted_by_their_kind() -> None:
+    kinds = dict.fromkeys(documents(40), "own") | dict.fromkeys(documents(40, sibling=True, seed=1), "other")
+
+    parts = parts_of(sorted(kinds), {})
+
+    assert len(parts) >= 4
+    assert all(len({kinds[text] for text in part}) == 1 for part in parts[:-1])
+    assert parts_of(["bir"], {}) == [["bir"]]
+
+
+def test_where_cld2_is_sure_own_text_of_a_source_that_the_sample_lacks_is_kept() -> None:
+    sources = dict.fromkeys(documents(160), "news") | dict.fromkeys(documents(80, seed=1), "blog")
+    texts = sorted(sources)
+
+    profile = identify_sample("qaa", texts[::2], texts[1::2], {}, None, sources).identification.profile
+
+    assert profile
+    language = to_language(
+        LanguagePack(code="qaa", name="qaa", script="Latn", identification=Identification(profile=profile))
+    )
+    assert language.profile
+    unseen, damaged = of_another_source(6), noise_of_kind("misread letters", documents(60, seed=7))
+    assert sum(is_likely(text, language.profile, is_sure=True) for text in unseen) >= 55
+    assert sum(is_likely(text, language.profile, is_sure=True) for text in damaged) <= 15
+    # As packs of earlier releases count rare pairs: names and damage look alike.
+    before = replace(language.profile, least_rarity=0.0)
+    assert sum(is_likely(text, before, is_sure=True) for text in unseen) <= 5
+
+
+def test_the_command_says_how_many_sources_set_its_limits_and_warns_of_a_single_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(learning, "MIN_BYTES", 10_000)
+    texts = documents(80)
+    one = [SampleText.of(text, "laws.jsonl") for text in texts]
+    several = [SampleText.of(text, f"{number % 5}.example") for number, text in enumerate(texts)]
+
+    with caplog.at_level(logging.WARNING):
+        learnt = learn_language("qaa", several, {})
+    assert not caplog.text
+    assert any("limits are set on 5 parts of the sample (5 sources)" in line for line in learnt.report)
+
+    with caplog.at_level(logging.WARNING):
+        learnt = learn_language("qaa", one, {})
+    assert (
+        "all of the sample is of one source (laws.jsonl): text of other kinds may be dropped" in caplog.text
+    )
+    assert any("(clusters of like texts of one source)" in line for line in learnt.report)
+
+
+def test_a_source_is_the_host_of_a_record_or_its_file(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", ["bir"])
+    path.write_text(
+        path.read_text("utf-8") + '{"text": "iki", "url": "https://News.example:80/a"}\n', "utf-8"
+    )
+
+    assert [text.source for text in read_texts([str(path)], "text")] == [str(path), "news.example"]
