@@ -142,7 +142,9 @@ def test_short_texts_do_not_loosen_what_is_asked_of_long_ones() -> None:
 
     assert alone
     assert beside
-    assert alone.min_likelihoods[3] == beside.min_likelihoods[3] > beside.min_likelihoods[0]
+    # Short texts of a part are joined.
+    assert abs(alone.min_likelihoods[3] - beside.min_likelihoods[3]) < 0.3
+    assert beside.min_likelihoods[3] > beside.min_likelihoods[0] + 0.3
 
 
 @pytest.mark.parametrize(
