@@ -137,6 +137,30 @@ def test_a_document_whose_sentences_are_of_two_languages_is_dropped_as_mixed() -
     assert judge_record(RawRecord(source="a", text=text), settings).reason == "mixed"
 
 
+@pytest.mark.parametrize(
+    "signs", [" ({}).", " [{}].", ", {},", "; {};", " — {}.", " / {} /", "\t{}\t", " {}"]
+)
+@pytest.mark.parametrize(("own", "other"), [("az", "tr"), ("ru", "uk")])
+def test_sentences_of_two_languages_are_mixed_by_whatever_signs_they_are_joined(
+    own: str, other: str, signs: str
+) -> None:
+    pairs = zip(*IN_TURN[own, other], strict=True)
+    line = " ".join(mine.rstrip(".") + signs.format(theirs.rstrip(".")) for mine, theirs in pairs)
+    limit = load_language(own).limits.max_foreign
+
+    assert keep_own_lines(line, load_language(own), by_sentence=True).foreign_share > (limit or 1)
+
+
+def test_a_translation_in_brackets_stays_where_few_sentences_have_one() -> None:
+    theirs = IN_TURN["az", "tr"][1]
+    own = OWN * 4
+    text = " ".join(
+        [f"{own[0].rstrip('.')} ({theirs[0].rstrip('.')}).", *own[1:15], f"{own[15]} ({theirs[1]})"]
+    )
+
+    assert keep_own_lines(text, az, by_sentence=True).text == text
+
+
 def test_the_share_of_a_document_of_two_languages_is_told() -> None:
     assert keep_own_lines("\n".join(f"{own}\n{TURKISH}" for own in OWN), az).foreign_share > 0.3
 

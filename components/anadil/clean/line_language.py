@@ -1,6 +1,7 @@
 """Lines and sentences of another language inside a document: taken out and counted; a document full of them is dropped."""
 
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -23,12 +24,26 @@ SENTENCE = re.compile(
     rf".+?(?:[{re.escape(TERMINALS)}]+[{re.escape(CLOSERS)}]*(?:\s+|$)|[。！？．｡።]+[{re.escape(CLOSERS)}]*|$)"
 )
 """With the space behind it. A full stop within a number or a name ends none."""
+SIGNS = re.escape(
+    "".join(filter(lambda each: unicodedata.category(each)[0] in "PS", map(chr, range(0x3000))))
+)
+CLAUSE = re.compile(
+    rf".{{1,80}}?(?:[{SIGNS}]\s+|\s+(?=[{SIGNS}])|\t|[、，；：）]|(?=（)|$)|.{{40,80}}\s|.{{80}}"
+)
+"""Up to a sign beside white space, be it a comma, a bracket or a dash; without one, some ten words."""
+BRACKETS = "([{（［【"
+MIN_CLAUSES_SHARE = 0.2
+"""Of a document that clauses in another language are, from which they go: below it they are titles and terms within its sentences."""
 WITHOUT_KANA = re.compile("[\u3400-\u9fff，、；,;]{16}")
 """A run that is hardly Japanese: CLD2 takes all ideographs of a text with kana for it, and so sees no Chinese beside them."""
 QUOTES = {"«": "»", "„": "“”", "“": "”", '"': '"', "「": "」", "『": "』"}
 """Marks that begin a quotation, and those that end it."""
 FIRST_WIDE = "\u2e80"
 """From here on letters are ideographs, kana and syllables."""
+
+
+Parts = list[tuple[str, bool]]
+"""Of a line; whether each goes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +54,7 @@ class LinesOfLanguage:
     removed: int
     """Lines and sentences."""
     foreign_share: float
-    """Of the document's characters that are no white space around lines."""
+    """Of the document's letters and signs; an ideograph or a kana counts as two."""
 
 
 def may_be_mixed(text: str, found: IdentifiedLanguage, language: Language) -> bool:
@@ -58,39 +73,70 @@ def keep_own_lines(text: str, language: Language, *, by_sentence: bool = False) 
         language: Its own.
         by_sentence: Whether lines of several sentences are judged by these, too: where the document is in two languages.
     """
-    judged = [_judged(line, language, by_sentence=by_sentence) for line in text.split("\n")]
+    lines = [(line, is_foreign(line, language)) for line in text.split("\n")]
+    whole = _own([[each] for each in lines])
+    if not by_sentence:
+        return whole
+    sentences, clauses = (
+        [_judged(line, SENTENCE.findall(line[0]), language) for line in lines],
+        [_judged(line, _clauses(line[0]), language) for line in lines],
+    )
+    of_sentences = _own(sentences) if _is_enough(sentences) else whole
+    of_clauses = _own(clauses) if _is_enough(clauses) else whole
+    is_mixed = of_clauses.foreign_share >= of_sentences.foreign_share + MIN_CLAUSES_SHARE
+    return of_clauses if is_mixed else of_sentences
+
+
+def _is_enough(judged: Sequence[Parts]) -> bool:
+    return sum(is_gone for parts in judged if len(parts) > 1 for _, is_gone in parts) >= MIN_SENTENCES
+
+
+def _own(judged: Sequence[Parts]) -> LinesOfLanguage:
+    """What is left of lines and their parts."""
     by_line = [[is_gone for _, is_gone in parts] for parts in judged]
-    if by_sentence and sum(sum(each) for each in by_line if len(each) > 1) < MIN_SENTENCES:
-        return keep_own_lines(text, language)
     if not any(map(any, by_line)):
+        text = "\n".join("".join(part for part, _ in parts) for parts in judged)
         return LinesOfLanguage(text=text, removed=0, foreign_share=0.0)
-    gone = sum(len(part) for parts in judged for part, is_gone in parts if is_gone)
+    gone = sum(_length(part) for parts in judged for part, is_gone in parts if is_gone)
     own = ("".join(part for part, is_gone in parts if not is_gone).strip() for parts in judged)
     kept = "\n".join(line for line, is_gone in zip(own, by_line, strict=True) if line or not any(is_gone))
     while "\n\n\n" in kept:
         kept = kept.replace("\n\n\n", "\n\n")
-    total = sum(len(part) for parts in judged for part, _ in parts)
+    total = sum(_length(part) for parts in judged for part, _ in parts)
     return LinesOfLanguage(text=kept.strip(), removed=sum(map(sum, by_line)), foreign_share=gone / total)
 
 
-def _judged(line: str, language: Language, *, by_sentence: bool) -> list[tuple[str, bool]]:
-    """A line, or its sentences where some are in another language and others are not; whether each goes."""
-    is_gone = is_foreign(line, language)
-    sentences = SENTENCE.findall(line) if by_sentence else []
-    if len(sentences) < 2:
-        return [(line, is_gone)]
+def _judged(line: tuple[str, bool], parts: Sequence[str], language: Language) -> Parts:
+    """A line, or its parts where some are in another language and others are not; whether each goes."""
+    if len(parts) < 2:
+        return [line]
     found = [
-        not is_quoted and _is_long(sentence) and _is_surely_foreign(sentence, language)
-        for sentence, is_quoted in zip(sentences, _quoted(sentences), strict=True)
+        not is_quoted and _is_long(part) and _is_surely_foreign(part, language)
+        for part, is_quoted in zip(parts, _quoted(parts), strict=True)
     ]
-    if is_gone and all(found[place] for place, each in enumerate(sentences) if _is_long(each)):
-        return [(line, True)]
-    return list(zip(sentences, found, strict=True))
+    if line[1] and all(found[place] for place, each in enumerate(parts) if _is_long(each)):
+        return [line]
+    return list(zip(parts, found, strict=True))
 
 
-def _is_long(sentence: str) -> bool:
-    """Whether a sentence says its language: an ideograph or a kana stands for two letters."""
-    return len(sentence) + sum(letter >= FIRST_WIDE for letter in sentence) >= MIN_LINE_CHARS
+def _clauses(line: str) -> list[str]:
+    """A line cut at its signs where white space is beside them, each clause long enough to say its language."""
+    clauses = [""]
+    for clause in CLAUSE.findall(line):
+        if _is_long(clauses[-1]) or clause[0] in BRACKETS:
+            clauses.append("")
+        clauses[-1] += clause
+    return clauses
+
+
+def _is_long(part: str) -> bool:
+    """Whether a part of a line says its language."""
+    return _length(part) >= MIN_LINE_CHARS
+
+
+def _length(part: str) -> int:
+    """Letters, of which an ideograph or a kana stands for two."""
+    return len(part) + sum(letter >= FIRST_WIDE for letter in part)
 
 
 def _quoted(sentences: Sequence[str]) -> Iterator[bool]:
