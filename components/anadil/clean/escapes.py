@@ -6,7 +6,11 @@ marks or brackets, or once.
 
 import html
 import re
+from collections.abc import Callable
+from html.entities import name2codepoint
 from typing import NamedTuple
+
+from anadil.clean.characters import CLOSERS, TERMINALS
 
 MIN_CLEAR = 2
 """Signs that stand where no text on programming has them; one alone may be chance."""
@@ -14,32 +18,61 @@ MIN_CLEAR_SHARE = 0.5
 """Of all such signs of a text."""
 MIN_LETTERS = 3
 """Escaped letters of a text that is ASCII otherwise."""
-FEED = re.compile(r"(?:\\r)?\\n")
+MAX_ROUNDS = 3
+"""Times that a text is escaped at most; what is left then is counted."""
+FEED = re.compile(r"(?:\\+r)?\\+n|\\+[rt](?![a-z])|(?<![\w/])/n(?![a-z])|_x000[9AD]_|\[br ?/?\]")
+"""A written line feed or tab: of JSON, escaped once or more, with the wrong slash, of Office Open XML, of forums."""
+
+
+def _between_sentences(sign: str, blank: str = r"[^\S\n]") -> str:
+    """A pattern of signs behind the end of a sentence and before the next one, with or without blanks."""
+    end = f"[{re.escape(TERMINALS + CLOSERS)}]"
+    return rf"(?<={end}){blank}*(?:{sign})(?:{blank}*(?:{sign}))*{blank}*(?=[^\W\d_a-z]|[«“„¿¡]|[—–-]\s)"
+
+
+BETWEEN = re.compile(_between_sentences(FEED.pattern) + "|_x000[9AD]_")
+"""Where nobody writes about line feeds: one such is certain."""
 CLEAR_FEED = re.compile(
-    r"(?<=[^\s\\\"'`(\[{<=,+/:])(?<!\\r)(?:(?:\\r)?\\n)+(?:\\[t\"])?(?=[^\sa-z\\\"'`)\]}>=.,:;!?+%$])"
-    r"|(?<=[.!?…»”।۔。])(?:(?:\\r)?\\n)+(?=\w)"
+    r"(?<=[^\s\\\"'`(\[{<=,+/:])(?<!\\r)(?:(?:\\+r)?\\+n)+(?:\\[t\"])?(?=[^\sa-z\\\"'`)\]}>=.,:;!?+%$])"
+    rf"|(?<=[.!?…»”।۔。])(?:(?:\\r)?\\n)+(?=\w)|{BETWEEN.pattern}"
 )
 """Between a word or the end of a sentence and the next one, without a space. `\\new` and `\\nabla` are paths and formulas."""
-QUOTED = re.compile(r'(?<!\\)"[^"\n]{0,300}(?<!\\)"|`[^`\n]{0,300}`|(?<=[(\[=, ])\'[^\'\n]{0,80}\'')
+QUOTED = re.compile(r'(?<!\\)"(?:[^"\\\n]|\\.){0,300}"|`[^`\n]{0,300}`|(?<=[(\[=, ])\'[^\'\n]{0,80}\'')
 """Strings of programs."""
+QUOTE = re.compile(r"\\+\"")
+CLEAR_QUOTE = re.compile(r"(?:(?<=[\s(])|\A)\\+\"(?=\w)|(?<=[\w.!?,…])\\+\"(?=[\s.,;:!?)…]|\Z)")
 LETTER = re.compile(r"\\u[0-9a-fA-F]{4}")
 ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|([nrtbf\"/\\]))")
 MEANINGS = {"n": "\n", "r": "\r", "t": "\t", "b": "", "f": "\n", '"': '"', "/": "/", "\\": "\\"}
-TAG = re.compile(
-    r"</?(?:a|b|blockquote|br|div|em|font|h[1-6]|hr|i|img|li|ol|p|small|span|strong|sub|sup|table|tbody|td|th|tr|u|ul)"
-    r"(?:\s+[a-z-]{1,30}\s*=\s*(?:\"[^\"<>]{0,500}\"|'[^'<>]{0,500}'|[^\s\"'<>]{1,500})){0,20}\s*/?>",
-    re.IGNORECASE,
+BLOCKS = (
+    "address|article|aside|blockquote|body|br|caption|dd|details|div|dl|dt|fieldset|figcaption|figure|footer|form|h[1-6]|"
+    "head|header|hr|html|li|main|nav|ol|p|pre|section|summary|table|tbody|tfoot|thead|tr|ul"
 )
-BREAK = re.compile(r"</?(?:blockquote|br|div|h[1-6]|hr|li|ol|p|table|tr|ul)\b[^<>]*>", re.IGNORECASE)
+"""Elements that end a line. Source: HTML Standard, "Rendering", flow content and tables."""
+MARKER = r"<!--.{0,500}?-->|<\|\w{1,30}\|>|</?s>|<(?:bos|eos|pad|unk)>"
+"""Comments, and tokens with which tokenizers begin and end a text."""
+TAG = re.compile(
+    rf"(?i:</?(?:{BLOCKS}|a|abbr|b|big|center|cite|code|del|dfn|em|font|i|img|ins|kbd|mark|q|small|span|strike|strong|sub|sup|"
+    r"td|th|time|tt|u|var|wbr)"
+    r"(?:\s+[a-z-]{1,30}\s*=\s*(?:\"[^\"<>]{0,500}\"|'[^'<>]{0,500}'|[^\s\"'<>]{1,500})){0,20}\s*/?>"
+    rf"|{MARKER})"
+)
+BREAK = re.compile(rf"</?(?:{BLOCKS})\b[^<>]*>|{MARKER}", re.IGNORECASE)
 CLEAR_TAG = re.compile(
-    rf"(?<=[\w.!?…,:;»”])(?:{TAG.pattern})+(?=[\w«“—–-])|\A\s*{TAG.pattern}|{TAG.pattern}\s*\Z", re.IGNORECASE
+    rf"(?<=[\w.!?…,:;»”])(?:{TAG.pattern})+(?=[\w«“—–-])|\A\s*(?:{TAG.pattern})|(?:{TAG.pattern})\s*\Z"
+    rf"|{_between_sentences(TAG.pattern)}|" + _between_sentences(MARKER, r"\s")
 )
 ENTITY = re.compile(
-    r"&(?:nbsp|amp|quot|apos|lt|gt|laquo|raquo|[lr][sd]quo|[nm]dash|hellip|shy|#\d{2,5}|#x[0-9a-f]{2,5}"
-    r"|[a-z]{1,2}(?:uml|acute|grave|circ|tilde|cedil|caron|ring|slash|lig)|inodot|ntilde);",
+    rf"&(?:{'|'.join([*name2codepoint, 'apos', 'inodot'])}|[a-z]caron|#\d{{2,5}}|#x[0-9a-f]{{2,5}});",
     re.IGNORECASE,
 )
-CLEAR_ENTITY = re.compile(rf"(?<=[\w.!?,»]){ENTITY.pattern}|{ENTITY.pattern}(?=[\w&])", re.IGNORECASE)
+CLEAR_ENTITY = re.compile(
+    rf"(?<=[\w.!?,»]){ENTITY.pattern}|{ENTITY.pattern}(?=[\w&])|(?<=[\w.!?,»] )&(?:amp|[nm]dash|minus|bull|middot|hellip);(?= \w)",
+    re.IGNORECASE,
+)
+
+
+HINT = re.compile(r"[\\&<]|/n|_x000|\[br")
 
 
 class Unescaped(NamedTuple):
@@ -54,18 +87,38 @@ class Unescaped(NamedTuple):
 
 def undo_escapes(text: str) -> Unescaped:
     """A text with its line feeds, letters and tags, where it is clear that a program has written them out."""
-    if "\\" not in text and "&" not in text and "<" not in text:
+    if not HINT.search(text):
         return Unescaped(text, is_changed=False, is_doubtful=False)
     plain = text
-    if _is_escaped(plain):
-        plain = ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else MEANINGS[match[2]], plain)
-    if _is_clear(CLEAR_TAG, TAG, plain):
-        plain = TAG.sub("", BREAK.sub("\n", plain))
-    if _is_clear(CLEAR_ENTITY, ENTITY, plain):
-        plain = html.unescape(plain)
+    for _ in range(MAX_ROUNDS):
+        before, plain = plain, _undone(plain)
+        if plain == before:
+            break
     without_strings = QUOTED.sub("", plain)
-    is_doubtful = any(pattern.search(without_strings) for pattern in (CLEAR_FEED, CLEAR_TAG, CLEAR_ENTITY))
+    doubtful = (CLEAR_FEED, CLEAR_QUOTE, CLEAR_TAG, CLEAR_ENTITY)
+    is_doubtful = any(pattern.search(without_strings) for pattern in doubtful)
     return Unescaped(plain, is_changed=plain != text, is_doubtful=is_doubtful)
+
+
+def _undone(text: str) -> str:
+    """A text that is escaped once less."""
+    if _is_escaped(text):
+        text = ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else MEANINGS[match[2]], text)
+    without_strings = QUOTED.sub("", text)
+    if _is_clear(BETWEEN, FEED, without_strings, 1):
+        text = _outside_strings(BETWEEN, lambda sign: "\t" if sign.rstrip().endswith("t") else "\n", text)
+    if _is_clear(CLEAR_QUOTE, QUOTE, without_strings):
+        text = _outside_strings(QUOTE, lambda _: '"', text)
+    if _is_clear(CLEAR_TAG, TAG, text):
+        text = TAG.sub("", BREAK.sub("\n", text))
+    if _is_clear(CLEAR_ENTITY, ENTITY, text):
+        text = html.unescape(text)
+    return text
+
+
+def _outside_strings(pattern: re.Pattern[str], meaning: Callable[[str], str], text: str) -> str:
+    either = re.compile(f"(?P<string>{QUOTED.pattern})|{pattern.pattern}")
+    return either.sub(lambda match: match[0] if match["string"] else meaning(match[0]), text)
 
 
 def _is_escaped(text: str) -> bool:
@@ -77,6 +130,6 @@ def _is_escaped(text: str) -> bool:
     )
 
 
-def _is_clear(clear: re.Pattern[str], every: re.Pattern[str], text: str) -> bool:
-    num_clear = sum(1 for _ in clear.finditer(text))
-    return num_clear >= MIN_CLEAR and num_clear >= MIN_CLEAR_SHARE * sum(1 for _ in every.finditer(text))
+def _is_clear(clear: re.Pattern[str], every: re.Pattern[str], text: str, least: int = MIN_CLEAR) -> bool:
+    num_clear = sum(len(every.findall(match[0])) for match in clear.finditer(text))
+    return num_clear >= least and num_clear >= MIN_CLEAR_SHARE * sum(1 for _ in every.finditer(text))
