@@ -70,6 +70,15 @@ def test_prose_in_small_letters_is_kept(text: str) -> None:
     assert JUDGE.judge([small, small.replace("bakıda", "Bakıda")]).reasons == [None, None]
 
 
+@pytest.mark.parametrize("text", [AZERBAIJANI, ANOTHER, WEATHER])
+def test_prose_in_small_letters_is_kept_where_its_first_letter_or_each_lines_is_a_capital(text: str) -> None:
+    small = in_small_letters(text)
+    lines = small.replace(". ", ".\n").split("\n")
+    texts = [small.capitalize(), "«" + small.capitalize(), "\n".join(line.capitalize() for line in lines)]
+
+    assert JUDGE.judge(texts).reasons == [None, None, None]
+
+
 def test_speech_without_any_marks_falls_for_its_sentences() -> None:
     spoken = re.sub(r"[^\w\s]", "", in_small_letters(AZERBAIJANI + " " + ANOTHER))
 
