@@ -9,10 +9,18 @@ C = 'int main(void)\n{\n\tfor (int i = 0; i < 3; i++) {\n\t\tputs("salam");\n\t}
 HTML = "<ul>\n  <li>bir</li>\n  <li>iki</li>\n</ul>"
 SQL = "SELECT ad\nFROM kitablar\nWHERE il > 2000\n  AND dil = 'az'"
 
+DOCSTRING = 'class Anbar:\n    """Anbar malları saxlayır.\n\n    Mal gələndə qeyd olunur.\n    Gedəndə silinir.\n    """'
+LISP = "(cond\n  (yağış\n     çətir)\n  (qar papaq))"
+DIFF = "@@ -1,3 +1,3 @@\n birinci sətir qaldı\n-köhnə\n+yeni\n sonuncu sətir də qaldı"
+TREE = "kitab\n  fəsillər\n    giriş\n    son\n  şəkillər"
+FOLDER = "kitab/\n  giriş\n  son"
+CODES = {
+    "python": PYTHON, "make": MAKEFILE, "yaml": YAML, "c": C, "html": HTML, "sql": SQL, "docstring": DOCSTRING,
+    "lisp": LISP, "diff": DIFF, "tree": TREE, "folder": FOLDER,
+}  # fmt: skip
 
-@pytest.mark.parametrize(
-    "code", [PYTHON, MAKEFILE, YAML, C, HTML, SQL], ids=["python", "make", "yaml", "c", "html", "sql"]
-)
+
+@pytest.mark.parametrize("code", CODES.values(), ids=CODES)
 @pytest.mark.parametrize("language", language_codes())
 def test_lines_of_code_keep_the_spaces_before_them(language: str, code: str) -> None:
     text = f"Yuxarıdakı nümunəyə baxın.\n\n{code}\n\nBurada isə izah verilir."
@@ -27,6 +35,8 @@ def test_lines_of_code_keep_the_spaces_before_them(language: str, code: str) -> 
         "Sənədlər:\n    1.1. ərizə;\n    1.2. şəxsiyyət vəsiqəsi (surəti);\n    1.3. arayış.",
         "Yol uzun\n    gecə qısa\n        söz az",
         "\u3000朝になった。\n\u3000みんな仕事に行った。",
+        "Gələnlər (hamısı\n  sadalanmır), gedənlər\n  və qalanlar barədə danışdılar.",
+        "Lazımdır:\n   un\n   su\n   duz",
         "  If it rains, we stay at home.\n  For the rest of the day we read, while others sleep.",
     ],
 )

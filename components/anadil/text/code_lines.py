@@ -21,6 +21,14 @@ CODE = re.compile(
     re.VERBOSE,
 )
 """What lines of programs, settings and markup have, and sentences seldom."""
+DEFINITION = re.compile(
+    r"^(?:(?:async|export|default|pub|public|private|protected|static|final|abstract|inline)\s+)*"
+    r"(?:def|class|function|func|fun|fn|sub|proc|struct|enum|interface|trait|impl|module|namespace)\s.*[:{(=]$"
+)
+"""What begins a definition: all that is indented below it belongs to it, a description too."""
+OPENING, CLOSING = "([{", ")]}"
+HUNK = re.compile(r"^@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@")
+"""Head of a piece of a diff, in which a line that did not change begins with a space."""
 MAX_LINE = 400
 """Characters of a line that are looked at."""
 MIN_CODE = 0.5
@@ -34,21 +42,45 @@ def indents_of(lines: Sequence[str]) -> list[str]:
     look like a word.
     """
     indents = [""] * len(lines)
-    head, run = "", list[int]()
+    head, run, is_hunk = "", list[int](), False
     for number, line in enumerate([*lines, "end"]):
+        is_hunk = bool(HUNK.match(line)) or (is_hunk and line[:1] in {" ", "+", "-", "\\"})
         if line[:1].isspace() and line.strip():
             run.append(number)
+            if is_hunk:
+                indents[number] = _indent(line)
         elif line.strip():
-            if run and _is_code([head, *(lines[each] for each in run)]):
+            if run and _is_code(head, [lines[each] for each in run], line):
                 for each in run:
                     indents[each] = _indent(lines[each])
             head, run = line, []
     return indents
 
 
-def _is_code(lines: Sequence[str]) -> bool:
-    texts = [" ".join(line[:MAX_LINE].split()) for line in lines if line.strip()]
+def _is_code(head: str, run: Sequence[str], after: str) -> bool:
+    """Whether indented lines between two others are code: by what they are in, by their shape, or by most of themselves."""
+    if DEFINITION.search(head.strip()[:MAX_LINE]) or _is_in_brackets(head, run, after) or _is_tree(head, run):
+        return True
+    texts = [" ".join(line[:MAX_LINE].split()) for line in (head, *run) if line.strip()]
     return sum(CODE.search(text) is not None for text in texts) >= MIN_CODE * len(texts)
+
+
+def _is_in_brackets(head: str, run: Sequence[str], after: str) -> bool:
+    """Whether brackets that the first line opens are closed at the end of the lines below it, or at once behind them."""
+    depth = _depth(head)
+    is_closed = run[-1].rstrip(";, \t").endswith((*CLOSING,)) and depth + sum(map(_depth, run)) == 0
+    return depth > 0 and (is_closed or after[:1] in CLOSING)
+
+
+def _depth(line: str) -> int:
+    return sum(map(line.count, OPENING)) - sum(map(line.count, CLOSING))
+
+
+def _is_tree(head: str, run: Sequence[str]) -> bool:
+    """Whether names stand below names, some deeper than others or in a folder: files, or keys."""
+    levels = {len(line) - len(line.lstrip()) for line in run}
+    are_names = all(len(line.split()) == 1 for line in (head, *run))
+    return are_names and (len(levels) > 1 or head.rstrip().endswith("/"))
 
 
 def _indent(line: str) -> str:
