@@ -92,3 +92,10 @@ def test_a_list_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(DataError, match="not UTF-8"):
         read_ng_words([str(tmp_path / "words.txt")])
+
+
+def test_a_list_without_entries_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "none.txt").write_text("# nothing yet\n")
+
+    with pytest.raises(DataError, match=r"clean.ng_words: .*none.txt holds no entry; give a word or phrase"):
+        read_ng_words([str(tmp_path / "none.txt")])

@@ -1,5 +1,6 @@
 """Pages of listed hosts are left out."""
 
+import gzip
 import io
 import json
 import tarfile
@@ -122,3 +123,57 @@ def test_records_without_an_address_are_said_where_a_list_blocks_some(
 
     assert stats(corpus)["dropped"]["blocked"] == 3
     assert "clean.url_lists: 6 of 9 records name no address" in caplog.text
+
+
+@pytest.mark.parametrize("content", [b"", b"# hosts\n\n! more\n", gzip.compress(b""), b"\xef\xbb\xbf\n"])
+def test_a_list_without_entries_is_refused_by_name(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "list"
+    path.write_bytes(content)
+
+    with pytest.raises(
+        DataError, match=r"clean.url_lists: .*/list holds no entry and would block nothing; give a host"
+    ):
+        read_url_lists([path])
+
+
+def test_one_file_of_a_category_may_be_empty(tmp_path: Path) -> None:
+    (tmp_path / "domains").write_text("bad.example\n")
+    (tmp_path / "urls").write_text("")
+
+    assert read_url_lists([tmp_path]).is_blocked("http://bad.example")
+
+
+@pytest.mark.parametrize(
+    ("line", "blocked"),
+    [
+        ('"bad.example",', ["bad.example"]),
+        ("'bad.example'", ["bad.example"]),
+        ("address=/bad.example/0.0.0.0", ["bad.example"]),
+        ("server=/bad.example/worse.example/", ["bad.example", "worse.example"]),
+        ("0.0.0.0 bad.example worse.example # both", ["bad.example", "worse.example"]),
+        ("bad.example\t# ads", ["bad.example"]),
+        ("şans.example", ["şans.example", "xn--ans-rza.example"]),
+        ("xn--80aodfsg.xn--p1ai", ["казино.рф", "КАЗИНО.рф", "xn--80aodfsg.xn--p1ai"]),
+    ],
+)
+def test_entries_are_read_in_the_layouts_and_letters_of_hosts(
+    line: str, blocked: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "list"
+    path.write_text(line + "\n", encoding="utf-8")
+
+    lists = read_url_lists([path])
+
+    assert [lists.is_blocked(f"https://a.{host}/b") for host in blocked] == [True] * len(blocked)
+    assert not lists.is_blocked("https://good.example/bad.example")
+
+
+@pytest.mark.parametrize(
+    "content", [b"\x1f\x9d\x90b\xc2\x84\n", "şans.example\n".encode("cp1254"), b"a=b\n{x}\n"]
+)
+def test_what_is_no_list_of_hosts_in_utf_8_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "list"
+    path.write_bytes(content)
+
+    with pytest.raises(DataError, match=r"clean.url_lists: .*list"):
+        read_url_lists([path])

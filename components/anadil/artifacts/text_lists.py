@@ -23,6 +23,8 @@ MAX_LIST_BYTES, MAX_ENTRIES = 512 * MIB, 20_000_000
 GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
 OTHER = {
     b"BZh": "bzip2 -d",
+    b"\x1f\x9d": "uncompress",
+    b"\x1f\xa0": "gzip -d",
     b"\xfd7zXZ": "xz -d",
     b"7z\xbc\xaf": "7z x",
     b"Rar!": "unrar x",

@@ -154,15 +154,20 @@ def read_ng_words(patterns: Sequence[str]) -> list[str]:
         patterns: Paths, globs, `s3://` URIs.
 
     Raises:
-        DataError: A pattern names no file, or a file is not UTF-8.
+        DataError: A pattern names no file, or a file is not UTF-8 or holds no entry.
     """
     words = []
     for uri in storage.expand(patterns, "clean.ng_words"):
         with storage.local_copy(uri) as path:
             try:
-                words += [line.decode() for line in list_lines(path, "clean.ng_words")]
+                entries = [line.decode() for line in list_lines(path, "clean.ng_words")]
             except UnicodeDecodeError as error:
                 raise DataError(f"clean.ng_words: {uri} is not UTF-8 ({error}); convert it") from error
+        if not entries:
+            raise DataError(
+                f"clean.ng_words: {uri} holds no entry; give a word or phrase a line, or take it out"
+            )
+        words += entries
         if len(words) > MAX_WORDS:
             raise DataError(f"clean.ng_words: more than {MAX_WORDS:,} entries with {uri}; name fewer")
     return words

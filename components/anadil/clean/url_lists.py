@@ -4,8 +4,10 @@ Source: Université Toulouse Capitole, "Blacklists UT1": `domains` has a host a 
 `urls` an address without its scheme, and all below it counts.
 """
 
+import itertools
 import logging
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
@@ -32,7 +34,10 @@ NAMES = ("domains", "urls")
 NOWHERE = ("0.0.0.0", "127.0.0.1", "::", "::1")  # noqa: S104  no address to listen at
 OF_FILTERS = re.compile(r"^(?:\|\||\*?\.)|\^$")
 """Signs with which filters of browsers say that subdomains count too, as they do here: `||a.example^`, `*.a.example`."""
-ENTRY = re.compile(r"[^\s/|^*!@,;<>]+(?:/\S*)?")
+OF_DNSMASQ = re.compile(r"(?:address|server|local)=/(.+)/[^/]*")
+"""Source: dnsmasq's manual: hosts between slashes, and the address that it answers for them."""
+COMMENT = re.compile(r"(?:^|\s)(?:#|!\s).*")
+ENTRY = re.compile(r"[\w-]+(?:\.[\w-]+)*(?:/\S*)?")
 """A host, and perhaps a path."""
 
 
@@ -82,15 +87,26 @@ def read_url_lists(folders: Sequence[Path], allowed: Sequence[str] = ()) -> UrlL
         allowed: Hosts and addresses that are no matter what the lists say.
 
     Raises:
-        DataError: A directory holds neither, or a path does not exist.
+        DataError: A directory holds neither, a path does not exist, or there is no entry in one.
     """
-    files = [file for folder in folders for file in _files(folder)]
-    return UrlLists((line for file in files for line in _lines(file)), map(_plain, allowed))
+    return UrlLists(itertools.chain.from_iterable(map(_entries, folders)), map(_plain, allowed))
 
 
 def host_of(url: str) -> str:
     """The host of an address in lower case, without `www.`; at most as long as a host may be."""
     return _plain(url).partition("/")[0][:MAX_HOST_CHARS]
+
+
+def _entries(folder: Path) -> Iterator[str]:
+    """Those of a category or a file."""
+    is_empty = True
+    for entry in itertools.chain.from_iterable(map(_lines, _files(folder))):
+        is_empty = False
+        yield entry
+    if is_empty:
+        raise DataError(
+            f"{KEY}: {folder} holds no entry and would block nothing; give a host or an address a line, or take it out"
+        )
 
 
 def _files(folder: Path) -> list[Path]:
@@ -112,19 +128,19 @@ def _lines(file: Path) -> Iterator[str]:
         DataError: It is no list of hosts and addresses.
     """
     number, others, example = 0, 0, ""
-    for number, line in enumerate(list_lines(file, KEY, NAMES), start=1):  # noqa: B007  read behind the loop
-        words = line.decode(errors="replace").split()
-        # A file of hosts gives each an address of nowhere.
-        text = words[1] if len(words) > 1 and words[0] in NOWHERE else " ".join(words)
-        entry = _plain(OF_FILTERS.sub("", text))
-        if ENTRY.fullmatch(entry):
-            yield entry
-        else:
-            others, example = others + 1, example or " ".join(words)
+    for line in list_lines(file, KEY, NAMES):
+        text = COMMENT.sub("", line.decode(errors="replace")).strip()
+        for entry in _hosts(text):
+            number += 1
+            plain = _plain(OF_FILTERS.sub("", entry))
+            if ENTRY.fullmatch(plain):
+                yield plain
+            else:
+                others, example = others + 1, example or entry
     if others > number // 2:
         raise DataError(
             f"{KEY}: {others:,} of {number:,} entries of {file.name} are neither a host nor an address, such as "
-            f"{example[:80]!r}; give a host or an address a line"
+            f"{example[:80]!r}; give a host or an address a line, in UTF-8"
         )
     if others:
         log.warning(
@@ -132,12 +148,32 @@ def _lines(file: Path) -> Iterator[str]:
         )
 
 
+def _hosts(line: str) -> list[str]:
+    """The hosts or addresses of a line: of a file of hosts, which gives them an address of nowhere, of dnsmasq, or the line."""
+    words = line.split()
+    if len(words) > 1 and words[0] in NOWHERE:
+        return words[1:]
+    if found := OF_DNSMASQ.fullmatch(line):
+        return found[1].split("/")
+    return [" ".join(words).rstrip(",").strip("\"'")] if words else []
+
+
 def _plain(url: str) -> str:
-    """Without scheme, `www.`, user, port, query and a slash or dot at the end, the host in lower case."""
+    """Without scheme, `www.`, user, port, query and a slash or dot at the end, the host in lower case and its own letters."""
     rest = SCHEME.sub("", url.strip())
     host, slash, path = re.split(r"[?#]", rest, maxsplit=1)[0].partition("/")
     host = host.rpartition("@")[2].partition(":")[0].rstrip(".").lower().removeprefix("www.")
+    if "xn--" in host or not host.isascii():
+        host = unicodedata.normalize("NFC", ".".join(map(_label, host.split("."))))
     return f"{host}{slash}{path}".rstrip("/")
+
+
+def _label(label: str) -> str:
+    """A part of a host in its letters. Source: RFC 3492, Punycode."""
+    try:
+        return label[4:].encode().decode("punycode") if label.startswith("xn--") else label
+    except UnicodeError:
+        return label
 
 
 def _candidates(url: str) -> Iterator[str]:
