@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean.charset import decode_text
+from anadil.clean.charset import codec_of, decode_text
 from anadil.clean.judge_record import Settings, judge_record
 from anadil.clean.readers import RawRecord, ReadStats, read_records
 from anadil.recipe.sections import Recipe
@@ -20,6 +20,9 @@ TEXTS = {
     "tr": "Dağda kışın çok kar yağar, ağaçların altında gölge olur; şu ırmağın suyu öğlen ılıktır.",
     "eu": "Iruñeko andereñoek español hizkuntza ikasi dute, José eta Andrés Peñak lagunduta.",
     "ro": "Mâine dimineață mergem în grădină să culegem cireșe și să ascultăm păsările din pădure.",
+    "es": "La señora llegó tarde a la estación; ¿quién dijo que allá haría más frío? El pingüino también lo oyó.",
+    "pt": "A irmã não lembrou as canções do avô; à noite, três mães também estão lá, e há pão e maçãs.",
+    "it": "La libertà è così: perché aspettare? Più tardi arriverà papà con il caffè.",
     "uk": "Їжак живе в лісі, а ґава сидить на дубі; її друг Юрій їсть смачний пиріг із чорницею.",
     "tg": "Ҳоло мо дар боғ ҷамъ шудем, қаҳва менӯшем ва дар бораи ғизои хуб суҳбат мекунем, Зулайхои зебо.",
     "be": "Учора ўвечары ў нашым двары была вялікая снежная бура, і дзеці будавалі крэпасць.",
@@ -38,6 +41,7 @@ TEXTS = {
 }
 CASES = [
     ("kk", "kz1048"), ("kk", "ptcp154"), ("ky", "ptcp154"), ("tr", "cp1254"), ("tr", "cp857"), ("eu", "latin-1"),
+    ("es", "mac-roman"), ("es", "cp850"), ("pt", "cp860"), ("pt", "mac-roman"), ("it", "mac-roman"), ("eu", "mac-roman"),
     ("ro", "iso8859-16"), ("uk", "koi8-u"), ("uk", "cp1251"), ("uk", "mac-cyrillic"), ("tg", "koi8-t"),
     ("be", "cp1251"), ("pl", "cp1250"), ("pl", "iso8859-2"), ("pl", "cp852"), ("cs", "mac-latin2"), ("hu", "iso8859-2"),
     ("lt", "cp1257"), ("lt", "cp775"), ("mt", "iso8859-3"), ("cy", "iso8859-14"), ("se", "iso8859-10"), ("el", "cp1253"),
@@ -50,6 +54,22 @@ def test_bytes_without_a_label_get_the_letters_of_the_language(code: str, codec:
     text = TEXTS[code]
 
     assert decode_text(text.encode(codec), letters=letters_of(code))[0] == text
+
+
+@pytest.mark.parametrize("codec", ["cp852", "cp1250", "iso8859-2"])
+@pytest.mark.parametrize("labels", [[], ["CP852"], ["iso-8859-1"]])
+def test_romanian_is_read_where_a_code_page_writes_cedillas(codec: str, labels: list[str]) -> None:
+    text = TEXTS["ro"].translate(str.maketrans("șț", "şţ"))
+
+    found, _ = decode_text(text.encode(codec), labels, letters_of("ro"))
+
+    assert found.translate(str.maketrans("şţ", "șț")) == TEXTS["ro"]
+
+
+@pytest.mark.parametrize("label", ["cp860", "IBM860", "ibm-860"])
+def test_numbers_of_code_pages_of_dos_are_labels(label: str) -> None:
+    assert codec_of(label) == "cp860"
+    assert codec_of("cp99") is codec_of("cp1140") is None
 
 
 def test_vietnamese_marks_of_tone_join_their_letters() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
 
-from anadil.clean.code_pages import best_code_page, without_wrong_letters
+from anadil.clean.code_pages import CODE_PAGES, best_code_page, without_wrong_letters
 from anadil.text.letters import UNKNOWN, Letters
 
 FALLBACK = "windows-1252"
@@ -65,7 +65,8 @@ ALIASES = {
     "koi8t": "koi8-t",
 }
 """Labels without signs that are in no standard but mean something."""
-WINDOWS = re.compile(r"(?:win|windows|cp|ms|xcp)(125[0-8]|874)")
+NUMBERED = re.compile(r"(?:win|windows|cp|ms|xcp|ibm|dos|oem)(\d{3,4})")
+"""Code pages of Windows and of DOS."""
 
 
 def decode_text(data: bytes, labels: Sequence[str] = (), letters: Letters = UNKNOWN) -> tuple[str, str]:
@@ -111,12 +112,13 @@ def codec_of(label: str) -> str | None:
     if not words or not words[0].isascii():
         return None
     plain = re.sub(r"\W|_", "", words[0])
-    windows = WINDOWS.fullmatch(plain)
+    numbered = NUMBERED.fullmatch(plain)
     for spelling in (words[0], plain):
         known: str | None = map_encoding_to_html5(spelling, fallback_utf8=False)
         if known:
             return known
-    return ALIASES.get(plain) or (f"cp{windows[1]}" if windows else None)
+    code_page = f"cp{numbered[1]}" if numbered else ""
+    return ALIASES.get(plain) or (code_page if code_page in CODE_PAGES else None)
 
 
 def _disguised(data: bytes, declared: Sequence[str]) -> str | None:

@@ -5,6 +5,7 @@ Detectors know forty languages and take Kazakh's code page for Windows-1251, in 
 
 import functools
 import heapq
+import itertools
 import re
 import unicodedata
 from collections import Counter
@@ -16,7 +17,7 @@ CODE_PAGES = (
     "cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp1258", "cp874", "kz1048",
     "ptcp154", "koi8-u", "koi8-r", "koi8-t", "iso8859-2", "iso8859-3", "iso8859-4", "iso8859-5", "iso8859-6",
     "iso8859-7", "iso8859-8", "iso8859-10", "iso8859-13", "iso8859-14", "iso8859-15", "iso8859-16", "cp866", "cp1125",
-    "cp855", "cp852", "cp850", "cp857", "cp775", "cp737", "cp869", "cp862", "cp720", "cp861", "cp865", "cp437",
+    "cp855", "cp852", "cp850", "cp857", "cp775", "cp737", "cp869", "cp862", "cp720", "cp861", "cp865", "cp437", "cp860", "cp863", "cp858",
     "mac-cyrillic", "mac-latin2", "mac-roman", "mac-greek", "mac-turkish", "mac-croatian", "mac-romanian",
     "mac-iceland", "mac-arabic", "mac-farsi",
 )  # fmt: skip
@@ -29,7 +30,7 @@ MAX_WRONG = 0.03
 """Share of it that the language does not write, up to which these are foreign names."""
 MAX_WORDS = 250
 """Words with bytes beyond ASCII that are looked at."""
-MAX_CLOSE = 4
+MAX_CLOSE = 8
 """Code pages whose words are looked at: those that give most letters of the language, whatever stands beside them."""
 WORDS = re.compile(rb"[^\s<>\"&;=/]*[\x80-\xff][^\s<>\"&;=/]*")
 BESIDE_LETTERS = re.compile(r"(?<=[^\W\d_])[^\x00-\x7f]|[^\x00-\x7f](?=[^\W\d_])")
@@ -50,15 +51,18 @@ def best_code_page(data: bytes, candidates: Sequence[str], letters: Letters) -> 
     """
     if not letters.own:
         return None
+    letters = _with_cedillas(letters)
     sample = b" ".join(match[0] for match, _ in zip(WORDS.finditer(data), range(MAX_WORDS), strict=False))
     counts = Counter(sample)
     of_codec = _letters_of_code_pages(letters)
     close = heapq.nlargest(
-        MAX_CLOSE, of_codec, key=lambda codec: sum(map(counts.__getitem__, of_codec[codec]))
+        len(of_codec), of_codec, key=lambda codec: sum(map(counts.__getitem__, of_codec[codec]))
     )
+    # Those that read alike count once.
+    texts = {sample.decode(codec, "replace"): codec for codec in reversed([*candidates, *close])}
     best = (0.0, "")
-    for codec in dict.fromkeys([*candidates, *close]):
-        score, fit, most = _score(sample.decode(codec, "replace"), letters)
+    for text, codec in itertools.islice(reversed(texts.items()), len(candidates) + MAX_CLOSE):
+        score, fit, most = _score(text, letters)
         if fit >= MIN_FIT and score > best[0]:
             best = (score, codec)
         if score and score == most:
@@ -69,6 +73,7 @@ def best_code_page(data: bytes, candidates: Sequence[str], letters: Letters) -> 
 def without_wrong_letters(text: str, letters: Letters) -> str:
     """A decoded text of the language; where no code page was right, U+FFFD for what the language does not write."""
     text = unicodedata.normalize("NFC", text)
+    letters = _with_cedillas(letters)
     known = letters.own | letters.others
     found = Counter(BESIDE_LETTERS.findall(text))
     signs = {each for each in WITHIN.findall(text) if each not in known}
@@ -79,16 +84,30 @@ def without_wrong_letters(text: str, letters: Letters) -> str:
 
 
 @functools.lru_cache(maxsize=8)
+def _with_cedillas(letters: Letters) -> Letters:
+    """The letters, and next to those with a comma below those with a cedilla, which code pages have for Romanian."""
+    return Letters(own=letters.own, others=letters.others | set(map(_cedilla, letters.own)) - letters.own)
+
+
+def _cedilla(letter: str) -> str:
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", letter).replace("\u0326", "\u0327"))
+
+
+@functools.lru_cache(maxsize=8)
 def _letters_of_code_pages(letters: Letters) -> dict[str, bytes]:
-    """Code pages that have the letters of a language, and the bytes which are those."""
-    small = {each for each in letters.own if each == each.lower()}
+    """Code pages that have the letters of a language, and the bytes which are those; its own count twice."""
+    small = {_cedilla(each) for each in letters.own if each == each.lower()}
     found = {}
     for codec in CODE_PAGES:
         characters = {byte: bytes([byte]).decode(codec, "ignore") for byte in range(0x100)}
-        has = set(characters.values())
+        has = set(map(_cedilla, characters.values()))
         if sum(_is_written(each, has) for each in small) >= MIN_COVERAGE * len(small):
-            known = letters.own | letters.others
-            found[codec] = bytes(byte for byte, each in characters.items() if each in known)
+            found[codec] = bytes(
+                byte
+                for kind in (letters.own, letters.own, letters.others)
+                for byte, each in characters.items()
+                if each in kind
+            )
     return found
 
 
@@ -107,7 +126,8 @@ def _score(text: str, letters: Letters) -> tuple[float, float, int]:
     signs = sum(each not in letters.own for each in WITHIN.findall(text))
     wrong = len(found) - own - others + signs + 2 * len(NO_TEXT.findall(text))
     capitals = sum(
-        match[0].isupper() and text[match.start() - 1].islower() for match in INNER_CAPITAL.finditer(text)
+        match[0].isupper() and any(map(str.islower, text[match.start() - 1 : match.end() + 1]))
+        for match in INNER_CAPITAL.finditer(text)
     )
     total = max(1, own + others + wrong)
     return own + others / 2 - wrong - capitals, (own + others) / total, total
