@@ -62,7 +62,30 @@ def test_a_misread_paragraph_in_russian_is_read_again() -> None:
         "Київ: «Ії» та «Ті», «Ві»; Її, Її",
         "PRÉCISÉ : « CAFÉ » et l’été à Évian",
         "CAFÉ\u00bb, DÉJÀ\u00bb",
+        "kafeÉ\u00bb dedi; iPadÄ» və MMC-nÜ”; A±b, Å³; École± və 3Ã²",
+        "СССР± и мСР» тоже; 5Р№ и Я№1",
     ],
 )
 def test_no_line_of_sound_text_is_read_again(text: str) -> None:
     assert undo_mojibake(text) == text
+
+
+@pytest.mark.parametrize("codec", ["cp1252", "cp1250", "cp1251", "latin-1"])
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("Im Winter schneit es dort häufig, und Züge fahren später.", "häufig"),
+        ("Axşam kitabı oxudum, sonra həyətə çıxdım.", "kitabı"),
+        ("Dün şirin bir çocuk gördüm, ağaçların altındaydı.", "altındaydı"),
+        ("Mañana comió piña el niño.", "piña"),
+        ("Wczoraj chłopiec poszedł spać.", "poszedł"),
+    ],
+)
+def test_one_misread_word_is_read_again_in_a_sound_line(text: str, word: str, codec: str) -> None:
+    misread = "".join(bytes([byte]).decode(codec, "ignore") or chr(byte) for byte in word.encode())
+
+    assert undo_mojibake(text.replace(word, misread)) == text
+
+
+def test_a_misread_apostrophe_is_one_again() -> None:
+    assert undo_mojibake("Qəzet itâ€™s deyir, sonra 20Â°C") == "Qəzet it’s deyir, sonra 20°C"

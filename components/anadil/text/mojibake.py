@@ -38,9 +38,38 @@ MISREADINGS = tuple((_suspect(codec), _bytes_of(codec)) for codec in ("cp1252", 
 """A first look, which spares sound text the rest, and the bytes of a code page's characters."""
 
 
+CLOSING_QUOTES = "»”’›“‘"
+"""What may stand behind a capital, unless a letter follows."""
+PUNCTUATION = re.compile("[\u00a0-\u00bf\u2010-\u203a]")
+
+
+def _single(codec: str) -> re.Pattern[str]:
+    """A capital and a sign where sound text has none, within a word or at its beginning, or a misread quotation mark."""
+    capitals = re.escape("".join(filter(str.isupper, bytes(range(0xC2, 0xD2)).decode(codec))))
+    others = [bytes([byte]).decode(codec, "ignore") or chr(byte) for byte in range(0x80, 0xC0)]
+    signs = re.escape("".join(each for each in others if not each.isalpha() or each in "Ÿƒµªº")) + "\x80-\x9f"
+    free = f"(?![{CLOSING_QUOTES}])[{signs}]"
+    mark = re.escape(b"\xe2\x80".decode(codec)) + f"[{re.escape(''.join(others))}]"
+    within = f"(?<=[^\\W_])[{capitals}](?:{free}|[{CLOSING_QUOTES}](?=[^\\W\\d_]))"
+    first = f"(?<!\\w)[{capitals}]{free}(?=[^\\W\\d_])"
+    return re.compile(f"{within}|{first}|{mark}")
+
+
+SINGLE = tuple((_single(codec), _bytes_of(codec)) for codec in ("cp1252", "cp1251", "cp1250"))
+LEADS, SIGNS = (
+    "".join(dict.fromkeys("".join(part.decode(codec, "ignore") for codec in ("cp1252", "cp1251", "cp1250"))))
+    for part in (bytes(range(0xC2, 0xD2)), bytes(range(0x80, 0xC0)))
+)
+CAPITAL_AND_SIGN = re.compile(
+    f"[{re.escape(''.join(filter(str.isupper, LEADS)))}âв]"
+    f"[{re.escape(''.join(each for each in SIGNS if not each.isalpha() or each in 'Ÿƒµªº€Ђ'))}\x80-\x9f]"
+)
+"""A first look for all of these, which spares sound text the rest."""
+
+
 def is_suspect(text: str) -> bool:
     """Whether a text may hold UTF-8 that was misread."""
-    return any(suspect.search(text) for suspect, _ in MISREADINGS)
+    return bool(CAPITAL_AND_SIGN.search(text)) or any(suspect.search(text) for suspect, _ in MISREADINGS)
 
 
 def undo_mojibake(text: str) -> str:
@@ -59,8 +88,28 @@ def undo_mojibake(text: str) -> str:
         if sound != text:
             return sound
     if CONTROL.search(text):
-        return "\n".join(_decoded(line, line) if _is_certain(line) else line for line in text.split("\n"))
+        text = "\n".join(_decoded(line, line) if _is_certain(line) else line for line in text.split("\n"))
+    if CAPITAL_AND_SIGN.search(text):
+        for single, table in SINGLE:
+            text = single.sub(lambda match, table=table: _letter(match, table), text)
     return text
+
+
+def _letter(match: re.Match[str], table: dict[int, int]) -> str:
+    """The letter or sign that a misread one was, if it may stand where it does; else what stands there."""
+    try:
+        letter = match[0].translate(table).encode("latin-1").decode()
+    except UnicodeError:
+        return match[0]
+    around = (
+        match.string[max(0, match.start() - 1) : match.start()] + match.string[match.end() : match.end() + 1]
+    )
+    if PUNCTUATION.fullmatch(letter):
+        return letter
+    is_within_small = (
+        letter.islower() and any(map(str.islower, around)) and not any(map(str.isdecimal, around))
+    )
+    return letter if is_within_small else match[0]
 
 
 def _is_certain(line: str) -> bool:
