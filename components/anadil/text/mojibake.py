@@ -1,6 +1,7 @@
 """UTF-8 that was read in a code page of one byte a character, read again: whole texts, lines, or a few words."""
 
 import re
+from functools import partial
 
 MISREAD = re.compile(
     "[\u00c2-\u00df][\u0080-\u00bf]|[\u00e0-\u00ef][\u0080-\u00bf]{2}|[\u00f0-\u00f4][\u0080-\u00bf]{3}"
@@ -76,7 +77,7 @@ def undo_mojibake(text: str) -> str:
     """Undo UTF-8 that was read as Latin-1, Windows-1250, -1251 or -1252: `É™` and `Й™` were the letter `ə`.
 
     Sound text never changes: nearly all non-ASCII characters of a text, of a line, or of a stretch between two sound
-    ones must form valid UTF-8 sequences.
+    ones must form valid UTF-8 sequences. One alone must be a capital and a sign where no word has them.
     """
     for suspect, table in MISREADINGS:
         if not suspect.search(text):
@@ -91,11 +92,11 @@ def undo_mojibake(text: str) -> str:
         text = "\n".join(_decoded(line, line) if _is_certain(line) else line for line in text.split("\n"))
     if CAPITAL_AND_SIGN.search(text):
         for single, table in SINGLE:
-            text = single.sub(lambda match, table=table: _letter(match, table), text)
+            text = single.sub(partial(_letter, table), text)
     return text
 
 
-def _letter(match: re.Match[str], table: dict[int, int]) -> str:
+def _letter(table: dict[int, int], match: re.Match[str]) -> str:
     """The letter or sign that a misread one was, if it may stand where it does; else what stands there."""
     try:
         letter = match[0].translate(table).encode("latin-1").decode()
