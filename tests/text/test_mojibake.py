@@ -89,3 +89,21 @@ def test_one_misread_word_is_read_again_in_a_sound_line(text: str, word: str, co
 
 def test_a_misread_apostrophe_is_one_again() -> None:
     assert undo_mojibake("Qəzet itâ€™s deyir, sonra 20Â°C") == "Qəzet it’s deyir, sonra 20°C"
+
+
+@pytest.mark.parametrize(
+    ("text", "codec"),
+    [(RUSSIAN, "cp866"), (RUSSIAN, "koi8-r"), (TURKISH, "cp857"), (AZERBAIJANI, "cp857"), (AZERBAIJANI, "mac-roman"), (TURKISH, "cp850")],
+)  # fmt: skip
+def test_a_paragraph_misread_in_an_old_code_page_is_read_again_beside_sound_ones(
+    text: str, codec: str
+) -> None:
+    misread = "".join(bytes([byte]).decode(codec, "ignore") or chr(byte) for byte in text.encode())
+
+    assert normalize(f"{text}\n{misread}\n{text}") == f"{text}\n{text}\n{text}"
+
+
+def test_a_drawn_table_stays() -> None:
+    table = "┌────────┐\n│ Şəhər │\n├────────┤\n└────────┘"
+
+    assert undo_mojibake(f"{AZERBAIJANI}\n{table}\n√2 ≈ 1,41") == f"{AZERBAIJANI}\n{table}\n√2 ≈ 1,41"

@@ -30,7 +30,7 @@ def _bytes_of(codec: str) -> dict[int, int]:
 
 def _suspect(codec: str) -> re.Pattern[str]:
     """Two sequences with nothing but ASCII between them, as characters of a code page: what sound text hardly holds."""
-    leads = re.escape(bytes(range(0xC2, 0xF5)).decode(codec))
+    leads = re.escape(bytes(range(0xC2, 0xF5)).decode(codec, "ignore"))
     others = "\x80-\x9f" + re.escape(bytes(range(0x80, 0xC0)).decode(codec, "ignore"))
     return re.compile(f"[{leads}][{others}]{{1,3}}+[\x00-\x7f]*+[{leads}][{others}]")
 
@@ -39,6 +39,11 @@ MISREADINGS = tuple((_suspect(codec), _bytes_of(codec)) for codec in ("cp1252", 
 """A first look, which spares sound text the rest, and the bytes of a code page's characters."""
 
 
+BOXES = re.compile("[\u2500-\u259f√≈]")
+"""What code pages of DOS, KOI8-R and Mac Roman have where UTF-8 begins a letter; a first look."""
+BOXED = tuple(
+    (_suspect(codec), _bytes_of(codec)) for codec in ("cp866", "koi8-r", "cp857", "cp850", "mac-roman")
+)
 CLOSING_QUOTES = "»”’›“‘"
 """What may stand behind a capital, unless a letter follows."""
 PUNCTUATION = re.compile("[\u00a0-\u00bf\u2010-\u203a]")
@@ -70,23 +75,22 @@ CAPITAL_AND_SIGN = re.compile(
 
 def is_suspect(text: str) -> bool:
     """Whether a text may hold UTF-8 that was misread."""
-    return bool(CAPITAL_AND_SIGN.search(text)) or any(suspect.search(text) for suspect, _ in MISREADINGS)
+    first_looks = CAPITAL_AND_SIGN, BOXES, *(suspect for suspect, _ in MISREADINGS)
+    return any(look.search(text) for look in first_looks)
 
 
 def undo_mojibake(text: str) -> str:
-    """Undo UTF-8 that was read as Latin-1, Windows-1250, -1251 or -1252: `É™` and `Й™` were the letter `ə`.
+    """Undo UTF-8 that was read as Latin-1, Windows-1250 to -1252, in DOS or Mac Roman: `É™` and `Й™` were the letter `ə`.
 
     Sound text never changes: nearly all non-ASCII characters of a text, of a line, or of a stretch between two sound
     ones must form valid UTF-8 sequences. One alone must be a capital and a sign where no word has them.
     """
     for suspect, table in MISREADINGS:
-        if not suspect.search(text):
-            continue
-        sound = _undone(text, table)
-        if sound is None:
-            lines = (_line_undone(line, table) if suspect.search(line) else line for line in text.split("\n"))
-            sound = "\n".join(lines)
-        if sound != text:
+        if suspect.search(text) and (sound := _lines_undone(text, suspect, table)) != text:
+            return sound
+    for suspect, table in BOXED if BOXES.search(text) else ():
+        # The right one of these leaves no box behind; a drawn table keeps all.
+        if suspect.search(text) and not BOXES.search(sound := _lines_undone(text, suspect, table)):
             return sound
     if CONTROL.search(text):
         text = "\n".join(_decoded(line, line) if _is_certain(line) else line for line in text.split("\n"))
@@ -111,6 +115,15 @@ def _letter(table: dict[int, int], match: re.Match[str]) -> str:
         letter.islower() and any(map(str.islower, around)) and not any(map(str.isdecimal, around))
     )
     return letter if is_within_small else match[0]
+
+
+def _lines_undone(text: str, suspect: re.Pattern[str], table: dict[int, int]) -> str:
+    """The text as UTF-8, or each of its lines, or stretches of them, as far as the code page of the table made them."""
+    whole = _undone(text, table)
+    if whole is not None:
+        return whole
+    lines = (_line_undone(line, table) if suspect.search(line) else line for line in text.split("\n"))
+    return "\n".join(lines)
 
 
 def _is_certain(line: str) -> bool:
