@@ -4,6 +4,7 @@ A row that is no good chat is left out under a reason; a line that is no JSON en
 then the file itself is damaged.
 """
 
+import itertools
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,18 +19,22 @@ from anadil.artifacts.text_tables import TEXT_TABLES, table_rows
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.json_text import parse_json
 from anadil.text.chat_columns import (
+    ANSWERS,
+    LISTS,
     Names,
     columns_read,
-    labels_are_marks,
-    mark_of,
-    may_be_class,
+    first_of,
+    named_in,
     unread_columns,
     with_names,
 )
-from anadil.text.chats import Chat, DroppedChats, Refusal, messages_of, unread_of_turns
-from anadil.text.choices import choices_of, first_place, names_place, with_chosen
+from anadil.text.chat_marks import Use, mark_of, unsure, uses_of
+from anadil.text.chats import Chat, DroppedChats, Refusal, messages_of
+from anadil.text.choices import choices_of, first_place, has_choices, names_place, with_chosen
 from anadil.text.drop_reasons import DROP_REMEDIES
 from anadil.text.pairs import SIDES, Pair, pair_of
+from anadil.text.turn_lists import unread_of_turns
+from anadil.text.unread_values import UnreadValues
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +48,8 @@ MAX_NAMED_COLUMNS = 30
 """In a message."""
 ROWS_AT_A_TIME = 256
 """Rows of a table in memory at a time, fewer where they are long."""
+MAX_LOOKED_AT = 10_000
+"""Rows of a file that are looked at to tell marks of answers from classes."""
 
 
 NO_NAMES: Names = {}
@@ -104,28 +111,57 @@ def _rows_in(
     """Every row, its place, and the name of its data set; what of it is not read is counted."""
     for uri in check_chat_files(uris):
         source, name = data_set_of(uri), Path(uri).name
+        hints = UnreadValues()
         with copy(uri) as path:
-            labels: bool | None = None
+            uses: dict[str, Use] = {}
             first: int | None = None
             for number, given in rows_of(path, uri):
-                row = with_names(given, columns)
+                row, place = with_names(given, columns), f"{name}:{number}"
                 if first is None and names_place(row):
                     first = first_place(with_names(each, columns) for _, each in rows_of(path, uri))
                     log.info("%s: answers are places among the choices, counted from %d", uri, first)
-                if may_be_class(row):
-                    if labels is None:
-                        labels = labels_are_marks(with_names(each, columns) for _, each in rows_of(path, uri))
-                        log.info(
-                            "%s: `label` %s", uri, "marks answers" if labels else "is a class, not a mark"
-                        )
-                    row = {**row, "label": mark_of(row["label"])} if labels else row
-                named = {role: column for role, column in columns.items() if column in given}
-                used = read(row)
-                unread = {*unread_columns(given, used - {*named} | {*named.values()})}
-                unread |= unread_of_turns(row, used)
-                dropped.add_columns(name, given, unread)
-                yield with_chosen(row, first or 0), f"{name}:{number}", source
+                if not uses.keys() >= {*unsure(row)} and not has_choices(row):
+                    rows = (with_names(each, columns) for _, each in rows_of(path, uri))
+                    uses |= _uses(rows, uri, {*unsure(row)} - {*uses})
+                settled = _with_marks(row, [mark for mark, use in uses.items() if use == "mark"])
+                if isinstance(settled, Refusal):
+                    _drop(settled, place, dropped)
+                    continue
+                used = read(settled)
+                unread = _unread(given, settled, used, columns)
+                dropped.add_columns(name, {*given, *named_in(given, columns).values()}, unread)
+                hints.add(unread, (row.get(each) for each in used))
+                yield with_chosen(settled, first or 0), place, source
         dropped.say_unread(name)
+        hints.say(name, [key for key, use in uses.items() if use == "class"])
+
+
+def _with_marks(row: dict[str, object], names: Sequence[str]) -> dict[str, object] | Refusal:
+    """A row with what its marks say, or the first that says neither good nor bad."""
+    marks = {name: mark_of(row[name]) for name in unsure(row) if name in names}
+    unknown = next((f"{name} {row[name]}" for name, mark in marks.items() if mark is None), None)
+    return Refusal("unknown_mark", unknown) if unknown else {**row, **marks}
+
+
+def _unread(
+    given: Mapping[str, object], row: Mapping[str, object], used: set[str], columns: Names
+) -> dict[str, list[object]]:
+    """The columns of a row, and keys of its turns, that hold something and are not read, and what they hold."""
+    named = named_in(given, columns)
+    of_recipe = {column if column in given else column.partition(".")[0] for column in named.values()}
+    names = unread_columns(given, {*used - {*named}, *of_recipe})
+    return {**{name: [given[name]] for name in names}, **unread_of_turns(row, used)}
+
+
+def _uses(rows: Iterator[dict[str, object]], uri: str, names: set[str]) -> dict[str, Use]:
+    """What the keys of a file are used for that may mark answers."""
+    answers = ((row, str(row.get(first_of(row, (*ANSWERS, *LISTS)) or "", ""))) for row in rows)
+    found = uses_of(itertools.islice(answers, MAX_LOOKED_AT))
+    uses: dict[str, Use] = {name: found.get(name, "class") for name in sorted(names)}
+    words = {"mark": "marks answers", "class": "is a class, not a mark", "scale": "is a scale, not a mark"}
+    for name, use in uses.items():
+        log.info("%s: `%s` %s", uri, name, words[use])
+    return uses
 
 
 def _drop(refused: Refusal, place: str, dropped: DroppedChats) -> None:

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from typing import Any
+
+from anadil.core.field_paths import field_of
 
 LICENCE_KEYS = ("license", "licence")
 """Keys or columns under which a record names its licence; the first one that it has."""
@@ -27,29 +28,6 @@ WITH_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE)
 HOST = re.compile(r"[\w-]+(?:\.[\w-]+)+(?::\d+)?(?:[/?#]\S*)?")
 ADDRESS_KEYS = "url, u, uri, link, source_url, WARC-Target-URI, metadata.url"
 """Examples, for messages."""
-
-
-def field_of(row: Mapping[str, Any], path: str) -> Any:
-    """The value of a key, or of a path of keys such as `document.text`; None where a table on the way is null.
-
-    Raises:
-        KeyError: There is no such key.
-    """
-    if path in row:
-        return row[path]
-    for first, rest in _cuts(path):
-        if first in row and row[first] is None:
-            return None
-        if isinstance(row.get(first), dict):
-            with suppress(KeyError):
-                return field_of(row[first], rest)
-    raise KeyError(path)
-
-
-def _cuts(path: str) -> Iterator[tuple[str, str]]:
-    """A path in two, at each of its dots: keys may hold dots too."""
-    for dot in re.finditer(r"\.", path):
-        yield path[: dot.start()], path[dot.end() :]
 
 
 def text_of(row: Mapping[str, Any], text_field: str) -> str | None:

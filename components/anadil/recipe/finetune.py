@@ -47,7 +47,7 @@ class Finetune(StrictModel):
     inputs: tuple[str, ...] = ()
     """Files or datasets of chats: `.jsonl[.gz|.zst]`, `.json`, `.parquet`, `.arrow`, `.csv`, `.tsv`, `.xlsx`; their layouts are in the guide."""
     columns: dict[ChatColumn, str] = Field(default_factory=dict)
-    """Columns with names of their own, such as `{question: Sual, answer: Cavab}`; left out, those of the usual layouts are read."""
+    """Columns with names of their own, or paths to them, such as `{question: data.Sual, answer: Cavab}`; left out, those of the usual layouts are read."""
     mix: dict[str, NonNegativeFloat] = Field(default_factory=dict)
     """Name of a file or dataset -> how often an epoch shows each of its chats, such as 2 or 0.5; left out, 1."""
     system: str | None = None

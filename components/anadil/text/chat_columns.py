@@ -1,18 +1,24 @@
-"""Columns of a row of chats: which of them are read, and which mark an answer as bad or as not to be learnt."""
+"""Columns of a row of chats: which of them are read, under whatever case and signs their names are written."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from functools import lru_cache
 from typing import Literal
 
+from anadil.core.field_paths import field_of
+from anadil.text.chat_marks import DETAILS, MARK_KEYS, MASKS, SWITCHES, number_of, verdict
 from anadil.text.choices import CHOICE_ANSWERS, CHOICE_COLUMNS
 
 LISTS = ("messages", "conversations", "conversation")
 QUESTIONS = ("prompt", "instruction", "question", "query", "input")
 """Columns that hold what is asked, the first before the others."""
 INSTRUCTION = "instruction"
-PASSAGES = ("input", "context", "contexts", "passage", "paragraph", "document", "documents")
-"""Columns of what a question is about, which stands below it."""
-ANSWERS = ("response", "completion", "output", "answer")
+OF_CHATS = (
+    "context", "contexts", "passage", "paragraph", "document", "documents", "article", "story", "background",
+    "evidence", "facts",
+)  # fmt: skip
+PASSAGES = ("input", *OF_CHATS)
+"""Columns of what a question is about, which stands below it; beside a list of turns, below its first question."""
+ANSWERS = ("response", "completion", "output", "answer", "answers")
 REASONINGS = ("reasoning_content", "reasoning", "thinking")
 """Keys of what an assistant thinks before its answer: DeepSeek's and Qwen's, OpenRouter's, gpt-oss's."""
 HISTORY = "history"
@@ -28,29 +34,6 @@ ROLES = {
     "assistant": "assistant", "gpt": "assistant", "chatgpt": "assistant", "bot": "assistant", "model": "assistant",
     "system": "system", "developer": "system",
 }  # fmt: skip
-VERDICTS = (
-    "label", "kto_tag", "is_correct", "correct", "is_good", "good", "is_desirable", "desirable", "rating", "feedback",
-    "quality", "verdict",
-)  # fmt: skip
-"""Columns that say whether an answer is good: TRL's and ms-swift's KTO (`label`), LLaMA-Factory's (`kto_tag`),
-OpenMathInstruct's (`is_correct`), and what feedback of users is exported as."""
-NUMBERED = ("correct", "rating", "feedback", "quality", "verdict")
-"""Those whose numbers are places of a choice, or marks of a scale that nobody names."""
-SWITCHES = ("train", "training", "trainable", "loss", "loss_scale", "weight", "learn")
-"""Keys that say whether an answer is learnt: axolotl's `train` and `training`, ms-swift's `loss` and `loss_scale`, OpenAI's
-`weight`."""
-MASKED = "masked"
-"""torchtune's, which says the opposite."""
-MARKS: Mapping[str, bool] = {
-    "true": True, "1": True, "1.0": True, "yes": True, "good": True, "correct": True, "right": True, "chosen": True,
-    "accepted": True, "desirable": True, "thumbs_up": True,
-    "false": False, "0": False, "0.0": False, "no": False, "bad": False, "wrong": False, "incorrect": False,
-    "rejected": False, "undesirable": False, "thumbs_down": False,
-}  # fmt: skip
-"""Values of a mark, in small letters."""
-MAX_LABELS = 10_000
-"""Rows of a file that are looked at to tell marks in `label` from classes."""
-
 ChatColumn = Literal["messages", "question", "answer", "system", "context"]
 Names = Mapping[ChatColumn, str]
 """What a column is -> its name in the user's files: `finetune.columns`."""
@@ -98,14 +81,58 @@ MARKS_OF_ROWS = frozenset(
 """Names of columns that tell where a row comes from: they are counted, and nobody misses their text."""
 
 
-def with_names(row: dict[str, object], columns: Names) -> dict[str, object]:
-    """A row with the columns that a recipe names, under the names that are read."""
-    named = {role: column for role, column in columns.items() if column in row}
+KEYS = (
+    *LISTS, *QUESTIONS, *PASSAGES, *ANSWERS, *REASONINGS, HISTORY, *SYSTEMS, CHOICES, *TURN_TEXTS, *MARK_KEYS, *DETAILS,
+    *CHOICE_ANSWERS, *CHOICE_COLUMNS,
+)  # fmt: skip
+
+
+@lru_cache(maxsize=4_096)
+def known_name(key: str) -> str:
+    """The name of a key that is read, however it is written, such as `Loss Weight` and `isCorrect`; else the key."""
+    return _NAMES.get(_letters(key), key)
+
+
+def _letters(key: str) -> str:
+    return "".join(filter(str.isalnum, key)).casefold()
+
+
+_NAMES = {_letters(key): key for key in KEYS}
+
+
+def with_known_names(row: Mapping[str, object]) -> dict[str, object]:
+    """A row or a turn with the keys that are read under their names; one that is written so goes first."""
+    return {key if (name := known_name(key)) in row else name: value for key, value in row.items()}
+
+
+def with_names(row: Mapping[str, object], columns: Names) -> dict[str, object]:
+    """A row with the columns that a recipe names, under the names that are read.
+
+    An instruction stays beside a named question, as it does beside `question`, but for one of another answer: that of
+    a row in two languages.
+    """
+    named = named_in(row, columns)
     if not named:
-        return row
+        return with_known_names(row)
     replaced = {*named.values(), *(alias for role in named for alias in ALIASES[role])}
-    rest = {key: value for key, value in row.items() if key not in replaced}
-    return {**rest, **{role: row[column] for role, column in named.items()}}
+    has_other_answer = any(known_name(key) in ANSWERS for key in row if key not in named.values())
+    if "question" in named and "messages" not in named and not has_other_answer:
+        replaced -= {INSTRUCTION} - {*named.values()}
+    rest = {key: value for key, value in with_known_names(row).items() if key not in replaced}
+    return {**rest, **{role: field_of(row, column) for role, column in named.items()}}
+
+
+def named_in(row: Mapping[str, object], columns: Names) -> dict[ChatColumn, str]:
+    """The columns of a row that a recipe names, or paths of keys to them."""
+    return {role: column for role, column in columns.items() if _has(row, column)}
+
+
+def _has(row: Mapping[str, object], path: str) -> bool:
+    try:
+        field_of(row, path)
+    except KeyError:
+        return False
+    return True
 
 
 def first_of(row: Mapping[str, object], names: Iterable[str]) -> str | None:
@@ -115,8 +142,12 @@ def first_of(row: Mapping[str, object], names: Iterable[str]) -> str | None:
 
 def below(row: Mapping[str, object], asked: str) -> list[str]:
     """The columns whose texts belong below what a column asks."""
+    if asked in LISTS:
+        return [name for name in OF_CHATS if passage_text(row.get(name))]
     names = (*PASSAGES, "question", "query") if asked == INSTRUCTION else PASSAGES
-    return [name for name in names if name != asked and _holds(row.get(name)) and not _is_number(row[name])]
+    return [
+        name for name in names if name != asked and _holds(row.get(name)) and number_of(row[name]) is None
+    ]
 
 
 def passage_text(given: object) -> str | None:
@@ -131,13 +162,22 @@ def passage_text(given: object) -> str | None:
     return None if len(texts) < len(given) or None in texts else "\n\n".join(filter(None, texts))
 
 
+def first_answer(given: object) -> object:
+    """An answer, of several that all are right the first: SQuAD's `answers`; an empty list where there is none."""
+    listed = given.get("text") if isinstance(given, Mapping) else given
+    if not isinstance(listed, list | tuple):
+        return given if listed is None else listed
+    texts = [each.get("text") if isinstance(each, Mapping) and "text" in each else each for each in listed]
+    return texts[0] if texts and all(isinstance(text, str) for text in texts) else listed
+
+
 def columns_read(row: Mapping[str, object], answers: Iterable[str] = ANSWERS) -> set[str]:
     """The columns of a row that its chat is made of."""
-    marks = {name for name in (*VERDICTS, *SWITCHES) if _verdict(row, name) is not None}
+    marks = {name for name in MARK_KEYS if verdict(row, name) is not None}
     read = marks | {name for name in SYSTEMS if isinstance(row.get(name), str)}
     listed = first_of(row, LISTS)
     if listed:
-        return read | {listed}
+        return read | {listed, *below(row, listed)}
     answer, asked = first_of(row, answers), first_of(row, QUESTIONS)
     choices = {CHOICES, *CHOICE_ANSWERS, *CHOICE_COLUMNS, *(["label"] if CHOICE_COLUMNS[0] in row else [])}
     read |= {name for name in (answer, asked, HISTORY, reasoning_beside(row, answer)) if name}
@@ -167,87 +207,38 @@ def may_hold_text(column: str) -> bool:
 
 def unread_columns(row: Mapping[str, object], read: set[str]) -> Iterator[str]:
     """The columns of a row that hold something and are not among those that are read."""
-    return (name for name, value in row.items() if name not in read and _holds(value))
+    return (name for name, value in row.items() if known_name(name) not in read and _holds(value))
 
 
-def unread_in_turns(turns: object) -> set[str]:
+def unread_in_turns(turns: object) -> dict[str, list[object]]:
     """The keys of a chat's turns that hold something and are not read; reasoning is, where it is the assistant's text."""
-    known = {*TURN_TEXTS, *VERDICTS, *SWITCHES, MASKED}
-    listed = turns if isinstance(turns, list | tuple) else []
-    return {
-        str(key)
-        for turn in listed
-        if isinstance(turn, Mapping)
-        for key, value in turn.items()
-        if key not in known and _holds(value)
-        if key not in REASONINGS or not isinstance(value, str) or not is_answer(turn)
-    }
+    found: dict[str, list[object]] = {}
+    for turn in turns if isinstance(turns, list | tuple) else []:
+        for key, value in turn.items() if isinstance(turn, Mapping) else ():
+            name = known_name(str(key))
+            is_mark = name in MARK_KEYS and verdict({name: value}, name) is not None
+            is_read = is_mark or name in (*TURN_TEXTS, *SWITCHES, *MASKS, *DETAILS)
+            is_taught = name in REASONINGS and isinstance(value, str) and is_answer(turn)
+            if _holds(value) and not is_read and not is_taught:
+                found.setdefault(str(key), []).append(value)
+    return found
 
 
 def is_answer(turn: object) -> bool:
     """Whether a turn is the assistant's."""
-    role = turn.get("role", turn.get("from")) if isinstance(turn, Mapping) else None
-    return isinstance(role, str) and ROLES.get(role.strip().casefold()) == "assistant"
+    return _role(turn) == "assistant"
 
 
-def marked_by(row: Mapping[str, object]) -> str:
-    """The column that marks a row's answers as bad or as not to be learnt; empty if none does."""
-    return next((name for name in (*VERDICTS, *SWITCHES) if _verdict(row, name) is False), "")
+def is_question(turn: object) -> bool:
+    """Whether a turn is the user's."""
+    return _role(turn) == "user"
 
 
-def is_learnt(turn: Mapping[str, object]) -> bool | str:
-    """Whether the marks of an answer let it be learnt, or the first mark that says neither."""
-    learnt = True
-    for name in (*SWITCHES, MASKED):
-        value = turn.get(name)
-        mark = mark_of(value)
-        if value is not None and mark is None:
-            return f"{name} {value}"
-        learnt = learnt and (value is None or mark is (name != MASKED))
-    return learnt and all(_verdict(turn, name) is not False for name in VERDICTS)
-
-
-def mark_of(value: object) -> bool | None:
-    """What a mark says; None where it is none."""
-    return MARKS.get(str(value).strip().casefold()) if isinstance(value, bool | int | float | str) else None
-
-
-def may_be_class(row: Mapping[str, object]) -> bool:
-    """Whether `label` may be a mark as well as one of two classes: only true and false are surely marks."""
-    value = row.get("label")
-    of_choices = CHOICES in row or CHOICE_COLUMNS[0] in row
-    return not of_choices and not isinstance(value, bool) and mark_of(value) is not None
-
-
-def labels_are_marks(rows: Iterable[Mapping[str, object]]) -> bool:
-    """Whether what `label` says in a file marks answers: those of a class are few, and come again and again.
-
-    Args:
-        rows: The rows of the file.
-    """
-    answers: list[str] = []
-    for row in islice(rows, MAX_LABELS):
-        mark = mark_of(row.get("label"))
-        if mark is None and row.get("label") is not None:
-            return False
-        if mark is False:
-            name = first_of(row, (*ANSWERS, *LISTS))
-            answers.append(str(row[name]) if name else "")
-    return 2 * len(set(answers)) > len(answers)
-
-
-def _verdict(row: Mapping[str, object], name: str) -> bool | None:
-    """What a mark of a row says; None where it says nothing that is known."""
-    value = row.get(name)
-    if name == "label" and not isinstance(value, bool):  # see `labels_are_marks`
-        return None
-    return None if name in NUMBERED and _is_number(value) else mark_of(value)
-
-
-def _is_number(value: object) -> bool:
-    text = str(value).strip().lstrip("+-") if isinstance(value, int | float | str) else ""
-    return text.replace(".", "", 1).isdecimal()
+def _role(turn: object) -> str | None:
+    given = with_known_names(turn) if isinstance(turn, Mapping) else {}
+    role = given.get("role", given.get("from"))
+    return ROLES.get(role.strip().casefold()) if isinstance(role, str) else None
 
 
 def _holds(value: object) -> bool:
-    return value is not None and value not in ("", [], {}, ())
+    return value is not None and value == value and value not in ("", [], {}, ())  # noqa: PLR0124  NaN is none

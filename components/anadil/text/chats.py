@@ -3,18 +3,16 @@
 A row is read by the first of these layouts that it has; every other column is counted as not read:
 `messages` or `conversations` (lists of `role` and `content`, or ShareGPT's `from` and `value`), or a question
 (`prompt`, `instruction`, `question`), with the passage that it is about (`input`, `context`) below it, beside its answer
-(`response`, `completion`, `output`, `answer`).
+(`response`, `completion`, `output`, `answer`). A passage beside a list stands below the first question of it.
 """
 
 import hashlib
 import logging
 import unicodedata
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
-from anadil.core.json_text import parse_json
 from anadil.text.chat_columns import (
     ANSWERS,
     HISTORY,
@@ -24,17 +22,19 @@ from anadil.text.chat_columns import (
     ROLES,
     SYSTEMS,
     below,
+    first_answer,
     first_of,
-    is_learnt,
-    marked_by,
+    is_question,
     may_hold_text,
     passage_text,
     reasoning_beside,
     reasoning_of,
-    unread_in_turns,
+    with_known_names,
 )
+from anadil.text.chat_marks import is_learnt, marked_by
 from anadil.text.choices import chosen_text, names_no_choice
 from anadil.text.drop_reasons import DROP_REMEDIES, Reason
+from anadil.text.turn_lists import given_turns
 
 log = logging.getLogger(__name__)
 
@@ -207,6 +207,10 @@ def messages_of(row: Mapping[str, object]) -> tuple[Message, ...] | Refusal:
         return given
     if not isinstance(given, list | tuple):
         return Refusal("malformed")
+    if listed:
+        given = _with_passages(given, below(row, listed), row)
+        if isinstance(given, Refusal):
+            return given
     if mark := marked_by(row):
         return Refusal("marked", f"{mark} {row[mark]}")
     messages: list[Message] = []
@@ -229,28 +233,6 @@ def _checked(messages: list[Message], row: Mapping[str, object]) -> tuple[Messag
         messages.pop()
     fault = _fault(messages)
     return Refusal(fault) if fault else tuple(messages)
-
-
-def unread_of_turns(row: Mapping[str, object], columns: Iterable[str]) -> set[str]:
-    """Keys of the turns in some columns that are not read, such as `messages.reasoning_content`."""
-    return {
-        f"{name}.{key}" for name in columns if name in row for key in unread_in_turns(given_turns(row[name]))
-    }
-
-
-def given_turns(given: object) -> object:
-    """A list of turns, also where a table keeps it as one JSON text or as columns."""
-    return turns_of(_unpacked(given))
-
-
-def turns_of(given: object) -> object:
-    """A list of turns, also where Hugging Face's `Sequence` keeps it: a list of each column of the turns."""
-    if not isinstance(given, Mapping):
-        return given
-    columns = [column for column in given.values() if isinstance(column, list | tuple)]
-    if not columns or len(columns) < len(given) or len({len(column) for column in columns}) > 1:
-        return given
-    return [dict(zip(given, turn, strict=True)) for turn in zip(*columns, strict=True)]
 
 
 def split_of(chat: Chat, validation_fraction: float, heldout_fraction: float) -> Part:
@@ -281,22 +263,16 @@ def fingerprint(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-def _unpacked(listed: object) -> object:
-    """The turns also where a table keeps them as one JSON text."""
-    if isinstance(listed, str) and listed.lstrip().startswith("["):
-        with suppress(ValueError):
-            return parse_json(listed)
-    return listed
-
-
 def _pair(row: Mapping[str, object]) -> list[object] | Refusal | None:
     """The turns of a question and its answer; each may be a text or already a list of turns."""
     name = first_of(row, ANSWERS)
     # A row of choices may name its answer by its letter or place.
-    answer = chosen_text(row) or (row[name] if name else None)
+    answer = chosen_text(row) or (first_answer(row[name]) if name else None)
     turns = question_turns(row)
     if isinstance(turns, Refusal) or turns is None or answer is None:
         return turns if isinstance(turns, Refusal) else None
+    if answer == []:
+        return Refusal("no_answer")
     thought = reasoning_beside(row, name)
     turn = {"role": "assistant", "content": answer, **({REASONINGS[0]: row[thought]} if thought else {})}
     return turns + (answer if isinstance(answer, list) else [turn])
@@ -309,14 +285,31 @@ def question_turns(row: Mapping[str, object]) -> list[object] | Refusal | None:
         return None
     question = row[asked]
     turns = question if isinstance(question, list) else [*_history(row.get(HISTORY)), _user(question)]
-    for name in below(row, asked):
-        passage, last = passage_text(row[name]), turns[-1] if turns else None
-        text = last.get("content") if isinstance(last, Mapping) else None
-        if passage is None or not isinstance(last, Mapping) or not isinstance(text, str):
+    return _with_passages(turns, below(row, asked), row, len(turns) - 1)
+
+
+def _with_passages(
+    given: Sequence[object], names: Iterable[str], row: Mapping[str, object], place: int | None = None
+) -> list[object] | Refusal:
+    """Turns with a row's passages below one of them, by default the first question."""
+    turns = list(given)
+    if place is None:
+        place = next((at for at, turn in enumerate(turns) if is_question(turn)), None)
+    for name in names if place is not None else ():
+        passage, texts = passage_text(row[name]), [*map(_turn_text, turns)]
+        text = texts[place] if turns else None
+        if passage is None or text is None:
             return Refusal("no_passage", name)
-        if passage not in text:  # as in a prompt that is already written out
-            turns = [*turns[:-1], {**last, "content": f"{text.strip()}\n\n{passage}"}]
+        if not any(passage in each for each in texts if each):  # as in a prompt that is already written out
+            turn: Any = turns[place]
+            turns[place] = {**with_known_names(turn), "content": f"{text.strip()}\n\n{passage}"}
     return turns
+
+
+def _turn_text(turn: object) -> str | None:
+    given = with_known_names(turn) if isinstance(turn, Mapping) else {}
+    text = _text(_either(given, "content", "value"))
+    return text if isinstance(text, str) else None
 
 
 def _user(question: object) -> object:
@@ -344,6 +337,7 @@ def _either(item: Mapping[str, object], name: str, other: str) -> object:
 def _message(item: object) -> Message | Refusal:
     if not isinstance(item, Mapping):
         return Refusal("malformed")
+    item = with_known_names(item)
     role = _either(item, "role", "from")
     if not isinstance(role, str):
         return Refusal("malformed")

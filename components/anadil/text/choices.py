@@ -81,6 +81,11 @@ def with_chosen(row: dict[str, object], first: int) -> dict[str, object]:
     return row if text is None else {**row, CHOICE_ANSWERS[0]: text}
 
 
+def has_choices(row: Mapping[str, object]) -> bool:
+    """Whether a row has choices, whose `label` is the right one."""
+    return "choices" in row or CHOICE_COLUMNS[0] in row
+
+
 def names_place(row: Mapping[str, object]) -> bool:
     """Whether a row with choices names the right one by its place."""
     return _place(row) is not None

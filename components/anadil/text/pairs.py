@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from anadil.text.chat_columns import LISTS, SYSTEMS, is_answer
-from anadil.text.chats import Chat, Message, Refusal, messages_of, question_turns, turns_of
+from anadil.text.chats import Chat, Message, Refusal, messages_of, question_turns
+from anadil.text.turn_lists import turns_of
 
 SIDES = ("chosen", "rejected")
 SPEAKERS = {"Human": "user", "Assistant": "assistant"}
