@@ -1,5 +1,7 @@
 """A chat template is a program, which may take minutes or gigabytes."""
 
+import subprocess
+import sys
 import time
 
 import pytest
@@ -25,6 +27,9 @@ LATE = "{% if messages | length > 3 and add_generation_prompt %}" + ENDLESS + "{
         "{% set ns = namespace(x='a') %}{% for i in range(40) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}",
         "{{ 'a' * 20000000 }}",
         "{{ messages[0].content | center(2000000000) }}",
+        "{% macro deep(n) %}{{ deep(n + 1) }}{% endmacro %}{{ deep(0) }}",
+        "{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{% endmacro %}{{ a() }}",
+        "{{ " + "(" * 20000 + "1" + ")" * 20000 + " }}",
     ],
 )
 def test_a_template_that_takes_too_much_is_refused_by_name(
@@ -49,6 +54,7 @@ def test_a_template_that_takes_too_much_is_refused_by_name(
         "{{ raise_exception('no') }}",
         "{{ 1 / 0 }}",
         "{% broken",
+        "{{ messages[9].content.x }}",
         "{{ strftime_now('%Y') }}{{ tools | tojson }}{% generation %}{% endgeneration %}",
     ],
 )
@@ -70,3 +76,19 @@ def test_whoever_renders_a_chat_is_told_of_a_template_that_takes_too_much(
     for call in (chat_ids, rendered):
         with pytest.raises(DataError, match=r"takes more than 1 s, .* to write a short chat"):
             call(tokenizer, asked)
+
+
+def test_a_template_of_megabytes_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "run", None)
+
+    with pytest.raises(
+        DataError, match=r"base\.model y: its chat template .* has 1,500,000 characters, over 1,048,576"
+    ):
+        check_limits("a" * 1_500_000, "base.model y")
+
+
+def test_a_process_that_cannot_try_a_template_is_no_proof_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+
+    with pytest.raises(DataError, match=r"base\.model z: its chat template .* cannot be tried"):
+        check_limits("{{ 'a' }}", "base.model z")

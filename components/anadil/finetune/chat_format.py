@@ -15,7 +15,6 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Protocol
 
-from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerFast
 from trl import chat_template_utils
 
@@ -23,7 +22,7 @@ from anadil.artifacts.base_model import BEGIN, CHAT_TEMPLATE, OTHER_CHAT_TOKENS
 from anadil.core.errors import DataError
 from anadil.model.chat_ids import MARKS, ControlWords
 from anadil.model.load import END_OF_TEXT, END_OF_TURN, encode_texts
-from anadil.model.template_limits import SAMPLES, check_limits
+from anadil.model.template_limits import RAISED, SAMPLES, check_limits
 from anadil.text.chat_columns import REASONINGS
 from anadil.text.chats import Chat, Message
 
@@ -47,10 +46,6 @@ FAMILIES = dict(
 Gemma 3's writes what Gemma 1 and 2's do, and takes a system turn, which those refuse."""
 DATE = "strftime_now"
 """In a template that writes today's date: other training data every day."""
-RAISED = (
-    TemplateError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
-)  # fmt: skip
-"""By a template, which is a program."""
 
 Piece = tuple[str | int, bool]
 """A text or the id of a control token, and whether it is trained."""

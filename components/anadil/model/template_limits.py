@@ -21,13 +21,13 @@ from anadil.core.errors import DataError
 from anadil.core.format import GIB, MIB, human_bytes
 from anadil.core.processes import data_bytes, limit
 
-CPU_S = 5
+CPU_S = 2
 """For a few short chats, which take a hundredth of a second."""
 MEMORY_BYTES = GIB
 """Beyond what the process has when it begins to write."""
 MAX_CHARS = 16 * MIB
 """Of a short chat as it is written."""
-WALL_S = 120
+WALL_S = 30
 """On a machine that is busy with other things."""
 SAMPLES = (
     (("user", "Salam, necəsən?"), ("assistant", "Yaxşıyam: 1 + 2 = 3.")),
@@ -35,8 +35,16 @@ SAMPLES = (
     (("system", "Qısa cavab ver."), ("user", "Salam!"), ("assistant", "Salam!")),
 )
 """What a template is tried on."""
+MAX_TEMPLATE_CHARS = MIB
+"""Published ones have up to some ten thousand; Jinja takes a minute to read 50 million."""
 TOO_MUCH = 77
-"""Exit code of the process where memory or the length of a chat is the limit."""
+"""Exit code of the process where memory, the length of a chat or the depth of calls is the limit."""
+RAISED = (
+    TemplateError, ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
+"""By a template, which is a program."""
+
+PLACES = "chat_template.jinja, or chat_template in tokenizer_config.json"
 
 Turns = tuple[tuple[str, str], ...]
 
@@ -51,8 +59,13 @@ def check_limits(template: str, name: str, chats: tuple[Turns, ...] = SAMPLES) -
         chats: What it is to write: role and text of each turn.
 
     Raises:
-        DataError: It takes too much.
+        DataError: It takes too much, or ends the process that writes it.
     """
+    if len(template) > MAX_TEMPLATE_CHARS:
+        raise DataError(
+            f"{name}: its chat template ({PLACES}) has {len(template):,} characters, over {MAX_TEMPLATE_CHARS:,}; "
+            "correct it, or take another base.model"
+        )
     command = [sys.executable, "-P", "-m", "anadil.model.template_limits"]
     try:
         done = subprocess.run(
@@ -63,14 +76,18 @@ def check_limits(template: str, name: str, chats: tuple[Turns, ...] = SAMPLES) -
             timeout=WALL_S,
         )
     except subprocess.TimeoutExpired:
-        code = TOO_MUCH
+        code, words = TOO_MUCH, ""
     else:
-        code = done.returncode
-    if code == TOO_MUCH or code < 0:  # a signal: out of CPU time
+        code, words = done.returncode, done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+    if code:
+        limits = (
+            f"takes more than {CPU_S} s, {human_bytes(MEMORY_BYTES)} of memory or {human_bytes(MAX_CHARS)} of text to write "
+            "a short chat, or calls itself without end"
+        )
+        is_limit = code == TOO_MUCH or code < 0  # a signal: out of CPU time
         raise DataError(
-            f"{name}: its chat template (chat_template.jinja, or chat_template in tokenizer_config.json) takes more than "
-            f"{CPU_S} s, {human_bytes(MEMORY_BYTES)} of memory or {human_bytes(MAX_CHARS)} of text to write a short chat; "
-            "correct it, or take another base.model"
+            f"{name}: its chat template ({PLACES}) {limits if is_limit else f'cannot be tried ({words})'}; correct it, or take "
+            "another base.model"
         )
 
 
@@ -117,8 +134,10 @@ def _main() -> int:
     limit(resource.RLIMIT_DATA, data_bytes() + MEMORY_BYTES)
     try:
         return 0 if _render(template, chats) else TOO_MUCH
-    except MemoryError:
+    except (MemoryError, RecursionError):
         return TOO_MUCH
+    except RAISED:
+        return 0  # it is left to its proof
 
 
 if __name__ == "__main__":
