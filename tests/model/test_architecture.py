@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from anadil.core.errors import IntegrityError
+from anadil.core.errors import IntegrityError, PreflightError
 from anadil.model.architecture import check_fit, empty_model, read_config
 from anadil.model.family_table import model_types
 from anadil.model.load import load_model, save_model
@@ -123,3 +123,58 @@ def test_an_attention_of_config_json_is_not_taken(tmp_path: Path) -> None:
     base = change(make_model(tmp_path / "base"), attn_implementation="flash_attention_2")
 
     assert load_model(base).config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("name", ["lm_head.weight", "model.layers.1.mlp.up_proj.weight"])
+def test_weights_of_fewer_bits_are_refused_though_config_says_nothing_of_them(
+    tmp_path: Path, dtype: torch.dtype, name: str
+) -> None:
+    base = make_model(tmp_path / "base")
+    head = load_file(base / "model.safetensors")["model.embed_tokens.weight"].clone()
+    change(base, lambda each: each.setdefault("lm_head.weight", head), tie_word_embeddings=False)
+    change(base, lambda each: each.update({name: each[name].to(dtype)}))
+
+    with pytest.raises(IntegrityError, match=rf"1 not in FP32, BF16 or FP16, the first {name}"):
+        load_model(base)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_weights_in_other_floats_are_taken(tmp_path: Path, dtype: torch.dtype) -> None:
+    check_fit(
+        change(
+            make_model(tmp_path / "base"), lambda all_: all_.update({k: v.to(dtype) for k, v in all_.items()})
+        )
+    )
+
+
+def test_an_index_that_leaves_tensors_out_is_refused(tmp_path: Path) -> None:
+    base = make_model(tmp_path / "base")
+    places = dict.fromkeys(load_file(base / "model.safetensors"), "model.safetensors")
+    (base / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    check_fit(base)
+    del places["model.norm.weight"]
+    (base / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+
+    with pytest.raises(
+        IntegrityError, match=r"1 not named by model\.safetensors\.index\.json, the first model\.norm"
+    ):
+        check_fit(base)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"quantization_config": {"quant_method": method}}
+        for method in ("bitsandbytes", "quanto", "gptq", "torchao", "nobody_knows")
+    ]
+    + [{"quantization_config": {"load_in_4bit": True}}, {"compression_config": {"quant_method": "x"}}],
+)
+def test_weights_that_config_calls_quantized_are_refused_before_any_package_is_asked(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    base = change(make_model(tmp_path / "base"), **config)
+
+    for load in (read_config, check_fit, load_model):
+        with pytest.raises(PreflightError, match=r"base: its weights are quantized \(.*take the model"):
+            load(base)

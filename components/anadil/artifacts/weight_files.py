@@ -5,7 +5,7 @@ read the same files. Nothing here imports torch.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from anadil.core.json_text import parse_json
 ALONE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 """Ends of weight files that run code when they are loaded."""
+FLOATS = ("F64", "F32", "F16", "BF16")
+"""Types of weights that are numbers by themselves; those of fewer bits need scales, or another model's word for them."""
 LENGTH_BYTES, MAX_HEADER_BYTES = 8, 100_000_000
 """Length of the header that begins a safetensors file, and the longest that is read. Source: safetensors, README."""
 
@@ -84,6 +86,12 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
             f"{folder}: {INDEX} names {len(lost)} tensors that no file holds, the first {lost[0]}; fetch the model again"
         )
     return found
+
+
+def unindexed(folder: Path, names: Iterable[str]) -> list[str]:
+    """Of a directory's tensors those that its index does not name; none where it has no index."""
+    named = _weight_map(folder)
+    return [name for name in names if name not in named] if named else []
 
 
 def read_header(file: Path) -> dict[str, StoredTensor]:

@@ -11,9 +11,17 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from anadil.artifacts.base_model import model_config
-from anadil.artifacts.weight_files import StoredTensor, has_weights, holds_own_head, stored_tensors
+from anadil.artifacts.weight_files import (
+    FLOATS,
+    INDEX,
+    StoredTensor,
+    has_weights,
+    holds_own_head,
+    stored_tensors,
+    unindexed,
+)
 from anadil.core.errors import DataError, IntegrityError
-from anadil.model.family_table import families
+from anadil.model.family_table import families, refuse_quantized
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +38,9 @@ def read_config(folder: Path) -> Any:
     Raises:
         DataError: The directory holds no config, or an unknown architecture.
         IntegrityError: It holds or says what it may not.
+        PreflightError: Its weights are quantized.
     """
-    model_config(folder)
+    refuse_quantized(model_config(folder), str(folder))
     try:
         config: Any = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
@@ -92,23 +101,22 @@ def check_fit(folder: Path) -> None:
     Raises:
         DataError: The directory holds no config or no weights, or an unknown architecture.
         IntegrityError: With the number of tensors that do not fit, and the first of each kind.
+        PreflightError: They are quantized.
     """
     model: Any = empty_model(folder)
-    stored = _as_in_model(stored_tensors(folder), model)
-    expected = {name: tuple(each.shape) for name, each in model.state_dict().items()}
-    tied = {**model.all_tied_weights_keys, **{b: a for a, b in model.all_tied_weights_keys.items()}}
+    given = stored_tensors(folder)
+    stored = _as_in_model(given, model)
     ignored = [RECOMPUTED, *(model._keys_to_ignore_on_load_unexpected or ())]  # noqa: SLF001  there is no public name
-    unasked = {name for name in stored if name not in expected}
+    unasked = stored.keys() - model.state_dict().keys()
     passed = {name for name in unasked if any(re.search(pattern, name) for pattern in ignored)}
+    not_in_index = _as_in_model({name: given[name] for name in unindexed(folder, given)}, model)
     wrong = {
-        "config.json asks for none": sorted(unasked - passed),
-        "missing": sorted(name for name in expected if name not in stored and tied.get(name) not in stored),
-        "of another shape": sorted(
-            name for name, shape in expected.items() if name in stored and stored[name].shape != shape
-        ),
+        "config.json asks for none": unasked - passed,
+        **_faults(stored, model),
+        f"not named by {INDEX}": not_in_index.keys() - passed - model.all_tied_weights_keys.keys(),
     }
     if any(wrong.values()):
-        words = (f"{len(names)} {kind}, the first {names[0]}" for kind, names in wrong.items() if names)
+        words = (f"{len(names)} {kind}, the first {min(names)}" for kind, names in wrong.items() if names)
         raise IntegrityError(
             f"{folder}: weights do not fit config.json (tensors: {'; '.join(words)}); fetch or make the model again"
         )
@@ -122,6 +130,24 @@ def check_fit(folder: Path) -> None:
     }
     if others:
         log.warning("%s: not part of the model and not read: %s", folder, ", ".join(sorted(others)))
+
+
+def _faults(stored: Mapping[str, StoredTensor], model: Any) -> dict[str, set[str]]:
+    """The model's tensors that the files have not, or not as it takes them."""
+    expected: dict[str, torch.Tensor] = model.state_dict()
+    tied = {**model.all_tied_weights_keys, **{b: a for a, b in model.all_tied_weights_keys.items()}}
+    both = {name: (stored[name], each) for name, each in expected.items() if name in stored}
+    return {
+        "missing": {name for name in expected if name not in stored and tied.get(name) not in stored},
+        "of another shape": {
+            name for name, (found, each) in both.items() if found.shape != tuple(each.shape)
+        },
+        "not in FP32, BF16 or FP16": {
+            name
+            for name, (found, each) in both.items()
+            if each.is_floating_point() and found.dtype not in FLOATS
+        },
+    }
 
 
 def _as_in_model(stored: Mapping[str, StoredTensor], model: Any) -> dict[str, StoredTensor]:

@@ -53,6 +53,20 @@ def refuse_mixture(config: Mapping[str, Any], name: str = "base.model") -> None:
         )
 
 
+def refuse_quantized(config: Mapping[str, Any], name: str) -> None:
+    """Refuse quantized weights, which only packages of their makers read, where those are installed.
+
+    Raises:
+        PreflightError: With the way in which they are.
+    """
+    if quantized := config.get("quantization_config") or config.get("compression_config"):
+        method = quantized.get("quant_method") if isinstance(quantized, Mapping) else quantized
+        raise PreflightError(
+            f"{name}: its weights are quantized ({method}), and only weights in FP32, BF16 or FP16 are trained; take "
+            "the model that they were made from"
+        )
+
+
 def check_family(config: Mapping[str, Any], degrees: Mapping[str, int], name: str = "base.model") -> None:
     """Refuse a model type that a layout is not proven for, and quantized weights, before anything is loaded.
 
@@ -65,12 +79,7 @@ def check_family(config: Mapping[str, Any], degrees: Mapping[str, int], name: st
         PreflightError: With the type, the layout, the types that it is proven for, and what to set instead.
     """
     refuse_mixture(config, name)
-    if quantized := config.get("quantization_config") or config.get("compression_config"):
-        method = quantized.get("quant_method") if isinstance(quantized, Mapping) else quantized
-        raise PreflightError(
-            f"{name}: its weights are quantized ({method}), and only weights in FP32, BF16 or FP16 are trained; take "
-            "the model that they were made from"
-        )
+    refuse_quantized(config, name)
     kind = str(config.get("model_type"))
     if kind not in families():
         raise PreflightError(

@@ -294,10 +294,10 @@ def _with_passages(
     """Turns with a row's passages below one of them, by default the first question."""
     turns = list(given)
     if place is None:
-        place = next((at for at, turn in enumerate(turns) if is_question(turn)), None)
-    for name in names if place is not None else ():
+        place = next((at for at, turn in enumerate(turns) if is_question(turn)), -1)
+    for name in names if place >= 0 else ():
         passage, texts = passage_text(row[name]), [*map(_turn_text, turns)]
-        text = texts[place] if turns else None
+        text = texts[place]
         if passage is None or text is None:
             return Refusal("no_passage", name)
         if not any(passage in each for each in texts if each):  # as in a prompt that is already written out
