@@ -62,7 +62,7 @@ def passes_kimlik(value: str) -> bool:
 
     Source: General Directorate of Civil Registration and Citizenship, algorithm of T.C. Kimlik No.
     """
-    digits = [int(each) for each in value]
+    digits = [int(each) for each in value if each.isdecimal()]
     tenth = (7 * sum(digits[0:9:2]) - sum(digits[1:8:2])) % 10
     return digits[9] == tenth and digits[10] == sum(digits[:10]) % 10
 
@@ -75,12 +75,12 @@ def is_public(value: str) -> bool:
 CONTEXT_CHARS = 40
 AT_SIGN = re.compile("@")
 FOUR_NUMBERS = re.compile(r"\d\.\d{1,3}\.\d{1,3}\.\d")
-FIN_WORD = re.compile(r"\b(?:F[İI]N|[Ff][iİIı]n\b)")
-SEVEN_DIGITS = re.compile(r"\d(?:[ .()\u00a0-]{0,3}\d){6}")
+FIN_WORD = re.compile(r"\b(?:F[İI]N|[Ff][iİIı]n\b)|identifikasiya", re.IGNORECASE)
+SEVEN_DIGITS = re.compile(rf"\d(?:[{telephones.SIGNS}]{{0,3}}\d){{6}}")
 OF_DIGITS = frozenset((FOUR_NUMBERS, SEVEN_DIGITS))
-RUN_OF_DIGITS = re.compile(r"\d[\d .()\u00a0-]{6}")
+RUN_OF_DIGITS = re.compile(rf"\d[\d{telephones.SIGNS}]{{6}}")
 """With what both hints of numbers begin, or an earlier place: one search spares most texts both."""
-NO_DIGIT_BEFORE, NO_DIGIT_AFTER = r"(?<![\w.,/+-])", r"(?![\w/-]|[.,]\d)"
+NO_DIGIT_BEFORE, NO_DIGIT_AFTER = r"(?<![\w.,/+$€£¥₼₺₽-])", r"(?![\w/-]|[.,]\d)"
 OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 SUFFIX = r"(?:['’-]?\w{1,6})?"
 """Endings of a word of Azerbaijani, behind a hyphen or none."""
@@ -127,6 +127,7 @@ INTERNATIONAL_PHONE = Pattern(
     kind="PHONE",
     hint=SEVEN_DIGITS,
     expression=telephones.international(),
+    not_before=telephones.RECORD,
     is_valid=telephones.is_no_amount,
 )
 LOCAL_PHONE = Pattern(
@@ -134,6 +135,7 @@ LOCAL_PHONE = Pattern(
     hint=SEVEN_DIGITS,
     expression=telephones.LOCAL,
     context=telephones.TELEPHONE_WORD,
+    not_before=telephones.RECORD,
     is_valid=telephones.is_local,
 )
 FIN = Pattern(
@@ -141,7 +143,8 @@ FIN = Pattern(
     hint=FIN_WORD,
     expression=re.compile(r"(?<!\w)(?=[A-Za-z]*\d)[0-9A-HJ-NP-Za-hj-np-z]{7}(?!\w)"),
     context=re.compile(
-        rf"\bf[iİıI]n{SUFFIX}[^\w\n]{{0,3}}(?:kod\w*|nömrə\w*)?[^\w\n]{{0,5}}$", re.IGNORECASE
+        rf"\b(?:f[iİıI]n{SUFFIX}|(?:fərdi\s)?identifikasiya)[^\w\n]{{0,3}}(?:kod\w*|nömrə\w*)?[^\w\n]{{0,5}}$",
+        re.IGNORECASE,
     ),
 )
 """Personal number of Azerbaijan's identity card: seven digits and letters without I and O."""
@@ -155,10 +158,23 @@ VOEN = Pattern(
 KIMLIK = Pattern(
     kind="KIMLIK",
     hint=SEVEN_DIGITS,
-    expression=re.compile(r"(?<![\w.,/+-])[1-9]\d{10}(?!\w|[.,/-]\d)"),
+    expression=re.compile(rf"{NO_DIGIT_BEFORE}[1-9]\d{{10}}(?!\w|[.,/-]\d)"),
+    not_behind=telephones.NUMBER_OF_RECORD,
+    not_before=telephones.RECORD,
     is_valid=passes_kimlik,
 )
 """Number of a citizen of Turkey."""
+NAMED_KIMLIK = Pattern(
+    kind="KIMLIK",
+    hint=SEVEN_DIGITS,
+    expression=re.compile(rf"{NO_DIGIT_BEFORE}[1-9](?:[ .-]?\d){{10}}(?!\w|[.,/-]\d)"),
+    context=re.compile(
+        r"(?:\bT\.?\s?C\.?|\bkimlik|\bvatandaşlık)\w{0,6}(?:\s(?:kimlik|no|numara)\w{0,4}){0,2}[^\w\n]{0,4}$",
+        re.IGNORECASE,
+    ),
+    is_valid=passes_kimlik,
+)
+"""The same behind its name, in groups too."""
 MY_NUMBER = Pattern(
     kind="MY_NUMBER",
     hint=SEVEN_DIGITS,
@@ -168,7 +184,7 @@ MY_NUMBER = Pattern(
 )
 
 EVERYWHERE = (EMAIL, IP, IBAN, CARD)
-OF_LANGUAGE = {"az": (FIN, VOEN), "ja": (MY_NUMBER,), "tr": (KIMLIK,)}
+OF_LANGUAGE = {"az": (FIN, VOEN), "ja": (MY_NUMBER,), "tr": (NAMED_KIMLIK, KIMLIK)}
 """What only texts in a language hold."""
 
 
@@ -191,7 +207,7 @@ def _national(code: str) -> Pattern:
         expression=re.compile(
             rf"(?<![\d./+-])(?:{telephones.NATIONAL[code]})(?![\d/-])"
             if code == "ja"
-            else rf"(?<![\w.,/+-])(?:{telephones.NATIONAL[code]}){NO_DIGIT_AFTER}"
+            else rf"{NO_DIGIT_BEFORE}(?:{telephones.NATIONAL[code]}){NO_DIGIT_AFTER}"
         ),
         not_behind=telephones.NUMBER_OF_RECORD,
         not_before=telephones.RECORD,

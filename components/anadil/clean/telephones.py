@@ -7,10 +7,15 @@ Source: ITU-T E.164 and its list of country codes; the national numbering plans 
 
 import re
 
-SEPARATORS = r"[ .()\u00a0-]{0,2}"
+DASHES = r"\u2010-\u2014\u2212-"
+"""Hyphens and dashes of Unicode, and the minus; to stand last in a class of characters."""
+BLANKS = r" \u00a0\u2009\u202f"
+SIGNS = rf"{BLANKS}.()/\uff08\uff09\u30fc{DASHES}"
+"""All that stands between the digits of a number, in Japan the wide brackets and the long vowel too."""
+SEPARATORS = rf"[{BLANKS}.(){DASHES}]{{0,2}}"
 WORD = r"[^\W\u3040-\u30ff\u3400-\u9fff]"
 """A character of a word; in Japanese a number stands right beside one."""
-BEFORE, AFTER = rf"(?<!{WORD})(?<![.,/+-])", rf"(?!{WORD}|[.,-]\d|/\d)"
+BEFORE, AFTER = rf"(?<!{WORD})(?<![.,/+$\u20ac\u00a3\u00a5\u20bc\u20ba\u20bd-])", rf"(?!{WORD}|[.,-]\d|/\d)"
 LENGTHS = {
     "1": "10", "7": "10", "20": "8,10", "27": "9", "30": "10", "31": "9", "32": "8,9", "33": "9", "34": "9",
     "36": "8,9", "39": "6,11", "40": "9", "41": "9", "44": "9,10", "45": "8", "46": "7,9", "47": "8", "48": "9",
@@ -26,22 +31,46 @@ LENGTHS = {
 """Country code -> digits of a number behind it, at least and at most."""
 OTHER_CODES = r"(?:2[1-9]\d|3[578]\d|42\d|50\d|59\d|6[7-9]\d|8[058]\d|9[67]\d)"
 """Of three digits, of which no length is listed."""
-LOCAL = re.compile(rf"{BEFORE}\(?\d{{1,5}}\)?(?:[ .\u00a0-]?\(?\d{{1,4}}\)?){{1,5}}{AFTER}")
+LOCAL = re.compile(
+    rf"{BEFORE}\(?\d{{1,5}}\)?(?:(?:[{BLANKS}./{DASHES}]|\s[{DASHES}]\s)?\(?\d{{1,4}}\)?){{1,5}}{AFTER}"
+)
+_OF_NUMBER = (
+    r"n[ro]|nº|n°|№|nömrə\w{0,6}|number|nummer|numara\w{0,4}|numer\w{0,3}|número|номер\w{0,3}|kom|dom|mob"
+)
 TELEPHONE_WORD = re.compile(
-    r"(?:\b(?:tel|telefon\w{0,9}|phone|mob|mobil\w{0,6}|cell|fax|faks\w{0,4}|gsm|whats?app\w{0,4}|тел|телефон\w{0,4}|моб|факс"
-    r"|тлф|جوال|هاتف|تلفن|टेलीफोन|फ़ोन|ტელ)(?:['’-]\w{1,4})?(?:\s+(?:nömrə\w{0,6}|no|number|numara\w{0,4}|номер\w{0,3}))?"
-    r"|(?:電話|携帯)(?:番号)?は?|☎|📞)"
+    r"(?:\b(?:t[eéè]l[eéè]?|t[eéè]l[eéè]f\w{0,10}|tél[ée]phon\w{0,2}|tfno|tlfn?|tfn|phone|mob|m[oó][bv]il\w{0,6}|cell\w{0,5}|celular"
+    r"|cep|gsm|handy|fax|faks\w{0,4}|whats?app\w{0,4}|puh|puhelin|simu|đt|sđt|điện thoại|əlaqə|iletişim|irtibat|zəng (?:edin|et)"
+    r"|call(?: us)?(?: at| on)?|dial|(?:hp|wa)(?=\s?[:.])|т(?=\.)|тел|телефон\w{0,4}|моб|сот|факс|тлф|утас|τηλ\w{0,6}|հեռ"
+    r"|טל|טלפון|נייד|جوال|هاتف|تلفن|فون|موبائل|ტელ|ስልክ)"
+    r"|टेलीफोन|फ़ोन|फोन|मोबाइल|दूरभाष|ফোন|মোবাইল|โทร|(?:電話|携帯|电话|手机|手機)(?:番号|号码|號碼)?は?|전화|휴대폰|핸드폰|\u260e|\U0001f4de)"
+    rf"(?:['’-]\w{{1,4}})?(?:[.\s]{{1,2}}(?:{_OF_NUMBER})\b|[^\w\n]{{1,3}}\w{{1,12}}[.:)]{{1,2}})?"
     # Others before it in the same list.
     r"[^\w\n]{0,4}(?:\(?\d[\d ().\u00a0-]{5,20}(?:[,;/]| və| ve| и| or)\s{0,2}){0,3}[^\w\n]{0,2}$",
     re.IGNORECASE,
 )
 """What stands right before a number that is a telephone's, whatever its form."""
+YEARS_OR_DATE = re.compile(
+    r"(?:1[5-9]|20)\d\d\W{1,3}(?:1[5-9]|20)\d\d|\d{1,2}[./-]\d{1,2}[./-]\d{4}|\d{4}[./-]\d{1,2}[./-]\d{1,2}"
+)
 THOUSANDS = re.compile(r"\+?\d{1,3}(?:[ .\u00a0]\d{3})+")
 MIN_LOCAL_DIGITS, MAX_DIGITS = 7, 15
-NUMBER_OF_RECORD = re.compile(r"(?:№|\bN[ro]?\.?)\s{0,2}$")
-"""Before the number of a law, a decision or an invoice."""
+_RECORDS = (
+    "qərar|sərəncam|qanun|fərman|əmr|protokol|müqavilə|sifariş|faktura|qaimə|hesab|kart|lisenziya|arayış|qeydiyyat|reyestr"
+    "|karar|kanun|fatura|dosya|esas|sipariş|sözleşme|ruhsat|abone|sicil|invoice|order|decision|decree|case|account|contract"
+    "|patent|ticket|licen[cs]e|закон|указ|приказ|договор|сч[её]т|постановлени|распоряжени|дел|заказ|решени"
+)
+NUMBER_OF_RECORD = re.compile(
+    r"(?:(?:№|\bn[ro]\b\.?|\bn\.?)(?:['’-]\w{1,4})?\s{0,2}[:.]?\s{0,2}(?:[\d/.-]{3,20}(?:[,;]| və| ve| и)\s){0,3}"
+    rf"|\b(?:{_RECORDS})\w{{0,6}}\s(?:{_OF_NUMBER})[^\w\n]{{0,4}}"
+    r"|[$€£¥₼₺₽]\s?|(?:明治|大正|昭和|平成|令和|第)\s?|番号[はが]?[:：\s]{0,2})$",
+    re.IGNORECASE,
+)
+"""Before the number of a law, a decision or an invoice, and before an amount."""
 RECORD = re.compile(
-    r"\s{0,2}(?:say[ıi]?l[ıi]\b|nömrəli\b|nolu\b|numaral[ıi]\b|сайлы\b|-?(?:nci|ci|cı|cu|cü)\s+(?:qərar|maddə))",
+    r"['’-]?\s{0,2}(?:(?:say[ıi]?l[ıi]|sayda|nömrəli|nolu|numaral[ıi]|сайлы)\b|№"
+    r"|-?(?:nci|ci|cı|cu|cü)\s+(?:qərar|maddə)|[$€£¥₼₺₽%]|[号円人個件台]"
+    r"|(?:manat|lira|tl|azn|usd|eur|dol+ar|avro|euro|pound|yen|rub|rubl|руб|доллар|евро|тенге|тонн|человек|штук|экз|сом)\w{0,5}\b"
+    r"|(?:ədəd|adet|tane|nəfər|kişi|people|person|copies|unit|ton|time|tonn|kq|kg|km|hektar|million|milyon|milyard|billion)\w{0,4}\b)",
     re.IGNORECASE,
 )
 """Behind one."""
@@ -52,7 +81,7 @@ def international() -> re.Pattern[str]:
     digit = rf"(?:{SEPARATORS}\d)"
     plans = [f"{code}(?:{SEPARATORS}\\(0\\))?\\)?{digit}{{{length}}}" for code, length in LENGTHS.items()]
     plans.append(rf"{OTHER_CODES}\)?{digit}{{6,12}}")
-    return re.compile(rf"(?:{BEFORE}|(?<=\())(?:\+|\(\+|00)[ \u00a0]?\(?(?:{'|'.join(plans)}){AFTER}")
+    return re.compile(rf"(?:{BEFORE}|(?<=\())(?:\+|\(\+|00)[{BLANKS}]?\(?(?:{'|'.join(plans)}){AFTER}")
 
 
 def is_no_amount(value: str) -> bool:
@@ -63,7 +92,9 @@ def is_no_amount(value: str) -> bool:
 def is_local(value: str) -> bool:
     """Whether a number behind a word has as many digits as a telephone's, and is not one in thousands."""
     num_digits = sum(map(str.isdecimal, value))
-    return MIN_LOCAL_DIGITS <= num_digits <= MAX_DIGITS and not THOUSANDS.fullmatch(value)
+    is_amount = THOUSANDS.fullmatch(value) and (value.endswith("000") or not value[:3].isdecimal())
+    is_other = is_amount or YEARS_OR_DATE.fullmatch(value)
+    return MIN_LOCAL_DIGITS <= num_digits <= MAX_DIGITS and not is_other
 
 
 def has_telephone_length(value: str) -> bool:
@@ -72,14 +103,19 @@ def has_telephone_length(value: str) -> bool:
     return len(digits) == (11 if digits[:3] in ("020", "050", "070", "080", "090") else 10)
 
 
+_B = rf"[{BLANKS}{DASHES}]"
+_S = rf"[{BLANKS}./{DASHES}]"
 _AZ_AREAS = "(?:10|12|18|2[0-6]|36|40|44|50|51|55|60|70|77|99)"
-_AZ_REST = r"[ \u00a0-]?\d{3}[ \u00a0-]?\d{2}[ \u00a0-]?\d{2}"
-_OF_RUSSIA = r"8[ \u00a0-]?\(?[3-9]\d\d\)?[ \u00a0-]?\d{3}[ \u00a0-]?\d\d[ \u00a0-]?\d\d"
+_AZ_REST = rf"{_S}?\d{{3}}{_S}?\d{{2}}{_S}?\d{{2}}"
+_OF_RUSSIA = rf"8{_B}?\(?[3-9]\d\d\)?{_B}?\d{{3}}{_B}?\d\d{_B}?\d\d"
+_JA = r"[ \u3000\u30fc\u2010-\u2015\u2212\uff0d-]"
 NATIONAL = {
-    "az": rf"(?:994[ \u00a0-]?\(?{_AZ_AREAS}\)?|\(0{_AZ_AREAS}\)|0{_AZ_AREAS}){_AZ_REST}",
-    "tr": r"(?:(?:90[ \u00a0-]?(?=\(?5)|0[ \u00a0]?)\(?[2-5]\d\d\)?|\(0?[2-5]\d\d\))[ .\u00a0-]{0,2}\d{3}[ .\u00a0-]?\d\d[ .\u00a0-]?\d\d",
-    "ja": r"(?:0\d{1,4}|\(0\d{1,4}\))[ -]?\(?\d{1,4}\)?[ -]\d{4}|0[5789]0\d{8}|0(?:120|570|800)[ -]?\d{3}[ -]?\d{3,4}",
-    "en": r"(?:1[ .-])?(?:\([2-9]\d\d\) ?|[2-9]\d\d[.-])[2-9]\d\d[.-]\d{4}",
+    "az": rf"(?:994{_B}?\(?{_AZ_AREAS}\)?|\(0{_AZ_AREAS}\)|0{_AZ_AREAS}){_AZ_REST}|8 ?\([3-9]\d\d\) ?\d{{3}}{_B}\d\d{_B}\d\d",
+    "tr": rf"(?:(?:90{_B}?(?=\(?5)|0{_B}?)\(?(?:[2-5]\d\d|8[05]\d)\)?|\(0?(?:[2-5]\d\d|8[05]\d)\))(?:{_S}{{0,2}}\d){{7}}"
+    rf"|444{_B}\d{_B}\d{{3}}|444{_B}\d\d{_B}\d\d|5[0-5]\d{_B}\d{{3}}{_B}\d\d{_B}\d\d",
+    "ja": rf"(?:0\d{{1,4}}|[(（]0\d{{1,4}}[)）]){_JA}?[(（]?\d{{1,4}}(?:[)）]|{_JA})\d{{4}}|0[5789]0\d{{8}}"
+    rf"|0(?:120|570|800){_JA}?\d{{3}}{_JA}?\d{{3,4}}",
+    "en": rf"(?:1[{BLANKS}.{DASHES}])?(?:\([2-9]\d\d\) ?|[2-9]\d\d[.{DASHES}])[2-9]\d\d[.{DASHES}]\d{{4}}",
     **dict.fromkeys(("ru", "kk", "tt", "ba", "cv", "sah"), _OF_RUSSIA),
 }
 """Language -> its country's own form; of a language that is not here none is looked for."""
