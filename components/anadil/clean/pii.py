@@ -205,7 +205,7 @@ def _national(code: str) -> Pattern:
         hint=SEVEN_DIGITS,
         # Letters of Japanese stand right beside a number.
         expression=re.compile(
-            rf"(?<![\d./+-])(?:{telephones.NATIONAL[code]})(?![\d/-])"
+            rf"(?<![\da-zA-Z./+-])(?:{telephones.NATIONAL[code]})(?![\da-zA-Z/-])"
             if code == "ja"
             else rf"{NO_DIGIT_BEFORE}(?:{telephones.NATIONAL[code]}){NO_DIGIT_AFTER}"
         ),

@@ -8,6 +8,7 @@ the WET files of Common Crawl.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fastwarc.warc import WarcRecord
 
@@ -18,13 +19,21 @@ from anadil.clean.warc_records import ByteRange, Damage, RawWarcRecord, warc_rec
 from anadil.core.format import human_bytes
 
 HTML_TYPES = ("text/html", "application/xhtml+xml")
-STATUS_OK = 200
+UNSURE_TYPES = ("", "text/plain", "application/octet-stream")
+"""What servers and crawlers say where they do not know; a page is known by how it begins."""
+BEGINS_HTML = re.compile(
+    rb"(?:\xef\xbb\xbf)?\s{0,99}+(?:<\?xml[^>]{0,199}>\s{0,99}+)?(?:<!--.{0,999}?-->\s{0,99}+)?<(?:!doctype html|html|head|body)[\s>]",
+    re.IGNORECASE | re.DOTALL,
+)
+STATUSES = (200, 203, 206)
+"""Success, the same through a proxy that changes pages, and a part, which is read where it is the first."""
+FIRST_PART = re.compile(r"\s*bytes[ =]+0-", re.IGNORECASE)
 RESPONSE = "response"
 CONVERSION = "conversion"
 KINDS = (RESPONSE, "resource", CONVERSION)
 """Types of records that may hold a page. Source: ISO 28500, section 6."""
 CONTENT_TYPE = re.compile(rb"^content-type[ \t]*:[ \t]*([^\r\n]*?)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
-HTML = re.compile(rb"(?:text/html|application/xhtml\+xml)\b", re.IGNORECASE)
+HTML = re.compile(rb"[\"']?(?:text/html|application/xhtml\+xml)\b", re.IGNORECASE)
 PLAIN_TEXT = re.compile(
     rb"text/plain\b(?:[^\r\n]{0,200}?\bcharset[ \t]*=[ \t]*[\"']?([\w-]+))?", re.IGNORECASE
 )
@@ -109,7 +118,7 @@ def _response(record: RawWarcRecord, max_bytes: int) -> Item:
     own_type = CONTENT_TYPE.search(record.head) if record.kind != RESPONSE else None
     bare_type = own_type[1] if own_type and not HTTP_TYPE.match(own_type[1]) else b""
     plain = PLAIN_TEXT.match(bare_type) if record.kind == CONVERSION else None
-    if plain:
+    if plain and not BEGINS_HTML.match(record.block or b""):
         if record.block is None:
             return Damage(offset=offset, why=f"text is larger than {human_bytes(max_bytes)}")
         return PlainText(
@@ -117,7 +126,8 @@ def _response(record: RawWarcRecord, max_bytes: int) -> Item:
         )
     if record.block is None:
         return record.kind if bare_type and not HTML.match(bare_type) else page
-    block = HTTP_OK % bare_type + record.block if bare_type else record.block
+    is_bare = bare_type or (record.kind != RESPONSE and not own_type and not HTTP.match(record.block))
+    block = HTTP_OK % bare_type + record.block if is_bare else record.block
     if not HTTP.match(block):
         return record.kind
     try:
@@ -129,18 +139,23 @@ def _response(record: RawWarcRecord, max_bytes: int) -> Item:
         return Damage(offset=offset, why=f"HTTP header cannot be read ({error})")
     # Some servers give the header twice, which proxies join by a comma.
     kind, charset = (
-        (value or "").split(",")[0].strip() for value in (parsed.http_content_type, parsed.http_charset)
+        (value or "").split(",")[0].strip(" \"'") for value in (parsed.http_content_type, parsed.http_charset)
     )
-    if (
-        parsed.http_headers is None
-        or parsed.http_headers.status_code != STATUS_OK
-        or kind.lower() not in HTML_TYPES
-    ):
+    kind, heads = kind.lower(), parsed.http_headers
+    if heads is None or not _is_success(heads) or kind not in (*HTML_TYPES, *UNSURE_TYPES):
         return record.kind
     try:
-        body = decode_body(parsed.reader.read(), parsed.http_headers.items(), max_bytes)
+        body = decode_body(parsed.reader.read(), heads.items(), max_bytes)
     except ValueError as error:
         return Damage(offset=offset, why=f"HTTP body cannot be decompressed ({error})")
+    if kind in UNSURE_TYPES and not BEGINS_HTML.match(body or b""):
+        return record.kind
     if body is None:
         return page
     return replace(page, charset=charset, body=body, too_large=False)
+
+
+def _is_success(heads: Any) -> bool:
+    """Whether the answer of a server holds a page from its beginning on."""
+    parts = [value for name, value in heads.items() if name.lower() == "content-range"]
+    return heads.status_code in STATUSES and all(map(FIRST_PART.match, parts))
