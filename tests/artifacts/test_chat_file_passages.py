@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from anadil.artifacts.chat_files import Names, read_chats, refuse_no_chats
+from anadil.artifacts.chat_files import read_chats, refuse_no_chats
+from anadil.text.chat_columns import Names
 from anadil.text.chats import DroppedChats
 
 STORY = "Kənddə bir qoca yaşayırdı, onun da üç oğlu var idi."

@@ -94,3 +94,19 @@ print(sum(1 for _ in json_values(Path(sys.argv[1]), ".json")))
 
     assert printed == str(MIB + 1)
     assert peak < 100
+
+
+@pytest.mark.parametrize("codec", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+@pytest.mark.parametrize(
+    "text", ['[{"a": "b"}]', '[\n  {\n "a": 1}\n]', '{"a": "b"}\n{"a": "c"}\n', '{\n"a": 1}', "[\n"]
+)
+def test_json_of_wide_characters_without_a_mark_is_named_by_its_encoding(
+    tmp_path: Path, codec: str, text: str
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(text.encode(codec))
+
+    with pytest.raises(
+        DataError, match=rf"a\.json: is in {codec.upper().replace('-LE', 'LE').replace('-BE', 'BE')}"
+    ):
+        holds_lines(path, ".json")

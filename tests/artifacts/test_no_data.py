@@ -24,6 +24,15 @@ from anadil.core.errors import DataError
             "sha256sums.txt",
             "a.json.md5",
         ),
+        *(
+            "logo.png",
+            "a/paper.JPEG",
+            "dataset.yaml",
+            "run.log",
+            "site/style.css",
+            "get.sh",
+            "pyproject.toml",
+        ),
         *("_delta_log/00000.json", "a/_temporary/0/part.parquet", "oscar.py", ".cache/huggingface/a.json"),
     ],
 )
@@ -44,6 +53,23 @@ def test_a_name_tells_a_file_without_data(name: str) -> None:
 )
 def test_a_name_like_it_is_one_of_data(name: str) -> None:
     assert not is_no_data(name)
+
+
+@pytest.mark.parametrize("rows", ["part-0.jsonl", "a.parquet", "b.warc.gz", "x.json.zst"])
+@pytest.mark.parametrize(
+    "name", ["log.txt", "index.html", "paper.pdf", "stats.csv", "corpus_stats.tsv", "urls.txt"]
+)
+def test_what_tells_of_files_of_rows_is_none_of_the_data_and_is_data_elsewhere(
+    tmp_path: Path, rows: str, name: str
+) -> None:
+    for each in (f"a/{rows}", f"a/{name}", f"b/{name}", "b/text.txt"):
+        (tmp_path / each).parent.mkdir(exist_ok=True)
+        (tmp_path / each).touch()
+
+    found = [each.removeprefix(f"{tmp_path}/") for each in storage.expand([str(tmp_path)], "clean.inputs")]
+
+    assert found == sorted([f"a/{rows}", f"b/{name}", "b/text.txt"])
+    assert storage.expand([str(tmp_path / "a" / name)], "clean.inputs") == [f"{tmp_path}/a/{name}"]
 
 
 def test_they_are_passed_over_in_directories_and_globs_and_said(

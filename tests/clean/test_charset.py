@@ -140,3 +140,16 @@ def test_any_bytes_become_some_text(label: str) -> None:
 @pytest.mark.parametrize("codec", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
 def test_a_byte_order_mark_tells_utf_32_from_utf_16(codec: str) -> None:
     assert decode_text(("\ufeff" + AZERBAIJANI).encode(codec)) == (AZERBAIJANI, codec)
+
+
+@pytest.mark.parametrize("codec", ["utf-32-le", "utf-32-be"])
+@pytest.mark.parametrize("text", [AZERBAIJANI, "<p>Salam</p>", "日本語の文章です。", "\U00020bb7野家"])
+def test_utf_32_is_known_without_a_mark(codec: str, text: str) -> None:
+    assert decode_text(text.encode(codec)) == (text, codec)
+
+
+@pytest.mark.parametrize(
+    "data", [b"\0" * 8, "Salam, dünya".encode("utf-16-le"), "日本語です".encode("utf-16-be")]
+)
+def test_other_bytes_with_zeros_are_no_utf_32(data: bytes) -> None:
+    assert not decode_text(data)[1].startswith("utf-32")

@@ -18,35 +18,36 @@ from anadil.core.json_text import TooDeepError, parse_json, parse_next
 
 PACKED_JSON = (".json.gz", ".json.zst")
 JSON_SUFFIXES = (".json", *PACKED_JSON)
-FIRST_KEY = re.compile(r'\ufeff?\s*\{\s*"')
-"""How a file of JSON objects begins; bytes that are damaged do not."""
+FIRST_KEY = re.compile(r'\ufeff?\s*(?:\[\s*)?(?:\{\s*(?:"|$)|$)')
+"""How a file of JSON objects, or of a list of them, begins; bytes that are damaged do not."""
+FIRST_BYTES = 256
 SPACE = re.compile(r"[ \t\r\n]*")
 
 
-def refuse_wide(name: str, first_line: bytes | TooLong) -> None:
+def refuse_wide(name: str, first: bytes | TooLong) -> None:
     """Refuse a file in UTF-16 or UTF-32, in which every line would be bad for a reason of its own.
 
     Raises:
         DataError: It is one.
     """
-    if isinstance(first_line, TooLong):
+    if isinstance(first, TooLong):
         return
-    codec = json.detect_encoding(first_line[:4])
-    is_marked = first_line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    if is_marked or (
-        not codec.startswith("utf-8") and FIRST_KEY.match(first_line.decode(codec, errors="ignore"))
-    ):
+    codec = json.detect_encoding(first[:4])
+    is_marked = first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    if is_marked or (not codec.startswith("utf-8") and FIRST_KEY.match(first.decode(codec, errors="ignore"))):
         standard = codec.upper().replace("-LE", "LE").replace("-BE", "BE")
         raise DataError(
-            f"{name}: is in {standard}, but JSON Lines are read in UTF-8 only; convert it, such as with "
+            f"{name}: is in {standard}, but JSON is read in UTF-8 only; convert it, such as with "
             f"`iconv -f {standard} -t UTF-8`"
         )
 
 
 def holds_lines(path: ReadableFile, suffix: str) -> bool:
     """Whether a `.json` file is one of JSON lines, as many data sets have them: its first line is an object."""
+    with unpacked(path, suffix) as file:
+        # A line feed of 16 or 32 bits ends no line.
+        refuse_wide(path.name, file.read(FIRST_BYTES))
     first = next((line for _, line in lines_with_offsets(path, suffix)), b"")
-    refuse_wide(path.name, first)
     if isinstance(first, TooLong) or not first.lstrip().startswith((b"{", b"\xef\xbb\xbf{")):
         return False
     try:

@@ -17,7 +17,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
 from anadil.artifacts import local_directory
-from anadil.artifacts.no_data import is_no_data
+from anadil.artifacts.no_data import are_beside_rows, is_no_data
 from anadil.artifacts.publish import NO_COPIES, S3Store
 from anadil.artifacts.ranged import RangedFile, ReadableFile
 from anadil.artifacts.uri import MANIFEST, AlreadyThereError, Count
@@ -126,8 +126,10 @@ def _without_data(pattern: str, names: Iterable[str]) -> list[str]:
     root = pattern if "://" in pattern else str(Path(pattern).expanduser())
     fixed = re.split(r"[*?[]", root, maxsplit=1)[0]
     folder = root if fixed == root else fixed.rpartition("/")[0]
+    given = [name for name in names if name != root]
+    beside = are_beside_rows(given)
     return [
-        name for name in names if name != root and is_no_data(name.removeprefix(folder).lstrip("/") or name)
+        name for name in given if name in beside or is_no_data(name.removeprefix(folder).lstrip("/") or name)
     ]
 
 

@@ -5,6 +5,7 @@ and well-known misspellings of them count. Python's own names are no labels: `ro
 """
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 
 from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
@@ -123,6 +124,8 @@ def codec_of(label: str) -> str | None:
 
 def _disguised(data: bytes, declared: Sequence[str]) -> str | None:
     """The encoding of bytes that pass for UTF-8 and are not."""
+    if utf32 := _utf_32(data):
+        return utf32
     if data[:2] in FIRST_TAG:
         return FIRST_TAG[data[:2]]
     if b"\0" in data:
@@ -134,6 +137,15 @@ def _disguised(data: bytes, declared: Sequence[str]) -> str | None:
     if JAPANESE_ESCAPE.search(data):
         return WIDER["iso2022_jp"]
     return next((codec for codec in declared if codec in STATEFUL), None)
+
+
+def _utf_32(data: bytes) -> str | None:
+    """The order of the bytes where each four are a character: the first is 0 then, and the second at most 16."""
+    for codec, first, second in (("utf-32-le", 3, 2), ("utf-32-be", 0, 1)):
+        highest = data[first::4]
+        if highest and highest.count(0) == len(highest) and max(data[second::4]) <= sys.maxunicode >> 16:
+            return codec if data.strip(b"\0") else None
+    return None
 
 
 def _utf_16(data: bytes) -> str | None:
