@@ -81,7 +81,7 @@ def test_jsonl_in_utf_16_is_refused_once_with_the_remedy(tmp_path: Path, codec: 
 
     standard = codec.upper().replace("-LE", "LE").replace("-BE", "BE")
     assert str(refused.value) == (
-        f"{path.name}: is in {standard}, but JSON Lines are read in UTF-8 only; convert it, such as with "
+        f"{path.name}: is in {standard}, but JSON is read in UTF-8 only; convert it, such as with "
         f"`iconv -f {standard} -t UTF-8`"
     )
 

@@ -334,3 +334,23 @@ def test_a_pipeline_has_the_name_of_a_yaml_file(tmp_path: Path, capsys: pytest.C
 
     assert code == 2
     assert "a pipeline is YAML; give a name that ends in .yaml" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["halp"], "anadil: error: 'halp' is no command; did you mean 'help'?"),
+        (["-v", "doctr"], "did you mean 'doctor'?"),
+        (["pretrian", "--recipe", "x"], "did you mean 'pretrain'?"),
+        (["clean", "explan", "x"], "anadil clean: error: 'explan' is no command; did you mean 'explain'?"),
+        (["tokenizer", "inspekt", "a"], "did you mean 'inspect'?"),
+    ],
+)
+def test_a_slip_in_a_command_is_answered_with_the_nearest(
+    arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.main(arguments)
+
+    assert ended.value.code == 2
+    assert hint in capsys.readouterr().err

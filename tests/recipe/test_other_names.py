@@ -51,3 +51,20 @@ def test_a_name_of_another_trainer_stands_there_once() -> None:
 
     assert len(names) == len(set(names))
     assert all(name_here(name) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("pretrain.max_seq_lenght", "here it is pretrain.sequence_length"),
+        ("finetune.gradient_acumulation_steps", "did you mean 'gradient_accumulation'"),
+        ("finetune.learning_rat", "here it is finetune.lr"),
+        ("finetune.seed", "did you mean 'seed'?"),
+        ("finetune.use_unsloth", "nowhere: the fastest kernel of the device is taken"),
+    ],
+)
+def test_a_slip_in_such_a_name_and_a_key_of_another_place_are_answered_too(key: str, hint: str) -> None:
+    with pytest.raises(RecipeError) as refused:
+        load_recipe("smoke", [f"{key}=1"])
+
+    assert f"{key}: unknown key; {hint}" in str(refused.value)

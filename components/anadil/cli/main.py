@@ -128,6 +128,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         command_parser().print_help(sys.stderr)
         sys.exit(RecipeError.exit_code)
     verb = next(iter(arguments[first + 1 :]), "")
+    _refuse_slip("anadil", arguments[first], [*COMMANDS, "help", "version"])
+    if arguments[first] in STAGES:
+        _refuse_slip(f"anadil {arguments[first]}", verb, [*STAGE_VERBS.get(arguments[first], {})])
     if arguments[first:] and verb in STAGE_VERBS.get(arguments[first], {}):
         options = verb_parser(arguments[first], verb).parse_args(arguments[first + 1 :])
         options.verbose = first > 0
@@ -140,6 +143,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         also = f" Beside it: anadil {name} {verbs}, each with --help." if verbs else ""
         return run_stage(name, arguments[first + 1 :], prog=f"anadil {name}", verbose=first > 0, verbs=also)
     return _run(command_parser(arguments[first] if arguments[first:] else "").parse_args(arguments))
+
+
+def _refuse_slip(prog: str, word: str, words: Sequence[str]) -> None:
+    """End with the nearest of some words for one that is not among them; options are left alone."""
+    if word in words or not word or word.startswith("-"):
+        return
+    from anadil.recipe.fields import did_you_mean
+
+    if hint := did_you_mean(word, words):
+        Parser(prog=prog).error(f"{word!r} is no command{hint}")
 
 
 def _run(options: argparse.Namespace) -> int:

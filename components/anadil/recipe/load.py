@@ -14,7 +14,7 @@ from anadil.core.format import counted
 from anadil.core.log import masked
 from anadil.core.reasons import reason_of
 from anadil.recipe.fields import NEAR, UNION_TAG, did_you_mean
-from anadil.recipe.other_names import name_here
+from anadil.recipe.other_names import name_here, near_name
 from anadil.recipe.sections import Recipe
 
 MAX_HINTS = 5
@@ -227,12 +227,16 @@ def _key_hint(path: tuple[int | str, ...], model: type[BaseModel]) -> str:
         return here
     if hint := did_you_mean(word, list(model.model_fields)):
         return hint
+    if here := _other_trainers(near_name(word), path, top):
+        return here
     paths = paths_in(model)
     near = difflib.get_close_matches(word, set(paths.values()), n=1, cutoff=NEAR)
     begin = f"{word.partition('_')[0]}_"
-    found = [path for path, key in paths.items() if key in near] or [
-        path for path, key in paths.items() if key.startswith(begin)
-    ]
+    found = (
+        [path for path, key in paths.items() if key in near]
+        or [path for path, key in paths_in(top).items() if key == word]
+        or [path for path, key in paths.items() if key.startswith(begin)]
+    )
     return f"; did you mean {' or '.join(map(repr, found))}?" if 0 < len(found) <= MAX_HINTS else ""
 
 

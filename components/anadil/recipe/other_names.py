@@ -3,8 +3,11 @@
 Only for messages: a recipe takes none of these names.
 """
 
+import difflib
 import re
 
+MIN_NEAR_CHARS, NEAR_NAME = 6, 0.85
+"""Of a name that a slip is looked for, and how alike the two are."""
 TRAINED_TWICE = {
     "lr": ("pretrain.phases[].lr", "finetune.lr"),
     "epochs": ("pretrain.max_epochs", "finetune.epochs"),
@@ -69,7 +72,7 @@ OTHER_NAMES = {
     "nowhere: the base's own template is used": "chat_template template",
     "nowhere: documents are always packed": "packing sample_packing group_texts",
     "nowhere: the same command goes on from the last checkpoint": "resume_from_checkpoint resume",
-    "nowhere: the fastest kernel of the device is taken": "flash_attention flash_attn use_flash_attention_2 attn_implementation flash_attention_2",
+    "nowhere: the fastest kernel of the device is taken": "flash_attention flash_attn use_flash_attention_2 attn_implementation flash_attention_2 use_unsloth unsloth use_liger_kernel liger_kernel",
     "finetune.preference": "dpo rl dpo_beta pref_beta rlhf kto",
     "nowhere: anadil export writes the model for a hub": "push_to_hub hub_model_id hub_strategy",
     "language": "lang languages target_language",
@@ -90,7 +93,7 @@ def name_here(word: str, section: str = "") -> str:
         word: The other trainer's name, in any style: `learningRate`, `learning-rate`.
         section: Of the recipe, where it was written.
     """
-    plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", word).replace("-", "_").lower()
+    plain = _plain(word)
     place = next((place for place, names in OTHER_NAMES.items() if plain in names.split()), "")
     if place not in TRAINED_TWICE:
         return place
@@ -98,3 +101,15 @@ def name_here(word: str, section: str = "") -> str:
     if section in ("pretrain", "finetune"):
         return pretrain if section == "pretrain" else finetune
     return f"{pretrain}, or for chats {finetune}"
+
+
+def near_name(word: str) -> str:
+    """The name of another trainer that a word is a slip of; empty where none is near."""
+    names = [
+        name for listed in OTHER_NAMES.values() for name in listed.split() if len(name) >= MIN_NEAR_CHARS
+    ]
+    return next(iter(difflib.get_close_matches(_plain(word), names, n=1, cutoff=NEAR_NAME)), "")
+
+
+def _plain(word: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", word).replace("-", "_").lower()
