@@ -57,5 +57,6 @@ def test_prose_that_an_extractor_discards_is_in_the_stats(tmp_path: Path) -> Non
     found = stats(corpus)["extraction"]
     assert found.pop("characters") > len(ANOTHER)
     assert found == {
-        "lost_by_resiliparse": 0, "pages": 1, "pages_by_resiliparse": 1, "restored_after_resiliparse": len(ANOTHER),
+        "lost_by_name": 0, "lost_by_resiliparse": 0, "pages": 1, "pages_by_resiliparse": 1,
+        "restored_after_resiliparse": len(ANOTHER),
     }  # fmt: skip

@@ -67,7 +67,7 @@ def corpus() -> Json:
         "extraction": {
             "pages": 950, "characters": 4_102_000, "pages_by_resiliparse": 800, "pages_by_trafilatura": 150,
             "restored_after_resiliparse": 17_182, "lost_by_resiliparse": 664, "restored_after_trafilatura": 199,
-            "lost_by_trafilatura": 228,
+            "lost_by_trafilatura": 228, "lost_by_name": 3_017,
         },
         "lengths": [{"bytes": 2**n, "kept": 40 * n, "dropped": 300 - 20 * n} for n in range(9, 14)],
         "bytes_in": 71_002_113, "bytes_out": 33_871_204, "words_out": 4_182_331,

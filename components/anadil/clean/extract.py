@@ -22,7 +22,7 @@ from anadil.clean.charset import decode_text
 from anadil.clean.extract_precise import precise_text
 from anadil.clean.page_blocks import Block, blocks_of
 from anadil.clean.page_markup import rewrite_page, without_marks
-from anadil.clean.page_prose import Restored, misses_prose, restore
+from anadil.clean.page_prose import MAX_COMPARED, Restored, misses_prose, restore
 from anadil.clean.page_structure import SKIPPED, drop_structure, elements_of, letters_of
 from anadil.recipe.sections import ExtractMode
 from anadil.text.language import Language
@@ -42,7 +42,7 @@ CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\uf
 NO_ARTICLE = ", ".join(
     f"[{attribute}*={word}]"
     for attribute in ("class", "id")
-    for word in ("comment", "copyright", "footer", "newsletter", "subscri", "cookie", "consent")
+    for word in ("comment", "copyright", "footer", "newsletter", "subscri", "consent")
 )
 """Names of what stands in an article's element, before or behind the article, and is none of it."""
 MAX_DESCENT = 40
@@ -156,8 +156,15 @@ class Extracted:
     """Which of the two gave it."""
     restored: int = 0
     """Characters of prose outside of menus and footers that the extractor had discarded, and that were put back."""
-    lost: int = 0
+    discarded: int = 0
     """Of these, what is not in the text."""
+    dropped: int = 0
+    """Characters of prose in menus, footers and their like that are not in the text."""
+
+    @property
+    def lost(self) -> int:
+        """Characters of prose that are not in the text."""
+        return self.discarded + self.dropped
 
     @property
     def counts(self) -> Counter[str]:
@@ -168,7 +175,8 @@ class Extracted:
                 "characters": len(self.text),
                 f"pages_by_{self.extractor}": 1,
                 f"restored_after_{self.extractor}": self.restored,
-                f"lost_by_{self.extractor}": self.lost,
+                f"lost_by_{self.extractor}": self.discarded,
+                "lost_by_name": self.dropped,
             }
         )
 
@@ -188,13 +196,13 @@ def extract_page(page: str, language: Language, extraction: Extraction = DEFAULT
         return source.second() or source.first()[0]
     found, discarded = source.first()
     is_sure = len(found.text) >= MIN_SURE_BLOCKS * language.min_long_block and discarded <= MAX_SURE_LOSS
-    is_whole = found.lost <= MAX_SURE_PROSE_LOSS * len(found.text)
+    is_whole = found.discarded <= MAX_SURE_PROSE_LOSS * len(found.text)
     if (is_sure and is_whole) or extraction.mode == "fast":
         return found
     second = source.second()
     if second is None or len(second.text) <= MIN_PRECISE_SHARE * len(found.text):
         return found
-    return second if second.lost < found.lost or not is_sure else found
+    return second if second.discarded < found.discarded or not is_sure else found
 
 
 class _Source:
@@ -203,7 +211,7 @@ class _Source:
     def __init__(self, page: str, language: Language, extraction: Extraction) -> None:
         self._language, self._extraction = language, extraction
         self._tree = HTMLTree.parse(page)
-        drop_structure(self._tree)
+        self._dropped = drop_structure(self._tree, language)
         self._article: str | None = None
         self._foreign = ""
 
@@ -249,7 +257,15 @@ class _Source:
         return self._extracted(text, "trafilatura", found)
 
     def _extracted(self, text: str, extractor: Extractor, found: Restored) -> Extracted:
-        return Extracted(text=text, extractor=extractor, restored=found.restored, lost=found.lost)
+        return Extracted(
+            text=text, extractor=extractor, restored=found.restored, discarded=found.lost, dropped=self._num_dropped(text)
+        )  # fmt: skip
+
+    def _num_dropped(self, text: str) -> int:
+        """Characters of dropped prose that the text does not repeat."""
+        key = "".join(text.split()) if self._dropped else ""
+        is_compared = len(self._dropped) * len(key) <= MAX_COMPARED
+        return sum(len(line) for line in self._dropped if not (is_compared and "".join(line.split()) in key))
 
     def _is_wanted(self, block: Block) -> bool:
         return (self._extraction.tables or not block.is_row) and (self._extraction.code or not block.is_code)
@@ -287,6 +303,8 @@ def _running_text(blocks: list[Block], language: Language) -> list[str]:
     long = [index for index, block in enumerate(blocks) if block.is_long(language)]
     first, last = (long[0], long[-1]) if long else (len(blocks), -1)
     if long and first and blocks[first - 1].is_question:
+        first -= 1
+    while long and first and (blocks[first - 1].is_row or blocks[first - 1].is_code):
         first -= 1
     first -= _list_length(blocks[:first][::-1])
     while 0 <= last < len(blocks) - 1 and (blocks[last + 1].is_row or blocks[last + 1].is_code):

@@ -8,7 +8,7 @@ from anadil.clean.page_markup import ITEM_MARK, LINKED_ITEM, without_marks
 from anadil.text.language import Language
 
 BLOCK = re.compile(
-    rf"<pre>(?P<code>.*?)</pre>|<(?P<level>h[1-6])>(?P<heading>.*?)</h[1-6]>"
+    rf"\t*<pre>(?P<code>.*?)</pre>|<(?P<level>h[1-6])>(?P<heading>.*?)</h[1-6]>"
     rf"|[{ITEM_MARK}{LINKED_ITEM} ]*<a [^<>\n]*>(?P<link>[^<>\n]*)</a> *(?=\n|\Z)|(?P<line>[^\n]+)",
     re.DOTALL,
 )

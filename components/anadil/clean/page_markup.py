@@ -10,8 +10,9 @@ from anadil.clean.raised import raised_as_text
 ITEM_MARK, LINKED_ITEM = "\u2063\u2063", "\u2063\u2064"
 """Stand at the beginning of list items, which Resiliparse writes like other lines, and of those that begin with a link. Two
 signs each: a single invisible one it drops, three change what it takes for the article, and so does a mark in each link."""
-RENAMED = {"time": "span", "label": "span", "summary": "div", "ul": "ol"}
-"""Resiliparse drops the first two, joins the third with what follows, and takes a `ul` near the top for a menu."""
+RENAMED = {"time": "span", "label": "span", "summary": "div", "figure": "div", "ul": "ol"}
+"""Resiliparse drops the first two and the fourth, joins the third with what follows, and takes a `ul` near the top for a menu;
+the fourth holds tables, code and quotes too."""
 TAGS = re.compile(
     r"<(?:(?P<anchor>[aA](?:\s+(?!(?i:href)\b)[^\s<>\"'=/]++(?:\s*=\s*(?:\"[^\"<>]*+\"|'[^'<>]*+'|[^\s\"'<>]++))?+)*+\s*+/?>)"
     r"|(?P<item>[lL][iI](?=[\s>])[^<>]*>\s*)|/?(?P<name>"

@@ -173,6 +173,7 @@ def _limits(stats: Json) -> TextTable:
 def _prose(stats: Json) -> TextTable:
     """Prose of web pages that extractors discarded, by extractor."""
     found = table_of(stats.get("extraction"))
+    named = number(found.get("lost_by_name"))
     counts = {
         name: [number(found.get(f"{count}_{name}")) for count in ("pages_by", "restored_after", "lost_by")]
         for name in EXTRACTORS
@@ -181,7 +182,12 @@ def _prose(stats: Json) -> TextTable:
         caption="Prose of web pages that the extractors discarded",
         columns=("extractor", "pages", "characters put back", "characters lost"),
         rows=tuple((name.capitalize(), *map(figure, row)) for name, row in counts.items() if row[0]),
-        note="Sentences outside of menus, footers and lists of links. What stands within the article is put back at its place; what stands before or behind it, such as comments, stays away.",
+        note="Sentences outside of menus, footers and lists of links. What stands within the article is put back at its place; what stands before or behind it, such as comments, stays away."
+        + (
+            f" Menus, footers, dialogs, captions and their like hold {named:,.0f} characters of sentences more."
+            if named
+            else ""
+        ),
     )
 
 
