@@ -5,7 +5,7 @@ import pytest
 from anadil.clean.extract import Extraction, extract_page, main_text
 from anadil.recipe.sections import ExtractMode
 from anadil.text.language import load_language
-from tests.kit.texts import ANOTHER, AZERBAIJANI
+from tests.kit.texts import ANOTHER, AZERBAIJANI, JAPANESE
 
 az = load_language("az")
 MODES: tuple[ExtractMode, ...] = ("fast", "balanced", "precision")
@@ -114,6 +114,13 @@ QUESTIONS = ("Kitabxana neçədə açılır?", "Üzvlük haqqı nə qədərdir?"
         "<button class=accordion>{}</button><div class=panel><p>{}</p></div>",
         "<button aria-controls=p1>{}</button><div id=p1><p>{}</p></div>",
         "<details><summary>{}</summary>{}</details>",
+        "<button class=item-head><b>{}</b></button><div>{}</div>",
+        "<ul><li><button>{}</button><p>{}</p></li></ul>",
+        f"<h4><button data-on='[&>svg]' class='{'px-3 ' * 400}'><span>{{}}</span><svg>{'<path/>' * 200}</svg></button></h4><p>{{}}</p>",
+        "<h3><a href='#a'><b>{}</b></a></h3><div>{}</div>",
+        '<a class=head href="#a">{}</a><div id=a><p>{}</p></div>',
+        "<p><A ROLE=button HREF=#a>{}</A></p><div>{}</div>",
+        "<dt><a href='javascript:;'>{}</a></dt><dd>{}</dd>",
         "<h3 aria-expanded=false>{}</h3><p>{}</p>",
         "<input type=checkbox id=q><label for=q>{}</label><div><p>{}</p></div>",
     ],
@@ -123,11 +130,29 @@ def test_a_question_that_opens_its_answer_stays_above_it(mode: ExtractMode, item
         *(item.format(*pair) for pair in zip(QUESTIONS, (AZERBAIJANI, ANOTHER), strict=True)), root="main"
     )
 
-    lines = main_text(html, az, Extraction(mode=mode)).split("\n")
+    text = main_text(html, az, Extraction(mode=mode))
 
-    assert [line for line in lines if line in (*QUESTIONS, AZERBAIJANI, ANOTHER)] == [
-        QUESTIONS[0], AZERBAIJANI, QUESTIONS[1], ANOTHER,
-    ]  # fmt: skip
+    places = [text.index(each) for each in (QUESTIONS[0], AZERBAIJANI, QUESTIONS[1], ANOTHER)]
+    assert places == sorted(places)
+    assert [text.count(each) for each in QUESTIONS] == [1, 1]
+
+
+@pytest.mark.parametrize("opener", ["<button>{}</button>", "<h3><a href=#a>{}</a></h3>"])
+def test_a_japanese_question_above_its_answer_stays(opener: str) -> None:
+    question = "本は何日まで借りられますか？"
+
+    assert f"{question}\n{JAPANESE}" in main_text(
+        article(opener.format(question), f"<p>{JAPANESE}</p>"), load_language("ja")
+    )
+
+
+def test_a_table_of_contents_of_questions_is_no_text() -> None:
+    contents = "".join(f"<li><a href='#q{n}'>{each}</a></li>" for n, each in enumerate(QUESTIONS))
+    answers = f"<h2>{QUESTIONS[0]}</h2>{LAST}<h2>{QUESTIONS[1]}</h2>{LAST.replace('Nənəm', 'Babam')}"
+
+    lines = main_text(article(f"<ul>{contents}</ul>", FIRST, answers), az).split("\n")
+
+    assert [lines.count(each) for each in QUESTIONS] == [1, 1]
 
 
 def test_buttons_that_open_no_text_are_no_text() -> None:

@@ -4,7 +4,7 @@ import html
 import re
 from typing import NamedTuple
 
-from anadil.clean.page_markup import ITEM_MARK, LINKED_ITEM, without_marks
+from anadil.clean.page_markup import ITEM_MARK, LINKED_ITEM, MIN_QUESTION_CHARS, QUESTION, without_marks
 from anadil.text.language import Language
 
 BLOCK = re.compile(
@@ -20,10 +20,6 @@ MAX_LONG_LINK_DENSITY = 0.35
 """A block of running text has fewer links."""
 MIN_EDGE_CHARS = 25
 """A line before or after the running text that is kept needs this length and a full stop."""
-
-QUESTION_MARKS = "?？؟՞"
-MIN_QUESTION_CHARS = 8
-"""A shorter question is `Why?` of a menu."""
 
 
 class Block(NamedTuple):
@@ -56,7 +52,7 @@ class Block(NamedTuple):
     def is_question(self) -> bool:
         """Whether it may be a question that stands above its answer."""
         return (
-            self.text[-1] in QUESTION_MARKS and len(self.text) >= MIN_QUESTION_CHARS and not self.num_linked
+            len(self.text) >= MIN_QUESTION_CHARS and not self.num_linked and bool(QUESTION.search(self.text))
         )
 
     def is_long(self, language: Language) -> bool:

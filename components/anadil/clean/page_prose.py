@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from anadil.clean.page_blocks import (
     MAX_LONG_LINK_DENSITY,
     MIN_EDGE_CHARS,
-    MIN_QUESTION_CHARS,
-    QUESTION_MARKS,
     Block,
 )
-from anadil.clean.page_markup import ITEM_MARK, LINKED_ITEM, without_marks
+from anadil.clean.page_markup import ITEM_MARK, LINKED_ITEM, MIN_QUESTION_CHARS, QUESTION, without_marks
 from anadil.text.language import Language
 
 MAX_RUN_LINKS = 0.15
@@ -57,7 +55,7 @@ def misses_prose(kept: Sequence[Block], page: str, language: Language) -> bool:
         key = "".join(without_marks(line).split())
         if key in text:
             continue
-        if line[-1] in QUESTION_MARKS:
+        if QUESTION.search(line, len(line) - 6):
             return True
         num_letters += len(key)
     return 2 * num_letters >= language.min_long_block
@@ -67,7 +65,7 @@ def _may_be_prose(line: str, language: Language) -> bool:
     """Whether a line with marks is a question, a sentence, or an item of a list as long as one; no item that begins with a link."""
     if len(line) < MIN_QUESTION_CHARS or line.startswith(LINKED_ITEM):
         return False
-    return line[-1] in QUESTION_MARKS or (
+    return bool(QUESTION.search(line, len(line) - 6)) or (
         len(line) >= MIN_EDGE_CHARS and (line[-1] in language.sentence_ends or ITEM_MARK in line)
     )
 
@@ -100,7 +98,7 @@ def restore(
         if is_inside or (long and text and is_in_article(page[long[0]], page[long[-1]], text)):
             back += run
     # A question above its answer is shorter than prose.
-    at = set(long)
+    at = {place for place, block in zip(places, kept, strict=True) if place >= 0 and not block.is_heading}
     back += [
         index
         for index, block in enumerate(page[:-1])
