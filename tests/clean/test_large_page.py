@@ -1,12 +1,15 @@
 import json
+import time
 from pathlib import Path
 
 import pytest
 
-from anadil.clean.bomb import MAX_HTML_BYTES
+from anadil.clean.bomb import MAX_HTML_BYTES, without_data
+from anadil.clean.extract import extract_page
 from anadil.clean.judge_record import Prepared, Settings, prepare_record
 from anadil.clean.readers import RawRecord
 from anadil.recipe.sections import Recipe
+from anadil.text.language import load_language
 from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import clean, page, stats, write_jsonl
 from tests.kit.texts import ANOTHER, AZERBAIJANI
@@ -30,14 +33,61 @@ def prepare(html: bytes) -> Prepared:
         f"<!-- {MUCH} -->",
         f"<svg><path d='{MUCH}'/></svg>",
         f'<input type=hidden name=__VIEWSTATE value = "{MUCH}">',
+        "<nav><ul>"
+        + "".join(f"<li><a href=/bolme/{n}>Bölmə {n}</a></li>" for n in range(60_000))
+        + "</ul></nav>",
+        (" " * 60 + "\n") * 40_000,
+        "&nbsp;" * 400_000,
+        "<SELECT name=city>"
+        + "".join(f"<option value={n}>Şəhər {n}</option>" for n in range(70_000))
+        + "</SELECT>",
+        f"<form><textarea rows=9>{MUCH}</textarea></form>",
     ],
-    ids=["picture", "attribute", "program", "style", "comment", "drawing", "state"],
+    ids=[
+        "picture",
+        "attribute",
+        "program",
+        "style",
+        "comment",
+        "drawing",
+        "state",
+        "menu",
+        "blanks",
+        "entities",
+        "options",
+        "field",
+    ],
 )
 def test_an_article_in_a_large_page_is_read(ballast: str) -> None:
     prepared = prepare(page(AZERBAIJANI, ballast, ANOTHER))
 
     assert prepared.reason is None
     assert prepared.document.text == f"Bakıda külək\n{AZERBAIJANI}\n{ANOTHER}"
+
+
+@pytest.mark.parametrize("codec", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_a_large_page_in_utf_16_is_read(codec: str) -> None:
+    prepared = prepare(page(AZERBAIJANI, f"<script>a = '{MUCH}'</script>", ANOTHER).decode().encode(codec))
+
+    assert prepared.reason is None
+    assert prepared.is_recoded
+    assert prepared.document.text == f"Bakıda külək\n{AZERBAIJANI}\n{ANOTHER}"
+
+
+def test_prose_of_a_large_menu_is_counted() -> None:
+    links = "".join(f"<li><a href=/bolme/{n}>Bölmə {n}</a></li>" for n in range(60_000))
+    menu = f"<nav>{links}<p>{ANOTHER}</p></nav>"
+
+    assert extract_page(without_data(page(AZERBAIJANI, menu, AZERBAIJANI)).decode(), load_language("az")).lost
+
+
+@pytest.mark.parametrize("begin", ["<nav>", "<select ", "<textarea>", " " * 39 + "x", "&nbsp", "<nav><p>"])
+def test_beginnings_without_an_end_take_no_time(begin: str) -> None:
+    started = time.process_time()
+
+    without_data((begin * (9_000_000 // len(begin))).encode())
+
+    assert time.process_time() - started < 6
 
 
 def test_a_page_of_too_much_text_is_refused() -> None:

@@ -10,10 +10,14 @@ MAX_HTML_BYTES = 2_000_000
 """Without programs and data. Source: our choice; Common Crawl cuts pages at 1 MiB."""
 DATA = re.compile(
     rb"<!--.*?(?:-->|\Z)|<(script|style|svg|template|noscript|object)\b.*?(?:</\1\s*>|\Z)"
+    rb"|<(select|textarea|datalist|nav)\b(?:[^<]++|<(?!/?\2\b))*+</\2\s*>|(?<!\s)\s{40,}+|(?:(?:&nbsp;|\xc2\xa0)\s*+){40,}+"
     rb"|(?<==)\s*+(?:\"[^\"]{2000,}\"|'[^']{2000,}')",
     re.DOTALL | re.IGNORECASE,
 )
-"""Comments, programs, styles, drawings, and attributes such as `data:` addresses and states of applications."""
+"""Comments, programs, styles, drawings, what forms offer, menus, blanks, and attributes such as `data:` addresses and states of
+applications."""
+PARAGRAPH = re.compile(rb"<p\b[^<>]*>[^<>]+</p\s*>", re.IGNORECASE)
+"""What a menu may hold beside its links."""
 MAX_TAGS = 100_000
 """About 0.3 s of parsing, measured; a comment counts as one."""
 MAX_NESTING = 1_000
@@ -58,7 +62,12 @@ class Excess(NamedTuple):
 
 def without_data(page: bytes) -> bytes:
     """A page that is too large, without what is no text of it: an article of 15 kB may have pictures of 3 MB in it."""
-    return DATA.sub(b" ", page) if len(page) > MAX_HTML_BYTES else page
+    return DATA.sub(_left, page) if len(page) > MAX_HTML_BYTES else page
+
+
+def _left(data: re.Match[bytes]) -> bytes:
+    """What is left of a part that is no text: paragraphs of a menu, so that they are counted."""
+    return b"<nav>%b</nav>" % b"".join(PARAGRAPH.findall(data[0])) if data[2] else b" "
 
 
 def excess(page: str) -> Excess | None:

@@ -287,17 +287,24 @@ def _unread(prepared: Prepared) -> Judged:
 def read_page(raw: RawRecord, settings: Settings) -> tuple[str, bool, str | None, Row]:
     """A page's decoded HTML, whether it was not UTF-8, why it is dropped unread, if it is, and the limit it exceeds."""
     assert raw.html is not None
-    html = bomb.without_data(raw.html)
+    html, letters = raw.html, settings.language.letters
+    is_recoded = False
+    if len(html) > bomb.MAX_HTML_BYTES and b"\0" in html[:1_000]:
+        # Of UTF-16 half is zeros, and no tag is found in it.
+        text, is_utf8 = extract.decode_page(html, raw.charset, letters)
+        html, is_recoded = text.encode(errors="replace"), not is_utf8
+    html = bomb.without_data(html)
     if raw.too_large or len(html) > bomb.MAX_HTML_BYTES:
         num_bytes = MAX_RECORD_BYTES if raw.too_large else len(html)
         return "", False, PAGE_LIMITS, bomb.Excess("bytes", num_bytes, bomb.MAX_HTML_BYTES)._asdict()
-    page, is_utf8 = extract.decode_page(html, raw.charset, settings.language.letters)
+    page, is_utf8 = extract.decode_page(html, raw.charset, letters)
+    is_recoded = is_recoded or not is_utf8
     if not extract.may_be_in_language(page, settings.language):
-        return page, not is_utf8, LANGUAGE, {}
+        return page, is_recoded, LANGUAGE, {}
     excess = bomb.excess(page)
     if excess:
-        return page, not is_utf8, PAGE_LIMITS, excess._asdict()
-    return page, not is_utf8, None, {}
+        return page, is_recoded, PAGE_LIMITS, excess._asdict()
+    return page, is_recoded, None, {}
 
 
 def _document(raw: RawRecord, text: str, language: Language, identity: bytes) -> Document:
