@@ -28,6 +28,20 @@ az = load_language("az")
         ("5<sup>3</sup>/<sub>4</sub> və 2<sup>3</sup>&frasl;<sub>7</sub>", "5¾ və 2 3/7"),
         ("<msup><mn>10</mn><mrow><mo>-</mo><mn>6</mn></mrow></msup>", "10⁻⁶"),
         ("<mfrac><mn>3</mn><mn>8</mn></mfrac>", "3/8"),
+        ("7·10<span class='x sup'>9</span> və v<span class=sub>0</span>", "7·10⁹ və v0"),
+        ("y<font style='vertical-align: super; font-size: 60%'>4</font>", "y⁴"),
+        ("3<sup>3<sup>5</sup></sup>", "3^(3⁵)"),
+        ("10<sup>10<sup>10<sup>34</sup></sup></sup>", "10^(10^(10³⁴))"),
+        ("e<sup>a-b</sup>, a<sup>-k</sup>", "e^(a-b), a^(-k)"),
+        ("g<sup>(n)</sup>(0)", "g⁽ⁿ⁾(0)"),
+        ("10<sup>–7</sup>", "10⁻⁷"),
+        ("<math><msqrt><mn>3</mn></msqrt></math>", "<math>√3</math>"),
+        ("<msqrt><mrow><mi>a</mi><mo>+</mo><mn>1</mn></mrow></msqrt>", "√(a+1)"),
+        ("<mroot><mn>16</mn><mn>4</mn></mroot>", "⁴√16"),
+        ("<msubsup><mi>y</mi><mn>0</mn><mn>3</mn></msubsup>", "y₀³"),
+        ("<mfrac><mn>1</mn><msqrt><mn>2</mn></msqrt></mfrac>", "1/(√2)"),
+        ("<msqrt><msup><mi>a</mi><mn>2</mn></msup></msqrt>", "√(a²)"),
+        ("sin<sup>4</sup>x", "sin⁴x"),
     ],
 )
 def test_a_number_keeps_its_value_where_figures_are_raised_or_lowered(raised: str, expected: str) -> None:
@@ -54,6 +68,19 @@ def test_numbers_behind_words_are_footnotes_where_they_begin_with_one() -> None:
 
     assert raised_as_text(notes) == "Kitabxana ilə muzey 30 m² tutur."
     assert raised_as_text("8 kvadrat metr<sup>2</sup>") == "8 kvadrat metr²"
+
+
+def test_a_page_with_footnotes_keeps_the_exponents_of_units_in_words() -> None:
+    notes = "Yağış kəsdi<sup>1</sup>. Bağ 90 metr<sup>2</sup>, 6 kilometr<sup>2</sup> və 4 m<sup>3</sup> idi."
+
+    assert raised_as_text(notes) == "Yağış kəsdi. Bağ 90 metr², 6 kilometr² və 4 m³ idi."
+
+
+@pytest.mark.parametrize(
+    "marked", ["ev<sup>1</sup>", "daş<sup>1</sup>", "daş<sup>12</sup>", "kitab<sup>7</sup>"]
+)
+def test_one_footnote_alone_is_known_where_no_unit_has_such_an_exponent(marked: str) -> None:
+    assert raised_as_text(f"Bu {marked} köhnədir.") == f"Bu {marked[: marked.index('<')]} köhnədir."
 
 
 @pytest.mark.parametrize("mode", ["fast", "balanced", "precision"])

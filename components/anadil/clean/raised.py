@@ -15,15 +15,31 @@ VULGAR = {
     "1/2": "½", "1/3": "⅓", "2/3": "⅔", "1/4": "¼", "3/4": "¾", "1/5": "⅕", "2/5": "⅖", "3/5": "⅗", "4/5": "⅘",
     "1/6": "⅙", "5/6": "⅚", "1/8": "⅛", "3/8": "⅜", "5/8": "⅝", "7/8": "⅞",
 }  # fmt: skip
-_LEAF = r"<m[a-z]+\b[^<>]{0,200}>[^<>]{0,50}</m[a-z]+>\s*"
-_PART = rf"({_LEAF}|<mrow\b[^<>]{{0,200}}>\s*(?:{_LEAF}){{1,8}}</mrow>\s*)"
-MATH = re.compile(rf"<m(sup|sub|frac)\b[^<>]{{0,200}}>\s*{_PART}{_PART}</m\1>", re.IGNORECASE)
+_LEAF = r"<m[a-z]+\b[^<>]{0,200}>[^<>]{0,80}</m[a-z]+>\s*"
+_PART = rf"({_LEAF}|<mrow\b[^<>]{{0,200}}>\s*(?:{_LEAF}){{1,12}}</mrow>\s*)"
+MATH = re.compile(
+    rf"<m(?:(?P<kind>sup|sub|frac|root|subsup)\b[^<>]{{0,200}}>\s*{_PART}{_PART}{_PART}?</m(?P=kind)>"
+    rf"|sqrt\b[^<>]{{0,200}}>\s*(?P<root>(?:{_LEAF}|<mrow\b[^<>]{{0,200}}>\s*(?:{_LEAF}){{1,12}}</mrow>\s*){{1,12}})</msqrt>)",
+    re.IGNORECASE,
+)
+DONE = re.compile(r"</?mdone>")
+"""Around what was a formula, until the formula around it is written too."""
+MAX_NESTED = 6
+"""Raised text within raised text, and formulas within formulas."""
+STYLED = re.compile(
+    r"<(span|small|font|i|b|em)\b(?=[^<>]{0,500}?(?:class\s*=\s*[\"']?[^\"'<>]{0,200}?(?<![^\W_])su(?P<named>[pb])(?:erscript|script)?(?![\w-])"
+    r"|vertical-align\s*:\s*(?:text-)?(?:su(?P<styled>per|b))))[^<>]{0,500}>([^<>]{1,20})</\1\s*>",
+    re.IGNORECASE,
+)
+"""What is raised by its class or its style."""
 SOURCE_OF_MATH = re.compile(r"<annotation\b[^<>]{0,200}>[^<>]{0,2000}</annotation>", re.IGNORECASE)
 
-SUPERSCRIPTS = str.maketrans("0123456789+-−=()nix", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿⁱˣ")
-SUBSCRIPTS = str.maketrans("0123456789+-−=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎")
-RAISABLE = re.compile(r"[0-9+\-−=()nix]+")
-LOWERABLE = re.compile(r"[0-9+\-−=()]+")
+SUPERSCRIPTS = str.maketrans("0123456789+-−–=()nixy", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁻⁼⁽⁾ⁿⁱˣʸ")
+SUBSCRIPTS = str.maketrans("0123456789+-−–=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₋₌₍₎")
+RAISABLE = re.compile(r"[0-9+\-−–=()nixy]+")
+LOWERABLE = re.compile(r"[0-9+\-−–=()]+")
+TERM = re.compile(r"[+\-−–·×*/=()]")
+"""A sign of a sum, product or derivative."""
 BRACKETED = re.compile(r"\[[^\[\]]{1,40}\]|\((?:\d{1,3}|[a-z])\)")
 SIGNS = re.compile(r"[*†‡§¶‖#\s]+")
 NUMBERS = re.compile(r"\d{1,3}(?:\s*[,;–-]\s*\d{1,3})*")
@@ -43,31 +59,78 @@ BEHIND_SENTENCE = re.compile(
 )
 """A sign behind a word, or a letter of a script without spaces: what is raised behind them is no exponent."""
 DEGREES = re.compile(r"\s*[CFС]\b")
-RAISED_TAG = re.compile(r"<(?:[sS][uU][pPbB]|[mM](?:[sS][uU][pPbB]|[fF][rR][aA][cC]))\b")
+UNIT = re.compile(
+    r"(?:met(?:er|re?|ro)s?|метр\w{0,3}|μέτρ\w{0,2}|متر|मीटर|feet|foot|fut|inch(?:es)?|дюйм\w{0,3}|miles?|yards?)\Z",
+    re.IGNORECASE,
+)
+FUNCTION = re.compile(
+    r"(?<![^\W\d_])(?:sin|cos|tan|cot|tg|ctg|sec|csc|sh|ch|th|log|lg|ln|exp)h?\Z", re.IGNORECASE
+)
+WORD = re.compile(r"[^\W\d_]{2,}\Z")
+EXPONENTS = ("2", "3")
+"""Of units; what other number stands behind a word is a footnote's."""
+RAISED_TAG = re.compile(
+    r"<(?:[sS][uU][pPbB]|[mM](?:[sS][uU][pPbB]|[fF][rR][aA][cC]|[sS][qQ][rR][tT]|[rR][oO][oO][tT]))"
+)
+RAISED_NAME = re.compile(r"su[pb](?:(?:er)?script)?[\"' ]")
+RAISED_STYLE = re.compile(r"vertical-align\s*:\s*(?:text-)?su")
+"""Cheap questions before the search for what is raised: most pages have none of it."""
 
 
 def raised_as_text(page: str) -> str:
     """The page without `sup`, `sub` and their like of MathML: what they say is in the characters."""
+    if RAISED_NAME.search(page) or RAISED_STYLE.search(page):
+        page = STYLED.sub(_styled, page)
     if not RAISED_TAG.search(page):
         return page
-    page = MATH.sub(_from_math, SOURCE_OF_MATH.sub("", page))
-    page = FRACTION.sub(_fraction, page)
+    page = SOURCE_OF_MATH.sub("", page)
+    for _ in range(MAX_NESTED):
+        page, found = MATH.subn(_from_math, page)
+        if not found:
+            break
+    page = FRACTION.sub(_fraction, DONE.sub("", page))
     has_notes = any(
         match[1].lower() == "sup" and _text(match[3]) == "1" and _is_noted(_before(match))
         for match in RAISED.finditer(page)
     )
-    return RAISED.sub(lambda match: _as_text(match, has_notes=has_notes), page)
+    for _ in range(MAX_NESTED):
+        page, found = RAISED.subn(lambda match: _as_text(match, has_notes=has_notes), page)
+        if not found:
+            break
+    return page
+
+
+def _styled(match: re.Match[str]) -> str:
+    is_raised = (match["named"] or match["styled"]).lower() in ("p", "per")
+    name = "sup" if is_raised else "sub"
+    return f"<{name}>{match[4]}</{name}>"
 
 
 def _from_math(match: re.Match[str]) -> str:
-    kind, base, other = match[1].lower(), _text(match[2]), _text(match[3])
-    if kind == "frac":
-        return f"{_in_brackets(base)}/{_in_brackets(other)}"
-    return f"{base}<{kind}>{other}</{kind}>"
+    kind = (match["kind"] or "sqrt").lower()
+    parts = [_text(DONE.sub("", part)) for part in match.groups()[1:4] if part]
+    if kind == "sqrt":
+        text = f"√{_in_brackets(_text(match['root']))}"
+    elif kind == "frac":
+        text = "/".join(map(_in_brackets, parts))
+    elif kind == "root":
+        text = f"{_raised(parts[1]).removeprefix('^')}√{_in_brackets(parts[0])}"
+    else:
+        below = "" if kind == "sup" else parts[1]
+        text = parts[0] + (below.translate(SUBSCRIPTS) if LOWERABLE.fullmatch(below) else below)
+        text += _raised(parts[-1]) if kind != "sub" else ""
+    return f"<mdone>{html.escape(text, quote=False)}</mdone>"
+
+
+def _raised(text: str) -> str:
+    """An exponent as characters."""
+    if RAISABLE.fullmatch(text):
+        return text.translate(SUPERSCRIPTS)
+    return f"^{_in_brackets(text)}"
 
 
 def _in_brackets(term: str) -> str:
-    return term if term.isalnum() else f"({term})"
+    return term if all(sign.isalpha() or sign.isdecimal() for sign in term) else f"({term})"
 
 
 def _fraction(match: re.Match[str]) -> str:
@@ -88,19 +151,17 @@ def _as_text(match: re.Match[str], *, has_notes: bool) -> str:
         return "°"
     is_letter = len(text) == 1 and text.isalpha() and text not in ORDINALS
     is_power = (
-        any(map(str.isdigit, text)) or (is_letter and _ends_in_quantity(before)) or text in ("+", "-", "−")
+        any(map(str.isdigit, text))
+        or ((is_letter or TERM.search(text)) and _ends_in_quantity(before))
+        or text in ("+", "-", "−", "–")
     )
-    if not is_power:
-        return text
-    if RAISABLE.fullmatch(text):
-        return text.translate(SUPERSCRIPTS)
-    return f"^{text}" if text.isalnum() else f"^({text})"
+    return _raised(text) if is_power else text
 
 
 def _is_mark(match: re.Match[str], text: str, before: str, *, has_notes: bool) -> bool:
     """Whether raised text leads to a footnote."""
     attributes, inner = match[2], match[3]
-    if text.startswith("(") and before[-1:].isalpha() and not before[-2:].isalpha():
+    if text.startswith("(") and before[-1:].isalpha() and not before[-2:-1].isalpha():
         return False  # the derivative of a function
     if not text or BRACKETED.fullmatch(text) or SIGNS.fullmatch(text) or NOTE.search(attributes):
         return True
@@ -109,7 +170,18 @@ def _is_mark(match: re.Match[str], text: str, before: str, *, has_notes: bool) -
     if match[1].lower() == "sub" or not NUMBERS.fullmatch(text):
         return False
     is_list = not text.isdigit() and before[-2:].isalpha()
-    return is_list or bool(BEHIND_SENTENCE.search(before)) or (has_notes and _is_noted(before))
+    return (
+        is_list
+        or bool(BEHIND_SENTENCE.search(before))
+        or (text not in EXPONENTS and _is_word(before, min_letters=2 if text == "1" else 3))
+        or (has_notes and _is_noted(before) and not UNIT.search(before))
+    )
+
+
+def _is_word(before: str, *, min_letters: int) -> bool:
+    """Whether a word stands before raised text that has no exponent but 2 and 3."""
+    word = WORD.search(before)
+    return bool(word) and len(word[0]) >= min_letters and not FUNCTION.search(before)
 
 
 def _is_noted(before: str) -> bool:
