@@ -125,3 +125,26 @@ def test_a_banner_of_cookies_outside_of_the_article_goes(name: str) -> None:
     html = article(FIRST, LAST).replace("</body>", f"<div class='{name}'>{PROSE}</div></body>")
 
     assert main_text(html, az) == main_text(article(FIRST, LAST), az)
+
+
+INGREDIENTS = ("Bir qaşıq bal", "Qoz", "Yarım kilo alma", "Darçın")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("head", ["", "<h3>Nə lazımdır</h3>"])
+def test_a_list_of_few_words_stays_at_the_edge_of_an_article(
+    mode: ExtractMode, place: tuple[int, ...], head: str
+) -> None:
+    items = f"{head}<ul>{''.join(f'<li>{each}</li>' for each in INGREDIENTS)}</ul>"
+
+    assert "\n".join(INGREDIENTS) in main_text(around(items, place), az, Extraction(mode=mode))
+
+
+def test_a_list_away_from_the_text_is_counted() -> None:
+    items = f"<p>Yan sütun</p><p>Seçmələr</p><ul>{''.join(f'<li>{each}</li>' for each in INGREDIENTS)}</ul><p>Son</p>"
+
+    found = extract_page(article(FIRST, LAST, items), az, Extraction(mode="fast"))
+
+    assert INGREDIENTS[0] not in found.text
+    assert found.lost == len("".join(INGREDIENTS))

@@ -9,7 +9,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -238,6 +238,9 @@ class _Source:
         blocks = [block for block in found.blocks if not _is_navigation(block) and self._is_wanted(block)]
         kept = _running_text(blocks, self._language)
         discarded = 1 - sum(map(len, kept)) / total if total else 0.0
+        # What is no list of links and stands away from the text.
+        items = {block.text for block in blocks if block.is_item and not block.num_linked}.difference(kept)
+        found = replace(found, lost=found.lost + sum(map(len, items)))
         return self._extracted("\n".join(kept), "resiliparse", found), discarded
 
     def _restored(self, kept: list[Block]) -> Restored:
@@ -309,12 +312,20 @@ def _running_text(blocks: list[Block], language: Language) -> list[str]:
     first -= _list_length(blocks[:first][::-1])
     while 0 <= last < len(blocks) - 1 and (blocks[last + 1].is_row or blocks[last + 1].is_code):
         last += 1
-    last += _list_length(blocks[last + 1 :]) if long else 0
+    last += _listed(blocks[last + 1 :]) if long else 0
     return [
         block.text
         for index, block in enumerate(blocks)
         if first <= index <= last or (block.is_heading and index < first) or block.is_sentence(language)
     ]
+
+
+def _listed(blocks: Sequence[Block]) -> int:
+    """Blocks of the list behind the running text, with its heading."""
+    if blocks and blocks[0].is_heading:
+        num_items = _list_length(blocks[1:])
+        return num_items + 1 if num_items else 0
+    return _list_length(blocks)
 
 
 def _list_length(blocks: Sequence[Block]) -> int:
@@ -323,7 +334,7 @@ def _list_length(blocks: Sequence[Block]) -> int:
     num_chars = sum(len(item.text) for item in items)
     num_linked = sum(item.num_linked for item in items)
     is_prose = num_chars >= MIN_ITEM_CHARS * len(items) and num_linked <= MAX_LIST_LINKS * num_chars
-    return len(items) if is_prose else 0
+    return len(items) if is_prose or not num_linked else 0
 
 
 def _is_navigation(block: Block) -> bool:

@@ -181,7 +181,7 @@ def _is_mark(match: re.Match[str], text: str, before: str, *, has_notes: bool) -
 def _is_word(before: str, *, min_letters: int) -> bool:
     """Whether a word stands before raised text that has no exponent but 2 and 3."""
     word = WORD.search(before)
-    return bool(word) and len(word[0]) >= min_letters and not FUNCTION.search(before)
+    return word is not None and len(word[0]) >= min_letters and not FUNCTION.search(before)
 
 
 def _is_noted(before: str) -> bool:
