@@ -118,7 +118,7 @@ def test_what_the_index_calls_no_page_or_no_success_is_not_fetched(tmp_path: Pat
 
 
 def test_what_its_server_calls_no_page_is_skipped_whatever_the_index_says(tmp_path: Path) -> None:
-    found, read_stats = read(str(write_crawl(tmp_path, PAGES, kind="application/octet-stream")))
+    found, read_stats = read(str(write_crawl(tmp_path, PAGES, kind="application/pdf")))
 
     assert (found, read_stats.skipped, read_stats.bad) == ([], 2, 0)
 

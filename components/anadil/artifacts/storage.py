@@ -84,6 +84,10 @@ def local_copy(uri: str) -> Iterator[Path]:
         yield path
 
 
+TASKS = "evaluate.tasks"
+"""The inputs of which settings are what is read."""
+
+
 def expand(patterns: Sequence[str], key: str) -> list[str]:
     """The files that inputs name, in order, each once; see `sizes`."""
     return list(sizes(patterns, key))
@@ -104,7 +108,11 @@ def sizes(patterns: Sequence[str], key: str) -> dict[str, int]:
     for pattern in patterns:
         # An empty one is a shell variable that nobody has set, not the directory that one happens to be in.
         each = store(pattern).sizes(pattern) if pattern else {}
-        passed_over = _without_data(pattern, each)
+        passed_over = [
+            name
+            for name in _without_data(pattern, each)
+            if not (key == TASKS and name.endswith((".yaml", ".yml")))
+        ]
         for name in passed_over:
             del each[name]
         said = (
