@@ -114,7 +114,7 @@ def base_tokenizer(base: Base, cache: Path) -> Path:
 
 
 def is_local(model: str) -> bool:
-    """Whether `base.model` is a directory now; what was one once in this run is never looked up on the hub."""
+    """`base.model` is a directory now. A path that was a directory in this run is never looked up on the hub."""
     if found := Path(model).expanduser().is_dir():
         os.environ[LOCAL_BASES] = "\n".join({*_local_bases(), model})
     return found

@@ -154,7 +154,7 @@ def _unread(
 
 
 def _uses(rows: Iterator[dict[str, object]], uri: str, names: set[str]) -> dict[str, Use]:
-    """What the keys of a file are used for that may mark answers."""
+    """Use of each key of a file that may mark answers."""
     answers = ((row, str(row.get(first_of(row, (*ANSWERS, *LISTS)) or "", ""))) for row in rows)
     found = uses_of(itertools.islice(answers, MAX_LOOKED_AT))
     uses: dict[str, Use] = {name: found.get(name, "class") for name in sorted(names)}

@@ -20,7 +20,7 @@ PATIENCE_S = 60.0
 LOCK = "lock"
 """File in the directory."""
 MODE = 0o666
-"""Of the file: other users, too, may ask whether it is held."""
+"""The file's mode: other users may ask whether the lock is held."""
 ATTEMPTS = 20
 """To make the directory, which another process removes as it ends."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -121,7 +121,7 @@ def _acquire(work: Path) -> int | None:
 
 
 def _is_there(lock: int, work: Path) -> bool:
-    """Whether an open file is still the directory's lock: whoever removes it may be followed by another process."""
+    """An open file is still the directory's lock. Another process may have removed it, and a third made a new one."""
     try:
         return os.path.samestat(os.fstat(lock), (work / LOCK).stat())
     except FileNotFoundError:

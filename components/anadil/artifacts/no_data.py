@@ -9,7 +9,7 @@ OF_PROGRAMS = re.compile(
     r"|(md5|sha1|sha256|sha512|check)sums?(\.txt)?|thumbs\.db|desktop\.ini|\..*",
     re.IGNORECASE,
 )
-"""What Spark and Hadoop write beside their parts, checksums, scripts and settings, pictures, and what is hidden."""
+"""Marks of Spark and Hadoop, checksums, scripts, settings, pictures and hidden files."""
 OF_PEOPLE = re.compile(
     r"(readme|licen[sc]es?|copying|notice|citation|changelog|contributing|authors|acknowledge?ments)(\.(txt|rst|html?|pdf))?",
     re.IGNORECASE,
@@ -23,7 +23,7 @@ BESIDE_ROWS = re.compile(
     r"|.*[-_.](stats|statistics|log|summary)\.(txt|csv|tsv|xlsx)|.*\.(pdf|docx?|pptx?|tex))",
     re.IGNORECASE,
 )
-"""What tells of the files of rows in one directory, and could be data elsewhere: `index.html` is a page of a saved site."""
+"""Files that describe the rows in their directory. Elsewhere they can be data: `index.html` is a page of a saved site."""
 FOLDERS = frozenset(("_delta_log", "_temporary", "_spark_metadata", "_symlink_format_manifest"))
 """Of Spark and Delta Lake: tables and lists that are about the data."""
 

@@ -85,7 +85,7 @@ def local_copy(uri: str) -> Iterator[Path]:
 
 
 TASKS = "evaluate.tasks"
-"""The inputs of which settings are what is read."""
+"""Its directories hold tasks in YAML, which elsewhere are settings beside data."""
 
 
 def expand(patterns: Sequence[str], key: str) -> list[str]:

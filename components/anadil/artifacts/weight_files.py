@@ -89,7 +89,7 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
 
 
 def unindexed(folder: Path, names: Iterable[str]) -> list[str]:
-    """Of a directory's tensors those that its index does not name; none where it has no index."""
+    """Tensors of a directory that its index does not name; none where it has no index."""
     named = _weight_map(folder)
     return [name for name in names if name not in named] if named else []
 

@@ -17,7 +17,7 @@ DATA = re.compile(
 """Comments, programs, styles, drawings, what forms offer, menus, blanks, and attributes such as `data:` addresses and states of
 applications."""
 PARAGRAPH = re.compile(rb"<p\b[^<>]*>[^<>]+</p\s*>", re.IGNORECASE)
-"""What a menu may hold beside its links."""
+"""Elements that a menu may hold beside its links."""
 MAX_TAGS = 100_000
 """About 0.3 s of parsing, measured; a comment counts as one."""
 MAX_NESTING = 1_000
@@ -66,7 +66,7 @@ def without_data(page: bytes) -> bytes:
 
 
 def _left(data: re.Match[bytes]) -> bytes:
-    """What is left of a part that is no text: paragraphs of a menu, so that they are counted."""
+    """The rest of a part that is no text: a menu keeps its paragraphs, so that they are counted."""
     return b"<nav>%b</nav>" % b"".join(PARAGRAPH.findall(data[0])) if data[2] else b" "
 
 

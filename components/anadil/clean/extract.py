@@ -238,7 +238,7 @@ class _Source:
         blocks = [block for block in found.blocks if not _is_navigation(block) and self._is_wanted(block)]
         kept = _running_text(blocks, self._language)
         discarded = 1 - sum(map(len, kept)) / total if total else 0.0
-        # What is no list of links and stands away from the text.
+        # Blocks away from the text that are no lists of links.
         items = {block.text for block in blocks if block.is_item and not block.num_linked}.difference(kept)
         found = replace(found, lost=found.lost + sum(map(len, items)))
         return self._extracted("\n".join(kept), "resiliparse", found), discarded

@@ -28,7 +28,7 @@ Figures = npt.NDArray[np.float64]
 LENGTHS = (40, 80, 160, 320, 640, 1_280)
 """Letters from which a limit of its own holds."""
 DROP_RATE = 0.02
-"""Of text of the part that lies furthest out, what the other parts taught may drop by each check."""
+"""Share of the furthest part's text that each check may drop, by what the other parts taught."""
 WIDENED, WIDENED_OF_ONE_SOURCE = 0.1, 0.5
 """Part of its distance from the median by which limits that follow the kind of a text are wider. One source does not show how far other kinds
 lie: of a sample of laws, .1 drops .71 of React's documentation, .5 drops .14. Of several, .5 keeps .07 of a sibling's short texts, .1 keeps .01."""
@@ -45,7 +45,7 @@ text by which the limit is more. Where the two overlap, own text decides: what a
 NO_LIMIT = -99.0
 """Of association, where too few pieces have a figure."""
 MIN_PIECES, MAX_PIECES = 50, 4_000
-"""Of a length, of all parts together: that it has a limit of its own, and that are measured."""
+"""Pieces of one length, of all parts together: the fewest that set a limit of their own, and the most that are measured."""
 MIN_LABELLED = 0.98
 """Share of what CLD2 is sure of in the sample, that it must take for the language, so that its label counts."""
 MIN_SIBLING = 0.3
