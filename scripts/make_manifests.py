@@ -17,12 +17,12 @@ import yaml
 
 from anadil.core.stages import FLOW, LAUNCHABLE, STAGES
 from anadil.launch.job import SPEC_ANNOTATION, TrainingJob
-from anadil.launch.kubernetes.ledger import DETACHED_ANNOTATION
+from anadil.launch.kubernetes.jobs.ledger import DETACHED_ANNOTATION
 from anadil.launch.manifests import pytorchjob
 from anadil.launch.manifests.clean_pods import CleanPods, ray_cluster
 from anadil.recipe.load import load_recipe, recipes_dir
 from anadil.recipe.sections import Recipe
-from anadil.release.serving import Kind, Serving, objects
+from anadil.release.serving.manifests import Kind, Serving, objects
 from generate import write_or_check
 
 MANIFESTS = Path(__file__).parents[1] / "manifests"

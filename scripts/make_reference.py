@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from anadil.clean.judge import RULES, Check
+from anadil.clean.filters.judge import RULES, Check
 from anadil.model.family_table import LAYOUTS, families
 from anadil.recipe.filter_rules import Rules
 from anadil.recipe.sections import Recipe
@@ -45,7 +45,7 @@ dropped. Limits that are named by a key are set in `clean.rules`, for every lang
 proposes limits from text of your own, with the share of the good and of the bad documents that each drops.
 
 A limit that is left empty is not judged. Where each comes from says `components/anadil/text/filter_limits.py` or the
-language's own file. Generated from `components/anadil/clean/judge.py` by `scripts/make_reference.py`.
+language's own file. Generated from `components/anadil/clean/filters/judge.py` by `scripts/make_reference.py`.
 
 """
 

@@ -25,7 +25,7 @@ import trafilatura
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
-from anadil.clean.extract import Extraction, decode_page, main_text
+from anadil.clean.extract.extract import Extraction, decode_page, main_text
 from anadil.recipe.sections import ExtractMode
 from anadil.text.language import Language, load_language
 from anadil.text.scripts import WITHOUT_SPACES, script_of

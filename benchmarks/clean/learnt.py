@@ -19,9 +19,9 @@ from tempfile import TemporaryDirectory
 
 import yaml
 
-from anadil.clean.judge_record import Settings, judge_prepared, prepare_record
-from anadil.clean.learn_language import learn_language
-from anadil.clean.readers import RawRecord
+from anadil.clean.filters.judge_record import Settings, judge_prepared, prepare_record
+from anadil.clean.read.readers import RawRecord
+from anadil.language.learn_language import learn_language
 from anadil.recipe.sections import Recipe
 
 NUM_OWN, NUM_NOISY, NUM_SIBLING = 400, 100, 200

@@ -12,12 +12,12 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from anadil.clean.corpus_parts import WriteTask, plan_files, write_file
-from anadil.clean.find_duplicates import find_duplicates
-from anadil.clean.judge_record import DOCUMENT_ID_CHARS, Settings
-from anadil.clean.readers import ReadStats, read_records
-from anadil.clean.signatures import Signatures
-from anadil.clean.sorted_documents import DocumentWriter, KeptDocument
+from anadil.clean.dedup.find_duplicates import find_duplicates
+from anadil.clean.dedup.signatures import Signatures
+from anadil.clean.dedup.sorted_documents import DocumentWriter, KeptDocument
+from anadil.clean.filters.judge_record import DOCUMENT_ID_CHARS, Settings
+from anadil.clean.read.readers import ReadStats, read_records
+from anadil.clean.write.corpus_parts import WriteTask, plan_files, write_file
 from anadil.recipe.sections import Recipe
 from anadil.text.corpus import Document
 

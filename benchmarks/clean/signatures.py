@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from anadil.clean.find_duplicates import DUPLICATE, NEAR_DUPLICATE, find_duplicates
-from anadil.clean.judge_record import Settings
-from anadil.clean.signatures import Signatures
-from anadil.clean.sorted_documents import COLUMNS, write_keys
+from anadil.clean.dedup.find_duplicates import DUPLICATE, NEAR_DUPLICATE, find_duplicates
+from anadil.clean.dedup.signatures import Signatures
+from anadil.clean.dedup.sorted_documents import COLUMNS, write_keys
+from anadil.clean.filters.judge_record import Settings
 from anadil.recipe.sections import Recipe
 
 BANDS = 14

@@ -25,7 +25,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from anadil.model.load import encode_texts, load_tokenizer, save_model
-from anadil.release.gguf_file import write_gguf
+from anadil.release.export.gguf_file import write_gguf
 
 DOCUMENTS = 1_000
 TOKENS = 512
@@ -127,7 +127,7 @@ def memory(tokenizer: Path, folder: Path) -> None:
     directory = make(folder / "large", tokenizer, torch.bfloat16, **LARGE)
     size = (directory / "model.safetensors").stat().st_size
     code = (
-        "import sys; from pathlib import Path; from anadil.release.gguf_file import write_gguf; "
+        "import sys; from pathlib import Path; from anadil.release.export.gguf_file import write_gguf; "
         "write_gguf(Path(sys.argv[1]), Path(sys.argv[2]), name='x', precision=sys.argv[3])"
     )
     out = folder / "large.gguf"

@@ -9,15 +9,15 @@ import importlib
 __version__ = "0.1.0"
 
 OFFERED = {
-    "Chat": "anadil.release.chat",
-    "ChatSettings": "anadil.release.chat",
-    "compare": "anadil.release.compare",
+    "Chat": "anadil.release.chat.conversation",
+    "ChatSettings": "anadil.release.chat.conversation",
+    "compare": "anadil.release.compare.comparison",
     "find_model": "anadil.release.model_source",
     "list_runs": "anadil.release.runs",
     "load_recipe": "anadil.recipe.load",
-    "open_chat": "anadil.release.chat",
+    "open_chat": "anadil.release.chat.conversation",
     "run": "anadil.release.start_run",
-    "trace": "anadil.release.trace",
+    "trace": "anadil.release.trace.lineage",
 }
 """Name -> module that holds it."""
 

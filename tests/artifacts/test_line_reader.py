@@ -25,7 +25,7 @@ LONG_MIB = 300
 
 CLEAN = """
 import sys
-from anadil.clean.readers import ReadStats, read_records
+from anadil.clean.read.readers import ReadStats, read_records
 read_stats = ReadStats()
 print([raw.text for raw in read_records(sys.argv[1], "a.jsonl", "text", read_stats)], read_stats.places)
 """

@@ -154,11 +154,11 @@ from anadil.evaluate.heldout import documents_of
 print(len(list(documents_of([sys.argv[1]], "messages", "az"))))
 """
 ITEMS = """
-from anadil.clean.lists import read_items
+from anadil.clean.filters.lists import read_items
 print(sum(1 for _ in read_items([sys.argv[1]])))
 """
 RAW = """
-from anadil.clean.readers import ReadStats, read_records
+from anadil.clean.read.readers import ReadStats, read_records
 stats = ReadStats()
 list(read_records(sys.argv[1], "a", "messages", stats))
 print(stats.bad, stats.places)

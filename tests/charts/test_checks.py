@@ -206,7 +206,7 @@ def test_the_sweeper_looks_for_the_kinds_that_it_has_rights_to(name: str, kinds:
 def test_the_registrations_command_is_one_that_the_image_takes(name: str) -> None:
     import argparse
 
-    from anadil.cli import submit
+    from anadil.cli.cluster import submit
 
     container = named(render(CASES[name]), "Job", "-registration")["spec"]["template"]["spec"]["containers"][
         0

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean import accounts, row_files
-from anadil.clean.row_files import find_rows
+from anadil.clean.write import accounts, row_files
+from anadil.clean.write.row_files import find_rows
 from anadil.core.errors import DataError
 from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
@@ -126,8 +126,8 @@ def test_documents_and_words_are_counted_by_the_licence_that_records_name(
 def test_rows_do_not_depend_on_the_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_files, "FILE_ROWS", 8)
     monkeypatch.setattr(row_files, "GROUP_ROWS", 3)
-    monkeypatch.setattr("anadil.clean.rows.BATCH_ROWS", 2)
-    monkeypatch.setattr("anadil.clean.shards.MIN_SHARD_BYTES", 1)
+    monkeypatch.setattr("anadil.clean.write.rows.BATCH_ROWS", 2)
+    monkeypatch.setattr("anadil.clean.shards.shards.MIN_SHARD_BYTES", 1)
     raw = write_jsonl(tmp_path / "a.jsonl", LINES)
 
     def files(shard_bytes: int) -> dict[str, bytes]:
@@ -261,7 +261,7 @@ def test_a_row_is_found_by_its_source_or_id(corpus: Path) -> None:
 
 def test_rows_that_do_not_add_up_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raw = write_jsonl(tmp_path / "a.jsonl", texts(4))
-    monkeypatch.setattr("anadil.clean.accounts.Accounts.dropped", {"short": 1})
+    monkeypatch.setattr("anadil.clean.write.accounts.Accounts.dropped", {"short": 1})
 
     with pytest.raises(AssertionError):
         clean(tmp_path, raw)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean import readers
+from anadil.clean.read import readers
 from tests.kit.clean_stage import bare_record, members, page, read_file, warc_record
 
 

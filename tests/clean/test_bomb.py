@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean.bomb import Excess, excess
-from anadil.clean.extract import main_text
+from anadil.clean.extract.bomb import Excess, excess
+from anadil.clean.extract.extract import main_text
 from anadil.text.language import load_language
 from tests.kit.child import peak_memory
 from tests.kit.texts import ANOTHER, AZERBAIJANI
@@ -63,7 +63,7 @@ def test_refusing_a_page_needs_little_memory(tmp_path: Path) -> None:
     code = """
 import sys
 from pathlib import Path
-from anadil.clean.bomb import excess
+from anadil.clean.extract.bomb import excess
 print(excess(Path(sys.argv[1]).read_text()) is not None)
 """
 

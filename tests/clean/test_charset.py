@@ -4,8 +4,8 @@ import codecs
 
 import pytest
 
-from anadil.clean.charset import codec_of, decode_text
-from anadil.clean.extract import decode_page
+from anadil.clean.extract.extract import decode_page
+from anadil.clean.read.charset import codec_of, decode_text
 from tests.kit.texts import AZERBAIJANI, JAPANESE, RUSSIAN
 
 MEANINGLESS = [

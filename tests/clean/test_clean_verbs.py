@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from anadil.artifacts import artifact
-from anadil.clean.identify_sample import identify_sample
 from anadil.cli.main import main
 from anadil.core.stages import STAGES
+from anadil.language.identify_sample import identify_sample
 from anadil.recipe.load import parse_recipe
 from anadil.runtime.execute import execute
 from anadil.text.language_pack import LanguagePack
@@ -184,7 +184,7 @@ def test_explain_of_a_bad_record_tells_why_it_is_bad(
 
     assert main([*command, f"{raw}:17"]) == 3
     assert f"{raw}:17: is bad, and so left out: not JSON: " in capsys.readouterr().err
-    monkeypatch.setattr("anadil.clean.judge_record.identify_language", lambda *_: 1 / 0)
+    monkeypatch.setattr("anadil.clean.filters.judge_record.identify_language", lambda *_: 1 / 0)
     assert main([*command, "a.jsonl:1"]) == 3
     assert (
         "a.jsonl:1: is bad, and so left out: ZeroDivisionError: division by zero" in capsys.readouterr().err

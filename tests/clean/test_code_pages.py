@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean.charset import codec_of, decode_text
-from anadil.clean.judge_record import Settings, judge_record
-from anadil.clean.readers import RawRecord, ReadStats, read_records
+from anadil.clean.filters.judge_record import Settings, judge_record
+from anadil.clean.read.charset import codec_of, decode_text
+from anadil.clean.read.readers import RawRecord, ReadStats, read_records
 from anadil.recipe.sections import Recipe
 from anadil.text.letters import letters_of
 

@@ -1,7 +1,7 @@
 import subprocess
 import sys
 
-from anadil.clean.compiled import KERNELS
+from anadil.clean.kernels.compiled import KERNELS
 
 
 def test_every_module_with_compiled_code_is_in_the_digest() -> None:

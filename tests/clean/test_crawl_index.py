@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from anadil.artifacts import storage
-from anadil.clean.crawl_index import crawl_root, index_language
-from anadil.clean.readers import RawRecord, ReadStats, read_records
+from anadil.clean.read.crawl_index import crawl_root, index_language
+from anadil.clean.read.readers import RawRecord, ReadStats, read_records
 from anadil.core.errors import RetryableError
 from tests.kit.clean_stage import members, page, warc_record
 from tests.kit.texts import AZERBAIJANI, TURKISH
@@ -78,7 +78,7 @@ def test_only_pages_of_the_language_are_fetched(tmp_path: Path, monkeypatch: pyt
 def test_more_pages_than_are_fetched_at_a_time_come_in_their_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anadil.clean.crawl_index.FETCHED_AT_A_TIME", 2)
+    monkeypatch.setattr("anadil.clean.read.crawl_index.FETCHED_AT_A_TIME", 2)
     index = write_crawl(tmp_path, PAGES * 3)
 
     found, _ = read(str(index))

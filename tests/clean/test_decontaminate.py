@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from anadil.clean import decontaminate
-from anadil.clean.decontaminate import Decontamination, texts_of
+from anadil.clean.filters import decontaminate
+from anadil.clean.filters.decontaminate import Decontamination, texts_of
 from anadil.text.language import load_language
 from tests.kit.child import peak_memory
 from tests.kit.texts import ANOTHER, AZERBAIJANI, JAPANESE, TURKISH
@@ -52,8 +52,8 @@ def test_items_that_repeat_themselves_take_no_memory(tmp_path: Path) -> None:
     path.write_bytes(zstandard.compress(line * 10, 1))
     code = """
 import sys
-from anadil.clean.decontaminate import Decontamination
-from anadil.clean.lists import read_items
+from anadil.clean.filters.decontaminate import Decontamination
+from anadil.clean.filters.lists import read_items
 from anadil.text.language import load_language
 found = Decontamination(read_items([sys.argv[1]]), load_language("az"))
 print(len(found._hashes) < 1_000)

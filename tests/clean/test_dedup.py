@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anadil.clean.find_duplicates import KEPT, find_duplicates
-from anadil.clean.minhash import MinHash, jaccard
-from anadil.clean.shard_output import weight_of
-from anadil.clean.signatures import Signatures
-from anadil.clean.sorted_documents import DocumentWriter, KeptDocument
+from anadil.clean.dedup.find_duplicates import KEPT, find_duplicates
+from anadil.clean.dedup.signatures import Signatures
+from anadil.clean.dedup.sorted_documents import DocumentWriter, KeptDocument
+from anadil.clean.kernels.minhash import MinHash, jaccard
+from anadil.clean.write.shard_output import weight_of
 from anadil.text.language import load_language
 from tests.kit.texts import ANOTHER, AZERBAIJANI, JAPANESE
 
@@ -215,7 +215,7 @@ def test_exact_keys_are_equal_where_case_and_white_space_alone_differ(a: str, b:
 
 
 def test_a_batch_has_the_keys_of_each_text_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anadil.clean.minhash.MAX_BATCH_CHARS", 500)
+    monkeypatch.setattr("anadil.clean.kernels.minhash.MAX_BATCH_CHARS", 500)
     texts = [AZERBAIJANI, "", ANOTHER, "bir iki", AZERBAIJANI * 2]
 
     assert MINHASH.band_keys_of(texts).tolist() == [MINHASH.band_keys(text).tolist() for text in texts]
@@ -230,8 +230,8 @@ def test_clusters_of_many_documents_are_looked_at_in_parts(
     texts = [" ".join(random_words(seed) + ["son"] * copy) for seed in range(40) for copy in range(3)]
     random.Random(3).shuffle(texts)
     whole = removed(texts)
-    monkeypatch.setattr("anadil.clean.find_duplicates.PART_DOCUMENTS", 7)
-    monkeypatch.setattr("anadil.clean.find_duplicates.CHUNK", 32)
+    monkeypatch.setattr("anadil.clean.dedup.find_duplicates.PART_DOCUMENTS", 7)
+    monkeypatch.setattr("anadil.clean.dedup.find_duplicates.CHUNK", 32)
 
     assert removed(texts) == whole
     assert len(whole) >= 78

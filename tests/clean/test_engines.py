@@ -9,11 +9,11 @@ from typing import Any, Self
 import pytest
 
 from anadil.artifacts import ranged, storage
-from anadil.clean.executors import Executor
-from anadil.clean.executors.engines import executor_of
-from anadil.clean.executors.processes import Processes
 from anadil.core.errors import PreflightError
 from anadil.recipe.sections import Recipe
+from anadil.runtime.executors import Executor
+from anadil.runtime.executors.engines import executor_of
+from anadil.runtime.executors.processes import Processes
 from anadil.runtime.job import Job
 from tests.kit.clean_inputs import write_inputs
 from tests.kit.clean_stage import clean, content, stats
@@ -59,7 +59,7 @@ def test_ray_that_is_not_installed_is_said(tmp_path: Path, monkeypatch: pytest.M
 def test_a_cluster_that_does_not_answer_is_asked_again_and_then_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from anadil.clean.executors import ray_tasks
+    from anadil.runtime.executors import ray_tasks
 
     asked: list[str] = []
 
@@ -158,6 +158,6 @@ def refuse(task: _Task) -> None:
 
 
 def _ray(work: Path) -> Any:
-    from anadil.clean.executors.ray_tasks import RayTasks
+    from anadil.runtime.executors.ray_tasks import RayTasks
 
     return RayTasks(2, work)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean.escapes import undo_escapes
+from anadil.clean.extract.escapes import undo_escapes
 from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import clean, documents, stats, write_jsonl
 from tests.kit.texts import ANOTHER, AZERBAIJANI

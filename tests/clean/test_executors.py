@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean.executors.processes import Processes
 from anadil.core.errors import DataError, PreflightError, Stopped
+from anadil.runtime.executors.processes import Processes
 from anadil.runtime.signals import Stop, handle_signals
 from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import clean, content, write_jsonl
@@ -37,7 +37,7 @@ COPIED = """
 import logging, signal, sys, threading
 from dataclasses import dataclass
 from pathlib import Path
-from anadil.clean.executors.processes import Processes
+from anadil.runtime.executors.processes import Processes
 
 @dataclass
 class Work:
@@ -66,7 +66,7 @@ IMPORTING = """
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from anadil.clean.executors.processes import Processes
+from anadil.runtime.executors.processes import Processes
 
 @dataclass
 class Work:
@@ -145,7 +145,7 @@ def test_a_signal_while_a_process_starts_leaves_none_behind(
 def test_a_task_whose_processes_die_again_and_again_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anadil.clean.executors.processes.MAX_DEATHS", 2)
+    monkeypatch.setattr("anadil.runtime.executors.processes.MAX_DEATHS", 2)
 
     with (
         Processes(1) as executor,
@@ -190,7 +190,7 @@ def command_of(pid: int) -> str:
 
 IN_SMALL_SHARDS = """
 import sys
-from anadil.clean import workspace
+from anadil.clean.shards import workspace
 from anadil.runtime.entry_point import main
 plan = workspace.plan_shards
 workspace.plan_shards = lambda uris, most, num_workers: plan(uris, 20_000, num_workers)

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from anadil.clean.extract import (
+from anadil.clean.extract.extract import (
     MAX_FOREIGN_CHARS,
     MIN_OWN_LETTERS,
     Extraction,

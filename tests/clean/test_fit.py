@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from anadil.clean.fit import MOST_REPETITION, REPETITION, spare_good
-from anadil.clean.judge import Judge
+from anadil.clean.filters.judge import Judge
 from anadil.cli.main import main
+from anadil.language.fit import MOST_REPETITION, REPETITION, spare_good
 from anadil.recipe.filter_rules import Rules
 from anadil.recipe.sections import Recipe
 from anadil.text.language import load_language

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean.warc import HtmlResponse, html_responses
+from anadil.clean.read.warc import HtmlResponse, html_responses
 from tests.kit.clean_stage import warc_record
 from tests.kit.wrong_lengths import BODY, LIMIT, PLAIN, with_length
 

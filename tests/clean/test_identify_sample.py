@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from anadil.clean import learn_language as learning
-from anadil.clean.identify_sample import NO_LIMIT, identify_sample
-from anadil.clean.learn_language import learn_language
+from anadil.language import learn_language as learning
+from anadil.language.identify_sample import NO_LIMIT, identify_sample
+from anadil.language.learn_language import learn_language
 from anadil.text.language_id import identify_language
 from anadil.text.language_pack import LanguagePack, to_language
 from tests.kit.constructed import documents
@@ -79,10 +79,10 @@ def test_labels_that_a_few_texts_get_are_not_expected_beside_text_without_any(
     texts = [each for seed in range(4) for each in documents(100, seed=seed) if len(each) >= 400]
     labels = iter(["no", "un", *["da"] * len(texts)])
     given = {text: next(labels) for text in texts}
-    monkeypatch.setattr("anadil.clean.identify_sample.main_label", given.__getitem__)
+    monkeypatch.setattr("anadil.language.identify_sample.main_label", given.__getitem__)
     # N-grams, which take most of the time, say nothing of labels.
-    monkeypatch.setattr("anadil.clean.identify_sample._profile", lambda *_: None)
-    monkeypatch.setattr("anadil.clean.identify_sample.LONG_COVERED", 1 - 1.5 / len(texts))
+    monkeypatch.setattr("anadil.language.identify_sample._profile", lambda *_: None)
+    monkeypatch.setattr("anadil.language.identify_sample.LONG_COVERED", 1 - 1.5 / len(texts))
 
     found = identify_sample("qaa", texts[:200], texts[200:], {}, None)
 
@@ -161,7 +161,7 @@ def test_a_sample_of_several_languages_is_told_of(
     texts = documents(100)
     foreign = {*texts[:others]}
     monkeypatch.setattr(
-        "anadil.clean.identify_sample.cld2_label", lambda text: ("pt" if text in foreign else "gl", True)
+        "anadil.language.identify_sample.cld2_label", lambda text: ("pt" if text in foreign else "gl", True)
     )
 
     found = identify_sample(code, texts[:70], texts[70:], {}, None)
@@ -190,9 +190,9 @@ def test_a_sibling_that_cld2_takes_the_sample_for_is_a_state_of_the_pack(
     labels = [label for label, count in taken_for.items() for _ in range(count)]
     given = dict(zip(texts, labels, strict=True))
     monkeypatch.setattr(
-        "anadil.clean.identify_sample.cld2_label", lambda text: (given.get(text, "un"), text in given)
+        "anadil.language.identify_sample.cld2_label", lambda text: (given.get(text, "un"), text in given)
     )
-    monkeypatch.setattr("anadil.clean.identify_sample._profile", lambda *_: None)
+    monkeypatch.setattr("anadil.language.identify_sample._profile", lambda *_: None)
 
     found = identify_sample(code, texts[:70], texts[70:], others, None)
 

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from anadil.clean.judge import RULES, Judge, Judgement
+from anadil.clean.filters.judge import RULES, Judge, Judgement
 from anadil.recipe.filter_rules import RULE_NAMES, Rules
 from anadil.recipe.sections import Clean
 from anadil.text.language import load_language

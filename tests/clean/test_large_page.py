@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean.bomb import MAX_HTML_BYTES, without_data
-from anadil.clean.extract import extract_page
-from anadil.clean.judge_record import Prepared, Settings, prepare_record
-from anadil.clean.readers import RawRecord
+from anadil.clean.extract.bomb import MAX_HTML_BYTES, without_data
+from anadil.clean.extract.extract import extract_page
+from anadil.clean.filters.judge_record import Prepared, Settings, prepare_record
+from anadil.clean.read.readers import RawRecord
 from anadil.recipe.sections import Recipe
 from anadil.text.language import load_language
 from tests.kit.clean_inputs import texts

@@ -9,9 +9,11 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from anadil.clean import learn_language as learning
-from anadil.clean.identify_sample import identify_sample
-from anadil.clean.learn_language import (
+from anadil.cli import main
+from anadil.core.errors import DataError
+from anadil.language import learn_language as learning
+from anadil.language.identify_sample import identify_sample
+from anadil.language.learn_language import (
     NUM_STOP_WORDS,
     LearntLanguage,
     _words_of,
@@ -19,9 +21,7 @@ from anadil.clean.learn_language import (
     learn_language,
     split_texts,
 )
-from anadil.clean.learn_limits import MIN_DOCUMENTS, _min_words
-from anadil.cli import main
-from anadil.core.errors import DataError
+from anadil.language.learn_limits import MIN_DOCUMENTS, _min_words
 from anadil.text.language import Language, LanguageModel, load_language
 from anadil.text.language_pack import LanguagePack, ModelTable, to_language
 from anadil.text.profile_checks import is_likely

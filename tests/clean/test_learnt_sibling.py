@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean import learn_language as learning
-from anadil.clean.learn_language import LearntLanguage, split_texts
 from anadil.cli import main
+from anadil.language import learn_language as learning
+from anadil.language.learn_language import LearntLanguage, split_texts
 from anadil.text.language import load_language
 from anadil.text.language_pack import Identification, LanguagePack
 from tests.kit.constructed import documents, write_documents_of

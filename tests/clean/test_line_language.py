@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean.judge_record import Settings, judge_record
-from anadil.clean.line_language import is_foreign, keep_own_lines, may_be_mixed
-from anadil.clean.readers import RawRecord
+from anadil.clean.filters.judge_record import Settings, judge_record
+from anadil.clean.filters.line_language import is_foreign, keep_own_lines, may_be_mixed
+from anadil.clean.read.readers import RawRecord
 from anadil.recipe.sections import Recipe
 from anadil.text.language import Language, LanguageModel, load_language
 from anadil.text.language_id import IdentifiedLanguage, identify_language
@@ -41,7 +41,7 @@ def test_no_identifier_is_asked_of_lines_whose_letters_tell(monkeypatch: pytest.
         asked.append(line)
         return identify_language(line, language)
 
-    monkeypatch.setattr("anadil.clean.line_language.identify_language", noted)
+    monkeypatch.setattr("anadil.clean.filters.line_language.identify_language", noted)
 
     keep_own_lines("\n".join([*OWN, ENGLISH, TURKISH, f"{ENGLISH} Əliyev"]), az)
 
@@ -183,8 +183,8 @@ def test_a_line_is_foreign_where_all_that_know_the_language_say_so(
     is_reliable: bool, second: str, is_learnt: bool, is_foreign_line: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = IdentifiedLanguage(code="tr", is_language=False, is_reliable=is_reliable, retried=False)
-    monkeypatch.setattr("anadil.clean.line_language.identify_language", lambda *_: found)
-    monkeypatch.setattr("anadil.clean.line_language.second_opinion", lambda _: "tr")
+    monkeypatch.setattr("anadil.clean.filters.line_language.identify_language", lambda *_: found)
+    monkeypatch.setattr("anadil.clean.filters.line_language.second_opinion", lambda _: "tr")
     model = LanguageModel(path="lid.bin", label="az", sha256="") if is_learnt else None
     language = replace(az, second_label=second, model=model, is_certain=lambda _: False)
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from anadil.artifacts import line_reader
-from anadil.clean.lists import read_items
+from anadil.clean.filters.lists import read_items
 from anadil.core.errors import DataError
 from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import clean, documents, stats, write_jsonl

@@ -12,9 +12,9 @@ SIGNATURES = """
 import sys
 from pathlib import Path
 import numpy as np
-from anadil.clean.find_duplicates import DUPLICATE, NEAR_DUPLICATE, find_duplicates
-from anadil.clean.signatures import Signatures
-from anadil.clean.sorted_documents import COLUMNS, write_keys
+from anadil.clean.dedup.find_duplicates import DUPLICATE, NEAR_DUPLICATE, find_duplicates
+from anadil.clean.dedup.signatures import Signatures
+from anadil.clean.dedup.sorted_documents import COLUMNS, write_keys
 
 class MinHash:
     bands = 14
@@ -45,10 +45,10 @@ ONE_CLUSTER = """
 import json, random, sys
 from pathlib import Path
 import numpy as np
-from anadil.clean.minhash import MinHash
-from anadil.clean.find_duplicates import NEAR_DUPLICATE, find_duplicates
-from anadil.clean.signatures import Signatures
-from anadil.clean.sorted_documents import DocumentWriter, KeptDocument
+from anadil.clean.kernels.minhash import MinHash
+from anadil.clean.dedup.find_duplicates import NEAR_DUPLICATE, find_duplicates
+from anadil.clean.dedup.signatures import Signatures
+from anadil.clean.dedup.sorted_documents import DocumentWriter, KeptDocument
 from anadil.text.language import load_language
 
 folder, num_documents, draw = Path(sys.argv[1]), int(sys.argv[2]), random.Random(0)

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean.judge import Judge
-from anadil.clean.ng_words import NgWords, read_ng_words
+from anadil.clean.filters.judge import Judge
+from anadil.clean.kernels.ng_words import NgWords, read_ng_words
 from anadil.core.errors import DataError
 from anadil.text.language import load_language
 from tests.kit.clean_inputs import texts

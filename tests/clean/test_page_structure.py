@@ -1,6 +1,6 @@
 import pytest
 
-from anadil.clean.extract import Extraction, extract_page, main_text
+from anadil.clean.extract.extract import Extraction, extract_page, main_text
 from anadil.recipe.sections import ExtractMode
 from anadil.text.language import load_language
 from tests.clean.test_page_prose import LINES, MODES, article

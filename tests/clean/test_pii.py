@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from anadil.clean.pii import (
+from anadil.clean.filters.pii import (
     FOUR_NUMBERS,
     OF_DIGITS,
     SEVEN_DIGITS,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean import process_limits
-from anadil.clean.process_limits import (
+from anadil.runtime.executors import process_limits
+from anadil.runtime.executors.process_limits import (
     OUT_OF_MEMORY,
     RECORD_CPU_S,
     allow_one_more_record,
@@ -37,7 +37,7 @@ def test_where_nothing_tells_the_memory_of_a_process_none_is_limited(
     limits: list[int] = []
     monkeypatch.setattr("anadil.core.processes.Path", lambda _: tmp_path / "no such file")
     # Or the next record that a test cleans limits the CPU time of the process of all tests.
-    monkeypatch.setattr("anadil.clean.process_limits._limited_until", None)
+    monkeypatch.setattr("anadil.runtime.executors.process_limits._limited_until", None)
     monkeypatch.setattr(resource, "setrlimit", lambda which, _: limits.append(which))
 
     limit_process()
@@ -48,8 +48,8 @@ def test_where_nothing_tells_the_memory_of_a_process_none_is_limited(
 LONG_RECORD = """
 import resource, sys, time
 from pathlib import Path
-from anadil.clean import process_limits
-from anadil.clean.suspects import Phase, Place, Suspects
+from anadil.runtime.executors import process_limits
+from anadil.clean.shards.crash_records import Phase, Place, Suspects
 
 process_limits.RECORD_CPU_S = 0
 process_limits.limit_process()
@@ -73,7 +73,7 @@ def test_each_record_gets_its_own_cpu_time_and_no_other_process_a_limit(
 ) -> None:
     now = 0.0
     limits: list[tuple[int, int]] = []
-    monkeypatch.setattr("anadil.clean.process_limits.time.process_time", lambda: now)
+    monkeypatch.setattr("anadil.runtime.executors.process_limits.time.process_time", lambda: now)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (-1, resource.RLIM_INFINITY))
     monkeypatch.setattr(resource, "setrlimit", lambda which, limit: limits.append((which, limit[0])))
     monkeypatch.setattr(process_limits, "_limited_until", None)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from anadil.clean.record_fields import address_columns, address_of, text_of
+from anadil.clean.read.record_fields import address_columns, address_of, text_of
 
 PAGE = "https://ev.example/a?b=c"
 

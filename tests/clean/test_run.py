@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from anadil.clean.holdout import num_heldout
-from anadil.clean.judge_record import Judged
-from anadil.clean.shard_output import kept_documents
-from anadil.clean.sorted_documents import KeptDocument
+from anadil.clean.dedup.sorted_documents import KeptDocument
+from anadil.clean.filters.judge_record import Judged
+from anadil.clean.write.holdout import num_heldout
+from anadil.clean.write.shard_output import kept_documents
 from anadil.core.errors import DataError, RetryableError, Stopped
 from anadil.text.corpus import read_documents
 from anadil.text.language import Language, load_language
@@ -96,7 +96,7 @@ def test_the_place_of_the_inputs_does_not_change_a_byte(tmp_path: Path) -> None:
 
 
 def test_a_warc_becomes_a_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anadil.clean.readers.MAX_RECORD_BYTES", 20_000)
+    monkeypatch.setattr("anadil.clean.read.readers.MAX_RECORD_BYTES", 20_000)
     pages = [warc_record(page(text), url=f"https://a.az/{n}") for n, text in enumerate(texts(6))]
     pages += [
         warc_record(page(TURKISH), url="https://a.az/tr"),
@@ -335,7 +335,7 @@ def test_a_document_that_the_rules_fail_on_takes_no_other_of_its_batch_with_it(
             raise ValueError("odd")
         return kept_documents(judged, *others)
 
-    monkeypatch.setattr("anadil.clean.map_shard.kept_documents", failing)
+    monkeypatch.setattr("anadil.clean.shards.map_shard.kept_documents", failing)
     raw = write_jsonl(tmp_path / "a.jsonl", [*texts(5), "Bakıda qar.", *texts(9)[5:]])
 
     found = stats(clean(tmp_path, raw, max_bad_records=0.5))
@@ -352,7 +352,7 @@ def failing_on(monkeypatch: pytest.MonkeyPatch, start: str, error: BaseException
             raise error
         return identify_language(text, language)
 
-    monkeypatch.setattr("anadil.clean.judge_record.identify_language", failing)
+    monkeypatch.setattr("anadil.clean.filters.judge_record.identify_language", failing)
 
 
 @pytest.mark.parametrize(

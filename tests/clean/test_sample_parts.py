@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean import learn_language as learning
-from anadil.clean.identify_sample import identify_sample
-from anadil.clean.learn_language import learn_language
-from anadil.clean.made_noise import noise_of_kind
-from anadil.clean.sample_parts import MAX_SHARE, parts_of
-from anadil.clean.sample_texts import SampleText, read_texts
+from anadil.language import learn_language as learning
+from anadil.language.identify_sample import identify_sample
+from anadil.language.learn_language import learn_language
+from anadil.language.made_noise import noise_of_kind
+from anadil.language.sample_parts import MAX_SHARE, parts_of
+from anadil.language.sample_texts import SampleText, read_texts
 from anadil.text.language_pack import Identification, LanguagePack, to_language
 from anadil.text.profile_checks import is_likely
 from tests.kit.clean_stage import write_jsonl

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from anadil.clean.sample_quantile import source_quantile
+from anadil.language.sample_quantile import source_quantile
 
 
 @pytest.mark.parametrize("num_documents", [30, 100, 400])

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean import learn_language as learning
-from anadil.clean.learn_language import learn_language, split_texts
-from anadil.clean.sample_texts import read_texts
 from anadil.cli.main import main
 from anadil.core.errors import DataError
+from anadil.language import learn_language as learning
+from anadil.language.learn_language import learn_language, split_texts
+from anadil.language.sample_texts import read_texts
 from tests.kit.clean_stage import write_jsonl
 from tests.kit.constructed import documents, write_documents_of
 

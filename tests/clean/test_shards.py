@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from anadil.clean import markers
-from anadil.clean.corpus_parts import _renumbered_line, text_of
-from anadil.clean.executors.processes import Processes
-from anadil.clean.judge_record import Prepared, Settings, prepare_record
-from anadil.clean.readers import RawRecord, ReadStats, read_records
-from anadil.clean.shards import Shard, correct_starts, names, plan_shards, read_plan, write_plan
+from anadil.artifacts import markers
+from anadil.clean.filters.judge_record import Prepared, Settings, prepare_record
+from anadil.clean.read.readers import RawRecord, ReadStats, read_records
+from anadil.clean.shards.shards import Shard, correct_starts, names, plan_shards, read_plan, write_plan
+from anadil.clean.write.corpus_parts import _renumbered_line, text_of
 from anadil.core.errors import IntegrityError
+from anadil.runtime.executors.processes import Processes
 from anadil.text import corpus as corpus_module
 from anadil.text.corpus import Document, line_of
 from tests.kit.clean_inputs import texts, write_inputs
@@ -229,8 +229,8 @@ def test_large_corpora_are_cut_alike_whatever_the_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(corpus_module, "MAX_PART_BYTES", 2_000)
-    monkeypatch.setattr("anadil.clean.signatures.PART_DOCUMENTS", 12)
-    monkeypatch.setattr("anadil.clean.sorted_documents.RUN_BYTES", 3_000)
+    monkeypatch.setattr("anadil.clean.dedup.signatures.PART_DOCUMENTS", 12)
+    monkeypatch.setattr("anadil.clean.dedup.sorted_documents.RUN_BYTES", 3_000)
     files = write_inputs(tmp_path / "raw")
     found = [
         clean(tmp_path / str(most), *files, max_bad_records=0.5, heldout_fraction=0.5, shard_bytes=most)
@@ -286,7 +286,7 @@ def test_a_killed_run_resumes_with_what_is_done(tmp_path: Path, monkeypatch: pyt
         judged.append(raw.place or raw.source)
         return prepare_record(raw, settings)
 
-    monkeypatch.setattr("anadil.clean.map_shard.prepare_record", counted)
+    monkeypatch.setattr("anadil.clean.shards.map_shard.prepare_record", counted)
 
     for most in (2, 1, 3, 100):
         try:
@@ -305,7 +305,7 @@ def test_a_run_that_is_started_again_compiles_no_lists_again(
     category.mkdir(parents=True)
     (category / "domains").write_text("bad.az\n")
     expected = content(clean(tmp_path, raw, url_lists=[str(category)]))
-    monkeypatch.delattr("anadil.clean.workspace.compile_lists")
+    monkeypatch.delattr("anadil.clean.shards.workspace.compile_lists")
 
     assert content(clean(tmp_path, raw, url_lists=[str(category)])) == expected
 

@@ -11,11 +11,11 @@ import pytest
 from anadil.artifacts import artifact, s3, storage
 from anadil.artifacts.artifact import read_manifest
 from anadil.artifacts.prefetch import fetch
-from anadil.clean import since
-from anadil.clean.judge_record import Settings
-from anadil.clean.minhash import MinHash
-from anadil.clean.signatures import Signatures
-from anadil.clean.since import EarlierCorpus
+from anadil.clean.dedup.signatures import Signatures
+from anadil.clean.filters.judge_record import Settings
+from anadil.clean.kernels.minhash import MinHash
+from anadil.clean.shards import since
+from anadil.clean.shards.since import EarlierCorpus
 from anadil.core.errors import DataError, IntegrityError, RecipeError, RetryableError
 from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
@@ -65,7 +65,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_new_documents_are_added_and_held_ones_stay(
     tmp_path: Path, max_unverified: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anadil.clean.find_duplicates.MAX_UNVERIFIED", max_unverified)
+    monkeypatch.setattr("anadil.clean.dedup.find_duplicates.MAX_UNVERIFIED", max_unverified)
     first = corpus(tmp_path, "first", [*OWN[:15], AZERBAIJANI])
 
     second = corpus(
@@ -242,7 +242,7 @@ def test_a_run_that_is_started_again_reads_no_index_again(
     assert manifest is not None
     earlier = EarlierCorpus(uri=str(first), folder=first, manifest=manifest, is_copied=False)
     folders = earlier.write_columns(tmp_path / "work")
-    monkeypatch.delattr("anadil.clean.since._write_columns")
+    monkeypatch.delattr("anadil.clean.shards.since._write_columns")
 
     assert earlier.write_columns(tmp_path / "work") == folders
     assert Signatures([], folders).num_held == 9
@@ -288,7 +288,7 @@ def test_an_index_of_several_files_is_added_to_as_one(
     for name in ("whole", "parts"):
         (tmp_path / name).mkdir()
     whole = corpus(tmp_path / "whole", "first", OWN[:20])
-    monkeypatch.setattr("anadil.clean.since.INDEX_DOCUMENTS", 3)
+    monkeypatch.setattr("anadil.clean.shards.since.INDEX_DOCUMENTS", 3)
     parts = corpus(tmp_path / "parts", "first", OWN[:20])
 
     added = [corpus(first.parent, "second", OWN[10:], since=str(first)) for first in (whole, parts)]

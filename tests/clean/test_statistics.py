@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from anadil.clean.characters import Characters
-from anadil.clean.columns import STATISTICS, Column
-from anadil.clean.statistics import Statistics
+from anadil.clean.kernels.characters import Characters
+from anadil.clean.kernels.columns import STATISTICS, Column
+from anadil.clean.kernels.statistics import Statistics
 from anadil.text.language import load_language
 from tests.kit.reference_statistics import lines_of, repetition_of, words_of
 from tests.kit.texts import ANOTHER, AZERBAIJANI, JAPANESE, MORE_JAPANESE, RUSSIAN
@@ -99,7 +99,7 @@ def test_a_batch_finds_what_each_text_alone_finds() -> None:
 
 
 def test_batches_beyond_the_memory_limit_are_measured_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anadil.clean.statistics.MAX_BATCH_CHARS", 1_800)
+    monkeypatch.setattr("anadil.clean.kernels.statistics.MAX_BATCH_CHARS", 1_800)
     texts = [AZERBAIJANI, ANOTHER, "", AZERBAIJANI * 3, RUSSIAN]
 
     words = MEASURES["az"].measure(texts)[:, Column.WORDS]
@@ -108,7 +108,7 @@ def test_batches_beyond_the_memory_limit_are_measured_in_parts(monkeypatch: pyte
 
 
 def test_a_text_beyond_the_memory_limit_is_measured_at_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anadil.clean.statistics.MAX_BATCH_CHARS", 100)
+    monkeypatch.setattr("anadil.clean.kernels.statistics.MAX_BATCH_CHARS", 100)
 
     rows = MEASURES["az"].measure(["söz " * 1_000, "söz " * 10])
 
@@ -187,7 +187,7 @@ def test_lone_surrogates_are_characters_too() -> None:
 def test_a_second_process_loads_what_the_first_compiled() -> None:
     source = (
         "from anadil.clean import text_kernel\n"
-        "from anadil.clean.statistics import Statistics\n"
+        "from anadil.clean.kernels.statistics import Statistics\n"
         "from anadil.text.language import load_language\n"
         "Statistics(load_language('az')).measure(['bir iki'])\n"
         "print(sum(text_kernel.measure_batch.stats.cache_misses.values()))\n"

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean.executors.processes import Processes
-from anadil.clean.judge_record import Judged, Prepared, Settings, judge_prepared
-from anadil.clean.map_shard import MapTask, map_shard
-from anadil.clean.shards import plan_shards
-from anadil.clean.suspects import NOTE, Phase, Place, Suspects, death_alone
+from anadil.clean.filters.judge_record import Judged, Prepared, Settings, judge_prepared
+from anadil.clean.shards.crash_records import NOTE, Phase, Place, Suspects, death_alone
+from anadil.clean.shards.map_shard import MapTask, map_shard
+from anadil.clean.shards.shards import plan_shards
 from anadil.core.errors import DataError
 from anadil.recipe.sections import Recipe
+from anadil.runtime.executors.processes import Processes
 from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import InThisProcess, clean, documents, stats, write_jsonl
 from tests.kit.harm import HARMFUL, install_harm
@@ -54,7 +54,7 @@ def test_a_process_that_died_at_a_batch_judges_one_by_one(
         sizes.append(len(batch))
         return judge_prepared(batch, settings)
 
-    monkeypatch.setattr("anadil.clean.map_shard.judge_prepared", counted)
+    monkeypatch.setattr("anadil.clean.shards.map_shard.judge_prepared", counted)
     for name in ("whole", "died"):
         task = MapTask(shard=shard, recipe=Recipe(), lists=None, folder=tmp_path / name, key="key")
         map_shard(task)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anadil.clean.columns import Column
-from anadil.clean.judge import RULES, Judge
+from anadil.clean.filters.judge import RULES, Judge
+from anadil.clean.kernels.columns import Column
 from anadil.recipe.filter_rules import RuleName
 from anadil.text.language import load_language
 from tests.kit.reference_statistics import swallow_keeps, swallow_repetition

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from anadil.artifacts.artifact import Manifest, read_manifest
-from anadil.clean.verify import verify_corpus
+from anadil.clean.inspect.verify import verify_corpus
 from anadil.core.errors import IntegrityError
 from anadil.text.corpus import Document, read_documents, write_documents
 from tests.clean.test_clean_verbs import make

@@ -10,9 +10,9 @@ import brotli
 import pytest
 import zstandard
 
-from anadil.clean.http_body import MAX_GZIP_MEMBERS, decode_body
-from anadil.clean.warc import HtmlResponse, html_responses
-from anadil.clean.warc_records import Damage
+from anadil.clean.read.http_body import MAX_GZIP_MEMBERS, decode_body
+from anadil.clean.read.warc import HtmlResponse, html_responses
+from anadil.clean.read.warc_records import Damage
 from anadil.core.format import MIB
 from tests.kit.child import peak_memory
 from tests.kit.clean_stage import members, warc_record
@@ -257,10 +257,10 @@ def test_a_response_that_a_library_fails_on_costs_its_own_record_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails_once(body: bytes, *_: object) -> bytes:
-        monkeypatch.setattr("anadil.clean.warc.decode_body", lambda body, *_: body)
+        monkeypatch.setattr("anadil.clean.read.warc.decode_body", lambda body, *_: body)
         raise PanicException("index out of bounds")
 
-    monkeypatch.setattr("anadil.clean.warc.decode_body", fails_once)
+    monkeypatch.setattr("anadil.clean.read.warc.decode_body", fails_once)
 
     pages, damages = read(tmp_path, "plain.warc", PLAIN)
 
@@ -274,7 +274,7 @@ def test_a_process_without_memory_blames_no_response(tmp_path: Path, monkeypatch
     def fails(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("anadil.clean.warc.decode_body", fails)
+    monkeypatch.setattr("anadil.clean.read.warc.decode_body", fails)
 
     with pytest.raises(MemoryError):
         read(tmp_path, "plain.warc", PLAIN)
@@ -331,7 +331,7 @@ def test_a_body_that_unpacks_without_end_is_left_unread_and_needs_no_memory(
     code = """
 import sys
 from pathlib import Path
-from anadil.clean.warc import html_responses
+from anadil.clean.read.warc import html_responses
 print([(item.too_large, item.url[-1]) for item in html_responses(Path(sys.argv[1]), 16 << 20)])
 """
 
@@ -381,7 +381,7 @@ def test_a_member_that_unpacks_without_end_needs_no_memory(tmp_path: Path, lengt
     code = """
 import sys
 from pathlib import Path
-from anadil.clean.warc import html_responses
+from anadil.clean.read.warc import html_responses
 items = list(html_responses(Path(sys.argv[1]), 16 << 20))
 print([getattr(item, "url", item.offset)[-1:] for item in items if hasattr(item, "url")], len(items))
 """

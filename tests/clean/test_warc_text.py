@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean import readers
+from anadil.clean.read import readers
 from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import bare_record, clean, documents, members, page, read_file, stats, warc_record
 from tests.kit.texts import ENGLISH

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean.warc import HtmlResponse, html_responses
+from anadil.clean.read.warc import HtmlResponse, html_responses
 
 PAGE = b"<!DOCTYPE html>\n<html><body><p>Salam</p></body></html>"
 XHTML = b'<?xml version="1.0"?>\n<!-- x -->\n<html xmlns="http://www.w3.org/1999/xhtml"><body>a</body></html>'

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean.judge import RULES, Judge
+from anadil.clean.filters.judge import RULES, Judge
 from anadil.recipe.filter_rules import Mode, RuleName
 from anadil.text.language import load_language
 from tests.kit.texts import ANOTHER, AZERBAIJANI

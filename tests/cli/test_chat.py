@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from anadil.cli import chat as command
-from anadil.cli.chat import MAX_LINE_BYTES, Lines, Terminal, answer_lines
 from anadil.cli.main import command_parser, main
+from anadil.cli.models import chat as command
+from anadil.cli.models.chat import MAX_LINE_BYTES, Lines, Terminal, answer_lines
 from anadil.core.errors import DataError
 
 

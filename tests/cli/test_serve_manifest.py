@@ -7,8 +7,8 @@ import yaml
 
 from anadil.artifacts import artifact
 from anadil.cli import main
-from anadil.release import served_model
-from anadil.release.registry import RegisteredModel
+from anadil.release.registry.client import RegisteredModel
+from anadil.release.serving import served_model
 from tests.release.test_served_model import adapter, directory
 
 

@@ -56,6 +56,6 @@ def test_a_copied_recipe_runs_to_its_end_on_a_small_text(
     assert training["epochs"] == pytest.approx(4, abs=0.5)
     assert scores["adapted"]["bits_per_byte"] < scores["base"]["bits_per_byte"]
     assert (made["report"] / "report.html").is_file()
-    from anadil.release.chat import ChatSettings, open_chat
+    from anadil.release.chat.conversation import ChatSettings, open_chat
 
     assert open_chat(str(made["adapter"]), ChatSettings(max_tokens=8)).answers(["Salam!", ""])[1] == ""

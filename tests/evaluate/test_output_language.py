@@ -3,10 +3,10 @@ from dataclasses import replace
 
 import pytest
 
-from anadil.clean import learn_language as learning
-from anadil.clean.learn_language import learn_language
 from anadil.evaluate.generate import GeneratedText
 from anadil.evaluate.output_language import language_of, output_language, with_languages
+from anadil.language import learn_language as learning
+from anadil.language.learn_language import learn_language
 from anadil.text.language import load_language
 from anadil.text.language_pack import Identification, LanguagePack, ModelTable, to_language
 from tests.kit.constructed import documents

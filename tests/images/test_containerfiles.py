@@ -170,7 +170,7 @@ def test_the_image_of_clean_loads_what_drives_its_pods(tmp_path: Path) -> None:
     script = [sys.executable, str(FOLDER / "build/rooms.py"), "clean", str(tmp_path)]
     subprocess.run(script, capture_output=True, check=True)
 
-    modules = "anadil.launch.kubernetes.indexed_job, anadil.launch.kubernetes.ray_cluster"
+    modules = "anadil.launch.kubernetes.executors.indexed_job, anadil.launch.kubernetes.executors.ray_cluster"
     code = f"import sys; sys.path.insert(0, {str(tmp_path / 'components')!r}); import {modules}; print(anadil.__file__)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 

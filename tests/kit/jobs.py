@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from anadil.cli import launch, main
+from anadil.cli import main
+from anadil.cli.cluster import launch
 from anadil.launch.job import TrainingJob
 from anadil.recipe.load import load_recipe
 

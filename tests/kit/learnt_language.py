@@ -2,7 +2,7 @@
 
 import random
 
-from anadil.clean.judge import Judge
+from anadil.clean.filters.judge import Judge
 from anadil.text.language import Language
 from anadil.text.language_id import identify_language
 

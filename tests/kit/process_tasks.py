@@ -8,7 +8,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from anadil.clean import markers
+from anadil.artifacts import markers
 from anadil.core.errors import DataError
 
 log = logging.getLogger(__name__)

@@ -6,9 +6,9 @@ Each process promotes its share of the models to champion; their scores lie besi
 import os
 import sys
 
-from anadil.release.gate_verdict import check_promotable, find_scores, read_model
-from anadil.release.promotion import promote
-from anadil.release.registry import open_registry
+from anadil.release.registry.client import open_registry
+from anadil.release.registry.gate_verdict import check_promotable, find_scores, read_model
+from anadil.release.registry.promotion import promote
 
 
 def work(tracking: str, name: str, models: list[str]) -> None:

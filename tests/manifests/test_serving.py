@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from anadil.release.serving import Claim, Kind, objects
+from anadil.release.serving.manifests import Claim, Kind, objects
 from make_manifests import SERVED
 from tests.charts.chart import render
 from tests.kit import crds

@@ -1,6 +1,6 @@
 import pytest
 
-from anadil.clean.readers import READERS
+from anadil.clean.read.readers import READERS
 from anadil.core.format import GIB, MIB
 from anadil.preflight.clean_cost import TEXT_PER_BYTE, clean_cost, clean_memory_bytes
 from anadil.recipe.sections import Clean

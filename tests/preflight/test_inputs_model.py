@@ -235,7 +235,7 @@ def test_another_architecture_has_no_gguf(tmp_path: Path) -> None:
 
 
 def test_export_and_doctor_say_the_same(tmp_path: Path) -> None:
-    from anadil.release.gguf_refusal import check_gguf
+    from anadil.release.export.gguf_refusal import check_gguf
     from tests.kit.llama_3 import make_llama_3  # loads torch
 
     make_llama_3(tmp_path / "base", hidden_act="gelu")

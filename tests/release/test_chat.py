@@ -10,9 +10,9 @@ from anadil.artifacts.base_model import CHAT_TEMPLATE
 from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.model.load import load_model
 from anadil.plan import memory_limit
-from anadil.release import chat as chats
-from anadil.release.chat import Chat, ChatModel, ChatSettings, open_chat
-from anadil.release.token_stream import TokenWriter, text_pieces
+from anadil.release.chat import conversation as chats
+from anadil.release.chat.conversation import Chat, ChatModel, ChatSettings, open_chat
+from anadil.release.chat.token_stream import TokenWriter, text_pieces
 from tests.evaluate.conftest import TEMPLATE, tiny_model, train_tokenizer
 from tests.kit.families import make_family
 

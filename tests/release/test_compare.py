@@ -11,8 +11,8 @@ import pytest
 from anadil.cli import main
 from anadil.core.errors import DataError, IntegrityError, RecipeError
 from anadil.evaluate import bootstrap
-from anadil.release.compare import Comparison, compare
-from anadil.release.score_pairs import ScorePair
+from anadil.release.compare.comparison import Comparison, compare
+from anadil.release.compare.score_pairs import ScorePair
 from tests.kit import compared_run
 from tests.kit.compared_run import make_run, recipe, scores
 

@@ -21,10 +21,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from anadil.artifacts import artifact
 from anadil.cli import main
 from anadil.model.load import load_tokenizer
-from anadil.release import export as exporting
-from anadil.release import gguf_tensors
+from anadil.release.export import export as exporting
+from anadil.release.export import gguf_tensors
+from anadil.release.export.ollama import SAMPLES, UnusualTemplateError, go_template, modelfile, read_turns
 from anadil.release.model_source import ModelSource, find_model
-from anadil.release.ollama import SAMPLES, UnusualTemplateError, go_template, modelfile, read_turns
 from tests.kit.families import make_family
 from tests.kit.harness import PATIENCE_S
 from tests.kit.llama_3 import make_llama_3
@@ -142,7 +142,7 @@ def test_a_model_has_its_card_and_the_file_by_which_mlflow_loads_it(
 
 
 def test_a_checkpoint_becomes_gguf_too(adapter: Path, tmp_path: Path) -> None:
-    from anadil.release.export import export as write
+    from anadil.release.export.export import export as write
 
     source = ModelSource(
         uri=str(tmp_path / "step"), kind="checkpoint", directory=None, manifest=None, candidate=None
@@ -189,7 +189,7 @@ def test_a_disk_that_is_too_small_is_said_before_anything_is_written(
 
 KILLED = """
 import sys, time
-from anadil.release import gguf_tensors
+from anadil.release.export import gguf_tensors
 from anadil.cli.main import main
 packed = gguf_tensors.packed
 def slowly(*arguments):
@@ -276,7 +276,7 @@ def test_a_name_is_looked_up_in_the_registry_of_the_recipe(
         asked.append((uri, tracking))
         return find_model(str(adapter))
 
-    monkeypatch.setattr("anadil.cli.export.find_model", find)
+    monkeypatch.setattr("anadil.cli.models.export.find_model", find)
 
     assert (
         export("models:/anadil-az@champion", tmp_path / "out", "--set", "tracking.uri=sqlite:///here.db") == 0

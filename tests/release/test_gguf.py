@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from anadil.artifacts.base_vocabulary import base_settings, read_base
 from anadil.core.errors import AnadilError, DataError, IntegrityError, PreflightError
 from anadil.model.load import encode_texts, load_tokenizer, save_model
-from anadil.release import gguf_tensors
-from anadil.release.gguf_file import write_gguf
-from anadil.release.gguf_vocabulary import read_vocabulary
+from anadil.release.export import gguf_tensors
+from anadil.release.export.gguf_file import write_gguf
+from anadil.release.export.gguf_vocabulary import read_vocabulary
 from anadil.text.cut_patterns import LLAMA_3_REGEX, QWEN_REGEX
 from anadil.tokenizer.candidate import TokenizerCandidate, replace_vocabulary, write_tokenizer
 from anadil.tokenizer.makers import recut_base
@@ -393,7 +393,7 @@ def test_a_tensor_at_a_time_is_in_memory(made: Path, tmp_path: Path, monkeypatch
             held.append(sum(each.tensor is not None for part in self.tensors for each in part.values()))
             super().write_tensor_data(tensor, tensor_endianess)
 
-    monkeypatch.setattr("anadil.release.gguf_file.GGUFWriter", Writer)
+    monkeypatch.setattr("anadil.release.export.gguf_file.GGUFWriter", Writer)
 
     write(made, tmp_path / "m.gguf")
 

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from anadil.core.errors import PreflightError
 from anadil.model.family_table import families
-from anadil.release.gguf_file import write_gguf
+from anadil.release.export.gguf_file import write_gguf
 from tests.kit.families import make_family
 from tests.kit.llama_3 import make_tokenizer
 from tests.kit.llama_cpp import opened

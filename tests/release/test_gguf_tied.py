@@ -5,7 +5,7 @@ from pathlib import Path
 
 import gguf
 
-from anadil.release.gguf_file import write_gguf
+from anadil.release.export.gguf_file import write_gguf
 from tests.kit.llama_3 import make_llama_3
 
 

@@ -10,8 +10,8 @@ import pytest
 from anadil.artifacts import artifact
 from anadil.cli import main
 from anadil.core.errors import AnadilError, PreflightError, RecipeError, RetryableError
-from anadil.release import export as exporting
-from anadil.release.hub import check_rights
+from anadil.release.export import export as exporting
+from anadil.release.export.hub import check_rights
 from tests.kit.http_server import Reply, Request, http_server
 
 TOKEN = "hf_secretsecret"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from anadil.release.gguf_file import write_gguf
+from anadil.release.export.gguf_file import write_gguf
 from tests.kit.llama_3 import make_llama_3
 
 TEXT = "Salam, necəsən?"

@@ -9,8 +9,9 @@ import pytest
 
 from anadil.artifacts import artifact
 from anadil.core.errors import IntegrityError, RetryableError
-from anadil.release import promotion, registry_lock
-from anadil.release.registry import WHOLE_TAG, RegisteredModel
+from anadil.release.registry import lock as registry_lock
+from anadil.release.registry import promotion
+from anadil.release.registry.client import WHOLE_TAG, RegisteredModel
 from tests.kit.promotable import model
 
 LOCK = "az.promotion-lock"

@@ -3,7 +3,7 @@
 import pytest
 
 from anadil.core.errors import RecipeError
-from anadil.release.registry import ModelName, parse, resolve
+from anadil.release.registry.client import ModelName, parse, resolve
 
 
 def test_a_version_is_named_by_number_or_alias() -> None:

@@ -19,10 +19,10 @@ from anadil.artifacts.mlmodel import META, write_mlmodel
 from anadil.artifacts.storage import store
 from anadil.cli import main
 from anadil.core.errors import DataError, IntegrityError, RetryableError
-from anadil.release import registry_lock
-from anadil.release.gate_verdict import Promotable, check_promotable
-from anadil.release.promotion import promote, roll_back
-from anadil.release.registry import Registry, open_registry, resolve
+from anadil.release.registry import lock as registry_lock
+from anadil.release.registry.client import Registry, open_registry, resolve
+from anadil.release.registry.gate_verdict import Promotable, check_promotable
+from anadil.release.registry.promotion import promote, roll_back
 from anadil.runtime.champion import DIGEST_TAG
 from tests.kit.mlflow_server import MlflowServer
 from tests.kit.promotable import model, scores

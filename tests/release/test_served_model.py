@@ -8,8 +8,8 @@ from anadil.artifacts import artifact, storage
 from anadil.artifacts.publish import S3Store
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RecipeError
 from anadil.core.format import GIB
-from anadil.release import bring_model
-from anadil.release.served_model import ServedModel, describe_model
+from anadil.release.serving import bring_model
+from anadil.release.serving.served_model import ServedModel, describe_model
 
 LLAMA_8B = {
     "model_type": "llama",

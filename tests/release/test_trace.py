@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from anadil.artifacts import artifact, storage
-from anadil.clean.executors.engines import ENGINES
 from anadil.cli import main
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
-from anadil.release import trace_rows
-from anadil.release.trace import Trace, trace
-from anadil.release.trace_page import trace_page
-from anadil.release.training_summary import listed_domains, training_summary
+from anadil.release.trace import rows as trace_rows
+from anadil.release.trace.lineage import Trace, trace
+from anadil.release.trace.page import trace_page
+from anadil.release.trace.training_summary import listed_domains, training_summary
 from anadil.runtime.execute import execute
+from anadil.runtime.executors.engines import ENGINES
 from tests.kit.clean_inputs import texts
 from tests.kit.texts import TURKISH
 from tests.report.test_page import HOSTILE, Page
@@ -258,7 +258,8 @@ def test_where_the_chain_ends_is_told_with_the_digest_that_is_missing(
     made: Path, copied: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        "anadil.release.trace._roots", lambda place, _manifest, more: [str(Path(place).parents[1]), *more]
+        "anadil.release.trace.lineage._roots",
+        lambda place, _manifest, more: [str(Path(place).parents[1]), *more],
     )
     away = copied.parent / "away/corpus"
     away.parent.mkdir()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from anadil.clean.judge import Judge
+from anadil.clean.filters.judge import Judge
 from anadil.recipe.filter_rules import Rules
 from anadil.recipe.sections import Recipe
 from anadil.text.filter_limits import FilterLimits

@@ -1,4 +1,4 @@
-from anadil.tokenizer.compiled import KERNELS
+from anadil.tokenizer.kernels.compiled import KERNELS
 
 
 def test_every_module_with_compiled_code_is_in_the_digest() -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean.executors.engines import ENGINES
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime import kfp
 from anadil.runtime.execute import MadeArtifact, execute
+from anadil.runtime.executors.engines import ENGINES
 from tests.kit.harness import again
 from tests.tokenizer.test_run import contents
 

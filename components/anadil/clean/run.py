@@ -9,30 +9,30 @@ import logging
 import time
 from collections import Counter, defaultdict
 
-from anadil.clean import markers
-from anadil.clean.accounts import Accounts
-from anadil.clean.clean_stats import SAMPLE_CHARS, CleanStats, Row
-from anadil.clean.corpus_parts import WRITTEN, CorpusFile, WriteTask, plan_files, renumbered, write_file
-from anadil.clean.executors import Executor
-from anadil.clean.executors.engines import executor_of
-from anadil.clean.find_duplicates import KEPT, REASONS, Verdicts, find_duplicates
-from anadil.clean.holdout import DOCUMENTS, hold_out
-from anadil.clean.input_kinds import check_suffixes
-from anadil.clean.judge_record import BLOCKED, CONTAMINATED, PAGE_LIMITS, Settings
-from anadil.clean.map_shard import map_shard
-from anadil.clean.pii import knows_telephones
-from anadil.clean.readers import ReadStats
-from anadil.clean.record_fields import ADDRESS_KEYS
-from anadil.clean.row_files import ACCOUNTS, STATS, RowsTask, write_rows
-from anadil.clean.signatures import Signatures
-from anadil.clean.since import earlier_corpus, link, write_index
-from anadil.clean.stats_file import make_stats, write_samples, write_stats
-from anadil.clean.tried_limits import limits_in_force
-from anadil.clean.warc import is_excused
-from anadil.clean.workspace import Workspace
+from anadil.artifacts import markers
+from anadil.clean.dedup.find_duplicates import KEPT, REASONS, Verdicts, find_duplicates
+from anadil.clean.dedup.signatures import Signatures
+from anadil.clean.filters.clean_stats import SAMPLE_CHARS, CleanStats, Row
+from anadil.clean.filters.judge_record import BLOCKED, CONTAMINATED, PAGE_LIMITS, Settings
+from anadil.clean.filters.pii import knows_telephones
+from anadil.clean.read.input_kinds import check_suffixes
+from anadil.clean.read.readers import ReadStats
+from anadil.clean.read.record_fields import ADDRESS_KEYS
+from anadil.clean.read.warc import is_excused
+from anadil.clean.shards.map_shard import map_shard
+from anadil.clean.shards.since import earlier_corpus, link, write_index
+from anadil.clean.shards.workspace import Workspace
+from anadil.clean.write.accounts import Accounts
+from anadil.clean.write.corpus_parts import WRITTEN, CorpusFile, WriteTask, plan_files, renumbered, write_file
+from anadil.clean.write.holdout import DOCUMENTS, hold_out
+from anadil.clean.write.row_files import ACCOUNTS, STATS, RowsTask, write_rows
+from anadil.clean.write.stats_file import make_stats, write_samples, write_stats
+from anadil.clean.write.tried_limits import limits_in_force
 from anadil.core.errors import DataError
 from anadil.core.format import counted
 from anadil.core.progress import progress
+from anadil.runtime.executors import Executor
+from anadil.runtime.executors.engines import executor_of
 from anadil.runtime.job import Figures, Job
 
 log = logging.getLogger(__name__)

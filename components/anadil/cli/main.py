@@ -40,24 +40,26 @@ class Command(NamedTuple):
 
 
 STAGE_COMMANDS = {stage.name: Command(f"one stage: {stage.summary}", "", "") for stage in FLOW}
-JOBS = ("anadil.cli.launch", "add_job_command")
-PIPELINES = ("anadil.cli.submit", "add_pipeline_command")
+JOBS = ("anadil.cli.cluster.launch", "add_job_command")
+PIPELINES = ("anadil.cli.cluster.submit", "add_pipeline_command")
 COMMANDS = {
-    "run": Command("run the whole pipeline on this machine", "anadil.cli.run", "add_run"),
+    "run": Command("run the whole pipeline on this machine", "anadil.cli.runs.run", "add_run"),
     **STAGE_COMMANDS,
-    "list": Command("runs of this work directory and of a store", "anadil.cli.list", "add_list"),
+    "list": Command("runs of this work directory and of a store", "anadil.cli.runs.list", "add_list"),
     "compare": Command(
-        "two runs side by side: recipes, scores, curves, answers, cost", "anadil.cli.compare", "add_compare"
+        "two runs side by side: recipes, scores, curves, answers, cost",
+        "anadil.cli.runs.compare",
+        "add_compare",
     ),
-    "recipe": Command("list, copy, show and check recipes", "anadil.cli.recipe", "add_recipe"),
-    "language": Command("learn a language pack from text", "anadil.cli.language", "add_language"),
+    "recipe": Command("list, copy, show and check recipes", "anadil.cli.runs.recipe", "add_recipe"),
+    "language": Command("learn a language pack from text", "anadil.cli.stages.language", "add_language"),
     "plan": Command(
         "memory, speed, time and cost of a training run, before a machine is rented",
-        "anadil.cli.plan",
+        "anadil.cli.runs.plan",
         "add_plan",
     ),
     "compile": Command(
-        "compile the pipeline to a file for Kubeflow Pipelines", "anadil.cli.compile", "add_compile"
+        "compile the pipeline to a file for Kubeflow Pipelines", "anadil.cli.cluster.compile", "add_compile"
     ),
     "submit": Command("start a run on Kubeflow Pipelines", *PIPELINES),
     "schedule": Command("start runs on a cron schedule", *PIPELINES),
@@ -66,46 +68,56 @@ COMMANDS = {
     "logs": Command("the log of a launched job's first node", *JOBS),
     "stop": Command("stop a launched job; its checkpoints stay", *JOBS),
     "chat": Command(
-        "talk to a finished model, in the terminal or through a pipe", "anadil.cli.chat", "add_chat"
+        "talk to a finished model, in the terminal or through a pipe", "anadil.cli.models.chat", "add_chat"
     ),
     "export": Command(
-        "write a model, adapter or checkpoint as files that servers load", "anadil.cli.export", "add_export"
+        "write a model, adapter or checkpoint as files that servers load",
+        "anadil.cli.models.export",
+        "add_export",
     ),
     "serve-manifest": Command(
         "the Kubernetes objects that serve a model, by vLLM or KServe",
-        "anadil.cli.serve_manifest",
+        "anadil.cli.models.serve_manifest",
         "add_serve_manifest",
     ),
     "trace": Command(
-        "trace a model back to every file that it was trained on", "anadil.cli.trace", "add_trace"
+        "trace a model back to every file that it was trained on", "anadil.cli.runs.trace", "add_trace"
     ),
-    "remove": Command("remove a damaged or unneeded artifact", "anadil.cli.remove", "add_remove"),
+    "remove": Command("remove a damaged or unneeded artifact", "anadil.cli.runs.remove", "add_remove"),
     "promote": Command(
-        "move the registry's alias to a model that passed its gate", "anadil.cli.promote", "add_promote"
+        "move the registry's alias to a model that passed its gate",
+        "anadil.cli.models.promote",
+        "add_promote",
     ),
-    "cluster": Command("create, describe or delete a HyperPod cluster", "anadil.cli.hyperpod", "add_cluster"),
+    "cluster": Command(
+        "create, describe or delete a HyperPod cluster", "anadil.cli.cluster.hyperpod", "add_cluster"
+    ),
     "doctor": Command(
         "check what a run needs, each line with its remedy", "anadil.cli.doctor.command", "add_doctor"
     ),
 }
 """The whole command line, in the order of the help."""
-CLEAN_VERBS = ("anadil.cli.clean_verbs", "add_clean_verb")
-JUDGE_VERBS = ("anadil.cli.judge_verbs", "add_judge_verb")
+CLEAN_VERBS = ("anadil.cli.stages.clean_verbs", "add_clean_verb")
+JUDGE_VERBS = ("anadil.cli.stages.judge_verbs", "add_judge_verb")
 STAGE_VERBS = {
     "clean": {
         "plan": Command(
-            "estimate shards, memory, disk and CPU hours of a run", "anadil.cli.clean_plan", "add_clean_plan"
+            "estimate shards, memory, disk and CPU hours of a run",
+            "anadil.cli.stages.clean_plan",
+            "add_clean_plan",
         ),
         "explain": Command(
             "trace one input document through every step, to the rule that decided", *CLEAN_VERBS
         ),
         "diff": Command("what differs between two corpora, by rule and document", *CLEAN_VERBS),
         "verify": Command("verify a corpus against its manifest: digests, order, counts", *CLEAN_VERBS),
-        "fit": Command("fit the limits of rules to good and bad text", "anadil.cli.clean_fit", "add_fit"),
+        "fit": Command(
+            "fit the limits of rules to good and bad text", "anadil.cli.stages.clean_fit", "add_fit"
+        ),
     },
     "tokenizer": {
         "inspect": Command(
-            "how tokenizers cut a text, side by side", "anadil.cli.tokenizer_verbs", "add_inspect"
+            "how tokenizers cut a text, side by side", "anadil.cli.stages.tokenizer_verbs", "add_inspect"
         ),
     },
     "evaluate": {

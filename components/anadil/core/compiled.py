@@ -68,7 +68,7 @@ class Kernels:
     def folder(self) -> Path:
         """Where the compiled code lies: beside the source, or a copy of it where that cannot be written.
 
-        An image bakes it with `python -m anadil.STAGE.warm_kernels`; its root is read-only when it runs.
+        An image bakes it with `python -m anadil.STAGE.kernels.warm_kernels`; its root is read-only when it runs.
         """
         sources = b"".join((self.room / f"{name}.py").read_bytes() for name in self.modules)
         baked = self.room / "__pycache__" / f"kernels-{hashlib.sha256(sources).hexdigest()[:16]}"

@@ -6,7 +6,7 @@ from anadil.core import errors
 from anadil.core.errors import AnadilError
 from anadil.core.format import human_seconds
 from anadil.core.stages import FLOW
-from anadil.launch.kubernetes.backend import stop_run
+from anadil.launch.kubernetes.jobs.backend import stop_run
 from anadil.recipe.sections import Recipe
 from anadil.runtime.alerts import Event, notify
 from anadil.runtime.job import is_left_out

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from anadil.core import log as logs
 from anadil.core.errors import RecipeError
 from anadil.core.stages import LAUNCHABLE, STAGES
-from anadil.launch.kubernetes.kinds import JOB_KINDS
+from anadil.launch.kubernetes.api.kinds import JOB_KINDS
 from anadil.launch.launcher import LaunchRequest, launch_job
 from anadil.launch.retry_guard import refuse_deterministic_retry
 from anadil.recipe.load import load_recipe
@@ -79,7 +79,7 @@ def _finish(text: str) -> int:
 
 
 def _sweep(options: argparse.Namespace) -> int:
-    from anadil.launch.kubernetes.ledger import sweep
+    from anadil.launch.kubernetes.jobs.ledger import sweep
 
     kinds = tuple(dict.fromkeys(options.kind or JOB_KINDS))
     for name in sweep(options.namespace, stale_minutes=options.stale_minutes, kinds=kinds):

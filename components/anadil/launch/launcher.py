@@ -12,7 +12,7 @@ from anadil.core.errors import AnadilError, DataError, PreflightError, RecipeErr
 from anadil.core.stages import STAGES
 from anadil.launch.backend import JobBackend
 from anadil.launch.job import TrainingJob, check_job
-from anadil.launch.kubernetes.kinds import JOB_KINDS
+from anadil.launch.kubernetes.api.kinds import JOB_KINDS
 from anadil.plan.preflight import check_finetune, check_fits
 from anadil.preflight.inputs import inspect_base, inspect_files
 from anadil.recipe.cluster import Backend as BackendName
@@ -55,7 +55,7 @@ def backend_of(name: str, namespace: str | None = None, region: str | None = Non
         from anadil.launch.sagemaker.backend import SageMakerBackend
 
         return SageMakerBackend(region=region)
-    from anadil.launch.kubernetes.backend import KubernetesBackend
+    from anadil.launch.kubernetes.jobs.backend import KubernetesBackend
 
     return KubernetesBackend(kind=name, namespace=namespace)
 

@@ -28,7 +28,7 @@ from anadil.core.own_folder import work_folder
 from anadil.launch.backend import FINAL, JobState, JobStatus, format_log_line
 from anadil.launch.exit_codes import KILLED, error_from_exit_code
 from anadil.launch.job import TrainingJob
-from anadil.launch.kubernetes.pod_log import write_log_line
+from anadil.launch.kubernetes.pods.pod_log import write_log_line
 from anadil.runtime.environment import PARENT_VARIABLE
 from anadil.runtime.signals import Stop
 

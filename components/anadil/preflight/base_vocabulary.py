@@ -38,7 +38,7 @@ def gguf_detail(folder: Path) -> str:
     if not (folder / "config.json").is_file():
         return ""
     try:  # loads transformers, which not every image has
-        from anadil.release.gguf_refusal import gguf_refusal, gguf_words
+        from anadil.release.export.gguf_refusal import gguf_refusal, gguf_words
     except ModuleNotFoundError as error:
         return f"GGUF not checked ({error.name} is not installed here)"
     if fault := gguf_refusal(folder):

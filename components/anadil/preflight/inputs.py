@@ -275,8 +275,8 @@ def _taken(
 
 
 def _inspect_raw(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
-    from anadil.clean import readers as read
-    from anadil.clean.input_kinds import check_suffixes
+    from anadil.clean.read import readers as read
+    from anadil.clean.read.input_kinds import check_suffixes
 
     settings = recipe.clean
     check_suffixes(files)

@@ -13,7 +13,7 @@ from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.uri import MANIFEST, absolute, join
 from anadil.artifacts.weight_files import weight_files
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RecipeError
-from anadil.release.registry import resolve
+from anadil.release.registry.client import resolve
 
 Kind = Literal["model", "adapter", "checkpoint", "directory"]
 Candidate = Literal["adapted", "finetuned"]

@@ -25,7 +25,7 @@ LEARN = "anadil language learn {0} SAMPLE... --out {0}.yaml"
 class Profile:
     """A language by its own text: how likely its n-grams of letters are, and how unlikely a text may be.
 
-    `anadil.clean.identify_sample` makes it, `anadil.text.profile_checks` reads it.
+    `anadil.language.identify_sample` makes it, `anadil.text.profile_checks` reads it.
     """
 
     orders: tuple[int, ...]

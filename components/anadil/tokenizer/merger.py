@@ -15,9 +15,9 @@ import numpy as np
 from anadil.core.errors import DataError
 from anadil.core.progress import progress
 from anadil.text.byte_symbols import Merge
-from anadil.tokenizer import merge_kernel as kernel
-from anadil.tokenizer import merge_layout as layout
-from anadil.tokenizer.merge_layout import Array
+from anadil.tokenizer.kernels import merge_kernel as kernel
+from anadil.tokenizer.kernels import merge_layout as layout
+from anadil.tokenizer.kernels.merge_layout import Array
 
 GROWTH = 1.25
 FULL = 0.8

@@ -23,9 +23,9 @@ from anadil.text.cut_patterns import (
     QWEN_REGEX,
     known_pattern,
 )
-from anadil.tokenizer import pretoken_kernel as kernel
-from anadil.tokenizer.pretoken_kernel import Array
-from anadil.tokenizer.sorted_bytes import gather, sorted_order
+from anadil.tokenizer.kernels import pretoken_kernel as kernel
+from anadil.tokenizer.kernels.pretoken_kernel import Array
+from anadil.tokenizer.kernels.sorted_bytes import gather, sorted_order
 from anadil.tokenizer.word_counts import WordCounts, word_counts
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from anadil.core.errors import IntegrityError
 from anadil.text.byte_symbols import to_bytes, to_symbols
-from anadil.tokenizer.compiled import compiled
+from anadil.tokenizer.kernels.compiled import compiled
 
 Array = npt.NDArray[Any]
 

@@ -11,7 +11,7 @@ from anadil.cli.doctor import timeout as bounds
 from anadil.cli.doctor.cluster import run_cluster_checks
 from anadil.cli.doctor.kubernetes import launcher_rules
 from anadil.cli.doctor.local import CheckResult
-from anadil.launch.kubernetes.client import Patience
+from anadil.launch.kubernetes.api.client import Patience
 from anadil.recipe.sections import Recipe
 from tests.cli.doctor.lines import line, names
 from tests.kit.fake_cluster import Cluster

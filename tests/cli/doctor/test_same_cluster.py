@@ -8,9 +8,9 @@ import pytest
 
 from anadil.cli.doctor.cluster import run_cluster_checks
 from anadil.core.errors import DataError
-from anadil.launch.kubernetes import connection
-from anadil.launch.kubernetes.backend import KubernetesBackend, stop_run
-from anadil.launch.kubernetes.ledger import sweep
+from anadil.launch.kubernetes.api import connection
+from anadil.launch.kubernetes.jobs.backend import KubernetesBackend, stop_run
+from anadil.launch.kubernetes.jobs.ledger import sweep
 from anadil.recipe.sections import Recipe
 from tests.kit.fake_cluster import Cluster
 from tests.kit.fake_server import serving

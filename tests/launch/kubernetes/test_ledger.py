@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from anadil.core.errors import PreflightError, Stopped
-from anadil.launch.kubernetes.ledger import HEARTBEAT_ANNOTATION, LAUNCHER_ANNOTATION, POD_VARIABLE
+from anadil.launch.kubernetes.jobs.ledger import HEARTBEAT_ANNOTATION, LAUNCHER_ANNOTATION, POD_VARIABLE
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.fake_objects import now
 from tests.kit.following import PACE, Scene

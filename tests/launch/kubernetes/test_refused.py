@@ -9,7 +9,7 @@ import pytest
 import urllib3
 
 from anadil.core.errors import DataError, PreflightError
-from anadil.launch.kubernetes.connection import Connection
+from anadil.launch.kubernetes.api.connection import Connection
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.fake_server import refused
 from tests.kit.following import PACE, Scene, begin, shown, words

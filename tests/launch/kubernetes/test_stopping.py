@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from anadil.core.errors import DataError, PreflightError, Stopped
-from anadil.launch.kubernetes.backend import stop_run
-from anadil.launch.kubernetes.ledger import HEARTBEAT_ANNOTATION, sweep
+from anadil.launch.kubernetes.jobs.backend import stop_run
+from anadil.launch.kubernetes.jobs.ledger import HEARTBEAT_ANNOTATION, sweep
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.fake_server import refused
 from tests.kit.following import QUICK, Scene, begin

@@ -16,7 +16,7 @@ from anadil.cli.calibrate.spec import TIMED_STEPS, RunSpec
 from anadil.core.errors import RecipeError
 from anadil.core.format import counted
 from anadil.launch.job import STAGE_LABEL
-from anadil.launch.kubernetes.kinds import PYTORCHJOB
+from anadil.launch.kubernetes.api.kinds import PYTORCHJOB
 from anadil.launch.manifests.labels import queue_labels
 from anadil.launch.manifests.pod import Container, template
 from anadil.launch.manifests.pytorchjob import pytorchjob

@@ -10,8 +10,8 @@ from anadil.cli.doctor import images, kubernetes, namespace_objects, nodes, serv
 from anadil.cli.doctor.local import CheckResult, check_data, failed, skipped
 from anadil.cli.doctor.timeout import with_timeout
 from anadil.core.errors import PreflightError, RetryableError
-from anadil.launch.kubernetes.client import Api, Patience, Refused
-from anadil.launch.kubernetes.kinds import JOB_KINDS
+from anadil.launch.kubernetes.api.client import Api, Patience, Refused
+from anadil.launch.kubernetes.api.kinds import JOB_KINDS
 from anadil.recipe.sections import Recipe
 
 JOB_CHECKS = ("job API", "training operator", "permissions", "queue")

@@ -7,7 +7,7 @@ from typing import Any
 
 from anadil.cli.doctor.local import run_checks
 from anadil.cli.output import add_output_option, place, print_json, print_lines
-from anadil.cli.run import WORK
+from anadil.cli.runs.run import WORK
 from anadil.core.errors import PreflightError
 from anadil.core.stages import BUILT_IN
 from anadil.recipe.load import load_recipe

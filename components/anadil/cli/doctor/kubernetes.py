@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from anadil.cli.doctor.local import CheckResult, failed, passed, skipped
-from anadil.launch.kubernetes.client import Api, Refused
-from anadil.launch.kubernetes.indexed_job import INDEXED_JOB
-from anadil.launch.kubernetes.kinds import JOB_KINDS, JobKind
-from anadil.launch.kubernetes.ray_cluster import RAYCLUSTER
+from anadil.launch.kubernetes.api.client import Api, Refused
+from anadil.launch.kubernetes.api.kinds import JOB_KINDS, JobKind
+from anadil.launch.kubernetes.executors.indexed_job import INDEXED_JOB
+from anadil.launch.kubernetes.executors.ray_cluster import RAYCLUSTER
 from anadil.launch.manifests.trainjob import RUNTIME
 from anadil.recipe.cluster import Cluster
 

@@ -6,7 +6,7 @@ from typing import Any
 from anadil.cli.doctor.local import CheckResult, failed, passed, skipped
 from anadil.cli.doctor.nodes import share_one_node
 from anadil.core.format import counted
-from anadil.launch.kubernetes.client import Api, Refused
+from anadil.launch.kubernetes.api.client import Api, Refused
 from anadil.recipe.cluster import Cluster, Volume
 from anadil.recipe.sections import Recipe
 from anadil.runtime.alerts import CHANNELS

@@ -7,7 +7,7 @@ from typing import Any
 from anadil.cli.doctor.local import CheckResult, failed, passed, skipped
 from anadil.core.format import amount, counted
 from anadil.launch.job import TrainingJob
-from anadil.launch.kubernetes.client import Api, Refused
+from anadil.launch.kubernetes.api.client import Api, Refused
 from anadil.launch.manifests.pod import DEEP_HEALTH, HEALTH
 from anadil.launch.manifests.resources import EFA, GPU, efa_interfaces, requirements
 from anadil.recipe.cluster import Cluster, Toleration

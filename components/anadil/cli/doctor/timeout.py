@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from anadil.cli.doctor.local import CheckResult, failed, skipped
 from anadil.core.errors import AnadilError
-from anadil.launch.kubernetes.client import Refused
+from anadil.launch.kubernetes.api.client import Refused
 
 TIMEOUT_S = 15.0
 """Longest time of one check; each of its questions has its own, shorter limit."""

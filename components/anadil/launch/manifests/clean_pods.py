@@ -101,7 +101,7 @@ def indexed_job(pods: CleanPods, folder: str, digest: str, num_tasks: int, worke
         num_tasks: How many there are.
         workers: Pods that run at a time.
     """
-    container = pods.container(("python", "-m", "anadil.clean.executors.task_files"), (folder, digest))
+    container = pods.container(("python", "-m", "anadil.runtime.executors.task_files"), (folder, digest))
     pod = pods.template(container, WORKER)
     pod["spec"]["restartPolicy"] = "Never"  # which a limit for each index asks for
     stop = {"containerName": CONTAINER, "operator": "In", "values": sorted(DETERMINISTIC)}

@@ -1,0 +1,135 @@
+r"""Texts whose line feeds, letters or tags were written out by a program: `\n`, `&uuml;`, `<br>`.
+
+They are undone where nothing else explains them. A text on programming mentions them too: between spaces, quotation
+marks or brackets, or once.
+"""
+
+import html
+import re
+from collections.abc import Callable
+from html.entities import name2codepoint
+from typing import NamedTuple
+
+from anadil.clean.kernels.characters import CLOSERS, TERMINALS
+
+MIN_CLEAR = 2
+"""Signs that stand where no text on programming has them; one alone may be chance."""
+MIN_CLEAR_SHARE = 0.5
+"""Of all such signs of a text."""
+MIN_LETTERS = 3
+"""Escaped letters of a text that is ASCII otherwise."""
+MAX_ROUNDS = 3
+"""Times that a text is escaped at most; what is left then is counted."""
+FEED = re.compile(r"(?:\\+r)?\\+n|\\+[rt](?![a-z])|(?<![\w/])/n(?![a-z])|_x000[9AD]_|\[br ?/?\]")
+"""A written line feed or tab: of JSON, escaped once or more, with the wrong slash, of Office Open XML, of forums."""
+
+
+def _between_sentences(sign: str, blank: str = r"[^\S\n]") -> str:
+    """A pattern of signs behind the end of a sentence and before the next one, with or without blanks."""
+    end = f"[{re.escape(TERMINALS + CLOSERS)}]"
+    return rf"(?<={end}){blank}*(?:{sign})(?:{blank}*(?:{sign}))*{blank}*(?=[^\W\d_a-z]|[«“„¿¡]|[—–-]\s)"
+
+
+BETWEEN = re.compile(_between_sentences(FEED.pattern) + "|_x000[9AD]_")
+"""Where nobody writes about line feeds: one such is certain."""
+CLEAR_FEED = re.compile(
+    r"(?<=[^\s\\\"'`(\[{<=,+/:])(?<!\\r)(?:(?:\\+r)?\\+n)+(?:\\[t\"])?(?=[^\sa-z\\\"'`)\]}>=.,:;!?+%$])"
+    rf"|(?<=[.!?…»”।۔。])(?:(?:\\r)?\\n)+(?=\w)|{BETWEEN.pattern}"
+)
+"""Between a word or the end of a sentence and the next one, without a space. `\\new` and `\\nabla` are paths and formulas."""
+QUOTED = re.compile(r'(?<!\\)"(?:[^"\\\n]|\\.){0,300}"|`[^`\n]{0,300}`|(?<=[(\[=, ])\'[^\'\n]{0,80}\'')
+"""Strings of programs."""
+QUOTE = re.compile(r"\\+\"")
+CLEAR_QUOTE = re.compile(r"(?:(?<=[\s(])|\A)\\+\"(?=\w)|(?<=[\w.!?,…])\\+\"(?=[\s.,;:!?)…]|\Z)")
+LETTER = re.compile(r"\\u[0-9a-fA-F]{4}")
+ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|([nrtbf\"/\\]))")
+MEANINGS = {"n": "\n", "r": "\r", "t": "\t", "b": "", "f": "\n", '"': '"', "/": "/", "\\": "\\"}
+BLOCKS = (
+    "address|article|aside|blockquote|body|br|caption|dd|details|div|dl|dt|fieldset|figcaption|figure|footer|form|h[1-6]|"
+    "head|header|hr|html|li|main|nav|ol|p|pre|section|summary|table|tbody|tfoot|thead|tr|ul"
+)
+"""Elements that end a line. Source: HTML Standard, "Rendering", flow content and tables."""
+MARKER = r"<!--.{0,500}?-->|<\|\w{1,30}\|>|</?s>|<(?:bos|eos|pad|unk)>"
+"""Comments, and tokens with which tokenizers begin and end a text."""
+TAG = re.compile(
+    rf"(?i:</?(?:{BLOCKS}|a|abbr|b|big|center|cite|code|del|dfn|em|font|i|img|ins|kbd|mark|q|small|span|strike|strong|sub|sup|"
+    r"td|th|time|tt|u|var|wbr)"
+    r"(?:\s+[a-z-]{1,30}\s*=\s*(?:\"[^\"<>]{0,500}\"|'[^'<>]{0,500}'|[^\s\"'<>]{1,500})){0,20}\s*/?>"
+    rf"|{MARKER})"
+)
+BREAK = re.compile(rf"</?(?:{BLOCKS})\b[^<>]*>|{MARKER}", re.IGNORECASE)
+CLEAR_TAG = re.compile(
+    rf"(?<=[\w.!?…,:;»”])(?:{TAG.pattern})+(?=[\w«“—–-])|\A\s*(?:{TAG.pattern})|(?:{TAG.pattern})\s*\Z"
+    rf"|{_between_sentences(TAG.pattern)}|" + _between_sentences(MARKER, r"\s")
+)
+ENTITY = re.compile(
+    rf"&(?:{'|'.join([*name2codepoint, 'apos', 'inodot'])}|[a-z]caron|#\d{{2,5}}|#x[0-9a-f]{{2,5}});",
+    re.IGNORECASE,
+)
+CLEAR_ENTITY = re.compile(
+    rf"(?<=[\w.!?,»]){ENTITY.pattern}|{ENTITY.pattern}(?=[\w&])|(?<=[\w.!?,»] )&(?:amp|[nm]dash|minus|bull|middot|hellip);(?= \w)",
+    re.IGNORECASE,
+)
+
+
+HINT = re.compile(r"[\\&<]|/n|_x000|\[br")
+
+
+class Unescaped(NamedTuple):
+    """A text, and what became of its escapes."""
+
+    text: str
+    is_changed: bool
+    """They were undone."""
+    is_doubtful: bool
+    """Some are left that stand where nobody writes them."""
+
+
+def undo_escapes(text: str) -> Unescaped:
+    """A text with its line feeds, letters and tags, where it is clear that a program has written them out."""
+    if not HINT.search(text):
+        return Unescaped(text, is_changed=False, is_doubtful=False)
+    plain = text
+    for _ in range(MAX_ROUNDS):
+        before, plain = plain, _undone(plain)
+        if plain == before:
+            break
+    without_strings = QUOTED.sub("", plain)
+    doubtful = (CLEAR_FEED, CLEAR_QUOTE, CLEAR_TAG, CLEAR_ENTITY)
+    is_doubtful = any(pattern.search(without_strings) for pattern in doubtful)
+    return Unescaped(plain, is_changed=plain != text, is_doubtful=is_doubtful)
+
+
+def _undone(text: str) -> str:
+    """A text that is escaped once less."""
+    if _is_escaped(text):
+        text = ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else MEANINGS[match[2]], text)
+    without_strings = QUOTED.sub("", text)
+    if _is_clear(BETWEEN, FEED, without_strings, 1):
+        text = _outside_strings(BETWEEN, lambda sign: "\t" if sign.rstrip().endswith("t") else "\n", text)
+    if _is_clear(CLEAR_QUOTE, QUOTE, without_strings):
+        text = _outside_strings(QUOTE, lambda _: '"', text)
+    if _is_clear(CLEAR_TAG, TAG, text):
+        text = TAG.sub("", BREAK.sub("\n", text))
+    if _is_clear(CLEAR_ENTITY, ENTITY, text):
+        text = html.unescape(text)
+    return text
+
+
+def _outside_strings(pattern: re.Pattern[str], meaning: Callable[[str], str], text: str) -> str:
+    either = re.compile(f"(?P<string>{QUOTED.pattern})|{pattern.pattern}")
+    return either.sub(lambda match: match[0] if match["string"] else meaning(match[0]), text)
+
+
+def _is_escaped(text: str) -> bool:
+    """Whether all of a text is as it stands in a file of JSON."""
+    if "\n" in text or "\\" not in text:
+        return False
+    return _is_clear(CLEAR_FEED, FEED, QUOTED.sub("", text)) or (
+        text.isascii() and len(LETTER.findall(text)) >= MIN_LETTERS
+    )
+
+
+def _is_clear(clear: re.Pattern[str], every: re.Pattern[str], text: str, least: int = MIN_CLEAR) -> bool:
+    num_clear = sum(len(every.findall(match[0])) for match in clear.finditer(text))
+    return num_clear >= least and num_clear >= MIN_CLEAR_SHARE * sum(1 for _ in every.finditer(text))

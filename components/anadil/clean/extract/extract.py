@@ -1,0 +1,341 @@
+"""Web pages to text: which pages are worth it, what is content.
+
+Two extractors in a cascade: Resiliparse with the rules below is fast and right on most pages; where its
+result is doubtful, Trafilatura, ten times as slow, gives a second one.
+"""
+
+import functools
+import itertools
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pycld2
+from resiliparse.extract.html2text import extract_plain_text
+from resiliparse.parse.html import HTMLTree
+
+from anadil.clean.extract.extract_precise import precise_text
+from anadil.clean.extract.page_blocks import Block, blocks_of
+from anadil.clean.extract.page_markup import rewrite_page, without_marks
+from anadil.clean.extract.page_prose import MAX_COMPARED, Restored, misses_prose, restore
+from anadil.clean.extract.page_structure import SKIPPED, drop_structure, elements_of, letters_of
+from anadil.clean.read.charset import decode_text
+from anadil.recipe.sections import ExtractMode
+from anadil.text.language import Language
+from anadil.text.letters import UNKNOWN, Letters
+
+MIN_PREFILTER_PERCENT = 5
+MIN_OWN_LETTERS = 100
+"""Rule measured on 929 real pages: finds 552 of 552 az and ja ones, passes 5 % of the others."""
+MAX_FOREIGN_CHARS = 16_384
+"""What CLD2 reads of a page without a letter of the language, from its middle: `spelling` drops its text, unless the letters
+are entities or misread. Our choice: 803 real pages cost a third, and the same of them pass; of 270 with entities for
+letters 268, of which all did."""
+
+HTML_LANG = re.compile(r"<html\b[^>]{0,500}?\blang\s*=\s*[\"']?([a-zA-Z]+)", re.IGNORECASE)
+META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?([\w-]+)", re.IGNORECASE)
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+NO_ARTICLE = ", ".join(
+    f"[{attribute}*={word}]"
+    for attribute in ("class", "id")
+    for word in ("comment", "copyright", "footer", "newsletter", "subscri", "consent")
+)
+"""Names of what stands in an article's element, before or behind the article, and is none of it."""
+MAX_DESCENT = 40
+"""Elements within each other in which the article is looked for."""
+MAX_LINK_DENSITY = 0.5
+MAX_LINK_BLOCK = 200
+"""Characters below which a block of mostly links is navigation.
+
+These two, and those of `page_blocks`, were tuned on trafilatura's evaluation pages: F1 .886 there against .859 without,
+.934 against .927 on article-extraction-benchmark.
+"""
+MIN_ITEM_CHARS = 15
+"""Mean length of the items of a list beside the running text that belongs to it; names of tags are shorter."""
+MAX_LIST_LINKS = 0.15
+"""Share of such a list that is links, at most."""
+MIN_SURE_BLOCKS = 3.5
+"""A shorter result is doubtful; in lengths of a block of running text, so 500 characters where letters are Latin."""
+MAX_SURE_LOSS = 0.08
+"""Share of the extracted text but for its menus that the rules above may discard before the result is doubtful. Of .06 to .1 on
+the pages of `benchmarks/clean/extraction.py`: F1 .956 to .952, and of 66 pages 20 to 11 for the second extractor."""
+MAX_SURE_PROSE_LOSS = 0.1
+"""The same of prose that an extractor may discard."""
+MIN_PRECISE_SHARE = 0.8
+"""Length of the second result over the first from which it counts: of some pages it holds a single paragraph."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extraction:
+    """How pages become text."""
+
+    mode: ExtractMode = "balanced"
+    tables: bool = True
+    """Whether rows of tables are kept, cells apart by tabs."""
+    code: bool = True
+    """Whether preformatted blocks are kept."""
+
+
+DEFAULT = Extraction()
+Extractor = Literal["resiliparse", "trafilatura"]
+
+
+def decode_page(data: bytes, charset: str, letters: Letters = UNKNOWN) -> tuple[str, bool]:
+    """A page's text, and whether it was UTF-8.
+
+    Args:
+        data: The page.
+        charset: What the server says of its encoding.
+        letters: Of the language that is sought.
+    """
+    meta = META_CHARSET.search(data, 0, 4_096)
+    text, codec = decode_text(data, [charset, meta[1].decode(errors="replace") if meta else ""], letters)
+    return text, codec == "utf-8"
+
+
+def may_be_in_language(page: str, language: Language) -> bool:
+    """Whether a page may hold the language: a cheap question before the expensive extraction."""
+    if not language.labels:
+        # CLD2 cannot say it of raw HTML, and nothing else can tell markup from text.
+        return True
+    lang = HTML_LANG.search(page, 0, 20_000)
+    if lang and lang[1].lower() == language.code:
+        return True
+    own_letters = np.count_nonzero(_own_units(language.own_letters).take(_units(page)))
+    if own_letters >= MIN_OWN_LETTERS:
+        return True
+    if language.min_own_letters and not own_letters and len(page) > MAX_FOREIGN_CHARS:
+        start = (len(page) - MAX_FOREIGN_CHARS) // 2
+        page = page[start : start + MAX_FOREIGN_CHARS]
+    try:
+        details = _labels(page)
+    except pycld2.error:
+        # Rare; the check of the extracted text decides.
+        return True
+    return any(
+        code in language.labels and percent >= MIN_PREFILTER_PERCENT for _, code, percent, _ in details
+    )
+
+
+def _units(text: str) -> npt.NDArray[np.uint16]:
+    return np.frombuffer(text.encode("utf-16-le", "surrogatepass"), "<u2")
+
+
+@functools.cache
+def _own_units(letters: frozenset[str]) -> npt.NDArray[np.bool_]:
+    """Which units of UTF-16 are letters: all kana are found in the time that two letters take one by one."""
+    is_own = np.zeros(1 << 16, dtype=bool)
+    is_own[_units("".join(letters))] = True
+    return is_own
+
+
+def _labels(page: str) -> Sequence[tuple[str, str, int, float]]:
+    """Languages of HTML by CLD2; characters that it refuses are only looked for in pages that it refuses.
+
+    Raises:
+        pycld2.error: It refuses the page still.
+    """
+    try:
+        found = pycld2.detect(page, isPlainText=False)
+    except (pycld2.error, UnicodeEncodeError):
+        found = pycld2.detect(CONTROLS.sub(" ", page), isPlainText=False)
+    details: Sequence[tuple[str, str, int, float]] = found[2]
+    return details
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extracted:
+    """The text of a page, and what became of the page's prose."""
+
+    text: str
+    extractor: Extractor
+    """Which of the two gave it."""
+    restored: int = 0
+    """Characters of prose outside of menus and footers that the extractor had discarded, and that were put back."""
+    discarded: int = 0
+    """Of these, what is not in the text."""
+    dropped: int = 0
+    """Characters of prose in menus, footers and their like that are not in the text."""
+
+    @property
+    def lost(self) -> int:
+        """Characters of prose that are not in the text."""
+        return self.discarded + self.dropped
+
+    @property
+    def counts(self) -> Counter[str]:
+        """The same by cause, for sums over pages."""
+        return Counter(
+            {
+                "pages": 1,
+                "characters": len(self.text),
+                f"pages_by_{self.extractor}": 1,
+                f"restored_after_{self.extractor}": self.restored,
+                f"lost_by_{self.extractor}": self.discarded,
+                "lost_by_name": self.dropped,
+            }
+        )
+
+
+def main_text(page: str, language: Language, extraction: Extraction = DEFAULT) -> str:
+    """The running text of a page with its headings, a block a line; may be empty.
+
+    The page must not be a bomb (`bomb.excess`).
+    """
+    return extract_page(page, language, extraction).text
+
+
+def extract_page(page: str, language: Language, extraction: Extraction = DEFAULT) -> Extracted:
+    """The same with what became of the page's prose."""
+    source = _Source(rewrite_page(page), language, extraction)
+    if extraction.mode == "precision":
+        return source.second() or source.first()[0]
+    found, discarded = source.first()
+    is_sure = len(found.text) >= MIN_SURE_BLOCKS * language.min_long_block and discarded <= MAX_SURE_LOSS
+    is_whole = found.discarded <= MAX_SURE_PROSE_LOSS * len(found.text)
+    if (is_sure and is_whole) or extraction.mode == "fast":
+        return found
+    second = source.second()
+    if second is None or len(second.text) <= MIN_PRECISE_SHARE * len(found.text):
+        return found
+    return second if second.discarded < found.discarded or not is_sure else found
+
+
+class _Source:
+    """A page for both extractors."""
+
+    def __init__(self, page: str, language: Language, extraction: Extraction) -> None:
+        self._language, self._extraction = language, extraction
+        self._tree = HTMLTree.parse(page)
+        self._dropped = drop_structure(self._tree, language)
+        self._article: str | None = None
+        self._foreign = ""
+
+    def _reduced(self, *, main_content: bool) -> str:
+        return extract_plain_text(
+            self._tree, preserve_formatting="minimal_html", main_content=main_content, links=True, alt_texts=False,
+            list_bullets=False, comments=not main_content, hidden_elements=not main_content,
+            skip_elements=SKIPPED if main_content else None,
+        )  # fmt: skip
+
+    @functools.cached_property
+    def _lines(self) -> str:
+        """All text of the page with its marks, a block a line; takes an eighth of what `_blocks` takes."""
+        return self._tree.body.inner_text or "" if self._tree.body else ""
+
+    @functools.cached_property
+    def _blocks(self) -> list[Block]:
+        return blocks_of(self._reduced(main_content=False))
+
+    def first(self) -> tuple[Extracted, float]:
+        """The text by Resiliparse, and the share of what it found that the rules discarded."""
+        found = self._restored(blocks_of(self._reduced(main_content=True)))
+        total = sum(len(block.text) for block in found.blocks if not _is_navigation(block))
+        blocks = [block for block in found.blocks if not _is_navigation(block) and self._is_wanted(block)]
+        kept = _running_text(blocks, self._language)
+        discarded = 1 - sum(map(len, kept)) / total if total else 0.0
+        # Blocks away from the text that are no lists of links.
+        items = {block.text for block in blocks if block.is_item and not block.num_linked}.difference(kept)
+        found = replace(found, lost=found.lost + sum(map(len, items)))
+        return self._extracted("\n".join(kept), "resiliparse", found), discarded
+
+    def _restored(self, kept: list[Block]) -> Restored:
+        if not misses_prose(kept, self._lines, self._language):
+            return Restored(blocks=kept)
+        return restore(kept, self._blocks, self._language, self._is_in_article)
+
+    def second(self) -> Extracted | None:
+        """The text by Trafilatura; None where it finds none."""
+        wanted = self._extraction
+        page = without_marks(self._tree.document.html) if self._tree.document else ""
+        lines = precise_text(page, tables=wanted.tables, code=wanted.code).split("\n")
+        if lines == [""]:
+            return None
+        found = self._restored([Block(text=line) for line in lines])
+        text = "\n".join(block.text for block in found.blocks if self._is_wanted(block))
+        return self._extracted(text, "trafilatura", found)
+
+    def _extracted(self, text: str, extractor: Extractor, found: Restored) -> Extracted:
+        return Extracted(
+            text=text, extractor=extractor, restored=found.restored, discarded=found.lost, dropped=self._num_dropped(text)
+        )  # fmt: skip
+
+    def _num_dropped(self, text: str) -> int:
+        """Characters of dropped prose that the text does not repeat."""
+        key = "".join(text.split()) if self._dropped else ""
+        is_compared = len(self._dropped) * len(key) <= MAX_COMPARED
+        return sum(len(line) for line in self._dropped if not (is_compared and "".join(line.split()) in key))
+
+    def _is_wanted(self, block: Block) -> bool:
+        return (self._extraction.tables or not block.is_row) and (self._extraction.code or not block.is_code)
+
+    def _is_in_article(self, first: Block, last: Block, other: Block) -> bool:
+        """Whether a block stands in the element of the article, given its first and its last long block."""
+        if self._article is None:
+            self._article = _article_text(self._tree, first, last)
+            foreign = elements_of(self._tree, NO_ARTICLE) if self._article else ()
+            self._foreign = "".join(map(letters_of, foreign))
+        return other.key in self._article and other.key not in self._foreign
+
+
+def _article_text(tree: HTMLTree, first: Block, last: Block) -> str:
+    """All letters of the innermost `article` that holds two blocks, or of the smallest element; none of the whole page."""
+    found, is_article = "", False
+    element = tree.body
+    for _ in range(MAX_DESCENT):
+        child = element.first_element_child if element else None
+        while child is not None:
+            text = letters_of(child)
+            if len(text) > len(first.key) and first.key in text and last.key in text:
+                break
+            child = child.next_element
+        if child is None:
+            break
+        if child.tag == "article" or not is_article:
+            found, is_article = text, child.tag == "article"
+        element = child
+    return found
+
+
+def _running_text(blocks: list[Block], language: Language) -> list[str]:
+    """The texts from the first long block to the last one with its tables and code, and what is a sentence outside."""
+    long = [index for index, block in enumerate(blocks) if block.is_long(language)]
+    first, last = (long[0], long[-1]) if long else (len(blocks), -1)
+    if long and first and blocks[first - 1].is_question:
+        first -= 1
+    while long and first and (blocks[first - 1].is_row or blocks[first - 1].is_code):
+        first -= 1
+    first -= _list_length(blocks[:first][::-1])
+    while 0 <= last < len(blocks) - 1 and (blocks[last + 1].is_row or blocks[last + 1].is_code):
+        last += 1
+    last += _listed(blocks[last + 1 :]) if long else 0
+    return [
+        block.text
+        for index, block in enumerate(blocks)
+        if first <= index <= last or (block.is_heading and index < first) or block.is_sentence(language)
+    ]
+
+
+def _listed(blocks: Sequence[Block]) -> int:
+    """Blocks of the list behind the running text, with its heading."""
+    if blocks and blocks[0].is_heading:
+        num_items = _list_length(blocks[1:])
+        return num_items + 1 if num_items else 0
+    return _list_length(blocks)
+
+
+def _list_length(blocks: Sequence[Block]) -> int:
+    """Items of the list that blocks begin with; none where it is a menu or names of tags."""
+    items = list(itertools.takewhile(lambda block: block.is_item, blocks))
+    num_chars = sum(len(item.text) for item in items)
+    num_linked = sum(item.num_linked for item in items)
+    is_prose = num_chars >= MIN_ITEM_CHARS * len(items) and num_linked <= MAX_LIST_LINKS * num_chars
+    return len(items) if is_prose or not num_linked else 0
+
+
+def _is_navigation(block: Block) -> bool:
+    return block.link_density >= MAX_LINK_DENSITY and len(block.text) < MAX_LINK_BLOCK

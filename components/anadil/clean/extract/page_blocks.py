@@ -1,0 +1,111 @@
+"""What an extractor gives of a page, block by block."""
+
+import html
+import re
+from typing import NamedTuple
+
+from anadil.clean.extract.page_markup import (
+    ITEM_MARK,
+    LINKED_ITEM,
+    MIN_QUESTION_CHARS,
+    QUESTION,
+    without_marks,
+)
+from anadil.text.language import Language
+
+BLOCK = re.compile(
+    rf"\t*<pre>(?P<code>.*?)</pre>|<(?P<level>h[1-6])>(?P<heading>.*?)</h[1-6]>"
+    rf"|[{ITEM_MARK}{LINKED_ITEM} ]*<a [^<>\n]*>(?P<link>[^<>\n]*)</a> *(?=\n|\Z)|(?P<line>[^\n]+)",
+    re.DOTALL,
+)
+"""A line that is a single link, as in a menu, is read at once: they are most of a page's lines."""
+LINK = re.compile(r"<a\b[^>]*>(.*?)</a>", re.DOTALL)
+MARKUP = re.compile(r"</?(?:a|p|br|ul|ol|li|h[1-6]|pre|dl|dt|dd|blockquote|table|tr|td|th|div|span)\b[^>]*>")
+BREAK = re.compile(r"<br\s*/?>")
+MAX_LONG_LINK_DENSITY = 0.35
+"""A block of running text has fewer links."""
+MIN_EDGE_CHARS = 25
+"""A line before or after the running text that is kept needs this length and a full stop."""
+
+
+class Block(NamedTuple):
+    """A heading, paragraph, list item or piece of code."""
+
+    text: str
+    is_heading: bool = False
+    is_code: bool = False
+    is_item: bool = False
+    """Whether it begins an item of a list."""
+    num_linked: int = 0
+    """Characters of its text that are links."""
+
+    @property
+    def key(self) -> str:
+        """Its letters, for comparison."""
+        return "".join(self.text.split())
+
+    @property
+    def is_row(self) -> bool:
+        """Whether it is a row of a table."""
+        return "\t" in self.text and not self.is_code
+
+    @property
+    def link_density(self) -> float:
+        """Share of its text that is links."""
+        return self.num_linked / len(self.text)
+
+    @property
+    def is_question(self) -> bool:
+        """Whether it may be a question that stands above its answer."""
+        return (
+            len(self.text) >= MIN_QUESTION_CHARS and not self.num_linked and bool(QUESTION.search(self.text))
+        )
+
+    def is_long(self, language: Language) -> bool:
+        """Whether it is running text."""
+        return len(self.text) >= language.min_long_block and self.link_density < MAX_LONG_LINK_DENSITY
+
+    def is_sentence(self, language: Language) -> bool:
+        """Whether it has the length of a sentence and ends like one."""
+        return len(self.text) >= MIN_EDGE_CHARS and self.text[-1] in language.sentence_ends
+
+    def is_prose(self, language: Language) -> bool:
+        """Whether it is a sentence, or an item of a list as long as one."""
+        is_long_item = self.is_item and len(self.text) >= MIN_EDGE_CHARS and not self.num_linked
+        return is_long_item or self.is_sentence(language)
+
+
+def blocks_of(reduced: str) -> list[Block]:
+    """The blocks of Resiliparse's `minimal_html`."""
+    blocks = []
+    is_item = False
+    for match in BLOCK.finditer(reduced):
+        kind = match.lastgroup or ""
+        marked = match[kind]
+        is_item = is_item or ITEM_MARK[0] in match[0]
+        if kind == "link":
+            text = html.unescape(marked).strip()
+            linked = len(text)
+        else:
+            text = _code(marked) if kind == "code" else _plain_text(marked)
+            linked = _num_linked(marked)
+        if text:
+            blocks.append(Block(text, kind == "heading", kind == "code", is_item, linked))
+            is_item = False
+    return blocks
+
+
+def _num_linked(marked: str) -> int:
+    return sum(len(_plain_text(link)) for link in LINK.findall(marked)) if "<a" in marked else 0
+
+
+def _plain_text(marked: str) -> str:
+    """Reduced HTML without its marks."""
+    if "<" in marked:
+        marked = MARKUP.sub("", BREAK.sub("\n", marked))
+    return html.unescape(without_marks(marked)).strip()
+
+
+def _code(marked: str) -> str:
+    """Lines of code with the spaces before them."""
+    return html.unescape(without_marks(MARKUP.sub("", BREAK.sub("\n", marked)))).strip("\n").rstrip()

@@ -1,0 +1,244 @@
+"""Prose of a page that an extractor has discarded: found beside all of the page's text, put back at its place or counted."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from anadil.clean.extract.page_blocks import (
+    MAX_LONG_LINK_DENSITY,
+    MIN_EDGE_CHARS,
+    Block,
+)
+from anadil.clean.extract.page_markup import (
+    ITEM_MARK,
+    LINKED_ITEM,
+    MIN_QUESTION_CHARS,
+    QUESTION,
+    without_marks,
+)
+from anadil.text.language import Language
+
+MAX_RUN_LINKS = 0.15
+"""Share of a discarded run that is links from which on it is a list of other pages with the beginning of each."""
+MIN_RUN_PROSE = 0.5
+"""Share of a discarded run that is sentences."""
+END_CHARS = 20
+"""Letters at the beginning or the end of a block by which it is known where an extractor has shortened it."""
+MAX_SHORTENED = 2
+"""A block of the page that is so many times as long as what is left of it is another block."""
+MAX_COMPARED = 200_000_000
+"""Characters that are looked through for what an extractor has joined, 0.1 s; the prose of larger pages is not compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """Blocks of an extractor with the prose that it had discarded."""
+
+    blocks: list[Block]
+    restored: int = 0
+    """Characters of prose that came back."""
+    lost: int = 0
+    """Characters of prose that stay away: they stand outside of the article."""
+
+
+def misses_prose(kept: Sequence[Block], page: str, language: Language) -> bool:
+    """Whether an extractor may have discarded prose: a cheap question before `restore`.
+
+    Args:
+        kept: What the extractor gave.
+        page: All text of the page with its marks, a block a line.
+        language: Of the corpus.
+    """
+    missing = set(map(str.strip, page.split("\n"))).difference(block.text for block in kept)
+    lines = [line for line in missing if _may_be_prose(line, language)]
+    if not lines:
+        return False
+    text = "".join(block.key for block in kept)
+    if len(lines) * len(text) > MAX_COMPARED:
+        return False
+    num_letters = 0
+    for line in lines:
+        key = "".join(without_marks(line).split())
+        if key in text:
+            continue
+        if QUESTION.search(line, len(line) - 6):
+            return True
+        num_letters += len(key)
+    return 2 * num_letters >= language.min_long_block
+
+
+def _may_be_prose(line: str, language: Language) -> bool:
+    """Whether a line with marks is a question, a sentence, or an item of a list as long as one; no item that begins with a link."""
+    if len(line) < MIN_QUESTION_CHARS or line.startswith(LINKED_ITEM):
+        return False
+    return bool(QUESTION.search(line, len(line) - 6)) or (
+        len(line) >= MIN_EDGE_CHARS and (line[-1] in language.sentence_ends or ITEM_MARK in line)
+    )
+
+
+def restore(
+    kept: Sequence[Block],
+    page: Sequence[Block],
+    language: Language,
+    is_in_article: Callable[[Block, Block, Block], bool],
+) -> Restored:
+    """Put prose that an extractor discarded back at its place.
+
+    Args:
+        kept: What the extractor gave, in order.
+        page: All blocks of the page outside of its menus and footers.
+        language: Of the corpus.
+        is_in_article: Whether the third block stands in the element that holds the first and the last long block of the
+            article; asked of discarded prose before or behind those.
+    """
+    keys, own = [block.key for block in page], [block.key for block in kept]
+    places = _places(own, keys)
+    lost = _lost_runs(own, places, keys, page, language)
+    long = [
+        place for place, block in zip(places, kept, strict=True) if place >= 0 and block.is_long(language)
+    ]
+    back: list[int] = []
+    for run in lost:
+        is_inside = bool(long) and _is_inside(run, long, page)
+        text = next((page[index] for index in run if page[index].is_long(language)), None)
+        if is_inside or (long and text and is_in_article(page[long[0]], page[long[-1]], text)):
+            back += run
+    # A question above its answer is shorter than prose.
+    at = {place for place, block in zip(places, kept, strict=True) if place >= 0 and not block.is_heading}
+    back += [
+        index
+        for index, block in enumerate(page[:-1])
+        if index + 1 in at and block.is_question and keys[index] not in own
+    ]
+    missing = sum(_num_prose([page[index] for index in run], language) for run in lost)
+    restored = _num_prose([page[index] for index in back], language)
+    whole = [
+        page[place] if place >= 0 and _is_shortened(block, page[place], language) else block
+        for place, block in zip(places, kept, strict=True)
+    ]
+    inside = sum(len(each.text) - len(block.text) for each, block in zip(whole, kept, strict=True))
+    return Restored(
+        blocks=_merged(whole, places, page, back), restored=restored + inside, lost=missing - restored
+    )
+
+
+def _is_inside(run: Sequence[int], long: Sequence[int], page: Sequence[Block]) -> bool:
+    """Whether a run stands between the long blocks of an article, or is a list directly beside them."""
+    if long[0] < run[0] < long[-1]:
+        return True
+    is_beside = run[-1] + 1 == long[0] or run[0] == long[-1] + 1
+    return is_beside and all(page[index].is_item or page[index].is_heading for index in run)
+
+
+def _is_shortened(kept: Block, block: Block, language: Language) -> bool:
+    """Whether an extractor has taken an element out of a sentence."""
+    return (
+        kept.text != block.text
+        and len(kept.key) < len(block.key) < MAX_SHORTENED * len(kept.key)
+        and block.is_sentence(language)
+        and block.link_density < MAX_LONG_LINK_DENSITY
+    )
+
+
+def _lost_runs(
+    own: Sequence[str], places: Sequence[int], keys: Sequence[str], page: Sequence[Block], language: Language
+) -> list[list[int]]:
+    """Runs of neighbouring blocks that are mostly prose and that the extractor has discarded."""
+    covered = set(places)
+    text = "".join(own)
+    missing = [index for index, block in enumerate(page) if index not in covered and block.is_prose(language)]
+    if len(missing) * len(text) > MAX_COMPARED:
+        return []
+    covered.update(index for index in missing if keys[index] in text)
+    return [run for run in _runs(page, covered) if _is_prose([page[index] for index in run], language)]
+
+
+def _runs(page: Sequence[Block], covered: set[int]) -> list[list[int]]:
+    """Neighbouring blocks that are not covered; a heading begins another run."""
+    runs: list[list[int]] = []
+    for index, block in enumerate(page):
+        if index in covered:
+            continue
+        if runs and runs[-1][-1] == index - 1 and not block.is_heading:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return runs
+
+
+def _num_prose(blocks: Sequence[Block], language: Language) -> int:
+    return sum(len(block.text) for block in blocks if block.is_prose(language))
+
+
+def _is_prose(run: Sequence[Block], language: Language) -> bool:
+    total = sum(len(block.text) for block in run)
+    prose = _num_prose(run, language)
+    linked = sum(block.num_linked for block in run)
+    return (
+        2 * prose >= language.min_long_block
+        and prose >= MIN_RUN_PROSE * total
+        and linked <= MAX_RUN_LINKS * total
+    )
+
+
+def _places(own: Sequence[str], keys: Sequence[str]) -> list[int]:
+    """The place of each block of an extractor in the page, ascending; -1 where the page has no such block.
+
+    Long blocks show the way; short ones, which pages repeat, are looked for between them.
+    """
+    at, begins, ends = _positions(keys), dict[str, list[int]](), dict[str, list[int]]()
+    places = [-1] * len(own)
+    cursor = 0
+    for number, key in enumerate(own):
+        if len(key) >= END_CHARS:
+            place = _next(at, key, cursor)
+            if place < 0:  # shortened: known by its beginning or its end
+                begins = begins or _positions([each[:END_CHARS] for each in keys])
+                place = _next(begins, key[:END_CHARS], cursor)
+            if place < 0:
+                ends = ends or _positions([each[-END_CHARS:] for each in keys])
+                place = _next(ends, key[-END_CHARS:], cursor)
+            places[number] = place
+            cursor = max(cursor, places[number] + 1)
+    end = len(keys)
+    bounds = []
+    for place in reversed(places):
+        end = place if place >= 0 else end
+        bounds.append(end)
+    cursor = 0
+    for number, (key, end) in enumerate(zip(own, reversed(bounds), strict=True)):
+        if places[number] < 0 and len(key) < END_CHARS:
+            place = _next(at, key, cursor)
+            places[number] = place if place < end else -1
+        cursor = max(cursor, places[number] + 1)
+    return places
+
+
+def _positions(keys: Sequence[str]) -> dict[str, list[int]]:
+    at: dict[str, list[int]] = {}
+    for index, key in enumerate(keys):
+        if key in at:
+            at[key].append(index)
+        else:
+            at[key] = [index]
+    return at
+
+
+def _next(at: Mapping[str, list[int]], name: str, cursor: int) -> int:
+    """The first place from a cursor on; -1 where there is none."""
+    where = at.get(name, [])
+    position = bisect_left(where, cursor)
+    return where[position] if position < len(where) else -1
+
+
+def _merged(
+    kept: Sequence[Block], places: Sequence[int], page: Sequence[Block], back: Sequence[int]
+) -> list[Block]:
+    """What was kept, with what comes back in the order of the page."""
+    blocks: list[Block] = []
+    waiting = sorted(back, reverse=True)
+    for block, place in zip(kept, places, strict=True):
+        while waiting and waiting[-1] < place:
+            blocks.append(page[waiting.pop()])
+        blocks.append(block)
+    return [*blocks, *(page[index] for index in reversed(waiting))]

@@ -1,0 +1,327 @@
+"""One raw record -> the document, and why it is dropped; what decides stands in `Settings`."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from anadil.clean.extract import bomb, extract
+from anadil.clean.extract.escapes import undo_escapes
+from anadil.clean.filters import pii
+from anadil.clean.filters.clean_stats import Row, StepTimer
+from anadil.clean.filters.judge import RULES, Floats, Judge, Judgement, limits_of, limits_of_checks
+from anadil.clean.filters.line_language import LinesOfLanguage, keep_own_lines, may_be_mixed
+from anadil.clean.filters.lists import Lists, load_lists
+from anadil.clean.filters.url_lists import host_of
+from anadil.clean.kernels.minhash import MinHash
+from anadil.clean.read.readers import MAX_RECORD_BYTES, RawRecord
+from anadil.recipe.sections import Recipe
+from anadil.text.corpus import Document
+from anadil.text.fasttext_model import QualityModel
+from anadil.text.filter_limits import FilterLimits
+from anadil.text.language import Language, load_language
+from anadil.text.language_id import IdentifiedLanguage, identify_language
+
+DOCUMENT_ID_CHARS = 32
+BLOCKED, CONTAMINATED, PAGE_LIMITS, LANGUAGE = "blocked", "contaminated", "page_limits", "language"
+JUDGED = tuple(rule.name for rule in RULES)
+RULE_NAMES = (BLOCKED, PAGE_LIMITS, *JUDGED, CONTAMINATED)
+"""Of everything that drops a document by itself, in order."""
+NO_LINES = LinesOfLanguage(text="", removed=0, foreign_share=0.0)
+NO_COUNTS: Counter[str] = Counter()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What decides about a document; a process makes it once, from the recipe alone."""
+
+    recipe: Recipe
+    lists_folder: Path | None = None
+    """Of `compile_lists`; None: documents are compared with no lists."""
+    timer: StepTimer = field(default_factory=StepTimer)
+
+    @cached_property
+    def lists(self) -> Lists:
+        """What documents are compared with."""
+        return load_lists(self.lists_folder, self.language)
+
+    @cached_property
+    def quality_model(self) -> QualityModel | None:
+        """Scores documents; None where the recipe names none."""
+        path = self.lists.quality_model
+        return QualityModel(str(path), self.recipe.clean.quality_label) if path else None
+
+    @cached_property
+    def extraction(self) -> extract.Extraction:
+        """How web pages become text."""
+        clean = self.recipe.clean
+        return extract.Extraction(mode=clean.extract, tables=clean.tables, code=clean.code)
+
+    @cached_property
+    def personal_data(self) -> tuple[pii.Pattern, ...]:
+        """What is replaced by placeholders."""
+        return pii.patterns_of(self.language.code) if self.recipe.clean.pii else ()
+
+    @cached_property
+    def language(self) -> Language:
+        """That of the corpus."""
+        return load_language(self.recipe.language)
+
+    @cached_property
+    def limits(self) -> FilterLimits:
+        """Those in force: the language's own, or the recipe's."""
+        return limits_of(self.language, self.recipe.clean.rules)
+
+    @cached_property
+    def judge(self) -> Judge:
+        """Measures texts and compares them with the limits."""
+        clean = self.recipe.clean
+        return Judge(self.language, clean.rules, clean.modes, self.lists.ng_words)
+
+    @property
+    def checked_limits(self) -> Floats:
+        """The same in the order of `CHECKS`: who drives the run needs no judge, which takes .4 CPU seconds."""
+        return limits_of_checks(self.language, self.recipe.clean.rules)
+
+    @property
+    def reported(self) -> frozenset[str]:
+        """Rules that are counted and drop nothing."""
+        modes = self.recipe.clean.modes
+        return frozenset(rule.name for rule in RULES if modes.get(rule.name, rule.mode) == "report")
+
+    @cached_property
+    def minhash(self) -> MinHash:
+        """Makes the keys by which near duplicates are found."""
+        clean = self.recipe.clean
+        return MinHash(
+            self.language,
+            bands=clean.minhash_bands,
+            rows=clean.minhash_rows,
+            shingle=clean.minhash_shingle,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A record as text, with all that is found in it by itself; the rules are asked for many at a time."""
+
+    document: Document
+    """As it is written: without lines in another language, with placeholders for personal data."""
+    num_bytes: int = 0
+    """Of its text in UTF-8."""
+    text: str = ""
+    """What the rules judge: the same before placeholders."""
+    found: IdentifiedLanguage | None = None
+    """None: it is dropped before its text is known."""
+    reason: str | None = None
+    """Of what is dropped unread."""
+    sample: Row = field(default_factory=dict)
+    """Of that: the host that is blocked, the limit that the page exceeds."""
+    quality: float | None = None
+    """Score by `clean.quality_model`; None without one."""
+    items: list[str] = field(default_factory=list)
+    """Of the files that it is compared with: those that it holds."""
+    foreign_lines: int = 0
+    foreign_share: float = 0.0
+    personal_data: Counter[str] = field(default_factory=Counter)
+    prose: Counter[str] = field(default_factory=Counter)
+    is_recoded: bool = False
+    is_normalized: bool = False
+    is_unescaped: bool = False
+    has_escapes: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What became of a record."""
+
+    document: Document
+    """Its text is normalized; of a page that was dropped before that, it is the page."""
+    num_bytes: int = 0
+    """Of the text in UTF-8; 0 of what was dropped before that."""
+    reason: str | None = None
+    """Name of the rule that drops it; None: it is kept, unless it is a duplicate."""
+    failed: tuple[str, ...] = ()
+    """Rules that it breaks, in order; those behind one that ends the work on a page are not asked."""
+    is_judged: bool = False
+    """Whether all rules were asked."""
+    statistics: Floats | None = None
+    """In the order of `STATISTICS`; None where nothing was measured."""
+    sample: Row = field(default_factory=dict)
+    """What a sample says beside the document: `value` and `limit`."""
+    personal_data: Counter[str] = field(default_factory=Counter)
+    """Placeholders in its text, by kind."""
+    prose: Counter[str] = field(default_factory=Counter)
+    """Of a page, by cause: see `extract.Extracted`."""
+    foreign_lines: int = 0
+    """Lines and sentences in another language that were taken out of its text."""
+    is_recoded: bool = False
+    """It was not UTF-8."""
+    is_normalized: bool = False
+    """Normalization has changed it."""
+    is_unescaped: bool = False
+    """Line feeds, letters or tags that a program had written out were undone."""
+    has_escapes: bool = False
+    """It may hold more of them."""
+    is_retried: bool = False
+    """The identifier refused it at first."""
+
+    def sample_row(self) -> Row:
+        """A row of `rejected/`."""
+        return {**self.document.as_row(), **self.sample}
+
+
+def judge_record(raw: RawRecord, settings: Settings) -> Judged:
+    """Everything that is done to a record by itself; nothing of other records decides it."""
+    return judge_prepared([prepare_record(raw, settings)], settings)[0]
+
+
+def prepare_record(raw: RawRecord, settings: Settings) -> Prepared:
+    """A record as text, and what is found in it: everything that may fail on a record, or take long."""
+    language, timer = settings.language, settings.timer
+    if settings.lists.urls and raw.url and settings.lists.urls.is_blocked(raw.url):
+        document = _document(raw, raw.text, language, raw.text.encode(errors="replace") or _place(raw))
+        return Prepared(document=document, reason=BLOCKED, sample={"value": host_of(raw.url)})
+    timer.start()
+    text, is_recoded, is_unescaped, has_escapes, prose = raw.text, False, False, False, NO_COUNTS
+    if raw.html is not None:
+        page, is_recoded, reason, excess = read_page(raw, settings)
+        timer.lap("prefilter")
+        if reason:
+            document = _document(raw, page, language, page.encode(errors="replace") or _place(raw))
+            return Prepared(document=document, reason=reason, sample=excess, is_recoded=is_recoded)
+        extracted = extract.extract_page(page, language, settings.extraction)
+        text, prose = extracted.text, extracted.counts
+        timer.lap("extract")
+    else:
+        text, is_unescaped, has_escapes = undo_escapes(text)
+    normalized = language.normalize(text)
+    timer.lap("normalize")
+    searched = _searched(raw, normalized, settings)
+    return replace(
+        searched, is_recoded=is_recoded, is_normalized=normalized != text, is_unescaped=is_unescaped,
+        has_escapes=has_escapes, prose=prose or searched.prose,
+    )  # fmt: skip
+
+
+def _searched(raw: RawRecord, text: str, settings: Settings) -> Prepared:
+    """A normalized text, with what identifier and lists find in it."""
+    language, timer = settings.language, settings.timer
+    found = identify_language(text, language)
+    timer.lap("identify")
+    lines = NO_LINES
+    if settings.recipe.clean.line_language and found.is_language:
+        lines = keep_own_lines(text, language, by_sentence=may_be_mixed(text, found, language))
+        timer.lap("lines")
+    text = lines.text if lines.removed else text
+    quality = None
+    if settings.quality_model:
+        quality = settings.quality_model.score(text)
+        timer.lap("quality")
+    items: list[str] = []
+    if settings.lists.items:
+        items = settings.lists.items.matches(text)
+        timer.lap("decontaminate")
+    written, counts = text, NO_COUNTS
+    if settings.personal_data:
+        written, counts = pii.replace_personal_data(text, settings.personal_data)
+        timer.lap("personal_data")
+    encoded = written.encode(errors="replace")
+    # A page without text is known by its place; one whose lines all went is not without text.
+    identity = encoded if lines.removed else encoded or _place(raw)
+    return Prepared(
+        document=_document(raw, written, language, identity), num_bytes=len(encoded), text=text, found=found,
+        quality=quality, items=items,
+        foreign_lines=lines.removed, foreign_share=lines.foreign_share, personal_data=counts,
+    )  # fmt: skip
+
+
+def judge_prepared(batch: Sequence[Prepared], settings: Settings) -> list[Judged]:
+    """What becomes of records; a batch of a hundred costs each the least."""
+    texts = [each for each in batch if each.found is not None]
+    settings.timer.start()
+    judgements = iter(
+        settings.judge.judge(
+            [each.text for each in texts],
+            [each.found for each in texts if each.found is not None],
+            [each.foreign_share for each in texts],
+            [each.quality for each in texts if each.quality is not None] or None,
+        )
+        if texts
+        else ()
+    )
+    settings.timer.lap("filter")
+    return [_unread(each) if each.found is None else _judged(each, next(judgements)) for each in batch]
+
+
+def _judged(prepared: Prepared, judgement: Judgement) -> Judged:
+    """What the rules and lists say of a text."""
+    failed: tuple[str, ...] = judgement.failed
+    reason: str | None = judgement.reason
+    sample: Row = {"value": judgement.value, "limit": judgement.limit} if reason else {}
+    if prepared.items:
+        failed = (*failed, CONTAMINATED)
+        sample = sample if reason else {"value": len(prepared.items), "limit": 0, "items": prepared.items}
+        reason = reason or CONTAMINATED
+    assert prepared.found is not None
+    return Judged(
+        document=prepared.document, num_bytes=prepared.num_bytes, reason=reason, failed=failed,
+        is_judged=True, sample=sample,
+        personal_data=prepared.personal_data, prose=prepared.prose, statistics=judgement.statistics,
+        is_retried=prepared.found.retried, foreign_lines=prepared.foreign_lines,
+        is_recoded=prepared.is_recoded, is_normalized=prepared.is_normalized,
+        is_unescaped=prepared.is_unescaped, has_escapes=prepared.has_escapes,
+    )  # fmt: skip
+
+
+def _unread(prepared: Prepared) -> Judged:
+    """A record that is dropped before its text is known."""
+    assert prepared.reason is not None
+    return Judged(
+        document=prepared.document, reason=prepared.reason, failed=(prepared.reason,),
+        sample=prepared.sample, is_recoded=prepared.is_recoded,
+    )  # fmt: skip
+
+
+def read_page(raw: RawRecord, settings: Settings) -> tuple[str, bool, str | None, Row]:
+    """A page's decoded HTML, whether it was not UTF-8, why it is dropped unread, if it is, and the limit it exceeds."""
+    assert raw.html is not None
+    html, letters = raw.html, settings.language.letters
+    is_recoded = False
+    if len(html) > bomb.MAX_HTML_BYTES and b"\0" in html[:1_000]:
+        # Of UTF-16 half is zeros, and no tag is found in it.
+        text, is_utf8 = extract.decode_page(html, raw.charset, letters)
+        html, is_recoded = text.encode(errors="replace"), not is_utf8
+    html = bomb.without_data(html)
+    if raw.too_large or len(html) > bomb.MAX_HTML_BYTES:
+        num_bytes = MAX_RECORD_BYTES if raw.too_large else len(html)
+        return "", False, PAGE_LIMITS, bomb.Excess("bytes", num_bytes, bomb.MAX_HTML_BYTES)._asdict()
+    page, is_utf8 = extract.decode_page(html, raw.charset, letters)
+    is_recoded = is_recoded or not is_utf8
+    if not extract.may_be_in_language(page, settings.language):
+        return page, is_recoded, LANGUAGE, {}
+    excess = bomb.excess(page)
+    if excess:
+        return page, is_recoded, PAGE_LIMITS, excess._asdict()
+    return page, is_recoded, None, {}
+
+
+def _document(raw: RawRecord, text: str, language: Language, identity: bytes) -> Document:
+    return Document(id=_id_of(identity), text=text, source=raw.source, url=raw.url, lang=language.code)
+
+
+def _place(raw: RawRecord) -> bytes:
+    """By what a page that has no text, or was left unread, is known."""
+    return (raw.place or raw.source).encode(errors="replace")
+
+
+def id_of(text: str) -> str:
+    """The id of a document: the hash of its text, in hexadecimal digits."""
+    # Dropped HTML may hold lone surrogates.
+    return _id_of(text.encode(errors="replace"))
+
+
+def _id_of(encoded: bytes) -> str:
+    return hashlib.sha256(encoded).hexdigest()[:DOCUMENT_ID_CHARS]

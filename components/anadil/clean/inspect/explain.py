@@ -1,0 +1,180 @@
+"""Every step that clean takes with one record, told in full: what it measured, allowed and decided."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anadil.clean.extract import extract
+from anadil.clean.extract.escapes import undo_escapes
+from anadil.clean.filters.judge import CHECKS, RULES
+from anadil.clean.filters.judge_record import Settings, judge_record, read_page
+from anadil.clean.kernels.columns import STATISTICS
+from anadil.clean.read.guard import is_fault_of_document
+from anadil.clean.read.readers import RawRecord, ReadStats
+from anadil.clean.shards.map_shard import read_range
+from anadil.clean.shards.shards import InputRange, by_short_name, names
+from anadil.clean.write.row_files import find_rows, is_named
+from anadil.core.errors import DataError
+from anadil.core.format import counted
+from anadil.text.language_id import identify_language
+from anadil.text.profile_checks import profile_checks
+
+WHOLE = (".txt", ".html", ".htm")
+"""Files that are one document."""
+HEAD_CHARS = 300
+"""Of a text that is shown."""
+BAD = "{source}: is bad, and so left out: {why}"
+Json = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _OneBad(ReadStats):
+    """Remembers why one record is bad."""
+
+    wanted: str = ""
+    why: str = ""
+
+    def refuse(self, place: str, why: str) -> None:
+        """Note it of that record."""
+        if place == self.wanted:
+            self.why = why
+
+
+def find_record(uris: Sequence[str], source: str, settings: Settings) -> RawRecord:
+    """The record that a row, a sample or a document of the corpus names as its source.
+
+    Args:
+        uris: The inputs, all of them: names of files follow from what their paths share.
+        source: File and place, such as `news.jsonl:17`; the file by its short name, its path or its URI. Without a place
+            its first record.
+        settings: In force.
+
+    Raises:
+        DataError: There is none, or it is bad.
+    """
+    named = dict(zip(names(uris), uris, strict=True))
+    short = by_short_name(source, named)
+    # A name may be the beginning of another one.
+    for name in sorted((name for name in named if short.startswith(name)), key=len, reverse=True):
+        part = InputRange(uri=named[name], name=name, size=0, version="")
+        stats = _OneBad(wanted=short)
+        for raw in read_range(part, settings.recipe, stats):
+            # A file without a place: its first record.
+            if is_named(raw.source, short) or short == name:
+                return raw
+        if stats.why:
+            raise DataError(BAD.format(source=source, why=stats.why))
+    first = next(iter(named), "news.jsonl")
+    example = first if first.lower().endswith(WHOLE) else f"{first}:1"
+    raise DataError(
+        f"{source}: no such record in the {counted(len(uris), 'input')}; give it as `source` stands in rejected/ and stats/, "
+        f"such as {example}"
+    )
+
+
+def explain_record(raw: RawRecord, settings: Settings) -> Json:
+    """The steps, in order, by name.
+
+    Raises:
+        DataError: The record is bad: it cannot be judged.
+    """
+    steps: Json = {"source": raw.source, "url": raw.url, "read": _read(raw)}
+    try:
+        judged = judge_record(raw, settings)
+    except BaseException as error:
+        if not is_fault_of_document(error):
+            raise
+        raise DataError(BAD.format(source=raw.source, why=f"{type(error).__name__}: {error}")) from error
+    if settings.lists.urls:
+        steps["url_lists"] = {"is_blocked": settings.lists.urls.is_blocked(raw.url)}
+    text = undo_escapes(raw.text).text
+    if raw.html is not None and judged.reason != "blocked":
+        page, is_recoded, reason, excess = read_page(raw, settings)
+        steps["page"] = {
+            "characters": len(page), "was_utf_8": not is_recoded, "dropped": reason, **excess,
+        }  # fmt: skip
+        if reason is None:
+            extracted = extract.extract_page(page, settings.language, settings.extraction)
+            text = extracted.text
+            steps["extract"] = {
+                "mode": settings.extraction.mode, "by": extracted.extractor, **_text(text),
+                "restored": extracted.restored, "lost": extracted.lost,
+            }  # fmt: skip
+    if judged.is_judged:
+        normalized = settings.language.normalize(text)
+        steps["normalize"] = {"changed": judged.is_normalized, **_text(normalized)}
+        found = identify_language(normalized, settings.language)
+        steps["identify"] = {
+            "is_language": found.is_language, "cld2": found.code, "is_reliable": found.is_reliable,
+        }  # fmt: skip
+        steps["rules"] = [*profile_rows(normalized, settings), *rule_rows(judged.statistics, settings)]
+        if settings.lists.items:
+            steps["decontaminate"] = {"items": settings.lists.items.matches(normalized)}
+        if settings.personal_data:
+            steps["personal_data"] = dict(judged.personal_data)
+    steps["id"] = judged.document.id
+    steps["fails"] = list(judged.failed)
+    steps["verdict"] = judged.reason or "kept, unless it is a duplicate"
+    return steps
+
+
+def profile_rows(text: str, settings: Settings) -> list[Json]:
+    """What decides whether a text is in a learnt language, as rows of `rule_rows`."""
+    profile = settings.language.profile
+    if profile is None:
+        return []
+    is_enforced = next(
+        enforced
+        for rule, enforced in zip(RULES, settings.judge.is_enforced, strict=True)
+        if rule.name == "language"
+    )
+    return [
+        _row("language", check.name, check.value, check.limit, check.is_least, not check.passes, is_enforced)
+        for check in profile_checks(text, profile)
+        if not math.isnan(check.value)
+    ]
+
+
+def rule_rows(statistics: Any, settings: Settings) -> list[Json]:
+    """Every limit that is in force and could be measured, with the value."""
+    table, check = [], 0
+    for rule, is_enforced in zip(RULES, settings.judge.is_enforced, strict=True):
+        for each in rule.checks:
+            limit, value = float(settings.judge.limits[check]), float(statistics[each.column])
+            check += 1
+            if np.isnan(limit) or np.isnan(value):  # none, or nothing that could be measured
+                continue
+            breaks = value < limit if each.is_least else value > limit
+            statistic = STATISTICS[each.column]
+            table.append(_row(rule.name, statistic, value, limit, each.is_least, breaks, is_enforced))
+    assert check == len(CHECKS)
+    return table
+
+
+def _row(
+    rule: str, statistic: str, value: float, limit: float, is_least: bool, breaks: bool, is_enforced: bool
+) -> Json:
+    return {
+        "rule": rule, "statistic": statistic, "value": round(value, 4), "at": "least" if is_least else "most",
+        "limit": limit, "verdict": ("drops" if is_enforced else "reported") if breaks else "passes",
+    }  # fmt: skip
+
+
+def in_corpus(corpus: Path, source: str) -> list[Json]:
+    """What became of a document in a corpus: reason, what it duplicates, and how many are alike."""
+    keys = ("source", "id", "reason", "duplicate_of", "cluster_size")
+    return [{key: row[key] for key in keys} for row in find_rows(corpus, source)]
+
+
+def _read(raw: RawRecord) -> Json:
+    if raw.html is not None:
+        return {"kind": "web page", "bytes": len(raw.html), "declared_charset": raw.charset}
+    return {"kind": "text", **_text(raw.text)}
+
+
+def _text(text: str) -> Json:
+    return {"characters": len(text), "begins": text[:HEAD_CHARS]}

@@ -1,0 +1,74 @@
+"""Whether a corpus is what it says: every byte, every text, every count, the order."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from anadil.artifacts.artifact import Manifest
+from anadil.clean.filters.judge_record import id_of
+from anadil.clean.write.row_files import read_rows
+from anadil.core.errors import IntegrityError
+from anadil.core.format import counted
+from anadil.text.corpus import read_file
+
+PARTS = ("heldout", "train")
+
+
+def verify_corpus(corpus: Path, manifest: Manifest) -> dict[str, str]:
+    """What was checked, and what was found; the digests of the files were compared before.
+
+    Args:
+        corpus: A local directory, every byte of it checked against the manifest.
+        manifest: Its own.
+
+    Raises:
+        IntegrityError: With everything that is wrong.
+    """
+    wrong = [*_wrong_texts(corpus, manifest), *_wrong_counts(corpus, manifest)]
+    if wrong:
+        raise IntegrityError(f"{corpus}: " + "; ".join(wrong) + "; make the corpus again")
+    documents = sum(manifest.records.get(part, 0) for part in PARTS)
+    return {
+        "files": f"{len(manifest.files):,}, each with the digest of the manifest",
+        "documents": f"{documents:,}, each with the id of its text, in order, none twice in a file",
+        "counts": "in = kept + dropped by reason, in stats.json and in the rows of stats/",
+    }
+
+
+def _wrong_texts(corpus: Path, manifest: Manifest) -> Iterator[str]:
+    """What is wrong with the documents."""
+    counts: Counter[str] = Counter()
+    for name in sorted(name for name in manifest.files if name.split("/")[0] in PARTS):
+        last, digest = "", hashlib.sha256()
+        for document in read_file(corpus / name):
+            encoded = document.text.encode()
+            digest.update(len(encoded).to_bytes(8, "big") + encoded)
+            counts[name.split("/")[0]] += 1
+            if document.id != id_of(document.text):
+                yield f"{name}: {document.id} is not the id of its text"
+            if document.id <= last:
+                yield f"{name}: {document.id} comes after {last}"
+            last = document.id
+        if manifest.contents.get(name, digest.hexdigest()) != digest.hexdigest():
+            yield f"{name}: its texts are not those of the manifest"
+    for part in PARTS:
+        if counts[part] != manifest.records.get(part, 0):
+            yield f"{part}: {counted(counts[part], 'document')}, {manifest.records.get(part, 0):,} in the manifest"
+
+
+def _wrong_counts(corpus: Path, manifest: Manifest) -> Iterator[str]:
+    """What does not add up."""
+    stats = json.loads((corpus / "stats.json").read_text(encoding="utf-8"))
+    if stats["in"] != stats["kept"] + sum(stats["dropped"].values()):
+        yield "stats.json: documents in are not those kept and dropped"
+    if stats["records"] != manifest.records:
+        yield f"stats.json: records are {stats['records']}, {manifest.records} in the manifest"
+    found: Counter[str] = Counter()
+    for batch in read_rows(corpus, ["reason"]):
+        found.update(reason or "kept" for reason in batch["reason"].to_pylist())
+    said = Counter({"kept": stats["kept"], **stats["dropped"]})
+    found_or_said = sorted(found.keys() | said.keys())
+    for name in (name for name in found_or_said if found[name] != said[name]):
+        yield f"stats/: {found[name]:,} rows are {name}, {said[name]:,} in stats.json"

@@ -1,0 +1,178 @@
+"""The columnar index of a crawl as input: only the records that it calls pages of the language are fetched.
+
+A row of the index names a WARC file, the place of one record in it, and the languages of its page. Each record is
+fetched by its own range of bytes, several at a time, and read as if the file had been read whole.
+Source: Common Crawl, "Index to WARC Files and URLs in Columnar Format", cc-index-table schema.
+"""
+
+import io
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, BinaryIO, NamedTuple
+
+import pyarrow as pa
+
+from anadil.artifacts import storage
+from anadil.artifacts.uri import join
+from anadil.clean.read.warc import Item, html_responses
+from anadil.clean.read.warc_records import Damage
+from anadil.core.errors import RetryableError
+
+COLUMNS = ("warc_filename", "warc_record_offset", "warc_record_length", "content_languages")
+"""By which an index is known, where it has no column of text."""
+OPTIONAL_COLUMNS = ("fetch_status", "content_mime_detected")
+PAGES = ("text/html", "application/xhtml+xml")
+STATUS_OK = 200
+FETCHED_AT_A_TIME = 16
+"""Requests that wait for an answer: one takes some 50 ms, and judging its page 5 ms."""
+ATTEMPTS = 3
+MAX_RECORD_BYTES = 64 * 1024**2
+"""Of a compressed record; Common Crawl cuts pages at 1 MiB, since 2025 at 5 MiB."""
+COMMON_CRAWL = "s3://commoncrawl"
+TABLE = "/cc-index/"
+"""Folder of the index beside `crawl-data`, to which its file names lead."""
+_CODES = """
+aa:aar ab:abk af:afr ak:aka am:amh ar:ara as:asm ay:aym az:aze ba:bak be:bel bg:bul bh:bih bi:bis bn:ben
+bo:bod br:bre bs:bos ca:cat co:cos cs:ces cy:cym da:dan de:deu dv:div dz:dzo el:ell en:eng eo:epo es:spa
+et:est eu:eus fa:fas fi:fin fj:fij fo:fao fr:fra fy:fry ga:gle gd:gla gl:glg gn:grn gu:guj gv:glv ha:hau
+he:heb hi:hin hr:hrv ht:hat hu:hun hy:hye ia:ina id:ind ie:ile ig:ibo ik:ipk is:isl it:ita iu:iku ja:jpn
+jv:jav ka:kat kk:kaz kl:kal km:khm kn:kan ko:kor ks:kas ku:kur ky:kir la:lat lb:ltz lg:lug ln:lin lo:lao
+lt:lit lv:lav mg:mlg mi:mri mk:mkd ml:mal mn:mon mr:mar ms:msa mt:mlt my:mya na:nau ne:nep nl:nld no:nor
+nn:nno ny:nya oc:oci om:orm or:ori pa:pan pl:pol ps:pus pt:por qu:que rm:roh rn:run ro:ron ru:rus rw:kin
+sa:san sd:snd sg:sag si:sin sk:slk sl:slv sm:smo sn:sna so:som sq:sqi sr:srp ss:ssw st:sot su:sun sv:swe
+sw:swa ta:tam te:tel tg:tgk th:tha ti:tir tk:tuk tl:tgl tn:tsn to:ton tr:tur ts:tso tt:tat tw:twi ug:uig
+uk:ukr ur:urd uz:uzb ve:ven vi:vie vo:vol wo:wol xh:xho yi:yid yo:yor za:zha zh:zho zu:zul
+"""
+ISO_639_3 = dict(word.split(":") for word in _CODES.split())
+"""Codes of two letters -> those of three that the index writes: the languages that CLD2, which made it, knows."""
+
+
+class Place(NamedTuple):
+    """A record of a crawl."""
+
+    file: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """The bytes of one record in the place of a file."""
+
+    name: str
+    content: bytes
+    suffix: str = ".gz"
+
+    def open(self, _mode: str, /) -> BinaryIO:
+        return io.BytesIO(self.content)
+
+
+def is_crawl_index(columns: list[str], text_field: str) -> bool:
+    """Whether a table is an index and no text."""
+    return text_field not in columns and set(COLUMNS) <= set(columns)
+
+
+def crawl_root(index_uri: str) -> str:
+    """What the file names of an index lead on from: where the index lies beside the crawl, else Common Crawl."""
+    root, table, _ = index_uri.rpartition(TABLE)
+    return root if table else COMMON_CRAWL
+
+
+def index_language(code: str) -> str:
+    """The three letters by which an index calls a language.
+
+    Args:
+        code: Of two letters, or of three, with or without script, as in `azj_Latn`.
+    """
+    plain = code.replace("_", "-").split("-")[0].lower()
+    return ISO_639_3.get(plain, plain)
+
+
+def index_columns(known: Sequence[str]) -> list[str]:
+    """The columns of an index that are read, of those that it has."""
+    return [*COLUMNS, *(name for name in OPTIONAL_COLUMNS if name in known)]
+
+
+def places_of(batches: Iterator[pa.RecordBatch], language: str) -> Iterator[Place]:
+    """Where the records of pages are that the index calls pages of the language, in its order.
+
+    Args:
+        batches: Of `index_columns`.
+        language: As `index_language` gives it.
+    """
+    for batch in batches:
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        for row, languages in enumerate(columns["content_languages"].to_pylist()):
+            if languages is None or language not in languages.split(","):
+                continue
+            if _is_page(columns, row):
+                file, offset, length = (columns[name][row].as_py() for name in COLUMNS[:3])
+                yield Place(file, int(offset), int(length))
+
+
+def pages_of(places: Iterator[Place], root: str, max_bytes: int) -> Iterator[tuple[Place, Item]]:
+    """Pages, skipped responses and damaged records, in the order of the places.
+
+    Args:
+        places: Of records.
+        root: What the names of files lead on from.
+        max_bytes: Of a page.
+
+    Raises:
+        DataError: A file is not there, or may not be read.
+        RetryableError: The storage does not answer.
+    """
+    with ThreadPoolExecutor(FETCHED_AT_A_TIME, thread_name_prefix="crawl") as threads:
+        waiting: deque[tuple[Place, Future[bytes]]] = deque()
+        try:
+            for place in places:
+                waiting.append((place, threads.submit(_fetch, join(root, place.file), place)))
+                if len(waiting) >= FETCHED_AT_A_TIME:
+                    yield from _items(*waiting.popleft(), max_bytes)
+            while waiting:
+                yield from _items(*waiting.popleft(), max_bytes)
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+
+def _items(place: Place, future: Future[bytes], max_bytes: int) -> Iterator[tuple[Place, Item]]:
+    content = future.result()
+    if len(content) < min(place.length, MAX_RECORD_BYTES):
+        yield (
+            place,
+            Damage(
+                offset=place.offset,
+                why=f"the file ends {place.length - len(content):,} bytes before the record that the index names",
+            ),
+        )
+        return
+    for item in html_responses(_Member(place.file, content), max_bytes):
+        yield place, Damage(offset=place.offset, why=item.why) if isinstance(item, Damage) else item
+
+
+def _is_page(columns: dict[str, Any], row: int) -> bool:
+    status, kind = (columns.get(name) for name in OPTIONAL_COLUMNS)
+    return (status is None or status[row].as_py() in (None, STATUS_OK)) and (
+        kind is None or kind[row].as_py() in (None, *PAGES)
+    )
+
+
+def _fetch(uri: str, place: Place) -> bytes:
+    """The bytes of a record, as far as the file goes."""
+    wanted = min(place.length, MAX_RECORD_BYTES)
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            content, size = storage.store(uri).part(uri, place.offset, wanted)
+        except RetryableError:
+            if attempt == ATTEMPTS:
+                raise
+            continue
+        if len(content) >= min(wanted, size - place.offset):
+            return content
+    raise RetryableError(
+        f"{uri}: {wanted:,} bytes from {place.offset:,} on did not come whole {ATTEMPTS} times; check the network, then "
+        "run the same command again"
+    )

@@ -1,0 +1,400 @@
+"""Raw files to raw records, by suffix; what cannot be read is counted with its place.
+
+No file is held in memory as a whole but `.txt` and `.html`, which are one document each.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from anadil.artifacts import storage
+from anadil.artifacts.json_values import JSON_SUFFIXES, holds_lines, json_values, refuse_wide
+from anadil.artifacts.line_reader import (
+    DAMAGED,
+    MAX_LINE_BYTES,
+    PACKED_LINES,
+    PLAIN_LINES,
+    TooLong,
+    lines_with_offsets,
+)
+from anadil.artifacts.ranged import ReadableFile
+from anadil.artifacts.table_rows import TooLargeError, batch_rows, parquet_batches
+from anadil.clean.read.charset import decode_text
+from anadil.clean.read.crawl_index import (
+    Place,
+    crawl_root,
+    index_columns,
+    index_language,
+    is_crawl_index,
+    pages_of,
+    places_of,
+)
+from anadil.clean.read.input_kinds import ARCHIVES, suffix_of
+from anadil.clean.read.parquet_columns import columns_to_read
+from anadil.clean.read.record_fields import address_of, licence_of, text_of, writable
+from anadil.clean.read.warc import RESPONSE, HtmlResponse, PlainText, html_responses, is_excused
+from anadil.clean.read.warc_records import ByteRange, Damage
+from anadil.core.errors import DataError
+from anadil.core.format import human_bytes
+from anadil.core.json_text import parse_json
+from anadil.text.letters import letters_of
+
+log = logging.getLogger(__name__)
+
+MAX_RECORD_BYTES = MAX_LINE_BYTES
+"""A longer line or file is not read."""
+MAX_PLACES = 10
+"""Bad records that an error message lists."""
+PARQUET_BATCH = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawRecord:
+    """One record as it came: text, or the bytes of a web page."""
+
+    source: str
+    """File and place in it, such as the number of a line counted from the beginning of the range."""
+    place: str = ""
+    """File and byte, which does not depend on the range; `source` where it is left out."""
+    url: str = ""
+    licence: str = ""
+    """As the record itself says, in its first `MAX_LICENCE_CHARS`."""
+    text: str = ""
+    html: bytes | None = None
+    charset: str = ""
+    """What the server said of the page's encoding."""
+    too_large: bool = False
+    """The page exceeds `MAX_RECORD_BYTES` and was left unread."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the page, or of the text in UTF-8."""
+        if self.html is not None:
+            return len(self.html)
+        return len(self.text) if self.text.isascii() else len(self.text.encode(errors="replace"))
+
+
+SUMMED = ("records", "bytes_in", "skipped", "recoded", "bad", "excused", "null_texts", "addresses")
+"""What the figures of several ranges add up to."""
+
+
+@dataclass(slots=True)
+class ReadStats:
+    """What reading met; the same whatever the order of the files."""
+
+    records: int = 0
+    bytes_in: int = 0
+    skipped: int = 0
+    """WARC responses that are no web page or no success."""
+    not_read: dict[str, int] = field(default_factory=dict)
+    """WARC records of other types that hold no web page, by type."""
+    null_texts: int = 0
+    """Records whose text is null: empty documents."""
+    addresses: int = 0
+    """Records that name the address of their page."""
+    recoded: int = 0
+    """Files and pages that were not UTF-8."""
+    bad: int = 0
+    excused: int = 0
+    """Of the bad ones: the torn place that each WARC may have."""
+    lines: int = 0
+    """Of the range of a `.jsonl` file that was read last."""
+    responses: int = 0
+    """Of the range of a WARC file that was read last, and its damaged places."""
+    damaged: int = 0
+    first: int = 0
+    """Where its first record begins, and the first one behind it; see `ByteRange`."""
+    following: int | None = None
+    places: list[str] = field(default_factory=list)
+
+    def refuse(self, place: str, why: str) -> None:
+        """Count a bad record; the first ones are remembered for `check_bad_share`."""
+        self.bad += 1
+        if len(self.places) < MAX_PLACES:
+            self.places.append(f"{place}: {why}")
+
+    def skip(self, kind: str) -> None:
+        """Count a WARC record without a web page."""
+        if kind == RESPONSE:
+            self.skipped += 1
+        else:
+            self.not_read[kind] = self.not_read.get(kind, 0) + 1
+
+    def add(self, other: "ReadStats") -> None:
+        """Add what was met in the ranges that follow."""
+        for name in SUMMED:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for kind, count in other.not_read.items():
+            self.not_read[kind] = self.not_read.get(kind, 0) + count
+        self.places = [*self.places, *other.places][:MAX_PLACES]
+
+    def check_bad_share(self, max_share: float) -> None:
+        """Refuse the input if too much of it is unreadable.
+
+        Raises:
+            DataError: The share of bad records exceeds `max_share`.
+        """
+        if not self.bad:
+            return
+        total = self.records + self.bad
+        more = self.bad - len(self.places)
+        listed = "\n  ".join(self.places) + (f"\n  and {more:,} more" if more else "")
+        counted = f"{self.bad:,} of {total:,} records are unreadable ({self.bad / total:.2%})"
+        if self.bad - self.excused > max_share * total:
+            raise DataError(
+                f"{counted}, more than clean.max_bad_records ({max_share:g}) allows; "
+                f"correct them or raise it:\n  {listed}"
+            )
+        log.warning("%s and were left out:\n  %s", counted, listed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One file to read."""
+
+    file: ReadableFile
+    name: str
+    """What provenance and messages call it."""
+    text_field: str
+    start: int = 0
+    """First byte, or row group, of the range that is read."""
+    end: int | None = None
+    is_exact: bool = False
+    """A record begins at `start`; see `ByteRange`."""
+    uri: str = ""
+    language: str = ""
+    """Whose pages are wanted of a crawl, and whose letters tell code pages apart."""
+
+
+Reader = Callable[[Source, ReadStats], Iterator[RawRecord]]
+
+
+def read_records(
+    uri: str,
+    name: str,
+    text_field: str,
+    read_stats: ReadStats,
+    copy: storage.Copy | None = None,
+    start: int = 0,
+    end: int | None = None,
+    is_exact: bool = False,
+    version: str = "",
+    language: str = "",
+) -> Iterator[RawRecord]:
+    """The records of one file, local or remote, or of a range of it, in order.
+
+    Args:
+        uri: The file.
+        name: What provenance and messages call it.
+        text_field: Key or column of the text, for JSONL and Parquet.
+        read_stats: Counts good and bad records.
+        copy: Gives what is to be read of the file; left out, it is read where it lies.
+        start: First byte of the range, of Parquet first row group.
+        end: What follows the range; None: the end of the file.
+        is_exact: A record begins at `start`; see `ByteRange`.
+        version: Of an object: another one in its place is refused.
+        language: Whose pages are fetched where a table is the index of a crawl.
+
+    Raises:
+        DataError: The file cannot be opened, or lacks the column.
+    """
+    suffix = suffix_of(uri)
+    assert suffix is not None, "check_suffixes comes first"
+    reader = READERS[suffix]
+    with copy(uri) if copy else nullcontext(storage.readable(uri, version)) as file:
+        try:
+            file.open("rb").close()
+        except OSError as error:
+            raise DataError(
+                f"{uri}: cannot be read ({error.strerror}); check the path and its rights"
+            ) from None
+        source = Source(
+            file=file, name=name, text_field=text_field, start=start, end=end, is_exact=is_exact, uri=uri,
+            language=language,
+        )  # fmt: skip
+        for raw in reader(source, read_stats):
+            read_stats.records += 1
+            read_stats.bytes_in += raw.num_bytes
+            read_stats.addresses += bool(raw.url)
+            yield raw
+
+
+def _jsonl(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
+    number = read_stats.lines = 0
+    try:
+        lines = lines_with_offsets(source.file, start=source.start, end=source.end)
+        for number, (offset, line) in enumerate(lines, start=1):
+            read_stats.lines = number
+            place = f"{source.name}:{number}"
+            if not offset:
+                refuse_wide(source.name, line)
+            if isinstance(line, TooLong):
+                read_stats.refuse(place, str(line))
+            elif line.strip():
+                row = _row(line.removeprefix(b"\xef\xbb\xbf"))
+                if isinstance(row, str):
+                    read_stats.refuse(place, row)
+                else:
+                    yield from _raw(row, source.text_field, place, f"{source.name}@{offset}", read_stats)
+    except DAMAGED as error:
+        read_stats.refuse(f"{source.name}:{number + 1}", f"compressed data is damaged from here on ({error})")
+
+
+def _row(line: bytes) -> dict[str, Any] | str:
+    """The object of a line, or what is wrong with it."""
+    try:
+        row = parse_json(line)
+    except ValueError as error:
+        return f"not JSON: {error}"
+    return row if isinstance(row, dict) else f"not a JSON object but a {type(row).__name__}"
+
+
+def _json(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
+    """The objects of a list, or those that follow one another, a line each or over several."""
+    suffix = "".join(PurePath(source.name.lower()).suffixes[-2:])
+    number = 0
+    try:
+        if holds_lines(source.file, suffix):
+            yield from _jsonl(source, read_stats)
+            return
+        for number, row in json_values(source.file, suffix):
+            place = f"{source.name}:{number}"
+            if isinstance(row, dict):
+                yield from _raw(row, source.text_field, place, place, read_stats)
+            else:
+                read_stats.refuse(place, f"not a JSON object but a {type(row).__name__}")
+    except ValueError as error:
+        read_stats.refuse(f"{source.name}:{number + 1}", f"not JSON from here on: {error}")
+    except DAMAGED as error:
+        read_stats.refuse(f"{source.name}:{number + 1}", f"compressed data is damaged from here on ({error})")
+
+
+def _raw(
+    row: Mapping[str, Any], text_field: str, place: str, offset: str, read_stats: ReadStats
+) -> Iterator[RawRecord]:
+    """A record with its text, and address, source and licence where they are given; none where it is bad."""
+    try:
+        text = text_of(row, text_field)
+    except ValueError as error:
+        read_stats.refuse(place, str(error))
+        return
+    read_stats.null_texts += text is None
+    origin = writable(row.get("source"))
+    yield RawRecord(
+        source=f"{place} {origin}" if origin else place, place=offset, url=address_of(row),
+        licence=licence_of(row), text=text or "",
+    )  # fmt: skip
+
+
+def _txt(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
+    data = _whole(source.file)
+    if data is None:
+        why = f"file is larger than {human_bytes(MAX_RECORD_BYTES)}; give it as .jsonl"
+        read_stats.refuse(source.name, why)
+        return
+    text, codec = decode_text(data, letters=letters_of(source.language))
+    if codec != "utf-8":
+        read_stats.recoded += 1
+        log.warning("%s: not UTF-8; read as %s", source.name, codec)
+    yield RawRecord(source=source.name, text=text)
+
+
+def _html(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:  # noqa: ARG001  readers are called alike
+    data = _whole(source.file)
+    yield RawRecord(source=source.name, html=data or b"", too_large=data is None)
+
+
+def _whole(file: ReadableFile) -> bytes | None:
+    """The bytes of a file that is one document; None where they are too many."""
+    with file.open("rb") as stream:
+        data: bytes = stream.read(MAX_RECORD_BYTES + 1)
+    return data if len(data) <= MAX_RECORD_BYTES else None
+
+
+def _warc(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
+    read_stats.responses = read_stats.damaged = 0
+    part = ByteRange(start=source.start, end=source.end, is_exact=source.is_exact)
+    for item in html_responses(source.file, MAX_RECORD_BYTES, part):
+        if isinstance(item, Damage):
+            read_stats.damaged += 1
+            read_stats.refuse(f"{source.name}:{item.offset}", item.why)
+        elif isinstance(item, str):
+            read_stats.responses += item == RESPONSE
+            read_stats.skip(item)
+        else:
+            read_stats.responses += 1
+            yield _of_archive(item, f"{source.name}:{item.offset}", source.language, read_stats)
+    read_stats.excused += is_excused(read_stats.responses, read_stats.damaged)
+    read_stats.first, read_stats.following = part.first, part.following
+
+
+def _of_archive(item: HtmlResponse | PlainText, origin: str, language: str, stats: ReadStats) -> RawRecord:
+    """A page as it is, or the text of one."""
+    if isinstance(item, HtmlResponse):
+        return RawRecord(
+            source=origin, url=item.url, html=item.body, charset=item.charset, too_large=item.too_large
+        )
+    text, codec = decode_text(item.body, [item.charset], letters_of(language))
+    stats.recoded += codec != "utf-8"
+    return RawRecord(source=origin, url=item.url, text=text)
+
+
+def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
+    row = 0
+    try:
+        with source.file.open("rb") as stream, pq.ParquetFile(stream, pre_buffer=True) as table:
+            known = table.schema_arrow.names
+            row = sum(table.metadata.row_group(before).num_rows for before in range(source.start))
+            is_index = is_crawl_index(known, source.text_field)
+            own = () if is_index else columns_to_read(source.name, table.schema, source.text_field)
+            batches = parquet_batches(
+                stream, source.name, PARQUET_BATCH, own or index_columns(known),
+                range(table.num_row_groups)[source.start : source.end], look_into_pages=isinstance(source.file, Path),
+            )  # fmt: skip
+            if is_index:
+                yield from _crawl(source, places_of(batches, index_language(source.language)), read_stats)
+                return
+            for values in (values for batch in batches for values in batch_rows(batch)):
+                row += 1
+                place = f"{source.name}:{row}"
+                if isinstance(values, dict):
+                    yield from _raw(values, source.text_field, place, place, read_stats)
+                else:
+                    what = "" if isinstance(values, TooLong) else "not UTF-8: "
+                    read_stats.refuse(place, f"{what}{values}")
+    except TooLargeError as error:
+        read_stats.refuse(f"{source.name}:{row + 1}", f"Parquet is not read from here on: {error}")
+    except (pa.ArrowException, OSError) as error:
+        if getattr(error, "errno", None):
+            raise  # of the disk; of damaged bytes Arrow makes one without a number
+        read_stats.refuse(f"{source.name}:{row + 1}", f"Parquet is damaged from here on ({error})")
+
+
+def _crawl(source: Source, places: Iterator[Place], read_stats: ReadStats) -> Iterator[RawRecord]:
+    """The pages to which the index of a crawl leads."""
+    for place, item in pages_of(places, crawl_root(source.uri), MAX_RECORD_BYTES):
+        origin = f"{place.file}:{place.offset}"
+        if isinstance(item, Damage):
+            read_stats.refuse(origin, item.why)
+        elif isinstance(item, str):
+            read_stats.skip(item)
+        else:
+            yield _of_archive(item, origin, source.language, read_stats)
+
+
+READERS: dict[str, Reader] = {
+    **dict.fromkeys((*PLAIN_LINES, *PACKED_LINES), _jsonl),
+    **dict.fromkeys(JSON_SUFFIXES, _json),
+    ".txt": _txt,
+    ".html": _html,
+    ".htm": _html,
+    **dict.fromkeys(ARCHIVES, _warc),
+    ".parquet": _parquet,
+}
+"""Of each kind of file."""

@@ -1,0 +1,190 @@
+"""shard -> its kept documents, sorted, with what dedup compares, a row for each record, and counts."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from anadil.artifacts import markers
+from anadil.clean.filters.judge_record import Prepared, Settings, judge_prepared, judge_record, prepare_record
+from anadil.clean.read.guard import is_fault_of_document, skip_failed_document
+from anadil.clean.read.readers import RawRecord, ReadStats, read_records
+from anadil.clean.shards.crash_records import Phase, Place, Suspects, death_alone
+from anadil.clean.shards.shards import InputRange, Shard
+from anadil.clean.write.shard_output import ShardOutput, kept_documents
+from anadil.recipe.sections import Recipe
+from anadil.runtime.executors import process_limits
+from anadil.text.language import load_language
+
+BATCH_RECORDS, BATCH_CHARS = 128, 1 << 18
+"""Judged at a time: a call costs as much as a short text, and a character some 100 bytes of memory."""
+FACTS = "facts.json"
+"""Counts and samples of a shard."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapTask:
+    """What a process needs to work on one shard."""
+
+    shard: Shard
+    recipe: Recipe
+    lists: Path | None
+    """Folder of the compiled lists."""
+    folder: Path
+    """Where its output belongs."""
+    key: str
+    """Hash of what decides its output."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"shard {self.shard.number}"
+
+
+def map_shard(task: MapTask) -> None:
+    """Fill the folder of a shard, unless it is done.
+
+    Raises:
+        IntegrityError: An input is not the one that was planned for.
+    """
+    if markers.is_done(task.folder, task.key):
+        return
+    suspects = Suspects(task.folder, lambda place, phase: death_alone(_work_on_one, task, place, phase))
+    with markers.written_whole(task.folder, task.key) as draft, suspects:
+        _ShardRun(task, suspects, draft).run()
+
+
+def read_range(part: InputRange, recipe: Recipe, read_stats: ReadStats) -> Iterator[RawRecord]:
+    """The records of a range of the inputs, in order."""
+    return read_records(
+        part.uri,
+        part.name,
+        recipe.clean.text_field,
+        read_stats,
+        start=part.start,
+        end=part.end,
+        is_exact=part.is_exact,
+        version=part.version,
+        language=load_language(recipe.language).code,
+    )
+
+
+def _work_on_one(task: MapTask, place: Place, phase: Phase) -> None:
+    """Read a range up to one record, and judge that one."""
+    settings = Settings(recipe=task.recipe, lists_folder=task.lists)
+    raws = read_range(task.shard.ranges[place.range_index], task.recipe, ReadStats())
+    for _ in range(place.record + 1):
+        process_limits.allow_one_more_record()
+        raw = next(raws)
+    if phase == Phase.JUDGE:
+        kept_documents([judge_record(raw, settings)], [0], settings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Waiting:
+    """A record that is to be judged with others."""
+
+    place: Place
+    number: int
+    """Within the shard."""
+    source: str
+    licence: str
+    bytes_in: int
+    prepared: Prepared
+
+
+class _ShardRun:
+    """One pass over the records of a shard."""
+
+    def __init__(self, task: MapTask, suspects: Suspects, draft: Path) -> None:
+        self._task = task
+        self._suspects = suspects
+        self._settings = Settings(recipe=task.recipe, lists_folder=task.lists)
+        self._draft = draft
+        self._output = ShardOutput(draft, self._settings)
+        self._num_records = 0
+
+    def run(self) -> None:
+        """Read, judge, write."""
+        read: list[ReadStats] = []
+        with self._output.rows:
+            for index, part in enumerate(self._task.shard.ranges):
+                part.check_unchanged()
+                read.append(ReadStats())
+                self._work_on(index, read[-1])
+                part.check_unchanged()
+        self._suspects.begin(Place(0, 0), Phase.NONE)
+        facts = {
+            "kept": self._output.finish(),
+            "files": [part.name for part in self._task.shard.ranges],
+            "read": list(map(asdict, read)),
+            "clean": self._output.clean_stats.as_json(),
+        }
+        markers.write_json(self._draft / FACTS, facts)
+
+    def _work_on(self, index: int, read_stats: ReadStats) -> None:
+        """Judge all records of a range, so many at a time that each costs little."""
+        most = 1 if self._suspects.is_one_by_one else BATCH_RECORDS
+        batch: list[_Waiting] = []
+        num_chars = 0
+        for place, raw in self._records(index, read_stats):
+            self._num_records += 1
+            if why := self._suspects.why_left_out(place, Phase.JUDGE):
+                read_stats.records -= 1
+                read_stats.refuse(raw.source, why)
+                continue
+            self._suspects.begin(place, Phase.JUDGE)
+            with skip_failed_document(read_stats, raw.source):
+                prepared = prepare_record(raw, self._settings)
+                batch.append(
+                    _Waiting(
+                        place=place, number=self._num_records - 1, source=raw.source, licence=raw.licence,
+                        bytes_in=raw.num_bytes, prepared=prepared,
+                    )
+                )  # fmt: skip
+                num_chars += len(prepared.document.text)
+            if len(batch) >= most or num_chars >= BATCH_CHARS:
+                self._judge(batch, index, read_stats)
+                batch, num_chars = [], 0
+        self._judge(batch, index, read_stats)
+
+    def _judge(self, batch: Sequence[_Waiting], index: int, read_stats: ReadStats) -> None:
+        """Judge records, and write them; where that fails, each by itself."""
+        if not batch:
+            return
+        self._suspects.begin(batch[0].place, Phase.BATCH if len(batch) > 1 else Phase.JUDGE)
+        try:
+            judged = judge_prepared([each.prepared for each in batch], self._settings)
+            kept = kept_documents(judged, [each.number for each in batch], self._settings)
+        except BaseException as error:
+            if len(batch) > 1 and is_fault_of_document(error):
+                for each in batch:
+                    self._judge([each], index, read_stats)
+                return
+            with skip_failed_document(read_stats, batch[0].source):
+                raise
+            return
+        file = self._task.shard.ranges[index].name
+        for each, outcome in zip(batch, judged, strict=True):
+            read_stats.recoded += outcome.is_recoded
+            self._output.add(each.number, file, each.licence, each.bytes_in, outcome)
+        self._output.write(kept)
+
+    def _records(self, index: int, read_stats: ReadStats) -> Iterator[tuple[Place, RawRecord]]:
+        """The records of a range, up to one that kills its reader."""
+        part, timer = self._task.shard.ranges[index], self._settings.timer
+        raws = read_range(part, self._task.recipe, read_stats)
+        last = part.name
+        for number in itertools.count():
+            place = Place(index, number)
+            if why := self._suspects.why_left_out(place, Phase.READ):
+                read_stats.refuse(last, f"what follows is left out: {why}")
+                return
+            self._suspects.begin(place, Phase.READ)
+            timer.start()
+            raw = next(raws, None)
+            timer.lap("read")
+            if raw is None:
+                return
+            yield place, raw
+            last = raw.source

@@ -1,0 +1,192 @@
+"""Inputs -> shards: what one task reads, planned before any of it is read, and written down."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from anadil.artifacts import storage
+from anadil.artifacts.line_reader import PLAIN_LINES
+from anadil.clean.read.input_kinds import ARCHIVES
+from anadil.core.errors import DataError, IntegrityError
+from anadil.core.format import MIB
+
+MIN_SHARD_BYTES = 4 * MIB
+"""Smaller shards cost more in files than they gain."""
+SHARDS_PER_WORKER = 4
+"""Of a small input, so that all workers end at about the same time."""
+SPLITTABLE = (*PLAIN_LINES, *ARCHIVES)
+"""Suffixes of files of which a range of bytes can be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputRange:
+    """A file, or a part of it."""
+
+    uri: str
+    name: str
+    """What provenance and messages call the file."""
+    start: int = 0
+    """First byte whose records belong to it; of Parquet the first row group."""
+    end: int | None = None
+    """Where the next range begins; None: it goes up to the end of the file."""
+    is_exact: bool = False
+    """Of a WARC file: a record begins at `start`, or the file ends there."""
+    size: int
+    """Bytes of the range."""
+    version: str
+    """What changes when the file does; see `storage`."""
+
+    def check_unchanged(self) -> None:
+        """Refuse a file that is not the one that was planned for.
+
+        Raises:
+            IntegrityError: It has changed since.
+        """
+        if storage.store(self.uri).version(self.uri) != self.version:
+            raise IntegrityError(
+                f"{self.uri}: changed while clean was reading it; let nobody write there and run again"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """What one task reads."""
+
+    number: int
+    ranges: tuple[InputRange, ...]
+
+
+def plan_shards(uris: Sequence[str], max_bytes: int, num_workers: int) -> list[Shard]:
+    """Cut the inputs, in the order of their names, into shards.
+
+    The result of the stage does not depend on the cuts.
+
+    Args:
+        uris: Files.
+        max_bytes: Most bytes of a shard, but for a file that cannot be cut.
+        num_workers: That are to have work; small inputs are cut into smaller shards.
+    """
+    named = sorted(zip(names(uris), uris, strict=True))
+    sizes = [storage.store(uri).size(uri) for _, uri in named]
+    share = math.ceil(sum(sizes) / (SHARDS_PER_WORKER * num_workers))
+    most = min(max_bytes, max(MIN_SHARD_BYTES, share))
+    shards: list[Shard] = []
+    open_ranges: list[InputRange] = []
+    for (name, uri), size in zip(named, sizes, strict=True):
+        for part in _ranges(uri, name, size, most):
+            if open_ranges and sum(each.size for each in open_ranges) + part.size > most:
+                shards.append(Shard(number=len(shards), ranges=tuple(open_ranges)))
+                open_ranges = []
+            open_ranges.append(part)
+    if open_ranges:
+        shards.append(Shard(number=len(shards), ranges=tuple(open_ranges)))
+    return shards
+
+
+def correct_starts(shards: Sequence[Shard], read: Sequence[Sequence[Mapping[str, Any]]]) -> list[Shard]:
+    """The shards with every range of a WARC file where the one before it has found the next record.
+
+    Args:
+        shards: As they were read.
+        read: For each the `ReadStats` of its ranges.
+    """
+    corrected, last, following = list[Shard](), "", None
+    for shard, stats in zip(shards, read, strict=True):
+        ranges = []
+        for part, found in zip(shard.ranges, stats, strict=True):
+            # None: the one before was not read to its end, for a record that killed whoever read it.
+            if part.start and part.uri == last and following not in (None, found["first"]):
+                part = replace(part, start=following, is_exact=True)  # noqa: PLW2901
+            ranges.append(part)
+            last, following = part.uri, found["following"]
+        corrected.append(replace(shard, ranges=tuple(ranges)))
+    return corrected
+
+
+def versions_of(uris: Sequence[str]) -> list[list[str]]:
+    """Name and version of each file, in the order of the names."""
+    named = sorted(zip(names(uris), uris, strict=True))
+    return [[name, uri, storage.store(uri).version(uri)] for name, uri in named]
+
+
+def write_plan(path: Path, shards: Sequence[Shard]) -> None:
+    """Write the plan down."""
+    storage.LocalStore().write(str(path), json.dumps([asdict(shard) for shard in shards]).encode())
+
+
+def read_plan(path: Path) -> list[Shard]:
+    """The plan that was written down."""
+    return [
+        Shard(number=shard["number"], ranges=tuple(InputRange(**each) for each in shard["ranges"]))
+        for shard in json.loads(path.read_text(encoding="utf-8"))
+    ]
+
+
+def names(uris: Sequence[str]) -> list[str]:
+    """Short names of files: their paths below the directory that all share.
+
+    So provenance, and with it the digest of the corpus, is the same wherever the data lies.
+    """
+    parts = [uri.split("/") for uri in uris]
+    shared = 0
+    while all(len(path) > shared + 1 and path[shared] == parts[0][shared] for path in parts) and parts:
+        shared += 1
+    # A file name that is not UTF-8 arrives with lone surrogates, which no JSON could be written with.
+    return ["/".join(path[shared:]).encode(errors="replace").decode() for path in parts]
+
+
+def by_short_name(source: str, named: Mapping[str, str]) -> str:
+    """The source with the short name of its file, where it begins with the path or URI of that.
+
+    Args:
+        source: File and place, such as `text/news.jsonl:17`.
+        named: Short name -> path or URI.
+    """
+    path = _absolute(source)
+    for name, uri in named.items():
+        place = _absolute(uri)
+        if path == place or path.startswith(f"{place}:"):
+            return name + path.removeprefix(place)
+    return source
+
+
+def _absolute(place: str) -> str:
+    return place if "://" in place else str(Path(place).absolute())
+
+
+def _ranges(uri: str, name: str, size: int, most: int) -> Iterator[InputRange]:
+    version = storage.store(uri).version(uri)
+    if size > most:
+        if uri.lower().endswith(SPLITTABLE):
+            for start in range(0, size, most):
+                end = start + most if start + most < size else None
+                yield InputRange(
+                    uri=uri, name=name, start=start, end=end, size=min(most, size - start), version=version
+                )
+            return
+        if uri.lower().endswith(".parquet"):
+            yield from _row_groups(uri, name, most, version)
+            return
+    yield InputRange(uri=uri, name=name, size=size, version=version)
+
+
+def _row_groups(uri: str, name: str, most: int, version: str) -> Iterator[InputRange]:
+    """Ranges of row groups; of a damaged file one range, whose reader says what is wrong."""
+    try:
+        with storage.readable(uri, version).open("rb") as stream, pq.ParquetFile(stream) as table:
+            groups = [table.metadata.row_group(n).total_byte_size for n in range(table.num_row_groups)]
+    except (pa.ArrowException, OSError, DataError):
+        groups = [0]
+    start = size = 0
+    for number, group in enumerate(groups):
+        if size and size + group > most:
+            yield InputRange(uri=uri, name=name, start=start, end=number, size=size, version=version)
+            start, size = number, 0
+        size += group
+    yield InputRange(uri=uri, name=name, start=start, size=size, version=version)

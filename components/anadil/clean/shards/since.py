@@ -1,0 +1,205 @@
+"""An earlier corpus that new documents are added to: its files stay, its index stands for its documents.
+
+The index of a corpus holds ids, exact keys, band keys and lengths of its documents. Who adds to the corpus reads
+the index and no text, so that the cost is that of the new input.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from anadil.artifacts import markers, storage
+from anadil.artifacts.artifact import Manifest, finished_manifest, glance, verify_files
+from anadil.artifacts.prefetch import fetch_from, file_entries, fill
+from anadil.artifacts.uri import join
+from anadil.clean.dedup.find_duplicates import Verdicts
+from anadil.clean.dedup.signatures import Signatures
+from anadil.clean.dedup.sorted_documents import Numbers, write_keys
+from anadil.clean.filters.judge_record import Settings
+from anadil.clean.kernels.minhash import FOLDING, MINHASH_SEED
+from anadil.core.errors import DataError, RecipeError
+from anadil.runtime.job import Copy, Job
+
+INDEX = "index"
+INDEX_META = f"{INDEX}/index.json"
+INDEX_DOCUMENTS = 100_000
+"""Of one file of the index: 15 MB with 14 bands."""
+INDEX_COLUMNS = ("id_high", "id_low", "exact_high", "exact_low", "weight")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierCorpus:
+    """A corpus whose documents are held."""
+
+    uri: str
+    folder: Path
+    """Local, with its index, its held-out part and, unless they are copied, its other documents; every byte checked."""
+    manifest: Manifest
+    is_copied: bool
+    """Its files go into the new artifact within S3, and its training documents never come here."""
+
+    def index_files(self) -> list[str]:
+        """The files of its index, in order."""
+        return sorted(name for name in self.manifest.files if name.startswith(f"{INDEX}/part-"))
+
+    def num_files(self, part: str) -> int:
+        """How many files a part of it has."""
+        return sum(name.startswith(f"{part}/") for name in self.manifest.files)
+
+    def write_columns(self, folder: Path) -> list[Path]:
+        """Its index in the form of shards without text, below a folder; the folder of each."""
+        folders = []
+        for number, name in enumerate(self.index_files()):
+            target = folder / f"held-{number:05}"
+            key = str(self.manifest.files[name]["sha256"])
+            if not markers.is_done(target, key):
+                with markers.written_whole(target, key) as draft:
+                    _write_columns(np.load(self.folder / name), draft)
+            folders.append(target)
+        return folders
+
+    def put_into(self, job: Job) -> None:
+        """Let its files be in the new artifact too."""
+        for name, entry in self.manifest.files.items():
+            is_part = _is_part(name)
+            if is_part or name in self.index_files():
+                if self.is_copied:
+                    job.copies[name] = Copy(uri=join(self.uri, name), entry=entry)
+                else:
+                    link(self.folder / name, job.out / name)
+            if is_part:
+                job.contents[name] = self.manifest.contents[name]
+        job.records.update(self.manifest.records)
+
+
+def earlier_corpus(uri: str, settings: Settings, job: Job) -> EarlierCorpus:
+    """The corpus that a recipe names as `clean.since`.
+
+    Of one in S3 index and held-out part are fetched, and the other documents only where the new corpus is made on this machine. Where
+    S3 copies them, sizes are compared now; the new manifest has their digests, and a reader verifies them.
+
+    Raises:
+        DataError: There is none, or it has no index that this version can compare with.
+        IntegrityError: It differs from its manifest.
+        RecipeError: It was made with other settings of near-duplicate search, or for another language.
+    """
+    manifest = finished_manifest(uri, "corpus")
+    if INDEX_META not in manifest.files:
+        raise DataError(
+            f"{uri}: this corpus has no index, so nothing can be added to it; make it again with this version"
+        )
+    is_remote = "://" in uri
+    is_copied = is_remote and "://" in job.target
+    folder = job.work / "since" if is_remote else Path(uri)
+    if is_remote:
+        glance(uri, manifest)
+        _check_meta(uri, settings)
+        files = [
+            each
+            for each in file_entries(manifest)
+            if each.name.startswith((f"{INDEX}/", "heldout/")) or (_is_part(each.name) and not is_copied)
+        ]
+        fill(folder, files, fetch_from(uri), uri, "set ANADIL_WORK to a directory on a larger disk")
+    else:
+        verify_files(folder, manifest, uri)
+        _check_meta(uri, settings)
+    return EarlierCorpus(uri=uri, folder=folder, manifest=manifest, is_copied=is_copied)
+
+
+def write_index(
+    out: Path, signatures: Signatures, verdicts: Verdicts, settings: Settings, first_file: int
+) -> list[str]:
+    """Write the index of the new documents that stay; the names of the files.
+
+    Args:
+        out: The artifact.
+        signatures: Of all documents.
+        verdicts: On them.
+        settings: In force.
+        first_file: Number of the first file; those before it are an earlier corpus's.
+    """
+    (out / INDEX).mkdir(exist_ok=True)
+    markers.write_json(out / INDEX_META, _meta(settings))
+    names = [INDEX_META, *(f"{INDEX}/part-{number:05}.npy" for number in range(first_file))]
+    for number, documents in enumerate(_batches(signatures, verdicts), start=first_file):
+        kinds = [*((name, np.uint64) for name in INDEX_COLUMNS), ("bands", np.uint64, settings.minhash.bands)]
+        table = np.zeros(len(documents), dtype=kinds)
+        for name in INDEX_COLUMNS:
+            table[name] = signatures.column(name, documents)
+        table["bands"] = signatures.column("bands", documents).T
+        names.append(f"{INDEX}/part-{number:05}.npy")
+        np.save(out / names[-1], table)
+    return names
+
+
+def link(source: Path, target: Path) -> None:
+    """Let a file be in a second place, without a copy where the file system can."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:  # another disk, or a file system without links
+        shutil.copyfile(source, target)
+
+
+def _batches(signatures: Signatures, verdicts: Verdicts) -> Iterator[Numbers]:
+    left = np.empty(0, dtype=np.int64)
+    for documents in signatures.by_id():
+        kept = documents[verdicts.is_kept(documents) & ~signatures.is_held(documents)]
+        left = np.concatenate((left, kept))
+        while len(left) >= INDEX_DOCUMENTS:
+            yield left[:INDEX_DOCUMENTS]
+            left = left[INDEX_DOCUMENTS:]
+    if len(left):
+        yield left
+
+
+def _write_columns(table: Numbers, folder: Path) -> None:
+    for name in INDEX_COLUMNS:
+        np.save(folder / f"{name}.npy", table[name])
+    bands = np.ascontiguousarray(table["bands"].T)
+    np.save(folder / "bands.npy", bands)
+    write_keys(folder, table["exact_high"], bands)
+    np.save(
+        folder / "frames.npy",
+        np.array([(len(table), 0)], dtype=[("first_row", np.uint64), ("offset", np.uint64)]),
+    )
+
+
+def _meta(settings: Settings) -> dict[str, object]:
+    minhash = settings.minhash
+    return {
+        "language": settings.language.code,
+        "bands": minhash.bands,
+        "rows": minhash.rows,
+        "shingle": minhash.shingle,
+        "seed": MINHASH_SEED,
+        "folding": FOLDING,
+    }
+
+
+def _is_part(name: str) -> bool:
+    return name.split("/", maxsplit=1)[0] in ("train", "heldout")
+
+
+def _check_meta(uri: str, settings: Settings) -> None:
+    theirs, ours = json.loads(storage.store(uri).read(join(uri, INDEX_META))), _meta(settings)
+    if theirs.get("folding") != FOLDING:
+        raise DataError(
+            f"clean.since: the index of {uri} was made by another version, whose keys took other differences for none "
+            f"({theirs.get('folding', 'case')}; here {FOLDING}); copies would not be found, so make that corpus again with "
+            "this version"
+        )
+    if theirs != ours:
+        differing = ", ".join(
+            f"{key} {theirs.get(key)} there and {ours[key]} here"
+            for key in ours
+            if theirs.get(key) != ours[key]
+        )
+        raise RecipeError(
+            f"clean.since: {uri} was made with other settings ({differing}); use the same settings or clean everything again"
+        )

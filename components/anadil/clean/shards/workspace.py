@@ -1,0 +1,192 @@
+"""The folder in which a run of the stage keeps what is done, so that a killed one resumes."""
+
+import functools
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from anadil.artifacts import markers
+from anadil.clean.dedup.signatures import Signatures
+from anadil.clean.filters.judge_record import Settings
+from anadil.clean.filters.lists import compile_lists
+from anadil.clean.shards.crash_records import forget_suspects
+from anadil.clean.shards.map_shard import FACTS, MapTask
+from anadil.clean.shards.shards import Shard, correct_starts, plan_shards, read_plan, versions_of, write_plan
+from anadil.clean.shards.since import EarlierCorpus
+from anadil.clean.write.corpus_parts import CorpusFile, FirstLines, first_lines_of
+from anadil.clean.write.row_files import RowsTask, cut_rows
+from anadil.clean.write.tried_limits import limits_in_force
+from anadil.core.stages import STAGES
+from anadil.runtime.cache_key import code_digest, recipe_origin
+from anadil.runtime.job import Job
+
+PLAN = "plan.json"
+LATER_KEYS = frozenset(
+    f"recipe clean.{key}"
+    for key in ("inputs", "heldout_fraction", "heldout_max_documents", "max_bad_records")
+)
+"""What is read after the shards are done, or is in the plan."""
+
+
+class Workspace:
+    """Folders and keys of everything that a run makes before the artifact."""
+
+    def __init__(self, job: Job, num_workers: int, earlier: EarlierCorpus | None) -> None:
+        """Take up the plan of an earlier start, or make one.
+
+        Args:
+            job: What the stage gets.
+            num_workers: That a new plan is made for; the result does not depend on it.
+            earlier: The corpus that is added to.
+        """
+        self._job = job
+        self._earlier = earlier
+        origin = recipe_origin(job.recipe, STAGES["clean"].sections)
+        settings = {name: text for name, text in origin.items() if name not in LATER_KEYS}
+        self._key = markers.origin_hash(
+            settings,
+            job.recipe.clean.shard_bytes,
+            code_digest(STAGES["clean"]),
+            versions_of(job.files),
+            {key: versions_of(uris) for key, uris in job.side_files.items()},
+        )
+        place = job.work / "clean"
+        self._folder = place / self._key
+        for other in place.glob("*"):
+            if other != self._folder:
+                shutil.rmtree(other, ignore_errors=True)  # of other inputs or settings
+        self._folder.mkdir(parents=True, exist_ok=True)
+        markers.remove_drafts(self._folder)
+        self._plan = self._folder / PLAN
+        if not self._plan.exists():
+            write_plan(self._plan, plan_shards(job.files, job.recipe.clean.shard_bytes, num_workers))
+        self.shards: list[Shard] = read_plan(self._plan)
+
+    @functools.cached_property
+    def lists_folder(self) -> Path | None:
+        """Where the lists of the recipe are, compiled; None: it names none."""
+        if not self._job.side_files:
+            return None
+        folder = self._folder / "lists"
+        if not markers.is_done(folder, self._key):
+            with markers.written_whole(folder, self._key) as draft:
+                compile_lists(self._job.recipe, self._job.side_files, draft)
+        return folder
+
+    @property
+    def shard_folders(self) -> list[Path]:
+        """Where the output of each shard is."""
+        return [self._folder / f"shard-{shard.number:05}" for shard in self.shards]
+
+    @functools.cached_property
+    def held_folders(self) -> list[Path]:
+        """Where the columns of the earlier corpus are."""
+        return self._earlier.write_columns(self._folder) if self._earlier else []
+
+    @property
+    def dedup_folder(self) -> Path:
+        """Where the verdicts on duplicates are."""
+        return self._folder / "dedup"
+
+    @functools.cached_property
+    def dedup_key(self) -> str:
+        """Hash of what decides them: the markers of all shards."""
+        return markers.origin_hash(
+            [
+                markers.read_json(folder / markers.MARKER)
+                for folder in (*self.held_folders, *self.shard_folders)
+            ]
+        )
+
+    @functools.cached_property
+    def heldout_key(self) -> str:
+        """Hash of what decides which documents are held out."""
+        clean = self._job.recipe.clean
+        return markers.origin_hash(self.dedup_key, clean.heldout_fraction, clean.heldout_max_documents)
+
+    @property
+    def candidates_folder(self) -> Path:
+        """Where the runs of documents are that may be held out."""
+        return self._folder / "candidates"
+
+    @property
+    def heldout_folder(self) -> Path:
+        """Where the numbers of the held-out documents are."""
+        return self._folder / "heldout"
+
+    def runs_folder(self, shard: Path) -> Path:
+        """Where it is said which of the runs a shard holds."""
+        return self._folder / f"runs-{shard.name}"
+
+    def file_folder(self, file: CorpusFile) -> Path:
+        """Where a file of the corpus is made."""
+        return self._folder / f"{file.part}-{file.number:05}"
+
+    def file_key(self, file: CorpusFile) -> str:
+        """Hash of what decides it."""
+        return markers.origin_hash(self.heldout_key, asdict(file))
+
+    def rows_tasks(self, signatures: Signatures, settings: Settings) -> list[RowsTask]:
+        """A task for each file of rows."""
+        num_rows = [facts["clean"]["documents_in"] for facts in self.facts()]
+        reported, limits = settings.reported, limits_in_force(settings.checked_limits)
+        starts = signatures.starts[len(self.held_folders) :].tolist()
+        return [
+            RowsTask(
+                number=number, slices=slices, shards=tuple(self.shard_folders), held=tuple(self.held_folders),
+                verdicts=self.dedup_folder, reported=reported, limits=limits, folder=self._folder / f"rows-{number:05}",
+                key=markers.origin_hash(self.dedup_key, number, sorted(reported), limits),
+            )
+            for number, slices in enumerate(cut_rows(self.shard_folders, num_rows, starts, self.first_lines()))
+        ]  # fmt: skip
+
+    def map_tasks(self) -> list[MapTask]:
+        """A task for each shard."""
+        return [
+            MapTask(
+                shard=shard, recipe=self._job.recipe, lists=self.lists_folder, folder=folder,
+                key=markers.origin_hash(self._key, asdict(shard)),
+            )
+            for shard, folder in zip(self.shards, self.shard_folders, strict=True)
+        ]  # fmt: skip
+
+    def correct_cuts(self) -> list[MapTask]:
+        """Let ranges of WARC files begin where those before them have ended; the tasks that are to be done again.
+
+        Who reads from the middle of a file may take what a page shows for a record. Who reads from the beginning
+        knows better, so that range after range becomes what it is without cuts.
+        """
+        corrected = correct_starts(self.shards, [facts["read"] for facts in self.facts()])
+        changed = [new.number for old, new in zip(self.shards, corrected, strict=True) if new != old]
+        if not changed:
+            return []
+        self.shards = corrected
+        write_plan(self._plan, corrected)
+        for number in changed:
+            forget_suspects(self.shard_folders[number])  # whose records are numbered otherwise now
+        tasks = self.map_tasks()
+        return [tasks[number] for number in changed]
+
+    def num_done(self) -> int:
+        """Shards that are done."""
+        return sum((folder / markers.MARKER).exists() for folder in self.shard_folders)
+
+    def facts(self) -> Iterator[dict[str, Any]]:
+        """What each shard has met."""
+        for folder in self.shard_folders:
+            yield markers.read_json(folder / FACTS)
+
+    @functools.cache  # noqa: B019  one workspace for one run
+    def first_lines(self) -> list[FirstLines]:
+        """Of each shard, the lines before those of its ranges that begin within a file."""
+        return first_lines_of(
+            [
+                [
+                    (part.name, part.start > 0, stats["lines"])
+                    for part, stats in zip(shard.ranges, facts["read"], strict=True)
+                ]
+                for shard, facts in zip(self.shards, self.facts(), strict=True)
+            ]
+        )

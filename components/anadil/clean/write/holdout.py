@@ -1,0 +1,269 @@
+"""Which documents are held out of training: of those with the lowest hashes, such as share no run of words with another.
+
+What stands in the training part, too, cannot be scored (`anadil.evaluate.contamination`). So more documents are looked
+at than are held out, each shard is asked for their runs, and those that share one go to the training part.
+"""
+
+import json
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from anadil.artifacts import markers
+from anadil.clean.dedup.find_duplicates import KEPT, Verdicts
+from anadil.clean.dedup.signatures import Signatures
+from anadil.clean.dedup.sorted_documents import Numbers, SortedDocuments
+from anadil.clean.filters.judge_record import Settings
+from anadil.clean.kernels.minhash import Hashes, MinHash
+from anadil.clean.shards.since import EarlierCorpus
+from anadil.clean.shards.workspace import Workspace
+from anadil.clean.write.corpus_parts import text_of
+from anadil.core.format import counted
+from anadil.recipe.sections import Clean
+from anadil.runtime.executors import Executor
+from anadil.text.corpus import read_documents
+from anadil.text.language import Language, load_language
+from anadil.text.overlap import (
+    CHARACTERS_OF_NGRAM,
+    CHARACTERS_OF_STRETCH,
+    WORDS_OF_NGRAM,
+    WORDS_OF_STRETCH,
+    SeenNgrams,
+    seen_document,
+)
+
+log = logging.getLogger(__name__)
+
+ID_DIGITS = 16
+"""Of an id that decide: its upper half."""
+LOOKED_AT = 4
+"""Times the documents that are held out. Chosen by us: of a manual a fifth share a run, of law a half."""
+RUNS, SEEN, DOCUMENTS = "runs.npy", "seen.npy", "documents.npy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """What is held out, and what was found of it."""
+
+    documents: Numbers
+    """Their numbers."""
+    looked_at: int
+    sharing: int
+    """Of those looked at, documents that share a run with another one of the corpus."""
+    held_out_sharing: int
+    """Of those held out."""
+    contaminated: int
+    """Of those held out: so much of it stands in the training part that evaluation refuses it."""
+
+    def as_json(self) -> dict[str, int]:
+        """For `stats.json`."""
+        return {
+            "documents": len(self.documents),
+            "looked_at": self.looked_at,
+            "sharing": self.sharing,
+            "held_out_sharing": self.held_out_sharing,
+            "contaminated": self.contaminated,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsTask:
+    """What a process needs to look for runs in one shard."""
+
+    shard: Path
+    verdicts: Path
+    first_document: int
+    """Number of the shard's first document."""
+    candidates: Path
+    """Folder of the runs that are looked for, and of which documents they are."""
+    language: str
+    folder: Path
+    key: str
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"runs of {self.shard.name}"
+
+
+def lowest_bound(fraction: float) -> int:
+    """The upper half of an id from which on a document is not held out, if there are enough of them."""
+    return math.ceil(fraction * 16.0**ID_DIGITS)
+
+
+def num_heldout(num_below: int, num_documents: int, max_documents: int) -> int:
+    """How many documents are held out: one at least, and one is left for training.
+
+    Args:
+        num_below: Documents below `lowest_bound`.
+        num_documents: All of them, two at least.
+        max_documents: Most held out.
+    """
+    return min(max(1, num_below), max_documents, num_documents - 1)
+
+
+class Candidates:
+    """Documents that may be held out, or are, and their runs."""
+
+    def __init__(self, texts: Sequence[str], language: Language) -> None:
+        runs_of = run_hasher(language)
+        self._runs = [runs_of(text) for text in texts]
+        self._sizes = _sizes(language)
+        distinct = [np.empty(0, np.uint64), *map(np.unique, self._runs)]
+        self.wanted, counts = np.unique(np.concatenate(distinct), return_counts=True)
+        """All their runs, sorted."""
+        self.is_shared = counts > 1
+        """Which of them two of the documents hold."""
+
+    def choose(self, seen: Numbers, documents: Numbers, wanted: int) -> HeldOut:
+        """Hold out the first of those that share no run; where these are too few, others of which little was seen.
+
+        Args:
+            seen: Which of the runs other documents hold.
+            documents: Numbers of these.
+            wanted: How many are to be held out.
+        """
+        shares, is_contaminated = self._judge(seen | self.is_shared)
+        order = np.lexsort((shares, is_contaminated))
+        # Where every document repeats others, one is held out all the same.
+        chosen = np.sort(order[: min(wanted, max(1, int((~is_contaminated).sum())))])
+        return HeldOut(
+            documents=documents[chosen],
+            looked_at=len(documents),
+            sharing=int(shares.sum()),
+            held_out_sharing=int(shares[chosen].sum()),
+            contaminated=int(is_contaminated[chosen].sum()),
+        )
+
+    def of_earlier(self, seen: Numbers) -> HeldOut:
+        """What new documents share with those that were held out before."""
+        shares, is_contaminated = self._judge(seen)
+        sharing = int(shares.sum())
+        return HeldOut(
+            documents=np.empty(0, dtype=np.int64), looked_at=len(shares), sharing=sharing,
+            held_out_sharing=sharing, contaminated=int(is_contaminated.sum()),
+        )  # fmt: skip
+
+    def _judge(self, seen: Numbers) -> tuple[Numbers, Numbers]:
+        """Whether each document shares a run, and whether it is contaminated."""
+        index = SeenNgrams(self.wanted)
+        index.seen = seen
+        figures = [seen_document("", index.seen_of(runs), *self._sizes) for runs in self._runs]
+        judged = [(each.share > 0, each.is_contaminated) for each in figures]
+        shares, is_contaminated = np.array(judged, dtype=bool).reshape(-1, 2).T
+        return shares, is_contaminated
+
+
+def hold_out(
+    workspace: Workspace,
+    signatures: Signatures,
+    verdicts: Verdicts,
+    executor: Executor,
+    settings: Settings,
+    earlier: EarlierCorpus | None,
+) -> HeldOut:
+    """Choose the documents that are held out; with an earlier corpus, ask what the new ones share with its held-out part."""
+    recipe = settings.recipe.clean
+    documents, wanted = np.empty(0, dtype=np.int64), 0
+    if earlier:
+        texts = [document.text for document in read_documents(earlier.folder, "heldout")]
+    else:
+        wanted = _num_wanted(signatures, verdicts, recipe)
+        documents = np.array(signatures.lowest_ids(verdicts.is_(KEPT), LOOKED_AT * wanted), dtype=np.int64)
+        texts = [json.loads(signatures.line(document))["text"] for document in documents.tolist()]
+    candidates = Candidates(texts, settings.language)
+    tasks = _tasks(workspace, signatures, candidates, documents, settings)
+    executor.map(find_runs, tasks)
+    seen = np.zeros(len(candidates.wanted), dtype=bool)
+    for task in tasks:
+        seen |= np.load(task.folder / SEEN)
+    found = candidates.of_earlier(seen) if earlier else candidates.choose(seen, documents, wanted)
+    _log(found, wanted)
+    with markers.written_whole(workspace.heldout_folder, workspace.heldout_key) as draft:
+        np.save(draft / DOCUMENTS, found.documents)
+    return found
+
+
+def find_runs(task: RunsTask) -> None:
+    """Write which of the runs the documents of a shard hold that stay and are not looked at themselves."""
+    if markers.is_done(task.folder, task.key):
+        return
+    shard, runs_of = SortedDocuments(task.shard), run_hasher(load_language(task.language))
+    numbers = np.arange(task.first_document, task.first_document + shard.num_rows)
+    looked_at = np.load(task.candidates / DOCUMENTS)
+    is_read = Verdicts(task.verdicts).is_kept(numbers) & ~np.isin(numbers, looked_at)
+    index = SeenNgrams(np.load(task.candidates / RUNS))
+    with markers.written_whole(task.folder, task.key) as draft:
+        for row, line in shard.lines(0, shard.num_rows):
+            if is_read[row]:
+                index.mark(runs_of(text_of(line)))
+        np.save(draft / SEEN, index.seen)
+
+
+def run_hasher(language: Language) -> Callable[[str], Hashes]:
+    """What gives a hash of each run of eight words of a text, or of 40 characters where no spaces are written."""
+    return MinHash(language, bands=1, rows=1, shingle=_sizes(language)[0]).runs
+
+
+def _sizes(language: Language) -> tuple[int, int]:
+    """Units of a run and of a stretch."""
+    if language.shingle_units("ab") == ["a", "b"]:
+        return CHARACTERS_OF_NGRAM, CHARACTERS_OF_STRETCH
+    return WORDS_OF_NGRAM, WORDS_OF_STRETCH
+
+
+def _num_wanted(signatures: Signatures, verdicts: Verdicts, recipe: Clean) -> int:
+    bound = np.uint64(min(lowest_bound(recipe.heldout_fraction), 2**64 - 1))
+    num_documents = num_below = 0
+    for shard, start in zip(signatures.shards, signatures.starts, strict=False):
+        kept = verdicts.verdict[start : start + shard.num_rows] == KEPT
+        num_documents += int(kept.sum())
+        num_below += int(kept[: np.searchsorted(shard.column("id_high"), bound)].sum())
+    return num_heldout(num_below, num_documents, recipe.heldout_max_documents)
+
+
+def _tasks(
+    workspace: Workspace,
+    signatures: Signatures,
+    candidates: Candidates,
+    documents: Numbers,
+    settings: Settings,
+) -> list[RunsTask]:
+    """Write what is looked for, and a task for each shard."""
+    with markers.written_whole(workspace.candidates_folder, workspace.heldout_key) as draft:
+        np.save(draft / RUNS, candidates.wanted)
+        np.save(draft / DOCUMENTS, documents)
+    starts = signatures.starts[len(workspace.held_folders) :].tolist()
+    return [
+        RunsTask(
+            shard=shard, verdicts=workspace.dedup_folder, first_document=start,
+            candidates=workspace.candidates_folder, language=settings.recipe.language,
+            folder=workspace.runs_folder(shard), key=workspace.heldout_key,
+        )
+        for shard, start in zip(workspace.shard_folders, starts, strict=False)
+    ]  # fmt: skip
+
+
+def _log(found: HeldOut, wanted: int) -> None:
+    """Say what evaluation will find."""
+    if found.sharing and len(found.documents):
+        log.info(
+            "held out %s; of %d looked at, %d share a run of words with others, %d of them held out",
+            counted(len(found.documents), "document"), found.looked_at, found.sharing, found.held_out_sharing,
+        )  # fmt: skip
+    if len(found.documents) < wanted:
+        log.warning(
+            "held out %s instead of %d: most of the others stands in the training part, too; for scores, name text from "
+            "elsewhere in evaluate.heldout",
+            counted(len(found.documents), "document"), wanted,
+        )  # fmt: skip
+    if found.contaminated:
+        log.warning(
+            "%d of the held-out documents stand in the training part, too, and evaluate.gate.max_contaminated_share counts "
+            "them; name text from elsewhere in evaluate.heldout",
+            found.contaminated,
+        )

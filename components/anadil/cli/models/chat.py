@@ -1,0 +1,275 @@
+"""`anadil chat`: talk to a finished model, in the terminal or through a pipe."""
+
+import argparse
+import logging
+import math
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from anadil.cli.doctor.local import require_packages
+from anadil.core.errors import INTERRUPTED, DataError, RecipeError
+from anadil.core.format import CONTROLS, MIB
+from anadil.runtime.signals import handle_signals
+
+if TYPE_CHECKING:
+    from anadil.release.chat.conversation import Chat, ChatModel
+
+log = logging.getLogger(__name__)
+
+MAX_LINE_BYTES = MIB
+"""Longest line that is read; no model's length has room for it."""
+BATCH_LINES = 32
+"""Most lines of a pipe that are answered side by side."""
+HELP = """/reset  forget this chat and begin another
+/help   these words
+/exit   leave, as Ctrl-D does
+Ctrl-C ends an answer, twice the program. A line that is to begin with / gets a blank before it."""
+DESCRIPTION = """Talk to a finished model. In a terminal the answer is printed while it is generated. Of a pipe each line is a
+question of its own, and each gets exactly one line: in an answer a backslash is written \\\\, a line break \\n and any
+other control character \\xHH or \\uHHHH. A line that cannot be answered gets an empty one, a message on stderr, and
+exit code 3 at the end."""
+ESCAPES = {
+    **CONTROLS,
+    ord("\\"): "\\\\",
+}
+"""What would end a line, or move a cursor, where answers are lines."""
+UNSEEN = dict.fromkeys(code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t")
+"""What a model must not send to a terminal."""
+
+
+def add_chat(name: str, commands: Any, text: str) -> None:
+    """Put the command among those of `anadil`."""
+    raw = argparse.RawDescriptionHelpFormatter
+    command = commands.add_parser(name, help=text, description=DESCRIPTION, epilog=HELP, formatter_class=raw)
+    command.add_argument(
+        "model", metavar="URI", help="model or adapter, its directory, or models:/NAME@ALIAS of the registry"
+    )
+    command.add_argument("--system", default="", metavar="TEXT", help="system prompt")
+    command.add_argument("--complete", action="store_true", help="continue each text instead of answering it")
+    command.add_argument(
+        "--seed", type=_seed, default=0, metavar="N", help="seed of the sampling (default: 0)"
+    )
+    help_text = "sampling temperature; 0 takes the likeliest token (default: 0.6)"
+    command.add_argument("--temperature", type=_temperature, metavar="T", help=help_text)
+    help_text = "maximum number of tokens of an answer (default: 512)"
+    command.add_argument("--max-tokens", type=_positive, metavar="N", help=help_text)
+    help_text = "maximum number of tokens of chat and answer (default: the model's, at most 8192)"
+    command.add_argument("--context", type=_positive, metavar="N", help=help_text)
+    help_text = "address of the registry of models:/ (default: MLFLOW_TRACKING_URI)"
+    command.add_argument("--tracking", metavar="URI", help=help_text)
+    command.set_defaults(command=run_chat)
+
+
+def run_chat(options: argparse.Namespace) -> int:
+    """Load the model and answer until the input ends."""
+    if options.complete and options.system:
+        raise RecipeError("--system is for a chat, and --complete continues a text; leave one of them out")
+    require_packages("evaluate")
+    in_terminal = (
+        sys.stdin is not None and sys.stdin.isatty() and sys.stdout is not None and sys.stdout.isatty()
+    )
+    try:
+        model = _open(options)
+        if not in_terminal:
+            return answer_lines(model, sys.stdin.fileno() if sys.stdin else None)
+        from anadil.release.chat.conversation import Chat
+
+        _greet(model)
+        return Terminal(Chat(model)).run()
+    except KeyboardInterrupt:  # of a person who wants to leave; nothing is to be resumed
+        return INTERRUPTED
+
+
+def _open(options: argparse.Namespace) -> "ChatModel":
+    from anadil.release.chat.conversation import ChatSettings, open_chat
+
+    given = {
+        name: value
+        for name in ("system", "complete", "seed", "temperature", "max_tokens", "context")
+        if (value := getattr(options, name)) is not None
+    }
+    return open_chat(options.model, ChatSettings(**given), options.tracking)
+
+
+def _greet(model: "ChatModel") -> None:
+    does = "it continues what you begin" if model.settings.complete else "ask it something"
+    log.info(
+        "%s on %s, %s tokens; %s, or /help", model.name, model.model.device.type, f"{model.context:,}", does
+    )
+
+
+class Terminal:
+    """A person who asks and reads."""
+
+    def __init__(self, chat: "Chat", read: Callable[[str], str] = input) -> None:
+        """Begin a chat.
+
+        Args:
+            chat: The chat.
+            read: Shows a prompt and gives a line, or raises EOFError.
+        """
+        self._chat, self._read = chat, read
+        self._interrupts = 0
+        """Since the last line."""
+        self._answering = False
+
+    def run(self) -> int:
+        """Ask and answer until the person leaves; the exit code.
+
+        Raises:
+            KeyboardInterrupt: The person has pressed Ctrl-C twice.
+        """
+        with handle_signals({signal.SIGINT: self._interrupt}):
+            while (line := self._line()) is not None:
+                self._interrupts = 0
+                word = line.strip()
+                if word == "/exit":
+                    return 0
+                if word == "/reset":
+                    self._chat.reset()
+                    log.info("a new chat")
+                elif word == "/help":
+                    print(HELP)
+                elif line.startswith("/"):
+                    log.warning("%s: no such command; /help lists them", word[:40])
+                elif word:
+                    self._answer(line.removeprefix(" ") if line.startswith(" /") else line)
+        print()
+        return 0
+
+    def _interrupt(self, _number: int, _frame: object) -> None:
+        self._interrupts += 1
+        if self._interrupts > 1 or not self._answering:
+            raise KeyboardInterrupt
+
+    def _line(self) -> str | None:
+        """What the person writes; None at the end."""
+        while True:
+            try:
+                return self._read("> ")
+            except EOFError:
+                return None
+            except KeyboardInterrupt:
+                if self._interrupts > 1:
+                    raise
+                print("\nCtrl-C once more, or /exit, leaves")
+            except UnicodeDecodeError:
+                log.warning("this line is no UTF-8; write it again")
+
+    def _answer(self, question: str) -> None:
+        self._answering = True
+        left_out = self._chat.left_out
+        try:
+            for piece in self._chat.ask(question):
+                sys.stdout.write(piece.translate(UNSEEN))
+                sys.stdout.flush()
+                if self._interrupts:
+                    break
+        except DataError as error:
+            log.warning("%s", error)
+            return
+        finally:
+            self._answering = False
+        print(" ..." if self._interrupts or not self._chat.model.writer.ended else "")
+        if self._chat.left_out and not left_out:
+            log.info(
+                "the oldest turns no longer fit the model's length and are left out from here on; /reset starts over"
+            )
+
+
+def answer_lines(model: "ChatModel", descriptor: int | None) -> int:
+    """Write a line for each line of the input, in order; the exit code.
+
+    Lines that are there already are answered side by side, so who waits for an answer before the next question gets it.
+    """
+    failed = total = 0
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(encoding="utf-8")
+    for lines in Lines(descriptor).batches() if descriptor is not None else ():
+        questions = [line if isinstance(line, str) else "" for line in lines]
+        for line, answer in zip(lines, model.answers(questions), strict=True):
+            total += 1
+            fault = next((each for each in (line, answer) if isinstance(each, DataError)), None)
+            if fault:
+                failed += 1
+                log.warning("line %d: %s", total, fault)
+            print("" if fault else str(answer).translate(ESCAPES))
+        if sys.stdout:  # None where the caller closed it
+            sys.stdout.flush()
+    if failed:
+        raise DataError(f"{failed:,} of {total:,} lines were not answered; shorten or correct them")
+    return 0
+
+
+class Lines:
+    """The lines of a pipe or file, as many at a time as are there."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Begin to read."""
+        self._descriptor = descriptor
+        self._buffer = bytearray()
+        self._too_long = False
+        """Whether what is in the buffer continues a line that is left out."""
+        self._done = False
+
+    def batches(self) -> Iterator[list[str | DataError]]:
+        """At least one line each, without its end; in the place of one that is no text or too long, why."""
+        while not self._done:
+            lines: list[str | DataError] = []
+            while not self._done and len(lines) < BATCH_LINES and (not lines or self._is_more()):
+                lines += self._take(BATCH_LINES - len(lines))
+            if lines:
+                yield lines
+
+    def _is_more(self) -> bool:
+        return b"\n" in self._buffer or bool(select.select([self._descriptor], [], [], 0)[0])
+
+    def _take(self, most: int) -> Iterator[str | DataError]:
+        if b"\n" not in self._buffer:
+            content = os.read(self._descriptor, 1 << 16)
+            self._done = not content
+            self._buffer += content
+        for _ in range(most):
+            line, end, rest = self._buffer.partition(b"\n")
+            if not end and not (self._done and (line or self._too_long)):
+                break
+            self._buffer = rest
+            yield self._text(line)
+        if b"\n" not in self._buffer and (self._too_long or len(self._buffer) > MAX_LINE_BYTES):
+            self._too_long = True
+            self._buffer.clear()
+
+    def _text(self, line: bytearray) -> str | DataError:
+        too_long, self._too_long = self._too_long or len(line) > MAX_LINE_BYTES, False
+        if too_long:
+            return DataError(f"longer than {MAX_LINE_BYTES:,} bytes, which no model's length has room for")
+        try:
+            return line.decode("utf-8").rstrip("\r").removeprefix("\ufeff")
+        except UnicodeDecodeError as error:
+            return DataError(f"no UTF-8 at byte {error.start:,}; convert it")
+
+
+def _seed(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 up")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if not (number := _seed(text)):
+        raise argparse.ArgumentTypeError("0 leaves nothing; give 1 or more")
+    return number
+
+
+def _temperature(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 up")
+    return value

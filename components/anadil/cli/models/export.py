@@ -1,0 +1,148 @@
+"""`anadil export`: a finished model, an adapter or a checkpoint in the files of those who serve it."""
+
+import argparse
+import logging
+from pathlib import Path
+from typing import Any
+
+from anadil.artifacts.prefetch import fetch
+from anadil.cli.doctor.local import require_packages
+from anadil.cli.output import place
+from anadil.core.errors import RecipeError
+from anadil.core.format import human_bytes
+from anadil.recipe.load import load_recipe
+from anadil.release.export.export import DTYPES, FORMATS, QUANTIZATIONS, export
+from anadil.release.model_source import REGISTERED, ModelSource, find_model
+from anadil.runtime.entry_point import add_recipe_options
+from anadil.runtime.execute import base_cache
+from anadil.runtime.mlflow_spool import tracking_uri
+from anadil.runtime.signals import Stop
+
+log = logging.getLogger(__name__)
+
+DESCRIPTION = """Every byte of an artifact is compared with its manifest first, and PATH is written whole or not at all.
+
+  hf    a directory that transformers 4 and 5 and vLLM load as it is; of an adapter its merged model
+  gguf  one file for llama.cpp, Ollama and LM Studio; Modelfile, card and licence beside it
+
+A checkpoint of pretrain (.../checkpoints/step-N) also needs --recipe and --tokenizer of its run; a name of the registry
+is looked up at the recipe's tracking.uri, or MLFLOW_TRACKING_URI."""
+
+
+def add_export(name: str, commands: Any, text: str) -> None:
+    """Put the command among those of `anadil`."""
+    command = commands.add_parser(
+        name,
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}.\n{DESCRIPTION}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    help_text = "model or adapter artifact, checkpoint, Hugging Face directory, or models:/NAME@ALIAS"
+    command.add_argument("uri", metavar="URI", help=help_text)
+    command.add_argument("--format", choices=FORMATS, default="hf", help="default: %(default)s")
+    help_text = "directory to write; with --format gguf also a file NAME.gguf"
+    command.add_argument("--out", type=place, required=True, metavar="PATH", help=help_text)
+    help_text = "precision of the weights (default: as they are stored)"
+    command.add_argument("--precision", choices=list(DTYPES), help=help_text)
+    help_text = "with --format gguf: weights in 8 bits, a scale for each 32"
+    command.add_argument("--quantize", choices=QUANTIZATIONS, help=help_text)
+    help_text = "scores artifact whose figures the model card shows"
+    command.add_argument("--scores", metavar="URI", help=help_text)
+    help_text = "upload the result to the Hugging Face hub, into a private repository"
+    command.add_argument("--push", metavar="HUB_ID", help=help_text)
+    command.add_argument(
+        "--public", action="store_true", help="with --push: a repository that everybody sees"
+    )
+    add_recipe_options(command)
+    command.add_argument("--tokenizer", metavar="URI", help="of a checkpoint: tokenizer artifact of its run")
+    command.set_defaults(command=run_export)
+
+
+def run_export(options: argparse.Namespace) -> int:
+    """Write the model whole or not at all, and print where it is."""
+    _check(options)
+    Stop().listen()  # so that what is half written is taken away
+    hub_id = _hub_id(options.push)
+    source = find_model(options.uri, tracking=_tracking(options))
+    exported = export(
+        source,
+        Path(options.out),
+        options.format,
+        precision=options.quantize or options.precision,
+        scores=options.scores,
+        checkpoint=_checkpoint(options, source),
+    )
+    log.info("%s: %s", source.uri, human_bytes(exported.num_bytes))
+    print(exported.path)
+    if hub_id:
+        from anadil.release.export.hub import push
+
+        log.info("%s", push(exported.folder, exported.names, hub_id, private=not options.public))
+    return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Refuse options that contradict each other, and see to the packages."""
+    if "://" in options.out:
+        raise RecipeError(f"--out {options.out}: is no local path; export to a path, then copy the files")
+    if options.quantize and options.format != "gguf":
+        raise RecipeError(f"--quantize {options.quantize}: only with --format gguf")
+    if options.quantize and options.precision:
+        raise RecipeError(
+            f"--quantize {options.quantize} and --precision {options.precision}: give one of them"
+        )
+    if options.push and options.out.endswith(".gguf"):
+        raise RecipeError(
+            f"--out {options.out}: with --push give a directory, which holds the model card and the base's licence too"
+        )
+    if options.public and not options.push:
+        raise RecipeError("--public: only with --push HUB_ID")
+    if options.format == "gguf":
+        require_packages("gguf")
+    elif options.precision:
+        require_packages("pretrain")
+
+
+def _tracking(options: argparse.Namespace) -> str | None:
+    """The recipe's registry, where a name of one is given."""
+    return (
+        tracking_uri(load_recipe(options.recipe, options.set)) if options.uri.startswith(REGISTERED) else None
+    )
+
+
+def _hub_id(given: str | None) -> str | None:
+    """The id to upload to, whose rights are checked before anything is written."""
+    if given is None:
+        return None
+    require_packages("hub")
+    from anadil.release.export.hub import check_rights
+
+    return check_rights(given)
+
+
+def _checkpoint(options: argparse.Namespace, source: ModelSource) -> Any:
+    """Writes a checkpoint as a Hugging Face directory; None where it is none.
+
+    Raises:
+        RecipeError: The tokenizer is not given.
+    """
+    if source.kind != "checkpoint":
+        return None
+    if options.tokenizer is None:
+        raise RecipeError(f"{source.uri}: is a checkpoint; give --recipe and --tokenizer of its run")
+    require_packages("pretrain")
+    import torch
+
+    from anadil.model.tiny import base_model
+    from anadil.pretrain.checkpoint.hf_export import export_checkpoint
+
+    recipe = load_recipe(options.recipe, options.set)
+    tokenizer, _ = fetch(options.tokenizer, "tokenizer")
+    dtype = getattr(torch, DTYPES[options.precision]) if options.precision else None
+
+    def write(directory: Path) -> None:
+        base = base_model(recipe.base, base_cache(recipe))
+        report = export_checkpoint(Path(source.uri), base, tokenizer, directory, dtype=dtype)
+        log.info("step %s: %s tensors", f"{report['step']:,}", report["tensors"])
+
+    return write

@@ -1,0 +1,37 @@
+"""`anadil compare RUN RUN`: two runs side by side."""
+
+import argparse
+import logging
+from typing import Any
+
+from anadil.cli.output import add_output_option, place, print_json, print_lines
+from anadil.cli.runs.list import add_run_places
+from anadil.release.compare.comparison import compare
+
+log = logging.getLogger(__name__)
+
+RUN = "a work directory (its latest run), the URI of a report, scores, adapter or model, or an id of `anadil list`"
+
+
+def add_compare(name: str, commands: Any, text: str) -> None:
+    """Add the command's options."""
+    command = commands.add_parser(name, help=text, description=f"{text}; differences are B minus A")
+    command.add_argument("a", metavar="A", help=RUN)
+    command.add_argument("b", metavar="B", help="the other one")
+    add_run_places(command)
+    help_text = "write one page with curves and answers; it loads nothing from elsewhere"
+    command.add_argument("--out", type=place, metavar="PAGE.html", help=help_text)
+    add_output_option(command)
+    command.set_defaults(command=show_comparison)
+
+
+def show_comparison(options: argparse.Namespace) -> int:
+    """Print a comparison, and write its page."""
+    found = compare(options.a, options.b, work=options.work, root=options.root)
+    if options.out:
+        log.info("wrote %s", found.save(options.out))
+    if options.output == "json":
+        print_json(found.to_dict())
+    else:
+        print_lines(str(found).split("\n"))
+    return 0

@@ -1,0 +1,82 @@
+"""`anadil clean plan`: what cleaning given files costs, and the manifests of pods that would do it."""
+
+import argparse
+from typing import Any
+
+from anadil.cli.output import add_output_option, print_data, print_table
+from anadil.runtime.entry_point import add_recipe_options
+
+
+def add_clean_plan(name: str, commands: Any, text: str) -> None:
+    """Add `anadil clean plan`."""
+    plan = commands.add_parser(name, help=text, description=f"{text}; nothing is read but the sizes of files")
+    add_recipe_options(plan)
+    plan.add_argument(
+        "--raw", metavar="URI", nargs="+", default=[], help="files instead of the recipe's clean.inputs"
+    )
+    plan.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print the manifest that clean.engine (job, ray) would send to the cluster",
+    )
+    add_output_option(plan)
+    plan.set_defaults(command=_plan)
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from anadil.artifacts import storage
+    from anadil.clean.read.input_kinds import check_suffixes
+    from anadil.core.format import human_bytes, human_hours
+    from anadil.preflight.clean_cost import clean_cost
+    from anadil.recipe.load import load_recipe
+    from anadil.runtime.threads import num_cores
+
+    recipe = load_recipe(options.recipe, options.set)
+    sizes = storage.sizes(options.raw or recipe.clean.inputs, "clean.inputs")
+    check_suffixes(list(sizes))
+    if options.dry_run:
+        print_data(_manifest(recipe, sizes), "yaml" if options.output == "table" else "json")
+        return 0
+    cost = clean_cost(sizes, recipe.clean, num_cores())
+    rows = {
+        "files": f"{cost.files:,}",
+        "input": human_bytes(cost.input_bytes),
+        "engine": recipe.clean.engine,
+        "shards": f"{cost.shards:,}",
+        "workers": f"{cost.workers:,}",
+        "memory": f"{human_bytes(cost.memory_bytes)}, whatever the input",
+        "disk": f"up to {human_bytes(cost.disk_bytes)}",
+        "CPU time": f"up to {human_hours(cost.cpu_hours)}",
+        "time": f"up to {human_hours(cost.hours)} with a CPU for each worker",
+    }
+    if cost.whole:
+        size, hours = human_bytes(cost.whole.num_bytes), human_hours(cost.whole.hours)
+        rows["one worker alone"] = (
+            f"{cost.whole.name}, {size}, cannot be cut and takes up to {hours}; split it first, "
+            "as the guide on cleaning says under Scale"
+        )
+    print_table(rows, options.output)
+    return 0
+
+
+def _manifest(recipe: Any, sizes: dict[str, int]) -> dict[str, Any]:
+    """What would be sent to the cluster.
+
+    Raises:
+        RecipeError: The engine needs no cluster.
+    """
+    from anadil.core.errors import RecipeError
+    from anadil.launch.manifests.clean_pods import DEFAULT_WORKERS, CleanPods, indexed_job, ray_cluster
+    from anadil.preflight.clean_cost import num_shards
+
+    workers = recipe.clean.workers or DEFAULT_WORKERS
+    pods = CleanPods(recipe=recipe, name="anadil-clean", namespace=recipe.cluster.namespace)
+    if recipe.clean.engine == "ray":
+        return ray_cluster(pods, workers)
+    if recipe.clean.engine == "job":
+        folder = f"{recipe.cluster.work or '/work'}/tasks-map-shard"
+        shards = num_shards(sizes, recipe.clean.shard_bytes, workers)
+        return indexed_job(pods, folder, "0" * 64, shards, workers)
+    raise RecipeError(
+        "--dry-run: clean.engine is `processes`, which sends nothing to a cluster; set job or ray"
+    )

@@ -1,0 +1,152 @@
+"""`anadil clean explain | diff | verify`: what clean did, and whether it is still there."""
+
+import argparse
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from anadil.cli.output import add_output_option, print_data, print_json, print_lines, print_table
+from anadil.core.format import counted
+from anadil.core.stages import STAGES
+
+
+def add_clean_verb(name: str, commands: Any, text: str) -> None:
+    """Add one of the commands with its options."""
+    command = commands.add_parser(name, help=text, description=text)
+    ADDED[name](command)
+
+
+def _add_explain(command: argparse.ArgumentParser) -> None:
+    from anadil.runtime.entry_point import add_recipe_options
+
+    text = "file and place, such as news.jsonl:17, as rejected/ has it or as a path; a file alone is its first record"
+    command.add_argument("source", metavar="SOURCE", help=text)
+    add_recipe_options(command)
+    text = "the inputs, if not SOURCE's own file or those of the recipe"
+    command.add_argument("--raw", nargs="+", default=[], metavar="URI", help=text)
+    text = "a corpus that was made of them: tells what the document duplicates; SOURCE may be an id"
+    command.add_argument("--corpus", metavar="URI", help=text)
+    text = "default: %(default)s, which lists the limits that the document breaks; the others have all"
+    add_output_option(command, "table", "yaml", "json", text=text)
+    command.set_defaults(command=explain)
+
+
+def _add_diff(command: argparse.ArgumentParser) -> None:
+    command.add_argument("first", metavar="A", help="corpus, directory or s3:// URI")
+    command.add_argument("second", metavar="B", help="another one")
+    add_output_option(command)
+    command.set_defaults(command=diff)
+
+
+def _add_verify(command: argparse.ArgumentParser) -> None:
+    command.add_argument("corpus", metavar="CORPUS", help="directory or s3:// URI")
+    add_output_option(command)
+    command.set_defaults(command=check_corpus)
+
+
+ADDED = {"explain": _add_explain, "diff": _add_diff, "verify": _add_verify}
+
+
+def explain(options: argparse.Namespace) -> int:
+    """Print every step for one document of the inputs.
+
+    Raises:
+        DataError: There is no such document.
+    """
+    import tempfile
+    from pathlib import Path
+
+    from anadil.artifacts.prefetch import fetch
+    from anadil.clean.filters.judge_record import Settings
+    from anadil.clean.filters.lists import compile_lists
+    from anadil.clean.inspect.explain import explain_record, find_record, in_corpus
+    from anadil.recipe.load import load_recipe
+    from anadil.runtime.job import external_files, external_side_files
+
+    recipe, stage = load_recipe(options.recipe, options.set), STAGES["clean"]
+    source, rows = options.source, []
+    if options.corpus:
+        rows = in_corpus(fetch(options.corpus, "corpus")[0], source)
+        source = rows[0]["source"] if rows else source
+    with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
+        compile_lists(recipe, external_side_files(stage, recipe), Path(folder))
+        settings = Settings(recipe=recipe, lists_folder=Path(folder))
+        inputs = options.raw or _file_of(source)
+        raw = find_record(external_files(stage, recipe, inputs), source, settings)
+        steps = explain_record(raw, settings)
+    steps |= {"in_corpus": rows} if options.corpus else {}
+    if options.output == "table":
+        _print_steps(steps)
+    else:
+        print_data(steps, options.output)
+    return 0
+
+
+def _file_of(source: str) -> list[str]:
+    """The file that a source names by its path; none where it names a file of the inputs by its short name."""
+    from pathlib import Path
+
+    return [place for place in (source, source.rpartition(":")[0]) if place and Path(place).is_file()][:1]
+
+
+def _print_steps(steps: dict[str, Any]) -> None:
+    """The verdict, each step on a line, how the judged text begins, and the limits that it breaks."""
+    rules, _ = steps.pop("rules", []), steps.pop("fails")
+    begins = [step.pop("begins") for step in steps.values() if isinstance(step, dict) and "begins" in step]
+    first = {"source": steps.pop("source"), "verdict": steps.pop("verdict")}
+    rows = {key: text for key, value in (first | steps).items() if (text := _line(value))}
+    print_table(rows | ({"begins": " ".join(begins[-1].split())} if begins else {}), "table")
+    broken = [rule for rule in rules if rule["verdict"] != "passes"]
+    for rule in broken:
+        sys.stdout.write(
+            f"{rule['verdict']:<8}  {rule['rule']:<22}  {rule['statistic']:<26}  {rule['value']:>10,g}  "
+            f"at {rule['at']} {rule['limit']:,g}\n"
+        )
+    if rules:
+        sys.stdout.write(f"passes    {len(rules) - len(broken)} other limits; -o yaml lists them\n")
+
+
+def _line(value: Any) -> str:
+    """A value on one line."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_line(item)}" for key, item in value.items() if item is not None)
+    if isinstance(value, list | tuple):
+        return "; ".join(map(_line, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def diff(options: argparse.Namespace) -> int:
+    """Print what differs between two corpora."""
+    from anadil.artifacts.prefetch import fetch
+    from anadil.clean.inspect.diff import compare_corpora
+
+    found = compare_corpora(*(fetch(uri, "corpus")[0] for uri in (options.first, options.second)))
+    if options.output == "json":
+        print_json(found)
+        return 0
+    for name, (before, after) in found["counts"].items():
+        sys.stdout.write(f"{name:<28} {before:>14,} {after:>14,} {after - before:>+14,}\n")
+    for change in found["changed"]:
+        line = (
+            f"{change['before']} -> {change['after']}: {counted(change['documents'], 'document')}, such as "
+            f"{', '.join(change['examples'])}"
+        )
+        print_lines([line])
+    for name in ("other_text", "only_in_first", "only_in_second"):
+        sys.stdout.write(f"{name.replace('_', ' '):<28} {found[name]:>14,}\n")
+    return 0
+
+
+def check_corpus(options: argparse.Namespace) -> int:
+    """Compare a corpus with its manifest, its rows and its counts.
+
+    Raises:
+        IntegrityError: Something differs.
+    """
+    from anadil.artifacts.prefetch import fetch
+    from anadil.clean.inspect.verify import verify_corpus
+
+    print_table(verify_corpus(*fetch(options.corpus, "corpus")), options.output)
+    return 0

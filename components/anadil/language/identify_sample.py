@@ -1,0 +1,391 @@
+"""Tell a language from others, learnt of a sample: labels, a profile, or a user's model."""
+
+import itertools
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from anadil.core.format import counted
+from anadil.language.made_noise import MAX_TEXTS, noise_of_kind
+from anadil.language.sample_parts import parts_of
+from anadil.language.sample_quantile import source_quantile
+from anadil.language.sample_tables import Counted, Tables
+from anadil.text import ngram_profile, word_endings, word_shapes
+from anadil.text.language import KnownLanguage, LanguageModel, find_language, known_languages
+from anadil.text.language_id import LONG_CHARS, cld2_label, label_share, main_label
+from anadil.text.language_pack import Identification, ModelTable, ProfileTable
+from anadil.text.ngram_profile import Table, letters_of
+from anadil.text.word_endings import small_letters_of
+
+log = logging.getLogger(__name__)
+
+Figures = npt.NDArray[np.float64]
+LENGTHS = (40, 80, 160, 320, 640, 1_280)
+"""Letters from which a limit of its own holds."""
+DROP_RATE = 0.02
+"""Share of the furthest part's text that each check may drop, by what the other parts taught."""
+WIDENED, WIDENED_OF_ONE_SOURCE = 0.1, 0.5
+"""Part of its distance from the median by which limits that follow the kind of a text are wider. One source does not show how far other kinds
+lie: of a sample of laws, .1 drops .71 of React's documentation, .5 drops .14. Of several, .5 keeps .07 of a sibling's short texts, .1 keeps .01."""
+MIN_NEW_ENDINGS = 0.25
+"""Least limit. In text of another kind than the sample .05 to .25 of the words end as none of it, in siblings .2 to .7."""
+MIN_CAPITALS = 0.005
+"""Share of the sample's letters from which endings tell anything: without capitals nothing shows which words are names, and in Bengali .35
+of the words of another kind of text end as none of the sample."""
+MIN_INNER_CAPITALS = 0.1
+"""Least limit of capitals behind small letters: names in code make .06 of a page's letters, letters in any case .2."""
+MAX_DAMAGED_KEPT, TOWARDS_OWN = 0.05, 0.25
+"""Share of pieces with one letter in twelve misread, or with shuffled words, that may be kept, and part of the distance from there to own
+text by which the limit is more. Where the two overlap, own text decides: what a check cannot tell apart it keeps."""
+NO_LIMIT = -99.0
+"""Of association, where too few pieces have a figure."""
+MIN_PIECES, MAX_PIECES = 50, 4_000
+"""Pieces of one length, of all parts together: the fewest that set a limit of their own, and the most that are measured."""
+MIN_LABELLED = 0.98
+"""Share of what CLD2 is sure of in the sample, that it must take for the language, so that its label counts."""
+MIN_SIBLING = 0.3
+"""Share of the sample that CLD2 takes for one other language, from which text in that one is hardly dropped."""
+COVERED = 0.998
+"""Share of the sample's sure labels of CLD2 that are expected; others are other languages."""
+LONG_COVERED = 0.995
+"""The same of long text, whose labels, sure or not, tell siblings apart. Our choice: it costs at most .5 % of own text, and
+what all rarer labels together make up less of is another language."""
+SIBLING_DROP_RATE, MAX_USUAL_PIECES = 0.0075, 0.5
+"""Of long own text that may be lost because CLD2 takes it, and most of its pieces, for a sibling's, and largest limit for its pieces: half.
+Chosen by us: of Indonesian .02 has Malay's label, and without this .95 of Malay is kept."""
+LINE = 60
+"""Characters of the short pieces whose labels are counted too."""
+
+
+MAX_ONE_SOURCE = 0.9
+"""Share of the sample from which a user is told that it shows one kind of text."""
+ONE_SOURCE = (
+    "%s of the sample is of one source%s: text of other kinds may be dropped as none of the language; give some text of "
+    "each kind that you will clean, in files of their own or with the address of its page"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identified:
+    """What a pack says of identification, and what to tell of it."""
+
+    identification: Identification
+    report: list[str]
+
+
+def identify_sample(
+    code: str,
+    fit: Sequence[str],
+    aside: Sequence[str],
+    others: Mapping[str, Sequence[str]],
+    model: Callable[[Sequence[str]], LanguageModel] | None,
+    sources: Mapping[str, str] = {},
+) -> Identified:
+    """Learn it.
+
+    Args:
+        code: Id of the language.
+        fit: Text that likelihoods are counted on.
+        aside: Text that limits are measured on.
+        others: File name -> text that is none of the language.
+        model: What finds the label of a fastText model.
+        sources: Text -> its source, where it is known.
+    """
+    row = find_language(code)
+    texts = [*fit, *aside]
+    labels = _labels(texts)
+    known = row.cld2 if row and _is_known(row, labels) else ""
+    expected = _expected(COVERED, labels, _labels([text[:LINE] for text in aside]))
+    long_texts = [(text, main_label(text)) for text in texts if len(text) >= LONG_CHARS]
+    long = _expected(LONG_COVERED, Counter(label for _, label in long_texts))
+    usual, pieces = _usual_label(long_texts, long)
+    most = ", ".join(f"{label} {count / labels.total():.1%}" for label, count in labels.most_common(3))
+    report = [f"CLD2 takes the sample for: {most}{_doubt(row, labels)}"]
+    if model:
+        found = model(fit)
+        report.append(f"identified by {found.label} of {found.path}")
+        table = ModelTable(path=found.path, label=found.label, sha256=found.sha256)
+        return Identified(
+            identification=Identification(cld2=(known,) if known else (), model=table), report=report
+        )
+    sibling = _sibling(row, labels) if not others else ""
+    if sibling:
+        report.append(
+            f"{sibling_of(sibling)} may pass for it: CLD2 takes the sample for that, and nothing tells it apart"
+        )
+    parts = parts_of(texts, sources)
+    by_source = _by_source(parts, sources)
+    report.append(_told(len(parts), by_source))
+    profile = _profile(fit, parts, others, WIDENED_OF_ONE_SOURCE if _is_one(by_source) else WIDENED)
+    report.append(
+        f"identified by n-grams of {sum(map(len, fit)):,} characters"
+        + (f", against {', '.join(others)}" if others else "")
+    )
+    identification = Identification(
+        cld2=(known,) if known else (),
+        lookalikes=tuple(sorted(expected - {known})),
+        long_lookalikes=tuple(sorted(long - {known})),
+        usual_label=usual,
+        min_usual_pieces=pieces,
+        sibling=sibling,
+        profile=profile,
+    )
+    return Identified(identification=identification, report=report)
+
+
+def _by_source(parts: Sequence[Sequence[str]], sources: Mapping[str, str]) -> Counter[str]:
+    """Source -> characters."""
+    sizes: Counter[str] = Counter()
+    for text in itertools.chain.from_iterable(parts):
+        sizes[sources.get(text, "")] += len(text)
+    return sizes
+
+
+def _is_one(by_source: Counter[str]) -> bool:
+    """Whether nearly all is of one source."""
+    return max(by_source.values()) > MAX_ONE_SOURCE * by_source.total()
+
+
+def _told(num_parts: int, by_source: Counter[str]) -> str:
+    """What limits were set on."""
+    if _is_one(by_source):
+        name, most = max(by_source.items(), key=lambda each: (each[1], each[0]))
+        share = f"{most / by_source.total():.0%}" if len(by_source) > 1 else "all"
+        log.warning(ONE_SOURCE, share, f" ({name})" if name else "")
+    of = counted(len(by_source), "source") if len(by_source) > 1 else "clusters of like texts of one source"
+    return f"limits are set on {counted(num_parts, 'part')} of the sample ({of}), each judged by what the others teach"
+
+
+def _is_known(row: KnownLanguage, labels: Counter[str]) -> bool:
+    """Whether CLD2 knows the language, and says so of half of the sample and of nearly all of which it is sure."""
+    own, sure = labels[row.cld2], labels.total() - labels["un"]
+    return bool(row.cld2) and own >= max(MIN_LABELLED * sure, labels.total() / 2)
+
+
+def _sibling(row: KnownLanguage | None, labels: Counter[str]) -> str:
+    """Another language that CLD2 takes more of the sample for than for its own, and a good part of it."""
+    own = labels[row.cld2] if row and row.cld2 else 0
+    sure = {label: count for label, count in labels.items() if label not in {"un", row.cld2 if row else ""}}
+    label, count = max(sure.items(), key=lambda each: each[1], default=("", 0))
+    return label if count > own and count >= MIN_SIBLING * labels.total() else ""
+
+
+def sibling_of(label: str) -> str:
+    """What people call a label of CLD2."""
+    row = next((row for row in known_languages().values() if row.cld2 == label), None)
+    return f"{row.name} ({label})" if row else label
+
+
+def _doubt(row: KnownLanguage | None, labels: Counter[str]) -> str:
+    """What the labels of a sample say against it, or against CLD2."""
+    if not row or not row.cld2:
+        return "; it does not know the language"
+    share = labels[row.cld2] / labels.total()
+    if share >= MIN_LABELLED:
+        return ""
+    return (
+        f". Only {share:.1%} are {row.cld2}, {row.name}: if the sample holds other languages, take them out, since all of it "
+        "is learnt; if CLD2 mistakes a sibling for it, give some text of that one as --bad"
+    )
+
+
+def _labels(texts: Sequence[str]) -> Counter[str]:
+    """What CLD2 surely takes texts for; `un` where it is not sure."""
+    return Counter(code if is_reliable else "un" for code, is_reliable in map(cld2_label, texts))
+
+
+def _expected(share: float, *counted: Counter[str]) -> set[str]:
+    """`un`, and the most frequent labels that make up this share of each count with it."""
+    expected = {"un"}
+    for labels in counted:
+        covered = labels["un"]
+        for label, count in labels.most_common():
+            if covered >= share * labels.total():
+                break
+            if label != "un":
+                expected.add(label)
+                covered += count
+    return expected
+
+
+def _usual_label(texts: Sequence[tuple[str, str]], expected: set[str]) -> tuple[str, float]:
+    """The label of most long texts, and the least share of pieces with it in those that have another expected one."""
+    usual = Counter(label for _, label in texts).most_common(1)[0][0] if texts else "un"
+    siblings = expected - {usual, "un"}
+    if usual == "un" or not siblings:
+        return "", 0.0
+    shares = sorted(label_share(text, usual, label) for text, label in texts if label in siblings)
+    lost = int(SIBLING_DROP_RATE * len(texts))
+    return usual, round(min(MAX_USUAL_PIECES, *shares[lost : lost + 1]), 3)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of the sample, as one text and as one each, noise made of it, and what the other parts teach."""
+
+    texts: Sequence[str]
+    running: str
+    small: str
+    misread: str
+    shuffled: str
+    joined: str
+    signs: str
+    tables: Tables
+
+
+def _judged_by_others(sampled: Sequence[Sequence[str]]) -> list[_Part]:
+    taught = [Counted.of(texts) for texts in sampled]
+    parts = []
+    for number, texts in enumerate(sampled):
+        some = texts[:: math.ceil(len(texts) * len(sampled) / MAX_TEXTS)]
+        misread, shuffled, signs = (
+            "\n".join(noise_of_kind(kind, some))
+            for kind in ("misread letters", "shuffled words", "letters read as signs")
+        )
+        joined = "\n".join(texts)
+        parts.append(
+            _Part(
+                texts=texts,
+                running=letters_of(joined),
+                small=small_letters_of(joined),
+                misread=letters_of(misread),
+                shuffled=letters_of(shuffled),
+                joined=joined,
+                signs=signs,
+                tables=Tables.learn([*taught[:number], *taught[number + 1 :]] or taught),
+            )
+        )
+    return parts
+
+
+def _profile(
+    fit: Sequence[str], sampled: Sequence[Sequence[str]], others: Mapping[str, Sequence[str]], widened: float
+) -> ProfileTable:
+    """What is learnt of the first texts, with limits of the parts."""
+    tables = Tables.learn([Counted.of(fit)])
+    other_tables = [ngram_profile.count_table(texts) for texts in others.values()]
+    parts = _judged_by_others(sampled)
+    limits = [_limits(parts, length, other_tables, widened) for length in LENGTHS]
+    likelihoods, margins = zip(*limits, strict=True)
+    has_endings = word_endings.capitals_share(fit) >= MIN_CAPITALS
+    pack = ngram_profile.pack_table
+    return ProfileTable(
+        orders=ngram_profile.ORDERS, own=pack(tables.own), others=tuple(map(pack, other_tables)), min_chars=LENGTHS,
+        min_likelihoods=likelihoods, min_margins=margins if others else (),
+        associations=tuple(map(pack, tables.associated)), least_rarity=ngram_profile.RARER,
+        min_associations=_damage_limits(parts, "misread", lambda part, piece: part.tables.association(piece)),
+        word_order=tables.word_order.pack(),
+        min_word_order=_damage_limits(parts, "shuffled", lambda part, piece: part.tables.word_order.score(piece)),
+        endings=word_endings.pack_endings(tables.endings) if has_endings else "",
+        max_new_endings=tuple(_endings_limit(parts, length, widened) for length in LENGTHS) if has_endings else (),
+        max_inner_signs=tuple(_signs_limit(parts, length) for length in LENGTHS),
+        max_inner_capitals=_capitals_limit(parts), min_distinct_words=_distinct_limit(parts, widened),
+    )  # fmt: skip
+
+
+def _figures(
+    parts: Sequence[_Part], kind: str, length: int, score: Callable[[_Part, str], float]
+) -> list[Figures]:
+    """Of the pieces of each part, those that have one. Short texts of a part are joined: they are of a kind."""
+    found = []
+    for part in parts:
+        text = getattr(part, kind)
+        starts = range(0, max(1, len(text) - length + 1), length)
+        some = starts[:: max(1, len(starts) * len(parts) // MAX_PIECES)]
+        scored = np.array([score(part, text[start : start + length]) for start in some])
+        found.append(scored[~np.isnan(scored)])
+    return [each for each in found if len(each)]
+
+
+def _outermost(figures: Sequence[Figures], rate: float, *, largest: bool, widened: float = 0.0) -> float:
+    """The quantile of the part that lies furthest out: so may the next kind of text."""
+    found = [source_quantile(each, rate, largest=largest, widened=widened) for each in figures]
+    return max(found) if largest else min(found)
+
+
+def _limits(
+    parts: Sequence[_Part], length: int, others: Sequence[Table], widened: float
+) -> tuple[float, float]:
+    """Least likelihood and margin of pieces of the length."""
+
+    def found(place: int) -> list[Figures]:
+        return _figures(
+            parts,
+            "running",
+            length,
+            lambda part, piece: ngram_profile.score_letters(
+                ngram_profile.buckets(piece, max(ngram_profile.ORDERS)), [part.tables.own, *others]
+            )[place],
+        )
+
+    least = _outermost(found(0), DROP_RATE, largest=False, widened=widened)
+    margin = min(float(np.quantile(each, DROP_RATE)) for each in found(1)) if others else 0.0
+    # What is likelier in another language is in it, however far the sample keeps from it.
+    return round(least, 3), round(min(margin, 0.0), 3)
+
+
+def _damage_limits(
+    parts: Sequence[_Part], kind: str, score: Callable[[_Part, str], float]
+) -> tuple[float, ...]:
+    """Least figures of pieces of each length: between own and damaged ones, or at the own where they overlap."""
+    limits = [NO_LIMIT]
+    for length in LENGTHS:
+        own, damaged = (_figures(parts, each, length, score) for each in ("running", kind))
+        if min(sum(map(len, each)) for each in (own, damaged)) < MIN_PIECES:
+            limits.append(limits[-1])
+            continue
+        spared = _outermost(own, DROP_RATE, largest=False)
+        edge = float(np.quantile(np.concatenate(damaged), 1 - MAX_DAMAGED_KEPT))
+        limits.append(round(spared - (1 - TOWARDS_OWN) * max(0.0, spared - edge), 3))
+    # A shorter text varies more, whatever the few of its pieces say that have a figure.
+    return tuple(np.minimum.accumulate(limits[:0:-1])[::-1].tolist())
+
+
+def _endings_limit(parts: Sequence[_Part], length: int, widened: float) -> float:
+    """Most words that end otherwise, of pieces of the length."""
+    shares = _figures(
+        parts, "small", length, lambda part, piece: word_endings.score_endings(piece, part.tables.endings)
+    )
+    limit = _outermost(shares, DROP_RATE, largest=True, widened=widened)
+    return round(min(max(limit, MIN_NEW_ENDINGS), 1.0), 3)
+
+
+def _signs_limit(parts: Sequence[_Part], length: int) -> float:
+    """Most signs within words of pieces of the length: halfway between own and damaged ones."""
+    if length < word_shapes.MIN_LETTERS:
+        return 1.0
+    own, noise = (
+        _figures(parts, kind, length, lambda _, piece: word_shapes.inner_signs(piece))
+        for kind in ("joined", "signs")
+    )
+    spared = _outermost(own, DROP_RATE, largest=True)
+    return round(
+        min(max(spared, (spared + float(np.quantile(np.concatenate(noise), MAX_DAMAGED_KEPT))) / 2), 1.0), 3
+    )
+
+
+def _of_texts(parts: Sequence[_Part], score: Callable[[str], float]) -> list[Figures]:
+    """Of the texts of each part, those that have one."""
+    found = [np.array([score(text) for text in part.texts]) for part in parts]
+    return [known for each in found if len(known := each[~np.isnan(each)])]
+
+
+def _capitals_limit(parts: Sequence[_Part]) -> float:
+    """Most capitals behind small letters."""
+    found = _of_texts(parts, word_shapes.inner_capitals)
+    limit = _outermost(found, DROP_RATE, largest=True) if found else 1.0
+    return round(min(max(limit, MIN_INNER_CAPITALS), 1.0), 3)
+
+
+def _distinct_limit(parts: Sequence[_Part], widened: float) -> float:
+    """Least share of distinct words; none where few texts are long enough to say."""
+    found = _of_texts(parts, lambda text: word_shapes.distinct_words(letters_of(text)))
+    if sum(map(len, found)) < MIN_PIECES:
+        return 0.0
+    # Of logarithms, as of lengths: drawn in a line, the tail of a sample with a few lists ends below 0, and all would pass.
+    return round(math.exp(_outermost([*map(np.log, found)], DROP_RATE, largest=False, widened=widened)), 3)

@@ -1,0 +1,343 @@
+"""The border to the Kubernetes API: JSON in and out, time limits, retries, errors of ours."""
+
+import contextlib
+import json
+import logging
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from anadil.core.errors import AnadilError, PreflightError, RetryableError
+from anadil.launch.kubernetes.api.connection import connect, short
+from anadil.launch.kubernetes.api.errors import (
+    AGAIN,
+    ApiCall,
+    ErrorResponse,
+    error_from_response,
+    error_response,
+)
+from anadil.launch.kubernetes.api.kinds import ApiObject, JobKind
+from anadil.launch.kubernetes.pods.pods import Worker, read_workers
+
+log = logging.getLogger(__name__)
+
+RETRIED = frozenset({408, 429, 500, 502, 503, 504})
+MERGE_PATCH = "application/merge-patch+json"
+PIECE_BYTES = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How often a call is tried, and how long it is waited for."""
+
+    attempts: int = 5
+    pause_s: float = 1.0
+    """Before the second attempt; doubled with each."""
+    longest_pause_s: float = 30.0
+    """Also where the server asks for more."""
+    connect_s: float = 5.0
+    read_s: float = 30.0
+    """Longest silence inside an answer; the client's own default is to wait for ever."""
+
+
+ONCE = Patience(attempts=1, connect_s=1.0, read_s=1.5)
+"""For what has to be done within the second that a terminated step has."""
+
+
+class NotReady(RetryableError):
+    """The log of a container that has not started, or is gone."""
+
+
+class LogStream:
+    """The log of a container in pieces, as they come."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+        self.pieces: Iterator[bytes] = answer.stream(PIECE_BYTES, decode_content=False)
+
+    def interrupt(self) -> None:
+        """Let a thread stop waiting for the next piece."""
+        # urllib3 before 2.3 cannot; then the thread stops waiting when its silence is too long.
+        if hasattr(self._answer, "shutdown"):
+            with contextlib.suppress(OSError, ValueError, RuntimeError):
+                self._answer.shutdown()
+
+
+class Refused(PreflightError):
+    """An answer of 400 and above, as the API words it."""
+
+    def __init__(self, answer: ErrorResponse) -> None:
+        super().__init__(f"{answer.status} {answer.message}".strip())
+        self.answer = answer
+
+
+class Api:
+    """One namespace of one cluster, seen with the rights of whoever asks.
+
+    Every call may raise PreflightError (a right, a definition or a sign-in is missing) and
+    RetryableError (no answer after several attempts).
+    """
+
+    def __init__(self, namespace: str | None = None, patience: Patience | None = None) -> None:
+        """Connect.
+
+        Args:
+            namespace: Left out, that of this pod or of the kubeconfig's context.
+            patience: How often a call is tried.
+
+        Raises:
+            PreflightError: Nothing says where the cluster is.
+        """
+        self._connection = connect()
+        self.namespace = namespace or self._connection.namespace
+        self.patience = patience or Patience()
+
+    @property
+    def host(self) -> str:
+        """Address of the cluster."""
+        return self._connection.host
+
+    @property
+    def context(self) -> str:
+        """Context of the kubeconfig; empty for the cluster that this pod runs in."""
+        return self._connection.context
+
+    @property
+    def is_in_own_namespace(self) -> bool:
+        """Whether the namespace is that of the pod that we run in."""
+        return not self._connection.context and self.namespace == self._connection.namespace
+
+    def read(self, path: str, **query: str) -> ApiObject:
+        """The object or list of a path.
+
+        Raises:
+            Refused: An answer of 400 and above.
+        """
+        return self._call("GET", f"{path}?{urlencode(query)}" if query else path)
+
+    def find(self, path: str) -> ApiObject | None:
+        """The object of a path, or None where there is none."""
+        try:
+            return self.read(path)
+        except Refused as error:
+            if error.answer.status == 404:
+                return None
+            raise
+
+    def review(self, path: str, body: ApiObject) -> ApiObject:
+        """The answer to a review, which the API does not keep."""
+        return self._call("POST", path, body)
+
+    def core_path(self, resource: str, name: str = "") -> str:
+        """Path of an object of Kubernetes itself in this namespace; without a name, of all of them."""
+        path = f"/api/v1/namespaces/{quote(self.namespace)}/{resource}"
+        return f"{path}/{quote(name)}" if name else path
+
+    def pod(self, name: str) -> ApiObject | None:
+        """A pod, or None where there is none of the name."""
+        call = ApiCall(verb="get", resource="pods", namespace=self.namespace, name=name)
+        return self._unless((404,), "GET", self.core_path("pods", name), call)
+
+    def events(self, name: str, uid: str) -> list[ApiObject]:
+        """What happened to an object, oldest first; not to one that had its name before."""
+        selector = {"fieldSelector": f"involvedObject.name={name},involvedObject.uid={uid}"}
+        path = f"{self.core_path('events')}?{urlencode(selector)}"
+        found = self._items(path, ApiCall(verb="list", resource="events", namespace=self.namespace))
+        return sorted(
+            found, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or "")
+        )
+
+    def _items(self, path: str, call: ApiCall) -> list[ApiObject]:
+        found: list[ApiObject] = (self._unless((), "GET", path, call) or {}).get("items") or []
+        return found
+
+    def _unless(
+        self,
+        nothing: tuple[int, ...],
+        method: str,
+        path: str,
+        call: ApiCall,
+        body: ApiObject | None = None,
+    ) -> ApiObject | None:
+        """The answer; None where it is one of `nothing` and about the object itself."""
+        try:
+            return self._call(method, path, body)
+        except Refused as error:
+            answer = error.answer
+            if answer.status in nothing and (answer.status != 404 or answer.is_about(call)):
+                return None
+            raise error_from_response(call, answer) from None
+
+    def _call(self, method: str, path: str, body: ApiObject | None = None) -> ApiObject:
+        """The answer, after as many attempts as it takes.
+
+        Raises:
+            Refused: An answer of 400 and above.
+            RetryableError: No answer.
+        """
+        patience = self.patience
+        signed_in_again = False
+        for attempt in range(1, patience.attempts + 1):
+            is_last, wait_s = attempt == patience.attempts, None
+            try:
+                return self._once(method, path, body, patience)
+            except Refused as error:
+                if error.answer.status == 401 and not signed_in_again and not is_last:
+                    signed_in_again = True
+                    self._connection = connect()  # a token may have been replaced
+                elif error.answer.status not in RETRIED or is_last:
+                    raise
+                wait_s = error.answer.retry_after_s
+                log.debug("%s %s: %s; trying again", method, path, error)
+            except RetryableError as error:
+                if is_last:
+                    raise
+                log.debug("%s %s: %s; trying again", method, path, error)
+            time.sleep(_pause(patience, attempt, wait_s))
+        raise AssertionError("at least one attempt")
+
+    def _once(self, method: str, path: str, body: ApiObject | None, patience: Patience) -> ApiObject:
+        from urllib3 import Timeout
+        from urllib3.exceptions import HTTPError, SSLError
+
+        headers = {"Accept": "application/json", **self._connection.headers()}
+        if body is not None:
+            headers["Content-Type"] = MERGE_PATCH if method == "PATCH" else "application/json"
+        timeout = Timeout(connect=patience.connect_s, read=patience.read_s)
+        content = None if body is None else json.dumps(body).encode()
+        try:
+            answer = self._connection.request(method, path, body=content, headers=headers, timeout=timeout)
+            if answer.status >= 300:
+                raise Refused(error_response(answer.status, answer.data, answer.headers))
+            found = json.loads(answer.data)
+        except SSLError as error:
+            if "CERTIFICATE" not in str(error).upper():
+                raise self._away(error) from None
+            raise PreflightError(
+                f"{self.host}: its certificate is not trusted ({short(error)}); correct "
+                "certificate-authority-data in the kubeconfig, or this machine's clock"
+            ) from None
+        except (HTTPError, OSError, ValueError) as error:
+            raise self._away(error) from None
+        if not isinstance(found, dict):
+            raise self._away(ValueError("answers no object"))
+        return found
+
+    def _away(self, error: Exception) -> RetryableError:
+        return RetryableError(f"{self.host}: the Kubernetes API does not answer ({short(error)}){AGAIN}")
+
+
+class JobApi(Api):
+    """The jobs of one kind, their pods and logs."""
+
+    def __init__(self, kind: JobKind, namespace: str | None = None, patience: Patience | None = None) -> None:
+        """Connect, as `Api` does, for jobs of this kind."""
+        super().__init__(namespace, patience)
+        self.kind = kind
+        self._path = f"/apis/{kind.group}/{kind.version}/namespaces/{quote(self.namespace)}/{kind.plural}"
+
+    def apart(self) -> "JobApi":
+        """The same namespace through connections of its own."""
+        return JobApi(self.kind, self.namespace, self.patience)
+
+    def get(self, name: str) -> ApiObject | None:
+        """A job, or None where there is none of the name."""
+        return self._unless((404,), "GET", f"{self._path}/{quote(name)}", self._about("get", name))
+
+    def jobs(self, selector: str) -> list[ApiObject]:
+        """Jobs with these labels."""
+        return self._items(f"{self._path}?{urlencode({'labelSelector': selector})}", self._about("list"))
+
+    def create(self, body: ApiObject) -> ApiObject | None:
+        """The new job, or None where there is one of its name already."""
+        call = self._about("create", body["metadata"]["name"])
+        return self._unless((409,), "POST", self._path, call, body)
+
+    def patch(self, name: str, change: ApiObject) -> ApiObject | None:
+        """Merge a change into a job; None where it is gone, or is not the one of the change."""
+        path = f"{self._path}/{quote(name)}"
+        return self._unless((404, 409), "PATCH", path, self._about("patch", name), change)
+
+    def delete(self, name: str, uid: str = "") -> bool:
+        """Tell a job to end, its pods first; False where it is gone, or another has its name.
+
+        Args:
+            name: Of the job.
+            uid: Left out, whichever has the name.
+        """
+        body: ApiObject = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"}
+        if uid:
+            body["preconditions"] = {"uid": uid}
+        call, path = self._about("delete", name), f"{self._path}/{quote(name)}"
+        return self._unless((404, 409), "DELETE", path, call, body) is not None
+
+    def pods(self, job: str) -> list[ApiObject]:
+        """Pods of a job that train."""
+        selector = f"{self.kind.job_label}={job}{self.kind.selector}"
+        path = f"{self.core_path('pods')}?{urlencode({'labelSelector': selector})}"
+        return self._items(path, ApiCall(verb="list", resource="pods", namespace=self.namespace))
+
+    def workers(self, job: str) -> list[Worker]:
+        """Workers of a job, in order."""
+        return read_workers(self.kind, self.pods(job))
+
+    @contextlib.contextmanager
+    def log(self, pod: str, silence_s: float, **query: Any) -> Iterator[LogStream]:
+        """The log of the container that trains.
+
+        Args:
+            pod: Name of the pod.
+            silence_s: Time without a byte after which the connection counts as lost.
+            query: `follow`, `previous`, `timestamps`, `sinceSeconds`, `tailLines`.
+
+        Raises:
+            NotReady: There is no log yet, or no longer.
+            RetryableError: The connection is lost.
+        """
+        from urllib3 import Timeout
+        from urllib3.exceptions import HTTPError
+
+        words = {
+            key: str(value).lower() if isinstance(value, bool) else value for key, value in query.items()
+        }
+        path = f"{self.core_path('pods')}/{quote(pod)}/log?{urlencode({'container': self.kind.container, **words})}"
+        call = ApiCall(verb="get", resource="pods/log", namespace=self.namespace, name=pod)
+        timeout = Timeout(connect=self.patience.connect_s, read=silence_s)
+        headers = self._connection.headers()
+        try:
+            answer = self._connection.request(
+                "GET", path, headers=headers, timeout=timeout, preload_content=False
+            )
+            try:
+                if answer.status >= 400:
+                    raise _no_log(
+                        call, error_response(answer.status, answer.read(PIECE_BYTES), answer.headers)
+                    )
+                yield LogStream(answer)
+            finally:
+                answer.close()
+        except (HTTPError, OSError) as error:
+            raise RetryableError(f"log of {pod}: {short(error)}") from None
+
+    def _about(self, verb: str, name: str = "") -> ApiCall:
+        kind = self.kind
+        return ApiCall(
+            verb=verb, resource=kind.plural, group=kind.group, namespace=self.namespace, name=name,
+            operator=kind.operator,
+        )  # fmt: skip
+
+
+def _pause(patience: Patience, attempt: int, wait_s: float | None) -> float:
+    doubled: float = patience.pause_s * 2 ** (attempt - 1)
+    # Not all launchers at the same moment.
+    wanted = wait_s if wait_s is not None else doubled * random.uniform(0.5, 1.0)  # noqa: S311  no secret
+    return min(wanted, patience.longest_pause_s)
+
+
+def _no_log(call: ApiCall, answer: ErrorResponse) -> AnadilError:
+    if answer.status in (401, 403):
+        return error_from_response(call, answer)
+    return NotReady(f"log of {call.name}: {answer.status} {answer.message}")

@@ -1,0 +1,230 @@
+"""Tasks of `clean` as pods of an Indexed Job: made, followed and taken away by the process that drives them."""
+
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from anadil.core.errors import AnadilError, PreflightError, RetryableError
+from anadil.launch.kubernetes.api.client import Api, JobApi
+from anadil.launch.kubernetes.api.kinds import ApiObject, JobKind, true_conditions
+from anadil.launch.kubernetes.api.outage import Outage
+from anadil.launch.kubernetes.jobs.diagnosis import find_root_cause, report_job_failure
+from anadil.launch.kubernetes.jobs.ledger import POD_VARIABLE
+from anadil.launch.manifests.clean_pods import CONTAINER, DEFAULT_WORKERS, CleanPods, indexed_job
+from anadil.recipe.sections import Recipe
+from anadil.runtime.executors import Task
+from anadil.runtime.executors.task_files import first_error, write_tasks
+from anadil.runtime.job import Job
+
+log = logging.getLogger(__name__)
+
+INDEXED_JOB = JobKind(
+    name="job",
+    title="Job",
+    group="batch",
+    version="v1",
+    plural="jobs",
+    container=CONTAINER,
+    job_label="batch.kubernetes.io/job-name",
+    index_label="batch.kubernetes.io/job-completion-index",
+    selector="",
+    suspend=("suspend",),
+    done="Complete",
+    operator="Kubernetes itself",
+)
+MAX_TASKS = 100_000
+"""Source: Kubernetes, batch/v1 JobSpec: most completions of an Indexed Job with a limit for each index."""
+RUN_AGAIN = "run the same command again: tasks that are done are reused"
+GONE_S = 600.0
+"""How long it is waited for the pods of a deleted job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Polling:
+    """How often the job is polled."""
+
+    pause_s: float = 2.0
+
+
+def executor(job: Job) -> "IndexedJob":
+    """Pods for a run of the stage."""
+    return IndexedJob(job.recipe, job.work)
+
+
+class _Failed(Exception):
+    """The job has failed by itself."""
+
+    def __init__(self, error: AnadilError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class IndexedJob:
+    """One job for each `map`."""
+
+    def __init__(self, recipe: Recipe, work: Path, polling: Polling | None = None) -> None:
+        """Connect to nothing yet.
+
+        Args:
+            recipe: What the pods are made of.
+            work: Directory that they and this process see.
+            polling: How often the job is polled.
+        """
+        self.num_workers = recipe.clean.workers or DEFAULT_WORKERS
+        self._recipe = recipe
+        self._work = work
+        self._polling = polling or Polling()
+        self._api: JobApi | None = None
+
+    def __enter__(self) -> Self:
+        """Connect.
+
+        Raises:
+            PreflightError: There is no cluster, or the pods would not see the directory.
+        """
+        check_shared_work(self._recipe, self._work)
+        self._api = JobApi(INDEXED_JOB, self._recipe.cluster.namespace)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing is left but a job that failed, which Kubernetes deletes after an hour."""
+
+    def map(
+        self, function: Callable[[Any], None], tasks: Sequence[Task], tick: Callable[[], None] = lambda: None
+    ) -> None:
+        """See `Executor.map`."""
+        assert self._api is not None
+        for first in range(0, len(tasks), MAX_TASKS):
+            self._map(function, tasks[first : first + MAX_TASKS], tick)
+
+    def _map(self, function: Callable[[Any], None], tasks: Sequence[Task], tick: Callable[[], None]) -> None:
+        assert self._api is not None
+        step = function.__name__.replace("_", "-")
+        folder = self._work / f"tasks-{step}"
+        digest = write_tasks(folder, function, tasks)
+        identity = hashlib.sha256(f"{self._work} {digest}".encode()).hexdigest()[:10]
+        pods = CleanPods(
+            recipe=self._recipe, name=f"anadil-clean-{step}-{identity}", owners=own_pod(self._api),
+            namespace=self._api.namespace, run=os.environ.get("ANADIL_RUN_ID", ""),
+        )  # fmt: skip
+        manifest = indexed_job(pods, str(folder), digest, len(tasks), self.num_workers)
+        made = make_anew(self._api, manifest, self._polling.pause_s)
+        try:
+            self._follow(made, folder, tick)
+        except _Failed as failed:
+            # Kubernetes has ended its pods; it stays for its hour, to be looked at.
+            raise failed.error from None
+        except BaseException:
+            delete_quietly(self._api, made)
+            raise
+        delete_quietly(self._api, made)
+
+    def _follow(self, made: ApiObject, folder: Path, tick: Callable[[], None]) -> None:
+        """Wait until all tasks are done.
+
+        Raises:
+            _Failed: With what a task raised, or why the pods ended.
+            RetryableError: The API is silent for too long, or the job is gone.
+        """
+        assert self._api is not None
+        name, said = made["metadata"]["name"], 0
+        outage = Outage()
+        outage.end()  # it has just made the job
+        while True:
+            try:
+                job = self._api.get(name)
+            except (RetryableError, PreflightError) as error:
+                outage.bear(f"job {name}", error, RUN_AGAIN)
+                tick()
+                time.sleep(self._polling.pause_s)
+                continue
+            outage.end()
+            if job is None or job["metadata"]["uid"] != made["metadata"]["uid"]:
+                raise RetryableError(f"job {name}: it was deleted by another user; {RUN_AGAIN}")
+            conditions = true_conditions(job)
+            if "Failed" in conditions or "FailureTarget" in conditions:
+                raise _Failed(first_error(folder) or self._why(job))
+            done = int((job.get("status") or {}).get("succeeded") or 0)
+            if done > said:
+                log.info("job %s: %d of %d tasks done", name, done, job["spec"]["completions"])
+                said = done
+            tick()
+            if "Complete" in conditions:
+                return
+            time.sleep(self._polling.pause_s)
+
+    def _why(self, job: ApiObject) -> AnadilError:
+        """Why a job failed whose tasks have written no error: the last words of the pod that failed first."""
+        assert self._api is not None
+        name = job["metadata"]["name"]
+        try:
+            workers = self._api.workers(name)
+        except AnadilError as error:
+            log.warning("pods of job %s cannot be read: %s", name, error)
+            workers = []
+        cause = find_root_cause(self._api, workers, (), ())
+        return report_job_failure(self._api, job, cause, workers)
+
+
+def check_shared_work(recipe: Recipe, work: Path) -> None:
+    """Make sure that pods see the directory in which tasks and their results lie.
+
+    Raises:
+        PreflightError: It is on no volume that they mount.
+    """
+    if not any(volume.holds(str(work)) for volume in recipe.cluster.volumes if not volume.read_only):
+        raise PreflightError(
+            f"clean.engine: {recipe.clean.engine}: {work} is on no volume that the pods mount; name a directory of a "
+            "claim in cluster.volumes (ReadWriteMany) as cluster.work, or as storage.root"
+        )
+
+
+def delete_quietly(api: JobApi, made: ApiObject) -> None:
+    """Delete what was made; where that fails, what came before it is told, and the next run deletes it."""
+    name = made["metadata"]["name"]
+    try:
+        api.delete(name, made["metadata"]["uid"])
+    except AnadilError as error:
+        log.warning(
+            "%s cannot be deleted (%s); the next run deletes it, or: kubectl delete %s %s -n %s",
+            name, error, api.kind.name, name, api.namespace,
+        )  # fmt: skip
+
+
+def own_pod(api: Api) -> tuple[ApiObject, ...]:
+    """This pod as an owner, so that what it has made goes with it; none where we run elsewhere."""
+    name = os.environ.get(POD_VARIABLE) or os.environ.get("POD_NAME")
+    if not name or not api.is_in_own_namespace:
+        return ()
+    try:
+        pod = api.pod(name)
+    except AnadilError as error:
+        log.warning("this pod is not known, so its end does not end its helpers: %s", error)
+        return ()
+    if pod is None:
+        return ()
+    return ({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["metadata"]["uid"]},)
+
+
+def make_anew(api: JobApi, manifest: ApiObject, pause_s: float) -> ApiObject:
+    """The object of a manifest; one that a killed driver has left is deleted first.
+
+    What its pods have done is found by its marker, and two that do the same do each other no harm.
+
+    Raises:
+        RetryableError: The old one does not go.
+    """
+    deadline = time.monotonic() + GONE_S
+    name = manifest["metadata"]["name"]
+    while (made := api.create(manifest)) is None:
+        if time.monotonic() > deadline:
+            raise RetryableError(f"{name}: of an earlier run, and does not go; delete it and run again")
+        api.delete(name)
+        time.sleep(pause_s)
+    log.info("made %s %s in namespace %s", api.kind.title, name, api.namespace)
+    return made

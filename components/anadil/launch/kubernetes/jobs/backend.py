@@ -1,0 +1,218 @@
+"""Training jobs on Kubernetes: started once, followed to their end, inspected, stopped, swept."""
+
+import logging
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from anadil.core.errors import DataError
+from anadil.launch.backend import FINAL, JobStatus
+from anadil.launch.job import OUR_JOBS, RUN_LABEL, TARGET_ANNOTATION, TrainingJob
+from anadil.launch.kubernetes.api.client import JobApi, Patience
+from anadil.launch.kubernetes.api.kinds import (
+    TRAINJOB,
+    ApiObject,
+    annotations,
+    is_final,
+    job_kind,
+    true_conditions,
+)
+from anadil.launch.kubernetes.jobs.cancel import cancel_on_signal
+from anadil.launch.kubernetes.jobs.create import find_or_create
+from anadil.launch.kubernetes.jobs.diagnosis import find_root_cause
+from anadil.launch.kubernetes.jobs.ledger import JobLedger
+from anadil.launch.kubernetes.jobs.watcher import Pace, Watcher
+from anadil.launch.kubernetes.pods.pending import pending_message, queue_message
+from anadil.launch.kubernetes.pods.pod_log import PodLog
+from anadil.launch.kubernetes.pods.pods import Worker, parse_time
+from anadil.launch.manifests.pytorchjob import render_pytorchjob
+from anadil.launch.manifests.trainjob import render_trainjob
+
+log = logging.getLogger(__name__)
+
+
+class KubernetesBackend:
+    """Jobs of one kind in one namespace."""
+
+    def __init__(
+        self,
+        kind: str,
+        namespace: str | None = None,
+        *,
+        pace: Pace | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        """Prepare; nothing is asked yet.
+
+        Args:
+            kind: `pytorchjob` or `trainjob`.
+            namespace: Left out, that of this pod or of the kubeconfig's context.
+            pace: How often to look.
+            patience: How often a call of the API is tried.
+        """
+        self._kind = job_kind(kind)
+        self._namespace = namespace
+        self._pace = pace or Pace()
+        self._patience = patience
+
+    def render(self, job: TrainingJob) -> dict[str, Any]:
+        """The manifest.
+
+        Raises:
+            RecipeError: The recipe asks for what the kind cannot do.
+        """
+        return render_trainjob(job) if self._kind == TRAINJOB else render_pytorchjob(job)
+
+    def run(self, job: TrainingJob, *, detach: bool = False) -> None:
+        """Start the job, or adopt the one of the same name, and follow it to its end.
+
+        Args:
+            job: What to run.
+            detach: Return once it is started; then no signal ends it.
+
+        Raises:
+            AnadilError: It failed; the class is that of its exit code where that is known.
+        """
+        manifest = self.render(job)
+        api = JobApi(self._kind, self._namespace or job.recipe.cluster.namespace, self._patience)
+        ledger = JobLedger(self._pace.live_s)
+        if detach:
+            find_or_create(api, manifest, self._pace, ledger, detach=True)
+            return
+        with cancel_on_signal(api, manifest["metadata"]["name"], ledger):
+            found = find_or_create(api, manifest, self._pace, ledger, detach=False)
+            Watcher(api, found, job, self._pace, ledger).follow()
+
+    def status(self, name: str) -> JobStatus:
+        """Where the job of a name stands.
+
+        Raises:
+            DataError: There is no such job.
+        """
+        api, job = self._found(name)
+        workers = api.workers(name)
+        running = sum(worker.running for worker in workers)
+        state, message = self._kind.state(job, running=running), ""
+        if "deletionTimestamp" in job["metadata"] and state not in FINAL:
+            state, message = "stopped", "told to end; its workers save first"
+        nodes = _num_nodes(job) or len(workers)
+        reason, exit_code = "", None
+        failed = state not in FINAL and any(worker.failures for worker in workers)
+        cause = find_root_cause(api, workers, [], []) if state == "failed" or failed else None
+        if cause and failed and running == nodes:
+            # What ended is the start before; the job itself is well.
+            message = f"runs again; before, {cause.text}"
+        elif cause:
+            reason, message, exit_code = cause.failure.reason, cause.text, cause.exit_code
+        elif state == "queued":
+            message = queue_message(job)
+        elif state not in FINAL and running < nodes:
+            message = pending_message(self._kind, workers, api.events(name, job["metadata"]["uid"]), nodes)
+        ledger = JobLedger()
+        ledger.load(self._kind, job)
+        return JobStatus(
+            name=name,
+            state=state,
+            reason=reason,
+            message=message,
+            nodes=nodes,
+            running=running,
+            restarts=max([ledger.counter.ended, *(worker.restarts for worker in workers)]),
+            seconds=_seconds(job),
+            artifact=annotations(job).get(TARGET_ANNOTATION, ""),
+            exit_code=exit_code,
+        )
+
+    def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:
+        """Log lines of the first worker, without line ends.
+
+        Args:
+            name: Of the job.
+            follow: Go on until the job ends.
+
+        Raises:
+            DataError: There is no such job, or it has no worker that has started.
+        """
+        api, _ = self._found(name)
+
+        def ended() -> bool:
+            job = api.get(name)
+            return not follow or job is None or is_final(self._kind, job)
+
+        def pod() -> str:
+            return next(
+                (worker.pod for worker in api.workers(name) if worker.index == 0 and _has_begun(worker)), ""
+            )
+
+        if not follow and not pod():
+            raise DataError(f"{name}: no log, worker 0 has not started; `anadil status {name}` says why")
+        yield from PodLog(api, pod, retry_s=self._pace.poll_s).lines(ended)
+
+    def stop(self, name: str) -> bool:
+        """Tell the job to end; what it has trained it saves first, and that stays. False where it had ended before.
+
+        Raises:
+            DataError: There is no such job.
+        """
+        api, job = self._found(name)
+        ended = is_final(self._kind, job) and not _keeps(api, job)
+        if not ended:
+            api.delete(name, job["metadata"]["uid"])
+        return not ended
+
+    def _found(self, name: str) -> tuple[JobApi, ApiObject]:
+        api = JobApi(self._kind, self._namespace, self._patience)
+        job = api.get(name)
+        if job is None:
+            raise DataError(
+                f"{name}: no such {self._kind.title} in namespace {api.namespace}; look with --namespace"
+            )
+        return api, job
+
+
+def stop_run(
+    run: str, *, kind: str, namespace: str | None = None, patience: Patience | None = None
+) -> list[str]:
+    """End the jobs of a pipeline run that have not ended, or have failed and keep workers; their names.
+
+    Args:
+        run: Id of the run.
+        kind: `pytorchjob` or `trainjob`.
+        namespace: Left out, that of this pod or of the kubeconfig's context.
+        patience: How often a call of the API is tried.
+    """
+    api = JobApi(job_kind(kind), namespace, patience)
+    stopped = []
+    for job in api.jobs(f"{OUR_JOBS},{RUN_LABEL}={run}"):
+        if "deletionTimestamp" in job["metadata"] or (is_final(api.kind, job) and not _keeps(api, job)):
+            continue
+        if api.delete(job["metadata"]["name"], job["metadata"]["uid"]):
+            stopped.append(job["metadata"]["name"])
+    return stopped
+
+
+def _keeps(api: JobApi, job: ApiObject) -> bool:
+    """Whether a job that has failed keeps workers; those of one that ended well may still write."""
+    workers = api.workers(job["metadata"]["name"]) if "Failed" in true_conditions(job) else []
+    return any(worker.holds_node for worker in workers)
+
+
+def _num_nodes(job: ApiObject) -> int:
+    spec = job.get("spec") or {}
+    if "trainer" in spec:
+        return int(spec["trainer"].get("numNodes", 1))
+    replicas = (spec.get("pytorchReplicaSpecs") or {}).values()
+    return sum(int(each.get("replicas", 1)) for each in replicas)
+
+
+def _seconds(job: ApiObject) -> float | None:
+    """Since the first worker ran, as far as the operator says."""
+    status = job.get("status") or {}
+    if not status.get("startTime"):
+        return None
+    end = parse_time(status["completionTime"]) if status.get("completionTime") else datetime.now(UTC)
+    return max(0.0, (end - parse_time(status["startTime"])).total_seconds())
+
+
+def _has_begun(worker: Worker) -> bool:
+    return worker.running or bool(worker.failures) or worker.phase in ("Running", "Succeeded", "Failed")

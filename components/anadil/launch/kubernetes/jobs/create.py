@@ -1,0 +1,172 @@
+"""A job that is there exactly once: made, found again, or made again after a failure."""
+
+import logging
+import os
+import time
+
+from anadil.artifacts import artifact
+from anadil.core.errors import AnadilError, RecipeError, RetryableError
+from anadil.launch.job import (
+    RUN_LABEL,
+    SPEC_ANNOTATION,
+    TARGET_ANNOTATION,
+)
+from anadil.launch.kubernetes.api.client import Api, JobApi
+from anadil.launch.kubernetes.api.kinds import ApiObject, JobKind, annotations, labels, true_conditions
+from anadil.launch.kubernetes.jobs.diagnosis import find_root_cause
+from anadil.launch.kubernetes.jobs.ledger import POD_VARIABLE, JobLedger
+from anadil.launch.kubernetes.jobs.watcher import Pace
+from anadil.runtime.termination import is_deterministic
+
+log = logging.getLogger(__name__)
+
+CREATE_ATTEMPTS = 5
+"""Jobs of the same name that may come and go while we make ours."""
+START_UP_S = 3_600
+"""Added to a deadline that the operator counts from when it first sees a job: twice the time that pods have to
+start (`Pace.startup_s`)."""
+
+
+def find_or_create(
+    api: JobApi, manifest: ApiObject, pace: Pace, ledger: JobLedger, *, detach: bool
+) -> ApiObject:
+    """The job of a manifest: a new one, or the one of the same name that does the same.
+
+    Args:
+        api: Where it shall run.
+        manifest: As rendered.
+        pace: How long to wait for an old job to go.
+        ledger: Learns who follows the job.
+        detach: Whether nobody will follow it.
+
+    Raises:
+        RecipeError: A job of the name does something else.
+        RetryableError: Jobs of the name come and go.
+    """
+    body = job_body(api, manifest, ledger, detach=detach)
+    name = body["metadata"]["name"]
+    for _ in range(CREATE_ATTEMPTS):
+        made = api.create(body)
+        if made is not None:
+            ledger.see(made)
+            log.info("made %s %s in namespace %s", api.kind.title, name, api.namespace)
+            return made
+        found = api.get(name)
+        if found is None:
+            continue  # gone in this moment
+        if "deletionTimestamp" not in found["metadata"]:
+            if not _is_useless(api.kind, found, body) or _would_fail_again(api, found):
+                return _adopted(api, found, ledger, detach=detach)
+            log.info("%s: of an earlier start; deleting it and starting over", name)
+            api.delete(name, found["metadata"]["uid"])
+        await_gone(api, name, found["metadata"]["uid"], pace)
+    raise RetryableError(
+        f"{name}: other jobs of this name are created and deleted all the time; see who creates them and run again"
+    )
+
+
+def job_body(api: JobApi, manifest: ApiObject, ledger: JobLedger, *, detach: bool) -> ApiObject:
+    """The manifest with all that is not of the work itself: place, owner, who follows it.
+
+    A launcher that follows keeps the exact deadline and counts failures; the operator's limits, which count time before
+    the pods are there and restarts after a drain, then only end what has lost its launcher.
+    """
+    metadata = manifest["metadata"]
+    added = ledger.adoption(detach=True) if detach else ledger.heartbeat()
+    owners = [] if detach else workflow_owner(api)
+    return {
+        **(manifest if detach else api.kind.with_loose_limits(manifest, START_UP_S)),
+        "metadata": {
+            **metadata,
+            "namespace": api.namespace,
+            "annotations": {**(metadata.get("annotations") or {}), **added},
+            **({"ownerReferences": owners} if owners else {}),
+        },
+    }
+
+
+def workflow_owner(api: Api) -> list[ApiObject]:
+    """The workflow as owner, so that the job goes with the run; none outside the workflow's namespace.
+
+    An owner in another namespace or cluster counts as absent, and the job would be collected at once.
+    """
+    pod = os.environ.get(POD_VARIABLE, "")
+    if not pod or not api.is_in_own_namespace:
+        return []
+    try:
+        found = api.pod(pod)
+    except AnadilError as error:
+        log.warning("the workflow of this step is not known, so its end does not end the job: %s", error)
+        return []
+    owners = (found or {}).get("metadata", {}).get("ownerReferences", [])
+    kept = ("apiVersion", "kind", "name", "uid")
+    return [
+        {**{key: owner[key] for key in kept}, "controller": False, "blockOwnerDeletion": False}
+        for owner in owners
+        if owner.get("kind") == "Workflow"
+    ]
+
+
+def await_gone(api: JobApi, name: str, uid: str, pace: Pace) -> None:
+    """Wait until a deleted job and its pods are gone: new pods have the names of the old.
+
+    Raises:
+        RetryableError: It takes too long.
+    """
+    deadline = time.monotonic() + pace.deletion_s
+    while True:
+        found = api.get(name)
+        is_there = found is not None and found["metadata"]["uid"] == uid
+        if not is_there and (found is not None or not api.pods(name)):
+            return
+        if time.monotonic() > deadline:
+            raise RetryableError(
+                f"{name}: still not deleted after {pace.deletion_s:g} s; check its finalizers and its pods, "
+                "then run the same command again"
+            )
+        time.sleep(min(pace.poll_s, 2.0))
+
+
+def _is_useless(kind: JobKind, found: ApiObject, body: ApiObject) -> bool:
+    """Whether a job of our name has ended without what we want of it.
+
+    Raises:
+        RecipeError: It does something else.
+    """
+    name = found["metadata"]["name"]
+    conditions = true_conditions(found)
+    has_failed = "Failed" in conditions
+    if annotations(found).get(SPEC_ANNOTATION) != annotations(body).get(SPEC_ANNOTATION):
+        if has_failed:
+            return True  # most likely a correction of what failed
+        raise RecipeError(
+            f"{name}: a job of this name does something else (another recipe, image or cluster); "
+            f"`anadil stop {name}` ends it, or give --run another name"
+        )
+    target = annotations(found).get(TARGET_ANNOTATION, "")
+    return has_failed or (kind.done in conditions and artifact.read_manifest(target) is None)
+
+
+def _would_fail_again(api: JobApi, found: ApiObject) -> bool:
+    """Whether a pipeline's step is tried again for a failure that is in the data or the recipe.
+
+    Kubeflow Pipelines tries a step again whatever its exit code was. Following the failed job
+    once more tells the failure again, and costs no workers.
+    """
+    job_labels = labels(found)
+    if job_labels.get(RUN_LABEL) == found["metadata"]["name"] or "Failed" not in true_conditions(found):
+        return False
+    cause = find_root_cause(api, api.workers(found["metadata"]["name"]), [], [])
+    return cause is not None and is_deterministic(cause.exit_code, cause.message)
+
+
+def _adopted(api: JobApi, found: ApiObject, ledger: JobLedger, *, detach: bool) -> ApiObject:
+    name = found["metadata"]["name"]
+    log.info("%s is there already; %s", name, "leaving it to itself" if detach else "following it")
+    ledger.see(found)
+    if ledger.is_guest and not detach:
+        return found
+    adopted = api.patch(name, {"metadata": {"annotations": ledger.adoption(detach=detach)}})
+    if adopted is None:
+        raise RetryableError(f"{name}: deleted just now; run the same command again")
+    return adopted

@@ -1,0 +1,197 @@
+"""Why a job failed: the worker that failed first, its last lines, and what the cluster says.
+
+When one worker fails, the others follow minutes later with errors of their own; the last error
+of worker 0 is seldom the reason.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from anadil.core.errors import AnadilError
+from anadil.launch.backend import log_fields
+from anadil.launch.exit_codes import error_from_exit_code
+from anadil.launch.kubernetes.api.client import JobApi
+from anadil.launch.kubernetes.api.kinds import ApiObject, true_conditions
+from anadil.launch.kubernetes.jobs.restarts import TOGETHER_S
+from anadil.launch.kubernetes.pods.pod_log import tail, write_log_line
+from anadil.launch.kubernetes.pods.pods import (
+    INFRASTRUCTURE,
+    NO_TIME,
+    ContainerFailure,
+    Worker,
+    blame_rank,
+    parse_time,
+    read_termination_message,
+)
+
+log = logging.getLogger(__name__)
+
+TAIL_LINES = 200
+MOST_LOGS = 8
+"""Workers whose logs are compared."""
+MOST_EVENTS = 15
+MAX_MESSAGE_CHARS = 1_500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootCause:
+    """The failure that came first."""
+
+    failure: ContainerFailure
+    lines: tuple[str, ...]
+    """End of its log."""
+    when: datetime
+    """Of its last error, or of its end."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of the stage itself where it says so."""
+        return self.failure.stage_code
+
+    @property
+    def message(self) -> str:
+        """Its last words."""
+        text = read_termination_message(self.failure.message).message
+        if text or self.failure.reason in INFRASTRUCTURE or self.failure.reason == "OOMKilled":
+            return text or self.failure.message
+        errors = [
+            line for line in self.lines if (fields := log_fields(line)) and fields.get("level") == "error"
+        ]
+        return str(log_fields(errors[-1])["msg"]) if errors else self.failure.message
+
+    @property
+    def text(self) -> str:
+        """What happened and where, in one line."""
+        failure = self.failure
+        node = f", node {failure.node}" if failure.node else ""
+        code = "" if self.exit_code is None else f", exit code {self.exit_code}"
+        text = " ".join(self.message.split())[:MAX_MESSAGE_CHARS]
+        reason = "" if failure.reason == "Error" else f" {failure.reason}"
+        return f"worker {failure.index} (pod {failure.pod}{node}) failed first:{reason} {text or 'no last words'}{code}"
+
+
+def find_root_cause(
+    api: JobApi,
+    workers: Sequence[Worker],
+    seen: Sequence[ContainerFailure],
+    streamed: Sequence[str],
+) -> RootCause | None:
+    """The failure that the others followed; None where no pod tells of one.
+
+    Args:
+        api: Where the logs are.
+        workers: The workers that are still there.
+        seen: Failures of this round that were seen before; their pods may be gone.
+        streamed: Last lines of worker 0, for the case that its log is gone.
+    """
+    latest: dict[str, ContainerFailure] = {each.life: each for each in seen}
+    if not latest:
+        latest = {each.life: each for worker in workers for each in worker.failures}
+        end = max((each.finished for each in latest.values()), default=NO_TIME)
+        if end > NO_TIME:
+            begin = end - timedelta(seconds=TOGETHER_S)
+            latest = {key: each for key, each in latest.items() if each.finished >= begin}
+    found = sorted(latest.values(), key=lambda each: (each.rank, each.finished, each.index))[:MOST_LOGS]
+    causes = [_cause(api, failure, workers, streamed) for failure in found]
+    # Whoever was told to stop, or lost another worker, did not begin it; the rest by the time of their last
+    # error, which torchrun's own waiting does not delay as it does the end of a container.
+    return min(causes, key=lambda each: (blame_rank(each.exit_code, each.message), each.when), default=None)
+
+
+def report_job_failure(
+    api: JobApi,
+    job: ApiObject,
+    cause: RootCause | None,
+    workers: Sequence[Worker],
+) -> AnadilError:
+    """Show what is known of a failed job; the error that its end is.
+
+    Args:
+        api: Where the events are.
+        job: As it was seen last.
+        cause: The failure that came first.
+        workers: The workers that are still there.
+    """
+    failed = true_conditions(job).get("Failed", {})
+    text = " ".join(f"{failed.get('reason', '')}: {failed.get('message', '')}".split()).strip(": ")
+    name = job["metadata"]["name"]
+    error = _error(name, text, failed, cause)
+    # First what to do: two hundred lines of a log follow.
+    log.error("%s", error)
+    if cause:
+        log.error("%s: the last %d lines of worker %d:", name, len(cause.lines), cause.failure.index)
+        for line in cause.lines:
+            write_log_line(line)
+    for line in _circumstances(api, name, job["metadata"]["uid"], cause, workers):
+        log.error("%s", line)
+    if text:
+        log.error("%s %s: %s", api.kind.title, name, text)
+    return error
+
+
+def _error(name: str, text: str, failed: ApiObject, cause: RootCause | None) -> AnadilError:
+    """The error that the end of a job is, with its remedy."""
+    is_deadline = (
+        failed.get("reason") == "DeadlineExceeded" or "active longer than specified deadline" in text
+    )
+    if is_deadline:
+        return error_from_exit_code(7, f"{name}: {text}")
+    if cause is None:
+        return error_from_exit_code(
+            None, f"{name}: failed, and no pod tells why ({text or 'no reason given'})"
+        )
+    return error_from_exit_code(cause.exit_code, f"{name}: {cause.text}", cause.failure.reason)
+
+
+def _cause(
+    api: JobApi, failure: ContainerFailure, workers: Sequence[Worker], streamed: Sequence[str]
+) -> RootCause:
+    lines = _tail(api, failure, workers)
+    if not lines and failure.index == 0:
+        lines = list(streamed)[-TAIL_LINES:]
+    return RootCause(failure=failure, lines=tuple(lines), when=_error_time(lines) or failure.finished)
+
+
+def _tail(api: JobApi, failure: ContainerFailure, workers: Sequence[Worker]) -> list[str]:
+    """The end of the log of a start, if its container is the current one or that before."""
+    uid, _, number = failure.life.rpartition(":")
+    pod = next((worker for worker in workers if worker.uid == uid), None)
+    if pod is None or pod.restarts - int(number) > 1:
+        return []
+    return tail(api, failure.pod, lines=TAIL_LINES, previous=pod.restarts > int(number))
+
+
+def _error_time(lines: Sequence[str]) -> datetime | None:
+    """When the last error of a log was written, by its own clock."""
+    for line in reversed(lines):
+        fields = log_fields(line)
+        if fields.get("level") == "error":
+            when = parse_time(fields.get("ts"))
+            return when if when > NO_TIME else None
+    return None
+
+
+def _circumstances(
+    api: JobApi, name: str, uid: str, cause: RootCause | None, workers: Sequence[Worker]
+) -> list[str]:
+    """Other workers' ends, and events of the job and of the worker that failed first."""
+    lines = []
+    for worker in workers:
+        for failure in worker.failures[-1:]:
+            code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
+            lines.append(f"worker {worker.index}: {failure.reason}{code}, node {worker.node or 'none'}")
+    objects = [(name, uid)]
+    if cause:
+        objects.append((cause.failure.pod, cause.failure.life.rpartition(":")[0]))
+    for about, its_uid in objects:
+        try:
+            events = api.events(about, its_uid)[-MOST_EVENTS:]
+        except AnadilError as error:
+            lines.append(f"events of {about} cannot be read: {error}")
+            continue
+        for event in events:
+            text = " ".join(str(event.get("message", "")).split())[:300]
+            lines.append(f"event of {about}: {event.get('reason', '')}: {text}")
+    return lines

@@ -1,0 +1,314 @@
+"""Following one job to its end: what it waits for, what it says, what it may still use.
+
+It asks every few seconds rather than watch: a watch ends silently, and what happened meanwhile is
+then unknown. Whatever fails here leaves the job alone, so that the next launcher finds it.
+"""
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import Literal, NoReturn
+
+from anadil.artifacts import artifact
+from anadil.core.errors import AnadilError, BudgetReached, DataError, PreflightError, RetryableError, Stopped
+from anadil.core.format import human_seconds
+from anadil.launch.backend import FINAL, JobState
+from anadil.launch.exit_codes import RESUME_HINT
+from anadil.launch.job import SPEC_ANNOTATION, TrainingJob
+from anadil.launch.kubernetes.api.client import JobApi
+from anadil.launch.kubernetes.api.kinds import ApiObject, annotations
+from anadil.launch.kubernetes.api.outage import API_S, Outage
+from anadil.launch.kubernetes.jobs.diagnosis import find_root_cause, report_job_failure
+from anadil.launch.kubernetes.jobs.ledger import JobLedger, resume_if_swept
+from anadil.launch.kubernetes.jobs.log_stream import LogRelay
+from anadil.launch.kubernetes.jobs.restarts import SAME_STEP
+from anadil.launch.kubernetes.pods.pending import missing_image, pending_message, queue_message, remedy_for
+from anadil.launch.kubernetes.pods.pods import PERMANENT_WAITS, Worker
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often to look, and how long to wait. All are assumptions but where said."""
+
+    poll_s: float = 15.0
+    heartbeat_s: float = 60.0
+    live_s: float = 180.0
+    """Without a new heartbeat, until a launcher that follows beside another takes the job over."""
+    operator_s: float = 300.0
+    """Until an operator says its first word about a job."""
+    startup_s: float = 1_800.0
+    """Until all workers run for the first time; queueing is not counted."""
+    image_s: float = 120.0
+    """Until an image is there that its registry does not have; one that was just pushed may take a while."""
+    replacement_s: float = 7_200.0
+    """Until all workers run again; HyperPod replaces a node in the meantime."""
+    api_s: float = API_S
+    deletion_s: float = 600.0
+    """Until a deleted job and its pods are gone; they have 150 s to save."""
+    artifact_s: float = 120.0
+    """Until storage shows the artifact of a job that has ended well."""
+
+
+class Watcher:
+    """Follows one job."""
+
+    def __init__(
+        self,
+        api: JobApi,
+        job: ApiObject,
+        training: TrainingJob,
+        pace: Pace,
+        ledger: JobLedger,
+    ) -> None:
+        """Take over what an earlier launcher has counted.
+
+        Args:
+            api: Where the job is.
+            job: As the API gave it.
+            training: What it is to do, and what it may use.
+            pace: How often to look.
+            ledger: Who follows the job, and what it has used.
+        """
+        self._api = api
+        self._kind = api.kind
+        self._job = job
+        self._training = training
+        self._cluster = training.recipe.cluster
+        self._pace = pace
+        self._ledger = ledger
+        self._counter = ledger.counter
+        self._workers: list[Worker] = []
+        self._said = ""
+        self._looked = self._next_heartbeat = time.monotonic()
+        self._outage = Outage(pace.api_s)
+        self._pending_s = self._silent_s = self._absent_s = 0.0
+        self._recovered_at: int | None = None
+        self._exhausted = ""
+        idle_s = ledger.load(api.kind, job)
+        since_s = None if idle_s is None else idle_s + pace.poll_s
+        self._stream = LogRelay(api, job, self._first_pod, retry_s=pace.poll_s, since_s=since_s)
+
+    @property
+    def name(self) -> str:
+        """Of the job."""
+        name: str = self._job["metadata"]["name"]
+        return name
+
+    def follow(self) -> None:
+        """Return when the job has ended well.
+
+        Raises:
+            AnadilError: It failed, ran out of what it may use, or can no longer be followed.
+        """
+        self._stream.start()
+        try:
+            while not self._is_done():
+                time.sleep(self._pace.poll_s)
+        finally:
+            self._stream.stop()
+        self._await_artifact()
+
+    def _first_pod(self) -> str:
+        return next((worker.pod for worker in self._workers if worker.index == 0), "")
+
+    def _is_done(self) -> bool:
+        """Poll once."""
+        found = self._look()
+        if found == "silent":
+            return False
+        state = self._kind.state(self._job, running=self._num_running)
+        if found == "gone" or state in FINAL:
+            self._stream.finish()
+            return self._ended(state, gone=found == "gone")
+        elapsed_s = time.monotonic() - self._looked
+        self._looked += elapsed_s
+        if self._exhausted:  # the operator had the time between two looks to say so itself
+            self._give_up(self._diagnosed(self._exhausted))
+        self._beat()
+        if state == "queued":
+            self._pending_s = self._silent_s = 0.0
+            self._counter.suspended()
+            try:
+                resume_if_swept(self._api, self._job)
+            except AnadilError as error:
+                self._say(f"cannot be resumed yet: {error}")
+            else:
+                self._say(queue_message(self._job))
+            return False
+        self._counter.run_s += elapsed_s if self._num_running else 0.0
+        self._count_failures()
+        self._check_deadline()
+        self._check_start(elapsed_s)
+        return False
+
+    @property
+    def _num_running(self) -> int:
+        return sum(worker.running for worker in self._workers)
+
+    def _look(self) -> Literal["there", "gone", "silent"]:
+        """Ask for the job and its pods."""
+        try:
+            found = self._api.get(self.name)
+            workers = self._api.workers(self.name) if found else []
+        except (RetryableError, PreflightError) as error:
+            if isinstance(error, PreflightError) and not self._outage.has_answered:
+                self._give_up(error)  # whoever may not look cannot follow it
+            self._outage.bear(self.name, error, "run the same command again, which finds the job")
+            return "silent"
+        self._outage.end()
+        if found is None:
+            return "gone"
+        if found["metadata"]["uid"] != self._job["metadata"]["uid"]:
+            if annotations(found).get(SPEC_ANNOTATION) != annotations(self._job).get(SPEC_ANNOTATION):
+                raise Stopped(f"{self.name}: it was replaced by another job; {RESUME_HINT}")
+            log.info("%s: another launcher has started it again; following that one", self.name)
+        self._job = found
+        self._ledger.see(found)
+        self._workers = workers
+        return "there"
+
+    def _ended(self, state: JobState, *, gone: bool) -> bool:
+        if state == "failed" and not gone:
+            error = self._diagnosed()
+            # A failed job's other workers would wait for it, and cost.
+            if any(worker.holds_node for worker in self._workers):
+                self._give_up(error)
+            raise error
+        if not gone:
+            log.info("%s: ended well", self.name)
+        elif artifact.read_manifest(self._training.target) is None:
+            raise Stopped(f"{self.name}: it was deleted while it was followed; {RESUME_HINT}")
+        else:
+            log.info("%s: it is gone, but its artifact is there", self.name)
+        return True
+
+    def _diagnosed(self, why: str = "") -> AnadilError:
+        """Show why the job failed; the error that its end is."""
+        seen = self._counter.round.failures if self._counter.round else []
+        cause = find_root_cause(self._api, self._workers, seen, self._stream.last_lines)
+        error = report_job_failure(self._api, self._job, cause, self._workers)
+        if why:
+            error.args = (f"{why}; {error}",)
+        return error
+
+    def _give_up(self, error: AnadilError) -> NoReturn:
+        """End the job, so that it does not use up workers for nothing; not where another launcher follows it."""
+        if self._ledger.is_guest:
+            raise error
+        try:
+            self._api.delete(self.name, self._job["metadata"]["uid"])
+        except AnadilError as failed:
+            log.warning("%s cannot be deleted, run `anadil stop %s`: %s", self.name, self.name, failed)
+        raise error
+
+    def _count_failures(self) -> None:
+        steps = self._stream.steps
+        if self._num_running == self._training.nodes and self._recovered_at is None:
+            self._recovered_at = steps.num
+        recovered = self._recovered_at is not None and steps.num > self._recovered_at
+        start = str((self._job.get("status") or {}).get("startTime", ""))
+        ended, used = self._counter.ended, self._counter.used
+        if not self._counter.observe(self._workers, start, steps, recovered=recovered):
+            return
+        self._recovered_at = None
+        self._next_heartbeat = time.monotonic()  # so that a launcher that takes over knows
+        allowed, step = self._cluster.restarts, self._counter.failing_step
+        failures = self._counter.round.failures if self._counter.round else []
+        final = [each.stage_code for each in failures if each.would_come_again]
+        if final:
+            self._exhausted = f"exit code {final[0]}: another start would end the same"
+        elif step is not None:
+            self._exhausted = (
+                f"deterministic failure at step {step:,}, the last {SAME_STEP} starts ended there"
+            )
+        elif self._counter.used > allowed:
+            self._exhausted = f"failed {self._counter.used} times, cluster.restarts allows {allowed} restarts"
+        elif self._counter.used > used:
+            log.warning("%s: a worker failed; restart %d of %d", self.name, self._counter.used, allowed)
+        elif self._counter.ended > ended:
+            log.warning("%s: the cluster took a worker away; this uses up no restart", self.name)
+
+    def _check_deadline(self) -> None:
+        hours = self._cluster.deadline_hours
+        if hours and self._counter.run_s > hours * 3_600:
+            self._give_up(
+                BudgetReached(
+                    f"{self.name}: ran for {human_seconds(self._counter.run_s)}, cluster.deadline_hours allows "
+                    f"{hours:g} h; raise it and {RESUME_HINT}"
+                )
+            )
+
+    def _check_start(self, elapsed_s: float) -> None:
+        """Say what workers wait for, and end what waits in vain."""
+        missing = self._training.nodes - sum(
+            each.running or each.phase == "Succeeded" for each in self._workers
+        )
+        if missing <= 0:
+            self._pending_s = self._silent_s = self._absent_s = 0.0
+            self._say(
+                f"runs on {', '.join(sorted({each.node for each in self._workers if each.node})) or 'a node'}"
+            )
+            return
+        self._pending_s += elapsed_s
+        events = self._events()
+        text = pending_message(self._kind, self._workers, events, self._training.nodes)
+        self._say(text)
+        self._check_image(missing_image(self._workers, events), elapsed_s)
+        self._silent_s = 0.0 if self._job.get("status") or self._workers else self._silent_s + elapsed_s
+        if self._silent_s > self._pace.operator_s:
+            waited = human_seconds(self._silent_s)
+            self._give_up(
+                PreflightError(
+                    f"{self.name}: nobody has acted on it for {waited}; start {self._kind.operator}"
+                )
+            )
+        limit_s = self._pace.replacement_s if self._counter.run_s else self._pace.startup_s
+        if self._pending_s > limit_s:
+            self._give_up(PreflightError(f"{self.name}: not started after {human_seconds(limit_s)}: {text}"))
+
+    def _check_image(self, absent: str, elapsed_s: float) -> None:
+        """End what waits for an image that will not come; a registry that is out of reach is waited for."""
+        hopeless = [each for each in self._workers if each.reason in PERMANENT_WAITS]
+        reason = f"{hopeless[0].reason}: {hopeless[0].message}" if hopeless else absent
+        self._absent_s = self._absent_s + elapsed_s if absent else 0.0
+        if hopeless or self._absent_s > self._pace.image_s:
+            self._give_up(PreflightError(f"{self.name}: never starts: {reason}; {remedy_for(reason)}"))
+
+    def _events(self) -> list[ApiObject]:
+        """Of the job, then of a worker that waits."""
+        waiting = [(each.pod, each.uid) for each in self._workers if not each.running][:1]
+        own = (self.name, str(self._job["metadata"]["uid"]))
+        try:
+            return [event for about in (own, *waiting) for event in self._api.events(*about)]
+        except AnadilError as error:
+            log.debug("events cannot be read: %s", error)
+            return []
+
+    def _beat(self) -> None:
+        """Tell the sweeper and other launchers that somebody follows the job, and what it has used."""
+        if time.monotonic() < self._next_heartbeat or self._ledger.is_guest:
+            return
+        self._next_heartbeat = time.monotonic() + self._pace.heartbeat_s
+        try:
+            self._api.patch(self.name, {"metadata": {"annotations": self._ledger.heartbeat()}})
+        except AnadilError as error:
+            # The job's work is worth more than its heartbeat: where there is a sweeper, it suspends and loses nothing.
+            log.warning("%s: no heartbeat: %s", self.name, error)
+
+    def _say(self, text: str) -> None:
+        if text != self._said:
+            log.info("%s: %s", self.name, text)
+            self._said = text
+
+    def _await_artifact(self) -> None:
+        """Make sure that the artifact is there: of an elastic job one worker's good end is enough."""
+        deadline = time.monotonic() + self._pace.artifact_s
+        while artifact.read_manifest(self._training.target) is None:
+            if time.monotonic() > deadline:
+                raise DataError(
+                    f"{self._training.target}: no artifact there, though {self.name} succeeded; see its log, and "
+                    "whether this machine sees the same storage"
+                )
+            time.sleep(self._pace.poll_s)

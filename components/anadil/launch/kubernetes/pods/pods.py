@@ -1,0 +1,224 @@
+"""The pods of a job: which run, which wait and why, which have failed and how."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from anadil.core.errors import BUG, RetryableError, Stopped
+from anadil.launch.backend import log_fields
+from anadil.launch.kubernetes.api.kinds import ApiObject, JobKind, labels
+from anadil.runtime.termination import CAUSED_BY_PEER, DETERMINISTIC, is_deterministic
+
+PERMANENT_WAITS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
+"""Reasons of a waiting container that no patience changes. Source: kubelet, images/types.go."""
+INFRASTRUCTURE = frozenset(
+    {
+        "Evicted",
+        "NodeLost",
+        "NodeShutdown",
+        "Terminated",
+        "Preempting",
+        "UnexpectedAdmissionError",
+        "Shutdown",
+    }
+)
+"""Reasons of a failed pod that are not its own doing. Source: kubelet, eviction, nodeshutdown, preemption."""
+NO_TIME = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerminationMessage:
+    """The last words of a stage: what it wrote to its termination log."""
+
+    exit_code: int | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerFailure:
+    """The end of one start of a worker's container, which was not well."""
+
+    index: int
+    """Number of the worker."""
+    pod: str
+    life: str
+    """Pod and start of its container: no two failures have the same."""
+    node: str
+    exit_code: int | None
+    reason: str
+    message: str = ""
+    finished: datetime = NO_TIME
+    is_disruption: bool = False
+    """Whether the cluster took the pod away: an eviction, a drain, a preemption."""
+    previous: bool = False
+    """Whether its log is that of the container before the one that runs."""
+
+    @property
+    def stage_code(self) -> int | None:
+        """Exit code of the stage itself where it says so."""
+        last = read_termination_message(self.message).exit_code
+        # The last word may be that of a process that was told to stop, or lost the one that had failed.
+        outdone = last in (Stopped.exit_code, RetryableError.exit_code) and self.exit_code in DETERMINISTIC
+        return self.exit_code if last is None or outdone else last
+
+    @property
+    def would_come_again(self) -> bool:
+        """Whether the stage says that another start would end the same."""
+        last = read_termination_message(self.message)
+        return last.exit_code is not None and is_deterministic(self.stage_code, last.message)
+
+    @property
+    def rank(self) -> int:
+        """Its place among the failures of a round, the lowest is the cause."""
+        return blame_rank(self.stage_code, self.message)
+
+    @property
+    def is_infrastructure(self) -> bool:
+        """Whether a node or a preemption ended it, not the program."""
+        return self.is_disruption or self.exit_code in (138, 143)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """One worker of a job."""
+
+    index: int
+    pod: str
+    uid: str
+    node: str
+    phase: str
+    is_leaving: bool
+    is_disrupted: bool
+    """Whether the cluster takes its pod away."""
+    running: bool
+    restarts: int
+    """Of the container, in this pod."""
+    reason: str
+    """Why it waits, such as `Unschedulable` or `ImagePullBackOff`; empty where it does not."""
+    message: str
+    failures: tuple[ContainerFailure, ...]
+    """Of the container that runs or ran last, and of the one before it."""
+
+    @property
+    def holds_node(self) -> bool:
+        """Whether its pod takes up a node, also while its container waits to be started again."""
+        return self.phase in ("Pending", "Running") and not self.is_leaving
+
+
+def read_workers(kind: JobKind, pods: Sequence[ApiObject]) -> list[Worker]:
+    """The workers of a job, in order; of two pods with one number the one that stays."""
+    read = [_worker(kind, pod) for pod in pods]
+    newest = {worker.index: worker for worker in sorted(read, key=lambda each: not each.is_leaving)}
+    return [newest[index] for index in sorted(newest)]
+
+
+def read_termination_message(message: str) -> TerminationMessage:
+    """Read a termination message: our JSON, or the end of the log where there was none."""
+    for line in reversed(message.strip().splitlines()):
+        fields = log_fields(line)
+        if isinstance(fields.get("exit_code"), int):
+            return TerminationMessage(exit_code=fields["exit_code"], message=str(fields.get("message", "")))
+        if fields.get("level") == "error" and fields.get("msg"):
+            return TerminationMessage(message=str(fields["msg"]))
+    return TerminationMessage()
+
+
+def blame_rank(exit_code: int | None, message: str) -> int:
+    """0 for a failure of its own, 1 for whoever was told to stop, 2 for whoever lost another worker."""
+    last = read_termination_message(message).message or message
+    if exit_code in (RetryableError.exit_code, BUG) and CAUSED_BY_PEER.search(last):
+        return 2
+    return int(exit_code == Stopped.exit_code)
+
+
+def parse_time(text: object) -> datetime:
+    """A time of the Kubernetes API; the beginning of all time where there is none."""
+    try:
+        return datetime.fromisoformat(str(text))
+    except ValueError:
+        return NO_TIME
+
+
+def _worker(kind: JobKind, pod: ApiObject) -> Worker:
+    status = pod.get("status") or {}
+    metadata = pod["metadata"]
+    container = _container(kind, status)
+    state = container.get("state") or {}
+    reason, message = _waiting(status, state)
+    phase = str(status.get("phase", "Pending"))
+    return Worker(
+        index=_index(kind, pod),
+        pod=metadata["name"],
+        uid=metadata["uid"],
+        node=str((pod.get("spec") or {}).get("nodeName", "")),
+        phase=phase,
+        is_leaving="deletionTimestamp" in metadata,
+        is_disrupted=_is_disrupted(status),
+        running=phase == "Running" and "running" in state,
+        restarts=int(container.get("restartCount", 0)),
+        reason=reason,
+        message=message,
+        failures=_failures(kind, pod, container),
+    )
+
+
+def _is_disrupted(status: ApiObject) -> bool:
+    """Source: Kubernetes, "Disruptions", pod disruption conditions."""
+    return str(status.get("reason", "")) in INFRASTRUCTURE or any(
+        each.get("type") == "DisruptionTarget" and each.get("status") == "True"
+        for each in status.get("conditions") or ()
+    )
+
+
+def _index(kind: JobKind, pod: ApiObject) -> int:
+    text = labels(pod).get(kind.index_label, "")
+    return int(text) if text.isdigit() else 0
+
+
+def _container(kind: JobKind, status: ApiObject) -> ApiObject:
+    listed = status.get("containerStatuses") or []
+    return next((each for each in listed if each.get("name") == kind.container), {})
+
+
+def _waiting(status: ApiObject, state: ApiObject) -> tuple[str, str]:
+    for condition in status.get("conditions") or []:
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return str(condition.get("reason", "Unschedulable")), str(condition.get("message", ""))
+    waiting = state.get("waiting") or {}
+    return str(waiting.get("reason", "")), str(waiting.get("message", ""))
+
+
+def _failures(kind: JobKind, pod: ApiObject, container: ApiObject) -> tuple[ContainerFailure, ...]:
+    restarts = int(container.get("restartCount", 0))
+    # A container that waits to be started again still has the number of the start that has ended.
+    back = 0 if "waiting" in (container.get("state") or {}) else 1
+    found = []
+    for key, number in (("lastState", restarts - back), ("state", restarts)):
+        ended = (container.get(key) or {}).get("terminated")
+        if ended and ended.get("exitCode") != 0:
+            found.append(_failure(kind, pod, ended, number, previous=number < restarts))
+    status = pod.get("status") or {}
+    if status.get("phase") == "Failed" and not found:
+        found.append(_failure(kind, pod, {}, restarts))
+    return tuple(found)
+
+
+def _failure(
+    kind: JobKind, pod: ApiObject, ended: Any, number: int, *, previous: bool = False
+) -> ContainerFailure:
+    status, metadata = pod.get("status") or {}, pod["metadata"]
+    # `Evicted` says more than the `Error` of the container that was killed for it.
+    reason = status.get("reason") if not previous else None
+    return ContainerFailure(
+        index=_index(kind, pod),
+        pod=metadata["name"],
+        life=f"{metadata['uid']}:{number}",
+        node=str((pod.get("spec") or {}).get("nodeName", "")),
+        exit_code=ended.get("exitCode"),
+        reason=str(reason or ended.get("reason") or "Failed"),
+        message=str(ended.get("message") or status.get("message") or ""),
+        finished=parse_time(ended.get("finishedAt")),
+        is_disruption=not previous and _is_disrupted(status),
+        previous=previous,
+    )

@@ -1,0 +1,253 @@
+"""Talk to a finished model: chats that stay within its length, answers piece by piece or many at once."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jinja2 import TemplateError
+from transformers.utils import logging as transformers_logging
+
+from anadil.artifacts.base_model import CHAT_TEMPLATE, model_config
+from anadil.core.errors import DataError, PreflightError, RecipeError
+from anadil.core.format import human_bytes
+from anadil.evaluate.decoding import TEMPERATURE, decode
+from anadil.evaluate.generate import all_end_ids, sample_seed
+from anadil.evaluate.placement import load_for_scoring
+from anadil.model.chat_ids import chat_ids
+from anadil.model.load import document_ids, encode_text, load_tokenizer
+from anadil.plan.evaluating import evaluate_memory
+from anadil.plan.instances import CPU, this_machine
+from anadil.plan.model_shape import NotPlannedError, shape_from
+from anadil.release.chat.token_stream import TokenWriter, text_pieces
+
+log = logging.getLogger(__name__)
+
+MAX_CONTEXT = 8_192
+"""Tokens of a chat where nobody asks for more: of an 8B in BF16, with 128 KiB a token, 1 GiB of cache."""
+MAX_TOKENS = 512
+"""Of an answer, where nobody asks for more. Chosen by us."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatSettings:
+    """How a model is asked."""
+
+    system: str = ""
+    """What it is told before the first question; empty: nothing."""
+    complete: bool = False
+    """Whether it continues a text instead of answering."""
+    seed: int = 0
+    temperature: float = TEMPERATURE
+    """Of the sample; 0 is greedy."""
+    max_tokens: int = MAX_TOKENS
+    """Most tokens of an answer."""
+    context: int | None = None
+    """Tokens of chat and answer together; left out, the model's, at most `MAX_CONTEXT`."""
+
+
+class ChatModel:
+    """A model in memory, and how it is asked."""
+
+    def __init__(self, model: Any, tokenizer: Any, settings: ChatSettings, name: str) -> None:
+        """Take a model.
+
+        Args:
+            model: Causal language model, on its device.
+            tokenizer: The model's own.
+            settings: How it is asked.
+            name: What messages call it.
+
+        Raises:
+            DataError: It has no chat template and is to answer, or the system turn leaves no room.
+        """
+        self.model, self.settings, self.name = model.eval(), settings, name
+        self._tokenizer = tokenizer
+        self._longest = getattr(model.config, "max_position_embeddings", None) or MAX_CONTEXT
+        self.context = min(self._longest, settings.context or MAX_CONTEXT)
+        self.reserve = max(1, min(settings.max_tokens, self.context // 2))
+        """Tokens that are kept free for an answer."""
+        self._ends = all_end_ids(model, tokenizer)
+        self._num_ids = max(tokenizer.get_vocab().values()) + 1
+        self.writer = TokenWriter(model, ends=self._ends, num_ids=self._num_ids)
+        self._prompt([], "?")
+
+    def answers(self, questions: Sequence[str]) -> list[str | DataError]:
+        """The answer to each question, each in a chat of its own, or why there is none; a blank question has none."""
+        found: list[str | DataError] = [""] * len(questions)
+        prompts: dict[int, list[int]] = {}
+        for place, question in enumerate(questions):
+            try:
+                if question.strip():
+                    prompts[place] = self._prompt([], question)[0]
+            except DataError as error:
+                found[place] = error
+        places = list(prompts)
+        decoded = decode(
+            self.model,
+            list(prompts.values()),
+            [[self.seed_of(questions[place])] for place in places],
+            ends=self._ends,
+            num_ids=self._num_ids,
+            max_new_tokens=self.reserve,
+            temperature=self.settings.temperature or TEMPERATURE,
+        )
+        with torch.inference_mode():
+            for number, rows in decoded:
+                found[places[number]] = "".join(text_pieces(self._tokenizer, iter(rows[0].tokens)))
+        return found
+
+    def stream(
+        self, history: Sequence[dict[str, str]], question: str, *, seed: int | None
+    ) -> tuple[Iterator[str], int]:
+        """Pieces of an answer, and how many of the oldest turns had to be left out for it.
+
+        Raises:
+            DataError: The question alone is longer than the model's length.
+        """
+        ids, left_out = self._prompt(history, question)
+        tokens = self.writer.write(
+            ids,
+            seed=seed,
+            temperature=self.settings.temperature or TEMPERATURE,
+            most=min(self.settings.max_tokens, self.context - len(ids)),
+        )
+        return text_pieces(self._tokenizer, tokens), left_out
+
+    def seed_of(self, question: str, turn: int = 0) -> int | None:
+        """What an answer is drawn with: the same question gets another answer in another turn; None is greedy."""
+        if not self.settings.temperature:
+            return None
+        return sample_seed(self.settings.seed + turn, question)
+
+    def _prompt(self, history: Sequence[dict[str, str]], question: str) -> tuple[list[int], int]:
+        """Ids of a question with as many of the latest turns as there is room for, and the number of the others."""
+        room = self.context - self.reserve
+        for left_out in range(0, len(history) + 1, 2):
+            ids = self._encode([*history[left_out:], {"role": "user", "content": question}])
+            if len(ids) <= room:
+                return ids, left_out
+        system = " with the system turn" if self.settings.system else ""
+        raise DataError(
+            f"{question[:40]!a}{'...' if len(question) > 40 else ''}: {len(ids):,} tokens{system}, and {self.name} has "
+            f"room for {room:,} of {self.context:,} beside an answer; shorten it, or set --max-tokens lower"
+            f"{' or --context higher' if self.context < self._longest else ''}"
+        )
+
+    def _encode(self, turns: list[dict[str, str]]) -> list[int]:
+        tokenizer, settings = self._tokenizer, self.settings
+        if settings.complete:
+            bos, end = document_ids(tokenizer, self.name)
+            return [end if bos is None else bos, *encode_text(tokenizer, turns[-1]["content"])]
+        if settings.system:
+            turns = [{"role": "system", "content": settings.system}, *turns]
+        try:
+            return chat_ids(tokenizer, turns, add_generation_prompt=True)
+        except (TemplateError, TypeError, ValueError) as error:
+            raise DataError(f"{self.name}: its chat template does not write this chat ({error})") from None
+
+
+class Chat:
+    """A chat of several turns with a model."""
+
+    def __init__(self, model: ChatModel) -> None:
+        """Begin one."""
+        self.model = model
+        self._history: list[dict[str, str]] = []
+        self._turns = 0
+        self.left_out = 0
+        """Messages that the model no longer sees."""
+
+    def reset(self) -> None:
+        """Forget all turns; the next chat is another one, also where it begins alike."""
+        self._history, self.left_out = [], 0
+
+    def ask(self, question: str) -> Iterator[str]:
+        """Pieces of the answer; what was read of it is part of the chat.
+
+        Raises:
+            DataError: The question alone is longer than the model's length.
+        """
+        seed = self.model.seed_of(question, self._turns)
+        history = [] if self.model.settings.complete else self._history[self.left_out :]
+        pieces, left_out = self.model.stream(history, question, seed=seed)
+        self._turns += 1
+        return self._kept(question, pieces, left_out)
+
+    def _kept(self, question: str, pieces: Iterator[str], left_out: int) -> Iterator[str]:
+        self.left_out += left_out
+        answer = ""
+        try:
+            for piece in pieces:
+                answer += piece
+                yield piece
+        finally:
+            self._history += [
+                {"role": "user", "content": question},
+                {"role": "assistant", "content": answer},
+            ]
+
+
+def open_chat(uri: str, settings: ChatSettings, tracking: str | None = None) -> ChatModel:
+    """Find a model, look whether it can be asked so, and load it.
+
+    Args:
+        uri: As `find_model` takes it.
+        settings: How it is asked.
+        tracking: Address of the registry, for `models:/`.
+
+    Raises:
+        RecipeError: It was never taught to answer, and is not to continue a text either.
+        DataError: There is no such model, or it cannot be loaded.
+        IntegrityError: Its bytes are not those of its manifest.
+        PreflightError: This machine does not hold it.
+    """
+    from anadil.release.model_source import find_model
+
+    source = find_model(uri, tracking=tracking)
+    if source.directory is None:
+        raise RecipeError(
+            f"{uri}: is a {source.kind}; make a model of it first: "
+            f"anadil export {uri} --recipe RECIPE --tokenizer URI --out DIR"
+        )
+    transformers_logging.set_verbosity_error()  # what is too long is told in our words
+    tokenizer: Any = load_tokenizer(source.directory)
+    if not settings.complete:
+        _check_answers(uri, tokenizer.chat_template, adapted=source.candidate == "adapted")
+    _check_memory(source.directory, uri)
+    return ChatModel(load_for_scoring(source.directory, uri), tokenizer, settings, uri)
+
+
+def _check_answers(uri: str, template: object, *, adapted: bool) -> None:
+    """Refuse a model that only continues texts."""
+    # Tokenizers made for a base without a template get ours, which nothing has taught the model before finetune.
+    untaught = adapted and template == CHAT_TEMPLATE.read_text(encoding="utf-8")
+    if template is None or untaught:
+        why = (
+            "has no chat template"
+            if template is None
+            else "is an adapted model of a base that knows no chats"
+        )
+        raise RecipeError(
+            f"{uri}: {why}, so it continues texts and answers none; add --complete, and give it the beginning of "
+            "a text, or name the adapter that finetune made of it"
+        )
+
+
+def _check_memory(directory: Path, name: str) -> None:
+    """Refuse a model that this machine's memory cannot hold; GPUs are asked when it is loaded."""
+    machine = this_machine()
+    if machine.device != CPU:
+        return
+    try:
+        need = evaluate_memory(shape_from(model_config(directory), name), machine, 1)
+    except (NotPlannedError, DataError):  # of a shape that no plan knows; loading it says more
+        return
+    if need.verdict == "no":
+        raise PreflightError(
+            f"{name}: needs {human_bytes(need.total_bytes)} of memory, and this machine has "
+            f"{human_bytes(machine.memory_bytes)}; take a machine with more, or serve a smaller export: anadil export "
+            f"{name} --format gguf --quantize q8_0"
+        )

@@ -1,0 +1,149 @@
+"""A comparison as tables: for a terminal and for a notebook."""
+
+import json
+import textwrap
+from collections.abc import Iterator
+from html import escape
+
+from anadil.core.format import DASH, human_dollars, human_figure, human_seconds, one_line
+from anadil.release.compare.comparison import Comparison, format_figure
+from anadil.release.compare.score_pairs import ScorePair
+from anadil.release.notebook import html_page, html_table, text_table
+
+WIDTH = 110
+MAX_VALUE = 60
+SCORE_COLUMNS = ("candidate", "figure", "A", "B", "B - A", "95 % interval", "over", "better")
+SCORE_NUMBERS = (2, 3, 4, 5, 6)
+COST_COLUMNS = ("stage", "A", "B", "A cost", "B cost")
+COST_NUMBERS = (1, 2, 3, 4)
+
+
+def score_rows(found: Comparison, *, differing: bool = False) -> list[tuple[str, ...]]:
+    """Cells under `SCORE_COLUMNS`; `differing`: without figures that are the same in both."""
+    return [
+        (
+            pair.candidate, pair.name, format_figure(pair, pair.a), format_figure(pair, pair.b), _difference(pair),
+            _interval(pair), _over(pair), _better(pair),
+        )
+        for pair in found.scores
+        if not differing or pair.difference != 0
+    ]  # fmt: skip
+
+
+def recipe_rows(found: Comparison) -> list[tuple[str, ...]]:
+    """Key and both values."""
+    return [
+        (
+            change.key if change.decides else f"{change.key} (decides no result)",
+            value_text(change.a),
+            value_text(change.b),
+        )
+        for change in found.recipe
+    ]
+
+
+def value_text(value: object, limit: int = MAX_VALUE) -> str:
+    """A value of a recipe on one line."""
+    if value is None:
+        return "null"
+    return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), limit)
+
+
+def cost_rows(found: Comparison) -> list[tuple[str, ...]]:
+    """Cells under `COST_COLUMNS`, the sums last."""
+    rows = [
+        (
+            f"{each.stage} (the same artifact)" if each.shared else each.stage, human_seconds(each.a_seconds),
+            human_seconds(each.b_seconds), human_dollars(each.a_dollars), human_dollars(each.b_dollars),
+        )
+        for each in found.costs
+    ]  # fmt: skip
+    if not rows:
+        return []
+    seconds = [sum(getattr(each, f"{name}_seconds") or 0.0 for each in found.costs) for name in "ab"]
+    known = [
+        [value for each in found.costs if (value := getattr(each, f"{name}_dollars")) is not None] for name in "ab"
+    ]  # fmt: skip
+    dollars = [human_dollars(sum(each) if each else None) for each in known]
+    return [*rows, ("together", *(human_seconds(each) for each in seconds), *dollars)]
+
+
+def terminal_lines(found: Comparison) -> Iterator[str]:
+    """What the command prints."""
+    yield f"A: {found.a.label}"
+    yield f"B: {found.b.label}"
+    for text in (*found.verdict, *found.notes):
+        yield ""
+        yield from textwrap.wrap(text, WIDTH)
+    if found.recipe:
+        yield "\nRecipe"
+        yield from text_table(("key", "A", "B"), recipe_rows(found))
+    else:
+        yield (
+            "\nRecipe: no key differs."
+            if found.a.recipe and found.b.recipe
+            else "\nRecipe: not kept by a run."
+        )
+    if found.scores:
+        yield "\nScores"
+        rows = score_rows(found, differing=True)
+        yield from text_table(SCORE_COLUMNS, rows, SCORE_NUMBERS) if rows else ()
+        if same := len(found.scores) - len(rows):
+            yield f"{same} further figures are the same in both."
+    if found.costs:
+        yield "\nTime and cost"
+        yield from text_table(COST_COLUMNS, cost_rows(found), COST_NUMBERS)
+
+
+def notebook_html(found: Comparison) -> str:
+    """Tables, and the whole page folded below them."""
+    parts = [
+        f"<p><strong>A</strong>: {escape(found.a.label)}<br><strong>B</strong>: {escape(found.b.label)}</p>"
+    ]
+    parts += [f"<p>{escape(text)}</p>" for text in (*found.verdict, *found.notes)]
+    if found.recipe:
+        parts.append(html_table("Recipe", ("key", "A", "B"), recipe_rows(found)))
+    if found.scores:
+        parts.append(html_table("Scores", SCORE_COLUMNS, score_rows(found), SCORE_NUMBERS))
+    parts.append(html_table("Time and cost", COST_COLUMNS, cost_rows(found), COST_NUMBERS))
+    parts.append(html_page(found.page(), "Curves and answers"))
+    return "\n".join(parts)  # fmt: skip
+
+
+def _difference(pair: ScorePair) -> str:
+    if pair.difference is None:
+        return DASH
+    if pair.share:
+        return f"{pair.difference * 100:+.3g} points"
+    sign = "+" if pair.difference > 0 else ""
+    return f"{sign}{human_figure(pair.difference)}"
+
+
+def _interval(pair: ScorePair) -> str:
+    """Of the difference; where there is none, those of both runs."""
+    if pair.why_not:
+        return ""
+    if pair.low is not None and pair.high is not None:
+        return "0" if pair.low == pair.high == 0 else f"{pair.low:+.4f} to {pair.high:+.4f}"
+    ends = [format_interval(pair, each) for each in (pair.a_interval, pair.b_interval)]
+    return f"A {ends[0]}, B {ends[1]}" if all(ends) else ""
+
+
+def _over(pair: ScorePair) -> str:
+    """How many documents both runs scored."""
+    return "" if pair.num_documents is None else human_figure(pair.num_documents)
+
+
+def format_interval(pair: ScorePair, ends: tuple[float, float] | None) -> str:
+    """An interval of one run."""
+    return f"{format_figure(pair, ends[0])} to {format_figure(pair, ends[1])}" if ends else ""
+
+
+def _better(pair: ScorePair) -> str:
+    if pair.why_not:
+        return f"not comparable: {pair.why_not}"
+    if pair.difference is None:
+        return ""
+    if pair.better:
+        return f"{pair.better.upper()}, unsure" if pair.unsure else pair.better.upper()
+    return "same" if pair.difference == 0 else "not clear"

@@ -1,0 +1,187 @@
+"""A model as one GGUF file, which llama.cpp, Ollama and LM Studio read; memory holds one tensor of it at a time."""
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from gguf import GGMLQuantizationType as Type
+from gguf import GGUFWriter, LlamaFileType, RopeScalingType
+from transformers import PreTrainedConfig
+
+from anadil.core.progress import progress
+from anadil.model.architecture import check_fit, read_config
+from anadil.model.family import Gguf
+from anadil.model.safetensors_files import SafetensorsFiles
+from anadil.release.export import gguf_shape as shapes
+from anadil.release.export import gguf_tensors as tensors
+from anadil.release.export.disk_space import check_space
+from anadil.release.export.gguf_refusal import check_gguf
+from anadil.release.export.gguf_vocabulary import Vocabulary, read_vocabulary
+
+log = logging.getLogger(__name__)
+
+PRECISIONS: Mapping[str, Type] = MappingProxyType(
+    {"fp32": Type.F32, "fp16": Type.F16, "bf16": Type.BF16, "q8_0": Type.Q8_0}
+)
+FILE_TYPES: Mapping[Type, LlamaFileType] = MappingProxyType(
+    {
+        Type.F32: LlamaFileType.ALL_F32,
+        Type.F16: LlamaFileType.MOSTLY_F16,
+        Type.BF16: LlamaFileType.MOSTLY_BF16,
+        Type.Q8_0: LlamaFileType.MOSTLY_Q8_0,
+    }
+)
+QUANTIZATION_VERSION = 2
+"""Of the blocks of Q8_0 and others. Source: llama.cpp, ggml/include/ggml.h, GGML_QNT_VERSION."""
+SCALINGS: Mapping[str, RopeScalingType] = MappingProxyType(
+    {"linear": RopeScalingType.LINEAR, "yarn": RopeScalingType.YARN}
+)
+FACTORS = "rope_freqs.weight"
+
+
+def write_gguf(directory: Path, out: Path, *, name: str, precision: str | None = None) -> dict[str, int]:
+    """Write a model's directory as a GGUF file; what it holds, in numbers.
+
+    Args:
+        directory: Hugging Face directory.
+        out: File to write; the caller gives it its name when it is whole.
+        name: Of the model, for whoever lists it.
+        precision: One of `PRECISIONS`; as stored if it is not given.
+
+    Raises:
+        DataError: The model is not whole, or FP16 cannot hold its numbers.
+        IntegrityError: A file is damaged, or the weights do not fit config.json.
+        PreflightError: llama.cpp does not compute such a model, or cannot read its tokenizer.
+    """
+    check_gguf(directory)
+    check_fit(directory)
+    config = read_config(directory)
+    vocabulary = read_vocabulary(directory, config.vocab_size)
+    return _write(SafetensorsFiles(directory), config, vocabulary, out, name, precision)
+
+
+def _write(
+    weights: SafetensorsFiles,
+    config: PreTrainedConfig,
+    vocabulary: Vocabulary,
+    out: Path,
+    name: str,
+    precision: str | None,
+) -> dict[str, int]:
+    kind = shapes.gguf_family(config)
+    assert kind is not None, "refused before"
+    names = tensors.gguf_names(weights, config, kind)
+    wanted = PRECISIONS[precision] if precision else None
+    types = {each: tensors.gguf_type(weights.shape(each), weights.dtype(each), wanted) for each in names}
+    writer = GGUFWriter(out, kind.architecture)
+    try:
+        writer.add_name(name)
+        writer.add_file_type(FILE_TYPES[types["model.embed_tokens.weight"]])
+        writer.add_quantization_version(QUANTIZATION_VERSION)
+        _add_shape(writer, config, kind)
+        _add_vocabulary(writer, vocabulary)
+        factors = _factors(config)
+        sizes = {each: tensors.num_bytes(weights.shape(each), types[each]) for each in names}
+        check_space(out, sum(sizes.values()))
+        for each, gguf_name in names.items():
+            writer.add_tensor_info(
+                gguf_name, weights.shape(each), np.dtype(np.float32), sizes[each], raw_dtype=types[each]
+            )
+        if factors is not None:
+            writer.add_tensor_info(FACTORS, factors.shape, factors.dtype, factors.nbytes)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        with progress("writing GGUF", len(names)) as bar:
+            for each, gguf_name in names.items():
+                tensor = tensors.converted(gguf_name, weights.read(each), config, kind)
+                writer.write_tensor_data(tensors.packed(tensor, types[each], each))
+                bar.advance()
+        if factors is not None:
+            writer.write_tensor_data(factors)
+        _flush(writer)
+    finally:
+        writer.close()
+    return {"tensors": len(names), "bytes": out.stat().st_size, "adds_bos": vocabulary.adds_bos}
+
+
+def _flush(writer: GGUFWriter) -> None:
+    """Bring the file to the disk before it gets its name."""
+    writer.flush()
+    assert writer.fout is not None
+    for file in writer.fout:
+        os.fsync(file.fileno())
+
+
+def _factors(config: PreTrainedConfig) -> Any:
+    scaling = shapes.rotation(config)
+    return tensors.llama3_factors(config, scaling) if scaling["rope_type"] == "llama3" else None
+
+
+def _add_shape(writer: GGUFWriter, config: PreTrainedConfig, kind: Gguf) -> None:
+    size = shapes.head_size(config)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_context_length(shapes.context_length(config, kind))
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(shapes.key_value_heads(config))
+    writer.add_key_length(size)
+    writer.add_value_length(size)
+    for key, source in kind.numbers.items():
+        value = getattr(config, source, None) if isinstance(source, str) else source
+        if value is not None:
+            writer.add_float32(f"{kind.architecture}.{key}", value)
+    if kind.windows != "none" and shapes.SLIDING in shapes.layer_types(config):
+        writer.add_sliding_window(config.sliding_window)
+        period = shapes.window_period(config)
+        assert period is not None, "refused before"
+        writer.add_sliding_window_pattern(period)
+    _add_rotation(writer, config)
+
+
+def _add_rotation(writer: GGUFWriter, config: PreTrainedConfig) -> None:
+    scaling = shapes.rotation(config)
+    writer.add_rope_dimension_count(int(shapes.head_size(config) * scaling.get("partial_rotary_factor", 1.0)))
+    writer.add_rope_freq_base(scaling["rope_theta"])
+    if local := config.rope_parameters.get(shapes.SLIDING):
+        writer.add_rope_freq_base_swa(local["rope_theta"])
+    if scaling["rope_type"] not in SCALINGS:
+        return
+    writer.add_rope_scaling_type(SCALINGS[scaling["rope_type"]])
+    writer.add_rope_scaling_factor(scaling["factor"])
+    if scaling["rope_type"] == "yarn":
+        writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
+        writer.add_rope_scaling_yarn_beta_fast(scaling.get("beta_fast") or 32.0)
+        writer.add_rope_scaling_yarn_beta_slow(scaling.get("beta_slow") or 1.0)
+
+
+def _add_vocabulary(writer: GGUFWriter, vocabulary: Vocabulary) -> None:
+    # llama.cpp's words for SentencePiece and for BPE over bytes
+    writer.add_tokenizer_model("llama" if vocabulary.scores else "gpt2")
+    writer.add_tokenizer_pre(vocabulary.pre_tokenizer)
+    writer.add_token_list(vocabulary.tokens)
+    writer.add_token_types(vocabulary.types)
+    if vocabulary.scores:
+        writer.add_token_scores(vocabulary.scores)
+        writer.add_add_space_prefix(vocabulary.adds_blank)
+    else:
+        writer.add_token_merges(vocabulary.merges)
+    add = {
+        "bos": writer.add_bos_token_id,
+        "eos": writer.add_eos_token_id,
+        "eot": writer.add_eot_token_id,
+        "pad": writer.add_pad_token_id,
+        "unk": writer.add_unk_token_id,
+    }
+    for role, index in vocabulary.special.items():
+        add[role](index)
+    writer.add_add_bos_token(vocabulary.adds_bos)
+    writer.add_add_eos_token(vocabulary.adds_eos)
+    if vocabulary.template:
+        writer.add_chat_template(vocabulary.template)

@@ -1,0 +1,80 @@
+"""What export refuses to write as GGUF: asked by export itself, and before anything is trained."""
+
+import json
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from anadil.artifacts.base_model import tokenizer_config
+from anadil.core.errors import PreflightError
+from anadil.model.architecture import read_config
+from anadil.release.export.gguf_cuts import gguf_fault, gguf_name, gguf_note
+from anadil.release.export.gguf_shape import shape_fault
+
+INSTEAD = "export with --format hf, and serve it with vLLM, or convert that with llama.cpp's own converter"
+
+
+def gguf_refusal(directory: Path) -> str:
+    """Why a model's directory cannot be written as GGUF, by its config.json and tokenizer; empty where it can.
+
+    Raises:
+        DataError: A file is missing, or cannot be read.
+    """
+    if fault := shape_fault(read_config(directory)):
+        return fault
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    fault = gguf_fault(tokenizer) or _frame_fault(directory, tokenizer)
+    return f"llama.cpp cannot read its tokenizer: {fault}" if fault else ""
+
+
+def check_gguf(directory: Path) -> None:
+    """Refuse a model that cannot be written as GGUF.
+
+    Raises:
+        DataError: A file is missing, or cannot be read.
+        PreflightError: With the reason, and what to do instead.
+    """
+    if fault := gguf_refusal(directory):
+        raise PreflightError(f"{directory}: {fault}; {INSTEAD}")
+
+
+def gguf_words(directory: Path) -> str:
+    """What llama.cpp calls the tokenizer of a model without `gguf_refusal`, and what it does otherwise."""
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    note = gguf_note(tokenizer)
+    return gguf_name(json.loads(tokenizer.to_str())) + (f" ({note})" if note else "")
+
+
+def special_ids(directory: Path, tokenizer: Tokenizer) -> dict[str, int]:
+    """Ids of special tokens by their roles in GGUF, as far as there are such.
+
+    What a tokenizer puts round a text is BOS and EOS where its settings name none.
+    """
+    settings = tokenizer_config(directory)
+    found: dict[str, int] = {}
+    for role in ("bos", "eos", "pad", "unk"):
+        written = settings.get(f"{role}_token")
+        text = written.get("content") if isinstance(written, dict) else written
+        index = tokenizer.token_to_id(text) if text else None
+        if index is not None:
+            found[role] = index
+    for role, put in zip(("bos", "eos"), frame(tokenizer), strict=True):
+        if len(put) == 1:
+            found.setdefault(role, put[0])
+    return found
+
+
+def frame(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """Ids that a tokenizer puts before a text and behind it."""
+    plain = tokenizer.encode("a", add_special_tokens=False).ids
+    whole = tokenizer.encode("a").ids
+    at = next(i for i in range(len(whole)) if whole[i : i + len(plain)] == plain)
+    return whole[:at], whole[at + len(plain) :]
+
+
+def _frame_fault(directory: Path, tokenizer: Tokenizer) -> str:
+    special = special_ids(directory, tokenizer)
+    before, after = frame(tokenizer)
+    if before in ([], [special.get("bos")]) and after in ([], [special.get("eos")]):
+        return ""
+    return f"it puts {before} before a text and {after} behind it, and llama.cpp no other tokens than BOS and EOS"

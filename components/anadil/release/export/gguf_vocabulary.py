@@ -1,0 +1,120 @@
+"""A tokenizer in the words of GGUF: of one without `gguf_refusal`."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gguf import TokenType
+from tokenizers import Tokenizer
+
+from anadil.artifacts.base_model import tokenizer_config
+from anadil.core.errors import DataError
+from anadil.model.load import END_OF_TURN, OTHER_ENDS_OF_TURNS
+from anadil.release.export.gguf_cuts import gguf_name, gguf_note
+from anadil.release.export.gguf_pieces import NUM_BYTES, adds_blank, byte_token, is_of_pieces, scores
+from anadil.release.export.gguf_refusal import frame, special_ids
+
+log = logging.getLogger(__name__)
+
+PADDING = "[PAD{}]"
+"""Text of a row of the embedding that no token has, by its id. Source: llama.cpp, convert_hf_to_gguf.py."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary:
+    """What a GGUF file says of a tokenizer."""
+
+    tokens: Sequence[str]
+    """By id: byte symbols of ordinary tokens, the text of added ones."""
+    types: Sequence[int]
+    merges: Sequence[str]
+    """Of byte-level tokenizers."""
+    scores: Sequence[float]
+    """By id, of tokenizers of SentencePiece's kind."""
+    adds_blank: bool
+    """Whether a text gets a space in front; only of the second kind."""
+    pre_tokenizer: str
+    """llama.cpp's name."""
+    adds_bos: bool
+    """Whether the tokenizer itself puts BOS before a text."""
+    adds_eos: bool
+    special: Mapping[str, int]
+    """`bos`, `eos`, `eot`, `pad`, `unk`, as far as there are such -> id; `eot` ends a turn of a chat."""
+    template: str | None
+    """Jinja of the chats."""
+
+
+def read_vocabulary(directory: Path, rows: int) -> Vocabulary:
+    """The vocabulary of a model's directory without `gguf_refusal`.
+
+    Args:
+        directory: With `tokenizer.json` and what belongs to it.
+        rows: Of the model's embedding; ids without a token are filled up.
+
+    Raises:
+        DataError: The tokenizer does not fit to the model.
+    """
+    file = directory / "tokenizer.json"
+    if not file.is_file():
+        raise DataError(f"{file}: no such file; give a whole Hugging Face model directory")
+    tokenizer = Tokenizer.from_file(str(file))
+    if note := gguf_note(tokenizer):
+        log.warning("%s: %s", file, note)
+    content: dict[str, Any] = json.loads(tokenizer.to_str())
+    tokens, types = _tokens(file, tokenizer, content, rows)
+    pieces = is_of_pieces(content)
+    made = scores(content["model"]) if pieces else {}
+    before, after = frame(tokenizer)
+    special = special_ids(directory, tokenizer)
+    turns = (tokenizer.token_to_id(text) for text in (END_OF_TURN, *OTHER_ENDS_OF_TURNS))
+    special |= next(({"eot": index} for index in turns if index is not None), {})
+    return Vocabulary(
+        tokens=tokens,
+        types=types,
+        merges=[] if pieces else list(map(" ".join, content["model"]["merges"])),
+        scores=[made.get(token, 0.0) for token in tokens] if pieces else [],
+        adds_blank=pieces and adds_blank(content),
+        pre_tokenizer=gguf_name(content),
+        adds_bos=bool(before),
+        adds_eos=bool(after),
+        special=special,
+        template=chat_template(directory),
+    )
+
+
+def chat_template(directory: Path) -> str | None:
+    """The Jinja template beside a model, or None."""
+    file = directory / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    written = tokenizer_config(directory).get("chat_template")
+    if isinstance(written, list):  # several by name, as transformers 4 wrote them
+        written = {each["name"]: each["template"] for each in written}.get("default")
+    return written
+
+
+def _tokens(file: Path, tokenizer: Tokenizer, content: Any, rows: int) -> tuple[list[str], list[int]]:
+    """Text and type of each row of the embedding."""
+    vocab = tokenizer.get_vocab(with_added_tokens=True)
+    added = {each["content"]: each for each in content.get("added_tokens", ())}
+    single = {byte_token(byte) for byte in range(NUM_BYTES)} if is_of_pieces(content) else set()
+    names, types = [PADDING.format(index) for index in range(rows)], [int(TokenType.UNUSED)] * rows
+    tokens = [f"[{name}]" if name in vocab else name for name in names]  # llama.cpp ends where two are equal
+    for text, index in vocab.items():
+        if index >= rows:
+            raise DataError(
+                f"{file}: {text!r} has id {index}, and the model's embedding has {rows} rows; give the tokenizer that "
+                "the model was trained with"
+            )
+        tokens[index] = text
+        types[index] = int(TokenType.BYTE if text in single else _type(added.get(text)))
+    return tokens, types
+
+
+def _type(added: Mapping[str, Any] | None) -> TokenType:
+    if added is None:
+        return TokenType.NORMAL
+    return TokenType.CONTROL if added["special"] else TokenType.USER_DEFINED

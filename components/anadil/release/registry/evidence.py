@@ -1,0 +1,254 @@
+"""What a version in the registry tells of a model: where it comes from, by what it was judged, what MLflow loads."""
+
+import contextlib
+import json
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anadil import __version__
+from anadil.artifacts import artifact, storage
+from anadil.artifacts.mlmodel import MLMODEL, mlmodel_directory, write_mlmodel
+from anadil.artifacts.uri import join
+from anadil.core.errors import AnadilError
+from anadil.release.registry.client import KIND_TAG, SCORES_TAG, WHOLE_TAG, Registry
+from anadil.release.registry.gate_verdict import Promotable
+from anadil.report.model_card import model_card
+from anadil.runtime.champion import DIGEST_TAG, URI_TAG
+from anadil.runtime.mlflow_database import artifact_place
+
+log = logging.getLogger(__name__)
+
+MOST_CHARS = 5_000
+"""Of a description in MLflow's database. Source: mlflow 3.17, store/model_registry/dbmodels/models.py."""
+FIGURES = ("bits_per_byte", "fertility", "bytes_per_token", "questions.bits_per_byte", "questions.exact")
+"""Paths in a candidate's scores that a version shows."""
+FOLDER = "promoted"
+"""Of a run's artifacts, for what MLflow needs to load a model that lies on a path."""
+
+
+Undo = list[Callable[[], object]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What a version is made of."""
+
+    source: str
+    """What MLflow loads."""
+    run_id: str | None
+    model_id: str | None
+    """Of the LoggedModel, where the run has one."""
+
+
+def source_of(registry: Registry, model: Promotable, experiment: str, undo: Undo) -> Source:
+    """Where MLflow loads a model from; weights stay where they are.
+
+    A server takes no path, unless it lies below a run's own artifacts: others could read its disk by it. So the run
+    or its logged model gets a small directory that names the path, with the tokenizer. Whoever loads the model has to see the path.
+
+    Args:
+        registry: Where the version will be.
+        model: What is promoted.
+        experiment: MLflow experiment that gets a run where the model's own is not there.
+        undo: Gets what takes back what is made.
+    """
+    inside = mlmodel_directory(model.manifest.kind)
+    directory = join(model.uri, inside) if inside else model.uri
+    loads = (f"{inside}/{MLMODEL}" if inside else MLMODEL) in model.manifest.files
+    logged = _logged_model_of(registry, model)
+    run = (logged.source_run_id if logged else None) or _run_of(registry, model)
+    if "://" in model.uri or (loads and not registry.is_server):
+        if not loads:
+            log.warning(
+                "%s: has no file MLmodel, since an earlier release made it: mlflow.transformers cannot load it; "
+                "anadil chat and anadil export can",
+                directory,
+            )
+        return Source(source=directory, run_id=run, model_id=logged.model_id if logged and run else None)
+    if run is None:
+        made = run = _new_run(registry, model, experiment)
+        undo.append(lambda: registry.client.delete_run(made))
+    return _by_reference(registry, model, Path(directory), run, logged, undo)
+
+
+def _by_reference(
+    registry: Registry, model: Promotable, directory: Path, run: str, logged: Any, undo: Undo
+) -> Source:
+    client, path = registry.client, f"{FOLDER}/{model.manifest.digest[:16]}"
+    root = logged.artifact_location if logged else client.get_run(run).info.artifact_uri
+    undo.append(lambda: _remove_artifacts(registry, root, path))
+    with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
+        _write_reference(directory, model, Path(folder) / path)
+        if logged:
+            client.log_model_artifacts(logged.model_id, folder)
+        else:
+            client.log_artifacts(run, folder)
+    log.info(
+        "%s: a path, which MLflow's server does not take: it got what names it, and the weights stay there; who loads "
+        "the model has to see that path (with storage.root on S3 everybody does)"
+        if registry.is_server
+        else "%s: has no file MLmodel, since an earlier release made it: the registry got one that names the path",
+        directory,
+    )
+    source = join(root, path) if logged else f"runs:/{run}/{path}"
+    return Source(source=source, run_id=run, model_id=logged.model_id if logged else None)
+
+
+def _write_reference(directory: Path, model: Promotable, folder: Path) -> None:
+    folder.mkdir(parents=True)
+    if (directory / "config.json").is_file():
+        write_mlmodel(directory, chats=model.manifest.kind == "adapter", out=folder)
+    scores = Path(model.scores) / "scores.json"
+    if scores.is_file():
+        shutil.copyfile(scores, folder / "scores.json")
+    (folder / "anadil.json").write_text(json.dumps({"uri": model.uri, "sha256": model.manifest.digest}))
+
+
+def _new_run(registry: Registry, model: Promotable, experiment: str) -> str:
+    root = model.uri.rpartition("/")[0].rpartition("/")[0]
+    client, number = registry.client, _experiment(registry, experiment, root)
+    tags = {DIGEST_TAG: model.manifest.digest, "anadil.artifact": model.uri}
+    run = client.create_run(number, tags=tags, run_name=f"promote {model.manifest.kind}").info.run_id
+    client.set_terminated(run)
+    return str(run)
+
+
+def _experiment(registry: Registry, name: str, root: str) -> str:
+    from mlflow.exceptions import MlflowException
+
+    if found := registry.client.get_experiment_by_name(name):
+        return str(found.experiment_id)
+    try:
+        place = artifact_place(registry.uri, root)
+        return str(registry.client.create_experiment(name, artifact_location=place))
+    except MlflowException as error:
+        found = registry.client.get_experiment_by_name(name)
+        if error.error_code != "RESOURCE_ALREADY_EXISTS" or found is None:
+            raise
+        return str(found.experiment_id)  # another process has just made it
+
+
+def _remove_artifacts(registry: Registry, root: str, path: str) -> None:
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    get_artifact_repository(root, tracking_uri=registry.uri).delete_artifacts(path)
+
+
+@contextlib.contextmanager
+def undone_on_failure() -> Iterator[Undo]:
+    """A list for what takes back each thing that the block makes; called where the block fails."""
+    undo: Undo = []
+    try:
+        yield undo
+    except BaseException:
+        take_back(undo)
+        raise
+
+
+def take_back(undo: Undo) -> None:
+    """Undo, last first; what cannot be undone, since nobody answers, stays."""
+    while undo:
+        with contextlib.suppress(Exception):
+            undo.pop()()
+
+
+def _run_of(registry: Registry, model: Promotable) -> str | None:
+    """The run that made the model: by the digest, else by the place."""
+    client = registry.client
+    experiments = [each.experiment_id for each in client.search_experiments(max_results=1_000)]
+    for tag, value in ((DIGEST_TAG, model.manifest.digest), ("anadil.artifact", model.uri)):
+        quoted = value.replace("'", "")
+        runs = client.search_runs(experiments, f"tags.`{tag}` = '{quoted}'", max_results=1)
+        if runs:
+            return str(runs[0].info.run_id)
+    return None
+
+
+def _logged_model_of(registry: Registry, model: Promotable) -> Any:
+    """MLflow's model of a run; None where there is none."""
+    from mlflow.exceptions import MlflowException
+
+    client = registry.client
+    experiments = [each.experiment_id for each in client.search_experiments(max_results=1_000)]
+    try:
+        found = client.search_logged_models(
+            experiments, f"tags.`{DIGEST_TAG}` = '{model.manifest.digest}'", max_results=1
+        )
+    except MlflowException as error:  # such as a server of another maker
+        log.info("no logged model is linked: %s", error)
+        return None
+    return found[0] if found else None
+
+
+def tags_of(model: Promotable) -> dict[str, str]:
+    """What a version says of itself: digests, where things lie, scores and the gate's checks."""
+    shown = ("name", "value", "limit", "passed", "enforced", "interval")
+    checks = [{key: check.get(key) for key in shown} for check in model.checks]
+    tags = {
+        DIGEST_TAG: model.manifest.digest,
+        WHOLE_TAG: model.manifest.whole_digest,
+        URI_TAG: model.uri,
+        KIND_TAG: model.manifest.kind,
+        SCORES_TAG: model.scores,
+        "anadil.scores_sha256": model.scores_manifest.whole_digest,
+        "anadil.gate": json.dumps(checks, ensure_ascii=False),
+        "anadil.version": __version__,
+    }
+    figures = model.table.get("candidates", {}).get(model.candidate, {})
+    for path in FIGURES:
+        node: Any = figures
+        for part in path.split("."):
+            node = node.get(part) if isinstance(node, dict) else None
+        if isinstance(node, int | float):
+            tags[f"anadil.{path}"] = f"{node:.6g}"
+    if report := _report_of(model):
+        tags["anadil.report"], tags["anadil.report_sha256"] = report
+    return tags
+
+
+def _report_of(model: Promotable) -> tuple[str, str] | None:
+    """URI and digest of the page that shows these scores, where it lies beside them."""
+    place = join(model.scores.rpartition("/")[0].rpartition("/")[0], "report")
+    with contextlib.suppress(AnadilError, OSError):
+        for uri in reversed(storage.store(place).directories(place)):
+            found = artifact.read_manifest(uri)
+            if found and found.origin.get("input scores") == model.scores_manifest.whole_digest:
+                return join(uri, "report.html"), found.whole_digest
+    return None
+
+
+def description_of(model: Promotable) -> str:
+    """The model card without its front matter; where there is none, what the gate measured."""
+    text = ""
+    try:
+        text = _body(model_card(model.uri, model.scores))
+    except (AnadilError, OSError) as error:
+        log.warning("%s: no model card: %s", model.uri, error)
+    text = text or _gate_table(model)
+    if len(text) <= MOST_CHARS:
+        return text
+    more = f"\n\n... ({model.uri})"
+    return text[: MOST_CHARS - len(more)] + more
+
+
+def _body(card: str) -> str:
+    if not card.startswith("---\n"):
+        return card
+    return card[4:].partition("\n---\n")[2].lstrip()
+
+
+def _gate_table(model: Promotable) -> str:
+    rows = ["| check | value | limit | passed |", "|---|---|---|---|"]
+    for check in model.checks:
+        value, limit = (
+            f"{number:.4g}" if isinstance(number, int | float) else "not measured"
+            for number in (check.get("value"), check.get("limit"))
+        )
+        rows.append(f"| {check['name']} | {value} | {limit} | {'yes' if check['passed'] else 'no'} |")
+    kind = "Merged model of the adapter" if model.manifest.kind == "adapter" else "Model"
+    return "\n".join([f"{kind} at `{model.uri}`, judged by `{model.scores}`.", "", *rows])

@@ -1,0 +1,262 @@
+"""Aliases of the registry: a model that passed its gate becomes champion or challenger, and a step back."""
+
+import datetime as dt
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from anadil.artifacts import artifact
+from anadil.core.errors import AnadilError, DataError, IntegrityError, RetryableError
+from anadil.release.registry.client import WHOLE_TAG, RegisteredModel, Registry, registry_errors
+from anadil.release.registry.evidence import (
+    Source,
+    Undo,
+    description_of,
+    source_of,
+    tags_of,
+    take_back,
+    undone_on_failure,
+)
+from anadil.release.registry.gate_verdict import Promotable, verify
+from anadil.release.registry.lock import exclusive
+from anadil.runtime.champion import ALIAS
+
+log = logging.getLogger(__name__)
+
+CHALLENGER = "challenger"
+PREVIOUS = "previous"
+REPLACED_TAG = "anadil.replaced"
+"""Of a version: the number of the champion that it replaced."""
+PROMOTED_TAG = "anadil.promoted"
+LEFT_TAG = "anadil.rolled_back"
+LINKS_TAG = "mlflow.modelVersions"
+"""Of a logged model: the versions that were made of it. Source: mlflow 3.17, utils/mlflow_tags.py."""
+
+Check = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promotion:
+    """What has become of a model."""
+
+    name: str
+    version: str
+    alias: str
+    previous: str = ""
+    """Number of the version that `previous` stands for now; empty where no champion was replaced."""
+
+
+def promote(
+    registry: Registry, name: str, model: Promotable, alias: str | None, experiment: str
+) -> Promotion:
+    """Give a model a version and an alias; a failure leaves the registry as it was.
+
+    Args:
+        registry: Open.
+        name: Registered model; made where it is not there.
+        model: Passed its gate.
+        alias: The alias; left out, `champion` where there is none or these scores show that it is beaten, else
+            `challenger`.
+        experiment: MLflow experiment, for a model that no run of the server made.
+
+    Raises:
+        IntegrityError: The champion is gone or changed, and no alias is given.
+        PreflightError: The registry refuses.
+        RetryableError: The registry does not answer, or others promote for too long.
+    """
+    tags, description = tags_of(model), description_of(model)
+    with registry_errors(registry.uri), undone_on_failure() as placed:
+        _usable(registry.by_alias(name, ALIAS), model, alias, whole=True)
+        source = None
+        if _same(registry, name, model) is None:
+            source = source_of(registry, model, experiment, placed)
+        with exclusive(registry, name) as check, undone_on_failure() as written:
+            champion = _usable(registry.by_alias(name, ALIAS), model, alias, whole=False)
+            chosen = alias or target_alias(champion, model)
+            version = _same(registry, name, model)
+            if version is None:
+                source = source or source_of(registry, model, experiment, placed)
+                version = _create(registry, name, source, tags, description, written, check)
+            else:
+                take_back(placed)  # another has just promoted the same bytes
+            if champion and chosen == ALIAS and not model.was_compared_with(champion.digest):
+                log.warning(
+                    "%s version %s, which is replaced, was not compared with; evaluate again for that",
+                    name,
+                    champion.version,
+                )
+            return _move(registry, version, chosen, champion, written, check)
+
+
+def target_alias(champion: RegisteredModel | None, model: Promotable) -> str:
+    """`champion` where there is none, where it is this one, or where the scores show that it is beaten."""
+    if champion is None or champion.digest == model.manifest.digest or model.has_beaten(champion.digest):
+        return ALIAS
+    return CHALLENGER
+
+
+def roll_back(registry: Registry, name: str) -> Promotion:
+    """Make the version `previous` the champion again, after its bytes were verified; the two change places.
+
+    Raises:
+        DataError: There is none to go back to.
+        IntegrityError: Its artifact is gone or changed; nothing is moved.
+        RetryableError: The aliases were moved meanwhile.
+    """
+    with registry_errors(registry.uri):
+        before = _pair(registry, name)
+        champion, previous = before
+        if previous is None or (champion and champion.version == previous.version):
+            raise DataError(f"{name}@{PREVIOUS}: no earlier version to roll back to; {registry.known(name)}")
+        _verify(previous, whole=True)
+        left = champion.version if champion else ""
+        with exclusive(registry, name) as check, undone_on_failure() as written:
+            if _pair(registry, name) != before:
+                raise RetryableError(f"{name}: another promotion moved the aliases; look, and run again")
+            _point(registry, name, PREVIOUS, left, written, check)
+            _point(registry, name, ALIAS, previous.version, written, check)
+            if left:
+                registry.client.set_model_version_tag(name, left, LEFT_TAG, _now())
+    return Promotion(name=name, version=previous.version, alias=ALIAS, previous=left)
+
+
+def _pair(registry: Registry, name: str) -> tuple[RegisteredModel | None, RegisteredModel | None]:
+    return registry.by_alias(name, ALIAS), registry.by_alias(name, PREVIOUS)
+
+
+def _same(registry: Registry, name: str, model: Promotable) -> RegisteredModel | None:
+    """A version that holds the same bytes, where they still lie."""
+    for version in registry.of_digest(name, model.manifest.digest):
+        if version.uri == model.uri:
+            return version
+        try:
+            _verify(version, whole=False)
+        except (AnadilError, OSError):
+            continue
+        return version
+    return None
+
+
+def _usable(
+    champion: RegisteredModel | None, model: Promotable, alias: str | None, *, whole: bool
+) -> RegisteredModel | None:
+    """The champion, if its bytes are those that were promoted; one that is not may only be replaced by name.
+
+    Raises:
+        IntegrityError: It is gone or changed, and no alias is given.
+    """
+    # One that somebody else has registered has no digest, and is taken as it is.
+    if champion is None or not champion.digest or champion.digest == model.manifest.digest:
+        return champion
+    try:
+        _verify(champion, whole=whole and alias is None)
+    except (IntegrityError, DataError, OSError) as error:
+        if alias is None:
+            raise IntegrityError(
+                f"{error}; it is the champion of {champion.name}: --as champion replaces it, --rollback goes back "
+                "to the one before"
+            ) from None
+        log.warning("the champion, version %s, is left: %s", champion.version, error)
+        return None
+    return champion
+
+
+def _verify(version: RegisteredModel, *, whole: bool) -> None:
+    """Compare a version's artifact with what was promoted.
+
+    Raises:
+        IntegrityError: It is gone or changed, or not visible on this host.
+    """
+    where = f"{version.uri} ({version.name} version {version.version})"
+    manifest = artifact.read_manifest(version.uri)
+    if manifest is None:
+        raise IntegrityError(f"{where}: the artifact was deleted, or is not visible on this host; restore it")
+    expected = version.tags.get(WHOLE_TAG, manifest.whole_digest)
+    if manifest.digest != version.digest or manifest.whole_digest != expected:
+        raise IntegrityError(f"{where}: its bytes differ from those that were promoted; restore them")
+    if whole:
+        verify(version.uri, manifest, whole=True)
+    else:
+        artifact.glance(version.uri, manifest)
+
+
+def _create(
+    registry: Registry,
+    name: str,
+    source: Source,
+    tags: dict[str, str],
+    description: str,
+    undo: Undo,
+    check: Check,
+) -> RegisteredModel:
+    """A version, and the registered model where it is the first."""
+    client = registry.client
+    check()
+    if registry.model(name) is None:
+        undo.append(lambda: client.delete_registered_model(name))
+        client.create_registered_model(name, description="Models that passed their gate, by anadil promote.")
+    if source.model_id:
+        undo.append(_linked_before(registry, source.model_id))
+    made = client.create_model_version(
+        name, source.source, run_id=source.run_id, tags=tags, description=description,
+        model_id=source.model_id, await_creation_for=0,
+    )  # fmt: skip
+    undo.append(lambda: client.delete_model_version(name, made.version))
+    version = registry.by_number(name, str(made.version))
+    assert version is not None
+    return version
+
+
+def _linked_before(registry: Registry, model_id: str) -> Callable[[], None]:
+    """What lets a logged model name the versions that it names now, and no new one."""
+    client = registry.client
+    links = client.get_logged_model(model_id).tags.get(LINKS_TAG)
+
+    def restore() -> None:
+        if links is None:
+            client.delete_logged_model_tag(model_id, LINKS_TAG)
+        else:
+            client.set_logged_model_tags(model_id, {LINKS_TAG: links})
+
+    return restore
+
+
+def _move(
+    registry: Registry,
+    version: RegisteredModel,
+    alias: str,
+    champion: RegisteredModel | None,
+    undo: Undo,
+    check: Check,
+) -> Promotion:
+    """Set the alias; the champion before becomes `previous` first, so that a crash between the two loses neither."""
+    client, name, left = registry.client, version.name, ""
+    if alias == ALIAS and champion and champion.version != version.version:
+        left = champion.version
+        client.set_model_version_tag(name, version.version, REPLACED_TAG, left)
+        _point(registry, name, PREVIOUS, left, undo, check)
+    client.set_model_version_tag(name, version.version, PROMOTED_TAG, _now())
+    _point(registry, name, alias, version.version, undo, check)
+    if alias == ALIAS and registry.number(name, CHALLENGER) == version.version:
+        _point(registry, name, CHALLENGER, "", undo, check)
+    log.info("%s version %s: %s", name, version.version, version.uri)
+    return Promotion(name=name, version=version.version, alias=alias, previous=left)
+
+
+def _point(registry: Registry, name: str, alias: str, number: str, undo: Undo, check: Check) -> None:
+    """Let an alias stand for a version, or, of an empty number, for none."""
+
+    def write(number: str) -> None:
+        if number:
+            registry.client.set_registered_model_alias(name, alias, number)
+        else:
+            registry.client.delete_registered_model_alias(name, alias)
+
+    before = registry.number(name, alias)
+    check()
+    undo.append(lambda: write(before))
+    write(number)
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")

@@ -1,0 +1,61 @@
+"""`python -m anadil.release.serving.bring_model URI DIRECTORY`: a served model's files, before its server starts.
+
+A server of models trusts what lies on its disk. This compares every byte with the artifact's manifest first, and
+brings what the model needs alone: of an adapter `merged/`, of no artifact its logs.
+"""
+
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from anadil.artifacts.prefetch import FileEntry, fetch_from, fill
+from anadil.artifacts.uri import join
+from anadil.core import log as logs
+from anadil.core.errors import RecipeError
+from anadil.release.serving.served_model import FILES, artifact_of
+from anadil.runtime.termination import exit_code_of
+
+log = logging.getLogger(__name__)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Bring the model and return the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    logs.set_up("bring model", container=True)
+    return exit_code_of(lambda: _bring(arguments))
+
+
+def _bring(arguments: Sequence[str]) -> int:
+    if len(arguments) != 2:
+        raise RecipeError("give the URI of a model or adapter artifact, and a directory")
+    bring(arguments[0], Path(arguments[1]))
+    return 0
+
+
+def bring(uri: str, directory: Path) -> None:
+    """Make a directory hold the files of a model, each compared with its manifest, and nothing else.
+
+    Args:
+        uri: A model or adapter artifact, local or on S3; of an adapter also its `merged`.
+        directory: Made if it is not there; what it has already and is right stays.
+
+    Raises:
+        DataError: There is no such artifact.
+        IntegrityError: Files are not those of the manifest.
+        PreflightError: The disk has too little space.
+    """
+    place, manifest, prefix = artifact_of(uri)
+    files = [
+        FileEntry(name=name.removeprefix(prefix), size=int(entry["bytes"]), sha256=str(entry["sha256"]))
+        for name, entry in manifest.files.items()
+        if name.startswith(prefix) and FILES.fullmatch(name.removeprefix(prefix))
+    ]
+    source = join(place, prefix.rstrip("/")) if prefix else place
+    remedy = "give the volume of the model more space (ephemeral-storage)"
+    fill(directory, files, fetch_from(source), source, remedy)
+    log.info("%s: %d files, each as its manifest says", source, len(files))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+"""What a server has to know of a finished model: its place, its memory, its context. No weight is read for it."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anadil.artifacts import artifact, storage
+from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.uri import absolute, join
+from anadil.core.errors import DataError, IntegrityError, PreflightError, RecipeError
+from anadil.core.format import GIB, human_bytes
+from anadil.release.model_source import CANDIDATES, MERGED, REGISTERED, check_address, find_model
+from anadil.release.registry.client import resolve
+
+FILES = re.compile(r"[^/]+\.(safetensors|json|jinja|model|txt)|LICENSE[^/]*|NOTICE")
+"""Of an artifact, what a server loads: weights, configuration, tokenizer, template, and whose they are."""
+GPU_COUNTS = (1, 2, 4, 8)
+"""GPUs of a machine that share a model; more are several machines, which is another kind of deployment."""
+MEMORY_SHARE = 0.9
+"""Of a GPU's memory that vLLM takes (`--gpu-memory-utilization`). Source: vLLM, engine arguments, the default."""
+WORKING_BYTES = 3 * GIB
+"""On each GPU beside weights, keys and values: activations, CUDA graphs, NCCL. Assumption."""
+CACHE_BYTES = 2
+"""Of a number among the keys and values, which are kept in 16 bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """A model as its server will see it."""
+
+    uri: str
+    """The directory with config.json: `s3://` or a path."""
+    digest: str
+    """Of the artifact; empty of a directory that is none."""
+    config: Mapping[str, Any]
+    """config.json; of a model of text and pictures the part about text."""
+    weight_bytes: int
+    """In the memory of the GPUs: as they are stored, 32-bit ones in 16 bits."""
+    file_bytes: int
+    """Of the files that a server needs."""
+    dtype: str
+    """Of the weights while they are served: bfloat16, or float16 where they are stored so."""
+    has_template: bool
+    """Whether chat_template.jinja lies beside the weights."""
+    language: str
+    """Of the recipe that made it; empty where it is not known."""
+
+    @property
+    def max_context(self) -> int:
+        """Tokens of the longest text, as the model's own configuration says."""
+        return int(self.config["max_position_embeddings"])
+
+    def cache_bytes(self, context: int) -> int:
+        """Keys and values of one text of so many tokens, in bytes: 2 * layers * heads * width * 2 bytes a token."""
+        heads = int(self.config.get("num_key_value_heads") or self.config["num_attention_heads"])
+        queries = int(self.config["num_attention_heads"])
+        width = int(self.config.get("head_dim") or self.config["hidden_size"] // queries)
+        return 2 * int(self.config["num_hidden_layers"]) * heads * width * CACHE_BYTES * context
+
+    def gpus(self, context: int, gpu_bytes: int) -> int:
+        """The fewest GPUs of a machine that hold the model and one text of `context` tokens.
+
+        vLLM does not start where one text of the longest kind has no room.
+
+        Raises:
+            PreflightError: Eight do not.
+        """
+        queries = int(self.config["num_attention_heads"])
+        heads = int(self.config.get("num_key_value_heads") or queries)
+        needed = 0
+        for count in (each for each in GPU_COUNTS if queries % each == 0):
+            # Heads of keys are repeated where there are more GPUs than heads.
+            share = max(1 / count, 1 / heads)
+            needed = int(self.weight_bytes / count + self.cache_bytes(context) * share) + WORKING_BYTES
+            if needed <= MEMORY_SHARE * gpu_bytes:
+                return count
+        raise PreflightError(
+            f"{self.uri}: {human_bytes(self.weight_bytes)} of weights and a text of {context:,} tokens need "
+            f"{human_bytes(needed)} on each GPU of a machine, and {MEMORY_SHARE:.0%} of {human_bytes(gpu_bytes)} are "
+            "given; lower --context, or raise --gpu-memory to that of your GPUs"
+        )
+
+
+def describe_model(uri: str, *, tracking: str | None = None) -> ServedModel:
+    """What a server has to know of a model; of one on S3 nothing but manifest and configuration is fetched.
+
+    Args:
+        uri: What `anadil.release.model_source.find_model` takes. Files of this machine are compared with their manifest.
+        tracking: The registry's address.
+
+    Raises:
+        DataError: There is no such model, or its config.json does not say what a server has to know.
+        IntegrityError: Bytes are not those of the manifest, or of the registry's digest.
+        RecipeError: It is a checkpoint, which no server loads.
+    """
+    if not uri.startswith(REGISTERED):
+        return _describe_model(uri)
+    version = resolve(uri, tracking)
+    at = f"{uri}: version {version.version} lies at {version.uri}"
+    try:
+        model = _describe_model(version.uri)
+    except DataError as error:
+        raise IntegrityError(
+            f"{at}, where it no longer exists ({error}); promote a model that exists, or roll back"
+        ) from None
+    if version.digest and version.digest != model.digest:
+        raise IntegrityError(
+            f"{at}, which holds other bytes than those that were promoted: digest {model.digest[:12] or 'none'}, "
+            f"{version.digest[:12]} expected; promote the model again, or roll back"
+        )
+    return model
+
+
+def _describe_model(uri: str) -> ServedModel:
+    if "://" in uri:
+        place, manifest, prefix = artifact_of(uri)
+        sizes = {
+            name.removeprefix(prefix): int(entry["bytes"])
+            for name, entry in manifest.files.items()
+            if name.startswith(prefix)
+        }
+        content = _checked(place, f"{prefix}config.json", manifest)
+        return _served(join(place, prefix.rstrip("/")) if prefix else place, content, sizes, manifest)
+    source = find_model(uri)
+    if source.directory is None:
+        raise RecipeError(
+            f"{uri}: a checkpoint, which no server loads; make a model of it first: anadil export {uri} --out DIR"
+        )
+    files = {path.name: path.stat().st_size for path in source.directory.iterdir() if path.is_file()}
+    content = (source.directory / "config.json").read_bytes()
+    return _served(str(Path(source.directory).resolve()), content, files, source.manifest)
+
+
+def artifact_of(uri: str) -> tuple[str, Manifest, str]:
+    """Where a model or adapter artifact lies, its manifest, and the prefix of the model's files in it.
+
+    Raises:
+        DataError: There is none.
+        RecipeError: The URI holds a password or a token.
+    """
+    check_address(uri)
+    place = absolute(uri)
+    parent, _, name = place.rpartition("/")
+    if name == MERGED:
+        place = parent
+    manifest = artifact.read_manifest(place)
+    if manifest is None or manifest.kind not in CANDIDATES:
+        find_model(uri)  # says what is wrong with it
+        raise DataError(f"{uri}: no model or adapter artifact; give one, on s3:// or on a claim")
+    return place, manifest, f"{MERGED}/" if manifest.kind == "adapter" else ""
+
+
+def _checked(place: str, name: str, manifest: Manifest) -> bytes:
+    """A small file of an artifact, as its manifest says."""
+    if name not in manifest.files:
+        raise IntegrityError(f"{place}: its manifest names no {name}; remove the artifact and make it again")
+    content: bytes = storage.store(place).read(join(place, name))
+    if hashlib.sha256(content).hexdigest() != manifest.files[name]["sha256"]:
+        raise IntegrityError(f"{join(place, name)}: differs from its manifest; {artifact.remedy_of(place)}")
+    return content
+
+
+def _served(uri: str, content: bytes, sizes: Mapping[str, int], manifest: Manifest | None) -> ServedModel:
+    needed = {name: size for name, size in sizes.items() if FILES.fullmatch(name)}
+    weights = sum(size for name, size in needed.items() if name.endswith(".safetensors"))
+    try:
+        whole = json.loads(content)
+        config = whole.get("text_config", whole)
+        for key in ("max_position_embeddings", "num_attention_heads", "num_hidden_layers", "hidden_size"):
+            int(config[key])
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{join(uri, 'config.json')}: does not say what a server has to know ({error}); give a decoder such as Llama"
+        ) from None
+    kind = config.get("dtype") or config.get("torch_dtype") or whole.get("dtype") or whole.get("torch_dtype")
+    language = (manifest.recipe if manifest else {}).get("language", "")
+    return ServedModel(
+        uri=uri,
+        digest=manifest.digest if manifest else "",
+        config=config,
+        weight_bytes=weights // 2 if kind == "float32" else weights,
+        file_bytes=sum(needed.values()),
+        dtype="float16" if kind == "float16" else "bfloat16",
+        has_template="chat_template.jinja" in sizes,
+        language=str(language),
+    )

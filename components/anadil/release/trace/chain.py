@@ -1,0 +1,228 @@
+"""The links of a chain of artifacts: each found by its digest, each byte compared with its manifest.
+
+An artifact names what it was made from by digest (`input model`, `input corpus`) and its outside files by name and
+SHA-256 (`file URI`). That its manifest names what it really was made from is told by its key, which is their hash.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from anadil.artifacts import artifact, storage
+from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.base_model import TINY
+from anadil.artifacts.find import find_artifact
+from anadil.artifacts.uri import join
+from anadil.clean.shards.shards import names
+from anadil.core.errors import AnadilError, IntegrityError
+from anadil.core.stages import FLOW, STAGES
+from anadil.report.licence import Licence, licence_of
+from anadil.report.read import field as value_at
+from anadil.report.read import table_of
+from anadil.runtime.cache_key import base_files
+
+WORDS = frozenset(stage.writes for stage in FLOW)
+DATA_KEYS = {stage.writes: stage.files for stage in FLOW if stage.files}
+"""Artifact -> the recipe key that names its outside files."""
+OF_KEY = re.compile(r"(?P<uri>.*) of (?P<key>[a-z]+\.[a-z_]+)", re.DOTALL)
+"""How a manifest names a file that another recipe key names."""
+READ_BYTES = 16 * 1024**2
+DIGITS = 16
+State = Literal["verified", "changed", "missing", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """An artifact of the chain."""
+
+    word: str
+    uri: str
+    """Where it lies; empty where it was not found."""
+    digest: str
+    key: str = ""
+    needed_by: str = ""
+    """Word of the artifact that was made from it; empty of the model that is traced."""
+    version: str = ""
+    """Of the program that made it."""
+    files: int = 0
+    num_bytes: int = 0
+    state: State = "verified"
+    why: str = ""
+    """What is wrong; empty: nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """A file that no stage made."""
+
+    uri: str
+    name: str
+    """What documents call it."""
+    key: str
+    """Recipe key that names it."""
+    read_by: str
+    """Word of the artifact that was made from it."""
+    digest: str
+    state: State = "verified"
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseFiles:
+    """The model that was taught."""
+
+    model: str = ""
+    revision: str = ""
+    digest: str = ""
+    state: State = "unknown"
+    why: str = ""
+    licence: Licence = field(default_factory=Licence)
+
+
+class Chain:
+    """Follows artifacts to what they were made from."""
+
+    def __init__(self, roots: Sequence[str]) -> None:
+        """Begin with nothing.
+
+        Args:
+            roots: Storage roots below which artifacts are looked for.
+        """
+        self._roots = roots
+        self._seen: set[str] = set()
+        self.links: list[Link] = []
+        self.files: list[SourceFile] = []
+        self.base = BaseFiles()
+        self.whole: list[tuple[str, Manifest]] = []
+        """Artifacts whose bytes are those of their manifests."""
+
+    def follow(self, uri: str, manifest: Manifest, needed_by: str = "") -> None:
+        """Take in an artifact and everything that it was made from."""
+        self._seen.add(manifest.digest)
+        why = fault_of(uri, manifest)
+        self.links.append(
+            Link(
+                word=manifest.kind, uri=uri, digest=manifest.digest, key=manifest.key, needed_by=needed_by,
+                version=manifest.program.get("version", ""), files=len(manifest.files),
+                num_bytes=sum(int(entry["bytes"]) for entry in manifest.files.values()),
+                state="changed" if why else "verified", why=why,
+            )
+        )  # fmt: skip
+        if not why:
+            self.whole.append((uri, manifest))
+        if "base files" in manifest.origin or "recipe base.model" in manifest.origin:
+            self.base = base_of(manifest)
+        self.files += source_files(manifest)
+        for name, digest in manifest.origin.items():
+            if name.startswith("input ") and digest not in self._seen:
+                self._find(_word_of(name.removeprefix("input ")), digest, manifest.kind)
+
+    def _find(self, word: str, digest: str, needed_by: str) -> None:
+        found = find_artifact(self._roots, word, digest)
+        if found is not None:
+            self.follow(*found, needed_by)
+            return
+        self._seen.add(digest)
+        why = (
+            f"the {needed_by} was made from the {word} {digest[:DIGITS]}, and none with that digest lies in "
+            f"{', '.join(join(root, word) for root in self._roots)}; name its storage root with --root"
+        )
+        link = Link(word=word, uri="", digest=digest, needed_by=needed_by, state="missing", why=why)
+        self.links.append(link)
+
+
+def fault_of(uri: str, manifest: Manifest) -> str:
+    """What is wrong with an artifact, every byte of which is read; empty: nothing. Nothing is copied."""
+    if manifest.key != artifact.origin_key(manifest.origin):
+        return f"{uri}: its manifest was changed: its key is not that of what it says that it was made from"
+    try:
+        if "://" not in uri:
+            artifact.verify_files(Path(uri), manifest, uri)
+            return ""
+        for name, entry in manifest.files.items():
+            if sha256_of(join(uri, name)) != entry["sha256"]:
+                return f"{uri}/{name}: differs from its manifest; {artifact.remedy_of(uri)}"
+    except IntegrityError as error:
+        return str(error)
+    return ""
+
+
+def sha256_of(uri: str) -> str:
+    """SHA-256 of a file where it lies, read piece by piece."""
+    digest = hashlib.sha256()
+    with storage.readable(uri).open("rb") as stream:
+        while piece := stream.read(READ_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def source_files(manifest: Manifest) -> list[SourceFile]:
+    """The outside files that an artifact was made of, each compared with the digest that its manifest has of it."""
+    own: list[tuple[str, str, re.Match[str] | None]] = []
+    others: list[tuple[str, str, re.Match[str] | None]] = []
+    for name, digest in manifest.origin.items():
+        if name.startswith("file "):
+            match = OF_KEY.fullmatch(name.removeprefix("file "))
+            (others if match else own).append((name.removeprefix("file "), digest, match))
+    short = dict(zip([uri for uri, _, _ in own], names([uri for uri, _, _ in own]), strict=True))
+    found = []
+    for text, digest, match in (*own, *others):
+        uri = match["uri"] if match else text
+        state, why = _state_of(uri, digest)
+        found.append(
+            SourceFile(
+                uri=uri, name=short.get(text, uri.rsplit("/", 1)[-1]), digest=digest, read_by=manifest.kind,
+                key=match["key"] if match else DATA_KEYS.get(manifest.kind, ""), state=state, why=why,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _state_of(uri: str, digest: str) -> tuple[State, str]:
+    """Whether a file is the one that was read."""
+    try:
+        store = storage.store(uri)
+        if not store.exists(uri):
+            return "missing", f"{uri}: not there any more; its digest is {digest}"
+        found = store.fingerprint(uri)
+    except (AnadilError, OSError) as error:
+        return "unknown", f"{uri}: cannot be read ({error})"
+    if found != digest:
+        return "changed", f"{uri}: is not the file that was read: {found} now, {digest} then"
+    return "verified", ""
+
+
+def base_of(manifest: Manifest) -> BaseFiles:
+    """The base of an artifact, its files compared with those that were read."""
+    recipe = manifest.recipe
+    model = str(value_at(recipe, "base.model") or "")
+    stated = str(table_of(value_at(recipe, "report.licences")).get("base") or "")
+    known = manifest.origin.get("base files", "")
+    revision = value_at(recipe, "base.revision")
+    state, why = _state_of_base(model, known)
+    return BaseFiles(
+        model=model, revision=str(revision or ""), digest=known, state=state, why=why,
+        licence=licence_of(model, stated),
+    )  # fmt: skip
+
+
+def _state_of_base(model: str, known: str) -> tuple[State, str]:
+    if not known:
+        return "unknown", f"{model}: a model of the hub, of which no digest was taken"
+    if model != TINY and not Path(model).expanduser().is_dir():
+        return "missing", f"{model}: not there any more; the digest of its files is {known}"
+    found = base_files(model)["base files"]
+    if found == known:
+        return "verified", ""
+    if model == TINY:
+        return "missing", f"{TINY}: this program makes another one ({found[:DIGITS]}) than the one that was taught ({known[:DIGITS]})"  # fmt: skip
+    return "changed", f"{model}: its files are not those that were taught: {found} now, {known} then"
+
+
+def _word_of(name: str) -> str:
+    """The kind of an input: its name, or of `clean.since` what that stage writes."""
+    stage = STAGES.get(name.partition(".")[0])
+    return name if name in WORDS or stage is None else stage.writes

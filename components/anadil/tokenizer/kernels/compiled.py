@@ -1,0 +1,11 @@
+"""What of the tokenizer stage is compiled to machine code."""
+
+from pathlib import Path
+
+from anadil.core.compiled import Kernels
+
+KERNELS = Kernels(
+    Path(__file__).parent,
+    ("merge_kernel", "merge_layout", "pretoken_kernel", "sorted_bytes", "../word_counts"),
+)
+compiled = KERNELS.compiled
