@@ -18,9 +18,9 @@ LINE = re.compile(r"^(?P<indent> *)(?P<key>[A-Za-z0-9]+):(?: (?P<value>.+))?$")
 
 HEAD = """# Chart anadil
 
-What the pipeline needs in a namespace: service accounts and their rights, storage, an MLflow server, the
-sweeper of orphaned jobs; by value also the registration with Kubeflow Pipelines and its schedule, a Kueue
-queue, monitors, alerts and dashboards. Install, upgrade, uninstall: [guide](../../docs/guides/helm.md).
+The chart puts what the pipeline needs into a namespace: service accounts and their rights, storage, an MLflow server, the
+sweeper of orphaned jobs. By value it adds the registration with Kubeflow Pipelines and its schedule, a Kueue queue,
+monitors, alerts and dashboards. The [guide](../../docs/guides/helm.md) explains installing, upgrading and uninstalling.
 
 ```sh
 helm install anadil charts/anadil --namespace training --create-namespace

@@ -22,14 +22,18 @@ REFERENCE = Path(__file__).parents[1] / "docs/reference"
 HEAD = """# Recipe reference
 
 Every key of a recipe, with its default. Generated from `components/anadil/recipe` by
-`scripts/make_reference.py`. A key that is left out takes its default; an unknown key is an error.
+`scripts/make_reference.py`. A missing key takes its default. An unknown key is an error.
 """
 FAMILIES = """# Model families
 
-The model types (`model_type` of `config.json`) that are trained, the layouts of `pretrain.parallelism` that are tested
-for each, whether `anadil plan` knows its memory, and whether [export](../guides/export.md#gguf) writes it as GGUF. Every
-type also trains in one process and in copies of it. Anything else, such as a mixture of experts, is refused by name
-before anything is loaded. A \\* marks a layout that no published checkpoint of the type can have: their input and output
+The table lists the model types (`model_type` of `config.json`) that are trained. It says:
+
+- which layouts of `pretrain.parallelism` are tested for each
+- whether `anadil plan` knows its memory
+- whether [export](../guides/export.md#gguf) writes it as GGUF
+
+Every type also trains in one process and in copies of it. Any other type, such as a mixture of experts, is refused by name
+before anything is loaded. A \\* marks a layout that no published checkpoint of the type can have. Their input and output
 embeddings are one table, which `tensor` and `pipeline` cannot split. Generated from
 `components/anadil/model/families/` by `scripts/make_reference.py`.
 
@@ -39,13 +43,13 @@ embeddings are one table, which `tensor` and `pipeline` cannot split. Generated 
 UNTIED, UNTIED_SIGN = ("tensor", "pipeline"), " \\*"
 RULES_HEAD = """# Rules of the clean stage
 
-Every document is judged by every rule; the first enforced one that it breaks, in this order, is the reason why it is
-dropped. Limits that are named by a key are set in `clean.rules`, for every language. `clean.modes` makes a rule drop
-(`enforce`) or only count (`report`): watch a new limit before it drops. `anadil clean fit --good FILE --bad FILE`
-proposes limits from text of your own, with the share of the good and of the bad documents that each drops.
+Every rule judges every document. A document is dropped for the first enforced rule that it breaks, in this order.
+`clean.rules` sets the limits that are named by a key, for every language. `clean.modes` makes a rule drop (`enforce`) or only
+count (`report`). Watch a new limit before it drops. `anadil clean fit --good FILE --bad FILE` proposes limits from text of
+your own, with the share of the good and of the bad documents that each drops.
 
-A limit that is left empty is not judged. Where each comes from says `components/anadil/text/filter_limits.py` or the
-language's own file. Generated from `components/anadil/clean/filters/judge.py` by `scripts/make_reference.py`.
+An empty limit is not judged. `components/anadil/text/filter_limits.py` or the language's own file names the source of each
+limit. Generated from `components/anadil/clean/filters/judge.py` by `scripts/make_reference.py`.
 
 """
 

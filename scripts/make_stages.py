@@ -12,16 +12,20 @@ from generate import write_or_check
 TARGET = Path(__file__).parents[1] / "docs/reference/stages.md"
 HEAD = """# Stages
 
-Generated from the table of stages by `scripts/make_stages.py`. CPU and memory are what the pod of a step asks for where
-the recipe does not say (`cluster.resources`) and no machine with GPUs is named.
+Generated from the table of stages by `scripts/make_stages.py`. CPU and memory are what the pod of a step asks for, unless
+the recipe says otherwise (`cluster.resources`) or names a machine with GPUs.
 
 | stage | does | reads | writes | recipe keys that decide the result | image | CPU | memory | retries |
 |---|---|---|---|---|---|---:|---:|---|
 """
 TAIL = """
-An input in brackets may be left out. A stage starts in three ways: `anadil STAGE`, `python -m anadil.STAGE` (the entry
-point of its image) and, from Kubeflow Pipelines, `python -m anadil.STAGE --executor-input JSON`. Those whose retries
-are `cluster.restarts` can be jobs of their own: `anadil launch STAGE`.
+An input in brackets is optional. A stage starts in three ways:
+
+- `anadil STAGE`
+- `python -m anadil.STAGE` (the entry point of its image)
+- `python -m anadil.STAGE --executor-input JSON` (from Kubeflow Pipelines)
+
+Stages whose retries are `cluster.restarts` can be jobs of their own: `anadil launch STAGE`.
 """
 
 
