@@ -23,7 +23,7 @@ from forked import EVERY, Start, make_inputs, start
 from anadil.artifacts import artifact
 from anadil.model.process_group import Group
 from anadil.pretrain.checkpoint import directory
-from anadil.pretrain.checkpoint.manager import CheckpointManager
+from anadil.pretrain.checkpoint.folder import CheckpointFolder
 
 CHECKPOINTS = 3
 
@@ -62,7 +62,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="anadil-flips-"))
     newest = checkpoint_of(folder)
     manifest = directory.manifest_of(newest)
-    checkpoints = CheckpointManager(newest.parent, Group(), manifest.origin, keep=CHECKPOINTS)
+    checkpoints = CheckpointFolder(newest.parent, Group(), manifest.origin, keep=CHECKPOINTS)
     before = next(step for step in directory.steps(newest.parent) if step < manifest.records["step"])
     files = sorted(path for path in newest.iterdir() if path.is_file())
     sizes = [path.stat().st_size for path in files]

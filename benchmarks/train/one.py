@@ -96,7 +96,7 @@ def anadil(given: Given, *, kernels: str = "auto") -> Clocks:
     clocks = Clocks(given)
     net = parallelize(model(given), recipe.pretrain, Mesh(), device)
     trainer = Trainer(net, source, recipe, Group())
-    trainer.begin_phase(recipe.pretrain.phases[0])
+    trainer.begin_phase(0)
     for step in range(given.all_steps):
         with clocks.step():
             done = trainer.step(step)

@@ -35,7 +35,10 @@ SMALL = (
     "tracking.uri=off",
 )
 """The smoke recipe for a base model and texts that take no time."""
-SLEEP = json.dumps({"sleep": {"step": 6, "until": 12, "seconds": 2}})
+DRILL = {
+    "ANADIL_INJECT": json.dumps({"sleep": {"step": 6, "until": 12, "seconds": 2}}),
+    "PYTHONPATH": str(Path(__file__).parents[1] / "kit/drill"),
+}
 """The steps after the first checkpoint take long enough for a signal to come amid them."""
 
 
@@ -75,14 +78,14 @@ def test_a_killed_run_resumes_with_the_same_losses_and_saves_at_sigterm(work: Pa
     for word in ("corpus", "tokenizer"):
         shutil.copytree(work / word, tmp_path / word, copy_function=os.link)
     words = ("--work", str(tmp_path), "--until", "pretrain", *settings(work))
-    run = start(tmp_path, *words, ANADIL_INJECT=SLEEP)
+    run = start(tmp_path, *words, **DRILL)
     wait_for(run, lambda: checkpoints(tmp_path))
     os.killpg(run.pid, signal.SIGKILL)
     killed = run.wait()
     sealed = list(tmp_path.glob("model/*/manifest.json"))
     first = max(checkpoints(tmp_path))
 
-    run = start(tmp_path, *words, ANADIL_INJECT=SLEEP)
+    run = start(tmp_path, *words, **DRILL)
     wait_for(run, lambda: max(journal(tmp_path)) > first)
     run.send_signal(signal.SIGTERM)
     code = run.wait()

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 from anadil.model.process_group import Group
-from anadil.pretrain.checkpoint.manager import CheckpointManager
+from anadil.pretrain.checkpoint.folder import CheckpointFolder
 from anadil.pretrain.checkpoint.state import State
 
 ORIGIN = {"recipe seed": "7", "input tokens": "abc"}
 NAME = "model.embed_tokens.weight"
 
-Make = Callable[..., CheckpointManager]
+Make = Callable[..., CheckpointFolder]
 
 
 def tensors_of(step: int) -> dict[str, torch.Tensor]:
@@ -33,13 +33,13 @@ def state_of(step: int) -> State:
     return State(step=step, tokens=step * 100, seconds=step / 2)
 
 
-def save(checkpoints: CheckpointManager, *steps: int) -> None:
+def save(checkpoints: CheckpointFolder, *steps: int) -> None:
     for step in steps:
         checkpoints.save(state_of(step), tensors_of(step))
     checkpoints.wait()
 
 
-def loaded(checkpoints: CheckpointManager) -> tuple[State, dict[str, torch.Tensor]]:
+def loaded(checkpoints: CheckpointFolder) -> tuple[State, dict[str, torch.Tensor]]:
     found = checkpoints.newest()
     assert found is not None
     tensors = {name: torch.zeros_like(tensor) for name, tensor in tensors_of(0).items()}
@@ -47,7 +47,7 @@ def loaded(checkpoints: CheckpointManager) -> tuple[State, dict[str, torch.Tenso
     return found.state, tensors
 
 
-def assert_newest(checkpoints: CheckpointManager, step: int) -> None:
+def assert_newest(checkpoints: CheckpointFolder, step: int) -> None:
     state, tensors = loaded(checkpoints)
     assert state == state_of(step)
     expected = tensors_of(step)
@@ -55,13 +55,13 @@ def assert_newest(checkpoints: CheckpointManager, step: int) -> None:
 
 
 def maker(folder: Path) -> Iterator[Make]:
-    """Makes `CheckpointManager` of one process, and closes them: the body of a fixture."""
+    """Makes `CheckpointFolder` of one process, and closes them: the body of a fixture."""
     made = []
 
     def build(
         origin: dict[str, str] = ORIGIN, keep: int = 3, place: Path = folder, **more: Any
-    ) -> CheckpointManager:
-        made.append(CheckpointManager(place, Group(), origin, keep, **more))
+    ) -> CheckpointFolder:
+        made.append(CheckpointFolder(place, Group(), origin, keep, **more))
         return made[-1]
 
     yield build

@@ -18,10 +18,10 @@ from torch.distributed.tensor import DTensor
 
 from anadil.core.errors import PreflightError, RetryableError
 from anadil.model.process_group import Group
-from anadil.pretrain.checkpoint import manager
-from anadil.pretrain.checkpoint.manager import CheckpointManager, local_folder
+from anadil.pretrain.checkpoint import folder as folder_module
+from anadil.pretrain.checkpoint.folder import CheckpointFolder, local_folder
 from anadil.pretrain.checkpoint.state import State
-from anadil.pretrain.checkpoint.tiers import newest_of
+from anadil.pretrain.checkpoint.storage import newest_of
 from anadil.pretrain.parallel.ddp import local_part
 
 ORIGIN = {"recipe seed": "7"}
@@ -75,7 +75,7 @@ def whole(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def save_sharded(folder: Path, group: Group) -> None:
     tensors = content(*model_and_optimizer(seed=1))
     before = {name: tensor.detach().clone() for name, tensor in whole(tensors).items()}
-    saved = CheckpointManager(folder / "shared", group, ORIGIN, 2)
+    saved = CheckpointFolder(folder / "shared", group, ORIGIN, 2)
     assert saved.newest() is None
     saved.save(State(step=3, tokens=30, seconds=1.0), tensors)
     with torch.no_grad():
@@ -88,7 +88,7 @@ def save_sharded(folder: Path, group: Group) -> None:
 
 def load_sharded(folder: Path, group: Group) -> None:
     tensors = content(*model_and_optimizer(seed=2))
-    saved = CheckpointManager(folder / "shared", group, ORIGIN, 2)
+    saved = CheckpointFolder(folder / "shared", group, ORIGIN, 2)
     found = saved.newest()
     assert found is not None
     assert found.state.step == 3
@@ -101,7 +101,7 @@ def load_sharded(folder: Path, group: Group) -> None:
 def load_replicated(folder: Path, group: Group) -> None:
     before = torch.load(folder / "before.pt", weights_only=True)
     tensors = {name: torch.full_like(tensor, 9.0) for name, tensor in before.items()}
-    saved = CheckpointManager(folder / "shared", group, ORIGIN, 2)
+    saved = CheckpointFolder(folder / "shared", group, ORIGIN, 2)
     found = saved.newest()
     assert found is not None
     saved.load(found, tensors)
@@ -120,8 +120,8 @@ def own_disks(folder: Path, group: Group) -> None:
     """Each rank on a disk of its own; one loses a checkpoint, then all but an old one."""
     tensors = content(*model_and_optimizer(seed=1))
     place = local_folder(folder / f"disk-{group.rank}", ORIGIN, "shard 2", group)
-    local = CheckpointManager(place, group, ORIGIN, 3, own=True)
-    durable = CheckpointManager(folder / "durable", group, ORIGIN, 3)
+    local = CheckpointFolder(place, group, ORIGIN, 3, per_process=True)
+    durable = CheckpointFolder(folder / "durable", group, ORIGIN, 3)
     expected = {}
     for step in (2, 4, 6):
         with torch.no_grad():
@@ -157,7 +157,7 @@ def own_disks(folder: Path, group: Group) -> None:
 
 def disk_not_shared(folder: Path, group: Group) -> None:
     """A directory that is another one on each node: said at the first save."""
-    saved = CheckpointManager(folder / f"machine-{group.rank}", group, ORIGIN, 3)
+    saved = CheckpointFolder(folder / f"machine-{group.rank}", group, ORIGIN, 3)
     tensors = content(*model_and_optimizer(seed=1))
     saved.save(State(step=1, tokens=0, seconds=0.0), tensors)
     with pytest.raises(PreflightError, match=r"put storage\.root on a file system that all nodes share"):
@@ -170,12 +170,12 @@ def disk_not_shared(folder: Path, group: Group) -> None:
 def killed_writer(folder: Path, group: Group) -> None:
     """Rank 1 dies while it writes; rank 0 says so soon, and the checkpoint before is left."""
     tensors = content(*model_and_optimizer(seed=1))
-    saved = CheckpointManager(folder / "shared", group, ORIGIN, 3)
+    saved = CheckpointFolder(folder / "shared", group, ORIGIN, 3)
     saved.save(State(step=1, tokens=0, seconds=0.0), tensors)
     saved.wait()
     if group.rank == 1:
         pytest.MonkeyPatch().setattr(
-            manager, "write_tensors", lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+            folder_module, "write_tensors", lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         )
     began = time.monotonic()
     saved.save(State(step=2, tokens=0, seconds=0.0), tensors)

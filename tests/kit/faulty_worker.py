@@ -33,13 +33,13 @@ def watched(folder: Path, case: str) -> None:
         )
         with watch.running():
             for step in range(1, 40):
-                watch.beat("forward", step)
+                watch.heartbeat("forward", step)
                 time.sleep(0.1)
                 if step == 5 and processes.rank == (0 if case == "first stopped" else processes.size - 1):
                     misbehave(case, folder)
-                watch.beat("reduce")
+                watch.heartbeat("reduce")
                 dist.all_reduce(torch.ones(1))
-                watch.beat("optimizer")
+                watch.heartbeat("optimizer")
 
 
 def misbehave(case: str, folder: Path) -> None:

@@ -12,14 +12,14 @@ import subprocess
 from pathlib import Path
 
 from anadil.model.process_group import Group
-from anadil.pretrain.checkpoint.manager import CheckpointManager
+from anadil.pretrain.checkpoint.folder import CheckpointFolder
 from tests.kit.checkpoint_samples import ORIGIN, assert_newest, loaded, save
 
 KEEP = 2
 
 
 def save_one(folder: Path, step: int) -> None:
-    checkpoints = CheckpointManager(folder, Group(), ORIGIN, KEEP)
+    checkpoints = CheckpointFolder(folder, Group(), ORIGIN, KEEP)
     save(checkpoints, step)
     checkpoints.close()
 
@@ -53,7 +53,7 @@ def killed_save(folder: Path, step: int, call: str, number: int) -> bool:
 
 def check(folder: Path, old: int, new: int) -> int:
     """Which checkpoint a start after the kill resumes from; its tensors have to be right."""
-    checkpoints = CheckpointManager(folder, Group(), ORIGIN, KEEP)
+    checkpoints = CheckpointFolder(folder, Group(), ORIGIN, KEEP)
     step = loaded(checkpoints)[0].step
     assert step in (old, new)
     assert_newest(checkpoints, step)

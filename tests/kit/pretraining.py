@@ -11,7 +11,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from anadil.artifacts import artifact
-from anadil.pretrain.metrics.training_log import FILE
+from anadil.pretrain.metrics.logger import FILE
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
 from anadil.runtime.mlflow_spool import Tracker
@@ -196,8 +196,8 @@ def in_child(work: Callable[[], object], environment: dict[str, str] | None = No
 
 
 def run_in_child(job: Job) -> int:
-    """Run the stage in a fork, with its signals taken over; exit code, or minus a signal."""
-    from anadil.pretrain.run import run
+    """Run the stage in a fork, with its signals taken over and the faults of ANADIL_INJECT; exit code, or minus a signal."""
+    from tests.kit.fault_injection import run
 
     def work() -> None:
         job.stop.listen()
@@ -207,8 +207,8 @@ def run_in_child(job: Job) -> int:
 
 
 def run_in_several(job: Job, processes: int = 2) -> list[int]:
-    """Run the stage in forks that train together over gloo; their exit codes."""
-    from anadil.pretrain.run import run
+    """Run the stage in forks that train together over gloo, with the faults of ANADIL_INJECT; their exit codes."""
+    from tests.kit.fault_injection import run
 
     def work() -> None:
         job.stop.listen()

@@ -44,7 +44,7 @@ def make_trainer(tmp_path: Path, base: Path, **pretrain: object) -> Trainer:
     stream = token_stream(tmp_path / "corpus", tmp_path / "tokenizer", tmp_path / "work", write=True)
     net = parallelize(load_model(base), recipe.pretrain, Mesh(), torch.device("cpu"))
     trainer = Trainer(net, pack(stream, recipe.pretrain.sequence_length), recipe, Group())
-    trainer.begin_phase(recipe.pretrain.phases[-1])
+    trainer.begin_phase(len(recipe.pretrain.phases) - 1)
     return trainer
 
 

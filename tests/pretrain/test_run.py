@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from anadil.core.errors import DataError, RecipeError, Stopped
 from anadil.model.architecture import empty_model
 from anadil.model.load import load_model, load_tokenizer
-from anadil.pretrain import run as stage_run
+from anadil.pretrain import prepare
 from anadil.pretrain.data.tokens import token_stream
 from anadil.pretrain.parallel import parallelize
 from anadil.pretrain.run import run
@@ -193,7 +193,7 @@ def test_a_cpu_without_bf16_products_computes_in_fp32_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    for module in (parallelize, stage_run):
+    for module in (parallelize, prepare):
         monkeypatch.setattr(module, "has_fast_bf16", lambda _device: False)
     job = make_job(tmp_path, make_recipe(base, precision="bf16"))
 

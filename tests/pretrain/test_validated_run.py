@@ -11,9 +11,8 @@ from anadil.core.errors import Stopped
 from anadil.model.load import load_model
 from anadil.model.loss import summed_loss
 from anadil.pretrain.data.packing import Batch
-from anadil.pretrain.loop import SCORE
 from anadil.pretrain.run import run
-from anadil.pretrain.validation import validation_of
+from anadil.pretrain.validation import SCORE, validation_of
 from anadil.runtime.mlflow_spool import Tracker
 from tests.kit.pretraining import (
     SHORT,

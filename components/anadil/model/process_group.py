@@ -43,6 +43,16 @@ class Group:
         if self.host is not None:
             dist.monitored_barrier(self.host, timeout=PATIENCE)
 
+    def local_first(self, work: Callable[[bool], T]) -> T:
+        """Call `work(True)` in one process of each node, and after it `work(False)` in the others."""
+        makes = self.local_rank == 0
+        if not makes:
+            self.wait()
+        result = work(makes)
+        if makes:
+            self.wait()
+        return result
+
     def gather(self, text: str) -> list[str]:
         """A short text of every process, by rank."""
         if self.host is None:

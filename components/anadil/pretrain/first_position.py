@@ -13,7 +13,9 @@ import torch
 from anadil.model.load import load_tokenizer
 from anadil.pretrain.data.packing import Packed, batch_of
 from anadil.pretrain.data.tokens import TokenStream
+from anadil.pretrain.loop import Callback
 from anadil.pretrain.parallel.parallelize import ParallelModel
+from anadil.pretrain.resilience.out_of_memory import no_room
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +37,20 @@ class FirstPosition:
     def leans(self) -> bool:
         """Whether the base needs BOS there."""
         return self.without - self.with_bos > LEANS_FROM
+
+
+class FirstPositionProbe(Callback):
+    """Says once, before the first step, whether the base leans on BOS at position 0."""
+
+    def pre_train(self) -> None:
+        """Probe; a run that resumes was told before."""
+        run = self.training
+        if run.state.step:
+            return
+        with no_room(run.job.recipe, "scoring the base's first positions", rank=run.group.rank):
+            position = probe_first_position(run.trainer.net, run.trainer.packed)
+        if position is not None and run.group.is_first:
+            tell_first_position(position, run.trainer.packed, run.job.inputs["tokenizer"])
 
 
 def probe_first_position(net: ParallelModel, packed: Packed) -> FirstPosition | None:

@@ -1,346 +1,200 @@
-"""The loop over optimizer steps: resume from a checkpoint, log, save, stop."""
+"""The training loop. Callbacks add everything else that happens around a step.
+
+`callbacks.py` lists the callbacks. Every process has the same ones and calls each hook in that order.
+"""
 
 import logging
-import signal
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-import torch
-
-from anadil.artifacts import artifact
-from anadil.core.errors import BudgetReached, IntegrityError
-from anadil.core.progress import progress
-from anadil.core.stages import STAGES
+from anadil.core.errors import BudgetReached
 from anadil.model.process_group import Group
 from anadil.pretrain.checkpoint.state import State
-from anadil.pretrain.checkpoint.tiers import Tiers
-from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.data.prefetch import Prefetcher
-from anadil.pretrain.data.tokens import digest_of
 from anadil.pretrain.lr_schedule import ends_phase, phase_of
 from anadil.pretrain.metrics.metrics import Metrics
-from anadil.pretrain.metrics.profiler import profiled
-from anadil.pretrain.metrics.training_log import Journal
-from anadil.pretrain.resilience.loss_spikes import (
-    Anomalies,
-    StepAction,
-    StepVerdict,
-    decoder,
-    refuse,
-    write_documents_of_step,
-)
-from anadil.pretrain.resilience.out_of_memory import no_room, out_of_memory
-from anadil.pretrain.resilience.replica_check import check_replicas, peers_of
-from anadil.pretrain.resilience.watchdog import Section, Watchdog
+from anadil.pretrain.resilience.out_of_memory import out_of_memory
 from anadil.pretrain.trainer import Batches, Step, Trainer
-from anadil.pretrain.validation import Validation
-from anadil.runtime.cache_key import base_files, recipe_origin, result_version
 from anadil.runtime.job import Job
-from anadil.runtime.signals import Stop
 
 log = logging.getLogger(__name__)
 
-SCORE = "validation_bits_per_byte"
-"""What the journal calls bits per byte of the held-out part."""
-PROFILE = "profile"
-"""Directory of the trace that `pretrain.profile_steps` asks for."""
-TRACED_AFTER = 10
-"""Steps before a trace, in which kernels are chosen and memory is taken; fewer where fewer are left."""
+Section = Literal["start", "load", "data", "forward", "backward", "reduce", "optimizer", "save", "validate"]
+
+
+class Callback:
+    """Behaviour around the steps of a run. A hook that is not overridden does nothing."""
+
+    training: "Training"
+    """Set before the first hook is called."""
+
+    def pre_train(self) -> None:
+        """Prepare: the model is loaded, `training.state` says where the run resumes."""
+
+    def on_section(self, section: Section) -> None:
+        """Note that a part of a step begins."""
+
+    def post_phase_start(self) -> None:
+        """Follow up on a new phase, whose optimizer has no moments yet."""
+
+    def pre_optim_step(self, step: Step) -> bool:  # noqa: ARG002  for subclasses
+        """Return False to keep the optimizer from using the gradients; `rollback` is called next."""
+        return True
+
+    def rollback(self, step: Step) -> State:
+        """Put an earlier state back and return it, after `pre_optim_step` returned False."""
+        raise NotImplementedError
+
+    def post_rollback(self) -> None:
+        """Follow up on a roll-back to `training.state` by any callback."""
+
+    def post_step(self, step: Step) -> None:
+        """Follow up on a step that `training.state` counts."""
+
+    def pre_save(self, state: State) -> State:
+        """Return `state` with what this callback needs after a resume."""
+        return state
+
+    def post_train(self) -> None:
+        """Finish: all steps are done."""
+
+    def close(self) -> None:
+        """Free resources. Called however the run ends."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Training:
-    """The loop over steps: resume, log, save, stop."""
+    """One start of a run, from its last checkpoint to its last step."""
 
     job: Job
     trainer: Trainer
     group: Group
     metrics: Metrics
-    watchdog: Watchdog
-    validation: Validation | None
-    tiers: Tiers
-    journal: Journal | None = None
-    """On the first process, from `resumed` on."""
-    on_section: Callable[[Section, int], None] | None = None
-    """Called where a section begins, with the same as `Watchdog.beat`; for fault drills and tests."""
-    anomalies: Anomalies = field(init=False)
-    _logged: tuple[float, int] = (0.0, 0)
-    """Clock and tokens of the line before."""
-    _step_number: int = 0
+    callbacks: Sequence[Callback]
+    state: State
+    """Where the run stands."""
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    """Lines of `training.jsonl`; on the first process."""
+    figures: dict[str, float] = field(default_factory=dict)
+    """Metrics that callbacks add to the next logged line."""
+    is_phase_end: bool = False
+    """The step was the last of its phase."""
+    is_log_due: bool = False
+    """The step gets a line. Every process has the same answer, since they compare themselves for it."""
+    signal: int = 0
+    """Signal that ends the run after this step; 0 for none."""
+    spent: str = ""
+    """Reason why the budget ends the run after this step; empty for none."""
+    _clock: float = 0.0
 
-    @contextmanager
-    def _waiting(self) -> Iterator[None]:
-        """This process has done its part of a step and waits for the others."""
-        self._beat("reduce", self._step_number)
-        with self.metrics.waiting():
-            yield
+    @property
+    def ends(self) -> bool:
+        """The run ends after this step, so it is saved whatever the interval."""
+        return bool(self.signal or self.spent)
 
-    def resumed(self) -> State:
-        """Where an earlier start of this run was saved; the beginning if it was not."""
-        self.anomalies = Anomalies(self.job.recipe.pretrain.faults)
-        self.trainer.batch_of = self.anomalies.batch_of
-        self.trainer.waiting = self._waiting
-        with self.metrics.section("restore"):
-            state = self.tiers.resume() or State(step=0, tokens=0, seconds=0.0)
-        if state.anomalies:
-            self.anomalies.restore(state.anomalies)
-        if state.step:
-            log.info("resuming after step %s", f"{state.step:,}")
-        if self.group.is_first:
-            # A run that begins again scores its base again, which may be another one.
-            self.journal = Journal(self.job.work, state.step or -1, state.journal)
-        self.metrics.resumed(state.step)
-        return replace(state, journal="")
+    @property
+    def seconds(self) -> float:
+        """Time in training, over all starts."""
+        return time.monotonic() - self._clock
 
-    def train(self, state: State) -> State:
-        """Do the steps that are left.
+    def train(self) -> None:
+        """Do the remaining steps.
 
         Raises:
             BudgetReached: The budget is used up; what was done is saved.
-            RecipeError: The loss is no number any more, or jumped.
+            RecipeError: The loss is NaN or Inf, or jumped.
+            Stopped: A signal arrived; what was done is saved.
         """
-        settings = self.job.recipe.pretrain
-        with ExitStack() as held:
-            stop = held.enter_context(self.job.stop.deferred())
-            shown = held.enter_context(progress("pre-training", settings.steps))
-            ahead = held.enter_context(
-                Prefetcher(self.trainer.batches, state.step, settings.steps, device=self.trainer.device)
-            )
-            traced = settings.profile_steps if self.group.is_first else 0
-            after = max(1, min(TRACED_AFTER, settings.steps - state.step - traced))
-            trace = held.enter_context(profiled(self.job.work / PROFILE, after, traced, self.trainer.device))
+        settings, stop, trainer = self.job.recipe.pretrain, self.job.stop, self.trainer
+        trainer.collective_wait = self._collective_wait
+        with stop.deferred():
             stop.unsaved = False
-            clock = time.monotonic() - state.seconds
-            if self.validation and not state.step:
-                self._score_base(clock, stop)
-            begun, before = self._logged = (time.monotonic(), state.tokens)
-            while state.step < settings.steps:
-                shown.begin(state.step)
-                self._begin_phase(state)
-                with self.metrics.section("data"):
-                    self._beat("data", state.step)
-                    batches = ahead.get(state.step)
-                done, verdict = self._step(state, batches, stop)
-                if verdict.finding is not StepAction.FINE:
-                    state = self._roll_back(verdict, done)
-                    ahead.restart(state.step)
-                    continue
-                stop.unsaved = True
-                state = State(
-                    step=state.step + 1,
-                    tokens=state.tokens + done.tokens,
-                    seconds=time.monotonic() - clock,
-                    anomalies=self.anomalies.state(),
-                )
-                self._after(state, done, stop)
-                trace.step()
-                rate = max(0, state.tokens - before) / max(1e-9, time.monotonic() - begun)
-                shown.advance(note=f"{rate:,.0f} tokens/s, loss {done.loss:.3f}")
-            self._beat("start", state.step)  # a slow disk is no hang
-            self.tiers.durable.wait()
-        return state
+            self._clock = time.monotonic() - self.state.seconds
+            self.metrics.resumed(self.state.step)
+            for each in self.callbacks:
+                each.training = self
+            for each in self.callbacks:
+                each.pre_train()
+            with Prefetcher(trainer.batches, self.state.step, settings.steps, device=trainer.device) as data:
+                while self.state.step < settings.steps:
+                    self._begin_phase()
+                    with self.metrics.section("data"):
+                        self.enter("data")
+                        batches = data.get(self.state.step)
+                    step, objector = self._step(batches)
+                    if objector is not None:
+                        self.state = objector.rollback(step)
+                        # Batches made ahead are those of later steps, or of batches that are skipped now.
+                        data.restart(self.state.step)
+                        self.metrics.resumed(self.state.step)
+                        for each in self.callbacks:
+                            each.post_rollback()
+                        continue
+                    self._count(step)
+                    for each in self.callbacks:
+                        each.post_step(step)
+                    # Only here: the callback that saves has seen that the run ends.
+                    if self.signal:
+                        stop.signal = self.signal
+                        stop.leave()
+                    if self.spent:
+                        raise BudgetReached(self.spent)
+            for each in self.callbacks:
+                each.post_train()
 
-    def _score_base(self, clock: float, stop: Stop) -> None:
-        """Validate before the first step, so that the curve begins with the base in the run's vocabulary."""
-        with self.metrics.section("validation"), self._out_of_memory(0):
-            score = self._validate(0, stop)
-        assert score is not None
-        if self.journal is None:
-            return
-        line = {"tokens": 0, "seconds": round(time.monotonic() - clock, 3), SCORE: score}
-        log.info("before the first step: %.4f bits per byte of the held-out part", score)
-        self.journal.add({"step": 0, **line})
-        self.metrics.events.add(line, 0)
-        self.job.tracker.metrics({**line, **self.metrics.time_shares()}, 0)
+    def _step(self, batches: Batches) -> tuple[Step, Callback | None]:
+        """Do one optimizer step, unless a callback objects to its gradients; then return that callback."""
+        with self.metrics.section("step"), self.out_of_memory(self.state.step + 1):
+            self.enter("forward")
+            step = self.trainer.gradients(self.state.step, batches, self.job.stop.signal or 0)
+            # Every process sees the same sums, so all of them object or none does.
+            objector = next((each for each in self.callbacks if not each.pre_optim_step(step)), None)
+            self.enter("optimizer")
+            if objector is None:
+                self.trainer.apply()
+        return step, objector
 
-    def _begin_phase(self, state: State) -> None:
+    def _count(self, step: Step) -> None:
+        settings, done = self.job.recipe.pretrain, self.state.step + 1
+        # From here on a signal waits until the step is saved.
+        self.job.stop.unsaved = True
+        self.state = State(step=done, tokens=self.state.tokens + step.tokens, seconds=self.seconds)
+        self.metrics.step_done(done)
+        self.signal = step.signal
+        self.is_phase_end = ends_phase(done, settings.phases)
+        self.is_log_due = done == 1 or done % settings.log_every == 0 or self.is_phase_end
+
+    def _begin_phase(self) -> None:
         settings = self.job.recipe.pretrain
-        number, within = phase_of(state.step, settings.phases)
+        number, within = phase_of(self.state.step, settings.phases)
         if within:
             return
         phase = settings.phases[number]
-        self._beat("start", state.step)
-        self.trainer.begin_phase(phase)
+        self.enter("start")
+        self.trainer.begin_phase(number)
         log.info(
             "phase %s trains %s: %s parameters, %s steps, learning rate %g",
-            number + 1, phase.trains, f"{self.trainer.num_trainable(phase):,}", f"{phase.steps:,}", phase.lr,
+            number + 1, phase.trains, f"{self.trainer.num_trainable(number):,}", f"{phase.steps:,}", phase.lr,
         )  # fmt: skip
-        if settings.faults.on_anomaly == "skip":
-            with self._no_room("allocating the optimizer"):
-                self.trainer.allocate(state.step)
-                self.tiers.remember(state, at_once=True)
+        for each in self.callbacks:
+            each.post_phase_start()
 
-    def _step(self, state: State, batches: Batches, stop: Stop) -> tuple[Step, StepVerdict]:
-        """Gradients, their judgement, and the change of the weights if they may be used."""
-        number = state.step + 1
-        self._step_number = state.step
-        trainer, settings = self.trainer, self.job.recipe.pretrain
-        with self.metrics.section("step"), self._out_of_memory(number):
-            self._beat("forward", state.step)
-            done = trainer.gradients(state.step, batches, stop.signal or 0)
-            verdict = self.anomalies.judge(number, done.loss, done.grad_norm, done.phase)
-            self._beat("optimizer", state.step)
-            if verdict.finding is StepAction.FINE:
-                trainer.apply()
-        if verdict.finding is StepAction.STOP:
-            raise refuse(verdict, settings.phases[done.phase].lr, str(self._report(verdict)))
-        if verdict.finding is StepAction.FINE:
-            self.metrics.step_done(number)
-        return done, verdict
+    def enter(self, section: Section) -> None:
+        """Tell the callbacks that a part of a step begins."""
+        for each in self.callbacks:
+            each.on_section(section)
 
-    def _out_of_memory(self, number: int) -> AbstractContextManager[None]:
+    def out_of_memory(self, step: int) -> AbstractContextManager[None]:
+        """Turn a lack of memory in the block into an error with a remedy."""
         size, rank = self.trainer.micro_batch_size, self.group.rank
-        return out_of_memory(self.job.recipe, self.job.work, size, step=number, rank=rank)
+        return out_of_memory(self.job.recipe, self.job.work, size, step=step, rank=rank)
 
-    def _no_room(self, doing: str) -> AbstractContextManager[None]:
-        return no_room(self.job.recipe, doing, rank=self.group.rank)
-
-    def _roll_back(self, verdict: StepVerdict, done: Step) -> State:
-        """Go back to the newest copy, and leave out the batches since."""
-        report = self._report(verdict)
-        state = self.tiers.go_back()
-        self.anomalies.rolled_back(verdict, state.step)
-        log.warning(
-            "%s at step %s: back to step %s, without the batches since; their documents are in %s",
-            verdict.reason, f"{verdict.step:,}", f"{state.step:,}", report,
-        )  # fmt: skip
-        if self.journal is not None:
-            self.journal = Journal(self.job.work, state.step)
-        self.metrics.resumed(state.step)
-        self._logged = (time.monotonic(), state.tokens)
-        assert done.phase == phase_of(state.step, self.job.recipe.pretrain.phases)[0]
-        return replace(state, anomalies=self.anomalies.state())
-
-    def _report(self, verdict: StepVerdict) -> str:
-        """Where the documents of a step that cannot be used are listed."""
-        if not self.group.is_first:
-            return str(self.job.work)
-        sequences = self.trainer.sequences(verdict.step - 1)
-        decode = decoder(self.job.inputs["tokenizer"])
-        return str(write_documents_of_step(self.job.work, verdict, self.trainer.packed, sequences, decode))
-
-    def _after(self, state: State, done: Step, stop: Stop) -> None:
-        """Validate, log, compare, save and end, each where it is due after a step."""
-        settings = self.job.recipe.pretrain
-        border = ends_phase(state.step, settings.phases)
-        figures: dict[str, float] = {}
-        if self.validation and (border or state.step % settings.validate_every == 0):
-            with self.metrics.section("validation"), self._out_of_memory(state.step):
-                self._beat("validate", state.step)
-                score = self._validate(state.step, stop)
-            if score is None:
-                done = replace(done, signal=stop.signal or signal.SIGTERM)
-                log.info("validation of step %s is left out, since the run stops", f"{state.step:,}")
-            else:
-                figures[SCORE] = score
-        spent = None
-        if state.step % settings.log_every == 0 or state.step == 1 or border or figures:
-            self._log(state, done, figures)
-            spent = self.metrics.budget_reached() if self.group.is_first else None
-            spent = self.group.gather(spent or "")[0]
-        every = settings.faults.replica_check_every
-        if every and state.step % every == 0:
-            self._check_replicas(state.step, since=state.step - every)
-        ends = bool(done.signal or spent)
-        if ends or self.tiers.due(state.step):
-            with self.metrics.section("checkpoint"), self._no_room(f"saving step {state.step}"):
-                self._beat("save", state.step)
-                journal = "" if self.journal is None else self.journal.text
-                self.tiers.save(replace(state, journal=journal), now=ends)
-            stop.unsaved = False
-        with self._no_room(f"keeping a copy of step {state.step}"):
-            self.tiers.remember(state)
-        if done.signal:
-            stop.signal = done.signal
-            stop.leave()
-        if spent:
-            raise BudgetReached(spent)
-
-    def _check_replicas(self, step: int, *, since: int) -> None:
-        tensors = self.trainer.tensors(moments=False)
-        try:
-            check_replicas(tensors, peers_of(self.trainer.net.mesh), self.group, step=step)
-        except IntegrityError:
-            # Every process raises it. A start from these would give all replicas the same wrong weights.
-            self.tiers.distrust(since)
-            raise
-
-    def _validate(self, step: int, stop: Stop) -> float | None:
-        """Bits per byte; None where a signal has come to some process and there are steps to save and to do."""
-        assert self.validation is not None
-        net = self.trainer.net
-
-        def ends() -> bool:
-            return any(self.group.gather("stop" if stop.signal else ""))
-
-        def nats(batch: Batch) -> torch.Tensor:
-            self._beat("validate", step)
-            return net.nats(batch)
-
-        return self.validation.bits_per_byte(
-            nats,
-            data=net.mesh.data,
-            data_rank=net.mesh.data_rank,
-            add_up=net.add_up,
-            ends=ends if 0 < step < self.job.recipe.pretrain.steps else None,
-        )
-
-    def _log(self, state: State, done: Step, figures: dict[str, float]) -> None:
-        """Every process calls it at the same step, because they compare themselves."""
-        phase = self.job.recipe.pretrain.phases[done.phase]
-        now, (then, tokens) = time.monotonic(), self._logged
-        self._logged = (now, state.tokens)
-        line = {
-            "step": state.step,
-            "phase": done.phase + 1,
-            "loss": done.loss,
-            "lr": done.lr,
-            "grad_norm": done.grad_norm,
-            "tokens": state.tokens,
-            "seconds": round(state.seconds, 3),
-            **self.metrics.figures(state.tokens - tokens, now - then, phase.trains),
-            **figures,
-        }
-        peak = self.trainer.peak_memory()
-        self.metrics.show_own(peak)
-        if peak is not None:
-            line["peak_memory_bytes"] = peak
-        if self.journal is None:
-            return
-        self.journal.add(line)
-        # In a container, for whoever reads the log: HyperPod's and SageMaker's patterns, the launcher.
-        first = ("step", "phase", "loss", "lr", "grad_norm", "tokens_per_s")
-        log.log(
-            logging.DEBUG if sys.stderr.isatty() else logging.INFO,
-            "step=%d phase=%d loss=%.4f lr=%.3g grad_norm=%.3f tokens_per_s=%.0f%s",
-            *(line[name] for name in first),
-            "".join(
-                f" {name}={value if isinstance(value, int) else format(value, '.4g')}"
-                for name, value in line.items()
-                if name not in first
-            ),
-        )
-        shown = {key: value for key, value in line.items() if key != "step"}
-        self.metrics.events.add(shown, state.step)
-        self.job.tracker.metrics({**shown, **self.metrics.time_shares()}, state.step)
-
-    def _beat(self, section: Section, step: int) -> None:
-        self.watchdog.beat(section, step)
-        if self.on_section is not None:
-            self.on_section(section, step)
-
-
-def training_origin(job: Job, trainer: Trainer) -> dict[str, str]:
-    """What decides the losses after a resume."""
-    shapes = {name: str(list(shape)) for name, shape in sorted(trainer.net.shapes.items())}
-    return {
-        **result_version(STAGES["pretrain"]),
-        **recipe_origin(job.recipe, STAGES["pretrain"].sections),
-        "input tokens": trainer.packed.stream.digest,
-        "input tokenizer": digest_of(job.inputs["tokenizer"]),
-        **base_files(job.recipe.base.model),
-        "model shapes": artifact.origin_key(shapes),
-    }
+    @contextmanager
+    def _collective_wait(self) -> Iterator[None]:
+        """This process has done its part of a step. What follows is no work of its own."""
+        self.enter("reduce")
+        with self.metrics.waiting():
+            yield

@@ -6,15 +6,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from anadil.core.errors import RecipeError
-from anadil.model.loss import IGNORED
-from anadil.model.low_precision import plain_tensor
 from anadil.model.process_group import Group
-from anadil.pretrain.data.packing import Batch, Packed, batch_of, sequences_of_step
-from anadil.pretrain.data.tokens import Places
+from anadil.pretrain.data.packing import Batch, Packed, Sequences, batch_of, sequences_of_step
 from anadil.pretrain.lr_schedule import phase_of, rate_factor
 from anadil.pretrain.optimizer import (
     allocate_state,
@@ -26,9 +22,7 @@ from anadil.pretrain.optimizer import (
     train_only,
 )
 from anadil.pretrain.parallel.ddp import Replicas
-from anadil.pretrain.parallel.grad_norm import clip_gradients_
 from anadil.pretrain.parallel.parallelize import ParallelModel
-from anadil.recipe.pretrain import Phase
 from anadil.recipe.sections import Recipe
 
 Tensors = dict[str, torch.Tensor]
@@ -40,7 +34,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Figures of one optimizer step, the same on every process."""
+    """Result of one optimizer step, the same on every process."""
 
     phase: int
     loss: float
@@ -51,7 +45,12 @@ class Step:
     tokens: int
     """Target tokens of the whole batch."""
     signal: int
-    """A signal that some process has received; 0 for none."""
+    """Signal that some process has received; 0 for none."""
+
+    @property
+    def is_finite(self) -> bool:
+        """Neither loss nor gradient norm is NaN or Inf."""
+        return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
 
 
 class Trainer:
@@ -71,46 +70,49 @@ class Trainer:
         self.micro_batch_size = recipe.pretrain.micro_batch_size
         """Sequences of a micro-batch; less than the recipe's after a process ran out of memory."""
         self.batch_of: Callable[[int], int] = lambda step: step
-        """Number of the batch that a step takes, both from 0: batches may be left out."""
-        self.waiting: Callable[[], AbstractContextManager[object]] = nullcontext
+        """Number of the batch that a step takes, both from 0: batches may be skipped."""
+        self.collective_wait: Callable[[], AbstractContextManager[object]] = nullcontext
         """Entered where this process waits for others."""
         self._replicas: Replicas | None = None
 
-    def begin_phase(self, phase: Phase) -> None:
-        """Freeze what the phase does not train, then make an optimizer for the rest."""
+    def begin_phase(self, number: int) -> None:
+        """Freeze what the phase (from 0) does not train, then make an optimizer for the rest."""
+        phase = self.settings.phases[number]
         if self._replicas is not None:
             self._replicas.remove()
         if self.optimizer is not None:
-            free_state(self.optimizer)  # the last phase's moments go before the next ones come
-        train_only(self.parameters, [name for name in self.parameters if self._is_trained(name, phase)])
+            # The last phase's moments go before the next ones come: both together may not fit.
+            free_state(self.optimizer)
+        train_only(self.parameters, [name for name in self.parameters if self._is_trained(name, number)])
         self.optimizer = make_optimizer(self.parameters, phase, self.settings, self.net.tables)
-        trained = [parameter for parameter in self.parameters.values() if parameter.requires_grad]
-        self._replicas = Replicas(trained, self.net.replicas_group())
+        self._replicas = Replicas(self._trained(), self.net.replicas_group())
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
 
     def batches(self, step: int) -> Batches:
-        """What this process works on in an optimizer step (from 0), one micro-batch after another.
+        """Micro-batches of this process for an optimizer step (from 0).
 
-        Every process has as many, of equal shape where a pipeline needs that; what is missing has no labels.
+        Every process has equally many, of equal shape where a pipeline needs that. Missing rows have no labels.
         """
         mesh, size = self.net.mesh, self.micro_batch_size
         sequences = self.sequences(step)
         mine = sequences[mesh.data_rank :: mesh.data]
         most = -(-len(sequences) // mesh.data)
         micro = [mine[at : at + size] for at in range(0, most, size)]
+        # A sharded model is gathered in each pass, so a process without sequences passes an empty row too.
         rows = min(size, most) if mesh.pipeline > 1 else 1
-        return [self.net.share(self._batch(each, rows)) for each in micro]
+        return [self.net.share(batch_of(self.packed, each, rows=rows)) for each in micro]
 
     def gradients(self, step: int, batches: Batches | None = None, received: int = 0) -> Step:
         """Sum the gradients of an optimizer step (from 0) and clip them; `apply` then takes them.
 
         Args:
             step: Number of the step.
-            batches: What `batches` gave for it; None makes it now.
+            batches: Result of `batches`; None computes it now.
             received: Signal that this process has received; 0 for none.
         """
         assert self.optimizer is not None
+        assert self._replicas is not None
         number, within = phase_of(step, self.settings.phases)
         phase = self.settings.phases[number]
         factor = rate_factor(within, phase, self.settings)
@@ -120,26 +122,17 @@ class Trainer:
         # The divisor is that of the whole batch: then neither accumulation nor the number of
         # processes changes the gradient.
         tokens = self.packed.targets_of(self.sequences(step))
-        assert self._replicas is not None
-        mine = self.net.backward(
-            self.batches(step) if batches is None else batches, tokens, replicas=self._replicas
-        )
-        trained = [parameter for parameter in self.parameters.values() if parameter.requires_grad]
-        with self.waiting():
+        batches = self.batches(step) if batches is None else batches
+        mine = self.net.backward(batches, tokens, replicas=self._replicas)
+        with self.collective_wait():
             self._replicas.wait()
             loss, agreed = self._agree(mine, received)
-            norm = clip_gradients_(trained, self.settings.max_grad_norm, self.net.mesh)
-        return Step(
-            phase=number,
-            loss=loss / tokens,
-            lr=phase.lr * factor,
-            grad_norm=norm,
-            tokens=tokens,
-            signal=agreed,
-        )
+            norm = self.net.clip_gradients(self._trained(), self.settings.max_grad_norm)
+        rate = phase.lr * factor
+        return Step(phase=number, loss=loss / tokens, lr=rate, grad_norm=norm, tokens=tokens, signal=agreed)
 
     def apply(self) -> None:
-        """Change the parameters by the gradients."""
+        """Change the parameters by their gradients."""
         assert self.optimizer is not None
         self.optimizer.step()
         self.net.after_step()
@@ -148,15 +141,15 @@ class Trainer:
         """`gradients` and `apply` of an optimizer step (from 0).
 
         Raises:
-            RecipeError: The loss or a gradient is no number any more.
+            RecipeError: The loss or the gradient norm is NaN or Inf.
         """
         done = self.gradients(step)
-        if not (np.isfinite(done.loss) and np.isfinite(done.grad_norm)):
+        if not done.is_finite:
             raise RecipeError(f"loss {done.loss:.4g}, gradient norm {done.grad_norm:.4g} at step {step + 1}")
         self.apply()
         return done
 
-    def sequences(self, step: int) -> Places:
+    def sequences(self, step: int) -> Sequences:
         """Numbers of the packed sequences of an optimizer step (from 0), over all processes."""
         return sequences_of_step(
             self.batch_of(step),
@@ -166,46 +159,36 @@ class Trainer:
         )
 
     def peak_memory(self) -> int | None:
-        """Most bytes that this process's GPU held for tensors in the current phase; None on a CPU."""
+        """Peak bytes of tensors on this process's GPU in the current phase; None on a CPU."""
         return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
 
-    def num_trainable(self, phase: Phase) -> int:
-        """Numbers of the whole model that a phase trains."""
+    def num_trainable(self, phase: int) -> int:
+        """Trainable parameters of the whole model in a phase (from 0)."""
         shapes = self.net.shapes
         return sum(math.prod(shapes[name]) for name in shapes if self._is_trained(name, phase))
 
     def tensors(self, *, moments: bool) -> Tensors:
-        """What a checkpoint holds: parameters by name, tied ones once, and where asked the optimizer's moments."""
-        held: Tensors = {
-            name: plain_tensor(parameter.detach()) for name, parameter in self.parameters.items()
-        }
+        """Tensors of a checkpoint: parameters by name, tied ones once, and if asked the optimizer's moments."""
+        tensors = self.net.plain_tensors()
         if moments:
             assert self.optimizer is not None
-            held |= state_tensors(self.optimizer, self.parameters)
-        return held
+            tensors |= state_tensors(self.optimizer, self.parameters)
+        return tensors
 
     def allocate(self, step: int) -> None:
-        """Make room for moments that are loaded next, as after optimizer step `step` of all phases."""
+        """Allocate moments to load into, as after optimizer step `step` of all phases."""
         assert self.optimizer is not None
         allocate_state(self.optimizer)
         self.set_step(step)
 
     def set_step(self, step: int) -> None:
-        """Tell the optimizer that its moments are those after optimizer step `step` of all phases."""
+        """Set the optimizer's step count to that after optimizer step `step` of all phases."""
         assert self.optimizer is not None
         set_step(self.optimizer, phase_of(step, self.settings.phases)[1])
 
-    def _batch(self, sequences: Places, rows: int) -> Batch:
-        """The tensors of some sequences, filled up to `rows` with sequences that have no labels."""
-        missing = max(rows - len(sequences), 0)
-        filled = np.concatenate([sequences, np.zeros(missing, dtype=np.int64)]) if missing else sequences
-        batch = batch_of(self.packed, filled)
-        if missing:
-            batch.labels[len(sequences) :] = IGNORED
-        return batch
-
     def _agree(self, loss: torch.Tensor, received: int) -> tuple[float, int]:
-        """Loss of the whole batch, and a signal that some process has received."""
+        """Sum the loss over all processes, and pick a signal that some process has received."""
+        # One collective for both: a signal that only one process has must end all at the same step.
         sums = torch.zeros(1 + len(SIGNALS), dtype=torch.float64, device=self.device)
         sums[0] = loss if self.net.counts else 0
         if received in SIGNALS:
@@ -214,5 +197,8 @@ class Trainer:
         agreed = [number for number, count in zip(SIGNALS, counts, strict=True) if count]
         return summed, agreed[0] if agreed else 0
 
-    def _is_trained(self, name: str, phase: Phase) -> bool:
-        return phase.trains == "all" or name in self.net.tables
+    def _trained(self) -> list[torch.nn.Parameter]:
+        return [parameter for parameter in self.parameters.values() if parameter.requires_grad]
+
+    def _is_trained(self, name: str, phase: int) -> bool:
+        return self.settings.phases[phase].trains == "all" or name in self.net.tables

@@ -8,8 +8,9 @@ number for documents that fit into a sequence, and this one a slightly higher on
 """
 
 import logging
+import signal
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -18,14 +19,18 @@ import torch
 
 from anadil.core.errors import RecipeError
 from anadil.model.load import document_ids, encode_texts, load_tokenizer, window_bos
-from anadil.model.loss import IGNORED
 from anadil.pretrain.data.packing import Batch, Packed, batch_of, pack
 from anadil.pretrain.data.tokens import Ids, TokenStream
+from anadil.pretrain.loop import Callback
+from anadil.pretrain.trainer import Step
 from anadil.recipe.pretrain import Pretrain
 from anadil.text.corpus import read_documents
 from anadil.text.metrics import bits_per_byte
 
 log = logging.getLogger(__name__)
+
+SCORE = "validation_bits_per_byte"
+"""Metric of the held-out part."""
 
 Loss = Callable[[Batch], torch.Tensor]
 Sum = Callable[[torch.Tensor], torch.Tensor]
@@ -65,7 +70,7 @@ class Validation:
             ends: Asked between passes whether to give up, with None; all processes have to agree.
 
         Raises:
-            RecipeError: The loss is no number any more.
+            RecipeError: The loss is NaN or Inf.
         """
         nats = torch.zeros((), dtype=torch.float64)
         mine = np.arange(data_rank, self.packed.num_sequences, data)
@@ -75,7 +80,8 @@ class Validation:
                 if number and ends and ends():
                     return None
                 chosen = mine[number * self.rows : (number + 1) * self.rows]
-                loss = summed_loss(batch_of(self.packed, chosen) if len(chosen) else self._nothing())
+                # A process that is done passes a row without labels: a sharded model needs all processes.
+                loss = summed_loss(batch_of(self.packed, chosen, rows=1))
                 nats = nats.to(loss.device) + loss.detach().double()
         total = float((add_up(nats) if add_up else nats).item())
         if not np.isfinite(total):
@@ -84,10 +90,53 @@ class Validation:
             )
         return bits_per_byte(total, self.num_bytes)
 
-    def _nothing(self) -> Batch:
-        """A sequence without labels, for a process that is done."""
-        batch = batch_of(self.packed, np.zeros(1, dtype=np.int64))
-        return replace(batch, labels=torch.full_like(batch.labels, IGNORED))
+
+class Validator(Callback):
+    """Scores held-out documents: the base before the first step, then the model where it is due."""
+
+    def __init__(self, validation: Validation) -> None:
+        self._validation = validation
+
+    def pre_train(self) -> None:
+        """Score the base in the run's vocabulary, where the curve begins; a resume does not repeat it."""
+        if self.training.state.step == 0:
+            score = self._score()
+            log.info("before the first step: %.4f bits per byte of the held-out part", score)
+
+    def post_step(self, step: Step) -> None:  # noqa: ARG002  a hook
+        """Score the model at the end of a phase and each `validate_every` steps."""
+        run = self.training
+        if not run.is_phase_end and run.state.step % run.job.recipe.pretrain.validate_every:
+            return
+        if self._score() is None:
+            # The signal has come to some process, perhaps not to this one.
+            run.signal = run.job.stop.signal or signal.SIGTERM
+            log.info("validation of step %s is skipped, since the run stops", f"{run.state.step:,}")
+
+    def _score(self) -> float | None:
+        """Record bits per byte; None where a signal came while there is something left to do after it."""
+        run = self.training
+        net, done, stop = run.trainer.net, run.state.step, run.job.stop
+
+        def ends() -> bool:
+            return any(run.group.gather("stop" if stop.signal else ""))
+
+        def nats(batch: Batch) -> torch.Tensor:
+            run.enter("validate")
+            return net.nats(batch)
+
+        with run.metrics.section("validation"), run.out_of_memory(done):
+            score = self._validation.bits_per_byte(
+                nats,
+                data=net.mesh.data,
+                data_rank=net.mesh.data_rank,
+                add_up=net.add_up,
+                ends=ends if 0 < done < run.job.recipe.pretrain.steps else None,
+            )
+        if score is not None:
+            run.figures[SCORE] = score
+            run.is_log_due = True
+        return score
 
 
 def validation_of(corpus: Path, tokenizer_dir: Path, settings: Pretrain, *, rows: int) -> Validation | None:

@@ -24,6 +24,7 @@ from anadil.core.log import masked, secrets
 from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import tracking_fault
 from anadil.runtime import prometheus
+from anadil.runtime.metric_table import curve_key
 from anadil.runtime.reachable import answers
 
 log = logging.getLogger(__name__)
@@ -60,8 +61,6 @@ MAX_VALUE_CHARS = 6_000
 """Longest parameter or tag value that MLflow 3 takes."""
 MAX_DIGEST_CHARS = 36
 """Longest digest of a dataset that MLflow 3 takes."""
-LEARNING = ("loss", "lr", "grad_norm", "accuracy")
-"""Curves that people look at first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +112,10 @@ class Tracker:
         of MLflow has two meanings, in one run or in two.
         """
         prometheus.set_gauges(self._stage, values, step or 0)
-        name_of = self._final if step is None else self._curve
-        keyed = {name_of(name): value for name, value in values.items()}
+        keyed = {
+            self._final(name) if step is None else curve_key(self._stage, name): value
+            for name, value in values.items()
+        }
         self._append({"kind": "metrics", "values": keyed, "step": step, "time": _now_ms()})
 
     def run_params(self, values: Mapping[str, object]) -> None:
@@ -192,16 +193,6 @@ class Tracker:
 
     def _final(self, name: str) -> str:
         return f"{self._stage}_{name}" if self._stage else name
-
-    def _curve(self, name: str) -> str:
-        """A curve's key: MLflow shows groups by name, and `system/` on a page of its own."""
-        if self._stage in ("tokenizer", "trial"):
-            return f"{self._stage}/{name}"
-        if name in LEARNING:
-            return f"{'train' if self._stage == 'pretrain' else self._stage}/{name}"
-        if name.startswith("validation_"):
-            return name.replace("_", "/", 1)
-        return f"system/{name}"
 
     def end(self, status: str) -> None:
         """How the stage ended: FINISHED, FAILED or KILLED."""

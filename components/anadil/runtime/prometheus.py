@@ -4,7 +4,7 @@ Every number that goes to MLflow is a gauge `anadil_<name>` with labels `stage` 
 rank 0; each process adds what is its own. The processes of a pod share one port: the first serves, and
 reads the files that `prometheus_client` (multiprocess mode) keeps for every process. Nothing listens
 where ANADIL_METRICS_PORT is not set, and nothing here fails a run: a port that is taken costs a
-warning. docs/reference/metrics.md lists the names.
+warning.
 """
 
 import atexit
@@ -12,7 +12,6 @@ import contextlib
 import functools
 import logging
 import os
-import re
 import socket
 import stat
 import tempfile
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, SupportsFloat
 
 from anadil import __version__
+from anadil.runtime.metric_table import METRICS, gauge_name
 
 if TYPE_CHECKING:
     from prometheus_client import Gauge
@@ -37,42 +37,8 @@ MODE = "livemostrecent"
 A rank that was restarted has the same labels as before; its newest value wins."""
 FILE_BYTES = 1 << 16
 """First size of a process's file; about 500 gauges. Source: prometheus_client.mmap_dict."""
-RENAMED = {
-    "lr": "learning_rate",
-    "phase": "training_phase",
-    "seconds": "elapsed_seconds",
-    "tokens_per_s_per_device": "tokens_per_second_per_device",
-}
-"""Names of the tracker that say too little beside the metrics of others."""
-HELP = {
-    "anadil_info": "1; the label version is that of the program.",
-    "anadil_start_timestamp_seconds": "When the stage began, Unix time.",
-    "anadil_step": "Optimizer step that was logged last.",
-    "anadil_last_step_timestamp_seconds": "When that step was logged, Unix time.",
-    "anadil_checkpoint_step": "Optimizer step of the newest checkpoint of this start.",
-    "anadil_checkpoint_timestamp_seconds": "When that checkpoint was written, Unix time.",
-    "anadil_loss": "Mean loss of the step, nats per token.",
-    "anadil_learning_rate": "Learning rate of the step.",
-    "anadil_grad_norm": "Norm of the gradients before they are clipped.",
-    "anadil_training_phase": "Phase of the recipe that runs, from 1.",
-    "anadil_tokens": "Target tokens so far, over all starts.",
-    "anadil_tokens_per_second": "Target tokens per second of all devices, since the line before.",
-    "anadil_tokens_per_second_per_device": "The same for one device.",
-    "anadil_mfu": "Model FLOPs utilization: share of the devices' dense bf16 peak, since the line before.",
-    "anadil_elapsed_seconds": "Seconds in training so far, over all starts.",
-    "anadil_goodput": "Share of the time since the first start that went into steps which count.",
-    "anadil_time_share": "Share of the time since the first start by cause (part); all add up to 1.",
-    "anadil_data_wait_seconds": "Longest that a process waited for data, mean per step of the last 20.",
-    "anadil_checkpoint_stall_seconds": "Seconds that training waits for a checkpoint, mean.",
-    "anadil_straggler_ratio": "Own work of the slowest process over the median.",
-    "anadil_validation_bits_per_byte": "Of the corpus's held-out part, at the last validation.",
-    "anadil_cost_usd": "On-demand price of the machines so far, USD.",
-    "anadil_own_work_seconds": "Own work of each process, without waiting for others, mean per step of the last 20.",
-    "anadil_own_data_wait_seconds": "The part of it in which the process waited for data.",
-    "anadil_peak_memory_bytes": "Most memory of each process's device in the current phase.",
-    "anadil_accuracy": "Share of target tokens that the model would have chosen (finetune).",
-}
-"""What the metrics of training mean; other stages' figures carry their tracker's name."""
+HELP = {each.gauge: each.doc for each in METRICS}
+"""By metric; other stages' figures have none."""
 
 
 def begin(stage: str) -> None:
@@ -114,17 +80,12 @@ def saved_checkpoint(stage: str, step: int) -> None:
 
 
 def metric_name(name: str) -> tuple[str, str]:
-    """The metric of an MLflow name, and the label `part` of what stands behind a slash.
+    """Metric of an MLflow name, and the label `part` of what stands behind a slash.
 
     `tokens_per_s` is `anadil_tokens_per_second`; `dropped/short` is `anadil_dropped{part="short"}`.
-
-    Source: Prometheus, metric and label naming: base units, written out.
     """
     head, _, part = name.partition("/")
-    head = RENAMED.get(head, head)
-    head = re.sub(r"_per_s$", "_per_second", head)
-    head = re.sub(r"_s$", "_seconds", head)
-    return "anadil_" + re.sub(r"[^a-zA-Z0-9_]", "_", head), part
+    return gauge_name(head), part
 
 
 def _set(stage: str, metric: str, value: float, **labels: str) -> None:

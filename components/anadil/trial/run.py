@@ -95,9 +95,9 @@ def try_finalist(
         varying=[],
         contents={},
     )
-    training, state = train(alone, processes, device)
-    net, journal = training.trainer.net, training.journal
-    loss = processes.run_on_first(lambda: 0.0 if journal is None else float(journal.lines[-1]["loss"]))
+    training = train(alone, processes, device)
+    net, state, lines = training.trainer.net, training.state, training.lines
+    loss = processes.run_on_first(lambda: float(lines[-1]["loss"]))
     scored = texts.models[finalist.name]
     nats = {
         kind: document_nats(

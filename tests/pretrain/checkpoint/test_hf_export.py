@@ -12,8 +12,8 @@ from anadil.model.family_table import model_types
 from anadil.model.load import load_model, load_tokenizer
 from anadil.model.process_group import Group
 from anadil.model.safetensors_files import SafetensorsFiles
+from anadil.pretrain.checkpoint.folder import CheckpointFolder
 from anadil.pretrain.checkpoint.hf_export import export_checkpoint
-from anadil.pretrain.checkpoint.manager import CheckpointManager
 from anadil.pretrain.checkpoint.state import State
 from tests.kit.families import make_family
 from tests.kit.pretraining import make_model, make_tokenizer
@@ -39,7 +39,7 @@ def trained(base: Path, tmp_path: Path) -> Path:
             parameter.add_(torch.randn_like(parameter))
     parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
     moments = {f"exp_avg {name}": torch.ones_like(parameter) for name, parameter in parameters.items()}
-    checkpoints = CheckpointManager(tmp_path / "checkpoints", Group(), {}, 1)
+    checkpoints = CheckpointFolder(tmp_path / "checkpoints", Group(), {}, 1)
     checkpoints.save(State(step=7, tokens=9, seconds=1.0), {**parameters, **moments})
     checkpoints.close()
     torch.save(parameters, tmp_path / "parameters.pt")

@@ -21,7 +21,7 @@ from tests.kit.checkpoint_samples import NAME, ORIGIN, Make, assert_newest, make
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    """Makes `CheckpointManager` of one process in `tmp_path/checkpoints`, and closes them."""
+    """Makes `CheckpointFolder` of one process in `tmp_path/checkpoints`, and closes them."""
     yield from maker(tmp_path / "checkpoints")
 
 

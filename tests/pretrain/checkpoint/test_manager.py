@@ -14,7 +14,7 @@ import torch
 
 from anadil.core.errors import IntegrityError, PreflightError, RetryableError
 from anadil.pretrain.checkpoint import directory
-from anadil.pretrain.checkpoint import manager as module
+from anadil.pretrain.checkpoint import folder as module
 from anadil.pretrain.checkpoint.dcp import write_tensors
 from anadil.pretrain.checkpoint.in_memory import MemoryReplica
 from anadil.pretrain.checkpoint.state import State
@@ -262,7 +262,7 @@ def test_a_disk_that_fails_is_worth_another_try(make: Make, monkeypatch: pytest.
 def test_a_disk_of_the_machine_that_fails_does_not_stop_training(
     make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    checkpoints = make(own=True, optional=True)
+    checkpoints = make(per_process=True, optional=True)
     save(checkpoints, 2)
     monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(5, "Input/output error")))
 
@@ -276,7 +276,7 @@ def test_a_disk_of_the_machine_that_fails_does_not_stop_training(
 def test_a_disk_of_the_machine_that_is_the_only_one_does_stop_training(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoints = make(own=True)
+    checkpoints = make(per_process=True)
     monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(30, "Read-only file system")))
 
     with pytest.raises(PreflightError, match=r"may not be written .*Read-only file system.*; grant access"):

@@ -8,7 +8,7 @@ import pytest
 from torch import distributed as dist
 
 from anadil.model.process_group import Group
-from anadil.pretrain.checkpoint.manager import CheckpointManager
+from anadil.pretrain.checkpoint.folder import CheckpointFolder
 from tests.kit import checkpoint_worker as worker
 from tests.kit.checkpoint_samples import ORIGIN, save
 from tests.kit.ranks import in_ranks
@@ -37,16 +37,16 @@ def replace_a_machine(rank: int, root: str) -> None:
     folder = Path(root, f"machine-{rank}")
     logging.basicConfig(level=logging.WARNING, filename=f"{root}/rank-{rank}.log")
     group = Group(rank=rank, local_rank=0, size=2, host=dist.new_group(backend="gloo"))
-    before = CheckpointManager(folder, group, ORIGIN, 2, own=True)
+    before = CheckpointFolder(folder, group, ORIGIN, 2, per_process=True)
     save(before, 70, 80)
     before.close()
     if rank == 1:
         shutil.rmtree(folder)
     group.wait()
-    after = CheckpointManager(folder, group, ORIGIN, 2, own=True)
+    after = CheckpointFolder(folder, group, ORIGIN, 2, per_process=True)
 
     found = after.newest()
-    after.resumed(-1)
+    after.discard_later_checkpoints(-1)
     behind = {path.name for path in folder.glob("*")}
     save(after, 10, 20)
     kept = {path.name for path in folder.glob("*")}

@@ -19,16 +19,16 @@ from anadil.artifacts import s3, storage
 from anadil.artifacts.uri import join
 from anadil.core.errors import PreflightError, RecipeError
 from anadil.pretrain.checkpoint import directory
-from anadil.pretrain.checkpoint.manager import CheckpointManager
-from anadil.pretrain.checkpoint.replica import LOCK, Archive
+from anadil.pretrain.checkpoint.folder import CheckpointFolder
+from anadil.pretrain.checkpoint.replica import LOCK, CheckpointReplica
 from tests.kit.checkpoint_samples import ORIGIN, Make, assert_newest, maker, save
 
 WRITER = """
 import sys
 from anadil.core.errors import AnadilError
-from anadil.pretrain.checkpoint.replica import Archive
+from anadil.pretrain.checkpoint.replica import CheckpointReplica
 try:
-    Archive(sys.argv[1], 3, renew_s=0.3, silent_s=3).claim()
+    CheckpointReplica(sys.argv[1], 3, renew_s=0.3, silent_s=3).claim()
 except AnadilError as error:
     print(error)
     sys.exit(error.exit_code)
@@ -38,20 +38,18 @@ sys.stdin.read()
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    """Makes `CheckpointManager` with an archive, and closes them."""
+    """Makes `CheckpointFolder` with an archive, and closes them."""
 
     with contextmanager(maker)(tmp_path / "checkpoints") as made:
 
-        def build(
-            uri: str, folder: str = "checkpoints", origin: dict[str, str] = ORIGIN
-        ) -> CheckpointManager:
-            archive = Archive(uri, 2, renew_s=0.3, silent_s=1.5)
-            return made(origin, 2, tmp_path / folder, archive=archive)
+        def build(uri: str, folder: str = "checkpoints", origin: dict[str, str] = ORIGIN) -> CheckpointFolder:
+            archive = CheckpointReplica(uri, 2, renew_s=0.3, silent_s=1.5)
+            return made(origin, 2, tmp_path / folder, replica=archive)
 
         yield build
 
 
-def end(*runs: CheckpointManager) -> None:
+def end(*runs: CheckpointFolder) -> None:
     for checkpoints in runs:
         checkpoints.finish()
         checkpoints.close()
@@ -122,10 +120,10 @@ def test_a_second_run_is_kept_out_of_an_archive(make: Make, place: str, tmp_path
 
 
 def test_of_runs_that_start_at_once_one_wins(bucket: str) -> None:
-    archives = [Archive(f"{bucket}/archive", 3, renew_s=0.3, silent_s=3) for _ in range(4)]
+    archives = [CheckpointReplica(f"{bucket}/archive", 3, renew_s=0.3, silent_s=3) for _ in range(4)]
     together = threading.Barrier(len(archives))
 
-    def claimed(archive: Archive) -> bool:
+    def claimed(archive: CheckpointReplica) -> bool:
         together.wait()
         try:
             archive.claim()

@@ -18,7 +18,7 @@ from anadil.artifacts.uri import join
 from anadil.core.errors import RetryableError
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint import replica as module
-from anadil.pretrain.checkpoint.replica import LOCK, Archive
+from anadil.pretrain.checkpoint.replica import LOCK, CheckpointReplica
 from tests.kit.checkpoint_samples import Make, assert_newest, maker, save, state_of
 
 # s3transfer opens the file for each part in advance, and leaves it open where the part is not sent;
@@ -32,7 +32,7 @@ DENIED = ClientError(
 DOWN = EndpointConnectionError(endpoint_url="http://s3")
 
 
-class Slow(Archive):
+class Slow(CheckpointReplica):
     """Each piece takes a while."""
 
     def _count(self, num: int) -> None:
@@ -46,13 +46,13 @@ def make(tmp_path: Path) -> Iterator[Make]:
     yield from maker(tmp_path / "checkpoints")
 
 
-def archive_at(uri: str, kind: type[Archive] = Archive) -> Archive:
+def archive_at(uri: str, kind: type[CheckpointReplica] = CheckpointReplica) -> CheckpointReplica:
     return kind(uri, 3, renew_s=0.1, silent_s=0.5)
 
 
 def save_all(make: Make, uri: str, *steps: int) -> None:
     """A run that saves at these steps and ends when they are copied."""
-    checkpoints = make(archive=archive_at(uri))
+    checkpoints = make(replica=archive_at(uri))
     for step in steps:
         save(checkpoints, step)
         checkpoints.finish()
@@ -71,7 +71,7 @@ def test_storage_that_fails_at_a_save_is_a_warning_and_the_next_is_copied(
     caplog: pytest.LogCaptureFixture,
     error: Exception,
 ) -> None:
-    checkpoints = make(archive=archive_at(f"{bucket}/archive"))
+    checkpoints = make(replica=archive_at(f"{bucket}/archive"))
 
     def fail(**_: Any) -> None:
         raise error
@@ -103,7 +103,7 @@ def test_a_copy_that_lacks_a_file_is_left_out(
         Path(lost).unlink()
     shutil.rmtree(tmp_path / "checkpoints")
 
-    assert_newest(make(archive=archive_at(place)), 2)
+    assert_newest(make(replica=archive_at(place)), 2)
 
     assert "damaged replica in the archive skipped" in caplog.text
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
@@ -114,7 +114,7 @@ def test_a_run_that_stops_breaks_copies_off_and_the_next_start_makes_them(
 ) -> None:
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(storage, "PIECE_BYTES", 100_000)
-    checkpoints = make(archive=archive_at(place, Slow))
+    checkpoints = make(replica=archive_at(place, Slow))
     for step in (2, 4):  # one copied, one waiting
         checkpoints.save(state_of(step), {"weight": torch.full((5_000_000,), float(step))})
         checkpoints.wait()
@@ -124,9 +124,9 @@ def test_a_run_that_stops_breaks_copies_off_and_the_next_start_makes_them(
     checkpoints.close()
     seconds = time.monotonic() - started
     left = steps_in(place)
-    again = make(archive=archive_at(place))
+    again = make(replica=archive_at(place))
     found = again.newest()
-    again.resumed(4)
+    again.discard_later_checkpoints(4)
     again.finish()
 
     assert seconds < 9  # the copies take 40
@@ -150,10 +150,10 @@ def test_what_a_killed_run_left_half_copied_is_removed_and_copied_again(make: Ma
     else:
         shutil.copytree(f"{place}/step-00000002", f"{place}/step-00000003.partial")
 
-    checkpoints = make(archive=archive_at(place))
+    checkpoints = make(replica=archive_at(place))
     files = store.files(place)
     assert_newest(checkpoints, 4)
-    checkpoints.resumed(4)
+    checkpoints.discard_later_checkpoints(4)
     checkpoints.finish()
 
     assert [name for name in files if "step-00000002/" not in name] == [join(place, LOCK)]
@@ -169,9 +169,9 @@ def test_a_run_that_goes_back_leaves_no_later_copy_behind(
     for step in (4, 6):
         shutil.rmtree(directory.path_of(tmp_path / "checkpoints", step))
 
-    checkpoints = make(archive=archive_at(place))
+    checkpoints = make(replica=archive_at(place))
     assert_newest(checkpoints, 2)
-    checkpoints.resumed(2)
+    checkpoints.discard_later_checkpoints(2)
     checkpoints.finish()
 
     assert steps_in(place) == [2]
@@ -196,13 +196,13 @@ def test_a_download_gives_signs_of_life_and_goes_on_where_it_was_broken_off(
         download(bucket, key, *more, **named)
 
     monkeypatch.setattr(client, "download_file", fetch)
-    broken_off = make(archive=archive_at(uri))
+    broken_off = make(replica=archive_at(uri))
     with pytest.raises(RetryableError):
         broken_off.newest()
     broken_off.close()
     first = sorted(fetched)
     fetched += ["second start"]
-    assert_newest(make(archive=archive_at(uri, Slow), beat=lambda: beats.append(1)), 2)
+    assert_newest(make(replica=archive_at(uri, Slow), heartbeat=lambda: beats.append(1)), 2)
 
     assert first == [".metadata", "__0_0.distcp", "manifest.json", "state.json"]
     assert fetched[5:] == ["manifest.json", "state.json"]
@@ -211,7 +211,7 @@ def test_a_download_gives_signs_of_life_and_goes_on_where_it_was_broken_off(
 
 
 def test_a_lost_lock_is_no_outage(make: Make, bucket: str) -> None:
-    checkpoints = make(archive=archive_at(f"{bucket}/archive"))
+    checkpoints = make(replica=archive_at(f"{bucket}/archive"))
     storage.store(bucket).write(f"{bucket}/archive/{LOCK}", json.dumps({"owner": "other"}).encode())
 
     with pytest.raises(Taken, match="another run writes there now"):

@@ -11,30 +11,29 @@ import torch
 from anadil.model.load import load_model
 from anadil.model.process_group import Group
 from anadil.pretrain.checkpoint import directory
-from anadil.pretrain.checkpoint.manager import CheckpointManager, local_folder
-from anadil.pretrain.checkpoint.tiers import Tiers
+from anadil.pretrain.checkpoint.folder import CheckpointFolder, local_folder
+from anadil.pretrain.checkpoint.storage import CheckpointStorage
 from anadil.pretrain.data.packing import pack
 from anadil.pretrain.data.tokens import token_stream
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.parallelize import parallelize
-from anadil.pretrain.resilience.fault_injection import VARIABLE
-from anadil.pretrain.run import run
 from anadil.pretrain.trainer import Trainer
 from anadil.recipe.pretrain import NEUTRAL
 from anadil.recipe.sections import Recipe
 from tests.kit.checkpoint_samples import ORIGIN, save, state_of
+from tests.kit.fault_injection import VARIABLE, run
 from tests.kit.pretraining import SignalAt, generations, losses, make_job, make_recipe, run_in_child
 
 
-def make_tiers(tmp_path: Path, recipe: Recipe) -> Tiers:
+def make_tiers(tmp_path: Path, recipe: Recipe) -> CheckpointStorage:
     """Those of a run of one process, in its second phase."""
     settings = recipe.pretrain
     stream = token_stream(tmp_path / "corpus", tmp_path / "tokenizer", tmp_path / "work", write=True)
     net = parallelize(load_model(Path(recipe.base.model)), settings, Mesh(), torch.device("cpu"))
     trainer = Trainer(net, pack(stream, settings.sequence_length), recipe, Group())
-    trainer.begin_phase(settings.phases[-1])
+    trainer.begin_phase(len(settings.phases) - 1)
     trainer.allocate(6)
-    return Tiers(recipe, tmp_path / "work", trainer, Group(), ORIGIN)
+    return CheckpointStorage(recipe, tmp_path / "work", trainer, Group(), ORIGIN)
 
 
 def steps_below(folder: Path) -> list[int]:
@@ -78,7 +77,7 @@ def test_a_run_that_has_finished_leaves_its_last_copy_in_the_archive_and_none_on
     for step in (10, 12):
         tiers.save(state_of(step))
 
-    tiers.finished()
+    tiers.finish()
     tiers.close()
 
     assert steps_below(tmp_path / "far") == [12]
@@ -123,10 +122,10 @@ def test_a_run_that_goes_back_leaves_no_later_copy_in_the_archive(tmp_path: Path
 def test_copies_on_the_machine_s_disk_that_are_later_than_where_a_run_goes_on_are_removed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    local = CheckpointManager(tmp_path / "nvme", Group(), ORIGIN, 3, own=True, optional=True)
+    local = CheckpointFolder(tmp_path / "nvme", Group(), ORIGIN, 3, per_process=True, optional=True)
     save(local, 6, 8, 10)
 
-    local.resumed(6)
+    local.discard_later_checkpoints(6)
     local.close()
 
     assert [path.name for path in (tmp_path / "nvme").iterdir()] == ["step-00000006"]

@@ -101,7 +101,7 @@ def test_a_run_killed_before_its_first_checkpoint_has_wasted_all_its_steps(tmp_p
     first = clock.goodput(tmp_path)
     first.resumed(0)
     train(clock, first, range(1, 4))
-    first.beat(at_once=True)
+    first.heartbeat(force=True)
 
     second = clock.goodput(tmp_path)
     second.resumed(0)
@@ -138,7 +138,7 @@ def test_a_long_run_remembers_few_steps_and_still_knows_the_time_of_each(tmp_pat
     clock = Clock()
     accounts = clock.goodput(tmp_path)
     train(clock, accounts, range(1, 1_001))
-    accounts.beat(at_once=True)
+    accounts.heartbeat(force=True)
     size = (tmp_path / FILE).stat().st_size
 
     accounts.resumed(333)

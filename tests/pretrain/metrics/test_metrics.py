@@ -16,10 +16,10 @@ from transformers import LlamaConfig
 
 from anadil.core.errors import PreflightError
 from anadil.model.process_group import Group
+from anadil.pretrain.metrics.logger import MetricsWriter
 from anadil.pretrain.metrics.metrics import Metrics, metrics_of
-from anadil.pretrain.metrics.tensorboard import FOLDER, Events
+from anadil.pretrain.metrics.tensorboard import FOLDER, TensorBoardWriter
 from anadil.pretrain.metrics.throughput import rates_of
-from anadil.pretrain.metrics.training_log import Journal
 from anadil.recipe.sections import Recipe
 from anadil.runtime import prometheus
 from anadil.runtime.job import Job
@@ -199,7 +199,7 @@ def test_without_tensorboardx_one_line_says_so_and_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboardX.event_file_writer", None)
-    events = Events(tmp_path)
+    events = TensorBoardWriter(tmp_path)
 
     with caplog.at_level(logging.INFO):
         events.begin(0)
@@ -227,7 +227,7 @@ def events_in(folder: Path) -> list[Any]:
 
 def test_event_files_hold_every_number_and_where_a_start_took_up(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX", reason="needs tensorboardX")
-    events = Events(tmp_path)
+    events = TensorBoardWriter(tmp_path)
     events.begin(4)
 
     events.add({"loss": 2.5, "time_share/step": 0.75}, 5)
@@ -245,7 +245,7 @@ def test_event_files_hold_every_number_and_where_a_start_took_up(tmp_path: Path)
 
 def test_a_start_from_the_beginning_hides_an_earlier_base_and_a_roll_back_does_not(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX", reason="needs tensorboardX")
-    events = Events(tmp_path)
+    events = TensorBoardWriter(tmp_path)
 
     events.begin(0)
     events.add({"validation_bits_per_byte": 2.5}, 0)
@@ -260,7 +260,7 @@ def test_a_full_disk_ends_event_files_with_one_warning(
 ) -> None:
     pytest.importorskip("tensorboardX", reason="needs tensorboardX")
     (tmp_path / FOLDER).write_text("in the way")
-    events = Events(tmp_path)
+    events = TensorBoardWriter(tmp_path)
 
     events.begin(0)
     events.add({"loss": 1.0}, 1)
@@ -273,7 +273,7 @@ def test_a_full_disk_ends_event_files_with_one_warning(
 def test_all_sinks_together_cost_a_logged_line_little(tmp_path: Path, gauges: Any) -> None:
     metrics = made(tmp_path)
     metrics.resumed(0)
-    journal = Journal(tmp_path / "work", 0)
+    journal = MetricsWriter(tmp_path / "work", 0)
     tracker = Tracker(tmp_path / "pretrain.jsonl", "pretrain")
     costs, meters_every = [], job_of(tmp_path).recipe.pretrain.log_every
 

@@ -1,4 +1,4 @@
-"""Rates, share of the peak, cost, and the end of a budget."""
+"""Throughput, share of the peak, cost, and the end of a budget."""
 
 import pytest
 import torch
@@ -8,8 +8,8 @@ from anadil.core.errors import BudgetReached, DataError, PreflightError
 from anadil.plan.instances import machine
 from anadil.plan.model_shape import KNOWN, shape_from
 from anadil.pretrain.metrics.throughput import (
-    Rates,
     RunBudget,
+    Throughput,
     peak_of,
     rates_of,
     recipe_budget,
@@ -22,7 +22,7 @@ ONE_B = shape_from(KNOWN["meta-llama/Llama-3.2-1B"], "1B")
 
 
 def test_the_published_throughput_of_a_1b_on_h100_gives_its_published_share_of_the_peak() -> None:
-    rates = Rates(shape=ONE_B, context=2_048, devices=8, peak_flops=989.4e12)
+    rates = Throughput(shape=ONE_B, context=2_048, devices=8, peak_flops=989.4e12)
 
     found = rates.figures(63_771 * 8 * 60, 60, "all")
 
@@ -37,7 +37,7 @@ def test_embeddings_that_are_looked_up_do_no_arithmetic() -> None:
 
 
 def test_frozen_layers_count_less() -> None:
-    rates = Rates(shape=ONE_B, context=2_048, devices=1, peak_flops=1e15)
+    rates = Throughput(shape=ONE_B, context=2_048, devices=1, peak_flops=1e15)
 
     whole = rates.figures(1e6, 10, "all")["mfu"]
     frozen = rates.figures(1e6, 10, "embeddings")["mfu"]

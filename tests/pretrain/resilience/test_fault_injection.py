@@ -9,26 +9,32 @@ import torch
 
 from anadil.core.errors import RecipeError
 from anadil.model.process_group import Group
-from anadil.pretrain.resilience.fault_injection import VARIABLE, Injector, faults_from_environment, injected
+from anadil.pretrain.checkpoint.state import State
+from anadil.pretrain.loop import Section
+from tests.kit.fault_injection import VARIABLE, FaultInjection, faults_from_environment
 
 
-def injector(rank: int) -> Injector:
+def injector(rank: int, trainer: Any = None) -> FaultInjection:
     faults = faults_from_environment()
     assert faults is not None
-    return Injector(faults, rank)
+    callback = FaultInjection(faults)
+    training: Any = SimpleNamespace(group=Group(rank=rank), trainer=trainer, state=SimpleNamespace(step=0))
+    callback.training = training
+    return callback
 
 
-def loss_in(step: int, faults: Injector) -> float:
-    faults.section("forward", step - 1)
+def enter(faults: FaultInjection, section: Section, num_done: int) -> None:
+    faults.training.state = State(step=num_done, tokens=0, seconds=0.0)
+    faults.on_section(section)
+
+
+def loss_in(step: int, faults: FaultInjection) -> float:
+    enter(faults, "forward", step - 1)
     return float(faults.loss(torch.tensor(2.0)))
 
 
-def test_without_the_variable_nothing_is_attached(caplog: pytest.LogCaptureFixture) -> None:
-    training: Any = object()
-
-    with injected(training):
-        pass
-
+def test_without_the_variable_there_are_no_faults(caplog: pytest.LogCaptureFixture) -> None:
+    assert faults_from_environment() is None
     assert not caplog.text
 
 
@@ -37,16 +43,19 @@ def test_faults_reach_the_loss_and_the_optimizer_until_the_run_ends(monkeypatch:
     model, weight = torch.nn.L1Loss(), torch.nn.Parameter(torch.ones(3))
     optimizer = torch.optim.SGD([weight])
     trainer = SimpleNamespace(net=SimpleNamespace(model=model), tensors=lambda **_: {"weight": weight})
-    training: Any = SimpleNamespace(group=Group(), trainer=trainer, on_section=None)
     one, other = torch.ones(2), torch.zeros(2)
 
-    with injected(training):
-        training.on_section("forward", 0)
-        losses = [float(model(one, other))]
-        optimizer.step()
+    for_a_run = injector(0, trainer)
+    for_a_run.pre_train()
+    enter(for_a_run, "forward", 0)
+    losses = [float(model(one, other))]
+    optimizer.step()
+    for_a_run.close()
     changed = weight.detach().clone()
-    with injected(training):
-        training.on_section("forward", 0)
+    after = injector(0, trainer)
+    after.pre_train()
+    enter(after, "forward", 0)
+    after.close()
     losses.append(float(model(one, other)))
     optimizer.step()
 
@@ -106,21 +115,21 @@ def test_memory_runs_out_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, '{"oom": {"step": 2, "section": "backward"}}')
     faults = injector(0)
 
-    faults.section("forward", 1)
+    enter(faults, "forward", 1)
 
     with pytest.raises(torch.OutOfMemoryError, match="Injected by ANADIL_INJECT"):
-        faults.section("backward", 1)
+        enter(faults, "backward", 1)
 
 
 def test_a_process_is_slow_for_some_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, '{"sleep": {"step": 2, "until": 3, "seconds": 0.05}}')
     slept: list[float] = []
-    monkeypatch.setattr("anadil.pretrain.resilience.fault_injection.time.sleep", slept.append)
+    monkeypatch.setattr("tests.kit.fault_injection.time.sleep", slept.append)
     faults = injector(0)
     sleeps = []
 
     for step in range(1, 5):
-        faults.section("forward", step - 1)
+        enter(faults, "forward", step - 1)
         sleeps.append(len(slept))
 
     assert sleeps == [0, 1, 2, 2]
@@ -132,7 +141,7 @@ def test_a_signal_is_sent_to_the_process_itself(monkeypatch: pytest.MonkeyPatch)
     received: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
 
-    injector(0).section("save", 2)
+    enter(injector(0), "save", 2)
 
     assert received == [signal.SIGTERM]
 
@@ -143,7 +152,7 @@ def test_the_seed_decides_which_bit_is_flipped(monkeypatch: pytest.MonkeyPatch) 
 
     for one in two:
         faults = injector(0)
-        faults.section("optimizer", 0)
+        enter(faults, "optimizer", 0)
         faults.flip(one)
 
     changed = [torch.cat([tensor.float() for tensor in one.values()]) for one in two]
@@ -156,10 +165,10 @@ def test_a_section_that_reports_itself_several_times_in_a_step_is_slow_once(
 ) -> None:
     monkeypatch.setenv(VARIABLE, '{"sleep": {"step": 2, "seconds": 0.05, "section": "validate"}}')
     slept: list[float] = []
-    monkeypatch.setattr("anadil.pretrain.resilience.fault_injection.time.sleep", slept.append)
+    monkeypatch.setattr("tests.kit.fault_injection.time.sleep", slept.append)
     faults = injector(0)
 
     for _ in range(4):
-        faults.section("validate", 2)
+        enter(faults, "validate", 2)
 
     assert slept == [0.05]

@@ -19,9 +19,8 @@ from anadil.core.errors import (
     RetryableError,
     Stopped,
 )
-from anadil.pretrain.resilience.fault_injection import VARIABLE
 from anadil.pretrain.resilience.watchdog import Watchdog
-from anadil.pretrain.run import run
+from tests.kit.fault_injection import VARIABLE, run
 from tests.kit.pretraining import (
     SHORT,
     SignalAt,

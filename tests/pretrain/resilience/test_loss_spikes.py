@@ -10,7 +10,7 @@ from anadil.pretrain.data.packing import pack, sequences_of_step
 from anadil.pretrain.data.tokens import token_stream
 from anadil.pretrain.resilience.loss_spikes import (
     WARM_UP,
-    Anomalies,
+    SpikeDetector,
     StepAction,
     StepVerdict,
     decoder,
@@ -23,7 +23,7 @@ from tests.kit.pretraining import make_corpus, make_tokenizer_artifact
 SKIP = Faults(on_anomaly="skip")
 
 
-def calm(anomalies: Anomalies, steps: int, loss: float = 3.0, first: int = 1) -> None:
+def calm(anomalies: SpikeDetector, steps: int, loss: float = 3.0, first: int = 1) -> None:
     for step in range(first, first + steps):
         assert anomalies.judge(step, loss, 1.0).finding is StepAction.FINE
 
@@ -38,14 +38,14 @@ def calm(anomalies: Anomalies, steps: int, loss: float = 3.0, first: int = 1) ->
     ],
 )
 def test_what_is_no_number_is_found_in_the_first_step(loss: float, norm: float, reason: str) -> None:
-    verdict = Anomalies(Faults()).judge(1, loss, norm)
+    verdict = SpikeDetector(Faults()).judge(1, loss, norm)
 
     assert verdict.finding is StepAction.STOP
     assert verdict.reason == reason
 
 
 def test_a_loss_ten_times_as_large_is_a_spike() -> None:
-    anomalies = Anomalies(SKIP)
+    anomalies = SpikeDetector(SKIP)
     calm(anomalies, WARM_UP)
 
     verdict = anomalies.judge(WARM_UP + 1, 30.0, 1.0)
@@ -55,7 +55,7 @@ def test_a_loss_ten_times_as_large_is_a_spike() -> None:
 
 
 def test_a_new_phase_is_given_time_to_find_what_is_usual() -> None:
-    anomalies = Anomalies(Faults())
+    anomalies = SpikeDetector(Faults())
     calm(anomalies, 200)
 
     border = anomalies.judge(201, 7.0, 1.0, phase=1)
@@ -68,7 +68,7 @@ def test_clean_curves_raise_no_alarm(noise: float) -> None:
     draw = random.Random(7)
 
     for _ in range(5):
-        anomalies = Anomalies(Faults())
+        anomalies = SpikeDetector(Faults())
         for step in range(1, 1_001):
             # From a random model's ln 4096, over a warm-up that makes it worse, down to 3.
             usual = 3 + 5.3 * math.exp(-step / 150) + 1.5 * math.exp(-(((step - 30) / 10) ** 2))
@@ -77,7 +77,7 @@ def test_clean_curves_raise_no_alarm(noise: float) -> None:
 
 
 def test_after_a_roll_back_the_batches_since_the_copy_are_left_out() -> None:
-    anomalies = Anomalies(SKIP)
+    anomalies = SpikeDetector(SKIP)
     calm(anomalies, 30)
     verdict = anomalies.judge(31, math.nan, 1.0)
 
@@ -89,7 +89,7 @@ def test_after_a_roll_back_the_batches_since_the_copy_are_left_out() -> None:
 
 
 def test_a_second_roll_back_leaves_out_what_came_after_the_first() -> None:
-    anomalies = Anomalies(SKIP)
+    anomalies = SpikeDetector(SKIP)
     calm(anomalies, 30)
     anomalies.rolled_back(anomalies.judge(31, math.nan, 1.0), 30)
     first = anomalies.batch_of(30)
@@ -103,7 +103,7 @@ def test_a_second_roll_back_leaves_out_what_came_after_the_first() -> None:
 
 
 def test_a_roll_back_forgets_the_losses_after_the_copy() -> None:
-    straight, back = Anomalies(SKIP), Anomalies(SKIP)
+    straight, back = SpikeDetector(SKIP), SpikeDetector(SKIP)
     calm(straight, 28)
     calm(back, 30)
 
@@ -113,7 +113,7 @@ def test_a_roll_back_forgets_the_losses_after_the_copy() -> None:
 
 
 def test_too_many_roll_backs_end_the_run_with_advice() -> None:
-    anomalies = Anomalies(Faults(on_anomaly="skip", most_skips=2))
+    anomalies = SpikeDetector(Faults(on_anomaly="skip", most_skips=2))
     calm(anomalies, 30)
     for _ in range(2):
         anomalies.rolled_back(anomalies.judge(31, math.nan, 1.0), 30)
@@ -127,10 +127,10 @@ def test_too_many_roll_backs_end_the_run_with_advice() -> None:
 
 
 def test_a_resume_judges_as_the_run_that_was_not_interrupted() -> None:
-    whole = Anomalies(SKIP)
+    whole = SpikeDetector(SKIP)
     calm(whole, 30)
     whole.rolled_back(whole.judge(31, math.nan, 1.0), 25)
-    resumed = Anomalies(SKIP)
+    resumed = SpikeDetector(SKIP)
 
     resumed.restore(json.loads(json.dumps(whole.state())))
 

@@ -10,9 +10,10 @@ from torch.distributed import DistNetworkError, DistStoreError
 from anadil.core.errors import RetryableError
 from anadil.model.peer_failure import peers
 from anadil.model.process_group import Group
-from anadil.pretrain import run as run_module
+from anadil.pretrain import prepare
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.resilience.replica_check import check_replicas, checksum, checksums, peers_of
+from anadil.pretrain.run import run
 from tests.pretrain.resilience.test_watchdog import start, told_by
 
 
@@ -82,12 +83,12 @@ def test_a_machine_that_is_gone_while_the_processes_meet_is_no_bug(
     def meet(_: torch.device) -> None:
         raise error
 
-    monkeypatch.setattr(run_module, "group", meet)
-    monkeypatch.setattr(run_module, "uses_liger", lambda *_: False)
+    monkeypatch.setattr(prepare, "group", meet)
+    monkeypatch.setattr(prepare, "uses_liger", lambda *_: False)
     monkeypatch.setenv("RANK", "1")
 
     with pytest.raises(RetryableError, match="rank 1 has lost another process of the job"):
-        run_module.run(Mock())
+        run(Mock())
 
 
 def test_a_broken_gpu_is_named_and_the_run_may_be_started_again() -> None:

@@ -63,7 +63,7 @@ class Trained:
         """A run of the stage in a process of its own."""
         log = self.folder / f"{name}.log"
         log.unlink(missing_ok=True)
-        work = partial(run_module, "anadil.pretrain", *self.words(name))
+        work = partial(run_module, "tests.kit.fault_injection", *self.words(name))
         return Fork(work, log, environment | {"ANADIL_LOG": "json"})
 
     def resumed(self, name: str) -> str:
@@ -78,7 +78,7 @@ class Trained:
         log = self.folder / f"{name}.log"
         log.unlink(missing_ok=True)
         words, variables = self.words(name), environment | {"ANADIL_LOG": "json"}
-        return module_in_ranks(self.processes, log, "anadil.pretrain", *words, **variables)
+        return module_in_ranks(self.processes, log, "tests.kit.fault_injection", *words, **variables)
 
 
 @pytest.fixture(scope="module")

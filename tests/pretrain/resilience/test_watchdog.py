@@ -116,11 +116,11 @@ def test_where_all_wait_in_the_same_place_it_is_the_network(tmp_path: Path) -> N
 
 def test_a_save_may_take_as_long_as_a_start(tmp_path: Path) -> None:
     watch = Watchdog(tmp_path, 60, start_after_s=900)
-    watch.beat("optimizer", 1)
+    watch.heartbeat("optimizer", 1)
 
-    watch.beat("save", 1)
+    watch.heartbeat("save", 1)
     saving = watch.allowance_s
-    watch.beat("data", 1)
+    watch.heartbeat("data", 1)
 
     assert (saving, watch.allowance_s) == (900, 60)
 
@@ -128,9 +128,9 @@ def test_a_save_may_take_as_long_as_a_start(tmp_path: Path) -> None:
 def test_who_fetches_or_encodes_and_who_waits_for_it_has_hours(tmp_path: Path) -> None:
     watch = Watchdog(tmp_path, 60, start_after_s=900)
 
-    watch.beat("load")
+    watch.heartbeat("load")
     loading = watch.allowance_s
-    watch.beat("start")
+    watch.heartbeat("start")
 
     assert (loading, watch.allowance_s) == (12 * 3_600, 900)
 
@@ -138,11 +138,11 @@ def test_who_fetches_or_encodes_and_who_waits_for_it_has_hours(tmp_path: Path) -
 def test_the_first_step_may_take_longer(tmp_path: Path) -> None:
     watch = Watchdog(tmp_path, 60, start_after_s=900)
 
-    watch.beat("forward", 1)
+    watch.heartbeat("forward", 1)
     first = watch.allowance_s
-    watch.beat("optimizer")
+    watch.heartbeat("optimizer")
     later = watch.allowance_s
-    watch.beat("start", 2)
+    watch.heartbeat("start", 2)
 
     assert (first, later, watch.allowance_s) == (900, 60, 900)
 
@@ -153,7 +153,7 @@ def test_a_run_that_goes_on_is_left_alone(tmp_path: Path) -> None:
 
     with watch.running():
         for step in range(10):
-            watch.beat("forward", step)
+            watch.heartbeat("forward", step)
             time.sleep(0.1)
 
     assert not ended

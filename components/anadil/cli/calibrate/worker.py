@@ -151,7 +151,7 @@ def _load_libraries(spec: RunSpec, device: torch.device, processes: Group) -> No
     )
     layout = replace(spec.layout, micro_batch_size=1, micro_batches=1)
     trainer = _trainer(replace(spec, shape=shape, layout=layout), device, processes)
-    trainer.begin_phase(trainer.settings.phases[0])
+    trainer.begin_phase(0)
     trainer.step(0)
 
 
@@ -245,7 +245,7 @@ def _one(blank: Measurement, trainer: Trainer, number: int, before: int | None) 
     if on_gpu:
         torch.cuda.empty_cache()
     has_peak = not on_gpu and reset_resident_peak()
-    trainer.begin_phase(trainer.settings.phases[number])
+    trainer.begin_phase(number)
     seconds = []
     for step in range(number * (WARMUP + blank.steps), (number + 1) * (WARMUP + blank.steps)):
         start = time.perf_counter()

@@ -65,16 +65,16 @@ def step_in_name(name: str) -> int | None:
 
 def steps(folder: Path) -> list[int]:
     """Steps of the checkpoints that have a manifest, the newest first."""
-    found = []
+    numbers = []
     for path in folder.glob("step-*"):
         step = step_in_name(path.name)
         if step is None:
             continue
         if (path / MANIFEST).is_file():
-            found.append(step)
+            numbers.append(step)
         else:
             log.warning("%s: has no %s, so it does not count as a checkpoint; remove it", path, MANIFEST)
-    return sorted(found, reverse=True)
+    return sorted(numbers, reverse=True)
 
 
 def listed(numbers: list[int]) -> str:
@@ -93,8 +93,8 @@ def who_has(listings: list[tuple[str, list[int]]]) -> str:
     return "; ".join([*shown[:MOST_LISTED], *more])
 
 
-def settle(folder: Path) -> None:
-    """Remove what killed processes have left in the middle of writing or removing."""
+def clean_partials(folder: Path) -> None:
+    """Remove partial checkpoints of killed processes."""
     # A download fills an empty folder; where there is a checkpoint, nobody resumes it.
     for suffix in (PARTIAL, REMOVED, UPLOAD, *([DOWNLOAD] if steps(folder) else [])):
         for half in folder.glob(f"step-*{suffix}"):
@@ -129,8 +129,8 @@ def commit(partial: Path, state: State, origin: Mapping[str, str], files: Entrie
     Args:
         partial: The directory that holds them, flushed.
         state: Where the run stands.
-        origin: What decides the losses.
-        files: What every process has written.
+        origin: Settings and data that decide the losses.
+        files: Files of all processes.
 
     Raises:
         PreflightError: Files of other processes are not there: the disk is not a shared one.
@@ -269,8 +269,8 @@ def set_aside(path: Path) -> Path:
     return aside
 
 
-def leave_behind(folder: Path, step: int, *, remove: bool) -> None:
-    """Let checkpoints later than `step` neither count nor come back: rename them, or remove them."""
+def discard_later(folder: Path, step: int, *, remove: bool) -> None:
+    """Rename or remove checkpoints after `step`, so that they neither count nor come back."""
     later = [each for each in steps(folder) if each > step]
     for each in later:
         path = path_of(folder, each)

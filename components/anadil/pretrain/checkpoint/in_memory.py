@@ -8,7 +8,7 @@ from anadil.pretrain.parallel.ddp import local_part
 
 
 class MemoryReplica:
-    """What this process holds of parameters and moments, as it was when it was last saved.
+    """This process's parameters and moments, as they were when they were last saved.
 
     Page-locked where the tensors are on a GPU, so that the copy runs at the speed of the bus.
     """
@@ -19,15 +19,15 @@ class MemoryReplica:
     def save(self, state: State, tensors: Tensors) -> None:
         """Copy the tensors, into the memory of the copy before where they fit."""
         spare = self._saved[1] if self._saved is not None else {}
-        made = {}
+        buffers = {}
         for name, tensor in tensors.items():
             part = local_part(tensor)
             buffer = spare.get(name)
             if buffer is None or buffer.shape != part.shape or buffer.dtype != part.dtype:
                 buffer = torch.empty(part.shape, dtype=part.dtype, pin_memory=part.is_cuda)
-            made[name] = buffer.copy_(part, non_blocking=True)
+            buffers[name] = buffer.copy_(part, non_blocking=True)
         _finish(tensors)
-        self._saved = (state, made)
+        self._saved = (state, buffers)
 
     def restore(self, tensors: Tensors) -> State:
         """Put the tensors back, in place; where the run stood when they were saved."""
@@ -40,7 +40,7 @@ class MemoryReplica:
         return state
 
     def clear(self) -> None:
-        """Forget it, as at the border of a phase."""
+        """Forget it, as at the end of a phase."""
         self._saved = None
 
 

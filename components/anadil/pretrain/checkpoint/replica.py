@@ -31,8 +31,8 @@ LOOK_S = 10.0
 """Between two checks of a download: far below the silence that the watchdog takes for a hang."""
 
 
-class Archive:
-    """Copies each checkpoint offered to it, in the background; the manifest last."""
+class CheckpointReplica:
+    """Uploads checkpoints in the background; the manifest last."""
 
     def __init__(self, uri: str, keep: int, *, renew_s: float = RENEW_S, silent_s: float = SILENT_S) -> None:
         """Every process may make one; the first alone uses it.
@@ -53,7 +53,7 @@ class Archive:
         )
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="archive")
         self._working: Future[None] | None = None
-        self._offered: Path | None = None
+        self._queued: Path | None = None
         self._held = False
         self._ended = threading.Event()
         self._moved = 0
@@ -67,7 +67,7 @@ class Archive:
         self._lock.take()
         self._held = True
         try:
-            self._settle()
+            self._clean_partials()
         except (AnadilError, OSError) as error:
             log.warning("%s: what is half copied there cannot be removed: %s", self.uri, error)
 
@@ -84,22 +84,22 @@ class Archive:
         except AnadilError as error:
             log.warning("%s: the lock cannot be read; training continues: %s", self.uri, error)
 
-    def offer(self, path: Path) -> None:
-        """Copy a checkpoint when the one before is done; of several that wait the newest is copied.
+    def enqueue_upload(self, path: Path) -> None:
+        """Copy a checkpoint when the one before is done. Of several in the queue only the newest is copied.
 
         It is taken for the newest of the run: replicas of later steps are removed.
         """
-        self._offered = path
-        self._working = self._thread.submit(self._copy_offered)
+        self._queued = path
+        self._working = self._thread.submit(self._copy_queued)
 
-    def distrust(self, since: int) -> None:
-        """Remove the replicas of later steps, when what is being copied is there."""
+    def invalidate_after(self, after: int) -> None:
+        """Wait for the copy under way, then remove the replicas of steps after `after`."""
         self.wait()
         try:
             self._lock.check()
-            self._remove(step for step in self._steps() if step > since)
+            self._remove(step for step in self._steps() if step > after)
         except (AnadilError, OSError) as error:
-            log.warning("%s: replicas of steps after %s have to be removed there: %s", self.uri, since, error)
+            log.warning("%s: replicas of steps after %s have to be removed there: %s", self.uri, after, error)
 
     def wait(self) -> None:
         """Return when nothing is being copied any more."""
@@ -107,25 +107,25 @@ class Archive:
             self._working.result()
 
     def close(self) -> None:
-        """Break off what is being copied, and let other runs write here."""
+        """Abort the copy under way, and let other runs write here."""
         self._ended.set()
         self._thread.shutdown(cancel_futures=True)
         if self._held:
             self._lock.release()
             self._held = False
 
-    def fetch(self, folder: Path, origin: Mapping[str, str], above: int = -1) -> None:
+    def fetch(self, folder: Path, origin: Mapping[str, str], after: int = -1) -> None:
         """Begin to bring the newest sound checkpoint back; `fetched` tells how far that is.
 
         Args:
             folder: Where checkpoints are.
-            origin: What decides the losses.
-            above: Of later steps only.
+            origin: Settings and data that decide the losses.
+            after: Look at later steps only.
         """
-        self._working = self._thread.submit(self._fetch, folder, origin, above)
+        self._working = self._thread.submit(self._fetch, folder, origin, after)
 
     def fetched(self) -> tuple[bool, int]:
-        """Whether that is over, after `LOOK_S` at most, and the bytes that have come.
+        """Wait up to `LOOK_S`; return if the fetch is done, and the bytes so far.
 
         Raises:
             RecipeError: The newest checkpoint belongs to a run with other settings.
@@ -137,9 +137,9 @@ class Archive:
             working.result()
         return bool(done), self._moved
 
-    def _fetch(self, folder: Path, origin: Mapping[str, str], above: int) -> None:
+    def _fetch(self, folder: Path, origin: Mapping[str, str], after: int) -> None:
         for step in self._steps():
-            if step <= above:
+            if step <= after:
                 return
             source = join(self.uri, directory.path_of(Path(), step).name)
             target = directory.path_of(folder, step)
@@ -179,8 +179,8 @@ class Archive:
         except DataError as error:  # an object that is gone
             raise IntegrityError(str(error)) from None
 
-    def _copy_offered(self) -> None:
-        path, self._offered = self._offered, None
+    def _copy_queued(self) -> None:
+        path, self._queued = self._queued, None
         if path is None:
             return  # a newer one was copied instead
         started = monotonic()
@@ -199,7 +199,7 @@ class Archive:
             log.warning("%s: %s is not copied there: %s", self.uri, path.name, error)
 
     def _has(self, path: Path) -> bool:
-        """Whether this very checkpoint was copied, to be told from one of the same step before a roll-back."""
+        """This very checkpoint was copied, and not one of the same step before a roll-back."""
         store, manifest = storage.store(self.uri), join(self.uri, path.name, MANIFEST)
         return store.exists(manifest) and store.read(manifest) == (path / MANIFEST).read_bytes()
 
@@ -252,7 +252,7 @@ class Archive:
             name = directory.path_of(Path(), step).name
             storage.store(self.uri).remove_directory(join(self.uri, name))
 
-    def _settle(self) -> None:
+    def _clean_partials(self) -> None:
         """Remove what has no manifest, or not its final name; nobody else writes here."""
         store = storage.store(self.uri)
         finished = {directory.path_of(Path(), step).name for step in self._steps()}

@@ -22,7 +22,7 @@ class State:
     seconds: float
     """Time in training, over all starts."""
     anomalies: dict[str, Any] = field(default_factory=dict)
-    """What `Anomalies.restore` takes: losses to compare with, and batches that are left out."""
+    """State of `SpikeDetector`: losses to compare with, and skipped batches."""
     journal: str = ""
     """Lines of `training.jsonl` so far, for a start on a node that has none; of a saved state only."""
 
@@ -32,20 +32,20 @@ class State:
 
     @classmethod
     def from_json(cls, text: bytes, name: str) -> "State":
-        """What `to_json` wrote.
+        """Read the text of `to_json`.
 
         Args:
             text: The content of the file.
             name: The file, for messages.
 
         Raises:
-            IntegrityError: It is no state of ours.
+            IntegrityError: It is not a state of ours.
         """
         try:
             return TypeAdapter(cls).validate_json(text)
         except ValidationError as error:
             reason = error.errors()[0]["msg"]
-            raise IntegrityError(f"{name}: no state of a run ({reason}); remove the checkpoint") from None
+            raise IntegrityError(f"{name}: not a state of a run ({reason}); remove the checkpoint") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

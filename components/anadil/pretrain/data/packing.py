@@ -22,6 +22,8 @@ from anadil.model.loss import IGNORED
 from anadil.pretrain.data.tokens import Places, TokenStream
 
 Pieces = npt.NDArray[np.int64]
+Sequences = npt.NDArray[np.int64]
+"""Numbers of packed sequences."""
 
 SMALL = 2**15 - 1
 """Lengths up to it are sorted as 16-bit numbers, which numpy does by counting."""
@@ -54,7 +56,7 @@ class Packed:
         """Share of positions that hold padding."""
         return 1 - int(self.pieces[:, 1:].sum()) / (self.num_sequences * self.length)
 
-    def targets_of(self, sequences: Places) -> int:
+    def targets_of(self, sequences: Sequences) -> int:
         """Predicted tokens of some sequences."""
         return int(_pieces_of(self, sequences)[0][:, 1].sum())
 
@@ -136,9 +138,9 @@ def pack(stream: TokenStream, length: int) -> Packed:
     return Packed(stream=stream, pieces=pieces[order], rows=rows, length=length)
 
 
-def batch_of(packed: Packed, sequences: Places) -> Batch:
-    """The tensors of some sequences, also of none; the padding of a row is a piece without labels."""
-    rows, length = len(sequences), packed.length
+def batch_of(packed: Packed, sequences: Sequences, *, rows: int = 0) -> Batch:
+    """The tensors of some sequences, and of rows of padding up to `rows`; padding has no labels."""
+    rows, length = max(rows, len(sequences)), packed.length
     chosen, sizes, begins = _pieces_of(packed, sequences)
     inputs = np.zeros(rows * length, dtype=np.int64)
     labels = np.full(rows * length, IGNORED, dtype=np.int64)
@@ -161,7 +163,7 @@ def batch_of(packed: Packed, sequences: Places) -> Batch:
     )
 
 
-def _pieces_of(packed: Packed, sequences: Places) -> tuple[Pieces, Places, Places]:
+def _pieces_of(packed: Packed, sequences: Sequences) -> tuple[Pieces, Places, Places]:
     """Pieces of some sequences, their positions, and where each begins in the rows one after another."""
     first = packed.rows[sequences]
     counts = packed.rows[np.asarray(sequences) + 1] - first
@@ -174,7 +176,7 @@ def _pieces_of(packed: Packed, sequences: Places) -> tuple[Pieces, Places, Place
     return chosen, sizes, begins
 
 
-def sequences_of_step(step: int, *, batch_size: int, num_sequences: int, seed: int) -> Places:
+def sequences_of_step(step: int, *, batch_size: int, num_sequences: int, seed: int) -> Sequences:
     """Which sequences optimizer step `step` (from 0) trains on, whatever the number of processes.
 
     Each epoch is a permutation of its own; a step may end one and begin the next.

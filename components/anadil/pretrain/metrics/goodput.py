@@ -93,14 +93,14 @@ class Goodput:
             self._settle()
             self.counts[cause] += 1
             self._open.pop()
-            self.beat(at_once=cause == "checkpoint")
+            self.heartbeat(force=cause == "checkpoint")
 
     def step_done(self, step: int) -> None:
         """Optimizer step `step` (from 1) is done: what was spent on it counts, until it is done again."""
         self._settle()
         with self._lock:
             self._mark(step)
-        self.beat()
+        self.heartbeat()
 
     def resumed(self, step: int) -> None:
         """Training resumes after `step`: what was spent on later steps is wasted, as they are done again.
@@ -114,7 +114,7 @@ class Goodput:
             self.seconds["step"] = kept
             del self._marks[bisect_right(self._marks, (step, math.inf)) :]
             self._mark(step)
-        self.beat(at_once=True)
+        self.heartbeat(force=True)
 
     def hung(self) -> None:
         """Count the block that is open now as a hang, and write; for a watchdog before it ends the process."""
@@ -123,11 +123,11 @@ class Goodput:
             self.seconds["hang"] += now - self._since
             self.counts["hang"] += 1
             self._since = now
-        self.beat(at_once=True)
+        self.heartbeat(force=True)
 
-    def beat(self, *, at_once: bool = False) -> None:
+    def heartbeat(self, *, force: bool = False) -> None:
         """Write the accounts, if that is due."""
-        if not self._writes or not (at_once or self._now() - self._written >= BEAT_S):
+        if not self._writes or not (force or self._now() - self._written >= BEAT_S):
             return
         self._settle()
         with self._lock:
@@ -220,7 +220,7 @@ class Goodput:
                 age_s = 0.0  # this very process wrote the file, in an earlier run of the stage
             self.seconds["restart"] += gap - age_s
         self.seconds["init"] += age_s
-        self.beat(at_once=True)
+        self.heartbeat(force=True)
 
     def _read(self) -> float | None:
         """Take over the accounts of the file; seconds since they were written."""

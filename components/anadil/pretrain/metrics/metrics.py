@@ -17,8 +17,8 @@ from anadil.plan.model_shape import Trains
 from anadil.pretrain.metrics.checkpoint_interval import checkpoint_interval_of
 from anadil.pretrain.metrics.goodput import Cause, Goodput
 from anadil.pretrain.metrics.stragglers import SECTIONS, Section, Stragglers
-from anadil.pretrain.metrics.tensorboard import Events
-from anadil.pretrain.metrics.throughput import Rates, RunBudget, recipe_budget
+from anadil.pretrain.metrics.tensorboard import TensorBoardWriter
+from anadil.pretrain.metrics.throughput import RunBudget, Throughput, recipe_budget
 from anadil.runtime import prometheus
 from anadil.runtime.job import Job
 
@@ -38,11 +38,11 @@ class Metrics:
     goodput: Goodput
     stragglers: Stragglers
     budget: RunBudget
-    events: Events
+    events: TensorBoardWriter
     every: int
     """`pretrain.checkpoint_every`."""
     nodes: int
-    rates: Rates | None = None
+    rates: Throughput | None = None
     """From `rates_of`, once there is a model; before the first logged line."""
 
     @contextmanager
@@ -143,7 +143,7 @@ class Metrics:
 
     def close(self) -> None:
         """The run ends: write what is still to be written."""
-        self.goodput.beat(at_once=True)
+        self.goodput.heartbeat(force=True)
         self.events.close()
 
 
@@ -163,7 +163,7 @@ def metrics_of(job: Job, group: Group, device: torch.device) -> Metrics:
         goodput=Goodput(job.work, writes=group.is_first),
         stragglers=Stragglers(group, settings.faults.straggler_ratio, device),
         budget=recipe_budget(settings.faults, cluster),
-        events=Events(job.work, writes=group.is_first),
+        events=TensorBoardWriter(job.work, writes=group.is_first),
         every=settings.checkpoint_every,
         nodes=cluster.nodes,
     )

@@ -8,18 +8,24 @@ a word, so that a slow run looks like a fast one until somebody looks.
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch._C._autograd import DeviceType  # torch.autograd has it without a type
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from anadil.core.format import counted
+from anadil.pretrain.loop import Callback
+from anadil.pretrain.trainer import Step
 
 log = logging.getLogger(__name__)
 
+PROFILE = "profile"
+"""Directory of the trace that `pretrain.profile_steps` asks for."""
+TRACED_AFTER = 10
+"""Steps before a trace, in which kernels are chosen and memory is taken; fewer where fewer are left."""
 TRACE = "trace.json"
 SUMMARY = "profile.json"
 NUM_TOP = 20
@@ -35,22 +41,41 @@ KERNELS: Mapping[str, tuple[str, ...]] = {
 cross_entropy}.py; torch 2.13, nn/attention/varlen.py; our own."""
 
 
-class StepListener(Protocol):
-    """What the loop tells of each optimizer step."""
+class Profiler(Callback):
+    """Traces `pretrain.profile_steps` steps of the first process."""
 
-    def step(self) -> None:
-        """An optimizer step has ended."""
+    def __init__(self) -> None:
+        self._held = ExitStack()
+        self._profile: profile | None = None
 
+    def pre_train(self) -> None:
+        """Start to count steps."""
+        run = self.training
+        settings = run.job.recipe.pretrain
+        num_steps = settings.profile_steps if run.group.is_first else 0
+        if num_steps:
+            first_step = max(1, min(TRACED_AFTER, settings.steps - run.state.step - num_steps))
+            folder = run.job.work / PROFILE
+            self._profile = self._held.enter_context(
+                profiled(folder, first_step, num_steps, run.trainer.device)
+            )
 
-class NoProfile:
-    """In the place of a profile where none is asked for."""
+    def post_step(self, step: Step) -> None:  # noqa: ARG002  a hook
+        """Count a step."""
+        if self._profile is not None:
+            self._profile.step()
 
-    def step(self) -> None:
-        """Do nothing."""
+    def post_train(self) -> None:
+        """Write the trace."""
+        self.close()
+
+    def close(self) -> None:
+        """Write what was traced, also of a run that fails."""
+        self._held.close()
 
 
 @contextmanager
-def profiled(folder: Path, first_step: int, num_steps: int, device: torch.device) -> Iterator[StepListener]:
+def profiled(folder: Path, first_step: int, num_steps: int, device: torch.device) -> Iterator[profile]:
     """Trace optimizer steps done inside and write `TRACE` and `SUMMARY`; call `.step()` after each.
 
     Where the steps end before, what was traced until then is written; where none was, nothing but a warning.
@@ -58,12 +83,9 @@ def profiled(folder: Path, first_step: int, num_steps: int, device: torch.device
     Args:
         folder: Directory, made where it is not there; one process writes there.
         first_step: Steps that are let pass before, counted from here; at least 1, in which the profiler starts.
-        num_steps: Steps that are traced; 0 traces none.
+        num_steps: Steps that are traced, at least 1.
         device: Of the training.
     """
-    if num_steps == 0:
-        yield NoProfile()
-        return
     folder.mkdir(parents=True, exist_ok=True)
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":

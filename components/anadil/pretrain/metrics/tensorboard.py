@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 FOLDER = "tensorboard"
 
 
-class Events:
+class TensorBoardWriter:
     """One event file of one start; TensorBoard shows the starts of a run as one."""
 
     def __init__(self, work: Path, *, writes: bool = True) -> None:

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class Throughput:
     """What turns tokens and seconds into rates; the same on every process."""
 
     shape: Shape
@@ -49,7 +49,7 @@ class Rates:
         return found
 
 
-def rates_of(config: Any, *, context: int, devices: int, device: torch.device) -> Rates:
+def rates_of(config: Any, *, context: int, devices: int, device: torch.device) -> Throughput:
     """Rates for a model of transformers, by its `config` (after its vocabulary was fitted).
 
     Raises:
@@ -60,7 +60,7 @@ def rates_of(config: Any, *, context: int, devices: int, device: torch.device) -
     if name and peak is None:
         log.info("%s is not in the table of machines, so MFU is not reported", name)
     shape = shape_from(config.to_dict(), config.name_or_path or "model")
-    return Rates(shape=shape, context=context, devices=devices, peak_flops=peak)
+    return Throughput(shape=shape, context=context, devices=devices, peak_flops=peak)
 
 
 def peak_of(name: str) -> float | None:

@@ -18,6 +18,7 @@ from anadil.model.loss import has_fast_bf16, summed_loss
 from anadil.model.low_precision import (
     check_low_precision,
     low_precision_layers,
+    plain_tensor,
     update_fp8_scales,
     use_low_precision,
 )
@@ -25,6 +26,7 @@ from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.parallel.context import check_context, slice_of, use_context_attention
 from anadil.pretrain.parallel.ddp import Replicas
 from anadil.pretrain.parallel.fsdp import last_pass, policy_of, shard
+from anadil.pretrain.parallel.grad_norm import clip_gradients_
 from anadil.pretrain.parallel.loss_forward import train_on
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.pipeline import Pipeline, check_micro_batches, check_pipeline, cut_stage
@@ -52,6 +54,14 @@ class ParallelModel:
     def parameters(self) -> dict[str, nn.Parameter]:
         """By the names of the whole model; tied ones once."""
         return dict(self.model.named_parameters())
+
+    def plain_tensors(self) -> dict[str, torch.Tensor]:
+        """The parameters as checkpoints hold them, sharing their memory."""
+        return {name: plain_tensor(parameter.detach()) for name, parameter in self.parameters().items()}
+
+    def clip_gradients(self, parameters: Sequence[nn.Parameter], max_norm: float) -> float:
+        """Scale gradients so that their common norm is at most `max_norm`; the norm before."""
+        return clip_gradients_(parameters, max_norm, self.mesh)
 
     def replicas_group(self) -> Any:
         """Processes whose gradients have to be summed, which FSDP does itself; None for none."""

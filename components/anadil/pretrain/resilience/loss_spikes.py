@@ -1,13 +1,14 @@
-"""Whether a step's loss and gradient may be used, the same answer in every process.
+"""Loss spikes: the judgement of each step before the optimizer uses it, the same in every process.
 
 Both numbers are sums over all processes, so each process judges them alone and all agree.
 """
 
 import json
+import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from statistics import median
@@ -17,9 +18,13 @@ import numpy as np
 
 from anadil.artifacts.base_model import read_tokenizer
 from anadil.core.errors import RecipeError
-from anadil.pretrain.data.packing import Packed
-from anadil.pretrain.data.tokens import Places
+from anadil.pretrain.checkpoint.state import State
+from anadil.pretrain.data.packing import Packed, Sequences
+from anadil.pretrain.loop import Callback
+from anadil.pretrain.trainer import Step
 from anadil.recipe.pretrain import Faults
+
+log = logging.getLogger(__name__)
 
 WINDOW = 100
 """Losses whose median is what is usual."""
@@ -37,17 +42,17 @@ Decode = Callable[[Sequence[int]], str]
 
 
 class StepAction(StrEnum):
-    """What a step's numbers ask for."""
+    """Consequence of a step's loss and gradient norm."""
 
     FINE = "fine"
     SKIP = "skip"
-    """Go back to the last copy and leave out the batches since."""
+    """Go back to the last copy and skip the batches since."""
     STOP = "stop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepVerdict:
-    """The judgement on one step."""
+    """Judgement on one step."""
 
     finding: StepAction
     step: int
@@ -57,21 +62,78 @@ class StepVerdict:
     reason: str = ""
 
 
-class Anomalies:
-    """Judges every step, and knows which batches are left out; its `state` belongs into each checkpoint.
+class SpikeDetector(Callback):
+    """Judges every step, and skips batches; its `state` belongs into each checkpoint.
 
-    Batches have numbers of their own: while none is left out, optimizer step s (from 0) trains on
-    batch s; each batch left out moves all later steps on by one.
+    Batches have numbers of their own: while none is skipped, optimizer step s (from 0) trains on
+    batch s; each skipped batch moves all later steps on by one.
     """
 
-    def __init__(self, settings: Faults) -> None:
-        """A run without anomalies so far."""
+    def __init__(self, settings: Faults, restore_snapshot: Callable[[], State] | None = None) -> None:
+        """Start without anomalies.
+
+        Args:
+            settings: `pretrain.faults`.
+            restore_snapshot: Puts the newest copy in memory back and returns its state; for `on_anomaly: skip`.
+        """
         self._settings = settings
+        self._restore_snapshot = restore_snapshot
+        self._verdict: StepVerdict | None = None
         self._phase = -1
         self._losses: deque[tuple[int, float]] = deque(maxlen=WINDOW)
-        self._left_out: list[tuple[int, int]] = []
+        self._skipped: list[tuple[int, int]] = []
         self.num_skips = 0
         """Roll-backs so far."""
+
+    def pre_train(self) -> None:
+        """Resume with the judgements of the checkpoint, before the first batch is made."""
+        run = self.training
+        if run.state.anomalies:
+            self.restore(run.state.anomalies)
+        run.trainer.batch_of = self.batch_of
+
+    def pre_optim_step(self, step: Step) -> bool:
+        """Accept the step, object to it, or end the run.
+
+        Raises:
+            RecipeError: The step cannot be used, and `on_anomaly` is `stop`.
+        """
+        run = self.training
+        self._verdict = self.judge(run.state.step + 1, step.loss, step.grad_norm, step.phase)
+        if self._verdict.finding is StepAction.STOP:
+            lr = run.job.recipe.pretrain.phases[step.phase].lr
+            raise refuse(self._verdict, lr, self._report(self._verdict))
+        return self._verdict.finding is StepAction.FINE
+
+    def rollback(self, step: Step) -> State:  # noqa: ARG002  a hook
+        """Go back to the newest copy in memory, and skip the batches since.
+
+        Raises:
+            RecipeError: There were `most_skips` roll-backs already.
+        """
+        assert self._verdict is not None
+        assert self._restore_snapshot is not None
+        verdict, report = self._verdict, self._report(self._verdict)
+        state = self._restore_snapshot()
+        self.rolled_back(verdict, state.step)
+        log.warning(
+            "%s at step %s: back to step %s, without the batches since; their documents are in %s",
+            verdict.reason, f"{verdict.step:,}", f"{state.step:,}", report,
+        )  # fmt: skip
+        return state
+
+    def pre_save(self, state: State) -> State:
+        """Add losses to compare with, and skipped batches."""
+        return replace(state, anomalies=self.state())
+
+    def _report(self, verdict: StepVerdict) -> str:
+        """List the documents of a step that cannot be used; the path of the list."""
+        run = self.training
+        if not run.group.is_first:
+            return str(run.job.work)
+        sequences = run.trainer.sequences(verdict.step - 1)
+        decode = decoder(run.job.inputs["tokenizer"])
+        return str(write_documents_of_step(run.job.work, verdict, run.trainer.packed, sequences, decode))
 
     def judge(self, step: int, loss: float, norm: float, phase: int = 0) -> StepVerdict:
         """Check a step before the optimizer uses its gradient.
@@ -94,10 +156,10 @@ class Anomalies:
         return StepVerdict(finding=finding, step=step, loss=loss, norm=norm, reason=reason)
 
     def rolled_back(self, verdict: StepVerdict, step: int) -> None:
-        """Leave out the batches that were used since a copy, the judged one included.
+        """Skip the batches that were used since a copy, the judged one included.
 
         Args:
-            verdict: What the roll-back is due to.
+            verdict: Cause of the roll-back.
             step: Optimizer steps done at the copy.
 
         Raises:
@@ -113,9 +175,9 @@ class Anomalies:
                 f"(pretrain.phases[{self._phase}].lr) or clean the data that work/anomaly-step-*.json names"
             )
         first, last = self.batch_of(step), self.batch_of(verdict.step - 1)
-        # Both ends are batches in use, so what was left out before lies inside or outside.
-        outside = [one for one in self._left_out if not first < one[0] < last]
-        self._left_out = sorted([*outside, (first, last)])
+        # Both ends are batches in use, so what was skipped before lies inside or outside.
+        outside = [one for one in self._skipped if not first < one[0] < last]
+        self._skipped = sorted([*outside, (first, last)])
         self.num_skips += 1
         while self._losses and self._losses[-1][0] > step:
             self._losses.pop()
@@ -123,7 +185,7 @@ class Anomalies:
     def batch_of(self, step: int) -> int:
         """Number of the batch that optimizer step `step` (both from 0) trains on."""
         batch = step
-        for first, last in self._left_out:
+        for first, last in self._skipped:
             if batch < first:
                 break
             batch += last - first + 1
@@ -134,7 +196,7 @@ class Anomalies:
         return {
             "phase": self._phase,
             "losses": [list(one) for one in self._losses],
-            "left_out": [list(one) for one in self._left_out],
+            "left_out": [list(one) for one in self._skipped],
             "skips": self.num_skips,
         }
 
@@ -143,7 +205,7 @@ class Anomalies:
         self._phase = int(state["phase"])
         self._losses.clear()
         self._losses.extend((int(step), float(loss)) for step, loss in state["losses"])
-        self._left_out = [(int(first), int(last)) for first, last in state["left_out"]]
+        self._skipped = [(int(first), int(last)) for first, last in state["left_out"]]
         self.num_skips = int(state["skips"])
 
     def _reason(self, loss: float, norm: float) -> str:
@@ -175,7 +237,7 @@ def refuse(verdict: StepVerdict, lr: float, report: str) -> RecipeError:
 
 
 def decoder(tokenizer: Path) -> Decode:
-    """What turns ids into text, special tokens shown.
+    """A function that turns ids into text, special tokens shown.
 
     Raises:
         DataError: The directory holds no tokenizer.
@@ -185,7 +247,7 @@ def decoder(tokenizer: Path) -> Decode:
 
 
 def write_documents_of_step(
-    folder: Path, verdict: StepVerdict, packed: Packed, sequences: Places, decode: Decode | None = None
+    folder: Path, verdict: StepVerdict, packed: Packed, sequences: Sequences, decode: Decode | None = None
 ) -> Path:
     """Write `anomaly-step-N.json`: each sequence of the step with its documents and how they begin.
 

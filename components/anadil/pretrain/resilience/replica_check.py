@@ -1,4 +1,4 @@
-"""Whether the copies of the parameters are still the same, bit by bit.
+"""Comparison of the copies of the parameters, bit by bit.
 
 Copies that get the same gradients stay equal in every bit; one that differs was computed by a
 device that is broken, which no loss or norm shows at once.
@@ -6,7 +6,7 @@ device that is broken, which no loss or norm shows at once.
 
 import socket
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 import torch
@@ -14,13 +14,42 @@ from torch import distributed as dist
 
 from anadil.core.errors import IntegrityError
 from anadil.model.process_group import Group
+from anadil.pretrain.loop import Callback
 from anadil.pretrain.parallel.ddp import local_part
 from anadil.pretrain.parallel.mesh import Mesh
+from anadil.pretrain.trainer import Step
 
 COLUMNS = 4_096
 """Numbers that are added up side by side, each with a weight of its own, so that a swap shows too."""
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """What elements of so many bytes are read as."""
+
+
+class ReplicaCheck(Callback):
+    """Compares the copies of the parameters every `pretrain.faults.replica_check_every` steps."""
+
+    def __init__(self, invalidate_after: Callable[[int], None]) -> None:
+        """Call `invalidate_after` with the last step whose copies were equal, where they differ now."""
+        self._invalidate_after = invalidate_after
+
+    def post_step(self, step: Step) -> None:  # noqa: ARG002  a hook
+        """Compare, where it is due.
+
+        Raises:
+            IntegrityError: Copies differ; on every process.
+        """
+        run = self.training
+        done, every = run.state.step, run.job.recipe.pretrain.faults.replica_check_every
+        if not every or done % every:
+            return
+        try:
+            check_replicas(
+                run.trainer.tensors(moments=False), peers_of(run.trainer.net.mesh), run.group, step=done
+            )
+        except IntegrityError:
+            # A start from a later checkpoint would give all replicas the same wrong weights.
+            self._invalidate_after(done - every)
+            raise
 
 
 def checksum(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """A thread that ends a run that hangs, and says which process is stuck where.
 
-Each process counts what it does (`Watchdog.beat`, nanoseconds) and tells the others through a
+Each process counts what it does (`Watchdog.heartbeat`, nanoseconds) and tells the others through a
 key-value store that needs no collective; a thread in C keeps it in the first process, whatever the
 main thread does. Who does nothing for too long raises the alarm; then each process writes the
 stacks of its threads and ends with exit code 138, so that the job is started again. Where the
@@ -32,18 +32,18 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal, TextIO
+from typing import TextIO
 
 from torch.distributed import DistError, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # torch's C module
 
 from anadil.core.errors import RetryableError
-from anadil.model.process_group import PATIENCE
+from anadil.model.process_group import PATIENCE, Group
+from anadil.pretrain.loop import Callback, Section
 from anadil.pretrain.resilience.hang_report import RankProgress, culprits
+from anadil.runtime.job import Job
 from anadil.runtime.termination import report_failure
 
 log = logging.getLogger(__name__)
-
-Section = Literal["start", "load", "data", "forward", "backward", "reduce", "optimizer", "save", "validate"]
 
 START_AFTER_S = 1_800.0
 """Silence allowed before the first optimizer step is done: `torch.compile` and the first kernels take
@@ -64,7 +64,7 @@ SPEAKER = "speaker"
 SAID = "said"
 
 
-class Watchdog:
+class Watchdog(Callback):
     """Watches the main thread of this process, and with a store those of the others."""
 
     def __init__(
@@ -107,11 +107,15 @@ class Watchdog:
         self._closed = threading.Event()
         self._stacks: TextIO | None = None
 
-    def beat(self, section: Section, step: int | None = None) -> None:
-        """The main thread begins something.
+    def on_section(self, section: Section) -> None:
+        """Send a heartbeat."""
+        self.heartbeat(section, self.training.state.step)
+
+    def heartbeat(self, section: Section, step: int | None = None) -> None:
+        """Note that the main thread begins something.
 
         Args:
-            section: What; `start` grants the long time again (a phase that recompiles), `load` the longest.
+            section: Name of it; `start` grants the long time again (a phase that recompiles), `load` the longest.
             step: Optimizer step, when it changes.
         """
         if step is not None and step != self._step:
@@ -315,6 +319,27 @@ def connect_store(rank: int) -> Store | None:
         raise RetryableError(f"rank {rank}: no answer from the store at {address}:{port} ({error})") from None
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return PrefixStore(f"anadil watchdog {attempt}", store)
+
+
+def watchdog_of(job: Job, group: Group, on_hang: Callable[[], None]) -> Watchdog:
+    """Make the watchdog of a run.
+
+    Args:
+        job: Its work directory gets the stacks.
+        group: All processes.
+        on_hang: Called before this process ends for a hang.
+
+    Raises:
+        RetryableError: The store of the processes does not answer.
+    """
+    return Watchdog(
+        job.work,
+        job.recipe.pretrain.faults.hang_after_s,
+        rank=group.rank,
+        size=group.size,
+        store=connect_store(group.rank) if group.size > 1 else None,
+        on_hang=on_hang,
+    )
 
 
 def _exit(message: str) -> None:

@@ -1,19 +1,19 @@
-"""Faults on demand, for tests and drills of how a run lives through them; off unless ANADIL_INJECT is set.
-
-The training loop knows nothing of them: they are attached to its section hook, to the model's forward
-hook and to the optimizer's.
+"""Faults on demand: a callback for tests and drills of how a run lives through them.
 
 ANADIL_INJECT='{"kill": {"step": 5, "rank": 1}, "sleep": {"step": 7, "seconds": 0.2, "until": 30}}'
+
+`python -m tests.kit.fault_injection` is `python -m anadil.pretrain` with the faults of that variable. With `tests/kit/drill`
+on PYTHONPATH every pre-training has them, also one that another program starts.
 """
 
 import json
 import logging
 import os
 import signal
+import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
@@ -23,14 +23,17 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from anadil.core.errors import RecipeError
 from anadil.core.reasons import reason_of
-from anadil.pretrain.loop import Training
+from anadil.pretrain import run as stage
+from anadil.pretrain.loop import Callback, Section
 from anadil.pretrain.resilience.replica_check import INTEGERS
-from anadil.pretrain.resilience.watchdog import Section
 from anadil.recipe.fields import StrictModel
+from anadil.runtime.entry_point import main
+from anadil.runtime.job import Figures, Job
 
 log = logging.getLogger(__name__)
 
 VARIABLE = "ANADIL_INJECT"
+PLAIN_RUN = stage.run
 AFTER_STEP = ("validate", "save")
 """Sections that the loop begins when it has counted the step."""
 
@@ -65,7 +68,7 @@ class Flip(FaultPlace):
 
 
 class InjectedFaults(StrictModel):
-    """What ANADIL_INJECT may hold."""
+    """Content of ANADIL_INJECT."""
 
     sleep: Sleep | None = None
     hang: FaultPlace | None = None
@@ -82,37 +85,49 @@ class InjectedFaults(StrictModel):
     flip: Flip | None = None
 
 
-class Injector:
+class FaultInjection(Callback):
     """Causes the faults of one process."""
 
-    def __init__(self, faults: InjectedFaults, rank: int) -> None:
-        """Nothing happens before the calls below.
-
-        Args:
-            faults: What to cause.
-            rank: Of this process.
-        """
+    def __init__(self, faults: InjectedFaults) -> None:
         self._faults = faults
-        self._rank = rank
         self._done: set[str] = set()
         self._last: tuple[str, int] = ("", 0)
+        self._hooks: list[Any] = []
 
-    def section(self, section: Section, num_done: int) -> None:
-        """Cause what is due where a section of a step begins; `Training.on_section`.
+    def pre_train(self) -> None:
+        """Attach faults to the model's forward hook and to the optimizer's."""
+        trainer = self.training.trainer
+
+        def change_loss(_model: nn.Module, _inputs: object, loss: torch.Tensor) -> torch.Tensor:
+            # Neither in validation, nor the states that a stage of a pipeline returns.
+            return self.loss(loss) if torch.is_grad_enabled() and not loss.ndim else loss
+
+        self._hooks = [
+            trainer.net.model.register_forward_hook(change_loss),
+            register_optimizer_step_post_hook(lambda *_: self.flip(trainer.tensors(moments=False))),
+        ]
+
+    def close(self) -> None:
+        """Detach the faults."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def on_section(self, section: Section) -> None:
+        """Cause what is due where a section of a step begins.
 
         Args:
-            section: Which one; those that report themselves several times in a step count once.
-            num_done: Optimizer steps done, with or without this one.
+            section: Name of it; those that report themselves several times in a step count once.
 
         Raises:
             torch.OutOfMemoryError: If that is due.
         """
+        num_done = self.training.state.step
         step = num_done if section in AFTER_STEP else num_done + 1
         if (section, step) == self._last:
             return
         self._last = (section, step)
         slow = self._faults.sleep
-        here = slow is not None and (slow.rank, slow.section) == (self._rank, section)
+        here = slow is not None and (slow.rank, slow.section) == (self.training.group.rank, section)
         if slow is not None and here and slow.step <= step <= max(slow.until, slow.step):
             time.sleep(slow.seconds)
         for name, number in (
@@ -129,7 +144,7 @@ class Injector:
                 time.sleep(0.01)
 
     def loss(self, loss: torch.Tensor) -> torch.Tensor:
-        """The loss of a micro-batch, or what a fault makes of it."""
+        """Change the loss of a micro-batch, if that is due."""
         if self._is_due("nan"):
             return loss * float("nan")
         if self._is_due("spike"):
@@ -158,47 +173,31 @@ class Injector:
     def _is_due(self, name: str, section: Section | None = None) -> bool:
         place: FaultPlace | None = getattr(self._faults, name)
         step = self._last[1]
-        if place is None or name in self._done or (place.rank, place.step) != (self._rank, step):
+        if (
+            place is None
+            or name in self._done
+            or (place.rank, place.step) != (self.training.group.rank, step)
+        ):
             return False
         if section is not None and place.section != section:
             return False
         self._done.add(name)
-        log.warning("%s: %s in %s of step %s on rank %s", VARIABLE, name, place.section, step, self._rank)
+        log.warning("%s: %s in %s of step %s on rank %s", VARIABLE, name, place.section, step, place.rank)
         return True
 
 
-@contextmanager
-def injected(training: Training) -> Iterator[None]:
-    """Attach the faults of ANADIL_INJECT to a run inside the block; without it, nothing.
+def run(job: Job) -> Figures:
+    """Run the stage with the faults of ANADIL_INJECT.
 
     Raises:
         RecipeError: ANADIL_INJECT cannot be read.
     """
     faults = faults_from_environment()
-    if faults is None:
-        yield
-        return
-    injector = Injector(faults, training.group.rank)
-    trainer = training.trainer
-
-    def change_loss(_model: nn.Module, _inputs: object, loss: torch.Tensor) -> torch.Tensor:
-        # Neither in validation, nor the states that a stage of a pipeline returns.
-        return injector.loss(loss) if torch.is_grad_enabled() and not loss.ndim else loss
-
-    def flip(*_: object) -> None:
-        injector.flip(trainer.tensors(moments=False))
-
-    training.on_section = injector.section
-    hooks = [trainer.net.model.register_forward_hook(change_loss), register_optimizer_step_post_hook(flip)]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+    return PLAIN_RUN(job, [] if faults is None else [FaultInjection(faults)])
 
 
 def faults_from_environment() -> InjectedFaults | None:
-    """What ANADIL_INJECT asks for; None without it.
+    """Faults of ANADIL_INJECT; None without it.
 
     Raises:
         RecipeError: It cannot be read.
@@ -220,3 +219,13 @@ def faults_from_environment() -> InjectedFaults | None:
         "%s is set: this run causes faults on purpose: %s", VARIABLE, faults.model_dump(exclude_none=True)
     )
     return faults
+
+
+def hand_in() -> None:
+    """Let every run of the stage in this process have the faults."""
+    stage.run = run  # type: ignore[assignment]  # without callbacks
+
+
+if __name__ == "__main__":
+    hand_in()
+    sys.exit(main("pretrain"))

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: written in the background, sealed, verified byte by byte before use.
+"""Checkpoints in one folder: written in the background, sealed, verified byte by byte before use.
 
 `save` copies the tensors to main memory and returns; a thread writes them, and every process
 hashes what it wrote. The first process writes the manifest last and renames the directory, so a
@@ -26,7 +26,7 @@ from anadil.core.errors import AnadilError, IntegrityError, PreflightError, Reci
 from anadil.model.process_group import FAILURES, Group
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.dcp import Staging, Tensors, failure, read_tensors, write_tensors
-from anadil.pretrain.checkpoint.replica import Archive
+from anadil.pretrain.checkpoint.replica import CheckpointReplica
 from anadil.pretrain.checkpoint.safe_metadata import METADATA, read_metadata, refuse_hostile
 from anadil.pretrain.checkpoint.state import State, VerifiedCheckpoint
 from anadil.pretrain.parallel.ddp import local_part
@@ -43,7 +43,7 @@ NOTABLE_S = 1.0
 """A wait for the checkpoint before that is worth a warning."""
 
 
-class CheckpointManager:
+class CheckpointFolder:
     """The checkpoints in one directory: `save`, `wait`, `newest`, `load`, `close`."""
 
     def __init__(
@@ -53,40 +53,40 @@ class CheckpointManager:
         origin: Mapping[str, str],
         keep: int,
         *,
-        own: bool = False,
+        per_process: bool = False,
         optional: bool = False,
-        archive: Archive | None = None,
+        replica: CheckpointReplica | None = None,
         on_saved: Callable[[State], None] | None = None,
-        beat: Callable[[], None] = lambda: None,
+        heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
         """Every process makes one, at the same point of the program.
 
         Args:
             folder: Where all checkpoints are, on a disk that all processes share.
             group: The processes of the run.
-            origin: What decides the losses; a resume with another one is refused.
+            origin: Settings and data that decide the losses; a resume with others is refused.
             keep: Checkpoints to keep.
-            own: `folder` is this process's own, on its node's disk: it holds this process's
-                part alone, and is of use to the same layout and processes only.
-            optional: With `own`: a checkpoint that cannot be written is only warned of, since
+            per_process: `folder` belongs to this process alone, on its node's disk: it holds this
+                process's part, and is of use to the same layout and processes only.
+            optional: With `per_process`: a checkpoint that cannot be written is only warned of, since
                 another tier has one.
-            archive: Where finished checkpoints are copied to.
+            replica: Gets copies of finished checkpoints.
             on_saved: Called on the first process, in another thread, when a checkpoint is sealed.
-            beat: Called as long as a download from the archive continues: it is no hang.
+            heartbeat: Called as long as a download from the archive continues: it is no hang.
 
         Raises:
             PreflightError: Another run writes to the archive.
         """
         self.folder = folder
-        self._own = own
+        self._per_process = per_process
         self._optional = optional
         self._origin = dict(origin)
         self._keep = keep
-        self._archive = archive
+        self._replica = replica
         self._on_saved = on_saved
-        self._beat = beat
+        self._heartbeat = heartbeat
         self._all = group
-        self._writers = Group() if own else group
+        self._writers = Group() if per_process else group
         if self._writers.host is not None:
             # Its own group: the thread's messages must not mix with those of training.
             background: Any = dist.new_group(backend="gloo", timeout=PATIENCE)
@@ -94,8 +94,8 @@ class CheckpointManager:
         self._staging = Staging()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._running: tuple[State, Future[None]] | None = None
-        if archive is not None:
-            self._all.run_on_first(archive.claim)
+        if replica is not None:
+            self._all.run_on_first(replica.claim)
 
     def save(self, state: State, tensors: Tensors) -> None:
         """Begin to write a checkpoint; training stands still until the tensors are copied.
@@ -121,7 +121,7 @@ class CheckpointManager:
                 waited,
                 f"{before[0].step:,}",
             )
-        if self._own:
+        if self._per_process:
             tensors = {name: local_part(tensor) for name, tensor in tensors.items()}
         staged = self._staging.copy(tensors)
         self._running = (state, self._thread.submit(self._write, state, staged))
@@ -131,7 +131,7 @@ class CheckpointManager:
         if self._running is not None:
             _, written = self._running
             self._running = None
-            if self._own:
+            if self._per_process:
                 self._agree(written)
             else:
                 written.result()
@@ -139,8 +139,8 @@ class CheckpointManager:
     def finish(self) -> None:
         """Wait until everything is written, also to the archive; raises as `save` does."""
         self.wait()
-        if self._archive is not None and self._all.is_first:
-            self._archive.wait()
+        if self._replica is not None and self._all.is_first:
+            self._replica.wait()
 
     def remove(self) -> None:
         """Remove all checkpoints of this process, whose disk is its own."""
@@ -150,7 +150,7 @@ class CheckpointManager:
             self.folder.parent.rmdir()
 
     def close(self) -> None:
-        """Finish what is being written here, but break off a copy to the archive; raises as `save` does."""
+        """Finish what is being written here, but abort a copy to the archive; raises as `save` does."""
         try:
             if self._running is not None:
                 # Not agreed on: a process that fails comes here alone.
@@ -158,66 +158,66 @@ class CheckpointManager:
         finally:
             self._thread.shutdown()
             self._staging.close()
-            if self._archive is not None and self._all.is_first:
-                self._archive.close()
+            if self._replica is not None and self._all.is_first:
+                self._replica.close()
 
-    def newest(self, above: int = -1) -> VerifiedCheckpoint | None:
+    def newest(self, after: int = -1) -> VerifiedCheckpoint | None:
         """The newest checkpoint that every process can read and whose every byte is right.
 
         Damaged ones are set aside as `step-N.damaged`, and the one before is taken. Every
         process calls it and gets the same step.
 
         Args:
-            above: Look at later steps only; what another tier has need not be read.
+            after: Look at later steps only; what another tier has need not be read.
 
         Raises:
             IntegrityError: A checkpoint was made to run code.
             RecipeError: It belongs to a run with other settings, data or base.
             PreflightError: The directory cannot be read.
         """
-        found = self._newest(above)
-        if found is not None or self._archive is None:
-            return found
+        checkpoint = self._newest(after)
+        if checkpoint is not None or self._replica is None:
+            return checkpoint
         if self._all.run_on_first(lambda: directory.steps(self.folder)):
             return None
-        self._fetch(self._archive, above)
-        return self._newest(above)
+        self._fetch(self._replica, after)
+        return self._newest(after)
 
-    def resumed(self, step: int) -> None:
-        """The run resumes from `step`: what is later does not count any more.
+    def discard_later_checkpoints(self, step: int) -> None:
+        """Remove or rename checkpoints after `step`, from which the run resumes.
 
         Every process calls it, for each tier. The archive gets the checkpoint if it lacks it.
 
         Args:
-            step: Of the checkpoint that was taken; -1 where there was none.
+            step: Step of the checkpoint that was taken; -1 for none.
         """
-        self._tidy(lambda: directory.leave_behind(self.folder, step, remove=self._optional))
+        self._tidy(lambda: directory.discard_later(self.folder, step, remove=self._optional))
         path = directory.path_of(self.folder, max(step, 0))
-        if self._archive is not None and self._all.is_first and (path / MANIFEST).is_file():
-            self._archive.offer(path)
+        if self._replica is not None and self._all.is_first and (path / MANIFEST).is_file():
+            self._replica.enqueue_upload(path)
 
-    def distrust(self, since: int) -> None:
+    def invalidate_after(self, step: int) -> None:
         """Set aside, here and in the archive, what was saved after a step; every process calls it."""
         self.wait()
-        self._tidy(lambda: directory.leave_behind(self.folder, since, remove=self._optional))
-        if self._archive is not None and self._all.is_first:
-            self._archive.distrust(since)
+        self._tidy(lambda: directory.discard_later(self.folder, step, remove=self._optional))
+        if self._replica is not None and self._all.is_first:
+            self._replica.invalidate_after(step)
 
-    def load(self, found: VerifiedCheckpoint, tensors: Tensors) -> None:
+    def load(self, checkpoint: VerifiedCheckpoint, tensors: Tensors) -> None:
         """Fill tensors in place, whatever the layout that they were saved from.
 
         Args:
-            found: What `newest` returned.
-            tensors: Any of `found.names`. Every process calls it with those that it holds.
+            checkpoint: Result of `newest`.
+            tensors: Any of `checkpoint.names`. Every process calls it with those that it holds.
 
         Raises:
             IntegrityError: A tensor is not there, or has another shape or type.
             RetryableError: A file cannot be read.
         """
-        if self._own:
-            read_tensors(found, {name: local_part(tensor) for name, tensor in tensors.items()}, None)
+        if self._per_process:
+            read_tensors(checkpoint, {name: local_part(tensor) for name, tensor in tensors.items()}, None)
         else:
-            read_tensors(found, tensors, self._all.host)
+            read_tensors(checkpoint, tensors, self._all.host)
 
     def _write(self, state: State, staged: Tensors) -> None:
         """In the background: files, their digests, the manifest, retention."""
@@ -237,12 +237,12 @@ class CheckpointManager:
             if isinstance(error, AnadilError):
                 raise
             raise failure(error, self.folder, state.step) from None
-        if self._archive is not None:
-            writers.run_on_first(self._archive.check)
+        if self._replica is not None:
+            writers.run_on_first(self._replica.check)
         if not writers.is_first:
             return
-        if self._archive is not None:
-            self._archive.offer(target)
+        if self._replica is not None:
+            self._replica.enqueue_upload(target)
         try:
             directory.retain(self.folder, self._keep, state.step)
         except OSError as error:
@@ -254,54 +254,54 @@ class CheckpointManager:
         mine = sorted(partial.glob(f"__{self._writers.rank}_*"))
         return [*mine, partial / METADATA] if self._writers.is_first else mine
 
-    def _newest(self, above: int) -> VerifiedCheckpoint | None:
+    def _newest(self, after: int) -> VerifiedCheckpoint | None:
         readers = self._all
-        self._tidy(lambda: directory.settle(self.folder))
+        self._tidy(lambda: directory.clean_partials(self.folder))
         listings = readers.run_everywhere(lambda: (socket.gethostname(), directory.steps(self.folder)))
         common = set(listings[0][1]).intersection(*(listing for _, listing in listings))
         if readers.is_first:
             self._compare(listings, common)
         for step in sorted(common, reverse=True):
-            if step <= above:
+            if step <= after:
                 break
-            found = self._verified(directory.path_of(self.folder, step))
-            if found is not None:
-                return found
+            checkpoint = self._verified(directory.path_of(self.folder, step))
+            if checkpoint is not None:
+                return checkpoint
         return None
 
     def _compare(self, listings: list[tuple[str, list[int]]], common: set[int]) -> None:
         """Say who has which checkpoints, where that is not as it should be."""
         latest = max(common, default=-1)
         odd = [listing for _, listing in listings if set(listing) != common]
-        if not odd or (self._own and all(max(listing, default=-1) <= latest for listing in odd)):
+        if not odd or (self._per_process and all(max(listing, default=-1) <= latest for listing in odd)):
             return  # of its own checkpoints a process may still have an older one
         log.warning(
             "%s: processes have checkpoints of different steps (%s), and only a step that all of them have counts%s",
             self.folder,
             directory.who_has(listings),
-            "" if self._own else "; all nodes have to share its disk",
+            "" if self._per_process else "; all nodes have to share its disk",
         )
 
-    def _fetch(self, archive: Archive, above: int) -> None:
+    def _fetch(self, replica: CheckpointReplica, after: int) -> None:
         """Fill the directory from the archive; every process gives signs of life while bytes come."""
         if self._all.is_first:
-            archive.fetch(self.folder, self._origin, above)
+            replica.fetch(self.folder, self._origin, after)
         done, before = False, -1
         while not done:
-            done, moved = self._all.run_on_first(archive.fetched)
+            done, moved = self._all.run_on_first(replica.fetched)
             if moved != before:
-                self._beat()
+                self._heartbeat()
             before = moved
 
     def _verified(self, path: Path) -> VerifiedCheckpoint | None:
         """The checkpoint, or None where some process finds it damaged, which then sets it aside."""
-        share = (0, 1) if self._own else (self._all.rank, self._all.size)
+        share = (0, 1) if self._per_process else (self._all.rank, self._all.size)
         words = self._all.run_everywhere(lambda: _damage(path, *share))
         damages = [text for text in words if text]
         if damages:
-            damaged = words[self._all.rank] if self._own else damages[0]
+            damaged = words[self._all.rank] if self._per_process else damages[0]
             aside = self._tidy(lambda: str(directory.set_aside(path)) if damaged else "")
-            if damaged and (self._own or self._all.is_first):
+            if damaged and (self._per_process or self._all.is_first):
                 log.warning(
                     "damaged checkpoint set aside as %s, going back to the one before: %s", aside, damaged
                 )
@@ -335,19 +335,19 @@ class CheckpointManager:
 
     def _tidy(self, work: Callable[[], T]) -> T:
         """Change the directory: each process its own, the first one that of all."""
-        if self._own:
+        if self._per_process:
             return self._all.run_everywhere(work)[self._all.rank]
         return self._all.run_on_first(work)
 
 
 def local_folder(path: Path, origin: Mapping[str, str], layout: str, group: Group) -> Path:
-    """Where a process keeps checkpoints of its own on its node's disk.
+    """Directory of a process's own checkpoints on its node's disk.
 
-    Another layout or origin has another directory, so that what cannot be read is not found.
+    Another layout or origin has another directory, so that nothing unreadable is in it.
 
     Args:
         path: `pretrain.copies.local_path`.
-        origin: What decides the losses.
+        origin: Settings and data that decide the losses.
         layout: The degrees of parallelism, such as their JSON.
         group: The processes of the run.
     """
@@ -356,7 +356,7 @@ def local_folder(path: Path, origin: Mapping[str, str], layout: str, group: Grou
 
 
 def _damage(path: Path, rank: int, size: int) -> str:
-    """What is wrong with a checkpoint; empty where nothing is.
+    """Damage of a checkpoint, in words; empty for none.
 
     Raises:
         IntegrityError: It was made to run code.

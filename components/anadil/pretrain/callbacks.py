@@ -1,0 +1,37 @@
+"""The callbacks of every run."""
+
+from anadil.pretrain.checkpoint.storage import CheckpointStorage
+from anadil.pretrain.first_position import FirstPositionProbe
+from anadil.pretrain.loop import Callback
+from anadil.pretrain.metrics.logger import MetricsLogger, ProgressBar
+from anadil.pretrain.metrics.profiler import Profiler
+from anadil.pretrain.resilience.budget import BudgetGuard
+from anadil.pretrain.resilience.loss_spikes import SpikeDetector
+from anadil.pretrain.resilience.replica_check import ReplicaCheck
+from anadil.pretrain.trainer import Trainer
+from anadil.pretrain.validation import Validator, validation_of
+from anadil.runtime.job import Job
+
+
+def callbacks_of(job: Job, trainer: Trainer, storage: CheckpointStorage) -> list[Callback]:
+    """List them in the order in which their hooks are called.
+
+    Raises:
+        DataError: The tokenizer has no end token.
+        IntegrityError: The held-out part is damaged.
+    """
+    settings, inputs = job.recipe.pretrain, job.inputs
+    validation = validation_of(inputs["corpus"], inputs["tokenizer"], settings, rows=trainer.micro_batch_size)
+    return [
+        FirstPositionProbe(),
+        SpikeDetector(settings.faults, storage.restore_snapshot),
+        *([] if validation is None else [Validator(validation)]),
+        # After what records metrics of a step.
+        MetricsLogger(),
+        BudgetGuard(),
+        ReplicaCheck(storage.invalidate_after),
+        # After what ends a run, and what finds that a step must not be resumed from.
+        storage,
+        Profiler(),
+        ProgressBar(),
+    ]

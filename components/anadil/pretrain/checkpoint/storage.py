@@ -1,0 +1,246 @@
+"""Checkpoints of a run: in memory, on each node's disk, on the shared disk, in the archive."""
+
+import logging
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from anadil.artifacts import artifact
+from anadil.artifacts.uri import join
+from anadil.core.errors import PreflightError
+from anadil.model.process_group import Group
+from anadil.pretrain.checkpoint.folder import CheckpointFolder, local_folder
+from anadil.pretrain.checkpoint.in_memory import MemoryReplica
+from anadil.pretrain.checkpoint.replica import CheckpointReplica
+from anadil.pretrain.checkpoint.state import State, VerifiedCheckpoint
+from anadil.pretrain.loop import Callback
+from anadil.pretrain.lr_schedule import ends_phase, phase_of
+from anadil.pretrain.resilience.out_of_memory import no_room
+from anadil.pretrain.trainer import Step, Trainer
+from anadil.recipe.sections import Recipe
+from anadil.runtime import prometheus
+
+log = logging.getLogger(__name__)
+
+CHECKPOINTS = "checkpoints"
+PROBE = ".shared"
+
+
+class CheckpointStorage(Callback):
+    """All places of one run, each with its own interval between copies."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        work: Path,
+        trainer: Trainer,
+        group: Group,
+        origin: Mapping[str, str],
+        *,
+        heartbeat: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Every process makes one, at the same point of the program.
+
+        Args:
+            recipe: The run's.
+            work: Directory that outlives a killed run.
+            trainer: What is saved.
+            group: All processes.
+            origin: Settings and data that decide the losses; a resume with others is refused.
+            heartbeat: Called as long as a download from the archive continues: it is no hang.
+
+        Raises:
+            PreflightError: Another run writes to the archive, or the nodes share no disk where that is needed.
+        """
+        settings = recipe.pretrain
+        self._recipe, self._settings, self._trainer, self._group = recipe, settings, trainer, group
+        self._copies = settings.copies
+        # How layers are gathered changes nothing in a checkpoint.
+        layout = settings.parallelism.model_dump_json(exclude={"prefetch", "reshard"})
+        self.is_shared = _is_shared(work, group)
+        if not self.is_shared and trainer.net.mesh.shares_model:
+            raise PreflightError(
+                f"{work}: is not the same directory on all nodes, and processes that share a model share their "
+                "checkpoints too; put cluster.work (or storage.root) on a volume that all nodes mount"
+            )
+        folder = work / CHECKPOINTS
+        replica = (
+            # A directory for each run: one lock, one origin.
+            CheckpointReplica(
+                join(self._copies.archive, artifact.origin_key(dict(origin))), self._copies.archive_keep
+            )
+            if self._copies.archive and self.is_shared
+            else None
+        )
+        if self._copies.archive and replica is None:
+            raise PreflightError(
+                f"{work}: is not the same directory on all nodes, from which pretrain.copies.archive is written; "
+                "put cluster.work (or storage.root) on a volume that all nodes mount"
+            )
+        self.durable = CheckpointFolder(
+            folder if self.is_shared else local_folder(folder, origin, layout, group),
+            group,
+            origin,
+            settings.keep_checkpoints,
+            per_process=not self.is_shared,
+            replica=replica,
+            on_saved=lambda state: prometheus.saved_checkpoint("pretrain", state.step),
+            heartbeat=heartbeat,
+        )
+        self._local = None
+        if self._copies.local_every:
+            place = local_folder(Path(str(self._copies.local_path)), origin, layout, group)
+            self._local = CheckpointFolder(
+                place, group, origin, self._copies.local_keep, per_process=True, optional=True
+            )
+        self._tiers = [tier for tier in (self._local, self.durable) if tier is not None]
+        self._memory = MemoryReplica() if settings.faults.on_anomaly == "skip" else None
+
+    def resume(self) -> State | None:
+        """Put back what an earlier start saved; None where it saved nothing."""
+        best = newest_of(self._tiers)
+        if best is not None:
+            self._restore(*best)
+        for tier in self._tiers:
+            tier.discard_later_checkpoints(best[1].state.step if best is not None else -1)
+        return best[1].state if best is not None else None
+
+    def _restore(self, tier: CheckpointFolder, checkpoint: VerifiedCheckpoint) -> None:
+        log.info("the newest checkpoint is %s", checkpoint.path)
+        step, phases = checkpoint.state.step, self._settings.phases
+        within = not ends_phase(step, phases)
+        if within:
+            self._trainer.begin_phase(phase_of(step, phases)[0])
+            self._trainer.allocate(step)
+        tier.load(checkpoint, self._trainer.tensors(moments=within))
+        if within:
+            self.snapshot(checkpoint.state, force=True)
+
+    def post_phase_start(self) -> None:
+        """Take the first copy of a phase in memory, so that its first steps can be rolled back."""
+        if self._memory is not None:
+            state = self.training.state
+            with no_room(self._recipe, "allocating the optimizer", rank=self._group.rank):
+                self._trainer.allocate(state.step)
+                self.snapshot(state, force=True)
+
+    def post_step(self, step: Step) -> None:  # noqa: ARG002  a hook
+        """Save where it is due, and when the run ends."""
+        run, rank = self.training, self._group.rank
+        done = run.state.step
+        if run.ends or self.due(done):
+            with (
+                run.metrics.section("checkpoint"),
+                no_room(self._recipe, f"saving step {done}", rank=rank),
+            ):
+                run.enter("save")
+                state = run.state
+                for each in run.callbacks:
+                    state = each.pre_save(state)
+                self.save(state, force=run.ends)
+            run.job.stop.unsaved = False
+        with no_room(self._recipe, f"keeping a copy of step {done}", rank=rank):
+            self.snapshot(run.state)
+
+    def post_train(self) -> None:
+        """Wait for the last checkpoint."""
+        self.training.enter("start")  # grants a slow disk a long time, so that it is no hang
+        self.durable.wait()
+
+    def due(self, step: int) -> bool:
+        """The durable tier or the node's disk gets a copy after `step`."""
+        every, local = self._settings.checkpoint_every, self._copies.local_every
+        phase_end = ends_phase(step, self._settings.phases)
+        return phase_end or step % every == 0 or bool(local and step % local == 0)
+
+    def save(self, state: State, *, force: bool = False) -> None:
+        """Write where it is due after `state.step`.
+
+        Args:
+            state: Where the run stands.
+            force: Write to the durable tier in any case, and wait for it: the run is about to end.
+        """
+        phase_end = ends_phase(state.step, self._settings.phases)
+        # At a phase's end the next start makes a new optimizer, so moments would be dead weight.
+        tensors = self._trainer.tensors(moments=not phase_end)
+        if force or phase_end or state.step % self._settings.checkpoint_every == 0:
+            self.durable.save(state, tensors)
+            if force:
+                self.durable.wait()
+        elif self._local is not None:
+            self._local.save(state, tensors)
+
+    def snapshot(self, state: State, *, force: bool = False) -> None:
+        """Keep a copy in memory where that is due, for `rollback`.
+
+        Args:
+            state: Where the run stands.
+            force: Copy in any case; at a phase's end its optimizer has begun the next phase.
+        """
+        if self._memory is None:
+            return
+        if ends_phase(state.step, self._settings.phases) and not force:
+            self._memory.clear()
+            return
+        every = self._copies.memory_every or self._settings.checkpoint_every
+        if force or state.step % every == 0 or self.due(state.step):
+            self._memory.save(state, self._trainer.tensors(moments=True))
+
+    def restore_snapshot(self) -> State:
+        """Put the newest copy in memory back; where the run stood then."""
+        assert self._memory is not None
+        state = self._memory.restore(self._trainer.tensors(moments=True))
+        self._trainer.set_step(state.step)
+        self._trainer.net.after_step()  # scales of FP8 follow the weights
+        return state
+
+    def invalidate_after(self, step: int) -> None:
+        """Keep later starts from resuming from what was saved after a step; every process calls it."""
+        for tier in self._tiers:
+            tier.invalidate_after(step)
+
+    def finish(self) -> None:
+        """Finish all copies after the last step, and free the node's disk; raises where that fails.
+
+        Every process calls it. Without it `close` aborts what is being copied to the archive.
+        """
+        self.durable.wait()
+        if self._local is not None:
+            self._local.remove()
+        self.durable.finish()
+
+    def close(self) -> None:
+        """Finish what is being written, but abort copies to the archive; raises where that fails."""
+        try:
+            if self._local is not None:
+                self._local.close()
+        finally:
+            self.durable.close()
+
+
+def newest_of(tiers: list[CheckpointFolder]) -> tuple[CheckpointFolder, VerifiedCheckpoint] | None:
+    """The newest checkpoint of several tiers, the nearest first; a farther one must be newer.
+
+    Raises:
+        RecipeError: A checkpoint belongs to a run with other settings.
+        IntegrityError: A checkpoint was made to run code.
+    """
+    best: tuple[CheckpointFolder, VerifiedCheckpoint] | None = None
+    for tier in tiers:
+        newer = tier.newest(after=best[1].state.step if best else -1)
+        if newer is not None:
+            best = (tier, newer)
+    return best
+
+
+def _is_shared(work: Path, group: Group) -> bool:
+    """Every process sees the first one's work directory."""
+    if group.size == 1:
+        return True
+    probe = work / PROBE
+    mine = uuid.uuid4().hex
+    if group.is_first:
+        probe.write_text(mine, encoding="utf-8")
+    of_first = group.gather(mine)[0]
+    sees = probe.is_file() and probe.read_text(encoding="utf-8") == of_first
+    return all(answer == "yes" for answer in group.gather("yes" if sees else "no"))

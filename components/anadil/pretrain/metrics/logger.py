@@ -1,0 +1,188 @@
+"""Lines of metrics: `training.jsonl`, the log, TensorBoard, MLflow and Prometheus; and the progress bar."""
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from anadil.core.progress import Progress, progress
+from anadil.pretrain.checkpoint.state import State
+from anadil.pretrain.loop import Callback
+from anadil.pretrain.trainer import Step
+from anadil.runtime.metric_table import complete, values_for
+
+log = logging.getLogger(__name__)
+
+FILE = "training.jsonl"
+FORMATS = {
+    "step": "d",
+    "phase": "d",
+    "loss": ".4f",
+    "lr": ".3g",
+    "grad_norm": ".3f",
+    "tokens_per_s": ".0f",
+}
+"""First in a line of the log: patterns of HyperPod, of SageMaker and of the launcher look for them."""
+
+
+class MetricsWriter:
+    """`training.jsonl` in the work directory: each logged step once, also after a resume."""
+
+    def __init__(self, folder: Path, num_done: int, saved: str = "") -> None:
+        """Resume after optimizer step `num_done`; later lines of a killed run are dropped.
+
+        Args:
+            folder: The work directory.
+            num_done: Optimizer steps done.
+            saved: `text` when the checkpoint was saved, which counts where the directory knows less.
+        """
+        self._path = folder / FILE
+        folder.mkdir(parents=True, exist_ok=True)
+        text = self.text if self._path.is_file() else ""
+        by_step = {line["step"]: line for line in (*_parsed(saved), *_parsed(text))}
+        self.lines = [by_step[step] for step in sorted(by_step) if step <= num_done]
+        draft = self._path.with_suffix(".draft")
+        draft.write_text("".join(f"{json.dumps(line)}\n" for line in self.lines), encoding="utf-8")
+        draft.replace(self._path)
+
+    @property
+    def text(self) -> str:
+        """All lines, as they are in the file."""
+        return self._path.read_text(encoding="utf-8")
+
+    def add(self, line: dict[str, Any]) -> None:
+        """Append a line, so that it is there if the process dies right after."""
+        self.lines.append(line)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+class MetricsLogger(Callback):
+    """Writes the metrics of logged steps to all sinks, on the first process."""
+
+    def __init__(self) -> None:
+        self._writer: MetricsWriter | None = None
+        self._clock, self._tokens = 0.0, 0
+
+    def pre_train(self) -> None:
+        """Resume the file, and write what was recorded of the base."""
+        run = self.training
+        # A run that begins again scores its base again, which may be another one.
+        self._begin(run.state.step or -1, run.state.journal)
+        if run.figures and not run.state.step:
+            self._write({"step": 0, "tokens": 0, "seconds": round(run.seconds, 3)})
+
+    def post_rollback(self) -> None:
+        """Drop the lines of later steps."""
+        self._begin(self.training.state.step)
+
+    def post_step(self, step: Step) -> None:
+        """Write a line where one is due. Every process comes here, because they compare themselves."""
+        run = self.training
+        if not run.is_log_due:
+            return
+        state, peak = run.state, run.trainer.peak_memory()
+        now, before = time.monotonic(), self._clock
+        tokens, self._clock, self._tokens = state.tokens - self._tokens, now, state.tokens
+        trains = run.job.recipe.pretrain.phases[step.phase].trains
+        line = {
+            "step": state.step,
+            "phase": step.phase + 1,
+            "loss": step.loss,
+            "lr": step.lr,
+            "grad_norm": step.grad_norm,
+            "tokens": state.tokens,
+            "seconds": round(state.seconds, 3),
+            **run.metrics.figures(tokens, now - before, trains),
+            **({} if peak is None else {"peak_memory_bytes": peak}),
+        }
+        run.metrics.show_own(peak)
+        self._write(line)
+
+    def pre_save(self, state: State) -> State:
+        """Add the lines, for a start on a node that has none."""
+        return replace(state, journal="" if self._writer is None else self._writer.text)
+
+    def _begin(self, num_done: int, saved: str = "") -> None:
+        run = self.training
+        if run.group.is_first:
+            self._writer = MetricsWriter(run.job.work, num_done, saved)
+            run.lines = self._writer.lines
+        self._clock, self._tokens = time.monotonic(), run.state.tokens
+
+    def _write(self, values: Mapping[str, float]) -> None:
+        run = self.training
+        line = complete({**values, **run.figures})
+        run.figures.clear()
+        if self._writer is None:
+            return
+        step = int(line["step"])
+        self._writer.add(values_for("jsonl", line))
+        if step:
+            _log(values_for("log", line))
+        run.metrics.events.add(values_for("tensorboard", line), step)
+        # Prometheus gets its part through the tracker.
+        run.job.tracker.metrics({**values_for("mlflow", line), **run.metrics.time_shares()}, step)
+
+
+class ProgressBar(Callback):
+    """Shows how far the run is."""
+
+    def __init__(self) -> None:
+        self._held = ExitStack()
+        self._bar: Progress | None = None
+        self._clock, self._tokens = 0.0, 0
+
+    def pre_train(self) -> None:
+        """Start the bar at the steps that are done."""
+        run = self.training
+        self._bar = self._held.enter_context(progress("pre-training", run.job.recipe.pretrain.steps))
+        self._clock, self._tokens = time.monotonic(), run.state.tokens
+        self.post_rollback()
+
+    def post_rollback(self) -> None:
+        """Set the bar back."""
+        assert self._bar is not None
+        self._bar.begin(self.training.state.step)
+
+    def post_step(self, step: Step) -> None:
+        """Advance the bar."""
+        assert self._bar is not None
+        tokens = max(0, self.training.state.tokens - self._tokens)
+        rate = tokens / max(1e-9, time.monotonic() - self._clock)
+        self._bar.advance(note=f"{rate:,.0f} tokens/s, loss {step.loss:.3f}")
+
+    def post_train(self) -> None:
+        """End the bar."""
+        self.close()
+
+    def close(self) -> None:
+        """End the bar, also of a run that fails."""
+        self._held.close()
+
+
+def _log(line: Mapping[str, float]) -> None:
+    # On a terminal the progress bar tells the same.
+    level = logging.DEBUG if sys.stderr.isatty() else logging.INFO
+    first = [f"{name}={line[name]:{spec}}" for name, spec in FORMATS.items()]
+    rest = [
+        f"{name}={value if isinstance(value, int) else format(value, '.4g')}"
+        for name, value in line.items()
+        if name not in FORMATS
+    ]
+    log.log(level, "%s", " ".join([*first, *rest]))
+
+
+def _parsed(text: str) -> list[dict[str, Any]]:
+    lines = []
+    for line in text.splitlines():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            break  # the process was killed while it wrote the last line
+    return lines

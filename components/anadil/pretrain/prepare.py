@@ -1,0 +1,191 @@
+"""Before the first step: the processes, the base model's weights, the encoded corpus, the number of steps."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from anadil.artifacts import artifact
+from anadil.core.stages import STAGES
+from anadil.model.architecture import empty_model
+from anadil.model.compile import check_compiler
+from anadil.model.kernels import set_up_device, use_liger_kernels
+from anadil.model.load import document_frame, load_tokenizer, pick_device
+from anadil.model.loss import has_fast_bf16, uses_liger
+from anadil.model.peer_failure import peers
+from anadil.model.process_group import Group, group
+from anadil.model.tiny import base_model
+from anadil.plan.plan_file import plan_as_file
+from anadil.pretrain.build_model import build
+from anadil.pretrain.data.packing import Packed, packed_stream
+from anadil.pretrain.data.tokens import digest_of, token_stream
+from anadil.pretrain.loop import Section
+from anadil.pretrain.metrics.metrics import Metrics
+from anadil.pretrain.metrics.throughput import rates_of, usd_per_hour
+from anadil.pretrain.parallel.mesh import Mesh, mesh_of
+from anadil.pretrain.parallel.parallelize import ParallelModel, compute_dtype
+from anadil.pretrain.resilience import burn_in
+from anadil.pretrain.resilience.out_of_memory import micro_batch_size, no_room
+from anadil.pretrain.trainer import Trainer
+from anadil.recipe.pretrain import Pretrain
+from anadil.runtime.cache_key import base_files, recipe_origin, result_version
+from anadil.runtime.job import Job
+from anadil.runtime.mlflow_spool import SPOOL_VARIABLE
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def in_training_group(job: Job) -> Iterator[tuple[Group, torch.device]]:
+    """Let the processes of a job meet; all of them, and the device of this one."""
+    device = pick_device()
+    # Kernels that are missing are an error of each process, not of the group.
+    uses_liger(job.recipe.pretrain.kernels, device)
+    # Around the group too: another node may be gone while they meet, and when they part.
+    with peers(int(os.environ.get("RANK", "0"))), group(device) as processes:
+        yield processes, device
+
+
+def inputs_of(job: Job, processes: Group) -> Job:
+    """The job with the trial's choice as its tokenizer, if there is a trial; and its price in the tracker."""
+    if "trial" in job.inputs:
+        job = replace(job, inputs={**job.inputs, "tokenizer": job.inputs["trial"]})
+    elif job.recipe.tokenizer.trial is not None and processes.is_first:
+        log.warning(
+            "tokenizer.trial is set, but no trial is given: the tokenizer is the one that was chosen by cost"
+        )
+    if processes.is_first and job.recipe.cluster.instance:
+        if (price := usd_per_hour(job.recipe.cluster)) is not None:
+            job.tracker.run_tags({"anadil.usd_per_hour": price})
+        if SPOOL_VARIABLE not in os.environ:  # `anadil run` keeps the plan for the machine that it runs on
+            job.tracker.files(plan_as_file(job.recipe, job.recipe.language_code, here=False))
+    return job
+
+
+def prepare(
+    job: Job,
+    processes: Group,
+    device: torch.device,
+    metrics: Metrics,
+    heartbeat: Callable[[Section], None],
+) -> tuple[Trainer, Job]:
+    """Test the nodes, load the base model and encode the corpus; the trainer, and the job with its steps."""
+    settings = job.recipe.pretrain
+    if burn_in.burn_in_enabled(settings.faults.burn_in, device):
+        copies = settings.copies
+        local = Path(copies.local_path) if copies.local_every and copies.local_path else None
+        dtype = compute_dtype(settings, device)
+        burn_in.burn_in(processes, device, dtype, job.work, copies.archive, local)
+    mesh = mesh_of(settings.parallelism, processes, device.type)
+    heartbeat("load")
+    with no_room(job.recipe, "loading the base model", rank=processes.rank):
+        net = _net(job, processes, mesh, device)
+    with metrics.section("data"):
+        packed = processes.local_first(lambda writes: _packed(job, writes=writes))
+    settings = settings.within_epochs(packed.num_sequences)
+    job = replace(job, recipe=job.recipe.model_copy(update={"pretrain": settings}))
+    _log_data(packed, settings, job.inputs["tokenizer"])
+    heartbeat("start")
+    if processes.is_first:
+        _warn_of_lengths(net, packed, settings)
+    trainer = Trainer(net, packed, job.recipe, processes)
+    trainer.micro_batch_size = micro_batch_size(job.recipe, job.work, processes)
+    metrics.rates = rates_of(
+        net.model.config, context=settings.sequence_length, devices=processes.size, device=device
+    )
+    return trainer, job
+
+
+def training_origin(job: Job, trainer: Trainer) -> dict[str, str]:
+    """Settings and data that decide the losses after a resume."""
+    shapes = {name: str(list(shape)) for name, shape in sorted(trainer.net.shapes.items())}
+    return {
+        **result_version(STAGES["pretrain"]),
+        **recipe_origin(job.recipe, STAGES["pretrain"].sections),
+        "input tokens": trainer.packed.stream.digest,
+        "input tokenizer": digest_of(job.inputs["tokenizer"]),
+        **base_files(job.recipe.base.model),
+        "model shapes": artifact.origin_key(shapes),
+    }
+
+
+def _packed(job: Job, *, writes: bool) -> Packed:
+    stream = token_stream(job.inputs["corpus"], job.inputs["tokenizer"], job.work, write=writes)
+    return packed_stream(stream, job.recipe.pretrain.sequence_length, job.work, write=writes)
+
+
+def _log_data(packed: Packed, settings: Pretrain, tokenizer: Path) -> None:
+    log.info("documents: %s", document_frame(load_tokenizer(tokenizer), str(tokenizer)))
+    log.info(
+        "%s documents, %s tokens in %s sequences of %s (%.1f %% padding); %s steps are %.2f epochs",
+        f"{len(packed.stream.starts) - 1:,}",
+        f"{packed.num_targets:,}",
+        f"{packed.num_sequences:,}",
+        f"{packed.length:,}",
+        100 * packed.waste,
+        f"{settings.steps:,}",
+        settings.steps * settings.batch_size / packed.num_sequences,
+    )
+
+
+def _warn_of_lengths(net: ParallelModel, packed: Packed, settings: Pretrain) -> None:
+    """Warn of lengths that are likely a mistake; nothing stops the run."""
+    positions = getattr(net.model.config, "max_position_embeddings", None)
+    if positions is not None and settings.sequence_length > positions:
+        log.warning(
+            "pretrain.sequence_length: %s tokens, but base.model was made for at most %s: it has never seen the "
+            "positions beyond; a shorter one, or a base model of longer texts, is surer",
+            f"{settings.sequence_length:,}", f"{positions:,}",
+        )  # fmt: skip
+    if settings.batch_size > packed.num_sequences:
+        log.warning(
+            "pretrain.batch_size: %s sequences, and the corpus has only %s: each step sees some of them more than "
+            "once; a smaller batch_size or sequence_length, or more text, gives each step its own",
+            f"{settings.batch_size:,}", f"{packed.num_sequences:,}",
+        )  # fmt: skip
+
+
+def _net(job: Job, processes: Group, mesh: Mesh, device: torch.device) -> ParallelModel:
+    """Load the base model in the tokenizer's vocabulary, and parallelize it."""
+    settings = job.recipe.pretrain
+    dtype = compute_dtype(settings, device)
+    set_up_device(device, dtype)
+    _warn_of_waste(settings, mesh, device, dtype, is_first=processes.is_first)
+    if settings.compile:
+        check_compiler(device)
+    base = processes.local_first(lambda _: base_model(job.recipe.base, job.base_cache))
+    if uses_liger(settings.kernels, device):
+        check_compiler(device, "pretrain.kernels", "torch")
+        use_liger_kernels(
+            settings.activation_checkpointing,
+            compiled=settings.compile,
+            config=empty_model(base).config,
+            kernels=settings.kernels,
+        )
+    return build(base, job.inputs["tokenizer"], settings, mesh, device, seed=job.recipe.seed)
+
+
+def _warn_of_waste(
+    settings: Pretrain, mesh: Mesh, device: torch.device, dtype: torch.dtype, *, is_first: bool
+) -> None:
+    """Warn of settings that make this machine slow."""
+    if not has_fast_bf16(device):
+        if settings.state == "bf16":
+            log.warning(
+                "this CPU has no BF16 products of its own: set pretrain.state to fp32, which is faster here"
+            )
+        elif settings.precision == "bf16" and dtype == torch.float32:
+            log.warning(
+                "this CPU has no BF16 products of its own: they are computed in FP32, which is faster here"
+            )
+    if settings.batch_size % mesh.data and is_first:
+        idle = -settings.batch_size % mesh.data
+        log.warning(
+            "pretrain.batch_size: %s sequences do not divide by %s: in every step %s of so many groups of processes "
+            "wait for the others; a multiple leaves none waiting",
+            settings.batch_size, mesh.data, idle,
+        )  # fmt: skip

@@ -1,0 +1,91 @@
+"""trained model -> artifact: weights, tokenizer, metrics, summary."""
+
+import json
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from anadil.artifacts.mlmodel import write_mlmodel
+from anadil.model.load import save_model
+from anadil.model.tiny import base_model
+from anadil.pretrain.checkpoint import directory
+from anadil.pretrain.checkpoint.generation_settings import clean_generation_settings
+from anadil.pretrain.checkpoint.hf_export import export_checkpoint
+from anadil.pretrain.checkpoint.storage import CHECKPOINTS
+from anadil.pretrain.loop import Training
+from anadil.pretrain.metrics.logger import FILE
+from anadil.pretrain.metrics.profiler import PROFILE
+from anadil.pretrain.metrics.tensorboard import FOLDER
+from anadil.pretrain.validation import SCORE
+from anadil.runtime.job import Figures
+
+SUMMARY = "training.json"
+
+
+def write_artifact(training: Training) -> Figures:
+    """Write model, tokenizer, metrics and summary; the figures of the last line."""
+    job = training.job
+    trainer, tokenizer = training.trainer, job.inputs["tokenizer"]
+    if trainer.net.mesh.shares_model:
+        last = directory.path_of(job.work / CHECKPOINTS, training.state.step)
+        export_checkpoint(
+            last, base_model(job.recipe.base, job.base_cache), tokenizer, job.out, dtype=trainer.dtype
+        )
+    else:
+        save_model(trainer.net.model, tokenizer, job.out, trainer.dtype)
+        clean_generation_settings(job.out, tokenizer)
+    shutil.copyfile(job.work / FILE, job.out / FILE)
+    for name in (FOLDER, PROFILE):
+        if (job.work / name).is_dir():
+            shutil.copytree(job.work / name, job.out / name, ignore=shutil.ignore_patterns("*.partial"))
+    timed = [path for path in job.out.rglob("*") if path.is_file() and path.parent != job.out]
+    job.varying.extend([*sorted(str(path.relative_to(job.out)) for path in timed), FILE, SUMMARY])
+    job.varying.extend(write_mlmodel(job.out, chats=False))
+    summary = _summary(training)
+    (job.out / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    job.records.update(
+        documents=len(trainer.packed.stream.starts) - 1, sequences=trainer.packed.num_sequences
+    )
+    shown = ("loss", "steps", "tokens", "tokens_per_s", "parameters")
+    return {name: summary[name] for name in shown}
+
+
+def _summary(training: Training) -> dict[str, Any]:
+    settings, trainer, state = training.job.recipe.pretrain, training.trainer, training.state
+    packed, net, lines = trainer.packed, trainer.net, training.lines
+    phases = [
+        {**phase.model_dump(mode="json"), "trainable_parameters": trainer.num_trainable(number)}
+        for number, phase in enumerate(settings.phases)
+    ]
+    scores = [line[SCORE] for line in lines if SCORE in line]
+    return {
+        "loss": lines[-1]["loss"],
+        "steps": state.step,
+        "tokens": state.tokens,
+        "tokens_per_s": round(state.tokens / max(state.seconds, 1e-9), 1),
+        "seconds": round(state.seconds, 1),
+        "parameters": sum(math.prod(shape) for shape in net.shapes.values()),
+        "phases": phases,
+        "documents": len(packed.stream.starts) - 1,
+        "sequences": packed.num_sequences,
+        "sequence_length": packed.length,
+        "tokens_per_epoch": packed.num_targets,
+        "epochs": round(state.step * settings.batch_size / packed.num_sequences, 4),
+        "packing_waste": round(packed.waste, 6),
+        **({SCORE: scores[-1], f"first_{SCORE}": scores[0]} if scores else {}),
+        "device": torch.cuda.get_device_name(net.device) if net.device.type == "cuda" else "cpu",
+        **_peak_memory(lines),
+        "precision": "bf16" if net.dtype == torch.bfloat16 else "fp32",
+        "world_size": trainer.group.size,
+        "parallelism": settings.parallelism.model_dump(mode="json"),
+        **training.metrics.summary(settings.steps),
+    }
+
+
+def _peak_memory(lines: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Peak of the logged steps of the first process; empty on a CPU."""
+    peaks = [line["peak_memory_bytes"] for line in lines if "peak_memory_bytes" in line]
+    return {"peak_memory_bytes": max(peaks)} if peaks else {}
