@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from anadil.runtime.metric_table import METRICS, MetricSpec
 from generate import write_or_check
 
 FOLDER = Path(__file__).parents[1] / "charts/anadil/dashboards"
@@ -29,9 +30,11 @@ class Panel:
     legend: str
 
 
-def training(name: str, title: str, text: str, unit: str, legend: str = "{{training_job}}") -> Panel:
+def training(metric: MetricSpec) -> Panel:
     """A graph of one gauge of our exporter."""
-    return Panel(title=title, text=text, unit=unit, query=f"{name}{OURS}", legend=legend)
+    legend = "{{training_job}} {{rank}}" if metric.by_rank else "{{training_job}}"
+    query = f"{metric.gauge}{OURS}"
+    return Panel(title=metric.panel, text=f"{metric.doc}.", unit=metric.unit, query=query, legend=legend)
 
 
 def gpus(query: str, title: str, text: str, unit: str) -> Panel:
@@ -47,29 +50,10 @@ def network(names: str, title: str, text: str, unit: str) -> Panel:
     )
 
 
+# What people look at first comes first.
+FIRST = ("train", "validation", "system")
 TRAINING = [
-    training("anadil_loss", "Loss", "Nats per token, of the step that was logged last.", "none"),
-    training("anadil_learning_rate", "Learning rate", "Of the step.", "sci"),
-    training("anadil_grad_norm", "Gradient norm", "Before clipping. It rises before the loss does.", "none"),
-    training("anadil_tokens_per_second", "Throughput", "Target tokens per second of all devices.", "short"),
-    training("anadil_tokens", "Tokens", "Target tokens so far, over all starts.", "short"),
-    training("anadil_step", "Step", "Optimizer step that was logged last.", "short"),
-    training("anadil_training_phase", "Phase", "Phase of the recipe, from 1.", "none"),
-    training(
-        "anadil_validation_bits_per_byte",
-        "Bits per byte",
-        "Of held-out text, at the last validation.",
-        "none",
-    ),
-    training(
-        "anadil_mfu", "Model FLOPs utilization", "Share of the devices' dense bf16 peak.", "percentunit"
-    ),
-    training(
-        "anadil_goodput",
-        "Goodput",
-        "Share of the time, over all starts, in steps which count.",
-        "percentunit",
-    ),
+    *(training(each) for group in FIRST for each in METRICS if each.panel and each.group == group),
     Panel(
         title="Time that did not train",
         text="Share of the time, over all starts, by cause.",
@@ -77,26 +61,6 @@ TRAINING = [
         query='anadil_time_share{namespace=~"$namespace", training_job=~"$job", part!="step"}',
         legend="{{training_job}} {{part}}",
     ),
-    training("anadil_data_wait_seconds", "Wait for data", "Longest of a process, per step.", "s"),
-    training(
-        "anadil_checkpoint_stall_seconds", "Checkpoint stall", "Training waits this long for each.", "s"
-    ),
-    training(
-        "anadil_own_work_seconds",
-        "Own work",
-        "Of each process, per step, without waiting for others: one above the rest slows all of them down.",
-        "s",
-        "{{training_job}} {{rank}}",
-    ),
-    training(
-        "anadil_peak_memory_bytes",
-        "Peak memory",
-        "Of each process's device.",
-        "bytes",
-        "{{training_job}} {{rank}}",
-    ),
-    training("anadil_cost_usd", "Cost", "On-demand price of the machines so far.", "currencyUSD"),
-    training("anadil_elapsed_seconds", "Time in training", "Over all starts.", "s"),
     Panel(
         title="Age of the newest checkpoint",
         text="What a restart would lose now.",

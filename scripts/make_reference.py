@@ -1,4 +1,4 @@
-"""Write docs/reference: recipe.md from the recipe's own field texts, model-families.md and rules.md from their tables.
+"""Write docs/reference: recipe.md from the recipe's own field texts, other pages from their tables.
 
 `python scripts/make_reference.py` writes them, `--check` exits 1 where a file differs.
 """
@@ -14,6 +14,7 @@ from anadil.clean.filters.judge import RULES, Check
 from anadil.model.family_table import LAYOUTS, families
 from anadil.recipe.filter_rules import Rules
 from anadil.recipe.sections import Recipe
+from anadil.runtime.metric_table import METRICS
 from anadil.text.language import Language, language_codes, load_language
 from generate import write_or_check
 
@@ -85,6 +86,17 @@ def _limit(check: Check, language: Language) -> str:
     return "" if limit is None else f"{limit:g}"
 
 
+def _metrics() -> str:
+    """The page of metrics with its table of training written anew."""
+    head, begin, rest = (REFERENCE / "metrics.md").read_text(encoding="utf-8").partition("\n## Training\n")
+    end = rest[rest.index("\nThe table is generated") :]
+    rows = ["\n| metric | in `training.jsonl` | meaning | stages |\n|---|---|---|---|\n"]
+    for each in METRICS:
+        name = f"`{each.name}`" if "jsonl" in each.sinks else ""
+        rows.append(f"| `{each.gauge}` | {name} | {each.doc} | {each.stages or 'all'} |\n")
+    return f"{head}{begin}{''.join(rows)}{end}"
+
+
 def _families() -> str:
     rows = []
     for kind, family in sorted(families().items()):
@@ -128,6 +140,7 @@ if __name__ == "__main__":
             {
                 REFERENCE / "recipe.md": lambda: HEAD + "".join(_section("", Recipe)),
                 REFERENCE / "model-families.md": lambda: FAMILIES + _families(),
+                REFERENCE / "metrics.md": _metrics,
                 REFERENCE / "rules.md": lambda: RULES_HEAD + _rules(),
             }
         )

@@ -136,3 +136,33 @@ def test_an_alert_channel_is_added(project: Path) -> None:
     follow(project, "An alert channel")
 
     assert "ANADIL_NTFY_URL" in (project.parent / "pipeline.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_metric_is_added(project: Path) -> None:
+    assert "'perplexity': 1.0" in follow(project, "A metric")
+
+    gauges = "from anadil.runtime import prometheus; print(prometheus.HELP['anadil_perplexity'])"
+    assert run(project, [sys.executable, "-c", gauges]) == "Perplexity of the step per token\n"
+
+
+@pytest.mark.slow
+def test_a_callback_is_added(project: Path) -> None:
+    follow(project, "A callback")
+
+    code = f"""
+import gc, sys
+sys.path.append({str(ROOT)!r})
+from pathlib import Path
+from anadil.pretrain.resilience import garbage
+from anadil.pretrain.run import run
+from tests.kit.pretraining import SHORT, make_corpus, make_job, make_model, make_recipe, make_tokenizer_artifact
+folder = Path("run")
+make_corpus(folder / "corpus")
+make_tokenizer_artifact(folder / "tokenizer")
+garbage.EVERY, collected, collect = 2, [], gc.collect
+gc.collect = lambda *generation: collected.append(generation) or collect(*generation)
+run(make_job(folder, make_recipe(make_model(folder / "model"), phases=SHORT)))
+print(collected.count((1,)), gc.isenabled())
+"""
+    assert run(project, [sys.executable, "-c", code]).splitlines()[-1] == "2 True"

@@ -2,7 +2,7 @@
 
 The base model `tiny`, a small Llama with tied embeddings that has learnt some English, is extended by
 tokens of a text in another language and then trained on it, with each of `pretrain.embedding_init` and
-with several seeds, which draw the noise of rows and the order of the text. All that share a seed see the
+with several seeds, which draw random rows and the order of the text. All that share a seed see the
 same sequences. With `--base-text` the base first learns that text: the better it knows the pieces, the more means of
 them are worth.
 
@@ -32,9 +32,7 @@ from anadil.artifacts.base_vocabulary import base_settings
 from anadil.model.load import load_model
 from anadil.model.tiny import base_model
 from anadil.pretrain.embedding_init import Init, fit_vocabulary
-from anadil.pretrain.focus import similar_tokens
 from anadil.recipe.sections import Base
-from anadil.text.corpus import Document, write_documents
 from anadil.tokenizer.candidate import TokenizerCandidate, chat_template, extend_vocabulary, write_tokenizer
 from anadil.tokenizer.embedding_map import write_embedding_map
 from anadil.tokenizer.extend_bpe import continue_merges
@@ -75,8 +73,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_tokenizer(folder / "tokenizer", train, settings.tokens)
-        write_documents(folder / "corpus", "train", [document(text) for text in train])
-        artifact.seal(folder / "corpus", kind="corpus", origin={})
         scores: Scores = {init: [] for init in settings.inits}
         for seed in range(settings.seeds):
             for init in settings.inits:
@@ -96,11 +92,6 @@ def texts_of(files: Sequence[Path]) -> tuple[list[str], list[str]]:
     for text in texts:
         (train if hashlib.sha256(text.encode()).digest()[0] % 10 else heldout).append(text)
     return train, heldout
-
-
-def document(text: str) -> Document:
-    """A document of a corpus."""
-    return Document(id=hashlib.sha256(text.encode()).hexdigest(), text=text, source="", url="", lang="az")
 
 
 def make_tokenizer(folder: Path, train: Sequence[str], num_tokens: int) -> None:
@@ -145,12 +136,10 @@ def one(
 ) -> list[float]:
     """Bits per byte at step 0 and at each of `settings.steps`."""
     train, heldout = texts
-    corpus, tokenizer = folder / "corpus", folder / "tokenizer"
     model: Any = load_model(base_model(Base(model="tiny"), cache()))
     model.load_state_dict(base)
-    similar = similar_tokens(corpus, tokenizer, seed) if init == "focus" else None
-    fit_vocabulary(model, tokenizer, init, seed=seed, similar=similar)
-    encoder = read_tokenizer(tokenizer)
+    fit_vocabulary(model, folder / "tokenizer", init, seed=seed)
+    encoder = read_tokenizer(folder / "tokenizer")
     scores = [bits_per_byte(model, encoder, heldout, settings.length)]
     steps = training(model, encoder, train, settings, seed, max(settings.steps), settings.lr)
     scores += [

@@ -1,6 +1,5 @@
 """Alerts and dashboards ask only for metrics that somebody gives, in PromQL that parses."""
 
-import ast
 import json
 import re
 from collections.abc import Iterator
@@ -8,8 +7,8 @@ from collections.abc import Iterator
 import promql_parser
 import pytest
 
-from anadil.runtime.prometheus import HELP, metric_name
-from tests.charts.chart import CASES, ROOT, Object, named, render
+from anadil.runtime.prometheus import HELP
+from tests.charts.chart import CASES, Object, named, render
 
 EXPORTERS = {
     *(f"DCGM_FI_DEV_{name}" for name in ("GPU_UTIL", "FB_USED", "GPU_TEMP", "POWER_USAGE", "XID_ERRORS")),
@@ -56,21 +55,6 @@ def dashboard(name: str) -> Object:
     return loaded
 
 
-def logged_keys() -> set[str]:
-    """Keys of the lines that continued pre-training logs, as its source spells them."""
-    tree = ast.parse((ROOT / "components/anadil/pretrain/loop.py").read_text(encoding="utf-8"))
-    log = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "_log")
-    table = next(node for node in ast.walk(log) if isinstance(node, ast.Dict))
-    return {str(ast.literal_eval(key)) for key in table.keys if key is not None}
-
-
-METRICS = {
-    "tokens_per_s", "mfu", "tokens_per_s_per_device", "goodput", "time_share/step", "data_wait_s", "checkpoint_stall_s",
-    "straggler_ratio", "validation_bits_per_byte", "cost_usd", "own_work_s", "own_data_wait_s",
-}  # fmt: skip
-"""What its metrics and its validation add; tests/pretrain/metrics/test_metrics.py has them said."""
-
-
 def test_the_parser_of_this_test_finds_metrics_wherever_they_stand() -> None:
     found = metrics(
         promql_parser.parse('1 - sum by (x) (rate(a{b="c"}[5m])) / on (x) (avg_over_time(d[1h:5m]) or -e)')
@@ -88,17 +72,6 @@ def test_every_query_parses_and_names_metrics_that_there_are(place: str, express
 
     assert found
     assert found - EXPORTERS - HELP.keys() - recorded == set(), place
-
-
-def test_metrics_of_training_are_what_its_stages_log_today() -> None:
-    logged = {metric_name(key)[0] for key in (logged_keys() | METRICS) - {"step"}}
-    asked = set().union(*(metrics(promql_parser.parse(re.sub(r"\$\w+", "x", text))) for _, text in queries()))
-    of_the_exporter = {name for name in HELP if name.endswith(("step", "timestamp_seconds", "info"))}
-
-    assert logged <= HELP.keys()
-    assert {name for name in asked if name.startswith("anadil_")} <= logged | of_the_exporter | {
-        "anadil_peak_memory_bytes"
-    }
 
 
 def test_every_alert_says_how_bad_it_is_what_happened_and_what_to_do() -> None:

@@ -2,6 +2,8 @@
 
 import contextlib
 import io
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,17 @@ from anadil.core import progress
 from anadil.launch.throughput_alert import step_in_line
 from anadil.pretrain.run import run
 from anadil.runtime import execute
+from anadil.runtime.metric_table import METRICS, MetricSpec, complete, values_for
 from tests.kit.pretraining import make_job, make_recipe
+
+SOMETIMES = {
+    "mfu",
+    "peak_memory_bytes",
+    "straggler_ratio",
+    "cost_usd",
+    "validation_bits_per_byte",
+}
+"""On a GPU, in several processes, where there is a price or a held-out part."""
 
 
 def test_a_run_s_log_tells_the_launcher_of_each_step(
@@ -32,6 +44,33 @@ def test_a_run_s_log_tells_the_launcher_of_each_step(
     assert [step for line in lines if (step := step_in_line(line))] == [
         n for n in range(1, 13) for _ in range(2)
     ]
+    written = json.loads((job.out / "training.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    assert [*written] == [
+        each.name
+        for each in METRICS
+        if "jsonl" in each.sinks and "pretrain" in (each.stages or "pretrain") and each.name not in SOMETIMES
+    ]
+
+
+def test_a_metric_without_a_row_is_refused_and_one_that_follows_from_others_is_computed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    derived = replace(
+        MetricSpec(name="half", doc="Half of the loss", value=lambda line: line["loss"] / 2), sinks=("log",)
+    )
+    monkeypatch.setattr("anadil.runtime.metric_table.METRICS", (*METRICS, derived))
+    monkeypatch.setattr(
+        "anadil.runtime.metric_table.BY_NAME", {each.name: each for each in (*METRICS, derived)}
+    )
+
+    line = complete({"loss": 3.0, "step": 1})
+
+    assert line == {"step": 1, "loss": 3.0, "half": 1.5}
+    assert values_for("log", line) == line
+    assert values_for("jsonl", line) == {"step": 1, "loss": 3.0}
+    assert complete({"step": 0}) == {"step": 0}  # of the base
+    with pytest.raises(AssertionError, match="without a row in the table: \\['colour'\\]"):
+        complete({"colour": 1.0})
 
 
 def test_a_sequence_beyond_the_base_models_positions_and_too_large_a_batch_are_said(

@@ -23,7 +23,7 @@ from anadil.model.load import load_model
 from anadil.model.loss import IGNORED
 from anadil.model.safetensors_files import SafetensorsFiles
 from anadil.pretrain.data.packing import Batch
-from anadil.pretrain.embedding_init import Weighted, fit_vocabulary, vocabulary_rows
+from anadil.pretrain.embedding_init import fit_vocabulary, vocabulary_rows
 from anadil.pretrain.parallel.loss_forward import last_hidden
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.parallelize import ParallelModel, check_layout, parallelize
@@ -61,7 +61,6 @@ def build(
     device: torch.device,
     *,
     seed: int = 0,
-    similar: Weighted | None = None,
 ) -> ParallelModel:
     """Load a base model, give it the tokenizer's vocabulary, and parallelize it.
 
@@ -71,8 +70,7 @@ def build(
         settings: Section `pretrain`.
         mesh: This process's place.
         device: Where it is to be trained.
-        seed: Of what is drawn for new embedding rows.
-        similar: For `embedding_init: focus`: from `similar_tokens`, the same on every process.
+        seed: Seed of random embedding rows.
 
     Raises:
         DataError: The base model or the tokenizer cannot be used, or do not fit together.
@@ -85,7 +83,7 @@ def build(
     if not mesh.shares_model:
         model = load_model(base)
         check_layout(settings, model.config, mesh, device)
-        fit_vocabulary(model, tokenizer, settings.embedding_init, seed=seed, similar=similar)
+        fit_vocabulary(model, tokenizer, settings.embedding_init, seed=seed)
         placed: Any = model
         placed.to(device)
         use_packed_attention(model)
@@ -93,7 +91,7 @@ def build(
         return parallelize(model, settings, mesh, device)
     check_fit(base)
     config: Any = empty_model(base).config
-    rows = vocabulary_rows(tokenizer, config.vocab_size, settings.embedding_init, seed=seed, similar=similar)
+    rows = vocabulary_rows(tokenizer, config.vocab_size, settings.embedding_init, seed=seed)
     model = empty_model(base, num_tokens=None if rows is None else len(rows))
     check_layout(settings, model.config, mesh, device)
     small: Any = _small(config)

@@ -7,8 +7,8 @@ through the same arithmetic, so that rows do not depend on the number of process
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -23,12 +23,8 @@ from anadil.model.load import load_tokenizer
 
 log = logging.getLogger(__name__)
 
-Init = Literal["mean", "noisy_mean", "focus", "random"]
-Weighted = Mapping[int, tuple[Sequence[int], Sequence[float]]]
-"""Row of a new token -> base ids, and the weights of their rows, which add up to 1."""
+Init = Literal["mean", "random"]
 
-NOISE = 0.1
-"""Noise of `noisy_mean`, as a share of the standard deviation of the base's rows. Assumption."""
 ROWS_AT_A_TIME = 1_024
 """New rows that are made from one reading of base rows."""
 STATISTICS_AT_A_TIME = 8_192
@@ -36,14 +32,12 @@ STATISTICS_AT_A_TIME = 8_192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VocabularyRows:
-    """What each row of the new embeddings is made of, the same on every process."""
+    """Sources of each row of the new embeddings, the same on every process."""
 
     sources: Sequence[Sequence[int]]
     """Base ids of each row; none: the mean of all base rows."""
-    weights: Mapping[int, Sequence[float]] = field(default_factory=dict)
-    """Row -> weights of its sources, where they do not weigh the same."""
-    noise: Mapping[int, float] = field(default_factory=dict)
-    """Row -> its noise, as a share of the standard deviation of the base's rows."""
+    random: Collection[int] = ()
+    """Rows that are spread as the base's rows are."""
     seed: int = 0
 
     def __len__(self) -> int:
@@ -94,12 +88,12 @@ def fit_vocabulary(
     init: Init = "mean",
     *,
     seed: int = 0,
-    similar: Weighted | None = None,
 ) -> None:
     """Give `model` the embedding rows of the tokenizer artifact.
 
-    The mean of the rows of the base's pieces beat random rows by 0.11 bits per byte after 100 steps
-    on Azerbaijani, and noise or rows of similar tokens changed nothing: `benchmarks/tokenizer`.
+    The mean of the rows of the base's pieces beat random rows by 0.11 bits per byte after 100 steps on
+    Azerbaijani. Tried: noise on the mean, and rows of tokens that the corpus uses alike (FOCUS,
+    arXiv:2305.14481); neither was better after 300 steps (`benchmarks/tokenizer`).
     Tied models stay tied; of others, input and output rows are both made.
 
     Raises:
@@ -108,7 +102,7 @@ def fit_vocabulary(
     held: Any = model.get_input_embeddings()
     # Nothing is padded here: it would be a token of the base's, or by now an ordinary one, that is never trained.
     held.padding_idx = None
-    rows = vocabulary_rows(tokenizer, held.weight.shape[0], init, seed=seed, similar=similar)
+    rows = vocabulary_rows(tokenizer, held.weight.shape[0], init, seed=seed)
     if rows is None:
         return
     tied = bool(model.config.tie_word_embeddings)
@@ -129,16 +123,14 @@ def vocabulary_rows(
     init: Init = "mean",
     *,
     seed: int = 0,
-    similar: Weighted | None = None,
 ) -> VocabularyRows | None:
-    """What each row is made of; None where the base's own vocabulary stays.
+    """Sources of each row; None where the base's own vocabulary stays.
 
     Args:
         tokenizer: The tokenizer artifact.
         num_base: Embedding rows of the base model.
         init: `pretrain.embedding_init`.
-        seed: Of noise.
-        similar: For `focus`: rows of new tokens by other tokens' rows; those that are missing are means.
+        seed: Seed of random rows.
 
     Raises:
         DataError: The map does not fit the tokenizer or the base model.
@@ -157,16 +149,11 @@ def vocabulary_rows(
         rows += [[] for _ in range(len(rows), num_base)]
     new = [row for row, pieces in enumerate(rows) if len(pieces) > 1]
     sources = [pieces or ([row] if row < num_base else []) for row, pieces in enumerate(rows)]
-    if init == "noisy_mean":
-        return VocabularyRows(sources=sources, noise=dict.fromkeys(new, NOISE), seed=seed)
-    if init == "random":
-        for row in new:
-            sources[row] = []
-        return VocabularyRows(sources=sources, noise=dict.fromkeys(new, 1.0), seed=seed)
-    weights: dict[int, Sequence[float]] = {}
-    for row, (tokens, shares) in (similar or {}).items() if init == "focus" else ():
-        sources[row], weights[row] = list(tokens), shares
-    return VocabularyRows(sources=sources, weights=weights)
+    if init == "mean":
+        return VocabularyRows(sources=sources)
+    for row in new:
+        sources[row] = []
+    return VocabularyRows(sources=sources, random=frozenset(new), seed=seed)
 
 
 def embedding_map(tokenizer: Path) -> list[list[int]] | None:
@@ -254,40 +241,22 @@ def _chunk(rows: VocabularyRows, base: BaseTable, chosen: range) -> torch.Tensor
     place = {piece: number for number, piece in enumerate(ids)}
     empty = torch.empty(0, len(range(base.width)[base.columns]))
     table = torch.cat([empty, *(base.read(first, count).float() for first, count in _runs(ids))])
-    made = _sums(
-        [[place[piece] for piece in pieces] for pieces in sources],
-        table,
-        [rows.weights.get(row) for row in chosen] if rows.weights else None,
-    )
+    made = _means([[place[piece] for piece in pieces] for pieces in sources], table)
     for number, row in enumerate(chosen):
         if not sources[number]:
             made[number] = base.statistics[0]
-        if scale := rows.noise.get(row):
-            made[number] += scale * base.statistics[1] * base.noise(rows.seed, row)
+        if row in rows.random:
+            made[number] += base.statistics[1] * base.noise(rows.seed, row)
     return made
 
 
-def _sums(
-    pieces: Sequence[Sequence[int]],
-    table: torch.Tensor,
-    weights: Sequence[Sequence[float] | None] | None,
-) -> torch.Tensor:
-    """Weighted mean of some rows of `table`, one for each list of places; zeros for an empty one."""
+def _means(pieces: Sequence[Sequence[int]], table: torch.Tensor) -> torch.Tensor:
+    """Mean of some rows of `table`, one for each list of places; zeros for an empty one."""
     if not len(table):
         return torch.zeros(len(pieces), table.shape[1])
     flat = torch.tensor([place for each in pieces for place in each], dtype=torch.int64)
     sizes = torch.tensor([len(each) for each in pieces])
-    starts = torch.cumsum(sizes, 0) - sizes
-    if weights is None:
-        return nn.functional.embedding_bag(flat, table, starts, mode="mean")
-    shares = [
-        share
-        for each, own in zip(pieces, weights, strict=True)
-        for share in own or [1 / max(1, len(each))] * len(each)
-    ]
-    return nn.functional.embedding_bag(
-        flat, table, starts, mode="sum", per_sample_weights=torch.tensor(shares, dtype=torch.float32)
-    )
+    return nn.functional.embedding_bag(flat, table, torch.cumsum(sizes, 0) - sizes, mode="mean")
 
 
 def _runs(ids: list[int]) -> Iterator[tuple[int, int]]:

@@ -145,8 +145,8 @@ class Pretrain(StrictModel):
     compile: bool = False
     """Whether `torch.compile` compiles each layer; the first step takes minutes."""
     parallelism: Parallelism = Parallelism()
-    embedding_init: Literal["mean", "noisy_mean", "focus", "random"] = "mean"
-    """Rows of new tokens: mean of their pieces' rows, with a tenth of noise, mean of rows of tokens used alike, random."""
+    embedding_init: Literal["mean", "random"] = "mean"
+    """Rows of new tokens: mean of their pieces' rows, or random rows, which are for comparison."""
     schedule: Literal["cosine", "wsd"] = "cosine"
     """Learning rate after warm-up: half a cosine (Azercell), or flat with a linear fall at the end (WSD)."""
     decay_fraction: Fraction = 0.1
