@@ -143,7 +143,7 @@ def test_a_metric_is_added(project: Path) -> None:
     assert "'perplexity': 1.0" in follow(project, "A metric")
 
     gauges = "from anadil.runtime import prometheus; print(prometheus.HELP['anadil_perplexity'])"
-    assert run(project, [sys.executable, "-c", gauges]) == "Perplexity of the step per token\n"
+    assert run(project, [sys.executable, "-c", gauges]) == "Perplexity of the step per token.\n"
 
 
 @pytest.mark.slow

@@ -41,7 +41,7 @@ SMALL = {
 }
 """Sizes of a model that stands for one that no process holds whole."""
 MOST_TOKENS = 128
-"""Of a sequence that a parallelized model is tried on, for each process that shares it: no format of products needs more."""
+"""Tokens of the trial sequence for each process that shares it: no format of products needs more."""
 SAME = 1e-5
 """As `TOLERANCE`, of a summed loss whose products are the same, of the same shapes, if documents see each other or
 not; but formats of 8 bits and less scale all tokens by the largest. A tenth of a mean over a sequence gives 9e-4."""

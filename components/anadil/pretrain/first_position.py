@@ -1,4 +1,4 @@
-"""What a base needs at position 0: nats of the same targets with BOS before a piece of text, and without.
+"""The base's need of BOS at position 0: nats of the same targets with BOS before a piece of text, and without.
 
 A family of which every text began with BOS may lean on it, another does not mind; its files do not say which.
 """
@@ -35,7 +35,7 @@ class FirstPosition:
 
     @property
     def leans(self) -> bool:
-        """Whether the base needs BOS there."""
+        """The base needs BOS there."""
         return self.without - self.with_bos > LEANS_FROM
 
 
@@ -64,7 +64,7 @@ def probe_first_position(net: ParallelModel, packed: Packed) -> FirstPosition | 
     bos = int(packed.stream.ids[:1][0])
     stream = replace(packed.stream, bos=bos)
     targets = int(pieces[:, 1].sum())
-    found = []
+    nats_per_target = []
     for lead in (1, 0):
         row = Packed(
             stream=stream,
@@ -75,8 +75,8 @@ def probe_first_position(net: ParallelModel, packed: Packed) -> FirstPosition | 
         with torch.no_grad():
             nats = net.nats(batch_of(row, np.zeros(1, dtype=np.int64))).detach().double()
         # Each group of processes scored the same sequence.
-        found.append(float(net.add_up(nats).item()) / net.mesh.data / targets)
-    return FirstPosition(with_bos=found[0], without=found[1], targets=targets)
+        nats_per_target.append(float(net.add_up(nats).item()) / net.mesh.data / targets)
+    return FirstPosition(with_bos=nats_per_target[0], without=nats_per_target[1], targets=targets)
 
 
 def _pieces(stream: TokenStream, length: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
@@ -92,18 +92,18 @@ def _pieces(stream: TokenStream, length: int) -> np.ndarray[tuple[int, int], np.
     return np.stack([starts, np.full(len(chosen), pairs)], axis=1)
 
 
-def tell_first_position(found: FirstPosition, packed: Packed, tokenizer: Path) -> None:
+def tell_first_position(position: FirstPosition, packed: Packed, tokenizer: Path) -> None:
     """Say what the model needs, and what it gets."""
     name = load_tokenizer(tokenizer).decode(packed.stream.ids[:1].tolist())
     sets_bos = packed.stream.bos is not None
     log.info(
         "text from the middle of documents costs the base %.2f nats a token behind %s and %.2f without it (%s targets); "
         "%s",
-        found.with_bos, name, found.without, f"{found.targets:,}",
+        position.with_bos, name, position.without, f"{position.targets:,}",
         "the tokenizer sets it before every text, so every piece and window begins with it"
         if sets_bos else "the tokenizer sets none, so only documents begin with it",
     )  # fmt: skip
-    if found.leans and not sets_bos:
+    if position.leans and not sets_bos:
         log.warning(
             "the base leans on %s at the beginning of every text, and its tokenizer sets none: give base.model a "
             "tokenizer whose post-processor sets it (add_bos_token in tokenizer_config.json), and run again",

@@ -16,7 +16,7 @@ def phase_of(step: int, phases: Sequence[Phase]) -> tuple[int, int]:
 
 
 def ends_phase(num_done: int, phases: Sequence[Phase]) -> bool:
-    """Whether exactly `num_done` steps complete a phase."""
+    """True if exactly `num_done` steps complete a phase."""
     total = 0
     for phase in phases:
         total += phase.steps

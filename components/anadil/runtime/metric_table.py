@@ -71,7 +71,7 @@ METRICS = (
         name="phase", doc="Phase of the recipe, from 1", written_out="training_phase", panel="Phase",
     ),
     MetricSpec(
-        name="loss", doc="Mean loss of the step that was logged last, nats per token", group="train",
+        name="loss", doc="Mean loss of the step, nats per token", group="train",
         stages="pretrain, finetune", panel="Loss",
     ),
     MetricSpec(

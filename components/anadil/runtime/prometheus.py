@@ -37,7 +37,7 @@ MODE = "livemostrecent"
 A rank that was restarted has the same labels as before; its newest value wins."""
 FILE_BYTES = 1 << 16
 """First size of a process's file; about 500 gauges. Source: prometheus_client.mmap_dict."""
-HELP = {each.gauge: each.doc for each in METRICS}
+HELP = {each.gauge: f"{each.doc}." for each in METRICS}
 """By metric; other stages' figures have none."""
 
 

@@ -69,7 +69,7 @@ class _Reader(FileSystemReader):
         self._metadata = metadata
 
     def read_metadata(self, *_args: Any, **_kwargs: Any) -> Metadata:
-        """What has been read with care; the file itself is not opened again."""
+        """Return the metadata that was read with care; the file itself is not opened again."""
         return self._metadata
 
 
@@ -98,11 +98,13 @@ def write_tensors(staged: Tensors, folder: Path, writers: "dist.ProcessGroup | N
     writer.finish(metadata, [writer.write_data(plan, planner).wait()])
 
 
-def read_tensors(found: VerifiedCheckpoint, tensors: Tensors, readers: "dist.ProcessGroup | None") -> None:
+def read_tensors(
+    checkpoint: VerifiedCheckpoint, tensors: Tensors, readers: "dist.ProcessGroup | None"
+) -> None:
     """Fill tensors in place, whatever layout and number of processes they were written from.
 
     Args:
-        found: The checkpoint.
+        checkpoint: The checkpoint.
         tensors: By name; each process gives those that it holds, sharded or whole.
         readers: The processes that read; None for this one alone.
 
@@ -111,10 +113,10 @@ def read_tensors(found: VerifiedCheckpoint, tensors: Tensors, readers: "dist.Pro
         IntegrityError: A tensor is not in it, or has another shape or type.
         RetryableError: A file cannot be read.
     """
-    _check(found, tensors)
+    _check(checkpoint, tensors)
     targets = {name: tensor.detach() for name, tensor in tensors.items()}
-    reader = _Reader(found.path, found.metadata)
-    with hold_open(found.path), warnings.catch_warnings():
+    reader = _Reader(checkpoint.path, checkpoint.metadata)
+    with hold_open(checkpoint.path), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         try:
             load(dict(targets), storage_reader=reader, process_group=readers, no_dist=readers is None)
@@ -122,13 +124,13 @@ def read_tensors(found: VerifiedCheckpoint, tensors: Tensors, readers: "dist.Pro
             first = next(iter(error.failures.values()))[0]
             if isinstance(first, OSError):
                 raise RetryableError(
-                    f"{found.path}: cannot be read ({first}); run the same command again"
+                    f"{checkpoint.path}: cannot be read ({first}); run the same command again"
                 ) from None
-            raise IntegrityError(f"{found.path}: cannot be read ({first}); remove it") from None
+            raise IntegrityError(f"{checkpoint.path}: cannot be read ({first}); remove it") from None
 
 
 def failure(error: BaseException, place: Path, step: int) -> PreflightError | RetryableError:
-    """What a failure to save means to the user.
+    """Turn a failure to save into an error with a remedy.
 
     Args:
         error: What was raised.
@@ -163,12 +165,12 @@ def _cause(error: BaseException) -> BaseException:
     return error
 
 
-def _check(found: VerifiedCheckpoint, tensors: Tensors) -> None:
-    known: dict[str, Any] = found.metadata.state_dict_metadata
+def _check(checkpoint: VerifiedCheckpoint, tensors: Tensors) -> None:
+    known: dict[str, Any] = checkpoint.metadata.state_dict_metadata
     missing = sorted(tensors.keys() - known.keys())
     if missing:
         raise IntegrityError(
-            f"{found.path}: holds {len(known)} tensors, but not {missing[0]}"
+            f"{checkpoint.path}: holds {len(known)} tensors, but not {missing[0]}"
             f"{f' and {len(missing) - 1} more' if missing[1:] else ''}; "
             "resume with the version and the phases that wrote it, or remove it"
         )
@@ -176,6 +178,6 @@ def _check(found: VerifiedCheckpoint, tensors: Tensors) -> None:
         saved = known[name]
         if saved.size != tensor.shape or saved.properties.dtype != tensor.dtype:
             raise IntegrityError(
-                f"{found.path}: {name} is {saved.properties.dtype} {list(saved.size)} there and "
+                f"{checkpoint.path}: {name} is {saved.properties.dtype} {list(saved.size)} there and "
                 f"{tensor.dtype} {list(tensor.shape)} in the model; use the tokenizer and base that it was made with"
             )

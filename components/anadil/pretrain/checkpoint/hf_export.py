@@ -77,21 +77,21 @@ def export_checkpoint(
     config = model_config(base)
     check_family(config, {})
     in_files = families()[config["model_type"]].names.in_files
-    found = open_checkpoint(path)
+    checkpoint = open_checkpoint(path)
     trained = directory.manifest_of(path).origin.get("input tokenizer")
     if trained is not None and trained != digest_of(tokenizer):
         raise DataError(f"{tokenizer}: is not the tokenizer that {path} was trained with; give that one")
-    parameters = sorted(name for name in found.names if " " not in name)
-    files = files_of(_sizes(found.metadata, parameters, dtype), shard_bytes)
+    parameters = sorted(name for name in checkpoint.names if " " not in name)
+    files = files_of(_sizes(checkpoint.metadata, parameters, dtype), shard_bytes)
     out.mkdir(parents=True, exist_ok=True)
-    _write_config(found.metadata, base, tokenizer, out, dtype)
+    _write_config(checkpoint.metadata, base, tokenizer, out, dtype)
     constants = _constants(base)
     places = {}
     total = 0
     with progress("exporting", len(files)) as shown:
         for file, names in files.items():
             kept = constants if file == [*files][-1] else {}
-            tensors = {in_files(name): tensor for name, tensor in _shard(found, names, kept, dtype)}
+            tensors = {in_files(name): tensor for name, tensor in _shard(checkpoint, names, kept, dtype)}
             save_file(tensors, out / file, metadata={"format": "pt"})
             # safetensors writes 0600, which a server under another user cannot read
             (out / file).chmod(0o644)
@@ -101,7 +101,7 @@ def export_checkpoint(
     write_weight_index(out, places, total)
     clean_generation_settings(out, tokenizer)
     copy_tokenizer(tokenizer, out)
-    return {"step": found.state.step, "tensors": len(places), "bytes": total, "files": len(files)}
+    return {"step": checkpoint.state.step, "tensors": len(places), "bytes": total, "files": len(files)}
 
 
 def _sizes(metadata: Metadata, names: list[str], dtype: torch.dtype | None) -> dict[str, int]:
@@ -124,7 +124,7 @@ def _constants(base: Path) -> dict[str, torch.Tensor]:
 
 
 def _shard(
-    found: VerifiedCheckpoint,
+    checkpoint: VerifiedCheckpoint,
     names: list[str],
     kept: Mapping[str, torch.Tensor],
     dtype: torch.dtype | None,
@@ -133,9 +133,9 @@ def _shard(
     for name, tensor in kept.items():
         yield name, tensor if dtype is None else tensor.to(dtype)
     for name in names:
-        saved: Any = found.metadata.state_dict_metadata[name]
+        saved: Any = checkpoint.metadata.state_dict_metadata[name]
         whole = torch.empty(saved.size, dtype=saved.properties.dtype)
-        read_tensors(found, {name: whole}, None)
+        read_tensors(checkpoint, {name: whole}, None)
         yield name, whole if dtype is None else whole.to(dtype)
 
 

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 LOCK = "writer.json"
 REMEDY = "stop that run, or give this one another pretrain.copies.archive"
-"""What to do where another run writes."""
+"""Remedy where another run writes."""
 LOOK_S = 10.0
 """Between two checks of a download: far below the silence that the watchdog takes for a hang."""
 

@@ -58,7 +58,7 @@ DAMAGE = (
     pickle.UnpicklingError, AttributeError, EOFError, ImportError, IndexError, KeyError, MemoryError,
     OverflowError, RecursionError, TypeError, UnicodeDecodeError, ValueError,
 )  # fmt: skip
-"""What a pickle of wrong bytes raises. Source: documentation of `pickle.UnpicklingError`."""
+"""Errors of a pickle of wrong bytes. Source: documentation of `pickle.UnpicklingError`."""
 
 T = TypeVar("T")
 
@@ -114,7 +114,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_metadata(path: Path, files: Collection[str]) -> Metadata:
-    """What the `.metadata` of a checkpoint says.
+    """Read the `.metadata` of a checkpoint.
 
     Args:
         path: The checkpoint, whose bytes have been verified.
@@ -173,15 +173,15 @@ def _hostile(file: Path, error: ForeignNameError) -> IntegrityError:
     )
 
 
-def _rebuilt(found: Any, files: Collection[str]) -> Metadata:
+def _rebuilt(value: Any, files: Collection[str]) -> Metadata:
     """Torch's own objects, out of records whose every field is checked."""
-    fields = _fields(found, "Metadata")
+    fields = _fields(value, "Metadata")
     tensors: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {
         _is(name, str): _tensor(entry) for name, entry in _is(fields["state_dict_metadata"], dict).items()
     }
     places = {}
-    for key, value in _is(fields["storage_data"], dict).items():
-        index, place = _fields(key, "MetadataIndex"), _fields(value, "_StorageInfo")
+    for key, storage in _is(fields["storage_data"], dict).items():
+        index, place = _fields(key, "MetadataIndex"), _fields(storage, "_StorageInfo")
         name, offset, hint = _is(index["fqn"], str), index["offset"], index["index"]
         if place["relative_path"] not in files or place.get("transform_descriptors"):
             raise ValueError(f"tensor {name!r} lies in {place['relative_path']!r}")
@@ -205,17 +205,17 @@ def _tensor(entry: Any) -> TensorStorageMetadata:
     return TensorStorageMetadata(TensorProperties(dtype=dtype), _size(fields["size"]), chunks)
 
 
-def _fields(found: Any, name: str) -> dict[Any, Any]:
-    if type(found).__name__ != name:
-        raise TypeError(f"{type(found).__name__} where {name} belongs")
-    return _is(_is(found, _Record).fields, dict)
+def _fields(value: Any, name: str) -> dict[Any, Any]:
+    if type(value).__name__ != name:
+        raise TypeError(f"{type(value).__name__} where {name} belongs")
+    return _is(_is(value, _Record).fields, dict)
 
 
-def _size(found: Any) -> torch.Size:
-    return torch.Size([_is(length, int) for length in _is(found, torch.Size)])
+def _size(value: Any) -> torch.Size:
+    return torch.Size([_is(length, int) for length in _is(value, torch.Size)])
 
 
-def _is(found: Any, wanted: type[T]) -> T:
-    if not isinstance(found, wanted):
-        raise TypeError(f"{type(found).__name__} where a {wanted.__name__} belongs")
-    return found
+def _is(value: Any, kind: type[T]) -> T:
+    if not isinstance(value, kind):
+        raise TypeError(f"{type(value).__name__} where a {kind.__name__} belongs")
+    return value

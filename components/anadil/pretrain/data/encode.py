@@ -38,7 +38,7 @@ class EncodeTask:
     end: int
     """Id after each document."""
     origin: dict[str, str]
-    """What decides the ids."""
+    """Settings that decide the ids."""
 
 
 _encoders: dict[str, Encoder] = {}
@@ -104,10 +104,10 @@ def _documents(task: EncodeTask, encoder: Encoder) -> Iterator[bytes]:
     chars = 0
     for texts in _batches(document.text for document in read_file(task.file)):
         try:
-            found = encoder.encode(texts)
+            documents = encoder.encode(texts)
         except DataError as error:
             raise DataError(f"{task.file}: {error}") from None
-        yield from (begin + ids.tobytes() + end for ids in found if len(ids))
+        yield from (begin + ids.tobytes() + end for ids in documents if len(ids))
         chars += sum(map(len, texts))
         # How much of the file is read is known only roughly, since it is compressed.
         now = min(size, chars // 4)

@@ -91,7 +91,7 @@ class Batch:
 
 
 def packed_stream(stream: TokenStream, length: int, work: Path, *, write: bool) -> Packed:
-    """What `pack` gives, kept in `work` and read from there by all processes of a node.
+    """Pack once, keep the result in `work`, and read it from there in all processes of a node.
 
     Args:
         stream: The tokens.
@@ -177,7 +177,7 @@ def _pieces_of(packed: Packed, sequences: Sequences) -> tuple[Pieces, Places, Pl
 
 
 def sequences_of_step(step: int, *, batch_size: int, num_sequences: int, seed: int) -> Sequences:
-    """Which sequences optimizer step `step` (from 0) trains on, whatever the number of processes.
+    """Sequences of optimizer step `step` (from 0), whatever the number of processes.
 
     Each epoch is a permutation of its own; a step may end one and begin the next.
     """
@@ -240,8 +240,8 @@ def _best_fit(sizes: Places, length: int) -> Places:
 
 def _largest_first(sizes: Places) -> tuple[list[int], list[int]]:
     counts = np.bincount(sizes)
-    found = np.flatnonzero(counts)[::-1]
-    return found.tolist(), counts[found].tolist()
+    used = np.flatnonzero(counts)[::-1]
+    return used.tolist(), counts[used].tolist()
 
 
 class Rooms:

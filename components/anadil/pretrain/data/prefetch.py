@@ -53,7 +53,7 @@ class Prefetcher(Generic[T]):
         self.restart(first_step)
 
     def get(self, step: int) -> T:
-        """What `step` needs, waited for if it is not ready; then the next ones are begun.
+        """Return what `step` needs, waiting if it is not ready; then begin the next ones.
 
         Any order is answered rightly; but for one after another, `restart` comes first.
         """

@@ -62,11 +62,11 @@ class Shards:
         begin = int(self._begins[min(first, len(self._arrays) - 1)])
         if first < len(self._arrays) and stop <= self._begins[first + 1]:
             return self._arrays[first][start - begin : stop - begin]
-        found = [
+        parts = [
             array[max(0, start - at) : max(0, stop - at)]
             for array, at in zip(self._arrays, self._begins[:-1].tolist(), strict=True)
         ]
-        return np.concatenate([np.empty(0, dtype=np.int32), *found])
+        return np.concatenate([np.empty(0, dtype=np.int32), *parts])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,10 +155,10 @@ def _in_turn(num: int) -> list[int]:
 def _whole(shards: Sequence[Path]) -> set[int]:
     """Numbers of the shards that are there with every byte as it was written."""
     with ThreadPoolExecutor(min(8, num_cores())) as pool:
-        found = list(pool.map(is_whole, shards))
-    if any(found):
-        log.info("%s of %s shards of the token stream are there", sum(found), len(found))
-    return {number for number, is_whole in enumerate(found) if is_whole}
+        whole = list(pool.map(is_whole, shards))
+    if any(whole):
+        log.info("%s of %s shards of the token stream are there", sum(whole), len(whole))
+    return {number for number, is_whole in enumerate(whole) if is_whole}
 
 
 def _opened(shards: Sequence[Path], bos: int | None) -> TokenStream:

@@ -1,4 +1,4 @@
-"""Whether checkpoints come as often as wastes least: what was measured beside what theory says."""
+"""The interval between checkpoints: as measured, beside the one that wastes least in theory."""
 
 from dataclasses import dataclass
 

@@ -37,7 +37,7 @@ BADPUT_TYPES: Mapping[Cause, str] = {
     "hang": "CUSTOM_BADPUT_EVENTS",
     "other": "OTHER",
 }
-"""What Google's library calls each cause; `step` is goodput.
+"""Name of each cause in Google's library; `step` is goodput.
 Source: ml-goodput-measurement, goodput_utils.py, BadputType."""
 BEAT_S = 1.0
 """Least time between two writes of the file: what a kill can count as `restart` instead. Assumption."""

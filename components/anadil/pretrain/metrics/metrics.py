@@ -1,4 +1,4 @@
-"""What the loop tells its metrics, and what they tell the log, the journal and the exporter.
+"""Meters of the loop: time by cause, slow processes, throughput, cost.
 
 The loop names what it does, `with metrics.section("data"): ...`; from that follow the accounts of
 time and the search for slow processes.
@@ -81,20 +81,20 @@ class Metrics:
         with self.goodput.spend("other"), self.stragglers.section(None):
             compared = self.stragglers.compare()
         waits = [row[SECTIONS.index("data")] for row in compared.rows]
-        found = {
+        line = {
             **self.rates.figures(tokens, seconds, trains),
             "goodput": round(self.goodput.shares()["step"], 5),
             "data_wait_s": round(max(waits), 6),
         }
         if len(waits) > 1:
-            found["straggler_ratio"] = round(compared.ratio, 4)
+            line["straggler_ratio"] = round(compared.ratio, 4)
         saves = self.goodput.counts["checkpoint"]
         if saves:
-            found["checkpoint_stall_s"] = round(self.goodput.seconds["checkpoint"] / saves, 4)
+            line["checkpoint_stall_s"] = round(self.goodput.seconds["checkpoint"] / saves, 4)
         cost = self.budget.cost(self.goodput.running_s)
         if cost is not None:
-            found["cost_usd"] = round(cost, 2)
-        return found
+            line["cost_usd"] = round(cost, 2)
+        return line
 
     def time_shares(self) -> dict[str, float]:
         """For MLflow and the exporter beside the logged line: share of each cause."""
@@ -118,18 +118,18 @@ class Metrics:
         Args:
             steps: Of the whole run; an interval beyond them is no advice for the log.
         """
-        found: dict[str, Any] = {"time": self.goodput.summary()}
+        summary: dict[str, Any] = {"time": self.goodput.summary()}
         shares = sorted(self.goodput.shares().items(), key=lambda one: -one[1])
         spent = ", ".join(f"{100 * share:.0f} % {cause}" for cause, share in shares if share >= LEAST_TOLD)
         log.info("time of all %s starts: %s", self.goodput.starts, spent)
         cost = self.budget.cost(self.goodput.running_s)
         if cost is not None:
-            found["cost_usd"] = round(cost, 2)
+            summary["cost_usd"] = round(cost, 2)
         interval = checkpoint_interval_of(self.goodput, self.every, self.nodes)
         if interval is not None:
             if interval.best_every <= steps:
                 log.info("%s", interval.sentence())
-            found["checkpoint_interval"] = {
+            summary["checkpoint_interval"] = {
                 "seconds": round(interval.seconds, 3),
                 "stall_s": round(interval.stall_s, 4),
                 "mtbf_s": interval.mtbf_s,
@@ -139,7 +139,7 @@ class Metrics:
                 "best_waste": round(interval.best_waste, 6),
                 "expected_goodput": round(interval.expected_goodput, 6),
             }
-        return found
+        return summary
 
     def close(self) -> None:
         """The run ends: write what is still to be written."""

@@ -1,4 +1,4 @@
-"""Which process keeps the others waiting, and in which part of its work.
+"""Stragglers: the process that keeps the others waiting, and the part of its work.
 
 Processes that train together finish their steps together, so a slow one is not seen in the time of
 a step. What tells it is the time of a process's own work, measured before it waits for others: data,
@@ -61,7 +61,7 @@ class Slow:
     """The same of the median process."""
 
     def sentence(self) -> str:
-        """What is slow, where, by how much, and what to check."""
+        """Say what is slow, where, by how much, and what to check."""
         return (
             f"process {self.rank} takes {self.ratio:.2f} x the median of the processes for its own work: "
             f"{self.section} {human_seconds(self.section_s)} a step, median "

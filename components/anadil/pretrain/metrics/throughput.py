@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """What turns tokens and seconds into rates; the same on every process."""
+    """Turns tokens and seconds into rates; the same on every process."""
 
     shape: Shape
     """Sizes of the model that is trained, with its own vocabulary."""
@@ -27,7 +27,7 @@ class Throughput:
     """Tokens of a sequence."""
     devices: int
     peak_flops: float | None
-    """Of one device, dense, in bf16 whatever the precision; None where it is not known, as on a CPU."""
+    """Dense bf16 peak of one device, whatever the precision; None where it is not known, as on a CPU."""
 
     def figures(self, tokens: float, seconds: float, trains: Trains) -> dict[str, float]:
         """Rates of a part of training.
@@ -42,11 +42,11 @@ class Throughput:
         """
         rate = tokens / max(seconds, 1e-9)
         each = rate / self.devices
-        found = {"tokens_per_s": round(rate, 1), "tokens_per_s_per_device": round(each, 1)}
+        rates = {"tokens_per_s": round(rate, 1), "tokens_per_s_per_device": round(each, 1)}
         if self.peak_flops:
             flops = self.shape.flops_per_token(self.context, trains)
-            found["mfu"] = round(each * flops / self.peak_flops, 5)
-        return found
+            rates["mfu"] = round(each * flops / self.peak_flops, 5)
+        return rates
 
 
 def rates_of(config: Any, *, context: int, devices: int, device: torch.device) -> Throughput:
@@ -84,7 +84,7 @@ class RunBudget:
     hours: float | None
     usd: float | None
     usd_per_hour: float | None
-    """Of all nodes together, on demand; None where it is not known."""
+    """On-demand price of all nodes together; None where it is not known."""
 
     def cost(self, seconds: float) -> float | None:
         """USD of the nodes for some seconds; None where the price is not known."""

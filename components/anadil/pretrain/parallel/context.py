@@ -25,7 +25,7 @@ from anadil.plan.layout import cuts_evenly
 from anadil.pretrain.data.packing import Batch
 
 NAME = "anadil_context"
-"""What transformers calls this attention."""
+"""Name of this attention in transformers."""
 
 
 def check_context(sequence_length: int, context: int, tensor: int = 1) -> None:
@@ -88,7 +88,7 @@ def context_attention(
     group: dist.ProcessGroup,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """What transformers calls in each layer.
+    """Attention function that transformers calls in each layer.
 
     Args:
         module: The layer's attention.
@@ -151,7 +151,7 @@ class _Gather(torch.autograd.Function):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """What the queries of one slice of every sequence see."""
+    """Keys that the queries of one slice of every sequence see."""
 
     query_borders: torch.Tensor
     key_borders: torch.Tensor

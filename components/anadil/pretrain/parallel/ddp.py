@@ -65,6 +65,6 @@ class Replicas:
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """What this process holds of a tensor; shares its memory."""
+    """This process's part of a tensor, sharing its memory."""
     plain = tensor.detach()
     return plain.to_local() if isinstance(plain, DTensor) else plain

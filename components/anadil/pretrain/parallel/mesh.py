@@ -37,17 +37,17 @@ class Mesh:
 
     @property
     def is_alone(self) -> bool:
-        """Whether one process does everything."""
+        """One process does everything."""
         return self.parameters is None
 
     @property
     def shares_model(self) -> bool:
-        """Whether a process holds less than the whole model, or works on less than whole sequences."""
+        """A process holds less than the whole model, or works on less than whole sequences."""
         return self.shard * self.context * self.tensor * self.pipeline > 1
 
     @property
     def is_last_stage(self) -> bool:
-        """Whether this process computes the loss."""
+        """This process computes the loss."""
         return self.pipeline_rank == self.pipeline - 1
 
 

@@ -42,9 +42,9 @@ class ParallelModel:
     mesh: Mesh
     device: torch.device
     dtype: torch.dtype
-    """Of matrix products."""
+    """Precision of matrix products."""
     mixed: bool
-    """Whether autocast chooses the precision: weights are FP32 and nothing casts them before."""
+    """Autocast chooses the precision: weights are FP32 and nothing casts them before."""
     tables: frozenset[str]
     """Names of the embeddings, input and output; a tied model has one."""
     shapes: dict[str, tuple[int, ...]]
@@ -76,7 +76,7 @@ class ParallelModel:
         return batch.pinned() if self.device.type == "cuda" else batch
 
     def loss(self, batch: Batch) -> torch.Tensor:
-        """Summed loss of some sequences in FP32, of which a process of a group that shares it holds all."""
+        """Sum of the FP32 loss. Every rank of a tensor- or context-parallel group holds the full sum."""
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.mixed):
             if self.pipeline is not None:
                 return self.pipeline.loss_of([batch] * self.mesh.pipeline) / self.mesh.pipeline
@@ -122,16 +122,16 @@ class ParallelModel:
 
     @property
     def counts(self) -> bool:
-        """Whether this process's loss counts: it has that of tokens which no other one counts."""
+        """This process's loss counts: it is that of tokens which no other one counts."""
         return self.mesh.tensor_rank == 0 and self.mesh.is_last_stage
 
     def after_step(self) -> None:
-        """What a format of matrix products has to do when weights have changed."""
+        """Update the scales of FP8 products after the weights changed."""
         update_fp8_scales(self.model)
 
 
 def check_layout(settings: Pretrain, config: Any, mesh: Mesh, device: torch.device) -> None:
-    """Refuse what the model, the node or the recipe's other keys do not go with; before it is loaded.
+    """Reject unsupported combinations before loading the model.
 
     Args:
         settings: Section `pretrain`.

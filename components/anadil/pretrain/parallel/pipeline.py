@@ -136,12 +136,12 @@ class Pipeline:
 
     @property
     def is_first(self) -> bool:
-        """Whether this stage embeds tokens."""
+        """This stage embeds tokens."""
         return self.stage == 0
 
     @property
     def is_last(self) -> bool:
-        """Whether this stage computes the loss."""
+        """This stage computes the loss."""
         return self.stage == self.stages - 1
 
     def step(self, batches: Sequence[Batch], divisor: float = 1.0) -> torch.Tensor:

@@ -41,7 +41,7 @@ SENT_NUMBERS = {"cuda": 16 * 2**20, "cpu": 2**19}
 """Numbers of FP32 that every process sends."""
 DISK_BYTES = 16 * 2**20
 SLOW_SHARE = 0.5
-"""Of the median: below it a device or a disk is named. Assumption."""
+"""Share of the median below which a device or a disk is named. Assumption."""
 PROBE = ".anadil-probe"
 UNITS = {
     "matmul": "TFLOP/s",
@@ -54,14 +54,14 @@ UNITS = {
 
 @dataclass(slots=True, kw_only=True)
 class BurnInResult:
-    """What one process found."""
+    """Result of one process."""
 
     rank: int
     host: str
     device: str
     """Name of its device; only equal devices must give equal bits."""
     digest: int = 0
-    """Of the large product's bits."""
+    """Digest of the large product's bits."""
     rates: dict[str, float] = field(default_factory=dict)
     """By test, in `UNITS`."""
     retry: str = ""
@@ -71,7 +71,7 @@ class BurnInResult:
 
 
 def burn_in_enabled(setting: Literal["auto", "always", "never"], device: torch.device) -> bool:
-    """Whether to test, as `pretrain.faults.burn_in` says."""
+    """True if `pretrain.faults.burn_in` asks for the test on this device."""
     return setting == "always" or (setting == "auto" and device.type == "cuda")
 
 
@@ -165,13 +165,13 @@ def summary(results: Sequence[BurnInResult]) -> str:
 
 def _odd(results: Sequence[BurnInResult]) -> list[BurnInResult]:
     """Processes whose product differs from that of most equal devices."""
-    found = []
+    broken = []
     for device in {one.device: None for one in results}:
         same = [one for one in results if one.device == device]
         usual, _ = Counter(one.digest for one in same).most_common(1)[0]
         # Processors of several kinds may round differently, and all of them call themselves CPU.
-        found += [one for one in same if one.digest != usual and device != "CPU"]
-    return found
+        broken += [one for one in same if one.digest != usual and device != "CPU"]
+    return broken
 
 
 def _test_device(mine: BurnInResult, device: torch.device, dtype: torch.dtype) -> None:

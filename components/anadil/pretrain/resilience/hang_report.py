@@ -1,4 +1,4 @@
-"""Which process a hang is due to, from what each one did last."""
+"""The process that a hang is due to, from the last sign of life of each."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ MOST_NAMED = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankProgress:
-    """What a process did last."""
+    """Last sign of life of a process."""
 
     rank: int
     host: str
@@ -28,7 +28,7 @@ class RankProgress:
     where: str = ""
     """File and function that its main thread is in."""
     waits: bool = False
-    """Whether that is a collective."""
+    """That is a collective."""
     runs: bool = True
 
     def stopped_since(self, before: "RankProgress") -> "RankProgress":
@@ -41,7 +41,7 @@ class RankProgress:
         return (self.step, later, self.beats)
 
 
-def culprits(found: Mapping[int, RankProgress], speaker: int, folder: Path) -> str:
+def culprits(ranks: Mapping[int, RankProgress], speaker: int, folder: Path) -> str:
     """One sentence that names the processes that hold up the others.
 
     Those that do not run at all; else those that came less far than the others, which wait for
@@ -49,24 +49,24 @@ def culprits(found: Mapping[int, RankProgress], speaker: int, folder: Path) -> s
     place, so it is the network.
 
     Args:
-        found: What each process did last, by rank.
+        ranks: Last sign of life of each process, by rank.
         speaker: Rank of the process that says it.
         folder: Where the stacks lie.
     """
     remedy = f"stacks of each process are in {folder}/hang-rank-*.txt; run the same command again to resume"
-    frozen = [one for one in found.values() if not one.runs]
+    frozen = [one for one in ranks.values() if not one.runs]
     if frozen:
         what = "does not run (stopped, killed, computing with Python's lock held, or its node is gone)"
         return f"the run hangs: {_named(frozen)}, and {what}; {remedy}"
-    slowest = min(one.reached() for one in found.values())
-    behind = [one for one in found.values() if one.reached() == slowest]
-    if len(behind) == len(found) > 1:
+    slowest = min(one.reached() for one in ranks.values())
+    behind = [one for one in ranks.values() if one.reached() == slowest]
+    if len(behind) == len(ranks) > 1:
         behind = _elsewhere(behind)
-    if len(found) == 1 or len(behind) < len(found):
+    if len(ranks) == 1 or len(behind) < len(ranks):
         return f"the run hangs: {_named(behind)}; {remedy}"
-    one = found[speaker]
+    one = ranks[speaker]
     return (
-        f"the run hangs: all {len(found)} processes wait in {one.section} of step {one.step}, and none is behind: "
+        f"the run hangs: all {len(ranks)} processes wait in {one.section} of step {one.step}, and none is behind: "
         f"check the network between them; {remedy}"
     )
 

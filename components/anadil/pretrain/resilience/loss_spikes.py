@@ -277,7 +277,7 @@ def write_documents_of_step(
 def _documents(packed: Packed, sequence: int, decode: Decode | None) -> list[dict[str, Any]]:
     """The pieces of a sequence: `document` counts the corpus' training documents from 0."""
     stream = packed.stream
-    found: list[dict[str, Any]] = []
+    pieces: list[dict[str, Any]] = []
     for start, num, _ in packed.pieces[packed.rows[sequence] : packed.rows[sequence + 1]]:
         document = int(np.searchsorted(stream.starts, start, side="right")) - 1
         entry: dict[str, Any] = {
@@ -288,5 +288,5 @@ def _documents(packed: Packed, sequence: int, decode: Decode | None) -> list[dic
         if decode is not None:
             ids = stream.ids[start : start + min(int(num) + 1, MOST_TOKENS)].tolist()
             entry["text"] = decode(ids)[:MOST_CHARS]
-        found.append(entry)
-    return found
+        pieces.append(entry)
+    return pieces

@@ -149,7 +149,7 @@ def micro_batch_size(recipe: Recipe, folder: Path, group: Group) -> int:
 
 
 def advice(recipe: Recipe, *, step: bool = True) -> str:
-    """What the planner says about the run's memory here, and the nearest settings that need less.
+    """Report the planner's figures of the run's memory here, and the nearest settings that need less.
 
     Args:
         recipe: The run's.

@@ -22,7 +22,7 @@ from anadil.pretrain.trainer import Step
 COLUMNS = 4_096
 """Numbers that are added up side by side, each with a weight of its own, so that a swap shows too."""
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""What elements of so many bytes are read as."""
+"""Integer type by bytes of an element."""
 
 
 class ReplicaCheck(Callback):

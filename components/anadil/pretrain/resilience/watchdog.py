@@ -220,12 +220,12 @@ class Watchdog(Callback):
     def _verdict(self) -> str:
         """Who is stuck, on the process that is first to ask; empty on the others."""
         try:
-            found = self._gathered()
+            ranks = self._gathered()
             if self._store is None:
-                return culprits(found, self._rank, self._file.parent)
+                return culprits(ranks, self._rank, self._file.parent)
             if self._store.add(SPEAKER, 1) == 1:
-                self._await_others(sum(one.runs for one in found.values()))
-                return culprits(found, self._rank, self._file.parent)
+                self._await_others(sum(one.runs for one in ranks.values()))
+                return culprits(ranks, self._rank, self._file.parent)
         except DistError as error:
             return f"the run hangs, and the store of the processes does not answer either ({error})"
         with contextlib.suppress(DistError):  # the process that keeps the store has ended
@@ -241,7 +241,7 @@ class Watchdog(Callback):
         self._store.set(SAID, "yes")
 
     def _gathered(self) -> dict[int, RankProgress]:
-        """What every process did last; those that do not tick any more are marked so."""
+        """Last sign of life of every process; those that do not tick any more are marked so."""
         if self._store is None:
             return {self._rank: self._progress()}
         self._store.set(f"dumped {self._rank}", "yes")
@@ -259,11 +259,11 @@ class Watchdog(Callback):
 
     def _read(self, names: list[str]) -> dict[int, RankProgress]:
         assert self._store is not None
-        found = {}
+        ranks = {}
         for rank, name in enumerate(names):
             if self._store.check([name]):
-                found[rank] = RankProgress(**json.loads(self._store.get(name)))
-        return found
+                ranks[rank] = RankProgress(**json.loads(self._store.get(name)))
+        return ranks
 
     def _lost_store(self, error: DistError) -> None:
         """Without the store nobody is told; a process that ends closes it, which is no hang."""
@@ -278,7 +278,7 @@ class Watchdog(Callback):
 
 
 def answered(ask: Callable[[], bool]) -> bool:
-    """What the store says; a `Store`'s own timeout does not count while its process is stopped.
+    """Ask the store; a `Store`'s own timeout does not count while its process is stopped.
 
     Raises:
         DistError: It has not said anything, or that it cannot.
