@@ -69,6 +69,7 @@ class BaseTable:
     @cached_property
     def statistics(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and standard deviation of each column over all base rows."""
+        # FP64: sums over a vocabulary lose digits in FP32, and rows must not depend on the layout.
         total, squares = torch.zeros(2, 1, dtype=torch.float64)
         for first in range(0, self.num_rows, STATISTICS_AT_A_TIME):
             rows = self.read(first, min(STATISTICS_AT_A_TIME, self.num_rows - first)).double()
@@ -78,6 +79,7 @@ class BaseTable:
 
     def noise(self, seed: int, row: int) -> torch.Tensor:
         """Standard normal numbers of one row."""
+        # A generator for each row: a process then draws only its own rows.
         whole = np.random.default_rng([seed, self.number, row]).standard_normal(self.width, dtype=np.float32)
         return torch.from_numpy(whole)[self.columns]
 

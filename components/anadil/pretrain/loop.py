@@ -110,6 +110,8 @@ class Training:
         """
         settings, stop, trainer = self.job.recipe.pretrain, self.job.stop, self.trainer
         trainer.collective_wait = self._collective_wait
+        if self.state.step:
+            log.info("resuming after step %s", f"{self.state.step:,}")
         with stop.deferred():
             stop.unsaved = False
             self._clock = time.monotonic() - self.state.seconds

@@ -39,6 +39,7 @@ def rate_factor(step: int, phase: Phase, settings: Pretrain) -> float:
     """
     warmup = math.ceil(settings.warmup_fraction * phase.steps)
     if step < warmup:
+        # From 1, since a rate of 0 would waste the first step.
         return (step + 1) / warmup
     floor = settings.final_lr_fraction
     if settings.schedule == "cosine":

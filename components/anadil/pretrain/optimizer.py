@@ -32,6 +32,7 @@ def train_only(parameters: Parameters, chosen: Collection[str]) -> None:
     """Freeze all parameters but the chosen ones, and free every gradient."""
     for name, parameter in parameters.items():
         parameter.requires_grad_(name in chosen)
+        # A gradient of the last phase would be clipped and applied once more.
         parameter.grad = None
 
 
@@ -64,6 +65,7 @@ def make_optimizer(
 def set_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
     """Set each group's rate to its peak times `factor`, which is that of `rate_factor`."""
     for group in optimizer.param_groups:
+        # From the peak each time: a factor on the last rate would drift after a resume.
         group["lr"] = group["peak_lr"] * factor
 
 

@@ -86,9 +86,11 @@ def prepare(
         net = _net(job, processes, mesh, device)
     with metrics.section("data"):
         packed = processes.local_first(lambda writes: _packed(job, writes=writes))
+    # Only the packed corpus knows how many steps an epoch has.
     settings = settings.within_epochs(packed.num_sequences)
     job = replace(job, recipe=job.recipe.model_copy(update={"pretrain": settings}))
     _log_data(packed, settings, job.inputs["tokenizer"])
+    # Encoding is over: from here on silence is suspicious sooner.
     heartbeat("start")
     if processes.is_first:
         _warn_of_lengths(net, packed, settings)

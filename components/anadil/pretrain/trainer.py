@@ -86,6 +86,7 @@ class Trainer:
         train_only(self.parameters, [name for name in self.parameters if self._is_trained(name, number)])
         self.optimizer = make_optimizer(self.parameters, phase, self.settings, self.net.tables)
         self._replicas = Replicas(self._trained(), self.net.replicas_group())
+        # Phases train different parameters, so each has a peak of its own.
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
 

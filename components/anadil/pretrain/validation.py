@@ -82,6 +82,7 @@ class Validation:
                 chosen = mine[number * self.rows : (number + 1) * self.rows]
                 # A process that is done passes a row without labels: a sharded model needs all processes.
                 loss = summed_loss(batch_of(self.packed, chosen, rows=1))
+                # FP64: thousands of small sums.
                 nats = nats.to(loss.device) + loss.detach().double()
         total = float((add_up(nats) if add_up else nats).item())
         if not np.isfinite(total):
@@ -154,6 +155,7 @@ def validation_of(corpus: Path, tokenizer_dir: Path, settings: Pretrain, *, rows
     """
     if not settings.validate_every:
         return None
+    # The first documents, so that all runs of a corpus are comparable.
     texts = (document.text for document in read_documents(corpus, "heldout") if document.text)
     chosen = list(islice(texts, settings.validate_documents))
     if not chosen:

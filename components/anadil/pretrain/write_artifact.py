@@ -30,6 +30,7 @@ def write_artifact(training: Training) -> Figures:
     job = training.job
     trainer, tokenizer = training.trainer, job.inputs["tokenizer"]
     if trainer.net.mesh.shares_model:
+        # No process holds the whole model, but the last checkpoint does.
         last = directory.path_of(job.work / CHECKPOINTS, training.state.step)
         export_checkpoint(
             last, base_model(job.recipe.base, job.base_cache), tokenizer, job.out, dtype=trainer.dtype
@@ -41,6 +42,7 @@ def write_artifact(training: Training) -> Figures:
     for name in (FOLDER, PROFILE):
         if (job.work / name).is_dir():
             shutil.copytree(job.work / name, job.out / name, ignore=shutil.ignore_patterns("*.partial"))
+    # Traces and events hold times, which no key may depend on.
     timed = [path for path in job.out.rglob("*") if path.is_file() and path.parent != job.out]
     job.varying.extend([*sorted(str(path.relative_to(job.out)) for path in timed), FILE, SUMMARY])
     job.varying.extend(write_mlmodel(job.out, chats=False))

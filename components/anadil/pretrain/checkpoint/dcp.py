@@ -85,6 +85,7 @@ def write_tensors(staged: Tensors, folder: Path, writers: "dist.ProcessGroup | N
         CheckpointException: Some process has failed (it is no `Exception`).
         OSError: This one has, and is alone.
     """
+    # The directory is new, so nothing can be overwritten but by mistake.
     writer = _Writer(folder, overwrite=False)
     if writers is not None:
         save(dict(staged), storage_writer=writer, process_group=writers)
@@ -138,6 +139,7 @@ def failure(error: BaseException, place: Path, step: int) -> PreflightError | Re
         step: Its step.
     """
     if isinstance(error, CheckpointException):
+        # The first process hears of all failures. A full disk says more than what follows from it.
         failures = [_cause(failed[0]) for failed in error.failures.values()]
         error = next((one for one in failures if isinstance(one, OSError)), failures[0])
     left = f"the checkpoint of step {step:,} is not written and the one before it is kept"

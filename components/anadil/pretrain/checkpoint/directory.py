@@ -141,6 +141,7 @@ def commit(partial: Path, state: State, origin: Mapping[str, str], files: Entrie
                 f"{partial}/{name}: not visible on this host, though another process wrote it; "
                 "put storage.root on a file system that all nodes share"
             )
+    # Last before the manifest: it is small, and of no use without the tensors.
     write_flushed(partial / STATE, state.to_json())
     manifest = Manifest(
         kind=KIND,
@@ -150,11 +151,14 @@ def commit(partial: Path, state: State, origin: Mapping[str, str], files: Entrie
         records={"step": state.step, "tokens": state.tokens},
         program={"version": __version__},
     )
+    # The manifest seals: a directory without one is no checkpoint.
     write_flushed(partial / MANIFEST, sealed(manifest))
+    # A rename may reach the disk before the names inside; after a power cut the files would be gone.
     flush(partial)
     target = partial.with_suffix("")
     old = target.with_suffix(REPLACED)
     shutil.rmtree(old, ignore_errors=True)
+    # After a roll-back the same step is written again.
     if target.exists():
         target.rename(old)
     partial.rename(target)
@@ -182,6 +186,7 @@ def retain(folder: Path, keep: int, written: int) -> None:
                 continue  # being read; its turn comes with the next save
             except OSError:
                 log.debug("%s: its file system has no locks", folder)
+            # Renamed first: a kill amid the removal must not leave half a checkpoint under its name.
             gone = path.with_suffix(REMOVED)
             path.rename(gone)
         shutil.rmtree(gone, ignore_errors=True)
@@ -227,6 +232,7 @@ def manifest_of(path: Path) -> Manifest:
     step = step_in_name(path.with_suffix("").name)
     if manifest.records.get("step") != step:
         raise IntegrityError(f"{path}: its manifest is that of step {manifest.records.get('step')}")
+    # A name such as ../x would be written outside on a download.
     foreign = [name for name in manifest.files if "/" in name or name in {"", ".", ".."}]
     if foreign:
         raise IntegrityError(f"{path}: its manifest names {foreign[0]!r}, outside the checkpoint")
@@ -255,6 +261,7 @@ def verify_part(path: Path, manifest: Manifest, rank: int = 0, size: int = 1) ->
             raise IntegrityError(
                 f"{path}/{name}: size differs from the manifest: {entry['bytes']} bytes expected"
             )
+    # In turn by size: processes then read about as many bytes each.
     by_size = sorted(manifest.files, key=lambda name: (int(manifest.files[name]["bytes"]), name))
     for name, entry in describe_files([path / name for name in by_size[rank::size]]).items():
         if entry != manifest.files[name]:

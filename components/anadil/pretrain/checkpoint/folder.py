@@ -95,6 +95,7 @@ class CheckpointFolder:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._running: tuple[State, Future[None]] | None = None
         if replica is not None:
+            # Before any step: a run that may not write there must not train for hours.
             self._all.run_on_first(replica.claim)
 
     def save(self, state: State, tensors: Tensors) -> None:
@@ -111,6 +112,7 @@ class CheckpointFolder:
             RetryableError: It could not be written for another reason.
         """
         started = time.monotonic()
+        # One save at a time: a second copy in main memory may not fit.
         before = self._running
         self.wait()
         waited = time.monotonic() - started
@@ -123,6 +125,7 @@ class CheckpointFolder:
             )
         if self._per_process:
             tensors = {name: local_part(tensor) for name, tensor in tensors.items()}
+        # From here on training may change the tensors.
         staged = self._staging.copy(tensors)
         self._running = (state, self._thread.submit(self._write, state, staged))
 
@@ -237,6 +240,7 @@ class CheckpointFolder:
             if isinstance(error, AnadilError):
                 raise
             raise failure(error, self.folder, state.step) from None
+        # Every process has to hear of a lost lock, not only the one that copies.
         if self._replica is not None:
             writers.run_on_first(self._replica.check)
         if not writers.is_first:
@@ -244,6 +248,7 @@ class CheckpointFolder:
         if self._replica is not None:
             self._replica.enqueue_upload(target)
         try:
+            # Only now: until the new one is sealed the old ones are all there is.
             directory.retain(self.folder, self._keep, state.step)
         except OSError as error:
             log.warning("%s: old checkpoints cannot be removed (%s)", self.folder, error)
@@ -258,6 +263,7 @@ class CheckpointFolder:
         readers = self._all
         self._tidy(lambda: directory.clean_partials(self.folder))
         listings = readers.run_everywhere(lambda: (socket.gethostname(), directory.steps(self.folder)))
+        # A step that one process lacks cannot be resumed from.
         common = set(listings[0][1]).intersection(*(listing for _, listing in listings))
         if readers.is_first:
             self._compare(listings, common)
@@ -287,6 +293,7 @@ class CheckpointFolder:
         if self._all.is_first:
             replica.fetch(self.folder, self._origin, after)
         done, before = False, -1
+        # Every process has to come round, or its watchdog takes the download for a hang.
         while not done:
             done, moved = self._all.run_on_first(replica.fetched)
             if moved != before:
@@ -295,6 +302,7 @@ class CheckpointFolder:
 
     def _verified(self, path: Path) -> VerifiedCheckpoint | None:
         """The checkpoint, or None where some process finds it damaged, which then sets it aside."""
+        # On a shared disk each process reads its share, so that 1 TiB is read once.
         share = (0, 1) if self._per_process else (self._all.rank, self._all.size)
         words = self._all.run_everywhere(lambda: _damage(path, *share))
         damages = [text for text in words if text]
@@ -307,6 +315,7 @@ class CheckpointFolder:
                 )
             return None
         manifest = directory.manifest_of(path)
+        # After the bytes: the origin of a damaged manifest says nothing.
         causes = artifact.origin_differences(manifest.origin, self._origin)
         if causes:
             raise RecipeError(

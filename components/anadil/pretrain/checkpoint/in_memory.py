@@ -23,6 +23,7 @@ class MemoryReplica:
         for name, tensor in tensors.items():
             part = local_part(tensor)
             buffer = spare.get(name)
+            # A buffer is reused: page-locked memory is slow to allocate.
             if buffer is None or buffer.shape != part.shape or buffer.dtype != part.dtype:
                 buffer = torch.empty(part.shape, dtype=part.dtype, pin_memory=part.is_cuda)
             buffers[name] = buffer.copy_(part, non_blocking=True)
@@ -33,6 +34,7 @@ class MemoryReplica:
         """Put the tensors back, in place; where the run stood when they were saved."""
         assert self._saved is not None
         state, saved = self._saved
+        # The next phase trains other tensors, and `clear` comes before it.
         assert saved.keys() == tensors.keys(), "a roll-back stays within its phase"
         for name, tensor in tensors.items():
             local_part(tensor).copy_(saved[name], non_blocking=True)
@@ -46,4 +48,5 @@ class MemoryReplica:
 
 def _finish(tensors: Tensors) -> None:
     if any(tensor.is_cuda for tensor in tensors.values()):
+        # Copies were queued. Without this the next step would change their source.
         torch.cuda.synchronize()

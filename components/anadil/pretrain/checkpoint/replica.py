@@ -150,6 +150,7 @@ class CheckpointReplica:
                 log.warning("damaged replica in the archive skipped: %s", error)
                 shutil.rmtree(draft, ignore_errors=True)
                 continue
+            # Renamed whole, so that a kill leaves a draft and no half checkpoint.
             storage.LocalStore().put_directory(draft, str(target))
             log.info("checkpoint of step %s comes from %s", f"{step:,}", self.uri)
             return
@@ -166,6 +167,7 @@ class CheckpointReplica:
             fetch(name, path, both)
 
         try:
+            # The manifest first: a run with other settings need not fetch terabytes to be refused.
             fetch(MANIFEST, draft / MANIFEST, self._count)
             manifest = directory.manifest_of(draft)
             causes = artifact.origin_differences(manifest.origin, origin)
@@ -185,6 +187,7 @@ class CheckpointReplica:
             return  # a newer one was copied instead
         started = monotonic()
         try:
+            # Before each copy: a run that was silent may have been succeeded.
             self._lock.check()
             if self._has(path):
                 log.info("%s is in %s already", path.name, self.uri)
@@ -276,6 +279,7 @@ class CheckpointReplica:
 def _link(source: str, target: str) -> None:
     """Another name for a file, or a copy where the file system has no such names."""
     try:
+        # A link costs nothing, and the file stays when the checkpoint is removed meanwhile.
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)

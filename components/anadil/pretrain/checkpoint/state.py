@@ -42,6 +42,7 @@ class State:
             IntegrityError: It is not a state of ours.
         """
         try:
+            # Typed, so that a damaged or foreign file ends here and not in the loop.
             return TypeAdapter(cls).validate_json(text)
         except ValidationError as error:
             reason = error.errors()[0]["msg"]

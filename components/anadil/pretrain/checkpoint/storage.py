@@ -58,6 +58,7 @@ class CheckpointStorage(Callback):
         # How layers are gathered changes nothing in a checkpoint.
         layout = settings.parallelism.model_dump_json(exclude={"prefetch", "reshard"})
         self.is_shared = _is_shared(work, group)
+        # Each node would hold a part of the model that no other can read.
         if not self.is_shared and trainer.net.mesh.shares_model:
             raise PreflightError(
                 f"{work}: is not the same directory on all nodes, and processes that share a model share their "
@@ -93,6 +94,7 @@ class CheckpointStorage(Callback):
             self._local = CheckpointFolder(
                 place, group, origin, self._copies.local_keep, per_process=True, optional=True
             )
+        # The nearest first: what it has need not be read from farther away.
         self._tiers = [tier for tier in (self._local, self.durable) if tier is not None]
         self._memory = MemoryReplica() if settings.faults.on_anomaly == "skip" else None
 
@@ -101,6 +103,7 @@ class CheckpointStorage(Callback):
         best = newest_of(self._tiers)
         if best is not None:
             self._restore(*best)
+        # Also where nothing was found: an older start may have left later steps.
         for tier in self._tiers:
             tier.discard_later_checkpoints(best[1].state.step if best is not None else -1)
         return best[1].state if best is not None else None
@@ -205,6 +208,7 @@ class CheckpointStorage(Callback):
         Every process calls it. Without it `close` aborts what is being copied to the archive.
         """
         self.durable.wait()
+        # The disk of the node is freed only when the durable tier has everything.
         if self._local is not None:
             self._local.remove()
         self.durable.finish()
@@ -240,6 +244,7 @@ def _is_shared(work: Path, group: Group) -> bool:
     probe = work / PROBE
     mine = uuid.uuid4().hex
     if group.is_first:
+        # A file tells what paths and mount tables do not: whether others see it.
         probe.write_text(mine, encoding="utf-8")
     of_first = group.gather(mine)[0]
     sees = probe.is_file() and probe.read_text(encoding="utf-8") == of_first

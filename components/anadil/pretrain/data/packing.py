@@ -104,6 +104,7 @@ def packed_stream(stream: TokenStream, length: int, work: Path, *, write: bool) 
     """
     origin = {"tokens": stream.digest, "length": str(length), "bos": str(stream.bos)}
     folder = work / f"sequences-{artifact.origin_key(origin)}"
+    # Every byte is compared: a kill may have left a damaged file.
     if write and not is_whole(folder):
         packed = pack(stream, length)
         with making(folder, origin) as draft:
@@ -132,6 +133,7 @@ def pack(stream: TokenStream, length: int) -> Packed:
     if not len(pieces):
         raise DataError("corpus: no document has two tokens; give more text")
     bins = _best_fit(pieces[:, 1:].sum(axis=1), length)
+    # Stable, so that the same corpus gives the same sequences everywhere.
     order = np.argsort(bins, kind="stable")
     counts = np.bincount(bins)
     rows = np.concatenate([[0], np.cumsum(counts)])
@@ -184,6 +186,7 @@ def sequences_of_step(step: int, *, batch_size: int, num_sequences: int, seed: i
     places = np.arange(step * batch_size, (step + 1) * batch_size)
     epochs, within = places // num_sequences, places % num_sequences
     chosen = np.empty(batch_size, dtype=np.int64)
+    # The order of an epoch depends on its number alone, so a resume needs no state.
     for epoch in np.unique(epochs):
         here = epochs == epoch
         chosen[here] = _permutation(num_sequences, seed, int(epoch))[within[here]]

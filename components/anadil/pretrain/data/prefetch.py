@@ -65,6 +65,7 @@ class Prefetcher(Generic[T]):
             return future.result()
         finally:
             for earlier in [number for number in self._ahead if number < step]:
+                # Skipped steps are not asked for again; their batches would hold memory.
                 self._ahead.pop(earlier).cancel()
             self._begin(step + 1)
 
@@ -77,6 +78,7 @@ class Prefetcher(Generic[T]):
 
     def close(self) -> None:
         """End the thread, after what it is making now."""
+        # Waited for: the interpreter must not end under a thread that reads mapped files.
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def _begin(self, first: int) -> None:

@@ -60,6 +60,7 @@ def checkpoint_interval_of(goodput: Goodput, every: int, nodes: int) -> Checkpoi
     stall_s = goodput.seconds["checkpoint"] / saves
     if not (step_s and stall_s):
         return None
+    # A run fails when any of its nodes does.
     mtbf_s = NODE_MTBF_S / nodes
     best = checkpoint_interval(stall_s, mtbf_s)
     return CheckpointInterval(

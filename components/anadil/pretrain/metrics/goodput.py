@@ -85,6 +85,7 @@ class Goodput:
         """Count the block's time under a cause; blocks inside it take theirs out."""
         self._settle()
         if cause == "step":
+            # After the first step what has no name is no start any more.
             self._idle = "other"
         self._open.append(cause)
         try:
@@ -110,6 +111,7 @@ class Goodput:
         self._settle()
         with self._lock:
             kept = self._spent_until(step)
+            # Those steps are done again, so their first time was for nothing.
             self.seconds["wasted"] += self.seconds["step"] - kept
             self.seconds["step"] = kept
             del self._marks[bisect_right(self._marks, (step, math.inf)) :]
@@ -143,6 +145,7 @@ class Goodput:
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 draft.write_text(json.dumps(content) + "\n", encoding="utf-8")
+                # Replaced whole: a kill leaves the accounts of a second before.
                 draft.replace(self._path)
             except OSError as error:
                 log.warning("%s cannot be written (%s); a later start will not count this one", draft, error)
@@ -201,6 +204,7 @@ class Goodput:
         self._marks.append((step, self.seconds["step"]))
         if len(self._marks) > MOST_MARKS:
             half = MOST_MARKS // 2
+            # Older steps are asked for less: a run goes back to a recent checkpoint.
             self._marks[1:half] = self._marks[2:half:2]
 
     def _spent_until(self, step: int) -> float:
@@ -230,6 +234,7 @@ class Goodput:
             counts: dict[Cause, int] = {c: int(content["counts"].get(c, 0)) for c in CAUSES}
             marks = [(int(step), float(spent)) for step, spent in content["marks"]]
             starts, beat = int(content["starts"]), content["beat"]
+            # The monotonic clock begins anew with each boot.
             same_boot = beat["boot"] == _boot_id() != ""
             gap = self._now() - float(beat["monotonic"]) if same_boot else -1.0
             if gap < 0:

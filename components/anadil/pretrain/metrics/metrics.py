@@ -61,6 +61,7 @@ class Metrics:
     def resumed(self, step: int) -> None:
         """Training resumes after `step`: at each start, also with 0, and at each roll-back."""
         self.goodput.resumed(step)
+        # Encoding and restoring were no steps.
         self.stragglers.forget()
         self.events.begin(step)
 
@@ -78,14 +79,17 @@ class Metrics:
             trains: What the phase trains.
         """
         assert self.rates is not None
+        # The comparison is a collective: its wait is nobody's own work.
         with self.goodput.spend("other"), self.stragglers.section(None):
             compared = self.stragglers.compare()
+        # The slowest process decides when a step begins.
         waits = [row[SECTIONS.index("data")] for row in compared.rows]
         line = {
             **self.rates.figures(tokens, seconds, trains),
             "goodput": round(self.goodput.shares()["step"], 5),
             "data_wait_s": round(max(waits), 6),
         }
+        # One process has nobody to be slower than.
         if len(waits) > 1:
             line["straggler_ratio"] = round(compared.ratio, 4)
         saves = self.goodput.counts["checkpoint"]
@@ -127,6 +131,7 @@ class Metrics:
             summary["cost_usd"] = round(cost, 2)
         interval = checkpoint_interval_of(self.goodput, self.every, self.nodes)
         if interval is not None:
+            # An interval longer than the run would be no advice.
             if interval.best_every <= steps:
                 log.info("%s", interval.sentence())
             summary["checkpoint_interval"] = {

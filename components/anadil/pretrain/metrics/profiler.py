@@ -152,6 +152,7 @@ def _write(ready: Any, folder: Path, device: torch.device) -> None:
     }
     draft = folder / f"{TRACE}.partial"
     ready.export_chrome_trace(str(draft))
+    # Renamed whole: a viewer must not open half a trace.
     draft.rename(folder / TRACE)
     draft = folder / f"{SUMMARY}.partial"
     draft.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")

@@ -141,6 +141,7 @@ class Stragglers:
 
         A device of its own that is slow is news at once; on CPUs, which are shared, when it stays so.
         """
+        # The probe runs here, at a logged step, where the device is idle for a moment anyway.
         own = [*self._typical(), self._probe.seconds() if self._probe else 0.0]
         rows = self._gathered(own)
         slow = slow_ranks(rows, self.ratio) if len(self._steps) >= FEWEST else ()
@@ -210,6 +211,7 @@ def slow_ranks(rows: Sequence[Sequence[float]], ratio: float) -> tuple[Slow, ...
     for rank, (row, total) in enumerate(zip(scaled, totals, strict=True)):
         if total <= ratio * middle or total - middle < LEAST_EXCESS_S:
             continue
+        # The section with the largest excess, not the longest one: compute is always long.
         at = max(range(len(SECTIONS)), key=lambda i: row[i] - medians[i])
         slow.append(
             Slow(
@@ -248,6 +250,7 @@ class _Probe:
 
     def seconds(self) -> float:
         """Time of the products, on an idle device; it waits for what is queued there."""
+        # Work of the step that is still queued would count as the probe's.
         torch.cuda.synchronize(self.device)
         event: Any = torch.cuda.Event  # torch leaves it untyped
         begin, end = event(enable_timing=True), event(enable_timing=True)

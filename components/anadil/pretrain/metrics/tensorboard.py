@@ -86,6 +86,7 @@ class TensorBoardWriter:
 
     def _write(self, event: Any) -> None:
         self._writer.write_event(event)
+        # A killed run keeps what it said.
         self._writer.flush()
 
     def _give_up(self, error: OSError) -> None:

@@ -41,6 +41,7 @@ class Throughput:
             token is multiplied with; so that measured and planned MFU mean the same.
         """
         rate = tokens / max(seconds, 1e-9)
+        # Per device too: it compares runs of different sizes.
         each = rate / self.devices
         rates = {"tokens_per_s": round(rate, 1), "tokens_per_s_per_device": round(each, 1)}
         if self.peak_flops:
@@ -72,6 +73,7 @@ def peak_of(name: str) -> float | None:
     Source: anadil.plan, instances.yaml: data sheets. PCIe and other forms have peaks of their own.
     """
     words = set(re.split(r"[^A-Z0-9]+", name.upper()))
+    # A PCIe card of the same name has another peak. No MFU is better than a wrong one.
     if OTHER_FORMS.search(name.upper()):
         return None
     return next((each.flops_bf16 for each in machines() if each.device.split()[0] in words), None)
@@ -97,6 +99,7 @@ class RunBudget:
             seconds: On the nodes, over all starts.
         """
         cost = self.cost(seconds)
+        # Hours first: they are measured, money is a price list's.
         if self.hours is not None and seconds >= self.hours * 3600:
             key, spent, budget = "hours", human_seconds(seconds), f"{self.hours:g} hours"
         elif self.usd is not None and cost is not None and cost >= self.usd:
@@ -130,6 +133,7 @@ def usd_per_hour(cluster: Cluster) -> float | None:
 
     Source: anadil.plan, instances.yaml, which dates each price.
     """
+    # SageMaker's names are EC2's behind `ml.`.
     prices = {each.name: each.on_demand for each in machines()}
     price = prices.get((cluster.instance or "").removeprefix("ml."))
     return None if price is None else price * cluster.nodes

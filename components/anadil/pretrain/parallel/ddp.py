@@ -61,6 +61,7 @@ class Replicas:
             assert isinstance(parameter, DTensor)
             parameter.grad = parameter.grad.redistribute(placements=parameter.placements)
         local = local_part(parameter.grad)
+        # Asynchronous: the network works beside the rest of the backward pass.
         self._under_way.append(dist.all_reduce(local, group=self._group, async_op=True))
 
 

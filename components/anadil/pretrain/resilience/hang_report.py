@@ -54,6 +54,7 @@ def culprits(ranks: Mapping[int, RankProgress], speaker: int, folder: Path) -> s
         folder: Where the stacks lie.
     """
     remedy = f"stacks of each process are in {folder}/hang-rank-*.txt; run the same command again to resume"
+    # Those first: others wait for them and look stuck.
     frozen = [one for one in ranks.values() if not one.runs]
     if frozen:
         what = "does not run (stopped, killed, computing with Python's lock held, or its node is gone)"
@@ -61,6 +62,7 @@ def culprits(ranks: Mapping[int, RankProgress], speaker: int, folder: Path) -> s
     slowest = min(one.reached() for one in ranks.values())
     behind = [one for one in ranks.values() if one.reached() == slowest]
     if len(behind) == len(ranks) > 1:
+        # All came equally far, so only the place in the program tells them apart.
         behind = _elsewhere(behind)
     if len(ranks) == 1 or len(behind) < len(ranks):
         return f"the run hangs: {_named(behind)}; {remedy}"

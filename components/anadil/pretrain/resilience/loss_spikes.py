@@ -149,6 +149,7 @@ class SpikeDetector(Callback):
             self._losses.clear()
         reason = self._reason(loss, norm)
         if not reason:
+            # A spike does not become part of what is usual.
             self._losses.append((step, loss))
             return StepVerdict(finding=StepAction.FINE, step=step, loss=loss, norm=norm)
         skips = self._settings.on_anomaly == "skip"
@@ -180,6 +181,7 @@ class SpikeDetector(Callback):
         self._skipped = sorted([*outside, (first, last)])
         self.num_skips += 1
         while self._losses and self._losses[-1][0] > step:
+            # Steps that are done again would be compared with themselves.
             self._losses.pop()
 
     def batch_of(self, step: int) -> int:
@@ -213,6 +215,7 @@ class SpikeDetector(Callback):
             return f"the loss is {loss:g}"
         if not math.isfinite(norm):
             return f"the gradient's norm is {norm:g}"
+        # NaN and Inf are judged before: no comparison is needed for them.
         if len(self._losses) < WARM_UP:
             return ""
         usual = median(loss for _, loss in self._losses)

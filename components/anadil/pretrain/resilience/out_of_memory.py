@@ -67,6 +67,7 @@ def out_of_memory(
             raise
         head = f"pretrain: out of memory in step {step} on rank {rank} with micro-batch {micro_batch_size} ({first})"
         if recipe.pretrain.faults.on_out_of_memory == "halve" and micro_batch_size > 1:
+            # Twice the accumulation: the batch and so the losses stay the same.
             half = micro_batch_size // 2
             note(folder, recipe, half, step)
             raise RetryableError(
@@ -135,6 +136,7 @@ def micro_batch_size(recipe: Recipe, folder: Path, group: Group) -> int:
             log.warning("%s: cannot be read; the recipe's micro-batch of %s is used", folder / FILE, asked)
     if group.host is not None:
         box = torch.tensor([mine])
+        # Nodes may have a work directory each, and all must use the same size.
         dist.all_reduce(box, dist.ReduceOp.MIN, group=group.host)
         mine = int(box.item())
     if mine < asked:
@@ -166,6 +168,7 @@ def advice(recipe: Recipe, *, step: bool = True) -> str:
             return f"raise pretrain.parallelism.shard or take a smaller base.model or a larger node (no plan: {error})"
         return f"lower pretrain.micro_batch_size or set pretrain.activation_checkpointing=full (no plan: {error})"
     expected = f"the planner expects {human_bytes(total)} of the device's {human_bytes(kind.memory_bytes)}"
+    # Outside a step the micro-batch does not matter.
     less = [one for one in remedies if one.total_bytes < total and (step or one.settings.keys() - IN_A_STEP)]
     if not less:
         return f"{expected}; no setting needs less: take a smaller base.model or a larger node"

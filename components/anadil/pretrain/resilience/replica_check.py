@@ -124,6 +124,7 @@ def check_replicas(
         return
     details: list[tuple[str, dict[str, int]]] = [("", {})] * group.size
     detail = (socket.gethostname(), dict(zip(tensors, each.tolist(), strict=True)))
+    # Names and sums travel only when copies differ.
     dist.all_gather_object(details, detail, group=group.host)
     faults = [_fault(ranks, totals, details) for ranks in peers if len({totals[rank] for rank in ranks}) > 1]
     raise IntegrityError(
@@ -138,6 +139,7 @@ def _fault(ranks: Sequence[int], totals: Sequence[int], details: Sequence[tuple[
     votes = Counter(totals[rank] for rank in ranks).most_common()
     usual, number = votes[0]
     odd = [rank for rank in ranks if totals[rank] != usual]
+    # Without a majority nobody knows which copy is right.
     if 2 * number <= len(ranks):
         shown = ", ".join(f"rank {rank} on {details[rank][0]}" for rank in ranks)
         return (

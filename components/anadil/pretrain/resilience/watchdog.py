@@ -120,6 +120,7 @@ class Watchdog(Callback):
         """
         if step is not None and step != self._step:
             self._step, self._beats = step, 0
+        # Compiled kernels are there once a step is through.
         self._warm = section != "start" and (self._warm or section == "optimizer")
         self._section = section
         self._beats += 1
@@ -129,7 +130,9 @@ class Watchdog(Callback):
     def running(self) -> Iterator["Watchdog"]:
         """Watch inside the block."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
+        # Stacks of an earlier start would mislead.
         self._file.unlink(missing_ok=True)
+        # The C timer needs an open file: with Python's lock held nobody can open one.
         held = self._file.with_suffix(".held.txt")
         self._at = time.monotonic()
         thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -213,6 +216,7 @@ class Watchdog(Callback):
         stacks = textwrap.indent(self._file.read_text(encoding="utf-8", errors="replace"), "  ")
         log.warning("rank %s hangs with the run; its stacks, also in %s:\n%s", self._rank, self._file, stacks)
         verdict = self._verdict()
+        # The accounts are written before the process ends.
         if self._on_hang is not None:
             self._on_hang()
         self._end(verdict)
@@ -347,5 +351,6 @@ def _exit(message: str) -> None:
     if message:
         report_failure(message, RetryableError.exit_code)
     for handler in logging.getLogger().handlers:
+        # os._exit runs no clean-up, and the main thread cannot be waited for.
         handler.flush()
     os._exit(RetryableError.exit_code)
