@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -62,6 +61,7 @@ def _summary(training: Training) -> dict[str, Any]:
         {**phase.model_dump(mode="json"), "trainable_parameters": trainer.num_trainable(number)}
         for number, phase in enumerate(settings.phases)
     ]
+    peaks = [line["peak_memory_bytes"] for line in lines if "peak_memory_bytes" in line]
     scores = [line[SCORE] for line in lines if SCORE in line]
     return {
         "loss": lines[-1]["loss"],
@@ -79,15 +79,9 @@ def _summary(training: Training) -> dict[str, Any]:
         "packing_waste": round(packed.waste, 6),
         **({SCORE: scores[-1], f"first_{SCORE}": scores[0]} if scores else {}),
         "device": torch.cuda.get_device_name(net.device) if net.device.type == "cuda" else "cpu",
-        **_peak_memory(lines),
+        **({"peak_memory_bytes": max(peaks)} if peaks else {}),
         "precision": "bf16" if net.dtype == torch.bfloat16 else "fp32",
         "world_size": trainer.group.size,
         "parallelism": settings.parallelism.model_dump(mode="json"),
         **training.metrics.summary(settings.steps),
     }
-
-
-def _peak_memory(lines: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Peak of the logged steps of the first process; empty on a CPU."""
-    peaks = [line["peak_memory_bytes"] for line in lines if "peak_memory_bytes" in line]
-    return {"peak_memory_bytes": max(peaks)} if peaks else {}

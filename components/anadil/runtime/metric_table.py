@@ -14,6 +14,8 @@ Sink = Literal["log", "jsonl", "tensorboard", "mlflow", "prometheus"]
 ALL: tuple[Sink, ...] = ("log", "jsonl", "tensorboard", "mlflow", "prometheus")
 """Every logged line: the run's log, `training.jsonl`, TensorBoard, MLflow and Prometheus."""
 
+GAUGE: tuple[Sink, ...] = ("prometheus",)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricSpec:
@@ -46,102 +48,53 @@ class MetricSpec:
 
 
 METRICS = (
-    MetricSpec(name="info", doc="1; the label version is that of the program", sinks=("prometheus",), stages=""),
-    MetricSpec(
-        name="start_timestamp_s", doc="Unix time at which the stage began", unit="dateTimeFromNow",
-        sinks=("prometheus",), stages="",
-    ),
-    MetricSpec(
-        name="step", doc="Optimizer step that was logged last", unit="short", sinks=("log", "jsonl", "prometheus"),
-        stages="", panel="Step",
-    ),
-    MetricSpec(
-        name="last_step_timestamp_s", doc="Unix time at which that step was logged", unit="dateTimeFromNow",
-        sinks=("prometheus",), stages="",
-    ),
-    MetricSpec(
-        name="checkpoint_step", doc="Optimizer step of the newest checkpoint of this start", unit="short",
-        sinks=("prometheus",),
-    ),
-    MetricSpec(
-        name="checkpoint_timestamp_s", doc="Unix time at which that checkpoint was written",
-        unit="dateTimeFromNow", sinks=("prometheus",),
-    ),
-    MetricSpec(
-        name="phase", doc="Phase of the recipe, from 1", written_out="training_phase", panel="Phase",
-    ),
-    MetricSpec(
-        name="loss", doc="Mean loss of the step, nats per token", group="train",
-        stages="pretrain, finetune", panel="Loss",
-    ),
-    MetricSpec(
-        name="lr", doc="Learning rate of the step", unit="sci", group="train", stages="pretrain, finetune",
-        written_out="learning_rate", panel="Learning rate",
-    ),
-    MetricSpec(
-        name="grad_norm", doc="Norm of the gradients before clipping; it rises before the loss does", group="train",
-        stages="pretrain, finetune", panel="Gradient norm",
-    ),
-    MetricSpec(
-        name="accuracy", doc="Share of target tokens that the model would have chosen", unit="percentunit",
-        group="train", stages="finetune",
-    ),
+    MetricSpec(name="info", doc="1; the label version is that of the program", sinks=GAUGE, stages=""),
+    MetricSpec(name="start_timestamp_s", doc="Unix time at which the stage began", sinks=GAUGE, stages=""),
+    MetricSpec(name="step", doc="Optimizer step that was logged last", unit="short", sinks=("log", "jsonl", "prometheus"), stages="",
+               panel="Step"),
+    MetricSpec(name="last_step_timestamp_s", doc="Unix time at which that step was logged", sinks=GAUGE,
+               stages=""),
+    MetricSpec(name="checkpoint_step", doc="Optimizer step of the newest checkpoint of this start",
+               sinks=GAUGE),
+    MetricSpec(name="checkpoint_timestamp_s", doc="Unix time at which that checkpoint was written",
+               sinks=GAUGE),
+    MetricSpec(name="phase", doc="Phase of the recipe, from 1", written_out="training_phase", panel="Phase"),
+    MetricSpec(name="loss", doc="Mean loss of the step, nats per token", group="train", stages="pretrain, finetune",
+               panel="Loss"),
+    MetricSpec(name="lr", doc="Learning rate of the step", unit="sci", group="train", stages="pretrain, finetune",
+               written_out="learning_rate", panel="Learning rate"),
+    MetricSpec(name="grad_norm", doc="Norm of the gradients before clipping; it rises before the loss does", group="train",
+               stages="pretrain, finetune", panel="Gradient norm"),
+    MetricSpec(name="accuracy", doc="Share of target tokens that the model would have chosen", group="train",
+               stages="finetune"),
     MetricSpec(name="tokens", doc="Target tokens so far, over all starts", unit="short", panel="Tokens"),
-    MetricSpec(
-        name="seconds", doc="Time in training so far, over all starts", unit="s", written_out="elapsed_seconds",
-        panel="Time in training",
-    ),
-    MetricSpec(
-        name="tokens_per_s", doc="Target tokens per second of all devices, since the line before", unit="short",
-        panel="Throughput",
-    ),
-    MetricSpec(
-        name="tokens_per_s_per_device", doc="Target tokens per second of one device", unit="short",
-        written_out="tokens_per_second_per_device",
-    ),
-    MetricSpec(
-        name="mfu", doc="Share of the GPUs' dense bf16 peak, since the line before; for GPUs that `anadil plan` knows",
-        unit="percentunit", panel="Model FLOPs utilization",
-    ),
-    MetricSpec(
-        name="goodput", doc="Share of the time since the first start in steps that count", unit="percentunit",
-        panel="Goodput",
-    ),
-    MetricSpec(
-        name="time_share", doc="Share of the time since the first start by cause (part); all add up to 1",
-        unit="percentunit", sinks=("mlflow", "prometheus"),
-    ),
-    MetricSpec(
-        name="data_wait_s", doc="Longest wait of a process for data, median per step of the last 20", unit="s",
-        panel="Wait for data",
-    ),
+    MetricSpec(name="seconds", doc="Time in training so far, over all starts", unit="s", written_out="elapsed_seconds",
+               panel="Time in training"),
+    MetricSpec(name="tokens_per_s", doc="Target tokens per second of all devices, since the line before", unit="short",
+               panel="Throughput"),
+    MetricSpec(name="tokens_per_s_per_device", doc="Target tokens per second of one device", unit="short",
+               written_out="tokens_per_second_per_device"),
+    MetricSpec(name="mfu", doc="Share of the GPUs' dense bf16 peak, since the line before; for GPUs that `anadil plan` knows",
+               unit="percentunit", panel="Model FLOPs utilization"),
+    MetricSpec(name="goodput", doc="Share of the time since the first start in steps that count", unit="percentunit",
+               panel="Goodput"),
+    MetricSpec(name="time_share", doc="Share of the time since the first start by cause (part); all add up to 1", unit="percentunit",
+               sinks=("mlflow", "prometheus")),
+    MetricSpec(name="data_wait_s", doc="Longest wait of a process for data, median per step of the last 20", unit="s",
+               panel="Wait for data"),
     MetricSpec(name="straggler_ratio", doc="Own work of the slowest process over the median"),
-    MetricSpec(
-        name="checkpoint_stall_s", doc="Time that training waits for a checkpoint, mean", unit="s",
-        panel="Checkpoint stall",
-    ),
-    MetricSpec(
-        name="cost_usd",
-        doc="On-demand price of the machines so far; where cluster.instance has a known price", unit="currencyUSD",
-        panel="Cost",
-    ),
-    MetricSpec(
-        name="validation_bits_per_byte", doc="Bits per byte of held-out text at the last validation",
-        group="validation", panel="Bits per byte",
-    ),
-    MetricSpec(
-        name="peak_memory_bytes", doc="Peak memory of each process's GPU in the current phase", unit="bytes",
-        panel="Peak memory", by_rank=True,
-    ),
-    MetricSpec(
-        name="own_work_s",
-        doc="Own work of each process per step, without waiting for others; one above the rest slows all of them down",
-        unit="s", sinks=("prometheus",), panel="Own work", by_rank=True,
-    ),
-    MetricSpec(
-        name="own_data_wait_s", doc="Part of own work in which the process waited for data", unit="s",
-        sinks=("prometheus",), by_rank=True,
-    ),
+    MetricSpec(name="checkpoint_stall_s", doc="Time that training waits for a checkpoint, mean", unit="s",
+               panel="Checkpoint stall"),
+    MetricSpec(name="cost_usd", doc="On-demand price of the machines so far; where cluster.instance has a known price",
+               unit="currencyUSD", panel="Cost"),
+    MetricSpec(name="validation_bits_per_byte", doc="Bits per byte of held-out text at the last validation", group="validation",
+               panel="Bits per byte"),
+    MetricSpec(name="peak_memory_bytes", doc="Peak memory of each process's GPU in the current phase", unit="bytes",
+               panel="Peak memory", by_rank=True),
+    MetricSpec(name="own_work_s", doc="Own work of each process per step, without waits; one above the rest slows all down", unit="s",
+               sinks=GAUGE, panel="Own work", by_rank=True),
+    MetricSpec(name="own_data_wait_s", doc="Part of own work in which the process waited for data", unit="s", sinks=GAUGE,
+               by_rank=True),
 )  # fmt: skip
 """In the order of a logged line."""
 BY_NAME: Mapping[str, MetricSpec] = {each.name: each for each in METRICS}

@@ -8,7 +8,6 @@ import gc
 import json
 import logging
 import math
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +15,8 @@ from pathlib import Path
 import torch
 
 from anadil.core.errors import RecipeError
-from anadil.model.load import pick_device
-from anadil.model.loss import uses_liger
-from anadil.model.peer_failure import peers
-from anadil.model.process_group import Group, group
+from anadil.model.process_group import Group
+from anadil.pretrain.prepare import in_training_group
 from anadil.pretrain.run import train
 from anadil.runtime.job import Figures, Job
 from anadil.runtime.mlflow_spool import Tracker
@@ -45,9 +42,7 @@ def run(job: Job) -> Figures:
         raise RecipeError(
             "tokenizer.trial: not set, so there is no trial to run; set it, such as {steps: 200}"
         )
-    device = pick_device()
-    uses_liger(job.recipe.pretrain.kernels, device)
-    with peers(int(os.environ.get("RANK", "0"))), group(device) as processes:
+    with in_training_group(job) as (processes, device):
         return _run(job, processes, device)
 
 

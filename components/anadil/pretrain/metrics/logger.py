@@ -157,12 +157,8 @@ class ProgressBar(Callback):
         rate = tokens / max(1e-9, time.monotonic() - self._clock)
         self._bar.advance(note=f"{rate:,.0f} tokens/s, loss {step.loss:.3f}")
 
-    def post_train(self) -> None:
-        """End the bar."""
-        self.close()
-
     def close(self) -> None:
-        """End the bar, also of a run that fails."""
+        """End the bar."""
         self._held.close()
 
 

@@ -65,12 +65,8 @@ class Profiler(Callback):
         if self._profile is not None:
             self._profile.step()
 
-    def post_train(self) -> None:
-        """Write the trace."""
-        self.close()
-
     def close(self) -> None:
-        """Write what was traced, also of a run that fails."""
+        """Write the trace, also of a run that fails."""
         self._held.close()
 
 

@@ -326,12 +326,7 @@ def connect_store(rank: int) -> Store | None:
 
 
 def watchdog_of(job: Job, group: Group, on_hang: Callable[[], None]) -> Watchdog:
-    """Make the watchdog of a run.
-
-    Args:
-        job: Its work directory gets the stacks.
-        group: All processes.
-        on_hang: Called before this process ends for a hang.
+    """Make the watchdog of a run; it calls `on_hang` before it ends a process.
 
     Raises:
         RetryableError: The store of the processes does not answer.
