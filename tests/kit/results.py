@@ -9,6 +9,8 @@ import json
 import tempfile
 from pathlib import Path
 
+import yaml
+
 from anadil.core.stages import FLOW, STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
@@ -16,8 +18,9 @@ from anadil.runtime import execute
 from anadil.runtime.cache_key import recipe_origin
 from anadil.runtime.execute import MadeArtifact
 from anadil.text.corpus import read_documents
+from tests.kit.compact_yaml import compact
 
-FILE = Path(__file__).parents[1] / "golden" / "results.json"
+FILE = Path(__file__).parents[1] / "golden" / "results.yaml"
 INPUTS = ("prose.jsonl", "page.html", "pages.warc.gz", "english.jsonl", "turkish.jsonl", "junk.jsonl")
 Entry = dict[str, object]
 
@@ -137,8 +140,8 @@ def render() -> str:
     Raises:
         SystemExit: With what to raise.
     """
-    old = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {}
+    old = yaml.safe_load(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {}
     new = entries()
     if told := changes(old, new):
         raise SystemExit("\n".join(told) + f"\n(before a first release: remove {FILE} and run make golden)")
-    return json.dumps(new, ensure_ascii=False, indent=1) + "\n"
+    return compact(new)

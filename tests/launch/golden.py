@@ -36,7 +36,6 @@ def hyperpod() -> TrainingJob:
 
 MANIFESTS: dict[str, Callable[[], dict[str, Any]]] = {
     "cpu-one-node": lambda: pytorchjob.render_pytorchjob(cpu()),
-    "cpu-two-nodes": lambda: pytorchjob.render_pytorchjob(cpu("cluster.nodes=2", "cluster.restarts=1")),
     "azerbaijani-1b-hyperpod": lambda: pytorchjob.render_pytorchjob(hyperpod()),
     "japanese-70b-efa": lambda: pytorchjob.render_pytorchjob(japanese()),
     "finetune-one-gpu": lambda: pytorchjob.render_pytorchjob(

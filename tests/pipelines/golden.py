@@ -1,17 +1,16 @@
-"""Compiled pipelines: whole for the smallest recipe and for all that a cluster can be asked for, in short for others."""
+"""Compiled pipelines in short: of each step its edges, arguments, image, command, resources and pod."""
 
 import contextlib
 import io
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from anadil.cli import main
-from anadil.recipe.load import shipped
 from tests.kit.compact_yaml import compact
 
 FOLDER = Path(__file__).parents[1] / "golden" / "pipelines"
@@ -36,8 +35,22 @@ EVERYTHING = (
     "tokenizer.trial={steps: 200}",
 )
 """Settings over the recipe azerbaijani-1b."""
+POLICIES = {
+    "dependentTasks": "after",
+    "retryPolicy": "retry",
+    "triggerPolicy": "trigger",
+    "iteratorPolicy": "loop",
+    "parameterIterator": "over",
+}
+"""Keys of a task, and the names that a summary gives them."""
+WHOLE: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "smoke": ("smoke", ()),
+    "everything": ("azerbaijani-1b", EVERYTHING),
+}
+"""Pipelines that the server's own schema reads: the smallest, and one with all that a cluster can be asked for."""
 
 
+@cache
 def compiled(recipe: str, settings: tuple[str, ...] = ()) -> str:
     """What `anadil compile` writes."""
     words = [word for setting in settings for word in ("--set", setting)]
@@ -48,23 +61,49 @@ def compiled(recipe: str, settings: tuple[str, ...] = ()) -> str:
 
 
 def summary(pipeline: str) -> str:
-    """Of each step of a compiled pipeline: what it waits for, its image, command and resources, its pod."""
+    """Each step of a compiled pipeline: what it waits for, its arguments, image, command and resources, its pod."""
     spec, platform = yaml.safe_load_all(pipeline)
     pods = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
     executors = spec["deploymentSpec"]["executors"]
-    steps = {name.removeprefix("exec-"): {**_container(executors[name]), **pods[name]} for name in executors}
+    steps = {
+        name.removeprefix("exec-"): {**_container(executors[name]), **_pod(pods[name])} for name in executors
+    }
+    arguments = {}
     for name, task in _tasks(spec):
         if name.startswith("exit-handler"):
             continue
-        wait = {"after": task.get("dependentTasks"), "retry": task.get("retryPolicy")}
-        steps[name] = {key: value for key, value in wait.items() if value} | steps.get(name, {})
-    first, *others = (steps[name.removeprefix("exec-")] for name in executors)
-    alike = {key: value for key, value in first.items() if all(step.get(key) == value for step in others)}
+        given = task["inputs"].get("parameters", {}) | task["inputs"].get("artifacts", {})
+        arguments[name] = {_source({"": argument}): _source(each) for argument, each in given.items()}
+        policies = {POLICIES[key]: task[key] for key in POLICIES if key in task}
+        steps[name] = policies | steps.get(name, {})
+    ran = [name.removeprefix("exec-") for name in executors]
+    alike = _alike([steps[name] for name in ran])
+    alike["arguments"] = _alike([arguments[name] for name in ran])
     own = {
-        name: {key: value for key, value in step.items() if alike.get(key) != value}
+        name: _without(alike, step) | ({"arguments": own} if own else {})
         for name, step in steps.items()
+        for own in [_without(alike["arguments"], arguments[name])]
     }
     return compact({"every step": alike, **own})
+
+
+def _alike(several: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the items that all of them have."""
+    first, *others = several
+    return {key: value for key, value in first.items() if all(each.get(key) == value for each in others)}
+
+
+def _without(alike: dict[str, Any], items: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in items.items() if alike.get(key) != value}
+
+
+def _source(given: dict[str, Any]) -> Any:
+    """Return the input, the constant or the output of a task that an argument is."""
+    [value] = given.values()
+    if isinstance(value, dict):
+        output = value.get("outputParameterKey") or value.get("outputArtifactKey") or value["constant"]
+        value = f"{value['producerTask']}.{output}" if "producerTask" in value else output
+    return value.replace("pipelinechannel--", "") if isinstance(value, str) else value
 
 
 def _container(executor: dict[str, Any]) -> dict[str, Any]:
@@ -81,23 +120,28 @@ def _container(executor: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _pod(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a pod, with a line for each secret that its environment holds."""
+    secrets = {
+        each["secretNameParameter"]["runtimeValue"]["constant"] + "?" * each["optional"]: [
+            key["envVar"] if key["envVar"] == key["secretKey"] else f"{key['envVar']}={key['secretKey']}"
+            for key in each["keyToEnv"]
+        ]
+        for each in pod.get("secretAsEnv", ())
+    }
+    rest = {key: value for key, value in pod.items() if key != "secretAsEnv"}
+    return rest | {"secrets": secrets} if secrets else rest
+
+
 def _tasks(spec: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for part in [spec["root"], *spec["components"].values()]:
         yield from part.get("dag", {}).get("tasks", {}).items()
 
 
-def _everything() -> str:
-    return compact(*yaml.safe_load_all(compiled("azerbaijani-1b", EVERYTHING)))
-
-
-def _in_short(recipe: str) -> str:
-    return summary(compiled(recipe))
+def _in_short(recipe: str, settings: tuple[str, ...] = ()) -> str:
+    return summary(compiled(recipe, settings))
 
 
 GOLDEN: Mapping[Path, Callable[[], str]] = {
-    FOLDER / f"{path.stem}.yaml": partial(_in_short, path.stem) for path in shipped()
-} | {
-    FOLDER / "smoke.yaml": partial(compiled, "smoke"),
-    FOLDER / "everything.yaml": _everything,
-}
-WHOLE = (FOLDER / "smoke.yaml", FOLDER / "everything.yaml")
+    FOLDER / f"{name}.yaml": partial(_in_short, name) for name in ("azerbaijani-1b", "japanese-70b", "own")
+} | {FOLDER / f"{name}.yaml": partial(_in_short, *arguments) for name, arguments in WHOLE.items()}

@@ -17,6 +17,7 @@ from anadil_pipelines.steps import LAUNCHERS, STEPS
 from tests.kit.fake_kubeflow import read_as_the_server
 
 from .golden import GOLDEN, WHOLE
+from .golden import compiled as compiled_by_command
 
 RECIPE = load_recipe(
     "smoke",
@@ -134,12 +135,12 @@ def test_the_golden_pipelines_are_those_of_the_program(path: Path) -> None:
     assert path.read_text(encoding="utf-8") == GOLDEN[path](), "the pipeline changed; run: make golden"
 
 
-@pytest.mark.parametrize("path", WHOLE, ids=lambda path: path.stem)
-def test_the_golden_pipelines_are_what_the_server_reads(path: Path) -> None:
-    found = read_as_the_server(path.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("name", WHOLE)
+def test_compiled_pipelines_are_what_the_server_reads(name: str) -> None:
+    read = read_as_the_server(compiled_by_command(*WHOLE[name]))
 
-    executors = found["platform_spec"]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
-    assert executors.keys() == found["pipeline_spec"]["deploymentSpec"]["executors"].keys()
+    executors = read["platform_spec"]["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    assert executors.keys() == read["pipeline_spec"]["deploymentSpec"]["executors"].keys()
 
 
 def test_a_pipeline_needs_the_name_of_a_yaml_file(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from anadil.recipe.sections import Recipe
 from anadil_pipelines.adapt import pipeline_yaml
 from anadil_pipelines.resources import PodRequests, is_exact, pod_requests, warn_about, with_clean_workers
 
-from .golden import FOLDER
+from .golden import WHOLE, compiled
 
 WATCHERS = ("trial", "trial-2", "pretrain", "finetune", "finish")
 LIGHT = ("clean", "tokenizer", "report")
@@ -18,7 +18,7 @@ LIGHT = ("clean", "tokenizer", "report")
 
 @pytest.fixture(scope="module")
 def documents() -> tuple[dict[str, Any], dict[str, Any]]:
-    spec, platform = yaml.safe_load_all((FOLDER / "everything.yaml").read_text(encoding="utf-8"))
+    spec, platform = yaml.safe_load_all(compiled(*WHOLE["everything"]))
     return spec, platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
 
 
@@ -146,7 +146,7 @@ def test_retries_follow_what_a_retry_costs_and_are_not_cut_off_after_an_hour(tas
 
 
 def test_no_secret_is_in_the_pipeline() -> None:
-    text = (FOLDER / "everything.yaml").read_text(encoding="utf-8")
+    text = compiled(*WHOLE["everything"])
 
     assert "hooks.slack.com" not in text
     assert text.count("secretName:") == (2 + 2) * 10 + len(WATCHERS)  # of variables, and to pull images

@@ -1,8 +1,7 @@
 """Results change with `result_version` only: what lies in storage is reused by it."""
 
-import json
-
 import pytest
+import yaml
 
 from anadil.core.stages import STAGES
 from tests.kit.marks import slow
@@ -21,7 +20,7 @@ def test_results_are_those_of_their_result_version(with_models: bool) -> None:
     found = entries(with_models)
     golden = {
         name: {key: entry[key] for key in entry if with_models or key in found[name]}
-        for name, entry in json.loads(FILE.read_text(encoding="utf-8")).items()
+        for name, entry in yaml.safe_load(FILE.read_text(encoding="utf-8")).items()
     }
 
     assert changes(golden, found) == []

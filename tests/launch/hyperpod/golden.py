@@ -6,7 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import yaml
+
 from anadil.cli import main
+from tests.kit.compact_yaml import compact
 from tests.kit.hyperpod import EXAMPLE
 
 FOLDER = Path(__file__).parents[2] / "golden" / "hyperpod"
@@ -17,11 +20,11 @@ COMMANDS = {
 
 
 def printed(name: str) -> str:
-    """What a dry run prints for the example."""
+    """What a dry run prints for the example, in fewer lines."""
     options = main.command_parser("cluster").parse_args(["cluster", *COMMANDS[name]])
     with contextlib.redirect_stdout(io.StringIO()) as output:
         assert options.command(options) == 0
-    return output.getvalue()
+    return compact(yaml.safe_load(output.getvalue()))
 
 
 GOLDEN: dict[Path, Callable[[], str]] = {FOLDER / f"{name}.yaml": partial(printed, name) for name in COMMANDS}
