@@ -24,7 +24,8 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "validation": VALIDATED,
     "early stop": (*VALIDATED, "finetune.patience=2", "finetune.lr=0.1"),
 }
-RESUMED = ("all rows", "DoRA", "noise", "line", "accumulation")
+REPEATED = ("all rows", "line", "accumulation")
+"""Settings that resume as others do."""
 
 
 def trained(model: Path, chats: Path, work: Path, *overrides: str) -> Path:

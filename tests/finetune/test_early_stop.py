@@ -9,8 +9,8 @@ import pytest
 
 from anadil.finetune.lora import TrainingCallback
 from anadil.finetune.validation import best_step, is_over
-from tests.finetune.short_runs import RESUMED, SETTINGS, lines_of, trained
-from tests.kit.marks import slow
+from tests.finetune.short_runs import REPEATED, SETTINGS, lines_of, trained
+from tests.kit.marks import matrix, slow
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning",
@@ -56,7 +56,9 @@ def test_training_is_over_after_patience_without_a_lower_loss(patience: int | No
     assert not is_over([{"step": 1, "loss": 3.0}], patience)
 
 
-@pytest.mark.parametrize("name", ["early stop", "all weights", *map(slow, RESUMED)])
+@pytest.mark.parametrize(
+    "name", ["early stop", "all weights", slow("DoRA"), slow("noise"), *map(matrix, REPEATED)]
+)
 def test_a_killed_run_resumes_to_the_curve_and_the_weights_of_one_that_was_not(
     model_dir: Path, many_chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -18,12 +18,21 @@ from anadil.model.load import load_model
 from anadil.recipe.finetune import EmbeddingRows, Finetune
 from tests.finetune.conftest import small_tokenizer
 from tests.kit.families import make_family
+from tests.kit.marks import matrix, slow
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 
 USUAL = ("gpt_neox", "phi3", "starcoder2")
 """Types whose linear layers have other names than a Llama's."""
-KINDS = [kind if kind in USUAL else pytest.param(kind, marks=pytest.mark.slow) for kind in model_types()]
+UNLIKE = ("bitnet", "gemma3_text", "lfm2", "olmo2")
+"""Types with layers of another kind or order; all others are built of a Llama's."""
+DORA = {"dora": True, "rslora": True}
+CASES = [
+    case(kind, settings)
+    for settings in ({}, DORA)
+    for kind in model_types()
+    for case in [pytest.param if kind in USUAL else slow if kind in UNLIKE and not settings else matrix]
+]
 
 
 def write_adapter(base: Path, folder: Path, rows: EmbeddingRows, **settings: Any) -> Any:
@@ -41,8 +50,7 @@ def write_adapter(base: Path, folder: Path, rows: EmbeddingRows, **settings: Any
     return PeftModel.from_pretrained(load_model(base), folder).eval()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("settings", [{}, {"dora": True, "rslora": True}])
+@pytest.mark.parametrize(("kind", "settings"), CASES)
 def test_all_linear_layers_learn_and_are_merged(tmp_path: Path, kind: str, settings: dict[str, Any]) -> None:
     tokenizer = small_tokenizer()
     # A type may bring tokens of its own to its tokenizer, such as Qwen.

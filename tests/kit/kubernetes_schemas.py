@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 from unittest import mock
 
-import pytest
+from tests.kit.marks import matrix
 
 _SUPPORTED = ("1.29", "1.30", "1.31", "1.32", "1.33", "1.34")
 VERSIONS = [
-    pytest.param(version, marks=[] if version in (_SUPPORTED[0], _SUPPORTED[-1]) else [pytest.mark.slow])
-    for version in _SUPPORTED
+    version if version in (_SUPPORTED[0], _SUPPORTED[-1]) else matrix(version) for version in _SUPPORTED
 ]
 """The oldest and the newest by default: what both take, those between them take nearly always."""
 

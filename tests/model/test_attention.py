@@ -24,7 +24,7 @@ from anadil.model.attention_operator import (
     packed_attention_backward,
 )
 from tests.kit.llama import small_llama
-from tests.kit.marks import gpu
+from tests.kit.marks import gpu, matrix, slow
 
 WIDTH, LENGTH = 32, 24
 BORDERS = torch.tensor([0, 5, 12, 19, 24, 34, 41, 48], dtype=torch.int32)
@@ -129,8 +129,7 @@ def test_selective_recompute_runs_attention_once() -> None:
     assert counts["aten::_scaled_dot_product_flash_attention_for_cpu"] == 2 * 3  # layers x lengths
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("policy", ["none", "selective", "full"])
+@pytest.mark.parametrize("policy", [matrix("none"), slow("selective"), matrix("full")])
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_a_layer_compiles_without_a_break(policy: Policy) -> None:
     plain = llama()

@@ -22,6 +22,7 @@ from anadil.model.activation_checkpointing import Policy, checkpoint_layers, dec
 from anadil.model.attention import use_packed_attention
 from anadil.model.compile import check_compiler, compile_layers
 from tests.kit.llama import small_llama
+from tests.kit.marks import matrix, slow
 from tests.kit.ranks import in_ranks
 
 # torch's own, while it loads its compiler, and where it looks at every tensor's gradient.
@@ -79,8 +80,7 @@ def losses(made: nn.Module) -> list[float]:
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("policy", ["none", "selective", "full"])
+@pytest.mark.parametrize("policy", [slow("none"), matrix("selective"), slow("full")])
 def test_one_program_serves_all_layers_and_all_borders(policy: Policy) -> None:
     expected = losses(llama())
     made = llama()
@@ -199,8 +199,7 @@ def test_fsdp_runs_its_hooks_around_compiled_layers() -> None:
     in_ranks(sharded, 2)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("after_s", [1.0, 5.0])
+@pytest.mark.parametrize("after_s", [matrix(1.0), slow(5.0)])
 def test_a_signal_ends_compilation_and_its_helpers(tmp_path: Path, after_s: float) -> None:
     child = subprocess.Popen(
         [sys.executable, "-m", "tests.model.test_compile"],

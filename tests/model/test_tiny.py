@@ -17,6 +17,7 @@ from anadil.model.load import load_model, load_tokenizer
 from anadil.recipe.sections import Base
 from anadil.runtime.cache_key import base_files
 from anadil.runtime.threads import ASLEEP
+from tests.kit.marks import matrix, slow
 from tests.kit.ranks import in_forks
 
 
@@ -101,12 +102,11 @@ def test_tiny_has_the_weights_that_it_always_had(tmp_path: Path) -> None:
     assert said.split()[-1] == DIGEST
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("capability", "environment"),
     [
-        ("DEFAULT", {"MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}),
-        ("AVX2", {"MKL_CBWR": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}),
+        slow("DEFAULT", {"MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}),
+        matrix("AVX2", {"MKL_CBWR": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}),
     ],
 )
 def test_tiny_has_the_same_weights_on_every_cpu_and_with_two_threads(

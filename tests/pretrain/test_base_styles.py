@@ -18,6 +18,7 @@ from anadil.release.export.gguf_vocabulary import read_vocabulary
 from anadil.runtime import execute
 from anadil.text.encoder import Encoder
 from tests.kit.base_styles import END, ORDINARY, SENTENCE_PIECE, STYLES, make_base
+from tests.kit.marks import matrix, slow
 from tests.kit.pretraining import SHORT, make_corpus
 from tests.kit.pretraining_texts import PRETRAINING_TEXTS
 
@@ -139,8 +140,9 @@ def test_a_base_without_an_end_of_text_is_refused_before_anything_runs(tmp_path:
         inspect_base(recipe(base, "base"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("style", BYTE_LEVEL)
+@pytest.mark.parametrize(
+    "style", [(slow if style in ("gpt2", "qwen2", "phi") else matrix)(style) for style in BYTE_LEVEL]
+)
 def test_a_byte_level_base_goes_through_the_trial_to_the_scores(
     tmp_path: Path, corpus: Path, style: str
 ) -> None:
@@ -160,9 +162,13 @@ def test_a_byte_level_base_goes_through_the_trial_to_the_scores(
     assert (found["scores"] / "scores.json").is_file()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("style", "strategy"), [*((style, "base") for style in STYLES), ("phi", "extend"), ("phi", "replace")]
+    ("style", "strategy"),
+    [
+        *((slow if style in ("gemma", "llama 2") else matrix)(style, "base") for style in STYLES),
+        matrix("phi", "extend"),
+        slow("phi", "replace"),
+    ],
 )
 def test_every_base_is_trained_and_scored(
     tmp_path: Path, corpus: Path, style: str, strategy: str, caplog: pytest.LogCaptureFixture

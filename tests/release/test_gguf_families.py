@@ -16,9 +16,11 @@ from anadil.release.export.gguf_file import write_gguf
 from tests.kit.families import make_family
 from tests.kit.llama_3 import make_tokenizer
 from tests.kit.llama_cpp import opened
-from tests.kit.marks import slow
+from tests.kit.marks import matrix, slow
 
 TYPES = sorted(name for name, each in families().items() if each.gguf)
+WRITERS = {each.gguf.architecture: name for name, each in sorted(families().items()) if each.gguf}.values()
+"""One type of each architecture of llama.cpp; the others of an architecture are written alike."""
 GELU = ("gemma", "gemma3_text", "starcoder2")
 """Of which llama.cpp looks the activation up in a table of FP16."""
 WINDOW = ["sliding_attention", "full_attention"]
@@ -52,25 +54,25 @@ def make(folder: Path, kind: str, **changes: Any) -> Path:
     [
         ("qwen3", {**YARN, "head_dim": 16}),
         ("gemma3_text", {"sliding_window": 16}),
-        *(slow(kind, {}) for kind in TYPES),
-        slow("gemma3_text", {"layer_types": [*WINDOW[:1] * 2, WINDOW[1], WINDOW[0]], "sliding_window": 16}),
-        slow("gemma3_text", {"layer_types": WINDOW[:1] * 4, "sliding_window": 16}),
-        slow("gemma3_text", {"layer_types": WINDOW[1:] * 4}),
+        *((slow if kind in WRITERS else matrix)(kind, {}) for kind in TYPES),
+        matrix("gemma3_text", {"layer_types": [*WINDOW[:1] * 2, WINDOW[1], WINDOW[0]], "sliding_window": 16}),
+        matrix("gemma3_text", {"layer_types": WINDOW[:1] * 4, "sliding_window": 16}),
+        matrix("gemma3_text", {"layer_types": WINDOW[1:] * 4}),
         slow("gemma3_text", {**both(YARN), "sliding_window": 16}),
         slow("gemma3_text", {"final_logit_softcapping": 3.0, "tie_word_embeddings": False, "head_dim": 16}),
-        slow("gemma3_text", {"num_hidden_layers": 62, "layer_types": WINDOW * 31, "head_dim": 16}),
+        matrix("gemma3_text", {"num_hidden_layers": 62, "layer_types": WINDOW * 31, "head_dim": 16}),
         slow("olmo3", {"sliding_window": 16, "layer_types": [*WINDOW[:1] * 3, WINDOW[1]]}),
-        slow("olmo3", both(YARN, {**LOCAL, "rope_theta": 1e4})),
+        matrix("olmo3", both(YARN, {**LOCAL, "rope_theta": 1e4})),
         slow("olmo", {"clip_qkv": 0.5, **scaled("linear")}),
         slow("phi3", {"rope_parameters": {**LOCAL, "partial_rotary_factor": 0.5}, "num_key_value_heads": 1}),
-        slow("glm4", {"attention_bias": False, "head_dim": 16}),
-        slow("mistral", {**LLAMA_3, "head_dim": 16, "sliding_window": None}),
+        matrix("glm4", {"attention_bias": False, "head_dim": 16}),
+        matrix("mistral", {**LLAMA_3, "head_dim": 16, "sliding_window": None}),
         slow("granite", {**LLAMA_3, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
         slow("qwen2", {**YARN, "num_key_value_heads": 4, "tie_word_embeddings": True}),
-        slow("qwen3", {**scaled("linear"), "num_key_value_heads": 1}),
-        slow("smollm3", {"tie_word_embeddings": False, **YARN}),
-        slow("seed_oss", {"attention_bias": False, "head_dim": 16}),
-        slow("ernie4_5", {"tie_word_embeddings": False, "head_dim": 16}),
+        matrix("qwen3", {**scaled("linear"), "num_key_value_heads": 1}),
+        matrix("smollm3", {"tie_word_embeddings": False, **YARN}),
+        matrix("seed_oss", {"attention_bias": False, "head_dim": 16}),
+        matrix("ernie4_5", {"tie_word_embeddings": False, "head_dim": 16}),
     ],
 )
 def test_llama_cpp_computes_the_logits_of_transformers(

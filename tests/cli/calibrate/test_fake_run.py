@@ -138,6 +138,14 @@ REDUCED = {
 QUICK = ("selective", "FSDP", "PP, the last stage is the worst")
 """One of a device, of several, and of stages; the others are slow."""
 REPEATED = (
+    "one device, torch, bf16",
+    "one device, Liger",
+    "one device, torch's fused loss",
+    "full",
+    "accumulation",
+    "FSDP, few tokens",
+    "FSDP, few layers ahead",
+    "TP",
     "full, untied",
     "embeddings, full",
     "FSDP, selective",

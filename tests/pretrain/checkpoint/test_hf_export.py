@@ -16,6 +16,7 @@ from anadil.pretrain.checkpoint.folder import CheckpointFolder
 from anadil.pretrain.checkpoint.hf_export import export_checkpoint
 from anadil.pretrain.checkpoint.state import State
 from tests.kit.families import make_family
+from tests.kit.marks import matrix, slow
 from tests.kit.pretraining import make_model, make_tokenizer
 
 
@@ -117,11 +118,13 @@ def test_another_base_model_is_refused(generation: Path, base: Path, tmp_path: P
 
 USUAL = ("gemma3_text", "gpt_neox", "phi3")
 """Types that differ most from a Llama, which the tests above export."""
+UNLIKE = ("bitnet", "lfm2", "olmo2")
+"""Types with layers of another kind or order; all others are built of a Llama's."""
 
 
 @pytest.mark.parametrize(
     "kind",
-    [kind if kind in USUAL else pytest.param(kind, marks=pytest.mark.slow) for kind in model_types()],
+    [kind if kind in USUAL else slow(kind) if kind in UNLIKE else matrix(kind) for kind in model_types()],
 )
 def test_a_checkpoint_of_each_type_becomes_a_model_of_that_type(tmp_path: Path, kind: str) -> None:
     base = make_family(tmp_path / "base", kind)

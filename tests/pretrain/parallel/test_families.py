@@ -27,6 +27,7 @@ from tests.kit.families import (
     make_family,
     make_vocabulary,
 )
+from tests.kit.marks import matrix, slow
 from tests.kit.ranks import in_ranks
 
 ROUNDING = 1e-5
@@ -105,8 +106,7 @@ def test_every_type_trains_as_transformers_in_each_layout_that_lists_it(tmp_path
     in_ranks(trains_as_transformers, processes_of(layout), str(tmp_path), layout, kinds)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", ["tensor+shard", "tensor+pipeline"])
+@pytest.mark.parametrize("layout", [slow("tensor+shard"), matrix("tensor+pipeline")])
 def test_norms_of_heads_that_processes_share_train_as_transformers(tmp_path: Path, layout: str) -> None:
     make_vocabulary(tmp_path / "tokenizer")
 
@@ -119,8 +119,9 @@ def test_windows_shorter_than_a_sequence_are_sharded(tmp_path: Path) -> None:
     in_ranks(trains_as_transformers, 2, str(tmp_path), "shard", ["gemma3_text", "mistral"], WINDOW)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", ["alone", *LAYOUTS])
+@pytest.mark.parametrize(
+    "layout", [(slow if layout == "context" else matrix)(layout) for layout in ("alone", *LAYOUTS)]
+)
 def test_every_type_with_a_window_trains_as_transformers(tmp_path: Path, layout: Any) -> None:
     make_vocabulary(tmp_path / "tokenizer")
     kinds = [kind for kind in WINDOWED if layout == "alone" or supports(kind, layout)]
