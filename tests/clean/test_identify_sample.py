@@ -5,14 +5,40 @@ from dataclasses import replace
 
 import pytest
 
-from anadil.language import learn_language as learning
-from anadil.language.identify_sample import NO_LIMIT, identify_sample
-from anadil.language.learn_language import learn_language
+from anadil.language.identify_sample import LENGTHS, NO_LIMIT, identify_sample
 from anadil.text.language_id import identify_language
 from anadil.text.language_pack import LanguagePack, to_language
 from tests.kit.constructed import documents
 
 
+@pytest.fixture
+def labels_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """N-grams, which take most of the time, say nothing of labels."""
+    monkeypatch.setattr("anadil.language.identify_sample._profile", lambda *_: None)
+
+
+@pytest.fixture
+def likely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every text is likely enough, so that no limit of likelihoods is measured."""
+    monkeypatch.setattr("anadil.language.identify_sample._limits", lambda *_: (NO_LIMIT, 0.0))
+
+
+@pytest.fixture
+def in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No word is out of its order, so that no limit of associations and order is measured."""
+    monkeypatch.setattr(
+        "anadil.language.identify_sample._damage_limits", lambda *_: (NO_LIMIT,) * len(LENGTHS)
+    )
+
+
+def pack_of(texts: list[str]) -> LanguagePack:
+    """Learn what identifies a language, two thirds of its text to learn of and the rest to measure on."""
+    border = 2 * len(texts) // 3
+    learnt = identify_sample("qaa", texts[:border], texts[border:], {}, None)
+    return LanguagePack(code="qaa", name="qaa", script="Latn", identification=learnt.identification)
+
+
+@pytest.mark.usefixtures("likely", "in_order")
 def test_a_sibling_that_cld2_knows_is_told_apart_in_long_text(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = documents(200)
     confused = {text[:60] for text in texts[::10]}
@@ -22,8 +48,7 @@ def test_a_sibling_that_cld2_knows_is_told_apart_in_long_text(monkeypatch: pytes
         return detected.get(text, (True, "pt" if text in confused else "gl", 90, False, {}))
 
     monkeypatch.setattr("anadil.text.language_id._detect", detect)
-    monkeypatch.setattr(learning, "MIN_BYTES", 10_000)
-    pack = learn_language("qaa", texts, {}).pack
+    pack = pack_of(texts)
     language = to_language(pack)
     before = to_language(
         pack.model_copy(
@@ -43,6 +68,7 @@ def test_a_sibling_that_cld2_knows_is_told_apart_in_long_text(monkeypatch: pytes
     assert identify_language(long, language).is_language
 
 
+@pytest.mark.usefixtures("likely", "in_order")
 def test_a_siblings_text_that_own_text_is_sometimes_taken_for_is_told_by_its_pieces(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -50,7 +76,6 @@ def test_a_siblings_text_that_own_text_is_sometimes_taken_for_is_told_by_its_pie
         return True, "ms" if text.count("ñ") > 0.005 * len(text) else "id", 90, False, {}
 
     monkeypatch.setattr("anadil.text.language_id._detect", detect)
-    monkeypatch.setattr(learning, "MIN_BYTES", 10_000)
     long = ["\n".join(documents(2, seed=seed))[:900] for seed in range(300)]
 
     def mixed(text: str) -> str:
@@ -58,7 +83,7 @@ def test_a_siblings_text_that_own_text_is_sometimes_taken_for_is_told_by_its_pie
         return text[:300].replace("n", "ñ") + text[300:]
 
     sample = [mixed(text) if number % 30 == 0 else text for number, text in enumerate(long[:240])]
-    language = to_language(learn_language("qaa", sample, {}).pack)
+    language = to_language(pack_of(sample))
     siblings = [text.replace("n", "ñ") for text in long[240:]]
 
     assert (language.usual_label, "ms" in language.long_lookalikes) == ("id", True)
@@ -73,6 +98,7 @@ def test_a_siblings_text_that_own_text_is_sometimes_taken_for_is_told_by_its_pie
     )  # a pack of an earlier release
 
 
+@pytest.mark.usefixtures("labels_alone")
 def test_labels_that_a_few_texts_get_are_not_expected_beside_text_without_any(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -80,8 +106,6 @@ def test_labels_that_a_few_texts_get_are_not_expected_beside_text_without_any(
     labels = iter(["no", "un", *["da"] * len(texts)])
     given = {text: next(labels) for text in texts}
     monkeypatch.setattr("anadil.language.identify_sample.main_label", given.__getitem__)
-    # N-grams, which take most of the time, say nothing of labels.
-    monkeypatch.setattr("anadil.language.identify_sample._profile", lambda *_: None)
     monkeypatch.setattr("anadil.language.identify_sample.LONG_COVERED", 1 - 1.5 / len(texts))
 
     found = identify_sample("qaa", texts[:200], texts[200:], {}, None)
@@ -89,6 +113,7 @@ def test_labels_that_a_few_texts_get_are_not_expected_beside_text_without_any(
     assert found.identification.long_lookalikes == ("da", "un")
 
 
+@pytest.mark.usefixtures("likely", "in_order")
 def test_endings_count_in_a_script_with_capitals_only_and_allow_for_text_of_another_kind() -> None:
     texts = documents(120)
 
@@ -110,6 +135,7 @@ def test_endings_count_in_a_script_with_capitals_only_and_allow_for_text_of_anot
     assert (with_latin_names.endings, with_latin_names.max_new_endings) == ("", ())
 
 
+@pytest.mark.usefixtures("likely", "in_order")
 def test_where_endings_tell_nothing_their_limit_is_all_words() -> None:
     texts = documents(120)
     # Half of the text that is set aside ends all its words otherwise.
@@ -121,6 +147,7 @@ def test_where_endings_tell_nothing_their_limit_is_all_words() -> None:
     assert max(found.identification.profile.max_new_endings) == 1
 
 
+@pytest.mark.usefixtures("likely")
 def test_where_few_texts_are_long_the_limits_of_shorter_ones_hold_for_them() -> None:
     aside = ["\n".join(documents(2, seed=seed))[:700] for seed in range(1, 41)]
 
@@ -147,6 +174,7 @@ def test_short_texts_do_not_loosen_what_is_asked_of_long_ones() -> None:
     assert beside.min_likelihoods[3] > beside.min_likelihoods[0] + 0.3
 
 
+@pytest.mark.usefixtures("labels_alone")
 @pytest.mark.parametrize(
     ("code", "others", "told"),
     [
@@ -169,6 +197,7 @@ def test_a_sample_of_several_languages_is_told_of(
     assert re.fullmatch(rf"CLD2 takes the sample for: gl [\d.]+%(, pt [\d.]+%)?{told}.*", found.report[0])
 
 
+@pytest.mark.usefixtures("labels_alone")
 @pytest.mark.parametrize(
     ("code", "taken_for", "others", "sibling"),
     [
@@ -192,7 +221,6 @@ def test_a_sibling_that_cld2_takes_the_sample_for_is_a_state_of_the_pack(
     monkeypatch.setattr(
         "anadil.language.identify_sample.cld2_label", lambda text: (given.get(text, "un"), text in given)
     )
-    monkeypatch.setattr("anadil.language.identify_sample._profile", lambda *_: None)
 
     found = identify_sample(code, texts[:70], texts[70:], others, None)
 
@@ -200,12 +228,12 @@ def test_a_sibling_that_cld2_takes_the_sample_for_is_a_state_of_the_pack(
     assert any("may pass for it" in line for line in found.report) == bool(sibling)
 
 
+@pytest.mark.usefixtures("likely")
 def test_a_check_that_follows_the_kind_of_text_decides_nothing_where_cld2_is_sure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     texts = documents(120)
-    identification = identify_sample("qaa", texts[:80], texts[80:], {}, None).identification
-    language = to_language(LanguagePack(code="qaa", name="qaa", script="Latn", identification=identification))
+    language = to_language(pack_of(texts))
     assert language.profile is not None
     # As if all text were of another kind than the sample.
     strict = replace(language.profile, min_likelihoods=(0.0,) * len(language.profile.min_chars))

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from anadil.language import identify_sample as identifying
 from anadil.language import learn_language as learning
-from anadil.language.identify_sample import identify_sample
+from anadil.language.identify_sample import LENGTHS, identify_sample
 from anadil.language.learn_language import learn_language
 from anadil.language.made_noise import noise_of_kind
 from anadil.language.sample_parts import MAX_SHARE, parts_of
@@ -83,6 +84,9 @@ def test_the_command_says_how_many_sources_set_its_limits_and_warns_of_a_single_
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(learning, "MIN_BYTES", 10_000)
+    # What takes most of the time says nothing of sources.
+    monkeypatch.setattr(identifying, "_limits", lambda *_: (identifying.NO_LIMIT, 0.0))
+    monkeypatch.setattr(identifying, "_damage_limits", lambda *_: (identifying.NO_LIMIT,) * len(LENGTHS))
     texts = documents(80)
     one = [SampleText.of(text, "laws.jsonl") for text in texts]
     several = [SampleText.of(text, f"{number % 5}.example") for number, text in enumerate(texts)]
