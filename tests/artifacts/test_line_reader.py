@@ -12,7 +12,7 @@ from anadil.artifacts import line_reader
 from anadil.artifacts.line_reader import DAMAGED, TooLong, bounded_lines
 from anadil.core.format import MIB
 from tests.kit.child import peak_memory
-from tests.kit.marks import slow
+from tests.kit.marks import matrix, slow
 
 Pack = Callable[[bytes], bytes]
 PACKS: dict[str, Pack] = {
@@ -69,7 +69,9 @@ def with_long_line(path: Path, mib: int = LONG_MIB) -> Path:
             CHATS,
             "a.jsonl:2: line of 300.0 MiB is longer than 16.0 MiB; write each chat as a line of its own",
         ),
-        slow(HELDOUT, "a.jsonl:2: line of 300.0 MiB is longer than 16.0 MiB; write each document as a line"),
+        matrix(
+            HELDOUT, "a.jsonl:2: line of 300.0 MiB is longer than 16.0 MiB; write each document as a line"
+        ),
     ],
     ids=["clean", "chats", "heldout"],
 )

@@ -349,14 +349,16 @@ def test_a_long_document_is_cut_at_line_ends_and_nothing_is_lost() -> None:
 
 
 @pytest.mark.slow
-def test_bad_text_decides_where_own_text_does_not(tmp_path: Path) -> None:
-    near = [text.replace("om ", "um ") for text in documents(900, seed=5)]
+def test_bad_text_decides_where_own_text_does_not(
+    language: Language, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near = [text.replace("om ", "um ") for text in documents(100, seed=5)]
+    monkeypatch.setattr(learning, "MIN_BYTES", 50_000)
 
-    alone = to_language(learn_language("qaa", documents(2_200), {}).pack)
-    beside = to_language(learn_language("qaa", documents(2_200), {"near": near}).pack)
+    beside = to_language(learn_language("qaa", documents(NUM_DOCUMENTS), {"near": near}).pack)
 
     tried = [text.replace("om ", "um ") for text in documents(200, seed=6)]
-    assert kept(tried, alone) > kept(tried, beside)
+    assert kept(tried, language) > kept(tried, beside)
     assert kept(documents(200, seed=7), beside) >= 0.97
 
 

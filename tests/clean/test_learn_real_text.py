@@ -16,6 +16,7 @@ from anadil.language.sample_texts import SampleText
 from anadil.text.language import load_language
 from anadil.text.language_pack import LanguagePack, to_language
 from tests.kit.learnt_language import damaged, kept
+from tests.kit.marks import matrix, slow
 
 DATA = os.environ.get("ANADIL_DATA", "")
 
@@ -66,9 +67,8 @@ def test_real_text_of_a_language_taken_for_unknown_is_kept_and_damaged_text_is_n
     assert kept(dialect, language) <= 0.05
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not DATA, reason="set ANADIL_DATA to the directory with tr/ and ru/")
-@pytest.mark.parametrize("code", ["tr", "ru"])
+@pytest.mark.parametrize("code", [matrix("tr"), slow("ru")])
 def test_few_documents_do_not_set_limits_that_others_of_their_source_break(
     code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from anadil.evaluate.run import run
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
 from anadil.text.corpus import write_documents
-from tests.kit.marks import slow
+from tests.kit.marks import matrix, slow
 
 from .conftest import TEMPLATE, TEXTS, document, tiny_model, train_tokenizer
 
@@ -197,7 +197,7 @@ def test_an_adapter_trained_at_a_rate_of_0_3_leaves_the_adapted_model_to_release
     ("candidate", "token", "check"),
     [
         ("finetuned", "a", "finetuned.loops"),
-        slow("adapted", "a", "adapted.loops"),
+        matrix("adapted", "a", "adapted.loops"),
         slow("finetuned", "<|eot_id|>", "finetuned.empty_answers"),
     ],
 )

@@ -2,12 +2,13 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.kit.mlflow_server import free_port
 
 AGENT = (
     "import sys, pathlib\n"
@@ -39,13 +40,6 @@ WORKER = (
 )
 WAIT = "while not (here / 'go').exists(): time.sleep(0.05); others.wait()"
 """What a step is: nobody goes on before all are there."""
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 @dataclass(slots=True)
@@ -94,7 +88,7 @@ class Machines:
     def kill(self, index: int) -> int:
         """A node is lost, all its processes at once; the exit code that the kubelet tells."""
         agent = self._running[index]
-        for process in [agent.pid, *_children(agent.pid)]:
+        for process in [agent.pid, *descendants(agent.pid)]:
             os.kill(process, signal.SIGKILL)
         agent.wait()
         return 137
@@ -111,9 +105,10 @@ class Machines:
                 self.kill(index)
 
 
-def _children(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
+    """Return the processes that a process started, and those that they started."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in map(int, (task / "children").read_text().split()):
-            found += [child, *_children(child)]
+            found += [child, *descendants(child)]
     return found

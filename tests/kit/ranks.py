@@ -19,7 +19,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
-from tests.kit.machines import free_port
+from tests.kit.mlflow_server import free_port
 
 TIMEOUT_S = 300
 PRELOADED = (

@@ -12,6 +12,7 @@ from anadil.core.errors import IntegrityError
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.following import Scene
 from tests.kit.machines import Machines
+from tests.kit.marks import matrix
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("torch") is None, reason="agents are torchrun")]
 
@@ -61,7 +62,7 @@ def test_a_job_that_loses_the_host_of_its_store_heals_and_is_followed_on(
     assert caplog.text.count("a worker failed; restart 1 of 1") == 1
 
 
-@pytest.mark.parametrize("guilty", [0, 1])
+@pytest.mark.parametrize("guilty", [0, matrix(1)])
 def test_damaged_bytes_on_one_machine_stay_the_cause_though_the_other_one_ends_first(
     scene: Scene, machines: Machines, guilty: int
 ) -> None:

@@ -22,6 +22,7 @@ from anadil.model.activation_checkpointing import Policy, checkpoint_layers, dec
 from anadil.model.attention import use_packed_attention
 from anadil.model.compile import check_compiler, compile_layers
 from tests.kit.llama import small_llama
+from tests.kit.machines import descendants
 from tests.kit.marks import matrix, slow
 from tests.kit.ranks import in_ranks
 
@@ -229,14 +230,6 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def descendants(pid: int) -> list[int]:
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            found += [int(child), *descendants(int(child))]
-    return found
 
 
 if __name__ == "__main__":

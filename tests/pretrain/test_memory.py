@@ -25,7 +25,7 @@ from anadil.pretrain.parallel.parallelize import parallelize
 from anadil.pretrain.run import run
 from anadil.pretrain.trainer import Trainer
 from anadil.recipe.pretrain import Pretrain
-from tests.kit.marks import slow
+from tests.kit.marks import matrix
 from tests.kit.pretraining import (
     SHORT,
     SignalAt,
@@ -48,7 +48,7 @@ def make_trainer(tmp_path: Path, base: Path, **pretrain: object) -> Trainer:
     return trainer
 
 
-@pytest.mark.parametrize("precision", ["fp32", slow("bf16")])
+@pytest.mark.parametrize("precision", ["fp32", matrix("bf16")])
 def test_checkpointed_activations_leave_losses_and_weights_as_they_are(
     tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
@@ -100,7 +100,7 @@ def test_bf16_state_keeps_the_rotary_frequencies_in_fp32(tmp_path: Path, base: P
     assert trainer.net.model.get_input_embeddings().weight is trainer.net.model.get_output_embeddings().weight
 
 
-@pytest.mark.parametrize("state", [slow("fp32"), "bf16"])
+@pytest.mark.parametrize("state", [matrix("fp32"), "bf16"])
 def test_a_process_without_a_sequence_adds_zero_to_the_gradients(
     tmp_path: Path, base: Path, state: str
 ) -> None:

@@ -14,7 +14,7 @@ from anadil.pretrain import prepare
 from anadil.pretrain.data.tokens import token_stream
 from anadil.pretrain.parallel import parallelize
 from anadil.pretrain.run import run
-from tests.kit.marks import slow
+from tests.kit.marks import matrix
 from tests.kit.pretraining import (
     SHORT,
     SignalAt,
@@ -78,7 +78,7 @@ def test_the_first_phase_changes_embeddings_and_no_bit_of_the_backbone(tmp_path:
     assert changed == {"model.embed_tokens.weight", "lm_head.weight"}
 
 
-@pytest.mark.parametrize("step", [slow(2), 4])  # in the first phase, at its border
+@pytest.mark.parametrize("step", [matrix(2), 4])  # in the first phase, at its border
 def test_sigterm_saves_and_the_resumed_curve_is_that_of_an_uninterrupted_run(
     tmp_path: Path, base: Path, whole: Path, step: int
 ) -> None:
@@ -205,7 +205,7 @@ def test_a_cpu_without_bf16_products_computes_in_fp32_and_says_so(
     assert json.loads((job.out / "training.json").read_text())["precision"] == "fp32"
 
 
-@pytest.mark.parametrize("processes", [1, slow(2)])
+@pytest.mark.parametrize("processes", [1, matrix(2)])
 def test_the_row_of_the_base_models_padding_token_is_trained_as_any_other(
     tmp_path: Path, base: Path, processes: int
 ) -> None:

@@ -25,6 +25,7 @@ from tests.kit.llama import small_llama
 from tests.kit.llama_3 import SCALED, SCRIPTS, UNICODE_16, make_llama_3, mixed_documents
 from tests.kit.llama_cpp import opened
 from tests.kit.marks import slow
+from tests.kit.pre_tokenizers import BYTES, split
 
 
 @pytest.fixture(scope="module")
@@ -238,13 +239,6 @@ def test_weights_in_several_files_are_read_by_their_index(made: Path, tmp_path: 
     ids = some_ids(32)
     with opened(file) as loaded:
         assert np.abs(by_transformers(made, ids) - loaded.logits(ids.tolist())).max() < 1e-4
-
-
-def split(pattern: str) -> dict[str, Any]:
-    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-
-
-BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import gguf
 import pytest
@@ -17,13 +16,8 @@ from anadil.text.cut_patterns import GPT_2_REGEX
 from tests.kit.llama import small_llama
 from tests.kit.llama_3 import SCRIPTS, make_llama_3, mixed_documents
 from tests.kit.llama_cpp import opened
+from tests.kit.pre_tokenizers import BYTES, split
 from tests.kit.pretraining_texts import PRETRAINING_TEXTS
-
-BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-
-
-def split(pattern: str) -> dict[str, Any]:
-    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
 def write(directory: Path, out: Path) -> Path:

@@ -9,8 +9,8 @@ import pytest
 from anadil.core.stages import STAGES
 from anadil.runtime.entry_point import _has_rendezvous
 from anadil.runtime.termination import exit_code_of
-from tests.kit.machines import free_port
-from tests.kit.marks import slow
+from tests.kit.marks import matrix
+from tests.kit.mlflow_server import free_port
 from tests.kit.ranks import Fork
 
 
@@ -112,7 +112,7 @@ def test_processes_that_are_started_again_find_each_other(
 @pytest.mark.parametrize(
     ("ends", "code"),
     [
-        slow("raise RetryableError('lost')", 138),
+        matrix("raise RetryableError('lost')", 138),
         ("raise RuntimeError('CUDA error: uncorrectable ECC error encountered')", 70),
     ],
 )

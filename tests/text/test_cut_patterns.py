@@ -9,18 +9,9 @@ from anadil.text.cut_patterns import (
     cut_of_new_vocabulary,
     known_pattern,
 )
+from tests.kit.pre_tokenizers import BYTES, split
 
-BYTES: dict[str, Any] = {
-    "type": "ByteLevel",
-    "add_prefix_space": False,
-    "trim_offsets": True,
-    "use_regex": False,
-}
 BY_GPT_2 = BYTES | {"use_regex": True}
-
-
-def split(pattern: str) -> dict[str, Any]:
-    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
 def digits(*, single: bool) -> dict[str, Any]:

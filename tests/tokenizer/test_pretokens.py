@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 from tokenizers import Regex, Tokenizer, normalizers
-from tokenizers.models import BPE
-from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, Sequence, Split
+from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 
 from anadil.core.errors import DataError
 from anadil.text.cut_patterns import LLAMA_3_REGEX, QWEN_3_5_REGEX, QWEN_REGEX, known_pattern
@@ -14,16 +13,11 @@ from anadil.tokenizer import pretokens
 from anadil.tokenizer.pretokens import count_by_library, count_pretokens, count_texts
 from tests.kit import texts
 from tests.kit.marks import matrix, slow
+from tests.kit.pre_tokenizers import tokenizer_of
 
 DATA = os.environ.get("ANADIL_DATA", "")
 EVERY_CHARACTER = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
 EDGES = "'''sStTmMdDrReEvVlLſK  \n\r\t\u3000\u180e\x85\u2028\x1c\x00\u200b a1ə5²½٣٤٥_.,!-中日🙂é\u0301\u093f\u0941"
-
-
-def tokenizer_of(pre_tokenizer: PreTokenizer) -> Tokenizer:
-    tokenizer = Tokenizer(BPE())
-    tokenizer.pre_tokenizer = pre_tokenizer
-    return tokenizer
 
 
 def cut_by(pattern: str, behavior: str = "isolated", *, invert: bool = False) -> Tokenizer:

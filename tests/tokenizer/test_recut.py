@@ -4,11 +4,12 @@ import unicodedata
 from collections import Counter
 
 import pytest
-from tokenizers import Regex, Tokenizer, models
-from tokenizers.pre_tokenizers import ByteLevel, Digits, PreTokenizer, Sequence, Split
+from tokenizers import Regex, Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, Split
 
 from anadil.text.cut_patterns import LLAMA_3_REGEX, QWEN_3_5_REGEX, QWEN_REGEX, known_pattern
 from anadil.tokenizer.makers import cuts_at_marks, mark_share, recut_base
+from tests.kit.pre_tokenizers import tokenizer_of
 
 BYTES = ByteLevel(add_prefix_space=False, use_regex=False)
 GPT_2 = ByteLevel(add_prefix_space=False)
@@ -29,12 +30,6 @@ WORDS = {
     "he": "בְּרֵאשִׁית בָּרָא",
     "yo": unicodedata.normalize("NFD", "ọ̀rọ̀ Yorùbá"),
 }
-
-
-def tokenizer_of(cut: PreTokenizer) -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = cut
-    return tokenizer
 
 
 def pieces(tokenizer: Tokenizer, text: str) -> int:

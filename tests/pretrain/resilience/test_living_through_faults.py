@@ -21,6 +21,7 @@ from anadil.core.errors import (
 )
 from anadil.pretrain.resilience.watchdog import Watchdog
 from tests.kit.fault_injection import VARIABLE, run
+from tests.kit.marks import matrix
 from tests.kit.pretraining import (
     SHORT,
     SignalAt,
@@ -189,7 +190,7 @@ def test_a_used_up_budget_ends_the_run_saved_and_a_larger_one_goes_on(
     assert losses(tmp_path / "a/out") == losses(whole)
 
 
-@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])  # the first one saves
+@pytest.mark.parametrize("rank", [0, matrix(1)])  # the first one saves
 def test_a_flipped_bit_in_one_replica_names_it_and_is_not_gone_on_from(
     tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], rank: int
 ) -> None:

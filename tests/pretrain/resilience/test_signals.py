@@ -14,7 +14,7 @@ import pytest
 
 from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import Stopped
-from tests.kit.marks import matrix
+from tests.kit.marks import matrix, slow
 from tests.kit.pretraining import losses, make_corpus, make_model, make_recipe, make_tokenizer_artifact
 from tests.kit.ranks import Fork, module_in_ranks, run_module
 
@@ -31,7 +31,7 @@ PLACES = {
     "last step": r"step=12 ",
 }
 """What a run says before it does something, by what it does then."""
-REPEATED = ("data", "step", "border", "later step")
+REPEATED = ("data", "first step", "step", "border", "later step")
 """Places much like another."""
 TWO_PHASES = [{"trains": "embeddings", "steps": 2, "lr": 0.01}, {"trains": "all", "steps": 18, "lr": 0.005}]
 SLOW = json.dumps({"sleep": {"step": 4, "until": 20, "seconds": 0.3}})
@@ -129,8 +129,7 @@ def test_sigterm_ends_with_143_and_the_run_goes_on_as_if_there_had_been_none(
     assert losses(trained.folder / name) == trained.losses
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("section", "step"), [("optimizer", 5), ("save", 6)])
+@pytest.mark.parametrize(("section", "step"), [slow("optimizer", 5), matrix("save", 6)])
 def test_sigterm_in_the_middle_of_a_section_waits_for_the_next_safe_point(
     trained: Trained, section: str, step: int
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from anadil.pretrain.resilience.hang_report import RankProgress, culprits
 from anadil.pretrain.resilience.watchdog import Watchdog
 from tests.kit import faulty_worker
+from tests.kit.marks import matrix, slow
 from tests.kit.ranks import Fork, variables_of_ranks
 
 PATIENCE_S = 90
@@ -174,8 +175,7 @@ def test_one_process_that_hangs_ends_with_138_and_leaves_its_stacks(tmp_path: Pa
     assert "in misbehave" in told
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", ["loop", "stopped"])
+@pytest.mark.parametrize("case", [slow("loop"), matrix("stopped")])
 def test_a_process_that_holds_up_the_others_is_named_and_all_end(tmp_path: Path, case: str) -> None:
     processes = start(case, tmp_path, 3)
     fault = began(tmp_path)
