@@ -85,9 +85,9 @@ def test_prose_of_a_large_menu_is_counted() -> None:
 def test_beginnings_without_an_end_take_no_time(begin: str) -> None:
     started = time.process_time()
 
-    without_data((begin * (9_000_000 // len(begin))).encode())
+    without_data((begin * (3_000_000 // len(begin))).encode())
 
-    assert time.process_time() - started < 6
+    assert time.process_time() - started < 4
 
 
 def test_a_page_of_too_much_text_is_refused() -> None:
