@@ -9,10 +9,6 @@ from anadil.text.language import load_language
 from anadil.text.language_id import identify_language
 from tests.kit.texts import ANOTHER, AZERBAIJANI, ENGLISH, JAPANESE, MORE_JAPANESE, RUSSIAN, TURKISH
 
-CYCLE = (
-    "Elanlar şöbəsi müştərilər üçün hər gün saat doqquzdan açıqdır və zəngləri qəbul edir. "
-    "Bizimlə əlaqə saxlamaq istəyən hər kəs aşağıdakı nömrəyə zəng edə bilər. "
-)
 DAMAGED = (
     "Madd ə 7-1. Ail ə münasib ə tl ə ri m ə s ə l ə l ə rinin h ə lli. Ər v ə arvad bir-birin ə kömək etm ə lidirl ə r və "
     "uşaqların t ə rbiy ə si il ə m əşğul olmalıdırlar. Bu M ə c ə ll ə il ə nizama salınmayan münasib ə tl ə r dig ə r "

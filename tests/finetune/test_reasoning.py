@@ -13,7 +13,6 @@ from tests.finetune.conftest import small_tokenizer
 from tests.finetune.test_chat_format import CHATML, tokenizer_of, trl_template
 
 THOUGHT = "İki üstəgəl iki dörd edir."
-OPENED = "<|im_start|>assistant\n"
 DEEPSEEK = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>"
     "{% endif %}{{ m.content }}<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"

@@ -13,7 +13,6 @@ from anadil_pipelines.resources import PodRequests, is_exact, pod_requests, warn
 from .golden import WHOLE, compiled
 
 WATCHERS = ("trial", "trial-2", "pretrain", "finetune", "finish")
-LIGHT = ("clean", "tokenizer", "report")
 
 
 @pytest.fixture(scope="module")
