@@ -12,8 +12,6 @@ from tests.kit.flow import made_folders
 
 pytestmark = [
     pytest.mark.slow,
-    # `make demo` shows the same on built-in text, and tests of the tokenizer and of chats on real text, each time.
-    pytest.mark.matrix,
     # Of peft about transformers.
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
 ]
