@@ -22,8 +22,8 @@ from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime import execute
-from anadil.runtime.execute import MadeArtifact
 from anadil.runtime.executors.engines import ENGINES
+from anadil.runtime.planned_artifact import MadeArtifact
 from tests.kit.mlflow_server import mlflow_server, mlflow_server_on_postgres  # noqa: F401  fixtures
 
 # Two threads only wait for each other over models this small, and use a CPU each while they do.

@@ -19,7 +19,7 @@ from anadil.artifacts.uri import AlreadyThereError
 from anadil.core.errors import IntegrityError, PreflightError, RecipeError, RetryableError
 from anadil.core.stages import STAGES
 from anadil.runtime import execute
-from anadil.runtime.execute import PlannedArtifact
+from anadil.runtime.planned_artifact import PlannedArtifact, reusable
 from tests.kit.publish_worker import ORIGIN, build, put
 from tests.kit.ranks import Fork, run_module
 
@@ -66,9 +66,7 @@ def signalled_midway(number: signal.Signals, name: str, uri: str, folder: Path, 
 def assert_whole(uri: str) -> artifact.Manifest:
     """Every byte is that of the manifest, and nothing is beside the artifact."""
     _, manifest = fetch(uri, "corpus")
-    reused = execute.reusable(
-        PlannedArtifact(stage=STAGES["clean"], origin=ORIGIN, target=uri, files=(), side_files={})
-    )
+    reused = reusable(PlannedArtifact(stage=STAGES["clean"], origin=ORIGIN, out=uri, files=(), side_files={}))
     assert reused is not None
     assert storage.store(uri).directory_sizes(uri).keys() == {*manifest.files, "manifest.json"}
     assert storage.store(uri).files(f"{uri}.claim") == []

@@ -13,7 +13,7 @@ from anadil.clean.write.row_files import find_rows
 from anadil.core.errors import DataError
 from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
-from anadil.runtime.execute import planned_artifact
+from anadil.runtime.planned_artifact import planned_artifact
 from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import (
     clean,

@@ -11,7 +11,7 @@ from anadil.core.errors import IntegrityError
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime import execute
-from anadil.runtime.execute import MadeArtifact
+from anadil.runtime.planned_artifact import MadeArtifact
 
 
 def damaged(corpus: MadeArtifact) -> Path:

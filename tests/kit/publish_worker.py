@@ -15,6 +15,7 @@ from anadil.artifacts import artifact, object_lock, s3
 from anadil.artifacts.uri import MANIFEST
 from anadil.core.stages import STAGES
 from anadil.runtime import execute, termination
+from anadil.runtime.planned_artifact import MadeArtifact, PlannedArtifact
 
 ORIGIN = {"stage": "clean", "recipe": "the same"}
 
@@ -30,7 +31,7 @@ def build(folder: Path, name: str, num_files: int, file_bytes: int = 20) -> arti
 
 
 @dataclass(frozen=True, kw_only=True)
-class Built(execute.PlannedArtifact):
+class Built(PlannedArtifact):
     """An artifact that was made in a place of its own."""
 
     folder: Path
@@ -44,9 +45,9 @@ class Built(execute.PlannedArtifact):
         return self.folder.with_suffix(".work")
 
 
-def put(folder: Path, uri: str, manifest: artifact.Manifest) -> execute.MadeArtifact:
+def put(folder: Path, uri: str, manifest: artifact.Manifest) -> MadeArtifact:
     """Publish it as a stage does."""
-    planned = Built(stage=STAGES["clean"], origin=ORIGIN, target=uri, files=(), side_files={}, folder=folder)
+    planned = Built(stage=STAGES["clean"], origin=ORIGIN, out=uri, files=(), side_files={}, folder=folder)
     return execute._put(planned, manifest)
 
 

@@ -1,4 +1,4 @@
-"""Results of stages on small fixed inputs, by which `result_version` is guarded.
+"""Results of stages on small fixed inputs, and defaults of the recipe, by which `result_version` is guarded.
 
 Only what is the same on every machine: texts, token ids and settings by digest. Other kinds of CPU add in
 another order: of floats a few digits count (see `model_results`).
@@ -7,21 +7,24 @@ another order: of floats a few digits count (see `model_results`).
 import hashlib
 import json
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
 
 from anadil.core.stages import FLOW, STAGES
 from anadil.recipe.load import parse_recipe
+from anadil.recipe.pretrain import Phase
 from anadil.recipe.sections import Recipe
 from anadil.runtime import execute
-from anadil.runtime.cache_key import recipe_origin
-from anadil.runtime.execute import MadeArtifact
+from anadil.runtime.cache_key import recipe_keys
+from anadil.runtime.planned_artifact import MadeArtifact
 from anadil.text.corpus import read_documents
 from tests.kit.compact_yaml import compact
 
 FILE = Path(__file__).parents[1] / "golden" / "results.yaml"
 INPUTS = ("prose.jsonl", "page.html", "pages.warc.gz", "english.jsonl", "turkish.jsonl", "junk.jsonl")
+DEFAULTS = "defaults"
 Entry = dict[str, object]
 
 
@@ -31,7 +34,7 @@ def digest(content: object) -> str:
 
 
 def entries(with_models: bool = True) -> dict[str, Entry]:
-    """Stage -> its `result_version` and those before it, the recipe keys in its key, digests of its results.
+    """Stage -> its `result_version` and those before it, digests of its results; and `defaults` of all keys.
 
     Without models, which take half a minute, the stages that compute with one have no results.
     """
@@ -42,13 +45,9 @@ def entries(with_models: bool = True) -> dict[str, Entry]:
 
             made = model_results(Path(folder) / "models")
             found |= {name: {"results": results} for name, results in made.items()}
-    return {
-        stage.name: {
-            "versions": _versions(stage.name),
-            "keys": _keys(stage.name),
-            **found.get(stage.name, {}),
-        }
-        for stage in FLOW
+    defaults: Entry = {key: text for stage in FLOW for key, text in default_keys(stage.name).items()}
+    return {DEFAULTS: {key: defaults[key] for key in sorted(defaults)}} | {
+        stage.name: {"versions": _versions(stage.name), **found.get(stage.name, {})} for stage in FLOW
     }
 
 
@@ -59,15 +58,12 @@ def _versions(name: str) -> dict[str, int]:
     }
 
 
-def _keys(name: str) -> list[str]:
-    origin = recipe_origin(Recipe(), STAGES[name].sections)
-    items = {
-        f"{key}.{field}"
-        for key, text in origin.items()
-        for item in (json.loads(text) if text.startswith("[{") else [])
-        for field in item
-    }
-    return sorted(key.removeprefix("recipe ") for key in origin.keys() | items)
+def default_keys(name: str) -> dict[str, str]:
+    """Recipe keys that decide a stage's result, with their defaults, also in the items of lists."""
+    keys = recipe_keys(Recipe(), STAGES[name].sections)
+    phase = Phase(trains="all", steps=1, lr=1.0).model_dump(exclude={"trains", "steps", "lr"})
+    items = {f"pretrain.phases.{key}": json.dumps(value) for key, value in phase.items()}
+    return keys | (items if "pretrain.phases" in keys else {})
 
 
 def _results(folder: Path) -> dict[str, Entry]:
@@ -106,32 +102,35 @@ def _files(tokenizer: MadeArtifact, candidate: str) -> dict[str, str]:
 
 
 def changes(old: dict[str, Entry], new: dict[str, Entry]) -> list[str]:
-    """What is wrong with results that changed under versions that did not."""
-    told = []
-    for name, entry in new.items():
-        before = old.get(name)
-        if before is None or before["versions"] != entry["versions"]:
+    """Faults: results and defaults that changed under versions that did not."""
+    faults = []
+    for name in STAGES:
+        before, entry = old.get(name), new.get(name)
+        if before is None or entry is None or before["versions"] != entry["versions"]:
             continue
-        if other := _differing(before, entry):
-            told.append(
-                f"{name}: results changed under result_version {STAGES[name].result_version} ({', '.join(other)}): "
-                f"repair them, or raise result_version of the stage {name} in core/stages.py and run make golden"
+        under = f"under result_version {STAGES[name].result_version}"
+        remedy = f"raise result_version of the stage {name} in core/stages.py and run make golden"
+        if other := _differing(_table(before, "results"), _table(entry, "results"), newly_gone=True):
+            faults.append(f"{name}: results changed {under} ({', '.join(other)}): repair them, or {remedy}")
+        defaults = (_table(each, DEFAULTS) for each in (old, new))
+        own = default_keys(name)
+        if other := [key for key in _differing(*defaults, newly_gone=False) if key in own]:
+            faults.append(
+                f"{name}: defaults changed {under} ({', '.join(other)}), and an artifact's key names no "
+                f"default: restore them, or {remedy}"
             )
-        if before["keys"] != entry["keys"]:
-            other = sorted(set(map(str, before["keys"])) ^ set(map(str, entry["keys"])))  # type: ignore[call-overload]  # lists
-            told.append(
-                f"{name}: recipe keys in its artifact's key changed ({', '.join(other)}), so that old artifacts are "
-                f"made again: give a new one to NEW_KEYS in core/stages.py, or raise result_version of {name}, and run make golden"
-            )
-    return told
+    return faults
 
 
-def _differing(before: Entry, now: Entry) -> list[str]:
-    """Names of results that differ; one that is new, of a stage that was not guarded or not as well, does not."""
-    old, new = (entry.get("results", {}) for entry in (before, now))
-    assert isinstance(old, dict)
-    assert isinstance(new, dict)
-    return [name for name in old if old[name] != new.get(name)]
+def _differing(before: dict[str, object], now: dict[str, object], *, newly_gone: bool) -> list[str]:
+    """Names of what differs; a new one, of what was not guarded or not as well, does not."""
+    return [name for name in before if before[name] != now.get(name) and (newly_gone or name in now)]
+
+
+def _table(entry: Mapping[str, object], name: str) -> dict[str, object]:
+    table = entry.get(name, {})
+    assert isinstance(table, dict)
+    return table
 
 
 def render() -> str:

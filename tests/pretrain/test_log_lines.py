@@ -12,8 +12,8 @@ from anadil.core import log as logs
 from anadil.core import progress
 from anadil.launch.throughput_alert import step_in_line
 from anadil.pretrain.run import run
-from anadil.runtime import execute
 from anadil.runtime.metric_table import METRICS, MetricSpec, complete, values_for
+from anadil.runtime.planned_artifact import log_figures
 from tests.kit.pretraining import make_job, make_recipe
 
 SOMETIMES = {
@@ -33,7 +33,7 @@ def test_a_run_s_log_tells_the_launcher_of_each_step(
     job = make_job(tmp_path, make_recipe(base))
     with contextlib.redirect_stderr(io.StringIO()) as written:
         logs.set_up("pretrain", container=True)
-        execute._say_figures(run(job))
+        log_figures(run(job))
     lines = written.getvalue().splitlines()
 
     assert len([line for line in lines if '"msg": "pre-training: ' in line]) == 12

@@ -15,6 +15,7 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime import champion, execute
 from anadil.runtime.champion import DIGEST_TAG, find_champion
 from anadil.runtime.job import Job
+from anadil.runtime.planned_artifact import planned_artifact
 
 
 def sealed(folder: Path, kind: str = "model", text: str = "weights") -> Path:
@@ -120,7 +121,7 @@ def test_the_key_of_scores_knows_the_champion_and_not_where_it_lies(tmp_path: Pa
 
     def key(named: str) -> str:
         made = recipe(f"evaluate.champion={named}", f"storage.root={tmp_path}")
-        return execute.planned_artifact(STAGES["evaluate"], made, inputs, (), None).key
+        return planned_artifact(STAGES["evaluate"], made, inputs, (), None).key
 
     assert key(str(first)) == key(str(copy))
     assert len({key("none"), key(str(first)), key(str(other))}) == 3
@@ -141,7 +142,7 @@ def test_a_champion_that_was_changed_since_is_left_out_of_scores_and_of_their_ke
 
     (found,) = planned
     assert (found.champion, "input champion" in found.origin) == (None, False)
-    assert found.key == execute.planned_artifact(stage, made, inputs, (), None, compares=False).key
+    assert found.key == planned_artifact(stage, made, inputs, (), None).without_champion().key
     assert "model.safetensors: differs from its manifest" in caplog.text
     assert "candidates are not compared with it" in caplog.text
 

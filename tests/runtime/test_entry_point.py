@@ -11,7 +11,7 @@ from anadil.core.errors import DataError, IntegrityError, PreflightError, Recipe
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime import entry_point, execute
-from anadil.runtime.execute import MadeArtifact
+from anadil.runtime.planned_artifact import MadeArtifact
 from anadil.text.corpus import read_documents
 from tests.kit.harness import CLEAN, again, arguments, partials
 

@@ -15,7 +15,7 @@ from anadil.core.errors import DataError, PreflightError, RetryableError
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime import entry_point, environment, execute, termination
-from anadil.runtime.execute import MadeArtifact
+from anadil.runtime.planned_artifact import MadeArtifact
 from tests.kit.harness import CLEAN, COMMAND, PATIENCE_S, again, arguments, partials, start, wait_for
 from tests.kit.marks import slow
 

@@ -10,12 +10,14 @@ from anadil.core.errors import RetryableError
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime import execute
+from anadil.runtime.planned_artifact import planned_artifact
 from tests.kit.harness import again
 
 PRETRAIN = STAGES["pretrain"]
 ORIGIN = {
     "result version": str(PRETRAIN.result_version),
     "recipe seed": "0",
+    "recipe base.model": '"tiny"',
     "recipe pretrain.weight_decay": "0.1",
     "model shapes": "0123",
 }
@@ -43,7 +45,7 @@ def inputs(tmp_path: Path) -> dict[str, str]:
 @pytest.fixture
 def work_of(inputs: dict[str, str]) -> Callable[[Recipe], Path]:
     """The work directory of a recipe."""
-    return lambda recipe: execute.planned_artifact(PRETRAIN, recipe, inputs, (), None).work
+    return lambda recipe: planned_artifact(PRETRAIN, recipe, inputs, (), None).work
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ def warned(
     monkeypatch.setattr(lock, "PATIENCE_S", 0.0)
 
     def start(recipe: Recipe, out: str | None) -> list[str]:
-        work = execute.planned_artifact(PRETRAIN, recipe, inputs, (), out).work
+        work = planned_artifact(PRETRAIN, recipe, inputs, (), out).work
         with lock.locked(work), pytest.raises(RetryableError, match="another process"):
             execute.execute(PRETRAIN, recipe, inputs, (), out)
         return [line.getMessage() for line in caplog.records if line.levelno == logging.WARNING]

@@ -2,16 +2,26 @@ import contextlib
 import dataclasses
 import os
 import signal
+import typing
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from anadil.artifacts.artifact import Manifest, origin_differences, read_manifest, seal
 from anadil.core.errors import DataError, RecipeError, Stopped
-from anadil.core.stages import FLOW, NEW_KEYS, STAGES
+from anadil.core.stages import FLOW, STAGES
+from anadil.recipe.finetune import Preference
 from anadil.recipe.load import parse_recipe
-from anadil.recipe.sections import Base, Recipe
-from anadil.runtime.cache_key import base_files, code_digest, recipe_origin, stage_origin
+from anadil.recipe.sections import Base, Recipe, Trial
+from anadil.runtime.cache_key import (
+    base_files,
+    code_digest,
+    current_origin,
+    origin_changes,
+    recipe_origin,
+    stage_origin,
+)
 from anadil.runtime.environment import image_name
 from anadil.runtime.job import external_files, external_side_files
 from anadil.runtime.signals import Stop
@@ -22,7 +32,7 @@ INPUT = Manifest(kind="corpus", key="k", origin={}, files={"a": {"bytes": 1, "sh
 def causes(stage: str, before: Recipe, after: Recipe) -> list[str]:
     inputs = dict.fromkeys(STAGES[stage].reads, INPUT)
     old, new = (stage_origin(STAGES[stage], recipe, inputs, ()) for recipe in (before, after))
-    return origin_differences(old, new)
+    return origin_changes(old, new, STAGES[stage].sections)
 
 
 def test_what_a_stage_reads_was_written_by_an_earlier_one() -> None:
@@ -132,7 +142,8 @@ def test_a_language_pack_is_known_by_its_content_not_by_its_place(tmp_path: Path
     pack = "code: qaa\nname: X\nscript: Latn\n"
 
     assert key("a.yaml", pack) == key("b.yaml", pack) != key("a.yaml", pack + "stop_words: la\n")
-    assert recipe_origin(Recipe(), ("language",)) == {"recipe language": '"az"'}
+    assert recipe_origin(parse_recipe("language: ja", "r"), ("language",)) == {"recipe language": '"ja"'}
+    assert recipe_origin(Recipe(), ("language",)) == {}
 
 
 def test_the_code_of_a_stage_is_its_own() -> None:
@@ -157,24 +168,61 @@ def test_of_the_program_the_result_version_alone_is_in_the_origin() -> None:
     ]
 
 
-def test_a_key_of_a_later_release_changes_nothing_until_it_does_something(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As if `finetune.dropout` and `pretrain.phases.embedding_lr` had come later; 0.05 is the default."""
-    recipe = parse_recipe("", "r", ["finetune.dropout=0", "pretrain.phases.0.embedding_lr=0.1"])
-    both = [(STAGES[name], each) for name in ("finetune", "pretrain") for each in (Recipe(), recipe)]
-    monkeypatch.setitem(NEW_KEYS, "finetune.dropout", "0.0")
-    monkeypatch.setitem(NEW_KEYS, "pretrain.phases.embedding_lr", "null")
+def test_an_origin_names_a_key_that_differs_from_its_default_and_decides_the_result() -> None:
+    overrides = ["finetune.dropout=0", "pretrain.phases.0.embedding_lr=0.1", "pretrain.compile=true"]
+    recipe = parse_recipe("", "r", [*overrides, "finetune.preference.inputs=[a]", "tokenizer.trial.steps=5"])
 
-    finetune, finetune_neutral, pretrain, pretrain_other = (
-        recipe_origin(each, stage.sections) for stage, each in both
+    finetune, pretrain, tokenizer, trial = (
+        recipe_origin(recipe, STAGES[name].sections)
+        for name in ("finetune", "pretrain", "tokenizer", "trial")
     )
 
-    assert finetune["recipe finetune.dropout"] == "0.05"  # the default, if it does something, is in the key
-    assert "recipe finetune.dropout" not in finetune_neutral
-    assert "embedding_lr" not in pretrain["recipe pretrain.phases"]
-    assert '"embedding_lr": 0.1' in pretrain_other["recipe pretrain.phases"]
-    assert pretrain_other["recipe pretrain.phases"].count("embedding_lr") == 1
+    assert finetune == {"recipe finetune.dropout": "0.0", "recipe finetune.preference.inputs": '["a"]'}
+    assert list(pretrain) == ["recipe pretrain.phases"]
+    assert pretrain["recipe pretrain.phases"].count("embedding_lr") == 1  # the other phase has its default
+    assert tokenizer == {}
+    assert trial == {"recipe tokenizer.trial.steps": "5", **pretrain}
+    assert all(recipe_origin(Recipe(), stage.sections) == {} for stage in FLOW)
+
+
+def test_an_optional_section_has_a_required_key_or_its_origin_would_be_that_of_none() -> None:
+    sections = [getattr(Recipe(), name) for name in Recipe.model_fields]
+    optional = [
+        model
+        for section in sections
+        if isinstance(section, BaseModel)
+        for field in type(section).model_fields.values()
+        for model in typing.get_args(field.annotation)
+        if field.default is None and isinstance(model, type) and issubclass(model, BaseModel)
+    ]
+
+    assert {Preference, Trial} <= set(optional)
+    assert all(any(each.is_required() for each in model.model_fields.values()) for model in optional)
+
+
+def test_an_origin_of_an_earlier_release_is_read_with_its_resolved_recipe() -> None:
+    """It named keys at their defaults, and left some out whose value was not the default of today."""
+    recipe = parse_recipe("", "r", ["clean.extract=fast", "clean.inputs=[a]"])
+    stage = STAGES["clean"]
+    old = {
+        "stage": "clean",
+        "result version": "9",
+        "recipe clean.inputs": '["a"]',
+        "recipe clean.minhash_bands": "14",
+    }
+
+    now = current_origin(old, stage.sections, recipe.model_dump(mode="json"))
+
+    assert now == {
+        "stage": "clean",
+        "result version": "9",
+        "recipe clean.inputs": '["a"]',
+        "recipe clean.extract": '"fast"',
+    }
+    assert current_origin(now, stage.sections, recipe.model_dump(mode="json")) == now
+    # Of a key that is gone nobody knows what it did.
+    gone = {**recipe.model_dump(mode="json"), "clean": {"gone": 1}}
+    assert current_origin(old, stage.sections, gone) == old
 
 
 def test_what_lies_beside_the_content_is_an_input_of_the_report_alone() -> None:

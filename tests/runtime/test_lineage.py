@@ -7,8 +7,8 @@ from anadil.artifacts.artifact import Manifest
 from anadil.core.errors import IntegrityError
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
-from anadil.runtime.execute import planned_artifact
 from anadil.runtime.lineage import refuse_strangers
+from anadil.runtime.planned_artifact import planned_artifact
 
 URIS = {"model": "s3://a/model", "adapter": "s3://a/adapter", "scores": "s3://a/scores"}
 

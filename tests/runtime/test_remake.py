@@ -1,8 +1,6 @@
 """A finished or unfinished training that another program made: asked for, not made again."""
 
 import dataclasses
-import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from anadil.launch import launcher
 from anadil.launch.job import TrainingJob
 from anadil.recipe.sections import Recipe
 from anadil.runtime import execute, remake
+from anadil.runtime.planned_artifact import planned_artifact
 from tests.kit.harness import again
 
 PRETRAIN = STAGES["pretrain"]
@@ -39,7 +38,7 @@ def inputs(recipe: Recipe) -> dict[str, str]:
 @pytest.fixture
 def finished(recipe: Recipe, inputs: dict[str, str]) -> Path:
     """A finished model of `recipe`, as this program would have made it."""
-    wanted = execute.planned_artifact(PRETRAIN, recipe, inputs, (), None)
+    wanted = planned_artifact(PRETRAIN, recipe, inputs, (), None)
     return seal(Path(wanted.target), wanted.origin)
 
 
@@ -49,7 +48,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Start:
     monkeypatch.setattr(lock, "PATIENCE_S", 0.0)
 
     def run(stage: Stage, recipe: Recipe, inputs: dict[str, str], out: str | None = None) -> None:
-        work = execute.planned_artifact(stage, recipe, inputs, (), out).work
+        work = planned_artifact(stage, recipe, inputs, (), out).work
         with lock.locked(work):
             execute.execute(stage, recipe, inputs, (), out)
 
@@ -61,12 +60,6 @@ def seal(folder: Path, origin: dict[str, str], kind: str = "model") -> Path:
     program = {"version": "0.0.9", "image": "", "source": "00"}
     artifact.seal(folder, kind=kind, origin=origin, program=program)
     return folder
-
-
-def legacy(origin: dict[str, str]) -> dict[str, str]:
-    """An origin as 0.1.0 wrote it."""
-    kept = {name: text for name, text in origin.items() if name != "result version"}
-    return {**kept, "version": "0.1.0", "code": "00"}
 
 
 def checkpoint(work: Path, origin: dict[str, str]) -> Path:
@@ -120,42 +113,19 @@ def test_another_input_makes_it_unless_the_program_made_that_other(
         start(PRETRAIN, recipe, remade)
 
 
-def test_a_model_from_before_results_had_a_version_is_known_by_recipe_and_inputs(
-    recipe: Recipe, inputs: dict[str, str], finished: Path, start: Start
-) -> None:
-    origin = legacy(json.loads((finished / "manifest.json").read_text())["origin"])
-    shutil.rmtree(finished)
-    old = seal(finished.with_name("0123456789abcdef"), {**origin, "recipe pretrain.gone": "1"})
-
-    with pytest.raises(RecipeError) as caught:
-        start(PRETRAIN, recipe, inputs)
-
-    assert str(caught.value).startswith(
-        f"{old}: a finished model of the same recipe and inputs, made by anadil"
-    )
-    assert "made by anadil 0.0.9, before results had a version. Making it again" in str(caught.value)
-    assert begun(start, PRETRAIN, again(recipe, "seed=8"), inputs)
-
-
-@pytest.mark.parametrize("old", [False, True])
 def test_an_unfinished_run_of_another_program_is_not_begun_anew_unasked(
-    recipe: Recipe, inputs: dict[str, str], start: Start, monkeypatch: pytest.MonkeyPatch, *, old: bool
+    recipe: Recipe, inputs: dict[str, str], start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = execute.planned_artifact(PRETRAIN, recipe, inputs, (), None)
+    wanted = planned_artifact(PRETRAIN, recipe, inputs, (), None)
     names = {name: text for name, text in wanted.origin.items() if name.startswith(("recipe ", "result"))}
-    if old:
-        base = json.dumps({"model": "tiny", "revision": None}, separators=(",", ":"))
-        names = {name: text for name, text in legacy(names).items() if "base" not in name}
-        names |= {"recipe base": base, "input tokenizer": "digest of another kind"}
     folder = checkpoint(wanted.work.with_name("0123456789abcdef.work"), names)
 
     with pytest.raises(RecipeError) as caught:
         start(RAISED, recipe, inputs)
 
-    known = f" with result version {PRETRAIN.result_version}; this program has {RAISED.result_version}"
-    why = ", before results had a version" if old else known
     assert str(caught.value) == (
-        f"{folder}: an unfinished run of the same recipe has checkpoints here, made by anadil 0.0.9{why}. "
+        f"{folder}: an unfinished run of the same recipe has checkpoints here, made by anadil 0.0.9 "
+        f"with result version {PRETRAIN.result_version}; this program has {RAISED.result_version}. "
         "This program cannot resume from them: finish that run with the program that began it, or add --remake "
         "(or set ANADIL_REMAKE=1) to start over"
     )
@@ -169,7 +139,7 @@ def test_an_unfinished_run_of_another_program_is_not_begun_anew_unasked(
 def test_a_run_that_was_begun_goes_on_without_being_asked_again(
     recipe: Recipe, inputs: dict[str, str], start: Start
 ) -> None:
-    checkpoint(execute.planned_artifact(RAISED, recipe, inputs, (), None).work, {})
+    checkpoint(planned_artifact(RAISED, recipe, inputs, (), None).work, {})
 
     assert begun(start, RAISED, recipe, inputs)
 

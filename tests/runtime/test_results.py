@@ -5,7 +5,7 @@ import yaml
 
 from anadil.core.stages import STAGES
 from tests.kit.marks import slow
-from tests.kit.results import FILE, Entry, changes, entries
+from tests.kit.results import DEFAULTS, FILE, Entry, changes, entries
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning",
@@ -28,26 +28,37 @@ def test_results_are_those_of_their_result_version(with_models: bool) -> None:
 
 
 def test_a_changed_result_names_the_stage_and_what_to_raise() -> None:
-    old: dict[str, Entry] = {
-        "clean": {"versions": {"clean": 1}, "keys": ["seed"], "results": {"train": "00"}}
-    }
+    old: dict[str, Entry] = {"clean": {"versions": {"clean": 1}, "results": {"train": "00"}}}
 
     changed = changes(old, {"clean": {**old["clean"], "results": {"train": "11"}}})
-    added = changes(old, {"clean": {**old["clean"], "keys": ["clean.new", "seed"]}})
-    raised = changes(old, {"clean": {"versions": {"clean": 2}, "keys": [], "results": {"train": "11"}}})
+    raised = changes(old, {"clean": {"versions": {"clean": 2}, "results": {"train": "11"}}})
 
     version = STAGES["clean"].result_version
     text = f"clean: results changed under result_version {version} (train): repair them, or raise result_version of "
     assert changed == [f"{text}the stage clean in core/stages.py and run make golden"]
-    assert (
-        "key changed (clean.new), so that old artifacts are made again: give a new one to NEW_KEYS"
-        in added[0]
-    )
     assert raised == []
 
 
+def test_a_changed_default_names_every_stage_that_it_decides() -> None:
+    """No key of an artifact names it, so that what the old one made would be reused."""
+    stages: dict[str, Entry] = {name: {"versions": {name: 1}} for name in ("clean", "evaluate", "pretrain")}
+    old: dict[str, Entry] = {DEFAULTS: {"clean.text_field": '"text"', "clean.gone": "1"}, **stages}
+    other: Entry = {"clean.text_field": '"content"', "clean.new": "1"}
+
+    changed = changes(old, {**old, DEFAULTS: other})
+    raised = changes(old, {**old, DEFAULTS: other, "clean": {"versions": {"clean": 2}}})
+
+    names = [text.partition(":")[0] for text in changed]
+    assert names == ["clean", "evaluate"]
+    assert (
+        f"defaults changed under result_version {STAGES['clean'].result_version} (clean.text_field), and an"
+        in changed[0]
+    )
+    assert [text.partition(":")[0] for text in raised] == ["evaluate"]
+
+
 def test_a_result_that_is_newly_guarded_is_no_change_and_one_that_is_gone_is() -> None:
-    bare: Entry = {"versions": {"clean": 1}, "keys": []}
+    bare: Entry = {"versions": {"clean": 1}}
     some: Entry = {**bare, "results": {"train": "00"}}
     more: Entry = {**bare, "results": {"train": "00", "heldout": "11"}}
 

@@ -9,8 +9,9 @@ import pytest
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime import kfp
-from anadil.runtime.execute import MadeArtifact, execute
+from anadil.runtime.execute import execute
 from anadil.runtime.executors.engines import ENGINES
+from anadil.runtime.planned_artifact import MadeArtifact
 from tests.kit.harness import again
 from tests.tokenizer.test_run import contents
 

@@ -5,12 +5,13 @@ whose files are not those of its manifest. `key` is the hash of everything that 
 content, so an artifact with the wanted key need not be made again.
 """
 
+import functools
 import hashlib
 import json
 import logging
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -62,8 +63,9 @@ class Manifest:
 
     def fields(self) -> dict[str, object]:
         """All but an empty seal, for JSON."""
-        found = asdict(self)
-        return found if self.seal else {name: value for name, value in found.items() if name != "seal"}
+        # `asdict` copies what is below too: 30 ms for a manifest of 50 files.
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in values.items() if name != "seal" or value}
 
     def sealed(self) -> "Manifest":
         """The same, with its seal."""
@@ -103,10 +105,22 @@ def read_manifest(uri: str) -> Manifest | None:
     """
     where = join(uri, MANIFEST)
     files = storage.store(uri)
-    if not files.exists(where):
-        return None
+    return parse_manifest(files.read(where), uri) if files.exists(where) else None
+
+
+def parse_manifest(content: bytes, uri: str) -> Manifest:
+    """The manifest in the content of an artifact's file.
+
+    Args:
+        content: Of the file.
+        uri: Of the artifact.
+
+    Raises:
+        IntegrityError: It is no manifest of ours.
+    """
+    where = join(uri, MANIFEST)
     try:
-        manifest = TypeAdapter(Manifest).validate_json(files.read(where))
+        manifest = _adapter().validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
         reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
@@ -119,6 +133,12 @@ def read_manifest(uri: str) -> Manifest | None:
     if manifest.seal and manifest.sealed() != manifest:
         raise IntegrityError(f"{where}: is damaged: its seal is that of another content; {remedy_of(uri)}")
     return manifest
+
+
+@functools.cache
+def _adapter() -> TypeAdapter[Manifest]:
+    """Made once: it takes longer than a manifest."""
+    return TypeAdapter(Manifest)
 
 
 def finished_manifest(uri: str, kind: str) -> Manifest:

@@ -3,11 +3,15 @@
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
-from anadil.artifacts.uri import absolute, join
-from anadil.core.errors import IntegrityError
+from anadil.artifacts.uri import MANIFEST, absolute, join
+from anadil.core.errors import DataError, IntegrityError
+
+READERS = 8
+"""Manifests that are read at a time; boto3's client keeps ten connections."""
 
 
 def root_of(uri: str) -> str:
@@ -24,13 +28,21 @@ def artifacts_below(roots: Sequence[str], word: str) -> Iterator[tuple[str, Mani
     """
     for root in dict.fromkeys(roots):
         place = join(root, word)
-        for uri in reversed(storage.store(place).directories(place)):
-            try:
-                manifest = artifact.read_manifest(uri)
-            except IntegrityError:
-                continue  # whoever reads that one is told
-            if manifest is not None and manifest.kind == word:
-                yield uri, manifest
+        uris = storage.store(place).directories(place)[::-1]
+        with ThreadPoolExecutor(READERS, thread_name_prefix="manifests") as pool:
+            # A batch at a time: most callers want one of the newest.
+            for first in range(0, len(uris), READERS):
+                batch = uris[first : first + READERS]
+                for uri, manifest in zip(batch, pool.map(_readable, batch), strict=True):
+                    if manifest is not None and manifest.kind == word:
+                        yield uri, manifest
+
+
+def _readable(uri: str) -> Manifest | None:
+    try:
+        return artifact.parse_manifest(storage.store(uri).read(join(uri, MANIFEST)), uri)
+    except (IntegrityError, DataError):  # damaged, or removed meanwhile: whoever reads it is told
+        return None
 
 
 def find_artifact(roots: Sequence[str], word: str, digest: str) -> tuple[str, Manifest] | None:

@@ -288,67 +288,6 @@ FLOW = (
     ),
 )
 
-NEW_KEYS: dict[str, str] = {
-    "clean.extract": '"fast"',
-    "clean.line_language": "false",
-    "clean.tables": "true",
-    "clean.code": "true",
-    "clean.pii": "false",
-    "clean.url_lists": "[]",
-    "clean.url_allow": "[]",
-    "clean.decontaminate": "false",
-    "clean.modes": "{}",
-    "clean.ng_words": "[]",
-    "clean.quality_model": "null",
-    "clean.quality_label": '"__label__hq"',
-    "tokenizer.pad_to": "1",
-    "tokenizer.prune": "false",
-    "pretrain.embedding_init": '"mean"',
-    "pretrain.max_epochs": "null",
-    "tokenizer.min_uses": "100",
-    "tokenizer.keep": '["en"]',
-    "tokenizer.trial": "null",
-    "tokenizer.min_word_count": "1",
-    "evaluate.retained": "[]",
-    "report.licences": "{}",
-    "finetune.trains": '"adapter"',
-    "finetune.trains_embeddings": '"none"',
-    "finetune.rslora": "false",
-    "finetune.dora": "false",
-    "finetune.quantization": '"none"',
-    "finetune.schedule": '"cosine"',
-    "finetune.warmup_fraction": "0.03",
-    "finetune.weight_decay": "0.0",
-    "finetune.neftune_alpha": "null",
-    "finetune.gradient_accumulation": "1",
-    "finetune.validation_fraction": "0.0",
-    "finetune.patience": "null",
-    "finetune.columns": "{}",
-    "finetune.mix": "{}",
-    "finetune.system": "null",
-    "finetune.heldout_fraction": "0.0",
-    "finetune.preference": "null",
-    "evaluate.questions": "[]",
-    "evaluate.max_questions": "200",
-    "evaluate.tasks": "[]",
-    "evaluate.task_shots": "null",
-    "evaluate.gate.max_champion_ratio": "1.0",
-    "evaluate.gate.max_finetuned_retained_ratio": "1.05",
-    "evaluate.gate.max_answers_difference": "0.0",
-    "evaluate.gate.min_ended_rate": "0.5",
-    "evaluate.gate.max_empty_rate": "0.5",
-    "evaluate.gate.min_own_language_rate": "0.5",
-    "evaluate.gate.max_contaminated_share": "0.05",
-    "evaluate.gate.min_documents": "10",
-    "evaluate.gate.modes": "{}",
-}
-"""Recipe key that came in a later release -> the value, as JSON, with which all is as before it came.
-
-With this value a key is left out of origins, so that a release which adds it makes nothing again. It is the
-value that does nothing, whatever the default is: a default that changes later is in the origin, and changes
-the key. A key of a list's items is written as `pretrain.phases.lr`.
-"""
-
 STAGES = {stage.name: stage for stage in FLOW}
 LAUNCHABLE = tuple(stage.name for stage in FLOW if stage.launchable)
 """Stages that can be a job of their own."""

@@ -24,6 +24,7 @@ from trl.trainer.sft_config import SFTConfig
 from anadil.artifacts import artifact
 from anadil.core.errors import IntegrityError, RecipeError
 from anadil.core.progress import Progress
+from anadil.core.stages import STAGES
 from anadil.finetune import validation
 from anadil.finetune.learning import adapter_config, prepare_rows
 from anadil.finetune.rows import Rows
@@ -35,6 +36,7 @@ from anadil.plan.instances import this_machine
 from anadil.plan.model_shape import shape_from
 from anadil.recipe.finetune import Finetune, Preference, Schedule
 from anadil.runtime import prometheus
+from anadil.runtime.cache_key import origin_changes
 from anadil.runtime.job import Job
 
 log = logging.getLogger(__name__)
@@ -275,8 +277,8 @@ def fault_of(folder: Path, origin: Mapping[str, str]) -> str | None:
         manifest = artifact.read_manifest(str(folder))
         if manifest is None:
             return "incomplete: the run was killed while it was written"
-        if manifest.origin != origin:
-            return f"of another run: {'; '.join(artifact.origin_differences(manifest.origin, origin))}"
+        if causes := origin_changes(manifest.origin, origin, STAGES["finetune"].sections):
+            return f"of another run: {'; '.join(causes)}"
         artifact.verify_files(folder, manifest, folder.name)
     except IntegrityError as error:
         return str(error)

@@ -13,7 +13,7 @@ from anadil.launch.launcher import LaunchRequest, launch_job
 from anadil.launch.retry_guard import refuse_deterministic_retry
 from anadil.recipe.load import load_recipe
 from anadil.runtime import kfp, step_status
-from anadil.runtime.execute import MadeArtifact
+from anadil.runtime.planned_artifact import MadeArtifact
 from anadil.runtime.termination import exit_code_of
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from anadil.plan.preflight import check_finetune, check_fits
 from anadil.preflight.inputs import inspect_base, inspect_files
 from anadil.recipe.cluster import Backend as BackendName
 from anadil.recipe.sections import Recipe
-from anadil.runtime.execute import MadeArtifact, PlannedArtifact, planned_artifact, reusable
+from anadil.runtime.planned_artifact import MadeArtifact, PlannedArtifact, look_up, planned_artifact
 from anadil.runtime.remake import refuse_remake
 
 log = logging.getLogger(__name__)
@@ -83,10 +83,10 @@ def launch_job(
     if chosen in JOB_KINDS:
         _check_claims(request)
     wanted = target_of(request)
-    if found := reusable(wanted):
-        return found
-    root = None if request.out else request.recipe.storage.root
-    refuse_remake(STAGES[request.stage], wanted.origin, root, wanted.work)
+    made, neighbours = look_up(wanted)
+    if made:
+        return made
+    refuse_remake(wanted, neighbours)
     job = training_job(request, wanted.target)
     check_job(job, chosen)
     _look(request, here=chosen == "local")

@@ -11,7 +11,7 @@ from anadil.launch.backend import FINAL
 from anadil.launch.exit_codes import ERROR_CLASSES
 from anadil.launch.launcher import LaunchRequest, backend_for, target_of, training_job
 from anadil.runtime import step_status
-from anadil.runtime.execute import reusable
+from anadil.runtime.planned_artifact import look_up
 from anadil.runtime.termination import is_deterministic
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ def _earlier_outcome(root: str, run: str, step: str) -> step_status.StepStatus |
 def _goes_on(request: LaunchRequest) -> bool:
     """Whether the artifact is there, or a job that makes it."""
     wanted = target_of(request)
-    if reusable(wanted):
+    if look_up(wanted)[0]:
         return True
     try:
         status = backend_for(request.recipe).status(training_job(request, wanted.target).name)

@@ -27,6 +27,8 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Text = Annotated[str, Field(min_length=1)]
 Place = Annotated[Text, AfterValidator(_not_home)]
 Directory = Annotated[Text, AfterValidator(_absolute)]
+NEUTRAL = "leaves the result as it is"
+"""Mark of a key that is no part of an artifact's key, as in `Annotated[int, NEUTRAL]`."""
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 """Name of a Kubernetes object. Source: RFC 1123, DNS subdomain."""
 

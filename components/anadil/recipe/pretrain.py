@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from anadil.recipe.fields import Directory, Fraction, Place, StrictModel
+from anadil.recipe.fields import NEUTRAL, Directory, Fraction, Place, StrictModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +118,8 @@ class Faults(StrictModel):
 class Pretrain(StrictModel):
     """corpus, tokenizer -> model."""
 
+    # A neutral key changes the losses by rounding at most, so a resume may change it.
+
     phases: Annotated[tuple[Phase, ...], Field(min_length=1)] = (
         Phase(trains="embeddings", steps=5_000, lr=0.0032),
         Phase(trains="all", steps=15_000, lr=0.0024),
@@ -127,7 +129,7 @@ class Pretrain(StrictModel):
     """Most passes over the training text; where `phases` make more, each of them gets so many steps fewer that they do not. Four are nearly as good as new text: arXiv:2305.16264. Left out, as many as they make."""
     batch_size: PositiveInt = 224
     """Sequences of one optimizer step over all devices. Source: Azercell, 14 on each of 16 GPUs."""
-    micro_batch_size: PositiveInt = 14
+    micro_batch_size: Annotated[PositiveInt, NEUTRAL] = 14
     """Most sequences that one device holds at a time. Source: Azercell."""
     sequence_length: Annotated[int, Field(ge=8)] = 2_048
     """Tokens of a packed sequence. Source: Azercell."""
@@ -140,11 +142,11 @@ class Pretrain(StrictModel):
     """Weights, gradients and moments: 16 bytes a parameter, or 8 as published, which drops small updates."""
     kernels: Literal["auto", "liger", "torch"] = "auto"
     """`auto` is Liger's fused kernels on a GPU (Azercell) and torch's elsewhere."""
-    activation_checkpointing: Literal["none", "selective", "full"] = "none"
+    activation_checkpointing: Annotated[Literal["none", "selective", "full"], NEUTRAL] = "none"
     """Activations made again in the backward pass: none, all but matrix products and attention, all."""
-    compile: bool = False
+    compile: Annotated[bool, NEUTRAL] = False
     """Whether `torch.compile` compiles each layer; the first step takes minutes."""
-    parallelism: Parallelism = Parallelism()
+    parallelism: Annotated[Parallelism, NEUTRAL] = Parallelism()
     embedding_init: Literal["mean", "random"] = "mean"
     """Rows of new tokens: mean of their pieces' rows, or random rows, which are for comparison."""
     schedule: Literal["cosine", "wsd"] = "cosine"
@@ -165,19 +167,19 @@ class Pretrain(StrictModel):
     """Gradient clipping. Source: Llama 2, arXiv:2307.09288, section 2.2."""
     z_loss: NonNegativeFloat = 0.0
     """Weight of the squared log of the softmax's sum. PaLM, arXiv:2204.02311, section 5, has 1e-4; Llama none."""
-    checkpoint_every: PositiveInt = 500
+    checkpoint_every: Annotated[PositiveInt, NEUTRAL] = 500
     """Optimizer steps between checkpoints."""
-    keep_checkpoints: PositiveInt = 3
+    keep_checkpoints: Annotated[PositiveInt, NEUTRAL] = 3
     """Checkpoints kept. Source: the storage estimate of AWS's guide to large-scale training."""
-    copies: Copies = Copies()
-    faults: Faults = Faults()
-    validate_every: NonNegativeInt = 500
+    copies: Annotated[Copies, NEUTRAL] = Copies()
+    faults: Annotated[Faults, NEUTRAL] = Faults()
+    validate_every: Annotated[NonNegativeInt, NEUTRAL] = 500
     """Optimizer steps between bits per byte of the corpus's held-out part, also before the first step, which is the base's, and at each phase's end; 0 never."""
-    validate_documents: PositiveInt = 200
+    validate_documents: Annotated[PositiveInt, NEUTRAL] = 200
     """Most held-out documents of a validation, the first ones."""
-    profile_steps: NonNegativeInt = 0
+    profile_steps: Annotated[NonNegativeInt, NEUTRAL] = 0
     """Optimizer steps traced by torch's profiler, after ten, or the last of a shorter run; the trace goes into the work directory."""
-    log_every: PositiveInt = 10
+    log_every: Annotated[PositiveInt, NEUTRAL] = 10
     """Optimizer steps between logged lines. Source: TRL, SFTConfig."""
 
     @model_validator(mode="after")
@@ -239,22 +241,3 @@ def scaled_phases(phases: Sequence[Phase], steps: int) -> tuple[Phase, ...]:
             scaled.append(phase.model_copy(update={"steps": border - taken}))
         taken = border
     return tuple(scaled)
-
-
-NEUTRAL = frozenset(
-    {
-        "activation_checkpointing",
-        "checkpoint_every",
-        "compile",
-        "copies",
-        "faults",
-        "keep_checkpoints",
-        "log_every",
-        "micro_batch_size",
-        "parallelism",
-        "profile_steps",
-        "validate_documents",
-        "validate_every",
-    }
-)
-"""Keys of `pretrain` that leave the losses as they are, but for rounding: a resume may change them."""

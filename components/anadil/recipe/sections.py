@@ -22,7 +22,7 @@ from anadil.core.format import MIB
 from anadil.core.log import masked
 from anadil.core.stages import ENGINE_IMAGES, IMAGES
 from anadil.recipe.cluster import Cluster
-from anadil.recipe.fields import UNION_TAG, Fraction, Place, StrictModel, Text
+from anadil.recipe.fields import NEUTRAL, UNION_TAG, Fraction, Place, StrictModel, Text
 from anadil.recipe.filter_rules import Mode, RuleName, Rules
 from anadil.recipe.finetune import EmbeddingRows, Finetune
 from anadil.recipe.gate import Gate
@@ -45,14 +45,6 @@ class Base(StrictModel):
     """Hugging Face directory or hub id, or `tiny`: a small English Llama made on the spot. Source: Azercell."""
     revision: str | None = None
     """Commit of a hub model; pin it, so that the run can be repeated."""
-
-
-CLEAN_NEUTRAL = frozenset({"since", "workers", "shard_bytes", "engine"})
-"""Keys of `clean` that decide how fast it is and not what comes out; of `since` the content does, not the place."""
-TOKENIZER_NEUTRAL = frozenset({"trial", "workers"})
-"""The same of `tokenizer`."""
-EVALUATE_NEUTRAL = frozenset({"champion", "tasks", "task_shots"})
-"""The same of `evaluate`: of the champion the content decides, not the place; tasks are a stage of their own."""
 
 
 class Clean(StrictModel):
@@ -99,13 +91,14 @@ class Clean(StrictModel):
     """Most held-out documents: enough for an interval on bits per byte, few enough to score often."""
     max_bad_records: Fraction = 0.001
     """Share of unreadable records that is tolerated (and reported) before the stage refuses its input."""
-    since: Place | None = None
+    # Its content decides, which is an input of the stage; its place does not.
+    since: Annotated[Place | None, NEUTRAL] = None
     """An earlier corpus that new documents are added to: its files and its held-out part stay as they are."""
-    workers: PositiveInt | None = None
+    workers: Annotated[PositiveInt | None, NEUTRAL] = None
     """Processes that work side by side; left out, one for each CPU. The result does not depend on it."""
-    engine: Literal["processes", "ray", "job"] = "processes"
+    engine: Annotated[Literal["processes", "ray", "job"], NEUTRAL] = "processes"
     """What runs them: processes of this machine, Ray (here, or where RAY_ADDRESS says), or pods of a Kubernetes Indexed Job. The result does not depend on it."""
-    shard_bytes: Annotated[int, Field(ge=MIB)] = 256 * MIB
+    shard_bytes: Annotated[int, Field(ge=MIB), NEUTRAL] = 256 * MIB
     """Most bytes of the inputs that a process works on before it writes, at least 1 MiB. The result does not depend on it."""
 
 
@@ -144,11 +137,12 @@ class Tokenizer(StrictModel):
     """Times that the training text uses a token that can be learnt: 90 % of a candidate's own tokens should be; the least count of a pair where sizes are `auto`. Assumption."""
     keep: tuple[Text, ...] = ("en",)
     """What the model must go on reading as cheaply: ids of languages with built-in text (en), or files of text (`.jsonl[.gz|.zst]`, `.txt`)."""
-    trial: Trial | None = None
+    # A stage of its own, `trial`, names this key among those that decide.
+    trial: Annotated[Trial | None, NEUTRAL] = None
     """Choose by bits per byte after a short training with each strategy, as `{steps: 200}`; left out, by `cost` alone."""
     min_word_count: PositiveInt = 1
     """Different words that occur less often are left out of training: less memory and time for another vocabulary. 2 leaves out a half of them and some 7 % of the text."""
-    workers: PositiveInt | None = None
+    workers: Annotated[PositiveInt | None, NEUTRAL] = None
     """Processes that count words side by side; left out, one for each CPU. The result does not depend on it."""
 
     pad_to: PositiveInt = 128
@@ -213,11 +207,13 @@ class Evaluate(StrictModel):
     """Longest continuation."""
     retained: tuple[str, ...] = ()
     """Text of languages that the base knows, to see how much is lost: files as of `evaluate.heldout`; left out, built-in English."""
-    tasks: tuple[Text, ...] = ()
+    # The stage `tasks` names these two among the keys that decide.
+    tasks: Annotated[tuple[Text, ...], NEUTRAL] = ()
     """Tasks of lm-evaluation-harness by name, `az` or `ja` for a list of them, task files (`.yaml`, or a directory of them), or `.jsonl` of questions with choices."""
-    task_shots: NonNegativeInt | None = None
+    task_shots: Annotated[NonNegativeInt | None, NEUTRAL] = None
     """Examples before each question of a task; left out, as many as the task says."""
-    champion: Text | None = None
+    # Its content decides, which is an input of the stage; its place does not.
+    champion: Annotated[Text | None, NEUTRAL] = None
     """Released model that is scored beside the candidates: `NAME@ALIAS` of MLflow's registry, a model's or adapter's URI, or `none`; left out, what `anadil promote` made the champion, where `tracking.uri` or MLFLOW_TRACKING_URI names a registry."""
     gate: Gate = Gate()
 

@@ -1,35 +1,40 @@
-"""What decides a stage's result: its hash is the key of the artifact.
+"""Origin of an artifact: everything that decides a stage's result. Its hash is the artifact's key.
 
-Keys are made of the recipe's keys, the content of what the stage reads, and its result version.
-Neither the source nor the program's version is among them, so that a release makes no artifact again.
+It holds the recipe keys that differ from their defaults, the content of the inputs, and the stage's result
+version. The source and the program's version are left out, so a release makes no artifact again.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import TINY, is_local, refuse_gone, tiny_source
 from anadil.core.format import KIB, MIB
-from anadil.core.stages import NEW_KEYS, SHARED_ROOMS, Stage
-from anadil.recipe.pretrain import NEUTRAL
-from anadil.recipe.sections import CLEAN_NEUTRAL, EVALUATE_NEUTRAL, TOKENIZER_NEUTRAL, Recipe
+from anadil.core.stages import SHARED_ROOMS, Stage
+from anadil.recipe.fields import NEUTRAL
+from anadil.recipe.sections import Recipe
 from anadil.text.language import is_pack_path
 
 PACKAGE = Path(__file__).parents[1]
 SOURCE_SUFFIXES = {".py", ".jinja", ".j2", ".css", ".yaml", ".tsv"}
+RECIPE = "recipe "
+"""Begins the names of recipe keys in an origin."""
 RESULT_VERSION = "result version"
-"""Its name in an origin."""
+"""Name of the stage's result version in an origin."""
+PACK = "pack "
+"""Begins the value of `language` in an origin where the recipe names a pack; its digest follows."""
 BASE_FILES = "base files"
-"""That of a base's directory in an origin; a hub model has none."""
+"""Name of the digest of a base model's directory in an origin; a hub model has none."""
 BASE_SUFFIXES = {".json", ".jinja", ".safetensors"}
-"""Of what is read of a base model's directory; a licence or a page about it decides nothing."""
+"""Files of a base model that decide a result; a licence or a page about it decides nothing."""
 PIECES, PIECE_BYTES = 64, 64 * KIB
-"""Of a large file of a base model, that are read to tell it from another."""
+"""Pieces of a large file of a base model that are read to tell it from another."""
 
 
 def stage_origin(
@@ -68,22 +73,92 @@ def stage_origin(
 
 
 def result_version(stage: Stage) -> dict[str, str]:
-    """What stands for the program in an origin, also in that of a checkpoint."""
+    """Entry for the program in an origin, also in that of a checkpoint."""
     return {RESULT_VERSION: str(stage.result_version)}
 
 
 def recipe_origin(recipe: Recipe, sections: Sequence[str]) -> dict[str, str]:
-    """The keys of some sections, such as `clean` or `pretrain.sequence_length`, as JSON."""
-    origin: dict[str, str] = {}
+    """Recipe part of an origin: the keys of some sections that differ from their defaults.
+
+    A release that adds a key so changes no origin. One that changes a default raises `result_version`, or
+    what the old default made would be taken for the new one's.
+    """
+    keys = recipe_keys(recipe, sections, exclude_defaults=True)
+    return {f"{RECIPE}{path}": text for path, text in keys.items()}
+
+
+def recipe_keys(recipe: Recipe, sections: Sequence[str], *, exclude_defaults: bool = False) -> dict[str, str]:
+    """Recipe keys that decide a result, by path, as JSON.
+
+    Args:
+        recipe: The whole recipe.
+        sections: Sections such as `clean`, or single keys such as `pretrain.sequence_length`.
+        exclude_defaults: Without keys that have their default, also in the items of lists.
+    """
+    keys: dict[str, str] = {}
     for section in sections:
-        node: object = recipe
-        for part in section.split("."):
+        parent, _, name = section.rpartition(".")
+        node: BaseModel = recipe
+        for part in filter(None, parent.split(".")):
             node = getattr(node, part)
+        keys |= _keys_of(node, name, section, exclude_defaults=exclude_defaults)
         if section == "language" and is_pack_path(recipe.language):
             # The same pack in another place is the same language, and another one in this place is not.
-            node = f"pack {hashlib.sha256(Path(recipe.language).expanduser().read_bytes()).hexdigest()}"
-        origin.update(_flat(section, node))
-    return origin
+            digest = hashlib.sha256(Path(recipe.language).expanduser().read_bytes()).hexdigest()
+            keys[section] = json.dumps(f"{PACK}{digest}")
+    return keys
+
+
+def current_origin(
+    origin: Mapping[str, str], sections: Sequence[str], recipe: Mapping[str, object] | None = None
+) -> dict[str, str]:
+    """An origin that an earlier release wrote, as this one writes it.
+
+    Releases up to 0.1 named keys with their default too.
+
+    Args:
+        origin: Of an artifact or a checkpoint.
+        sections: Recipe keys that decide the result.
+        recipe: The resolved recipe of the manifest; without one, the keys that the origin names.
+    """
+    others = {
+        name: text
+        for name, text in origin.items()
+        # The file of a pack may be another one by now.
+        if not name.startswith(RECIPE) or text.startswith(f'"{PACK}')
+    }
+    data = recipe or _nested(origin)
+    tops = {section.partition(".")[0] for section in sections}
+    try:
+        known = Recipe.model_validate({name: data[name] for name in tops & data.keys()})
+    except ValidationError:  # a key is gone since, or the pack is
+        return dict(origin)
+    return recipe_origin(known, sections) | others
+
+
+def origin_changes(
+    old: Mapping[str, str],
+    new: Mapping[str, str],
+    sections: Sequence[str],
+    recipe: Mapping[str, object] | None = None,
+) -> list[str]:
+    """Causes why `new` gives another result than `old`, a phrase each; see `current_origin`."""
+    defaults = {f"{RECIPE}{path}": text for path, text in recipe_keys(Recipe(), sections).items()}
+    before = current_origin(old, sections, recipe)
+    return artifact.origin_differences({**defaults, **before}, {**defaults, **new})
+
+
+def _nested(origin: Mapping[str, str]) -> dict[str, Any]:
+    """The recipe that the keys in an origin make."""
+    data: dict[str, Any] = {}
+    for name, text in origin.items():
+        if name.startswith(RECIPE):
+            *parents, key = name.removeprefix(RECIPE).split(".")
+            node = data
+            for parent in parents:
+                node = node.setdefault(parent, {})
+            node[key] = json.loads(text)
+    return data
 
 
 def code_digest(stage: Stage) -> str:
@@ -100,40 +175,32 @@ def code_digest(stage: Stage) -> str:
     return digest.hexdigest()
 
 
-def _flat(name: str, node: object) -> dict[str, str]:
-    if isinstance(node, BaseModel):
-        fields = {key: getattr(node, key) for key in _own_keys(name, node)}
-        return {
-            path: text
-            for key, value in fields.items()
-            for path, text in _flat(f"{name}.{key}", value).items()
-        }
-    text = _json(name, node)
-    return {} if NEW_KEYS.get(name) == text else {f"recipe {name}": text}
+def _keys_of(parent: BaseModel, name: str, path: str, *, exclude_defaults: bool) -> dict[str, str]:
+    value = getattr(parent, name)
+    field = type(parent).model_fields[name]
+    # `get_default` copies a section, which takes ten times as long as all else here.
+    default = field.default_factory() if field.default_factory else field.default  # type: ignore[call-arg]  # no factory here takes data
+    if exclude_defaults and value == default:
+        return {}
+    if not isinstance(value, BaseModel):
 
+        def plain(item: BaseModel) -> object:
+            return item.model_dump(mode="json", exclude_defaults=exclude_defaults)
 
-def _json(name: str, node: object) -> str:
-    def plain(item: object) -> object:
-        assert isinstance(item, BaseModel)
-        fields = {key: getattr(item, key) for key in _own_keys(name, item)}
-        return {
-            key: value for key, value in fields.items() if NEW_KEYS.get(f"{name}.{key}") != _json(name, value)
-        }
-
-    return json.dumps(node, ensure_ascii=False, default=plain)
-
-
-def _own_keys(name: str, node: BaseModel) -> list[str]:
-    neutral = {
-        "pretrain": NEUTRAL, "clean": CLEAN_NEUTRAL, "tokenizer": TOKENIZER_NEUTRAL, "evaluate": EVALUATE_NEUTRAL,
-    }.get(name, ())  # fmt: skip
-    return [key for key in type(node).model_fields if key not in neutral]
+        return {path: json.dumps(value, ensure_ascii=False, default=plain)}
+    return {
+        below: text
+        for key, field in type(value).model_fields.items()
+        if NEUTRAL not in field.metadata
+        for below, text in _keys_of(value, key, f"{path}.{key}", exclude_defaults=exclude_defaults).items()
+    }
 
 
 def base_files(model: str) -> dict[str, str]:
-    """What tells a base model's directory from another: names, sizes and digests of its files.
+    """Origin entry of a base model's directory: names, sizes and digests of its files.
 
-    `tiny` is told by what it is made from, since its bytes follow from that on every machine. Of a file of 16 MiB or more, pieces all over it are read: other weights differ everywhere.
+    `tiny` is known by what it is made from, since its bytes follow from that on every machine. Of a file of
+    16 MiB or more, pieces all over it are read: other weights differ everywhere.
     """
     folder = Path(model).expanduser()
     if model == TINY:

@@ -4,14 +4,13 @@ It is made in `<out>.partial`, sealed by its manifest, then moved to `<out>` in 
 """
 
 import contextlib
-import hashlib
 import importlib
 import logging
 import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from anadil import __version__
@@ -20,21 +19,27 @@ from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.lock import clear, locked
 from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.publish import NO_COPIES
-from anadil.artifacts.uri import AlreadyThereError, absolute, join
-from anadil.core.aws import NoBucketError
-from anadil.core.errors import IntegrityError, PreflightError, RecipeError, RetryableError, Stopped
-from anadil.core.format import human_figure, human_seconds
-from anadil.core.own_folder import cache_folder, work_folder
+from anadil.artifacts.uri import AlreadyThereError
+from anadil.core.errors import IntegrityError, PreflightError, RetryableError, Stopped
+from anadil.core.own_folder import cache_folder
 from anadil.core.stages import Stage
 from anadil.recipe.sections import Recipe
 from anadil.runtime import evidence
-from anadil.runtime.cache_key import code_digest, stage_origin
-from anadil.runtime.champion import Champion, fetched, find_champion
+from anadil.runtime.cache_key import code_digest, origin_changes, recipe_keys
+from anadil.runtime.champion import fetched
 from anadil.runtime.environment import image_name, in_group
-from anadil.runtime.job import Figures, Job, StageRun, external_files, external_side_files
-from anadil.runtime.lineage import refuse_strangers
+from anadil.runtime.job import Figures, Job, StageRun
 from anadil.runtime.mlflow_spool import SPOOL, Tracker, has_unsent, run_settings, track_stage
-from anadil.runtime.remake import refuse_remake, unused_checkpoints
+from anadil.runtime.planned_artifact import (
+    MadeArtifact,
+    Neighbours,
+    PlannedArtifact,
+    log_figures,
+    look_up,
+    planned_artifact,
+    reusable,
+)
+from anadil.runtime.remake import earlier_work, refuse_remake, unused_checkpoints
 from anadil.runtime.signals import Stop
 from anadil.runtime.termination import writing
 
@@ -43,46 +48,6 @@ log = logging.getLogger(__name__)
 UPLOAD_PATIENCE_S = 3_600.0
 """How long the other nodes of a job wait for the first one's upload; 140 GB at 100 MB/s take 25 minutes."""
 UPLOAD_POLL_S = 2.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MadeArtifact:
-    """A finished artifact."""
-
-    uri: str
-    manifest: Manifest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedArtifact:
-    """An artifact before it is made."""
-
-    stage: Stage
-    origin: dict[str, str]
-    """Everything that decides it, by name."""
-    target: str
-    files: tuple[str, ...]
-    """Outside files, expanded."""
-    side_files: dict[str, tuple[str, ...]]
-    """Recipe key -> further ones."""
-    champion: Champion | None = None
-
-    @property
-    def key(self) -> str:
-        """Hash of what decides it."""
-        return artifact.origin_key(self.origin)
-
-    @property
-    def work(self) -> Path:
-        """A local directory for what outlives a killed run, the same one for the same artifact."""
-        if "://" not in self.target:
-            return Path(f"{self.target}.work")
-        return work_folder() / hashlib.sha256(self.target.encode()).hexdigest()[:16]
-
-    @property
-    def partial(self) -> Path:
-        """A local directory that is filled, sealed and then put in its place."""
-        return self.work / "partial" if "://" in self.target else Path(f"{self.target}.partial")
 
 
 def execute(
@@ -96,112 +61,40 @@ def execute(
     stop = Stop()
     stop.listen()  # before the slow part: as process 1 of a container nobody else does
     planned = planned_artifact(stage, recipe, inputs, files, out)
-    found = reusable(planned)
-    if planned.champion and not found and not fetched(planned.champion):
-        planned = planned_artifact(stage, recipe, inputs, files, out, compares=False)
-        found = reusable(planned)
-    if found:
-        return found
+    made, neighbours = look_up(planned)
+    if planned.champion and not made and not fetched(planned.champion):
+        planned = planned.without_champion()
+        made, neighbours = look_up(planned)
+    if made:
+        return made
+
     local_directory.refuse_occupied(planned.target)
-    root = recipe.storage.root
-    siblings = storage.store(root).directories(join(root, stage.writes)) if root else []
-    log.info("%s", _why(siblings, planned.origin))
-    refuse_remake(stage, planned.origin, None if out else root, planned.work)
+    log.info("%s", _why(planned, neighbours))
+    planned = replace(planned, earlier_work=earlier_work(planned))
+    refuse_remake(planned, neighbours)
     rank = int(os.environ.get("RANK", "0"))
     if rank > 0:
         return _make(planned, recipe, inputs, rank, stop)
-    if warning := unused_checkpoints(stage, planned.origin, planned.work):
+    if warning := unused_checkpoints(planned):
         log.warning("%s", warning)
+
     with locked(planned.work):
-        # The process that we waited for may have made it.
-        found = reusable(planned)
-        if found and in_group():
+        # Another process may have made it before this one had the lock.
+        made = reusable(planned)
+        if made and in_group():
             # The other processes of this group did not see it and would wait for this one.
             raise RetryableError(
                 f"{planned.target}: another run has just made it; run the same command again"
             )
-        return found or _make(planned, recipe, inputs, rank, stop)
+        return made or _make(planned, recipe, inputs, rank, stop)
 
 
-def planned_artifact(
-    stage: Stage,
-    recipe: Recipe,
-    inputs: dict[str, str],
-    files: Sequence[str],
-    out: str | None,
-    *,
-    compares: bool = True,
-) -> PlannedArtifact:
-    """What a recipe and inputs lead to, and where it belongs.
-
-    Args:
-        stage: Which stage.
-        recipe: The whole recipe; its `storage.root` is used where `out` is left out.
-        inputs: Artifact word -> URI.
-        files: Outside files instead of the recipe's.
-        out: Where to write.
-        compares: Whether the champion is looked for, where the stage reads it.
-
-    Raises:
-        RecipeError: There is no place to write.
-        DataError: An input or a file is not there.
-        IntegrityError: An adapter was trained on another model, or scores are of another.
-    """
-    manifests = {word: artifact.finished_manifest(uri, word) for word, uri in inputs.items()}
-    refuse_strangers(manifests, inputs)
-    outside = external_files(stage, recipe, files)
-    beside = external_side_files(stage, recipe)
-    champion = find_champion(recipe, manifests) if stage.reads_champion and compares else None
-    origin = stage_origin(stage, recipe, manifests, outside, beside)
-    if champion:
-        origin["input champion"] = champion.digest
-    root = recipe.storage.root
-    if out is None and root is None:
-        raise RecipeError("storage.root: not set; give --out, or a directory or s3:// URI for all artifacts")
-    # Absolute, because `x/` and `.` would put what lies beside the artifact into it.
-    target = absolute(out) if out else join(str(root), stage.writes, artifact.origin_key(origin))
-    return PlannedArtifact(
-        stage=stage, origin=origin, target=target, files=outside, side_files=beside, champion=champion
-    )
-
-
-def reusable(planned: PlannedArtifact) -> MadeArtifact | None:
-    """The artifact, if it is there already.
-
-    Raises:
-        RecipeError: Its place holds one that was made from something else.
-        IntegrityError: It is damaged, as far as sizes and small files tell.
-        PreflightError: It lies in a bucket that does not exist.
-    """
-    target = planned.target
-    try:
-        manifest = artifact.read_manifest(target)
-    except NoBucketError:
-        raise PreflightError(
-            f"{target}: its bucket does not exist; create it, or choose another --out or storage.root"
-        ) from None
-    if manifest is None:
-        return None
-    if manifest.key != planned.key:
-        causes = "; ".join(artifact.origin_differences(manifest.origin, planned.origin)[:5])
-        raise RecipeError(
-            f"{target}: holds a {manifest.kind} made from something else ({causes}); "
-            "artifacts are written once: give another --out or remove it"
-        )
-    artifact.glance(target, manifest)
-    log.info("reused %s", target)
-    _say_figures(manifest.figures)
-    return MadeArtifact(uri=target, manifest=manifest)
-
-
-def _why(siblings: list[str], origin: dict[str, str]) -> str:
+def _why(planned: PlannedArtifact, neighbours: Neighbours) -> str:
     """Why the artifact is made: compared with the latest of its kind."""
-    latest = None
-    with contextlib.suppress(IntegrityError):  # a damaged neighbour is no reason to stop
-        latest = artifact.read_manifest(siblings[-1]) if siblings else None
-    if latest is None:
+    if not neighbours:
         return "running: nothing to reuse yet"
-    causes = artifact.origin_differences(latest.origin, origin)
+    _, latest = neighbours[0]
+    causes = origin_changes(latest.origin, planned.origin, planned.stage.sections, latest.recipe)
     first = "; ".join(causes[:4])
     return f"running because {first}{f' and {len(causes) - 4} more' if len(causes) > 4 else ''}"
 
@@ -297,10 +190,7 @@ def _tell_start(
     tracker: Tracker, planned: PlannedArtifact, job: Job, manifests: Mapping[str, Manifest]
 ) -> None:
     """What is known of a stage before it runs: its settings, where its artifact will lie, what it reads."""
-    prefix = "recipe "
-    tracker.params(
-        {name.removeprefix(prefix): text for name, text in planned.origin.items() if name.startswith(prefix)}
-    )
+    tracker.params(recipe_keys(job.recipe, planned.stage.sections))
     tracker.run_params(run_settings(job.recipe))
     tracker.run_tags(evidence.run_tags(job.recipe, planned.stage))
     tracker.tags(
@@ -340,15 +230,15 @@ def _put(planned: PlannedArtifact, manifest: Manifest, copies: Mapping[str, str]
     try:
         storage.store(planned.target).put_directory(planned.partial, planned.target, copies)
     except AlreadyThereError as error:
-        found = reusable(planned)
-        if found is None:  # removed again since
+        made = reusable(planned)
+        if made is None:  # removed again since
             raise RetryableError(f"{error} and removed it; run the same command again") from None
         log.warning("%s; what this run has made is thrown away", error)
         shutil.rmtree(planned.partial, ignore_errors=True)
-        manifest = found.manifest
+        manifest = made.manifest
     if not has_unsent(planned.work / SPOOL):
         clear(planned.work)
-    _say_figures(manifest.figures)
+    log_figures(manifest.figures)
     return MadeArtifact(uri=planned.target, manifest=manifest)
 
 
@@ -359,11 +249,3 @@ def base_cache(recipe: Recipe) -> Path:
         return Path(root) / "base"
     own = os.environ.get("ANADIL_CACHE")
     return (Path(own) if own else cache_folder()) / "base"
-
-
-def _say_figures(figures: Figures) -> None:
-    numbers = {name: value for name, value in figures.items() if name != "seconds"}
-    line = ", ".join(f"{name.replace('_', ' ')} {human_figure(value)}" for name, value in numbers.items())
-    seconds = figures.get("seconds")
-    took = f" ({human_seconds(float(seconds))})" if seconds is not None else ""
-    log.info("%s%s", line, took, extra={"figures": figures})

@@ -15,7 +15,7 @@ from anadil.core.errors import RecipeError
 from anadil.launch.sagemaker.backend import SageMakerBackend
 from anadil.launch.sagemaker.request import metric_definitions
 from anadil.recipe.load import parse_recipe
-from anadil.runtime import execute
+from anadil.runtime.planned_artifact import log_figures
 from anadil.runtime.sagemaker import command
 from tests.kit.aws import mistakes_of
 from tests.kit.jobs import job
@@ -72,7 +72,7 @@ def test_metrics_are_read_from_the_lines_that_the_trainer_writes(
     logging.getLogger().addHandler(handler)
     shown = progress.Progress("pre-training", 15_000, None)
     shown.advance(1_234, note=f"loss {3.14159:.3f}")
-    execute._say_figures({"loss": 2.5e-05, "steps": 15_000, "tokens_per_s": 81_234.5, "seconds": 3.1})
+    log_figures({"loss": 2.5e-05, "steps": 15_000, "tokens_per_s": 81_234.5, "seconds": 3.1})
     logging.getLogger().removeHandler(handler)
 
     found = {

@@ -18,7 +18,8 @@ from anadil.pretrain.data.tokens import token_stream
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.parallelize import parallelize
 from anadil.pretrain.trainer import Trainer
-from anadil.recipe.pretrain import NEUTRAL
+from anadil.recipe.fields import NEUTRAL
+from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.sections import Recipe
 from tests.kit.checkpoint_samples import ORIGIN, save, state_of
 from tests.kit.fault_injection import VARIABLE, run
@@ -98,7 +99,7 @@ def test_a_resume_may_gather_layers_otherwise_and_finds_copies_of_before_there_w
         tiers.close()
 
     assert list((tmp_path / "nvme").iterdir()) == [expected.parent]
-    assert "parallelism" in NEUTRAL
+    assert NEUTRAL in Pretrain.model_fields["parallelism"].metadata
 
 
 def test_a_run_that_goes_back_leaves_no_later_copy_in_the_archive(tmp_path: Path, base: Path) -> None:

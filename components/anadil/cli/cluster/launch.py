@@ -22,7 +22,7 @@ from anadil.launch.launcher import (
 from anadil.recipe.load import load_recipe
 from anadil.runtime.alerts import Event, notify
 from anadil.runtime.entry_point import add_recipe_options, add_remake_option
-from anadil.runtime.execute import MadeArtifact
+from anadil.runtime.planned_artifact import MadeArtifact
 from anadil.runtime.remake import allow_remake
 
 

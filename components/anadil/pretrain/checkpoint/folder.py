@@ -23,6 +23,7 @@ from torch import distributed as dist
 from anadil.artifacts import artifact
 from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import AnadilError, IntegrityError, PreflightError, RecipeError
+from anadil.core.stages import STAGES
 from anadil.model.process_group import FAILURES, Group
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.dcp import Staging, Tensors, failure, read_tensors, write_tensors
@@ -30,6 +31,7 @@ from anadil.pretrain.checkpoint.replica import CheckpointReplica
 from anadil.pretrain.checkpoint.safe_metadata import METADATA, read_metadata, refuse_hostile
 from anadil.pretrain.checkpoint.state import State, VerifiedCheckpoint
 from anadil.pretrain.parallel.ddp import local_part
+from anadil.runtime.cache_key import origin_changes
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata
@@ -316,7 +318,7 @@ class CheckpointFolder:
             return None
         manifest = directory.manifest_of(path)
         # After the bytes: the origin of a damaged manifest says nothing.
-        causes = artifact.origin_differences(manifest.origin, self._origin)
+        causes = origin_changes(manifest.origin, self._origin, STAGES["pretrain"].sections)
         if causes:
             raise RecipeError(
                 f"{path}: checkpoint of a run with other settings ({'; '.join(causes[:5])}); "

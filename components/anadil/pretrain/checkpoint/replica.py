@@ -16,11 +16,13 @@ from pathlib import Path, PurePosixPath
 from time import monotonic
 from typing import IO
 
-from anadil.artifacts import artifact, prefetch, storage
+from anadil.artifacts import prefetch, storage
 from anadil.artifacts.object_lock import RENEW_S, SILENT_S, ObjectLock, Taken
 from anadil.artifacts.uri import MANIFEST, Count, join
 from anadil.core.errors import AnadilError, DataError, IntegrityError, RecipeError
+from anadil.core.stages import STAGES
 from anadil.pretrain.checkpoint import directory
+from anadil.runtime.cache_key import origin_changes
 
 log = logging.getLogger(__name__)
 
@@ -170,7 +172,7 @@ class CheckpointReplica:
             # The manifest first: a run with other settings need not fetch terabytes to be refused.
             fetch(MANIFEST, draft / MANIFEST, self._count)
             manifest = directory.manifest_of(draft)
-            causes = artifact.origin_differences(manifest.origin, origin)
+            causes = origin_changes(manifest.origin, origin, STAGES["pretrain"].sections)
             if causes:
                 raise RecipeError(
                     f"{source}: checkpoint of a run with other settings ({'; '.join(causes[:5])}); "

@@ -13,9 +13,11 @@ from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.find import artifacts_below, read_table, read_verified, root_of
 from anadil.artifacts.uri import absolute, join
 from anadil.core.errors import DataError
-from anadil.core.stages import FLOW, NEW_KEYS
+from anadil.core.stages import FLOW
+from anadil.recipe.sections import Recipe
 from anadil.release.runs import Run, find_run, list_runs, moved
 from anadil.report.read import Json, list_of, table_of
+from anadil.runtime.cache_key import recipe_keys
 from anadil.runtime.run_record import recipe_of
 
 WORDS = tuple(stage.writes for stage in FLOW)
@@ -169,7 +171,7 @@ def _facts(name: str, run: Run | None, uris: Mapping[str, str]) -> RunFacts:
 
 
 def flat(recipe: Mapping[str, object]) -> dict[str, object]:
-    """Every key of a resolved recipe by its path; a key that came in a later release has the value that changes nothing."""
+    """Every key of a resolved recipe by its path; one that came in a later release has its default."""
     found: dict[str, object] = {}
 
     def walk(node: Mapping[str, object], path: str) -> None:
@@ -184,8 +186,11 @@ def flat(recipe: Mapping[str, object]) -> dict[str, object]:
                 found[f"{path}{key}"] = value
 
     walk(recipe, "")
-    later = {key: json.loads(text) for key, text in NEW_KEYS.items()} if found else {}
-    return later | found
+    defaults = recipe_keys(Recipe(), tuple(Recipe.model_fields)) if found else {}
+    for path, text in defaults.items():
+        if not any(name.startswith(f"{path}.") for name in found):
+            found.setdefault(path, json.loads(text))
+    return found
 
 
 def records(value: object) -> list[Json]:

@@ -113,7 +113,8 @@ class Chain:
         )  # fmt: skip
         if not why:
             self.whole.append((uri, manifest))
-        if "base files" in manifest.origin or "recipe base.model" in manifest.origin:
+        stage = STAGES.get(manifest.origin.get("stage", ""))
+        if stage and "base" in stage.sections:
             self.base = base_of(manifest)
         self.files += source_files(manifest)
         for name, digest in manifest.origin.items():

@@ -1,0 +1,205 @@
+"""The artifact that a recipe and inputs lead to: its origin, its place, and whether it is there already."""
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from anadil.artifacts import artifact
+from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.find import artifacts_below
+from anadil.artifacts.uri import absolute, join
+from anadil.core.aws import NoBucketError
+from anadil.core.errors import PreflightError, RecipeError
+from anadil.core.format import human_figure, human_seconds
+from anadil.core.own_folder import work_folder
+from anadil.core.stages import Stage
+from anadil.recipe.sections import Recipe
+from anadil.runtime.cache_key import RECIPE, current_origin, origin_changes, stage_origin
+from anadil.runtime.champion import Champion, find_champion
+from anadil.runtime.job import Figures, external_files, external_side_files
+from anadil.runtime.lineage import refuse_strangers
+
+log = logging.getLogger(__name__)
+
+CHAMPION = "input champion"
+"""Name of the champion's digest in an origin."""
+Neighbours = Sequence[tuple[str, Manifest]]
+"""URI and manifest of other artifacts of the same kind, the newest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeArtifact:
+    """A finished artifact."""
+
+    uri: str
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedArtifact:
+    """An artifact before it is made."""
+
+    stage: Stage
+    origin: dict[str, str]
+    """Everything that decides it, by name."""
+    root: str = ""
+    """`storage.root`; empty where the recipe names none."""
+    out: str | None = None
+    """Place that the user gave it; None: it lies below `root` by its key."""
+    files: tuple[str, ...]
+    """Outside files, expanded."""
+    side_files: dict[str, tuple[str, ...]]
+    """Recipe key -> further ones."""
+    champion: Champion | None = None
+    earlier_work: Path | None = None
+    """Work directory of an unfinished run of the same origin, whose key an earlier release made in another way."""
+
+    @property
+    def key(self) -> str:
+        """Hash of what decides it."""
+        return artifact.origin_key(self.origin)
+
+    @property
+    def target(self) -> str:
+        """URI of the artifact."""
+        # Absolute, because `x/` and `.` would put what lies beside the artifact into it.
+        return absolute(self.out) if self.out else place_of(self.stage, self.root, self.origin)
+
+    @property
+    def work(self) -> Path:
+        """A local directory for what outlives a killed run, the same one for the same artifact."""
+        return self.earlier_work or work_of(self.target)
+
+    @property
+    def partial(self) -> Path:
+        """A local directory that is filled, sealed and then put in its place."""
+        return self.work / "partial" if "://" in self.target else self.work.with_suffix(".partial")
+
+    def without_champion(self) -> "PlannedArtifact":
+        """The same where no champion is compared with."""
+        origin = {name: text for name, text in self.origin.items() if name != CHAMPION}
+        return replace(self, champion=None, origin=origin)
+
+
+def planned_artifact(
+    stage: Stage,
+    recipe: Recipe,
+    inputs: dict[str, str],
+    files: Sequence[str],
+    out: str | None,
+) -> PlannedArtifact:
+    """The artifact that a recipe and inputs lead to, and where it belongs.
+
+    Args:
+        stage: Which stage.
+        recipe: The whole recipe; its `storage.root` is used where `out` is left out.
+        inputs: Artifact word -> URI.
+        files: Outside files instead of the recipe's.
+        out: Where to write.
+
+    Raises:
+        RecipeError: There is no place to write.
+        DataError: An input or a file is not there.
+        IntegrityError: An adapter was trained on another model, or scores are of another.
+    """
+    manifests = {word: artifact.finished_manifest(uri, word) for word, uri in inputs.items()}
+    refuse_strangers(manifests, inputs)
+    outside = external_files(stage, recipe, files)
+    beside = external_side_files(stage, recipe)
+    champion = find_champion(recipe, manifests) if stage.reads_champion else None
+    origin = stage_origin(stage, recipe, manifests, outside, beside)
+    if champion:
+        origin[CHAMPION] = champion.digest
+    root = recipe.storage.root or ""
+    if not out and not root:
+        raise RecipeError("storage.root: not set; give --out, or a directory or s3:// URI for all artifacts")
+    return PlannedArtifact(
+        stage=stage, origin=origin, root=root, out=out, files=outside, side_files=beside, champion=champion
+    )
+
+
+def place_of(stage: Stage, root: str, origin: dict[str, str]) -> str:
+    """URI of an artifact that lies below `storage.root` by its key."""
+    return join(root, stage.writes, artifact.origin_key(origin))
+
+
+def work_of(target: str) -> Path:
+    """The work directory of an artifact that was given no other."""
+    if "://" not in target:
+        return Path(f"{target}.work")
+    return work_folder() / hashlib.sha256(target.encode()).hexdigest()[:16]
+
+
+def look_up(planned: PlannedArtifact) -> tuple[MadeArtifact | None, Neighbours]:
+    """The artifact if it is there already; where it is not, also its neighbours, read once for all who ask.
+
+    Raises:
+        RecipeError: As `reusable`.
+        IntegrityError: As `reusable`.
+        PreflightError: As `reusable`.
+    """
+    made = reusable(planned)
+    if made or not planned.root:
+        return made, ()
+    # The newest one is named as the reason to run; a place of its own is looked up nowhere else.
+    number = 1 if planned.out else None
+    neighbours = tuple(islice(artifacts_below([planned.root], planned.stage.writes), number))
+    for uri, manifest in () if planned.out else neighbours:
+        if _is_planned(planned, manifest):
+            return _sound(uri, manifest), ()
+    return None, neighbours
+
+
+def reusable(planned: PlannedArtifact) -> MadeArtifact | None:
+    """The artifact if it is in its place already.
+
+    Raises:
+        RecipeError: Its place holds one that was made from something else.
+        IntegrityError: It is damaged, as far as sizes and small files tell.
+        PreflightError: It lies in a bucket that does not exist.
+    """
+    target = planned.target
+    try:
+        manifest = artifact.read_manifest(target)
+    except NoBucketError:
+        raise PreflightError(
+            f"{target}: its bucket does not exist; create it, or choose another --out or storage.root"
+        ) from None
+    if manifest is None:
+        return None
+    if not _is_planned(planned, manifest):
+        causes = origin_changes(manifest.origin, planned.origin, planned.stage.sections, manifest.recipe)
+        raise RecipeError(
+            f"{target}: holds a {manifest.kind} made from something else ({'; '.join(causes[:5])}); "
+            "artifacts are written once: give another --out or remove it"
+        )
+    return _sound(target, manifest)
+
+
+def _is_planned(planned: PlannedArtifact, manifest: Manifest) -> bool:
+    if manifest.key == planned.key:
+        return True
+    # First what costs nothing to compare: there may be a thousand neighbours.
+    others = {name: text for name, text in manifest.origin.items() if not name.startswith(RECIPE)}
+    if not others.items() <= planned.origin.items():
+        return False
+    return current_origin(manifest.origin, planned.stage.sections, manifest.recipe) == planned.origin
+
+
+def _sound(uri: str, manifest: Manifest) -> MadeArtifact:
+    artifact.glance(uri, manifest)
+    log.info("reused %s", uri)
+    log_figures(manifest.figures)
+    return MadeArtifact(uri=uri, manifest=manifest)
+
+
+def log_figures(figures: Figures) -> None:
+    """Log a stage's line of figures."""
+    numbers = {name: value for name, value in figures.items() if name != "seconds"}
+    line = ", ".join(f"{name.replace('_', ' ')} {human_figure(value)}" for name, value in numbers.items())
+    seconds = figures.get("seconds")
+    took = f" ({human_seconds(float(seconds))})" if seconds is not None else ""
+    log.info("%s%s", line, took, extra={"figures": figures})
