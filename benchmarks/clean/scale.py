@@ -121,7 +121,7 @@ def kills(work: Path, count: int) -> bool:
 
 def _shards_done(work: Path) -> dict[str, int]:
     """Markers of shards, and when each was written."""
-    markers = (work / "killed.work").glob("clean/*/shard-*/marker.json")
+    markers = (work / "killed.work").glob("clean/*/shard-*/manifest.json")
     return {str(path): path.stat().st_mtime_ns for path in markers if ".partial" not in str(path)}
 
 

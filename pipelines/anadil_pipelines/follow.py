@@ -10,7 +10,7 @@ from anadil.core.errors import AnadilError, PreflightError, RetryableError
 from anadil.core.stages import FLOW
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_left_out
-from anadil.runtime.step_status import step_statuses
+from anadil.runtime.run_record import read_steps
 from anadil_pipelines.server import Kubeflow
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ def _exit_code(server: Kubeflow, recipe: Recipe, run: Any) -> int:
         return errors.Stopped.exit_code
     stages = [stage.name for stage in FLOW if not is_left_out(stage, recipe)]
     try:
-        statuses = step_statuses(str(recipe.storage.root), str(run.run_id), stages)
+        statuses = read_steps(str(recipe.storage.root), str(run.run_id), stages)
     except AnadilError as error:
         statuses = []
         log.warning("how its steps ended cannot be read: %s", error)

@@ -73,7 +73,7 @@ def test_a_file_that_is_not_as_the_manifest_says_is_refused(
 
 
 @pytest.mark.parametrize(
-    "look", [artifact.verify_files, lambda made, manifest, name: artifact.glance(name, manifest)]
+    "look", [artifact.verify_files, lambda made, manifest, name: artifact.check_sizes(name, manifest)]
 )
 def test_a_directory_that_may_not_be_read_is_no_damage(
     made: Path, look: Callable[[Path, artifact.Manifest, str], None], monkeypatch: pytest.MonkeyPatch

@@ -79,9 +79,9 @@ def test_the_note_that_mlflow_leaves_where_it_loads_is_no_damage(model: Path) ->
         (place / META).write_text("model_name: az\nmodel_version: '3'\n")
 
     artifact.verify_files(model, sealed, "adapter")
-    artifact.glance(str(model), sealed)
+    artifact.check_sizes(str(model), sealed)
     (model / "merged" / "more").touch()
     with pytest.raises(IntegrityError, match="merged/more: not in its manifest"):
         artifact.verify_files(model, sealed, "adapter")
     with pytest.raises(IntegrityError, match="merged/more: not in its manifest"):
-        artifact.glance(str(model), sealed)
+        artifact.check_sizes(str(model), sealed)

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from anadil.artifacts import markers
+from anadil.artifacts import sealed_dir
+from anadil.artifacts.uri import MANIFEST
 from anadil.clean.filters.judge_record import Prepared, Settings, prepare_record
 from anadil.clean.read.readers import RawRecord, ReadStats, read_records
 from anadil.clean.shards.shards import Shard, correct_starts, names, plan_shards, read_plan, write_plan
@@ -319,25 +320,25 @@ def test_a_shard_that_was_damaged_or_made_otherwise_is_made_again(tmp_path: Path
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(damaged)
 
-    assert not markers.is_done(folder, json.loads((folder / markers.MARKER).read_text())["key"])
+    assert not sealed_dir.verify(folder, json.loads((folder / MANIFEST).read_text())["origin"])
     assert content(clean(tmp_path, *files, max_bad_records=0.5)) == expected
 
 
 def test_a_folder_is_whole_or_not_there(tmp_path: Path) -> None:
     folder = tmp_path / "made"
-    with markers.written_whole(folder, "key") as draft:
+    with sealed_dir.create(folder, {"key": "key"}) as draft:
         (draft / "a").write_text("1")
         assert not folder.exists()
-    assert markers.is_done(folder, "key")
-    assert not markers.is_done(folder, "other key")
+    assert sealed_dir.verify(folder, {"key": "key"})
+    assert not sealed_dir.verify(folder, {"key": "other key"})
 
-    with pytest.raises(OSError, match="full"), markers.written_whole(folder, "other key") as draft:
+    with pytest.raises(OSError, match="full"), sealed_dir.create(folder, {"key": "other key"}) as draft:
         raise OSError("disk full")
 
-    assert markers.is_done(folder, "key")
+    assert sealed_dir.verify(folder, {"key": "key"})
     assert list(tmp_path.iterdir()) == [folder]
     (tmp_path / "made.7.partial").mkdir()  # of a process that was killed
-    markers.remove_drafts(tmp_path)
+    sealed_dir.remove_drafts(tmp_path)
     assert list(tmp_path.iterdir()) == [folder]
 
 

@@ -193,7 +193,7 @@ def test_what_new_documents_share_with_the_held_out_part_is_said(
 def test_the_documents_of_a_corpus_in_s3_are_added_to_without_being_fetched(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(artifact, "GLANCE_BYTES", 200)  # a real corpus is larger than what is looked into
+    monkeypatch.setattr(artifact, "SMALL_BYTES", 200)  # a real corpus is larger than what is looked into
     first = corpus_at(f"{bucket}/first", tmp_path, OWN[:20])
     paths = fetched_objects()
 

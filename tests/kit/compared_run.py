@@ -8,7 +8,7 @@ from typing import Any
 
 from anadil.artifacts import artifact
 from anadil.recipe.sections import Recipe
-from anadil.runtime.run_record import NotedStep, _write, _write_recipe, new_record, record_uri
+from anadil.runtime.run_record import StepRecord, _write, _write_recipe, new_record, record_uri
 from tests.kit import report_run
 
 Json = dict[str, Any]
@@ -97,7 +97,7 @@ def make_run(root: Path, run: str, **given: Any) -> Path:
         digests[word], places[word] = sealed.digest, str(folder)
     if given.get("record", True):
         steps = {
-            STAGES[word]: NotedStep(
+            STAGES[word]: StepRecord(
                 status="finished", uri=uri, seconds=60.0, figures=given.get("figures", {})
             )
             for word, uri in places.items()

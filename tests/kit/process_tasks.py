@@ -8,7 +8,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from anadil.artifacts import markers
+from anadil.artifacts import sealed_dir
 from anadil.core.errors import DataError
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ def work(task: Work) -> None:
         file.write(f"{os.getpid()}\n")
     num_tries = len(tries.read_text().split())
     if task.what == "die once writing" and num_tries == 1:
-        with markers.written_whole(task.folder, ""):
+        with sealed_dir.create(task.folder, {"key": ""}):
             os.kill(os.getpid(), signal.SIGKILL)
     if task.what == "die":
         faulthandler.disable()  # the stacks say nothing, and look like a failure among the tests' output

@@ -13,7 +13,7 @@ from anadil.launch.kubernetes.jobs.backend import KubernetesBackend
 from anadil.launch.launcher import LaunchRequest, target_of, training_job
 from anadil.launch.retry_guard import refuse_deterministic_retry
 from anadil.recipe.load import load_recipe
-from anadil.runtime.step_status import record_step_status, step_status_uri
+from anadil.runtime.run_record import record_step, step_uri
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.fake_server import refused
 from tests.kit.following import PACE, QUICK, telling
@@ -58,7 +58,7 @@ def ended(
     asked: LaunchRequest, code: int, message: str = "record 7 is no JSON", status: str = "failed"
 ) -> Path:
     """The word that an earlier try has left."""
-    file = Path(step_status_uri(str(asked.recipe.storage.root), RUN, "pretrain"))
+    file = Path(step_uri(str(asked.recipe.storage.root), RUN, "pretrain"))
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(
         json.dumps({"stage": "pretrain", "status": status, "exit_code": code, "message": message})
@@ -77,12 +77,12 @@ def test_a_deadline_is_paid_once_and_not_with_each_try_of_the_step(
 
     with (
         pytest.raises(BudgetReached),
-        record_step_status(asked.recipe, RUN, "pretrain"),
+        record_step(asked.recipe, RUN, "pretrain"),
         telling(story, cluster),
     ):
         KubernetesBackend("pytorchjob", pace=PACE, patience=QUICK).run(job)
     cluster.wait(lambda: not cluster.jobs)
-    file = Path(step_status_uri(str(tmp_path), RUN, "pretrain"))
+    file = Path(step_uri(str(tmp_path), RUN, "pretrain"))
     first = file.read_text()
     cluster.denied.add(("create", "pytorchjobs"))  # so that a step that does start one ends at once
 

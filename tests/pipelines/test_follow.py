@@ -5,7 +5,7 @@ import pytest
 
 from anadil.core.errors import PreflightError
 from anadil.recipe.load import load_recipe
-from anadil.runtime.step_status import StepStatus, _write
+from anadil.runtime.run_record import StepRecord, _write_step
 from anadil_pipelines import submit
 from anadil_pipelines.follow import follow
 from anadil_pipelines.server import Kubeflow
@@ -56,11 +56,11 @@ def test_a_failed_run_has_the_exit_code_of_its_step(
 ) -> None:
     kubeflow.states = ["FAILED"]
     run = followed[2]
-    _write(root, run, StepStatus(stage="clean", status="finished"))
-    _write(
+    _write_step(root, run, StepRecord(stage="clean", status="finished"))
+    _write_step(
         root,
         run,
-        StepStatus(stage="evaluate", status="failed", exit_code=6, message="the gate is closed"),
+        StepRecord(stage="evaluate", status="failed", exit_code=6, message="the gate is closed"),
     )
 
     code = follow(*followed, poll_s=0)

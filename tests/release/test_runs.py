@@ -13,15 +13,15 @@ from anadil.cli import main
 from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.recipe.sections import Recipe
 from anadil.release.runs import Run, age, find_run, list_runs
-from anadil.runtime.run_record import NotedStep, _write, new_record, record_uri, this_process
+from anadil.runtime.run_record import StepRecord, _write, new_record, record_uri, this_process
 
-SCORED = NotedStep(
+SCORED = StepRecord(
     status="finished",
     uri="s3://b/scores/1",
     seconds=1_800,
     figures={"base_bits_per_byte": 0.683, "bits_per_byte": 0.58, "released": "adapted"},
 )
-TRAINED = NotedStep(status="finished", uri="s3://b/model/1", seconds=7_200)
+TRAINED = StepRecord(status="finished", uri="s3://b/model/1", seconds=7_200)
 
 
 def recipe_in(root: str, **more: object) -> Recipe:
@@ -68,12 +68,12 @@ def test_the_latest_run_stands_first_and_older_ones_are_counted(tmp_path: Path) 
 
 
 def test_a_run_in_progress_is_running_and_its_time_goes_on(tmp_path: Path) -> None:
-    step = NotedStep(status="running")
+    step = StepRecord(status="running")
     put(
         tmp_path,
         "now",
         process=this_process(),
-        steps={"clean": NotedStep(status="finished"), "tokenizer": step},
+        steps={"clean": StepRecord(status="finished"), "tokenizer": step},
     )
     put(tmp_path, "killed", process=f"{this_process().split()[0]} 4194399 5", steps={"clean": step})
     put(tmp_path, "far", process="elsewhere 1 5", steps={"clean": step})

@@ -12,20 +12,20 @@ from anadil.core.errors import BudgetReached, DataError
 from anadil.launch.exit_handler import finish
 from anadil.recipe.sections import Recipe
 from anadil.runtime.run_record import (
-    NotedStep,
+    StepRecord,
     end_run,
     is_gone,
     new_record,
     note_step,
     read_record,
     recipe_of,
+    record_step,
     record_uri,
     recorded_run,
     this_process,
 )
-from anadil.runtime.step_status import record_step_status
 
-DONE = NotedStep(status="finished", uri="/x/corpus/1", seconds=2.5, figures={"kept": 7})
+DONE = StepRecord(status="finished", uri="/x/corpus/1", seconds=2.5, figures={"kept": 7})
 
 
 def recipe_in(root: Path | str) -> Recipe:
@@ -97,7 +97,7 @@ def test_steps_on_a_cluster_make_the_record_and_the_last_one_ends_it(tmp_path: P
 
     seen = []
     for stage in stages:
-        with record_step_status(recipe, "kfp-1", stage) as record:
+        with record_step(recipe, "kfp-1", stage) as record:
             seen.append(state(tmp_path, "kfp-1"))
             record.uri, record.figures = f"s3://b/{stage}/1", {"seconds": 1.0}
 
@@ -110,11 +110,11 @@ def test_steps_on_a_cluster_make_the_record_and_the_last_one_ends_it(tmp_path: P
 
 def test_a_step_at_its_budget_ends_the_run_there_until_it_is_tried_again(tmp_path: Path) -> None:
     recipe = recipe_in(tmp_path)
-    with pytest.raises(BudgetReached), record_step_status(recipe, "r", "pretrain"):
+    with pytest.raises(BudgetReached), record_step(recipe, "r", "pretrain"):
         raise BudgetReached("8 hours are used up")
 
     reached = state(tmp_path)
-    with record_step_status(recipe, "r", "pretrain"):
+    with record_step(recipe, "r", "pretrain"):
         again = state(tmp_path)
 
     assert (reached, again) == ("budget reached", "running")
@@ -122,7 +122,7 @@ def test_a_step_at_its_budget_ends_the_run_there_until_it_is_tried_again(tmp_pat
 
 def test_the_exit_handler_ends_a_run_whose_step_left_no_word(tmp_path: Path) -> None:
     recipe = recipe_in(tmp_path)
-    note_step(recipe, "r", "clean", NotedStep(status="running"))
+    note_step(recipe, "r", "clean", StepRecord(status="running"))
 
     finish(recipe, "r")
 
@@ -169,7 +169,7 @@ def test_a_secret_in_a_message_is_masked(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("HF_TOKEN", "hf_abcdefghij")
     recipe = recipe_in(tmp_path)
 
-    note_step(recipe, "r", "clean", NotedStep(status="failed", exit_code=3, message="401 for hf_abcdefghij"))
+    note_step(recipe, "r", "clean", StepRecord(status="failed", exit_code=3, message="401 for hf_abcdefghij"))
     end_run(str(tmp_path), "r", 3, "because of hf_abcdefghij")
 
     assert "hf_abcdefghij" not in Path(record_uri(str(tmp_path), "r")).read_text()

@@ -6,7 +6,7 @@ import pytest
 
 from anadil.core.errors import DataError, IntegrityError
 from anadil.recipe.sections import Recipe
-from anadil.runtime.step_status import StepStatus, record_step_status, step_status_uri, step_statuses
+from anadil.runtime.run_record import StepRecord, read_steps, record_step, step_uri
 
 
 def recipe_in(root: Path) -> Recipe:
@@ -14,10 +14,10 @@ def recipe_in(root: Path) -> Recipe:
 
 
 def test_a_step_that_finished_leaves_its_artifact(tmp_path: Path) -> None:
-    with record_step_status(recipe_in(tmp_path), "run-1", "clean") as record:
+    with record_step(recipe_in(tmp_path), "run-1", "clean") as record:
         record.uri = "s3://bucket/corpus/1"
 
-    (found,) = step_statuses(str(tmp_path), "run-1", ["clean", "tokenizer"])
+    (found,) = read_steps(str(tmp_path), "run-1", ["clean", "tokenizer"])
 
     assert (found.stage, found.status, found.exit_code) == ("clean", "finished", 0)
     assert found.uri == "s3://bucket/corpus/1"
@@ -35,53 +35,53 @@ def test_a_step_that_finished_leaves_its_artifact(tmp_path: Path) -> None:
 def test_a_step_that_failed_leaves_why(
     tmp_path: Path, error: BaseException, status: str, code: int, message: str
 ) -> None:
-    with pytest.raises(type(error)), record_step_status(recipe_in(tmp_path), "run-1", "pretrain"):
+    with pytest.raises(type(error)), record_step(recipe_in(tmp_path), "run-1", "pretrain"):
         raise error
 
-    (found,) = step_statuses(str(tmp_path), "run-1", ["pretrain"])
+    (found,) = read_steps(str(tmp_path), "run-1", ["pretrain"])
 
     assert (found.status, found.exit_code, found.message) == (status, code, message)
 
 
 def test_a_group_of_processes_does_not_write_over_what_the_one_that_failed_said(tmp_path: Path) -> None:
-    with record_step_status(recipe_in(tmp_path), "r", "pretrain") as outer:
-        with pytest.raises(DataError), record_step_status(recipe_in(tmp_path), "r", "pretrain"):
+    with record_step(recipe_in(tmp_path), "r", "pretrain") as outer:
+        with pytest.raises(DataError), record_step(recipe_in(tmp_path), "r", "pretrain"):
             raise DataError("no text")
         outer.exit_code = 3
 
-    (found,) = step_statuses(str(tmp_path), "r", ["pretrain"])
+    (found,) = read_steps(str(tmp_path), "r", ["pretrain"])
 
     assert found.message == "no text"
 
 
 def test_a_group_of_processes_keeps_the_artifact_that_one_of_them_made(tmp_path: Path) -> None:
     with (
-        record_step_status(recipe_in(tmp_path), "r", "pretrain"),
-        record_step_status(recipe_in(tmp_path), "r", "pretrain") as inner,
+        record_step(recipe_in(tmp_path), "r", "pretrain"),
+        record_step(recipe_in(tmp_path), "r", "pretrain") as inner,
     ):
         inner.uri = "s3://bucket/model/1"
 
-    (found,) = step_statuses(str(tmp_path), "r", ["pretrain"])
+    (found,) = read_steps(str(tmp_path), "r", ["pretrain"])
 
     assert (found.status, found.uri) == ("finished", "s3://bucket/model/1")
 
 
 def test_a_group_that_was_killed_leaves_its_exit_code(tmp_path: Path) -> None:
-    with record_step_status(recipe_in(tmp_path), "r", "pretrain") as record:
+    with record_step(recipe_in(tmp_path), "r", "pretrain") as record:
         record.exit_code = 137
 
-    assert step_statuses(str(tmp_path), "r", ["pretrain"]) == [
-        StepStatus(
+    assert read_steps(str(tmp_path), "r", ["pretrain"]) == [
+        StepRecord(
             stage="pretrain",
             status="failed",
             exit_code=137,
-            seconds=step_statuses(str(tmp_path), "r", ["pretrain"])[0].seconds,
+            seconds=read_steps(str(tmp_path), "r", ["pretrain"])[0].seconds,
         )
     ]
 
 
 def test_without_a_run_nothing_is_written(tmp_path: Path) -> None:
-    with record_step_status(recipe_in(tmp_path), "", "clean"):
+    with record_step(recipe_in(tmp_path), "", "clean"):
         pass
 
     assert list(tmp_path.iterdir()) == []
@@ -90,7 +90,7 @@ def test_without_a_run_nothing_is_written(tmp_path: Path) -> None:
 def test_a_secret_in_a_message_is_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_abcdefghij")
 
-    with pytest.raises(DataError), record_step_status(recipe_in(tmp_path), "r", "clean"):
+    with pytest.raises(DataError), record_step(recipe_in(tmp_path), "r", "clean"):
         raise DataError("401 for hf_abcdefghij")
 
     assert "hf_abcdefghij" not in (tmp_path / "runs/r/clean.json").read_text()
@@ -101,16 +101,16 @@ def test_storage_that_cannot_be_written_fails_no_step(
 ) -> None:
     (tmp_path / "runs").write_text("a file where a directory should be")
 
-    with caplog.at_level(logging.WARNING), record_step_status(recipe_in(tmp_path), "r", "clean") as record:
+    with caplog.at_level(logging.WARNING), record_step(recipe_in(tmp_path), "r", "clean") as record:
         record.uri = "s3://bucket/corpus/1"
 
     assert "cannot be written" in caplog.text
 
 
 def test_a_torn_outcome_is_named(tmp_path: Path) -> None:
-    uri = step_status_uri(str(tmp_path), "r", "clean")
+    uri = step_uri(str(tmp_path), "r", "clean")
     Path(uri).parent.mkdir(parents=True)
     Path(uri).write_text(json.dumps({"stage": "clean", "colour": 1}))
 
     with pytest.raises(DataError, match=r"clean\.json: not the status of a step"):
-        step_statuses(str(tmp_path), "r", ["clean"])
+        read_steps(str(tmp_path), "r", ["clean"])

@@ -1,4 +1,4 @@
-"""What the packed batches of Arrow's formats unpack to, by their own heads and before any is unpacked.
+"""Sizes that the packed batches of Arrow's formats unpack to, by their own heads and before any is unpacked.
 
 Source: Apache Arrow, "Columnar format", sections on IPC and buffer compression; `Message.fbs`; FlatBuffers, "Internals".
 """
@@ -10,7 +10,7 @@ from typing import Any
 from pyarrow import ipc
 
 DICTIONARY, BATCH = 2, 3
-"""Of the union of heads of messages: those with buffers."""
+"""Heads of messages that have buffers, by their number in the union."""
 LENGTH_BYTES = 8
 """Before each packed buffer: its length unpacked, or -1 where it is not packed."""
 

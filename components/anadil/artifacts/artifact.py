@@ -25,20 +25,20 @@ from anadil.core.errors import DataError, IntegrityError
 log = logging.getLogger(__name__)
 
 SCHEMA = 1
-GLANCE_BYTES = 1024**2
+SMALL_BYTES = 1024**2
 """Read of an artifact, its smallest files first, to tell a whole one from a torn one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What an artifact holds and what made it."""
+    """Files of an artifact, and everything that made it."""
 
     kind: str
     """The artifact's word: corpus, tokenizer, model, ..."""
     key: str
     """Hash of `origin`: equal keys mean equal content."""
     origin: dict[str, str]
-    """What decides the content, by name: recipe keys as JSON, digests of inputs, the stage's `result_version`."""
+    """Everything that decides the content, by name: recipe keys as JSON, digests of inputs, the stage's `result_version`."""
     files: dict[str, dict[str, str | int]]
     """Relative path -> `bytes` and `sha256`."""
     records: dict[str, int] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Manifest:
     contents: dict[str, str] = field(default_factory=dict)
     """File -> digest of what other stages read of it, where it holds more: texts without their sources."""
     program: dict[str, str] = field(default_factory=dict)
-    """What made it, which is no part of the key: version, digest of the source, image where there is one."""
+    """Program that made it, which is no part of the key: version, digest of the source, image where there is one."""
     schema: int = SCHEMA
     seal: str = ""
     """SHA-256 over all other fields; empty where a version wrote it that had none."""
@@ -175,7 +175,7 @@ def verify_files(path: Path, manifest: Manifest, name: str) -> None:
             raise IntegrityError(f"{name}/{file}: differs from its manifest; {remedy}")
 
 
-def glance(uri: str, manifest: Manifest) -> None:
+def check_sizes(uri: str, manifest: Manifest) -> None:
     """Compare the size of every file with the manifest, and the digests of small ones, without fetching the rest.
 
     What a program that was stopped, or two that wrote at the same time, leave behind is noticed so;
@@ -196,7 +196,7 @@ def glance(uri: str, manifest: Manifest) -> None:
             )
     if "://" not in uri and (extra := sorted(_own(sizes.keys()) - manifest.files.keys())):
         raise IntegrityError(f"{uri}/{extra[0]}: not in its manifest; {remedy}")
-    left = GLANCE_BYTES
+    left = SMALL_BYTES
     for name in sorted(manifest.files, key=lambda name: sizes[name]):
         left -= sizes[name]
         if left < 0:
@@ -211,7 +211,7 @@ def _own(present: Collection[str]) -> set[str]:
 
 
 def remedy_of(uri: str) -> str:
-    """What to do with an artifact that is damaged, for messages."""
+    """Remedy for a damaged artifact, for messages."""
     return f"run `anadil remove {uri}`, then the stage again"
 
 

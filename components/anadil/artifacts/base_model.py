@@ -43,7 +43,7 @@ BEGIN = "<|begin_of_text|>"
 END = "<|end_of_text|>"
 PAD = "<|finetune_right_pad_id|>"
 CHAT_TOKENS = ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
-"""What the chat template needs as single tokens."""
+"""Marks that the chat template needs as single tokens."""
 OTHER_CHAT_TOKENS = (("<start_of_turn>", "<end_of_turn>"), ("<|im_start|>", "<|im_end|>"))
 """Control tokens of other families' templates, Gemma's and ChatML: a base without a template is taught by these."""
 LLAMA_3_SPECIALS = (BEGIN, END, PAD, *CHAT_TOKENS)
@@ -115,9 +115,9 @@ def base_tokenizer(base: Base, cache: Path) -> Path:
 
 def is_local(model: str) -> bool:
     """`base.model` is a directory now. A path that was a directory in this run is never looked up on the hub."""
-    if found := Path(model).expanduser().is_dir():
+    if is_directory := Path(model).expanduser().is_dir():
         os.environ[LOCAL_BASES] = "\n".join({*_local_bases(), model})
-    return found
+    return is_directory
 
 
 def _local_bases() -> list[str]:
@@ -210,10 +210,10 @@ def read_tokenizer(directory: Path) -> "Tokenizer":
 def _require_own_ids(tokenizer: "Tokenizer", path: Path) -> None:
     """Where ids are missing, the library counts those of added tokens from the number of tokens, without a word."""
     for token in parse_json(path.read_text(encoding="utf-8")).get("added_tokens", ()):
-        found = tokenizer.token_to_id(token["content"])
-        if found != token["id"]:
+        own_id = tokenizer.token_to_id(token["content"])
+        if own_id != token["id"]:
             raise DataError(
-                f"{path}: {token['content']!r} has id {token['id']}, and tokenizers reads it as {found}, because ids are "
+                f"{path}: {token['content']!r} has id {token['id']}, and tokenizers reads it as {own_id}, because ids are "
                 "missing before it; give model.vocab of the file an entry for each of added_tokens"
             )
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-"""What transformers has a key for in `tokenizer_config.json` (`eos_token`) and in `config.json` (`eos_token_id`)."""
+"""Special tokens that transformers has a key for, in `tokenizer_config.json` (`eos_token`) and in `config.json` (`eos_token_id`)."""
 USUAL_ENDS = (END, "<|endoftext|>", "</s>", "<eos>")
-"""What Llama 3, GPT-2, SentencePiece's and Gemma's models end a text with."""
+"""Tokens that end a text in Llama 3, GPT-2, SentencePiece's and Gemma's models."""
 SETTINGS = ("special_tokens_map.json", "tokenizer_config.json")
 """The second wins."""
 LISTS = ("additional_special_tokens", "extra_special_tokens")
@@ -88,16 +88,18 @@ def require_byte_level(tokenizer: "Tokenizer", name: str) -> None:
     """
     content = json.loads(tokenizer.to_str())
     model = content["model"]
-    found = ""
+    kind_name = ""
     if model["type"] != "BPE":
-        found = f"its model is {model['type']}"
+        kind_name = f"its model is {model['type']}"
     elif model.get("byte_fallback"):
-        found = "it writes characters that it does not know as bytes (byte_fallback), as SentencePiece does"
+        kind_name = (
+            "it writes characters that it does not know as bytes (byte_fallback), as SentencePiece does"
+        )
     elif '"type": "ByteLevel"' not in json.dumps(content["pre_tokenizer"]):
-        found = "its pre-tokenizer does not write text as bytes (ByteLevel)"
-    if found:
+        kind_name = "its pre-tokenizer does not write text as bytes (ByteLevel)"
+    if kind_name:
         raise DataError(
-            f"base.model: the tokenizer of {name} is no byte-level BPE: {found}. extend, surgery and replace change "
+            f"base.model: the tokenizer of {name} is no byte-level BPE: {kind_name}. extend, surgery and replace change "
             "byte-level BPE only; set tokenizer.strategies to [base]"
         )
 
@@ -147,8 +149,8 @@ def _tokens_by_id(folder: Path, tokenizer: "Tokenizer") -> dict[str, list[str]]:
     if not (folder / "config.json").is_file():
         return {}
     config, unmerged = model_config(folder), _unmerged_tokens(tokenizer)
-    found = {role: config.get(f"{role}_token_id") for role in ROLES}
-    ids = {role: each if isinstance(each, list) else [each] for role, each in found.items()}
+    ids_by_role = {role: config.get(f"{role}_token_id") for role in ROLES}
+    ids = {role: each if isinstance(each, list) else [each] for role, each in ids_by_role.items()}
     tokens = {
         role: [tokenizer.id_to_token(index) for index in each if isinstance(index, int) and index >= 0]
         for role, each in ids.items()

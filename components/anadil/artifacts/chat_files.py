@@ -73,12 +73,12 @@ def read_chats(
         DataError: A file is of another kind or damaged, or a row is not a JSON object; with file and line.
     """
     for row, place, source in _rows_in(uris, copy, columns, dropped, columns_read):
-        found = messages_of(row)
-        if isinstance(found, Refusal):
-            _drop(found, place, dropped)
+        chat = messages_of(row)
+        if isinstance(chat, Refusal):
+            _drop(chat, place, dropped)
         else:
-            choices = choices_of(row, found[-2].content, found[-1].content)
-            yield Chat(messages=found, place=place, source=source, choices=choices)
+            choices = choices_of(row, chat[-2].content, chat[-1].content)
+            yield Chat(messages=chat, place=place, source=source, choices=choices)
 
 
 def read_pairs(
@@ -93,11 +93,11 @@ def read_pairs(
         return {*columns_read(row, answers=()), *SIDES}
 
     for row, place, source in _rows_in(uris, copy, columns, dropped, read):
-        found = pair_of(row)
-        if isinstance(found, Refusal):
-            _drop(found, place, dropped)
+        pair = pair_of(row)
+        if isinstance(pair, Refusal):
+            _drop(pair, place, dropped)
         else:
-            chosen, rejected = (Chat(messages=side, place=place, source=source) for side in found)
+            chosen, rejected = (Chat(messages=side, place=place, source=source) for side in pair)
             yield Pair(chosen=chosen, rejected=rejected)
 
 

@@ -47,8 +47,8 @@ def _readable(uri: str) -> Manifest | None:
 
 def find_artifact(roots: Sequence[str], word: str, digest: str) -> tuple[str, Manifest] | None:
     """The artifact with this digest, or None where it lies below none of the roots."""
-    found = (pair for pair in artifacts_below(roots, word) if pair[1].digest == digest)
-    return next(found, None)
+    matches = (pair for pair in artifacts_below(roots, word) if pair[1].digest == digest)
+    return next(matches, None)
 
 
 def read_verified(uri: str, manifest: Manifest, name: str) -> bytes:
@@ -74,5 +74,5 @@ def read_table(uri: str, manifest: Manifest, name: str) -> dict[str, object]:
     """
     if name not in manifest.files:
         return {}
-    found = json.loads(read_verified(uri, manifest, name))
-    return found if isinstance(found, dict) else {}
+    table = json.loads(read_verified(uri, manifest, name))
+    return table if isinstance(table, dict) else {}

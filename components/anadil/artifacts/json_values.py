@@ -91,14 +91,14 @@ class _Text:
         """Read the value that begins here."""
         while True:
             try:
-                found, end = parse_next(self._text, self._place)
+                parsed, end = parse_next(self._text, self._place)
             except ValueError as error:
                 why = error
             else:
                 # A number that ends with the window may go on behind it.
                 if end < len(self._text) or self._is_whole:
                     self._place = end
-                    return found
+                    return parsed
                 why = ValueError("a value without an end")
             if self._is_whole or isinstance(why, TooDeepError):
                 raise ValueError(str(why))
@@ -115,8 +115,8 @@ class _Text:
     def at_end(self) -> bool:
         """Whether nothing follows but white space."""
         while True:
-            found = SPACE.match(self._text, self._place)
-            self._place = found.end() if found else self._place
+            space = SPACE.match(self._text, self._place)
+            self._place = space.end() if space else self._place
             if self._place < len(self._text) or self._is_whole:
                 return self._place == len(self._text)
             self._fill()

@@ -24,15 +24,15 @@ PACKED_LINES = tuple(name + packed for name in PLAIN_LINES for packed in (".gz",
 MAX_LINE_BYTES = 16 * MIB
 """A longer line is not kept: our choice, several books long."""
 MAX_ZSTD_WINDOW_BYTES = 128 * MIB
-"""What `zstd -d` accepts by default; a frame may ask for gigabytes."""
+"""Largest window that `zstd -d` accepts by default; a frame may ask for gigabytes."""
 ZSTD_READ_BYTES = 512
-"""Of a packed file, at a time: four bytes are a block of 128 KiB at most, so no more than 16 MiB come of it."""
+"""Bytes of a packed file that are read at a time: four bytes are a block of 128 KiB at most, so no more than 16 MiB come of it."""
 SKIP_BYTES = MIB
-"""Of a line that is too long, read and forgotten at a time."""
+"""Bytes of a line that is too long, read and forgotten at a time."""
 MAX_FRAME_HEADER_BYTES = 18
 """Source: RFC 8878, section 3.1.1.1, with the magic number."""
 DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError)
-"""What the decompressors raise on damaged bytes; errors of the disk are none of them."""
+"""Exceptions that the decompressors raise on damaged bytes; errors of the disk are none of them."""
 
 
 class WindowError(zstandard.ZstdError):

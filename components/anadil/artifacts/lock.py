@@ -24,7 +24,7 @@ MODE = 0o666
 ATTEMPTS = 20
 """To make the directory, which another process removes as it ends."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-"""Of file systems without locks, such as Lustre mounted without `flock`. Source: flock(2)."""
+"""Errors of file systems without locks, such as Lustre mounted without `flock`. Source: flock(2)."""
 
 
 @contextlib.contextmanager

@@ -16,11 +16,11 @@ import yaml
 
 MLMODEL = "MLmodel"
 META = "registered_model_meta"
-"""What MLflow's client leaves beside MLmodel when it loads a registered model from a local path.
+"""File that MLflow's client leaves beside MLmodel when it loads a registered model from a local path.
 Source: mlflow 3.17, store/artifact/models_artifact_repo.py."""
 COMPONENTS = "components"
 ENVIRONMENT = ("python_env.yaml", "requirements.txt")
-"""What `mlflow models serve` installs."""
+"""Packages that `mlflow models serve` installs."""
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -28,7 +28,7 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
 )
 PACKAGES = ("torch", "transformers", "accelerate", "Jinja2")
-"""What loading needs, in the versions that wrote the model where they are installed."""
+"""Packages that loading needs, in the versions that wrote the model where they are installed."""
 
 
 def write_mlmodel(directory: Path, *, chats: bool, out: Path | None = None) -> list[str]:
@@ -93,13 +93,13 @@ def _mlmodel(config: dict[str, Any], weights: str, *, chats: bool) -> dict[str, 
 
 def _requirements() -> list[str]:
     """Packages with their versions, without the build of torch that is this machine's own."""
-    found = ["mlflow>=3.11,<4"]
+    requirements = ["mlflow>=3.11,<4"]
     for name in PACKAGES:
         try:
-            found.append(f"{name}=={metadata.version(name).partition('+')[0]}")
+            requirements.append(f"{name}=={metadata.version(name).partition('+')[0]}")
         except metadata.PackageNotFoundError:
-            found.append(name)
-    return found
+            requirements.append(name)
+    return requirements
 
 
 def _write_yaml(path: Path, content: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What a model's directory may hold and say before anything of it is loaded.
+"""Checks of a model's directory before anything of it is loaded.
 
 transformers acts on more than config, tokenizer and weights: it applies an adapter that lies beside the weights
 where PEFT is installed, fetches kernels that config.json names, and follows links. None of it is part of the model

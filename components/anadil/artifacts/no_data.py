@@ -25,7 +25,7 @@ BESIDE_ROWS = re.compile(
 )
 """Files that describe the rows in their directory. Elsewhere they can be data: `index.html` is a page of a saved site."""
 FOLDERS = frozenset(("_delta_log", "_temporary", "_spark_metadata", "_symlink_format_manifest"))
-"""Of Spark and Delta Lake: tables and lists that are about the data."""
+"""Names that Spark and Delta Lake give tables and lists about the data."""
 
 
 def is_no_data(path: str) -> bool:

@@ -129,8 +129,8 @@ class ObjectLock:
         new = S3().write_if(self._uri, json.dumps(content).encode(), tag)
         if new is None:
             # An answer may have been lost, and its repetition have found what we wrote ourselves.
-            found, new = self._read()
-            if not new or found.get("owner") != self._owner["owner"]:
+            content_now, new = self._read()
+            if not new or content_now.get("owner") != self._owner["owner"]:
                 return False
         self._tag = new
         return True

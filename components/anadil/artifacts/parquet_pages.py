@@ -1,4 +1,4 @@
-"""What the pages of a Parquet file unpack to, by their own headers and before any is unpacked.
+"""Sizes that the pages of a Parquet file unpack to, by their own headers and before any is unpacked.
 
 Arrow gives a page the memory that its header asks for, and 28 kB of a file may ask for gigabytes. The footer tells of
 whole columns only, which may be as large as they like where their pages are small.
@@ -107,19 +107,19 @@ class _Compact:
         return self._data[self.place - 1]
 
     def _varint(self) -> int:
-        found = shift = 0
+        number = shift = 0
         while True:
             byte = self._byte()
-            found |= (byte & 127) << shift
+            number |= (byte & 127) << shift
             shift += 7
             if byte < 128:
-                return found
+                return number
             if shift > 70:
                 raise ValueError("a number without an end")
 
     def _number(self) -> int:
-        found = self._varint()
-        return (found >> 1) ^ -(found & 1)
+        zigzag = self._varint()
+        return (zigzag >> 1) ^ -(zigzag & 1)
 
     def _value(self, kind: int, depth: int) -> Any:
         if kind in (TRUE, FALSE):

@@ -165,7 +165,7 @@ def _bring(target: Path, entry: FileEntry, fetch: Fetch, source: str, stop: thre
         if stop.is_set():
             raise Stopped(f"{source}: fetching was stopped; run the same command again to resume")
 
-    found = set()
+    names_seen = set()
     for attempt in range(ATTEMPTS + 1):
         count(0)
         if _has_size(target, entry):
@@ -173,7 +173,7 @@ def _bring(target: Path, entry: FileEntry, fetch: Fetch, source: str, stop: thre
             if digest == entry.sha256:
                 return
             if attempt:
-                found.add(digest)
+                names_seen.add(digest)
             log.warning("%s: the copy of %s in %s is damaged; fetching it again", source, entry.name, target)
             path.unlink()
         if attempt < ATTEMPTS:
@@ -184,7 +184,7 @@ def _bring(target: Path, entry: FileEntry, fetch: Fetch, source: str, stop: thre
                 raise IntegrityError(
                     f"{source}/{entry.name}: missing, but its manifest names it; {remedy}"
                 ) from None
-    if len(found) > 1:  # what is stored would come twice alike
+    if len(names_seen) > 1:  # what is stored would come twice alike
         raise RetryableError(
             f"{source}/{entry.name}: came with other bytes each time; check the network and any proxy, "
             "then run the same command again"

@@ -26,11 +26,11 @@ ATTEMPTS = 4
 PAUSE_S = 0.5
 """Before the second attempt; doubled with each."""
 CHANGED = (HTTPStatus.PRECONDITION_FAILED, HTTPStatus.NOT_FOUND, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
-"""What a server answers where the object is no longer the one that was asked for."""
+"""Statuses of a server's answer where the object is no longer the one that was asked for."""
 
 
 class ReadableFile(Protocol):
-    """What readers need of a file: `pathlib.Path` is one."""
+    """File as readers need it: `pathlib.Path` is one."""
 
     @property
     def name(self) -> str:

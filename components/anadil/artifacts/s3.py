@@ -50,8 +50,8 @@ class S3:
         """Whether an object is there."""
         bucket, key = split_uri(uri)
         with s3_errors(uri):
-            found = self._client.list_objects_v2(Bucket=bucket, Prefix=key, MaxKeys=1)
-        return any(item["Key"] == key for item in found.get("Contents", ()))
+            answer = self._client.list_objects_v2(Bucket=bucket, Prefix=key, MaxKeys=1)
+        return any(item["Key"] == key for item in answer.get("Contents", ()))
 
     def read(self, uri: str) -> bytes:
         """The bytes of one small object."""
@@ -190,15 +190,15 @@ class S3:
         bucket, key = split_uri(pattern)
         is_glob = any(sign in key for sign in "*?[")
         prefix = key.split("*")[0].split("?")[0].split("[")[0]
-        found = {str(item["Key"]): int(item["Size"]) for item in self._objects(bucket, prefix)}
-        keys = list(found)
+        size_of = {str(item["Key"]): int(item["Size"]) for item in self._objects(bucket, prefix)}
+        keys = list(size_of)
         if is_glob:
             keys = [name for name in keys if fnmatch.fnmatchcase(name, key)]
         elif key in keys:
             keys = [key]
         else:
             keys = [name for name in keys if name.startswith(f"{key.rstrip('/')}/" if key else "")]
-        return {f"s3://{bucket}/{name}": found[name] for name in sorted(keys) if not name.endswith("/")}
+        return {f"s3://{bucket}/{name}": size_of[name] for name in sorted(keys) if not name.endswith("/")}
 
     def upload_directory(self, source: Path, uri: str, count: Count | None = None) -> None:
         """Upload every file, the manifest last, for who holds a lock; `count` may raise CancelledError to stop."""
@@ -258,35 +258,35 @@ class S3:
         return int(self.version(uri).rpartition("-")[2])
 
     def version(self, uri: str) -> str:
-        """What changes when an object does."""
+        """Mark that changes when an object does."""
         return self.fingerprint(uri)
 
     def listed(self, uri: str) -> dict[str, float]:
-        """What lies right below a prefix, as a directory shows it; one request for each thousand names.
+        """Names right below a prefix, as a directory shows them; one request for each thousand names.
 
         A name -> when it was written, in seconds since 1970; of a prefix, which ends in `/`, nobody knows.
         """
         bucket, prefix = split_uri(uri)
         pages = self._client.get_paginator("list_objects_v2")
-        found: dict[str, float] = {}
+        written: dict[str, float] = {}
         with s3_errors(uri):
             for page in pages.paginate(Bucket=bucket, Prefix=_below(prefix), Delimiter="/"):
-                found |= {str(item["Prefix"]): 0.0 for item in page.get("CommonPrefixes", ())}
-                found |= {
+                written |= {str(item["Prefix"]): 0.0 for item in page.get("CommonPrefixes", ())}
+                written |= {
                     str(item["Key"]): item["LastModified"].timestamp() for item in page.get("Contents", ())
                 }
-        return {name.removeprefix(_below(prefix)): when for name, when in found.items()}
+        return {name.removeprefix(_below(prefix)): when for name, when in written.items()}
 
     def directories(self, uri: str) -> list[str]:
         """Prefixes right below with a manifest, oldest first."""
         bucket, prefix = split_uri(uri)
-        found = [
+        manifests = [
             item
             for item in self._objects(bucket, _below(prefix))
             if str(item["Key"]).removeprefix(_below(prefix)).partition("/")[2] == MANIFEST
         ]
-        found.sort(key=lambda item: item["LastModified"])
-        return [f"s3://{bucket}/{str(item['Key']).removesuffix(f'/{MANIFEST}')}" for item in found]
+        manifests.sort(key=lambda item: item["LastModified"])
+        return [f"s3://{bucket}/{str(item['Key']).removesuffix(f'/{MANIFEST}')}" for item in manifests]
 
     def _named(self, uri: str) -> Iterator[tuple[str, dict[str, Any]]]:
         bucket, prefix = split_uri(uri)
@@ -320,7 +320,7 @@ os.register_at_fork(after_in_child=s3_client.cache_clear)
 
 
 def _fetch(uri: str, fetch: Callable[[], T]) -> T:
-    """What `fetch` gives; tried again where the bytes come damaged or cut off.
+    """Result of `fetch`; tried again where the bytes come damaged or cut off.
 
     Raises:
         RetryableError: They do so each time.

@@ -104,7 +104,7 @@ def sizes(patterns: Sequence[str], key: str) -> dict[str, int]:
     Raises:
         DataError: A pattern names no file.
     """
-    found: dict[str, int] = {}
+    size_of: dict[str, int] = {}
     for pattern in patterns:
         # An empty one is a shell variable that nobody has set, not the directory that one happens to be in.
         each = store(pattern).sizes(pattern) if pattern else {}
@@ -125,8 +125,8 @@ def sizes(patterns: Sequence[str], key: str) -> dict[str, int]:
             )
         if passed_over:
             log.info("%s: passed over %s", key, said)
-        found |= each
-    return found
+        size_of |= each
+    return size_of
 
 
 def _without_data(pattern: str, names: Iterable[str]) -> list[str]:
@@ -220,7 +220,7 @@ class LocalStore:
         return self._stat(uri).st_size
 
     def version(self, uri: str) -> str:
-        """What changes when a file does, without reading it: its size, and when it was written.
+        """Mark that changes when a file does, without reading it: its size, and when it was written.
 
         Raises:
             DataError: It is not there or cannot be read.
@@ -230,15 +230,15 @@ class LocalStore:
 
     def _stat(self, uri: str) -> os.stat_result:
         try:
-            found = self._path(uri).stat()
+            stat = self._path(uri).stat()
         except OSError as error:
             raise DataError(
                 f"{uri}: cannot be read ({error.strerror}); check the path and its rights"
             ) from None
         # Of a pipe nobody can read a range, or read it twice; opening one waits until somebody writes.
-        if not (S_ISREG(found.st_mode) or S_ISDIR(found.st_mode)):
+        if not (S_ISREG(stat.st_mode) or S_ISDIR(stat.st_mode)):
             raise DataError(f"{uri}: is a pipe or device, not a file; write what it gives into a file")
-        return found
+        return stat
 
     def put_directory(self, source: Path, uri: str, copies: Mapping[str, str] = NO_COPIES) -> None:
         """Rename `source` to `uri`, in one step, after its bytes have reached the disk.
@@ -297,7 +297,7 @@ class LocalStore:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def listed(self, uri: str) -> dict[str, float]:
-        """What lies right below a directory: its name -> when it was written, in seconds since 1970.
+        """Names right below a directory -> when each was written, in seconds since 1970.
 
         A directory's name ends in `/`. Nothing where there is no directory.
         """

@@ -19,13 +19,13 @@ from anadil.core.errors import DataError
 from anadil.core.format import MIB, human_bytes
 
 MAX_PAGE_BYTES = 256 * MIB
-"""Of one page, unpacked. Writers cut pages at 1 MiB, but PyArrow looks at their size after 1,024 values only."""
+"""Most bytes of one page, unpacked. Writers cut pages at 1 MiB, but PyArrow looks at their size after 1,024 values only."""
 MAX_BATCH_BYTES = 512 * MIB
-"""Of a packed batch of an `.arrow` file, unpacked; Feather writes 65,536 rows in one."""
+"""Most bytes of a packed batch of an `.arrow` file, unpacked; Feather writes 65,536 rows in one."""
 MAX_CHUNK_VALUES = 1 << 26
 """Values of a column of lists in one row group: a billion that are null take a few bytes of a file."""
 DECODED_BYTES = 256 * MIB
-"""Of the values of a column that are decoded at a time, at most."""
+"""Most values of a column that are decoded at a time."""
 OBJECT_BYTES = 64
 """That Python takes for a value, beside its bytes."""
 ARROW_FILE = b"ARROW1"
@@ -86,8 +86,8 @@ def parquet_batches(
 
 def _texts_in_lists(schema: Any) -> dict[str, bool]:
     """Paths of the columns that are lists, or in lists, and whether a dictionary may stand for their values."""
-    found = (schema.column(index) for index in range(len(schema)))
-    return {each.path: each.physical_type == "BYTE_ARRAY" for each in found if each.max_repetition_level}
+    columns = (schema.column(index) for index in range(len(schema)))
+    return {each.path: each.physical_type == "BYTE_ARRAY" for each in columns if each.max_repetition_level}
 
 
 def arrow_batches(file: Any, name: str) -> Iterator[pa.RecordBatch]:

@@ -19,7 +19,7 @@ from anadil.core.format import KIB, MIB, human_bytes
 
 MAX_ENTRY_BYTES = 64 * KIB
 MAX_LIST_BYTES, MAX_ENTRIES = 512 * MIB, 20_000_000
-"""Of one file, unpacked: our choice, four times all of UT1's lists together."""
+"""Most bytes of one file, unpacked: our choice, four times all of UT1's lists together."""
 GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
 OTHER = {
     b"BZh": "bzip2 -d",
@@ -33,7 +33,7 @@ OTHER = {
 }
 """First bytes of what is not read, and the command that unpacks it."""
 BLOCK = 512
-"""Of an archive of tar. Source: POSIX.1-1988, ustar."""
+"""Bytes of a block of a tar archive. Source: POSIX.1-1988, ustar."""
 NAME, SIZE, TYPE, MAGIC, PREFIX = slice(100), slice(124, 136), 156, slice(257, 262), slice(345, 500)
 OCTAL = re.compile(rb"[0-7]+")
 PIECE_BYTES = MIB

@@ -19,13 +19,13 @@ SEPARATED = (".csv", ".tsv")
 WORKBOOK = ".xlsx"
 TEXT_TABLES = (*SEPARATED, WORKBOOK)
 SEPARATORS = {".csv": ",;\t|", ".tsv": "\t,;|"}
-"""What may stand between columns, the likeliest first: Excel writes `;` where the comma is a decimal point."""
+"""Separators of columns, the likeliest first: Excel writes `;` where the comma is a decimal point."""
 TOLD = re.compile(r"sep=(.)\r?\n")
 """First line in which Excel is told the separator."""
 BYTE_ORDER_MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 SAVE = 'save it as UTF-8; Excel calls that "CSV UTF-8"'
 MAX_PART_BYTES = 256 * MIB
-"""Of a sheet, or of all texts of a workbook, unpacked; the texts are held in memory. Chosen by us."""
+"""Most bytes of a sheet, or of all texts of a workbook, unpacked; the texts are held in memory. Chosen by us."""
 STRINGS, BOOK, BOOK_RELATIONS = "xl/sharedStrings.xml", "xl/workbook.xml", "xl/_rels/workbook.xml.rels"
 """Parts of a workbook. Source: ECMA-376, part 1, section 12."""
 RELATION = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
@@ -84,13 +84,13 @@ def _separated_cells(path: Path, name: str, suffix: str) -> Iterator[tuple[int, 
     try:
         with path.open(encoding=encoding, newline="") as text:
             first = text.readline(MAX_LINE_BYTES)
-            told = TOLD.fullmatch(first)
-            if not told:
+            declared = TOLD.fullmatch(first)
+            if not declared:
                 text.seek(0)
-            separator = told[1] if told else _separator(first, SEPARATORS[suffix])
+            separator = declared[1] if declared else _separator(first, SEPARATORS[suffix])
             reader = csv.reader(_lines(text, name), delimiter=separator, strict=True)
             for row in reader:
-                yield last + 1 + bool(told), row
+                yield last + 1 + bool(declared), row
                 last = reader.line_num
     except UnicodeError as error:
         raise DataError(f"{name}: is not {encoding.partition('-sig')[0].upper()} ({error}); {SAVE}") from None

@@ -73,19 +73,19 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
         DataError: The directory holds no weights.
         IntegrityError: A file is torn or missing, or tensors are not where the index says.
     """
-    found: dict[str, StoredTensor] = {}
+    tensors: dict[str, StoredTensor] = {}
     for file in weight_files(folder):
         for name, tensor in read_header(file).items():
-            if name in found:
+            if name in tensors:
                 raise IntegrityError(
-                    f"{folder}: {name} lies in {found[name].file.name} and in {file.name}; fetch the model again"
+                    f"{folder}: {name} lies in {tensors[name].file.name} and in {file.name}; fetch the model again"
                 )
-            found[name] = tensor
-    if lost := sorted(set(_weight_map(folder)) - set(found)):
+            tensors[name] = tensor
+    if lost := sorted(set(_weight_map(folder)) - set(tensors)):
         raise IntegrityError(
             f"{folder}: {INDEX} names {len(lost)} tensors that no file holds, the first {lost[0]}; fetch the model again"
         )
-    return found
+    return tensors
 
 
 def unindexed(folder: Path, names: Iterable[str]) -> list[str]:

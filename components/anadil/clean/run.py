@@ -9,7 +9,7 @@ import logging
 import time
 from collections import Counter, defaultdict
 
-from anadil.artifacts import markers
+from anadil.artifacts import sealed_dir
 from anadil.clean.dedup.find_duplicates import KEPT, REASONS, Verdicts, find_duplicates
 from anadil.clean.dedup.signatures import Signatures
 from anadil.clean.filters.clean_stats import SAMPLE_CHARS, CleanStats, Row
@@ -30,6 +30,7 @@ from anadil.clean.write.stats_file import make_stats, write_samples, write_stats
 from anadil.clean.write.tried_limits import limits_in_force
 from anadil.core.errors import DataError
 from anadil.core.format import counted
+from anadil.core.json_text import read_json
 from anadil.core.progress import progress
 from anadil.runtime.executors import Executor
 from anadil.runtime.executors.engines import executor_of
@@ -168,8 +169,8 @@ def _check_read(read_stats: ReadStats, settings: Settings) -> None:
 def _deduplicated(workspace: Workspace, signatures: Signatures, settings: Settings) -> Verdicts:
     """Find the duplicates among the documents of all shards."""
     folder, key = workspace.dedup_folder, workspace.dedup_key
-    if not markers.is_done(folder, key):
-        with markers.written_whole(folder, key) as draft:
+    if not sealed_dir.verify(folder, {"key": key}):
+        with sealed_dir.create(folder, {"key": key}) as draft:
             find_duplicates(signatures, settings.minhash, draft)
     return Verdicts(folder)
 
@@ -225,13 +226,13 @@ def _write_output(
     for task in documents:
         # A killed run finds the file again where it was made.
         link(task.folder / task.file.name, job.out / task.file.name)
-        job.contents[task.file.name] = markers.read_json(task.folder / WRITTEN)["digest"]
+        job.contents[task.file.name] = read_json(task.folder / WRITTEN)["digest"]
         job.records[task.file.part] = job.records.get(task.file.part, 0) + task.file.num_documents
     accounts = Accounts(settings.reported, limits_in_force(settings.checked_limits))
     for each in rows:
         link(each.folder / each.name, job.out / STATS / each.name)
         job.varying.append(f"{STATS}/{each.name}")
-        accounts.add(markers.read_json(each.folder / ACCOUNTS))
+        accounts.add(read_json(each.folder / ACCOUNTS))
     return accounts
 
 

@@ -13,7 +13,7 @@ ATTEMPTS = 8
 
 
 class AwsRefusal(NamedTuple):
-    """What an answer of AWS means."""
+    """Meaning of an answer of AWS."""
 
     codes: tuple[str, ...]
     """Parts of AWS's error codes."""

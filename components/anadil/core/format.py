@@ -30,7 +30,7 @@ CONTROLS = {
     ord("\n"): "\\n",
     ord("\r"): "\\r",
 }
-"""What would end a line, or steer a terminal, and how it is written instead."""
+"""Characters that would end a line, or steer a terminal, and how each is written instead."""
 JSON_CONTROLS = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029)}
 """Those that JSON lets stand in a text."""
 OWN_LINE = re.compile(r"\n(?= )")

@@ -1,4 +1,4 @@
-"""What to do about packages that are not installed."""
+"""Remedy for packages that are not installed."""
 
 import os
 

@@ -4,6 +4,7 @@ Python's own reader raises a `RecursionError`, and what stays below its limit fa
 """
 
 import json
+from pathlib import Path
 from typing import Any
 
 MAX_DEPTH = 100
@@ -29,15 +30,15 @@ def parse_json(text: str | bytes, *, no_twins: bool = False) -> Any:
         ValueError: It is no JSON; `TooDeepError` where it nests too deep.
     """
     try:
-        found = json.loads(text, object_pairs_hook=_without_twins if no_twins else None)
+        value = json.loads(text, object_pairs_hook=_without_twins if no_twins else None)
     except RecursionError:
         raise TooDeepError from None
     opened = (
         text.count("{") + text.count("[") if isinstance(text, str) else text.count(b"{") + text.count(b"[")
     )
     if opened > MAX_DEPTH:
-        refuse_deep(found)
-    return found
+        refuse_deep(value)
+    return value
 
 
 def parse_next(text: str, place: int) -> tuple[Any, int]:
@@ -47,12 +48,12 @@ def parse_next(text: str, place: int) -> tuple[Any, int]:
         ValueError: As `parse_json`.
     """
     try:
-        found, end = DECODER.raw_decode(text, place)
+        value, end = DECODER.raw_decode(text, place)
     except RecursionError:
         raise TooDeepError from None
     if text.count("{", place, end) + text.count("[", place, end) > MAX_DEPTH:
-        refuse_deep(found)
-    return found, end
+        refuse_deep(value)
+    return value, end
 
 
 def refuse_deep(value: object) -> None:
@@ -78,9 +79,20 @@ def _items(value: object) -> Any:
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    table = dict(pairs)
+    if len(table) < len(pairs):
         names = [name for name, _ in pairs]
         twin = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"key {twin!r} is given twice; remove one")
-    return found
+    return table
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a small file of our own."""
+    # Dropped text may hold lone surrogates.
+    path.write_bytes(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
+
+
+def read_json(path: Path) -> Any:
+    """Read a small file of our own."""
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -11,7 +11,7 @@ from anadil.core.errors import PreflightError
 
 
 def cache_folder() -> Path:
-    """What can be made again: below XDG_CACHE_HOME or `~/.cache`, or where neither can be written below TMPDIR.
+    """Folder for what can be made again: below XDG_CACHE_HOME or `~/.cache`, or where neither can be written below TMPDIR.
 
     Raises:
         PreflightError: There is no place for it.
@@ -26,7 +26,7 @@ def cache_folder() -> Path:
 
 
 def work_folder() -> Path:
-    """What outlives a killed run whose artifacts are remote: ANADIL_WORK, or a folder below TMPDIR.
+    """Folder for what outlives a killed run whose artifacts are remote: ANADIL_WORK, or a folder below TMPDIR.
 
     Raises:
         PreflightError: There is no place for it.
@@ -43,8 +43,8 @@ def temporary_folder(name: str) -> Path:
     """
     folder = Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()  # of a link the mode is 777
-    if found.st_uid != os.getuid() or found.st_mode & 0o022:
+    stat = folder.lstat()  # of a link the mode is 777
+    if stat.st_uid != os.getuid() or stat.st_mode & 0o022:
         raise PreflightError(
             f"{folder}: others may write there; remove it, or set TMPDIR to a directory of your own"
         )

@@ -30,7 +30,7 @@ def allow_more_memory(num_bytes: int) -> None:
 
 
 def data_bytes() -> int:
-    """What counts against the limit: memory of its own that may be written, as Linux counts it; 0 elsewhere."""
+    """Memory that counts against the limit: pages of its own that may be written, as Linux counts it; 0 elsewhere."""
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii")
     except OSError:

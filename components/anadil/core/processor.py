@@ -1,4 +1,4 @@
-"""What this machine's processor can do, asked without torch."""
+"""Abilities of this machine's processor, asked without torch."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What is wrong with a value, in words: pydantic's kinds of mistakes as sentences of ours."""
+"""Faults of a value in words: pydantic's kinds of mistakes as sentences of ours."""
 
 import re
 from collections.abc import Mapping
@@ -45,11 +45,11 @@ def reason_of(mistake: Mapping[str, Any]) -> str:
         count = context[key]
         noun = "character" if kind.startswith("string") else "item"
         return f"must have {side} {count} {noun}{'' if count == 1 else 's'}"
-    found = REASONS.get(kind) or REASONS.get(re.split(r"_(?:type|parsing|from|attributes)", kind)[0])
-    if found is None:
+    reason = REASONS.get(kind) or REASONS.get(re.split(r"_(?:type|parsing|from|attributes)", kind)[0])
+    if reason is None:
         return str(mistake["msg"]).removeprefix("Value error, ")
     whole = {
         key: int(value) if isinstance(value, float) and value.is_integer() else value
         for key, value in context.items()
     }
-    return found.format(**whole)
+    return reason.format(**whole)

@@ -20,7 +20,7 @@ class SideFiles:
     only_if: str = ""
     """Recipe key that must be true, or they are not read."""
     names: tuple[str, ...] = ()
-    """Of a directory only files of these names; empty: all."""
+    """Names of the files that are read of a directory; empty: all."""
     of_language: str = ""
     """File of a language's built-in texts that the id of a language stands for."""
     or_names: bool = False
@@ -49,13 +49,13 @@ class Stage:
     files: str = ""
     """Recipe key (`section.key`) of the outside files that the stage reads."""
     files_flag: str = ""
-    """What the command line calls them."""
+    """Name of their option on the command line."""
     side_files: tuple[SideFiles, ...] = ()
     """Further ones; their content, too, decides the result."""
     extends: str = ""
     """Recipe key (`section.key`) of an earlier artifact of the same kind that the stage adds to."""
     without_files: Literal["refused", "skipped", "runs"] = "refused"
-    """What becomes of the stage where the recipe names none of them."""
+    """Fate of the stage where the recipe names none of them."""
     only_if: str = ""
     """Recipe key (`section.key`) that must be set, or a run goes without the stage."""
     image: str
@@ -71,7 +71,7 @@ class Stage:
     launchable: bool = False
     """Whether it trains, and so can be a job of its own."""
     progress_name: str = ""
-    """What its progress lines call the loop, where a job's backend reads figures out of the log."""
+    """Name of the loop in its progress lines, where a job's backend reads figures out of the log."""
     figures: tuple[str, ...] = ()
     """Those of its last line."""
     uses_model: bool = False
@@ -292,7 +292,7 @@ STAGES = {stage.name: stage for stage in FLOW}
 LAUNCHABLE = tuple(stage.name for stage in FLOW if stage.launchable)
 """Stages that can be a job of their own."""
 IMAGES = {stage.name: stage.image for stage in FLOW} | {"launch": "tools"}
-"""What a pod runs -> the image that holds it: one for each stage, and one for the light tools."""
+"""Stage or tool that a pod runs -> the image that holds it: one for each stage, and one for the light tools."""
 ENGINE_IMAGES = {"ray": "clean-ray"}
 """`clean.engine` -> image in place of `clean`: the same with the engine's packages, which no other pod needs."""
 STEP_IMAGES = (*dict.fromkeys(IMAGES.values()), *ENGINE_IMAGES.values())

@@ -10,8 +10,7 @@ from anadil.launch.kubernetes.jobs.backend import stop_run
 from anadil.recipe.sections import Recipe
 from anadil.runtime.alerts import Event, notify
 from anadil.runtime.job import is_left_out
-from anadil.runtime.run_record import end_left_run
-from anadil.runtime.step_status import StepStatus, step_statuses
+from anadil.runtime.run_record import StepRecord, end_left_run, read_steps
 
 log = logging.getLogger(__name__)
 
@@ -42,25 +41,25 @@ def run_event(recipe: Recipe, run: str) -> Event:
     """How a run ended, from the outcomes that its steps have left."""
     stages = [stage.name for stage in FLOW if not is_left_out(stage, recipe)]
     try:
-        found = step_statuses(str(recipe.storage.root), run, stages)
+        steps = read_steps(str(recipe.storage.root), run, stages)
     except AnadilError as error:
         return Event(
             kind="failed", run=run, message=f"how the steps ended cannot be read: {error}", resume=RESUME
         )
-    bad = [each for each in found if each.status != "finished"]
+    bad = [each for each in steps if each.status != "finished"]
     if bad:
         return _failure(run, bad[0])
-    if len(found) < len(stages):
-        missing = next(name for name in stages if name not in {each.stage for each in found})
+    if len(steps) < len(stages):
+        missing = next(name for name in stages if name not in {each.stage for each in steps})
         message = "the step left no word: it was cancelled, evicted, or its pod never started"
         return Event(kind="failed", run=run, stage=missing, message=message, resume=RESUME)
-    report = found[-1].uri
-    took = human_seconds(sum(each.seconds for each in found))
-    message = f"all {len(found)} steps finished, {took} of work"
+    report = steps[-1].uri
+    took = human_seconds(sum(each.seconds for each in steps))
+    message = f"all {len(steps)} steps finished, {took} of work"
     return Event(kind="completed", run=run, message=message, artifact=f"{report}/report.html")
 
 
-def _failure(run: str, outcome: StepStatus) -> Event:
+def _failure(run: str, outcome: StepRecord) -> Event:
     stopped = outcome.exit_code in (errors.INTERRUPTED, errors.Stopped.exit_code)
     return Event(
         kind="stopped" if stopped else "failed",

@@ -12,8 +12,9 @@ from anadil.launch.kubernetes.api.kinds import JOB_KINDS
 from anadil.launch.launcher import LaunchRequest, launch_job
 from anadil.launch.retry_guard import refuse_deterministic_retry
 from anadil.recipe.load import load_recipe
-from anadil.runtime import kfp, step_status
+from anadil.runtime import kfp
 from anadil.runtime.planned_artifact import MadeArtifact
+from anadil.runtime.run_record import record_step
 from anadil.runtime.termination import exit_code_of
 
 log = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ def _launch(name: str, text: str) -> int:
     recipe = load_recipe(call.recipe)
     request = LaunchRequest(stage=name, recipe=recipe, inputs=call.inputs, run=call.run)
     refuse_deterministic_retry(request, call.step)  # outside the record, which would write over what it reads
-    with step_status.record_step_status(recipe, call.run, call.step) as record:
+    with record_step(recipe, call.run, call.step) as record:
         result = launch_job(request)
         assert isinstance(result, MadeArtifact)
         record.uri, record.figures = result.uri, result.manifest.figures

@@ -10,8 +10,8 @@ from anadil.core.errors import AnadilError, DataError
 from anadil.launch.backend import FINAL
 from anadil.launch.exit_codes import ERROR_CLASSES
 from anadil.launch.launcher import LaunchRequest, backend_for, target_of, training_job
-from anadil.runtime import step_status
 from anadil.runtime.planned_artifact import look_up
+from anadil.runtime.run_record import StepRecord, read_steps, step_uri
 from anadil.runtime.termination import is_deterministic
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def refuse_deterministic_retry(request: LaunchRequest, step: str) -> None:
     if _goes_on(request):
         log.info("an earlier try has failed (%s), but its work is still running", earlier.message)
         return
-    uri = step_status.step_status_uri(str(root), request.run, step)
+    uri = step_uri(str(root), request.run, step)
     error = ERROR_CLASSES.get(earlier.exit_code, AnadilError)(
         f"{earlier.message}; so ended an earlier try of this step, and another would: no machine was started. Start a "
         f"new run, or remove {uri} to try it again in this one"
@@ -50,9 +50,9 @@ def refuse_deterministic_retry(request: LaunchRequest, step: str) -> None:
     raise error
 
 
-def _earlier_outcome(root: str, run: str, step: str) -> step_status.StepStatus | None:
+def _earlier_outcome(root: str, run: str, step: str) -> StepRecord | None:
     try:
-        return next(iter(step_status.step_statuses(root, run, [step])), None)
+        return next(iter(read_steps(root, run, [step])), None)
     except DataError as error:
         log.warning("how an earlier try ended is not known: %s", error)
         return None

@@ -62,7 +62,7 @@ class Toleration(StrictModel):
 
 
 class Resources(StrictModel):
-    """What a pod of a step asks for."""
+    """Resources that a pod of a step asks for."""
 
     cpu: Quantity | None = None
     """CPUs, such as `4` or `500m`."""

@@ -1,4 +1,4 @@
-"""What every section of a recipe is made of: the closed, frozen table and its field types."""
+"""Parts of every section of a recipe: the closed, frozen table and its field types."""
 
 import difflib
 from collections.abc import Sequence

@@ -24,7 +24,7 @@ class Preference(StrictModel):
     beta: PositiveFloat = 0.1
     """How much it costs to leave the finetuned model: reward = beta x change of an answer's log-probability. Source: DPO, arXiv:2305.18290, appendix B; Zephyr, arXiv:2310.16944, section 4.2."""
     loss: Loss = "sigmoid"
-    """Of a pair's rewards: `sigmoid` is DPO's; `ipo` (arXiv:2310.12036, beta is its tau) does not overfit pairs that are always won; `hinge` (SLiC, arXiv:2305.10425); `apo_zero` (arXiv:2408.06266) raises the chosen answer by itself. Source of the default: DPO."""
+    """Loss of a pair's rewards: `sigmoid` is DPO's; `ipo` (arXiv:2310.12036, beta is its tau) does not overfit pairs that are always won; `hinge` (SLiC, arXiv:2305.10425); `apo_zero` (arXiv:2408.06266) raises the chosen answer by itself. Source of the default: DPO."""
     lr: PositiveFloat | None = None
     """Peak learning rate; left out, 0.000005 for an adapter and 0.0000005 for all weights. Source: huggingface/alignment-handbook, recipes/zephyr-7b-beta/dpo, config_qlora.yaml and config_full.yaml."""
     schedule: Schedule = "linear"
@@ -55,7 +55,7 @@ class Finetune(StrictModel):
     heldout_fraction: Fraction = 0.05
     """Share of questions that training never sees, which `evaluate` asks. Chosen by us."""
     trains: Literal["adapter", "all"] = "adapter"
-    """What learns: a LoRA adapter, or `all` weights. Then there is no adapter file but the whole model, which takes the memory of pre-training; a rate for an adapter is too high for a large model (Tulu 3: 5e-6). Source of the default: Azercell."""
+    """Weights that learn: a LoRA adapter, or `all` weights. Then there is no adapter file but the whole model, which takes the memory of pre-training; a rate for an adapter is too high for a large model (Tulu 3: 5e-6). Source of the default: Azercell."""
     trains_embeddings: EmbeddingRows | None = None
     """Embedding rows that learn beside the adapter: none, those of the chat format's control tokens, or all; left out, `control` where `tokenizer` may change the vocabulary, for pre-training never sees these tokens. Chosen by us, measured in benchmarks/answers."""
     rank: PositiveInt = 64

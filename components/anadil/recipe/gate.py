@@ -52,7 +52,7 @@ RUNNING_TEXT = (
 
 
 class Gate(StrictModel):
-    """What the adapted and the finetuned model must reach; ratios are of figures on the same text."""
+    """Limits that the adapted and the finetuned model must keep; ratios are of figures on the same text."""
 
     max_fertility_ratio: PositiveFloat = 1.0
     """Tokens per word, over the base's (published: 1.59 / 3.22 = 0.49)."""

@@ -159,10 +159,10 @@ def mistakes(
         given: Paths of the keys that the command line has set, which stand on no line of the file.
     """
     texts = []
-    found = error.errors(include_url=False)
-    for mistake in sorted(found, key=lambda each: _order(_path(each["loc"]), lines, given)):
+    errors = error.errors(include_url=False)
+    for mistake in sorted(errors, key=lambda each: _order(_path(each["loc"]), lines, given)):
         path = _path(mistake["loc"])
-        inside = (each for each in map(_path, (other["loc"] for other in found)) if len(each) > len(path))
+        inside = (each for each in map(_path, (other["loc"] for other in errors)) if len(each) > len(path))
         if mistake["type"] == "too_short" and any(loc[: len(path)] == path for loc in inside):
             continue  # the list is short only because its wrong items do not count
         reason = reason_of(mistake)
@@ -232,12 +232,12 @@ def _key_hint(path: tuple[int | str, ...], model: type[BaseModel]) -> str:
     paths = paths_in(model)
     near = difflib.get_close_matches(word, set(paths.values()), n=1, cutoff=NEAR)
     begin = f"{word.partition('_')[0]}_"
-    found = (
+    matches = (
         [path for path, key in paths.items() if key in near]
         or [path for path, key in paths_in(top).items() if key == word]
         or [path for path, key in paths.items() if key.startswith(begin)]
     )
-    return f"; did you mean {' or '.join(map(repr, found))}?" if 0 < len(found) <= MAX_HINTS else ""
+    return f"; did you mean {' or '.join(map(repr, matches))}?" if 0 < len(matches) <= MAX_HINTS else ""
 
 
 def _other_trainers(word: str, path: tuple[int | str, ...], model: type[BaseModel]) -> str:
@@ -260,5 +260,5 @@ def _model_in(annotation: object) -> type[BaseModel] | None:
     """The model that an annotation such as `tuple[Phase, ...]` holds."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    found = (_model_in(argument) for argument in get_args(annotation))
-    return next((model for model in found if model), None)
+    models = (_model_in(argument) for argument in get_args(annotation))
+    return next((model for model in models if model), None)

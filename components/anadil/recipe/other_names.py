@@ -7,7 +7,7 @@ import difflib
 import re
 
 MIN_NEAR_CHARS, NEAR_NAME = 6, 0.85
-"""Of a name that a slip is looked for, and how alike the two are."""
+"""Name that a slip is looked for, and how alike the two are."""
 TRAINED_TWICE = {
     "lr": ("pretrain.phases[].lr", "finetune.lr"),
     "epochs": ("pretrain.max_epochs", "finetune.epochs"),
@@ -24,7 +24,7 @@ TRAINED_TWICE = {
     "data": ("clean.inputs (text)", "finetune.inputs (chats)"),
     "heldout": ("clean.heldout_fraction", "finetune.heldout_fraction"),
 }  # fmt: skip
-"""What both training stages have: the key of pre-training, that of finetuning."""
+"""Keys that both training stages have: the key of pre-training, that of finetuning."""
 _ADAPTER = "finetune.trains: adapter, with finetune.rank, finetune.alpha and finetune.dropout"
 _SHARDING = "pretrain.parallelism.shard, the number of devices that share the weights (FSDP2, as ZeRO 3); there is no file of settings"
 _TRACKING = "tracking.uri, the address of an MLflow server; TensorBoard files are always written"
@@ -87,7 +87,7 @@ Sources: transformers 5 `TrainingArguments`, PEFT `LoraConfig`, TRL `SFTConfig`,
 
 
 def name_here(word: str, section: str = "") -> str:
-    """What a recipe calls a setting of another trainer; empty where that is not known.
+    """Recipe key for a setting of another trainer; empty where that is not known.
 
     Args:
         word: The other trainer's name, in any style: `learningRate`, `learning-rate`.

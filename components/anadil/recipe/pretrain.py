@@ -22,7 +22,7 @@ from anadil.recipe.fields import NEUTRAL, Directory, Fraction, Place, StrictMode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerFacts:
-    """What planner, checkpoints and this section's check have to know of an optimizer."""
+    """Facts of an optimizer for planner, checkpoints and this section's check."""
 
     name: str
     moments: tuple[str, ...]
@@ -91,7 +91,7 @@ class Copies(StrictModel):
 
 
 class Faults(StrictModel):
-    """What training does when a device, a node or the data goes wrong."""
+    """Actions of training when a device, a node or the data goes wrong."""
 
     on_anomaly: Literal["stop", "skip"] = "stop"
     """A loss or gradient that is no number, or a spike: `skip` goes back to the last copy and leaves the batches out."""

@@ -33,7 +33,7 @@ from anadil.text.language import load_language
 Strategy = Literal["base", "extend", "replace", "surgery"]
 ExtractMode = Literal["fast", "balanced", "precision"]
 PREFERENCE: tuple[Strategy, ...] = ("replace", "extend", "surgery", "base")
-"""What a plan takes for `tokenizer.choice: auto`, before anything is measured. Source: Azercell took its own."""
+"""Order in which a plan chooses for `tokenizer.choice: auto`, before anything is measured. Source: Azercell took its own."""
 PUBLISHED_VOCABULARY = 100_000
 """The largest of the sizes that Azercell compared, and the one that it took; also the most that `auto` sizes are."""
 
@@ -97,7 +97,7 @@ class Clean(StrictModel):
     workers: Annotated[PositiveInt | None, NEUTRAL] = None
     """Processes that work side by side; left out, one for each CPU. The result does not depend on it."""
     engine: Annotated[Literal["processes", "ray", "job"], NEUTRAL] = "processes"
-    """What runs them: processes of this machine, Ray (here, or where RAY_ADDRESS says), or pods of a Kubernetes Indexed Job. The result does not depend on it."""
+    """Executor that runs them: processes of this machine, Ray (here, or where RAY_ADDRESS says), or pods of a Kubernetes Indexed Job. The result does not depend on it."""
     shard_bytes: Annotated[int, Field(ge=MIB), NEUTRAL] = 256 * MIB
     """Most bytes of the inputs that a process works on before it writes, at least 1 MiB. The result does not depend on it."""
 
@@ -136,7 +136,7 @@ class Tokenizer(StrictModel):
     min_uses: PositiveInt = 100
     """Times that the training text uses a token that can be learnt: 90 % of a candidate's own tokens should be; the least count of a pair where sizes are `auto`. Assumption."""
     keep: tuple[Text, ...] = ("en",)
-    """What the model must go on reading as cheaply: ids of languages with built-in text (en), or files of text (`.jsonl[.gz|.zst]`, `.txt`)."""
+    """Text that the model must go on reading as cheaply: ids of languages with built-in text (en), or files of text (`.jsonl[.gz|.zst]`, `.txt`)."""
     # A stage of its own, `trial`, names this key among those that decide.
     trial: Annotated[Trial | None, NEUTRAL] = None
     """Choose by bits per byte after a short training with each strategy, as `{steps: 200}`; left out, by `cost` alone."""

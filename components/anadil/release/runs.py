@@ -7,13 +7,11 @@ each that is shown. Runs of earlier releases left the statuses of their steps on
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
-
-from pydantic import TypeAdapter, ValidationError
 
 from anadil.artifacts import artifact, local_directory, storage
 from anadil.artifacts.uri import MANIFEST, absolute, join
@@ -22,8 +20,7 @@ from anadil.core.format import DASH, human_dollars, human_figure, human_seconds,
 from anadil.core.stages import FLOW, STAGES
 from anadil.plan.instances import machines, plain_name
 from anadil.release.notebook import html_table, text_table
-from anadil.runtime.run_record import NotedStep, RunRecord, State, read_record, record_uri
-from anadil.runtime.step_status import StepStatus
+from anadil.runtime.run_record import RunRecord, State, StepRecord, read_record, read_step, record_uri
 
 WORK = "anadil-work"
 """Default work directory of `anadil run`."""
@@ -268,18 +265,12 @@ def _old_record(place: str, run: str) -> RunRecord | None:
     folder = join(place, "runs", run)
     store = storage.store(folder)
     files = {name.removesuffix(".json"): when for name, when in store.listed(folder).items()}
-    steps: dict[str, NotedStep] = {}
+    steps: dict[str, StepRecord] = {}
     for stage in (stage.name for stage in FLOW if stage.name in files):
         uri = f"{folder}/{stage}.json"
-        try:
-            status = TypeAdapter(StepStatus).validate_json(store.read(uri))
-        except ValidationError as error:
-            raise DataError(
-                f"{uri}: not the status of a step ({error.errors()[0]['msg']}); remove it"
-            ) from None
-        noted = {name: value for name, value in asdict(status).items() if name != "stage"}
-        figures = _old_figures(status.uri, place) if stage == "evaluate" else {}
-        steps[stage] = NotedStep(**noted, figures=figures)
+        step = read_step(uri)
+        figures = _old_figures(step.uri, place) if stage == "evaluate" else {}
+        steps[stage] = replace(step, figures=figures)
     if not steps:
         return None
     updated = max(files[stage] for stage in steps)

@@ -43,7 +43,7 @@ AWS_METADATA = ipaddress.ip_network("fd00:ec2::/32")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What people are told."""
+    """Event that people are told of."""
 
     kind: Literal["completed", "failed", "stopped", "anomaly"]
     run: str
@@ -53,7 +53,7 @@ class Event:
     artifact: str = ""
     """URI of what came out."""
     resume: str = ""
-    """What to do to go on."""
+    """Remedy: how to go on."""
     figures: dict[str, float | int | str] = field(default_factory=dict[str, float | int | str])
 
 
@@ -163,10 +163,10 @@ def _check_address(url: str) -> None:
     if is_local or _through_proxy(parts.scheme, host):
         return
     try:
-        found = socket.getaddrinfo(host, port or 443, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, port or 443, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         raise _Unsent("its host is not known; check DNS and the network policy") from None
-    for address in {str(each[4][0]).partition("%")[0] for each in found}:
+    for address in {str(each[4][0]).partition("%")[0] for each in addresses}:
         if _is_inside(address):
             raise _Unsent("its host is an address of this machine or of the cloud's metadata")
 
@@ -190,8 +190,8 @@ def _is_inside(text: str) -> bool:
 
 
 def _to_sns(topic: str, event: Event) -> None:
-    found = TOPIC.fullmatch(topic)
-    if not found:
+    match = TOPIC.fullmatch(topic)
+    if not match:
         raise _Unsent("no ARN of a topic: arn:aws:sns:REGION:ACCOUNT:NAME")
     try:
         import boto3
@@ -199,7 +199,7 @@ def _to_sns(topic: str, event: Event) -> None:
     except ImportError:
         raise _Unsent("boto3 is not installed: pip install 'anadil[s3]'") from None
     limits = Config(connect_timeout=CALL_S, read_timeout=CALL_S, retries={"total_max_attempts": 2})
-    client = boto3.client("sns", region_name=found["region"], config=limits)
+    client = boto3.client("sns", region_name=match["region"], config=limits)
     # A subject is ASCII without line ends.
     subject = re.sub(r"[^\x20-\x7e]", "?", title(event))[:MAX_SUBJECT_CHARS]
     client.publish(TopicArn=topic, Subject=subject, Message=plain_text(event))

@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 
 ALIAS = "champion"
 DIGEST_TAG = "anadil.sha256"
-"""Of a version in the registry: the digest of the artifact that it is."""
+"""Tag of a version in the registry: the digest of the artifact that it is."""
 URI_TAG = "anadil.uri"
-"""Of a version: where the artifact lies. Its source is the directory that MLflow loads, such as `merged` of an adapter."""
+"""Tag of a version: where the artifact lies. Its source is the directory that MLflow loads, such as `merged` of an adapter."""
 KINDS = ("model", "adapter")
 """Kinds of artifacts that may be released."""
 PATIENCE_S = 90.0
@@ -151,8 +151,8 @@ def main(name: str, alias: str) -> None:
     else:
         # Versions of earlier releases have no such tag.
         uri = version.tags.get(URI_TAG, version.source)
-        found = {"uri": uri, "digest": version.tags.get(DIGEST_TAG, "")}
-        print(json.dumps(found))  # noqa: T201
+        answer = {"uri": uri, "digest": version.tags.get(DIGEST_TAG, "")}
+        print(json.dumps(answer))  # noqa: T201
 
 
 if __name__ == "__main__":

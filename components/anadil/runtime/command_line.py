@@ -16,12 +16,12 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Refuse what is unknown here, and not in the command above, which knows other options."""
-        found, unknown = super().parse_known_args(args, namespace)
+        parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
             name = unknown[0].partition("=")[0]
             near = _did_you_mean(name, list(self._option_string_actions))
             self.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
-        return found, unknown
+        return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, and exit."""

@@ -14,13 +14,14 @@ from anadil.core.errors import RecipeError
 from anadil.core.stages import BUILT_IN, STAGES, Stage
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
-from anadil.runtime import kfp, sagemaker, step_status
+from anadil.runtime import kfp, sagemaker
 from anadil.runtime.command_line import Parser
 from anadil.runtime.environment import in_group
 from anadil.runtime.execute import execute
 from anadil.runtime.job import most_processes
 from anadil.runtime.mlflow_spool import PIPELINE_RUN
 from anadil.runtime.remake import allow_remake
+from anadil.runtime.run_record import record_step
 from anadil.runtime.signals import Stop, die_with_parent
 from anadil.runtime.termination import exit_code_of, repeat_end
 from anadil.runtime.threads import wait_asleep
@@ -151,7 +152,7 @@ def _from_pipeline(stage: Stage, text: str, arguments: list[str]) -> int:
     if call.run:
         os.environ[PIPELINE_RUN] = call.run
     is_first = int(os.environ.get("RANK", "0")) == 0
-    with step_status.record_step_status(recipe, call.run if is_first else "", call.step) as record:
+    with record_step(recipe, call.run if is_first else "", call.step) as record:
         processes = _num_processes(stage, recipe)
         if processes > 1:
             record.exit_code = _under_torchrun(stage, arguments, processes)

@@ -1,4 +1,4 @@
-"""What the environment says of this process: its image, its group, who started it."""
+"""Facts of this process from its environment: its image, its group, who started it."""
 
 import os
 

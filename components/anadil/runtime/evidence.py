@@ -1,4 +1,4 @@
-"""What a finished artifact tells MLflow: the data that it was made from, the model that it is, its small files.
+"""Entries of a finished artifact in MLflow: the data it was made from, the model that it is, its small files.
 
 It follows from the stage's row in `core/stages.py`, the manifests and what lies in the directory, so that no
 stage speaks of datasets or models itself.
@@ -35,7 +35,7 @@ LEARNT = ("loss", "validation_loss", "tokens", "trained_tokens")
 """Figures of training that say how far a model has learned."""
 PAGES = ("report.html", "report.md", "metrics.json", "model_card.md", "data_card.md")
 NOTE_TAG = "mlflow.note.content"
-"""What MLflow's page shows as the description."""
+"""Tag that MLflow's page shows as the description."""
 MAX_ROW_BYTES = 1_000_000
 TYPES = {str: "string", bool: "boolean", int: "long", float: "double", list: "array"}
 """Type of a value -> MLflow's name of it."""
@@ -196,7 +196,7 @@ def tell_result(
 
 
 def _lead(path: Path) -> str:
-    """What the report says first, as Markdown: the verdict and the figures before and after."""
+    """First words of the report, as Markdown: the verdict and the figures before and after."""
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     return text.partition("\n## ")[0].partition("\n")[2].strip()
 

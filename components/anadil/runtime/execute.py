@@ -189,7 +189,7 @@ def _run(planned: PlannedArtifact, job: Job, rank: int, manifests: Mapping[str, 
 def _tell_start(
     tracker: Tracker, planned: PlannedArtifact, job: Job, manifests: Mapping[str, Manifest]
 ) -> None:
-    """What is known of a stage before it runs: its settings, where its artifact will lie, what it reads."""
+    """Tell the tracker what is known of a stage before it runs: settings, place of its artifact, inputs."""
     tracker.params(recipe_keys(job.recipe, planned.stage.sections))
     tracker.run_params(run_settings(job.recipe))
     tracker.run_tags(evidence.run_tags(job.recipe, planned.stage))

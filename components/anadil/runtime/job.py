@@ -1,4 +1,4 @@
-"""What a stage gets.
+"""Everything that a stage gets.
 
 A stage's code is imported only when its artifact has to be made, so that finding an
 artifact that is there already costs no import of torch.
@@ -30,11 +30,11 @@ class Copy:
 
     uri: str
     entry: dict[str, str | int]
-    """Of its manifest: bytes and SHA-256."""
+    """Entry of its manifest: bytes and SHA-256."""
 
 
 class StageRun(Protocol):
-    """What a stage's `run.py` offers."""
+    """Function that a stage's `run.py` offers."""
 
     def __call__(self, job: "Job") -> Figures:
         """Fill `job.out` and return the figures of the last line."""
@@ -43,7 +43,7 @@ class StageRun(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a stage's `run` gets."""
+    """Argument of a stage's `run`."""
 
     recipe: Recipe
     inputs: dict[str, Path]
@@ -116,14 +116,14 @@ def external_side_files(stage: Stage, recipe: Recipe) -> dict[str, tuple[str, ..
 
 def named_side_files(stage: Stage, recipe: Recipe) -> dict[str, tuple[str, ...]]:
     """Recipe key -> patterns by which the recipe names the files that the stage reads beside its data."""
-    found: dict[str, tuple[str, ...]] = {}
+    patterns: dict[str, tuple[str, ...]] = {}
     for each in stage.side_files:
         names = _value(recipe, each.key) or ()
         if names and not (each.only_if and not _value(recipe, each.only_if)):
             listed = (names,) if isinstance(names, str) else tuple(names)
             if places := tuple(_built_in(name, each) for name in listed if is_place(name, each)):
-                found[each.key] = places
-    return found
+                patterns[each.key] = places
+    return patterns
 
 
 def is_place(name: str, kind: SideFiles) -> bool:
@@ -158,10 +158,10 @@ def side_files(pattern: str, kind: SideFiles) -> list[str]:
 
 def _value(recipe: Recipe, key: str) -> Any:
     """The value of a key; None where it is in a section that is left out."""
-    found: Any = recipe
+    value: Any = recipe
     for name in key.split("."):
-        found = getattr(found, name) if found is not None else None
-    return found
+        value = getattr(value, name) if value is not None else None
+    return value
 
 
 def named_files(stage: Stage, recipe: Recipe) -> tuple[str, ...]:

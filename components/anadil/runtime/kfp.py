@@ -1,4 +1,4 @@
-"""What Kubeflow Pipelines passes to a container component, and what its launcher reads back."""
+"""Input that Kubeflow Pipelines passes to a container component, and output that its launcher reads back."""
 
 import json
 import math
@@ -109,7 +109,7 @@ def varied_recipe(values: Mapping[str, Any]) -> str:
 
 
 def _value(name: str, text: str) -> Any:
-    """What a parameter's text says: a place as it stands, anything else as YAML; one of several needs no brackets."""
+    """Value of a parameter's text: a place as it stands, anything else as YAML; one of several needs no brackets."""
     if name in ("base", "root") or (name == "inputs" and not text.startswith("[")):
         return [text] if name == "inputs" else text
     value, _ = parse_yaml(text, f"parameter {name}")
@@ -117,7 +117,7 @@ def _value(name: str, text: str) -> Any:
 
 
 def varied_values(recipe: Recipe) -> dict[str, str]:
-    """What the parameters of `VARIED` are in a recipe, so that a run's page shows them.
+    """Values of the parameters of `VARIED` in a recipe, so that a run's page shows them.
 
     Set again they leave the recipe as it is.
     """

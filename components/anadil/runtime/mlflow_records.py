@@ -1,4 +1,4 @@
-"""What stands on an MLflow server of one run: parent, stages, datasets, models; each is made once, also by a sender that starts again."""
+"""Records of one run on an MLflow server: parent, stages, datasets, models; each is made once, also by a sender that starts again."""
 
 import copy
 import json
@@ -19,15 +19,15 @@ log = logging.getLogger(__name__)
 
 KIND_TAG = "mlflow.experimentKind"
 KIND = "custom_model_development"
-"""What makes MLflow's pages open an experiment as one of training and not of chat applications.
+"""Value of a tag that makes MLflow's pages open an experiment as one of training and not of chat applications.
 Source: ExperimentKind in the pages of MLflow 3.17."""
 SPOOL_TAG = "anadil.spool"
-"""Of a run: whose lines it holds. A sender that was killed between making a run and noting it finds it by this."""
+"""Tag of a run: whose lines it holds. A sender that was killed between making a run and noting it finds it by this."""
 RUN_TAG = "anadil.run"
-"""Of a parent run: the pipeline run whose steps have senders of their own."""
+"""Tag of a parent run: the pipeline run whose steps have senders of their own."""
 DIGEST_TAG, URI_TAG, KIND_OF_ARTIFACT_TAG = "anadil.sha256", "anadil.uri", "anadil.kind"
 NOTE_TAG = "mlflow.note.content"
-"""What a page shows as the description."""
+"""Tag that a page shows as the description."""
 CONTEXT_TAG = "mlflow.data.context"
 EXTERNAL_TAG = "mlflow.model.isExternal"
 """Says that the weights lie elsewhere. Source: mlflow.utils.mlflow_tags."""
@@ -89,27 +89,25 @@ class Records:
             return
         experiment_id = self._experiment(experiment)
         key, value = (RUN_TAG, shared) if shared else (SPOOL_TAG, self.state["id"])
-        found = self._find_run(experiment_id, key, value)
-        if found:
-            self.client.update_run(found, status="RUNNING")
+        run = self._find_run(experiment_id, key, value)
+        if run:
+            self.client.update_run(run, status="RUNNING")
         tags = {key: value}
-        self.state["parent"] = (
-            found or self.client.create_run(experiment_id, start_ms, tags, name).info.run_id
-        )
+        self.state["parent"] = run or self.client.create_run(experiment_id, start_ms, tags, name).info.run_id
         self.save()
 
     def _experiment(self, name: str) -> str:
-        found = self.client.get_experiment_by_name(name)
-        if found is None:
+        experiment = self.client.get_experiment_by_name(name)
+        if experiment is None:
             place = artifact_place(os.environ.get("MLFLOW_TRACKING_URI", ""), str(work_of(self.spool)))
             return str(self.client.create_experiment(name, artifact_location=place, tags={KIND_TAG: KIND}))
-        if KIND_TAG not in found.tags:
-            self.unless_refused(self.client.set_experiment_tag, found.experiment_id, KIND_TAG, KIND)
-        return str(found.experiment_id)
+        if KIND_TAG not in experiment.tags:
+            self.unless_refused(self.client.set_experiment_tag, experiment.experiment_id, KIND_TAG, KIND)
+        return str(experiment.experiment_id)
 
     @property
     def experiment_id(self) -> str:
-        """Of the parent, which may be in another experiment than the recipe's."""
+        """Experiment of the parent, which may be another than the recipe's."""
         if not self.state.get("experiment"):
             self.state["experiment"] = self.client.get_run(self.state["parent"]).info.experiment_id
         return str(self.state["experiment"])
@@ -124,10 +122,10 @@ class Records:
         runs: dict[str, str] = self.state["runs"]
         if stage not in runs:
             spool = f"{self.state['id']}/{stage}"
-            found = self._find_run(self.experiment_id, SPOOL_TAG, spool)
+            known_run = self._find_run(self.experiment_id, SPOOL_TAG, spool)
             tags = {"mlflow.parentRunId": self.state["parent"], SPOOL_TAG: spool}
             runs[stage] = (
-                found
+                known_run
                 or self.client.create_run(
                     self.experiment_id, start_time=start_ms, tags=tags, run_name=stage
                 ).info.run_id

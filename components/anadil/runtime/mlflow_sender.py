@@ -30,7 +30,7 @@ LIMITS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true", "MLFLOW_DISABLE_TELEMETRY": "true",
 }  # fmt: skip
-"""Of MLflow's client: whoever waits for a sender waits seconds, the spool keeps what is left, and a sender tries
+"""Timeouts of MLflow's client: whoever waits for a sender waits seconds, the spool keeps what is left, and a sender tries
 again itself. It neither prints the address, which may hold a password, nor tells others of its use."""
 SIGN_IN = frozenset((401, 403))
 
@@ -150,7 +150,7 @@ class Sender:
             self._log_batch(self.records.run(stage), batch)
 
     def _log_batch(self, run: str, metrics: list[Any]) -> None:
-        """Of a batch that the server refuses, what it takes: one bad name must not cost a thousand figures."""
+        """Send what the server takes of a batch that it refuses: one bad name must not cost a thousand figures."""
         if self.records.unless_refused(self.client.log_batch, run, metrics, quiet=len(metrics) > 1):
             return
         half = len(metrics) // 2

@@ -71,9 +71,9 @@ class Dataset:
     uri: str
     """Where it lies."""
     digest: str
-    """Of the content; MLflow takes 36 characters of it."""
+    """Digest of the content; MLflow takes 36 characters of it."""
     context: str
-    """What for: training, finetuning, evaluation."""
+    """Use of the data: training, finetuning, evaluation."""
     source: str = ""
     """Scheme of `uri`; left out, that of the URI."""
     schema: dict[str, str] = field(default_factory=dict)
@@ -173,7 +173,7 @@ class Tracker:
         """
         if self._path is None:
             return
-        kept = {}
+        texts = {}
         for name, source in files.items():
             try:
                 content = (
@@ -185,11 +185,11 @@ class Tracker:
                     draft = place.with_suffix(f".{os.getpid()}")
                     draft.write_bytes(content)
                     draft.replace(place)
-                kept[name] = place.name
+                texts[name] = place.name
             except (OSError, ValueError) as error:
                 log.warning("tracking: %s is not sent (%s)", name, error)
-        if kept:
-            self._append({"kind": "files", "values": kept})
+        if texts:
+            self._append({"kind": "files", "values": texts})
 
     def _final(self, name: str) -> str:
         return f"{self._stage}_{name}" if self._stage else name
@@ -239,7 +239,7 @@ def track_stage(stage: str, recipe: Recipe, work: Path) -> Iterator[Tracker]:
 
 
 def run_name(recipe_name: str, moment: datetime | None = None) -> str:
-    """What a parent run is called: by recipe and time, in UTC."""
+    """Name of a parent run: by recipe and time, in UTC."""
     return f"{recipe_name} {moment or datetime.now(UTC):%Y-%m-%d %H:%M}"
 
 
@@ -257,7 +257,7 @@ def tracking_uri(recipe: Recipe, default: str | None = None) -> str | None:
 
 
 def run_settings(recipe: Recipe) -> dict[str, str]:
-    """What a run is known by: language, base, seed, and each key that is not the default, by its path."""
+    """Settings that tell a run from others: language, base, seed, and each key that is not the default, by its path."""
     always = {"language": recipe.language_code, "base.model": recipe.base.model, "seed": str(recipe.seed)}
     given = dict(_flat("", recipe.model_dump(mode="json", exclude_defaults=True)))
     return always | {key: value for key, value in given.items() if key not in always}

@@ -190,7 +190,7 @@ def _is_planned(planned: PlannedArtifact, manifest: Manifest) -> bool:
 
 
 def _sound(uri: str, manifest: Manifest) -> MadeArtifact:
-    artifact.glance(uri, manifest)
+    artifact.check_sizes(uri, manifest)
     log.info("reused %s", uri)
     log_figures(manifest.figures)
     return MadeArtifact(uri=uri, manifest=manifest)

@@ -13,7 +13,7 @@ SAGEMAKER = "https://{region}.experiments.sagemaker.aws"
 SAGEMAKER_VARIABLE = "SAGEMAKER_MLFLOW_CUSTOM_ENDPOINT"
 """Names another place; the plugin's own."""
 QUESTION = "/api/2.0/mlflow/experiments/get-by-name?experiment_name=anadil"
-"""What is asked: it needs the database, behind a gateway that answers by itself too."""
+"""Path that is asked: it needs the database, behind a gateway that answers by itself too."""
 PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 
 
@@ -27,11 +27,11 @@ def answers(uri: str, within_s: float) -> bool:
         uri: As `tracking.uri` takes it.
         within_s: Longest that it takes, in seconds.
     """
-    found: list[bool] = []
-    thread = threading.Thread(target=lambda: found.append(_answers(uri, within_s)), daemon=True)
+    answers_seen: list[bool] = []
+    thread = threading.Thread(target=lambda: answers_seen.append(_answers(uri, within_s)), daemon=True)
     thread.start()
     thread.join(within_s)
-    return bool(found and found[0])
+    return bool(answers_seen and answers_seen[0])
 
 
 def _answers(uri: str, within_s: float) -> bool:

@@ -151,7 +151,7 @@ def _origin_of(manifest: Manifest) -> dict[str, str]:
 
 
 def _comparable(checkpoint: Manifest, planned: PlannedArtifact) -> tuple[dict[str, str], dict[str, str]]:
-    """What the origins of a checkpoint and of the planned artifact both can name."""
+    """Entries of a checkpoint's origin and of the planned one that both can name."""
     before, now = current_origin(checkpoint.origin, planned.stage.sections), planned.origin
     names = {
         name

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def reusable_artifact(job: Job, name: str, recipe: Recipe) -> tuple[Path, Manifest] | None:
-    """What lies under `storage.root` by the key of what decides it; None where there is none that can be used.
+    """Artifact under `storage.root` by its key, fetched; None where there is none that can be used.
 
     Args:
         job: Of the stage that looks for it, with its inputs.

@@ -1,8 +1,9 @@
-"""The record of a run: which recipe, how far it came, what its steps took and gave.
+"""Record of a run: which recipe, how far it came, what its steps took and gave.
 
 It is one small file, `<storage.root>/runs/<run>.json`, so that a list of many runs is one listing and a read
 of each; `runs/<run>/recipe.json` beside it is the resolved recipe. `anadil run` begins and ends it, each step
-notes itself in it. Steps of a run follow one another, so that no two write at the same time.
+notes itself in it. Steps of a run follow one another, so that no two write at the same time. Those of a pipeline,
+of which some run side by side, write `runs/<run>/<stage>.json` too.
 """
 
 import functools
@@ -11,7 +12,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -38,16 +39,20 @@ UNWRITTEN = "ANADIL_UNWRITTEN_RECORD"
 """Names the record of which was said that it cannot be written."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotedStep:
-    """What a run's record says of one step."""
+@dataclass(slots=True, kw_only=True)
+class StepRecord:
+    """One step: in the record of its run, and in a file of its own for whoever follows a pipeline.
 
-    status: Literal["running", "finished", "failed", "stopped"]
+    Kubeflow Pipelines tells its exit handler nothing about the steps, and their logs go with the pods.
+    """
+
+    stage: str = ""
+    status: Literal["running", "finished", "failed", "stopped"] = "running"
     exit_code: int = 0
     message: str = ""
     """Why it failed."""
     uri: str = ""
-    """The artifact."""
+    """The artifact, if this process has made it."""
     seconds: float = 0
     figures: dict[str, bool | float | int | str] = field(default_factory=dict)
     """The stage's line of figures."""
@@ -59,7 +64,7 @@ class RunRecord:
 
     id: str
     recipe: str
-    """What the user called the recipe; on a cluster, where nobody says, its language and base model."""
+    """Name that the user gave the recipe; on a cluster, where nobody says, its language and base model."""
     started: float
     """Seconds since 1970."""
     updated: float
@@ -73,9 +78,9 @@ class RunRecord:
     nodes: int = 1
     process: str = ""
     """Host, id and start of the `anadil run` that drives it; empty on a cluster."""
-    steps: dict[str, NotedStep] = field(default_factory=dict)
+    steps: dict[str, StepRecord] = field(default_factory=dict)
     exit_code: int | None = None
-    """Of the whole run; None while it runs, and where nobody was left to say."""
+    """Exit code of the whole run; None while it runs, and where nobody was left to say."""
     message: str = ""
     """Why it ended."""
 
@@ -93,7 +98,7 @@ class RunRecord:
 
 
 def state_of(exit_code: int) -> State:
-    """What an exit code of the contract means for a run."""
+    """State of a run that ended with an exit code."""
     if exit_code == errors.BudgetReached.exit_code:
         return "budget reached"
     return "finished" if not exit_code else "stopped" if exit_code in STOPPED else "failed"
@@ -144,19 +149,96 @@ def new_record(recipe: Recipe, run: str, *, name: str = "", until: str = "", pro
     )  # fmt: skip
 
 
-def note_step(recipe: Recipe, run: str, stage: str, step: NotedStep) -> None:
+def note_step(recipe: Recipe, run: str, stage: str, step: StepRecord) -> None:
     """Put a step into the record of its run; what cannot be written fails no step."""
     root = recipe.storage.root
     if not root or stage not in STAGES:  # a pod of a parallel loop is a part of a step
         return
     uri = record_uri(root, run)
     with no_failure(uri):
-        found = _known(uri)
-        record = found or new_record(recipe, run)
-        if not found:
+        known = _known(uri)
+        record = known or new_record(recipe, run)
+        if not known:
             _write_recipe(root, run, recipe)
         step = replace(step, message=masked(step.message)[:MAX_MESSAGE_CHARS])
         _write(uri, replace(record, steps=record.steps | {stage: step}))
+
+
+def step_uri(root: str, run: str, stage: str) -> str:
+    """Where the record of a step lies."""
+    return join(root, "runs", run, f"{stage}.json")
+
+
+def read_steps(root: str, run: str, stages: Sequence[str]) -> list[StepRecord]:
+    """Records that the steps of a run have written, in this order.
+
+    Raises:
+        DataError: One is none.
+        AnadilError: Storage cannot be read.
+    """
+    uris = [step_uri(root, run, stage) for stage in stages]
+    return [read_step(uri) for uri in uris if storage.store(uri).exists(uri)]
+
+
+def read_step(uri: str) -> StepRecord:
+    """The record of a step.
+
+    Raises:
+        DataError: It is none.
+    """
+    try:
+        return StepRecord(**json.loads(storage.store(uri).read(uri)))
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{uri}: not the status of a step ({error}); remove it") from None
+
+
+@contextmanager
+def record_step(recipe: Recipe, run: str, stage: str) -> Iterator[StepRecord]:
+    """Write that the block runs and how it ended; nothing without a run or a `storage.root`.
+
+    Args:
+        recipe: Of the run.
+        run: Id of the pipeline run.
+        stage: Name of the stage.
+
+    Yields:
+        A record that takes the artifact, its figures, and the exit code of processes whose error is not known here.
+    """
+    step, started, root = StepRecord(stage=stage), time.monotonic(), recipe.storage.root
+    if not root or not run:
+        yield step
+        return
+    note_step(recipe, run, stage, step)
+
+    def end(code: int, message: str = "") -> None:
+        step.status = "finished" if not code else "stopped" if code in STOPPED else "failed"
+        step.exit_code, step.message = code, masked(message)[:MAX_MESSAGE_CHARS]
+        step.seconds = round(time.monotonic() - started, 1)
+        _write_step(root, run, step)
+        note_step(recipe, run, stage, step)
+
+    try:
+        yield step
+    except AnadilError as error:
+        end(error.exit_code, str(error))
+        raise
+    except KeyboardInterrupt:
+        end(errors.INTERRUPTED, "interrupted")
+        raise
+    except Exception as error:
+        end(errors.BUG, f"bug: {type(error).__name__}: {error}")
+        raise
+    # What the processes of a group have said themselves, with the artifact's URI or the error, stays.
+    if step.uri:
+        end(0)
+    elif step.exit_code and not _has_failed(root, run, stage):
+        end(step.exit_code)
+
+
+def _has_failed(root: str, run: str, stage: str) -> bool:
+    with suppress(AnadilError):
+        return any(each.exit_code for each in read_steps(root, run, [stage]))
+    return False
 
 
 def end_run(root: str, run: str, exit_code: int, message: str = "") -> None:
@@ -178,7 +260,7 @@ def end_left_run(root: str, run: str, message: str) -> None:
 
 
 def recipe_name(name_or_path: str) -> str:
-    """What a list calls a recipe that was given by name, by path or as JSON text."""
+    """Name in a list of a recipe that was given by name, by path or as JSON text."""
     return "" if name_or_path.lstrip().startswith("{") else Path(name_or_path).stem
 
 
@@ -222,7 +304,7 @@ def recorded_run(recipe: Recipe, work: Path, run: str, name: str, until: str) ->
 
 
 def this_process() -> str:
-    """What tells this process from every other one, also after its id was given to another."""
+    """Mark that tells this process from every other one, also after its id was given to another."""
     return f"{socket.gethostname()} {os.getpid()} {_start_of(os.getpid())}"
 
 
@@ -248,6 +330,13 @@ def _known(uri: str) -> RunRecord | None:
 def _write(uri: str, record: RunRecord) -> None:
     content = asdict(replace(record, updated=time.time()))
     storage.store(uri).write(uri, json.dumps(content, ensure_ascii=False).encode(errors="replace"))
+
+
+def _write_step(root: str, run: str, step: StepRecord) -> None:
+    uri = step_uri(root, run, step.stage)
+    # The step itself has ended as it has; only the page about the run knows less.
+    with no_failure(record_uri(root, run), uri):
+        storage.store(uri).write(uri, json.dumps(asdict(step), ensure_ascii=False).encode())
 
 
 def _write_recipe(root: str, run: str, recipe: Recipe) -> None:
@@ -276,6 +365,6 @@ def recipe_of(root: str, run: str) -> Mapping[str, object]:
     """The resolved recipe of a run; empty where it was not kept."""
     uri = join(root, "runs", run, RECIPE_FILE)
     with suppress(ValueError):
-        found = json.loads(storage.store(uri).read(uri)) if storage.store(uri).exists(uri) else {}
-        return found if isinstance(found, dict) else {}
+        recipe = json.loads(storage.store(uri).read(uri)) if storage.store(uri).exists(uri) else {}
+        return recipe if isinstance(recipe, dict) else {}
     return {}

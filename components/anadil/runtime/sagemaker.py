@@ -22,7 +22,7 @@ from anadil.core.format import visible_lines
 
 CONFIG = Path("/opt/ml/input/config")
 RESOURCES = CONFIG / "resourceconfig.json"
-"""What SageMaker tells each container about the others."""
+"""File in which SageMaker tells each container about the others."""
 HYPERPARAMETERS = CONFIG / "hyperparameters.json"
 FAILURE = Path("/opt/ml/output/failure")
 """File whose first 1,024 characters become the job's FailureReason."""
@@ -48,9 +48,12 @@ def rendezvous(resources: Path = RESOURCES) -> dict[str, str]:
     if not resources.is_file():
         return {}
     try:
-        told = json.loads(resources.read_text(encoding="utf-8"))
+        resource_config = json.loads(resources.read_text(encoding="utf-8"))
         # SageMaker sorts as text, which puts algo-10 before algo-2; the log that people read is algo-1's.
-        hosts, here = sorted(told["hosts"], key=lambda host: (len(host), host)), told["current_host"]
+        hosts, here = (
+            sorted(resource_config["hosts"], key=lambda host: (len(host), host)),
+            resource_config["current_host"],
+        )
         rank = hosts.index(here)
     except (ValueError, LookupError, TypeError) as error:
         raise PreflightError(
@@ -58,7 +61,7 @@ def rendezvous(resources: Path = RESOURCES) -> dict[str, str]:
         ) from None
     if len(hosts) == 1:
         return {}
-    interface = told.get("network_interface_name")
+    interface = resource_config.get("network_interface_name")
     sockets = {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface} if interface else {}
     return {
         "PET_NNODES": str(len(hosts)),
@@ -100,19 +103,19 @@ def secrets(names: str) -> dict[str, str]:
         PreflightError: A secret or a key is not there, or the job's role may not read it.
         RetryableError: Secrets Manager does not answer.
     """
-    found = {}
+    values = {}
     for name, keys in json.loads(names).items():
         what = f"secret {name}"
         try:
             with aws_errors(what, "the job's role secretsmanager:GetSecretValue", place="Secrets Manager"):
                 answer = aws_client("secretsmanager").get_secret_value(SecretId=name)
             secret = json.loads(answer["SecretString"])
-            found.update({key: str(secret[key]) for key in keys})
+            values.update({key: str(secret[key]) for key in keys})
         except DataError as error:  # no data of the user's are wrong
             raise PreflightError(f"{error}; create it there") from None
         except (ValueError, LookupError, TypeError):
             raise PreflightError(f"{what}: write it as a JSON object with {', '.join(keys)}") from None
-    return found
+    return values
 
 
 def check_work(work: str) -> None:
@@ -135,8 +138,8 @@ def tell_failure(words: str, file: Path = FAILURE) -> None:
         words: Text.
         file: Where SageMaker looks; nothing is written where its directory is not there.
     """
-    with contextlib.suppress(OSError), file.open("x", encoding="utf-8") as told:
-        told.write(words[:1_024])
+    with contextlib.suppress(OSError), file.open("x", encoding="utf-8") as stream:
+        stream.write(words[:1_024])
 
 
 def main(arguments: Sequence[str]) -> int:

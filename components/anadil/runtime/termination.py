@@ -27,10 +27,10 @@ DETERMINISTIC = (2, 3, 4, 5, 6, 7, errors.BUG)
 """Exit codes that another start would end with too."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FULL_WORDS = re.compile(r"No space left on device|Disk quota exceeded|\bos error (28|122|27)\b|disk is full")
-"""Of libraries that pass on the system's words but not its number: safetensors, Arrow, SQLite."""
+"""Words of errors of libraries that pass on the system's words but not its number: safetensors, Arrow, SQLite."""
 NO_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR)
 NO_TEMPORARY = "No usable temporary directory"
-"""What Python's `tempfile` says where neither TMPDIR nor /tmp can be written."""
+"""Words of Python's `tempfile` where neither TMPDIR nor /tmp can be written."""
 KERNELS = ("/proc/", "/sys/")
 FAILED = (errno.EIO, errno.ESTALE, errno.EREMOTEIO, errno.ENOTCONN, errno.ESHUTDOWN)
 """A disk that fails, and network file systems that have lost their server: Linux' errno(3)."""
@@ -38,7 +38,7 @@ FAILED_WORDS = re.compile(r"Input/output error|Stale file handle|\bos error (5|1
 CUT_OFF = re.compile(
     r"inline_container\.cc.*unexpected pos|PytorchStreamWriter failed writing|\d+ requested and \d+ written"
 )
-"""What torch 2.13 and numpy 2 say of a file that could not be written whole, without the system's words."""
+"""Words of torch 2.13 and numpy 2 for a file that could not be written whole, without the system's words."""
 WRITING = "while writing "
 """Begins the note of an error that says where its block writes; a worker's traceback is a note too."""
 HARDWARE = re.compile(
@@ -109,7 +109,7 @@ def writing(place: Path) -> Iterator[None]:
 
 
 def disk_error(error: BaseException) -> AnadilError | None:
-    """What an error says of the disk, however deep libraries have wrapped it; None where nothing."""
+    """Words of an error about the disk, however deep libraries have wrapped it; None where nothing."""
     seen: BaseException | None = error
     notes = getattr(error, "__notes__", ())
     place = next((f", {note}" for note in notes if note.startswith(WRITING)), "")

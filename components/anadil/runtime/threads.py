@@ -11,7 +11,7 @@ ASLEEP = {"OMP_WAIT_POLICY": "PASSIVE"}
 where anything else runs too, they spin away the time that the one which they wait for would need.
 Measured: benchmarks/neighbours. Read when the library is loaded, that is with torch."""
 CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
-"""Of a container: microseconds of CPU time in each period. Source: Linux, Control Group v2."""
+"""File of a container's limit: microseconds of CPU time in each period. Source: Linux, Control Group v2."""
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  where Linux keeps semaphores
 OWN = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 """Whoever sets one of these has decided. Source: GCC, libgomp, Environment Variables; LLVM/OpenMP runtimes."""

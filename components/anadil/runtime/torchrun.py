@@ -82,11 +82,11 @@ def launch_group(module: str, arguments: Sequence[str], processes: int) -> int:
 def _raise_said(end: Path) -> None:
     """Raise the error that one of the processes has left: the others ended because it did, some of them earlier."""
     try:
-        told = json.loads(end.read_text(encoding="utf-8"))
+        payload = json.loads(end.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return
-    error = AnadilError(told["message"])
-    error.exit_code = told["exit_code"]
+    error = AnadilError(payload["message"])
+    error.exit_code = payload["exit_code"]
     raise error
 
 

@@ -1,6 +1,7 @@
 import errno
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ import pytest
 import zstandard
 from tokenizers import Tokenizer, pre_tokenizers
 
-from anadil.artifacts import artifact, cache_dir, storage
+from anadil.artifacts import artifact, sealed_dir, storage
 from anadil.artifacts.base_model import base_tokenizer
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.model.load import encode_texts, load_tokenizer
@@ -152,7 +153,7 @@ def test_a_restart_reads_again_only_what_somebody_has_touched(
     touched = sorted((tmp_path / "work").rglob("ids.bin"))[1]
     touched.write_bytes(touched.read_bytes())
     third = start()
-    monkeypatch.setattr(cache_dir, "BOOT", tmp_path / "another")
+    monkeypatch.setattr(sealed_dir, "BOOT", tmp_path / "another")
     (tmp_path / "another").write_text("another boot")
 
     assert (made, first, second, third) == ([], ["part-00000", "part-00001"], [], ["part-00001"])
@@ -281,11 +282,11 @@ def test_the_processes_load_no_torch() -> None:
 
 def test_another_machine_that_was_faster_keeps_its_shard(tmp_path: Path) -> None:
     target = tmp_path / "work" / "part-00000"
-    with cache_dir.making(target, {"a": "1"}) as draft:
+    with sealed_dir.create(target, {"a": "1"}, socket.gethostname()) as draft:
         (draft / "ids.bin").write_bytes(b"1234")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("socket.gethostname", lambda: "other")
-            with cache_dir.making(target, {"a": "1"}) as theirs:
+            with sealed_dir.create(target, {"a": "1"}, socket.gethostname()) as theirs:
                 (theirs / "ids.bin").write_bytes(b"1234")
         inode = (target / "ids.bin").stat().st_ino
 

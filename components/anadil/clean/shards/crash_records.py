@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from anadil.artifacts import markers
+from anadil.core.json_text import read_json, write_json
 from anadil.core.processes import die_with
 from anadil.runtime.executors import process_limits
 
@@ -57,7 +57,7 @@ class Suspects:
         self._note_path, self._verdict_path = _files(folder)
         self._verdicts: dict[str, dict[str, Any]] = {}
         with suppress(OSError, ValueError):
-            self._verdicts = markers.read_json(self._verdict_path)
+            self._verdicts = read_json(self._verdict_path)
         with suppress(OSError, struct.error):
             *place, phase = NOTE.unpack(self._note_path.read_bytes()[: NOTE.size])
             if phase == Phase.BATCH:
@@ -109,7 +109,7 @@ class Suspects:
 
     def _write(self) -> None:
         draft = self._verdict_path.with_suffix(f".{os.getpid()}")
-        markers.write_json(draft, self._verdicts)
+        write_json(draft, self._verdicts)
         draft.replace(self._verdict_path)
 
 

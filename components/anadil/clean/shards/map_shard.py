@@ -5,13 +5,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from anadil.artifacts import markers
+from anadil.artifacts import sealed_dir
 from anadil.clean.filters.judge_record import Prepared, Settings, judge_prepared, judge_record, prepare_record
 from anadil.clean.read.guard import is_fault_of_document, skip_failed_document
 from anadil.clean.read.readers import RawRecord, ReadStats, read_records
 from anadil.clean.shards.crash_records import Phase, Place, Suspects, death_alone
 from anadil.clean.shards.shards import InputRange, Shard
 from anadil.clean.write.shard_output import ShardOutput, kept_documents
+from anadil.core.json_text import write_json
 from anadil.recipe.sections import Recipe
 from anadil.runtime.executors import process_limits
 from anadil.text.language import load_language
@@ -47,10 +48,10 @@ def map_shard(task: MapTask) -> None:
     Raises:
         IntegrityError: An input is not the one that was planned for.
     """
-    if markers.is_done(task.folder, task.key):
+    if sealed_dir.verify(task.folder, {"key": task.key}):
         return
     suspects = Suspects(task.folder, lambda place, phase: death_alone(_work_on_one, task, place, phase))
-    with markers.written_whole(task.folder, task.key) as draft, suspects:
+    with sealed_dir.create(task.folder, {"key": task.key}) as draft, suspects:
         _ShardRun(task, suspects, draft).run()
 
 
@@ -120,7 +121,7 @@ class _ShardRun:
             "read": list(map(asdict, read)),
             "clean": self._output.clean_stats.as_json(),
         }
-        markers.write_json(self._draft / FACTS, facts)
+        write_json(self._draft / FACTS, facts)
 
     def _work_on(self, index: int, read_stats: ReadStats) -> None:
         """Judge all records of a range, so many at a time that each costs little."""

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from anadil.artifacts import markers, storage
-from anadil.artifacts.artifact import Manifest, finished_manifest, glance, verify_files
+from anadil.artifacts import sealed_dir, storage
+from anadil.artifacts.artifact import Manifest, check_sizes, finished_manifest, verify_files
 from anadil.artifacts.prefetch import fetch_from, file_entries, fill
 from anadil.artifacts.uri import join
 from anadil.clean.dedup.find_duplicates import Verdicts
@@ -23,6 +23,7 @@ from anadil.clean.dedup.sorted_documents import Numbers, write_keys
 from anadil.clean.filters.judge_record import Settings
 from anadil.clean.kernels.minhash import FOLDING, MINHASH_SEED
 from anadil.core.errors import DataError, RecipeError
+from anadil.core.json_text import write_json
 from anadil.runtime.job import Copy, Job
 
 INDEX = "index"
@@ -57,8 +58,8 @@ class EarlierCorpus:
         for number, name in enumerate(self.index_files()):
             target = folder / f"held-{number:05}"
             key = str(self.manifest.files[name]["sha256"])
-            if not markers.is_done(target, key):
-                with markers.written_whole(target, key) as draft:
+            if not sealed_dir.verify(target, {"key": key}):
+                with sealed_dir.create(target, {"key": key}) as draft:
                     _write_columns(np.load(self.folder / name), draft)
             folders.append(target)
         return folders
@@ -97,7 +98,7 @@ def earlier_corpus(uri: str, settings: Settings, job: Job) -> EarlierCorpus:
     is_copied = is_remote and "://" in job.target
     folder = job.work / "since" if is_remote else Path(uri)
     if is_remote:
-        glance(uri, manifest)
+        check_sizes(uri, manifest)
         _check_meta(uri, settings)
         files = [
             each
@@ -124,7 +125,7 @@ def write_index(
         first_file: Number of the first file; those before it are an earlier corpus's.
     """
     (out / INDEX).mkdir(exist_ok=True)
-    markers.write_json(out / INDEX_META, _meta(settings))
+    write_json(out / INDEX_META, _meta(settings))
     names = [INDEX_META, *(f"{INDEX}/part-{number:05}.npy" for number in range(first_file))]
     for number, documents in enumerate(_batches(signatures, verdicts), start=first_file):
         kinds = [*((name, np.uint64) for name in INDEX_COLUMNS), ("bands", np.uint64, settings.minhash.bands)]

@@ -1,13 +1,16 @@
 """The folder in which a run of the stage keeps what is done, so that a killed one resumes."""
 
 import functools
+import hashlib
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from anadil.artifacts import markers
+from anadil.artifacts import sealed_dir
+from anadil.artifacts.uri import MANIFEST
 from anadil.clean.dedup.signatures import Signatures
 from anadil.clean.filters.judge_record import Settings
 from anadil.clean.filters.lists import compile_lists
@@ -18,6 +21,7 @@ from anadil.clean.shards.since import EarlierCorpus
 from anadil.clean.write.corpus_parts import CorpusFile, FirstLines, first_lines_of
 from anadil.clean.write.row_files import RowsTask, cut_rows
 from anadil.clean.write.tried_limits import limits_in_force
+from anadil.core.json_text import read_json
 from anadil.core.stages import STAGES
 from anadil.runtime.cache_key import code_digest, recipe_origin
 from anadil.runtime.job import Job
@@ -45,7 +49,7 @@ class Workspace:
         self._earlier = earlier
         origin = recipe_origin(job.recipe, STAGES["clean"].sections)
         settings = {name: text for name, text in origin.items() if name not in LATER_KEYS}
-        self._key = markers.origin_hash(
+        self._key = _hash(
             settings,
             job.recipe.clean.shard_bytes,
             code_digest(STAGES["clean"]),
@@ -58,7 +62,7 @@ class Workspace:
             if other != self._folder:
                 shutil.rmtree(other, ignore_errors=True)  # of other inputs or settings
         self._folder.mkdir(parents=True, exist_ok=True)
-        markers.remove_drafts(self._folder)
+        sealed_dir.remove_drafts(self._folder)
         self._plan = self._folder / PLAN
         if not self._plan.exists():
             write_plan(self._plan, plan_shards(job.files, job.recipe.clean.shard_bytes, num_workers))
@@ -70,8 +74,8 @@ class Workspace:
         if not self._job.side_files:
             return None
         folder = self._folder / "lists"
-        if not markers.is_done(folder, self._key):
-            with markers.written_whole(folder, self._key) as draft:
+        if not sealed_dir.verify(folder, {"key": self._key}):
+            with sealed_dir.create(folder, {"key": self._key}) as draft:
                 compile_lists(self._job.recipe, self._job.side_files, draft)
         return folder
 
@@ -92,19 +96,14 @@ class Workspace:
 
     @functools.cached_property
     def dedup_key(self) -> str:
-        """Hash of what decides them: the markers of all shards."""
-        return markers.origin_hash(
-            [
-                markers.read_json(folder / markers.MARKER)
-                for folder in (*self.held_folders, *self.shard_folders)
-            ]
-        )
+        """Hash of what decides them: the manifests of all shards."""
+        return _hash([read_json(folder / MANIFEST) for folder in (*self.held_folders, *self.shard_folders)])
 
     @functools.cached_property
     def heldout_key(self) -> str:
         """Hash of what decides which documents are held out."""
         clean = self._job.recipe.clean
-        return markers.origin_hash(self.dedup_key, clean.heldout_fraction, clean.heldout_max_documents)
+        return _hash(self.dedup_key, clean.heldout_fraction, clean.heldout_max_documents)
 
     @property
     def candidates_folder(self) -> Path:
@@ -126,7 +125,7 @@ class Workspace:
 
     def file_key(self, file: CorpusFile) -> str:
         """Hash of what decides it."""
-        return markers.origin_hash(self.heldout_key, asdict(file))
+        return _hash(self.heldout_key, asdict(file))
 
     def rows_tasks(self, signatures: Signatures, settings: Settings) -> list[RowsTask]:
         """A task for each file of rows."""
@@ -137,7 +136,7 @@ class Workspace:
             RowsTask(
                 number=number, slices=slices, shards=tuple(self.shard_folders), held=tuple(self.held_folders),
                 verdicts=self.dedup_folder, reported=reported, limits=limits, folder=self._folder / f"rows-{number:05}",
-                key=markers.origin_hash(self.dedup_key, number, sorted(reported), limits),
+                key=_hash(self.dedup_key, number, sorted(reported), limits),
             )
             for number, slices in enumerate(cut_rows(self.shard_folders, num_rows, starts, self.first_lines()))
         ]  # fmt: skip
@@ -147,7 +146,7 @@ class Workspace:
         return [
             MapTask(
                 shard=shard, recipe=self._job.recipe, lists=self.lists_folder, folder=folder,
-                key=markers.origin_hash(self._key, asdict(shard)),
+                key=_hash(self._key, asdict(shard)),
             )
             for shard, folder in zip(self.shards, self.shard_folders, strict=True)
         ]  # fmt: skip
@@ -171,12 +170,12 @@ class Workspace:
 
     def num_done(self) -> int:
         """Shards that are done."""
-        return sum((folder / markers.MARKER).exists() for folder in self.shard_folders)
+        return sum((folder / MANIFEST).exists() for folder in self.shard_folders)
 
     def facts(self) -> Iterator[dict[str, Any]]:
         """What each shard has met."""
         for folder in self.shard_folders:
-            yield markers.read_json(folder / FACTS)
+            yield read_json(folder / FACTS)
 
     @functools.cache  # noqa: B019  one workspace for one run
     def first_lines(self) -> list[FirstLines]:
@@ -190,3 +189,8 @@ class Workspace:
                 for shard, facts in zip(self.shards, self.facts(), strict=True)
             ]
         )
+
+
+def _hash(*causes: object) -> str:
+    """Hash of what decides a folder's content, given as JSON values."""
+    return hashlib.sha256(json.dumps(causes, sort_keys=True).encode()).hexdigest()[:32]

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from anadil.artifacts import markers
+from anadil.artifacts import sealed_dir
 from anadil.clean.dedup.find_duplicates import Verdicts
 from anadil.clean.dedup.signatures import Signatures, id_of
 from anadil.clean.dedup.sorted_documents import Numbers, SortedDocuments
+from anadil.core.json_text import write_json
 from anadil.text import corpus
 from anadil.text.corpus import CorpusPart
 
@@ -121,7 +122,7 @@ def _extend(files: list[CorpusFile], part: CorpusPart, documents: Numbers, signa
 
 def write_file(task: WriteTask) -> None:
     """Write one file of the corpus into its folder, unless it is done."""
-    if markers.is_done(task.folder, task.key):
+    if sealed_dir.verify(task.folder, {"key": task.key}):
         return
     verdicts, heldout = Verdicts(task.verdicts), np.load(task.heldout)
     streams, start = [], task.first_document
@@ -131,11 +132,11 @@ def write_file(task: WriteTask) -> None:
         is_written = verdicts.is_kept(numbers) & (np.isin(numbers, heldout) == (task.file.part == "heldout"))
         streams.append(_lines_of(shard, is_written, task.file, first_lines))
         start += shard.num_rows
-    with markers.written_whole(task.folder, task.key) as draft:
+    with sealed_dir.create(task.folder, {"key": task.key}) as draft:
         lines = ((line, text_of(line)) for line in heapq.merge(*streams))
         digest, count = corpus.write_part(draft, task.file.name, lines)
         assert count == task.file.num_documents
-        markers.write_json(draft / WRITTEN, {"digest": digest, "file": asdict(task.file)})
+        write_json(draft / WRITTEN, {"digest": digest, "file": asdict(task.file)})
 
 
 def renumbered(source: str, first_lines: FirstLines) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anadil.artifacts import markers
+from anadil.artifacts import sealed_dir
 from anadil.clean.dedup.find_duplicates import KEPT, Verdicts
 from anadil.clean.dedup.signatures import Signatures
 from anadil.clean.dedup.sorted_documents import Numbers, SortedDocuments
@@ -183,21 +183,21 @@ def hold_out(
         seen |= np.load(task.folder / SEEN)
     found = candidates.of_earlier(seen) if earlier else candidates.choose(seen, documents, wanted)
     _log(found, wanted)
-    with markers.written_whole(workspace.heldout_folder, workspace.heldout_key) as draft:
+    with sealed_dir.create(workspace.heldout_folder, {"key": workspace.heldout_key}) as draft:
         np.save(draft / DOCUMENTS, found.documents)
     return found
 
 
 def find_runs(task: RunsTask) -> None:
     """Write which of the runs the documents of a shard hold that stay and are not looked at themselves."""
-    if markers.is_done(task.folder, task.key):
+    if sealed_dir.verify(task.folder, {"key": task.key}):
         return
     shard, runs_of = SortedDocuments(task.shard), run_hasher(load_language(task.language))
     numbers = np.arange(task.first_document, task.first_document + shard.num_rows)
     looked_at = np.load(task.candidates / DOCUMENTS)
     is_read = Verdicts(task.verdicts).is_kept(numbers) & ~np.isin(numbers, looked_at)
     index = SeenNgrams(np.load(task.candidates / RUNS))
-    with markers.written_whole(task.folder, task.key) as draft:
+    with sealed_dir.create(task.folder, {"key": task.key}) as draft:
         for row, line in shard.lines(0, shard.num_rows):
             if is_read[row]:
                 index.mark(runs_of(text_of(line)))
@@ -234,7 +234,7 @@ def _tasks(
     settings: Settings,
 ) -> list[RunsTask]:
     """Write what is looked for, and a task for each shard."""
-    with markers.written_whole(workspace.candidates_folder, workspace.heldout_key) as draft:
+    with sealed_dir.create(workspace.candidates_folder, {"key": workspace.heldout_key}) as draft:
         np.save(draft / RUNS, candidates.wanted)
         np.save(draft / DOCUMENTS, documents)
     starts = signatures.starts[len(workspace.held_folders) :].tolist()

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from anadil.artifacts import markers
+from anadil.artifacts import sealed_dir
 from anadil.clean.dedup.find_duplicates import KEPT, REASONS, Verdicts
 from anadil.clean.dedup.signatures import Signatures, id_of
 from anadil.clean.dedup.sorted_documents import Numbers, SortedDocuments
@@ -23,6 +23,7 @@ from anadil.clean.kernels.columns import STATISTICS
 from anadil.clean.write.accounts import Accounts
 from anadil.clean.write.corpus_parts import FirstLines, renumbered
 from anadil.clean.write.rows import BIT_OF, ROWS
+from anadil.core.json_text import write_json
 
 STATS = "stats"
 ACCOUNTS = "accounts.json"
@@ -114,15 +115,15 @@ def cut_rows(
 
 def write_rows(task: RowsTask) -> None:
     """Write one file of rows and its accounts into a folder, unless it is done."""
-    if markers.is_done(task.folder, task.key):
+    if sealed_dir.verify(task.folder, {"key": task.key}):
         return
     verdicts, signatures = Verdicts(task.verdicts), Signatures(task.shards, task.held)
     accounts = Accounts(task.reported, task.limits)
-    with markers.written_whole(task.folder, task.key) as draft:
+    with sealed_dir.create(task.folder, {"key": task.key}) as draft:
         with pq.ParquetWriter(draft / task.name, SCHEMA, compression="zstd") as file:
             for table in _groups(_tables(task, verdicts, signatures, accounts)):
                 file.write_table(table)
-        markers.write_json(draft / ACCOUNTS, accounts.as_json())
+        write_json(draft / ACCOUNTS, accounts.as_json())
 
 
 def _groups(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:

@@ -6,6 +6,7 @@ transformers.
 
 import logging
 import os
+import socket
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from anadil.artifacts import cache_dir
+from anadil.artifacts import sealed_dir
 from anadil.core.errors import DataError
 from anadil.core.processes import die_with
 from anadil.text.corpus import read_file
@@ -71,7 +72,7 @@ def encode_file(task: EncodeTask) -> str:
         IntegrityError: The file is damaged.
         OSError: The disk is full, among others.
     """
-    if cache_dir.is_there(task.shard):
+    if sealed_dir.exists(task.shard):
         return ""
     encoder = _encoders.get(task.tokenizer)
     if encoder is None:
@@ -80,7 +81,7 @@ def encode_file(task: EncodeTask) -> str:
         _encoders[task.tokenizer] = encoder
     encoder.begin_sample()
     known = encoder.difference
-    with cache_dir.making(task.shard, task.origin) as draft:
+    with sealed_dir.create(task.shard, task.origin, socket.gethostname()) as draft:
         _write(task, encoder, draft)
         if encoder.difference != known:
             # Documents before that one may differ too.

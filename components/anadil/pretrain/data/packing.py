@@ -6,6 +6,7 @@ Each piece counts its positions from 0: that is how transformers knows where one
 begins inside a document has BOS before it, as an input alone, where the tokenizer sets BOS before every text.
 """
 
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from anadil.artifacts import artifact
-from anadil.artifacts.cache_dir import is_there, is_whole, making
+from anadil.artifacts import artifact, sealed_dir
 from anadil.core.errors import DataError
 from anadil.model.loss import IGNORED
 from anadil.pretrain.data.tokens import Places, TokenStream
@@ -105,12 +105,12 @@ def packed_stream(stream: TokenStream, length: int, work: Path, *, write: bool) 
     origin = {"tokens": stream.digest, "length": str(length), "bos": str(stream.bos)}
     folder = work / f"sequences-{artifact.origin_key(origin)}"
     # Every byte is compared: a kill may have left a damaged file.
-    if write and not is_whole(folder):
+    if write and not sealed_dir.verify(folder, origin, once_a_boot=True):
         packed = pack(stream, length)
-        with making(folder, origin) as draft:
+        with sealed_dir.create(folder, origin, socket.gethostname()) as draft:
             np.save(draft / "pieces.npy", packed.pieces, allow_pickle=False)
             np.save(draft / "rows.npy", packed.rows, allow_pickle=False)
-    if not is_there(folder):
+    if not sealed_dir.exists(folder):
         raise DataError(f"{folder}: not there; each node's first process makes it in its work directory")
     pieces, rows = (
         np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False).view(np.ndarray)

@@ -11,19 +11,19 @@ import logging
 import multiprocessing
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from anadil.artifacts import artifact
-from anadil.artifacts.cache_dir import is_whole
+from anadil.artifacts import artifact, sealed_dir
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.format import human_bytes
 from anadil.core.progress import progress
@@ -106,8 +106,9 @@ def token_stream(corpus: Path, tokenizer: Path, work: Path, *, write: bool) -> T
     folder = work / f"tokens-{artifact.origin_key(origin)}"
     files = document_files(corpus, "train")
     shards = [folder / file.name.partition(".")[0] for file in files]
+    origins = [{**origin, "part": file.name} for file in files]
     if write:
-        whole = _whole(shards)
+        whole = _whole(shards, origins)
         missing = [number for number in _in_turn(len(files)) if number not in whole]
         if missing:
             backend: Any = loaded.backend_tokenizer
@@ -120,7 +121,7 @@ def token_stream(corpus: Path, tokenizer: Path, work: Path, *, write: bool) -> T
                         tokenizer=text,
                         begin=begin,
                         end=end,
-                        origin={**origin, "part": files[number].name},
+                        origin=origins[number],
                     )
                     for number in missing
                 ]
@@ -152,13 +153,13 @@ def _in_turn(num: int) -> list[int]:
     return [*range(first, num), *range(first)]
 
 
-def _whole(shards: Sequence[Path]) -> set[int]:
+def _whole(shards: Sequence[Path], origins: Sequence[Mapping[str, str]]) -> set[int]:
     """Numbers of the shards that are there with every byte as it was written."""
     with ThreadPoolExecutor(min(8, num_cores())) as pool:
-        whole = list(pool.map(is_whole, shards))
-    if any(whole):
-        log.info("%s of %s shards of the token stream are there", sum(whole), len(whole))
-    return {number for number, is_whole in enumerate(whole) if is_whole}
+        verdicts = list(pool.map(partial(sealed_dir.verify, once_a_boot=True), shards, origins))
+    if any(verdicts):
+        log.info("%s of %s shards of the token stream are there", sum(verdicts), len(verdicts))
+    return {number for number, is_whole in enumerate(verdicts) if is_whole}
 
 
 def _opened(shards: Sequence[Path], bos: int | None) -> TokenStream:

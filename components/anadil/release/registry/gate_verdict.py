@@ -144,7 +144,7 @@ def verify(uri: str, manifest: Manifest, *, whole: bool = False) -> None:
     if "://" not in uri:
         artifact.verify_files(Path(uri), manifest, uri)
         return
-    artifact.glance(uri, manifest)
+    artifact.check_sizes(uri, manifest)
     for name, entry in manifest.files.items() if whole else ():
         with storage.readable(join(uri, name)).open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:

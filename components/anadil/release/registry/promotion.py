@@ -177,7 +177,7 @@ def _verify(version: RegisteredModel, *, whole: bool) -> None:
     if whole:
         verify(version.uri, manifest, whole=True)
     else:
-        artifact.glance(version.uri, manifest)
+        artifact.check_sizes(version.uri, manifest)
 
 
 def _create(

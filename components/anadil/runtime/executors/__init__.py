@@ -1,4 +1,4 @@
-"""What runs the tasks of a stage: processes of this machine, Ray, jobs of Kubernetes.
+"""Executors that run the tasks of a stage: processes of this machine, Ray, jobs of Kubernetes.
 
 A task is a picklable value, a function of a module takes it, and its result is a folder that is finished by a
 marker. So a task may be run again, by anybody, and nothing else in the stage knows which executor runs it.

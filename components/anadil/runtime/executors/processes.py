@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, Self
 
-from anadil.artifacts import markers
+from anadil.artifacts import sealed_dir
 from anadil.core.errors import PreflightError
 from anadil.core.processes import die_with
 from anadil.runtime.executors import Task, process_limits
@@ -164,7 +164,7 @@ class _Worker:
 
     def _remove_draft(self) -> None:
         if self.task and self._process.pid:
-            markers.remove_draft(self.task.folder, self._process.pid)
+            sealed_dir.remove_draft(self.task.folder, self._process.pid)
 
 
 class _LogToParent(logging.Handler):

@@ -33,7 +33,7 @@ CHECKED_PLACES = 4
 """Times the nodes: tasks that look whether their node sees the directory."""
 
 _process: Processes | None = None
-"""Of a worker of Ray: kept from one task to the next."""
+"""Processes of a worker of Ray: kept from one task to the next."""
 
 
 def executor(job: Job) -> "RayTasks":

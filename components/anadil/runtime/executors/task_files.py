@@ -71,7 +71,7 @@ def run_task(folder: Path, digest: str, index: int) -> None:
 
 
 def first_error(folder: Path) -> AnadilError | None:
-    """What a task raised; None where none has said anything."""
+    """Exception that a task raised; None where none has said anything."""
     for path in sorted(folder.glob("error-*.json")):
         words = json.loads(path.read_text(encoding="utf-8"))
         return ERRORS.get(words["kind"], AnadilError)(words["message"])

@@ -1,0 +1,130 @@
+"""Directories that a run makes for itself and for its next start: each is whole, or not there.
+
+One is filled beside its place, sealed by a manifest as an artifact is, and renamed. Before reuse its origin and
+every byte are compared, so neither other settings nor a torn disk pass for it.
+"""
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from anadil.artifacts import artifact
+from anadil.artifacts.uri import MANIFEST
+from anadil.core.errors import IntegrityError
+
+log = logging.getLogger(__name__)
+
+KIND = "work"
+PARTIAL = ".partial"
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+"""Another one after each start of the machine, and on each machine."""
+
+
+@contextmanager
+def create(folder: Path, origin: Mapping[str, str], owner: str = "") -> Iterator[Path]:
+    """Draft of a directory to fill; it is sealed and takes its place when the block ends well.
+
+    Several processes may make the same directory: each has a draft of its own, with equal bytes.
+
+    Args:
+        folder: Its place. What lies there is replaced unless it has the same origin: another process was
+            faster then, and others may be reading it.
+        origin: What decides the content.
+        owner: Name of the draft's owner, in place of this process: the host where a next start, in another
+            process, shall remove what a killed one has left.
+    """
+    draft = _draft_of(folder, owner or str(os.getpid()))
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    try:
+        yield draft
+        artifact.seal(draft, kind=KIND, origin=origin)
+        if folder.exists() and not _is_of(folder, origin):
+            shutil.rmtree(folder, ignore_errors=True)
+        try:
+            draft.rename(folder)
+        except OSError:
+            if not exists(folder):
+                raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def exists(folder: Path) -> bool:
+    """Whether a directory was finished; `verify` compares its bytes."""
+    return (folder / MANIFEST).is_file()
+
+
+def verify(folder: Path, origin: Mapping[str, str], *, once_a_boot: bool = False) -> bool:
+    """Whether a directory has the origin and every byte as it was written; a damaged one is removed.
+
+    Args:
+        folder: Its place.
+        origin: What decides the content.
+        once_a_boot: Read large files once a node and boot: a restart finds a mark beside the directory, and
+            trusts files that nobody has touched since.
+    """
+    try:
+        manifest = artifact.read_manifest(str(folder))
+        if manifest is None or manifest.origin != origin:
+            return False
+        mark = _mark(folder) if once_a_boot else None
+        seen = _identity(folder) if mark else ""
+        if mark is None or not mark.is_file() or mark.read_text(encoding="utf-8") != seen:
+            artifact.verify_files(folder, manifest, str(folder))
+            _note(mark, seen)
+    except IntegrityError as error:
+        log.warning("%s; making it again", str(error).partition("; run ")[0])
+        shutil.rmtree(folder, ignore_errors=True)
+        return False
+    return True
+
+
+def _is_of(folder: Path, origin: Mapping[str, str]) -> bool:
+    try:
+        manifest = artifact.read_manifest(str(folder))
+    except IntegrityError:
+        return False
+    return manifest is not None and manifest.origin == origin
+
+
+def remove_draft(folder: Path, pid: int) -> None:
+    """Remove what a process that was killed has left of a directory."""
+    shutil.rmtree(_draft_of(folder, str(pid)), ignore_errors=True)
+
+
+def remove_drafts(folder: Path) -> None:
+    """Remove what killed processes have left; nobody else may work in the folder."""
+    for draft in folder.rglob(f"*{PARTIAL}"):
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _draft_of(folder: Path, owner: str) -> Path:
+    return folder.with_name(f"{folder.name}.{owner}{PARTIAL}")
+
+
+def _mark(folder: Path) -> Path | None:
+    """Where this node notes, until its next boot, what it has verified; None where the kernel does not tell boots apart."""
+    if not BOOT.is_file():
+        return None
+    return folder.with_name("verified") / f"{folder.name}-{BOOT.read_text(encoding='utf-8').strip()}"
+
+
+def _note(mark: Path | None, seen: str) -> None:
+    """Write a mark; one that a kill cuts off equals nothing."""
+    if mark is not None:
+        mark.parent.mkdir(exist_ok=True)
+        mark.write_text(seen, encoding="utf-8")
+
+
+def _identity(folder: Path) -> str:
+    """State of all files that changes where one is written to, replaced, added or removed; nothing is read."""
+    stats = {file.relative_to(folder).as_posix(): file.stat() for file in folder.rglob("*")}
+    places = {
+        name: (s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for name, s in stats.items()
+    }
+    return json.dumps(dict(sorted(places.items())))
