@@ -109,15 +109,7 @@ def read_manifest(uri: str) -> Manifest | None:
 
 
 def parse_manifest(content: bytes, uri: str) -> Manifest:
-    """The manifest in the content of an artifact's file.
-
-    Args:
-        content: Of the file.
-        uri: Of the artifact.
-
-    Raises:
-        IntegrityError: It is no manifest of ours.
-    """
+    """The manifest of the artifact at `uri` in its file's content; raises as `read_manifest`."""
     where = join(uri, MANIFEST)
     try:
         manifest = _adapter().validate_json(content)

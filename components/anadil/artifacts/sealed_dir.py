@@ -76,7 +76,9 @@ def verify(folder: Path, origin: Mapping[str, str], *, once_a_boot: bool = False
         seen = _identity(folder) if mark else ""
         if mark is None or not mark.is_file() or mark.read_text(encoding="utf-8") != seen:
             artifact.verify_files(folder, manifest, str(folder))
-            _note(mark, seen)
+            if mark is not None:  # one that a kill cuts off equals nothing
+                mark.parent.mkdir(exist_ok=True)
+                mark.write_text(seen, encoding="utf-8")
     except IntegrityError as error:
         log.warning("%s; making it again", str(error).partition("; run ")[0])
         shutil.rmtree(folder, ignore_errors=True)
@@ -112,13 +114,6 @@ def _mark(folder: Path) -> Path | None:
     if not BOOT.is_file():
         return None
     return folder.with_name("verified") / f"{folder.name}-{BOOT.read_text(encoding='utf-8').strip()}"
-
-
-def _note(mark: Path | None, seen: str) -> None:
-    """Write a mark; one that a kill cuts off equals nothing."""
-    if mark is not None:
-        mark.parent.mkdir(exist_ok=True)
-        mark.write_text(seen, encoding="utf-8")
 
 
 def _identity(folder: Path) -> str:

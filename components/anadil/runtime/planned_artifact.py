@@ -134,13 +134,7 @@ def work_of(target: str) -> Path:
 
 
 def look_up(planned: PlannedArtifact) -> tuple[MadeArtifact | None, Neighbours]:
-    """The artifact if it is there already; where it is not, also its neighbours, read once for all who ask.
-
-    Raises:
-        RecipeError: As `reusable`.
-        IntegrityError: As `reusable`.
-        PreflightError: As `reusable`.
-    """
+    """The artifact if it is there already, or else its neighbours, read once for all who ask; raises as `reusable`."""
     made = reusable(planned)
     if made or not planned.root:
         return made, ()
