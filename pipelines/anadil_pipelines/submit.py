@@ -8,7 +8,6 @@ import hashlib
 import logging
 import re
 import tempfile
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -18,15 +17,11 @@ from typing import Any
 import yaml
 
 from anadil import __version__
-from anadil.artifacts.storage import BUILT_IN
-from anadil.core.errors import AnadilError, DataError, RecipeError
 from anadil.core.format import amount
 from anadil.core.stages import FLOW
-from anadil.plan.preflight import check_fits, check_shared
-from anadil.preflight.inputs import inspect_base, inspect_clean_cost, inspect_files
-from anadil.preflight.tasks import inspect_tasks
+from anadil.preflight.checks import SUBMIT, PlannedRun, refuse
 from anadil.recipe.sections import Recipe
-from anadil.runtime.job import is_left_out, named_files, named_side_files
+from anadil.runtime.job import is_left_out
 from anadil.runtime.kfp import varied_values
 from anadil_pipelines.adapt import NAME, pipeline_yaml
 from anadil_pipelines.resources import pod_requests, with_clean_workers
@@ -101,70 +96,14 @@ def prepare(recipe: Recipe, options: SubmitOptions, *, dry: bool = False) -> Sub
         DataError: What a stage will read is missing, damaged or of no use.
         PreflightError: The training does not fit the machines of `cluster`, or they share no checkpoints.
     """
-    for check in (check_reach, _check_shared, _check_inputs, _check_fits):
-        try:
-            check(recipe)
-        except AnadilError as error:
-            if not dry:
-                raise
-            log.warning("would be refused: %s", error)
     recipe = with_clean_workers(recipe)
-    with suppress(DataError):  # of a file that is not there, which is told above
-        pod = pod_requests("clean", recipe)
-        cpus = max(1, int(amount(pod.cpu)))
-        inspect_clean_cost(recipe, int(amount(pod.memory)), cpus, here=False).say(logging.INFO)
+    pod = pod_requests("clean", recipe)
+    planned = PlannedRun(
+        by=SUBMIT, recipe=recipe, stages=[stage for stage in FLOW if not is_left_out(stage, recipe)], here=False,
+        memory_bytes=int(amount(pod.memory)), cpus=max(1, int(amount(pod.cpu))),
+    )  # fmt: skip
+    refuse(planned, dry=dry)
     return Submission(recipe=recipe, options=options, pipeline=pipeline_yaml(recipe))
-
-
-def _check_fits(recipe: Recipe) -> None:
-    if not recipe.cluster.instance:
-        log.warning("cluster.instance is not set, so whether pretrain fits is not checked")
-    elif recipe.base.model.startswith("/") and not Path(recipe.base.model).is_dir():
-        log.warning("%s: not on this machine, so whether pretrain fits is not checked", recipe.base.model)
-    else:
-        log.info("%s", check_fits(recipe, here=False))
-
-
-def _check_inputs(recipe: Recipe) -> None:
-    for stage in FLOW:
-        if stage.files and not is_left_out(stage, recipe):
-            inspect_files(stage, recipe, here=False).say()
-    if recipe.evaluate.tasks:
-        inspect_tasks(recipe).say()
-    inspect_base(recipe, here=False).say()
-
-
-def _check_shared(recipe: Recipe) -> None:
-    check_shared(recipe, recipe.storage.root or "", recipe.cluster.backend)
-
-
-def check_reach(recipe: Recipe) -> None:
-    """Refuse a recipe with places that exist on one machine only.
-
-    Raises:
-        RecipeError: With every such key.
-    """
-    model = recipe.base.model
-    places = {
-        "storage.root": (recipe.storage.root or "",),
-        **{stage.files: named_files(stage, recipe) for stage in FLOW if stage.files},
-        **{key: names for stage in FLOW for key, names in named_side_files(stage, recipe).items()},
-        "base.model": (model,) if model.startswith(("/", ".", "~")) or Path(model).is_dir() else (),
-    }
-    mistakes = []
-    for key, values in places.items():
-        for value in values:
-            if "://" in value or (value.startswith(BUILT_IN) and key != "storage.root"):
-                continue
-            if any(volume.holds(value) for volume in recipe.cluster.volumes):
-                continue
-            mistakes.append(f"  {key}: {value or 'not set'}")
-    if mistakes:
-        raise RecipeError(
-            "no step on the cluster would see\n" + "\n".join(mistakes) + "\n"
-            "put it on s3://, or on a claim of cluster.volumes, such as "
-            "cluster.volumes=[{claim: fsx, path: /fsx}]"
-        )
 
 
 def new_name(stem: str) -> str:

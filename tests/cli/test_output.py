@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from anadil.cli.doctor.local import CheckResult
 from anadil.cli.output import print_json, print_lines, print_table
 from anadil.launch.backend import format_log_line
+from anadil.preflight.check import CheckResult
 from anadil.release.notebook import text_table
 
 NAME = "a\x1b]0;owned\x07\nok\x9b2K"

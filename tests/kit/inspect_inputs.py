@@ -5,7 +5,8 @@ from pathlib import Path
 
 from anadil.artifacts import s3
 from anadil.core.stages import STAGES
-from anadil.preflight.inputs import Inspection, inspect_files
+from anadil.preflight.check import CheckResult
+from anadil.preflight.inputs import inspect_files
 from anadil.recipe.sections import Recipe
 from tests.kit.harness import again
 
@@ -22,7 +23,7 @@ def put(folder: Path, name: str, content: bytes) -> str:
     return str(folder / name)
 
 
-def look(recipe: Recipe, stage: str, *files: str, here: bool = True) -> Inspection:
+def look(recipe: Recipe, stage: str, *files: str, here: bool = True) -> CheckResult:
     named = again(recipe, f"{STAGES[stage].files}={json.dumps(files)}")
     return inspect_files(STAGES[stage], named, here=here)
 

@@ -10,11 +10,11 @@ import yaml
 
 import make_manifests
 from anadil import __version__
-from anadil.cli.doctor.kubernetes import ENGINE_KINDS, engine_rules, launcher_rules
 from anadil.core.format import amount
 from anadil.core.stages import STAGES
+from anadil.launch.kubernetes.checks.control_plane import ENGINE_KINDS, engine_rules, launcher_rules
 from anadil.launch.manifests.labels import MAX_NAME
-from anadil.plan.preflight import check_fits
+from anadil.preflight.memory import check_fits
 from anadil.recipe.load import load_recipe
 from anadil.runtime import entry_point, termination
 from tests.kit import crds

@@ -7,9 +7,9 @@ import yaml
 
 from anadil import __version__
 from anadil.core.errors import PreflightError, RecipeError
+from anadil.preflight.places import check_reach
 from anadil.recipe.load import load_recipe
 from anadil.runtime.kfp import VARIED
-from anadil_pipelines import submit
 from anadil_pipelines.adapt import pipeline_yaml
 from anadil_pipelines.resources import with_clean_workers
 from anadil_pipelines.server import Kubeflow
@@ -265,7 +265,7 @@ def test_a_place_of_one_machine_is_refused(recipe_file: str, setting: str, key: 
     recipe = load_recipe(recipe_file, [setting])
 
     with pytest.raises(RecipeError) as caught:
-        submit.check_reach(recipe)
+        check_reach(recipe)
 
     assert str(caught.value) == (
         f"no step on the cluster would see\n  {key}\nput it on s3://, or on a claim of cluster.volumes, such as "
@@ -284,7 +284,7 @@ def test_places_on_a_claim_are_fine(recipe_file: str) -> None:
         ],
     )
 
-    submit.check_reach(recipe)
+    check_reach(recipe)
 
 
 def settings(*given: str) -> list[str]:

@@ -16,8 +16,8 @@ from anadil.plan.instances import machine
 from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import peak_memory
 from anadil.plan.model_shape import Shape, base_shape, shape_from
-from anadil.plan.preflight import check_fits
 from anadil.plan.search import search
+from anadil.preflight.memory import check_fits
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 

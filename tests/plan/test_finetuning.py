@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 
 from anadil.cli import main
-from anadil.cli.doctor.local import run_checks
 from anadil.core.errors import PreflightError
 from anadil.core.format import GIB, MIB
+from anadil.core.stages import STAGES
 from anadil.plan.evaluating import check_evaluate_fits, evaluate_plan
 from anadil.plan.finetuning import check_finetune_fits, finetune_memory, finetune_plan, recomputes
 from anadil.plan.instances import CPU, Machine, machine, this_machine
 from anadil.plan.model_shape import shape_from, trained_shape
-from anadil.plan.preflight import check_finetune, check_fits
 from anadil.plan.stage_memory import StageMemory
+from anadil.preflight.checks import CHECKS, DOCTOR, LAUNCH, PlannedRun, report
+from anadil.preflight.memory import check_finetune, check_fits
 from anadil.recipe.load import load_recipe
 from tests.kit import plans
 
@@ -70,14 +71,18 @@ def test_plan_and_submit_refuse_it(command: list[str], capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("stage", ["pretrain", "finetune"])
 def test_a_launch_of_either_stage_is_checked(stage: str) -> None:
-    from anadil.launch.launcher import CHECKS
+    recipe = load_recipe("japanese-70b", [ALL])
+    [check] = [each for each in CHECKS if each.name == "memory" and LAUNCH in each.by]
 
     with pytest.raises(PreflightError, match=REFUSAL):
-        CHECKS[stage](load_recipe("japanese-70b", [ALL]), here=False)
+        list(check.function(PlannedRun(by=LAUNCH, recipe=recipe, stages=(STAGES[stage],), here=False)))
 
 
 def test_doctor_shows_what_both_need_here(tmp_path: Path) -> None:
-    checks = {check.name: check for check in run_checks("smoke", [], tmp_path)}
+    checks = {
+        check.name: check
+        for check in report(PlannedRun(by=DOCTOR, recipe=load_recipe("smoke"), work=tmp_path))
+    }
 
     assert "finetune needs" in checks["memory"].detail
     assert "evaluate needs" in checks["memory"].detail

@@ -10,7 +10,7 @@ from anadil.plan.from_recipe import layout_of, work_of
 from anadil.plan.instances import machine, this_machine
 from anadil.plan.memory_limit import layout_fit
 from anadil.plan.model_shape import trained_shape
-from anadil.plan.preflight import MAX_REMEDIES, check_finetune, check_fits
+from anadil.preflight.memory import MAX_REMEDIES, check_finetune, check_fits
 from anadil.recipe.load import load_recipe
 from tests.plan.conftest import answers
 

@@ -12,8 +12,8 @@ import zstandard
 from anadil.cli import main
 from anadil.core.errors import DataError, PreflightError
 from anadil.preflight import inputs
+from anadil.preflight.check import passed, skipped
 from anadil.preflight.input_sample import Beginnings, cut_at_record
-from anadil.preflight.inputs import Inspection
 from anadil.recipe.sections import Recipe
 from tests.kit.harness import again
 from tests.kit.inspect_inputs import SMALL, lines, look, put, upload
@@ -128,7 +128,7 @@ def test_documents_are_counted_over_all_kinds_of_files(recipe: Recipe, tmp_path:
 
     found = look(recipe, "clean", *files)
 
-    assert found.visible
+    assert found.status == "passed"
     assert found.detail.startswith("4 files, ")
     assert "what was checked" not in found.detail
 
@@ -325,7 +325,7 @@ def test_held_out_text_that_evaluate_could_not_score_is_refused(
 def test_without_files_the_corpus_gives_the_held_out_text(recipe: Recipe) -> None:
     found = look(recipe, "evaluate")
 
-    assert (found.visible, found.detail) == (True, "the corpus's own held-out part is used")
+    assert (found.status, found.detail) == ("passed", "the corpus's own held-out part is used")
 
 
 # What cannot be seen from here
@@ -336,7 +336,7 @@ def test_data_on_a_claim_is_said_to_be_unseen_where_the_run_is_elsewhere(recipe:
 
     found = look(claimed, "finetune", "/claims/fsx/chats.jsonl", here=False)
 
-    assert not found.visible
+    assert found.status == "skipped"
     assert found.detail == "/claims/fsx/chats.jsonl (claim fsx) can be seen from pods alone"
     with pytest.raises(DataError, match="no file matches '/claims/fsx/chats"):
         look(claimed, "finetune", "/claims/fsx/chats.jsonl", here=True)
@@ -355,7 +355,7 @@ def test_storage_that_only_pods_may_read_stops_no_submission(recipe: Recipe) -> 
 
     found = look(recipe, "finetune", place, here=False)
 
-    assert not found.visible
+    assert found.status == "skipped"
     assert "cannot be read from here" in found.detail
     assert "no AWS credentials" in found.detail
     with pytest.raises(PreflightError, match="no AWS credentials"):
@@ -377,14 +377,14 @@ def test_packages_of_a_stage_that_are_not_here_are_said(
 
     found = look(recipe, "clean", put(tmp_path, "a.txt", b"Salam"))
 
-    assert (found.visible, found.detail) == (False, "not checked, because fastwarc is not installed here")
+    assert (found.status, found.detail) == ("skipped", "not checked, because fastwarc is not installed here")
 
 
 def test_what_asks_for_attention_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
-    Inspection(key="a", detail="well").say()
-    Inspection(key="b", detail="2 chats", remedy="1 row is none").say()
-    Inspection(key="c", detail="unseen", visible=False).say()
+    passed("a", "well").log()
+    passed("b", "2 chats", "1 row is none").log()
+    skipped("c", "unseen").log()
 
     assert caplog.messages == ["b: 2 chats; 1 row is none", "c: unseen"]

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from anadil.cli import main
-from anadil.cli.doctor import local
 from anadil.core.format import GIB
+from anadil.preflight import checks as table
 from anadil.preflight import inputs
 from anadil.preflight.inputs import inspect_clean_cost
+from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from tests.kit.harness import again
 
@@ -57,9 +58,13 @@ def test_processes_elsewhere_need_no_memory_here(recipe: Recipe, raw_text: Path)
 def test_doctor_says_what_clean_may_need(
     recipe: Recipe, raw_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "ram_bytes", lambda: 2 * GIB)
+    monkeypatch.setattr(table, "ram_bytes", lambda: 2 * GIB)
 
-    checks = local.run_checks("smoke", [f"clean.inputs=[{raw_text}]"], tmp_path)
+    checks = table.report(
+        table.PlannedRun(
+            by=table.DOCTOR, recipe=load_recipe("smoke", [f"clean.inputs=[{raw_text}]"]), work=tmp_path
+        )
+    )
 
     [check] = [check for check in checks if check.name == "cost of clean"]
     assert check.status == "passed"
@@ -70,7 +75,7 @@ def test_doctor_says_what_clean_may_need(
 def test_run_says_it_before_it_starts(
     raw_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("anadil.plan.instances.ram_bytes", lambda *_: 2 * GIB)
+    monkeypatch.setattr(table, "ram_bytes", lambda: 2 * GIB)
     monkeypatch.setattr(inputs, "check_base", lambda _: pytest.fail("it has to be told by then"))
     settings = ["--set", f"clean.inputs=[{raw_text}]", "--set", "base.model=/none", "--until", "tokenizer"]
 
@@ -107,4 +112,7 @@ def test_data_on_a_claim_is_said_to_be_unseen(recipe: Recipe) -> None:
 
     found = inspect_clean_cost(claimed, GIB, 1, here=False)
 
-    assert (found.visible, found.detail) == (False, "/claims/fsx/raw (claim fsx) can be seen from pods alone")
+    assert (found.status, found.detail) == (
+        "skipped",
+        "/claims/fsx/raw (claim fsx) can be seen from pods alone",
+    )

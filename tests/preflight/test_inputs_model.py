@@ -188,8 +188,8 @@ def test_the_header_of_an_empty_file_of_weights_counts_no_tensors(tmp_path: Path
 def test_a_model_on_a_claim_is_said_to_be_unseen(recipe: Recipe) -> None:
     found = inspect_base(again(recipe, CLAIM, "base.model=/claims/fsx/llama"), here=False)
 
-    assert (found.visible, found.detail) == (
-        False,
+    assert (found.status, found.detail) == (
+        "skipped",
         "/claims/fsx/llama (claim fsx) can be seen from pods alone",
     )
 

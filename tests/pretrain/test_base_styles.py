@@ -127,8 +127,8 @@ def test_sentence_piece_is_refused_before_anything_runs_unless_it_stays(tmp_path
         DataError, match=r"byte_fallback\), as SentencePiece does\. .* tokenizer.strategies to \[base\]"
     ):
         inspect_base(recipe(base, "base", "extend"))
-    assert inspect_base(recipe(base, "base", "extend"), vocabulary=False).visible
-    assert inspect_base(recipe(base, "base")).visible
+    assert inspect_base(recipe(base, "base", "extend"), vocabulary=False).status == "passed"
+    assert inspect_base(recipe(base, "base")).status == "passed"
 
 
 def test_a_base_without_an_end_of_text_is_refused_before_anything_runs(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_byte_level_base_goes_through_the_trial_to_the_scores(
         ):
             inspect_base(settings)
         return
-    assert inspect_base(settings).visible
+    assert inspect_base(settings).status == "passed"
 
     found = made(settings, corpus, FLOW)
 
@@ -174,7 +174,7 @@ def test_every_base_is_trained_and_scored(
     tmp_path: Path, corpus: Path, style: str, strategy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = recipe(make_base(tmp_path / "base", style), strategy)
-    assert inspect_base(settings).visible
+    assert inspect_base(settings).status == "passed"
 
     found = made(settings, corpus, ("tokenizer", "pretrain", "evaluate"))
 

@@ -93,7 +93,7 @@ COMMANDS = {
         "create, describe or delete a HyperPod cluster", "anadil.cli.cluster.hyperpod", "add_cluster"
     ),
     "doctor": Command(
-        "check what a run needs, each line with its remedy", "anadil.cli.doctor.command", "add_doctor"
+        "check what a run needs, each line with its remedy", "anadil.cli.cluster.doctor", "add_doctor"
     ),
 }
 """The whole command line, in the order of the help."""

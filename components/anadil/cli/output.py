@@ -1,33 +1,11 @@
-"""What commands print on stdout, and the option that chooses its form."""
+"""Printing on stdout: JSON, YAML, tables and lines."""
 
-import argparse
 import json
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from anadil.core.format import JSON_CONTROLS, visible
-
-
-def add_output_option(
-    command: argparse.ArgumentParser, *forms: str, text: str = "default: %(default)s"
-) -> None:
-    """`-o`; the first form is the default.
-
-    Args:
-        command: Parser of the command.
-        forms: Left out, a table or JSON.
-        text: Its help.
-    """
-    choices = forms or ("table", "json")
-    command.add_argument("-o", "--output", choices=choices, default=choices[0], help=text)
-
-
-def place(text: str) -> str:
-    """The type of an option that names a file or directory to write; an empty one is refused."""
-    if not text.strip():
-        raise argparse.ArgumentTypeError("is empty; give a path")
-    return text
 
 
 def print_json(data: Any) -> None:

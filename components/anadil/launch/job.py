@@ -140,7 +140,7 @@ def check_job(job: TrainingJob, backend: str) -> None:
         )
     if job.stage in ("pretrain", "finetune"):
         # Here, because it needs models, which what drives pods of `clean` has not.
-        from anadil.plan.preflight import check_shared
+        from anadil.preflight.places import check_shared
 
         check_shared(job.recipe, job.target, backend, job.stage, job.nodes)
 

@@ -13,8 +13,7 @@ from anadil.core.stages import STAGES
 from anadil.launch.backend import JobBackend
 from anadil.launch.job import TrainingJob, check_job
 from anadil.launch.kubernetes.api.kinds import JOB_KINDS
-from anadil.plan.preflight import check_finetune, check_fits
-from anadil.preflight.inputs import inspect_base, inspect_files
+from anadil.preflight.checks import LAUNCH, PlannedRun, refuse
 from anadil.recipe.cluster import Backend as BackendName
 from anadil.recipe.sections import Recipe
 from anadil.runtime.planned_artifact import MadeArtifact, PlannedArtifact, look_up, planned_artifact
@@ -23,8 +22,6 @@ from anadil.runtime.remake import refuse_remake
 log = logging.getLogger(__name__)
 
 BACKENDS: tuple[str, ...] = get_args(BackendName)
-CHECKS = {"pretrain": check_fits, "finetune": check_finetune}
-"""Stage -> whether its memory fits; that of pretrain looks at what comes after it too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +86,8 @@ def launch_job(
     refuse_remake(wanted, neighbours)
     job = training_job(request, wanted.target)
     check_job(job, chosen)
-    _look(request, here=chosen == "local")
-    if request.recipe.cluster.instance and (check := CHECKS.get(request.stage)):
-        log.info("%s", check(request.recipe, here=chosen == "local"))
+    stage, here = STAGES[request.stage], chosen == "local"
+    refuse(PlannedRun(by=LAUNCH, recipe=request.recipe, stages=(stage,), files=request.files, here=here))
     backend_for(request.recipe, backend).run(job, detach=detach)
     if detach:
         return job.name
@@ -99,15 +95,6 @@ def launch_job(
     if manifest is None:
         raise DataError(f"{wanted.target}: job {job.name} succeeded, but there is no artifact; see its log")
     return MadeArtifact(uri=wanted.target, manifest=manifest)
-
-
-def _look(request: LaunchRequest, *, here: bool) -> None:
-    """Check what the stage will read beside artifacts, which are verified where they are read."""
-    stage = STAGES[request.stage]
-    if stage.files:
-        inspect_files(stage, request.recipe, request.files, here=here).say()
-    if "base" in stage.sections:
-        inspect_base(request.recipe, here=here, vocabulary=stage.name in ("tokenizer", "trial")).say()
 
 
 def _check_claims(request: LaunchRequest) -> None:

@@ -16,7 +16,6 @@ from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import peak_memory
 from anadil.plan.memory_limit import fit_verdict, layout_fit, limit_bytes, reserved
 from anadil.plan.model_shape import Shape, base_shape, trained_shape
-from anadil.plan.preflight import AFTER
 from anadil.plan.rationale import LayoutRationale
 from anadil.plan.reliability import checkpoint_bytes
 from anadil.plan.schema import (
@@ -32,7 +31,7 @@ from anadil.plan.schema import (
 )
 from anadil.plan.search import FittingLayout, SearchResult, search
 from anadil.plan.speed import speed
-from anadil.plan.stage_memory import StageMemory
+from anadil.plan.stage_memory import AFTER, StageMemory
 from anadil.recipe.pretrain import Phase
 from anadil.recipe.sections import Recipe
 

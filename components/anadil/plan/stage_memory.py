@@ -7,6 +7,9 @@ from anadil.core.format import human_bytes
 from anadil.plan.instances import CPU, Machine
 from anadil.plan.memory_limit import FIT_VERDICTS, OUTSIDE_BYTES, PROCESS_BYTES, FitVerdict, fit_verdict
 
+AFTER = ("finetune", "evaluate")
+"""Stages that load the model which pre-training makes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:

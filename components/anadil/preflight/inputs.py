@@ -7,14 +7,12 @@ second and not after its pre-training.
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from anadil.artifacts import storage
 from anadil.artifacts.base_model import TINY, base_tokenizer, model_config
-from anadil.artifacts.storage import BUILT_IN
 from anadil.artifacts.weight_files import has_weights, stored_tensors
 from anadil.core.errors import DataError, PreflightError, RetryableError
 from anadil.core.format import MIB, counted, human_bytes, human_hours
@@ -22,8 +20,10 @@ from anadil.core.stages import Stage
 from anadil.model.family_table import check_family
 from anadil.preflight.base_vocabulary import check_base_vocabulary, gguf_detail
 from anadil.preflight.chat_base import check_chat_base
+from anadil.preflight.check import CheckResult, passed, skipped
 from anadil.preflight.clean_cost import clean_cost, clean_memory_bytes
 from anadil.preflight.input_sample import Beginnings, NoWholeRecordError
+from anadil.preflight.places import claim_of
 from anadil.preflight.rotation import rotation_hint
 from anadil.recipe.sections import Base, Recipe
 from anadil.runtime.execute import base_cache
@@ -44,28 +44,9 @@ OUT_OF_MEMORY = "processes may be killed: set clean.workers lower, or give it mo
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inspection:
-    """What was seen of the files of a recipe's key."""
-
-    key: str
-    detail: str
-    remedy: str = ""
-    """What to consider, though it stops nothing."""
-    visible: bool = True
-    """Whether it can be read from here."""
-
-    def say(self, level: int = logging.DEBUG) -> None:
-        """Log it: what asks for attention as a warning, else at this level."""
-        if self.remedy:
-            log.warning("%s: %s; %s", self.key, self.detail, self.remedy)
-        else:
-            log.log(level if self.visible else logging.WARNING, "%s: %s", self.key, self.detail)
-
-
 def inspect_files(
     stage: Stage, recipe: Recipe, given: Sequence[str] = (), *, here: bool = True
-) -> Inspection:
+) -> CheckResult:
     """Read the beginning of the outside files of a stage.
 
     Args:
@@ -84,10 +65,10 @@ def inspect_files(
     if hidden and not visible:
         return _unseen(stage.files, hidden)
 
-    def inspect() -> Inspection:
+    def inspect() -> CheckResult:
         files = external_files(stage, recipe, visible)
         if not files:
-            return Inspection(key=stage.files, detail="the corpus's own held-out part is used")
+            return passed(stage.files, "the corpus's own held-out part is used")
         beginnings = Beginnings(FIRST_BYTES[stage.files], PATIENCE_S)
         detail, remedy = INSPECTORS[stage.files](files, recipe, beginnings)
         detail = f"{counted(len(files), 'file')}, {detail}"
@@ -104,7 +85,7 @@ def inspect_files(
                 detail, remedy = f"{detail}, {more}", "; ".join(filter(None, (remedy, hint)))
         if hidden:
             detail += f"; not checked: {_unseen(stage.files, hidden).detail}"
-        return Inspection(key=stage.files, detail=detail, remedy=remedy)
+        return passed(stage.files, detail, remedy)
 
     return _inspect_where_visible(stage.files, inspect, here=here)
 
@@ -123,7 +104,7 @@ def _side_files(stage: Stage, recipe: Recipe, *, here: bool) -> dict[str, list[s
     }
 
 
-def inspect_clean_cost(recipe: Recipe, memory_bytes: int, cpus: int, *, here: bool = True) -> Inspection:
+def inspect_clean_cost(recipe: Recipe, memory_bytes: int, cpus: int, *, here: bool = True) -> CheckResult:
     """Tell what `clean` needs of memory, disk and CPU time.
 
     Args:
@@ -140,7 +121,7 @@ def inspect_clean_cost(recipe: Recipe, memory_bytes: int, cpus: int, *, here: bo
     if hidden:
         return _unseen(key, hidden)
 
-    def inspect() -> Inspection:
+    def inspect() -> CheckResult:
         cost = clean_cost(storage.sizes(patterns, "clean.inputs"), recipe.clean, cpus)
         in_here = cost.workers if recipe.clean.engine == "processes" else 0
         need = clean_memory_bytes(in_here)
@@ -149,14 +130,14 @@ def inspect_clean_cost(recipe: Recipe, memory_bytes: int, cpus: int, *, here: bo
             f"for {counted(in_here, 'process')} (it has {human_bytes(memory_bytes)}), up to {human_bytes(cost.disk_bytes)} of disk and "
             f"{human_hours(cost.cpu_hours)} of CPU time"
         )
-        return Inspection(key=key, detail=detail, remedy="" if need <= memory_bytes else OUT_OF_MEMORY)
+        return passed(key, detail, "" if need <= memory_bytes else OUT_OF_MEMORY)
 
     return _inspect_where_visible(key, inspect, here=here)
 
 
 def inspect_base(
     recipe: Recipe, *, here: bool = True, chats: bool = True, vocabulary: bool = True
-) -> Inspection:
+) -> CheckResult:
     """Read the base model's config, tokenizer and the headers of its weights.
 
     Args:
@@ -175,14 +156,14 @@ def inspect_base(
     key, model = "base.model", recipe.base.model
     folder = Path(model).expanduser()
     if model == TINY:
-        return Inspection(key=key, detail="tiny, made on the spot")
+        return passed(key, "tiny, made on the spot")
     if not here and (claim := claim_of(model, recipe)):
         return _unseen(key, {model: claim})
     check_base(recipe.base)
     if folder.is_dir():  # first, so that nobody fetches a torn model again that is refused then
         check_family(model_config(folder), recipe.pretrain.parallelism.model_dump())
 
-    def inspect() -> Inspection:
+    def inspect() -> CheckResult:
         if folder.is_dir():
             stored_tensors(folder)  # first what needs no torch
         place = base_tokenizer(recipe.base, base_cache(recipe))
@@ -198,7 +179,7 @@ def inspect_base(
         known = (told / "config.json").is_file()
         hint = rotation_hint(model_config(told), recipe.pretrain.sequence_length) if known else ""
         details = [f"{model}, a tokenizer of {size:,} tokens", written, gguf_detail(place)]
-        return Inspection(key=key, detail=", ".join(filter(None, details)), remedy=hint)
+        return passed(key, ", ".join(filter(None, details)), hint)
 
     return _inspect_where_visible(key, inspect, here=here)
 
@@ -225,35 +206,21 @@ def check_base(base: Base) -> None:
         raise DataError(f"base.model: {base.model} has no {' and no '.join(missing)}; {remedy}")
 
 
-def claim_of(place: str, recipe: Recipe) -> str:
-    """The claim of `cluster.volumes` that a path lies on, where this machine does not mount it."""
-    if "://" in place or place.startswith(BUILT_IN):
-        return ""
-    for volume in recipe.cluster.volumes:
-        if volume.holds(place):
-            return "" if Path(volume.path).is_dir() else volume.claim
-    return ""
-
-
-def _unseen(key: str, hidden: dict[str, str]) -> Inspection:
+def _unseen(key: str, hidden: dict[str, str]) -> CheckResult:
     places = ", ".join(f"{place} (claim {claim})" for place, claim in hidden.items())
-    return Inspection(key=key, detail=f"{places} can be seen from pods alone", visible=False)
+    return skipped(key, f"{places} can be seen from pods alone")
 
 
-def _inspect_where_visible(key: str, inspect: Callable[[], Inspection], *, here: bool) -> Inspection:
+def _inspect_where_visible(key: str, inspect: Callable[[], CheckResult], *, here: bool) -> CheckResult:
     """Say what cannot be read from here, where that is no mistake."""
     try:
         return inspect()
     except ModuleNotFoundError as error:
-        return Inspection(
-            key=key, detail=f"not checked, because {error.name} is not installed here", visible=False
-        )
+        return skipped(key, f"not checked, because {error.name} is not installed here")
     except (PreflightError, RetryableError) as error:
         if here:
             raise
-        return Inspection(
-            key=key, detail=f"not checked, because it cannot be read from here ({error})", visible=False
-        )
+        return skipped(key, f"not checked, because it cannot be read from here ({error})")
 
 
 def _taken(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from anadil.core.format import counted
 from anadil.core.stages import STAGES, SideFiles
-from anadil.preflight.inputs import Inspection
+from anadil.preflight.check import CheckResult, passed, skipped
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_place
 
@@ -16,7 +16,7 @@ KEY = "evaluate.tasks"
 SHIPPED = Path(__file__).parents[1] / "tasks/shipped"
 
 
-def inspect_tasks(recipe: Recipe) -> Inspection:
+def inspect_tasks(recipe: Recipe) -> CheckResult:
     """Look the names up in the task files of lm-evaluation-harness; places are not checked.
 
     Raises:
@@ -26,18 +26,18 @@ def inspect_tasks(recipe: Recipe) -> Inspection:
     named = [name for name in recipe.evaluate.tasks if not is_place(name, kind)]
     missing = named_nowhere(named, [SHIPPED, *_harness()])
     if not missing:
-        return Inspection(key=KEY, detail=f"{counted(len(named), 'name')} of tasks found")
+        return passed(KEY, f"{counted(len(named), 'name')} of tasks found")
     if not _harness():
         said = f"{', '.join(missing)} not looked up, because lm_eval is not installed here"
-        return Inspection(key=KEY, detail=said, visible=False)
+        return skipped(KEY, said)
     if len(named) < len(recipe.evaluate.tasks):
         said = f"{', '.join(missing)}: only a task file of the recipe may hold it"
-        return Inspection(key=KEY, detail=said, visible=False)
+        return skipped(KEY, said)
     from anadil.tasks.harness import task_manager
 
     with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
         task_manager(missing, Path(folder))
-    return Inspection(key=KEY, detail=f"{counted(len(named), 'name')} of tasks found")
+    return passed(KEY, f"{counted(len(named), 'name')} of tasks found")
 
 
 def named_nowhere(names: Sequence[str], folders: Sequence[Path]) -> list[str]:

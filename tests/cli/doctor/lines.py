@@ -1,7 +1,12 @@
-"""Lines of `anadil doctor --cluster`, by name and status."""
+"""Lines of `anadil doctor`, by name and status."""
 
-from anadil.cli.doctor.cluster import run_cluster_checks
-from anadil.cli.doctor.local import CheckResult
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from anadil.launch.kubernetes.checks.cluster_checks import run_cluster_checks
+from anadil.preflight.check import Check, CheckResult, in_time
+from anadil.preflight.checks import DOCTOR, PlannedRun, report
+from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 
 
@@ -12,3 +17,16 @@ def line(recipe: Recipe, name: str) -> CheckResult:
 
 def names(checks: list[CheckResult], status: str) -> set[str]:
     return {check.name for check in checks if check.status == status}
+
+
+def run_checks(recipe: str, overrides: list[str], work: Path) -> list[CheckResult]:
+    """What the doctor says of this machine."""
+    return report(PlannedRun(by=DOCTOR, recipe=load_recipe(recipe, overrides), work=work))
+
+
+def with_timeout(
+    name: str, function: Callable[[], Iterable[CheckResult]], seconds: float
+) -> list[CheckResult]:
+    """The results of one function in so much time."""
+    check: Check[None] = Check(name=name, function=lambda _: function(), seconds=seconds)
+    return in_time(check, None, seconds)

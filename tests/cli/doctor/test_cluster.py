@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from anadil.cli.doctor import timeout as bounds
-from anadil.cli.doctor.cluster import run_cluster_checks
-from anadil.cli.doctor.kubernetes import launcher_rules
-from anadil.cli.doctor.local import CheckResult
 from anadil.launch.kubernetes.api.client import Patience
+from anadil.launch.kubernetes.checks.cluster_checks import run_cluster_checks
+from anadil.launch.kubernetes.checks.control_plane import launcher_rules
+from anadil.preflight.check import CheckResult
 from anadil.recipe.sections import Recipe
-from tests.cli.doctor.lines import line, names
+from tests.cli.doctor.lines import line, names, with_timeout
 from tests.kit.fake_cluster import Cluster
 from tests.kit.fake_objects import TOKEN
 from tests.kit.fake_server import serving
@@ -84,7 +83,9 @@ def test_an_api_that_says_nothing_is_given_up(
     cluster: Cluster, wanted: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.silent = True
-    monkeypatch.setattr("anadil.cli.doctor.cluster.ONE_ATTEMPT", Patience(attempts=1, read_s=0.3))
+    monkeypatch.setattr(
+        "anadil.launch.kubernetes.checks.cluster_checks.ONE_ATTEMPT", Patience(attempts=1, read_s=0.3)
+    )
 
     checks = run_cluster_checks(wanted)
 
@@ -97,7 +98,7 @@ def test_a_check_that_hangs_is_left_behind() -> None:
         time.sleep(2)
         return []
 
-    [check] = bounds.with_timeout("slow", hang, seconds=0.05)
+    [check] = with_timeout("slow", hang, 0.05)
 
     assert check.status == "failed"
     assert check.detail == "no answer in 0 s"

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from anadil.cli import main
-from anadil.cli.doctor import local
-from anadil.cli.doctor.local import CheckResult, missing_packages, require_packages, run_checks
 from anadil.core.errors import PreflightError
+from anadil.preflight import this_machine
+from anadil.preflight.check import CheckResult
+from anadil.preflight.packages import missing_packages, require_packages
+from tests.cli.doctor.lines import run_checks
 
 TINY = "base.model=tiny"
 
@@ -34,7 +36,6 @@ def test_this_machine_can_run_the_built_in_recipe(tmp_path: Path) -> None:
     assert {check.name for check in checks} >= {
         "python",
         "packages",
-        "recipe",
         "clean.inputs",
         "base.model",
         "storage",
@@ -76,11 +77,12 @@ def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert all(set(check) == {"name", "status", "detail", "remedy"} for check in checks)
 
 
-def test_a_wrong_recipe_fails_with_every_mistake(tmp_path: Path) -> None:
-    [*_, last] = run_checks("smoke", ["seed=x", "language=xx"], tmp_path)
+def test_a_wrong_recipe_fails_with_every_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main.main(["doctor", "-o", "json", "--set", "seed=x", "--set", "language=xx"])
 
-    assert (last.name, last.status) == ("recipe", "failed")
-    assert "2 mistakes" in last.detail
+    [only] = json.loads(capsys.readouterr().out)
+    assert (code, only["name"], only["status"]) == (4, "recipe", "failed")
+    assert "2 mistakes" in only["detail"]
 
 
 def test_a_base_model_directory_is_looked_into(tmp_path: Path) -> None:
@@ -139,9 +141,9 @@ def test_a_hub_model_without_a_network_is_told(tmp_path: Path, monkeypatch: pyte
 
 
 def test_too_little_space_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "MIN_FREE_BYTES", 10**18)
+    monkeypatch.setattr(this_machine, "MIN_FREE_BYTES", 10**18)
 
-    check = found("storage", work=tmp_path / "not" / "there" / "yet")
+    check = found("disk", work=tmp_path / "not" / "there" / "yet")
 
     assert check.status == "failed"
     assert check.remedy.endswith("or choose another --work")

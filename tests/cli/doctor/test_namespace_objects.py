@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from anadil.cli.doctor.cluster import run_cluster_checks
 from anadil.core.stages import IMAGES
+from anadil.launch.kubernetes.checks.cluster_checks import run_cluster_checks
 from anadil.recipe.sections import Recipe
 from tests.cli.doctor.conftest import node
 from tests.cli.doctor.lines import line, names

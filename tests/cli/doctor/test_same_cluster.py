@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from anadil.cli.doctor.cluster import run_cluster_checks
 from anadil.core.errors import DataError
 from anadil.launch.kubernetes.api import connection
+from anadil.launch.kubernetes.checks.cluster_checks import run_cluster_checks
 from anadil.launch.kubernetes.jobs.backend import KubernetesBackend, stop_run
 from anadil.launch.kubernetes.jobs.ledger import sweep
 from anadil.recipe.sections import Recipe

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from anadil.cli.doctor import services
-from anadil.cli.doctor.local import CheckResult
+from anadil.preflight import services
+from anadil.preflight.check import CheckResult
 from anadil.recipe.sections import Recipe
 from tests.kit.harness import again
 from tests.kit.http_server import Reply, Request, http_server

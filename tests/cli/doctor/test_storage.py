@@ -5,10 +5,12 @@ import time
 import pytest
 
 from anadil.artifacts import s3, storage
-from anadil.cli.doctor.local import CheckResult
-from anadil.cli.doctor.storage import check_checkpoints, check_storage
-from anadil.cli.doctor.timeout import with_timeout
+from anadil.launch.kubernetes.checks.cluster_checks import run_cluster_checks
+from anadil.preflight.check import CheckResult
+from anadil.preflight.shared_storage import check_storage
 from anadil.recipe.sections import Recipe
+from tests.cli.doctor.lines import line, with_timeout
+from tests.kit.fake_cluster import Cluster
 from tests.kit.harness import again
 
 
@@ -79,12 +81,13 @@ def test_a_directory_has_to_be_on_a_volume(wanted: Recipe) -> None:
     assert unset.detail == "storage.root is not set"
 
 
-def test_shared_checkpoints_have_to_have_a_place(wanted: Recipe) -> None:
+def test_shared_checkpoints_have_to_have_a_place(cluster: Cluster, wanted: Recipe) -> None:
     settings = ["storage.root=s3://bucket/az", "cluster.work=null", "pretrain.parallelism.shard=16"]
 
-    [check] = check_checkpoints(again(wanted, *settings))
+    check = line(again(wanted, *settings), "checkpoints")
 
     assert check.status == "failed"
     assert check.detail.startswith("cluster.work: not set, and beside s3://bucket/az each of the 2 machines")
     assert check.remedy.startswith("put cluster.work on a volume")
-    assert list(check_checkpoints(again(wanted, *settings, "cluster.work=/fsx/work"))) == []
+    fitting = run_cluster_checks(again(wanted, *settings, "cluster.work=/fsx/work"))
+    assert "checkpoints" not in {each.name for each in fitting}

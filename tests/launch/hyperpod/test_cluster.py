@@ -154,7 +154,7 @@ def test_an_instance_group_that_was_made_larger_is_told() -> None:
 @pytest.mark.parametrize(
     ("told", "message"),
     [
-        ({"accessConfig": {"authenticationMode": "CONFIG_MAP"}}, "needs API or API_AND_CONFIG_MAP: aws eks update-cluster-config"),
+        ({"accessConfig": {"authenticationMode": "CONFIG_MAP"}}, "needs API or API_AND_CONFIG_MAP; aws eks update-cluster-config"),
         ({"version": "1.27"}, "Kubernetes 1.27 is too old"),
         ({"status": "CREATING"}, "wait until it is ACTIVE"),
         ({"resourcesVpcConfig": {"vpcId": "vpc-0"}}, "and the EKS cluster in vpc-0"),

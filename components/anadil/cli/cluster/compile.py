@@ -5,7 +5,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from anadil.cli.doctor.local import require_packages
+from anadil.cli.options import add_recipe_argument, add_set_option
+from anadil.preflight.packages import require_packages
 from anadil.recipe.load import load_recipe
 
 log = logging.getLogger(__name__)
@@ -14,11 +15,11 @@ log = logging.getLogger(__name__)
 def add_compile(name: str, commands: Any, text: str) -> None:
     """Add `anadil compile`."""
     compiled = commands.add_parser(name, help=text)
-    compiled.add_argument("recipe", metavar="RECIPE")
+    add_recipe_argument(compiled)
     compiled.add_argument(
         "-f", "--file", required=True, type=Path, metavar="FILE", help="such as pipeline.yaml"
     )
-    compiled.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    add_set_option(compiled)
     compiled.set_defaults(command=_compile)
 
 

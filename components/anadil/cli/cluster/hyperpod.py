@@ -4,7 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from anadil.cli.output import add_output_option, print_data, print_json, print_lines
+from anadil.cli.options import add_output_option
+from anadil.cli.output import print_data, print_json, print_lines
 from anadil.launch.hyperpod.config import load_description
 
 FILE = "description of the cluster, such as examples/hyperpod/cluster.yaml"

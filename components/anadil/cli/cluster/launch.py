@@ -5,8 +5,8 @@ import shlex
 import sys
 from typing import Any, Literal
 
-from anadil.cli.doctor.local import require_packages
-from anadil.cli.output import add_output_option, print_data, print_json, print_lines
+from anadil.cli.options import add_output_option
+from anadil.cli.output import print_data, print_json, print_lines
 from anadil.core.errors import AnadilError, RecipeError, Stopped
 from anadil.core.format import human_seconds
 from anadil.core.stages import LAUNCHABLE, STAGES
@@ -19,6 +19,7 @@ from anadil.launch.launcher import (
     job_for_dry_run,
     launch_job,
 )
+from anadil.preflight.packages import require_packages
 from anadil.recipe.load import load_recipe
 from anadil.runtime.alerts import Event, notify
 from anadil.runtime.entry_point import add_recipe_options, add_remake_option

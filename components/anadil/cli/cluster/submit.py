@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anadil.cli.doctor.local import require_packages
-from anadil.cli.output import add_output_option, print_table
+from anadil.cli.options import add_output_option, add_recipe_argument, add_set_option
+from anadil.cli.output import print_table
+from anadil.preflight.packages import require_packages
 from anadil.recipe.load import load_recipe
 from anadil.runtime.entry_point import add_remake_option
 from anadil.runtime.remake import allow_remake
@@ -123,8 +124,8 @@ def _change(options: argparse.Namespace, name: str) -> int:
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", metavar="RECIPE")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    add_recipe_argument(parser)
+    add_set_option(parser)
     text = "print exactly what would be sent, as YAML, and send nothing"
     parser.add_argument("--dry-run", action="store_true", help=text)
     text = "Kubeflow Pipelines' API (default: KF_PIPELINES_ENDPOINT, the pod's cluster, or the kubeconfig)"

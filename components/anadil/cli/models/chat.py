@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from anadil.cli.doctor.local import require_packages
 from anadil.core.errors import INTERRUPTED, DataError, RecipeError
 from anadil.core.format import CONTROLS, MIB
+from anadil.preflight.packages import require_packages
 from anadil.runtime.signals import handle_signals
 
 if TYPE_CHECKING:

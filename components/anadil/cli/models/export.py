@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from anadil.artifacts.prefetch import fetch
-from anadil.cli.doctor.local import require_packages
-from anadil.cli.output import place
+from anadil.cli.options import place
 from anadil.core.errors import RecipeError
 from anadil.core.format import human_bytes
+from anadil.preflight.packages import require_packages
 from anadil.recipe.load import load_recipe
 from anadil.release.export.export import DTYPES, FORMATS, QUANTIZATIONS, export
 from anadil.release.model_source import REGISTERED, ModelSource, find_model

@@ -4,7 +4,8 @@ import argparse
 import logging
 from typing import Any
 
-from anadil.cli.output import add_output_option, place, print_json, print_lines
+from anadil.cli.options import add_output_option, place
+from anadil.cli.output import print_json, print_lines
 from anadil.cli.runs.list import add_run_places
 from anadil.release.compare.comparison import compare
 

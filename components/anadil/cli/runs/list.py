@@ -6,7 +6,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from anadil.cli.output import add_output_option, place, print_json
+from anadil.cli.options import add_output_option, place
+from anadil.cli.output import print_json
 from anadil.core.errors import RecipeError
 from anadil.release.notebook import text_table
 from anadil.release.runs import COLUMNS, NUMBERS, WORK, list_runs

@@ -11,8 +11,8 @@ import yaml
 from anadil.cli.calibrate.local import measure_layouts
 from anadil.cli.calibrate.pytorchjobs import job_manifests
 from anadil.cli.calibrate.results import default_folder, device_of, load_measurements, read_logs
-from anadil.cli.doctor.local import missing_packages
-from anadil.cli.output import add_output_option, print_json, print_lines
+from anadil.cli.options import add_output_option
+from anadil.cli.output import print_json, print_lines
 from anadil.core.errors import PreflightError
 from anadil.core.format import counted
 from anadil.core.install import install
@@ -23,10 +23,11 @@ from anadil.plan.from_recipe import possible_layout
 from anadil.plan.instances import LOCAL, machine, machines, this_machine
 from anadil.plan.layout import Layout
 from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout, request_for
-from anadil.plan.preflight import check_after, refusal_text
 from anadil.plan.schema import ExactPeak, Plan
 from anadil.plan.view.terminal import plan_lines
 from anadil.preflight.clean_cost import estimated_tokens
+from anadil.preflight.memory import check_after, refusal_text
+from anadil.preflight.packages import missing_packages
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from anadil.cli.output import add_output_option, print_json, print_table
+from anadil.cli.options import add_output_option, add_recipe_argument, add_set_option
+from anadil.cli.output import print_json, print_table
 
 log = logging.getLogger(__name__)
 
@@ -24,12 +25,12 @@ def add_recipe(name: str, commands: Any, text: str) -> None:
     copy.add_argument("file", metavar="FILE", type=Path)
     copy.set_defaults(command=_recipe_copy)
     show = verbs.add_parser("show", help="a recipe with every default filled in")
-    show.add_argument("recipe", metavar="RECIPE")
-    show.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    add_recipe_argument(show)
+    add_set_option(show)
     add_output_option(show, "yaml", "json")
     show.set_defaults(command=_recipe_show)
     check = verbs.add_parser("check", help="every mistake of a recipe, with line and remedy")
-    check.add_argument("recipe", metavar="RECIPE")
+    add_recipe_argument(check)
     check.set_defaults(command=_recipe_check)
     schema = verbs.add_parser("schema", help="JSON Schema of a recipe, for editors")
     schema.set_defaults(command=_recipe_schema)
@@ -75,18 +76,11 @@ def _recipe_show(options: argparse.Namespace) -> int:
 
 
 def _recipe_check(options: argparse.Namespace) -> int:
+    from anadil.preflight.checks import RECIPE, PlannedRun, refuse
     from anadil.recipe.load import load_recipe
 
     recipe = load_recipe(options.recipe)
-    # What the base cannot be is known now, not after its pre-training. One of the hub is fetched for chats alone.
-    if recipe.finetune.inputs or Path(recipe.base.model).expanduser().is_dir():
-        from anadil.preflight.inputs import inspect_base
-
-        inspect_base(recipe, here=False).say(logging.INFO)
-    if recipe.evaluate.tasks:
-        from anadil.preflight.tasks import inspect_tasks
-
-        inspect_tasks(recipe).say()
+    refuse(PlannedRun(by=RECIPE, recipe=recipe, here=False))
     print(f"{options.recipe}: no mistakes")
     return 0
 

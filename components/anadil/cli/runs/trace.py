@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from anadil.cli.output import add_output_option, place, print_json, print_lines
+from anadil.cli.options import add_output_option, place
+from anadil.cli.output import print_json, print_lines
 
 
 def add_trace(name: str, commands: Any, text: str) -> None:
@@ -33,7 +34,7 @@ def add_trace(name: str, commands: Any, text: str) -> None:
 def trace(options: argparse.Namespace) -> int:
     """Print the trace; then refuse a chain that is broken."""
     from anadil.artifacts.storage import LocalStore
-    from anadil.cli.doctor.local import require_packages
+    from anadil.preflight.packages import require_packages
 
     require_packages("clean")
     from anadil.release.trace import lineage as tracing

@@ -4,7 +4,8 @@ import argparse
 import sys
 from typing import Any
 
-from anadil.cli.output import add_output_option, print_json
+from anadil.cli.options import add_output_option
+from anadil.cli.output import print_json
 
 
 def add_fit(name: str, commands: Any, text: str) -> None:

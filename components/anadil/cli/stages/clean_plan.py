@@ -3,7 +3,8 @@
 import argparse
 from typing import Any
 
-from anadil.cli.output import add_output_option, print_data, print_table
+from anadil.cli.options import add_output_option
+from anadil.cli.output import print_data, print_table
 from anadil.runtime.entry_point import add_recipe_options
 
 

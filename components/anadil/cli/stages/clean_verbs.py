@@ -5,7 +5,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from anadil.cli.output import add_output_option, print_data, print_json, print_lines, print_table
+from anadil.cli.options import add_output_option
+from anadil.cli.output import print_data, print_json, print_lines, print_table
 from anadil.core.format import counted
 from anadil.core.stages import STAGES
 

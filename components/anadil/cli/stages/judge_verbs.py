@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from anadil.artifacts.prefetch import fetch
-from anadil.cli.output import add_output_option, print_json, print_table
+from anadil.cli.options import add_output_option
+from anadil.cli.output import print_json, print_table
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.json_text import parse_json
 from anadil.text.metrics import SURE_DOCUMENTS, share_interval

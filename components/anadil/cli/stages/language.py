@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anadil.artifacts import storage
-from anadil.cli.doctor.local import require_packages
 from anadil.cli.output import print_lines
 from anadil.core.errors import DataError, RecipeError
+from anadil.preflight.packages import require_packages
 from anadil.text.language import known_languages, language_codes
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anadil.cli.output import add_output_option, print_json, print_lines
+from anadil.cli.options import add_output_option
+from anadil.cli.output import print_json, print_lines
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 from anadil.launch.hyperpod import requests
-from anadil.launch.hyperpod.preflight import check_preconditions
+from anadil.launch.hyperpod.preconditions import check_preconditions
 from anadil.launch.hyperpod.requests import Request
 from anadil.launch.hyperpod.resources import (
     ClusterResources,
@@ -36,7 +36,7 @@ def create_cluster(resources: ClusterResources, *, wait: bool = True) -> dict[st
         PreflightError: Something is missing, or AWS could not create a resource.
     """
     description = resources.description
-    check_preconditions(description, resources)
+    check_preconditions(resources)
     created: dict[str, str] = {}
     for request in requests.repositories(description):
         found = resources.repository(request.arguments["repositoryName"])

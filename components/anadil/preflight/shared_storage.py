@@ -1,4 +1,4 @@
-"""Whether `storage.root` can be written, read and cleared from here, and machines share their checkpoints."""
+"""The place of artifacts of a run on a cluster: whether it can be written, read and cleared from here."""
 
 import tempfile
 import uuid
@@ -8,9 +8,8 @@ from pathlib import Path
 
 from anadil.artifacts import storage
 from anadil.artifacts.uri import MANIFEST, join
-from anadil.cli.doctor.local import CheckResult, failed, passed
-from anadil.core.errors import AnadilError, PreflightError
-from anadil.plan.preflight import check_shared
+from anadil.core.errors import AnadilError
+from anadil.preflight.check import CheckResult, failed, passed
 from anadil.recipe.sections import Recipe
 
 CONTENT = b"anadil doctor was here; this object may be removed\n"
@@ -28,15 +27,6 @@ def check_storage(recipe: Recipe) -> Iterator[CheckResult]:
         place = _probe(root)
         detail = f"an object could be written, read and removed below {place}, with your rights; pods have their own"
         yield passed("storage", detail)
-
-
-def check_checkpoints(recipe: Recipe) -> Iterator[CheckResult]:
-    """Tell of machines that would save into one directory that they do not share."""
-    try:
-        check_shared(recipe, recipe.storage.root or "", recipe.cluster.backend)
-    except PreflightError as error:
-        detail, _, remedy = str(error).partition("; ")
-        yield failed("checkpoints", detail, remedy)
 
 
 def _on_a_volume(recipe: Recipe, root: str) -> CheckResult:

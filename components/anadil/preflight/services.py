@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from anadil.cli.doctor.local import CheckResult, failed, passed, skipped
 from anadil.core.log import masked
+from anadil.preflight.check import CheckResult, failed, passed, skipped
 from anadil.recipe.sections import Recipe
 from anadil.runtime.mlflow_spool import tracking_uri
 

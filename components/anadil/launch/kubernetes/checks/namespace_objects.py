@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
-from anadil.cli.doctor.local import CheckResult, failed, passed, skipped
-from anadil.cli.doctor.nodes import share_one_node
 from anadil.core.format import counted
 from anadil.launch.kubernetes.api.client import Api, Refused
-from anadil.recipe.cluster import Cluster, Volume
+from anadil.launch.kubernetes.checks.nodes import share_one_node
+from anadil.preflight.check import CheckResult, failed, passed, skipped
+from anadil.recipe.cluster import Volume
 from anadil.recipe.sections import Recipe
 from anadil.runtime.alerts import CHANNELS
 
@@ -19,8 +19,9 @@ MOUNTPOINT = "s3.csi.aws.com"
 """Driver whose volumes cannot be renamed or appended to. Source: awslabs/mountpoint-s3, SEMANTICS.md."""
 
 
-def check_queue(api: Api, cluster: Cluster) -> Iterator[CheckResult]:
-    """Whether the LocalQueue is there and takes jobs, and the priority class exists."""
+def check_queue(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
+    """Look for the LocalQueue, which must take jobs, and for the priority class."""
+    cluster = recipe.cluster
     group = api.find(f"/apis/{KUEUE}")
     if cluster.queue is None:
         yield from _queue_not_named(api, group)
@@ -160,9 +161,9 @@ def _is_default(storage_class: dict[str, Any]) -> bool:
     return (storage_class["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
 
 
-def check_service_account(api: Api, cluster: Cluster, root: str | None) -> Iterator[CheckResult]:
-    """Whether the ServiceAccount of jobs is there, and which AWS role it takes."""
-    account = cluster.service_account or "default"
+def check_service_account(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
+    """Look for the ServiceAccount of jobs, and for the AWS role that it takes."""
+    account = recipe.cluster.service_account or "default"
     found = api.find(api.core_path("serviceaccounts", account))
     if found is None:
         remedy = (
@@ -174,7 +175,7 @@ def check_service_account(api: Api, cluster: Cluster, root: str | None) -> Itera
     role = (found["metadata"].get("annotations") or {}).get(ROLE_ANNOTATION)
     if role:
         yield passed("service account", f"{account} takes {role} (IRSA)")
-    elif (root or "").startswith("s3://"):
+    elif (recipe.storage.root or "").startswith("s3://"):
         detail = (
             f"{account} names no AWS role: Pod Identity, Secrets or the node's role must give access to S3"
         )
@@ -184,8 +185,9 @@ def check_service_account(api: Api, cluster: Cluster, root: str | None) -> Itera
         yield passed("service account", account)
 
 
-def check_secrets(api: Api, cluster: Cluster) -> Iterator[CheckResult]:
-    """Whether each Secret holds the keys that are asked for; values are never read."""
+def check_secrets(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
+    """Look for the keys of each Secret; values are never read."""
+    cluster = recipe.cluster
     if not cluster.secrets and not cluster.notifications:
         yield skipped("secrets", "the recipe names none")
     for secret, keys in cluster.secrets.items():

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from anadil.cli.doctor.local import CheckResult, failed, passed, skipped
 from anadil.core.format import amount, counted
 from anadil.launch.job import TrainingJob
 from anadil.launch.kubernetes.api.client import Api, Refused
 from anadil.launch.manifests.pod import DEEP_HEALTH, HEALTH
 from anadil.launch.manifests.resources import EFA, GPU, efa_interfaces, requirements
+from anadil.preflight.check import CheckResult, failed, passed, skipped
 from anadil.recipe.cluster import Cluster, Toleration
 from anadil.recipe.sections import Recipe
 
@@ -20,6 +20,9 @@ TYPE_LABEL = "node.kubernetes.io/instance-type"
 def check_nodes(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
     """Count the nodes that a training job could take, with GPUs and EFA as it asks for them."""
     cluster = recipe.cluster
+    if cluster.backend == "sagemaker":
+        yield skipped("nodes", "SageMaker trains on machines of its own")
+        return
     nodes = api.read("/api/v1/nodes").get("items") or []
     if cluster.hyperpod:
         yield _health(nodes)

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from anadil.cli.doctor.local import CheckResult, failed, passed
 from anadil.core.stages import IMAGES
+from anadil.preflight.check import CheckResult, failed, passed
 from anadil.recipe.sections import Recipe
 
 

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from anadil.cli.doctor.local import CheckResult, failed, passed, skipped
 from anadil.launch.kubernetes.api.client import Api, Refused
 from anadil.launch.kubernetes.api.kinds import JOB_KINDS, JobKind
 from anadil.launch.kubernetes.executors.indexed_job import INDEXED_JOB
 from anadil.launch.kubernetes.executors.ray_cluster import RAYCLUSTER
 from anadil.launch.manifests.trainjob import RUNTIME
-from anadil.recipe.cluster import Cluster
+from anadil.preflight.check import CheckResult, failed, passed, skipped
+from anadil.recipe.sections import Recipe
 
 OLDEST, NEWEST = (1, 28), (1, 34)
 """Versions that HyperPod runs. Source: Amazon SageMaker AI, HyperPod on EKS, 2026."""
@@ -76,7 +76,7 @@ def engine_rules(kind: JobKind) -> tuple[AccessRule, ...]:
     return (own, POD_RULES[0], POD_RULES[2])
 
 
-def check_version(api: Api, cluster: Cluster) -> Iterator[CheckResult]:
+def check_version(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
     """Whether the API answers, and its version. The one line that others depend on."""
     found = api.read("/version")
     version = tuple(int(re.sub(r"\D.*", "", str(found[key]))) for key in ("major", "minor"))
@@ -87,7 +87,7 @@ def check_version(api: Api, cluster: Cluster) -> Iterator[CheckResult]:
     span = " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))
     if inside:
         yield passed("kubernetes", detail)
-    elif cluster.hyperpod:
+    elif recipe.cluster.hyperpod:
         remedy = f"HyperPod runs Kubernetes {span}"
         yield failed("kubernetes", detail, remedy)
     else:
@@ -95,10 +95,10 @@ def check_version(api: Api, cluster: Cluster) -> Iterator[CheckResult]:
         yield passed("kubernetes", detail, remedy)
 
 
-def check_namespace(api: Api, cluster: Cluster) -> Iterator[CheckResult]:
+def check_namespace(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
     """Whether the job namespace is there, is one that HyperPod watches, and lets our pods in."""
     namespace = api.namespace
-    if cluster.hyperpod and namespace != "kubeflow" and not namespace.startswith("hyperpod"):
+    if recipe.cluster.hyperpod and namespace != "kubeflow" and not namespace.startswith("hyperpod"):
         yield failed(
             "namespace",
             f"{namespace}: HyperPod resumes jobs only in `kubeflow` and namespaces that begin with hyperpod",
@@ -127,16 +127,17 @@ def check_namespace(api: Api, cluster: Cluster) -> Iterator[CheckResult]:
         yield passed("pod security", detail, remedy)
 
 
-def check_job_api(api: Api, cluster: Cluster) -> Iterator[CheckResult]:
+def check_job_api(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
     """Whether the API knows the jobs of the recipe's backend, in the version that we write."""
-    kind = JOB_KINDS[cluster.backend]
+    backend = recipe.cluster.backend
+    kind = JOB_KINDS[backend]
     name, path = f"{kind.plural}.{kind.group}", f"/apis/{kind.group}/{kind.version}"
     if _serves(api, kind):
         yield passed("job API", f"{name} {kind.version} is served")
-        if cluster.backend == "trainjob":
+        if backend == "trainjob":
             yield from _runtime(api, f"{path}/clustertrainingruntimes/{RUNTIME}")
         return
-    remedy = INSTALL[cluster.backend]
+    remedy = INSTALL[backend]
     for other in JOB_KINDS.values():
         if other != kind and _serves(api, other):
             remedy += f"; or set cluster.backend: {other.name}, which is here ({other.plural}.{other.group})"
@@ -172,9 +173,9 @@ def _serves(api: Api, kind: JobKind) -> bool:
     return any(each["name"] == kind.plural for each in (served or {}).get("resources", ()))
 
 
-def check_operator(api: Api, cluster: Cluster) -> Iterator[CheckResult]:
+def check_operator(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
     """Whether the operator that turns jobs into pods is ready, where you may see it."""
-    label = OPERATOR_LABEL[cluster.backend]
+    label = OPERATOR_LABEL[recipe.cluster.backend]
     found = api.read("/apis/apps/v1/deployments", labelSelector=label).get("items") or []
     if not found:
         remedy = "see that it runs: kubectl get deployments -A"
@@ -191,19 +192,20 @@ def check_operator(api: Api, cluster: Cluster) -> Iterator[CheckResult]:
         yield failed("training operator", detail, remedy)
         return
     tag = image.rsplit(":", 1)[-1]
-    unknown = cluster.hyperpod and tag not in AUTO_RESUME_VERSIONS
+    unknown = recipe.cluster.hyperpod and tag not in AUTO_RESUME_VERSIONS
     remedy = f"HyperPod documents auto-resume with {', '.join(AUTO_RESUME_VERSIONS[:3])}" if unknown else ""
     detail = f"{place} is ready ({image})"
     yield passed("training operator", detail, remedy)
 
 
-def check_access(api: Api, cluster: Cluster) -> Iterator[CheckResult]:
+def check_access(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
     """Whether you may do, in the job namespace, all that `anadil launch` does."""
-    yield _access(api, "permissions", launcher_rules(cluster.backend), "a launcher does")
+    yield _access(api, "permissions", launcher_rules(recipe.cluster.backend), "a launcher does")
 
 
-def check_engine(api: Api, engine: str) -> Iterator[CheckResult]:
+def check_engine(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
     """Whether the cluster knows what `clean.engine` makes, and you may make it."""
+    engine = recipe.clean.engine
     kind = ENGINE_KINDS.get(engine)
     if kind is None:
         return

@@ -13,11 +13,10 @@ from anadil.plan.layout import Layout, Work
 from anadil.plan.memory_limit import layout_fit
 from anadil.plan.model_shape import NotPlannedError, Shape, trained_shape
 from anadil.plan.search import Remedy, nearest
+from anadil.plan.stage_memory import AFTER
 from anadil.recipe.sections import Recipe
 
 MAX_REMEDIES = 4
-AFTER = ("finetune", "evaluate")
-"""Stages that load the model which pre-training makes."""
 
 
 def check_fits(recipe: Recipe, *, here: bool, then: Collection[str] = AFTER) -> str:
@@ -82,46 +81,6 @@ def _machine(recipe: Recipe, *, here: bool) -> tuple[Machine, int]:
     if here or recipe.cluster.instance is None:
         return this_machine(), 1
     return machine(recipe.cluster.instance), recipe.cluster.nodes
-
-
-def check_shared(
-    recipe: Recipe, target: str, backend: str, stage: str = "pretrain", nodes: int | None = None
-) -> None:
-    """Refuse a stage whose machines would save into one directory that they do not share.
-
-    Args:
-        recipe: What is to be trained.
-        target: URI of the artifact, or the root under which it is written.
-        backend: How it is trained; `local` has one machine.
-        stage: Which; the machines of `finetune` always save together.
-        nodes: Machines; left out, `cluster.nodes`.
-
-    Raises:
-        PreflightError: Checkpoints have no place that all machines see.
-    """
-    nodes, parallel = nodes or recipe.cluster.nodes, recipe.pretrain.parallelism
-    degrees = {name: getattr(parallel, name) for name in ("shard", "tensor", "context", "pipeline")}
-    needed = [f"pretrain.parallelism.{name}={degree}" for name, degree in degrees.items() if degree > 1]
-    if recipe.pretrain.copies.archive:
-        needed.append("pretrain.copies.archive")
-    if stage == "finetune":
-        needed = [f"finetune.batch_size={recipe.finetune.batch_size}"]
-    if backend == "local" or nodes == 1 or not needed or "://" not in target:
-        return
-    keys = ", ".join(needed)
-    if backend == "sagemaker":
-        raise PreflightError(
-            f"cluster.backend: sagemaker gives each of the {nodes} machines (cluster.nodes) a checkpoint directory "
-            f"of its own, but {stage} needs one that all machines see ({keys}); set cluster.nodes=1, or "
-            "cluster.backend=pytorchjob, or leave those keys out"
-        )
-    if recipe.cluster.work is None:
-        raise PreflightError(
-            f"cluster.work: not set, and beside {target} each of the {nodes} machines (cluster.nodes) would keep "
-            f"checkpoints in its own pod, but {stage} needs a directory that all machines see ({keys}); put "
-            "cluster.work on a volume that they all mount, such as cluster.volumes=[{claim: fsx, path: /fsx}] and "
-            "cluster.work=/fsx/work"
-        )
 
 
 def refusal_text(

@@ -1,0 +1,56 @@
+"""`anadil doctor`: check what a run needs, each line with its remedy."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from anadil.cli.options import add_output_option, add_recipe_argument, add_set_option, add_work_option
+from anadil.cli.output import print_json, print_lines
+from anadil.core.errors import AnadilError, PreflightError
+from anadil.preflight.check import CheckResult, failed_by, passed
+from anadil.preflight.checks import DOCTOR, PlannedRun, report
+from anadil.recipe.load import load_recipe
+
+
+def add_doctor(name: str, commands: Any, text: str) -> None:
+    """Add `anadil doctor`."""
+    doctor = commands.add_parser(name, help=text, description=text)
+    add_recipe_argument(doctor, built_in=True)
+    text = "check the cluster of your Kubernetes context too (or of the pod that this runs in)"
+    doctor.add_argument("--cluster", action="store_true", help=text)
+    text = "Kubeflow Pipelines' API (default: KF_PIPELINES_ENDPOINT)"
+    doctor.add_argument("--kubeflow-host", metavar="URL", help=text)
+    add_work_option(doctor)
+    add_set_option(doctor)
+    add_output_option(doctor)
+    doctor.set_defaults(command=_doctor)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    results = _cluster_results(options) if options.cluster else _results_here(options)
+    if options.output == "json":
+        print_json([result.as_dict() for result in results])
+    else:
+        print_lines(line for result in results for line in result.as_lines())
+    return PreflightError.exit_code if any(result.status == "failed" for result in results) else 0
+
+
+def _cluster_results(options: argparse.Namespace) -> list[CheckResult]:
+    from anadil.launch.kubernetes.checks.cluster_checks import run_cluster_checks
+
+    return run_cluster_checks(load_recipe(options.recipe, options.set), kubeflow_host=options.kubeflow_host)
+
+
+def _results_here(options: argparse.Namespace) -> list[CheckResult]:
+    try:
+        recipe = load_recipe(options.recipe, options.set)
+    except AnadilError as error:
+        return [failed_by("recipe", error, "edit the recipe, or --set")]
+    # A recipe of a cluster may name places that its pods alone see.
+    here = not recipe.cluster.volumes
+    work = Path(os.path.realpath(options.work))
+    return [
+        passed("recipe", options.recipe),
+        *report(PlannedRun(by=DOCTOR, recipe=recipe, here=here, work=work)),
+    ]

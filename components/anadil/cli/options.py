@@ -1,0 +1,67 @@
+"""Options that several commands have."""
+
+import argparse
+
+from anadil.core.stages import BUILT_IN, FLOW, STAGES, Stage
+
+WORK = "anadil-work"
+"""Default directory of `anadil run`."""
+
+
+def add_recipe_argument(command: argparse.ArgumentParser, *, built_in: bool = False) -> None:
+    """`RECIPE`, the name or file of a recipe.
+
+    Args:
+        command: Parser of the command.
+        built_in: It may be left out.
+    """
+    text = "name or file of a recipe (`anadil recipe list`)"
+    if built_in:
+        command.add_argument(
+            "recipe", nargs="?", default=BUILT_IN, metavar="RECIPE", help=f"{text}; default: {BUILT_IN}"
+        )
+    else:
+        command.add_argument("recipe", metavar="RECIPE", help=text)
+
+
+def add_set_option(command: argparse.ArgumentParser) -> None:
+    """`--set KEY=VALUE`, as often as needed."""
+    text = "override a key of the recipe; may be given several times"
+    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
+
+
+def add_work_option(command: argparse.ArgumentParser) -> None:
+    """`--work DIR`."""
+    text = "directory that everything is written to (default: %(default)s)"
+    command.add_argument("--work", type=place, default=WORK, metavar="DIR", help=text)
+
+
+def add_output_option(
+    command: argparse.ArgumentParser, *forms: str, text: str = "default: %(default)s"
+) -> None:
+    """`-o`; the first form is the default.
+
+    Args:
+        command: Parser of the command.
+        forms: Left out, a table or JSON.
+        text: Its help.
+    """
+    choices = forms or ("table", "json")
+    command.add_argument("-o", "--output", choices=choices, default=choices[0], help=text)
+
+
+def place(text: str) -> str:
+    """The type of an option that names a file or directory to write; an empty one is refused."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("is empty; give a path")
+    return text
+
+
+def add_until_option(command: argparse.ArgumentParser, text: str) -> None:
+    """`--until STAGE`; the default is the last stage."""
+    command.add_argument("--until", choices=list(STAGES), default=FLOW[-1].name, metavar="STAGE", help=text)
+
+
+def stages_until(name: str) -> tuple[Stage, ...]:
+    """The stages of the flow up to one."""
+    return FLOW[: FLOW.index(STAGES[name]) + 1]

@@ -1,0 +1,164 @@
+"""One record of a check, and the two ways to run a list of them: report every result, or refuse at the first failure."""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Generic, Literal, TypeVar
+
+from anadil.core.errors import AnadilError, PreflightError
+
+log = logging.getLogger(__name__)
+
+MARKS = {"passed": "ok     ", "failed": "FAILED ", "skipped": "skipped"}
+Subject = TypeVar("Subject")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """One line of the doctor."""
+
+    name: str
+    status: Literal["passed", "failed", "skipped"]
+    detail: str
+    remedy: str = ""
+    """Of a result that passed: advice."""
+
+    def as_dict(self) -> dict[str, str]:
+        """For JSON."""
+        return asdict(self)
+
+    def as_lines(self) -> Iterator[str]:
+        """For people."""
+        yield f"{MARKS[self.status]}  {self.name}: {self.detail}"
+        if self.remedy:
+            yield from f"         -> {self.remedy}".split("\n")
+
+    def log(self, level: int = logging.DEBUG) -> None:
+        """Log it: as a warning if it asks for attention, else at this level."""
+        if self.remedy:
+            log.warning("%s: %s; %s", self.name, self.detail, self.remedy)
+        else:
+            log.log(level if self.status == "passed" else logging.WARNING, "%s: %s", self.name, self.detail)
+
+
+def passed(name: str, detail: str, remedy: str = "") -> CheckResult:
+    """A need that is met; the remedy is advice."""
+    return CheckResult(name=name, status="passed", detail=detail, remedy=remedy)
+
+
+def failed(name: str, detail: str, remedy: str) -> CheckResult:
+    """A need that is not met."""
+    return CheckResult(name=name, status="failed", detail=detail, remedy=remedy)
+
+
+def skipped(name: str, detail: str, remedy: str = "") -> CheckResult:
+    """A need that was not checked."""
+    return CheckResult(name=name, status="skipped", detail=detail, remedy=remedy)
+
+
+def failed_by(name: str, error: AnadilError, remedy: str = "") -> CheckResult:
+    """The failure that an error stands for.
+
+    Args:
+        name: Of the check.
+        error: Its text may begin with the name, and ends in a remedy.
+        remedy: Left out, that of the text.
+    """
+    text = str(error).removeprefix(f"{name}: ")
+    if remedy:
+        return failed(name, text, remedy)
+    fault, lines, rest = text.partition("\n")
+    if lines:
+        return failed(name, fault, rest.strip())
+    fault, _, last = text.rpartition("; ")
+    return failed(name, fault, last) if fault else failed(name, last, f"correct {name}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check(Generic[Subject]):
+    """One thing that a run needs."""
+
+    name: str
+    function: Callable[[Subject], Iterable[CheckResult]]
+    """Yields results; raises the error with which a run is refused."""
+    by: tuple[str, ...] = ()
+    """Commands that make the check."""
+    needs: tuple[str, ...] = ()
+    """Names of earlier checks. If one of them failed, this one is skipped: one cause is reported once."""
+    remedy: str = ""
+    """Of its errors; left out, the end of their text."""
+    seconds: float | None = None
+    """Time limit of a check that asks a server; then an unreadable answer is a failure, not a bug."""
+    level: int = logging.DEBUG
+    """At which `refuse` logs a result that passed."""
+
+    def results(self, subject: Subject) -> list[CheckResult]:
+        """Every result; an error is a failed one."""
+        try:
+            return list(self.function(subject))
+        except AnadilError as error:
+            return [failed_by(self.name, error, self.remedy)]
+        except (LookupError, TypeError, ValueError, AttributeError, OSError) as error:
+            if self.seconds is None:
+                raise
+            # Here an answer of somebody else's server was read, whatever form it had.
+            detail = f"an answer that cannot be read ({error!r})"
+            return [failed(self.name, detail, "see whether a proxy answers instead")]
+
+
+def report(checks: Iterable[Check[Subject]], subject: Subject) -> list[CheckResult]:
+    """The results of all checks, in order."""
+    results: list[CheckResult] = []
+    for check in checks:
+        if need := _unmet(check, {each.name for each in results if each.status == "failed"}):
+            results.append(skipped(check.name, f"needs {need}, which failed"))
+        elif check.seconds is None:
+            results += check.results(subject)
+        else:
+            results += in_time(check, subject, check.seconds)
+    return results
+
+
+def in_time(check: Check[Subject], subject: Subject, seconds: float) -> list[CheckResult]:
+    """The results of one check, or a failure where they do not come in time."""
+    answers: queue.Queue[list[CheckResult]] = queue.Queue()
+    # A daemon, because a silent name server cannot be interrupted.
+    threading.Thread(target=lambda: answers.put(check.results(subject)), daemon=True).start()
+    try:
+        return answers.get(timeout=seconds)
+    except queue.Empty:
+        remedy = "see whether a firewall or a proxy drops the connection"
+        return [failed(check.name, f"no answer in {seconds:.0f} s", remedy)]
+
+
+def refuse(checks: Iterable[Check[Subject]], subject: Subject, *, dry: bool = False) -> None:
+    """Raise the first failure; log every other result.
+
+    Args:
+        checks: In order.
+        subject: What is checked.
+        dry: Warn of failures, and raise none.
+
+    Raises:
+        AnadilError: A check failed.
+    """
+    unmet: set[str] = set()
+    for check in checks:
+        if _unmet(check, unmet):
+            continue
+        try:
+            for result in check.function(subject):
+                if result.status == "failed":
+                    raise PreflightError(f"{result.name}: {result.detail}; {result.remedy}")
+                result.log(check.level)
+        except AnadilError as error:
+            if not dry:
+                raise
+            log.warning("would be refused: %s", error)
+            unmet.add(check.name)
+
+
+def _unmet(check: Check[Subject], failures: set[str]) -> str:
+    return next((need for need in check.needs if need in failures), "")

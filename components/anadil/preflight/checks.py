@@ -1,0 +1,197 @@
+"""The list of checks before hours of work. Doctor, run, submit, launch and `recipe check` take theirs from it.
+
+What a job or a cluster needs beside is listed where it is known: `anadil.launch.kubernetes.checks`,
+`anadil.launch.hyperpod.preconditions`.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from anadil.artifacts.base_model import TINY
+from anadil.core.stages import FLOW, STAGES, Stage
+from anadil.plan.instances import ram_bytes
+from anadil.plan.stage_memory import AFTER
+from anadil.preflight import check, this_machine
+from anadil.preflight.check import Check, CheckResult, failed, passed, skipped
+from anadil.preflight.inputs import inspect_base, inspect_clean_cost, inspect_files
+from anadil.preflight.memory import check_finetune, check_fits
+from anadil.preflight.packages import require_packages
+from anadil.preflight.places import check_reach, check_shared
+from anadil.preflight.tasks import inspect_tasks
+from anadil.recipe.sections import Recipe
+from anadil.runtime.job import is_left_out
+from anadil.runtime.threads import num_cores
+
+DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, LAUNCH, RECIPE = (
+    "doctor", "doctor --cluster", "run", "submit", "launch", "recipe check",
+)  # fmt: skip
+EVERY = (DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, LAUNCH)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRun:
+    """What is checked: stages of a recipe, and where they will run."""
+
+    by: str
+    """Command that asks."""
+    recipe: Recipe
+    stages: Sequence[Stage] = FLOW
+    then: Sequence[str] = AFTER
+    """Stages that may follow: the base has to suffice for them, and their memory is checked."""
+    here: bool = True
+    """The stages will run on this machine; else what cannot be seen from here is no failure."""
+    work: Path = Path()
+    files: Sequence[str] = ()
+    """Outside files of a single stage, instead of the recipe's."""
+    extra: str = "laptop"
+    """Packages that this machine has to have."""
+    memory_bytes: int = 0
+    """What `clean` will have; 0 asks this machine, as does `cpus`."""
+    cpus: int = 0
+
+    @property
+    def names(self) -> set[str]:
+        """Names of the stages."""
+        return {stage.name for stage in self.stages}
+
+
+def report(planned: PlannedRun) -> list[CheckResult]:
+    """The results of every check that a command makes."""
+    return check.report(_checks_of(planned), planned)
+
+
+def refuse(planned: PlannedRun, *, dry: bool = False) -> None:
+    """Raise the first failure; log every other result.
+
+    Args:
+        planned: What is checked.
+        dry: Warn of failures, and raise none.
+
+    Raises:
+        AnadilError: A check failed; the text names the remedy.
+    """
+    check.refuse(_checks_of(planned), planned, dry=dry)
+
+
+def _checks_of(planned: PlannedRun) -> list[Check[PlannedRun]]:
+    return [each for each in CHECKS if planned.by in each.by]
+
+
+def _packages(planned: PlannedRun) -> Iterator[CheckResult]:
+    require_packages(planned.extra)
+    yield passed("packages", "every stage's packages are installed")
+
+
+def _reach(planned: PlannedRun) -> Iterable[CheckResult]:
+    check_reach(planned.recipe)
+    return ()
+
+
+def _shared(planned: PlannedRun) -> Iterable[CheckResult]:
+    check_shared(planned.recipe, planned.recipe.storage.root or "", planned.recipe.cluster.backend)
+    return ()
+
+
+def _files(stage: Stage) -> Callable[[PlannedRun], Iterator[CheckResult]]:
+    def inspect(planned: PlannedRun) -> Iterator[CheckResult]:
+        if stage not in planned.stages:
+            return
+        if planned.by in (DOCTOR, CLUSTER_DOCTOR) and is_left_out(stage, planned.recipe):
+            yield skipped(stage.files, f"none named, so {stage.name} is left out")
+        else:
+            yield inspect_files(stage, planned.recipe, planned.files, here=planned.here)
+
+    return inspect
+
+
+def _tasks(planned: PlannedRun) -> Iterator[CheckResult]:
+    if planned.recipe.evaluate.tasks and STAGES["tasks"] in planned.stages:
+        yield inspect_tasks(planned.recipe)
+
+
+def _base(planned: PlannedRun) -> Iterator[CheckResult]:
+    recipe = planned.recipe
+    model = recipe.base.model
+    if not any("base" in stage.sections for stage in planned.stages):
+        return
+    local = Path(model).expanduser().is_dir()
+    if planned.by == RECIPE and not (local or recipe.finetune.inputs):
+        return  # a hub model would be fetched for nothing
+    hub = model != TINY and not local and not model.startswith(("/", ".", "~"))
+    if hub and planned.by in (DOCTOR, CLUSTER_DOCTOR) and not _hub_answers():
+        remedy = "download it where there is a network and give the directory as base.model"
+        detail = f"{model}: the hub cannot be reached{'' if planned.here else ' from here'}"
+        yield (failed if planned.here else skipped)("base.model", detail, remedy)
+        return
+    result = inspect_base(
+        recipe, here=planned.here, chats="finetune" in {*planned.names, *planned.then},
+        vocabulary=not planned.names.isdisjoint(("tokenizer", "trial")),
+    )  # fmt: skip
+    if (
+        hub
+        and planned.by in (DOCTOR, CLUSTER_DOCTOR)
+        and result.status == "passed"
+        and not recipe.base.revision
+    ):
+        result = replace(result, remedy="set base.revision, so that the run can be repeated")
+    yield result
+
+
+def _hub_answers() -> bool:
+    return os.environ.get("HF_HUB_OFFLINE") != "1" and this_machine.answers("huggingface.co", 443)
+
+
+def _cost(planned: PlannedRun) -> Iterator[CheckResult]:
+    memory_bytes, cpus = planned.memory_bytes or ram_bytes(), planned.cpus or num_cores()
+    yield inspect_clean_cost(planned.recipe, memory_bytes, cpus, here=planned.here)
+
+
+def _memory(planned: PlannedRun) -> Iterator[CheckResult]:
+    # The doctor asks whether this machine would do, wherever the data lie.
+    recipe, here = planned.recipe, planned.here or planned.by == DOCTOR
+    if planned.names.isdisjoint(("pretrain", "finetune")):
+        return
+    if not here and not recipe.cluster.instance:
+        yield skipped("memory", "cluster.instance is not set, so whether training fits is not checked")
+    elif not here and recipe.base.model.startswith("/") and not Path(recipe.base.model).is_dir():
+        detail = f"{recipe.base.model}: not on this machine, so whether training fits is not checked"
+        yield skipped("memory", detail)
+    elif "pretrain" in planned.names:
+        yield passed("memory", check_fits(recipe, here=here, then=planned.then))
+    else:
+        yield passed("memory", check_finetune(recipe, here=here))
+
+
+CHECKS: tuple[Check[PlannedRun], ...] = (
+    Check(name="python", by=(DOCTOR,), function=lambda _: this_machine.check_python()),
+    Check(name="packages", by=(DOCTOR, RUN), function=_packages),
+    Check(
+        name="storage", by=(DOCTOR, RUN), remedy="choose another --work",
+        function=lambda each: this_machine.check_writable_here(each.recipe, each.work),
+    ),
+    Check(
+        name="storage", by=(DOCTOR,), remedy="see the message",
+        function=lambda each: this_machine.check_bucket(each.recipe),
+    ),
+    Check(name="disk", by=(DOCTOR,), function=lambda each: this_machine.check_disk(each.recipe, each.work)),
+    Check(name="places", by=(SUBMIT,), function=_reach),
+    Check(name="checkpoints", by=(SUBMIT, CLUSTER_DOCTOR), function=_shared),
+    *(Check(name=stage.files, by=EVERY, function=_files(stage)) for stage in FLOW if stage.files),
+    Check(
+        name="cost of clean", by=(DOCTOR, RUN, SUBMIT), needs=("clean.inputs",), function=_cost,
+        level=logging.INFO,
+    ),
+    Check(name="base.model", by=(*EVERY, RECIPE), function=_base, level=logging.INFO),
+    Check(name="evaluate.tasks", by=(DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, RECIPE), function=_tasks),
+    Check(name="memory", by=(DOCTOR, RUN, SUBMIT, LAUNCH), function=_memory, level=logging.INFO),
+    Check(name="locks", by=(DOCTOR,), function=lambda _: this_machine.check_locks()),
+    Check(
+        name="tracking", by=(DOCTOR,), remedy="correct the variable, or set tracking.uri",
+        function=lambda each: this_machine.check_tracking(each.recipe, each.work),
+    ),
+    Check(name="device", by=(DOCTOR,), function=lambda _: this_machine.check_device()),
+)  # fmt: skip
+"""In the order in which they are made."""

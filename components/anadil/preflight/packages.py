@@ -1,0 +1,67 @@
+"""The packages of this program's extras: which are missing."""
+
+import importlib.util
+import platform
+import re
+import sys
+from importlib import metadata
+
+from anadil.core.errors import PreflightError
+from anadil.core.install import install
+
+IMPORT_NAMES = {
+    "fasttext-predict": "fasttext",
+    "mlflow-skinny": "mlflow",
+    "pyyaml": "yaml",
+    "liger-kernel": "liger_kernel",
+    "kfp-kubernetes": "kfp.kubernetes",
+    "tensorboardx": "tensorboardX",
+}
+
+
+def require_packages(extra: str, why: str = "") -> None:
+    """Refuse to go on without the packages of an extra.
+
+    Args:
+        extra: Such as `clean` or `laptop`; extras that it includes count too.
+        why: What needs them, such as `--page makes a page`.
+
+    Raises:
+        PreflightError: One is not installed.
+    """
+    if absent := ", ".join(missing_packages(extra)):
+        raise PreflightError(
+            f"{f'{why} and needs {absent}' if why else f'not installed: {absent}'}; {install(extra)}"
+        )
+
+
+def missing_packages(extra: str) -> list[str]:
+    """Packages of an extra that are not installed."""
+    return [name for name in sorted(_names_of(extra)) if not _is_installed(name)]
+
+
+def _is_installed(name: str) -> bool:
+    module = IMPORT_NAMES.get(name, name.replace("-", "_"))
+    try:
+        return importlib.util.find_spec(module.split(".")[0]) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _names_of(extra: str) -> set[str]:
+    names: set[str] = set()
+    for line in metadata.requires("anadil") or ():
+        requirement, _, marker = line.partition(";")
+        if not re.search(rf"extra == ['\"]{extra}['\"]", marker):
+            continue
+        if "platform_machine" in marker and (sys.platform, platform.machine()) != ("linux", "x86_64"):
+            continue
+        match = re.match(r"\s*([A-Za-z0-9._-]+)(?:\[([^\]]*)\])?", requirement)
+        assert match
+        name, inner = match.group(1), match.group(2)
+        if name == "anadil":
+            for part in inner.split(","):
+                names |= _names_of(part.strip())
+        else:
+            names.add(name.lower())
+    return names

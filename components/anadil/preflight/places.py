@@ -1,0 +1,88 @@
+"""The places that a run names: which machines see them."""
+
+from pathlib import Path
+
+from anadil.artifacts.storage import BUILT_IN
+from anadil.core.errors import PreflightError, RecipeError
+from anadil.core.stages import FLOW
+from anadil.recipe.sections import Recipe
+from anadil.runtime.job import named_files, named_side_files
+
+
+def claim_of(place: str, recipe: Recipe) -> str:
+    """The claim of `cluster.volumes` that a path lies on, where this machine does not mount it."""
+    if "://" in place or place.startswith(BUILT_IN):
+        return ""
+    for volume in recipe.cluster.volumes:
+        if volume.holds(place):
+            return "" if Path(volume.path).is_dir() else volume.claim
+    return ""
+
+
+def check_reach(recipe: Recipe) -> None:
+    """Refuse a recipe with places that exist on one machine only.
+
+    Raises:
+        RecipeError: With every such key.
+    """
+    model = recipe.base.model
+    places = {
+        "storage.root": (recipe.storage.root or "",),
+        **{stage.files: named_files(stage, recipe) for stage in FLOW if stage.files},
+        **{key: names for stage in FLOW for key, names in named_side_files(stage, recipe).items()},
+        "base.model": (model,) if model.startswith(("/", ".", "~")) or Path(model).is_dir() else (),
+    }
+    mistakes = []
+    for key, values in places.items():
+        for value in values:
+            if "://" in value or (value.startswith(BUILT_IN) and key != "storage.root"):
+                continue
+            if any(volume.holds(value) for volume in recipe.cluster.volumes):
+                continue
+            mistakes.append(f"  {key}: {value or 'not set'}")
+    if mistakes:
+        raise RecipeError(
+            "no step on the cluster would see\n" + "\n".join(mistakes) + "\n"
+            "put it on s3://, or on a claim of cluster.volumes, such as "
+            "cluster.volumes=[{claim: fsx, path: /fsx}]"
+        )
+
+
+def check_shared(
+    recipe: Recipe, target: str, backend: str, stage: str = "pretrain", nodes: int | None = None
+) -> None:
+    """Refuse a stage whose machines would save into one directory that they do not share.
+
+    Args:
+        recipe: What is to be trained.
+        target: URI of the artifact, or the root under which it is written.
+        backend: How it is trained; `local` has one machine.
+        stage: Which; the machines of `finetune` always save together.
+        nodes: Machines; left out, `cluster.nodes`.
+
+    Raises:
+        PreflightError: Checkpoints have no place that all machines see.
+    """
+    nodes, parallel = nodes or recipe.cluster.nodes, recipe.pretrain.parallelism
+    degrees = {name: getattr(parallel, name) for name in ("shard", "tensor", "context", "pipeline")}
+    needed = [f"pretrain.parallelism.{name}={degree}" for name, degree in degrees.items() if degree > 1]
+    if recipe.pretrain.copies.archive:
+        needed.append("pretrain.copies.archive")
+    if stage == "finetune":
+        needed = [f"finetune.batch_size={recipe.finetune.batch_size}"]
+    if backend == "local" or nodes == 1 or not needed or "://" not in target:
+        return
+    keys = ", ".join(needed)
+    if backend == "sagemaker":
+        raise PreflightError(
+            f"cluster.backend: sagemaker gives each of the {nodes} machines (cluster.nodes) a checkpoint directory "
+            f"of its own, but {stage} needs one that all machines see ({keys}); set cluster.nodes=1, or "
+            "cluster.backend=pytorchjob, or leave those keys out"
+        )
+    if recipe.cluster.work is None:
+        raise PreflightError(
+            f"cluster.work: not set, and beside {target} each of the {nodes} machines (cluster.nodes) would keep "
+            f"checkpoints in its own pod, but {stage} needs a directory that all machines see ({keys}); put "
+            "cluster.work on a volume that they all mount, such as cluster.volumes=[{claim: fsx, path: /fsx}] and "
+            "cluster.work=/fsx/work"
+        )

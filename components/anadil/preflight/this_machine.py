@@ -1,0 +1,117 @@
+"""What a run needs of this machine beside its data: a place to write, locks, tracking, devices."""
+
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlparse
+
+from anadil.artifacts import local_directory, storage
+from anadil.core.errors import PreflightError
+from anadil.core.format import GIB, counted, human_bytes
+from anadil.core.log import masked
+from anadil.preflight.check import CheckResult, failed, passed, skipped
+from anadil.recipe.sections import Recipe
+from anadil.runtime.mlflow_spool import tracking_uri
+from anadil.runtime.threads import check_shared_locks
+
+MIN_FREE_BYTES = 2 * GIB
+"""Far more than `smoke` writes; the plan of a real run tells how much that needs."""
+
+
+def check_python() -> Iterator[CheckResult]:
+    """Version and place of this Python."""
+    yield passed("python", f"{'.'.join(map(str, sys.version_info[:3]))} at {sys.prefix}")
+
+
+def check_writable_here(recipe: Recipe, work: Path) -> Iterator[CheckResult]:
+    """See that the directories of a run can be written.
+
+    Raises:
+        PreflightError: One cannot.
+    """
+    local_directory.check_writable(work, "--work")
+    root = recipe.storage.root or str(work)
+    if "://" in root:
+        return
+    if recipe.storage.root:
+        local_directory.check_writable(Path(root), "storage.root")
+    yield passed("storage", f"{root} can be written")
+
+
+def check_bucket(recipe: Recipe) -> Iterator[CheckResult]:
+    """List the place of artifacts where it is no directory.
+
+    Raises:
+        AnadilError: It cannot be listed.
+    """
+    root = recipe.storage.root
+    if root and "://" in root:
+        storage.store(root).directories(root)
+        yield passed("storage", f"{root} can be listed")
+
+
+def check_disk(recipe: Recipe, work: Path) -> Iterator[CheckResult]:
+    """Free space where artifacts go; nothing for a bucket."""
+    root = Path(recipe.storage.root or work)
+    if "://" in str(recipe.storage.root):
+        return
+    folder = next((path for path in (root, *root.parents) if path.is_dir()), Path("/"))
+    free = shutil.disk_usage(folder).free
+    if free >= MIN_FREE_BYTES:
+        yield passed("disk", f"{human_bytes(free)} free")
+    else:
+        remedy = f"free {human_bytes(MIN_FREE_BYTES)} or choose another --work"
+        yield failed("disk", f"{human_bytes(free)} free at {root}", remedy)
+
+
+def check_locks() -> Iterator[CheckResult]:
+    """Whether processes can share locks. Small inputs need none, so this fails nothing."""
+    try:
+        check_shared_locks()
+    except PreflightError as error:
+        place, _, rest = str(error).partition(": ")
+        detail, _, remedy = rest.partition("; ")
+        yield passed(place, f"{detail}; cleaning and short texts need none, longer ones do", remedy)
+
+
+def check_tracking(recipe: Recipe, work: Path) -> Iterator[CheckResult]:
+    """Where figures go, and whether that server answers.
+
+    Raises:
+        AnadilError: The address is none.
+    """
+    uri = tracking_uri(recipe, default=f"sqlite:///{work}/mlflow.db")
+    if uri is None:
+        yield skipped("tracking", "off")
+        return
+    parts = urlparse(uri)
+    if parts.scheme not in ("http", "https"):
+        yield passed("tracking", masked(uri))
+        return
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    if answers(parts.hostname or "", port):
+        yield passed("tracking", f"{parts.scheme}://{parts.hostname}:{port} answers")
+        return
+    # A run does without: what cannot be sent is kept and sent later.
+    remedy = "start the server, or ignore it: the run keeps its tracking and sends it later"
+    yield skipped("tracking", f"{parts.hostname}:{port} does not answer", remedy)
+
+
+def check_device() -> Iterator[CheckResult]:
+    """GPUs, or how many CPU cores there are without one."""
+    gpus = sorted(Path("/dev").glob("nvidia[0-9]*"))
+    cores = os.cpu_count() or 1
+    text = counted(len(gpus), "GPU") if gpus else f"no GPU; {cores} CPU cores: fit for `smoke`, not for 1B"
+    yield passed("device", text)
+
+
+def answers(host: str, port: int) -> bool:
+    """Whether a server takes a connection within three seconds."""
+    try:
+        with socket.create_connection((host, port), timeout=3):
+            return True
+    except OSError:
+        return False
