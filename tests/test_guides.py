@@ -43,7 +43,6 @@ NOT_HERE = (
     "--measure",
     "--measured",
     "--exact",
-    "--write",
     "--prices",
     "--jobs",
     "delete",

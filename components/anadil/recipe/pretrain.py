@@ -57,7 +57,7 @@ class Phase(StrictModel):
 
 
 class Parallelism(StrictModel):
-    """How the devices of a run share one model; `anadil plan --write` fills it in."""
+    """How the devices of a run share one model; `anadil plan --best` prints the fastest."""
 
     shard: PositiveInt = 1
     """Devices that share one copy of parameters, gradients and optimizer state (FSDP2); 1 is a copy each (DDP)."""

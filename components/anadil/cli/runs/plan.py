@@ -11,23 +11,27 @@ import yaml
 from anadil.cli.calibrate.local import measure_layouts
 from anadil.cli.calibrate.pytorchjobs import job_manifests
 from anadil.cli.calibrate.results import default_folder, device_of, load_measurements, read_logs
-from anadil.cli.options import add_output_option
+from anadil.cli.options import (
+    add_output_option,
+    add_recipe_argument,
+    add_set_option,
+    add_until_option,
+    stages_until,
+)
 from anadil.cli.output import print_json, print_lines
 from anadil.core.errors import PreflightError
 from anadil.core.format import counted
-from anadil.core.install import install
-from anadil.core.stages import FLOW, STAGES
 from anadil.plan.calibration import calibrate, predicted
-from anadil.plan.edit_recipe import least_waste, recipe_settings, write_layout
 from anadil.plan.from_recipe import possible_layout
 from anadil.plan.instances import LOCAL, machine, machines, this_machine
 from anadil.plan.layout import Layout
 from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout, request_for
+from anadil.plan.recipe_lines import least_waste, recipe_lines, recipe_settings
 from anadil.plan.schema import ExactPeak, Plan
 from anadil.plan.view.terminal import plan_lines
 from anadil.preflight.clean_cost import estimated_tokens
 from anadil.preflight.memory import check_after, refusal_text
-from anadil.preflight.packages import missing_packages
+from anadil.preflight.packages import require_packages
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 
@@ -40,40 +44,27 @@ MAX_MEASURED = 3
 def add_plan(name: str, commands: Any, text: str) -> None:
     """Add `anadil plan`."""
     plan = commands.add_parser(name, help=text, description=text)
-    plan.add_argument("recipe", metavar="RECIPE")
-    plan.add_argument(
-        "--instance", metavar="TYPE", help="such as p5.48xlarge (default: cluster.instance, or this machine)"
-    )
-    plan.add_argument("--nodes", type=_positive, metavar="N", help="number of nodes (default: cluster.nodes)")
-    plan.add_argument(
-        "--tokens",
-        type=_positive,
-        metavar="N",
-        help="tokens of the corpus, for pretrain.max_epochs, epochs and hours per epoch",
-    )
-    plan.add_argument(
-        "--prices", type=Path, metavar="FILE", help="YAML over the table of machines and prices"
-    )
-    plan.add_argument(
-        "--exact", action="store_true", help="also run the real model on fake tensors (needs torch, no GPU)"
-    )
-    plan.add_argument("--write", action="store_true", help="put the fastest layout that fits into RECIPE")
-    plan.add_argument("--page", type=Path, metavar="FILE", help="write the plan as an HTML page too")
+    add = plan.add_argument
+    add_recipe_argument(plan)
+    text = "such as p5.48xlarge (default: cluster.instance, or this machine)"
+    add("--instance", metavar="TYPE", help=text)
+    add("--nodes", type=_positive, metavar="N", help="number of nodes (default: cluster.nodes)")
+    text = "tokens of the corpus, for pretrain.max_epochs, epochs and hours per epoch"
+    add("--tokens", type=_positive, metavar="N", help=text)
+    add("--prices", type=Path, metavar="FILE", help="YAML over the table of machines and prices")
+    text = "run the real model on fake tensors, too (needs torch, no GPU)"
+    add("--exact", action="store_true", help=text)
+    text = "plan the fastest layout that fits, and print its lines of the recipe"
+    add("--best", action="store_true", help=text)
+    add("--page", type=Path, metavar="FILE", help="write the plan as an HTML page, too")
     text = "correct the speed by short runs of the best layouts on this machine"
-    plan.add_argument("--measure", action="store_true", help=text)
+    add("--measure", action="store_true", help=text)
     text = "write those runs as PyTorchJob manifests for a cluster instead"
-    plan.add_argument("--jobs", type=Path, metavar="DIR", help=text)
-    plan.add_argument(
-        "--measured",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="LOG",
-        help="use the figures that those jobs printed",
-    )
-    text = "last stage that has to fit, such as pretrain (default: all that load the model)"
-    plan.add_argument("--until", choices=list(STAGES), default=FLOW[-1].name, metavar="STAGE", help=text)
-    plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    add("--jobs", type=Path, metavar="DIR", help=text)
+    text = "use the figures that those jobs printed"
+    add("--measured", type=Path, nargs="+", default=[], metavar="LOG", help=text)
+    add_until_option(plan, "last stage that has to fit (default: %(default)s)")
+    add_set_option(plan)
     add_output_option(plan)
     plan.set_defaults(command=run_plan)
 
@@ -95,24 +86,25 @@ def run_plan(options: argparse.Namespace) -> int:
         DataError: A log holds no measurement.
     """
     request = _request(options)
-    result = choose_layout(request, best=options.write)
+    result = choose_layout(request, best=options.best)
     _refuse_what_cannot_fit(request, result, options.prices)
     if options.measure or options.jobs is not None or options.measured:
         _measure(options, request, result)
     request = _calibrated(request)
     exact = _exact(request, result.layout) if options.exact else None
     plan = build_plan(request, result, exact)
-    if options.write:
-        every = least_waste(plan.checkpoints, request.recipe.pretrain.steps)
-        settings = recipe_settings(result.layout, request.machine, request.nodes, every)
-        write_layout(Path(options.recipe), settings)
-        log.info("%s: now says %s", options.recipe, result.layout.name())
     if options.page is not None:
         _write_page(options.page, plan)
+    settings: dict[str, object] = {}
+    if options.best:
+        every = least_waste(plan.checkpoints, request.recipe.pretrain.steps)
+        settings = recipe_settings(result.layout, request.machine, request.nodes, every)
     if options.output == "json":
-        print_json(plan.as_json())
+        print_json(plan.as_json() | ({"settings": settings} if settings else {}))
     else:
         print_lines(plan_lines(plan))
+        if settings:
+            print_lines(["", "Lines for the recipe", "", *recipe_lines(settings)])
     return 0
 
 
@@ -126,7 +118,7 @@ def _request(options: argparse.Namespace) -> PlanRequest:
         this_machine() if instance is None else machine(instance, options.prices),
         options.nodes or recipe.cluster.nodes,
         tokens,
-        tuple(stage.name for stage in FLOW[: FLOW.index(STAGES[options.until]) + 1]),
+        tuple(stage.name for stage in stages_until(options.until)),
     )
 
 
@@ -173,7 +165,7 @@ def _measure(options: argparse.Namespace, request: PlanRequest, result: PlanResu
         return
     layouts = _to_measure(request, result)
     if options.jobs is None:
-        _need("pretrain", "--measure trains for some steps")
+        require_packages("pretrain", "--measure trains for some steps")
         measure_layouts(layouts, request.recipe, request.shape, request.work, request.machine, runs=folder)
         return
     image = request.recipe.image_of("pretrain")
@@ -209,7 +201,7 @@ def _refuse_what_cannot_fit(request: PlanRequest, result: PlanResult, prices: Pa
     if changed:
         log.warning(
             "the recipe's degrees of parallelism do not divide %s (%s x %s); planned with %s, "
-            "micro-batch %s (--write puts it into the recipe)",
+            "micro-batch %s (--best prints its lines of the recipe)",
             counted(request.devices, "device"),
             request.nodes,
             request.machine.name,
@@ -219,14 +211,14 @@ def _refuse_what_cannot_fit(request: PlanRequest, result: PlanResult, prices: Pa
     elif result.origin == "search" and not request.fits(own):
         log.warning(
             "the recipe's own layout (%s, micro-batch %s) does not fit; planned with the fastest that does "
-            "(--write puts it into the recipe)",
+            "(--best prints its lines of the recipe)",
             own.name(),
             own.micro_batch_size,
         )
 
 
 def _exact(request: PlanRequest, layout: Layout) -> ExactPeak:
-    _need("pretrain", "--exact runs the real model")
+    require_packages("pretrain", "--exact runs the real model")
     log.info("running a step of the real model on fake tensors: seconds to a minute")
     from anadil.cli.calibrate.fake_run import exact_of
 
@@ -234,7 +226,7 @@ def _exact(request: PlanRequest, layout: Layout) -> ExactPeak:
 
 
 def _write_page(path: Path, plan: Plan) -> None:
-    _need("report", "--page makes a page")
+    require_packages("report", "--page makes a page")
     from anadil.report.plan_page import render_plan
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -242,9 +234,3 @@ def _write_page(path: Path, plan: Plan) -> None:
     draft.write_text(render_plan(plan), encoding="utf-8")
     draft.replace(path)
     log.info("page: %s", path)
-
-
-def _need(extra: str, what: str) -> None:
-    absent = missing_packages(extra)
-    if absent:
-        raise PreflightError(f"{what} and needs {', '.join(absent)}; {install(extra)}")
