@@ -18,8 +18,8 @@ LINE = re.compile(r"^(?P<indent> *)(?P<key>[A-Za-z0-9]+):(?: (?P<value>.+))?$")
 
 HEAD = """# Chart anadil
 
-The chart puts what the pipeline needs into a namespace: service accounts and their rights, storage, an MLflow server, the
-sweeper of orphaned jobs. By value it adds the registration with Kubeflow Pipelines and its schedule, a Kueue queue,
+The chart puts what the pipeline needs into a namespace: service accounts and their rights, storage and an MLflow
+server. By value it adds the registration with Kubeflow Pipelines and its schedule, a Kueue queue,
 monitors, alerts and dashboards. The [guide](../../docs/guides/helm.md) explains installing, upgrading and uninstalling.
 
 ```sh

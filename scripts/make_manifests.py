@@ -17,7 +17,6 @@ import yaml
 
 from anadil.core.stages import FLOW, LAUNCHABLE, STAGES
 from anadil.launch.job import SPEC_ANNOTATION, TrainingJob
-from anadil.launch.kubernetes.jobs.ledger import DETACHED_ANNOTATION
 from anadil.launch.manifests import pytorchjob
 from anadil.launch.manifests.clean_pods import CleanPods, ray_cluster
 from anadil.recipe.load import load_recipe, recipes_dir
@@ -87,7 +86,6 @@ def rendered(stage: str, recipe: Recipe) -> dict[str, Any]:
     manifest: dict[str, Any] = json.loads(text)
     annotations = manifest["metadata"]["annotations"]
     del annotations[SPEC_ANNOTATION]  # by which launchers know the jobs that they made
-    annotations[DETACHED_ANNOTATION] = "true"  # no launcher follows it, and that is no mistake
     pod = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
     [container] = pod["containers"]
     container["args"][container["args"].index("--recipe") + 1] = f"{MOUNT}/recipe.yaml"

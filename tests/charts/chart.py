@@ -112,7 +112,6 @@ CASES: dict[str, dict[str, Any]] = {
     "bare": {
         "mlflow": {"enabled": False},
         "trackingUri": "https://mlflow.example.com",
-        "sweeper": {"enabled": False},
         "networkPolicy": {"enabled": False},
         "tests": {"enabled": False},
     },

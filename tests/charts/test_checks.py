@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from anadil.launch.kfp_steps import _parser as launch_parser
 from tests.charts.chart import CASES, CHART, Object, named, pods, render
 from tests.kit.http_server import Reply, Request, http_server
 from tests.kit.jobs import launch_options
@@ -174,32 +173,6 @@ def test_the_launcher_s_command_is_one_that_the_image_takes(monkeypatch: pytest.
     assert container["command"] == ["python", "-m", "anadil"]
     assert (options.stage, options.backend, options.run) == ("pretrain", "pytorchjob", "7")
     assert (options.corpus, options.out) == ("/data/run/corpus", "/data/run/model")
-
-
-def test_the_sweepers_command_is_one_that_the_image_takes() -> None:
-    spec = next(spec for name, _, spec in pods(render({})) if name.endswith("-sweeper"))
-    container = spec["containers"][0]
-
-    options = launch_parser().parse_args([*container["command"][3:], *container["args"]])
-
-    assert container["command"][:3] == ["python", "-m", "anadil.launch"]
-    assert (options.step, options.namespace, options.stale_minutes) == ("sweep", "training", 30)
-
-
-@pytest.mark.parametrize(
-    ("name", "kinds"), [("default", ["pytorchjob"]), ("hyperpod with fsx", ["pytorchjob", "trainjob"])]
-)
-def test_the_sweeper_looks_for_the_kinds_that_it_has_rights_to(name: str, kinds: list[str]) -> None:
-    objects = render(CASES[name])
-    container = named(objects, "CronJob", "-sweeper")["spec"]["jobTemplate"]["spec"]["template"]["spec"][
-        "containers"
-    ][0]
-
-    options = launch_parser().parse_args([*container["command"][3:], *container["args"]])
-
-    assert options.kind == kinds
-    granted = [word for rule in named(objects, "Role", "-sweeper")["rules"] for word in rule["resources"]]
-    assert granted == [f"{kind}s" for kind in kinds]
 
 
 @pytest.mark.parametrize("name", ["kubeflow with schedule", "kubeflow without schedule"])

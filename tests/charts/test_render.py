@@ -45,7 +45,7 @@ def test_the_default_values_make_no_custom_resource_and_nothing_outside_the_name
     objects = render({})
 
     assert {item["apiVersion"] for item in objects} == {
-        "v1", "apps/v1", "batch/v1", "networking.k8s.io/v1", "rbac.authorization.k8s.io/v1",
+        "v1", "apps/v1", "networking.k8s.io/v1", "rbac.authorization.k8s.io/v1",
     }  # fmt: skip
     assert {item["metadata"]["namespace"] for item in objects} == {"training"}
 
@@ -144,7 +144,7 @@ def test_another_image_changes_only_what_runs_it_and_renames_the_job_that_cannot
 
     changed = {name for name in old.keys() & new.keys() if old[name] != new[name]}
     assert changed == {
-        "CronJob training/anadil-sweeper", "Pod training/anadil-test-mlflow", "Pod training/anadil-test-rights",
+        "Pod training/anadil-test-mlflow", "Pod training/anadil-test-rights",
     }  # fmt: skip
     assert len(old.keys() ^ new.keys()) == 2
     assert all(name.startswith("Job training/anadil-storage-") for name in old.keys() ^ new.keys())

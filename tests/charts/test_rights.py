@@ -34,12 +34,6 @@ def test_rights_to_train_jobs_come_by_value() -> None:
     assert rules(role)["trainer.kubeflow.org/trainjobs"] == JOBS
 
 
-def test_the_sweeper_may_find_suspend_and_delete_jobs_and_nothing_more() -> None:
-    role = named(render({}), "Role", "-sweeper")
-
-    assert rules(role) == {"kubeflow.org/pytorchjobs": {"get", "list", "patch", "delete"}}
-
-
 @cases
 def test_no_role_has_a_wildcard_reads_secrets_or_spans_the_cluster(values: Object) -> None:
     objects = render(values)
@@ -101,7 +95,7 @@ def test_only_pods_that_call_the_kubernetes_api_get_a_token(values: Object) -> N
         if spec["automountServiceAccountToken"]
     }
 
-    assert with_token <= {"sweeper", "rights", "launch"}
+    assert with_token <= {"rights", "launch"}
 
 
 def test_of_the_accounts_only_the_launchers_gives_its_token_to_pods_of_users() -> None:
@@ -111,5 +105,5 @@ def test_of_the_accounts_only_the_launchers_gives_its_token_to_pods_of_users() -
         "anadil-launcher"
     }
     assert {item["metadata"]["name"] for item in accounts} == {
-        f"anadil-{name}" for name in ("stage", "launcher", "mlflow", "registration", "sweeper")
+        f"anadil-{name}" for name in ("stage", "launcher", "mlflow", "registration")
     }

@@ -18,7 +18,7 @@ from tests.kit.fake_kubernetes import Cluster
 from tests.kit.jobs import job
 
 QUICK = Patience(attempts=5, pause_s=0.01, longest_pause_s=0.05, connect_s=1.0, read_s=1.0)
-PACE = Pace(poll_s=0.02, heartbeat_s=0.05, artifact_s=0.2)
+PACE = Pace(poll_s=0.02, counts_s=0.05, artifact_s=0.2)
 
 
 @dataclass(frozen=True, kw_only=True)

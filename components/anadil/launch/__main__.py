@@ -2,7 +2,6 @@
 
 python -m anadil.launch pretrain --executor-input JSON   a pipeline's step: launch and follow
 python -m anadil.launch finish --executor-input JSON     its exit handler: clean up and notify
-python -m anadil.launch sweep --namespace N              suspend jobs that nobody follows any more
 """
 
 import sys

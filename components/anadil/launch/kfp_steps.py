@@ -2,13 +2,11 @@
 
 import argparse
 import json
-import logging
 from collections.abc import Sequence
 
 from anadil.core import log as logs
 from anadil.core.errors import RecipeError
 from anadil.core.stages import LAUNCHABLE, STAGES
-from anadil.launch.kubernetes.api.kinds import JOB_KINDS
 from anadil.launch.launcher import LaunchRequest, launch_job
 from anadil.launch.retry_guard import refuse_deterministic_retry
 from anadil.recipe.load import load_recipe
@@ -17,18 +15,11 @@ from anadil.runtime.planned_artifact import MadeArtifact
 from anadil.runtime.run_record import record_step
 from anadil.runtime.termination import exit_code_of
 
-log = logging.getLogger(__name__)
-
-STALE_MINUTES = 30.0
-"""Some heartbeats, which come each minute. Assumption."""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one of the steps and return its exit code."""
     options = _parser().parse_args(argv)
     logs.set_up(f"launch {options.step}", container=True)
-    if options.step == "sweep":
-        return exit_code_of(lambda: _sweep(options))
     if options.step == "finish":
         return exit_code_of(lambda: _finish(options.executor_input))
     return exit_code_of(lambda: _launch(options.step, options.executor_input))
@@ -44,12 +35,6 @@ def _parser() -> argparse.ArgumentParser:
         step.add_argument("--executor-input", required=True, metavar="JSON")
     finish = steps.add_parser("finish", help="exit handler: clean up and notify")
     finish.add_argument("--executor-input", required=True, metavar="JSON")
-    sweep = steps.add_parser("sweep", help="suspend jobs that nobody follows any more")
-    sweep.add_argument("--namespace", metavar="NAME", help="default: the pod's own")
-    text = "kind of job to look for, once for each (default: all that there are)"
-    sweep.add_argument("--kind", action="append", choices=tuple(JOB_KINDS), help=text)
-    text = "since the last heartbeat (default: %(default)s)"
-    sweep.add_argument("--stale-minutes", type=float, default=STALE_MINUTES, metavar="N", help=text)
     return top
 
 
@@ -76,13 +61,4 @@ def _finish(text: str) -> int:
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise RecipeError(f"--executor-input: not what Kubeflow Pipelines passes ({error!r})") from None
     finish(load_recipe(recipe), run)
-    return 0
-
-
-def _sweep(options: argparse.Namespace) -> int:
-    from anadil.launch.kubernetes.jobs.ledger import sweep
-
-    kinds = tuple(dict.fromkeys(options.kind or JOB_KINDS))
-    for name in sweep(options.namespace, stale_minutes=options.stale_minutes, kinds=kinds):
-        log.info("suspended %s, which nobody has followed for %g minutes", name, options.stale_minutes)
     return 0

@@ -1,4 +1,4 @@
-"""One rule for doctor, launcher, sweeper and exit handler: which cluster and namespace they talk to."""
+"""One rule for doctor, launcher and exit handler: which cluster and namespace they talk to."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,6 @@ from anadil.core.errors import DataError
 from anadil.launch.kubernetes.api import connection
 from anadil.launch.kubernetes.checks.cluster_checks import run_cluster_checks
 from anadil.launch.kubernetes.jobs.backend import KubernetesBackend, stop_run
-from anadil.launch.kubernetes.jobs.ledger import sweep
 from anadil.recipe.sections import Recipe
 from tests.kit.fake_cluster import Cluster
 from tests.kit.fake_server import serving
@@ -43,7 +42,6 @@ def ask_with_everything(recipe: Recipe) -> None:
     run_cluster_checks(recipe)
     with pytest.raises(DataError):
         KubernetesBackend("pytorchjob").status("none")
-    assert sweep(None, stale_minutes=30, kinds=("pytorchjob",)) == []
     assert stop_run("7", kind="pytorchjob") == []
 
 

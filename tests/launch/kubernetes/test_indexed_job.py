@@ -18,6 +18,7 @@ from tests.kit.clean_inputs import write_inputs
 from tests.kit.clean_stage import InThisProcess, clean, content, stats
 from tests.kit.fake_batch import Batch, Object
 from tests.kit.fake_server import refused, serving
+from tests.kit.following import QUICK
 from tests.kit.harm import bad_and_harmful, install_harm
 
 
@@ -160,7 +161,7 @@ def test_an_api_that_is_away_or_refuses_for_a_while_does_not_end_the_run(
 ) -> None:
     from anadil.launch.kubernetes.api import client
 
-    monkeypatch.setattr(client, "_pause", lambda *_: 0.0)
+    monkeypatch.setattr(client, "Patience", lambda: QUICK)
     batch.outages = [refused(status, "the server is starting", {})] * 12
 
     made = run_tasks(tmp_path)

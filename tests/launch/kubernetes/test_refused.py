@@ -80,7 +80,7 @@ def test_a_certificate_that_is_not_trusted_for_a_moment_is_waited_for(
 
 
 @pytest.mark.parametrize("reply", REFUSED.values(), ids=REFUSED)
-def test_a_heartbeat_that_is_refused_does_not_end_the_job(
+def test_counts_that_cannot_be_written_do_not_end_the_job(
     scene: Scene, reply: Reply, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene.cluster.fail_next("PATCH", "pytorchjobs/", 5, reply)
@@ -93,7 +93,7 @@ def test_a_heartbeat_that_is_refused_does_not_end_the_job(
 
     scene.launch(story)
 
-    assert "no heartbeat: " in caplog.text
+    assert "what it has used cannot be noted: " in caplog.text
     assert scene.cluster.asked("DELETE", ".") == 0
 
 
@@ -107,7 +107,7 @@ def test_a_log_that_is_refused_for_a_moment_is_shown_whole(
         cluster.run(0, 1)
         cluster.log(0, "one")
         cluster.await_requests("GET", "/log", 3)
-        time.sleep(2.2)  # longer than the job's first heartbeat is old, which is told in whole seconds
+        time.sleep(2.2)  # longer than the job's first counts are old, which is told in whole seconds
         cluster.denied.clear()
         cluster.log(0, "two")
         cluster.await_requests("GET", "/log")

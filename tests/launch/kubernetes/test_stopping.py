@@ -1,4 +1,3 @@
-import logging
 import os
 import signal
 import threading
@@ -7,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from anadil.core.errors import DataError, PreflightError, Stopped
+from anadil.core.errors import DataError, Stopped
 from anadil.launch.kubernetes.jobs.backend import stop_run
-from anadil.launch.kubernetes.jobs.ledger import HEARTBEAT_ANNOTATION, sweep
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.fake_server import refused
 from tests.kit.following import QUICK, Scene, begin
@@ -66,92 +64,8 @@ def test_a_signal_while_the_job_is_made_leaves_none(scene: Scene) -> None:
 def test_a_detached_job_outlives_its_launcher(scene: Scene) -> None:
     scene.backend.run(scene.job(), detach=True)
 
-    assert scene.cluster.job()["metadata"]["annotations"]["anadil.dev/detached"] == "true"
+    assert "anadil.dev/launcher" not in scene.cluster.job()["metadata"]["annotations"]
     assert scene.cluster.asked("DELETE", ".") == 0
-
-
-def test_following_a_detached_job_puts_it_under_the_sweepers_eye_again(scene: Scene) -> None:
-    scene.backend.run(scene.job(), detach=True)
-
-    scene.launch(lambda _: scene.finish())
-
-    assert "anadil.dev/detached" not in scene.cluster.job()["metadata"]["annotations"]
-
-
-def orphan(scene: Scene, *overrides: str, run: str = "") -> str:
-    """A job whose launcher has died."""
-    scene.backend.run(scene.job(*overrides, run=run), detach=True)
-    job = list(scene.cluster.jobs.values())[-1]
-    del job["metadata"]["annotations"]["anadil.dev/detached"]
-    job["metadata"]["annotations"][HEARTBEAT_ANNOTATION] = LONG_AGO
-    name: str = job["metadata"]["name"]
-    return name
-
-
-def test_the_sweeper_suspends_what_nobody_follows_and_nothing_else(scene: Scene) -> None:
-    lost = orphan(scene, run="lost")
-    scene.backend.run(scene.job(run="detached"), detach=True)
-    left = orphan(scene, run="left-to-itself")  # followed once, then launched again with --detach
-    scene.backend.run(scene.job(run="left-to-itself"), detach=True)
-    by_hand = orphan(scene, run="by-hand")
-    del scene.cluster.jobs[by_hand]["metadata"]["annotations"][HEARTBEAT_ANNOTATION]
-
-    swept = sweep(None, stale_minutes=30, patience=QUICK)
-    again = sweep(None, stale_minutes=30, patience=QUICK)
-
-    assert swept == [lost]
-    assert again == []
-    suspended = [name for name, job in scene.cluster.jobs.items() if job["spec"]["runPolicy"].get("suspend")]
-    assert suspended == [lost]
-    assert left in scene.cluster.jobs
-
-
-def test_the_sweeper_deletes_what_kueue_would_resume(scene: Scene) -> None:
-    lost = orphan(scene, "cluster.queue=team-queue")
-
-    assert sweep(None, stale_minutes=30, patience=QUICK) == [lost]
-
-    scene.cluster.wait(lambda: not scene.cluster.jobs)
-
-
-def test_a_swept_job_goes_on_when_it_is_followed_again(
-    scene: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "anadil")
-    orphan(scene)
-    sweep(None, stale_minutes=30, patience=QUICK)
-
-    def story(cluster: Cluster) -> None:
-        cluster.wait(lambda: not cluster.job()["spec"]["runPolicy"].get("suspend"))
-        scene.finish()
-
-    scene.launch(story)
-
-    assert "resumed; it was suspended while nobody followed it" in caplog.text
-
-
-def test_a_cluster_without_the_operator_has_nothing_to_sweep(
-    scene: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
-    # The chart's Role holds the kinds of its values; the API server looks at rights first.
-    caplog.set_level(logging.INFO, "anadil")
-    scene.cluster.crds = set()
-    scene.cluster.denied = {("list", "trainjobs")}
-
-    asked = sweep(None, stale_minutes=30, kinds=("pytorchjob",), patience=QUICK)
-    assert (asked, "the cluster has no pytorchjobs.kubeflow.org" in caplog.text) == ([], True)
-    assert scene.cluster.asked("GET", "trainjobs") == 0
-
-    assert sweep(None, stale_minutes=30, patience=QUICK) == []
-    assert "not checked: system:serviceaccount:team:launcher may not list trainjobs" in caplog.text
-
-
-def test_a_sweeper_that_may_look_at_nothing_is_an_error(scene: Scene) -> None:
-    scene.cluster.denied = {("list", "pytorchjobs"), ("list", "trainjobs")}
-
-    for kinds in (("pytorchjob",), ("pytorchjob", "trainjob")):
-        with pytest.raises(PreflightError, match="may not list pytorchjobs in namespace team; add this rule"):
-            sweep(None, stale_minutes=30, kinds=kinds, patience=QUICK)
 
 
 def test_the_end_of_a_run_stops_its_jobs_that_have_failed_and_keep_machines(scene: Scene) -> None:

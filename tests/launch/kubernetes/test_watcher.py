@@ -13,7 +13,7 @@ from anadil.launch.kubernetes.api.client import Api
 from anadil.launch.kubernetes.api.kinds import DRAINS_ALLOWED, PYTORCHJOB, TRAINJOB, JobKind
 from anadil.launch.kubernetes.jobs.backend import KubernetesBackend
 from anadil.launch.kubernetes.jobs.create import workflow_owner
-from anadil.launch.kubernetes.jobs.ledger import COUNTS_ANNOTATION, DETACHED_ANNOTATION, HEARTBEAT_ANNOTATION
+from anadil.launch.kubernetes.jobs.ledger import COUNTED_ANNOTATION, COUNTS_ANNOTATION
 from anadil.launch.kubernetes.jobs.watcher import Pace
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.fake_objects import NAMESPACE, set_condition
@@ -153,7 +153,7 @@ def test_a_preempted_job_has_not_failed(scene: Scene) -> None:
     scene.launch(story, "cluster.restarts=1")
 
 
-def test_a_follower_leaves_a_heartbeat_and_its_counts(scene: Scene) -> None:
+def test_a_follower_leaves_its_counts_and_their_time(scene: Scene) -> None:
     def story(cluster: Cluster) -> None:
         cluster.job()
         cluster.run(0, 1)
@@ -163,9 +163,8 @@ def test_a_follower_leaves_a_heartbeat_and_its_counts(scene: Scene) -> None:
     scene.launch(story)
 
     annotations = scene.cluster.job()["metadata"]["annotations"]
-    assert annotations[HEARTBEAT_ANNOTATION].endswith("Z")
+    assert annotations[COUNTED_ANNOTATION].endswith("Z")
     assert json.loads(annotations[COUNTS_ANNOTATION])["ended"] == 0
-    assert DETACHED_ANNOTATION not in annotations
 
 
 def test_a_job_that_somebody_deleted_is_not_waited_for(scene: Scene) -> None:

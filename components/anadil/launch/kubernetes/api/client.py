@@ -3,8 +3,6 @@
 import contextlib
 import json
 import logging
-import random
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +39,27 @@ class Patience:
     connect_s: float = 5.0
     read_s: float = 30.0
     """Longest silence inside an answer; the client's own default is to wait for ever."""
+
+    def retries(self) -> Any:
+        """The attempts as a `urllib3.Retry`.
+
+        A POST is tried again too: jobs have names, and a second creation answers 409.
+        """
+        from urllib3 import Retry
+
+        longest_s = self.longest_pause_s
+
+        class Limited(Retry):
+            def get_retry_after(self, response: Any) -> float | None:
+                """Seconds that the server asks for, up to the longest pause."""
+                seconds = super().get_retry_after(response)
+                return None if seconds is None else min(seconds, longest_s)
+
+        return Limited(
+            total=self.attempts - 1, allowed_methods=None, status_forcelist=RETRIED, raise_on_status=False,
+            # Jitter, so that launchers do not come back at the same moment.
+            backoff_factor=self.pause_s / 2, backoff_max=longest_s, backoff_jitter=self.pause_s / 2,
+        )  # fmt: skip
 
 
 ONCE = Patience(attempts=1, connect_s=1.0, read_s=1.5)
@@ -178,50 +197,38 @@ class Api:
             Refused: An answer of 400 and above.
             RetryableError: No answer.
         """
-        patience = self.patience
-        signed_in_again = False
-        for attempt in range(1, patience.attempts + 1):
-            is_last, wait_s = attempt == patience.attempts, None
-            try:
-                return self._once(method, path, body, patience)
-            except Refused as error:
-                if error.answer.status == 401 and not signed_in_again and not is_last:
-                    signed_in_again = True
-                    self._connection = connect()  # a token may have been replaced
-                elif error.answer.status not in RETRIED or is_last:
-                    raise
-                wait_s = error.answer.retry_after_s
-                log.debug("%s %s: %s; trying again", method, path, error)
-            except RetryableError as error:
-                if is_last:
-                    raise
-                log.debug("%s %s: %s; trying again", method, path, error)
-            time.sleep(_pause(patience, attempt, wait_s))
-        raise AssertionError("at least one attempt")
+        try:
+            return self._send(method, path, body)
+        except Refused as error:
+            if error.answer.status != 401 or self.patience.attempts == 1:
+                raise
+        self._connection = connect()  # a token may have been replaced
+        return self._send(method, path, body)
 
-    def _once(self, method: str, path: str, body: ApiObject | None, patience: Patience) -> ApiObject:
+    def _send(self, method: str, path: str, body: ApiObject | None) -> ApiObject:
         from urllib3 import Timeout
-        from urllib3.exceptions import HTTPError, SSLError
+        from urllib3.exceptions import HTTPError, MaxRetryError, SSLError
 
         headers = {"Accept": "application/json", **self._connection.headers()}
         if body is not None:
             headers["Content-Type"] = MERGE_PATCH if method == "PATCH" else "application/json"
-        timeout = Timeout(connect=patience.connect_s, read=patience.read_s)
+        timeout = Timeout(connect=self.patience.connect_s, read=self.patience.read_s)
         content = None if body is None else json.dumps(body).encode()
         try:
-            answer = self._connection.request(method, path, body=content, headers=headers, timeout=timeout)
+            answer = self._connection.request(
+                method, path, body=content, headers=headers, timeout=timeout, retries=self.patience.retries()
+            )
             if answer.status >= 300:
-                raise Refused(error_response(answer.status, answer.data, answer.headers))
+                raise Refused(error_response(answer.status, answer.data))
             found = json.loads(answer.data)
-        except SSLError as error:
-            if "CERTIFICATE" not in str(error).upper():
-                raise self._away(error) from None
-            raise PreflightError(
-                f"{self.host}: its certificate is not trusted ({short(error)}); correct "
-                "certificate-authority-data in the kubeconfig, or this machine's clock"
-            ) from None
         except (HTTPError, OSError, ValueError) as error:
-            raise self._away(error) from None
+            reason = error.reason if isinstance(error, MaxRetryError) and error.reason else error
+            if isinstance(reason, SSLError) and "CERTIFICATE" in str(reason).upper():
+                raise PreflightError(
+                    f"{self.host}: its certificate is not trusted ({short(reason)}); correct "
+                    "certificate-authority-data in the kubeconfig, or this machine's clock"
+                ) from None
+            raise self._away(reason) from None
         if not isinstance(found, dict):
             raise self._away(ValueError("answers no object"))
         return found
@@ -309,13 +316,11 @@ class JobApi(Api):
         headers = self._connection.headers()
         try:
             answer = self._connection.request(
-                "GET", path, headers=headers, timeout=timeout, preload_content=False
+                "GET", path, headers=headers, timeout=timeout, preload_content=False, retries=False
             )
             try:
                 if answer.status >= 400:
-                    raise _no_log(
-                        call, error_response(answer.status, answer.read(PIECE_BYTES), answer.headers)
-                    )
+                    raise _no_log(call, error_response(answer.status, answer.read(PIECE_BYTES)))
                 yield LogStream(answer)
             finally:
                 answer.close()
@@ -328,13 +333,6 @@ class JobApi(Api):
             verb=verb, resource=kind.plural, group=kind.group, namespace=self.namespace, name=name,
             operator=kind.operator,
         )  # fmt: skip
-
-
-def _pause(patience: Patience, attempt: int, wait_s: float | None) -> float:
-    doubled: float = patience.pause_s * 2 ** (attempt - 1)
-    # Not all launchers at the same moment.
-    wanted = wait_s if wait_s is not None else doubled * random.uniform(0.5, 1.0)  # noqa: S311  no secret
-    return min(wanted, patience.longest_pause_s)
 
 
 def _no_log(call: ApiCall, answer: ErrorResponse) -> AnadilError:

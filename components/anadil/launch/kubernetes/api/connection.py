@@ -30,19 +30,19 @@ class Connection:
         return {str(each["key"]): str(each["value"]) for each in settings}
 
     def request(self, method: str, path: str, **more: Any) -> Any:
-        """One HTTP request, tried once; `urllib3.BaseHTTPResponse`.
+        """One HTTP request; `urllib3.BaseHTTPResponse`.
 
         The client's own classes took other arguments with release 36; its configuration and
         its pool are the same in all of them.
         """
         pool = self.client.rest_client.pool_manager
-        return pool.request(method, f"{self.host}{path}", retries=False, **more)
+        return pool.request(method, f"{self.host}{path}", redirect=False, **more)
 
 
 def connect() -> Connection:
     """A connection with a pool of its own.
 
-    The one rule for doctor, launcher, sweeper and exit handler. The cluster is
+    The one rule for doctor, launcher and exit handler. The cluster is
 
     1. that of the kubeconfig which `KUBECONFIG` names, also inside a pod: whoever sets it means it;
     2. inside a pod without it, the cluster of the pod, with the pod's ServiceAccount;

@@ -13,10 +13,6 @@ AGAIN = "; run the same command again, which finds the job"
 """The end of an error of an API that is away; whoever waits for it leaves this out."""
 
 
-class MissingResourceKind(PreflightError):
-    """The cluster does not know the kind of a job."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiCall:
     """What was asked of the API."""
@@ -38,7 +34,6 @@ class ErrorResponse:
 
     status: int
     message: str
-    retry_after_s: float | None = None
     details: dict[str, Any] = field(default_factory=dict)
     """What the answer is about, where the API server itself speaks."""
 
@@ -47,7 +42,7 @@ class ErrorResponse:
         return self.details.get("name") == call.name and self.details.get("kind") != "namespaces"
 
 
-def error_response(status: int, body: bytes, headers: Any) -> ErrorResponse:
+def error_response(status: int, body: bytes) -> ErrorResponse:
     """Read an error answer; proxies in front of the API server speak no JSON."""
     try:
         parsed = json.loads(body)
@@ -56,11 +51,9 @@ def error_response(status: int, body: bytes, headers: Any) -> ErrorResponse:
     plain = {"message": body[:MAX_CHARS].decode(errors="replace")}
     fields: dict[str, Any] = parsed if isinstance(parsed, dict) else plain
     details: dict[str, Any] = fields.get("details") or {}
-    wait = str(headers.get("Retry-After") or details.get("retryAfterSeconds") or "")
     return ErrorResponse(
         status=status,
         message=" ".join(str(fields.get("message") or "").split())[:MAX_CHARS],
-        retry_after_s=float(wait) if wait.isdigit() else None,
         details=details,
     )
 
@@ -82,7 +75,7 @@ def error_from_response(call: ApiCall, answer: ErrorResponse) -> AnadilError:
     if answer.status == 404 and answer.details.get("kind") == "namespaces":
         return PreflightError(f"{where}: not there; create it or correct cluster.namespace")
     if answer.status == 404 and call.operator:
-        return MissingResourceKind(
+        return PreflightError(
             f"the cluster has no {call.resource}.{call.group}; install {call.operator}, or choose another "
             "cluster.backend"
         )

@@ -47,13 +47,6 @@ class JobKind:
         """`apiVersion` of the manifest."""
         return f"{self.group}/{self.version}"
 
-    def suspending(self, *, yes: bool) -> ApiObject:
-        """Merge patch of the spec that suspends a job or resumes it."""
-        patch: Any = yes
-        for key in reversed(self.suspend):
-            patch = {key: patch}
-        return {"spec": patch}
-
     def with_loose_limits(self, manifest: ApiObject, seconds: int) -> ApiObject:
         """The manifest of a job that is followed: the launcher keeps its limits, and the operator ends what it left.
 
@@ -74,7 +67,7 @@ class JobKind:
         return loose
 
     def is_suspended(self, job: ApiObject) -> bool:
-        """Whether the job shall not run now: queued, preempted or swept."""
+        """Whether the job shall not run now: queued or preempted."""
         wanted: Any = job.get("spec") or {}
         for key in self.suspend:
             wanted = wanted.get(key) or {}

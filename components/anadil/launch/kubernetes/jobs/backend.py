@@ -1,4 +1,4 @@
-"""Training jobs on Kubernetes: started once, followed to their end, inspected, stopped, swept."""
+"""Training jobs on Kubernetes: started once, followed to their end, inspected, stopped."""
 
 import logging
 from collections.abc import Iterator
@@ -75,7 +75,7 @@ class KubernetesBackend:
         """
         manifest = self.render(job)
         api = JobApi(self._kind, self._namespace or job.recipe.cluster.namespace, self._patience)
-        ledger = JobLedger(self._pace.live_s)
+        ledger = JobLedger()
         if detach:
             find_or_create(api, manifest, self._pace, ledger, detach=True)
             return

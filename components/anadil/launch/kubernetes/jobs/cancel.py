@@ -1,8 +1,8 @@
 """Ending a job when its launcher is told to end.
 
 A terminated pipeline gives its step about a second: Argo signals the process group, and the
-container goes when KFP's own launcher has died. So the first thing is one DELETE. Only where another
-launcher follows the job, it is left.
+container goes when KFP's own launcher has died. So the first thing is one DELETE. A job that another
+launcher made is left.
 """
 
 import logging
@@ -28,7 +28,7 @@ class _Cancelled(BaseException):
 
 @contextmanager
 def cancel_on_signal(api: JobApi, name: str, ledger: JobLedger) -> Iterator[None]:
-    """Inside, SIGTERM and Ctrl-C delete the job of this name, if it is not another launcher's.
+    """Inside, SIGTERM and Ctrl-C delete the job of this name, if this launcher made it.
 
     Raises:
         Stopped: After SIGTERM.
@@ -50,7 +50,7 @@ def cancel_on_signal(api: JobApi, name: str, ledger: JobLedger) -> Iterator[None
             if _deleted(apart, name, ledger):
                 text = f"{name} was told to end, and saves what it has trained; {RESUME_HINT}"
             else:
-                text = f"{name} runs on, another launcher follows it; `anadil stop {name}` ends it"
+                text = f"{name} runs on, because another launcher made it; `anadil stop {name}` ends it"
             if received[0] == signal.SIGINT:
                 log.info("%s", text)
                 raise KeyboardInterrupt from None
@@ -64,7 +64,7 @@ def _deleted(api: JobApi, name: str, ledger: JobLedger) -> bool:
         try:
             if not ledger.is_known and (found := api.get(name)):
                 ledger.see(found)  # the answer to its creation may be lost, or have been that it is there
-            if ledger.is_guest:
+            if ledger.is_known and not ledger.is_owner:
                 return False
             api.delete(name)
         except AnadilError as error:

@@ -36,7 +36,7 @@ def find_or_create(
         api: Where it shall run.
         manifest: As rendered.
         pace: How long to wait for an old job to go.
-        ledger: Learns who follows the job.
+        ledger: Learns who made the job.
         detach: Whether nobody will follow it.
 
     Raises:
@@ -56,7 +56,11 @@ def find_or_create(
             continue  # gone in this moment
         if "deletionTimestamp" not in found["metadata"]:
             if not _is_useless(api.kind, found, body) or _would_fail_again(api, found):
-                return _adopted(api, found, ledger, detach=detach)
+                log.info(
+                    "%s is there already; %s", name, "leaving it to itself" if detach else "following it"
+                )
+                ledger.see(found)
+                return found
             log.info("%s: of an earlier start; deleting it and starting over", name)
             api.delete(name, found["metadata"]["uid"])
         await_gone(api, name, found["metadata"]["uid"], pace)
@@ -66,13 +70,13 @@ def find_or_create(
 
 
 def job_body(api: JobApi, manifest: ApiObject, ledger: JobLedger, *, detach: bool) -> ApiObject:
-    """The manifest with all that is not of the work itself: place, owner, who follows it.
+    """The manifest with all that is not of the work itself: place, owner, who made it.
 
     A launcher that follows keeps the exact deadline and counts failures; the operator's limits, which count time before
     the pods are there and restarts after a drain, then only end what has lost its launcher.
     """
     metadata = manifest["metadata"]
-    added = ledger.adoption(detach=True) if detach else ledger.heartbeat()
+    added = {} if detach else ledger.signature()
     owners = [] if detach else workflow_owner(api)
     return {
         **(manifest if detach else api.kind.with_loose_limits(manifest, START_UP_S)),
@@ -158,15 +162,3 @@ def _would_fail_again(api: JobApi, found: ApiObject) -> bool:
         return False
     cause = find_root_cause(api, api.workers(found["metadata"]["name"]), [], [])
     return cause is not None and is_deterministic(cause.exit_code, cause.message)
-
-
-def _adopted(api: JobApi, found: ApiObject, ledger: JobLedger, *, detach: bool) -> ApiObject:
-    name = found["metadata"]["name"]
-    log.info("%s is there already; %s", name, "leaving it to itself" if detach else "following it")
-    ledger.see(found)
-    if ledger.is_guest and not detach:
-        return found
-    adopted = api.patch(name, {"metadata": {"annotations": ledger.adoption(detach=detach)}})
-    if adopted is None:
-        raise RetryableError(f"{name}: deleted just now; run the same command again")
-    return adopted

@@ -19,7 +19,7 @@ from anadil.launch.kubernetes.api.client import JobApi
 from anadil.launch.kubernetes.api.kinds import ApiObject, annotations
 from anadil.launch.kubernetes.api.outage import API_S, Outage
 from anadil.launch.kubernetes.jobs.diagnosis import find_root_cause, report_job_failure
-from anadil.launch.kubernetes.jobs.ledger import JobLedger, resume_if_swept
+from anadil.launch.kubernetes.jobs.ledger import JobLedger
 from anadil.launch.kubernetes.jobs.log_stream import LogRelay
 from anadil.launch.kubernetes.jobs.restarts import SAME_STEP
 from anadil.launch.kubernetes.pods.pending import missing_image, pending_message, queue_message, remedy_for
@@ -33,9 +33,8 @@ class Pace:
     """How often to look, and how long to wait. All are assumptions but where said."""
 
     poll_s: float = 15.0
-    heartbeat_s: float = 60.0
-    live_s: float = 180.0
-    """Without a new heartbeat, until a launcher that follows beside another takes the job over."""
+    counts_s: float = 60.0
+    """Between two notes of what the job has used."""
     operator_s: float = 300.0
     """Until an operator says its first word about a job."""
     startup_s: float = 1_800.0
@@ -69,7 +68,7 @@ class Watcher:
             job: As the API gave it.
             training: What it is to do, and what it may use.
             pace: How often to look.
-            ledger: Who follows the job, and what it has used.
+            ledger: Who made the job, and what it has used.
         """
         self._api = api
         self._kind = api.kind
@@ -81,7 +80,7 @@ class Watcher:
         self._counter = ledger.counter
         self._workers: list[Worker] = []
         self._said = ""
-        self._looked = self._next_heartbeat = time.monotonic()
+        self._looked = self._next_note = time.monotonic()
         self._outage = Outage(pace.api_s)
         self._pending_s = self._silent_s = self._absent_s = 0.0
         self._recovered_at: int | None = None
@@ -126,16 +125,11 @@ class Watcher:
         self._looked += elapsed_s
         if self._exhausted:  # the operator had the time between two looks to say so itself
             self._give_up(self._diagnosed(self._exhausted))
-        self._beat()
+        self._note_counts()
         if state == "queued":
             self._pending_s = self._silent_s = 0.0
             self._counter.suspended()
-            try:
-                resume_if_swept(self._api, self._job)
-            except AnadilError as error:
-                self._say(f"cannot be resumed yet: {error}")
-            else:
-                self._say(queue_message(self._job))
+            self._say(queue_message(self._job))
             return False
         self._counter.run_s += elapsed_s if self._num_running else 0.0
         self._count_failures()
@@ -194,9 +188,7 @@ class Watcher:
         return error
 
     def _give_up(self, error: AnadilError) -> NoReturn:
-        """End the job, so that it does not use up workers for nothing; not where another launcher follows it."""
-        if self._ledger.is_guest:
-            raise error
+        """End the job, so that it does not use up workers for nothing. Every launcher that follows keeps the same limits."""
         try:
             self._api.delete(self.name, self._job["metadata"]["uid"])
         except AnadilError as failed:
@@ -213,7 +205,7 @@ class Watcher:
         if not self._counter.observe(self._workers, start, steps, recovered=recovered):
             return
         self._recovered_at = None
-        self._next_heartbeat = time.monotonic()  # so that a launcher that takes over knows
+        self._next_note = time.monotonic()  # so that a launcher that takes over knows
         allowed, step = self._cluster.restarts, self._counter.failing_step
         failures = self._counter.round.failures if self._counter.round else []
         final = [each.stage_code for each in failures if each.would_come_again]
@@ -286,16 +278,16 @@ class Watcher:
             log.debug("events cannot be read: %s", error)
             return []
 
-    def _beat(self) -> None:
-        """Tell the sweeper and other launchers that somebody follows the job, and what it has used."""
-        if time.monotonic() < self._next_heartbeat or self._ledger.is_guest:
+    def _note_counts(self) -> None:
+        """Write down what the job has used, for a launcher that takes over."""
+        if time.monotonic() < self._next_note:
             return
-        self._next_heartbeat = time.monotonic() + self._pace.heartbeat_s
+        self._next_note = time.monotonic() + self._pace.counts_s
         try:
-            self._api.patch(self.name, {"metadata": {"annotations": self._ledger.heartbeat()}})
+            self._api.patch(self.name, {"metadata": {"annotations": self._ledger.counts()}})
         except AnadilError as error:
-            # The job's work is worth more than its heartbeat: where there is a sweeper, it suspends and loses nothing.
-            log.warning("%s: no heartbeat: %s", self.name, error)
+            # The job's work is worth more than its counts.
+            log.warning("%s: what it has used cannot be noted: %s", self.name, error)
 
     def _say(self, text: str) -> None:
         if text != self._said:
