@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from anadil.cli.calibrate.local import measure_layouts
+from anadil.cli.calibrate.runs import measure_layouts, run_spec
 from anadil.core.format import GIB
+from anadil.plan.calibration import device_of
 from anadil.plan.instances import CPU, this_machine
 from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import peak_memory
@@ -60,14 +61,15 @@ def main() -> int:
             if expected.allocated + sum(reserved(expected, here).values()) > limit_bytes(here):
                 print(f"batch {layout.micro_batch_size} of {work} does not fit here", file=sys.stderr)
                 continue
-            for one in measure_layouts([layout], recipe, shape, work, here, runs=Path(folder), steps=3):
+            spec = run_spec(layout, recipe, shape, work, device_of(here), steps=3)
+            for one in measure_layouts([spec], work, here, runs=Path(folder)):
                 cells = (
                     f"{layout.micro_batch_size} x {layout.micro_batches} | {work.sequence_length} | "
                     f"{layout.recompute} | {one.work.trains} | {'yes' if work.packed else 'no'} | "
                     f"{work.kernels} | {work.state}"
                 )
                 if one.allocated_bytes is None:
-                    print(f"| {cells} | {one.status} {one.message} | | |", flush=True)
+                    print(f"| {cells} | {one.status} | | |", flush=True)
                     continue
                 closed = peak_memory(shape, layout, one.work).allocated
                 percent = 100 * (closed / one.allocated_bytes - 1)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from anadil.artifacts import prefetch
-from anadil.cli.calibrate.results import default_folder
+from anadil.cli.calibrate.runs import default_folder
 from anadil.core.errors import PreflightError
 from anadil.core.own_folder import cache_folder, is_writable, temporary_folder, work_folder
 from anadil.recipe.sections import Recipe

@@ -2,7 +2,7 @@
 
 import json
 
-from anadil.cli.calibrate.results import versions
+from anadil.cli.calibrate.runs import versions
 from anadil.plan.calibration import Measurement
 from anadil.plan.layout import Layout, Work
 from anadil.plan.model_shape import Shape

@@ -12,7 +12,7 @@ from anadil.core.errors import AnadilError, DataError, PreflightError, RecipeErr
 from anadil.core.stages import STAGES
 from anadil.launch.backend import JobBackend
 from anadil.launch.job import TrainingJob, check_job
-from anadil.launch.kubernetes.api.kinds import JOB_KINDS
+from anadil.launch.kinds import JOB_KINDS
 from anadil.preflight.checks import LAUNCH, PlannedRun, refuse
 from anadil.recipe.cluster import Backend as BackendName
 from anadil.recipe.sections import Recipe

@@ -9,22 +9,21 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from anadil.plan.instances import Machine
+from anadil.plan.cpu_speed import cpu_model
+from anadil.plan.instances import CPU, Machine
 from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import peak_memory
 from anadil.plan.model_shape import Shape
 from anadil.plan.speed import speed
-
-RunStatus = Literal["ok", "out of memory", "timeout", "stopped", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """A short run of the real training step; what it has not measured is None."""
 
-    status: RunStatus
+    status: Literal["ok", "out of memory"]
     device: str
-    """What the plan calls the device, such as `H100`; see `anadil.cli.calibrate.results.device_of`."""
+    """What the plan calls the device, such as `H100`; see `device_of`."""
     driver_name: str = ""
     """What the driver calls it."""
     shape: Shape
@@ -47,8 +46,6 @@ class Measurement:
     rss_rise_bytes: int | None = None
     """On a CPU: most resident memory of a process, less what it had before the model was made.
     Some 20 to 40 MiB more than tensors need, which the C library has not given back."""
-    message: str = ""
-    """Why there is no result."""
 
     @property
     def memory_bytes(self) -> int | None:
@@ -118,6 +115,13 @@ class Calibration:
         }
 
 
+def device_of(machine: Machine) -> str:
+    """Name of a machine's device in measurements; a CPU by its model, because CPUs differ."""
+    if machine.device != CPU:
+        return machine.device
+    return f"{CPU}, {cpu_model()}, {machine.vcpus} logical"
+
+
 def calibrate(
     measurements: Iterable[Measurement],
     predict: Callable[[Measurement], Prediction],
@@ -128,7 +132,7 @@ def calibrate(
     """What measurements of this model on this device say; None where there is none.
 
     Args:
-        measurements: Of any device and model; those that do not match, or did not end well, are left out.
+        measurements: Of any device and model; those that do not match, or ran out of memory, are skipped.
         predict: What the plan says of one of them, uncorrected.
         device: See `Measurement.device`.
         shape: The model that is planned.

@@ -5,6 +5,7 @@ import importlib.util
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 ASSUMED_FLOPS = 40e9
 """Of one logical CPU where numpy is not installed: AVX2, 32 FLOP a cycle at 2.5 GHz, shared by the two threads of a core."""
@@ -24,6 +25,16 @@ def num_cpus() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # macOS
         return os.cpu_count() or 1
+
+
+def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Name of the processor, from the kernel."""
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "CPU part"))]
+    return names[0] if names else os.uname().machine
 
 
 @functools.cache

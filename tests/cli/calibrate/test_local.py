@@ -1,18 +1,23 @@
 import json
 import logging
 import os
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from anadil.cli.calibrate.local import measure_layouts
-from anadil.cli.calibrate.results import MARK, device_of, load_measurements, results_in
-from anadil.cli.calibrate.spec import RunSpec, as_json
+from anadil.cli.calibrate.runs import (
+    MARK,
+    RunSpec,
+    load_measurements,
+    measure_layouts,
+    results_in,
+    run_spec,
+    spec_from,
+)
 from anadil.core.errors import RecipeError
-from anadil.plan.calibration import Measurement, calibrate, predicted
+from anadil.plan.calibration import Measurement, calibrate, device_of, predicted
 from anadil.plan.instances import machine, this_machine
 from anadil.plan.layout import Layout
 from tests.kit.calibration import LAYOUT, SHAPE, WORK, recipe
@@ -30,12 +35,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def measured(runs: Path) -> list[Measurement]:
     os.environ["OMP_NUM_THREADS"] = "1"
-    return measure_layouts([LAYOUT], recipe(), SHAPE, WORK, HERE, runs=runs, steps=2)
+    return measure_layouts(specs(LAYOUT), WORK, HERE, runs=runs)
 
 
-def command(*more: str) -> list[str]:
-    spec = RunSpec.of(LAYOUT, recipe("all"), SHAPE, WORK, "CPU, of a test", steps=1)
-    return [sys.executable, "-m", "anadil.cli.calibrate", *spec.arguments(), *more]
+SPEC = run_spec(LAYOUT, recipe("all"), SHAPE, WORK, "CPU, of a test", steps=1)
+
+
+def specs(layout: Layout, *kinds: str, steps: int = 2) -> list[RunSpec]:
+    return [run_spec(layout, recipe(*kinds), SHAPE, WORK, device_of(HERE), steps=steps)]
 
 
 @pytest.mark.slow
@@ -64,19 +71,19 @@ def test_what_was_measured_is_not_measured_again(
     measured: list[Measurement], runs: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr("anadil.cli.calibrate.local.QUIET", 1e9)  # whatever else this machine did meanwhile
+    monkeypatch.setattr("anadil.cli.calibrate.runs.QUIET", 1e9)  # whatever else this machine did meanwhile
 
-    again = measure_layouts([LAYOUT], recipe(), SHAPE, WORK, HERE, runs=runs, steps=2, timeout_s=0.01)
+    again = measure_layouts(specs(LAYOUT), WORK, HERE, runs=runs, timeout_s=0.01)
 
     assert again == measured
     assert len(load_measurements(runs)) == 2
     assert "1 of 1): measured before" in caplog.text
 
 
-def test_a_run_that_takes_too_long_is_a_result_and_not_kept(tmp_path: Path) -> None:
-    found = measure_layouts([LAYOUT], recipe("all"), SHAPE, WORK, HERE, runs=tmp_path, timeout_s=0.2)
+def test_a_run_that_takes_too_long_is_no_result(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert measure_layouts(specs(LAYOUT, "all"), WORK, HERE, runs=tmp_path, timeout_s=0.2) == []
 
-    assert [(each.status, each.message) for each in found] == [("timeout", "not done after 0.2 s")]
+    assert "not done after 0.2 s" in caplog.text
     assert load_measurements(tmp_path) == []
 
 
@@ -86,9 +93,9 @@ def test_what_cannot_run_here_is_left_out_and_the_log_says_why(
     caplog.set_level(logging.INFO)
     p5 = machine("p5.48xlarge")
 
-    assert measure_layouts([Layout(data=8)], recipe(), SHAPE, WORK, p5, runs=tmp_path) == []
-    assert measure_layouts([Layout(data=2)], recipe(), SHAPE, WORK, HERE, runs=tmp_path) == []
-    assert measure_layouts([LAYOUT], recipe(), SHAPE, replace(WORK, loss="logits"), HERE, runs=tmp_path) == []
+    assert measure_layouts(specs(Layout(data=8)), WORK, p5, runs=tmp_path) == []
+    assert measure_layouts(specs(Layout(data=2)), WORK, HERE, runs=tmp_path) == []
+    assert measure_layouts(specs(LAYOUT), replace(WORK, loss="logits"), HERE, runs=tmp_path) == []
 
     said = [record.getMessage() for record in caplog.records]
     assert said == [
@@ -100,7 +107,7 @@ def test_what_cannot_run_here_is_left_out_and_the_log_says_why(
 
 @pytest.mark.slow
 def test_two_processes_measure_together(tmp_path: Path) -> None:
-    words = command("--layout", as_json(replace(LAYOUT, data=2)))[2:]
+    words = ("anadil.cli.calibrate", replace(SPEC, layout=replace(LAYOUT, data=2)).as_json())
     code = Fork(partial(run_module, *words), tmp_path / "log").wait()
 
     told = (tmp_path / "log").read_text(encoding="utf-8")
@@ -112,31 +119,23 @@ def test_two_processes_measure_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "says"),
+    ("text", "says"),
     [
-        (["--layout", '{"micro_batch": 4}'], '--layout {"micro_batch": 4}: micro_batch: Unexpected'),
-        (["--layout", "no"], "--layout no: all of it: Invalid JSON"),
-        (["--work", '{"trains": "all"}'], "sequence_length: is missing"),
-        (["--steps", "0"], "--steps 0: time at least one step"),
+        ("no", "no: all of it: Invalid JSON"),
+        ("{}", "layout: is missing"),
+        (replace(SPEC, steps=0).as_json(), "steps 0: time at least one step"),
     ],
 )
-def test_a_wrong_command_line_is_told(more: list[str], says: str) -> None:
+def test_a_wrong_argument_is_told(text: str, says: str) -> None:
     with pytest.raises(RecipeError) as caught:
-        RunSpec.parse([*command()[3:], *more])
+        spec_from(text)
 
     assert says in str(caught.value)
 
 
-def test_the_command_line_and_what_it_asks_for_are_the_same() -> None:
-    spec = RunSpec.parse(command()[3:])
+def test_the_argument_and_what_it_asks_for_are_the_same() -> None:
+    spec = spec_from(SPEC.as_json())
 
-    assert RunSpec.parse(spec.arguments()) == spec
-    assert spec.trains == ("all",)
-    assert json.loads(as_json(spec.layout))["recompute"] == "full"
-
-
-def test_left_out_the_shape_is_that_of_the_recipe() -> None:
-    spec = RunSpec.parse(["--recipe", "azerbaijani-1b", "--layout", "{}"])
-
-    assert (spec.shape.hidden, spec.shape.vocabulary) == (2_048, 100_096)  # a multiple of 128
-    assert (spec.work, spec.trains) == (None, ("embeddings", "all"))
+    assert spec_from(spec.as_json()) == spec
+    assert (spec.layout, spec.shape, spec.work, spec.trains) == (LAYOUT, SHAPE, WORK, ("all",))
+    assert json.loads(SPEC.as_json())["layout"]["recompute"] == "full"

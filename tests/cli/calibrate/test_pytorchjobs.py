@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from anadil.cli.calibrate.pytorchjobs import job_manifests
-from anadil.cli.calibrate.spec import RunSpec
+from anadil.cli.calibrate.jobs import job_manifests
+from anadil.cli.calibrate.runs import RunSpec, run_spec, spec_from
 from anadil.core.errors import RecipeError
+from anadil.plan.calibration import device_of
 from anadil.plan.instances import machine
 from anadil.plan.layout import Layout, Work
 from tests.kit.calibration import recipe
@@ -23,7 +24,11 @@ IMAGE = "registry.example/anadil/pretrain@sha256:" + "0" * 64
 
 def jobs(nodes: int = 2) -> list[dict[str, Any]]:
     layouts = [replace(each, data=8 * nodes) for each in LAYOUTS]
-    return job_manifests(layouts, recipe(), ONE, WORK, P4D, nodes, IMAGE)
+    return job_manifests(specs(*layouts), P4D, nodes, IMAGE)
+
+
+def specs(*layouts: Layout) -> list[RunSpec]:
+    return [run_spec(each, recipe(), ONE, WORK, device_of(P4D)) for each in layouts]
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -104,7 +109,7 @@ def test_the_command_measures_that_layout_and_tells_nothing_else_of_the_recipe()
     for job, layout in zip(jobs(), LAYOUTS, strict=True):
         container = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
 
-        spec = RunSpec.parse(container["args"])
+        spec = spec_from(container["args"][0])
 
         assert container["command"][-2:] == ["-m", "anadil.cli.calibrate"]
         assert (spec.layout, spec.shape, spec.work, spec.device) == (layout, ONE, WORK, "A100 40 GB")
@@ -114,7 +119,7 @@ def test_the_command_measures_that_layout_and_tells_nothing_else_of_the_recipe()
 
 def test_a_layout_that_cannot_be_run_is_refused() -> None:
     with pytest.raises(RecipeError, match=r"DDP 8 takes 8 devices, 2 x p4d.24xlarge have 16"):
-        job_manifests([Layout(data=8)], recipe(), ONE, WORK, P4D, 2, IMAGE)
+        job_manifests(specs(Layout(data=8)), P4D, 2, IMAGE)
 
 
 def test_machines_without_a_known_number_of_efa_interfaces_are_warned_of(
@@ -123,6 +128,6 @@ def test_machines_without_a_known_number_of_efa_interfaces_are_warned_of(
     unknown = replace(P4D, efa=None)
 
     with caplog.at_level(logging.WARNING):
-        job_manifests([Layout(data=16)], recipe(), ONE, WORK, unknown, 2, IMAGE)
+        job_manifests(specs(Layout(data=16)), unknown, 2, IMAGE)
 
     assert "how many EFA interfaces it has is not known" in caplog.text

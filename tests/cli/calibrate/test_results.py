@@ -4,20 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from anadil.cli.calibrate.results import (
-    cpu_model,
+from anadil.cli.calibrate.runs import (
     default_folder,
-    device_of,
     find_measurement,
     keep_measurement,
     load_measurements,
     measurement_key,
     read_logs,
     result_line,
-    results_in,
     versions,
 )
 from anadil.core.errors import DataError
+from anadil.plan.calibration import device_of
+from anadil.plan.cpu_speed import cpu_model
 from anadil.plan.instances import machine
 from tests.kit.calibration import LAYOUT, WORK, measurement
 
@@ -27,7 +26,7 @@ def test_what_is_kept_is_found_again(tmp_path: Path) -> None:
 
     keep_measurement(one, tmp_path / "runs")
 
-    assert find_measurement(replace(one, status="failed", step_s=None), tmp_path / "runs") == one
+    assert find_measurement(replace(one, status="out of memory", step_s=None), tmp_path / "runs") == one
     assert load_measurements(tmp_path / "runs") == [one]
 
 
@@ -106,13 +105,6 @@ def test_results_are_found_in_what_kubectl_printed(tmp_path: Path) -> None:
     assert sorted(load_measurements(tmp_path / "runs"), key=measurement_key) == sorted(
         found, key=measurement_key
     )
-
-
-def test_the_process_that_ran_out_of_memory_is_believed_and_not_those_it_stopped() -> None:
-    stopped, full = measurement(status="stopped"), measurement(status="out of memory")
-
-    for lines in ([stopped, full], [full, stopped]):
-        assert results_in("\n".join(result_line([line]) for line in lines)) == [full]
 
 
 def test_a_log_without_results_is_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from anadil.core.errors import AnadilError, PreflightError, RetryableError
+from anadil.launch.kinds import PYTORCHJOB, TRAINJOB
 from anadil.launch.kubernetes.api.client import Api, JobApi, Patience
-from anadil.launch.kubernetes.api.kinds import PYTORCHJOB, TRAINJOB
 from anadil.launch.kubernetes.jobs.backend import KubernetesBackend
 from tests.kit.fake_kubernetes import Cluster, LogCut
 from tests.kit.fake_server import refused

@@ -8,9 +8,9 @@ import pytest
 
 from anadil.core.errors import DataError, RecipeError, Stopped
 from anadil.launch.job import SPEC_ANNOTATION
+from anadil.launch.kinds import DRAINS_ALLOWED, PYTORCHJOB, TRAINJOB, JobKind
 from anadil.launch.kubernetes.api import connection
 from anadil.launch.kubernetes.api.client import Api
-from anadil.launch.kubernetes.api.kinds import DRAINS_ALLOWED, PYTORCHJOB, TRAINJOB, JobKind
 from anadil.launch.kubernetes.jobs.backend import KubernetesBackend
 from anadil.launch.kubernetes.jobs.create import workflow_owner
 from anadil.launch.kubernetes.jobs.ledger import COUNTED_ANNOTATION, COUNTS_ANNOTATION

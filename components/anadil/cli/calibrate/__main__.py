@@ -1,15 +1,15 @@
-"""`python -m anadil.cli.calibrate`: some steps of the real trainer under one layout, as one line of JSON.
+"""`python -m anadil.cli.calibrate SPEC`: some steps of the real trainer under one layout, as one line of JSON.
 
-python -m anadil.cli.calibrate --recipe smoke --layout '{"micro_batch_size": 4}' --steps 5
-torchrun --nproc-per-node 8 -m anadil.cli.calibrate ... --layout '{"data": 8}'
+SPEC is JSON, see `anadil.cli.calibrate.runs.RunSpec`; `anadil plan --measure` starts it, and jobs of `--jobs` do.
 """
 
 import os
 import sys
 from collections.abc import Sequence
 
-from anadil.cli.calibrate.spec import RunSpec
+from anadil.cli.calibrate.runs import MODULE, spec_from
 from anadil.core import log as logs
+from anadil.core.errors import RecipeError
 from anadil.runtime.signals import die_with_parent
 from anadil.runtime.termination import exit_code_of
 from anadil.runtime.threads import wait_asleep
@@ -25,11 +25,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _start(arguments: list[str]) -> int:
     die_with_parent()
-    spec = RunSpec.parse(arguments)
+    if len(arguments) != 1:
+        raise RecipeError("give one argument, the run as JSON; anadil plan --measure and --jobs write it")
+    spec = spec_from(arguments[0])
     if spec.layout.devices > 1 and "RANK" not in os.environ:
         from anadil.runtime.torchrun import launch_group
 
-        return launch_group("anadil.cli.calibrate", arguments, spec.layout.devices)
+        return launch_group(MODULE, arguments, spec.layout.devices)
     from anadil.cli.calibrate.worker import run_measurement
 
     return run_measurement(spec)

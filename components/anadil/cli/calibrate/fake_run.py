@@ -39,7 +39,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 from transformers import AutoModelForCausalLM
 
-from anadil.cli.calibrate.spec import with_layout
+from anadil.cli.calibrate.runs import with_layout
 from anadil.cli.calibrate.worker import config_of
 from anadil.core.errors import RecipeError
 from anadil.core.stages import BUILT_IN

@@ -16,15 +16,15 @@ import torch
 from torch import distributed as dist
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from anadil.cli.calibrate.results import cpu_model, result_line, versions
-from anadil.cli.calibrate.spec import RunSpec, with_layout
-from anadil.core.errors import AnadilError, PreflightError, Stopped
+from anadil.cli.calibrate.runs import RunSpec, result_line, with_layout
+from anadil.core.errors import PreflightError
 from anadil.core.format import KIB, counted
 from anadil.model.kernels import use_liger_kernels
 from anadil.model.load import pick_device
 from anadil.model.loss import HAS_LIGER, uses_liger
 from anadil.model.process_group import Group, group
-from anadil.plan.calibration import Measurement, RunStatus
+from anadil.plan.calibration import Measurement
+from anadil.plan.cpu_speed import cpu_model
 from anadil.plan.layout import Work
 from anadil.plan.model_shape import Shape
 from anadil.pretrain.data.packing import Packed, pack
@@ -46,72 +46,54 @@ DOCUMENTS = 4
 """Documents of a packed sequence; one mask serves any number of them."""
 PROCESS = Path("/proc/self")
 
-RunFailure = tuple[RunStatus, str]
-
 
 def run_measurement(spec: RunSpec) -> int:
     """Measure, print one line on stdout, and return the exit code.
 
     Raises:
-        AnadilError: What was asked for cannot run here, or SIGTERM arrived; the line says so too.
+        AnadilError: The run is impossible here, or SIGTERM arrived; what was measured before is printed.
     """
     device = pick_device()
-    done: list[Measurement] = []
-    failure: RunFailure | None = ("failed", "a bug of anadil; see the log of the run")
+    results: list[Measurement] = []
     try:
         Stop().listen()
         with group(device) as processes:
-            failure = _all(spec, device, processes, done)
-    except Stopped:
-        failure = ("stopped", "stopped by SIGTERM")
-        raise
-    except AnadilError as error:
-        failure = ("failed", str(error))
-        raise
+            _measure_all(spec, device, processes, results)
     finally:
-        _say(spec, device, done, failure)
-    return 0 if failure is None else PreflightError.exit_code
+        # Where memory runs out on another process than the first, only that one knows.
+        is_out = any(each.status != "ok" for each in results)
+        if results and (is_out or os.environ.get("RANK", "0") == "0"):
+            sys.stdout.write(f"{result_line(results)}\n")
+            sys.stdout.flush()
+    return PreflightError.exit_code if is_out else 0
 
 
-def _say(
-    spec: RunSpec, device: torch.device, done: Sequence[Measurement], failure: RunFailure | None
-) -> None:
-    """Print what was measured, and the failure in place of what was not."""
-    # torchrun stops all processes when one fails; then it is that one which knows why.
-    if int(os.environ.get("RANK", "0")) and (failure is None or failure[0] == "stopped"):
-        return
-    missing = spec.trains[len(done) :] if failure else ()
-    status, message = failure or ("ok", "")
-    failed = [
-        replace(_blank(spec, device, work), status=status, message=message) for work in works(spec, device)
-    ]
-    sys.stdout.write(result_line([*done, *(each for each in failed if each.work.trains in missing)]) + "\n")
-    sys.stdout.flush()
-
-
-def _all(spec: RunSpec, device: torch.device, processes: Group, done: list[Measurement]) -> RunFailure | None:
-    """Measure one phase kind after another into `done`; the failure where memory does not suffice."""
+def _measure_all(spec: RunSpec, device: torch.device, processes: Group, results: list[Measurement]) -> None:
+    """Measure one phase kind after another into `results`; those that memory does not suffice for, too."""
     if spec.layout.devices != processes.size:
         raise PreflightError(
-            f"--layout takes {counted(spec.layout.devices, 'device')} but was started with {counted(processes.size, 'process')}; "
-            "start as many with torchrun, or change the layout"
+            f"the layout takes {counted(spec.layout.devices, 'device')} but was started with "
+            f"{counted(processes.size, 'process')}; start as many with torchrun, or change the layout"
         )
+    driver = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model()
+    blanks = [spec.blank(work.trains, work, driver) for work in works(spec, device)]
     try:
         if device.type == "cpu":
             _load_libraries(spec, device, processes)
         before = resident_bytes("VmRSS")
         trainer = _trainer(spec, device, processes)
-        for number, work in enumerate(works(spec, device)):
-            done.append(_one(_blank(spec, device, work), trainer, number, before))
+        for number, blank in enumerate(blanks):
+            results.append(_one(blank, trainer, number, before))
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
         log.warning(
-            "%s, %s sequences at a time: out of memory", spec.layout.name(), spec.layout.micro_batch_size
-        )
-        return "out of memory", (str(error).splitlines() or [""])[0]
+            "%s, %s sequences at a time: out of memory (%s)",
+            spec.layout.name(), spec.layout.micro_batch_size, (str(error).splitlines() or [""])[0],
+        )  # fmt: skip
+        results += [replace(blank, status="out of memory") for blank in blanks[len(results) :]]
+        return
     processes.wait()
-    return None
 
 
 def works(spec: RunSpec, device: torch.device) -> tuple[Work, ...]:
@@ -128,20 +110,6 @@ def works(spec: RunSpec, device: torch.device) -> tuple[Work, ...]:
         kernels="liger" if liger else "torch",
     )
     return tuple(replace(work, trains=kind) for kind in spec.trains)
-
-
-def _blank(spec: RunSpec, device: torch.device, work: Work) -> Measurement:
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model()
-    return Measurement(
-        status="ok",
-        device=spec.device,
-        driver_name=name,
-        shape=spec.shape,
-        layout=spec.layout,
-        work=work,
-        versions=versions(),
-        steps=spec.steps,
-    )
 
 
 def _load_libraries(spec: RunSpec, device: torch.device, processes: Group) -> None:

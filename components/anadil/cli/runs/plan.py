@@ -8,9 +8,14 @@ from typing import Any
 
 import yaml
 
-from anadil.cli.calibrate.local import measure_layouts
-from anadil.cli.calibrate.pytorchjobs import job_manifests
-from anadil.cli.calibrate.results import default_folder, device_of, load_measurements, read_logs
+from anadil.cli.calibrate.jobs import job_manifests
+from anadil.cli.calibrate.runs import (
+    default_folder,
+    load_measurements,
+    measure_layouts,
+    read_logs,
+    run_spec,
+)
 from anadil.cli.options import (
     add_output_option,
     add_recipe_argument,
@@ -21,7 +26,7 @@ from anadil.cli.options import (
 from anadil.cli.output import print_json, print_lines
 from anadil.core.errors import PreflightError
 from anadil.core.format import counted
-from anadil.plan.calibration import calibrate, predicted
+from anadil.plan.calibration import calibrate, device_of, predicted
 from anadil.plan.from_recipe import possible_layout
 from anadil.plan.instances import LOCAL, machine, machines, this_machine
 from anadil.plan.layout import Layout
@@ -163,15 +168,16 @@ def _measure(options: argparse.Namespace, request: PlanRequest, result: PlanResu
     if options.measured:
         read_logs(options.measured, folder)
         return
-    layouts = _to_measure(request, result)
+    device = device_of(request.machine)
+    specs = [
+        run_spec(each, request.recipe, request.shape, request.work, device)
+        for each in _to_measure(request, result)
+    ]
     if options.jobs is None:
         require_packages("pretrain", "--measure trains for some steps")
-        measure_layouts(layouts, request.recipe, request.shape, request.work, request.machine, runs=folder)
+        measure_layouts(specs, request.work, request.machine, runs=folder)
         return
-    image = request.recipe.image_of("pretrain")
-    jobs = job_manifests(
-        layouts, request.recipe, request.shape, request.work, request.machine, request.nodes, image
-    )
+    jobs = job_manifests(specs, request.machine, request.nodes, request.recipe.image_of("pretrain"))
     options.jobs.mkdir(parents=True, exist_ok=True)
     for job in jobs:
         path = options.jobs / f"{job['metadata']['name']}.yaml"

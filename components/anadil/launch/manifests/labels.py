@@ -5,7 +5,7 @@ from typing import Any
 
 from anadil.core.errors import RecipeError
 from anadil.launch.job import TARGET_ANNOTATION, TrainingJob
-from anadil.launch.kubernetes.api.kinds import QUEUE_LABEL
+from anadil.launch.kinds import QUEUE_LABEL
 from anadil.recipe.cluster import Cluster
 
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"

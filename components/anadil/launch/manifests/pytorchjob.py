@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from anadil.launch.job import TrainingJob
-from anadil.launch.kubernetes.api.kinds import PYTORCHJOB
+from anadil.launch.kinds import PYTORCHJOB
 from anadil.launch.manifests.labels import metadata_of, resume_annotations
 from anadil.launch.manifests.pod import container_of, template_of, with_hash
 

@@ -11,7 +11,7 @@ import logging
 from typing import Any
 
 from anadil.launch.job import DOMAIN, TrainingJob
-from anadil.launch.kubernetes.api.kinds import TRAINJOB
+from anadil.launch.kinds import TRAINJOB
 from anadil.launch.manifests.labels import metadata_of
 from anadil.launch.manifests.pod import container_of, template_of, with_hash
 from anadil.launch.manifests.pytorchjob import deadline_s, warn_of_lost_work

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from anadil.core.errors import AnadilError, PreflightError, RetryableError
+from anadil.launch.kinds import ApiObject, JobKind
 from anadil.launch.kubernetes.api.connection import connect, short
 from anadil.launch.kubernetes.api.errors import (
     AGAIN,
@@ -17,7 +18,6 @@ from anadil.launch.kubernetes.api.errors import (
     error_from_response,
     error_response,
 )
-from anadil.launch.kubernetes.api.kinds import ApiObject, JobKind
 from anadil.launch.kubernetes.pods.pods import Worker, read_workers
 
 log = logging.getLogger(__name__)

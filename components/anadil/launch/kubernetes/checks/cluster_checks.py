@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from anadil.core.errors import PreflightError, RetryableError
+from anadil.launch.kinds import JOB_KINDS
 from anadil.launch.kubernetes.api.client import Api, Patience, Refused
-from anadil.launch.kubernetes.api.kinds import JOB_KINDS
 from anadil.launch.kubernetes.checks import control_plane, namespace_objects, nodes
 from anadil.preflight import images, services, shared_storage
 from anadil.preflight.check import Check, CheckResult, failed, report, skipped

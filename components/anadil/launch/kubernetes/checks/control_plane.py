@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from anadil.launch.kinds import JOB_KINDS, JobKind
 from anadil.launch.kubernetes.api.client import Api, Refused
-from anadil.launch.kubernetes.api.kinds import JOB_KINDS, JobKind
 from anadil.launch.kubernetes.executors.indexed_job import INDEXED_JOB
 from anadil.launch.kubernetes.executors.ray_cluster import RAYCLUSTER
 from anadil.launch.manifests.trainjob import RUNTIME

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from anadil.core.errors import AnadilError, PreflightError, RetryableError
+from anadil.launch.kinds import ApiObject, JobKind, true_conditions
 from anadil.launch.kubernetes.api.client import Api, JobApi
-from anadil.launch.kubernetes.api.kinds import ApiObject, JobKind, true_conditions
 from anadil.launch.kubernetes.api.outage import Outage
 from anadil.launch.kubernetes.jobs.diagnosis import find_root_cause, report_job_failure
 from anadil.launch.kubernetes.jobs.ledger import POD_VARIABLE

@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 from anadil.core.errors import PreflightError, RetryableError
+from anadil.launch.kinds import JobKind
 from anadil.launch.kubernetes.api.client import JobApi
-from anadil.launch.kubernetes.api.kinds import JobKind
 from anadil.launch.kubernetes.api.outage import Outage
 from anadil.launch.kubernetes.executors.indexed_job import (
     RUN_AGAIN,

@@ -8,8 +8,7 @@ from typing import Any
 from anadil.core.errors import DataError
 from anadil.launch.backend import FINAL, JobStatus
 from anadil.launch.job import OUR_JOBS, RUN_LABEL, TARGET_ANNOTATION, TrainingJob
-from anadil.launch.kubernetes.api.client import JobApi, Patience
-from anadil.launch.kubernetes.api.kinds import (
+from anadil.launch.kinds import (
     TRAINJOB,
     ApiObject,
     annotations,
@@ -17,6 +16,7 @@ from anadil.launch.kubernetes.api.kinds import (
     job_kind,
     true_conditions,
 )
+from anadil.launch.kubernetes.api.client import JobApi, Patience
 from anadil.launch.kubernetes.jobs.cancel import cancel_on_signal
 from anadil.launch.kubernetes.jobs.create import find_or_create
 from anadil.launch.kubernetes.jobs.diagnosis import find_root_cause

@@ -11,8 +11,8 @@ from anadil.launch.job import (
     SPEC_ANNOTATION,
     TARGET_ANNOTATION,
 )
+from anadil.launch.kinds import ApiObject, JobKind, annotations, labels, true_conditions
 from anadil.launch.kubernetes.api.client import Api, JobApi
-from anadil.launch.kubernetes.api.kinds import ApiObject, JobKind, annotations, labels, true_conditions
 from anadil.launch.kubernetes.jobs.diagnosis import find_root_cause
 from anadil.launch.kubernetes.jobs.ledger import POD_VARIABLE, JobLedger
 from anadil.launch.kubernetes.jobs.watcher import Pace

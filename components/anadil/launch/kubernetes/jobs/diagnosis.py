@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from anadil.core.errors import AnadilError
 from anadil.launch.backend import log_fields
 from anadil.launch.exit_codes import error_from_exit_code
+from anadil.launch.kinds import ApiObject, true_conditions
 from anadil.launch.kubernetes.api.client import JobApi
-from anadil.launch.kubernetes.api.kinds import ApiObject, true_conditions
 from anadil.launch.kubernetes.jobs.restarts import TOGETHER_S
 from anadil.launch.kubernetes.pods.pod_log import tail, write_log_line
 from anadil.launch.kubernetes.pods.pods import (

@@ -11,7 +11,7 @@ import uuid
 from datetime import UTC, datetime
 
 from anadil.launch.job import DOMAIN
-from anadil.launch.kubernetes.api.kinds import ApiObject, JobKind, annotations
+from anadil.launch.kinds import ApiObject, JobKind, annotations
 from anadil.launch.kubernetes.jobs.restarts import RestartCounter
 from anadil.launch.kubernetes.pods.pods import parse_time
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from anadil.core.errors import AnadilError
 from anadil.launch.job import RUN_LABEL, STAGE_LABEL, TARGET_ANNOTATION
+from anadil.launch.kinds import ApiObject, annotations, labels
 from anadil.launch.kubernetes.api.client import JobApi
-from anadil.launch.kubernetes.api.kinds import ApiObject, annotations, labels
 from anadil.launch.kubernetes.jobs.diagnosis import TAIL_LINES
 from anadil.launch.kubernetes.jobs.restarts import StepCounter
 from anadil.launch.kubernetes.pods.pod_log import PodLog, write_log_line

@@ -15,8 +15,8 @@ from anadil.core.format import human_seconds
 from anadil.launch.backend import FINAL, JobState
 from anadil.launch.exit_codes import RESUME_HINT
 from anadil.launch.job import SPEC_ANNOTATION, TrainingJob
+from anadil.launch.kinds import ApiObject, annotations
 from anadil.launch.kubernetes.api.client import JobApi
-from anadil.launch.kubernetes.api.kinds import ApiObject, annotations
 from anadil.launch.kubernetes.api.outage import API_S, Outage
 from anadil.launch.kubernetes.jobs.diagnosis import find_root_cause, report_job_failure
 from anadil.launch.kubernetes.jobs.ledger import JobLedger

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from anadil.launch.kubernetes.api.kinds import QUEUE_LABEL, ApiObject, JobKind, labels
+from anadil.launch.kinds import QUEUE_LABEL, ApiObject, JobKind, labels
 from anadil.launch.kubernetes.pods.pods import Worker
 
 PENDING_REMEDIES = {

@@ -7,7 +7,7 @@ from typing import Any
 
 from anadil.core.errors import BUG, RetryableError, Stopped
 from anadil.launch.backend import log_fields
-from anadil.launch.kubernetes.api.kinds import ApiObject, JobKind, labels
+from anadil.launch.kinds import ApiObject, JobKind, labels
 from anadil.runtime.termination import CAUSED_BY_PEER, DETERMINISTIC, is_deterministic
 
 PERMANENT_WAITS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
