@@ -1,1 +1,1 @@
-"""What decides the order of the stages; nothing here runs on a GPU."""
+"""The order of the stages; nothing here runs on a GPU."""

@@ -89,19 +89,19 @@ def _tried_strategies(recipe: Recipe) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What steps are given while a pipeline is put together."""
+    """Inputs of steps while a pipeline is put together."""
 
     resolved: Recipe
-    """What is compiled."""
+    """The recipe that is compiled."""
     recipe: dict[str, Any]
     """The pipeline's parameters, which every step takes."""
     uris: dict[str, Any] = field(default_factory=dict)
     """Artifact word -> its URI; empty where its stage was left out."""
     cards: dict[str, Any] = field(default_factory=dict)
-    """What stands for it in Kubeflow's lineage, by the name that a step takes it under."""
+    """Its card in Kubeflow's lineage, by the name of a step's parameter."""
 
     def cards_of(self, stage: Stage) -> dict[str, Any]:
-        """What a step reads, for the lineage."""
+        """Cards of a step's inputs, for the lineage."""
         names = [steps.card(word) for word in stage.reads]
         return {name: self.cards[name] for name in names if name in self.cards}
 

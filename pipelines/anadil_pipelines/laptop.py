@@ -47,12 +47,12 @@ SCRATCH = "/tmp"  # noqa: S108  the container's own, gone with it
 
 @dataclass(slots=True)
 class StepResults:
-    """What the steps of the run in progress gave."""
+    """Results of the steps of the run in progress."""
 
     uris: dict[str, str] = field(default_factory=dict)
     """Artifact word -> URI."""
     exit_code: int = 0
-    """Of the step that failed."""
+    """Exit code of the step that failed."""
     spool: Path | None = None
     """Where what goes to MLflow is kept."""
     run: str = ""
@@ -110,7 +110,7 @@ class Containers(docker_task_handler.DockerTaskHandler):
     mounts: ClassVar[dict[str, str]] = {}
     """Path -> `rw` or `ro`; mounted under the same path."""
     network: ClassVar[bool] = False
-    """Whether the recipe names anything that is not on this machine."""
+    """True if the recipe names anything that is not on this machine."""
 
     def run(self) -> Any:
         """Run the container to its end, stream its log, and keep its exit code and outputs."""

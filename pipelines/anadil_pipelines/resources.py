@@ -1,4 +1,4 @@
-"""What the pod of a step gets: image, resources, nodes, secrets, volumes, retries.
+"""The pod of a step: image, resources, nodes, secrets, volumes, retries.
 
 Kubeflow Pipelines 2.17 cannot ask for a read-only root file system, a termination grace
 period, ephemeral storage, EFA or huge pages. Its backend drops all capabilities, forbids
@@ -34,9 +34,9 @@ USER = 10_001
 """User and group of every image."""
 HOME = "/home/anadil"
 SHARED_MEMORY = "8Gi"
-"""Of /dev/shm, with GPUs: NCCL and loaders need more than the runtime's 64 MiB; it counts as memory."""
+"""Size of /dev/shm, with GPUs: NCCL and loaders need more than the runtime's 64 MiB; it counts as memory."""
 SHARE = 0.85
-"""Of its GPUs' part of the machine; AWS's tools leave 87 to 94 % of a machine to pods."""
+"""Share of its GPUs' part of the machine; AWS's tools leave 87 to 94 % of a machine to pods."""
 BACKOFF_CAP = "31536000s"
 """A year. Argo counts this time from the first attempt's start, ends the retried pod when it is over, and
 kfp writes one hour where nothing is said: a training of two hours would not be tried again."""
@@ -51,7 +51,7 @@ EXACT = re.compile(r"@sha256:[0-9a-f]{64}$|:v?\d+\.\d+\.\d+([-.+_][\w.+-]*)?$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRequests:
-    """What a pod asks for; memory is request and limit, so that a pod fails by its own need only."""
+    """Requests of a pod; memory is request and limit, so that a pod fails by its own need only."""
 
     cpu: str
     memory: str
@@ -113,12 +113,12 @@ def configure_exit_handler(task: Any, recipe: Recipe) -> None:
 
 
 def is_launched(stage: str, recipe: Recipe) -> bool:
-    """Whether a stage runs as a job of its own on the cluster."""
+    """True if a stage runs as a job of its own on the cluster."""
     return STAGES[stage].launchable and recipe.cluster.backend != "local"
 
 
 def pod_requests(stage: str, recipe: Recipe) -> PodRequests:
-    """What the pod of a stage asks for: the recipe's wish, else its part of the machine, else the table."""
+    """Requests of a stage's pod: the recipe's wish, else its part of the machine, else the table."""
     requested = recipe.cluster.resources.get(stage, Resources())
     kind = _machine(recipe.cluster.instance)
     gpus = requested.gpus if requested.gpus is not None else _gpus(stage, recipe, kind)
@@ -177,7 +177,7 @@ def warn_about(recipe: Recipe) -> None:
 
 
 def is_exact(image: str) -> bool:
-    """Whether an image's name means the same bytes tomorrow, as far as a name can tell."""
+    """True if an image's name means the same bytes tomorrow, as far as a name can tell."""
     return EXACT.search(image) is not None
 
 
@@ -187,12 +187,12 @@ def _machine(name: str | None) -> Machine | None:
 
 
 def _gpus(stage: str, recipe: Recipe, kind: Machine | None) -> int:
-    """Of one node: a pod has no other."""
+    """GPUs of one node: a pod has no other."""
     return 0 if kind is None else stage_devices(stage, recipe, kind, 1)[1]
 
 
 def _configure_pod(task: Any, stage: str, image: str, needs: PodRequests, recipe: Recipe) -> None:
-    """What every pod gets."""
+    """Set what every pod gets."""
     # A stage finds its finished artifact by content; Kubeflow's cache compares the image's name and the
     # parameters, not at the data behind a URI, nor at whether the cached artifact is still there.
     task.set_caching_options(enable_caching=False)
@@ -220,7 +220,7 @@ def _configure_pod(task: Any, stage: str, image: str, needs: PodRequests, recipe
 
 
 def _configure_watcher(task: Any, recipe: Recipe) -> None:
-    """What pods get that watch over others: word of the end, and peace from autoscalers."""
+    """Set what pods get that watch over others: alerts, and no eviction by autoscalers."""
     if recipe.cluster.notifications:
         variables = {channel.variable: channel.variable for channel in CHANNELS}
         kubernetes.use_secret_as_env(task, recipe.cluster.notifications, variables, optional=True)

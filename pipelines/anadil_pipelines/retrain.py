@@ -101,7 +101,7 @@ def recurring_run_body(
 
 
 def dry_run_schedule(submission: Submission, cron: str) -> str:
-    """What `schedule` would send."""
+    """Requests that `schedule` would send."""
     requests = [
         *requests_before_run(submission),
         {
@@ -117,7 +117,7 @@ def dry_run_schedule(submission: Submission, cron: str) -> str:
 
 
 def dry_run_change(name: str, verb: str) -> str:
-    """What `change` would send."""
+    """Requests that `change` would send."""
     place = "/apis/v2beta1/recurringruns/<recurring_run_id>"
     request = {"DELETE": place} if verb == "delete" else {"POST": f"{place}:{verb}"}
     return yaml.safe_dump({"requests": [request | {"if": f"named {name}"}]}, sort_keys=False)

@@ -268,7 +268,7 @@ def _error_of(host: str, error: Any) -> AnadilError:
 
 
 def _message(error: Any) -> str:
-    """What the server says: gRPC's JSON, or the beginning of whatever else."""
+    """Message of the server: gRPC's JSON, or the beginning of whatever else."""
     text = str(error.body or error.reason or "")
     with contextlib.suppress(ValueError, AttributeError):
         told = json.loads(text)

@@ -71,7 +71,7 @@ def card(word: str) -> str:
 
 
 def _made(word: str) -> dict[str, Any]:
-    """What a step gives: the artifact's URI, its card, the figures."""
+    """Outputs of a step: the artifact's URI, its card, the figures."""
     return {word: dsl.OutputPath(str), card(word): dsl.Output[TYPES.get(word, dsl.Artifact)]} | METRICS
 
 

@@ -36,20 +36,20 @@ ACTIVE_STATES = ("PENDING", "RUNNING", "PAUSED", "CANCELING")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitOptions:
-    """What the command line says beside the recipe."""
+    """Options of the command line beside the recipe."""
 
     name: str
-    """Of the run, or of the recurring run."""
+    """Name of the run, or of the recurring run."""
     experiment: str = "anadil"
     namespace: str | None = None
-    """Of the runs, where the server serves several users."""
+    """Namespace of the runs, where the server serves several users."""
     service_account: str | None = None
     """ServiceAccount of the steps; left out, the server's default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """What is sent, whether or not it is."""
+    """A recipe as it is sent."""
 
     recipe: Recipe
     options: SubmitOptions
@@ -117,7 +117,7 @@ EXPERIMENT_ID, PIPELINE_ID, VERSION_ID = "<experiment_id>", "<pipeline_id>", "<p
 
 
 def render_requests(requests: list[dict[str, Any]], pipeline: str) -> str:
-    """What would be sent, as YAML: the requests, then the file that is uploaded."""
+    """Requests as YAML, then the file that is uploaded."""
     text = yaml.safe_dump({"requests": requests}, sort_keys=False, allow_unicode=True, width=110)
     return f"{text}---\n{pipeline}"
 
@@ -142,7 +142,7 @@ def requests_before_run(submission: Submission) -> list[dict[str, Any]]:
 
 
 def dry_run_submit(submission: Submission) -> str:
-    """What `submit` would send."""
+    """Requests that `submit` would send."""
     body = submission.run(EXPERIMENT_ID, PIPELINE_ID, VERSION_ID)
     return render_requests(
         [*requests_before_run(submission), {"POST": "/apis/v2beta1/runs", "body": body}], submission.pipeline

@@ -125,7 +125,7 @@ STAGE_VERBS = {
         "judge-import": Command("what a judge's verdicts on those pairs say", *JUDGE_VERBS),
     },
 }
-"""What a stage's command does beside the stage: `anadil clean fit`."""
+"""Verbs of a stage's command, such as `anadil clean fit`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

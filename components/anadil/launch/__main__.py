@@ -1,4 +1,4 @@
-"""What the image `tools` runs for a pipeline and for the cluster, apart from the command line.
+"""The steps that the image `tools` runs in a pipeline, apart from the command line.
 
 python -m anadil.launch pretrain --executor-input JSON   a pipeline's step: launch and follow
 python -m anadil.launch finish --executor-input JSON     its exit handler: clean up and notify

@@ -1,4 +1,4 @@
-"""What every way to run a training job answers: render, run to the end, status, logs, stop."""
+"""The interface of every way to run a training job: render, run to the end, status, logs, stop."""
 
 import json
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ FINAL: tuple[JobState, ...] = ("succeeded", "failed", "stopped")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
-    """Where a job stands."""
+    """State of a job."""
 
     name: str
     state: JobState
     reason: str = ""
     """The backend's own word, such as `OOMKilled` or `MaxWaitTimeExceeded`."""
     message: str = ""
-    """What people should know: what it waits for, or why it failed."""
+    """For people: the reason that it waits or failed."""
     nodes: int = 0
     """Workers asked for."""
     running: int = 0
@@ -33,7 +33,7 @@ class JobStatus:
     artifact: str = ""
     """URI that it writes."""
     exit_code: int | None = None
-    """Of the process that failed first, where it is known."""
+    """Exit code of the process that failed first, where it is known."""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -64,7 +64,7 @@ class JobBackend(Protocol):
         ...
 
     def status(self, name: str) -> JobStatus:
-        """Where the job of a name stands.
+        """State of the job of a name.
 
         Raises:
             DataError: There is no such job.

@@ -1,4 +1,4 @@
-"""How a training process ended, as an error of the class that its exit code stands for."""
+"""Exit codes of training processes as errors of ours."""
 
 from anadil.core.errors import (
     BUG,

@@ -38,7 +38,7 @@ def finish(recipe: Recipe, run: str) -> None:
 
 
 def run_event(recipe: Recipe, run: str) -> Event:
-    """How a run ended, from the outcomes that its steps have left."""
+    """The event of a run's end, from the outcomes that its steps have left."""
     stages = [stage.name for stage in FLOW if not is_left_out(stage, recipe)]
     try:
         steps = read_steps(str(recipe.storage.root), run, stages)

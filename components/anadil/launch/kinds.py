@@ -12,7 +12,7 @@ ApiObject = dict[str, Any]
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 """Source: Kueue, pkg/controller/constants."""
 DRAINS_ALLOWED = 30
-"""Of a job that is followed: times the recipe's restarts that the operator lets containers start again. Chosen by us:
+"""Multiple of the recipe's restarts that the operator allows a followed job. Chosen by us:
 with 3 restarts on 8 nodes a hundred drains, and a job that lost its launcher still ends within a day or two."""
 
 
@@ -21,7 +21,7 @@ class JobKind:
     """One custom resource that runs a training job."""
 
     name: str
-    """Of the backend in the recipe."""
+    """Name of the backend in the recipe."""
     title: str
     """`kind` of the manifest."""
     group: str
@@ -40,7 +40,7 @@ class JobKind:
     done: str
     """Condition of a job that ended well."""
     operator: str
-    """What makes pods of it, and the command that shows it."""
+    """The operator that makes pods of it, and the command that shows it."""
 
     @property
     def api_version(self) -> str:
@@ -67,14 +67,14 @@ class JobKind:
         return loose
 
     def is_suspended(self, job: ApiObject) -> bool:
-        """Whether the job shall not run now: queued or preempted."""
+        """True if the job shall not run now: queued or preempted."""
         wanted: Any = job.get("spec") or {}
         for key in self.suspend:
             wanted = wanted.get(key) or {}
         return wanted is True or "Suspended" in true_conditions(job)
 
     def state(self, job: ApiObject, *, running: int) -> JobState:
-        """Where a job stands.
+        """State of a job.
 
         Conditions of earlier states stay in the list with status False, and their order says
         nothing; a failure outweighs a success.
@@ -146,7 +146,7 @@ def true_conditions(job: ApiObject) -> dict[str, ApiObject]:
 
 
 def is_final(kind: JobKind, job: ApiObject) -> bool:
-    """Whether a job has ended, well or not."""
+    """True if a job has ended, well or not."""
     return not {"Failed", kind.done}.isdisjoint(true_conditions(job))
 
 

@@ -59,7 +59,7 @@ def _earlier_outcome(root: str, run: str, step: str) -> StepRecord | None:
 
 
 def _goes_on(request: LaunchRequest) -> bool:
-    """Whether the artifact is there, or a job that makes it."""
+    """True if the artifact exists, or a job that makes it runs."""
     wanted = target_of(request)
     if look_up(wanted)[0]:
         return True

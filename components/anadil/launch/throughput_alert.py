@@ -17,7 +17,7 @@ COOLDOWN_S = 6 * 3_600.0
 """Between two messages about one job. All four are assumptions of ours; no source gives such numbers."""
 MONITORED_FIGURES = {"tokens_per_s": "tokens/s", "mfu": "MFU"}
 PROGRESS = re.compile(r"\b(?:pre-training|finetune): ([0-9,]+) of [0-9,]+")
-"""What `anadil.core.progress` says in the loops of training steps."""
+"""The text of `anadil.core.progress` in the loops of training steps."""
 PAIR = re.compile(r"\b(step|phase|tokens_per_s|mfu)=([0-9.eE+-]+)")
 
 
@@ -31,7 +31,7 @@ class ThroughputMonitor:
         self._quiet_until = 0.0
 
     def add(self, line: str) -> str:
-        """What is wrong since this line, in a sentence; empty where nothing is."""
+        """A sentence about what is wrong since this line; empty where nothing is."""
         figures = figures_in_line(line)
         if "step" not in figures:
             return ""

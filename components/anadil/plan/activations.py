@@ -32,7 +32,7 @@ class Bytes:
     reduce: int
     """A gradient on its way between devices."""
     autocast: bool
-    """Whether FP32 weights are cast where they are used, as without sharding."""
+    """True if FP32 weights are cast where they are used, as without sharding."""
 
 
 def bytes_of(work: Work, layout: Layout) -> Bytes:
@@ -59,7 +59,7 @@ def _bytes(state: str, product: str, sharded: bool) -> Bytes:
 
 
 def has_liger_layers(shape: Shape, work: Work) -> bool:
-    """Whether Liger's kernels compute the layers, and not the loss alone."""
+    """True if Liger's kernels compute the layers, and not the loss alone."""
     family = families().get(shape.model_type)
     return work.kernels == "liger" and family is not None and family.liger is not None
 
@@ -152,7 +152,7 @@ def shared_rotation(shape: Shape, work: Work, layout: Layout) -> float:
 
 
 def _casts(size: Bytes, layout: Layout) -> bool:
-    """Whether FSDP casts weights, and with them the inputs of layers."""
+    """True if FSDP casts weights, and with them the inputs of layers."""
     return layout.shard > 1 and size.weight > size.compute
 
 

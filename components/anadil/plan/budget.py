@@ -1,4 +1,4 @@
-"""What a run takes: time, money, failures, checkpoints and storage; arithmetic on a step's speed.
+"""Budget of a run: time, money, failures, checkpoints and storage, from a step's speed.
 
 Everything here is a function of numbers, so that published runs can be put through it. A rate
 that is not known is None, and so is all that follows from it.
@@ -37,11 +37,11 @@ class PhaseWork:
 
     steps: int
     tokens: int
-    """Of all its steps."""
+    """Sum over all its steps."""
     flops: float
-    """Of all its steps."""
+    """Sum over all its steps."""
     tokens_per_s: float | None
-    """Of all devices together; None where the machine's speed is not known."""
+    """Rate of all devices together; None where the machine's speed is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class CostEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RentalCost:
-    """What the run costs by each way to rent the machines."""
+    """Cost of the run by each way to rent the machines."""
 
     on_demand: CostEstimate
     spot: CostEstimate
@@ -86,7 +86,7 @@ class RentalCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageNeed:
-    """What the run keeps, and how long the data takes to the machines."""
+    """Bytes that the run keeps, and the time to load the data."""
 
     data_bytes: int
     checkpoints_bytes: int
@@ -207,7 +207,7 @@ def time_of(
 
 
 def rental_cost(machine: Machine, nodes: int, time: Time) -> RentalCost:
-    """What all machines cost for the hours of training, by each way to rent them."""
+    """Cost of all machines for the hours of training, by each way to rent them."""
 
     def price(per_hour: float | None) -> CostEstimate:
         def cost(hours: float | None) -> float | None:

@@ -23,9 +23,9 @@ class Measurement:
 
     status: Literal["ok", "out of memory"]
     device: str
-    """What the plan calls the device, such as `H100`; see `device_of`."""
+    """Name of the device in the plan, such as `H100`; see `device_of`."""
     driver_name: str = ""
-    """What the driver calls it."""
+    """Name of the device in the driver."""
     shape: Shape
     layout: Layout
     work: Work
@@ -49,13 +49,13 @@ class Measurement:
 
     @property
     def memory_bytes(self) -> int | None:
-        """What compares with the allocated bytes of a prediction, as well as the device can tell."""
+        """Bytes to compare with the allocated ones of a prediction."""
         return self.rss_rise_bytes if self.allocated_bytes is None else self.allocated_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What the plan says of a run."""
+    """Predicted speed and memory of a run."""
 
     tokens_per_s_per_device: float
     allocated_bytes: int
@@ -129,7 +129,7 @@ def calibrate(
     device: str,
     shape: Shape,
 ) -> Calibration | None:
-    """What measurements of this model on this device say; None where there is none.
+    """Calibration by measurements of this model on this device; None where there is none.
 
     Args:
         measurements: Of any device and model; those that do not match, or ran out of memory, are skipped.
@@ -167,7 +167,7 @@ def _compared(measurement: Measurement, prediction: Prediction, tokens_per_s: fl
 
 
 def predicted(measurement: Measurement, machine: Machine) -> Prediction:
-    """What the plan says of a run on as many of these machines as its layout takes.
+    """Prediction for a run on as many of these machines as its layout takes.
 
     Raises:
         RecipeError: The machine's speed is not known, or the layout does not fill whole machines.

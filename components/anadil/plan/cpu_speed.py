@@ -1,4 +1,4 @@
-"""What the processor of this machine computes and moves in a second, measured in a third of one."""
+"""Speed of this machine's processor: FLOP/s and bytes a second, measured in a third of one."""
 
 import functools
 import importlib.util
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 ASSUMED_FLOPS = 40e9
-"""Of one logical CPU where numpy is not installed: AVX2, 32 FLOP a cycle at 2.5 GHz, shared by the two threads of a core."""
+"""FLOP/s of one logical CPU where numpy is not installed: AVX2, 32 FLOP a cycle at 2.5 GHz, shared by the two threads of a core."""
 ASSUMED_BANDWIDTH = 5e9
 """The same in bytes a second: two channels of DDR4-3200 over some ten threads."""
 SIDE = 1_024

@@ -13,13 +13,13 @@ from anadil.recipe.sections import Recipe
 BATCH_TOKENS = {"cpu": 8_192, "cuda": 32_768}
 """Tokens of a batch, by device, in scoring and in decoding, whichever is more (`evaluate.run`, `evaluate.decoding`)."""
 FILE_BYTES = 5 * 1000**3
-"""Of weights, as pre-training and finetune write them."""
+"""Bytes of a file of weights, as pre-training and finetune write them."""
 LOGITS = 2**25
 """Numbers of a chunk of logits in FP32 (`evaluate.bits_per_byte`); its log-probabilities are as many."""
 
 
 def evaluate_memory(shape: Shape, machine: Machine, devices: int) -> StageMemory:
-    """What it needs where a model's layers are spread over some devices of a machine."""
+    """Memory if a model's layers are spread over some devices of a machine."""
     on_gpu = machine.device != CPU
     # A file of weights is read at a time, and put where it belongs.
     host = FILE_BYTES if on_gpu else 0

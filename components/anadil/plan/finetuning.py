@@ -53,7 +53,7 @@ def finetune_memory(
 
 
 def recomputes(shape: Shape, recipe: Recipe, machine: Machine, *, nodes: int, devices: int) -> bool:
-    """Whether the trainer makes activations again in the backward pass; arguments as for `finetune_memory`."""
+    """True if the trainer makes activations again in the backward pass; arguments as for `finetune_memory`."""
     return machine.device != CPU or (
         _memory(shape, recipe, machine, nodes=nodes, devices=devices, recompute=False).verdict != "fits"
     )

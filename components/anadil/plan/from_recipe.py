@@ -1,4 +1,4 @@
-"""What a recipe asks for, in the words of the planner."""
+"""A recipe in the words of the planner."""
 
 from math import ceil
 
@@ -12,7 +12,7 @@ from anadil.recipe.sections import Recipe
 
 
 def work_of(recipe: Recipe, machine: Machine, trains: Trains = "all") -> Work:
-    """What a step of the recipe computes on a machine, with `auto` filled in.
+    """The work of a step of the recipe on a machine, with `auto` filled in.
 
     The trainer packs documents, gives attention no mask for them, and never holds all logits.
     """
@@ -108,5 +108,5 @@ def _layout(recipe: Recipe, degrees: Parallelism, machine: Machine, nodes: int) 
 
 
 def hardest(recipe: Recipe) -> Trains:
-    """What the phase that needs the most memory trains."""
+    """Parameters that the phase with the highest memory trains."""
     return "all" if any(phase.trains == "all" for phase in recipe.pretrain.phases) else "embeddings"

@@ -40,7 +40,7 @@ CPU = "CPU"
 LOCAL = "local"
 """Name of `this_machine`."""
 DRIVER_BYTES = int(0.6 * GIB)
-"""What `nvidia-smi` counts and CUDA does not give to programs: 0.5 to 0.7 GiB on A100, H100 and B200."""
+"""Bytes that `nvidia-smi` counts and CUDA keeps: 0.5 to 0.7 GiB on A100, H100 and B200."""
 PCIE = 31.5e9
 """PCIe 4.0 x16, one direction, bytes a second; what devices without NVLink talk over at best."""
 OTHER_FORMS = re.compile(r"\b(PCIE|NVL|MIG|MAX-Q|LAPTOP)\b")
@@ -81,7 +81,7 @@ class Machine:
     efa: int | None = None
     """EFA interfaces that a pod can ask for; None where the number is not known."""
     cpu_bf16: bool = False
-    """Whether it trains on a CPU that has BF16 products of its own."""
+    """True if it trains on a CPU that has BF16 products of its own."""
 
 
 class Price(StrictModel):

@@ -35,7 +35,7 @@ class Layout:
     prefetch: int = 1
     """Layers that FSDP gathers ahead."""
     reshard: bool = True
-    """Whether FSDP frees a layer after its forward pass and gathers it again; else it is kept."""
+    """True if FSDP frees a layer after its forward pass and gathers it again; else it is kept."""
 
     @property
     def devices(self) -> int:
@@ -73,7 +73,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a training step computes, whatever the layout."""
+    """The work of a training step, whatever the layout."""
 
     sequence_length: int
     """Tokens of a sequence."""
@@ -90,16 +90,16 @@ class Work:
     loss: LossKind = "fused"
     """`fused` never holds all logits; `logits` is the loss of transformers, which does."""
     packed: bool = False
-    """Whether attention gets a mask, as transformers makes one for several documents in a sequence."""
+    """True if attention gets a mask, as transformers makes one for several documents in a sequence."""
 
     @property
     def optimizer_facts(self) -> OptimizerFacts:
-        """What the optimizer keeps and moves."""
+        """Numbers that the optimizer keeps and moves."""
         return OPTIMIZERS[self.optimizer]
 
 
 def shared_by_tensor(shape: Shape) -> dict[str, int]:
-    """What tensor parallelism cuts into equal parts: how many of what; its degree divides all of them."""
+    """Counts that tensor parallelism cuts into equal parts; its degree divides all of them."""
     return {
         "attention heads": shape.heads,
         "key-value heads": shape.kv_heads,
@@ -109,5 +109,5 @@ def shared_by_tensor(shape: Shape) -> dict[str, int]:
 
 
 def cuts_evenly(sequence_length: int, *, context: int, tensor: int) -> bool:
-    """Whether sequences are cut into parts of one length, by context and then by sequence parallelism."""
+    """True if sequences are cut into parts of one length, by context and then by sequence parallelism."""
     return sequence_length % (context * tensor) == 0

@@ -18,7 +18,7 @@ from anadil.plan.model_shape import Shape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What the allocator of the worst device holds at the worst moment."""
+    """Bytes that the allocator of the worst device holds at the worst moment."""
 
     parts: dict[str, int]
     """Part -> bytes; the parts add up."""
@@ -60,7 +60,7 @@ class _Layer:
 
     parameters: float
     table: float
-    """Of embeddings."""
+    """Numbers of a table of embeddings."""
     whole: float
     """Saved for the backward pass where nothing is recomputed."""
     saved: float
@@ -68,7 +68,7 @@ class _Layer:
     attention: float
     """Kept of attention and of the norm before it."""
     apart: float
-    """What it received, where `whole` does not hold it."""
+    """Bytes that it received, where `whole` does not hold them."""
 
     @classmethod
     def of(cls, shape: Shape, layout: Layout, work: Work) -> "_Layer":
@@ -98,7 +98,7 @@ class _Stage:
     in_flight: int
     """Micro-batches whose activations are kept at a time (one forward, one backward)."""
     tokens: float
-    """Of one micro-batch on this device."""
+    """Tokens of one micro-batch on this device."""
     each: _Layer
 
     @classmethod
@@ -200,11 +200,11 @@ class _Stage:
 
     @property
     def is_kept_whole(self) -> bool:
-        """Whether FSDP adds a stage's gradients up whole, over all micro-batches, as torch's stages let it."""
+        """True if FSDP adds a stage's gradients up whole, over all micro-batches, as torch's stages let it."""
         return self.layout.pipeline > 1 and self.layout.shard > 1
 
     def left_over(self) -> float:
-        """What FSDP added the tables' gradients up from in the micro-batch before, until the next such sum."""
+        """Buffer from which FSDP summed the tables' gradients in the micro-batch before, until the next such sum."""
         if self.layout.shard == 1 or self.layout.micro_batches == 1 or self.is_kept_whole:
             return 0.0
         return self.size.reduce * self.tables
@@ -272,7 +272,7 @@ class _Stage:
         return self.size.weight if self.layout.shard == 1 else self.size.compute
 
     def head_gradient(self) -> float:
-        """Of the output table, whole until the root group is summed."""
+        """Gradient of the output table, whole until the root group is summed."""
         return self.gradient * self.each.table if self.last else 0.0
 
     def in_backward(self, layers: int) -> dict[str, float]:
@@ -303,7 +303,7 @@ class _Stage:
         }
 
     def in_last_norm(self, layers: int) -> dict[str, float]:
-        """What differs inside the norm of what the MLP gave, with which the layer's backward pass begins."""
+        """Parts that differ inside the norm after the MLP, with which the layer's backward pass begins."""
         normalized = activations.normalized_states(self.shape, self.work, self.layout)
         flow = self.size.stream * self.shape.hidden / self.layout.tensor + self.in_norm() - normalized
         return {
@@ -312,7 +312,7 @@ class _Stage:
         }
 
     def in_attention(self, layers: int) -> dict[str, float]:
-        """What differs inside a layer's attention, when the gradients of its MLP's matrices are there."""
+        """Parts that differ inside a layer's attention, when the gradients of its MLP's matrices exist."""
         shape, tensor, size = self.shape, self.layout.tensor, self.size
         learns = self.work.trains == "all"
         keys = shape.query_width if self.work.packed else shape.kv_width
@@ -332,7 +332,7 @@ class _Stage:
         }
 
     def at_layer_end(self, layers: int) -> dict[str, float]:
-        """What differs when all gradients of a layer are there, and what its first norm read is left."""
+        """Parts that differ when all gradients of a layer exist, and the input of its first norm is left."""
         entry = self.size.stream * self.shape.hidden / self.layout.tensor
         return {
             "gradients": self.gradients(self.layers - layers)
@@ -344,7 +344,7 @@ class _Stage:
         }
 
     def again(self) -> float:
-        """What checkpointing makes again for one layer, per token."""
+        """Bytes that checkpointing recomputes for one layer, per token."""
         if self.layout.recompute == "none":
             return 0.0
         made = self.each.whole + self.each.apart

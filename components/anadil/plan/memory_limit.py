@@ -1,4 +1,4 @@
-"""Whether a step fits a device: what lies beside the allocator, and how full a device may be."""
+"""The limit of a device: what lies beside the allocator, and how full a device may be."""
 
 from typing import Literal, get_args
 
@@ -22,7 +22,7 @@ FIT_VERDICTS: tuple[FitVerdict, ...] = get_args(FitVerdict)
 
 
 def reserved(memory: Memory, machine: Machine) -> dict[str, int]:
-    """What a device needs beside the allocated bytes of a step, by part."""
+    """Bytes that a device needs beside the allocated ones of a step, by part."""
     if machine.device == CPU:
         return {"Python and libraries": PROCESS_BYTES}
     early = {"prefetched layer": memory.prefetched} if memory.prefetched else {}
@@ -36,7 +36,7 @@ def limit_bytes(machine: Machine, share: float = FITS) -> int:
 
 
 def fit_verdict(total_bytes: float, machine: Machine) -> FitVerdict:
-    """Whether a step fits.
+    """Verdict on a step.
 
     Args:
         total_bytes: Allocated and reserved bytes.

@@ -42,19 +42,19 @@ class Shape:
     head_dim: int
     vocabulary: int
     tied: bool
-    """Whether input and output embeddings are one table."""
+    """True if input and output embeddings are one table."""
     model_type: str = "llama"
     """As in config.json; one without an `Architecture` counts as a Llama."""
     attention_bias: bool = False
-    """Whether products of attention add biases; see `Architecture.bias` for which."""
+    """True if products of attention add biases; see `Architecture.bias` for which."""
     mlp_bias: bool = False
-    """Whether the products of a Llama's MLP add biases."""
+    """True if the products of a Llama's MLP add biases."""
     rotary_share: float = 1.0
     """Share of a head that is rotated."""
 
     @property
     def architecture(self) -> Architecture:
-        """What a layer holds where it differs from a Llama's."""
+        """Parts of a layer that differ from a Llama's."""
         return _architecture(self.model_type)
 
     @property

@@ -88,7 +88,7 @@ class PlanRequest:
 
     @property
     def has_speed(self) -> bool:
-        """Whether the device's speed is known."""
+        """True if the device's speed is known."""
         return bool(self.machine.flops_bf16 and self.machine.hbm)
 
     @property
@@ -97,7 +97,7 @@ class PlanRequest:
         return 1.0 if self.calibration is None else self.calibration.factor
 
     def fits(self, layout: Layout) -> bool:
-        """Whether a layout has room for a step of the hardest phase, if only tightly."""
+        """True if a layout has room for a step of the hardest phase, if only tightly."""
         return layout_fit(self.shape, layout, self.work, self.machine)[1] != "no"
 
 

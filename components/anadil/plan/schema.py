@@ -40,7 +40,7 @@ class ClusterSummary:
     devices: int
     """Of all nodes."""
     memory_bytes: int
-    """Of one device."""
+    """Bytes of one device."""
     network_bytes_per_s: float | None
     """Of one node."""
     flops_bf16: float | None

@@ -39,7 +39,7 @@ class FittingLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """What a search found."""
+    """Layouts that a search found."""
 
     best: tuple[FittingLayout, ...]
     """The fastest of each way to share the model, those that fit tightly after all that fit well."""
@@ -139,7 +139,7 @@ def layouts(shape: Shape, work: Work, machine: Machine, nodes: int, batch_size: 
 
 
 def is_proven(shape: Shape, layout: Layout) -> bool:
-    """Whether each way in which a layout shares a model is proven for the model's type."""
+    """True if each way in which a layout shares a model is proven for the model's type."""
     return all(supports(shape.model_type, name) for name in LAYOUTS if layout.degrees[name] > 1)
 
 

@@ -32,7 +32,7 @@ FP32_SHARE = 1 / 16
 """Peak of fp32 products on a GPU against bf16 ones, without TF32, which torch leaves off.
 Source: NVIDIA A100 data sheet, 19.5 of 312 TFLOP/s; H100 67 of 989."""
 CPU_BF16_GAIN = 2.0
-"""Of a CPU with BF16 products over its FP32 ones: 2.0 to 2.7 in training a model of 135 million parameters."""
+"""Speed-up of BF16 products on a CPU that has them: 2.0 to 2.7 in training a model of 135 million parameters."""
 ATTENTION_SHARE: Mapping[str, float] = {"A100": 0.6}
 """Share of the bf16 peak that FlashAttention-2 reaches, torch's default.
 Source: Dao 2023, arXiv:2307.08691: 50 to 73 % on an A100."""
@@ -87,12 +87,12 @@ class Speed:
     without_overlap_s: float
     """With all communication exposed."""
     tokens_per_s: float
-    """Of all devices."""
+    """Sum over all devices."""
     tokens_per_s_per_device: float
     mfu: float
     """Share of the dense bf16 peak that the model's own arithmetic uses; see Shape.flops_per_token."""
     bound: Bound
-    """What takes most of the step, bubbles left out."""
+    """The resource that bounds the step, bubbles left out."""
 
 
 def speed(shape: Shape, layout: Layout, work: Work, machine: Machine, nodes: int) -> Speed:
@@ -169,7 +169,7 @@ class _Compute:
     attention_s: float
     traffic_s: float
     forward_s: float
-    """Of a layer's products, attention and traffic; the rest of them is `backward_s`."""
+    """Seconds of a layer's products, attention and traffic; the rest of them is `backward_s`."""
     backward_s: float
     """Recomputation counts here."""
     head_s: float
@@ -310,7 +310,7 @@ class _Sent:
 def _communication(
     shape: Shape, layout: Layout, work: Work, machine: Machine, micro: _Compute
 ) -> tuple[_Sent, _Sent]:
-    """What of each micro-batch's and each step's communication waits, and what runs behind computing.
+    """Communication of each micro-batch and step: the exposed part, and the part behind computing.
 
     Each micro-batch gathers parameters twice (kept ones once), sums gradients once; copies do once a step.
     Parameters go as bf16, gradients in the precision of the state: 4 bytes, or 2 where it is bf16.

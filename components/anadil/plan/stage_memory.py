@@ -13,12 +13,12 @@ AFTER = ("finetune", "evaluate")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
-    """What one stage needs of each device, and of a machine's main memory."""
+    """Memory that one stage needs, of each device and of a machine."""
 
     stage: str
     nodes: int
     devices: int
-    """Of each node."""
+    """Devices of each node."""
     parts: dict[str, int]
     """Bytes of one device by part, with what no allocator sees."""
     host_bytes: int
@@ -31,7 +31,7 @@ class StageMemory:
 
     @property
     def total_bytes(self) -> int:
-        """Of one device."""
+        """Bytes of one device."""
         return sum(self.parts.values())
 
     @property
@@ -49,7 +49,7 @@ class StageMemory:
 def stage_memory(
     stage: str, parts: dict[str, float], host_bytes: float, machine: Machine, *, nodes: int, devices: int
 ) -> StageMemory:
-    """What a stage needs, and whether it fits.
+    """Memory of a stage, with the verdict.
 
     Args:
         stage: Its name.

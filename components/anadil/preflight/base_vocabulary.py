@@ -1,4 +1,4 @@
-"""Whether the base's tokenizer can be what the recipe makes of it, known before the corpus is made."""
+"""Checks of the base's tokenizer before the corpus is made."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from anadil.recipe.sections import Recipe
 
 
 def check_base_vocabulary(recipe: Recipe, folder: Path, *, changes: bool) -> int:
-    """How many tokens the base's tokenizer has.
+    """Number of tokens of the base's tokenizer.
 
     Args:
         recipe: What is to run.
@@ -30,7 +30,7 @@ def check_base_vocabulary(recipe: Recipe, folder: Path, *, changes: bool) -> int
 
 
 def gguf_detail(folder: Path) -> str:
-    """Whether a model made of a base can be exported as GGUF, which else shows only after training.
+    """A note on export as GGUF, which else shows only after training.
 
     Args:
         folder: The base; nothing is said of one without a config.json.

@@ -1,4 +1,4 @@
-"""Whether the base model can be taught chats, checked before hours of pre-training.
+"""Check that the base model can be taught chats, before hours of pre-training.
 
 Every strategy of the tokenizer stage keeps the base's special tokens and its chat template, so the base decides.
 """
@@ -14,7 +14,7 @@ LLAMA_3 = (BEGIN, END, *CHAT_TOKENS)
 
 
 def check_chat_base(recipe: Recipe, folder: Path) -> str:
-    """How chats will be written; empty where the recipe names none.
+    """A note on the chat format; empty where the recipe names no chats.
 
     Args:
         recipe: What is to run.

@@ -23,7 +23,7 @@ class CheckResult:
     status: Literal["passed", "failed", "skipped"]
     detail: str
     remedy: str = ""
-    """Of a result that passed: advice."""
+    """Advice, if the result passed."""
 
     def as_dict(self) -> dict[str, str]:
         """For JSON."""
@@ -88,7 +88,7 @@ class Check(Generic[Subject]):
     needs: tuple[str, ...] = ()
     """Names of earlier checks. If one of them failed, this one is skipped: one cause is reported once."""
     remedy: str = ""
-    """Of its errors; left out, the end of their text."""
+    """Remedy of its errors; left out, the end of their text."""
     seconds: float | None = None
     """Time limit of a check that asks a server; then an unreadable answer is a failure, not a bug."""
     level: int = logging.DEBUG

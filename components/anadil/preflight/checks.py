@@ -33,7 +33,7 @@ EVERY = (DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, LAUNCH)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRun:
-    """What is checked: stages of a recipe, and where they will run."""
+    """Stages of a recipe, and where they will run."""
 
     by: str
     """Command that asks."""
@@ -49,7 +49,7 @@ class PlannedRun:
     extra: str = "laptop"
     """Packages that this machine has to have."""
     memory_bytes: int = 0
-    """What `clean` will have; 0 asks this machine, as does `cpus`."""
+    """Memory that `clean` will have; 0 asks this machine, as does `cpus`."""
     cpus: int = 0
 
     @property

@@ -1,4 +1,4 @@
-"""What a run of `clean` costs for given files: shards, memory, disk, CPU time.
+"""Cost of a run of `clean` for given files: shards, memory, disk, CPU time.
 
 Disk and CPU time are upper bounds, as nobody knows before reading how much will be kept: a crawl of which one
 page in a hundred is in the language needs a hundredth of the disk that is said here, and a seventh of the CPU time.
@@ -19,10 +19,10 @@ from anadil.recipe.sections import Clean, Recipe
 log = logging.getLogger(__name__)
 
 PROCESS_BYTES = GIB
-"""Of one process at its work, whatever the input. Measured: 0.11 GiB at the start, 16 MiB of sorted documents,
+"""Memory of one process at its work, whatever the input. Measured: 0.11 GiB at the start, 16 MiB of sorted documents,
 0.4 GiB while a line of 15 MiB is judged; some 0.3 GiB for compiled rules and the second extractor."""
 DRIVER_BYTES = 2 * GIB
-"""Of the process that plans, finds duplicates a part at a time and keeps the counts. It must hold 5 million
+"""Memory of the process that plans, finds duplicates a part at a time and keeps the counts. It must hold 5 million
 documents' worth of one part in this."""
 DISK_PER_TEXT_BYTE = 0.8
 """Shards and the corpus that is made of them: twice a third of the text, and 200 bytes for a document of 2 kB."""
@@ -56,7 +56,7 @@ Source: measured on prose and law in five languages: gzip 3.1 to 4.7, zstd at it
 
 
 BYTES_PER_TOKEN = 3.0
-"""Of text. Chosen by us: the adapted vocabulary of the recipe `smoke` has 4.9 on Azerbaijani, bases have fewer."""
+"""Bytes of text per token. Chosen by us: the adapted vocabulary of the recipe `smoke` has 4.9 on Azerbaijani, bases have fewer."""
 WHOLE = (*PACKED_LINES, *JSON_SUFFIXES, ".txt", ".html", ".htm")
 """Files of which nobody can begin in the middle."""
 
@@ -73,19 +73,19 @@ class WholeFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanCost:
-    """What a run costs."""
+    """Cost of a run."""
 
     files: int
     input_bytes: int
     shards: int
     workers: int
     memory_bytes: int
-    """Of all processes, where they are on one machine."""
+    """Memory of all processes, where they are on one machine."""
     disk_bytes: int
-    """Of the work directory with the corpus, if all is kept."""
+    """Bytes of the work directory with the corpus, if all is kept."""
     cpu_hours: float
     whole: WholeFile | None
-    """That the run waits for; None: its work can be shared out."""
+    """File that the run waits for; None: its work can be shared out."""
 
     @property
     def hours(self) -> float:
@@ -94,7 +94,7 @@ class CleanCost:
 
 
 def clean_cost(sizes: Mapping[str, int], clean: Clean, cpus: int) -> CleanCost:
-    """What a run costs.
+    """Cost of a run.
 
     Args:
         sizes: Bytes of each file by its name or URI, as `storage.sizes` gives them.

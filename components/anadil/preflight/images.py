@@ -1,4 +1,4 @@
-"""Whether the images are those that were tested, and whether a cluster can pull them."""
+"""Check of the images: pinned by digest, and named so that a cluster can pull them."""
 
 from collections.abc import Iterator
 

@@ -26,7 +26,7 @@ from anadil.core.json_text import parse_json
 PIECE_BYTES = 4 * MIB
 """Fetched at a time; between two pieces the clock is read."""
 ONE_DOCUMENT_BYTES = 17 * MIB
-"""Of `.txt` and `.html`, which are one document each; readers refuse what is larger than 16 MiB."""
+"""Bytes of `.txt` and `.html`, which are one document each; readers refuse more than 16 MiB."""
 MAX_FOOTER_BYTES = 64 * MIB
 PARQUET_TAIL_BYTES = 8
 """Length of the footer (4 bytes) and the letters PAR1. Source: parquet-format, README, File format."""
@@ -43,15 +43,15 @@ class Beginnings:
 
     def __init__(self, num_bytes: int, seconds: float) -> None:
         self.num_bytes = num_bytes
-        """Of each file."""
+        """Bytes of each file."""
         self.whole = True
-        """Whether all that was given out was all that there is; a reader that stops early unsets it."""
+        """True if all that was given out was all that there is; a reader that stops early unsets it."""
         self.looked: set[str] = set()
         """Files of which something was given out."""
         self._deadline = time.monotonic() + seconds
 
     def over(self) -> bool:
-        """Whether the time is up."""
+        """True if the time is up."""
         return time.monotonic() > self._deadline
 
     @contextmanager

@@ -32,13 +32,13 @@ from anadil.runtime.job import external_files, named_files, named_side_files, si
 log = logging.getLogger(__name__)
 
 FIRST_BYTES = {"clean.inputs": 4 * MIB, "finetune.inputs": 64 * MIB, "evaluate.heldout": 64 * MIB}
-"""Of each file. Chats and held-out text, of which one bad line ends the stage, are read whole as a rule."""
+"""Bytes of each file. Chats and held-out text, of which one bad line ends the stage, are read whole as a rule."""
 PATIENCE_S = 10.0
 """For the files of one key; those that were not reached are said to be unread."""
 MAX_FILES = 64
-"""Of `clean.inputs` that are read first and furthest, spread over all of them."""
+"""Files of `clean.inputs` that are read first and furthest, spread over all of them."""
 MAX_RECORDS, HEAD_RECORDS = 10_000, 100
-"""Of one such file of `clean.inputs`, and of each of the others, which are read for as long as there is time."""
+"""Records of one such file, and of each other file as long as there is time."""
 OUT_OF_MEMORY = "processes may be killed: set clean.workers lower, or give it more memory (on a cluster cluster.resources.clean.memory)"
 
 T = TypeVar("T")

@@ -77,7 +77,7 @@ def check_finetune(recipe: Recipe, *, here: bool) -> str:
 
 
 def _machine(recipe: Recipe, *, here: bool) -> tuple[Machine, int]:
-    """What kind of machine trains, and how many."""
+    """The machine type that trains, and the number of machines."""
     if here or recipe.cluster.instance is None:
         return this_machine(), 1
     return machine(recipe.cluster.instance), recipe.cluster.nodes
@@ -92,7 +92,7 @@ def refusal_text(
     others: Sequence[Machine] = (),
     changed: Mapping[str, int | str] | None = None,
 ) -> str:
-    """What does not fit, and the nearest settings that do.
+    """The text of a refusal: what does not fit, and the nearest settings that do.
 
     Args:
         shape: The model.

@@ -12,7 +12,7 @@ ORIGINAL = "original_max_position_embeddings"
 
 
 def rotation_hint(config: Mapping[str, Any], sequence_length: int) -> str:
-    """What to consider of a base whose rotation depends on its batch at this length; empty where it does not.
+    """Advice on a base whose rotation depends on its batch at this length; empty where it does not.
 
     Args:
         config: Content of its config.json, in the spelling of transformers 4 or 5.

@@ -25,7 +25,7 @@ TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpReply:
-    """What a server said; status 0 where it said nothing."""
+    """Answer of a server; status 0 where there was none."""
 
     status: int
     text: str
@@ -65,7 +65,7 @@ def http_get(url: str, headers: Mapping[str, str]) -> HttpReply:
 
 
 def check_kubeflow(host: str | None) -> Iterator[CheckResult]:
-    """Whether Kubeflow Pipelines answers, and is new enough."""
+    """Check that Kubeflow Pipelines answers, and is new enough."""
     name = "kubeflow pipelines"
     host = (host or os.environ.get(KFP_VARIABLE, "")).rstrip("/")
     if not host:
@@ -103,7 +103,7 @@ def _kubeflow_version(name: str, host: str, health: dict[str, Any]) -> CheckResu
 
 
 def check_mlflow(recipe: Recipe) -> Iterator[CheckResult]:
-    """Whether the tracking server answers, also to calls that check the name by which it is called."""
+    """Check that the tracking server answers, also by the name by which it is called."""
     uri = tracking_uri(recipe, default="off")
     if uri is None or uri == "off":
         yield skipped("mlflow", "no tracking server is set")

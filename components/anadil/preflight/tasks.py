@@ -1,4 +1,4 @@
-"""Whether the tasks that a recipe names exist, before pre-training and not when they are run days later."""
+"""Check that the tasks of a recipe exist, before pre-training and not when they run days later."""
 
 import importlib.util
 import re

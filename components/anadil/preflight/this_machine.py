@@ -1,4 +1,4 @@
-"""What a run needs of this machine beside its data: a place to write, locks, tracking, devices."""
+"""Checks of this machine beside the data: a place to write, locks, tracking, devices."""
 
 import os
 import shutil
@@ -68,7 +68,7 @@ def check_disk(recipe: Recipe, work: Path) -> Iterator[CheckResult]:
 
 
 def check_locks() -> Iterator[CheckResult]:
-    """Whether processes can share locks. Small inputs need none, so this fails nothing."""
+    """Check that processes can share locks. Small inputs need none, so this fails nothing."""
     try:
         check_shared_locks()
     except PreflightError as error:
@@ -109,7 +109,7 @@ def check_device() -> Iterator[CheckResult]:
 
 
 def answers(host: str, port: int) -> bool:
-    """Whether a server takes a connection within three seconds."""
+    """True if a server takes a connection within three seconds."""
     try:
         with socket.create_connection((host, port), timeout=3):
             return True

@@ -20,7 +20,7 @@ from anadil.launch.manifests.pytorchjob import pytorchjob
 from anadil.plan.instances import CPU, Machine
 
 DEADLINE_S = 1_800
-"""Of a job, from its start."""
+"""Seconds of a job, from its start."""
 NOT_NEEDED: dict[str, object] = {"volumes": (), "secrets": {}, "service_account": None}
 """The model is made at random, so a job reads no data and needs no rights."""
 

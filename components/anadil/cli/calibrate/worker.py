@@ -97,7 +97,7 @@ def _measure_all(spec: RunSpec, device: torch.device, processes: Group, results:
 
 
 def works(spec: RunSpec, device: torch.device) -> tuple[Work, ...]:
-    """What a step computes in each phase kind."""
+    """The work of a step in each phase kind."""
     settings = spec.recipe.pretrain
     dtype = compute_dtype(settings, device)
     liger = settings.kernels == "liger" or (
@@ -249,7 +249,7 @@ def _worst(values: Sequence[float], processes: Group) -> list[float]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory does not suffice: CUDA's, NCCL's, that of torch on a CPU."""
+    """True if an error says that memory does not suffice: CUDA's, NCCL's, that of torch on a CPU."""
     text = str(error).lower()
     return (
         isinstance(error, MemoryError | torch.OutOfMemoryError)

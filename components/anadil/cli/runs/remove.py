@@ -13,7 +13,7 @@ from anadil.core.stages import FLOW
 log = logging.getLogger(__name__)
 
 KINDS = {*(stage.writes for stage in FLOW), "counts"}
-"""What stages write, and the word counts that the tokenizer stage keeps beside."""
+"""Artifacts of stages, and the word counts of the tokenizer stage."""
 
 
 def add_remove(name: str, commands: Any, text: str) -> None:

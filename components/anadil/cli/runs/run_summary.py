@@ -35,7 +35,7 @@ FIGURES: tuple[tuple[str, str, Callable[[float | int | None], str]], ...] = (
 def summary_lines(
     recipe: Recipe, uris: Mapping[str, str], default_tracking: str, spool: Path | None = None
 ) -> Iterator[str]:
-    """What a run ends with, a line each.
+    """The last lines of a run.
 
     Args:
         recipe: What was run.
@@ -61,7 +61,7 @@ def summary_lines(
 
 
 def _sample_lines(candidate: Json, *, answers: bool) -> Iterator[str]:
-    """What the released model made of one prompt: the first question that training had not seen, else the first."""
+    """A sample of the released model: the first question that training had not seen, else the first."""
     kind = "answer" if answers else "continuation"
     texts = [table_of(each) for each in list_of(candidate.get("generations"))]
     own = [each for each in texts if each.get("kind") == kind and each.get("mode") == "greedy"]

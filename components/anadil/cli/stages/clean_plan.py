@@ -61,7 +61,7 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _manifest(recipe: Any, sizes: dict[str, int]) -> dict[str, Any]:
-    """What would be sent to the cluster.
+    """The manifest that would be sent to the cluster.
 
     Raises:
         RecipeError: The engine needs no cluster.

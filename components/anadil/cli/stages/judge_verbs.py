@@ -34,14 +34,14 @@ class AnswerPair:
 
     prompt: str
     answers: tuple[str, str]
-    """Of the candidates, in the order in which they were named."""
+    """Names of the candidates, in the given order."""
     reference: str | None
     ids: tuple[str, str]
     """Of its two rows: the first candidate's answer stands first, stands second."""
 
     @property
     def equal(self) -> bool:
-        """Whether there is nothing to judge."""
+        """True if there is nothing to judge."""
         return self.answers[0] == self.answers[1]
 
 
@@ -93,7 +93,7 @@ def import_verdicts(options: argparse.Namespace) -> int:
 def verdict_summary(
     pairs: Sequence[AnswerPair], verdicts: Mapping[str, str], names: tuple[str, str]
 ) -> dict[str, Any]:
-    """What the verdicts of all pairs say together.
+    """Summary of the verdicts of all pairs.
 
     A pair counts once, with the mean of its two orders, so that a preference for a place cancels out.
 

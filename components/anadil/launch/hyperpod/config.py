@@ -35,7 +35,7 @@ REPOSITORIES = tuple(sorted({*STEP_IMAGES, "pipelines", MLFLOW}))
 
 
 class Taint(StrictModel):
-    """What keeps other pods away from the nodes of a group."""
+    """A taint, which keeps other pods away from the nodes of a group."""
 
     key: Text
     value: Text | None = None
@@ -92,13 +92,13 @@ class S3Link(StrictModel):
     path: Annotated[str, Field(pattern=r"^/[^/].*[^/]$|^/[^/]$")]
     """Directory of the file system, such as `/anadil`."""
     s3: Prefix
-    """What it shows."""
+    """The prefix on S3."""
     imports: bool = True
     """Whether what is new, changed or deleted on S3 shows up in the directory."""
     exports: bool = True
     """Whether what is written into the directory goes to S3."""
     preload: bool = False
-    """Whether `create` tells how to fetch the content before the first read does."""
+    """True if `create` logs how to fetch the content before the first read."""
 
 
 class FileSystem(StrictModel):

@@ -113,7 +113,7 @@ def _await_cluster(resources: ClusterResources) -> str:
 
 
 def _mount(resources: ClusterResources) -> dict[str, str]:
-    """What the PersistentVolume of the file system needs."""
+    """Values that the PersistentVolume of the file system needs."""
     system = resources.file_system() or {}
     values = {
         "file system": system.get("FileSystemId"),

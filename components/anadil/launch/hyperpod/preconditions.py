@@ -1,4 +1,4 @@
-"""What AWS has to hold before a cluster is created. Every failure is reported at once."""
+"""Checks of AWS before a cluster is created. Every failure is reported at once."""
 
 import re
 from collections.abc import Iterator

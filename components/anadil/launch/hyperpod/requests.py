@@ -24,7 +24,7 @@ class Request:
     operation: str
     """As botocore calls it, such as `CreateCluster`."""
     what: str
-    """What it makes, for people."""
+    """Name of the resource, for people."""
     arguments: dict[str, Any]
 
     def as_dict(self) -> dict[str, Any]:

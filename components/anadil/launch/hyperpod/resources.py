@@ -22,7 +22,7 @@ Resource = dict[str, Any]
 
 
 class ClusterResources:
-    """What exists of a description."""
+    """The existing resources of a description."""
 
     def __init__(self, description: Description, clients: Callable[[str], Any] | None = None) -> None:
         """Look for the resources of `description`.

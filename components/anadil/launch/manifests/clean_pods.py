@@ -17,9 +17,9 @@ CONTAINER = "clean"
 DEFAULT_WORKERS = 8
 """Pods at a time where the recipe says nothing: nobody knows how many CPUs a cluster has to spare."""
 WORKER = Resources(cpu="1", memory="3Gi")
-"""Of one process: 2 GiB are the limit that it sets itself, beside what its libraries take (0.4 GiB)."""
+"""Resources of one process, which limits itself to 2 GiB beside its libraries (0.4 GiB)."""
 RAY_HEAD = Resources(cpu="1", memory="4Gi")
-"""Of the node that only keeps the books. Measured: Ray 2.60 takes some 0.8 GiB beside the tasks."""
+"""Resources of the head, which runs no tasks. Measured: Ray 2.60 takes some 0.8 GiB beside the tasks."""
 RAY_WORKER_MEMORY = "4Gi"
 """As `WORKER`, with Ray's own helpers and its shared memory."""
 RETRIES = 5
@@ -27,18 +27,18 @@ RETRIES = 5
 KEPT_S = 3_600
 """How long a job that has ended stays where its driver is gone."""
 RAY_VERSION = "2.60.0"
-"""That the image holds; KubeRay asks for it."""
+"""Version in the image; KubeRay asks for it."""
 RAY_PORTS = (("gcs-server", 6379), ("client", 10_001))
 """Not that of its page, which would let anybody who reaches it run code; see it with `kubectl port-forward`."""
 RAY_HEALTH = "http://localhost:52365/api/local_raylet_healthz"
-"""What KubeRay's own probes ask for with wget, which the image has not."""
+"""URL that KubeRay's own probes read with wget, which the image lacks."""
 RAY_MEMORY_BYTES = 200 * 1024**2
 """Ray's store of objects: texts do not go through it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanPods:
-    """What the manifests say of one run."""
+    """Facts of one run that its manifests hold."""
 
     recipe: Recipe
     name: str
@@ -47,11 +47,11 @@ class CleanPods:
     """With whose end the pods end."""
     namespace: str | None = None
     token: str = ""
-    """That a cluster of Ray asks of everybody; without one it lets anybody who reaches it run code."""
+    """Token of a Ray cluster. Without one, anybody who reaches the cluster can run code."""
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Of the job or the cluster."""
+        """Metadata of the job or the cluster."""
         return {
             "name": checked_name(self.name),
             **({"namespace": self.namespace} if self.namespace else {}),
@@ -61,7 +61,7 @@ class CleanPods:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Of everything that belongs to the run."""
+        """Labels of everything that belongs to the run."""
         return {
             "app.kubernetes.io/name": "anadil",
             STAGE_LABEL: "clean",

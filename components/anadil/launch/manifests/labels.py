@@ -11,7 +11,7 @@ from anadil.recipe.cluster import Cluster
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 """Source: Kueue, pkg/controller/constants."""
 TOPOLOGY_ANNOTATION = "kueue.x-k8s.io/podset-preferred-topology"
-"""Of the pods. Source: Kueue, apis/kueue/v1beta1; Amazon SageMaker AI guide, "Topology-aware scheduling"."""
+"""Annotation of the pods. Source: Kueue, apis/kueue/v1beta1; Amazon SageMaker AI guide, "Topology-aware scheduling"."""
 RESUME_ANNOTATION = "sagemaker.amazonaws.com/enable-job-auto-resume"
 RETRIES_ANNOTATION = "sagemaker.amazonaws.com/job-max-retry-count"
 """Both or none. Source: Amazon SageMaker AI guide, "Run jobs using kubectl"; aws/sagemaker-hyperpod-cli."""

@@ -27,7 +27,7 @@ What is used counts as memory of the pod."""
 TMP = "/tmp"  # noqa: S108  a volume of the pod's own
 SHM = "/dev/shm"  # noqa: S108  as above
 POD_WORK = f"{HOME}/work"
-"""What a restarted container finds again, and a new pod does not."""
+"""Work directory that a restarted container finds again, and a new pod does not."""
 COMMON_ENVIRONMENT = {
     "HOME": HOME,
     "USER": "anadil",  # libraries ask for a name, which a number alone does not have
@@ -56,7 +56,7 @@ DEEP_HEALTH = "sagemaker.amazonaws.com/deep-health-check-status"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """What one form of a job puts into the pod."""
+    """The container of a pod, as one form of a job needs it."""
 
     name: str
     image: str

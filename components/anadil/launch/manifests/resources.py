@@ -1,4 +1,4 @@
-"""What a pod asks of its node: as much as the node can give, and no more, or it waits forever."""
+"""Resources of a pod: as much as its node can give, and no more, or it waits forever."""
 
 import logging
 from typing import Any
@@ -16,13 +16,13 @@ EFA = "vpc.amazonaws.com/efa"
 CPU_TIERS = ((1, 0.30), (1, 0.15), (2, 0.10), (float("inf"), 0.06))
 MEMORY_TIERS = ((4, 0.30), (4, 0.25), (8, 0.20), (112, 0.17), (float("inf"), 0.07))
 CPU_OVERHEAD, MEMORY_OVERHEAD = 0.1, 0.5
-"""What a node keeps for itself: cores or GiB, the share of them, and a constant; more than EKS keeps.
+"""Reserve of a node: cores or GiB, the share of them, and a constant; more than EKS keeps.
 Source: aws/sagemaker-hyperpod-cli, training/quota_allocation_util.py (commit 011ca92)."""
 CPU_JOB_REQUESTS = {"cpu": "500m", "memory": "2Gi"}
 CPU_JOB_MEMORY_LIMIT = "4Gi"
-"""Of a job without GPUs: fits a small node next to others. Assumption: a tiny model, as in the recipe `smoke`."""
+"""Memory of a job without GPUs: fits a small node next to others. Assumption: a tiny model, as in the recipe `smoke`."""
 CPUS_PER_GPU, GIB_PER_GPU = 4, 16
-"""Of a GPU of a machine that the recipe does not name: one process and the libraries of CUDA. Assumption."""
+"""CPUs and memory per GPU if the recipe names no machine: one process and the libraries of CUDA. Assumption."""
 
 
 def requirements(

@@ -56,7 +56,7 @@ class SageMakerBackend:
         """
         self._client = clients or functools.cache(lambda service: aws_client(service, region))
         self._is_adopted = False
-        """Whether the job ran already, so that another launcher may follow it."""
+        """True if the job ran already, so that another launcher may follow it."""
 
     def render(self, job: TrainingJob) -> dict[str, Any]:
         """The request CreateTrainingJob."""
@@ -85,7 +85,7 @@ class SageMakerBackend:
             raise
 
     def status(self, name: str) -> JobStatus:
-        """Where the newest start of a job stands."""
+        """State of the newest start of a job."""
         return status_of(self._newest(name), name)
 
     def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:
@@ -218,7 +218,7 @@ class SageMakerBackend:
 
 
 def status_of(described: dict[str, Any], name: str) -> JobStatus:
-    """What DescribeTrainingJob says, in the words of every backend."""
+    """The answer of DescribeTrainingJob in the words of every backend."""
     main, second = described["TrainingJobStatus"], described.get("SecondaryStatus", "")
     state = _state(main, second)
     transitions = described.get("SecondaryStatusTransitions", [])

@@ -1,4 +1,4 @@
-"""What a plan says, as text in rows: the same for the terminal (`terminal.py`) and the page."""
+"""A plan as text in rows: the same for the terminal (`terminal.py`) and the page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Grid:
 
 
 def phase_names(plan: Plan) -> list[str]:
-    """What each phase trains."""
+    """Label of each phase."""
     return [PHASE_LABELS[phase.trains] for phase in plan.phases]
 
 
@@ -80,7 +80,7 @@ def memory_table(plan: Plan) -> Grid:
 
 
 def after_table(plan: Plan) -> Grid:
-    """What the stages after pre-training need of each device, and of a node's main memory."""
+    """Memory of the stages after pre-training, of each device and of a node."""
     rows = [
         (
             each.stage,
@@ -150,7 +150,7 @@ def layouts_table(plan: Plan, name_length: int = 60) -> Grid:
 
 
 def is_chosen(plan: Plan, option: LayoutOption) -> bool:
-    """Whether a row of the search is the plan's layout."""
+    """True if a row of the search is the plan's layout."""
     return option.layout == plan.layout.layout
 
 
@@ -210,7 +210,7 @@ def time_table(plan: Plan) -> Grid:
 
 
 def cost_table(plan: Plan) -> Grid:
-    """What the hours cost, by the way of buying them; no rows where no price is known."""
+    """Cost of the hours by the way of buying them; no rows where no price is known."""
     cost = plan.cost
     prices = (("on demand", cost.on_demand), ("spot", cost.spot), ("training plan", cost.training_plan))
     rows = [
@@ -228,7 +228,7 @@ def cost_table(plan: Plan) -> Grid:
 
 
 def _predicted(plan: Plan, what: str) -> str:
-    """What to call a figure: rates that no run has set are the best that the machine may reach."""
+    """Label of a figure: rates that no run has set are the best that the machine may reach."""
     return f"{what} at best" if plan.calibration is None else f"predicted {what}"
 
 
@@ -247,7 +247,7 @@ def checkpoints_table(plan: Plan) -> Grid:
 
 
 def storage_table(plan: Plan) -> Grid:
-    """What has to be stored, and how long the data take to arrive."""
+    """Bytes to store, and the time that the data take to arrive."""
     storage = plan.storage
     return _list(
         "Storage",

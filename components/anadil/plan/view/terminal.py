@@ -24,10 +24,10 @@ from anadil.plan.view.tables import Grid
 
 LINE_COLUMNS = 96
 BAR_COLUMNS = 20
-"""Of the longest bar."""
+"""Length of the longest bar."""
 LEFT_MARGIN = "  "
 LAYOUT_COLUMNS = 27
-"""Of a layout's name in the table of layouts."""
+"""Width of a layout's name in the table of layouts."""
 NARROWEST = 20
 """Columns that a wrapped text keeps, however long its name is."""
 VERDICTS: dict[FitVerdict, str] = {"fits": "Fits", "tight": "Tight", "no": "Does not fit"}
@@ -149,7 +149,7 @@ def price_sentence(plan: Plan) -> str:
 
 
 def calibration_sentence(plan: Plan) -> str:
-    """Whether the rates were set by short runs."""
+    """A sentence on whether short runs set the rates."""
     if plan.calibration is None:
         return (
             "Not calibrated: rates follow from the machine's data sheet, not from a run on it. So the times here are "

@@ -29,7 +29,7 @@ PIECE_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How often a call is tried, and how long it is waited for."""
+    """Attempts and time limits of a call."""
 
     attempts: int = 5
     pause_s: float = 1.0
@@ -126,7 +126,7 @@ class Api:
 
     @property
     def is_in_own_namespace(self) -> bool:
-        """Whether the namespace is that of the pod that we run in."""
+        """True if the namespace is that of the pod that we run in."""
         return not self._connection.context and self.namespace == self._connection.namespace
 
     def read(self, path: str, **query: str) -> ApiObject:
@@ -161,7 +161,7 @@ class Api:
         return self._unless((404,), "GET", self.core_path("pods", name), call)
 
     def events(self, name: str, uid: str) -> list[ApiObject]:
-        """What happened to an object, oldest first; not to one that had its name before."""
+        """Events of an object, oldest first; not of one that had its name before."""
         selector = {"fieldSelector": f"involvedObject.name={name},involvedObject.uid={uid}"}
         path = f"{self.core_path('events')}?{urlencode(selector)}"
         found = self._items(path, ApiCall(verb="list", resource="events", namespace=self.namespace))

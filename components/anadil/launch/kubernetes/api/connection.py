@@ -22,7 +22,7 @@ class Connection:
     context: str
     """Context of the kubeconfig; empty for the cluster that this pod runs in."""
     namespace: str
-    """Of the pod, or of the kubeconfig's context."""
+    """Namespace of the pod, or of the kubeconfig's context."""
 
     def headers(self) -> dict[str, str]:
         """Credentials; an expired token is read again."""

@@ -1,4 +1,4 @@
-"""What an answer of the Kubernetes API means, as an error of ours with its remedy."""
+"""Answers of the Kubernetes API as errors of ours with their remedies."""
 
 import json
 import re
@@ -15,7 +15,7 @@ AGAIN = "; run the same command again, which finds the job"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiCall:
-    """What was asked of the API."""
+    """One call of the API."""
 
     verb: str
     resource: str
@@ -25,7 +25,7 @@ class ApiCall:
     namespace: str
     name: str = ""
     operator: str = ""
-    """What brings the resource along, where it is no part of Kubernetes."""
+    """The operator that brings the resource, where it is not part of Kubernetes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +35,10 @@ class ErrorResponse:
     status: int
     message: str
     details: dict[str, Any] = field(default_factory=dict)
-    """What the answer is about, where the API server itself speaks."""
+    """The object of the answer, where the API server itself speaks."""
 
     def is_about(self, call: ApiCall) -> bool:
-        """Whether the object itself was not found, not its kind or namespace."""
+        """True if the object itself was not found, not its kind or namespace."""
         return self.details.get("name") == call.name and self.details.get("kind") != "namespaces"
 
 

@@ -28,7 +28,7 @@ class Outage:
         self._limit_s = limit_s
         self._answered_s = time.monotonic()
         self.has_answered = False
-        """Whether the API has ever answered."""
+        """True if the API has ever answered."""
         self._said = ""
 
     def end(self) -> None:

@@ -27,7 +27,7 @@ Question = Callable[[Api, Recipe], Iterable[CheckResult]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterRun:
-    """What is checked: a recipe, and the cluster of this kubeconfig or pod."""
+    """A recipe, and the cluster of this kubeconfig or pod."""
 
     recipe: Recipe
     api: Callable[[], Api]

@@ -35,7 +35,7 @@ AUTO_RESUME_VERSIONS = ("v1.7.0", "v1.8.0", "v1.8.1", "v1-855e096")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRule:
-    """What the launcher may do with one resource of the job namespace."""
+    """Verbs that the launcher needs for one resource of the job namespace."""
 
     group: str
     resource: str
@@ -60,7 +60,7 @@ POD_RULES = (
 
 
 def launcher_rules(backend: str) -> tuple[AccessRule, ...]:
-    """What `anadil launch` needs in the job namespace."""
+    """Rights that `anadil launch` needs in the job namespace."""
     kind = JOB_KINDS[backend]
     verbs = ("get", "list", "watch", "create", "patch", "delete")
     return (AccessRule(group=kind.group, resource=kind.plural, verbs=verbs), *POD_RULES)
@@ -71,13 +71,13 @@ ENGINE_KINDS = {"job": INDEXED_JOB, "ray": RAYCLUSTER}
 
 
 def engine_rules(kind: JobKind) -> tuple[AccessRule, ...]:
-    """What a pod of `clean` needs in its namespace to make pods of its own."""
+    """Rights that a pod of `clean` needs to make pods of its own."""
     own = AccessRule(group=kind.group, resource=kind.plural, verbs=("get", "create", "delete"))
     return (own, POD_RULES[0], POD_RULES[2])
 
 
 def check_version(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
-    """Whether the API answers, and its version. The one line that others depend on."""
+    """Check that the API answers; other lines depend on this one."""
     found = api.read("/version")
     version = tuple(int(re.sub(r"\D.*", "", str(found[key]))) for key in ("major", "minor"))
     detail = (
@@ -96,7 +96,7 @@ def check_version(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
 
 
 def check_namespace(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
-    """Whether the job namespace is there, is one that HyperPod watches, and lets our pods in."""
+    """Check that the job namespace exists, that HyperPod watches it, and that it lets our pods in."""
     namespace = api.namespace
     if recipe.cluster.hyperpod and namespace != "kubeflow" and not namespace.startswith("hyperpod"):
         yield failed(
@@ -128,7 +128,7 @@ def check_namespace(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
 
 
 def check_job_api(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
-    """Whether the API knows the jobs of the recipe's backend, in the version that we write."""
+    """Check that the API serves the jobs of the recipe's backend, in the version that we write."""
     backend = recipe.cluster.backend
     kind = JOB_KINDS[backend]
     name, path = f"{kind.plural}.{kind.group}", f"/apis/{kind.group}/{kind.version}"
@@ -174,7 +174,7 @@ def _serves(api: Api, kind: JobKind) -> bool:
 
 
 def check_operator(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
-    """Whether the operator that turns jobs into pods is ready, where you may see it."""
+    """Check that the operator that turns jobs into pods is ready."""
     label = OPERATOR_LABEL[recipe.cluster.backend]
     found = api.read("/apis/apps/v1/deployments", labelSelector=label).get("items") or []
     if not found:
@@ -199,12 +199,12 @@ def check_operator(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
 
 
 def check_access(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
-    """Whether you may do, in the job namespace, all that `anadil launch` does."""
+    """Check the rights that `anadil launch` needs in the job namespace."""
     yield _access(api, "permissions", launcher_rules(recipe.cluster.backend), "a launcher does")
 
 
 def check_engine(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
-    """Whether the cluster knows what `clean.engine` makes, and you may make it."""
+    """Check that the cluster serves what `clean.engine` makes, and that you may make it."""
     engine = recipe.clean.engine
     kind = ENGINE_KINDS.get(engine)
     if kind is None:

@@ -1,4 +1,4 @@
-"""What a recipe names in the job namespace: queue, claims, ServiceAccount, Secrets."""
+"""Objects that a recipe names in the job namespace: queue, claims, ServiceAccount, Secrets."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -83,7 +83,7 @@ def _names(answer: dict[str, Any]) -> list[str]:
 
 
 def check_volumes(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
-    """Whether each claim is bound, to a volume that all nodes can mount and checkpoints can live on."""
+    """Check that each claim is bound to a volume that all nodes can mount and checkpoints can live on."""
     cluster = recipe.cluster
     if not cluster.volumes:
         yield skipped("volumes", "cluster.volumes names no claim")

@@ -1,4 +1,4 @@
-"""Whether the cluster has healthy nodes with the devices that the recipe's training asks for."""
+"""Healthy nodes with the devices that the recipe's training asks for."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ def check_nodes(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
 
 
 def share_one_node(api: Api, recipe: Recipe) -> bool:
-    """Whether all pods of a training job run on the one node that takes them; false where nodes may not be read."""
+    """True if all pods of a training job run on the one node that takes them; false where nodes may not be read."""
     try:
         nodes = api.read("/api/v1/nodes").get("items") or []
     except Refused:

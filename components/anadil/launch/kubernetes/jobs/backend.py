@@ -84,7 +84,7 @@ class KubernetesBackend:
             Watcher(api, found, job, self._pace, ledger).follow()
 
     def status(self, name: str) -> JobStatus:
-        """Where the job of a name stands.
+        """State of the job of a name.
 
         Raises:
             DataError: There is no such job.
@@ -192,7 +192,7 @@ def stop_run(
 
 
 def _keeps(api: JobApi, job: ApiObject) -> bool:
-    """Whether a job that has failed keeps workers; those of one that ended well may still write."""
+    """True if a job that has failed keeps workers; those of one that ended well may still write."""
     workers = api.workers(job["metadata"]["name"]) if "Failed" in true_conditions(job) else []
     return any(worker.holds_node for worker in workers)
 

@@ -132,7 +132,7 @@ def await_gone(api: JobApi, name: str, uid: str, pace: Pace) -> None:
 
 
 def _is_useless(kind: JobKind, found: ApiObject, body: ApiObject) -> bool:
-    """Whether a job of our name has ended without what we want of it.
+    """True if a job of our name has ended without what we want of it.
 
     Raises:
         RecipeError: It does something else.
@@ -152,7 +152,7 @@ def _is_useless(kind: JobKind, found: ApiObject, body: ApiObject) -> bool:
 
 
 def _would_fail_again(api: JobApi, found: ApiObject) -> bool:
-    """Whether a pipeline's step is tried again for a failure that is in the data or the recipe.
+    """True if a pipeline's step is tried again for a failure that is in the data or the recipe.
 
     Kubeflow Pipelines tries a step again whatever its exit code was. Following the failed job
     once more tells the failure again, and costs no workers.

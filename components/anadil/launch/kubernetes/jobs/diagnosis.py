@@ -43,11 +43,11 @@ class RootCause:
     lines: tuple[str, ...]
     """End of its log."""
     when: datetime
-    """Of its last error, or of its end."""
+    """Time of its last error, or of its end."""
 
     @property
     def exit_code(self) -> int | None:
-        """Of the stage itself where it says so."""
+        """Exit code of the stage itself where it says so."""
         return self.failure.stage_code
 
     @property
@@ -63,7 +63,7 @@ class RootCause:
 
     @property
     def text(self) -> str:
-        """What happened and where, in one line."""
+        """One line: the failure and its place."""
         failure = self.failure
         node = f", node {failure.node}" if failure.node else ""
         code = "" if self.exit_code is None else f", exit code {self.exit_code}"

@@ -34,7 +34,7 @@ class JobLedger:
         self.counter = RestartCounter()
         self.is_known = False
         self.is_owner = False
-        """Whether a signal to this launcher ends the job: it made the job, or another try of its step did."""
+        """True if a signal to this launcher ends the job: it made the job, or another try of its step did."""
 
     def see(self, job: ApiObject) -> None:
         """Learn from the job who made it."""

@@ -1,4 +1,4 @@
-"""What a job has used up: time, restarts, and whether it fails at the same step each time.
+"""Usage of a job: time, restarts, and the step at which it fails each time.
 
 The training operator does not count pods that were replaced, and checks its deadline only when
 something happens; so the launcher counts. The counts live in an annotation of the job, so that
@@ -24,7 +24,7 @@ TOGETHER_S = 1_800.0
 """Failures of several workers within this time, with no step between, are one: those that wait for
 a dead one give up later. Source: `join_timeout` of the manifest, the longest of their limits."""
 UID_CHARS = 8
-"""Of a pod's uid; enough among the pods of one worker."""
+"""Characters of a pod's uid; enough among the pods of one worker."""
 ContainerStart = tuple[int, str, int]
 """One start of a container: worker, pod, number."""
 
@@ -65,7 +65,7 @@ class RestartCounter:
 
     @property
     def used(self) -> int:
-        """What counts against `cluster.restarts`."""
+        """Restarts that count against `cluster.restarts`."""
         return self.ended - self.disruptions
 
     @property
@@ -183,7 +183,7 @@ class RestartCounter:
         self._steps[-1] = None if blameless or is_disruption else self.round.step
 
     def _is_disruption(self, failures: Sequence[ContainerFailure], going: set[tuple[int, str]]) -> bool:
-        """Whether the cluster began the latest round: all others were told to stop, or lost the one that goes."""
+        """True if the cluster began the latest round: all others were told to stop, or lost the one that goes."""
         lives = {(index, pod) for (index, pod, _), turn in self._dead.items() if turn == self.ended}
         return bool((lives | going) & self._disrupted) and all(
             failure.is_disruption or failure.rank > 0 for failure in failures

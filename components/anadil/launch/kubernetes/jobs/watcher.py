@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How often to look, and how long to wait. All are assumptions but where said."""
+    """Intervals and time limits. All are assumptions but where said."""
 
     poll_s: float = 15.0
     counts_s: float = 60.0
@@ -91,7 +91,7 @@ class Watcher:
 
     @property
     def name(self) -> str:
-        """Of the job."""
+        """Name of the job."""
         name: str = self._job["metadata"]["name"]
         return name
 
@@ -269,7 +269,7 @@ class Watcher:
             self._give_up(PreflightError(f"{self.name}: never starts: {reason}; {remedy_for(reason)}"))
 
     def _events(self) -> list[ApiObject]:
-        """Of the job, then of a worker that waits."""
+        """Events of the job, then of a worker that waits."""
         waiting = [(each.pod, each.uid) for each in self._workers if not each.running][:1]
         own = (self.name, str(self._job["metadata"]["uid"]))
         try:

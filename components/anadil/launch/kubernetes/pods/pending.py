@@ -19,7 +19,7 @@ PENDING_REMEDIES = {
     "violates PodSecurity": "allow the profile of the manifest in the namespace's labels",
     "FailedMount": "check the claim and the driver of its volume",
 }
-"""What a reason or a message says -> what people can do. Source: kubelet, scheduler and admission messages."""
+"""Words of a reason or a message -> remedy. Source: kubelet, scheduler and admission messages."""
 NO_SUCH_IMAGE = re.compile(
     r"not found|manifest unknown|name unknown|(repository|manifest)\b.* does not exist|MANIFEST_UNKNOWN|NAME_UNKNOWN",
     re.IGNORECASE,
@@ -37,7 +37,7 @@ STARTING_REASONS = frozenset({"ContainerCreating", "PodInitializing", ""})
 
 
 def queue_message(job: ApiObject) -> str:
-    """What a suspended job waits for."""
+    """The reason that a suspended job waits."""
     queue = labels(job).get(QUEUE_LABEL)
     return f"waits in queue {queue}" if queue else "suspended"
 
@@ -50,7 +50,7 @@ def pending_reason(workers: Sequence[Worker]) -> tuple[str, str]:
 
 
 def pending_message(kind: JobKind, workers: Sequence[Worker], events: Sequence[ApiObject], nodes: int) -> str:
-    """What a job that is admitted waits for, with a remedy where there is one.
+    """The reason that an admitted job waits, with a remedy where there is one.
 
     Args:
         kind: Of the job.
@@ -73,7 +73,7 @@ def pending_message(kind: JobKind, workers: Sequence[Worker], events: Sequence[A
 
 
 def missing_image(workers: Sequence[Worker], events: Sequence[ApiObject]) -> str:
-    """What says that an image is not in its registry, as far as one can tell; empty where nothing does.
+    """The message that an image is not in its registry; empty where there is none.
 
     Args:
         workers: The workers.
@@ -91,5 +91,5 @@ def missing_image(workers: Sequence[Worker], events: Sequence[ApiObject]) -> str
 
 
 def remedy_for(text: str) -> str:
-    """What people can do about a reason; empty where we do not know."""
+    """The remedy for a reason; empty where none is known."""
     return next((remedy for sign, remedy in PENDING_REMEDIES.items() if sign.lower() in text.lower()), "")

@@ -50,9 +50,9 @@ class ContainerFailure:
     message: str = ""
     finished: datetime = NO_TIME
     is_disruption: bool = False
-    """Whether the cluster took the pod away: an eviction, a drain, a preemption."""
+    """True if the cluster took the pod away: an eviction, a drain, a preemption."""
     previous: bool = False
-    """Whether its log is that of the container before the one that runs."""
+    """True if its log is that of the container before the one that runs."""
 
     @property
     def stage_code(self) -> int | None:
@@ -64,7 +64,7 @@ class ContainerFailure:
 
     @property
     def would_come_again(self) -> bool:
-        """Whether the stage says that another start would end the same."""
+        """True if the stage says that another start would end the same."""
         last = read_termination_message(self.message)
         return last.exit_code is not None and is_deterministic(self.stage_code, last.message)
 
@@ -75,7 +75,7 @@ class ContainerFailure:
 
     @property
     def is_infrastructure(self) -> bool:
-        """Whether a node or a preemption ended it, not the program."""
+        """True if a node or a preemption ended it, not the program."""
         return self.is_disruption or self.exit_code in (138, 143)
 
 
@@ -90,19 +90,19 @@ class Worker:
     phase: str
     is_leaving: bool
     is_disrupted: bool
-    """Whether the cluster takes its pod away."""
+    """True if the cluster takes its pod away."""
     running: bool
     restarts: int
-    """Of the container, in this pod."""
+    """Restarts of the container in this pod."""
     reason: str
     """Why it waits, such as `Unschedulable` or `ImagePullBackOff`; empty where it does not."""
     message: str
     failures: tuple[ContainerFailure, ...]
-    """Of the container that runs or ran last, and of the one before it."""
+    """Failures of the container that runs or ran last, and of the one before it."""
 
     @property
     def holds_node(self) -> bool:
-        """Whether its pod takes up a node, also while its container waits to be started again."""
+        """True if its pod takes up a node, also while its container waits to be started again."""
         return self.phase in ("Pending", "Running") and not self.is_leaving
 
 
