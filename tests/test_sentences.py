@@ -26,7 +26,7 @@ CEILINGS = {"Of": 307, "What": 626, "Whether": 345, "found": 466, "dialect": 411
 LEAST_COMMENTS = 0.010
 """Comments a line of source. Raise it when the share has risen."""
 NAMES = (
-    "found|told|wanted|kept|evidence|Tiers|Archive|Anomalies|Journal|Events|Rates|Suspects|Patience|Beginnings|"
+    "found|told|wanted|kept|evidence|Tiers|Archive|Anomalies|Journal|Events|Rates|Suspects|RetryPolicy|InputSample|"
     "Prepared|Judged|written_whole|words_soup|resumed|distrust|offer|settle|beat|remember|go_back|"
     "waiting|at_once|border|above|own|making|is_there|is_whole|glance|mixed"
 )

@@ -69,10 +69,10 @@ def kubeflow_cron(cron: str) -> str:
 def _check_field(cron: str, text: str, name: str, smallest: int, largest: int, names: list[str]) -> None:
     hint = " (Sunday is 0)" if name == "day of the week" else ""
     for part in text.split(","):
-        found = re.fullmatch(r"(?:[*?]|(\w+)(?:-(\w+))?)(?:/([1-9]\d*))?", part)
-        values = [_number(word, smallest, names) for word in (found.group(1, 2) if found else ()) if word]
+        match = re.fullmatch(r"(?:[*?]|(\w+)(?:-(\w+))?)(?:/([1-9]\d*))?", part)
+        values = [_number(word, smallest, names) for word in (match.group(1, 2) if match else ()) if word]
         if (
-            not found
+            not match
             or any(value is None or not smallest <= value <= largest for value in values)
             or values != sorted(values, key=lambda value: value or 0)
         ):
@@ -153,11 +153,11 @@ def change(server: Kubeflow, experiment: str, name: str, verb: str) -> list[str]
     Raises:
         DataError: There is none.
     """
-    found = server.recurring_runs(server.experiment(experiment), name)
-    if not found:
+    existing = server.recurring_runs(server.experiment(experiment), name)
+    if not existing:
         raise DataError(
             f"{name}: no such recurring run in experiment {experiment}; check --name and --experiment"
         )
-    for each in found:
+    for each in existing:
         server.change_recurring_run(verb, each.recurring_run_id)
-    return [str(each.recurring_run_id) for each in found]
+    return [str(each.recurring_run_id) for each in existing]

@@ -89,10 +89,10 @@ class Kubeflow:
 
     def _check(self, health: dict[str, Any]) -> None:
         tag = str(health.get("tag_name", ""))
-        found = re.match(r"v?(\d+)\.(\d+)", tag)
-        if found is None:
+        match = re.match(r"v?(\d+)\.(\d+)", tag)
+        if match is None:
             log.warning("%s does not tell its version (%r); 2.16 or newer is needed", self.host, tag)
-        elif (int(found[1]), int(found[2])) < OLDEST_VERSION:
+        elif (int(match[1]), int(match[2])) < OLDEST_VERSION:
             raise PreflightError(
                 f"{self.host}: Kubeflow Pipelines {tag} is too old; install {OLDEST_VERSION[0]}.{OLDEST_VERSION[1]} or newer"
             )
@@ -106,20 +106,20 @@ class Kubeflow:
     def experiment(self, name: str) -> str:
         """Id of an experiment, which is made if it is not there."""
         body = {"display_name": name} | self._namespace()
-        found = self._get_or_create(
+        existing = self._get_or_create(
             lambda: self._find("experiments", "experiment", name, **self._namespace()),
             lambda: self._call("experiments", "experiment_service_create_experiment", experiment=body),
         )
-        return str(found.experiment_id)
+        return str(existing.experiment_id)
 
     def pipeline(self, name: str, description: str) -> str:
         """Id of a pipeline, which is made, without a version, if it is not there."""
         body = {"name": name, "display_name": name, "description": description} | self._namespace()
-        found = self._get_or_create(
+        existing = self._get_or_create(
             lambda: self._find("pipelines", "pipeline", name, **self._namespace()),
             lambda: self._call("pipelines", "pipeline_service_create_pipeline", pipeline=body),
         )
-        return str(found.pipeline_id)
+        return str(existing.pipeline_id)
 
     def version(self, pipeline: str, name: str, file: Path, description: str) -> str:
         """Id of a version, which is uploaded if it is not there.
@@ -131,11 +131,11 @@ class Kubeflow:
             description: Shown beside it.
         """
         about = {"name": name, "pipelineid": pipeline, "description": description}
-        found = self._get_or_create(
+        existing = self._get_or_create(
             lambda: self._find("pipelines", "pipeline_version", name, pipeline_id=pipeline),
             lambda: self._call("pipeline_uploads", "upload_pipeline_version", str(file), **about),
         )
-        return str(found.pipeline_version_id)
+        return str(existing.pipeline_version_id)
 
     def create_run(self, body: dict[str, Any]) -> Any:
         """Start a run."""
@@ -153,11 +153,11 @@ class Kubeflow:
 
     def recurring_runs(self, experiment: str, name: str) -> list[Any]:
         """Recurring runs of a name; nothing keeps people from making several."""
-        found = self._pages(
+        existing = self._pages(
             "recurring_runs", "recurring_run_service_list_recurring_runs", "recurring_runs",
             experiment_id=experiment,
         )  # fmt: skip
-        return [each for each in found if each.display_name == name]
+        return [each for each in existing if each.display_name == name]
 
     def create_recurring_run(self, body: dict[str, Any]) -> Any:
         """Make a recurring run."""
@@ -177,23 +177,23 @@ class Kubeflow:
     def _find(self, api: str, kind: str, name: str, **more: str) -> Any:
         predicate = {"operation": EQUALS, "key": "display_name", "stringValue": name}
         service = "experiment" if kind == "experiment" else "pipeline"
-        found = self._pages(
+        result = self._pages(
             api, f"{service}_service_list_{kind}s", f"{kind}s",
             filter=json.dumps({"predicates": [predicate]}), **more,
         )  # fmt: skip
-        return next((each for each in found if each.display_name == name), None)
+        return next((each for each in result if each.display_name == name), None)
 
     def _get_or_create(self, find: Callable[[], Any], make: Callable[[], Any]) -> Any:
-        found = find()
-        if found is not None:
-            return found
+        existing = find()
+        if existing is not None:
+            return existing
         try:
             return make()
         except AlreadyExists:
-            found = find()  # somebody was faster
-            if found is None:
+            existing = find()  # somebody was faster
+            if existing is None:
                 raise
-            return found
+            return existing
 
     def _pages(self, api: str, method: str, field: str, **more: Any) -> Iterator[Any]:
         token = ""

@@ -11,13 +11,13 @@ import pytest
 
 from anadil.artifacts import artifact
 from anadil.launch.job import TrainingJob
-from anadil.launch.kubernetes.api.client import Patience
+from anadil.launch.kubernetes.api.client import RetryPolicy
 from anadil.launch.kubernetes.jobs.backend import KubernetesBackend
 from anadil.launch.kubernetes.jobs.watcher import Pace
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.jobs import job
 
-QUICK = Patience(attempts=5, pause_s=0.01, longest_pause_s=0.05, connect_s=1.0, read_s=1.0)
+QUICK = RetryPolicy(attempts=5, pause_s=0.01, longest_pause_s=0.05, connect_s=1.0, read_s=1.0)
 PACE = Pace(poll_s=0.02, counts_s=0.05, artifact_s=0.2)
 
 
@@ -40,7 +40,7 @@ class Scene:
 
     def launch(self, story: Callable[[Cluster], None], *overrides: str, pace: Pace = PACE) -> None:
         """Launch and follow while the story happens."""
-        backend = KubernetesBackend("pytorchjob", pace=pace, patience=QUICK)
+        backend = KubernetesBackend("pytorchjob", pace=pace, retry_policy=QUICK)
         with telling(story, self.cluster):
             backend.run(self.job(*overrides))
 

@@ -26,8 +26,8 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
 
 @pytest.fixture
 def scene(cluster: Cluster, tmp_path: Path) -> Scene:
-    """A launcher with little patience."""
-    backend = KubernetesBackend("pytorchjob", pace=PACE, patience=QUICK)
+    """A launcher with little retry_policy."""
+    backend = KubernetesBackend("pytorchjob", pace=PACE, retry_policy=QUICK)
     return Scene(cluster=cluster, target=tmp_path / "model", backend=backend)
 
 

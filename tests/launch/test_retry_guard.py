@@ -80,7 +80,7 @@ def test_a_deadline_is_paid_once_and_not_with_each_try_of_the_step(
         record_step(asked.recipe, RUN, "pretrain"),
         telling(story, cluster),
     ):
-        KubernetesBackend("pytorchjob", pace=PACE, patience=QUICK).run(job)
+        KubernetesBackend("pytorchjob", pace=PACE, retry_policy=QUICK).run(job)
     cluster.wait(lambda: not cluster.jobs)
     file = Path(step_uri(str(tmp_path), RUN, "pretrain"))
     first = file.read_text()
@@ -153,7 +153,7 @@ def test_a_word_that_cannot_be_read_does_not_stop_the_step(
 def test_a_job_that_has_outlived_its_launcher_is_followed_on(asked: LaunchRequest, cluster: Cluster) -> None:
     ended(asked, 70, "bug: KeyError: 'x'")
     job = training_job(asked, target_of(asked).target)
-    KubernetesBackend("pytorchjob", pace=PACE, patience=QUICK).run(job, detach=True)
+    KubernetesBackend("pytorchjob", pace=PACE, retry_policy=QUICK).run(job, detach=True)
     cluster.run(0, 1)
 
     refuse_deterministic_retry(asked, "pretrain")
@@ -177,7 +177,7 @@ def test_a_job_that_has_failed_or_is_being_deleted_does_not_go_on(
     asked: LaunchRequest, cluster: Cluster, *, leaving: bool
 ) -> None:
     ended(asked, 3)
-    backend = KubernetesBackend("pytorchjob", pace=PACE, patience=QUICK)
+    backend = KubernetesBackend("pytorchjob", pace=PACE, retry_policy=QUICK)
     job = training_job(asked, target_of(asked).target)
     backend.run(job, detach=True)
     cluster.run(0, 1)

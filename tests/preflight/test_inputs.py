@@ -13,7 +13,7 @@ from anadil.cli import main
 from anadil.core.errors import DataError, PreflightError
 from anadil.preflight import inputs
 from anadil.preflight.check import passed, skipped
-from anadil.preflight.input_sample import Beginnings, cut_at_record
+from anadil.preflight.input_sample import InputSample, cut_at_record
 from anadil.recipe.sections import Recipe
 from tests.kit.harness import again
 from tests.kit.inspect_inputs import SMALL, lines, look, put, upload
@@ -272,13 +272,13 @@ def test_many_files_and_slow_storage_end_in_time(
     for number in range(100):
         put(tmp_path, f"{number}.jsonl", lines({"text": "Salam"}))
     monkeypatch.setattr(inputs, "PATIENCE_S", 0.3)
-    part = Beginnings.copy
+    part = InputSample.copy
 
     def slow(*words: object) -> object:
         time.sleep(0.05)
         return part(*words)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Beginnings, "copy", slow)
+    monkeypatch.setattr(InputSample, "copy", slow)
 
     found = look(recipe, "clean", str(tmp_path / "*.jsonl"))
 

@@ -173,7 +173,7 @@ def test_its_own_prompts_and_questions_are_in_the_language(code: str) -> None:
 
     judged = Judge(language).judge(joined, [identify_language(text, language) for text in joined])
 
-    # Beginnings are short, so that only language, script and spelling can be judged.
+    # InputSample are short, so that only language, script and spelling can be judged.
     assert not {"language", "script", "spelling"} & {name for each in judged for name in each.failed}
     assert (
         all(language.normalize(text).rstrip() == text.rstrip() for text in language.prompts) or code == "ja"

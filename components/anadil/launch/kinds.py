@@ -152,11 +152,11 @@ def is_final(kind: JobKind, job: ApiObject) -> bool:
 
 def annotations(job: ApiObject) -> dict[str, str]:
     """Annotations of an object."""
-    found: dict[str, str] = job["metadata"].get("annotations") or {}
-    return found
+    result: dict[str, str] = job["metadata"].get("annotations") or {}
+    return result
 
 
 def labels(job: ApiObject) -> dict[str, str]:
     """Labels of an object."""
-    found: dict[str, str] = job["metadata"].get("labels") or {}
-    return found
+    result: dict[str, str] = job["metadata"].get("labels") or {}
+    return result

@@ -40,17 +40,17 @@ class ThroughputMonitor:
             self._phase = figures.get("phase")
             for name in MONITORED_FIGURES:
                 self._forget(name)
-        found = [
+        results = [
             text
             for name in MONITORED_FIGURES
             if name in figures
             for text in [self._judge(name, figures)]
             if text
         ]
-        if not found or time.monotonic() < self._quiet_until:
+        if not results or time.monotonic() < self._quiet_until:
             return ""
         self._quiet_until = time.monotonic() + COOLDOWN_S
-        return "; ".join(found)
+        return "; ".join(results)
 
     def _judge(self, name: str, figures: dict[str, float]) -> str:
         value, seen, slow = figures[name], self._seen[name], self._slow[name]
@@ -82,13 +82,13 @@ def figures_in_line(line: str) -> dict[str, float]:
     figures = fields.get("figures")
     if isinstance(figures, dict):
         return {name: float(value) for name, value in figures.items() if type(value) in (int, float)}
-    found: dict[str, float] = {}
+    results: dict[str, float] = {}
     for name, text in PAIR.findall(str(fields.get("msg", "")) if fields else line):
         try:
-            found[name] = float(text)
+            results[name] = float(text)
         except ValueError:
             continue
-    return found
+    return results
 
 
 def step_in_line(line: str) -> int | None:
@@ -96,5 +96,5 @@ def step_in_line(line: str) -> int | None:
     figures = figures_in_line(line)
     if "step" in figures:
         return int(figures["step"])
-    found = PROGRESS.search(line)
-    return int(found[1].replace(",", "")) if found else None
+    match = PROGRESS.search(line)
+    return int(match[1].replace(",", "")) if match else None

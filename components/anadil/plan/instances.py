@@ -194,14 +194,14 @@ def _plain(
     rows: dict[str, object], lines: dict[strict_yaml.Path, int], path: Path
 ) -> tuple[dict[str, object], dict[strict_yaml.Path, int]]:
     """Rows and lines of a file by `plain_name`."""
-    found: dict[str, object] = {}
+    results: dict[str, object] = {}
     for name, row in rows.items():
-        if plain_name(str(name)) in found:
+        if plain_name(str(name)) in results:
             raise RecipeError(
                 f"{path}: {name} and {plain_name(str(name))} are one machine type; leave one of the two out"
             )
-        found[plain_name(str(name))] = row
-    return found, {(plain_name(str(at[0])), *at[1:]) if at else at: line for at, line in lines.items()}
+        results[plain_name(str(name))] = row
+    return results, {(plain_name(str(at[0])), *at[1:]) if at else at: line for at, line in lines.items()}
 
 
 def _over(row: object, cells: object) -> object:

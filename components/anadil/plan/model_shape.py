@@ -175,8 +175,8 @@ def _rotary_share(config: Mapping[str, object], defaults: Mapping[str, object]) 
     """`partial_rotary_factor`, which transformers 5 writes among `rope_parameters` and 4 beside them."""
     rope = config.get("rope_parameters")
     places = (rope if isinstance(rope, Mapping) else {}, config, defaults)
-    found = next((each["partial_rotary_factor"] for each in places if "partial_rotary_factor" in each), None)
-    return float(found) if isinstance(found, int | float) and defaults.get("partial_rotary_factor") else 1.0
+    result = next((each["partial_rotary_factor"] for each in places if "partial_rotary_factor" in each), None)
+    return float(result) if isinstance(result, int | float) and defaults.get("partial_rotary_factor") else 1.0
 
 
 def base_shape(recipe: Recipe) -> Shape:

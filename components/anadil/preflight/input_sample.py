@@ -38,7 +38,7 @@ class NoWholeRecordError(Exception):
     """The first record of a file is longer than what is read."""
 
 
-class Beginnings:
+class InputSample:
     """Copies of no more than the first bytes of files, for a limited time."""
 
     def __init__(self, num_bytes: int, seconds: float) -> None:

@@ -22,7 +22,7 @@ from anadil.preflight.base_vocabulary import check_base_vocabulary, gguf_detail
 from anadil.preflight.chat_base import check_chat_base
 from anadil.preflight.check import CheckResult, passed, skipped
 from anadil.preflight.clean_cost import clean_cost, clean_memory_bytes
-from anadil.preflight.input_sample import Beginnings, NoWholeRecordError
+from anadil.preflight.input_sample import InputSample, NoWholeRecordError
 from anadil.preflight.places import claim_of
 from anadil.preflight.rotation import rotation_hint
 from anadil.recipe.sections import Base, Recipe
@@ -69,18 +69,18 @@ def inspect_files(
         files = external_files(stage, recipe, visible)
         if not files:
             return passed(stage.files, "the corpus's own held-out part is used")
-        beginnings = Beginnings(FIRST_BYTES[stage.files], PATIENCE_S)
-        detail, remedy = INSPECTORS[stage.files](files, recipe, beginnings)
+        sample = InputSample(FIRST_BYTES[stage.files], PATIENCE_S)
+        detail, remedy = INSPECTORS[stage.files](files, recipe, sample)
         detail = f"{counted(len(files), 'file')}, {detail}"
-        if 0 < len(beginnings.looked) < len(files):
-            detail += f", {len(beginnings.looked):,} of {len(files):,} files looked into"
-        if not beginnings.whole:
-            detail += f" in what was checked (the first {human_bytes(beginnings.num_bytes)} of a file)"
+        if 0 < len(sample.looked) < len(files):
+            detail += f", {len(sample.looked):,} of {len(files):,} files looked into"
+        if not sample.whole:
+            detail += f" in what was checked (the first {human_bytes(sample.num_bytes)} of a file)"
         for key, found in _side_files(stage, recipe, here=here).items():
             detail += f"; {key}: {counted(len(found), 'file')}"
             if key in SIDE_INSPECTORS and found:
                 more, hint = SIDE_INSPECTORS[key](
-                    found, recipe, Beginnings(FIRST_BYTES[stage.files], PATIENCE_S)
+                    found, recipe, InputSample(FIRST_BYTES[stage.files], PATIENCE_S)
                 )
                 detail, remedy = f"{detail}, {more}", "; ".join(filter(None, (remedy, hint)))
         if hidden:
@@ -224,24 +224,24 @@ def _inspect_where_visible(key: str, inspect: Callable[[], CheckResult], *, here
 
 
 def _taken(
-    files: Sequence[str], beginnings: Beginnings, read: Callable[[str], Iterator[T]]
+    files: Sequence[str], sample: InputSample, read: Callable[[str], Iterator[T]]
 ) -> Iterator[tuple[str, T]]:
     """Each record and its file, for as long as there is time."""
     for uri in files:
-        if beginnings.over():
-            beginnings.whole = False
+        if sample.over():
+            sample.whole = False
             return
         try:
             for record in read(uri):
                 yield uri, record
-                if beginnings.over():
-                    beginnings.whole = False
+                if sample.over():
+                    sample.whole = False
                     return
         except NoWholeRecordError:
             continue
 
 
-def _inspect_raw(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
+def _inspect_raw(files: Sequence[str], recipe: Recipe, sample: InputSample) -> tuple[str, str]:
     from anadil.clean.read import readers as read
     from anadil.clean.read.input_kinds import check_suffixes
 
@@ -253,7 +253,7 @@ def _inspect_raw(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -
 
     def some(uri: str) -> Iterator[read.RawRecord]:
         records = read.read_records(
-            uri, uri, settings.text_field, read_stats, beginnings.copy, language=recipe.language
+            uri, uri, settings.text_field, read_stats, sample.copy, language=recipe.language
         )
         most = MAX_RECORDS if uri in first else HEAD_RECORDS
         bad, good = read_stats.bad, read_stats.records + read_stats.skipped
@@ -261,18 +261,18 @@ def _inspect_raw(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -
             for number, record in enumerate(records, 1):
                 yield record
                 if number == most:
-                    beginnings.whole = False
+                    sample.whole = False
                     return
         if read_stats.bad > bad and read_stats.records + read_stats.skipped == good:
             unreadable.append(uri)
 
     # Those that are spread over all come first: time may end before the others.
-    for _ in _taken(sorted(files, key=lambda uri: uri not in first), beginnings, some):
+    for _ in _taken(sorted(files, key=lambda uri: uri not in first), sample, some):
         pass
     total = read_stats.records + read_stats.bad
-    if read_stats.bad and (beginnings.whole or not read_stats.records + read_stats.skipped):
+    if read_stats.bad and (sample.whole or not read_stats.records + read_stats.skipped):
         read_stats.check_bad_share(settings.max_bad_records)
-    if beginnings.whole and not read_stats.records:
+    if sample.whole and not read_stats.records:
         raise DataError("clean.inputs: the files hold no documents; check the paths")
     detail = counted(read_stats.records, "document")
     remedy = ""
@@ -284,7 +284,7 @@ def _inspect_raw(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -
 
 
 def _inspect_rows(
-    kind: Literal["chats", "pairs"], files: Sequence[str], recipe: Recipe, beginnings: Beginnings
+    kind: Literal["chats", "pairs"], files: Sequence[str], recipe: Recipe, sample: InputSample
 ) -> tuple[str, str]:
     from anadil.artifacts.chat_files import check_chat_files, read_chats, read_pairs, refuse_no_chats
     from anadil.text.chats import DroppedChats
@@ -292,32 +292,30 @@ def _inspect_rows(
     dropped = DroppedChats()
     read: Callable[..., Iterator[object]] = read_chats if kind == "chats" else read_pairs
     columns = recipe.finetune.columns
-    found = _taken(
-        check_chat_files(files), beginnings, lambda uri: read([uri], dropped, beginnings.copy, columns)
-    )
-    number = sum(1 for _ in found)
-    if beginnings.whole or dropped.total:
+    result = _taken(check_chat_files(files), sample, lambda uri: read([uri], dropped, sample.copy, columns))
+    number = sum(1 for _ in result)
+    if sample.whole or dropped.total:
         refuse_no_chats(files, number, dropped, kind, columns)
     remedy = f"would leave out {counted(dropped.total, 'row')}: {dropped}" if dropped.total else ""
     return counted(number, kind.removesuffix("s")), remedy
 
 
-def _inspect_heldout(files: Sequence[str], recipe: Recipe, beginnings: Beginnings) -> tuple[str, str]:
+def _inspect_heldout(files: Sequence[str], recipe: Recipe, sample: InputSample) -> tuple[str, str]:
     from anadil.evaluate.heldout import check_heldout_files, documents_of, refuse_no_heldout, refuse_too_large
 
     check_heldout_files(files)
-    found = _taken(
+    result = _taken(
         files,
-        beginnings,
-        lambda uri: documents_of([uri], recipe.clean.text_field, recipe.language_code, beginnings.copy),
+        sample,
+        lambda uri: documents_of([uri], recipe.clean.text_field, recipe.language_code, sample.copy),
     )
-    num_documents = sum(1 for document in refuse_too_large(each for _, each in found) if document.text)
-    if beginnings.whole:
+    num_documents = sum(1 for document in refuse_too_large(each for _, each in result) if document.text)
+    if sample.whole:
         refuse_no_heldout(num_documents, files)
     return counted(num_documents, "document"), ""
 
 
-INSPECTORS: dict[str, Callable[[Sequence[str], Recipe, Beginnings], tuple[str, str]]] = {
+INSPECTORS: dict[str, Callable[[Sequence[str], Recipe, InputSample], tuple[str, str]]] = {
     "clean.inputs": _inspect_raw,
     "finetune.inputs": partial(_inspect_rows, "chats"),
     "evaluate.heldout": _inspect_heldout,

@@ -62,8 +62,8 @@ def _task_files(folder: Path) -> Iterator[Path]:
 
 def _harness() -> list[Path]:
     """The harness's folder of tasks, which is not imported: that takes seconds."""
-    found = importlib.util.find_spec("lm_eval")
-    return [Path(place) / "tasks" for place in (found.submodule_search_locations or ())] if found else []
+    result = importlib.util.find_spec("lm_eval")
+    return [Path(place) / "tasks" for place in (result.submodule_search_locations or ())] if result else []
 
 
 def _kind() -> SideFiles:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from anadil.launch.kubernetes.api.client import Patience
+from anadil.launch.kubernetes.api.client import RetryPolicy
 from anadil.launch.kubernetes.checks.cluster_checks import run_cluster_checks
 from anadil.launch.kubernetes.checks.control_plane import launcher_rules
 from anadil.preflight.check import CheckResult
@@ -84,7 +84,7 @@ def test_an_api_that_says_nothing_is_given_up(
 ) -> None:
     cluster.silent = True
     monkeypatch.setattr(
-        "anadil.launch.kubernetes.checks.cluster_checks.ONE_ATTEMPT", Patience(attempts=1, read_s=0.3)
+        "anadil.launch.kubernetes.checks.cluster_checks.ONE_ATTEMPT", RetryPolicy(attempts=1, read_s=0.3)
     )
 
     checks = run_cluster_checks(wanted)

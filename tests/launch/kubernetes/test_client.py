@@ -8,7 +8,7 @@ import pytest
 
 from anadil.core.errors import AnadilError, PreflightError, RetryableError
 from anadil.launch.kinds import PYTORCHJOB, TRAINJOB
-from anadil.launch.kubernetes.api.client import Api, JobApi, Patience
+from anadil.launch.kubernetes.api.client import Api, JobApi, RetryPolicy
 from anadil.launch.kubernetes.jobs.backend import KubernetesBackend
 from tests.kit.fake_kubernetes import Cluster, LogCut
 from tests.kit.fake_server import refused
@@ -28,7 +28,7 @@ SLOW = Reply(delay_s=0.4)
 @pytest.mark.parametrize("method", ["GET", "POST", "PATCH"])
 def test_a_call_is_tried_again(scene: Scene, method: str, fault: Reply | None) -> None:
     # D2
-    backend = KubernetesBackend("pytorchjob", pace=PACE, patience=Patience(pause_s=0.01, read_s=0.2))
+    backend = KubernetesBackend("pytorchjob", pace=PACE, retry_policy=RetryPolicy(pause_s=0.01, read_s=0.2))
     scene.cluster.fail_next(method, "pytorchjobs", 2, fault)
 
     def story(cluster: Cluster) -> None:
@@ -72,8 +72,8 @@ def test_an_outage_that_ends_is_waited_for(scene: Scene, caplog: pytest.LogCaptu
 
 def test_the_server_says_how_long_to_wait(scene: Scene) -> None:
     scene.cluster.fail_next("GET", "pytorchjobs/", 1, refused(429, "later", Retry_After="1"))
-    patience = Patience(pause_s=0.0, longest_pause_s=0.3)
-    api = JobApi(PYTORCHJOB, patience=patience)
+    retry_policy = RetryPolicy(pause_s=0.0, longest_pause_s=0.3)
+    api = JobApi(PYTORCHJOB, retry_policy=retry_policy)
 
     began = time.monotonic()
     api.get("x")
@@ -91,7 +91,7 @@ def test_a_cluster_that_never_answers_is_an_error_to_retry(scene: Scene) -> None
         config.write_text(text.replace(port, str(deaf.getsockname()[1])))
 
         with pytest.raises(RetryableError, match=r"the Kubernetes API does not answer \(.*timed out"):
-            JobApi(PYTORCHJOB, patience=Patience(attempts=2, pause_s=0.01, read_s=0.05)).get("x")
+            JobApi(PYTORCHJOB, retry_policy=RetryPolicy(attempts=2, pause_s=0.01, read_s=0.05)).get("x")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_an_operator_that_is_not_installed_is_named(
     scene.cluster.crds = installed
 
     with pytest.raises(PreflightError, match=text):
-        KubernetesBackend(kind, pace=PACE, patience=QUICK).run(scene.job())
+        KubernetesBackend(kind, pace=PACE, retry_policy=QUICK).run(scene.job())
 
 
 def test_a_namespace_that_is_not_there_is_named(scene: Scene) -> None:
@@ -179,7 +179,7 @@ def test_a_token_that_has_run_out_is_an_error_without_the_token(scene: Scene) ->
     scene.cluster.fail_next("GET", "pytorchjobs/", 9, refused(401, "Unauthorized"))
 
     with pytest.raises(PreflightError, match=r"\(401\): the token has run out") as failed:
-        JobApi(PYTORCHJOB, patience=QUICK).get("x")
+        JobApi(PYTORCHJOB, retry_policy=QUICK).get("x")
 
     assert "canary" not in str(failed.value)
 
@@ -187,7 +187,7 @@ def test_a_token_that_has_run_out_is_an_error_without_the_token(scene: Scene) ->
 def test_a_token_that_was_replaced_is_read_again(scene: Scene) -> None:
     scene.cluster.fail_next("GET", "pytorchjobs/", 1, refused(401, "Unauthorized"))
 
-    assert JobApi(PYTORCHJOB, patience=QUICK).get("x") is None
+    assert JobApi(PYTORCHJOB, retry_policy=QUICK).get("x") is None
 
 
 def test_without_a_kubeconfig_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_server_that_speaks_no_tls_is_not_trusted_silently(scene: Scene) -> No
     config.write_text(config.read_text().replace("http://", "https://"))
 
     with pytest.raises(AnadilError, match="does not answer"):
-        JobApi(TRAINJOB, patience=Patience(attempts=1)).get("x")
+        JobApi(TRAINJOB, retry_policy=RetryPolicy(attempts=1)).get("x")
 
 
 def test_a_log_that_breaks_off_goes_on_without_gap_or_repetition(

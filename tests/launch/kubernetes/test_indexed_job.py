@@ -161,7 +161,7 @@ def test_an_api_that_is_away_or_refuses_for_a_while_does_not_end_the_run(
 ) -> None:
     from anadil.launch.kubernetes.api import client
 
-    monkeypatch.setattr(client, "Patience", lambda: QUICK)
+    monkeypatch.setattr(client, "RetryPolicy", lambda: QUICK)
     batch.outages = [refused(status, "the server is starting", {})] * 12
 
     made = run_tasks(tmp_path)

@@ -76,7 +76,7 @@ def test_the_end_of_a_run_stops_its_jobs_that_have_failed_and_keep_machines(scen
         scene.cluster.back_off(number)
     scene.cluster.fail()
 
-    assert len(stop_run("7", kind="pytorchjob", patience=QUICK)) == 1
+    assert len(stop_run("7", kind="pytorchjob", retry_policy=QUICK)) == 1
 
 
 def test_the_end_of_a_run_leaves_failed_jobs_that_keep_nothing(scene: Scene) -> None:
@@ -86,19 +86,19 @@ def test_the_end_of_a_run_leaves_failed_jobs_that_keep_nothing(scene: Scene) -> 
         for number in (0, 1):
             scene.cluster.crash(number, 1)
 
-    assert stop_run("7", kind="pytorchjob", patience=QUICK) == []
+    assert stop_run("7", kind="pytorchjob", retry_policy=QUICK) == []
 
 
 def test_the_end_of_a_run_stops_its_jobs_that_still_run(scene: Scene) -> None:
     for run in ("7", "8"):
         scene.backend.run(scene.job(run=run), detach=True)
 
-    stopped = stop_run("7", kind="pytorchjob", patience=QUICK)
+    stopped = stop_run("7", kind="pytorchjob", retry_policy=QUICK)
 
     assert len(stopped) == 1
     scene.cluster.wait(lambda: len(scene.cluster.jobs) == 1)
     assert scene.cluster.job()["metadata"]["labels"]["anadil.dev/run"] == "8"
-    assert stop_run("7", kind="pytorchjob", patience=QUICK) == []
+    assert stop_run("7", kind="pytorchjob", retry_policy=QUICK) == []
 
 
 def test_status_says_where_a_job_stands(scene: Scene) -> None:

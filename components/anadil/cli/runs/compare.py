@@ -28,11 +28,11 @@ def add_compare(name: str, commands: Any, text: str) -> None:
 
 def show_comparison(options: argparse.Namespace) -> int:
     """Print a comparison, and write its page."""
-    found = compare(options.a, options.b, work=options.work, root=options.root)
+    result = compare(options.a, options.b, work=options.work, root=options.root)
     if options.out:
-        log.info("wrote %s", found.save(options.out))
+        log.info("wrote %s", result.save(options.out))
     if options.output == "json":
-        print_json(found.to_dict())
+        print_json(result.to_dict())
     else:
-        print_lines(str(found).split("\n"))
+        print_lines(str(result).split("\n"))
     return 0

@@ -190,8 +190,8 @@ def _measure(options: argparse.Namespace, request: PlanRequest, result: PlanResu
 def _to_measure(request: PlanRequest, result: PlanResult) -> list[Layout]:
     """The recipe's own layout where these machines can have it, then the fastest."""
     own, changed = possible_layout(request.recipe, request.machine, request.nodes)
-    found = [] if result.search is None else [*result.search.best, *result.search.frontier[::-1]]
-    layouts = [*([] if changed else [own]), *(each.layout for each in found)]
+    outcome = [] if result.search is None else [*result.search.best, *result.search.frontier[::-1]]
+    layouts = [*([] if changed else [own]), *(each.layout for each in outcome)]
     return [each for each in dict.fromkeys(layouts) if request.fits(each)][:MAX_MEASURED]
 
 

@@ -41,19 +41,19 @@ def trace(options: argparse.Namespace) -> int:
     from anadil.release.trace.page import trace_lines, trace_page
     from anadil.release.trace.training_summary import training_summary
 
-    found = tracing.trace(options.model, roots=options.root, documents=options.document)
+    result = tracing.trace(options.model, roots=options.root, documents=options.document)
     if options.output == "json":
-        print_json(found.as_json())
+        print_json(result.as_json())
     else:
-        print_lines(trace_lines(found))
+        print_lines(trace_lines(result))
     if options.out:
-        LocalStore().write(options.out, trace_page(found).encode(errors="replace"))
+        LocalStore().write(options.out, trace_page(result).encode(errors="replace"))
     if options.summary:
-        text = training_summary(found, is_sme=options.sme)
+        text = training_summary(result, is_sme=options.sme)
         LocalStore().write(options.summary, text.encode(errors="replace"))
     if options.list:
-        _write_list(found, Path(options.list))
-    found.check()
+        _write_list(result, Path(options.list))
+    result.check()
     return 0
 
 

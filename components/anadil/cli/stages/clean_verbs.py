@@ -123,20 +123,20 @@ def diff(options: argparse.Namespace) -> int:
     from anadil.artifacts.prefetch import fetch
     from anadil.clean.inspect.diff import compare_corpora
 
-    found = compare_corpora(*(fetch(uri, "corpus")[0] for uri in (options.first, options.second)))
+    result = compare_corpora(*(fetch(uri, "corpus")[0] for uri in (options.first, options.second)))
     if options.output == "json":
-        print_json(found)
+        print_json(result)
         return 0
-    for name, (before, after) in found["counts"].items():
+    for name, (before, after) in result["counts"].items():
         sys.stdout.write(f"{name:<28} {before:>14,} {after:>14,} {after - before:>+14,}\n")
-    for change in found["changed"]:
+    for change in result["changed"]:
         line = (
             f"{change['before']} -> {change['after']}: {counted(change['documents'], 'document')}, such as "
             f"{', '.join(change['examples'])}"
         )
         print_lines([line])
     for name in ("other_text", "only_in_first", "only_in_second"):
-        sys.stdout.write(f"{name.replace('_', ' '):<28} {found[name]:>14,}\n")
+        sys.stdout.write(f"{name.replace('_', ' '):<28} {result[name]:>14,}\n")
     return 0
 
 

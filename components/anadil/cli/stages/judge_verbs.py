@@ -140,7 +140,7 @@ def read_verdicts(path: Path, pairs: Sequence[AnswerPair]) -> dict[str, str]:
         DataError: A line is no verdict, or is about a row that was not exported.
     """
     known = {each for pair in pairs for each in pair.ids}
-    found: dict[str, str] = {}
+    results: dict[str, str] = {}
     for place, line in _lines(path):
         try:
             row = parse_json(line)
@@ -153,9 +153,9 @@ def read_verdicts(path: Path, pairs: Sequence[AnswerPair]) -> dict[str, str]:
             raise DataError(
                 f"{place}: id {name[:40]!r} is no row of these scores; give --scores, --candidates, --mode and --seen as for the export"
             )
-        if found.setdefault(name, verdict) != verdict:
-            raise DataError(f"{place}: id {name} was judged {found[name]!r} before; keep one verdict")
-    return found
+        if results.setdefault(name, verdict) != verdict:
+            raise DataError(f"{place}: id {name} was judged {results[name]!r} before; keep one verdict")
+    return results
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str]]:

@@ -126,9 +126,9 @@ def _model(path: str, texts: Sequence[str]) -> "LanguageModel":
     labels = Counter(next(iter(predict(model, text)), "") for text in texts[:SAMPLED])
     label, count = labels.most_common(1)[0]
     if count < MIN_LABELLED * labels.total():
-        found = ", ".join(f"{name} {number / labels.total():.0%}" for name, number in labels.most_common(3))
+        result = ", ".join(f"{name} {number / labels.total():.0%}" for name, number in labels.most_common(3))
         raise DataError(
-            f"--language-model {path}: does not know this language; it takes the sample for {found}"
+            f"--language-model {path}: does not know this language; it takes the sample for {result}"
         )
     return LanguageModel(path=place, label=label, sha256=file_sha256(place))
 

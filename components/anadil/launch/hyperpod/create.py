@@ -39,8 +39,8 @@ def create_cluster(resources: ClusterResources, *, wait: bool = True) -> dict[st
     check_preconditions(resources)
     created: dict[str, str] = {}
     for request in requests.repositories(description):
-        found = resources.repository(request.arguments["repositoryName"])
-        repository = _ensure(resources, request, found, "repository")
+        existing = resources.repository(request.arguments["repositoryName"])
+        repository = _ensure(resources, request, existing, "repository")
         created[request.what] = str(repository["repositoryUri"])
     if storage := requests.file_system(description):
         name = str(_ensure(resources, storage, resources.file_system(), "FileSystem")["FileSystemId"])
@@ -74,9 +74,9 @@ def _link(resources: ClusterResources, file_system: str) -> Iterator[tuple[str, 
         request.arguments["FileSystemPath"]: request
         for request in requests.links(resources.description, file_system)
     }
-    found = resources.links(file_system) if wanted else {}
+    existing = resources.links(file_system) if wanted else {}
     for path, request in wanted.items():
-        _ensure(resources, request, found.get(path), "Association")
+        _ensure(resources, request, existing.get(path), "Association")
     for path, request in wanted.items():
 
         def find(path: str = path) -> Resource | None:

@@ -112,16 +112,16 @@ def _await_export(resources: ClusterResources, task: str) -> None:
     def state_of() -> tuple[str, str]:
         with aws_errors(what, "fsx:DescribeDataRepositoryTasks"):
             answer = resources.client("fsx").describe_data_repository_tasks(TaskIds=[task])
-        found = next(iter(answer["DataRepositoryTasks"]), None)
-        if found is None:
+        result = next(iter(answer["DataRepositoryTasks"]), None)
+        if result is None:
             raise DataError(f"{what}: does not exist any more; run the same command again")
-        failed = found.get("Status", {}).get("FailedCount", 0)
-        if found["Lifecycle"] == "SUCCEEDED" and failed:
+        failed = result.get("Status", {}).get("FailedCount", 0)
+        if result["Lifecycle"] == "SUCCEEDED" and failed:
             raise PreflightError(
                 f"{what}: {failed} files could not be written to S3, so the file system is kept; see the role of "
                 "the link and its bucket"
             )
-        return str(found["Lifecycle"]), failure_of(found)
+        return str(result["Lifecycle"]), failure_of(result)
 
     bad = ("FAILED", "CANCELED", "CANCELING")
     wait_until(what, state_of, good=("SUCCEEDED",), bad=bad, timeout_s=EXPORT_S)

@@ -39,9 +39,9 @@ def _eks(resources: ClusterResources) -> Iterator[ResourceState]:
 
 def _repositories(resources: ClusterResources) -> Iterator[ResourceState]:
     for request in requests.repositories(resources.description):
-        found = resources.repository(request.arguments["repositoryName"])
-        detail = "; ".join(differences_from(request, found)) if found else ""
-        yield ResourceState(part=request.what, state="there" if found else ABSENT, detail=detail)
+        existing = resources.repository(request.arguments["repositoryName"])
+        detail = "; ".join(differences_from(request, existing)) if existing else ""
+        yield ResourceState(part=request.what, state="there" if existing else ABSENT, detail=detail)
 
 
 def _storage(resources: ClusterResources) -> Iterator[ResourceState]:
@@ -62,9 +62,9 @@ def _storage(resources: ClusterResources) -> Iterator[ResourceState]:
         detail="; ".join([detail, *differences_from(storage, system)]),
     )
     wanted = list(requests.links(resources.description, name))
-    found = resources.links(name) if wanted else {}
+    existing = resources.links(name) if wanted else {}
     for request in wanted:
-        link = found.get(request.arguments["FileSystemPath"])
+        link = existing.get(request.arguments["FileSystemPath"])
         causes = [failure_of(link), *differences_from(request, link)] if link else []
         state = str(link["Lifecycle"]) if link else ABSENT
         yield ResourceState(part=request.what, state=state, detail="; ".join(filter(None, causes)))

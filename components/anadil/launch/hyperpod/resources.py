@@ -58,18 +58,18 @@ class ClusterResources:
     def links(self, file_system: str) -> dict[str, Resource]:
         """Directory of a file system -> its link to S3."""
         wanted = [{"Name": "file-system-id", "Values": [file_system]}]
-        found: list[Resource] = []
+        results: list[Resource] = []
         more: Resource = {}
         with aws_errors(f"links of {file_system}", "fsx:DescribeDataRepositoryAssociations"):
             while True:  # botocore has no paginator for it
                 page = self.client("fsx").describe_data_repository_associations(Filters=wanted, **more)
-                found.extend(page["Associations"])
+                results.extend(page["Associations"])
                 if not page.get("NextToken"):
                     break
                 more = {"NextToken": page["NextToken"]}
         return {
             str(link["FileSystemPath"]).rstrip("/"): link
-            for link in found
+            for link in results
             if link.get("Lifecycle") != "DELETING"
         }
 

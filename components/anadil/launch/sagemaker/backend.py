@@ -104,10 +104,10 @@ class SageMakerBackend:
 
     def stop(self, name: str) -> bool:
         """End the job: it gets SIGTERM and 120 s to save. False where it had ended before."""
-        found = self._newest(name)
-        if found["TrainingJobStatus"] not in ("InProgress", "Stopping"):
+        result = self._newest(name)
+        if result["TrainingJobStatus"] not in ("InProgress", "Stopping"):
             return False
-        self._stop_training(found["TrainingJobName"])
+        self._stop_training(result["TrainingJobName"])
         return True
 
     def _start(self, job: TrainingJob, stop: Stop) -> str | None:
@@ -147,13 +147,13 @@ class SageMakerBackend:
 
     def _attempts(self, base: str) -> list[dict[str, Any]]:
         """The starts of a job so far, the newest last."""
-        found = []
+        results = []
         for number in range(MAX_ATTEMPTS):
             described = self._found(f"{base}-r{number}" if number else base)
             if described is None:
                 break
-            found.append(described)
-        return found
+            results.append(described)
+        return results
 
     def _newest(self, name: str) -> dict[str, Any]:
         attempts = self._attempts(name)

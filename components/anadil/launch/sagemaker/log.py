@@ -58,10 +58,10 @@ class Tail:
             return  # no machine has written yet
 
     def _streams(self) -> list[str]:
-        found = self._client.describe_log_streams(
+        result = self._client.describe_log_streams(
             logGroupName=GROUP, logStreamNamePrefix=f"{self._job}/{FIRST}-", orderBy="LogStreamName"
         )
-        return [str(stream["logStreamName"]) for stream in found.get("logStreams", ())]
+        return [str(stream["logStreamName"]) for stream in result.get("logStreams", ())]
 
     def _read(self, stream: str) -> Iterator[str]:
         for _ in range(MAX_PAGES):
@@ -92,5 +92,5 @@ def log_lines(client: Any, job: str) -> Iterator[str]:
 
 def exit_code_in(reason: str) -> int | None:
     """The exit code that a FailureReason names, such as `exit code: 3` or our own `"exit_code": 3`."""
-    found = re.search(r"exit[ _]?code\"?:? ?'?(\d{1,3})\b", reason, re.IGNORECASE)
-    return int(found[1]) if found else None
+    match = re.search(r"exit[ _]?code\"?:? ?'?(\d{1,3})\b", reason, re.IGNORECASE)
+    return int(match[1]) if match else None

@@ -28,7 +28,7 @@ PIECE_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class RetryPolicy:
     """Attempts and time limits of a call."""
 
     attempts: int = 5
@@ -62,7 +62,7 @@ class Patience:
         )  # fmt: skip
 
 
-ONCE = Patience(attempts=1, connect_s=1.0, read_s=1.5)
+ONCE = RetryPolicy(attempts=1, connect_s=1.0, read_s=1.5)
 """For what has to be done within the second that a terminated step has."""
 
 
@@ -100,19 +100,19 @@ class Api:
     RetryableError (no answer after several attempts).
     """
 
-    def __init__(self, namespace: str | None = None, patience: Patience | None = None) -> None:
+    def __init__(self, namespace: str | None = None, retry_policy: RetryPolicy | None = None) -> None:
         """Connect.
 
         Args:
             namespace: Left out, that of this pod or of the kubeconfig's context.
-            patience: How often a call is tried.
+            retry_policy: How often a call is tried.
 
         Raises:
             PreflightError: Nothing says where the cluster is.
         """
         self._connection = connect()
         self.namespace = namespace or self._connection.namespace
-        self.patience = patience or Patience()
+        self.retry_policy = retry_policy or RetryPolicy()
 
     @property
     def host(self) -> str:
@@ -164,14 +164,14 @@ class Api:
         """Events of an object, oldest first; not of one that had its name before."""
         selector = {"fieldSelector": f"involvedObject.name={name},involvedObject.uid={uid}"}
         path = f"{self.core_path('events')}?{urlencode(selector)}"
-        found = self._items(path, ApiCall(verb="list", resource="events", namespace=self.namespace))
+        result = self._items(path, ApiCall(verb="list", resource="events", namespace=self.namespace))
         return sorted(
-            found, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or "")
+            result, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or "")
         )
 
     def _items(self, path: str, call: ApiCall) -> list[ApiObject]:
-        found: list[ApiObject] = (self._unless((), "GET", path, call) or {}).get("items") or []
-        return found
+        result: list[ApiObject] = (self._unless((), "GET", path, call) or {}).get("items") or []
+        return result
 
     def _unless(
         self,
@@ -200,7 +200,7 @@ class Api:
         try:
             return self._send(method, path, body)
         except Refused as error:
-            if error.answer.status != 401 or self.patience.attempts == 1:
+            if error.answer.status != 401 or self.retry_policy.attempts == 1:
                 raise
         self._connection = connect()  # a token may have been replaced
         return self._send(method, path, body)
@@ -212,15 +212,20 @@ class Api:
         headers = {"Accept": "application/json", **self._connection.headers()}
         if body is not None:
             headers["Content-Type"] = MERGE_PATCH if method == "PATCH" else "application/json"
-        timeout = Timeout(connect=self.patience.connect_s, read=self.patience.read_s)
+        timeout = Timeout(connect=self.retry_policy.connect_s, read=self.retry_policy.read_s)
         content = None if body is None else json.dumps(body).encode()
         try:
             answer = self._connection.request(
-                method, path, body=content, headers=headers, timeout=timeout, retries=self.patience.retries()
+                method,
+                path,
+                body=content,
+                headers=headers,
+                timeout=timeout,
+                retries=self.retry_policy.retries(),
             )
             if answer.status >= 300:
                 raise Refused(error_response(answer.status, answer.data))
-            found = json.loads(answer.data)
+            result = json.loads(answer.data)
         except (HTTPError, OSError, ValueError) as error:
             reason = error.reason if isinstance(error, MaxRetryError) and error.reason else error
             if isinstance(reason, SSLError) and "CERTIFICATE" in str(reason).upper():
@@ -229,9 +234,9 @@ class Api:
                     "certificate-authority-data in the kubeconfig, or this machine's clock"
                 ) from None
             raise self._away(reason) from None
-        if not isinstance(found, dict):
+        if not isinstance(result, dict):
             raise self._away(ValueError("answers no object"))
-        return found
+        return result
 
     def _away(self, error: Exception) -> RetryableError:
         return RetryableError(f"{self.host}: the Kubernetes API does not answer ({short(error)}){AGAIN}")
@@ -240,15 +245,17 @@ class Api:
 class JobApi(Api):
     """The jobs of one kind, their pods and logs."""
 
-    def __init__(self, kind: JobKind, namespace: str | None = None, patience: Patience | None = None) -> None:
+    def __init__(
+        self, kind: JobKind, namespace: str | None = None, retry_policy: RetryPolicy | None = None
+    ) -> None:
         """Connect, as `Api` does, for jobs of this kind."""
-        super().__init__(namespace, patience)
+        super().__init__(namespace, retry_policy)
         self.kind = kind
         self._path = f"/apis/{kind.group}/{kind.version}/namespaces/{quote(self.namespace)}/{kind.plural}"
 
     def apart(self) -> "JobApi":
         """The same namespace through connections of its own."""
-        return JobApi(self.kind, self.namespace, self.patience)
+        return JobApi(self.kind, self.namespace, self.retry_policy)
 
     def get(self, name: str) -> ApiObject | None:
         """A job, or None where there is none of the name."""
@@ -312,7 +319,7 @@ class JobApi(Api):
         }
         path = f"{self.core_path('pods')}/{quote(pod)}/log?{urlencode({'container': self.kind.container, **words})}"
         call = ApiCall(verb="get", resource="pods/log", namespace=self.namespace, name=pod)
-        timeout = Timeout(connect=self.patience.connect_s, read=silence_s)
+        timeout = Timeout(connect=self.retry_policy.connect_s, read=silence_s)
         headers = self._connection.headers()
         try:
             answer = self._connection.request(

@@ -67,9 +67,9 @@ def error_from_response(call: ApiCall, answer: ErrorResponse) -> AnadilError:
             "again, such as with `aws eks update-kubeconfig --name CLUSTER`"
         )
     if answer.status == 403 and " cannot " in answer.message:
-        found = USER_IN_MESSAGE.search(answer.message)
+        match = USER_IN_MESSAGE.search(answer.message)
         return PreflightError(
-            f"{found[1] if found else 'whoever asks'} may not {call.verb} {call.resource} in {where}; add this rule "
+            f"{match[1] if match else 'whoever asks'} may not {call.verb} {call.resource} in {where}; add this rule "
             f"to a Role that is bound to it: {rule(call)}"
         )
     if answer.status == 404 and answer.details.get("kind") == "namespaces":

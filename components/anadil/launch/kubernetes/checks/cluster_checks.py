@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 
 from anadil.core.errors import PreflightError, RetryableError
 from anadil.launch.kinds import JOB_KINDS
-from anadil.launch.kubernetes.api.client import Api, Patience, Refused
+from anadil.launch.kubernetes.api.client import Api, Refused, RetryPolicy
 from anadil.launch.kubernetes.checks import control_plane, namespace_objects, nodes
 from anadil.preflight import images, services, shared_storage
 from anadil.preflight.check import Check, CheckResult, failed, report, skipped
 from anadil.preflight.checks import CHECKS, CLUSTER_DOCTOR, PlannedRun
 from anadil.recipe.sections import Recipe
 
-ONE_ATTEMPT = Patience(attempts=1, connect_s=3.0, read_s=8.0)
+ONE_ATTEMPT = RetryPolicy(attempts=1, connect_s=3.0, read_s=8.0)
 """People wait for the answer, and may ask again."""
 UNREACHABLE = "set KUBECONFIG, or aws eks update-kubeconfig --name CLUSTER; then kubectl version must answer"
 ASK_S = 15.0

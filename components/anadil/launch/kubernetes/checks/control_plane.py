@@ -78,10 +78,10 @@ def engine_rules(kind: JobKind) -> tuple[AccessRule, ...]:
 
 def check_version(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
     """Check that the API answers; other lines depend on this one."""
-    found = api.read("/version")
-    version = tuple(int(re.sub(r"\D.*", "", str(found[key]))) for key in ("major", "minor"))
+    answer = api.read("/version")
+    version = tuple(int(re.sub(r"\D.*", "", str(answer[key]))) for key in ("major", "minor"))
     detail = (
-        f"{found['gitVersion']} at {api.host} ({f'context {api.context}' if api.context else 'of this pod'})"
+        f"{answer['gitVersion']} at {api.host} ({f'context {api.context}' if api.context else 'of this pod'})"
     )
     inside = OLDEST <= version <= NEWEST
     span = " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))
@@ -105,19 +105,19 @@ def check_namespace(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
             "set cluster.namespace, such as hyperpod-ns-TEAM",
         )
         return
-    found = api.find(f"/api/v1/namespaces/{namespace}")
-    if found is None:
+    answer = api.find(f"/api/v1/namespaces/{namespace}")
+    if answer is None:
         remedy = f"kubectl create namespace {namespace}, or correct cluster.namespace"
         detail = f"{namespace}: there is none"
         yield failed("namespace", detail, remedy)
         return
-    phase = found.get("status", {}).get("phase", "Active")
+    phase = answer.get("status", {}).get("phase", "Active")
     if phase != "Active":
         remedy = "wait until it is gone and create it again, or choose another"
         yield failed("namespace", f"{namespace}: {phase}", remedy)
         return
     yield passed("namespace", namespace)
-    level = (found["metadata"].get("labels") or {}).get("pod-security.kubernetes.io/enforce")
+    level = (answer["metadata"].get("labels") or {}).get("pod-security.kubernetes.io/enforce")
     if level:
         detail = f"enforces {level}; pods of anadil keep to restricted"
         yield passed("pod security", detail)
@@ -151,13 +151,13 @@ def _runtime(api: Api, path: str) -> Iterator[CheckResult]:
     """A TrainJob only fills in a runtime; the manager admits none whose runtime is not there."""
     name = "training runtime"
     try:
-        found = api.find(path)
+        answer = api.find(path)
     except Refused as error:
         if error.answer.status != 403:
             raise
         yield skipped(name, "may not be read with your rights")
         return
-    if found is None:
+    if answer is None:
         remedy = (
             "kubectl apply --server-side -k "
             "'https://github.com/kubeflow/trainer.git/manifests/overlays/runtimes?ref=v2.3.0'"
@@ -176,13 +176,13 @@ def _serves(api: Api, kind: JobKind) -> bool:
 def check_operator(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
     """Check that the operator that turns jobs into pods is ready."""
     label = OPERATOR_LABEL[recipe.cluster.backend]
-    found = api.read("/apis/apps/v1/deployments", labelSelector=label).get("items") or []
-    if not found:
+    answer = api.read("/apis/apps/v1/deployments", labelSelector=label).get("items") or []
+    if not answer:
         remedy = "see that it runs: kubectl get deployments -A"
         detail = f"no Deployment with the label {label}"
         yield skipped("training operator", detail, remedy)
         return
-    deployment = found[0]
+    deployment = answer[0]
     place = f"{deployment['metadata']['namespace']}/{deployment['metadata']['name']}"
     image = str(deployment["spec"]["template"]["spec"]["containers"][0]["image"])
     ready = deployment.get("status", {}).get("readyReplicas", 0)

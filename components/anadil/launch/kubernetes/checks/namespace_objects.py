@@ -31,8 +31,8 @@ def check_queue(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
         yield failed("queue", f"{KUEUE} is not served", remedy)
         return
     path = _kueue_path(group)
-    found = api.find(f"{path}/namespaces/{api.namespace}/localqueues/{cluster.queue}")
-    if found is None:
+    answer = api.find(f"{path}/namespaces/{api.namespace}/localqueues/{cluster.queue}")
+    if answer is None:
         there = _names(api.read(f"{path}/namespaces/{api.namespace}/localqueues"))
         remedy = (
             f"set cluster.queue to one of {', '.join(there)}"
@@ -42,7 +42,7 @@ def check_queue(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
         detail = f"{api.namespace} has no LocalQueue {cluster.queue}"
         yield failed("queue", detail, remedy)
         return
-    status = found.get("status") or {}
+    status = answer.get("status") or {}
     active: dict[str, Any] = next(
         (each for each in status.get("conditions") or () if each["type"] == "Active"), {}
     )
@@ -94,11 +94,11 @@ def check_volumes(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
 def _claim(api: Api, recipe: Recipe, volume: Volume) -> CheckResult:
     cluster = recipe.cluster
     name = f"claim {volume.claim}"
-    found = api.find(api.core_path("persistentvolumeclaims", volume.claim))
-    if found is None:
+    answer = api.find(api.core_path("persistentvolumeclaims", volume.claim))
+    if answer is None:
         remedy = "create it (manifests/ and the chart do), or correct cluster.volumes"
         return failed(name, f"{api.namespace} has no such claim", remedy)
-    modes = set(found["spec"].get("accessModes") or ())
+    modes = set(answer["spec"].get("accessModes") or ())
     shared = {"ReadWriteMany"} | ({"ReadOnlyMany"} if volume.read_only else set())
     # What one node mounts, all pods on it may use.
     on_one = "ReadWriteOnce" in modes and cluster.nodes > 1 and share_one_node(api, recipe)
@@ -107,11 +107,11 @@ def _claim(api: Api, recipe: Recipe, volume: Volume) -> CheckResult:
         detail = f"{', '.join(sorted(modes))}, but {cluster.nodes} nodes mount it"
         remedy = f"make the claim {wanted} (FSx for Lustre, EFS)"
         return failed(name, detail, remedy)
-    phase = found.get("status", {}).get("phase", "Pending")
+    phase = answer.get("status", {}).get("phase", "Pending")
     if phase != "Bound":
-        return _unbound(api, name, found, phase)
-    size = (found["status"].get("capacity") or {}).get("storage", "")
-    if volume.holds(cluster.work or "") and _driver(api, found["spec"].get("volumeName", "")) == MOUNTPOINT:
+        return _unbound(api, name, answer, phase)
+    size = (answer["status"].get("capacity") or {}).get("storage", "")
+    if volume.holds(cluster.work or "") and _driver(api, answer["spec"].get("volumeName", "")) == MOUNTPOINT:
         detail = "Mountpoint for S3 cannot rename or append, so no checkpoint can be written there"
         remedy = "put cluster.work on FSx for Lustre, EFS or EBS"
         return failed(name, detail, remedy)
@@ -164,15 +164,15 @@ def _is_default(storage_class: dict[str, Any]) -> bool:
 def check_service_account(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
     """Look for the ServiceAccount of jobs, and for the AWS role that it takes."""
     account = recipe.cluster.service_account or "default"
-    found = api.find(api.core_path("serviceaccounts", account))
-    if found is None:
+    answer = api.find(api.core_path("serviceaccounts", account))
+    if answer is None:
         remedy = (
             f"kubectl -n {api.namespace} create serviceaccount {account}, or correct cluster.service_account"
         )
         detail = f"{api.namespace} has no {account}"
         yield failed("service account", detail, remedy)
         return
-    role = (found["metadata"].get("annotations") or {}).get(ROLE_ANNOTATION)
+    role = (answer["metadata"].get("annotations") or {}).get(ROLE_ANNOTATION)
     if role:
         yield passed("service account", f"{account} takes {role} (IRSA)")
     elif (recipe.storage.root or "").startswith("s3://"):
@@ -199,7 +199,7 @@ def check_secrets(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
 def _secret(api: Api, secret: str, keys: set[str], *, every: bool) -> CheckResult:
     name = f"secret {secret}"
     try:
-        found = api.find(api.core_path("secrets", secret))
+        answer = api.find(api.core_path("secrets", secret))
     except Refused as error:
         if error.answer.status != 403:
             raise
@@ -207,11 +207,11 @@ def _secret(api: Api, secret: str, keys: set[str], *, every: bool) -> CheckResul
         detail = "may not be read with your rights"
         return skipped(name, detail, remedy)
     wanted = ", ".join(sorted(keys))
-    if found is None:
+    if answer is None:
         example = " ".join(f"--from-literal={key}=..." for key in sorted(keys))
         remedy = f"kubectl -n {api.namespace} create secret generic {secret} {example}"
         return failed(name, f"{api.namespace} has none of this name", remedy)
-    missing = keys - set(found.get("data") or ())
+    missing = keys - set(answer.get("data") or ())
     if missing and (every or missing == keys):
         which = ", ".join(sorted(missing)) if every else f"one of {wanted}"
         return failed(name, f"lacks {which}", "add what it lacks to the Secret")

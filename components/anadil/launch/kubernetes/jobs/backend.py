@@ -16,7 +16,7 @@ from anadil.launch.kinds import (
     job_kind,
     true_conditions,
 )
-from anadil.launch.kubernetes.api.client import JobApi, Patience
+from anadil.launch.kubernetes.api.client import JobApi, RetryPolicy
 from anadil.launch.kubernetes.jobs.cancel import cancel_on_signal
 from anadil.launch.kubernetes.jobs.create import find_or_create
 from anadil.launch.kubernetes.jobs.diagnosis import find_root_cause
@@ -40,7 +40,7 @@ class KubernetesBackend:
         namespace: str | None = None,
         *,
         pace: Pace | None = None,
-        patience: Patience | None = None,
+        retry_policy: RetryPolicy | None = None,
     ) -> None:
         """Prepare; nothing is asked yet.
 
@@ -48,12 +48,12 @@ class KubernetesBackend:
             kind: `pytorchjob` or `trainjob`.
             namespace: Left out, that of this pod or of the kubeconfig's context.
             pace: How often to look.
-            patience: How often a call of the API is tried.
+            retry_policy: How often a call of the API is tried.
         """
         self._kind = job_kind(kind)
         self._namespace = namespace
         self._pace = pace or Pace()
-        self._patience = patience
+        self._retry_policy = retry_policy
 
     def render(self, job: TrainingJob) -> dict[str, Any]:
         """The manifest.
@@ -74,14 +74,14 @@ class KubernetesBackend:
             AnadilError: It failed; the class is that of its exit code where that is known.
         """
         manifest = self.render(job)
-        api = JobApi(self._kind, self._namespace or job.recipe.cluster.namespace, self._patience)
+        api = JobApi(self._kind, self._namespace or job.recipe.cluster.namespace, self._retry_policy)
         ledger = JobLedger()
         if detach:
             find_or_create(api, manifest, self._pace, ledger, detach=True)
             return
         with cancel_on_signal(api, manifest["metadata"]["name"], ledger):
-            found = find_or_create(api, manifest, self._pace, ledger, detach=False)
-            Watcher(api, found, job, self._pace, ledger).follow()
+            result = find_or_create(api, manifest, self._pace, ledger, detach=False)
+            Watcher(api, result, job, self._pace, ledger).follow()
 
     def status(self, name: str) -> JobStatus:
         """State of the job of a name.
@@ -161,7 +161,7 @@ class KubernetesBackend:
         return not ended
 
     def _found(self, name: str) -> tuple[JobApi, ApiObject]:
-        api = JobApi(self._kind, self._namespace, self._patience)
+        api = JobApi(self._kind, self._namespace, self._retry_policy)
         job = api.get(name)
         if job is None:
             raise DataError(
@@ -171,7 +171,7 @@ class KubernetesBackend:
 
 
 def stop_run(
-    run: str, *, kind: str, namespace: str | None = None, patience: Patience | None = None
+    run: str, *, kind: str, namespace: str | None = None, retry_policy: RetryPolicy | None = None
 ) -> list[str]:
     """End the jobs of a pipeline run that have not ended, or have failed and keep workers; their names.
 
@@ -179,9 +179,9 @@ def stop_run(
         run: Id of the run.
         kind: `pytorchjob` or `trainjob`.
         namespace: Left out, that of this pod or of the kubeconfig's context.
-        patience: How often a call of the API is tried.
+        retry_policy: How often a call of the API is tried.
     """
-    api = JobApi(job_kind(kind), namespace, patience)
+    api = JobApi(job_kind(kind), namespace, retry_policy)
     stopped = []
     for job in api.jobs(f"{OUR_JOBS},{RUN_LABEL}={run}"):
         if "deletionTimestamp" in job["metadata"] or (is_final(api.kind, job) and not _keeps(api, job)):

@@ -59,11 +59,11 @@ def cancel_on_signal(api: JobApi, name: str, ledger: JobLedger) -> Iterator[None
 
 def _deleted(api: JobApi, name: str, ledger: JobLedger) -> bool:
     """Delete the job; False where it is another launcher's."""
-    for patience in (ONCE, api.patience):
-        api.patience = patience
+    for retry_policy in (ONCE, api.retry_policy):
+        api.retry_policy = retry_policy
         try:
-            if not ledger.is_known and (found := api.get(name)):
-                ledger.see(found)  # the answer to its creation may be lost, or have been that it is there
+            if not ledger.is_known and (job := api.get(name)):
+                ledger.see(job)  # the answer to its creation may be lost, or have been that it is there
             if ledger.is_known and not ledger.is_owner:
                 return False
             api.delete(name)

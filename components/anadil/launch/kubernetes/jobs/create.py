@@ -51,19 +51,19 @@ def find_or_create(
             ledger.see(made)
             log.info("made %s %s in namespace %s", api.kind.title, name, api.namespace)
             return made
-        found = api.get(name)
-        if found is None:
+        job = api.get(name)
+        if job is None:
             continue  # gone in this moment
-        if "deletionTimestamp" not in found["metadata"]:
-            if not _is_useless(api.kind, found, body) or _would_fail_again(api, found):
+        if "deletionTimestamp" not in job["metadata"]:
+            if not _is_useless(api.kind, job, body) or _would_fail_again(api, job):
                 log.info(
                     "%s is there already; %s", name, "leaving it to itself" if detach else "following it"
                 )
-                ledger.see(found)
-                return found
+                ledger.see(job)
+                return job
             log.info("%s: of an earlier start; deleting it and starting over", name)
-            api.delete(name, found["metadata"]["uid"])
-        await_gone(api, name, found["metadata"]["uid"], pace)
+            api.delete(name, job["metadata"]["uid"])
+        await_gone(api, name, job["metadata"]["uid"], pace)
     raise RetryableError(
         f"{name}: other jobs of this name are created and deleted all the time; see who creates them and run again"
     )
@@ -98,11 +98,11 @@ def workflow_owner(api: Api) -> list[ApiObject]:
     if not pod or not api.is_in_own_namespace:
         return []
     try:
-        found = api.pod(pod)
+        result = api.pod(pod)
     except AnadilError as error:
         log.warning("the workflow of this step is not known, so its end does not end the job: %s", error)
         return []
-    owners = (found or {}).get("metadata", {}).get("ownerReferences", [])
+    owners = (result or {}).get("metadata", {}).get("ownerReferences", [])
     kept = ("apiVersion", "kind", "name", "uid")
     return [
         {**{key: owner[key] for key in kept}, "controller": False, "blockOwnerDeletion": False}
@@ -119,9 +119,9 @@ def await_gone(api: JobApi, name: str, uid: str, pace: Pace) -> None:
     """
     deadline = time.monotonic() + pace.deletion_s
     while True:
-        found = api.get(name)
-        is_there = found is not None and found["metadata"]["uid"] == uid
-        if not is_there and (found is not None or not api.pods(name)):
+        job = api.get(name)
+        is_there = job is not None and job["metadata"]["uid"] == uid
+        if not is_there and (job is not None or not api.pods(name)):
             return
         if time.monotonic() > deadline:
             raise RetryableError(

@@ -93,8 +93,8 @@ def find_root_cause(
         if end > NO_TIME:
             begin = end - timedelta(seconds=TOGETHER_S)
             latest = {key: each for key, each in latest.items() if each.finished >= begin}
-    found = sorted(latest.values(), key=lambda each: (each.rank, each.finished, each.index))[:MOST_LOGS]
-    causes = [_cause(api, failure, workers, streamed) for failure in found]
+    results = sorted(latest.values(), key=lambda each: (each.rank, each.finished, each.index))[:MOST_LOGS]
+    causes = [_cause(api, failure, workers, streamed) for failure in results]
     # Whoever was told to stop, or lost another worker, did not begin it; the rest by the time of their last
     # error, which torchrun's own waiting does not delay as it does the end of a container.
     return min(causes, key=lambda each: (blame_rank(each.exit_code, each.message), each.when), default=None)

@@ -114,13 +114,13 @@ class Watcher:
 
     def _is_done(self) -> bool:
         """Poll once."""
-        found = self._look()
-        if found == "silent":
+        result = self._look()
+        if result == "silent":
             return False
         state = self._kind.state(self._job, running=self._num_running)
-        if found == "gone" or state in FINAL:
+        if result == "gone" or state in FINAL:
             self._stream.finish()
-            return self._ended(state, gone=found == "gone")
+            return self._ended(state, gone=result == "gone")
         elapsed_s = time.monotonic() - self._looked
         self._looked += elapsed_s
         if self._exhausted:  # the operator had the time between two looks to say so itself
@@ -144,22 +144,22 @@ class Watcher:
     def _look(self) -> Literal["there", "gone", "silent"]:
         """Ask for the job and its pods."""
         try:
-            found = self._api.get(self.name)
-            workers = self._api.workers(self.name) if found else []
+            job = self._api.get(self.name)
+            workers = self._api.workers(self.name) if job else []
         except (RetryableError, PreflightError) as error:
             if isinstance(error, PreflightError) and not self._outage.has_answered:
                 self._give_up(error)  # whoever may not look cannot follow it
             self._outage.bear(self.name, error, "run the same command again, which finds the job")
             return "silent"
         self._outage.end()
-        if found is None:
+        if job is None:
             return "gone"
-        if found["metadata"]["uid"] != self._job["metadata"]["uid"]:
-            if annotations(found).get(SPEC_ANNOTATION) != annotations(self._job).get(SPEC_ANNOTATION):
+        if job["metadata"]["uid"] != self._job["metadata"]["uid"]:
+            if annotations(job).get(SPEC_ANNOTATION) != annotations(self._job).get(SPEC_ANNOTATION):
                 raise Stopped(f"{self.name}: it was replaced by another job; {RESUME_HINT}")
             log.info("%s: another launcher has started it again; following that one", self.name)
-        self._job = found
-        self._ledger.see(found)
+        self._job = job
+        self._ledger.see(job)
         self._workers = workers
         return "there"
 

@@ -193,15 +193,15 @@ def _failures(kind: JobKind, pod: ApiObject, container: ApiObject) -> tuple[Cont
     restarts = int(container.get("restartCount", 0))
     # A container that waits to be started again still has the number of the start that has ended.
     back = 0 if "waiting" in (container.get("state") or {}) else 1
-    found = []
+    results = []
     for key, number in (("lastState", restarts - back), ("state", restarts)):
         ended = (container.get(key) or {}).get("terminated")
         if ended and ended.get("exitCode") != 0:
-            found.append(_failure(kind, pod, ended, number, previous=number < restarts))
+            results.append(_failure(kind, pod, ended, number, previous=number < restarts))
     status = pod.get("status") or {}
-    if status.get("phase") == "Failed" and not found:
-        found.append(_failure(kind, pod, {}, restarts))
-    return tuple(found)
+    if status.get("phase") == "Failed" and not results:
+        results.append(_failure(kind, pod, {}, restarts))
+    return tuple(results)
 
 
 def _failure(
