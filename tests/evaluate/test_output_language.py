@@ -7,8 +7,8 @@ from anadil.evaluate.generate import GeneratedText
 from anadil.evaluate.output_language import language_of, output_language, with_languages
 from anadil.language import learn_language as learning
 from anadil.language.learn_language import learn_language
-from anadil.text.language import load_language
-from anadil.text.language_pack import Identification, LanguagePack, ModelTable, to_language
+from anadil.text.language import LanguageModel, load_language
+from anadil.text.language_pack import Identification, LanguagePack, to_language
 from tests.kit.constructed import documents
 
 AZ = load_language("az")
@@ -57,7 +57,7 @@ def test_nothing_told_is_no_share() -> None:
 
 
 def test_a_users_identifier_that_is_not_there_ends_no_evaluation(caplog: pytest.LogCaptureFixture) -> None:
-    model = ModelTable(path="/not/there.bin", label="__label__qaa", sha256="")
+    model = LanguageModel(path="/not/there.bin", label="__label__qaa", sha256="")
     pack = LanguagePack(code="qaa", name="X", script="Latn", identification=Identification(model=model))
 
     with caplog.at_level(logging.WARNING):

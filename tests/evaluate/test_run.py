@@ -215,7 +215,7 @@ def test_no_held_out_text_is_a_data_error(own: Path, tmp_path: Path) -> None:
 
 
 def test_a_mixture_of_experts_is_refused_by_name_before_a_model_is_loaded(own: Path, tmp_path: Path) -> None:
-    (own / "model/config.json").write_text(json.dumps({"model_type": "qwen3_moe"}))
+    (own / "model/config.json").write_text(json.dumps({"model_type": "qwen3_moe", "num_experts": 128}))
 
     with pytest.raises(PreflightError, match=r"^adapted \(.*model type 'qwen3_moe' is a mixture of experts"):
         run(job_on(own, tmp_path / "out"))

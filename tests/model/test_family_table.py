@@ -3,27 +3,16 @@
 import pkgutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from anadil.core.errors import PreflightError
 from anadil.model import families as package
-from anadil.model.family_table import LAYOUTS, check_family, families, model_types
+from anadil.model.family import TENSOR_LAYOUTS, Architecture, Family
+from anadil.model.family_table import LAYOUTS, MODULES, check_family, families, model_types
 from anadil.plan.model_shape import shape_from
 
-NEWER = """
-from anadil.model.family import TENSOR_LAYOUTS, Architecture, Family
-
-FAMILIES = (
-    Family(
-        model_type="newer",
-        layouts=TENSOR_LAYOUTS,
-        architecture=Architecture(has_bias=True, bias="inputs", defaults={"head_dim": 64}),
-    ),
-)
-"""
 SIZES = {
     "hidden_size": 32,
     "intermediate_size": 64,
@@ -33,36 +22,29 @@ SIZES = {
 }
 
 
-@pytest.fixture
-def newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A family that somebody adds: one module."""
-    (tmp_path / "newer.py").write_text(NEWER, encoding="utf-8")
-    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
-    families.cache_clear()
-    yield
-    families.cache_clear()
-    sys.modules.pop(f"{package.__name__}.newer", None)
+def test_one_record_is_a_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    newer = Family(
+        model_type="newer",
+        layouts=TENSOR_LAYOUTS,
+        architecture=Architecture(has_bias=True, bias="inputs", defaults={"head_dim": 64}),
+    )
+    monkeypatch.setitem(families(), "newer", newer)
 
-
-@pytest.mark.usefixtures("newer")
-def test_a_new_family_is_one_module() -> None:
     check_family({"model_type": "newer"}, {"shard": 2, "tensor": 2})
     with pytest.raises(
         PreflightError, match=r"pipeline: 2 is not proven .* 'newer'.*share the model with shard"
     ):
         check_family({"model_type": "newer"}, {"pipeline": 2})
-
     shape = shape_from({"model_type": "newer", **SIZES}, "newer")
 
     assert (shape.head_dim, shape.biases) == (64, 3 * 2 * 64)
 
 
-def test_a_type_is_in_one_family() -> None:
-    modules = [each.name for each in pkgutil.iter_modules(package.__path__)]
-    listed = [
-        family.model_type for name in modules for family in sys.modules[f"{package.__name__}.{name}"].FAMILIES
-    ]
+def test_a_type_is_in_one_family_and_every_module_in_the_table() -> None:
+    modules = {each.name for each in pkgutil.iter_modules(package.__path__)}
+    listed = [family.model_type for module in MODULES for family in module.FAMILIES]
 
+    assert {module.__name__.rpartition(".")[2] for module in MODULES} == modules
     assert sorted(listed) == model_types()
 
 

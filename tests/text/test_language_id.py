@@ -7,9 +7,9 @@ import pytest
 
 from anadil.core.errors import IntegrityError, PreflightError
 from anadil.text import fasttext_model
-from anadil.text.language import Language, load_language
+from anadil.text.language import Language, LanguageModel, load_language
 from anadil.text.language_id import identify_language
-from anadil.text.language_pack import Identification, LanguagePack, ModelTable, to_language
+from anadil.text.language_pack import Identification, LanguagePack, to_language
 
 
 class FakeModel:
@@ -27,7 +27,7 @@ def language(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Language:
     monkeypatch.setitem(sys.modules, "fasttext", SimpleNamespace(load_model=lambda _: FakeModel()))
     model = tmp_path / "model.bin"
     model.write_bytes(b"weights")
-    table = ModelTable(
+    table = LanguageModel(
         path=str(model), label="__label__qaa_Latn", sha256=hashlib.sha256(b"weights").hexdigest()
     )
     pack = LanguagePack(code="qaa", name="X", script="Latn", identification=Identification(model=table))

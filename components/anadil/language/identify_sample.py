@@ -16,9 +16,9 @@ from anadil.language.sample_parts import parts_of
 from anadil.language.sample_quantile import source_quantile
 from anadil.language.sample_tables import Counted, Tables
 from anadil.text import ngram_profile, word_endings, word_shapes
-from anadil.text.language import KnownLanguage, LanguageModel, find_language, known_languages
+from anadil.text.language import KnownLanguage, LanguageModel, Profile, find_language, known_languages
 from anadil.text.language_id import LONG_CHARS, cld2_label, label_share, main_label
-from anadil.text.language_pack import Identification, ModelTable, ProfileTable
+from anadil.text.language_pack import Identification
 from anadil.text.ngram_profile import Table, letters_of
 from anadil.text.word_endings import small_letters_of
 
@@ -109,9 +109,8 @@ def identify_sample(
     if model:
         found = model(fit)
         report.append(f"identified by {found.label} of {found.path}")
-        table = ModelTable(path=found.path, label=found.label, sha256=found.sha256)
         return Identified(
-            identification=Identification(cld2=(known,) if known else (), model=table), report=report
+            identification=Identification(cld2=(known,) if known else (), model=found), report=report
         )
     sibling = _sibling(row, labels) if not others else ""
     if sibling:
@@ -265,7 +264,7 @@ def _judged_by_others(sampled: Sequence[Sequence[str]]) -> list[_Part]:
 
 def _profile(
     fit: Sequence[str], sampled: Sequence[Sequence[str]], others: Mapping[str, Sequence[str]], widened: float
-) -> ProfileTable:
+) -> Profile:
     """What is learnt of the first texts, with limits of the parts."""
     tables = Tables.learn([Counted.of(fit)])
     other_tables = [ngram_profile.count_table(texts) for texts in others.values()]
@@ -274,7 +273,7 @@ def _profile(
     likelihoods, margins = zip(*limits, strict=True)
     has_endings = word_endings.capitals_share(fit) >= MIN_CAPITALS
     pack = ngram_profile.pack_table
-    return ProfileTable(
+    return Profile(
         orders=ngram_profile.ORDERS, own=pack(tables.own), others=tuple(map(pack, other_tables)), min_chars=LENGTHS,
         min_likelihoods=likelihoods, min_margins=margins if others else (),
         associations=tuple(map(pack, tables.associated)), least_rarity=ngram_profile.RARER,

@@ -21,7 +21,7 @@ from anadil.artifacts.weight_files import (
     unindexed,
 )
 from anadil.core.errors import DataError, IntegrityError
-from anadil.model.family_table import families, refuse_quantized
+from anadil.model.family_table import families, refuse_mixture, refuse_quantized
 
 log = logging.getLogger(__name__)
 
@@ -38,13 +38,15 @@ def read_config(folder: Path) -> Any:
     Raises:
         DataError: The directory holds no config, or an unknown architecture.
         IntegrityError: It holds or says what it may not.
-        PreflightError: Its weights are quantized.
+        PreflightError: Its weights are quantized, or it is a mixture of experts.
     """
     refuse_quantized(model_config(folder), str(folder))
     try:
         config: Any = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise DataError(f"{folder}: cannot be made as a causal language model ({error})") from None
+    # A config.json written by hand may leave the number of experts to the defaults of its type.
+    refuse_mixture(config.to_dict(), str(folder))
     if chosen := config._attn_implementation:  # noqa: SLF001  there is no public name
         log.info("%s/config.json: attention %r is not used, it is chosen here", folder, chosen)
         config._attn_implementation = None  # noqa: SLF001

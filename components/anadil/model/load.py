@@ -27,7 +27,6 @@ from anadil.artifacts.base_model import COPIED_TOKENIZER_FILES, model_config, to
 from anadil.artifacts.base_vocabulary import USUAL_ENDS, base_settings
 from anadil.core.errors import DataError, IntegrityError
 from anadil.model.architecture import check_fit, read_config
-from anadil.model.family_table import refuse_mixture
 from anadil.model.spellings import write_both_spellings
 from anadil.text.encoder import Encoder
 
@@ -62,7 +61,6 @@ def load_model(
         IntegrityError: Weights are pickled, damaged, not those of config.json or not numbers, or code would have to run.
         PreflightError: It is a mixture of experts.
     """
-    refuse_mixture(model_config(path), str(path))
     check_fit(path)
     transformers_logging.disable_progress_bar()
     try:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from anadil.text.filter_limits import FilterLimits
+from anadil.text.filter_limits import FilterLimits, Share
 from anadil.text.letters import UNKNOWN, Letters
 
 PACKS = Path(__file__).parent / "languages"
@@ -18,6 +18,8 @@ PACKS = Path(__file__).parent / "languages"
 PACK_SUFFIXES = (".yaml", ".yml", ".json")
 WRITTEN_IN = {"Hang": ("Kore",), "Hani": ("Hans", "Hant"), "Aran": ("Arab",)}
 """Scripts that public data sets name -> those of rows that they stand for."""
+CLOSED = {"extra": "forbid", "allow_inf_nan": False}
+"""pydantic's configuration of a table of a pack: a key that is not known is a mistake."""
 LEARN = "anadil language learn {0} SAMPLE... --out {0}.yaml"
 
 
@@ -28,6 +30,7 @@ class Profile:
     `anadil.language.identify_sample` makes it, `anadil.text.profile_checks` reads it.
     """
 
+    __pydantic_config__ = CLOSED
     orders: tuple[int, ...]
     """Letters of an n-gram."""
     own: str
@@ -56,9 +59,9 @@ class Profile:
     """Most of a text's words that end otherwise."""
     max_inner_signs: tuple[float, ...] = ()
     """Most figures and unusual signs within words, for each letter."""
-    max_inner_capitals: float = 1.0
+    max_inner_capitals: Share = 1.0
     """Most capitals behind small letters, for each letter."""
-    min_distinct_words: float = 0.0
+    min_distinct_words: Share = 0.0
     """Least share of distinct words in a window of them."""
 
 
@@ -66,6 +69,7 @@ class Profile:
 class LanguageModel:
     """A fastText identifier of the user's: GlotLID, OpenLID, or one of their own. Never downloaded."""
 
+    __pydantic_config__ = CLOSED
     path: str
     label: str
     """What it calls the language, such as `__label__kaz_Cyrl`."""

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from anadil.core import strict_yaml
 from anadil.core.errors import RecipeError
@@ -65,48 +65,18 @@ class Guard(_Table):
     """Letters that none of its texts holds."""
 
 
-class ProfileTable(_Table):
-    """`anadil.text.language.Profile`, as data."""
-
-    orders: tuple[int, ...]
-    own: str
-    others: tuple[str, ...] = ()
-    min_chars: tuple[int, ...]
-    min_likelihoods: tuple[float, ...]
-    min_margins: tuple[float, ...] = ()
-    associations: tuple[str, ...] = ()
-    min_associations: tuple[float, ...] = ()
-    least_rarity: float = 0.0
-    """0 in packs of earlier releases."""
-    word_order: str = ""
-    min_word_order: tuple[float, ...] = ()
-    endings: str = ""
-    max_new_endings: tuple[float, ...] = ()
-    max_inner_signs: tuple[float, ...] = ()
-    max_inner_capitals: Share = 1.0
-    min_distinct_words: Share = 0.0
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_an_earlier_release(cls, data: Any) -> Any:
-        # Pairs of frequent words, which `word_order` stands for now.
-        former = ("words", "min_words")
-        return {key: data[key] for key in data if key not in former} if isinstance(data, dict) else data
-
-    @model_validator(mode="after")
-    def _can_be_used(self) -> Self:
-        from anadil.text.profile_checks import check_profile  # numpy, which few readers of a pack need
-
-        check_profile(Profile(**self.model_dump()))
-        return self
+def _without_former_keys(data: Any) -> Any:
+    # Packs of earlier releases hold pairs of frequent words, which `word_order` replaced.
+    former = ("words", "min_words")
+    return {key: data[key] for key in data if key not in former} if isinstance(data, dict) else data
 
 
-class ModelTable(_Table):
-    """`anadil.text.language.LanguageModel`, as data."""
+def _checked(profile: Profile | None) -> Profile | None:
+    from anadil.text.profile_checks import check_profile  # numpy, which few readers of a pack need
 
-    path: str
-    label: str
-    sha256: str
+    if profile:
+        check_profile(profile)
+    return profile
 
 
 class Identification(_Table):
@@ -130,8 +100,8 @@ class Identification(_Table):
     own_letters: str = ""
     min_own_letters: Share = 0.0
     """Less is text in another spelling, such as ASCII."""
-    profile: ProfileTable | None = None
-    model: ModelTable | None = None
+    profile: Annotated[Profile | None, BeforeValidator(_without_former_keys), AfterValidator(_checked)] = None
+    model: LanguageModel | None = None
 
 
 class LanguagePack(_Table):
@@ -238,7 +208,6 @@ def to_language(pack: LanguagePack) -> Language:
         return getattr(module, name, general)
 
     identification = pack.identification
-    profile, model = identification.profile, identification.model
     fold = function("fold", fold_turkic if pack.fold == "turkic" else str.lower)
     words = function("words", str.split if pack.words == "spaces" else CHARACTERS.findall)
     by_words = pack.words == "spaces"
@@ -265,8 +234,8 @@ def to_language(pack: LanguagePack) -> Language:
         usual_label=identification.usual_label,
         min_usual_pieces=identification.min_usual_pieces,
         sibling=identification.sibling,
-        profile=Profile(**profile.model_dump()) if profile else None,
-        model=LanguageModel(**model.model_dump()) if model else None,
+        profile=identification.profile,
+        model=identification.model,
         own_letters=frozenset(identification.own_letters),
         min_own_letters=identification.min_own_letters,
         stop_words=frozenset(map(fold, pack.stop_words.split())),

@@ -161,7 +161,7 @@ def test_a_base_that_names_no_architecture_gets_that_of_the_model(
 
 
 def test_a_mixture_of_experts_is_not_exported(generation: Path, base: Path, tmp_path: Path) -> None:
-    (base / "config.json").write_text(json.dumps({"model_type": "mixtral"}))
+    (base / "config.json").write_text(json.dumps({"model_type": "mixtral", "num_local_experts": 8}))
 
     with pytest.raises(PreflightError, match="'mixtral' is a mixture of experts"):
         export_checkpoint(generation, base, base, tmp_path / "out")

@@ -14,8 +14,15 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from anadil.core.errors import DataError, PreflightError
 from anadil.model import architecture
-from anadil.model.family_table import LAYOUTS, check_family, model_types, refuse_mixture, supports
-from anadil.model.mixture_of_experts import MIXTURES, is_mixture_of_experts
+from anadil.model.architecture import read_config
+from anadil.model.family_table import (
+    LAYOUTS,
+    check_family,
+    is_mixture_of_experts,
+    model_types,
+    refuse_mixture,
+    supports,
+)
 from anadil.pretrain import build_model as build_module
 from anadil.pretrain.parallel import sharded_load as load_module
 from tests.kit.families import (
@@ -33,9 +40,8 @@ from tests.kit.ranks import in_ranks
 ROUNDING = 1e-5
 """Largest difference of a gradient, as a share of its norm; what was wrong was off by 0.04 to 11."""
 EXPERTS = re.compile(r"^class \w*(Experts|SparseMoe|MoE|TopKRouter|TopkRouter)\w*\(", re.MULTILINE)
-SWITCHED = {"doge", "gemma4", "gemma4_text"}
-"""Types whose experts are made only where their config.json says so."""
-COMPOSED: set[str] = set()
+SWITCHED = {"doge", "dots1", "gemma4", "gemma4_text", "hunyuan_v1_moe"}
+"""Types whose experts are made only where config.json says so: their defaults are a dense model."""
 EXPECTED = "expected.pt"
 """What transformers trains on the model beside it."""
 
@@ -270,25 +276,28 @@ def test_a_type_is_refused_by_name_before_anything_is_loaded(
         build_in(degrees, tmp_path, tmp_path, 0, 1)
 
 
-def test_every_causal_model_with_experts_is_known_as_a_mixture() -> None:
+def test_every_causal_model_with_experts_is_told_by_its_configuration() -> None:
     folder = Path(transformers.__file__).parent / "models"
-    seen = set()
     for kind in set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) - SWITCHED:
         sources = (folder / model_type_to_module_name(kind)).glob("modeling_*.py")
         if any(EXPERTS.search(source.read_text(encoding="utf-8")) for source in sources):
-            seen.add(kind)
-            # A config.json that says nothing but its type stands for the type's defaults.
-            assert is_mixture_of_experts({"model_type": kind}) or kind in COMPOSED, kind
-    assert seen - COMPOSED <= MIXTURES
-    assert not seen & set(model_types())
+            assert is_mixture_of_experts(AutoConfig.for_model(kind).to_dict()), kind
+            assert kind not in model_types()
+
+
+def test_experts_that_only_the_defaults_of_a_type_name_are_refused_too(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "mixtral"}', encoding="utf-8")
+
+    with pytest.raises(PreflightError, match="model type 'mixtral' is a mixture of experts"):
+        read_config(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("config", "mixture"),
     [
-        ({"model_type": "mixtral"}, True),
+        ({"model_type": "mixtral", "num_local_experts": 8}, True),
         ({"model_type": "unheard_of", "num_experts": 8}, True),
-        ({"model_type": "unheard_of", "text_config": {"model_type": "deepseek_v3"}}, True),
+        ({"model_type": "unheard_of", "text_config": {"n_routed_experts": 64}}, True),
         ({"model_type": "unheard_of", "ffn_config": {"moe_num_experts": 16}}, True),
         ({"model_type": "unheard_of", "moe_num_experts": [64, 64]}, True),
         ({"model_type": "granitemoehybrid", "num_local_experts": 0}, False),
