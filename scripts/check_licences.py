@@ -27,7 +27,7 @@ ALLOWED = frozenset(
 )  # fmt: skip
 """Identifiers of SPDX, and what classifiers of PyPI call the same."""
 READ = {
-    "huey": "MIT", "protobuf": "BSD-3-Clause", "ray": "Apache-2.0", "skops": "MIT", "tiktoken": "MIT",
+    "huey": "MIT", "protobuf": "BSD-3-Clause", "ray": "Apache-2.0", "skops": "MIT",
     "transformers": "Apache-2.0",
 }  # fmt: skip
 """Package -> licence, where its metadata names none that a machine reads: from its file LICENSE."""

@@ -17,10 +17,8 @@ from pathlib import Path
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["RAYON_NUM_THREADS"] = "1"
 
-from tiktoken import Encoding
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
-from anadil.text.bpe_ranks import BpeRanks, ranks_of
 from anadil.text.cut_patterns import LLAMA_3_REGEX
 from anadil.text.encoder import Encoder
 
@@ -41,8 +39,8 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, default=4.0, help="text of each language")
     options = parser.parse_args()
     print(f"{cpu_name()}, load {os.getloadavg()[0]:.1f}")
-    print("| tokenizer | text | MB | start, s | tokenizers | tiktoken | anadil | x | ids |")
-    print("|---|---|---:|---:|---:|---:|---:|---:|---|")
+    print("| tokenizer | text | MB | start, s | tokenizers | anadil | x | ids |")
+    print("|---|---|---:|---:|---:|---:|---:|---|")
     texts = {language: documents(options.text / language) for language in LANGUAGES}
     for name, tokenizer in opened(options.tokenizer, options.trained, texts):
         for language in LANGUAGES:
@@ -97,7 +95,6 @@ def opened(
 def compare(name: str, tokenizer: Tokenizer, language: str, texts: list[str]) -> None:
     """Print the row of one tokenizer and one language."""
     tokenizer.encode_special_tokens = True
-    ranks = ranks_of(tokenizer)
     encoder = Encoder(tokenizer)
     begun = time.process_time()
     encoder.check(())
@@ -106,9 +103,6 @@ def compare(name: str, tokenizer: Tokenizer, language: str, texts: list[str]) ->
         "tokenizers": lambda some: tokenizer.encode_batch_fast(some, add_special_tokens=False),
         "anadil": encoder.encode,
     }
-    if isinstance(ranks, BpeRanks):
-        plain = Encoding("plain", pat_str=ranks.pattern, mergeable_ranks=ranks.ranks, special_tokens={})
-        ways["tiktoken"] = lambda some: [plain.encode_ordinary(text) for text in some]
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
     rates = dict.fromkeys(ways, 0.0)
     for _ in range(ROUNDS):
@@ -123,7 +117,7 @@ def compare(name: str, tokenizer: Tokenizer, language: str, texts: list[str]) ->
     )
     print(
         f"| {name} | {language} | {megabytes:.1f} | {start:.1f} | {rates['tokenizers']:.1f} "
-        f"| {rates.get('tiktoken', 0):.1f} | {rates['anadil']:.1f} | {rates['anadil'] / rates['tokenizers']:.1f} "
+        f"| {rates['anadil']:.1f} | {rates['anadil'] / rates['tokenizers']:.1f} "
         f"| {f'{differing} differ' if differing else 'equal'}{'' if encoder.is_fast else ', by tokenizers'} |",
         flush=True,
     )

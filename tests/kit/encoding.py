@@ -1,4 +1,4 @@
-"""Texts that are hard to encode, a tokenizer that is, and what the tokenizers library makes of them."""
+"""Texts that are hard to encode, an encoder that errs, and what the tokenizers library makes of them."""
 
 import random
 import sys
@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer, models, pre_tokenizers
-
-from anadil.text.byte_symbols import ALPHABET
-from anadil.text.encoder import NEVER
+from tokenizers import Tokenizer
 
 ODD = (
     "",
@@ -22,7 +19,7 @@ ODD = (
     "<|eot_id|> mətn <|begin_of_text|> kimi",
     "日本語の文。 空白 なし",
     "e\u0301 \u0301 \U0001f600 son",
-    f"{NEVER} kimi <tool> <to ol>",
+    "\ufdd0anadil kimi <tool> <to ol>",
     "ab" * 3_000,
 )
 
@@ -58,10 +55,12 @@ def random_texts(num: int) -> list[str]:
     return ["".join(letter() for _ in range(chance.randrange(1, 40))) for _ in range(num)]
 
 
-def unlike(*, ignore_merges: bool = True) -> Tokenizer:
-    """Its `abc` is made of `ab` and `c` only, and `xabc` has `bc` first; tiktoken joins `a` and `bc` too."""
-    merges = [("b", "c"), ("a", "b"), ("ab", "c")]
-    vocab = {token: index for index, token in enumerate([*ALPHABET, *map("".join, merges)])}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=ignore_merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    return tokenizer
+class Unlike:
+    """A gigatoken that gives other ids for each text with `xabc`."""
+
+    def __init__(self, gigatoken: Any) -> None:
+        self.gigatoken = gigatoken
+
+    def encode(self, utf8: bytes) -> Any:
+        ids = self.gigatoken.encode(utf8)
+        return ids[::-1] if b"xabc" in utf8 else ids

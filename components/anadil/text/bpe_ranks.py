@@ -1,4 +1,4 @@
-"""A byte-level BPE of the tokenizers library, as the ranks that tiktoken works with."""
+"""A byte-level BPE of the tokenizers library, as the ranks that gigatoken works with."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anadil.text.byte_symbols import ALPHABET, to_bytes
+from anadil.text.byte_symbols import ALPHABET
 from anadil.text.cut_patterns import known_pattern, pre_tokenizer_parts
 
 if TYPE_CHECKING:
@@ -19,12 +19,8 @@ JsonObject = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BpeRanks:
-    """What tiktoken needs."""
+    """A vocabulary in the order of merging, without gaps."""
 
-    pattern: str
-    """Where a text is cut."""
-    ranks: dict[bytes, int]
-    """Token -> its place in the order of merging, without gaps."""
     ids: NDArray[np.int32]
     """(ranks,): the token's id, which may stand in another order and with gaps."""
     content: str
@@ -32,19 +28,19 @@ class BpeRanks:
 
 
 def ranks_of(tokenizer: "Tokenizer") -> BpeRanks | str:
-    """The ranks of a tokenizer, or why it has none with which tiktoken would give its ids.
+    """The ranks of a tokenizer, or why it has none with which gigatoken would give its ids.
 
-    tiktoken joins two neighbours when their joined bytes are a token, the one of least rank first, and
+    gigatoken joins two neighbours when their joined bytes are a token, the one of least rank first, and
     takes a whole word that is a token at once. `tokenizers` joins by a list of pairs. Both do the same where
     a token's rank is the place of the first pair that makes it. A token that no pair makes comes last:
     with `ignore_merges` a whole word may be one, without it nothing can. Added tokens have no rank, so no
     text becomes one.
     """
     content = json.loads(tokenizer.to_str())
-    model, pattern = content["model"], known_pattern(content.get("pre_tokenizer"))
+    model = content["model"]
     if why := _unlike(model):
         return why
-    if pattern is None:
+    if known_pattern(content.get("pre_tokenizer")) is None:
         return "its text is cut by a pattern that is not known here"
     added = {token["content"] for token in content.get("added_tokens") or ()}
     vocab: dict[str, int] = {
@@ -69,9 +65,7 @@ def ranks_of(tokenizer: "Tokenizer") -> BpeRanks | str:
         "model": model | {"vocab": {symbols: rank for rank, symbols in enumerate(order)}},
     }
     return BpeRanks(
-        pattern=pattern,
         content=json.dumps(bare, ensure_ascii=False),
-        ranks={to_bytes(symbols): rank for rank, symbols in enumerate(order)},
         ids=np.array([vocab[symbols] for symbols in order], dtype=np.int32),
     )
 
@@ -83,7 +77,7 @@ def _merged(merges: list[list[str] | str]) -> Iterator[str]:
 
 
 def _unlike(model: JsonObject) -> str:
-    """What a model has that tiktoken does not know; empty where it has nothing of it."""
+    """Reason why gigatoken cannot do what a model does; empty if it can."""
     if model.get("type") != "BPE":
         return f"its model is {model.get('type')}, not BPE"
     settings = ("dropout", "byte_fallback", "continuing_subword_prefix", "end_of_word_suffix")

@@ -20,7 +20,7 @@ QWEN_3_5_REGEX = (
 GPT_2_REGEX = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """What `ByteLevel` of the tokenizers library cuts by. Source: openai/gpt-2, src/encoder.py."""
 KNOWN_PATTERNS = (LLAMA_3_REGEX, QWEN_REGEX, GPT_2_REGEX, QWEN_3_5_REGEX)
-"""Those by which tiktoken and tokenizers cut alike round every code point, although their regular
+"""Those by which gigatoken and tokenizers cut alike round every code point, although their regular
 expressions come from different libraries; `tests/text/test_encoder.py` tries them."""
 NEW_LETTERS = re.compile(
     "[\u088f\u0c5c\u0cdc\ua7ce\ua7cf\ua7d2\ua7d4\ua7f1\U00010940-\U00010959\U00010ec5-\U00010ec7\U00011db0-\U00011ddb"
@@ -29,7 +29,7 @@ NEW_LETTERS = re.compile(
     "\U0001e6e7-\U0001e6ed\U0001e6f0-\U0001e6f4\U0001e6fe\U0001e6ff\U0002b73a-\U0002b73f\U0002cea2-\U0002cead"
     "\U000323b0-\U00033479\u1acf-\u1add\u1ae0-\u1aeb\U00011b60-\U00011b67]"
 )
-"""Letters, digits and marks of Unicode 17, which gigatoken knows and the two others do not; the same test found them."""
+"""Letters, digits and marks of Unicode 17, which gigatoken knows and tokenizers does not; the same test found them."""
 NEW_LEADS = (0xE0, 0xE1, 0xEA, 0xF0)
 """First bytes of them in UTF-8: a text without these is not searched."""
 

@@ -1,7 +1,7 @@
 """Texts -> token ids, one way for corpus, evaluation, fertility and chats: exact, then fast.
 
-The ids are those of the tokenizers library. gigatoken, and tiktoken for what it cuts otherwise, give them
-many times as fast where a tokenizer's merges can be written as ranks; a sample is compared each time.
+The ids are those of the tokenizers library. gigatoken gives them many times as fast where a tokenizer's merges
+can be written as ranks. A sample is compared each time.
 """
 
 import logging
@@ -20,7 +20,6 @@ from anadil.text.cut_patterns import NEW_LEADS, NEW_LETTERS
 
 if TYPE_CHECKING:
     import gigatoken
-    import tiktoken
     from tokenizers import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -35,8 +34,6 @@ COMPARED = 100
 """One text of so many is encoded by both libraries, the first of all too."""
 WORDS_AT_ONCE = 10_000
 SHOWN_CHARS = 80
-NEVER = "\ufdd0anadil"
-"""A special token of tiktoken that is never asked for: without any it looks for the empty string."""
 
 
 class Encoder:
@@ -118,10 +115,11 @@ class Encoder:
     def _start(self) -> None:
         self._started = True
         ranks = ranks_of(self._tokenizer)
-        if isinstance(ranks, str):
-            log.debug("encoding by tokenizers: %s", ranks)
+        gigatoken = ranks if isinstance(ranks, str) else _gigatoken_of(ranks)
+        if isinstance(ranks, str) or isinstance(gigatoken, str):
+            log.debug("encoding by tokenizers: %s", gigatoken)
             return
-        self._fast = _FastEncoder(ranks, self._tokenizer, self._exact)
+        self._fast = _FastEncoder(ranks.ids, gigatoken, self._tokenizer, self._exact)
 
     def _give_up(self, text: str) -> None:
         self._fast = None
@@ -144,22 +142,18 @@ class Encoder:
 
 
 class _FastEncoder:
-    """gigatoken and tiktoken with the ranks of a tokenizer; what neither can do is done by `tokenizers`."""
+    """gigatoken with the ranks of a tokenizer; `tokenizers` does what it cannot do."""
 
     def __init__(
-        self, ranks: BpeRanks, tokenizer: "Tokenizer", exact: Callable[[Sequence[str]], list[Ids]]
+        self,
+        ids: Ids,
+        gigatoken: "gigatoken.Tokenizer",
+        tokenizer: "Tokenizer",
+        exact: Callable[[Sequence[str]], list[Ids]],
     ) -> None:
-        from tiktoken import Encoding
-
-        self._ids = ranks.ids
-        self._are_ranks = bool((ranks.ids == np.arange(len(ranks.ids))).all())
-        self._gigatoken = _gigatoken_of(ranks)
-        self._tiktoken: tiktoken.Encoding = Encoding(
-            "anadil",
-            pat_str=ranks.pattern,
-            mergeable_ranks=ranks.ranks,
-            special_tokens={NEVER: len(ranks.ids)},
-        )
+        self._ids = ids
+        self._are_ranks = bool((ids == np.arange(len(ids))).all())
+        self._gigatoken = gigatoken
         self._normalizer = tokenizer.normalizer
         self._exact = exact
         added = tokenizer.get_added_tokens_decoder().values()
@@ -182,27 +176,21 @@ class _FastEncoder:
         if self._sought is not None and (self._sought.search(text) or self._sought.search(normalized)):
             return self._exact([text])[0]
         utf8 = normalized.encode()
-        is_known = not any(map(utf8.__contains__, NEW_LEADS)) or not NEW_LETTERS.search(normalized)
-        if self._gigatoken is not None and is_known:
-            ranks = self._gigatoken.encode(utf8)
-        else:
-            try:
-                ranks = self._tiktoken.encode_to_numpy(normalized, disallowed_special=())
-            except ValueError:
-                # A million blanks on end are too many for its regular expressions.
-                return self._exact([text])[0]
+        # gigatoken knows a newer Unicode, so these letters are cut otherwise. The bytes are a first, fast look.
+        if any(map(utf8.__contains__, NEW_LEADS)) and NEW_LETTERS.search(normalized):
+            return self._exact([text])[0]
+        ranks = self._gigatoken.encode(utf8)
         return ranks.view(np.int32) if self._are_ranks else self._ids[ranks]
 
 
-def _gigatoken_of(ranks: BpeRanks) -> "gigatoken.Tokenizer | None":
-    """Gigatoken with these ranks, where it is installed and knows what it is given."""
+def _gigatoken_of(ranks: BpeRanks) -> "gigatoken.Tokenizer | str":
+    """Gigatoken with these ranks, or why there is none."""
     try:
         from gigatoken import Tokenizer as Gigatoken
 
         return Gigatoken.from_json(ranks.content)
     except (ImportError, RuntimeError, ValueError) as error:
-        log.debug("encoding by tiktoken: %s", error)
-        return None
+        return str(error)
 
 
 def _refuse_surrogates(texts: Iterable[str]) -> None:
