@@ -112,7 +112,7 @@ def test_a_language_is_added(project: Path) -> None:
 
 @pytest.mark.slow
 def test_a_model_family_is_added(project: Path) -> None:
-    assert "model_type='granite'" in follow(project, "A model family")
+    assert "model_type='stablelm'" in follow(project, "A model family")
 
 
 @pytest.mark.slow

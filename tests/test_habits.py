@@ -76,3 +76,26 @@ def test_a_form_of_issues_asks_for_something(form: Path) -> None:
     ids = [part["id"] for part in content["body"]]
     assert len(ids) == len(set(ids))
     assert any(part.get("validations", {}).get("required") == "true" for part in content["body"])
+
+
+def test_what_agents_are_told_to_read_and_run_is_there() -> None:
+    text = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([\w./-]+)\)", text)
+    paths = re.findall(r"(?<![\w/.])(?:[\w-]+/)*[\w-]+(?:\.(?:py|md|json|toml)\b|/(?=[`,:\s]))", text)
+    targets = set(re.findall(r"\bmake ([a-z-]+)", text))
+
+    places = (ROOT, ROOT / "components/anadil")
+    missing = {path for path in (*links, *paths) if not any((place / path).exists() for place in places)}
+    unknown = {target for target in targets if not re.search(rf"^{target}:", makefile, re.MULTILINE)}
+    assert (missing, unknown) == (set(), set())
+    assert len(paths) > 15
+    assert {"test", "check", "golden"} <= targets
+
+
+def test_the_rooms_that_agents_are_told_of_are_those_of_the_project() -> None:
+    table = re.findall(r"^\| `(.+?)` \|", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
+    listed = {name for row in table for name in row.split("`, `")}
+
+    rooms = {path.parent.name for path in (ROOT / "components/anadil").glob("*/__init__.py")}
+    assert listed == rooms
