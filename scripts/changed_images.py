@@ -15,7 +15,7 @@ from anadil.core.stages import ENGINE_IMAGES, STEP_IMAGES, rooms_of
 ROOT = Path(__file__).parents[1]
 PACKAGE = "components/anadil/"
 STEPS = set(STEP_IMAGES)
-"""What the steps of a pipeline run in; the images of its tools change with their own files only."""
+"""Images of a pipeline's steps. Those of its tools change with their own files only."""
 OTHERS = {"pipelines", "mlflow"}
 
 
@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
 
 
 def base_commit() -> str | None:
-    """What the change is compared with; None where git has no other commit."""
+    """Commit to compare the change with; None if git has no other commit."""
     for name in ("origin/main", "main"):
         base = git("merge-base", "HEAD", name)
         if base and base != git("rev-parse", "HEAD"):

@@ -66,13 +66,13 @@ def licences(component: dict[str, Any]) -> Iterator[str]:
 
 
 def may_stay(name: str, said: set[str]) -> bool:
-    """Whether everything that a package says of its licence is on the list."""
+    """True if everything that a package says of its licence is on the list."""
     words = said - {"OSI Approved"} or ({READ[name]} if name in READ else set())
     return bool(words) and all(map(is_allowed, words))
 
 
 def is_allowed(expression: str) -> bool:
-    """Whether an expression of SPDX can be met: one side of each OR, which binds less, and both of each AND."""
+    """True if an expression of SPDX can be met: one side of each OR, which binds less, and both of each AND."""
     inner = re.fullmatch(r"\(([^()]*)\)", expression)
     if inner:
         return is_allowed(inner[1])

@@ -1,4 +1,4 @@
-"""What the scripts that generate files share: write the files, or with `--check` tell which differ."""
+"""Shared end of the scripts that generate files: write them, or with `--check` list those that differ."""
 
 import sys
 from collections.abc import Callable, Mapping

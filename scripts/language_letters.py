@@ -13,7 +13,7 @@ from pathlib import Path
 TARGET = Path(__file__).parents[1] / "components/anadil/text/languages/letters.tsv"
 CODES = TARGET.with_name("codes.tsv")
 SCRIPTS = {"Latn", "Cyrl", "Grek", "Arab", "Hebr", "Thai"}
-"""Of which there are code pages with one byte a character."""
+"""Languages with code pages of one byte a character."""
 ESCAPE = re.compile(r"\\u([0-9A-F]{4})|\\(.)")
 HEAD = "id\tletters\tothers\n"
 

@@ -34,7 +34,7 @@ EXTRAS = {
 }
 PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==(\S+)", re.MULTILINE)
 PLATFORM = "x86_64-manylinux_2_28"
-"""What the wheels may need. Source: Debian 12 has glibc 2.36."""
+"""Newest platform of wheels. Source: Debian 12 has glibc 2.36."""
 WITH_TORCH = ("torch", "liger-kernel")
 """Requirements of the extra `pretrain` that torch's locks hold; Liger's kernels run on GPUs only."""
 

@@ -26,7 +26,7 @@ from generate import write_or_check
 
 MANIFESTS = Path(__file__).parents[1] / "manifests"
 CHART_STAGES = MANIFESTS.parent / "charts" / "anadil" / "files" / "stages.yaml"
-"""What the chart has to know of the stages that it can launch."""
+"""Facts that the chart needs of the stages that it can launch."""
 BASE_RECIPE = MANIFESTS / "base" / "recipe.yaml"
 MOUNT = "/etc/anadil"
 PLACE = "/data/run"
@@ -58,7 +58,7 @@ SERVED = Serving(
 
 
 def needed(stage: str) -> tuple[str, ...]:
-    """What a stage cannot do without."""
+    """Inputs that a stage cannot do without."""
     return tuple(word for word in STAGES[stage].reads if word not in STAGES[stage].optional)
 
 
@@ -127,7 +127,7 @@ def _prepare() -> str:
 
 
 def _ray_cluster() -> str:
-    """What `clean` makes with `clean.engine: ray`, with a plain name and two workers."""
+    """Job that `clean` makes with `clean.engine: ray`, with a plain name and two workers."""
     pods = CleanPods(
         recipe=load_recipe(str(BASE_RECIPE), ["cluster.work=/data/work", "clean.engine=ray"]),
         name="anadil-ray",

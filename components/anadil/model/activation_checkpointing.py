@@ -37,7 +37,7 @@ SAVED_OPERATORS: list[Any] = [
         )
     ),
 ]
-"""What `selective` keeps. Source: torchtitan's list of saved operators, with every matrix product."""
+"""Results that `selective` keeps. Source: torchtitan's list of saved operators, with every matrix product."""
 
 
 def decoder_layers(model: PreTrainedModel) -> Sequence[nn.Module]:

@@ -17,7 +17,7 @@ from anadil.core.errors import DataError
 from anadil.model.attention_operator import lower_right, packed_attention
 
 ATTENTION_NAME = "anadil"
-"""What transformers calls this attention."""
+"""Name of this attention in transformers."""
 UNKNOWN = ("softcap", "s_aux", "position_bias")
 """Changes of the attention scores that some architectures ask for by keyword."""
 
@@ -64,7 +64,7 @@ def packed_attention_forward(
     borders: torch.Tensor | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """What transformers calls in each layer.
+    """Attention of one layer, as transformers calls it.
 
     Args:
         module: The layer's attention.

@@ -182,7 +182,7 @@ class _Group:
     key: Index
 
     def is_causal(self, window: int) -> bool:
-        """Whether the operator's own causal mask is the right one."""
+        """True if the operator's own causal mask is the right one."""
         return self.num_queries == self.num_keys and not 0 < window < self.num_keys
 
     def mask(self, like: torch.Tensor, window: int) -> torch.Tensor | None:
@@ -197,7 +197,7 @@ class _Group:
 
 
 def lower_right(num_queries: int, num_keys: int, like: torch.Tensor, window: int = 0) -> torch.Tensor:
-    """What is added to scores so that the last query sees the last keys, and each before it one step less far.
+    """Mask added to scores: the last query sees the last keys, and each before it one step less far.
 
     Args:
         num_queries: Rows.

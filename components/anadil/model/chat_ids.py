@@ -73,7 +73,7 @@ class ControlWords:
 
 
 def rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]], **settings: Any) -> Any:
-    """What `apply_chat_template` gives, of a template that has shown elsewhere that a short chat takes it little.
+    """Result of `apply_chat_template`, of a template that was checked to take little for a short chat.
 
     Raises:
         DataError: It takes minutes or gigabytes.

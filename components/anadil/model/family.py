@@ -1,4 +1,4 @@
-"""What a model family says of itself: one record for each `model_type` of config.json, in `families/`.
+"""Record of a model family: one for each `model_type` of config.json, in `families/`.
 
 Engine, planner, kernels, doctor and export ask these records, so that a family is one module. Nothing here imports
 torch: the planner is instant.
@@ -14,7 +14,7 @@ HeadNorms = Literal["none", "head", "width"]
 Rotation = Literal["shared", "fp32", "own"]
 Bias = Literal["none", "inputs", "all"]
 TensorStyle = Literal["norm", "gather", "gather_keyword", "columns", "rows"]
-"""What tensor parallelism does with a module, see `pretrain/parallel/tensor.py`."""
+"""Style in which tensor parallelism splits a module, see `pretrain/parallel/tensor.py`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,19 +28,19 @@ class Architecture:
     head_norms: HeadNorms = "none"
     """Norms of queries and keys: of each head, with one weight for all, or of the whole width."""
     norms_in_fp32: bool = False
-    """Whether norms multiply with their weights before they go back to the precision of their input."""
+    """True if norms multiply with their weights before they go back to the precision of their input."""
     fused_gate: bool = False
-    """Whether one matrix makes the gate and what it gates."""
+    """True if one matrix makes the gate and what it gates."""
     bias: Bias = "all"
     """Where `attention_bias` puts biases: nowhere, at queries, keys and values, or at the output too."""
     has_bias: bool = False
-    """Whether attention has its biases whatever config.json says."""
+    """True if attention has its biases whatever config.json says."""
     mlp_bias: bool = False
-    """Whether `mlp_bias` puts biases into the MLP."""
+    """True if `mlp_bias` puts biases into the MLP."""
     rotation: Rotation = "shared"
     """Cosines and sines: one pair for all layers, the same in FP32, or a pair that each layer makes of its own."""
     defaults: Mapping[str, object] = field(default_factory=dict)
-    """What config.json means where a key is missing."""
+    """Values of config.json for keys that are missing."""
 
     @property
     def norms(self) -> int:
@@ -99,15 +99,15 @@ class Gguf:
 
     architecture: str
     turns_neighbours: bool = False
-    """Whether rows 2i and 2i + 1 of a head turn together, where transformers turns i and i + half."""
+    """True if rows 2i and 2i + 1 of a head turn together. transformers turns i and i + half."""
     norm_offset: float = 0.0
     """Added to the weights of norms, which transformers adds when it computes."""
     windows: Literal["none", "same_base", "own_base"] = "none"
-    """Whether layers see a window, and rotate by a base of their own; without, a window is the longest context."""
+    """Layers with a window, and the base of their rotation. With `none`, a window is the longest context."""
     own_head_size: bool = True
-    """Whether heads may be wider or narrower than the hidden size divided by them."""
+    """True if heads may be wider or narrower than the hidden size divided by them."""
     scalings: frozenset[str] = frozenset(["default", "linear", "yarn"])
-    """Of the rotation."""
+    """Scalings of the rotation."""
     fixed: Mapping[str, object] = field(default_factory=lambda: {"hidden_act": "silu"})
     """Keys of config.json -> the only value that is computed."""
     numbers: Mapping[str, str | float] = field(
@@ -149,7 +149,7 @@ class Family:
     `shard` and `context` need embeddings, layers and head under `names`. `pipeline` needs a forward pass that does
     no more than its stages: embed, layers with one rotation, norm. `tensor` needs layers of `tensor_plan` alone."""
     published_tied: bool = False
-    """Whether all published checkpoints share input and output embeddings, which `tensor` and `pipeline` cannot split."""
+    """True if all published checkpoints share input and output embeddings, which `tensor` and `pipeline` cannot split."""
     names: ModuleNames = ModuleNames()
     tensor_plan: Mapping[str, TensorStyle] = field(default_factory=lambda: LLAMA_TENSOR_PLAN)
     """Modules of a layer -> how tensor parallelism splits them."""

@@ -36,7 +36,7 @@ def model_types(layout: LayoutName | None = None) -> list[str]:
 
 
 def supports(model_type: str, layout: LayoutName) -> bool:
-    """Whether a layout is tested for a type."""
+    """True if a layout is tested for a type."""
     return model_type in families() and layout in families()[model_type].layouts
 
 

@@ -33,10 +33,10 @@ from anadil.text.encoder import Encoder
 END_OF_TEXT = "<|end_of_text|>"
 END_OF_TURN = "<|eot_id|>"
 OTHER_ENDS_OF_TURNS = ("<|im_end|>", "<end_of_turn>", "<|end|>", "<|turn_end|>")
-"""Of bases that are no Llama 3: Qwen and others that write ChatML, Gemma, Phi. A base's EOS is the end of a text, and
+"""Ends of turns in bases other than Llama 3: Qwen and others that write ChatML, Gemma, Phi. A base's EOS is the end of a text, and
 one that was taught chats would never be stopped by it."""
 BEGINNINGS_OF_TURNS = ("<|im_start|>", "<start_of_turn>", "<|start_header_id|>", "<|start|>", "<|user|>")
-"""Of the same. SmolLM2's Instruct models call theirs BOS; in their pre-training it stood nowhere."""
+"""Beginnings of turns in the same. SmolLM2's Instruct models call theirs BOS; in their pre-training it stood nowhere."""
 
 
 def load_model(
@@ -196,7 +196,7 @@ def document_ids(tokenizer: PreTrainedTokenizerFast, name: str) -> tuple[int, in
 
 
 def document_frame(tokenizer: PreTrainedTokenizerFast, name: str) -> str:
-    """What stands round a document, in words; says of an end of turns that the base has no other end."""
+    """Tokens round a document, in words, with a hint if the base ends documents as it ends turns."""
     before, after = tokenizer.convert_ids_to_tokens(document_ids(tokenizer, name))
     hint = ", which ends turns of chats: the base has no other end" if after in OTHER_ENDS_OF_TURNS else ""
     return f"{before} before each, {after} after it{hint}"

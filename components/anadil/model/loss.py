@@ -15,7 +15,7 @@ IGNORED = -100
 CHUNK_TOKENS = 512
 """Most tokens whose logits stand in memory at a time; 256 to 1,024 were equally fast on a CPU."""
 CPU_LOGITS_BYTES = 256 * MIB
-"""Of a chunk on a CPU, where the loss of a large vocabulary is most of the memory."""
+"""Logits of a chunk on a CPU, where the loss of a large vocabulary is most of the memory."""
 CPU_BLOCK_ROWS = 2048
 """Rows of the output embeddings that a CPU takes at a time: with 512 tokens their logits are 4 MiB."""
 
@@ -24,7 +24,7 @@ HAS_LIGER = find_spec("liger_kernel") is not None
 
 
 def uses_liger(kernels: str, device: torch.device) -> bool:
-    """Whether Liger's kernels run on this device under `pretrain.kernels`.
+    """True if Liger's kernels run on this device under `pretrain.kernels`.
 
     Raises:
         PreflightError: `liger` is asked for where it cannot run.
@@ -43,7 +43,7 @@ def uses_liger(kernels: str, device: torch.device) -> bool:
 
 
 def has_fast_bf16(device: torch.device) -> bool:
-    """Whether a device has BF16 matrix products of its own, as every GPU has that torch 2.13 knows."""
+    """True for a device with BF16 matrix products of its own. torch 2.13 knows no GPU without."""
     return device.type != "cpu" or has_bf16_products()
 
 
@@ -222,7 +222,7 @@ class _Blocks:
         """First row of a block, the softmax among its rows, and the logarithm of its exponentials' sum."""
 
     def losses(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of each token -ln p(label), and ln Z, the logarithm of the sum of all its exponentials."""
+        """-ln p(label) of each token, and ln Z, the logarithm of the sum of all its exponentials."""
         tokens, vocabulary = len(self.states), len(self.table)
         kept = self.space.numel() >= tokens * vocabulary
         of_label = self.space.new_zeros(tokens, 1)

@@ -31,7 +31,7 @@ TORCHAO = "torchao==0.18.0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatNeeds:
-    """What a format asks of GPU and shapes."""
+    """Demands of a format on GPU and shapes."""
 
     capability: tuple[int, int]
     """The oldest compute capability whose tensor cores have the format."""
@@ -247,7 +247,7 @@ def _check_torchao(kind: MatmulFormat) -> None:
 
 
 def _has_mxfp8_kernels() -> bool:
-    """Whether torchao's compiled kernels are loaded, about which its import only writes a log line."""
+    """True if torchao's compiled kernels are loaded, about which its import only writes a log line."""
     import torchao.prototype.mx_formats.kernels  # noqa: F401  # defines them
 
     try:
@@ -258,7 +258,7 @@ def _has_mxfp8_kernels() -> bool:
 
 
 def _gains(kind: MatmulFormat, emulated: bool) -> Callable[[nn.Module, str], bool]:
-    """Whether a matrix is large enough to be faster in FP8. Source: torchao 0.18.0, measured on H100."""
+    """Test that a matrix is large enough to be faster in FP8. Source: torchao 0.18.0, measured on H100."""
     if emulated or not kind.startswith("float8_"):
         return lambda _module, _name: True
     from torchao.float8 import _auto_filter_for_recipe  # an option
@@ -329,7 +329,7 @@ def _nvfp4(values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def _wrapped(tensor: torch.Tensor) -> torch.Tensor | None:
-    """What torchao's weight for gathering in FP8 holds; None where it is another tensor."""
+    """Weight inside torchao's class for gathering in FP8; None for another tensor."""
     local = tensor.detach()
     if isinstance(local, DTensor):
         local = local.to_local()

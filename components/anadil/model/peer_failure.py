@@ -1,4 +1,4 @@
-"""What it looks like here when another process of the job is gone, or this one's GPU is broken."""
+"""Errors that mean that another process of the job is gone, or that this one's GPU is broken."""
 
 import re
 import socket

@@ -20,7 +20,7 @@ COLLECTIVE = timedelta(hours=2)
 PATIENCE = timedelta(hours=12)
 """How long processes wait for the one that encodes the corpus or fetches the base model."""
 FAILURES = (OSError, RuntimeError, AnadilError, CheckpointException)
-"""What files, gloo and torch's checkpoints raise; the last of them is no `Exception`."""
+"""Errors of files, gloo and torch's checkpoints. The last of them is no `Exception`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Group:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process writes what there is one of."""
+        """True for the process that writes what there is one of."""
         return self.rank == 0
 
     def wait(self) -> None:
@@ -62,7 +62,7 @@ class Group:
         return texts
 
     def run_everywhere(self, work: Callable[[], T]) -> list[T]:
-        """What `work` returns in every process, by rank; a failure of one is raised in all of them.
+        """Results of `work` in every process, by rank. A failure of one is raised in all of them.
 
         Raises:
             OSError | RuntimeError | AnadilError: The failure of the lowest rank that failed, in
@@ -83,7 +83,7 @@ class Group:
         return [result for _, result in all_of_them]
 
     def run_on_first(self, work: Callable[[], T]) -> T:
-        """What `work` returns in the first process, which alone does it; raises as `run_everywhere` does."""
+        """Result of `work` in the first process, which alone does it; raises as `run_everywhere` does."""
         first: Any = self.run_everywhere(lambda: work() if self.is_first else None)[0]
         return cast("T", first)
 

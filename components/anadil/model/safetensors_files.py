@@ -26,7 +26,7 @@ class SafetensorsFiles:
         self._opened: dict[Path, Any] = {}
 
     def __contains__(self, name: object) -> bool:
-        """Whether a file holds the tensor."""
+        """True if a file holds the tensor."""
         return name in self.stored
 
     def __iter__(self) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What a base's chat template may take. It is a program, so it first writes some chats in a process of its own.
+"""Limits of a base's chat template. It is a program, so it first writes some chats in a process of its own.
 
 `python -m anadil.model.template_limits` is that process; it loads nothing but Jinja.
 """
@@ -26,7 +26,7 @@ CPU_S = 2
 MEMORY_BYTES = GIB
 """Beyond what the process has when it begins to write."""
 MAX_CHARS = 16 * MIB
-"""Of a short chat as it is written."""
+"""Characters of a short chat as it is written."""
 WALL_S = 30
 """On a machine that is busy with other things."""
 SAMPLES = (
@@ -34,7 +34,7 @@ SAMPLES = (
     (("user", "Bir?"), ("assistant", "İki!"), ("user", "Üç (3)?"), ("assistant", "(Dörd)\n\n- beş")),
     (("system", "Qısa cavab ver."), ("user", "Salam!"), ("assistant", "Salam!")),
 )
-"""What a template is tried on."""
+"""Chats on which a template is tried."""
 MAX_TEMPLATE_CHARS = MIB
 """Published ones have up to some ten thousand; Jinja takes a minute to read 50 million."""
 TOO_MUCH = 77

@@ -43,7 +43,7 @@ TINY_BATCH = 8
 TINY_LENGTH = 64
 """Tokens of a training sequence."""
 TINY_LR = 2e-3
-"""Of 2e-3, 4e-3 and 8e-3 the best on English that was left out."""
+"""The best of 2e-3, 4e-3 and 8e-3 on English that was left out."""
 TINY_SEED = 20_250_101
 FOREIGN_SHARE = 0.35
 """Lines written in made-up words. Without them Azerbaijani cost 9.8 bits per byte, more than a

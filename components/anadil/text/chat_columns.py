@@ -36,7 +36,7 @@ ROLES = {
 }  # fmt: skip
 ChatColumn = Literal["messages", "question", "answer", "system", "context"]
 Names = Mapping[ChatColumn, str]
-"""What a column is -> its name in the user's files: `finetune.columns`."""
+"""Role of a column -> its name in the user's files: `finetune.columns`."""
 ALIASES: Mapping[ChatColumn, tuple[str, ...]] = {
     "messages": LISTS,
     "question": (*LISTS, *(name for name in QUESTIONS if name not in PASSAGES)),
@@ -44,7 +44,7 @@ ALIASES: Mapping[ChatColumn, tuple[str, ...]] = {
     "system": SYSTEMS,
     "context": PASSAGES,
 }
-"""What a column is -> the columns that one of the user's names takes the place of."""
+"""Role of a column -> the columns that one of the user's names replaces."""
 MARKS_OF_ROWS = frozenset(
     [
         "id",
@@ -195,13 +195,13 @@ def reasoning_beside(row: Mapping[str, object], answer: str | None) -> str | Non
 
 
 def reasoning_of(turn: Mapping[str, object]) -> str:
-    """What an assistant's turn says that it thinks; empty for nothing."""
+    """Reasoning in an assistant's turn; empty for none."""
     texts = (value.strip() for key in REASONINGS if isinstance(value := turn.get(key), str))
     return next(filter(None, texts), "")
 
 
 def may_hold_text(column: str) -> bool:
-    """Whether a column, or a key of turns as in `messages.id`, may hold text by its name, and no mark of the row."""
+    """True if a column, or a key of turns such as `messages.id`, may hold text by its name."""
     return column.rpartition(".")[2].lower() not in MARKS_OF_ROWS
 
 
@@ -225,12 +225,12 @@ def unread_in_turns(turns: object) -> dict[str, list[object]]:
 
 
 def is_answer(turn: object) -> bool:
-    """Whether a turn is the assistant's."""
+    """True for a turn of the assistant."""
     return _role(turn) == "assistant"
 
 
 def is_question(turn: object) -> bool:
-    """Whether a turn is the user's."""
+    """True for a turn of the user."""
     return _role(turn) == "user"
 
 

@@ -58,7 +58,7 @@ WORDS: Mapping[str, bool] = {
 }
 """Values of a mark, in small letters."""
 MAX_VALUES = 8
-"""Of a mark in one file, at most; more of them are classes, or texts."""
+"""Values of a mark in one file, at most. More of them are classes, or texts."""
 MIN_FREE = 0.1
 """Share of rows with a free answer, from which on values are marks: the answers of a class come again and again."""
 
@@ -66,7 +66,7 @@ Use = Literal["mark", "class", "scale"]
 
 
 def mark_of(value: object) -> bool | None:
-    """What a mark says; None where it is none."""
+    """True for praise, False for blame, None for a value that is no mark."""
     number = number_of(value)
     if number is None:
         return WORDS.get(_plain(value)) if isinstance(value, str) else None
@@ -85,7 +85,7 @@ def number_of(value: object) -> float | None:
 
 
 def verdict(row: Mapping[str, object], name: str) -> bool | None:
-    """What a mark of a row says; None where it says nothing that is known."""
+    """Verdict of a mark of a row; None if its value is not known."""
     value = row.get(name)
     if name == "label" and not isinstance(value, bool):  # see `uses_of`
         return None
@@ -104,7 +104,7 @@ def marked_by(row: Mapping[str, object]) -> str:
 
 
 def is_learnt(turn: Mapping[str, object]) -> bool | str:
-    """Whether the marks of an answer let it be learnt, or the first mark that says neither."""
+    """True if an answer may be learnt, False if a mark forbids it, or the first mark that says neither."""
     learnt = True
     for name in (*SWITCHES, *MASKS):
         value, mark = turn.get(name), verdict(turn, name)
@@ -135,7 +135,7 @@ def unsure(row: Mapping[str, object]) -> list[str]:
 
 
 def uses_of(rows: Iterable[tuple[Mapping[str, object], str]]) -> dict[str, Use]:
-    """What the unsure keys of a file are used for.
+    """Use of each unsure key of a file.
 
     Args:
         rows: Each with its answer.

@@ -56,7 +56,7 @@ TOOL_KEYS = ("tool_calls", "function_call")
 TEXT_PARTS = ("text", "input_text", "output_text")
 """Types of a part that is text; the last two of OpenAI's Responses."""
 UNTAUGHT = "reasoning (reasoning_content, reasoning, thinking)"
-"""What `mask_audit.json` and the log call it where it is not taught."""
+"""Its name in `mask_audit.json` and in the log if it is not taught."""
 PUNCTUATION = ".,;:!?…\"'()[]{}«»“”„‘’–—。、「」『』（）！？¿¡؟،"
 LETTERS_I = str.maketrans({"ı": "i", "\u0307": None})
 """So that I and İ fold to i in Turkic text too; the second is the dot that `casefold` leaves of İ."""
@@ -74,7 +74,7 @@ class Message:
     trained: bool = True
     """False of an answer that is context only, such as `weight` 0 in OpenAI's layout."""
     reasoning: str = ""
-    """What the assistant thinks before its answer; taught where the chat template writes it."""
+    """Reasoning of the assistant before its answer. It is taught if the chat template writes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class Chat:
 
     @property
     def questions(self) -> tuple[str, ...]:
-        """What the user says, turn by turn."""
+        """The user's texts, turn by turn."""
         return tuple(message.content for message in self.messages if message.role == "user")
 
     def with_system(self, system: str | None) -> "Chat":
@@ -102,7 +102,7 @@ class Chat:
 
     @property
     def has_reasoning(self) -> bool:
-        """Whether an answer has reasoning beside it."""
+        """True if an answer has reasoning beside it."""
         return any(message.reasoning for message in self.messages)
 
     def without_reasoning(self, *, but_last: bool) -> "Chat":
@@ -130,7 +130,7 @@ class Refusal:
 
     reason: Reason
     value: str = ""
-    """What it was about, such as the unknown role."""
+    """Detail, such as the unknown role."""
 
 
 @dataclass(slots=True)
@@ -279,7 +279,7 @@ def _pair(row: Mapping[str, object]) -> list[object] | Refusal | None:
 
 
 def question_turns(row: Mapping[str, object]) -> list[object] | Refusal | None:
-    """What a row asks, as turns that are not checked yet; None where no column holds it."""
+    """Question of a row, as turns that are not checked yet; None if no column holds it."""
     asked = first_of(row, QUESTIONS)
     if asked is None:
         return None

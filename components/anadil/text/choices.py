@@ -54,7 +54,7 @@ def chosen_text(row: Mapping[str, object], first: int = 0) -> str | None:
 
 
 def names_no_choice(row: Mapping[str, object]) -> bool:
-    """Whether a row has choices and says of none that it is the right one."""
+    """True if a row has choices and does not say which one is right."""
     if not _listed(row)[0] or chosen_text(row) is not None:
         return False
     free = (key for key in ("response", "completion", "output") if row.get(key) is not None)
@@ -82,12 +82,12 @@ def with_chosen(row: dict[str, object], first: int) -> dict[str, object]:
 
 
 def has_choices(row: Mapping[str, object]) -> bool:
-    """Whether a row has choices, whose `label` is the right one."""
+    """True if a row has choices, whose `label` is the right one."""
     return "choices" in row or CHOICE_COLUMNS[0] in row
 
 
 def names_place(row: Mapping[str, object]) -> bool:
-    """Whether a row with choices names the right one by its place."""
+    """True if a row names the right choice by its place."""
     return _place(row) is not None
 
 

@@ -20,12 +20,12 @@ CODE = re.compile(
     """,
     re.VERBOSE,
 )
-"""What lines of programs, settings and markup have, and sentences seldom."""
+"""Marks of programs, settings and markup that sentences seldom have."""
 DEFINITION = re.compile(
     r"^(?:(?:async|export|default|pub|public|private|protected|static|final|abstract|inline)\s+)*"
     r"(?:def|class|function|func|fun|fn|sub|proc|struct|enum|interface|trait|impl|module|namespace)\s.*[:{(=]$"
 )
-"""What begins a definition: all that is indented below it belongs to it, a description too."""
+"""Beginning of a definition. All that is indented below it belongs to it, a description too."""
 OPENING, CLOSING = "([{", ")]}"
 HUNK = re.compile(r"^@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@")
 """Head of a piece of a diff, in which a line that did not change begins with a space."""
@@ -58,7 +58,7 @@ def indents_of(lines: Sequence[str]) -> list[str]:
 
 
 def _is_code(head: str, run: Sequence[str], after: str) -> bool:
-    """Whether indented lines between two others are code: by what they are in, by their shape, or by most of themselves."""
+    """True if indented lines between two others are code: by what holds them, by their shape, or by most of themselves."""
     if DEFINITION.search(head.strip()[:MAX_LINE]) or _is_in_brackets(head, run, after) or _is_tree(head, run):
         return True
     texts = [" ".join(line[:MAX_LINE].split()) for line in (head, *run) if line.strip()]
@@ -66,7 +66,7 @@ def _is_code(head: str, run: Sequence[str], after: str) -> bool:
 
 
 def _is_in_brackets(head: str, run: Sequence[str], after: str) -> bool:
-    """Whether brackets that the first line opens are closed at the end of the lines below it, or at once behind them."""
+    """True if brackets of the first line are closed at the end of the lines below it, or right behind them."""
     depth = _depth(head)
     is_closed = run[-1].rstrip(";, \t").endswith((*CLOSING,)) and depth + sum(map(_depth, run)) == 0
     return depth > 0 and (is_closed or after[:1] in CLOSING)
@@ -77,7 +77,7 @@ def _depth(line: str) -> int:
 
 
 def _is_tree(head: str, run: Sequence[str]) -> bool:
-    """Whether names stand below names, some deeper than others or in a folder: files, or keys."""
+    """True if names are below names, some deeper than others or in a folder: files, or keys."""
     levels = {len(line) - len(line.lstrip()) for line in run}
     are_names = all(len(line.split()) == 1 for line in (head, *run))
     return are_names and (len(levels) > 1 or head.rstrip().endswith("/"))

@@ -18,7 +18,7 @@ QWEN_3_5_REGEX = (
 )
 """Qwen's, with combining marks as parts of words. Source: Qwen/Qwen3.5-0.8B, tokenizer.json; llama.cpp, `qwen35`."""
 GPT_2_REGEX = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-"""What `ByteLevel` of the tokenizers library cuts by. Source: openai/gpt-2, src/encoder.py."""
+"""Pattern of `ByteLevel` in the tokenizers library. Source: openai/gpt-2, src/encoder.py."""
 KNOWN_PATTERNS = (LLAMA_3_REGEX, QWEN_REGEX, GPT_2_REGEX, QWEN_3_5_REGEX)
 """Those by which gigatoken and tokenizers cut alike round every code point, although their regular
 expressions come from different libraries; `tests/text/test_encoder.py` tries them."""

@@ -62,7 +62,7 @@ class Encoder:
 
     @property
     def is_fast(self) -> bool:
-        """Whether text goes the fast way: not before there is enough of it."""
+        """True if text goes the fast way: not before there is enough of it."""
         return self._fast is not None
 
     def begin_sample(self) -> None:
@@ -95,7 +95,7 @@ class Encoder:
         return found
 
     def check(self, texts: Iterable[str]) -> bool:
-        """Whether the fast way, if there is one, gives the ids of `tokenizers` for every text; see `difference`.
+        """True if the fast way, if any, gives the ids of `tokenizers` for every text; else see `difference`.
 
         Raises:
             DataError: A text holds half a surrogate pair.

@@ -39,7 +39,7 @@ Persian writes half-spaces with U+200C, behind figures and Latin words too; Beng
 the form of conjuncts by U+200C and U+200D; Khmer, Thai, Burmese and Javanese part words by U+200B.
 """
 NARROW_SPACE = f"(?<=[{MONGOLIAN}])\u202f(?=[{MONGOLIAN}])"
-"""What Mongolian puts before a suffix, which takes its form from it."""
+"""Space that Mongolian puts before a suffix, whose form depends on it."""
 SPACES = re.compile(f"(?:(?!{NARROW_SPACE})\\s)+")
 C1 = {code: ord(bytes([code]).decode("cp1252", "replace")) for code in range(0x80, 0xA0)}
 """Control characters that nothing has used since terminals -> what they are in Windows-1252, which was read as Latin-1; else a
@@ -60,5 +60,5 @@ def remove_invisible(text: str) -> str:
 
 
 def has_stray_joiner(text: str) -> bool:
-    """Whether one of those that a script needs stands where none does."""
+    """True if a character that some script needs is at a place where none does."""
     return bool(STRAY_JOINER.search(text) or STRAY_SELECTOR.search(text))

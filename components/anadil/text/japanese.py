@@ -1,4 +1,4 @@
-"""What only Japanese text needs: one style of punctuation, and no footer of the page at its end.
+"""Japanese text alone: one style of punctuation, and no footer of the page at its end.
 
 Source: Swallow Corpus, arXiv:2404.17733, section 3.3, and swallow-corpus, kutoten.py and footer.py.
 """

@@ -1,4 +1,4 @@
-"""What the stages know of a language: a pack of data, and a few small pure functions where it needs them.
+"""Languages as the stages see them: a pack of data, and a few small pure functions if it needs them.
 
 A language is named by its id, for which a pack is shipped or identifiers know enough, or by the path
 of a pack (`languages/README.md` describes its keys; `anadil language learn` writes one).
@@ -72,9 +72,9 @@ class LanguageModel:
     __pydantic_config__ = CLOSED
     path: str
     label: str
-    """What it calls the language, such as `__label__kaz_Cyrl`."""
+    """Its name for the language, such as `__label__kaz_Cyrl`."""
     sha256: str
-    """Of the file, so that another one is not taken for it."""
+    """Digest of the file, so that another one is not taken for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,23 +90,23 @@ class Language:
     words: Callable[[str], list[str]]
     """The words of a text: the unit of fertility and of the word filters."""
     word_unit: str = ""
-    """What a word is where no spaces are written, such as `a letter or a number`; empty where they are."""
+    """Word in a language without spaces, such as `a letter or a number`; empty with spaces."""
     shingle_units: Callable[[str], list[str]]
-    """What near-duplicate shingles are made of: words or characters, case folded."""
+    """Units of near-duplicate shingles: words or characters, case folded."""
     fold: Callable[[str], str]
     """One case for all: for comparing texts, never for writing them."""
     normalize: Callable[[str], str]
     """One form for equal text; idempotent."""
     is_script: Callable[[str], bool]
-    """Whether a letter belongs to the language's script."""
+    """True for a letter of the language's script."""
     guard: Callable[[str], bool]
-    """Whether a text surely is of this language, whatever an identifier says of short text."""
+    """True for text that surely is of this language, whatever an identifier says of short text."""
     is_certain: Callable[[str], bool]
     """The same with twice the evidence: no identifier needs to be asked."""
     labels: frozenset[str]
-    """What CLD2 calls the language; empty where it does not know it."""
+    """CLD2's labels for the language; empty if it does not know it."""
     second_label: str
-    """What py3langid calls it; empty likewise."""
+    """py3langid's label; empty likewise."""
     lookalikes: frozenset[str]
     """Codes (of CLD2) under which its text may go by mistake; `guard` or the profile decides then."""
     long_lookalikes: frozenset[str] = frozenset()
@@ -192,7 +192,7 @@ def language_codes() -> list[str]:
 
 
 def is_pack_path(language: str) -> bool:
-    """Whether a recipe names a language by the path of a pack."""
+    """True if a recipe names a language by the path of a pack."""
     return language.endswith(PACK_SUFFIXES) or "/" in language
 
 
@@ -225,7 +225,7 @@ def find_language(code: str) -> KnownLanguage | None:
 
 @functools.cache
 def is_alone_in_script(code: str, script: str) -> bool:
-    """Whether the list has one language with this usual script, and it is this one."""
+    """True if the list has one language with this usual script, and it is this one."""
     return [row.code for row in known_languages().values() if row.script == script] == [code]
 
 

@@ -19,19 +19,19 @@ LONG_CHARS = 400
 """From which a label counts that CLD2 is not sure of. Of pieces of 60 characters of Danish it takes 7 % for Norwegian, surely; of
 400 characters .6 %."""
 PIECE_CHARS = 60
-"""Of the pieces that are asked for one by one where CLD2 takes the whole for a sibling. Measured: of such Indonesian text a third to a half of
+"""Characters of a piece, if CLD2 takes the whole for a sibling. Measured: of such Indonesian text a third to a half of
 the pieces are taken for Indonesian, of Malay one in sixteen; of pieces of 40, 100 or 250 more of Malay passes where as much own text is lost."""
 MIN_OWN_SCRIPT = 0.9
-"""Of the letters; the others are names and quotations."""
+"""Share of letters in the own script; the others are names and quotations."""
 MAX_SECOND_CHARS = 2_000
-"""What the second opinion reads; it is ten times as slow as CLD2."""
+"""Characters that the second opinion reads. It is ten times as slow as CLD2."""
 REFUSED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 """Characters that make CLD2 refuse a text as invalid UTF-8."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentifiedLanguage:
-    """What a text was found to be."""
+    """Language of a text, as CLD2 and the rules of the language see it."""
 
     code: str
     """CLD2's code of the language that most of it is in; `un` if it cannot tell."""
@@ -45,7 +45,7 @@ class IdentifiedLanguage:
 
 
 def identify_language(text: str, language: Language) -> IdentifiedLanguage:
-    """Whether a normalized text is in the language.
+    """Tell if a normalized text is in the language.
 
     CLD2 takes 2 to 12 % of short Azerbaijani for Turkish or nothing; the language's guard
     takes those back. On FLORES, Tatoeba and XNLI lines both together reach .987.
@@ -80,33 +80,33 @@ def identify_language(text: str, language: Language) -> IdentifiedLanguage:
 
 
 def cld2_label(text: str) -> tuple[str, bool]:
-    """What CLD2 takes most of a text for, and whether it is sure."""
+    """CLD2's label for most of a text, and True if CLD2 is sure."""
     is_reliable, code, percent, *_ = _detect(text)
     return code, is_reliable and percent >= MIN_PERCENT
 
 
 def main_label(text: str) -> str:
-    """What CLD2 takes most of a text for, sure or not; `un` where nothing is half of it."""
+    """CLD2's label for most of a text, sure or not; `un` if nothing is half of it."""
     _, code, percent, *_ = _detect(text)
     return code if percent >= MIN_PERCENT else "un"
 
 
 def label_share(text: str, label: str, sibling: str) -> float:
-    """Of the pieces of a text that CLD2 takes for one of two languages, the share of the first; 0 where it takes none for either."""
+    """Share of the first of two labels among the pieces of a text with either; 0 without any."""
     labels = [_detect(text[start : start + PIECE_CHARS])[1] for start in range(0, len(text), PIECE_CHARS)]
     own, other = labels.count(label), labels.count(sibling)
     return own / max(1, own + other)
 
 
 def _is_siblings(text: str, code: str, language: Language) -> bool:
-    """Whether a text that CLD2 takes for an expected sibling is so in its pieces, too; those of the language's own are of both."""
+    """True if a text with an expected sibling's label has it in its pieces, too. Those of the language's own are of both."""
     if not language.usual_label or len(text) < LONG_CHARS or code in {"un", language.usual_label}:
         return False
     return label_share(text, language.usual_label, code) < language.min_usual_pieces
 
 
 def _is_own_script(text: str, language: Language) -> bool:
-    """Whether nearly all letters are of a script in which no other language is usually written."""
+    """True if nearly all letters are of a script in which no other language is usually written."""
     if not is_alone_in_script(language.code, language.script):
         return False
     letters = [letter for letter in text if letter.isalpha()]
@@ -114,7 +114,7 @@ def _is_own_script(text: str, language: Language) -> bool:
 
 
 def _detect(text: str) -> tuple[bool, str, int, bool, dict[str, int]]:
-    """Whether CLD2 is sure, its first label with its share, whether it refused the text at first, and up to three labels."""
+    """CLD2's answer: sure or not, first label, its share, if it refused the text at first, and up to three labels."""
     retried = False
     try:
         is_reliable, _, details = pycld2.detect(text)
@@ -133,7 +133,7 @@ def _second_try(text: str) -> tuple[bool, tuple[tuple[str, str, int, float], ...
 
 
 def _is_confirmed(text: str, language: Language) -> bool:
-    """Whether something else agrees with CLD2 where it is not sure."""
+    """True if something else agrees with a CLD2 that is not sure."""
     return (
         not language.second_label
         or language.guard(text)
@@ -147,11 +147,11 @@ def _second_identifier() -> Any:
 
 
 def second_opinion(text: str) -> str:
-    """What py3langid takes a text for: always some language, however short it is."""
+    """py3langid's label for a text: always some language, however short the text is."""
     label, _ = _second_identifier().classify(text[:MAX_SECOND_CHARS])
     return str(label)
 
 
 def model_label(text: str, model: LanguageModel) -> str:
-    """What the user's fastText model takes a text for."""
+    """Label that the user's fastText model gives a text."""
     return next(iter(predict(load_fasttext(model.path, model.sha256), text)), "")

@@ -40,7 +40,7 @@ GENERAL_ENDS = ".!?…:;。！？؟۔।॥။።՞།"
 MAX_PACK_BYTES = 16 * MIB
 """Our choice: a learnt pack takes some 100 kB."""
 CODE = r"^[A-Za-z][A-Za-z0-9-]{0,63}$"
-"""What an id looks like."""
+"""Pattern of an id."""
 CHARACTERS = re.compile(r"[^\W\d_]|\d+")
 """The units of a script without spaces: each letter, and each number."""
 
@@ -56,7 +56,7 @@ class _Table(BaseModel):
 
 
 class Guard(_Table):
-    """What surely is the language, whatever an identifier says."""
+    """Sure signs of the language, whatever an identifier says."""
 
     letters: str
     min_share: Share
@@ -91,7 +91,7 @@ class Identification(_Table):
     long_lookalikes: tuple[str, ...] = ()
     """Those that its text gets from 400 characters on, whether CLD2 is sure or not; empty: `lookalikes`, if it is sure."""
     usual_label: str = ""
-    """Of CLD2 for most of its long text, where it takes some for a sibling's."""
+    """CLD2's label for most of its long text, if CLD2 takes some for a sibling's."""
     min_usual_pieces: Share = 0.0
     """Least share of such a text's pieces with the usual label, of those with it or the sibling's."""
     sibling: str = ""
@@ -123,7 +123,7 @@ class LanguagePack(_Table):
     sentence_ends: str = GENERAL_ENDS
     min_long_block: int = 140
     limits: FilterLimits = FilterLimits()
-    """Of the document filters; one left out is the general one."""
+    """Limits of the document filters. One left out is the general one."""
     prompts: tuple[str, ...] = ()
     questions: tuple[str, ...] = ()
     sample_words: tuple[str, ...] = ()

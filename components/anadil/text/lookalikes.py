@@ -19,7 +19,7 @@ LATIN_OF_GREEK = dict(
     zip("ΑΒΕΖΗΙΚΜΝΟΡΤΥΧοναικρυχμεγΓφͻ", "ABEZHIKMNOPTYXovaikpuxµɛɣƔɸɔ", strict=True)
 )  # fmt: skip
 LATIN_LIKE_GREEK = "ΑΒΕΖΗΙΚΜΝΟΡΤΥΧο"
-"""What passes for ASCII in a Latin word; a small letter beside it is more likely a formula's."""
+"""Letters that pass for ASCII in a Latin word. A small letter beside it is more likely a formula's."""
 MIN_GREEK_WORD = 3
 """Letters of a word with Greek ones; a shorter one is a unit or a symbol, such as kΩ."""
 MIXED = re.compile(f"[{LATIN}](?:(?=[{CYRILLIC}{GREEK}])|(?<=[{CYRILLIC}{GREEK}].))")
@@ -37,7 +37,7 @@ Tables = Mapping[tuple[str, str], Mapping[str, str]]
 
 
 def lookalike_repair(script: str, letters: Letters) -> Callable[[str], str]:
-    """What gives words of two scripts the letters of one; for a language in Latin, Cyrillic or Greek script.
+    """Repair of words with letters of two scripts, for a language in Latin, Cyrillic or Greek script.
 
     The script of a word is that of its letters which no other script has. Where all of them may be of either, and in words
     with Greek letters, it is the language's.

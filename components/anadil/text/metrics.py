@@ -9,7 +9,7 @@ from anadil.core.errors import DataError
 SURE_DOCUMENTS = 100
 """Fewer scored documents than these make an interval that says little."""
 NORMAL_QUANTILE = 1.96
-"""Of the standard normal distribution at 97.5 %."""
+"""The standard normal distribution at 97.5 %."""
 MAX_ALTERED = 0.01
 """Share of documents that a tokenizer may fail to give back before they are an error."""
 MAX_LOOP_TOKENS = 32
@@ -17,7 +17,7 @@ MIN_LOOP_REPEATS = 4
 
 
 def scores_other_text(num_altered: int, num_documents: int) -> bool:
-    """Whether a tokenizer alters so many documents that bits per byte would count other text than is scored."""
+    """True if a tokenizer alters so many documents that bits per byte would count other text than is scored."""
     return num_altered > math.ceil(MAX_ALTERED * num_documents) or 0 < num_altered == num_documents
 
 
@@ -93,7 +93,7 @@ def distinct(tokens: Sequence[int], n: int) -> float:
 
 
 def is_loop(tokens: Sequence[int]) -> bool:
-    """Whether a text ends in a loop: its last 1 to 32 tokens stand there four times or more."""
+    """True if a text ends in a loop: its last 1 to 32 tokens come four times or more."""
     for length in range(1, MAX_LOOP_TOKENS + 1):
         if len(tokens) < length * MIN_LOOP_REPEATS:
             return False

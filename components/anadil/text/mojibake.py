@@ -40,12 +40,12 @@ MISREADINGS = tuple((_suspect(codec), _bytes_of(codec)) for codec in ("cp1252", 
 
 
 BOXES = re.compile("[\u2500-\u259f√≈]")
-"""What code pages of DOS, KOI8-R and Mac Roman have where UTF-8 begins a letter; a first look."""
+"""First look: what DOS, KOI8-R and Mac Roman have at the beginning of a letter in UTF-8."""
 BOXED = tuple(
     (_suspect(codec), _bytes_of(codec)) for codec in ("cp866", "koi8-r", "cp857", "cp850", "mac-roman")
 )
 CLOSING_QUOTES = "»”’›“‘"
-"""What may stand behind a capital, unless a letter follows."""
+"""Signs that may be behind a capital, unless a letter follows."""
 PUNCTUATION = re.compile("[\u00a0-\u00bf\u2010-\u203a]")
 
 
@@ -74,7 +74,7 @@ CAPITAL_AND_SIGN = re.compile(
 
 
 def is_suspect(text: str) -> bool:
-    """Whether a text may hold UTF-8 that was misread."""
+    """True if a text may hold UTF-8 that was misread."""
     first_looks = CAPITAL_AND_SIGN, BOXES, *(suspect for suspect, _ in MISREADINGS)
     return any(look.search(text) for look in first_looks)
 
@@ -127,7 +127,7 @@ def _lines_undone(text: str, suspect: re.Pattern[str], table: dict[int, int]) ->
 
 
 def _is_certain(line: str) -> bool:
-    """Whether all control characters of a line are the second bytes of letters."""
+    """True if all control characters of a line are the second bytes of letters."""
     found = [each for each in MISREAD.findall(line) if CONTROL.search(each)]
     return len(found) >= MIN_CERTAIN and not CONTROL.search(MISREAD.sub("", line))
 

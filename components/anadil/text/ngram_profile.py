@@ -50,12 +50,12 @@ MULTIPLIER, PRIME, MIXER = (
 Table = npt.NDArray[np.float32]
 """Log-probability of each bucket."""
 Buckets = Sequence[npt.NDArray[np.int64]]
-"""Of the n-grams of one text: those of one letter, of two, and so on."""
+"""Hashed n-grams of one text: those of one letter, of two, and so on."""
 
 
 @functools.cache
 def code_point_kinds() -> npt.NDArray[np.uint8]:
-    """Of each code point: LETTER, MARK, POINT, or 0. Letters are the word characters of `re` but figures and `_`."""
+    """Kind of each code point: LETTER, MARK, POINT, or 0. Letters are the word characters of `re` but figures and `_`."""
     codes = np.arange(sys.maxunicode + 1, dtype=np.uint32).view("U1")
     kinds = (np.strings.isalnum(codes) & ~np.strings.isdecimal(codes)) * np.uint8(LETTER)
     for code in MARKS:

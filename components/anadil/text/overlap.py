@@ -25,7 +25,7 @@ STRETCH_SHARE = 0.3
 """Our choice. Llama 2 (arXiv:2307.09288, appendix A.6) calls a text clean below 20 %; of 147 Azerbaijani documents, most
 of them laws, that blames 8 which nobody planted, and 30 % blames 2. 40 % misses halves of Japanese documents."""
 MAX_FILTER_BITS = 26
-"""Of a hash that the filter before the search goes by: 64 MiB at most."""
+"""Bits of a hash that the filter before the search goes by: 64 MiB at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,20 +34,20 @@ class SeenDocument:
 
     id: str
     share: float
-    """Of its n-grams; 0 for a document shorter than one."""
+    """Share of its n-grams; 0 for a document shorter than one."""
     stretch: int
     """Units of its longest part whose n-grams all do."""
     stretch_share: float
-    """Of its units, that lie in stretches which are long enough."""
+    """Share of its units in stretches that are long enough."""
 
     @property
     def is_contaminated(self) -> bool:
-        """Whether so much of it was seen that a score of it says little."""
+        """True if so much of it was seen that its score says little."""
         return self.share >= CONTAMINATED_SHARE or self.stretch_share >= STRETCH_SHARE
 
 
 def seen_document(name: str, marks: NDArray[np.bool_], ngram: int, stretch: int) -> SeenDocument:
-    """What the marks of a document's n-grams say of its units."""
+    """Figures of a document from the marks of its n-grams."""
     unseen = np.flatnonzero(~marks)
     runs = np.diff(np.concatenate(([-1], unseen, [len(marks)]))) - 1
     # A run of n-grams covers its first units, and one more n-gram but for its first.
@@ -70,7 +70,7 @@ class SeenNgrams:
         """Ask for n-grams, of which each may come several times."""
         self.wanted = np.unique(wanted)
         self.seen = np.zeros(len(self.wanted), dtype=bool)
-        """Of each of them."""
+        """True for each that the other text holds."""
         bits = min(MAX_FILTER_BITS, max(10, (16 * len(self.wanted)).bit_length()))
         self._shift = np.uint64(64 - bits)
         # Nearly every n-gram of the corpus ends here, at a tenth of what the search costs.
@@ -85,5 +85,5 @@ class SeenNgrams:
             self.seen[places[self.wanted[places] == grams]] = True
 
     def seen_of(self, grams: Hashes) -> NDArray[np.bool_]:
-        """Whether each of the n-grams, all of them asked for, was noted."""
+        """Mark of each of the n-grams, all of them asked for."""
         return np.asarray(self.seen[np.searchsorted(self.wanted, grams)], dtype=bool)

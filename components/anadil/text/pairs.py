@@ -16,9 +16,9 @@ from anadil.text.turn_lists import turns_of
 SIDES = ("chosen", "rejected")
 SPEAKERS = {"Human": "user", "Assistant": "assistant"}
 TURN = re.compile(r"\n\n(Human|Assistant):")
-"""What begins a turn in a text. Source: Anthropic's hh-rlhf, README."""
+"""Beginning of a turn in a text. Source: Anthropic's hh-rlhf, README."""
 OPENED = "\n\nAssistant:"
-"""What ends a question of it: the answer stands behind."""
+"""End of a question there: the answer follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ def pair_of(row: Mapping[str, object]) -> tuple[tuple[Message, ...], tuple[Messa
 
 
 def _asked(row: Mapping[str, object]) -> list[object] | Refusal | None:
-    """What a row asks; a text with turns of `Human:` ends in an opened turn of the assistant (Dahoas/rm-static)."""
+    """Question of a row. A text with turns of `Human:` ends in an opened turn of the assistant (Dahoas/rm-static)."""
     asked = question_turns(row)
     if isinstance(asked, Refusal):
         return asked

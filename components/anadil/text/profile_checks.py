@@ -1,4 +1,4 @@
-"""Whether a text is in a language that was learnt of a sample: what is measured of it, against the profile's limits."""
+"""Checks of a text against the profile of a language that was learnt from a sample."""
 
 import functools
 import itertools
@@ -20,7 +20,7 @@ from anadil.text.word_order import WordOrder
 from anadil.text.word_shapes import distinct_words, inner_capitals, inner_signs
 
 MAX_ORDER = 8
-"""Of a pack. Our choice: longer n-grams are words."""
+"""Longest n-grams of a pack. Our choice: longer ones are words."""
 TOPICAL = frozenset({"likelihood", "new_endings"})
 """Checks whose figures follow the kind of a text."""
 AGAIN = "learn the pack again"
@@ -28,7 +28,7 @@ AGAIN = "learn the pack again"
 
 @functools.lru_cache(maxsize=8)
 def _tables(profile: Profile) -> tuple[tuple[Table, ...], ...]:
-    """Of all n-grams together, own and others; of each order that is associated."""
+    """Tables of all n-grams together, own and others, and of each order that is associated."""
     packed = ((profile.own, *profile.others), profile.associations)
     return tuple(tuple(map(unpack_table, each)) for each in packed)
 
@@ -87,13 +87,13 @@ def _check_unpacks(name: str, unpack: Callable[[str], object], packed: str) -> N
 
 @dataclass(frozen=True, slots=True)
 class ProfileCheck:
-    """What was measured of a text, and the profile's limit at its length."""
+    """Figure of a text, and the profile's limit at its length."""
 
     name: str
     value: float
     limit: float
     is_least: bool = True
-    """Whether the limit is the least value, not the most."""
+    """True if the limit is the least value, False if it is the most."""
 
     @property
     def passes(self) -> bool:
@@ -102,7 +102,7 @@ class ProfileCheck:
 
 
 def profile_checks(text: str, profile: Profile) -> Iterator[ProfileCheck]:
-    """What decides, the cheapest first; nothing of a text that is too short to tell."""
+    """Checks that decide, the cheapest first. A text that is too short to tell has none."""
     # Packs without associations were made when marks were no letters.
     letters = letters_of(text, marks=bool(profile.associations))
     place = _place(letters, profile)
@@ -132,7 +132,7 @@ def profile_checks(text: str, profile: Profile) -> Iterator[ProfileCheck]:
 
 
 def is_likely(text: str, profile: Profile, *, is_sure: bool = False) -> bool:
-    """Whether a text is of the profile's language; one too short to tell is.
+    """Tell if a text is of the profile's language. One too short to tell is.
 
     Args:
         text: Normalized.

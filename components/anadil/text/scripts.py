@@ -30,7 +30,7 @@ def name_of(letter: str) -> str:
 
 
 def script_test(script: str) -> Callable[[str], bool]:
-    """What says whether a letter belongs to the script."""
+    """Test of letters: True for those of the script."""
     names = NAMES.get(script)
     if names is None:
         return str.isalpha

@@ -14,7 +14,7 @@ MAX_PASSES = 8
 INDENTED = re.compile(r"^[^\S\n]+\S", re.MULTILINE)
 BLANK_LINES = re.compile(r"\n{3,}")
 PLAIN_ASCII = bytes([0x0A, *range(0x20, 0x7F)])
-"""What needs no repair by itself."""
+"""Characters that need no repair by themselves."""
 OTHER_SPACE = "\t\x0b-\r\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 """White space, as `str.split` knows it, that is neither a space nor a line feed."""
 SHAPES = re.compile("[\ufb00-\ufb06\ufb50-\ufbb1\ufbd3-\ufc5d\ufc64-\ufd3d\ufd50-\ufdc7\ufe80-\ufefc]+")
@@ -80,7 +80,7 @@ def _tidy_cell(cell: str) -> str:
 
 
 def is_sound(text: str) -> bool:
-    """Whether neither `repair_characters` nor `normalize_spaces` changes a text; a fifth of their time.
+    """True if neither `repair_characters` nor `normalize_spaces` changes a text; a fifth of their time.
 
     Expressions look at what is beyond plain ASCII only: most texts have little of it. Where that brings characters
     together that are apart in the text, the answer is no, and the repairs look closer.

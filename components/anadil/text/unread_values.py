@@ -1,4 +1,4 @@
-"""What columns that are not read seem to hold: marks of answers, or what a question is about."""
+"""Guess at columns that are not read: marks of answers, or passages that a question is about."""
 
 import logging
 from collections import Counter
@@ -10,7 +10,7 @@ from anadil.text.chat_marks import MARK_KEYS, MAX_VALUES, mark_of, number_of
 log = logging.getLogger(__name__)
 
 MIN_PROSE_WORDS, MIN_PROSE_CHARS = 5, 40
-"""Of a text that a question may be about; the second where no spaces are written."""
+"""Least words of a text that a question may be about; least characters if no spaces are written."""
 
 
 class UnreadValues:

@@ -31,17 +31,17 @@ KNOWN = 2
 """Texts of the sample that end a word so, from which an ending is known: a misprint or a quotation is in one."""
 
 Endings = npt.NDArray[np.bool_]
-"""Of each bucket whether it is an ending of the language."""
+"""True for each bucket that is an ending of the language."""
 
 
 @functools.cache
 def is_capital() -> npt.NDArray[np.bool_]:
-    """Of each code point."""
+    """True for each code point that is a capital."""
     return np.strings.isupper(np.arange(sys.maxunicode + 1, dtype=np.uint32).view("U1"))
 
 
 def capitals_share(texts: Iterable[str]) -> float:
-    """Of the letters of the most frequent script: Latin names make no capitals of a script that has none."""
+    """Share of capitals in the most frequent script. Latin names make no capitals of a script that has none."""
     letters = Counter(filter(str.isalpha, itertools.chain.from_iterable(texts)))
     scripts: Counter[str] = Counter()
     for letter, count in letters.items():
@@ -78,7 +78,7 @@ def ending_buckets(letters: str, num: int = ENDING) -> npt.NDArray[np.int64]:
 
 
 def count_endings(texts: Iterable[str]) -> npt.NDArray[np.uint32]:
-    """Of each bucket, in how many texts a word ends so; from `KNOWN` on it is an ending of the language."""
+    """Texts in which a word ends so, by bucket. From `KNOWN` on it is an ending of the language."""
     counts = np.zeros(NUM_BUCKETS, np.uint32)
     for text in texts:
         counts[np.unique(ending_buckets(small_letters_of(text)))] += 1

@@ -31,7 +31,7 @@ SIZE = 2 * NUM_BUCKETS + NUM_CLASSES**2
 """Bytes of a packed table."""
 
 Words = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
-"""Of each word of a text the bucket of the whole and of its ending."""
+"""Buckets of each whole word of a text, and of each ending."""
 Classes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]
 
@@ -41,13 +41,13 @@ class WordOrder:
     """Classes of words, and how they stand together."""
 
     numbers: Classes
-    """Of each bucket of whole words, and of endings, the class; 0 is none. Shape (2, `NUM_BUCKETS`)."""
+    """Class of each bucket of whole words, and of endings; 0 is none. Shape (2, `NUM_BUCKETS`)."""
     associations: npt.NDArray[np.int8]
-    """Of a class before another: `STEPS` of a nat by which that is more frequent than chance. Shape (`NUM_CLASSES`, `NUM_CLASSES`)."""
+    """`STEPS` of a nat by which one class before another is more frequent than chance. Shape (`NUM_CLASSES`, `NUM_CLASSES`)."""
 
     @classmethod
     def learn(cls, texts: Iterable[Words]) -> Self:
-        """Of the words of a sample.
+        """Learn from the words of a sample.
 
         Source: pointwise mutual information, as of `score_association`, with one added to what was counted and to what chance would
         have: without, pairs that are too rare to be counted weigh most.
@@ -89,7 +89,7 @@ class WordOrder:
 
     @classmethod
     def unpack(cls, packed: str) -> Self:
-        """Of a text of `pack`.
+        """Read a text of `pack`.
 
         Raises:
             ValueError: It is none.

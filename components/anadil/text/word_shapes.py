@@ -1,4 +1,4 @@
-"""What damaged and made-up text shows whatever its language: signs and capitals within words, and few words again and again.
+"""Signs of damaged and made-up text in any language: signs and capitals within words, and few words again and again.
 
 A scan read badly has figures and signs where letters were. Pages made for search engines repeat a handful of words in
 ever new orders, so that no line and no run of words is a duplicate. Both are measured against the language's own text,
@@ -19,7 +19,7 @@ from anadil.text.word_endings import is_capital
 WINDOW = 128
 """Words of which the distinct ones are counted: the share falls with the length of a text, so windows of one length are compared."""
 MIN_LETTERS = 320
-"""Of a text that is judged by its signs and capitals: of a shorter one, one address is as much."""
+"""Least letters of a text that is judged by its signs and capitals: in a shorter one, one address is as much."""
 USUAL = " \n\t\r-_/:@=&#.,;()[]<>{}'\"\u02bc"
 """Blanks and ASCII signs that words, addresses and code have within. All punctuation beyond ASCII is usual: some scripts put no
 blank behind it, or write it within words."""
@@ -28,7 +28,7 @@ BEYOND_ASCII = range(0x80, 0x20000)
 
 @functools.cache
 def is_usual() -> npt.NDArray[np.bool_]:
-    """Of each code point, whether it may stand between letters."""
+    """True for each code point that may be between letters."""
     usual = np.zeros(sys.maxunicode + 1, np.bool_)
     usual[[ord(each) for each in USUAL]] = True
     usual[[code for code in BEYOND_ASCII if unicodedata.category(chr(code))[0] in "PZ"]] = True

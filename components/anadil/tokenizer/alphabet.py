@@ -67,7 +67,7 @@ class Alphabet:
                 )
 
     def has(self, character: str) -> bool:
-        """Whether a text may hold the character."""
+        """True if a text may hold the character."""
         return (
             ord(character) > LAST_LETTER
             or character in self._letters
@@ -75,7 +75,7 @@ class Alphabet:
         )
 
     def spells(self, token: str) -> bool:
-        """Whether a token, in byte symbols, may stand in a text; it may begin and end inside a character."""
+        """True if a token, in byte symbols, may be in a text. It may begin and end inside a character."""
         text = to_bytes(token)
         body = text.lstrip(INSIDE)
         head = text[: len(text) - len(body)]

@@ -23,7 +23,7 @@ class BanList:
         self._ends = sorted({word[start:] for word in pretokens for start in range(len(word))})
 
     def __call__(self, token: str) -> bool:
-        """Whether some pretoken holds the token."""
+        """True if some pretoken holds the token."""
         place = bisect_left(self._ends, token)
         return place < len(self._ends) and self._ends[place].startswith(token)
 

@@ -1,4 +1,4 @@
-"""What a token costs the recipe's model to train on: the layers, and the softmax over the vocabulary."""
+"""Training cost of a token in the recipe's model: the layers, and the softmax over the vocabulary."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ class ModelCompute:
 
     @property
     def text(self) -> str:
-        """What is counted with, for people."""
+        """Model and context of the figures, for people."""
         if self.shape is None:
             return "a model of unknown sizes, so that every token counts alike"
         return f"{self.name} at {self.context:,} tokens of context"

@@ -142,7 +142,7 @@ def _count_all(tasks: list[PartTask], num_workers: int) -> Iterator[None]:
 
 
 def _cutter(tokenizer: Tokenizer) -> str:
-    """What cuts texts, without the vocabulary, which takes long to read."""
+    """A tokenizer that cuts texts, without the vocabulary, which takes long to read."""
     cutter = Tokenizer(BPE())
     if tokenizer.normalizer is not None:
         cutter.normalizer = tokenizer.normalizer

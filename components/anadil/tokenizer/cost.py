@@ -1,4 +1,4 @@
-"""What a candidate costs: how many tokens a word takes, and how much compute a token."""
+"""Cost of a candidate: tokens per word, and compute per token."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ from anadil.tokenizer.compute import ModelCompute
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What it takes to train the recipe's model on a word of the held-out text with a candidate."""
+    """Cost of training the recipe's model on a word of the held-out text with a candidate."""
 
     tokens_per_word: float
     """Mean over the domains of the held-out text."""
     flops_per_token: float | None
-    """Of a training step, the softmax over all rows included; None where the model is not known."""
+    """FLOPs of a training step, the softmax over all rows included; None if the model is not known."""
     flops_per_word: float | None
     relative: float
     """Over the base's; from this the choice is made. Without a known model: the ratio of the tokens per word."""

@@ -1,4 +1,4 @@
-"""What a tokenizer costs on text, by domain, how it cuts words, and whether it gives the text back."""
+"""Cost of a tokenizer on text, by domain; its cuts of words; and its round trip."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ DIGITS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextFertility:
-    """What one tokenizer does to the texts of one kind; special tokens are left out everywhere."""
+    """Figures of one tokenizer on the texts of one kind. Special tokens are left out everywhere."""
 
     num_words: int
     num_tokens: int
@@ -56,7 +56,7 @@ class Morphology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fertility:
-    """What one tokenizer does to all of the text."""
+    """Figures of one tokenizer on all of the text."""
 
     num_tokens: int
     fertility: float

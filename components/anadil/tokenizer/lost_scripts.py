@@ -1,4 +1,4 @@
-"""What texts of a script cost after tokens of it were given up, which no figure of another script shows.
+"""Cost of texts in a script after tokens of it were given up, which no figure of another script shows.
 
 No text of those scripts is at hand, or the tokens would have been needed. The tokens themselves say it: what was one
 of them is now several.

@@ -32,7 +32,7 @@ from anadil.tokenizer.usage import SweepUsage, TokenUsage
 log = logging.getLogger(__name__)
 
 AUTO_SHARES = (4, 2, 1)
-"""What `vocab_sizes: auto` compares: these parts of the size that the corpus supports. Assumption."""
+"""Parts of the size that the corpus supports, which `vocab_sizes: auto` compares. Assumption."""
 SIZE_STEP = 128
 """Sizes of `auto` are multiples of it, as fast matrix products want them. Source: NVIDIA, "Matrix Multiplication
 Background User's Guide", section 4.1 (64 for bf16 on A100; 128 leaves it to be shared by two devices)."""
@@ -168,7 +168,7 @@ def recut_base(base: Tokenizer, *, has_marks: bool = False) -> Tokenizer:
 
 
 def cuts_at_marks(tokenizer: Tokenizer) -> bool:
-    """Whether a text is cut between a letter and its vowel sign or accent: no token can hold both."""
+    """True if a text is cut between a letter and its vowel sign or accent: no token can hold both."""
     return any(len(tokenizer.pre_tokenizer.pre_tokenize_str(word)) > 1 for word in WORDS_WITH_MARKS)
 
 

@@ -18,7 +18,7 @@ from anadil.tokenizer.candidate import JsonObject, replace_vocabulary
 log = logging.getLogger(__name__)
 
 LEAST_KEPT_BYTES = MIB
-"""Of the kept texts: in less, most words of a language do not occur. Assumption."""
+"""Least size of the kept texts: in less, most words of a language do not occur. Assumption."""
 
 
 def pruned_base(

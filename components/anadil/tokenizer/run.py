@@ -138,7 +138,7 @@ class _Candidates:
                     yield candidate
 
     def check_encoder(self, chosen: TokenizerCandidate) -> EncoderCheck | None:
-        """What the words of the corpus say; None for the base alone, for which they are not counted."""
+        """Comparison on the words of the corpus; None for the base alone, for which they are not counted."""
         if not set(self._strategies) - {"base"}:
             return None
         _, counts = self._cut_for(chosen.strategy)
@@ -160,7 +160,7 @@ class _Candidates:
 
     @cached_property
     def _has_marks(self) -> bool:
-        """Whether the corpus writes combining marks; said where the base cuts words at them."""
+        """True if the corpus writes combining marks. The log says so if the base cuts words at them."""
         share = mark_share(characters(self._counts.counts.items()))
         if share < MIN_SHARE or not cuts_at_marks(recut_base(self._tokenizer)):
             return share >= MIN_SHARE

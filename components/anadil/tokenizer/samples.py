@@ -60,7 +60,7 @@ class HeldoutSample:
     keep: tuple[TextSample, ...]
     """Text that must not cost more; see `tokenizer.keep`."""
     spaced: bool
-    """Whether words stand after spaces."""
+    """True if words follow spaces."""
     samples: tuple[str, ...]
     """Words to cut up, with the space before them where the text has one there."""
     borders: Mapping[str, frozenset[int]]
@@ -68,12 +68,12 @@ class HeldoutSample:
 
     @property
     def num_words(self) -> int:
-        """Of the held-out text."""
+        """Words of the held-out text."""
         return sum(domain.num_words for domain in self.domains)
 
     @property
     def num_bytes(self) -> int:
-        """Of the held-out text."""
+        """Bytes of the held-out text."""
         return sum(domain.num_bytes for domain in self.domains)
 
 

@@ -58,7 +58,7 @@ class MeasuredCandidate:
 
     @property
     def warning(self) -> str:
-        """What is to be said of tokens that the corpus hardly uses; empty where it uses them enough."""
+        """Warning of tokens that the corpus hardly uses; empty if it uses them enough."""
         found, usage = self.candidate, self.candidate.usage
         if usage is None or usage.is_enough:
             return ""
@@ -71,7 +71,7 @@ class MeasuredCandidate:
 
     @property
     def lost_warning(self) -> str:
-        """What is to be said if it is chosen; empty where nothing of the base's is lost that should be kept."""
+        """Warning if it is chosen; empty if nothing of the base's is lost that should be kept."""
         if not self.lost or self.candidate.strategy not in KEEPS_BASE:
             return ""
         return (
@@ -186,7 +186,7 @@ def _supported(items: Sequence[MeasuredCandidate]) -> list[str]:
 
 
 def _against(item: MeasuredCandidate, base: MeasuredCandidate, min_uses: int) -> dict[str, str]:
-    """What the rule has against a candidate, whatever it costs: `uses` and `keep`."""
+    """Faults of a candidate by the rule, whatever it costs: `uses` and `keep`."""
     faults: dict[str, str] = {}
     usage = item.candidate.usage
     if usage and not usage.is_enough:
@@ -243,7 +243,7 @@ def _why_not(
     compared: bool,
     relaxed: bool,
 ) -> str:
-    """What spoke against a candidate that was not chosen."""
+    """Reason against a candidate that was not chosen."""
     if faults is None:
         return f"tokenizer.choice is {wanted}"
     if not compared:

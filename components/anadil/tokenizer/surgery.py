@@ -22,7 +22,7 @@ Words = Iterable[tuple[str, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surgery:
-    """What can be exchanged in a base's vocabulary."""
+    """Plan of an exchange in a base's vocabulary."""
 
     base: Tokenizer
     removable: tuple[str, ...]
@@ -40,7 +40,7 @@ class Surgery:
         return max(0, len(self.removable) - len(self.missing))
 
     def is_banned(self, token: str) -> bool:
-        """Whether a new token would change a kept text, or could stand only in one of no use."""
+        """True if a new token would change a kept text, or could only be in one of no use."""
         return self.banned(token) or not self.alphabet.spells(token)
 
     def exchanged(self, merges: Merges) -> Tokenizer:

@@ -33,14 +33,14 @@ COUNTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepCandidates:
-    """What need not be trained again."""
+    """Candidates and counts that need not be made again."""
 
     candidates: Mapping[tuple[Strategy, int], TokenizerCandidate] = field(default_factory=dict)
     """Strategy and size asked for -> candidate."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Records of the corpus; empty where nothing was found."""
     base_usage: TokenUsage | None = None
-    """Of the base's own tokenizer, which every run counts; None where nothing was found."""
+    """Usage of the base's own tokenizer, which every run counts; None if nothing was reused."""
 
 
 def find_sweep_candidates(job: Job) -> SweepCandidates:

@@ -1,4 +1,4 @@
-"""What is written beside the chosen tokenizer: the figures of all candidates, and the choice."""
+"""Files beside the chosen tokenizer: the figures of all candidates, and the choice."""
 
 import json
 import logging

@@ -23,18 +23,18 @@ class TokenUsage:
     own_tokens: int
     """Those that the base does not have (extend, surgery), or all but bytes and special tokens (replace)."""
     own_tokens_seen: int
-    """Of them, seen `min_uses` times or more."""
+    """Own tokens seen `min_uses` times or more."""
     supported_size: int
     """Largest size, as `tokenizer.vocab_sizes` means it, of which 90 % would be seen so often."""
     min_uses: int
     """`tokenizer.min_uses`, with which this was counted."""
     uses: Mapping[str, int] = field(default_factory=dict)
-    """Of the whole vocabulary without special tokens: how many `tokens`, `never` used, and used `under_10` times,
+    """Counts over the whole vocabulary without special tokens: how many `tokens`, `never` used, and used `under_10` times,
     `under_100` and so on, those never used included."""
 
     @property
     def is_enough(self) -> bool:
-        """Whether 90 % of the own tokens are seen `min_uses` times."""
+        """True if 90 % of the own tokens are seen `min_uses` times."""
         return self.own_tokens_seen >= MIN_SHARE * self.own_tokens
 
 

@@ -39,7 +39,7 @@ class WordCounts:
     counts: Array
     """int64, at least 1."""
     records: Mapping[str, int] = field(default_factory=dict)
-    """What else was counted, such as documents; added up where tables are."""
+    """Other counts, such as documents. They are added up where tables are."""
 
     def __len__(self) -> int:
         """How many different pretokens there are."""

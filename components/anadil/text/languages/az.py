@@ -35,5 +35,5 @@ def _latin_schwa(match: re.Match[str]) -> str:
 
 
 def is_script(letter: str) -> bool:
-    """Whether a letter is Latin."""
+    """True for a Latin letter."""
     return letter <= LAST_LATIN or letter == "ə" or "\u1e00" <= letter <= "\u1eff"

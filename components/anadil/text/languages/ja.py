@@ -36,5 +36,5 @@ def _normalize_once(text: str) -> str:
 
 
 def is_script(letter: str) -> bool:
-    """Whether a letter is kana or kanji."""
+    """True for kana and kanji."""
     return "\u3005" <= letter <= "\u30ff" or "\u3400" <= letter <= "\u9fff" or letter >= "\U00020000"

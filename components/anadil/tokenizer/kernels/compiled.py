@@ -1,4 +1,4 @@
-"""What of the tokenizer stage is compiled to machine code."""
+"""Modules of the tokenizer stage that are compiled to machine code."""
 
 from pathlib import Path
 
