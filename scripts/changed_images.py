@@ -22,8 +22,8 @@ OTHERS = {"pipelines", "mlflow"}
 def main(arguments: list[str]) -> int:
     """Print them."""
     base = arguments[0] if arguments else base_commit()
-    found = STEPS | OTHERS if base is None else {name for path in changed(base) for name in touched(path)}
-    sys.stdout.writelines(f"{name}\n" for name in sorted(found))
+    images = STEPS | OTHERS if base is None else {name for path in changed(base) for name in touched(path)}
+    sys.stdout.writelines(f"{name}\n" for name in sorted(images))
     return 0
 
 

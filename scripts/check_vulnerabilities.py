@@ -50,12 +50,12 @@ def main(arguments: list[str]) -> int:
 def audit(program: str, packages: Mapping[str, str]) -> list[dict[str, Any]]:
     """A row for each package, with `vulns` where the index has data; none where it does not answer."""
     with tempfile.TemporaryDirectory() as folder:
-        wanted, out = Path(folder) / "requirements.txt", Path(folder) / "audit.json"
-        wanted.write_text(
+        requirements, out = Path(folder) / "requirements.txt", Path(folder) / "audit.json"
+        requirements.write_text(
             "".join(f"{name}=={version}\n" for name, version in packages.items()), encoding="utf-8"
         )
         options = ["--disable-pip", "--no-deps", "--progress-spinner", "off", "--format", "json"]
-        command = [program, *options, "--output", str(out), "--requirement", str(wanted)]
+        command = [program, *options, "--output", str(out), "--requirement", str(requirements)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if not out.is_file():
             sys.stderr.write(done.stderr[-500:])

@@ -46,9 +46,9 @@ class Value:
 
 def page() -> str:
     """The text of the file."""
-    found = list(values((CHART / "values.yaml").read_text(encoding="utf-8")))
+    rows = list(values((CHART / "values.yaml").read_text(encoding="utf-8")))
     groups: dict[str, list[Value]] = {}
-    for value in found:
+    for value in rows:
         groups.setdefault(value.path.split(".")[0] if "." in value.path else "", []).append(value)
     return HEAD + "".join(_section(name, group) for name, group in groups.items())
 

@@ -87,8 +87,10 @@ def main() -> int:
     parser.add_argument("--cpu-wheels", metavar="DIRECTORY", help="where the CPU wheel of torch lies")
     options = parser.parse_args()
     upgrade: bool = options.upgrade
-    wanted: list[str] = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]["pretrain"]
-    gpu = [line for line in wanted if line.startswith(WITH_TORCH)]
+    requirements: list[str] = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"][
+        "pretrain"
+    ]
+    gpu = [line for line in requirements if line.startswith(WITH_TORCH)]
     with tempfile.TemporaryDirectory() as folder:
         joint, source = Path(folder) / "joint.txt", Path(folder) / "torch.in"
         before: dict[str, str] = {}

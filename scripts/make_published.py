@@ -49,14 +49,16 @@ TAIL = """
 
 def page() -> str:
     """The text of the file."""
-    found = rows()
-    explained = sum(row.explained for row in found)
-    count = f"\n{explained} of {len(found)} rows are explained.\n"
-    groups = "".join(_section(source, list(part)) for source, part in groupby(found, lambda row: row.source))
+    published = rows()
+    explained = sum(row.explained for row in published)
+    count = f"\n{explained} of {len(published)} rows are explained.\n"
+    groups = "".join(
+        _section(source, list(part)) for source, part in groupby(published, lambda row: row.source)
+    )
     return HEAD + count + groups + TAIL
 
 
-def _section(source: str, found: list[Row]) -> str:
+def _section(source: str, published: list[Row]) -> str:
     lines = [
         f"\n## {source[0].upper()}{source[1:]}\n",
         "| what | unit | published | predicted | difference | explained | how, and what is missing |",
@@ -65,7 +67,7 @@ def _section(source: str, found: list[Row]) -> str:
     lines += [
         f"| {row.name} | {row.unit} | {row.published:,.10g} | {human_figure(row.predicted)} "
         f"| {row.difference_percent:+.1f} % | {'yes' if row.explained else '**no**'} | {row.why} |"
-        for row in found
+        for row in published
     ]
     return "\n".join(lines) + "\n"
 

@@ -35,7 +35,7 @@ def main(folder: Path) -> None:
 
 def shortest_words(text: str) -> list[str]:
     """The words that hold all characters beyond ASCII of a text."""
-    found: dict[str, str] = {}
+    words: dict[str, str] = {}
     for word in re.split(r"[ \t\r\n\u00a0\u3000]+", text):
         if DAMAGED.search(word) or len(word) > 40:
             continue
@@ -44,9 +44,9 @@ def shortest_words(text: str) -> list[str]:
             if unicodedata.category(each) == "Cf":
                 units.add(word[max(0, place - 1) : place + 2])
         for unit in units:
-            if unit not in found or len(word) < len(found[unit]):
-                found[unit] = word
-    return sorted(set(found.values()))
+            if unit not in words or len(word) < len(words[unit]):
+                words[unit] = word
+    return sorted(set(words.values()))
 
 
 if __name__ == "__main__":

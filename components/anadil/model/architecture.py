@@ -142,12 +142,12 @@ def _faults(stored: Mapping[str, StoredTensor], model: Any) -> dict[str, set[str
     return {
         "missing": {name for name in expected if name not in stored and tied.get(name) not in stored},
         "of another shape": {
-            name for name, (found, each) in both.items() if found.shape != tuple(each.shape)
+            name for name, (tensor, each) in both.items() if tensor.shape != tuple(each.shape)
         },
         "not in FP32, BF16 or FP16": {
             name
-            for name, (found, each) in both.items()
-            if each.is_floating_point() and found.dtype not in FLOATS
+            for name, (tensor, each) in both.items()
+            if each.is_floating_point() and tensor.dtype not in FLOATS
         },
     }
 

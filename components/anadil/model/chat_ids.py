@@ -106,8 +106,8 @@ def chat_ids(
     words = ControlWords(tokenizer)
     settings = {"add_generation_prompt": add_generation_prompt}
     if not any(words.pattern.search(message["content"]) for message in messages):
-        found = rendered(tokenizer, messages, return_dict=True, **settings)
-        return list(found["input_ids"])
+        encoding = rendered(tokenizer, messages, return_dict=True, **settings)
+        return list(encoding["input_ids"])
     hidden, mark = words.hide(messages)
     whole: str = rendered(tokenizer, hidden, tokenize=False, **settings)
     parts = [(words.show(text, mark), token) for text, token, _ in words.split(whole)]

@@ -33,11 +33,11 @@ def set_up_device(device: torch.device, dtype: torch.dtype) -> None:
     """
     if device.type != "cuda":
         return
-    found = torch.cuda.get_device_capability(device)
-    if dtype == torch.bfloat16 and found < BF16_CAPABILITY:
+    capability = torch.cuda.get_device_capability(device)
+    if dtype == torch.bfloat16 and capability < BF16_CAPABILITY:
         raise PreflightError(
             f"pretrain.precision: {torch.cuda.get_device_name(device)} of compute capability "
-            f"{found[0]}.{found[1]} has no BF16, which needs 8.0 (A100 and newer); set pretrain.precision to "
+            f"{capability[0]}.{capability[1]} has no BF16, which needs 8.0 (A100 and newer); set pretrain.precision to "
             "fp32, or use another GPU"
         )
     torch.cuda.set_device(device)

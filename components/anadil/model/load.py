@@ -161,11 +161,11 @@ def end_ids(tokenizer: PreTrainedTokenizerFast) -> list[int]:
     The first ends a document. An Instruct model's EOS ends turns; its pre-training ended documents with another token.
     """
     vocabulary = tokenizer.get_vocab()
-    found = [vocabulary[token] for token in (END_OF_TEXT, END_OF_TURN) if token in vocabulary]
+    documents = [vocabulary[token] for token in (END_OF_TEXT, END_OF_TURN) if token in vocabulary]
     eos: Any = tokenizer.eos_token_id
-    if not found and tokenizer.eos_token in OTHER_ENDS_OF_TURNS:
-        found = [vocabulary[token] for token in USUAL_ENDS if token in vocabulary][:1]
-    ends = found or ([] if eos is None else [int(eos)])
+    if not documents and tokenizer.eos_token in OTHER_ENDS_OF_TURNS:
+        documents = [vocabulary[token] for token in USUAL_ENDS if token in vocabulary][:1]
+    ends = documents or ([] if eos is None else [int(eos)])
     turns = [vocabulary[token] for token in OTHER_ENDS_OF_TURNS if token in vocabulary]
     return list(dict.fromkeys([*ends, *turns]))
 

@@ -224,11 +224,11 @@ class _Blocks:
     def losses(self) -> tuple[torch.Tensor, torch.Tensor]:
         """-ln p(label) of each token, and ln Z, the logarithm of the sum of all its exponentials."""
         tokens, vocabulary = len(self.states), len(self.table)
-        kept = self.space.numel() >= tokens * vocabulary
+        all_at_once = self.space.numel() >= tokens * vocabulary
         of_label = self.space.new_zeros(tokens, 1)
         for begin in range(0, vocabulary, self.rows):
             block = self.table[begin : begin + self.rows]
-            at = tokens * begin if kept else 0
+            at = tokens * begin if all_at_once else 0
             logits = self.space[at : at + tokens * len(block)].view(tokens, len(block))
             _product(self.states, block, logits)
             place, is_here = self._labels_in(begin, len(block))

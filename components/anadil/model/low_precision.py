@@ -169,8 +169,8 @@ def use_low_precision(
             f"pretrain.matmul is {kind}, but no matrix of a layer is large enough with dimensions that are "
             f"multiples of {FORMAT_NEEDS[kind].multiple * tensor}; set pretrain.matmul to same"
         )
-    kept = ", ".join(sorted(set(left))) or "none"
-    log.info("%s matrices multiply in %s; of each layer these do not: %s", f"{num:,}", kind, kept)
+    unconverted = ", ".join(sorted(set(left))) or "none"
+    log.info("%s matrices multiply in %s; of each layer these do not: %s", f"{num:,}", kind, unconverted)
     return num
 
 
@@ -215,20 +215,20 @@ class BlockScaledLinear(nn.Linear):
 
 def _check_device(kind: MatmulFormat, device: torch.device) -> None:
     needs = FORMAT_NEEDS[kind]
-    wanted = f"compute capability {needs.capability[0]}.{needs.capability[1]}"
+    range_text = f"compute capability {needs.capability[0]}.{needs.capability[1]}"
     if needs.newest != ANY:
-        wanted += f" to {needs.newest[0]}.x"
+        range_text += f" to {needs.newest[0]}.x"
     remedy = "set pretrain.matmul to same, or to a format that the GPU has"
     if device.type != "cuda":
         raise PreflightError(
-            f"pretrain.matmul is {kind}, which needs a GPU of {wanted}, and this process has a "
+            f"pretrain.matmul is {kind}, which needs a GPU of {range_text}, and this process has a "
             f"{device.type}; {remedy}"
         )
-    found = torch.cuda.get_device_capability(device)
-    if not needs.capability <= found <= needs.newest:
+    capability = torch.cuda.get_device_capability(device)
+    if not needs.capability <= capability <= needs.newest:
         raise PreflightError(
-            f"pretrain.matmul is {kind}, which needs {wanted}, and {torch.cuda.get_device_name(device)} "
-            f"has {found[0]}.{found[1]}; {remedy}"
+            f"pretrain.matmul is {kind}, which needs {range_text}, and {torch.cuda.get_device_name(device)} "
+            f"has {capability[0]}.{capability[1]}; {remedy}"
         )
 
 
@@ -336,5 +336,5 @@ def _wrapped(tensor: torch.Tensor) -> torch.Tensor | None:
     if type(local).__name__ != "WeightWithDynamicFloat8CastTensor":
         return None
     inner: Any = local
-    found: torch.Tensor = inner._tensor  # noqa: SLF001  torchao has no public name for it
-    return found
+    weight: torch.Tensor = inner._tensor  # noqa: SLF001  torchao has no public name for it
+    return weight

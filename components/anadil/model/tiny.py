@@ -238,8 +238,10 @@ def _foreign(line: str, random: np.random.Generator) -> str:
     table = {}
     for plain, letters in (("aeiou", FOREIGN_TEXT[0]), ("bcdfghjklmnpqrstvwxyz", FOREIGN_TEXT[1])):
         changed = random.choice(list(letters), len(plain))
-        kept = random.random(len(plain)) < FOREIGN_KEPT
-        table.update({old: old if keep else new for old, new, keep in zip(plain, changed, kept, strict=True)})
+        is_kept = random.random(len(plain)) < FOREIGN_KEPT
+        table.update(
+            {old: old if keep else new for old, new, keep in zip(plain, changed, is_kept, strict=True)}
+        )
     return line.translate(str.maketrans(table))
 
 

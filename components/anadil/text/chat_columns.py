@@ -212,7 +212,7 @@ def unread_columns(row: Mapping[str, object], read: set[str]) -> Iterator[str]:
 
 def unread_in_turns(turns: object) -> dict[str, list[object]]:
     """The keys of a chat's turns that hold something and are not read; reasoning is, where it is the assistant's text."""
-    found: dict[str, list[object]] = {}
+    unread: dict[str, list[object]] = {}
     for turn in turns if isinstance(turns, list | tuple) else []:
         for key, value in turn.items() if isinstance(turn, Mapping) else ():
             name = known_name(str(key))
@@ -220,8 +220,8 @@ def unread_in_turns(turns: object) -> dict[str, list[object]]:
             is_read = is_mark or name in (*TURN_TEXTS, *SWITCHES, *MASKS, *DETAILS)
             is_taught = name in REASONINGS and isinstance(value, str) and is_answer(turn)
             if _holds(value) and not is_read and not is_taught:
-                found.setdefault(str(key), []).append(value)
-    return found
+                unread.setdefault(str(key), []).append(value)
+    return unread
 
 
 def is_answer(turn: object) -> bool:

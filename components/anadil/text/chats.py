@@ -330,8 +330,8 @@ def _history(given: object) -> list[object]:
 
 def _either(item: Mapping[str, object], name: str, other: str) -> object:
     """The one that is set: of mixed layouts a table has both columns, one of them empty."""
-    found = item.get(name)
-    return item.get(other) if found is None else found
+    first = item.get(name)
+    return item.get(other) if first is None else first
 
 
 def _message(item: object) -> Message | Refusal:

@@ -28,8 +28,8 @@ def choices_of(row: Mapping[str, object], question: str, answer: str) -> tuple[s
         question: Its last question.
         answer: The answer to that; it is among the choices.
     """
-    found = tuple(text.strip() for text in _listed(row)[0]) or _numbered(question)
-    return found if all(found) and answer in found and len(set(found)) == len(found) > 1 else ()
+    choices = tuple(text.strip() for text in _listed(row)[0]) or _numbered(question)
+    return choices if all(choices) and answer in choices and len(set(choices)) == len(choices) > 1 else ()
 
 
 def chosen_text(row: Mapping[str, object], first: int = 0) -> str | None:
@@ -122,13 +122,13 @@ def _listed(row: Mapping[str, object]) -> tuple[list[str], list[str]]:
 
 def _numbered(question: str) -> tuple[str, ...]:
     """Choices in the last lines of a question, which are numbered one after another from 1 or A."""
-    found: list[tuple[str, str]] = []
+    lines: list[tuple[str, str]] = []
     for line in reversed(question.split("\n")):
         match = NUMBERED.fullmatch(line)
         if match is None:
             return ()
-        found.insert(0, (unicodedata.normalize("NFKC", match[1] or match[2]).lower(), match[3]))
-        if any(found[0][0] == order[0] for order in ORDERS):
+        lines.insert(0, (unicodedata.normalize("NFKC", match[1] or match[2]).lower(), match[3]))
+        if any(lines[0][0] == order[0] for order in ORDERS):
             break
-    names = [name for name, _ in found]
-    return tuple(text for _, text in found) if any(names == order[: len(names)] for order in ORDERS) else ()
+    names = [name for name, _ in lines]
+    return tuple(text for _, text in lines) if any(names == order[: len(names)] for order in ORDERS) else ()

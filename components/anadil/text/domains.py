@@ -65,8 +65,8 @@ def _largest(names: Sequence[str], sizes: Sequence[int]) -> tuple[str, ...]:
 
 def _parts(document: Document) -> tuple[str, str, str]:
     """File, source that the record names, and host; empty where there is none."""
-    found = SOURCE.fullmatch(document.source)
-    file, origin = (found["file"], found["origin"] or "") if found else (document.source, "")
+    match = SOURCE.fullmatch(document.source)
+    file, origin = (match["file"], match["origin"] or "") if match else (document.source, "")
     try:
         host = (urlsplit(document.url).hostname or "").removeprefix("www.")
     except ValueError:  # as in http://[

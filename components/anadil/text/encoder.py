@@ -85,14 +85,14 @@ class Encoder:
             self._start()
         if self._fast is None:
             return self._exact(texts)
-        found = self._fast.encode(texts, self._threads)
+        encoded = self._fast.encode(texts, self._threads)
         chosen = range(first, len(texts), COMPARED)
         compared = self._exact([texts[index] for index in chosen])
         for index, expected in zip(chosen, compared, strict=True):
-            if not np.array_equal(found[index], expected):
+            if not np.array_equal(encoded[index], expected):
                 self._give_up(texts[index])
                 return self._exact(texts)
-        return found
+        return encoded
 
     def check(self, texts: Iterable[str]) -> bool:
         """True if the fast way, if any, gives the ids of `tokenizers` for every text; else see `difference`.
@@ -105,8 +105,8 @@ class Encoder:
         rest = iter(texts)
         while self._fast is not None and (some := list(islice(rest, WORDS_AT_ONCE))):
             _refuse_surrogates(some)
-            found = self._fast.encode(some, self._threads)
-            for text, ids, expected in zip(some, found, self._exact(some), strict=True):
+            encoded = self._fast.encode(some, self._threads)
+            for text, ids, expected in zip(some, encoded, self._exact(some), strict=True):
                 if ids.tobytes() != expected.tobytes():  # ten times as fast as NumPy's comparison
                     self._give_up(text)
                     break

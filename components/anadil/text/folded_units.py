@@ -65,13 +65,13 @@ def ngram_hashes(units: Hashes, length: int) -> Hashes:
         return np.empty(0, np.uint64)
     # Runs of 1, 2, 4 ... units, put together as the bits of the length say.
     doubled, size = units, 1
-    found, covered = None, 0
+    joined, covered = None, 0
     while True:
         if length & size:
-            found = doubled if found is None else _joined(found, doubled[covered:])
+            joined = doubled if joined is None else _joined(joined, doubled[covered:])
             covered += size
         if covered == length:
-            return np.asarray(found[:count], dtype=np.uint64) if found is not None else units[:0]
+            return np.asarray(joined[:count], dtype=np.uint64) if joined is not None else units[:0]
         doubled = _joined(doubled, doubled[size:])
         size *= 2
 

@@ -271,7 +271,7 @@ def _unknown(language: str) -> str:
     ids = [*rows, *_by_other_id()]
     near = next(iter(difflib.get_close_matches(language.lower(), names, n=1, cutoff=0.8)), "")
     near = names.get(near, "") or next(iter(difflib.get_close_matches(language, ids, n=1, cutoff=0.5)), "")
-    guess = f"; did you mean {near!r} ({found.name})?" if near and (found := find_language(near)) else "."
+    guess = f"; did you mean {near!r} ({nearest.name})?" if near and (nearest := find_language(near)) else "."
     return (
         f"no language has this id{guess} Packs are shipped for {', '.join(language_codes())}; one in no list is "
         f"learnt, `{LEARN.format('NAME')}`, and named by the pack's path"

@@ -80,16 +80,16 @@ def _reversed(latin_of: Mapping[str, str], known: frozenset[str]) -> dict[str, s
 def _in_one_script(word: str, script: str, tables: Tables) -> str:
     if not MIXED.search(word):
         return word
-    found = {name: re.findall(f"[{letters}]", word) for name, letters in LETTERS_OF.items()}
-    present = [name for name, own in found.items() if own]
-    if len(present) != 2 or sum(map(len, found.values())) < len(word):
+    letters_by_script = {name: re.findall(f"[{letters}]", word) for name, letters in LETTERS_OF.items()}
+    present = [name for name, own in letters_by_script.items() if own]
+    if len(present) != 2 or sum(map(len, letters_by_script.values())) < len(word):
         return word
-    if found["Grek"] and len(word) < MIN_GREEK_WORD:
+    if letters_by_script["Grek"] and len(word) < MIN_GREEK_WORD:
         return word
     ways = [
         (source, target)
         for source, target in itertools.permutations(present)
-        if all(map(tables.get((source, target), {}).__contains__, found[source]))
+        if all(map(tables.get((source, target), {}).__contains__, letters_by_script[source]))
     ]
     if "Grek" in present or len(ways) == 2:
         ways = [way for way in ways if way[1] == script]

@@ -63,16 +63,16 @@ def bits_per_byte(nats: float, num_bytes: int) -> float:
 
 def deciding_scores(scores: Mapping[str, Any]) -> dict[str, float]:
     """The figures of `scores.json` by which whole runs are compared, such as `bits_per_byte/adapted`."""
-    found: dict[str, Any] = {"gate_passed": _table(scores, "gate").get("passed")}
+    figures: dict[str, Any] = {"gate_passed": _table(scores, "gate").get("passed")}
     for name, table in _table(scores, "candidates").items():
         for key in ("bits_per_byte", "fertility"):
-            found[f"{key}/{name}"] = table.get(key) if isinstance(table, dict) else None
+            figures[f"{key}/{name}"] = table.get(key) if isinstance(table, dict) else None
         for code, value in _table(table, "retained").items():
-            found[f"retained_{code}/{name}"] = value
-        found[f"loop_rate/{name}"] = _table(_table(table, "repetition"), "greedy").get("loop_rate")
+            figures[f"retained_{code}/{name}"] = value
+        figures[f"loop_rate/{name}"] = _table(_table(table, "repetition"), "greedy").get("loop_rate")
     return {
         name: float(value)
-        for name, value in found.items()
+        for name, value in figures.items()
         if isinstance(value, int | float) and math.isfinite(value)
     }
 

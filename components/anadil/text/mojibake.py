@@ -128,18 +128,18 @@ def _lines_undone(text: str, suspect: re.Pattern[str], table: dict[int, int]) ->
 
 def _is_certain(line: str) -> bool:
     """True if all control characters of a line are the second bytes of letters."""
-    found = [each for each in MISREAD.findall(line) if CONTROL.search(each)]
-    return len(found) >= MIN_CERTAIN and not CONTROL.search(MISREAD.sub("", line))
+    sequences = [each for each in MISREAD.findall(line) if CONTROL.search(each)]
+    return len(sequences) >= MIN_CERTAIN and not CONTROL.search(MISREAD.sub("", line))
 
 
 def _undone(text: str, table: dict[int, int]) -> str | None:
     """The text as UTF-8, if the code page of the table made it what it is."""
     bytewise = text.translate(table)
-    found = MISREAD.findall(bytewise)
-    if len(found) < MIN_MISREAD:
+    sequences = MISREAD.findall(bytewise)
+    if len(sequences) < MIN_MISREAD:
         return None
     num_foreign = sum(1 for character in text if character > "\x7f")
-    if sum(map(len, found)) < MIN_MISREAD_SHARE * num_foreign:
+    if sum(map(len, sequences)) < MIN_MISREAD_SHARE * num_foreign:
         return None
     return _decoded(text, LOST_SPACE.sub(lambda match: match[0].replace(" ", "\u00a0"), bytewise), CUT)
 

@@ -85,13 +85,13 @@ def letters_of(text: str, *, marks: bool = True) -> str:
 def buckets(letters: str, num: int) -> Buckets:
     """The bucket of every n-gram of `letters_of` a text, of up to `num` letters."""
     codes = np.frombuffer(letters.encode("utf-32-le", "replace"), np.uint32).astype(np.uint64) * MULTIPLIER
-    found = []
+    by_order = []
     hashed = codes
     for order in range(1, num + 1):
         if order > 1:
             hashed = (hashed[:-1] * PRIME) ^ codes[order - 1 :]
-        found.append(to_buckets(hashed))
-    return found
+        by_order.append(to_buckets(hashed))
+    return by_order
 
 
 def to_buckets(hashed: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
@@ -121,8 +121,8 @@ def count_ngrams(texts: Iterable[str], num: int) -> npt.NDArray[np.float64]:
     """How often the n-grams of texts are in each bucket, those of one letter first, of up to `num`."""
     counts = np.zeros((num, NUM_BUCKETS))
     for text in texts:
-        for order, found in enumerate(buckets(letters_of(text), num)):
-            counts[order] += np.bincount(found, minlength=NUM_BUCKETS)
+        for order, hashed in enumerate(buckets(letters_of(text), num)):
+            counts[order] += np.bincount(hashed, minlength=NUM_BUCKETS)
     return counts
 
 
@@ -175,31 +175,31 @@ def unpack_table(packed: str) -> Table:
 
 
 def score_letters(
-    found: Buckets, tables: Sequence[Table], orders: Sequence[int] = ORDERS
+    ngrams: Buckets, tables: Sequence[Table], orders: Sequence[int] = ORDERS
 ) -> tuple[float, float]:
     """Mean log-probability of a text, and by how much it exceeds that by the likeliest other table."""
-    together = np.concatenate([found[order - 1] for order in orders])
+    together = np.concatenate([ngrams[order - 1] for order in orders])
     if not len(together):
         return -255 / STEPS, -255 / STEPS
     own, *others = (float(table[together].mean()) for table in tables)
     return own, own - max(others) if others else np.inf
 
 
-def score_association(found: Buckets, tables: Sequence[Table], least: float = RARER) -> float:
+def score_association(ngrams: Buckets, tables: Sequence[Table], least: float = RARER) -> float:
     """By how much pairs and triples of letters are rarer in the sample than chance has it: mean nats, at most 0.
 
     Those that are more frequent count as 0: they follow the topic. A letter that the sample lacks tells nothing
     here, because chance has it nowhere.
 
     Args:
-        found: Buckets of a text.
+        ngrams: Buckets of a text.
         tables: Of the orders `ASSOCIATED`.
         least: Nats rarer from which one counts, by what lies beyond.
 
     Source: pointwise mutual information; Church and Hanks 1990, "Word association norms, mutual information, and
     lexicography".
     """
-    alone, *together = (table[found[order - 1]] for table, order in zip(tables, ASSOCIATED, strict=True))
+    alone, *together = (table[ngrams[order - 1]] for table, order in zip(tables, ASSOCIATED, strict=True))
     total = 0.0
     chance = alone
     for place, shares in enumerate(together, 1):

@@ -66,9 +66,9 @@ def seen_document(name: str, marks: NDArray[np.bool_], ngram: int, stretch: int)
 class SeenNgrams:
     """Which of some n-grams other text holds; memory follows these, whatever the text."""
 
-    def __init__(self, wanted: Hashes) -> None:
+    def __init__(self, ngrams: Hashes) -> None:
         """Ask for n-grams, of which each may come several times."""
-        self.wanted = np.unique(wanted)
+        self.wanted = np.unique(ngrams)
         self.seen = np.zeros(len(self.wanted), dtype=bool)
         """True for each that the other text holds."""
         bits = min(MAX_FILTER_BITS, max(10, (16 * len(self.wanted)).bit_length()))

@@ -45,10 +45,10 @@ def pair_of(row: Mapping[str, object]) -> tuple[tuple[Message, ...], tuple[Messa
         turns = _turns(turns_of(row.get(name)), asked)
         if turns is None:
             return Refusal("no_pair", "" if row.get(name) is not None else f"no {name}")
-        found = messages_of({**{key: row[key] for key in SYSTEMS if key in row}, "messages": turns})
-        if isinstance(found, Refusal):
-            return found
-        sides.append(found)
+        messages = messages_of({**{key: row[key] for key in SYSTEMS if key in row}, "messages": turns})
+        if isinstance(messages, Refusal):
+            return messages
+        sides.append(messages)
     chosen, rejected = sides
     if chosen[:-1] != rejected[:-1]:
         return Refusal("other_question")

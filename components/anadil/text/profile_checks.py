@@ -109,13 +109,13 @@ def profile_checks(text: str, profile: Profile) -> Iterator[ProfileCheck]:
     if place < 0:
         return
     tables, associations = _tables(profile)
-    found = buckets(letters, max(*profile.orders, len(ASSOCIATED)))
-    own, margin = score_letters(found, tables, profile.orders)
+    ngrams = buckets(letters, max(*profile.orders, len(ASSOCIATED)))
+    own, margin = score_letters(ngrams, tables, profile.orders)
     yield ProfileCheck("likelihood", own, profile.min_likelihoods[place])
     if profile.others:
         yield ProfileCheck("margin", margin, profile.min_margins[place])
     if associations:
-        rarity = score_association(found, associations, profile.least_rarity)
+        rarity = score_association(ngrams, associations, profile.least_rarity)
         yield ProfileCheck("association", rarity, profile.min_associations[place])
     endings = _endings(profile)
     small = small_letters_of(text) if endings is not None else ""

@@ -46,10 +46,10 @@ def _chain(text: str, suffixes: frozenset[str]) -> tuple[str, ...]:
     """The fewest suffixes that make up a text; none where it is no chain of them."""
     if text in suffixes:
         return (text,)
-    found: tuple[str, ...] = ()
+    shortest: tuple[str, ...] = ()
     for cut in range(1, len(text)):
         if text[:cut] in suffixes:
             rest = _chain(text[cut:], suffixes)
-            if rest and (not found or len(rest) + 1 < len(found)):
-                found = (text[:cut], *rest)
-    return found
+            if rest and (not shortest or len(rest) + 1 < len(shortest)):
+                shortest = (text[:cut], *rest)
+    return shortest

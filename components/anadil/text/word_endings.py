@@ -106,5 +106,5 @@ def score_endings(letters: str, endings: Endings) -> float:
         letters: `small_letters_of` a text.
         endings: Those of the language.
     """
-    found = ending_buckets(letters)
-    return float(np.mean(~endings[found])) if len(found) else 1.0
+    endings_of_text = ending_buckets(letters)
+    return float(np.mean(~endings[endings_of_text])) if len(endings_of_text) else 1.0

@@ -52,18 +52,18 @@ class WordOrder:
         Source: pointwise mutual information, as of `score_association`, with one added to what was counted and to what chance would
         have: without, pairs that are too rare to be counted weigh most.
         """
-        found = [*texts]
+        sample = [*texts]
         numbers = np.zeros((2, NUM_BUCKETS), np.uint8)
         words = np.zeros(NUM_BUCKETS, np.int64)
-        for each, _ in found:
+        for each, _ in sample:
             words += np.bincount(each, minlength=NUM_BUCKETS)
         _number(numbers[0], words, 1, NUM_WORDS)
         endings = np.zeros(NUM_BUCKETS, np.int64)
-        for each, last in found:
+        for each, last in sample:
             endings += np.bincount(last[numbers[0][each] == 0], minlength=NUM_BUCKETS)
         _number(numbers[1], endings, 1 + NUM_WORDS, NUM_ENDINGS)
         pairs = np.zeros(NUM_CLASSES**2)
-        for each, last in found:
+        for each, last in sample:
             first, second = _neighbours(_classes(numbers, each, last))
             pairs += np.bincount(first * NUM_CLASSES + second, minlength=NUM_CLASSES**2)
         counted = pairs.reshape(NUM_CLASSES, NUM_CLASSES)

@@ -130,10 +130,10 @@ def checked_tokenizer(content: JsonObject, ids: dict[str, int]) -> Tokenizer:
     """The tokenizer of a JSON object; the library renumbers tokens without a word, so ids are compared."""
     tokenizer = Tokenizer.from_str(json.dumps(content, ensure_ascii=False))
     for token, expected in (content["model"]["vocab"] | ids).items():
-        found = tokenizer.token_to_id(token)
-        if found != expected:
+        actual = tokenizer.token_to_id(token)
+        if actual != expected:
             raise IntegrityError(
-                f"tokenizer: {token!r} should have id {expected} but has {found}; "
+                f"tokenizer: {token!r} should have id {expected} but has {actual}; "
                 "this base's special tokens cannot be kept: leave the strategy out of tokenizer.strategies"
             )
     tokenizer.encode_special_tokens = True
@@ -195,22 +195,22 @@ def prompt_tokenizer(tokenizer: Tokenizer, settings: JsonObject) -> Tokenizer:
     )  # fmt: skip
     content = json.loads(tokenizer.to_str())
     parts = content["post_processor"].get("processors", [content["post_processor"]])
-    kept: list[processors.PostProcessor] = [
+    steps: list[processors.PostProcessor] = [
         processors.ByteLevel(trim_offsets=part["trim_offsets"])
         for part in parts
         if part["type"] == "ByteLevel"
     ]
     changed = Tokenizer.from_str(json.dumps({**content, "post_processor": None}))
     if around[0] == bos:
-        kept.append(
+        steps.append(
             processors.TemplateProcessing(
                 single=f"{bos} $A",
                 pair=f"{bos} $A {bos} $B",
                 special_tokens=[(bos, tokenizer.token_to_id(bos))],
             )
         )
-    if kept:
-        changed.post_processor = processors.Sequence(kept)
+    if steps:
+        changed.post_processor = processors.Sequence(steps)
     return changed
 
 

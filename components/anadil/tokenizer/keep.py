@@ -28,15 +28,15 @@ def read_keep_texts(job: Job) -> dict[str, tuple[str, ...]]:
     Raises:
         DataError: A file is of another kind, is damaged, or holds no text.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    documents: dict[str, tuple[str, ...]] = {}
     for uri in job.side_files.get(KEY, ()):
         with storage.local_copy(uri) as path:
             texts = tuple(text for text in _texts(path, uri, job.recipe.clean.text_field) if text.strip())
         if not texts:
             raise DataError(f"{KEY}: {uri} holds no text; name another file")
         name = _name(uri)
-        found[name] = found.get(name, ()) + texts
-    return found
+        documents[name] = documents.get(name, ()) + texts
+    return documents
 
 
 def _name(uri: str) -> str:

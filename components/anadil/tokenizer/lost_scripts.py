@@ -34,11 +34,11 @@ def lost_scripts(base: Tokenizer, candidate: Tokenizer) -> dict[str, LostScript]
     for token in base.get_vocab(with_added_tokens=False):
         if token not in own and (script := _script(to_text(token))):
             costs[script].append(len(candidate.model.tokenize(token)))
-    found = {
+    lost = {
         script: LostScript(tokens=len(each), cost=round(fmean(each), DIGITS))
         for script, each in costs.items()
     }
-    return dict(sorted(found.items(), key=lambda pair: (-pair[1].tokens, pair[0])))
+    return dict(sorted(lost.items(), key=lambda pair: (-pair[1].tokens, pair[0])))
 
 
 def lost_text(lost: Mapping[str, LostScript]) -> str:

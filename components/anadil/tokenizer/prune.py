@@ -62,9 +62,9 @@ def _needed(base: Tokenizer, model: JsonObject, words: Iterable[str]) -> set[str
     for left, right in model["merges"]:
         parts[left + right] += (left, right)
     needed: set[str] = set()
-    waiting = {token.value for word in words for token in base.model.tokenize(word)}
-    while waiting:
-        token = waiting.pop()
+    queue = {token.value for word in words for token in base.model.tokenize(word)}
+    while queue:
+        token = queue.pop()
         needed.add(token)
-        waiting.update(part for part in parts.get(token, ()) if part not in needed)
+        queue.update(part for part in parts.get(token, ()) if part not in needed)
     return needed

@@ -190,14 +190,17 @@ class _Measure:
     def __init__(self, job: Job, base: TokenizerCandidate, heldout: HeldoutSample) -> None:
         self.compute: ModelCompute = model_compute(job.recipe)
         self._job, self._heldout, self._base = job, heldout, base.tokenizer
-        found = self._fertility(base)
-        self._unit = (found.mean_fertility, base.vocab_size)
-        self._require_own_text(found)
-        self.base = self._with_cost(base, found)
+        fertility = self._fertility(base)
+        self._unit = (fertility.mean_fertility, base.vocab_size)
+        self._require_own_text(fertility)
+        self.base = self._with_cost(base, fertility)
 
-    def _require_own_text(self, found: Fertility) -> None:
+    def _require_own_text(self, fertility: Fertility) -> None:
         """Refuse a base here that every later comparison would refuse, after training."""
-        altered, documents = found.altered_documents, sum(len(each.texts) for each in self._heldout.domains)
+        altered, documents = (
+            fertility.altered_documents,
+            sum(len(each.texts) for each in self._heldout.domains),
+        )
         if metrics.scores_other_text(len(altered), documents):
             raise DataError(
                 f"base.model: its tokenizer gives {len(altered)} of {documents} held-out documents back as another text "
@@ -252,26 +255,26 @@ def _check(item: MeasuredCandidate) -> None:
 
 
 def _track(item: MeasuredCandidate, job: Job) -> None:
-    found, name = item.fertility, item.candidate.name
+    fertility, name = item.fertility, item.candidate.name
     log.info(
         "%s: vocabulary %d, fertility %.3f (mean over %d domains %.3f), %.2f bytes per token, %.3f of the base's compute "
         "per word",
-        name, item.candidate.vocab_size, found.fertility, len(found.domains), found.mean_fertility,
-        found.bytes_per_token, item.cost.relative,
+        name, item.candidate.vocab_size, fertility.fertility, len(fertility.domains), fertility.mean_fertility,
+        fertility.bytes_per_token, item.cost.relative,
     )  # fmt: skip
-    for kept, share in item.unchanged.items():
+    for text, share in item.unchanged.items():
         of = (
-            f"{item.unseen[kept]} documents that it was not made with"
-            if item.unseen[kept]
+            f"{item.unseen[text]} documents that it was not made with"
+            if item.unseen[text]
             else "the text it was made with"
         )
-        log.info("%s: %.1f %% of %s (%s) are cut as by the base", name, 100 * share, kept, of)
+        log.info("%s: %.1f %% of %s (%s) are cut as by the base", name, 100 * share, text, of)
     if item.lost:
         log.info("%s: lacks tokens of the base: %s", name, lost_text(item.lost))
     job.tracker.metrics(
         {
-            f"{item.candidate.strategy}_fertility": found.fertility,
-            f"{item.candidate.strategy}_bytes_per_token": found.bytes_per_token,
+            f"{item.candidate.strategy}_fertility": fertility.fertility,
+            f"{item.candidate.strategy}_bytes_per_token": fertility.bytes_per_token,
         },
         step=item.candidate.vocab_size,
     )

@@ -90,10 +90,10 @@ def sample_heldout(
     Raises:
         DataError: There is no held-out text, or no word in it.
     """
-    kept = tuple(documents)
-    found = domains_of(kept, [len(document.text) for document in kept])
+    heldout = tuple(documents)
+    domain_names = domains_of(heldout, [len(document.text) for document in heldout])
     texts: dict[str, list[str]] = {}
-    for document, name in zip(kept, found, strict=True):
+    for document, name in zip(heldout, domain_names, strict=True):
         texts.setdefault(name, []).append(document.text)
     samples = [_sample(name, each, language.words) for name, each in texts.items()]
     domains = sorted((each for each in samples if each.words), key=lambda each: (-each.num_words, each.name))
@@ -105,7 +105,7 @@ def sample_heldout(
             "tokenizer: the corpus has no held-out text, so nothing can be compared; "
             "run clean with more inputs or a larger clean.heldout_fraction"
         )
-    shown, spaced = _words_to_show(counts, kept, language)
+    shown, spaced = _words_to_show(counts, heldout, language)
     space = " " if spaced else ""
     english = load_language(KEPT_LANGUAGE).words
     return HeldoutSample(
@@ -141,12 +141,12 @@ def _borders(counts: Mapping[str, int], language: Language) -> dict[str, frozens
     bare = {word for word in map(core, counts) if word.isalpha()}
     folded = {word: language.fold(word) for word in bare}
     stems = frozenset(folded.values())
-    found = {
+    borders = {
         word: suffix_borders(same, language.suffixes, stems)
         for word, same in sorted(folded.items())
         if len(word) >= MIN_WORD and len(word) == len(same)
     }
-    return {word: places for word, places in found.items() if places}
+    return {word: places for word, places in borders.items() if places}
 
 
 def core(word: str) -> str:

@@ -36,14 +36,14 @@ class MeasuredCandidate:
 
     def as_json(self) -> dict[str, object]:
         """Its entry in `fertility.json` and `choice.json`."""
-        found = self.candidate
+        candidate = self.candidate
         sizes = {
-            "strategy": found.strategy,
-            "asked": found.asked,
-            "got": found.got,
-            "vocab_size": found.vocab_size,
+            "strategy": candidate.strategy,
+            "asked": candidate.asked,
+            "got": candidate.got,
+            "vocab_size": candidate.vocab_size,
         }
-        usage = asdict(found.usage) if found.usage else {}
+        usage = asdict(candidate.usage) if candidate.usage else {}
         return (
             sizes
             | usage
@@ -59,13 +59,13 @@ class MeasuredCandidate:
     @property
     def warning(self) -> str:
         """Warning of tokens that the corpus hardly uses; empty if it uses them enough."""
-        found, usage = self.candidate, self.candidate.usage
+        candidate, usage = self.candidate, self.candidate.usage
         if usage is None or usage.is_enough:
             return ""
         return (
-            f"{found.name}: {usage.own_tokens_seen:,} of its own {usage.own_tokens:,} tokens "
+            f"{candidate.name}: {usage.own_tokens_seen:,} of its own {usage.own_tokens:,} tokens "
             f"({usage.own_tokens_seen / usage.own_tokens:.0%}) were seen {usage.min_uses} times in the training text, "
-            f"and the others will be learnt badly; this corpus supports {found.strategy} {usage.supported_size:,}: "
+            f"and the others will be learnt badly; this corpus supports {candidate.strategy} {usage.supported_size:,}: "
             "lower tokenizer.vocab_sizes, or give more text"
         )
 
@@ -114,8 +114,8 @@ def choose_candidate(
         base: The base's tokenizer, with which texts of `tokenizer.keep` are compared.
         settings: The recipe's section.
     """
-    wanted = settings.choice
-    rivals = [item for item in measured if wanted in ("auto", item.candidate.strategy)]
+    choice = settings.choice
+    rivals = [item for item in measured if choice in ("auto", item.candidate.strategy)]
     against = {item.candidate.name: _against(item, base, settings.min_uses) for item in rivals}
     pool, relaxed = _pool(rivals, against)
     cheapest = min(pool, key=_cost)
@@ -123,12 +123,12 @@ def choose_candidate(
     best = min(near, key=lambda item: (_own_tokens(item), *_cost(item)))
     why_not = {
         item.candidate.name: _why_not(
-            item, best, against.get(item.candidate.name), wanted, compared=item in pool, relaxed=bool(relaxed)
+            item, best, against.get(item.candidate.name), choice, compared=item in pool, relaxed=bool(relaxed)
         )
         for item in measured
         if item is not best
     }
-    reason = _reason(best, cheapest, rivals, pool, wanted)
+    reason = _reason(best, cheapest, rivals, pool, choice)
     if left_out := [item for item in rivals if item not in pool and _cost(item) < _cost(best)]:
         least = min(left_out, key=_cost)
         reason += (
@@ -177,12 +177,12 @@ def _pool(
 
 def _supported(items: Sequence[MeasuredCandidate]) -> list[str]:
     """The size that the corpus supports, by strategy; the largest candidate tells most of it."""
-    found: dict[Strategy, int] = {}
+    sizes: dict[Strategy, int] = {}
     for item in items:
         if item.candidate.usage and item.candidate.strategy != "base":
             size = item.candidate.usage.supported_size
-            found[item.candidate.strategy] = max(size, found.get(item.candidate.strategy, 0))
-    return [f"{strategy} {size:,}" for strategy, size in found.items()]
+            sizes[item.candidate.strategy] = max(size, sizes.get(item.candidate.strategy, 0))
+    return [f"{strategy} {size:,}" for strategy, size in sizes.items()]
 
 
 def _against(item: MeasuredCandidate, base: MeasuredCandidate, min_uses: int) -> dict[str, str]:
@@ -197,8 +197,8 @@ def _against(item: MeasuredCandidate, base: MeasuredCandidate, min_uses: int) ->
         )
     if item.candidate.strategy in KEEPS_BASE:
         ratios = {
-            name: found.fertility / base.fertility.keep[name].fertility
-            for name, found in item.fertility.keep.items()
+            name: fertility.fertility / base.fertility.keep[name].fertility
+            for name, fertility in item.fertility.keep.items()
             if base.fertility.keep[name].fertility
         }
         worst = max(ratios, key=lambda name: ratios[name], default="")
@@ -214,12 +214,12 @@ def _reason(
     cheapest: MeasuredCandidate,
     rivals: Sequence[MeasuredCandidate],
     pool: Sequence[MeasuredCandidate],
-    wanted: str,
+    choice: str,
 ) -> str:
-    why = f"tokenizer.choice is {wanted}"
+    why = f"tokenizer.choice is {choice}"
     if len(rivals) == 1:
         return why
-    of = f"{len(rivals)} candidates" if wanted == "auto" else f"its {len(rivals)} sizes"
+    of = f"{len(rivals)} candidates" if choice == "auto" else f"its {len(rivals)} sizes"
     left = "" if len(pool) == len(rivals) else f", of which {len(pool)} could be compared,"
     why += f"; of {of}{left} {cheapest.candidate.name} costs least, {_figures(cheapest)}"
     if best is not cheapest:
@@ -238,14 +238,14 @@ def _why_not(
     item: MeasuredCandidate,
     best: MeasuredCandidate,
     faults: dict[str, str] | None,
-    wanted: str,
+    choice: str,
     *,
     compared: bool,
     relaxed: bool,
 ) -> str:
     """Reason against a candidate that was not chosen."""
     if faults is None:
-        return f"tokenizer.choice is {wanted}"
+        return f"tokenizer.choice is {choice}"
     if not compared:
         keeps_base = item.candidate.strategy in KEEPS_BASE
         # Where none has enough learnt tokens, that does not tell this one from the chosen one.

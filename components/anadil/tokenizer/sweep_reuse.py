@@ -53,10 +53,10 @@ def find_sweep_candidates(job: Job) -> SweepCandidates:
     base_usage: TokenUsage | None = None
     for size in sizes:
         settings = job.recipe.tokenizer.model_copy(update={"vocab_sizes": (size,)})
-        found = reusable_artifact(job, "tokenizer", job.recipe.model_copy(update={"tokenizer": settings}))
-        if found is None:
+        artifact = reusable_artifact(job, "tokenizer", job.recipe.model_copy(update={"tokenizer": settings}))
+        if artifact is None:
             continue
-        folder, manifest = found
+        folder, manifest = artifact
         table = json.loads((folder / "fertility.json").read_text(encoding="utf-8"))["candidates"]
         candidates |= {(each.strategy, each.asked): each for each in _candidates_in(folder, table)}
         base_usage = usage_in(table["base"])

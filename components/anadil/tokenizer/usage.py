@@ -121,9 +121,9 @@ def _usage(
 ) -> TokenUsage:
     special = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     vocabulary = tokenizer.get_vocab(with_added_tokens=False).keys() - special
-    found = [uses[token] for token in vocabulary]
-    table = {"tokens": len(found), "never": found.count(0)}
-    table |= {f"under_{limit}": sum(number < limit for number in found) for limit in RARE}
+    counts = [uses[token] for token in vocabulary]
+    table = {"tokens": len(counts), "never": counts.count(0)}
+    table |= {f"under_{limit}": sum(number < limit for number in counts) for limit in RARE}
     # Two merges may give the same token; the first one made it.
     merges = dict[str, Merge]()
     for left, right in own:

@@ -105,16 +105,16 @@ def sum_counts(tables: Iterable[WordCounts]) -> WordCounts:
     Tables of about the same size are added to each other first, so that each pretoken is moved as often
     as the logarithm of the number of tables says, and of small ones only few wait.
     """
-    waiting: list[WordCounts] = []
+    stack: list[WordCounts] = []
     for table in tables:
-        waiting.append(table)
-        while len(waiting) > 1 and len(waiting[-2]) <= 2 * len(waiting[-1]):
-            last = waiting.pop()
-            waiting[-1] = _added(waiting[-1], last)
-    while len(waiting) > 1:
-        last = waiting.pop()
-        waiting[-1] = _added(waiting[-1], last)
-    return waiting[0] if waiting else of_bytes({})
+        stack.append(table)
+        while len(stack) > 1 and len(stack[-2]) <= 2 * len(stack[-1]):
+            last = stack.pop()
+            stack[-1] = _added(stack[-1], last)
+    while len(stack) > 1:
+        last = stack.pop()
+        stack[-1] = _added(stack[-1], last)
+    return stack[0] if stack else of_bytes({})
 
 
 def write_counts(table: WordCounts, path: Path) -> None:

@@ -74,14 +74,14 @@ def count_at(words: Words, place: int) -> Any:
 
 
 @compiled
-def count_pairs(cells: Array, words: Words, slots: Array, found: Array, num: int) -> int:
+def count_pairs(cells: Array, words: Words, slots: Array, pairs: Array, num: int) -> int:
     """Give each cell that begins a pair the number of its pair, and count the pairs, as far as there is room.
 
     Args:
         cells: From `lay_out`.
         words: The pretokens.
         slots: Hash table of their numbers, -1 where free; a power of two long.
-        found: Room for pairs; KEY, WEIGHT and NUM of each.
+        pairs: Room for pairs; KEY, WEIGHT and NUM of each.
         num: Pairs found.
 
     Returns:
@@ -95,18 +95,18 @@ def count_pairs(cells: Array, words: Words, slots: Array, found: Array, num: int
             continue
         pair = np.int64(left) << RIGHT_BITS | np.int64(right)
         slot = _slot_of(pair) & mask
-        while slots[slot] >= 0 and found[slots[slot], KEY] != pair:
+        while slots[slot] >= 0 and pairs[slots[slot], KEY] != pair:
             slot = (slot + 1) & mask
         number = slots[slot]
         if number < 0:
-            if num == len(found):
+            if num == len(pairs):
                 return -1
             number = slots[slot] = num
-            found[num, KEY], found[num, WEIGHT], found[num, NUM] = pair, 0, 0
+            pairs[num, KEY], pairs[num, WEIGHT], pairs[num, NUM] = pair, 0, 0
             num += 1
         cells[place, ENTRY] = number
-        found[number, WEIGHT] += count_at(words, place)
-        found[number, NUM] += 1
+        pairs[number, WEIGHT] += count_at(words, place)
+        pairs[number, NUM] += 1
     cells[len(cells) - 1, ENTRY] = NONE
     return num
 
@@ -119,12 +119,12 @@ def _slot_of(pair: Any) -> Any:
 
 
 @compiled
-def list_pairs(cells: Array, found: Array, entries: Array, pool: Array, state: Array, least: int) -> None:
+def list_pairs(cells: Array, pairs: Array, entries: Array, pool: Array, state: Array, least: int) -> None:
     """Make entries of the pairs of the beginning that occur often enough.
 
     Args:
         cells: From `count_pairs`.
-        found: From `count_pairs`.
+        pairs: From `count_pairs`.
         entries: Room for as many and one more.
         pool: Room for as many cells as begin pairs.
         state: Filled.
@@ -132,23 +132,23 @@ def list_pairs(cells: Array, found: Array, entries: Array, pool: Array, state: A
     """
     num = size = 0
     highest = 0
-    for number in range(len(found)):
-        found[number, PLACE] = NONE
-        if found[number, WEIGHT] >= least:
-            entries[num, PAIR], entries[num, COUNT] = found[number, KEY], found[number, WEIGHT]
+    for number in range(len(pairs)):
+        pairs[number, PLACE] = NONE
+        if pairs[number, WEIGHT] >= least:
+            entries[num, PAIR], entries[num, COUNT] = pairs[number, KEY], pairs[number, WEIGHT]
             entries[num, FIRST] = size
-            found[number, PLACE] = num
-            found[number, KEY] = size
-            size += found[number, NUM]
+            pairs[number, PLACE] = num
+            pairs[number, KEY] = size
+            size += pairs[number, NUM]
             num += 1
-            highest = max(highest, found[number, WEIGHT])
+            highest = max(highest, pairs[number, WEIGHT])
     entries[num, FIRST] = size
     for place in range(len(cells)):
         number = cells[place, ENTRY]
         if number >= 0:
-            cells[place, ENTRY] = found[number, PLACE]
-            if found[number, PLACE] >= 0:
-                pool[found[number, KEY]] = place
-                found[number, KEY] += 1
+            cells[place, ENTRY] = pairs[number, PLACE]
+            if pairs[number, PLACE] >= 0:
+                pool[pairs[number, KEY]] = place
+                pairs[number, KEY] += 1
     state[NUM_ENTRIES], state[POOL_SIZE], state[HEAP_SIZE] = num, size, 0
     state[THRESHOLD], state[CHOSEN] = highest + 1, NONE
