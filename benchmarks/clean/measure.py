@@ -16,7 +16,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a command took."""
+    """Cost of a command."""
 
     cpu_s: float
     """User and system time of all its processes."""
@@ -82,15 +82,15 @@ def run(
 
 def _session(leader: int) -> dict[int, float]:
     """The processes of a session, and the CPU seconds of each."""
-    found = {}
+    processes = {}
     for each in Path("/proc").glob("[0-9]*"):
         try:
             fields = (each / "stat").read_bytes().rpartition(b")")[2].split()
         except OSError:
             continue
         if int(fields[3]) == leader:
-            found[int(each.name)] = (int(fields[11]) + int(fields[12])) / TICKS
-    return found
+            processes[int(each.name)] = (int(fields[11]) + int(fields[12])) / TICKS
+    return processes
 
 
 def _resident(pid: int) -> int:

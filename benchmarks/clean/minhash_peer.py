@@ -25,7 +25,7 @@ def shingles(text: str, language: str) -> list[str]:
 
 
 def by_rensa(texts: Iterator[str], language: str) -> Iterator[bool]:
-    """Whether each text stays."""
+    """True for each text that stays."""
     from rensa import RMinHash, RMinHashLSH
 
     index = RMinHashLSH(threshold=THRESHOLD, num_perm=BANDS * ROWS, num_bands=BANDS)
@@ -39,7 +39,7 @@ def by_rensa(texts: Iterator[str], language: str) -> Iterator[bool]:
 
 
 def by_datasketch(texts: Iterator[str], language: str) -> Iterator[bool]:
-    """Whether each text stays."""
+    """True for each text that stays."""
     from datasketch import MinHash, MinHashLSH
 
     index = MinHashLSH(num_perm=BANDS * ROWS, params=(BANDS, ROWS))
@@ -62,7 +62,7 @@ def main() -> None:
     options = parser.parse_args()
     find = {"rensa": by_rensa, "datasketch": by_datasketch}[options.tool]
     options.output.mkdir(parents=True)
-    kept = 0
+    num_unique = 0
     with (
         options.input.open(encoding="utf-8") as lines,
         options.input.open(encoding="utf-8") as again,
@@ -72,8 +72,8 @@ def main() -> None:
         for line, stays in zip(again, verdicts, strict=True):
             if stays:
                 out.write(line)
-                kept += 1
-    print(kept)
+                num_unique += 1
+    print(num_unique)
 
 
 if __name__ == "__main__":

@@ -50,8 +50,8 @@ def main() -> None:
         writer.add(kept_document(raw.text, raw.source, number, settings))
     writer.finish()
     signatures = Signatures([shard])
-    found = find_duplicates(signatures, settings.minhash, verdicts)
-    files = plan_files(signatures, found, recipe.clean)
+    duplicates = find_duplicates(signatures, settings.minhash, verdicts)
+    files = plan_files(signatures, duplicates, recipe.clean)
     for number, file in enumerate(files):
         write_file(
             WriteTask(

@@ -186,12 +186,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
     options = parser.parse_args(argv)
     print(f"{measure.machine()}, Python {sys.version.split()[0]}\n", flush=True)
-    found = {}
+    figures = {}
     for name in options.only:
         with tempfile.TemporaryDirectory(prefix="clean-") as folder:
-            found[name] = PARTS[name](Path(folder), options.documents)
-    print(json.dumps(found))
-    return 0 if all(found.values()) else 1
+            figures[name] = PARTS[name](Path(folder), options.documents)
+    print(json.dumps(figures))
+    return 0 if all(figures.values()) else 1
 
 
 if __name__ == "__main__":

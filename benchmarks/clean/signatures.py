@@ -46,10 +46,10 @@ def main() -> None:
         for start in range(0, count, IN_SHARD):
             make_shard(folder / f"{start:08}", min(IN_SHARD, count - start), start)
         return
-    found = Signatures(sorted(folder.iterdir()))
+    signatures = Signatures(sorted(folder.iterdir()))
     out = folder.with_name("verdicts")
     out.mkdir()
-    verdicts = find_duplicates(found, Settings(recipe=Recipe()).minhash, out)
+    verdicts = find_duplicates(signatures, Settings(recipe=Recipe()).minhash, out)
     print(f"{verdicts.count(DUPLICATE):,} duplicates, {verdicts.count(NEAR_DUPLICATE):,} near duplicates")
 
 

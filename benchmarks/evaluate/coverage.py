@@ -117,10 +117,10 @@ def student(bits: Numbers, num_bytes: Numbers, seed: int) -> Interval:
 
 
 def ours(bits: Numbers, num_bytes: Numbers, seed: int) -> Interval:
-    """What evaluate writes: each draw in its own standard error."""
+    """Interval as evaluate writes it: each draw in its own standard error."""
     nats = bits * math.log(2)
-    found = paired_difference(nats, np.zeros_like(nats), num_bytes.astype(np.int64), seed)
-    return found.low, found.high
+    difference = paired_difference(nats, np.zeros_like(nats), num_bytes.astype(np.int64), seed)
+    return difference.low, difference.high
 
 
 INTERVALS: dict[str, Callable[[Numbers, Numbers, int], Interval]] = {
@@ -146,7 +146,7 @@ def make_scores(files: Sequence[Path], english: Path, out: Path) -> None:
 
 
 def texts_of(file: Path) -> list[str]:
-    """Of a file's documents."""
+    """Figures of a file's documents."""
     return [json.loads(line)["text"] for line in file.read_text(encoding="utf-8").splitlines()]
 
 

@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def beginnings(file: Path, count: int, words: int) -> list[GenerationPrompt]:
-    """Of documents spread over the file."""
+    """Prompts from documents spread over the file."""
     texts = [json.loads(line)["text"] for line in file.read_text(encoding="utf-8").splitlines()]
     chosen = texts[:: max(1, len(texts) // count)][:count]
     cut = [" ".join(text.split()[: 3 + (words - 3) * place // count]) for place, text in enumerate(chosen)]
@@ -135,7 +135,7 @@ def transformers_rate(model: Any, tokenizer: Any, prompts: list[GenerationPrompt
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    """What it gives, and the CPU seconds of all its threads."""
+    """Result of a call, and the CPU seconds of all its threads."""
     start = time.process_time()
     result = work()
     return result, time.process_time() - start

@@ -1,4 +1,4 @@
-"""What the identifier takes real lines of 20 to 60 characters for: whether Turkish output passes as Azerbaijani.
+"""Languages that the identifier sees in real lines of 20 to 60 characters: does Turkish output pass as Azerbaijani?
 
 python benchmarks/evaluate/languages.py --data DIR [--languages az tr en] [--lines 1500]
 
@@ -40,15 +40,15 @@ def main() -> None:
         for code in options.languages:
             total: Counter[str] = Counter()
             for name, lines in lines_of(options.data / code, options.lines).items():
-                found = Counter(str(language_of(line, language)) for line in lines)
-                total += found
-                print(f"| {expected} | {code} | {name[:40]} | {len(lines)} | {told(found)} |", flush=True)
+                counts = Counter(str(language_of(line, language)) for line in lines)
+                total += counts
+                print(f"| {expected} | {code} | {name[:40]} | {len(lines)} | {told(counts)} |", flush=True)
             print(f"| {expected} | {code} | **all** | {total.total()} | {told(total)} |", flush=True)
 
 
 def lines_of(folder: Path, count: int) -> dict[str, Sequence[str]]:
     """Lines by file."""
-    found = {}
+    by_language = {}
     for file in sorted(folder.glob("*.jsonl")):
         if any(word in file.name for word in MISREAD):
             continue
@@ -57,18 +57,18 @@ def lines_of(folder: Path, count: int) -> dict[str, Sequence[str]]:
             {line.strip() for text in texts for line in text.split("\n") if is_prose(line.strip())}
         )
         random.Random(0).shuffle(lines)  # noqa: S311  no secret
-        found[file.stem] = lines[:count]
-    return found
+        by_language[file.stem] = lines[:count]
+    return by_language
 
 
 def is_prose(line: str) -> bool:
-    """Whether a line has the length, and is no code."""
+    """True for a line of the right length that is no code."""
     return len(line) in LENGTHS and sum(c.isalpha() or c.isspace() for c in line) >= MIN_LETTERS * len(line)
 
 
-def told(found: Counter[str]) -> str:
+def told(counts: Counter[str]) -> str:
     """Shares of the most frequent codes."""
-    return ", ".join(f"{code} {count / found.total():.2%}" for code, count in found.most_common(5))
+    return ", ".join(f"{code} {count / counts.total():.2%}" for code, count in counts.most_common(5))
 
 
 if __name__ == "__main__":

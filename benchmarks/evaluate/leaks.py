@@ -109,10 +109,10 @@ def main() -> None:
     blamed = set(clean.contaminated)
     print("\n| leak | found | of | exact |\n|---|---:|---:|---:|")
     for name in LEAKS:
-        found = find_contamination(heldout, [*train, *planted(name, heldout, train)], language)
+        contamination = find_contamination(heldout, [*train, *planted(name, heldout, train)], language)
         others = [document.id for document in heldout if document.id not in blamed]
-        count = len(set(found.contaminated) & set(others))
-        print(f"| {name} | {count} | {len(others)} | {len(found.exact)} |", flush=True)
+        count = len(set(contamination.contaminated) & set(others))
+        print(f"| {name} | {count} | {len(others)} | {len(contamination.exact)} |", flush=True)
     if options.scale:
         show_scale(heldout, train, language, options.scale)
 

@@ -50,11 +50,11 @@ def texts_of(asked: argparse.Namespace) -> list[str]:
     """Running text, cut into documents of mixed length in random order, or of one length with `--even`."""
     from anadil.artifacts import storage
 
-    found = []
+    documents = []
     for name in asked.text:
         with storage.local_copy(name) as path:
-            found += [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()]
-    words = " ".join(found).split()
+            documents += [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()]
+    words = " ".join(documents).split()
     lengths = [DOCUMENT_WORDS[at % len(DOCUMENT_WORDS)] for at in range(asked.documents)]
     if asked.even:
         lengths = [sum(lengths) // len(lengths)] * len(lengths)

@@ -78,9 +78,9 @@ def token_ids(tokenizer: Path, texts: list[Path], folder: Path) -> None:
             sources[file.name] = [json.loads(line)["text"] for line in itertools.islice(lines, DOCUMENTS)]
     with opened(folder / "ids.gguf") as model:
         for name, documents in sources.items():
-            wanted = encode_texts(ours, documents)
-            other = sum(model.encode(text) != ids for text, ids in zip(documents, wanted, strict=True))
-            print(f"| {name} | {len(documents):,} | {sum(map(len, wanted)):,} | {other} |", flush=True)
+            expected = encode_texts(ours, documents)
+            other = sum(model.encode(text) != ids for text, ids in zip(documents, expected, strict=True))
+            print(f"| {name} | {len(documents):,} | {sum(map(len, expected)):,} | {other} |", flush=True)
 
 
 def logits(tokenizer: Path, folder: Path, spread: float) -> None:

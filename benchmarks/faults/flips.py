@@ -73,10 +73,10 @@ def main() -> int:
         bit = int(numbers.integers(8 * sizes[number]))
         flip(files[number], bit)
         began = time.perf_counter()
-        found = checkpoints.newest()
+        checkpoint = checkpoints.newest()
         seconds += time.perf_counter() - began
         aside = newest.with_name(newest.name + directory.DAMAGED)
-        noticed += found is not None and found.state.step == before and aside.is_dir()
+        noticed += checkpoint is not None and checkpoint.state.step == before and aside.is_dir()
         by_file[files[number].name] += 1
         if aside.is_dir():
             aside.rename(newest)
@@ -84,14 +84,14 @@ def main() -> int:
     artifact.verify_files(newest, manifest, str(newest))
     checkpoints.close()
     shutil.rmtree(folder)
-    told = {
+    figures = {
         "flips": options.flips,
         "noticed, and the checkpoint before taken": noticed,
         "bytes": sum(sizes),
         "by file": dict(by_file.most_common()),
         "ms to find the newest sound one": round(1e3 * seconds / options.flips, 1),
     }
-    print(json.dumps(told, indent=1))
+    print(json.dumps(figures, indent=1))
     return int(noticed < options.flips)
 
 

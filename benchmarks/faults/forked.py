@@ -106,19 +106,19 @@ class Start:
 
     pids: tuple[int, ...]
     logs: tuple[Path, ...]
-    """What each process writes to stderr, as JSON lines."""
+    """Stderr of each process, as JSON lines."""
     at: float
     """Unix time."""
     codes: dict[int, int] = field(default_factory=dict)
     """Exit code of each process that has ended, or minus the number of a signal."""
 
     def ended(self, seconds: float = PATIENCE_S) -> bool:
-        """Whether all processes end within a time."""
+        """Wait for all processes; True if they end within a time."""
         deadline = time.monotonic() + seconds
         while True:
             for pid in set(self.pids) - self.codes.keys():
-                found, status = os.waitpid(pid, os.WNOHANG)
-                if found:
+                ended_pid, status = os.waitpid(pid, os.WNOHANG)
+                if ended_pid:
                     self.codes[pid] = os.waitstatus_to_exitcode(status)
             if len(self.codes) == len(self.pids) or time.monotonic() > deadline:
                 return len(self.codes) == len(self.pids)

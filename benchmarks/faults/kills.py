@@ -33,7 +33,7 @@ PARTS = ("before the first step", "training", "training, checkpoint half written
 
 @dataclass(slots=True)
 class KillStats:
-    """What is counted over all runs of all layouts."""
+    """Counts over all runs of all layouts."""
 
     kills: Counter[str] = field(default_factory=Counter)
     """By what the run was doing."""
@@ -128,9 +128,9 @@ class Run:
         steps = [line for line in said if line["msg"].startswith("step=")]
         resumed = [text for text in texts if text.startswith("resuming after step ")]
         if steps and not self._is_done():
-            found = int(resumed[0].rpartition(" ")[2]) if resumed else 0
-            if found != saved:
-                self._wrong(begun, f"resumed after step {found}, but step {saved} was saved")
+            first_step = int(resumed[0].rpartition(" ")[2]) if resumed else 0
+            if first_step != saved:
+                self._wrong(begun, f"resumed after step {first_step}, but step {saved} was saved")
             if self.kills:
                 began = datetime.fromisoformat(steps[0]["ts"]).timestamp()
                 self.stats.recovered_s.append(began - begun.at)
@@ -172,8 +172,8 @@ class Run:
 
 
 def _steps(place: Path) -> set[int]:
-    found = place.glob("step-*/manifest.json")
-    return {int(path.parent.name[5:]) for path in found if path.parent.name[5:].isdecimal()}
+    manifests = place.glob("step-*/manifest.json")
+    return {int(path.parent.name[5:]) for path in manifests if path.parent.name[5:].isdecimal()}
 
 
 def campaign(
@@ -199,7 +199,7 @@ def campaign(
 
 
 def figures(stats: KillStats) -> dict[str, Any]:
-    """What is printed."""
+    """Figures to print."""
     wall = sum(stats.time.values())
 
     def quantile(values: Sequence[float], share: float) -> float:

@@ -27,8 +27,8 @@ SLOW_S, SLOW_STEPS = 0.2, 20
 
 def begun_with(folder: Path, name: str, fault: Mapping[str, Any], settings: Sequence[str] = ()) -> Start:
     """A run with a fault in process 1."""
-    told = {kind: {"step": AT, "rank": 1, **more} for kind, more in fault.items()}
-    return start(folder, name, settings, {"ANADIL_INJECT": json.dumps(told)})
+    faults = {kind: {"step": AT, "rank": 1, **more} for kind, more in fault.items()}
+    return start(folder, name, settings, {"ANADIL_INJECT": json.dumps(faults)})
 
 
 def at(begun: Start, words: str, rank: int = 0) -> tuple[float, str]:
@@ -104,14 +104,14 @@ def is_slow(folder: Path) -> dict[str, Any]:
 
 
 def named(begun: Start) -> list[str]:
-    """What a run says of slow processes, and after which step."""
-    found, last = [], ""
+    """Lines of a run about slow processes, each with the step before it."""
+    lines, last = [], ""
     for line in begun.said():
         if line["msg"].startswith("step="):
             last = line["msg"].partition(" ")[0]
         elif "the median of the processes" in line["msg"]:
-            found.append(f"after {last}: {line['msg'].partition(';')[0]}")
-    return found
+            lines.append(f"after {last}: {line['msg'].partition(';')[0]}")
+    return lines
 
 
 def main() -> int:
@@ -119,20 +119,22 @@ def main() -> int:
     torch.set_num_threads(1)
     folder = Path(tempfile.mkdtemp(prefix="anadil-stalls-"))
     make_inputs(folder)
-    told = {
+    figures = {
         "not a number": not_a_number(folder),
         "stands still": stands_still(folder),
         "is slow": is_slow(folder),
     }
-    print(json.dumps(told, indent=1))
+    print(json.dumps(figures, indent=1))
     shutil.rmtree(folder)
-    stop = told["not a number"]["stop: exit codes"]
+    stop = figures["not a number"]["stop: exit codes"]
     as_meant = (
         len(set(stop)) == 1
         and signal.SIGKILL not in stop
-        and told["not a number"]["skip: steps done"] == STEPS
+        and figures["not a number"]["skip: steps done"] == STEPS
     )
-    as_meant = as_meant and "rank 1" in told["stands still"]["message"] and bool(told["is slow"]["named"])
+    as_meant = (
+        as_meant and "rank 1" in figures["stands still"]["message"] and bool(figures["is slow"]["named"])
+    )
     return int(not as_meant)
 
 

@@ -1,4 +1,4 @@
-"""Whether training notices that MLflow is killed, and what a silent server costs at a stage's end.
+"""Delay of training when MLflow is killed, and of a stage's end when the server is silent.
 
     python -m benchmarks.faults.tracking [--steps 300] [--rounds 2]
 
@@ -85,8 +85,8 @@ def main() -> None:
     parts: list[list[float]] = [[] for _ in range(6)]
     for _ in range(given.rounds):
         with tempfile.TemporaryDirectory() as folder:
-            for part, found in zip(parts, one_round(Path(folder), given.steps), strict=True):
-                part.extend(found)
+            for part, times in zip(parts, one_round(Path(folder), given.steps), strict=True):
+                part.extend(times)
     names = ("step by the clock", "step, CPU time", "of it the tracker's call")
     for name, there, killed in zip(names, parts[:3], parts[3:], strict=True):
         first, second = statistics.median(there), statistics.median(killed)

@@ -1,4 +1,4 @@
-"""What training costs alone and beside busy processes, by how its threads wait for each other.
+"""Cost of training alone and beside busy processes, by how its threads wait for each other.
 
 python benchmarks/neighbours/neighbours.py [--steps 30] [--repeat 5] [--busy 0 2] [--settings libgomp passive ...]
 
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
     options = parser.parse_args(argv)
     print(f"{os.cpu_count()} CPUs, load before the first start: {os.getloadavg()[0]:.1f}")
-    found: dict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
+    times: dict[tuple[int, str], list[tuple[float, float]]] = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="neighbours-") as name:
         folder = Path(name)
         inputs = prepared(folder)
@@ -52,19 +52,19 @@ def main(argv: Sequence[str] | None = None) -> int:
                 for setting in options.settings:
                     with busy(num_busy):
                         took = start(inputs, folder / "model", SETTINGS[setting], options.steps)
-                    found[num_busy, setting].append(took)
-                    told = (
+                    times[num_busy, setting].append(took)
+                    line = (
                         f"turn {turn + 1}, {num_busy} busy, {setting}: {took[0]:.1f} s, {took[1]:.1f} CPU s"
                     )
-                    print(told, file=sys.stderr, flush=True)
-    show(found)
+                    print(line, file=sys.stderr, flush=True)
+    show(times)
     return 0
 
 
-def show(found: dict[tuple[int, str], list[tuple[float, float]]]) -> None:
+def show(times_by_start: dict[tuple[int, str], list[tuple[float, float]]]) -> None:
     """Medians as a table, with the fastest and the slowest start."""
     print("\n| busy processes beside it | threads wait | s | CPU s |\n|---:|---|---:|---:|")
-    for (num_busy, setting), times in found.items():
+    for (num_busy, setting), times in times_by_start.items():
         columns = zip(*times, strict=True)
         cells = [f"{statistics.median(each):.1f} ({min(each):.1f} to {max(each):.1f})" for each in columns]
         print(f"| {num_busy} | {setting} | {' | '.join(cells)} |")
@@ -99,7 +99,7 @@ def start(inputs: list[str], out: Path, settings: dict[str, str], steps: int) ->
 
 
 def cpu_seconds() -> float:
-    """Of all children that have ended."""
+    """CPU seconds of all children that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

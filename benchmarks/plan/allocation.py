@@ -1,4 +1,4 @@
-"""What torch's CPU allocator holds in a step of the real trainer, beside both predictions.
+"""Memory that torch's CPU allocator holds in a step of the real trainer, beside both predictions.
 
 OMP_NUM_THREADS=1 python benchmarks/plan/allocation.py
 """

@@ -85,7 +85,7 @@ class Row:
 
     @property
     def difference_percent(self) -> float:
-        """Of the prediction from the published figure."""
+        """Error of the prediction against the published figure."""
         return _difference(self.predicted, self.published)
 
 
@@ -98,7 +98,7 @@ def rows() -> tuple[Row, ...]:
         SWALLOW: [_swallow()],
         BLACKWELL: _blackwell(),
     }
-    return tuple(replace(row, source=source) for source, found in groups.items() for row in found)
+    return tuple(replace(row, source=source) for source, group in groups.items() for row in group)
 
 
 def largest_batch(shape: Shape, layout: Layout, work: Work, machine: Machine) -> int:
@@ -189,13 +189,13 @@ def _azercell_memory() -> list[Row]:
 
 def _batch_range(layout: Layout, work: Work, where: Machine) -> list[int]:
     """The largest batch with most and with least headroom; nothing outside the allocator is counted."""
-    found = []
+    sizes = []
     for headroom in HEADROOM:
         limit, size = where.memory_bytes * (1 - headroom), 0
         while _peak(replace(layout, micro_batch_size=size + 1), work).allocated <= limit:
             size += 1
-        found.append(size)
-    return found
+        sizes.append(size)
+    return sizes
 
 
 def _batch(published: int, where: Machine, label: str, layout: Layout, work: Work, note: str) -> Row:
@@ -255,7 +255,7 @@ def _azercell_speed() -> list[Row]:
         f"a sixteenth of the network, picked to match, it would be {slow_rates[0]:,.0f} and {slow_rates[1]:,.0f}: perhaps "
         "a run without EFA. Not known, so not assumed."
     )
-    whole_rate, embeddings_rate = (found.tokens_per_s_per_device for found in (whole, embeddings))
+    whole_rate, embeddings_rate = (phase.tokens_per_s_per_device for phase in (whole, embeddings))
     measured_h, predicted_h = (_hours(EPOCH, two, LIGER, p4d, each)[0] for each in (rate, whole_rate))
     batch = f"Batch not published: {PEAK_BATCH} as in the peak; up to 18 it is {min(liger):,.0f} to {max(liger):,.0f}."
     epoch = f"At the measured rate of all trained; at the predicted one {predicted_h:.2g} h."
@@ -277,7 +277,7 @@ def _azercell_speed() -> list[Row]:
 def _hours(
     tokens: int, layout: Layout, work: Work, where: Machine, rate: float, model: str = "Llama-3.2-1B"
 ) -> tuple[float, float, float]:
-    """Of so many tokens at a rate of tokens a second and device, and the range that a plan prints."""
+    """Time of so many tokens at a rate of tokens a second and device, and the range that a plan prints."""
     phase = PhaseWork(
         steps=round(tokens / (layout.batch_size * work.sequence_length)),
         tokens=tokens,
@@ -331,22 +331,22 @@ def _guide_checkpoints() -> list[Row]:
     devices = nodes * machine("p5.48xlarge").devices
     stall = reliability.save_stall(num_bytes, devices)
     mtbf = reliability.NODE_MTBF_S / nodes
-    found = reliability.checkpoints_of(
+    checkpoints = reliability.checkpoints_of(
         num_bytes, parameters, stall_s=stall, mtbf_s=mtbf, step_s=None, every=1, keep=3
     )
-    tenth, young = found.intervals
+    tenth, young = checkpoints.intervals
     interval = (
         f"MTBF / 10, the guide's own rule and MTBF. With a stall of {stall:.1f} s the plan's rule, Young-Daly, "
         f"gives {young.interval_s / 60:.1f} min and wastes {100 * young.waste:.1f} % instead of {100 * tenth.waste:.1f} %."
     )
     rate = (
         "Written while the next interval trains; to write it while training waits takes "
-        f"{found.synchronous_bandwidth_bytes_per_s / GB:.0f} GB/s."
+        f"{checkpoints.synchronous_bandwidth_bytes_per_s / GB:.0f} GB/s."
     )
     return [
         *sizes,
         _row("405B interval between checkpoints", "min", 15, tenth.interval_s / 60, SIZES, interval),
-        _row("405B rate to write them", "GB/s", 3, found.bandwidth_bytes_per_s / GB, SIZES, rate),
+        _row("405B rate to write them", "GB/s", 3, checkpoints.bandwidth_bytes_per_s / GB, SIZES, rate),
     ]
 
 

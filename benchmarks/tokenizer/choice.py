@@ -1,4 +1,4 @@
-"""What the rule chooses on a corpus of the published size, from the word counts of a small one.
+"""Choice of the rule on a corpus of the published size, from the word counts of a small one.
 
     python benchmarks/tokenizer/choice.py --train az.jsonl... --heldout flores.jsonl... --base DIR
 
@@ -29,8 +29,7 @@ from anadil.text.corpus import Document
 from anadil.text.language import Language, load_language
 from anadil.text.suffixes import suffix_borders
 from anadil.tokenizer.candidate import TokenizerCandidate, vocab_size
-from anadil.tokenizer.compute import ModelCompute
-from anadil.tokenizer.cost import cost_of
+from anadil.tokenizer.cost import ModelCompute, cost_of
 from anadil.tokenizer.fertility import Fertility, measure_fertility
 from anadil.tokenizer.makers import MAKERS
 from anadil.tokenizer.pretokens import Pretokens, count_pretokens, count_texts
@@ -74,10 +73,10 @@ def main() -> None:
     )
     for name, table in tables.items():
         begin = time.process_time()
-        found = list(_candidates(base, word_counts(table.items()), options.sizes, heldout))
+        candidates = list(_candidates(base, word_counts(table.items()), options.sizes, heldout))
         for model in options.models:
             print(f"\n## {model}, {name}")
-            _choose(found, ModelCompute(shape=shape_from(KNOWN[model], model), context=CONTEXT))
+            _choose(candidates, ModelCompute(shape=shape_from(KNOWN[model], model), context=CONTEXT))
         print(f"({time.process_time() - begin:.0f} CPU s)")
 
 
@@ -143,9 +142,9 @@ def extrapolated(
     Source: van Leijenhorst and van der Weide 2005, "A formal derivation of Heaps' Law", section 3.
     """
     grown = {word: round(count * factor) for word, count in counts.items()}
-    wanted = round(len(counts) * (factor / least) ** heaps)
+    num_words = round(len(counts) * (factor / least) ** heaps)
     first = len(grown)
-    for word in _new_words(counts, wanted - first, language):
+    for word in _new_words(counts, num_words - first, language):
         count = round(factor * (len(grown) / first) ** (-1 / heaps))
         grown[word] = max(count, least)
     return grown
@@ -171,20 +170,20 @@ def _new_words(counts: Mapping[str, int], number: int, language: Language) -> li
     ranked_stems, ranked_endings = (
         [part for part, _ in each.most_common() if part] for each in (stems, endings)
     )
-    found: list[tuple[int, str]] = []
+    weighted: list[tuple[int, str]] = []
     limit = number
     while True:
-        found = [
+        weighted = [
             (stems[stem] * endings[ending], stem + ending)
             for rank, stem in enumerate(ranked_stems, 1)
             for ending in itertools.islice(ranked_endings, limit // rank)
             if stem + ending not in spelled
         ]
-        if len(found) >= number or limit > number * 64:
+        if len(weighted) >= number or limit > number * 64:
             break
         limit *= 2
-    found.sort(reverse=True)
-    words = dict.fromkeys(text for _, text in found)
+    weighted.sort(reverse=True)
+    words = dict.fromkeys(text for _, text in weighted)
     return [to_symbols(f" {text}".encode()) for text in itertools.islice(words, number)]
 
 
@@ -193,19 +192,19 @@ def _candidates(
 ) -> Iterator[tuple[TokenizerCandidate, Fertility]]:
     """The base, then those of all strategies: the sizes that the corpus supports, and those that are named."""
     rows = vocab_size(base)
-    found = [TokenizerCandidate(strategy="base", asked=rows, got=rows, tokenizer=base)]
+    candidates = [TokenizerCandidate(strategy="base", asked=rows, got=rows, tokenizer=base)]
     table = Pretokens(counts=counts, num_documents=0, num_too_long=0)
-    kept = dict(count_texts(base, [text for sample in heldout.keep for text in sample.texts]).items())
+    keep = dict(count_texts(base, [text for sample in heldout.keep for text in sample.texts]).items())
     for make in MAKERS.values():
         for named in ((), tuple(sizes)):
-            found += make(base, table, named, SETTINGS, kept)
-    for candidate in found:
+            candidates += make(base, table, named, SETTINGS, keep)
+    for candidate in candidates:
         yield candidate, measure_fertility(candidate.tokenizer, heldout, candidate.name, CONTEXT)
 
 
-def _choose(found: Sequence[tuple[TokenizerCandidate, Fertility]], compute: ModelCompute) -> None:
+def _choose(candidates: Sequence[tuple[TokenizerCandidate, Fertility]], compute: ModelCompute) -> None:
     """Print the candidates' figures, the choice, and how far it is from the cheapest that can be learnt."""
-    base, fertility = found[0]
+    base, fertility = candidates[0]
     unit = fertility.mean_fertility
     measured = [
         MeasuredCandidate(
@@ -215,7 +214,7 @@ def _choose(found: Sequence[tuple[TokenizerCandidate, Fertility]], compute: Mode
                 fertility.mean_fertility, each.num_rows(SETTINGS.pad_to), (unit, base.vocab_size), compute
             ),
         )
-        for each, fertility in found
+        for each, fertility in candidates
     ]
     print("| candidate | tokens per word | over base | cost | own tokens at 100 uses | supported |")
     print("|---|---:|---:|---:|---:|---:|")

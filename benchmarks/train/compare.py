@@ -40,22 +40,22 @@ Figures = dict[str, Any]
 
 def parser() -> argparse.ArgumentParser:
     """The command line; sizes default to those of `Given`, or on a GPU to those of Llama 3.2 1B."""
-    found = argparse.ArgumentParser(description="Compare trainers on the same steps.")
-    found.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    found.add_argument("--precision", choices=("fp32", "bf16"), help="fp32 on a CPU, bf16 on a GPU")
+    arguments = argparse.ArgumentParser(description="Compare trainers on the same steps.")
+    arguments.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    arguments.add_argument("--precision", choices=("fp32", "bf16"), help="fp32 on a CPU, bf16 on a GPU")
     text = f"default: {' '.join(TRAINERS)}; on a GPU also {' '.join(WITH_LIGER_OR_NOT)}"
-    found.add_argument("--trainers", nargs="+", choices=(*TRAINERS, *WITH_LIGER_OR_NOT), help=text)
+    arguments.add_argument("--trainers", nargs="+", choices=(*TRAINERS, *WITH_LIGER_OR_NOT), help=text)
     for name in ("vocabulary", "hidden", "intermediate", "layers", "batch", "length", "warmup", "steps"):
-        found.add_argument(f"--{name}", type=int)
-    found.add_argument("--text", nargs="+", help="documents as JSON lines, instead of the built-in ones")
-    found.add_argument("--repeat", type=int, default=3, help="runs of each trainer")
-    found.add_argument("--largest", action="store_true", help="find the largest batch that fits instead")
-    found.add_argument("-o", "--output", choices=("table", "json"), default="table")
-    return found
+        arguments.add_argument(f"--{name}", type=int)
+    arguments.add_argument("--text", nargs="+", help="documents as JSON lines, instead of the built-in ones")
+    arguments.add_argument("--repeat", type=int, default=3, help="runs of each trainer")
+    arguments.add_argument("--largest", action="store_true", help="find the largest batch that fits instead")
+    arguments.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    return arguments
 
 
 def given_of(asked: argparse.Namespace) -> Given:
-    """What each trainer is given."""
+    """Settings that each trainer is given."""
     given = Given()
     if asked.device == "cuda":
         shape = shape_from(KNOWN[ON_GPU], ON_GPU)
@@ -102,7 +102,7 @@ def run(name: str, given: Given) -> Figures:
 
 
 def median(runs: list[Figures], name: str) -> float:
-    """Of one figure over the runs of a trainer."""
+    """Median of one figure over the runs of a trainer."""
     return float(statistics.median(run[name] for run in runs))
 
 

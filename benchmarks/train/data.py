@@ -64,8 +64,8 @@ def encoding(texts: list[str], tokenizer_dir: Path) -> list[int]:
     encoder = Encoder(backend)
     encoder.check(())
     started = (time.perf_counter(), time.process_time())
-    found = [len(ids) for at in range(0, len(texts), 64) for ids in encoder.encode(texts[at : at + 64])]
-    say("anadil's encoder", started, sum(found))
+    lengths = [len(ids) for at in range(0, len(texts), 64) for ids in encoder.encode(texts[at : at + 64])]
+    say("anadil's encoder", started, sum(lengths))
     with tempfile.TemporaryDirectory() as folder:
         corpus, copy = Path(folder) / "corpus", Path(folder) / "tokenizer"
         copy.symlink_to(tokenizer_dir.resolve())
@@ -88,7 +88,7 @@ def encoding(texts: list[str], tokenizer_dir: Path) -> list[int]:
             f"{len(stream.ids) / wall / 1e6:.2f}M tokens/s, {total / cpu:.2f} MB a CPU second, "
             "with the start of the processes"
         )
-    return [size + 2 for size in found]
+    return [size + 2 for size in lengths]
 
 
 def _documents(texts: list[str]) -> list[Document]:

@@ -1,4 +1,4 @@
-"""What every trainer of the comparison is given: sizes, weights, sequences."""
+"""Sizes, weights and sequences that every trainer of the comparison is given."""
 
 import json
 import zlib
@@ -60,7 +60,7 @@ class Given:
 
 
 def loads(text: str) -> Given:
-    """What `dumps` wrote."""
+    """Read what `dumps` wrote."""
     read = json.loads(text)
     return Given(**{**read, "betas": tuple(read["betas"]), "text": tuple(read["text"])})
 
@@ -115,14 +115,14 @@ def examples(given: Given) -> list[dict[str, torch.Tensor]]:
     `shift_labels` are labels that transformers and TRL score without shifting them.
     """
     source = packed(given)
-    found = []
+    rows = []
     for step in range(given.all_steps):
         chosen = sequences_of_step(
             step, batch_size=given.batch, num_sequences=source.num_sequences, seed=SEED
         )
         batch = batch_of(source, chosen)
-        found += [
+        rows += [
             {"input_ids": ids, "position_ids": positions, "labels": labels, "shift_labels": labels}
             for ids, positions, labels in zip(batch.input_ids, batch.position_ids, batch.labels, strict=True)
         ]
-    return found
+    return rows

@@ -42,7 +42,7 @@ class Clocks:
         self.wall.append(time.perf_counter() - wall)
 
     def figures(self) -> dict[str, Any]:
-        """What compare.py reads; rates count every position of the timed steps."""
+        """Figures for compare.py. Rates count every position of the timed steps."""
         given, first = self.given, self.given.warmup
         tokens = given.batch * given.length * given.steps
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -6,6 +6,7 @@ from transformers import LlamaConfig, MistralConfig, Qwen2Config
 from transformers.models.llama import modeling_llama
 
 from anadil.core.errors import PreflightError
+from anadil.model.attention_operator import check_gpu
 from anadil.model.kernels import set_up_device, use_liger_kernels
 from tests.kit.llama import small_llama
 from tests.kit.marks import gpu
@@ -77,6 +78,11 @@ def test_auto_says_that_only_the_loss_is_liger_s_for_what_is_no_llama(
     assert patched() == []
 
 
+@pytest.fixture(autouse=True)
+def _asked_anew() -> None:
+    check_gpu.cache_clear()
+
+
 @pytest.mark.usefixtures("tf32_is_on")
 def test_fp32_products_stay_fp32_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (9, 0))
@@ -94,7 +100,7 @@ def test_a_gpu_without_bf16_is_refused_with_the_remedy(monkeypatch: pytest.Monke
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (7, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "Tesla V100-SXM2-16GB")
 
-    with pytest.raises(PreflightError, match=r"Tesla V100.* of compute capability 7.0 has no BF16.*to fp32"):
+    with pytest.raises(PreflightError, match=r"BF16 needs .* 8.0 or more, and Tesla V100.* has 7.0.*to fp32"):
         set_up_device(GPU, torch.bfloat16)
 
 

@@ -20,8 +20,7 @@ from anadil.recipe.sections import Tokenizer as Settings
 from anadil.runtime.job import Job
 from anadil.text.corpus import write_documents
 from anadil.tokenizer.candidate import TokenizerCandidate, extend_vocabulary, replace_vocabulary
-from anadil.tokenizer.compute import ModelCompute
-from anadil.tokenizer.cost import cost_of
+from anadil.tokenizer.cost import ModelCompute, cost_of
 from anadil.tokenizer.extend_bpe import continue_merges
 from anadil.tokenizer.fertility import Fertility, TextFertility
 from anadil.tokenizer.pretokens import count_pretokens

@@ -26,14 +26,14 @@ from anadil.text.chat_columns import (
     first_of,
     named_in,
     unread_columns,
+    unread_of_turns,
     with_names,
 )
-from anadil.text.chat_marks import Use, mark_of, unsure, uses_of
+from anadil.text.chat_marks import SIDES, Use, mark_of, unsure, uses_of
 from anadil.text.chats import Chat, DroppedChats, Refusal, messages_of
 from anadil.text.choices import choices_of, first_place, has_choices, names_place, with_chosen
 from anadil.text.drop_reasons import DROP_REMEDIES
-from anadil.text.pairs import SIDES, Pair, pair_of
-from anadil.text.turn_lists import unread_of_turns
+from anadil.text.pairs import Pair, pair_of
 from anadil.text.unread_values import UnreadValues
 
 log = logging.getLogger(__name__)

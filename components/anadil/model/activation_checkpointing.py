@@ -19,23 +19,15 @@ from anadil.model.attention_operator import OPERATOR
 
 Policy = Literal["none", "selective", "full"]
 
+PRODUCTS = "mm addmm bmm baddbmm _scaled_mm"
+ATTENTIONS = (
+    "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu "
+    "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
+    "_scaled_dot_product_fused_attention_overrideable"
+)
 SAVED_OPERATORS: list[Any] = [
     OPERATOR,
-    *(
-        getattr(torch.ops.aten, name).default
-        for name in (
-            "mm",
-            "addmm",
-            "bmm",
-            "baddbmm",
-            "_scaled_mm",
-            "_scaled_dot_product_flash_attention",
-            "_scaled_dot_product_flash_attention_for_cpu",
-            "_scaled_dot_product_efficient_attention",
-            "_scaled_dot_product_cudnn_attention",
-            "_scaled_dot_product_fused_attention_overrideable",
-        )
-    ),
+    *(getattr(torch.ops.aten, name).default for name in f"{PRODUCTS} {ATTENTIONS}".split()),
 ]
 """Results that `selective` keeps. Source: torchtitan's list of saved operators, with every matrix product."""
 

@@ -84,6 +84,7 @@ def empty_model(folder: Path, *, num_tokens: int | None = None) -> PreTrainedMod
         IntegrityError: It holds or says what it may not.
     """
     config = read_config(folder)
+    # Set before the model is made, so that no table has to be resized.
     config.vocab_size = num_tokens or config.vocab_size
     config.use_cache = False
     config.pad_token_id = None  # else the row of that id, of an ordinary token here, is never trained

@@ -153,6 +153,7 @@ def attend(
         dtype = torch.get_autocast_dtype(device)
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
+    # Flash attention has no FP32.
     if device == "cuda" and query.dtype == torch.float32:
         one_by_one: Any = attend_by_document  # the decorator hides its parameters
         by_torch: torch.Tensor = one_by_one(query, key, value, query_borders, key_borders, scale, window)

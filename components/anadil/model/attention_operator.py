@@ -24,7 +24,8 @@ _for_cpu_backward: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_
 _for_gpu: Any = varlen._varlen_attn  # noqa: SLF001
 _for_gpu_backward: Any = varlen._varlen_attn_backward  # noqa: SLF001
 OLDEST_CAPABILITY = 8
-"""Compute capability of the oldest GPUs that Flash attention runs on, Ampere."""
+"""Compute capability of the oldest GPUs with BF16 and Flash attention, Ampere. Source: NVIDIA A100 whitepaper; torch 2.13,
+`aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`."""
 Index = slice | torch.Tensor
 Gradients = tuple[torch.Tensor | None, ...]
 
@@ -252,7 +253,7 @@ def _index(starts: list[int], length: int) -> Index:
 
 @lru_cache(maxsize=8)
 def check_gpu(device: torch.device) -> None:
-    """Refuse a GPU that Flash attention does not run on.
+    """Refuse a GPU without BF16 products, which Flash attention does not run on.
 
     Raises:
         PreflightError: It is older than the A100's generation.
@@ -260,7 +261,7 @@ def check_gpu(device: torch.device) -> None:
     major, minor = torch.cuda.get_device_capability(device)
     if major < OLDEST_CAPABILITY:
         raise PreflightError(
-            f"pretrain.precision: attention in BF16 needs a GPU of compute capability {OLDEST_CAPABILITY}.0 or more, and "
+            f"pretrain.precision: BF16 needs a GPU of compute capability {OLDEST_CAPABILITY}.0 or more, and "
             f"{torch.cuda.get_device_name(device)} has {major}.{minor}; run on an A100 or newer, or set it to fp32"
         )
 

@@ -36,6 +36,7 @@ class ControlWords:
             for number, token in any_tokenizer.added_tokens_decoder.items()
             if token.special
         }
+        # The longest first, because one may begin as another does.
         self._names = sorted(self.tokens, key=len, reverse=True)
         # Without any: what matches nowhere.
         self.pattern = re.compile("|".join(map(re.escape, self._names)) or r"(?!)")
@@ -94,11 +95,6 @@ def chat_ids(
 
     Without such a message they are those of `apply_chat_template`, which finds control tokens in the
     rendered text as a whole, where a message could end its own turn.
-
-    Args:
-        tokenizer: With a chat template.
-        messages: Texts `role` and `content` of each turn.
-        add_generation_prompt: Open the assistant's next turn.
 
     Raises:
         DataError: The messages use all code points that could stand for control text.

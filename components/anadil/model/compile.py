@@ -72,6 +72,7 @@ def compile_layers(layers: Sequence[nn.Module], *, backend: str = "inductor") ->
     """
     # No public setting; torch names it in the log line that tells of the limit.
     settings: Any = torch._dynamo.config  # noqa: SLF001
+    # Never below what somebody else has set.
     settings.recompile_limit = max(settings.recompile_limit, MOST_GRAPHS)
     call = torch.compile(_call, backend=backend)
     for layer in layers:

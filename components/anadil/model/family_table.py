@@ -44,6 +44,7 @@ def is_mixture_of_experts(config: Mapping[str, Any]) -> bool:
     """True if a config.json, or a section in it such as `text_config`, asks for several experts."""
     if any(is_mixture_of_experts(section) for section in config.values() if isinstance(section, Mapping)):
         return True
+    # Doge counts experts also where none are made.
     if any(config.get(key) is False for key in EXPERT_SWITCHES):
         return False
     counts = [config.get(key) for key in EXPERT_COUNTS]

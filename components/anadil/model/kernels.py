@@ -6,13 +6,10 @@ from typing import Any
 import torch
 
 from anadil.core.errors import PreflightError
+from anadil.model.attention_operator import check_gpu
 from anadil.model.family_table import families
 
 log = logging.getLogger(__name__)
-
-BF16_CAPABILITY = (8, 0)
-"""The oldest GPUs whose tensor cores have BF16, and the oldest that torch's variable-length attention runs on.
-Source: NVIDIA A100 whitepaper; torch 2.13, `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`."""
 
 
 def set_up_device(device: torch.device, dtype: torch.dtype) -> None:
@@ -33,13 +30,8 @@ def set_up_device(device: torch.device, dtype: torch.dtype) -> None:
     """
     if device.type != "cuda":
         return
-    capability = torch.cuda.get_device_capability(device)
-    if dtype == torch.bfloat16 and capability < BF16_CAPABILITY:
-        raise PreflightError(
-            f"pretrain.precision: {torch.cuda.get_device_name(device)} of compute capability "
-            f"{capability[0]}.{capability[1]} has no BF16, which needs 8.0 (A100 and newer); set pretrain.precision to "
-            "fp32, or use another GPU"
-        )
+    if dtype == torch.bfloat16:
+        check_gpu(device)
     torch.cuda.set_device(device)
     # The older of two settings: torch.compile reads it, and refuses a mixture of both.
     torch.set_float32_matmul_precision("highest")

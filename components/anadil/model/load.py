@@ -82,6 +82,7 @@ def load_model(
         raise DataError(f"{path}: cannot be loaded as a causal language model ({error})") from None
     for name, weight in model.named_parameters():
         refuse_not_numbers(path, name, weight)
+    # A cache would bring a mask in which packed documents see each other.
     model.config.use_cache = False
     # torch keeps the gradient of this row at 0. Padding has none anyway: it is behind the chat and without loss. But the
     # token that some bases pad with ends turns, too.

@@ -151,15 +151,16 @@ def use_low_precision(
     """
     if kind == "same" or not layers:
         return 0
-    fits = partial(
-        _fits, kind=kind, multiple=FORMAT_NEEDS[kind].multiple * tensor, gains=_gains(kind, emulated)
-    )
+    multiple, gains = FORMAT_NEEDS[kind].multiple * tensor, _gains(kind, emulated)
     left: list[str] = []
     num = 0
     for layer in layers:
         for name, module in list(layer.named_modules()):
             if isinstance(module, nn.Linear):
-                if fits(module, name):
+                assert not isinstance(module.weight, DTensor), f"{kind} comes before tensor parallelism"
+                if not (module.in_features % multiple or module.out_features % multiple) and gains(
+                    module, name
+                ):
                     _replace(layer, name, _converted(module, kind, sharded=sharded, emulated=emulated))
                     num += 1
                 else:
@@ -167,7 +168,7 @@ def use_low_precision(
     if not num:
         raise RecipeError(
             f"pretrain.matmul is {kind}, but no matrix of a layer is large enough with dimensions that are "
-            f"multiples of {FORMAT_NEEDS[kind].multiple * tensor}; set pretrain.matmul to same"
+            f"multiples of {multiple}; set pretrain.matmul to same"
         )
     unconverted = ", ".join(sorted(set(left))) or "none"
     log.info("%s matrices multiply in %s; of each layer these do not: %s", f"{num:,}", kind, unconverted)
@@ -267,23 +268,12 @@ def _gains(kind: MatmulFormat, emulated: bool) -> Callable[[nn.Module, str], boo
     return chosen
 
 
-def _fits(
-    module: nn.Linear,
-    name: str,
-    *,
-    kind: MatmulFormat,
-    multiple: int,
-    gains: Callable[[nn.Module, str], bool],
-) -> bool:
-    assert not isinstance(module.weight, DTensor), f"{kind} comes before tensor parallelism"
-    return module.in_features % multiple == 0 == module.out_features % multiple and gains(module, name)
-
-
 def _replace(layer: nn.Module, name: str, module: nn.Module) -> None:
     parent, _, last = name.rpartition(".")
     old = layer.get_submodule(name)
     assert not old._forward_pre_hooks, f"hooks of {name} would be lost"  # noqa: SLF001  no public way to ask
     assert not old._forward_hooks, f"hooks of {name} would be lost"  # noqa: SLF001  no public way to ask
+    # A new module begins in training mode, whatever the old one was in.
     module.train(old.training)
     setattr(layer.get_submodule(parent), last, module)
 

@@ -61,6 +61,7 @@ def max_memory(parts: Parts, usable: float, free: Sequence[int], name: str) -> d
     Raises:
         PreflightError: All of them do not hold it.
     """
+    # The fewest: states are copied at each border between two GPUs.
     for count in range(1, len(free) + 1):
         others = dict(parts(count))
         weights = others.pop("weights")

@@ -70,6 +70,7 @@ class Group:
         """
         if self.host is None:
             return [work()]
+        # A process that raised alone would leave the others waiting in their next collective.
         mine: tuple[BaseException | None, T | None]
         try:
             mine = (None, work())
@@ -96,6 +97,7 @@ def group(device: torch.device) -> Iterator[Group]:
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    # Tensors of the CPU, as in checkpoints, go over gloo.
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=COLLECTIVE)
     try:
         yield Group(

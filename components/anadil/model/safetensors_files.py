@@ -62,6 +62,7 @@ class SafetensorsFiles:
         """
         file = self._place(name).file
         try:
+            # A model has thousands of tensors in a few files, so they stay open.
             if file not in self._opened:
                 self._opened[file] = safe_open(file, framework="pt", device="cpu")
             if offset is None:

@@ -38,6 +38,7 @@ def version_4_keys(config: Mapping[str, Any]) -> dict[str, Any]:
         keys[version_4.sliding_theta] = rotation[SLIDING]["rope_theta"]
     if isinstance(rotation.get(FULL), Mapping):
         rotation = rotation[FULL]
+    # Models with learnt or no positions have no base of a rotation.
     if "rope_theta" not in rotation:
         return keys
     scaling = dict(rotation)

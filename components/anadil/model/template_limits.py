@@ -66,6 +66,7 @@ def check_limits(template: str, name: str, chats: tuple[Turns, ...] = SAMPLES) -
             f"{name}: its chat template ({PLACES}) has {len(template):,} characters, over {MAX_TEMPLATE_CHARS:,}; "
             "correct it, or take another base.model"
         )
+    # -P: no module of the current directory is imported.
     command = [sys.executable, "-P", "-m", "anadil.model.template_limits"]
     try:
         done = subprocess.run(
@@ -129,6 +130,7 @@ def _refuse(message: str) -> None:
 
 def _main() -> int:
     template, chats, cpu_s = json.load(sys.stdin)
+    # A process that ends at a limit must not leave gigabytes of core file.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     limit(resource.RLIMIT_CPU, int(time.process_time()) + 1 + cpu_s)
     limit(resource.RLIMIT_DATA, data_bytes() + MEMORY_BYTES)

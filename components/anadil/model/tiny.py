@@ -59,20 +59,12 @@ KEPT_BITS = 8
 """Bits of a weight's mantissa, as many as BF16 has: what lies below differs from CPU to CPU."""
 ROUND_EVERY = 10
 HUB_FILES = (
-    *COPIED_TOKENIZER_FILES,
-    "config.json",
-    "generation_config.json",
-    "*.safetensors",
-    "*.index.json",
-)
+    *COPIED_TOKENIZER_FILES, "config.json", "generation_config.json", "*.safetensors", "*.index.json",
+)  # fmt: skip
 
 
 def base_model(base: Base, cache: Path) -> Path:
     """A Hugging Face directory with the base model: weights, config and tokenizer.
-
-    Args:
-        base: Which model.
-        cache: Where `tiny` is kept.
 
     Raises:
         DataError: The directory is not there or holds no tokenizer.
@@ -89,21 +81,10 @@ def base_model(base: Base, cache: Path) -> Path:
 
 def _tiny_model(tokenizer: Path, cache: Path) -> Path:
     """The directory of `tiny`; made once, in one step, for all processes."""
-    settings = json.dumps(
-        [
-            TINY_SHAPE,
-            FOREIGN_SHARE,
-            FOREIGN_KEPT,
-            FOREIGN_TEXT,
-            TINY_STEPS,
-            TINY_BATCH,
-            TINY_LENGTH,
-            TINY_LR,
-            TINY_SEED,
-            KEPT_BITS,
-            ROUND_EVERY,
-        ]
-    )
+    settings = json.dumps([
+        TINY_SHAPE, FOREIGN_SHARE, FOREIGN_KEPT, FOREIGN_TEXT, TINY_STEPS, TINY_BATCH, TINY_LENGTH, TINY_LR, TINY_SEED,
+        KEPT_BITS, ROUND_EVERY,
+    ])  # fmt: skip
     identity = settings.encode() + (tokenizer / "tokenizer.json").read_bytes() + tiny_text().encode()
     target = cache / f"tiny-{hashlib.sha256(identity).hexdigest()[:16]}"
     with made_once(target) as is_there:
@@ -115,6 +96,7 @@ def _tiny_model(tokenizer: Path, cache: Path) -> Path:
 def _make(target: Path, tokenizer: Path) -> None:
     log.info("making the base model %s: about a minute, once", TINY)
     draft = Path(tempfile.mkdtemp(prefix="tiny-model-", dir=target.parent))
+    # mkdtemp lets nobody else read it, and caches are shared.
     draft.chmod(0o755)
     try:
         save_model(_trained(tokenizer), tokenizer, draft, torch.float32)

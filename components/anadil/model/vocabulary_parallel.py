@@ -124,6 +124,7 @@ def _chunk(
     place = places.clamp(0, len(rows) - 1)[:, None]
     highest = logits.amax(1)
     label = torch.where(is_here, logits.gather(1, place)[:, 0], 0)
+    # In place: logits of one chunk are the largest tensor here.
     exponentials = logits.sub_(highest[:, None]).exp_()
     # One exchange, and the same sum in the same order on every process.
     own = torch.stack([highest, exponentials.sum(1), label])

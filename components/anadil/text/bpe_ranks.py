@@ -58,6 +58,7 @@ def ranks_of(tokenizer: "Tokenizer") -> BpeRanks | str:
     elif any(len(tokenize(symbols)) > 1 for symbols in order):
         return "some of its tokens are not what their own text is merged to"
     cuts = pre_tokenizer_parts(content["pre_tokenizer"])
+    # gigatoken would find added tokens and add BOS even if asked not to.
     bare = {name: content[name] for name in ("version", "decoder")} | {
         "added_tokens": [],
         # gigatoken knows no sequence of one.

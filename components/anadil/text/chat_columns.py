@@ -1,10 +1,12 @@
 """Columns of a row of chats: which of them are read, under whatever case and signs their names are written."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Literal
 
 from anadil.core.field_paths import field_of
+from anadil.core.json_text import parse_json
 from anadil.text.chat_marks import DETAILS, MARK_KEYS, MASKS, SWITCHES, number_of, verdict
 from anadil.text.choices import CHOICE_ANSWERS, CHOICE_COLUMNS
 
@@ -79,14 +81,13 @@ MARKS_OF_ROWS = frozenset(
     ]
 )
 """Names of columns that tell where a row comes from: they are counted, and nobody misses their text."""
-
-
 KEYS = (
     *LISTS, *QUESTIONS, *PASSAGES, *ANSWERS, *REASONINGS, HISTORY, *SYSTEMS, CHOICES, *TURN_TEXTS, *MARK_KEYS, *DETAILS,
     *CHOICE_ANSWERS, *CHOICE_COLUMNS,
 )  # fmt: skip
 
 
+# A file repeats a few keys in millions of rows.
 @lru_cache(maxsize=4_096)
 def known_name(key: str) -> str:
     """The name of a key that is read, however it is written, such as `Loss Weight` and `isCorrect`; else the key."""
@@ -210,18 +211,44 @@ def unread_columns(row: Mapping[str, object], read: set[str]) -> Iterator[str]:
     return (name for name, value in row.items() if known_name(name) not in read and _holds(value))
 
 
-def unread_in_turns(turns: object) -> dict[str, list[object]]:
-    """The keys of a chat's turns that hold something and are not read; reasoning is, where it is the assistant's text."""
+def given_turns(given: object) -> object:
+    """A list of turns, also where a table keeps it as one JSON text or as columns."""
+    if isinstance(given, str) and given.lstrip().startswith("["):
+        with suppress(ValueError):
+            given = parse_json(given)
+    return turns_of(given)
+
+
+def turns_of(given: object) -> object:
+    """A list of turns, also where Hugging Face's `Sequence` keeps it: a list of each column of the turns."""
+    if not isinstance(given, Mapping):
+        return given
+    columns = [column for column in given.values() if isinstance(column, list | tuple)]
+    if not columns or len(columns) < len(given) or len({len(column) for column in columns}) > 1:
+        return given
+    return [dict(zip(given, turn, strict=True)) for turn in zip(*columns, strict=True)]
+
+
+def unread_of_turns(row: Mapping[str, object], columns: Iterable[str]) -> dict[str, list[object]]:
+    """Keys of the turns in some columns that are not read, such as `messages.reasoning_content`, and their values."""
     unread: dict[str, list[object]] = {}
-    for turn in turns if isinstance(turns, list | tuple) else []:
-        for key, value in turn.items() if isinstance(turn, Mapping) else ():
-            name = known_name(str(key))
-            is_mark = name in MARK_KEYS and verdict({name: value}, name) is not None
-            is_read = is_mark or name in (*TURN_TEXTS, *SWITCHES, *MASKS, *DETAILS)
-            is_taught = name in REASONINGS and isinstance(value, str) and is_answer(turn)
-            if _holds(value) and not is_read and not is_taught:
-                unread.setdefault(str(key), []).append(value)
+    for column in columns:
+        turns = given_turns(row.get(column))
+        for turn in turns if isinstance(turns, list | tuple) else []:
+            for key, value in turn.items() if isinstance(turn, Mapping) else ():
+                if _holds(value) and not _is_read(turn, str(key), value):
+                    unread.setdefault(f"{column}.{key}", []).append(value)
     return unread
+
+
+def _is_read(turn: object, key: str, value: object) -> bool:
+    """True for a key that a chat is made of; reasoning is, if it is the assistant's text."""
+    name = known_name(key)
+    if name in (*TURN_TEXTS, *SWITCHES, *MASKS, *DETAILS):
+        return True
+    if name in MARK_KEYS:
+        return verdict({name: value}, name) is not None
+    return name in REASONINGS and isinstance(value, str) and is_answer(turn)
 
 
 def is_answer(turn: object) -> bool:

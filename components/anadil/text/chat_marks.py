@@ -90,8 +90,10 @@ def verdict(row: Mapping[str, object], name: str) -> bool | None:
     if name == "label" and not isinstance(value, bool):  # see `uses_of`
         return None
     number = None if isinstance(value, bool) else number_of(value)
+    # A place or a grade: 1 is the best on one scale and the worst on another.
     if name in NUMBERED and number is not None and number >= 0:
         return None
+    # In files of pairs these keys hold whole answers, so only plain truth values are marks.
     if name in SIDES and isinstance(value, str) and number is None and _plain(value) not in ("true", "false"):
         return None
     mark = mark_of(value)
@@ -135,11 +137,7 @@ def unsure(row: Mapping[str, object]) -> list[str]:
 
 
 def uses_of(rows: Iterable[tuple[Mapping[str, object], str]]) -> dict[str, Use]:
-    """Use of each unsure key of a file.
-
-    Args:
-        rows: Each with its answer.
-    """
+    """Use of each unsure key of a file."""
     answers: dict[str, dict[str, list[str]]] = {}
     for row, answer in rows:
         for name in unsure(row):

@@ -24,6 +24,7 @@ from anadil.text.chat_columns import (
     below,
     first_answer,
     first_of,
+    given_turns,
     is_question,
     may_hold_text,
     passage_text,
@@ -34,14 +35,13 @@ from anadil.text.chat_columns import (
 from anadil.text.chat_marks import is_learnt, marked_by
 from anadil.text.choices import chosen_text, names_no_choice
 from anadil.text.drop_reasons import DROP_REMEDIES, Reason
-from anadil.text.turn_lists import given_turns
 
 log = logging.getLogger(__name__)
 
 MAX_DROPPED_PLACES = 5
 """Places kept for each reason."""
 TOOL_ROLES = frozenset(
-    (
+    [
         "tool",
         "function",
         "function_call",
@@ -50,7 +50,7 @@ TOOL_ROLES = frozenset(
         "tool_response",
         "observation",
         "ipython",
-    )
+    ]
 )
 TOOL_KEYS = ("tool_calls", "function_call")
 TEXT_PARTS = ("text", "input_text", "output_text")
@@ -229,6 +229,7 @@ def _checked(messages: list[Message], row: Mapping[str, object]) -> tuple[Messag
     system = next((text for key in SYSTEMS if isinstance(text := row.get(key), str) and text.strip()), None)
     if system and not (messages and messages[0].role == "system"):
         messages.insert(0, Message(role="system", content=system.strip()))
+    # Turns behind the last answer that is learnt cost tokens and teach nothing.
     while messages and (messages[-1].role == "user" or not messages[-1].trained):
         messages.pop()
     fault = _fault(messages)

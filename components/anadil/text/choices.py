@@ -45,6 +45,7 @@ def chosen_text(row: Mapping[str, object], first: int = 0) -> str | None:
         plain = answer.strip()
         if plain in texts:
             return plain
+        # Japanese sets write letters and brackets in full width.
         label = unicodedata.normalize("NFKC", plain).strip("().").upper()
         for order in (labels, KANA):
             if label in order[: len(texts)]:
@@ -130,5 +131,6 @@ def _numbered(question: str) -> tuple[str, ...]:
         lines.insert(0, (unicodedata.normalize("NFKC", match[1] or match[2]).lower(), match[3]))
         if any(lines[0][0] == order[0] for order in ORDERS):
             break
+    # A list that begins at 3 or skips a number is text that only looks like choices.
     names = [name for name, _ in lines]
     return tuple(text for _, text in lines) if any(names == order[: len(names)] for order in ORDERS) else ()

@@ -43,14 +43,10 @@ def write_documents(corpus: Path, part: CorpusPart, documents: Iterable[Document
     """Write `<part>/part-*.jsonl.zst` below the corpus directory; how many documents it was.
 
     Equal documents in equal order give equal bytes, and equal texts the same borders between files.
-
-    Args:
-        corpus: The directory.
-        part: Which part.
-        documents: In order.
     """
     rest = _Peekable(documents)
     count = number = 0
+    # A part without documents gets an empty file, so that readers can tell it from a lost one.
     while rest.is_there or number == 0:
         count += write_part(corpus, part_name(part, number), rest.lines_of_part())[1]
         number += 1
@@ -106,6 +102,7 @@ def write_part(corpus: Path, name: str, lines: Iterable[tuple[bytes, str]]) -> t
             for line, text in lines:
                 out.write(line)
                 encoded = text.encode()
+                # The length before each text tells `ab`, `c` from `a`, `bc`.
                 texts.update(len(encoded).to_bytes(8, "big") + encoded)
                 count += 1
     return texts.hexdigest(), count

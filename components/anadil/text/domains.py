@@ -23,10 +23,6 @@ def domains_of(documents: Sequence[Document], sizes: Sequence[int]) -> tuple[str
 
     It is the file that the document came from. A file of several sources is split by them, and one that is a crawl
     by host. The largest have a domain of their own, and the rest share one.
-
-    Args:
-        documents: In any order.
-        sizes: Of each document, in any unit.
     """
     parts = [_parts(document) for document in documents]
     origins: dict[str, set[str]] = defaultdict(set)
@@ -44,12 +40,7 @@ def domains_of(documents: Sequence[Document], sizes: Sequence[int]) -> tuple[str
 
 
 def sources_of(documents: Sequence[Document], sizes: Sequence[int]) -> tuple[str, ...]:
-    """For each document the name of the file that it came from; the largest are told apart, and the rest share one.
-
-    Args:
-        documents: In any order.
-        sizes: Of each document, in any unit.
-    """
+    """For each document the name of the file that it came from; the largest are told apart, and the rest share one."""
     return _largest([name_of_file(_parts(document)[0]) for document in documents], sizes)
 
 
@@ -59,6 +50,7 @@ def _largest(names: Sequence[str], sizes: Sequence[int]) -> tuple[str, ...]:
     for name, size in zip(names, sizes, strict=True):
         total[name] += size
     ranked = sorted(total, key=lambda name: (-total[name], name))
+    # One place is for the rest.
     own = frozenset(ranked if len(ranked) <= MAX_DOMAINS else ranked[: MAX_DOMAINS - 1])
     return tuple(name if name in own else OTHER for name in names)
 

@@ -50,6 +50,7 @@ class Encoder:
             tokenizer: What truncates or pads in it is taken out; else it is left as it is.
             threads: Texts encoded at a time; `tokenizers` has a setting of its own.
         """
+        # tokenizer.json may ask for both, and ids would be cut or filled without a word.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
@@ -68,6 +69,7 @@ class Encoder:
     def begin_sample(self) -> None:
         """Compare the next text: one file's sample says nothing of the next file."""
         self._num_texts = 0
+        # gigatoken cannot empty its cache, so a new one is made.
         if self._num_chars > FORGET_CHARS:
             self._started, self._fast, self._num_chars = bool(self.difference), None, FAST_FROM_CHARS
 
@@ -78,6 +80,7 @@ class Encoder:
             DataError: A text holds half a surrogate pair, which UTF-8 cannot write.
         """
         _refuse_surrogates(texts)
+        # Place of the next text to compare, however large the batches before were.
         first = -self._num_texts % COMPARED
         self._num_texts += len(texts)
         self._num_chars += sum(map(len, texts))

@@ -48,6 +48,7 @@ def predict(model: Any, text: str, num_labels: int = 1) -> dict[str, float]:
         text: Its line ends count as spaces, because a model takes one line.
         num_labels: How many; -1 for all.
     """
+    # A model reads one line, and refuses a text with a line feed.
     labels, shares = model.predict(" ".join(text.split()), k=num_labels)
     return dict(zip(map(str, labels), map(float, shares), strict=True))
 

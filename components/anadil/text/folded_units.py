@@ -46,6 +46,7 @@ def unit_hashes(text: str, language: Language, *, by_character: bool) -> Hashes:
     first = np.flatnonzero(is_first[is_letter])
     lengths = np.diff(first, append=len(letters))
     place = np.arange(len(letters)) - np.repeat(first, lengths)
+    # Letters behind the last place share its factor: no word is so long.
     weighted = mix_bits(letters) * _powers()[np.minimum(place, LONGEST_WORD - 1)]
     return mix_bits(np.add.reduceat(weighted, first))
 

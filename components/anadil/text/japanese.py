@@ -94,6 +94,7 @@ def remove_footer(text: str) -> str:
     lines = text.split("\n")
     end = len(lines)
     seen = 0
+    # The first line is never a footer: a page that is nothing else would be empty.
     for index in range(len(lines) - 1, 0, -1):
         line = lines[index]
         if not line:

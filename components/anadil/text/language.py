@@ -200,6 +200,7 @@ def is_pack_path(language: str) -> bool:
 def _by_other_id() -> dict[str, KnownLanguage]:
     """Rows by their ids of three letters, and by those that other lists have for the language."""
     rows = [row for code, row in known_languages().items() if "-" not in code]
+    # Reversed, so that the first of several rows with one id wins.
     return {row.iso639_3: row for row in reversed(rows)} | {
         other: row for row in rows for other in row.also.split()
     }
@@ -249,6 +250,7 @@ def load_language(language: str) -> Language:
         return read_pack(path, (status.st_mtime_ns, status.st_size))
     path = PACKS / f"{language}.yaml"
     if language in language_codes():
+        # A shipped pack never changes while the program runs.
         return read_pack(path, (0, 0))
     row = find_language(language)
     if row is None:

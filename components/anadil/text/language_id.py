@@ -68,6 +68,7 @@ def identify_language(text: str, language: Language) -> IdentifiedLanguage:
         is_language = percent >= MIN_PERCENT and (is_reliable or _is_confirmed(text, language))
     else:
         is_language = code in language.lookalikes and language.guard(text)
+        # The second opinion is ten times as slow, so it is asked only if CLD2 has none.
         if not is_language and not is_reliable and code == "un":
             is_language = second_opinion(text) == language.second_label != ""
     own = {*language.labels, "un"}

@@ -34,5 +34,6 @@ def letters_of(code: str, alphabet: str = "") -> Letters:
 
 
 def _both_cases(letters: Iterable[str]) -> frozenset[str]:
+    # `ß` has a capital of two letters, and ASCII tells no language apart.
     each = {case for letter in letters for case in (letter, letter.upper())}
     return frozenset(letter for letter in each if len(letter) == 1 and letter > "\x7f")

@@ -76,6 +76,7 @@ def letters_of(text: str, *, marks: bool = True) -> str:
     if marks and (kinds == POINT).any():
         codes, kinds = codes[kinds != POINT], kinds[kinds != POINT]
     is_letter = kinds > 0 if marks else kinds == LETTER
+    # One space of a run of signs stays.
     is_kept = is_letter.copy()
     is_kept[0] = True
     is_kept[1:] |= is_letter[:-1]
@@ -135,6 +136,7 @@ def to_table(counted: npt.NDArray[np.float64], orders: Sequence[int]) -> Table:
     """Log-probabilities of n-grams of some orders together, of `count_ngrams`."""
     counts = counted[[order - 1 for order in orders]].sum(axis=0)
     shares = (counts + SMOOTHING) / (counts.sum() + SMOOTHING * NUM_BUCKETS)
+    # Rounded as a pack rounds it: limits are measured on the figures that will be read.
     return unpack_table(pack_table(np.log(shares).astype(np.float32)))
 
 

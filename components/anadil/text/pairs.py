@@ -9,11 +9,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from anadil.text.chat_columns import LISTS, SYSTEMS, is_answer
+from anadil.text.chat_columns import LISTS, SYSTEMS, is_answer, turns_of
+from anadil.text.chat_marks import SIDES
 from anadil.text.chats import Chat, Message, Refusal, messages_of, question_turns
-from anadil.text.turn_lists import turns_of
 
-SIDES = ("chosen", "rejected")
 SPEAKERS = {"Human": "user", "Assistant": "assistant"}
 TURN = re.compile(r"\n\n(Human|Assistant):")
 """Beginning of a turn in a text. Source: Anthropic's hh-rlhf, README."""
@@ -54,6 +53,7 @@ def pair_of(row: Mapping[str, object]) -> tuple[tuple[Message, ...], tuple[Messa
         return Refusal("other_question")
     if chosen[-1].content == rejected[-1].content:
         return Refusal("same_answer")
+    # The question would be learnt as a part of the answer.
     if all(side[-1].content.startswith(chosen[-2].content) for side in sides):
         return Refusal("question_in_answer")
     return chosen, rejected

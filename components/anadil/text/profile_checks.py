@@ -26,6 +26,7 @@ TOPICAL = frozenset({"likelihood", "new_endings"})
 AGAIN = "learn the pack again"
 
 
+# A clean run asks for the same few profiles a million times, and unpacking takes milliseconds.
 @functools.lru_cache(maxsize=8)
 def _tables(profile: Profile) -> tuple[tuple[Table, ...], ...]:
     """Tables of all n-grams together, own and others, and of each order that is associated."""

@@ -41,6 +41,7 @@ def _places(chain: tuple[str, ...]) -> Iterator[int]:
         yield place
 
 
+# Stems differ, but endings come again and again.
 @lru_cache(maxsize=65_536)
 def _chain(text: str, suffixes: frozenset[str]) -> tuple[str, ...]:
     """The fewest suffixes that make up a text; none where it is no chain of them."""

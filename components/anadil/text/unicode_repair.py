@@ -100,6 +100,7 @@ def is_sound(text: str) -> bool:
 
 def repair_characters(text: str) -> str:
     """Well-formed, re-read, visible text in Unicode form NFC."""
+    # Misread bytes look like control characters, so they are put right before those go.
     visible = remove_invisible(apply_until_stable(undo_mojibake, join_surrogates(text)))
     plain = SHAPES.sub(lambda match: unicodedata.normalize("NFKC", match[0]), visible)
     return unicodedata.normalize("NFC", plain)

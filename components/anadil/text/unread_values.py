@@ -49,12 +49,7 @@ class UnreadValues:
             counts[str(value)] += 1
 
     def say(self, file: str, classes: Iterable[str] = ()) -> None:
-        """Warn of columns with which a user may mean what is not heeded.
-
-        Args:
-            file: Whose they are.
-            classes: Columns that are known to mark no answer.
-        """
+        """Warn of columns with which a user may mean what is not heeded."""
         marks = [name for name in self._rows if name not in classes and self._may_mark(name)]
         for name in marks:
             counts = ", ".join(f"{value} ({number:,})" for value, number in self._values[name].most_common())

@@ -100,11 +100,6 @@ def unpack_endings(packed: str) -> Endings:
 
 
 def score_endings(letters: str, endings: Endings) -> float:
-    """The share of words that end as none of the language.
-
-    Args:
-        letters: `small_letters_of` a text.
-        endings: Those of the language.
-    """
+    """The share of words that end as none of the language."""
     endings_of_text = ending_buckets(letters)
     return float(np.mean(~endings[endings_of_text])) if len(endings_of_text) else 1.0

@@ -108,6 +108,7 @@ def words_of(letters: str) -> Words:
 
 def _number(numbers: Classes, counts: npt.NDArray[np.int64], first: int, most: int) -> None:
     """Give the most frequent buckets a class each; of equal ones, the first."""
+    # Stable, so that equal counts give the same classes on every machine.
     frequent = np.argsort(-counts, kind="stable")[:most]
     frequent = frequent[counts[frequent] > 0]
     numbers[frequent] = np.arange(first, first + len(frequent))

@@ -57,6 +57,7 @@ class Alphabet:
         self._letters = frozenset(letters)
         self._parts: set[bytes] = set()
         """Pieces of the UTF-8 of one character that begin or end inside it."""
+        # A token may begin and end inside a character, so every piece of an allowed one is listed.
         for point in range(0x80, LAST_LETTER + 1):
             if not 0xD800 <= point < 0xE000 and self.has(chr(point)):
                 encoded = chr(point).encode()

@@ -29,13 +29,7 @@ class BanList:
 
 
 def unchanged_share(base: Tokenizer, candidate: Tokenizer, texts: Sequence[str]) -> float:
-    """Share of texts that both tokenizers cut into the same tokens, 0 to 1.
-
-    Args:
-        base: The base's tokenizer.
-        candidate: One made from it.
-        texts: At least one.
-    """
+    """Share of texts that both tokenizers cut into the same tokens, 0 to 1."""
     cuts = [each.encode_batch(list(texts), add_special_tokens=False) for each in (base, candidate)]
     same = sum(bool(before.tokens == after.tokens) for before, after in zip(*cuts, strict=True))
     return same / len(texts)

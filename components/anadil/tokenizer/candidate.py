@@ -62,6 +62,7 @@ def replace_vocabulary(base: Tokenizer, vocab: dict[str, int], merges: Merges) -
     content = json.loads(base.to_str())
     content["model"] |= {"vocab": vocab, "merges": merges}
     ids = {}
+    # Special tokens follow the ordinary ones, so ids have no gaps.
     for number, token in enumerate(content["added_tokens"]):
         token["id"] = ids[token["content"]] = len(vocab) + number
     content["post_processor"] = _renumbered(content["post_processor"], ids)
@@ -136,6 +137,7 @@ def checked_tokenizer(content: JsonObject, ids: dict[str, int]) -> Tokenizer:
                 f"tokenizer: {token!r} should have id {expected} but has {actual}; "
                 "this base's special tokens cannot be kept: leave the strategy out of tokenizer.strategies"
             )
+    # As training encodes: control words in a document are read as letters.
     tokenizer.encode_special_tokens = True
     for token, index in ids.items():
         if index in tokenizer.encode(token, add_special_tokens=False).ids and _is_special(content, token):
@@ -153,15 +155,7 @@ def _is_special(content: JsonObject, token: str) -> bool:
 def write_tokenizer(
     candidate: TokenizerCandidate, base: Path, settings: JsonObject, template: str, target: Path
 ) -> None:
-    """Write a Hugging Face tokenizer directory.
-
-    Args:
-        candidate: The tokenizer.
-        base: The base's tokenizer directory.
-        settings: The base's, which are kept; see `base_settings`.
-        template: Content of `chat_template.jinja`.
-        target: Directory to make.
-    """
+    """Write a Hugging Face tokenizer directory."""
     target.mkdir(parents=True)
     served = prompt_tokenizer(candidate.tokenizer, settings)
     if candidate.strategy == "base" and served is candidate.tokenizer:
@@ -177,12 +171,7 @@ def write_tokenizer(
 
 
 def prompt_tokenizer(tokenizer: Tokenizer, settings: JsonObject) -> Tokenizer:
-    """The tokenizer, which sets nothing but BOS round a text: training ends documents by itself, and a prompt goes on.
-
-    Args:
-        tokenizer: With the base's post-processor.
-        settings: The base's `tokenizer_config.json`.
-    """
+    """The tokenizer, which sets nothing but BOS round a text: training ends documents by itself, and a prompt goes on."""
     around = tokenizer.encode("a").tokens
     text = tokenizer.encode("a", add_special_tokens=False).tokens
     written = settings.get("bos_token")

@@ -154,6 +154,7 @@ def _kept(uri: str, origin: dict[str, str]) -> WordCounts | None:
     manifest = artifact.read_manifest(uri)
     if manifest is None:
         return None
+    # The key is a hash of the origin, so another origin there means damage or a stranger's file.
     if manifest.kind != KIND or manifest.origin != origin:
         raise IntegrityError(
             f"{uri}: holds a {manifest.kind} that was made from something else; {artifact.remedy_of(uri)}"

@@ -39,6 +39,7 @@ def embedding_rows(base: Tokenizer, new: Tokenizer, num_rows: int | None = None)
     rows: Rows = []
     for index in range(num_rows or vocab_size(new)):
         token = tokens.get(index)
+        # Such a row fills the table up to a multiple of `pad_to`.
         if token is None:
             rows.append([])
         elif token in base_ids:
@@ -59,12 +60,6 @@ def write_embedding_map(
     keeps its row, or takes it along to another id), the base's pieces where it is new, nothing
     where the row is unused. It is null where every row stays what it is. `vocab_size` counts rows,
     as `config.json` of the model will; `tokens` counts ids.
-
-    Args:
-        candidate: The tokenizer.
-        base: The base's.
-        target: Directory of the candidate.
-        pad_to: `tokenizer.pad_to`.
     """
     num_rows = candidate.num_rows(pad_to)
     rows = None if candidate.strategy == "base" else embedding_rows(base, candidate.tokenizer, num_rows)

@@ -50,6 +50,7 @@ def continue_merges(
 
 def _segmented(tokenizer: Tokenizer, table: WordCounts, num_ids: int) -> SegmentedWords:
     """Each pretoken as the tokens that the base has for it."""
+    # Such arrays grow without a Python object for each id.
     ids, starts = array("i"), array("q", [0])
     tokenize = tokenizer.model.tokenize
     for pretoken in table.pretokens():

@@ -88,14 +88,7 @@ class Fertility:
 
 
 def measure_fertility(tokenizer: Tokenizer, heldout: HeldoutSample, name: str, context: int) -> Fertility:
-    """Encode and decode all of the text.
-
-    Args:
-        tokenizer: The candidate's.
-        heldout: The text.
-        name: The candidate, for the progress line.
-        context: Tokens that the model sees at a time.
-    """
+    """Encode and decode all of the text."""
     run = _Run(tokenizer, context, " " if heldout.spaced else "")
     domains = {each.name: run.measure(each, name) for each in heldout.domains}
     unused = tokenizer.get_vocab_size(with_added_tokens=True) - len(run.used)
@@ -150,6 +143,7 @@ class _Run:
 
     def _encode(self, texts: Sequence[str]) -> int:
         """Encode and decode some texts; how many tokens they are."""
+        # CPU time, because other programs may share the cores.
         begin = time.process_time()
         ids = [one.tolist() for one in self._encoder.encode(texts)]
         self.cpu_s += time.process_time() - begin
@@ -169,6 +163,7 @@ class _Run:
         """Share of words that are cut, and share of the different words that are not."""
         counts: dict[str, int] = {}
         for word, count in sample.words.items():
+            # `kitab,` and `kitab` are one word here: every pattern cuts the comma off.
             if bare := core(word):
                 counts[bare] = counts.get(bare, 0) + count
         if not counts:

@@ -59,6 +59,7 @@ def _texts(path: Path, uri: str, field: str) -> Iterator[str]:
                 )
             yield path.read_text(encoding="utf-8-sig")
             return
+        # clean.text_field is the key of the user's files, not of built-in ones.
         field = "text" if uri.startswith(storage.BUILT_IN) else field
         for number, line in enumerate(bounded_lines(path, suffix), 1):
             if isinstance(line, TooLong):

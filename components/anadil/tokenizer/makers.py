@@ -39,34 +39,31 @@ Background User's Guide", section 4.1 (64 for bf16 on A100; 128 leaves it to be 
 WORDS_WITH_MARKS = ("की", "कु", "e\u0301e")
 """A letter with a spacing mark, with a non-spacing one, and one that could be written as a single character."""
 
-Kept = Mapping[str, int]
+KeepCounts = Mapping[str, int]
 """Word counts of the texts of `tokenizer.keep`: pretoken in byte symbols -> how often it occurs."""
-Maker = Callable[[Tokenizer, Pretokens, tuple[int, ...], Settings, Kept], Iterator[TokenizerCandidate]]
-"""Called with the base, the counts, the sizes (none: as many as the corpus supports), the recipe's section and what is kept."""
+Maker = Callable[[Tokenizer, Pretokens, tuple[int, ...], Settings, KeepCounts], Iterator[TokenizerCandidate]]
+"""Called with the base, the counts, the sizes (none: as many as the corpus supports), the recipe's section, and counts of `tokenizer.keep`."""
 
 
 def extensions(
-    base: Tokenizer, counts: Pretokens, sizes: tuple[int, ...], settings: Settings, kept: Kept
+    base: Tokenizer, counts: Pretokens, sizes: tuple[int, ...], settings: Settings, keep: KeepCounts
 ) -> Iterator[TokenizerCandidate]:
     """Candidates that add `sizes` tokens to the base's."""
     if settings.prune:
-        base = pruned_base(base, counts.counts.items(), kept.items())
+        base = pruned_base(base, counts.counts.items(), keep.items())
     base = with_all_bytes(base)
+    # Named sizes are made in full, with tokens as rare as that takes. `auto` makes none that is used too seldom.
     floor = settings.min_frequency if sizes else settings.min_uses
-    largest = max(sizes, default=PUBLISHED_VOCABULARY)
-    merges = continue_merges(base, counts.counts, largest, floor, BanList(kept))
+    merges = continue_merges(
+        base, counts.counts, max(sizes, default=PUBLISHED_VOCABULARY), floor, BanList(keep)
+    )
     whole = extend_vocabulary(base, merges)
     usage = SweepUsage(whole, counts.counts, merges, min_uses=settings.min_uses)
-    if not sizes:
-        sizes = _auto_sizes("extend", usage.of(whole, len(merges)), 0)
-    for size in sizes:
+    for size in sizes or _auto_sizes("extend", usage.of(whole, len(merges)), 0):
         tokenizer = whole if size >= len(merges) else extend_vocabulary(base, merges[:size])
+        got = warn_of_fewer("extend", size, min(size, len(merges)), floor)
         yield TokenizerCandidate(
-            strategy="extend",
-            asked=size,
-            got=warn_of_fewer("extend", size, min(size, len(merges)), floor),
-            tokenizer=tokenizer,
-            usage=usage.of(tokenizer, size),
+            strategy="extend", asked=size, got=got, tokenizer=tokenizer, usage=usage.of(tokenizer, size)
         )
 
 
@@ -77,7 +74,7 @@ NOTHING_TO_EXCHANGE = (
 
 
 def surgeries(
-    base: Tokenizer, counts: Pretokens, sizes: tuple[int, ...], settings: Settings, kept: Kept
+    base: Tokenizer, counts: Pretokens, sizes: tuple[int, ...], settings: Settings, keep: KeepCounts
 ) -> Iterator[TokenizerCandidate]:
     """Candidates that exchange `sizes` of the base's tokens, which neither corpus nor kept texts can hold.
 
@@ -86,7 +83,7 @@ def surgeries(
     Raises:
         DataError: There are none, and nothing else is asked for.
     """
-    surgery = plan_surgery(base, counts.counts.items(), kept.items())
+    surgery = plan_surgery(base, counts.counts.items(), keep.items())
     most = surgery.room
     log.info("surgery: %s tokens of the base are of scripts that nothing uses", f"{most:,}")
     if not most:
@@ -102,29 +99,25 @@ def surgeries(
     usage = SweepUsage(
         whole, counts.counts, merges, min_uses=settings.min_uses, is_alike=surgery.alphabet.spells
     )
-    if not sizes:
-        sizes = _auto_sizes("surgery", usage.of(whole, len(merges)), 0)
-    for size in sizes:
+    for size in sizes or _auto_sizes("surgery", usage.of(whole, len(merges)), 0):
         if size > most:
             log.warning(
                 "surgery: asked for %d tokens, but only %d of the base's can be exchanged", size, most
             )
         tokenizer = whole if size >= len(merges) else surgery.exchanged(merges[:size])
+        got = warn_of_fewer("surgery", min(size, most), min(size, len(merges)), floor)
         yield TokenizerCandidate(
-            strategy="surgery",
-            asked=size,
-            got=warn_of_fewer("surgery", min(size, most), min(size, len(merges)), floor),
-            tokenizer=tokenizer,
-            usage=usage.of(tokenizer, size),
+            strategy="surgery", asked=size, got=got, tokenizer=tokenizer, usage=usage.of(tokenizer, size)
         )
 
 
 def replacements(
-    base: Tokenizer, counts: Pretokens, sizes: tuple[int, ...], settings: Settings, kept: Kept
+    base: Tokenizer, counts: Pretokens, sizes: tuple[int, ...], settings: Settings, keep: KeepCounts
 ) -> Iterator[TokenizerCandidate]:
     """Candidates of `sizes` tokens that replace the base's, special tokens included."""
-    del kept  # nothing of the base's vocabulary is
+    del keep  # nothing of the base's vocabulary is
     num_special = len(base.get_added_tokens_decoder())
+    # Bytes and special tokens are in a vocabulary of any size.
     least = len(ALPHABET) + num_special
     floor = settings.min_frequency if sizes else settings.min_uses
     largest = max(sizes, default=PUBLISHED_VOCABULARY)
@@ -132,16 +125,15 @@ def replacements(
     trained = train_vocabulary(counts.counts, largest - num_special, floor)
     whole = replace_vocabulary(base, *trained.cut(largest - num_special))
     usage = SweepUsage(whole, counts.counts, trained.merges, least, min_uses=settings.min_uses)
-    if not sizes:
-        sizes = _auto_sizes("replace", usage.of(whole, len(trained.merges)), least)
-    for size in sizes:
+    for size in sizes or _auto_sizes("replace", usage.of(whole, len(trained.merges)), least):
         vocab, merges = trained.cut(size - num_special)
         is_whole = len(merges) == len(trained.merges)
         tokenizer = whole if is_whole else replace_vocabulary(base, vocab, merges)
+        got = warn_of_fewer("replace", size, vocab_size(tokenizer), floor)
         yield TokenizerCandidate(
             strategy="replace",
             asked=size,
-            got=warn_of_fewer("replace", size, vocab_size(tokenizer), floor),
+            got=got,
             tokenizer=tokenizer,
             usage=usage.of(tokenizer, len(merges)),
         )

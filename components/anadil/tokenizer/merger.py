@@ -96,9 +96,11 @@ class Merger:
     def _list_pairs(self) -> None:
         num, room = -1, FIRST_PAIRS
         while num < 0:
+            # A quarter of the slots is used at most, so that searches stay short.
             slots = np.full(4 * room, layout.NONE, dtype=np.int32)
             pairs = np.empty((room, 4), dtype=np.int64)
             num = layout.count_pairs(self._cells, self._words, slots, pairs, 0)
+            # Pairs of bytes fit at once. Pairs of a base's 128,000 tokens may not.
             room *= 4
         pairs = pairs[:num]
         size = int(pairs[:, layout.NUM].sum())
@@ -117,6 +119,7 @@ class Merger:
 
     def _make_room(self, num: int) -> None:
         """Room for so many more cells in the pool, and for as many pairs as may begin at them."""
+        # Late in a training most entries are of forgotten pairs, so this often makes room enough.
         kernel.forget_pairs(self._cells, self._entries, self._pool, self._heap, self._state, self._least)
         size, entries = int(self._state[layout.POOL_SIZE]), int(self._state[layout.NUM_ENTRIES])
         if size + num > FULL * len(self._pool):

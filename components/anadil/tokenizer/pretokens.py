@@ -165,6 +165,7 @@ class _Counter:
 
     def add(self, texts: list[str]) -> None:
         encoded = [text.encode() for text in texts]
+        # A bytearray can be written, as the types say for which the kernels were compiled.
         data = np.frombuffer(bytearray(b"".join(encoded)), dtype=np.uint8)
         ends = np.cumsum([len(each) for each in encoded], dtype=np.int64)
         self._num_documents += len(texts)
@@ -199,6 +200,7 @@ class _Counter:
         if num + 1 >= len(self._entries):
             more = np.empty((len(self._entries) // 2, 3), dtype=np.int64)
             self._entries = np.concatenate([self._entries, more])
+        # Slots depend on the size of the table, so they are filled anew.
         if 2 * num >= len(self._slots):
             self._slots = np.full(2 * len(self._slots), -1, dtype=np.int32)
             kernel.fill_slots(self._entries, num, self._slots)
@@ -211,6 +213,7 @@ def count_by_library(tokenizer: Tokenizer, texts: Iterable[str]) -> WordCounts:
     for text in texts:
         counts.update([piece for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)])
         num_documents += 1
+    # One symbol is one byte, so characters count bytes.
     too_long = [pretoken for pretoken in counts if len(pretoken) > MAX_PRETOKEN_BYTES]
     num_too_long = sum(counts.pop(pretoken) for pretoken in too_long)
     return word_counts(counts.items(), {DOCUMENTS: num_documents, TOO_LONG: num_too_long})

@@ -22,7 +22,7 @@ LEAST_KEPT_BYTES = MIB
 
 
 def pruned_base(
-    base: Tokenizer, words: Iterable[tuple[str, int]], kept: Iterable[tuple[str, int]]
+    base: Tokenizer, words: Iterable[tuple[str, int]], keep: Iterable[tuple[str, int]]
 ) -> Tokenizer:
     """The base's tokenizer without unused tokens; ids are renumbered, special tokens last.
 
@@ -31,13 +31,13 @@ def pruned_base(
     Args:
         base: Byte-level BPE.
         words: The corpus's word-count table: pretoken in byte symbols, count.
-        kept: That of the texts that must not change.
+        keep: That of the texts that must not change.
 
     Raises:
         DataError: The kept texts are too short to say what their languages need.
     """
-    kept = list(kept)
-    num_bytes = sum(len(word) * count for word, count in kept)
+    keep = list(keep)
+    num_bytes = sum(len(word) * count for word, count in keep)
     if num_bytes < LEAST_KEPT_BYTES:
         raise DataError(
             f"tokenizer.prune: the texts of tokenizer.keep have {num_bytes:,} bytes, and tokens that such a short sample "
@@ -46,9 +46,10 @@ def pruned_base(
         )
     content = json.loads(base.to_str())
     model = content["model"]
-    needed = _needed(base, model, [word for each in (words, kept) for word, _ in each])
+    needed = _needed(base, model, [word for each in (words, keep) for word, _ in each])
     special = {token["content"] for token in content["added_tokens"]}
     old = sorted(model["vocab"], key=model["vocab"].__getitem__)
+    # All bytes stay, or some text could not be encoded.
     staying = [token for token in old if token not in special and (len(token) == 1 or token in needed)]
     vocab = {token: index for index, token in enumerate(staying)}
     merges = [(left, right) for left, right in model["merges"] if {left, right, left + right} <= vocab.keys()]

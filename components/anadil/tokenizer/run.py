@@ -27,9 +27,8 @@ from anadil.tokenizer.candidate import (
     vocab_size,
     write_tokenizer,
 )
-from anadil.tokenizer.compute import ModelCompute, model_compute
 from anadil.tokenizer.corpus_counts import corpus_counts
-from anadil.tokenizer.cost import cost_of
+from anadil.tokenizer.cost import ModelCompute, cost_of, model_compute
 from anadil.tokenizer.embedding_map import write_embedding_map
 from anadil.tokenizer.encoder_check import EncoderCheck, check_encoder
 from anadil.tokenizer.fertility import DIGITS, Fertility, measure_fertility
@@ -179,7 +178,7 @@ class _Candidates:
     @cached_property
     def _kept(self) -> Mapping[str, int]:
         texts = [text for sample in self._heldout.keep for text in sample.seen]
-        # Letters are kept of all: a script that is in use is no matter of measuring.
+        # Letters of all documents count: whether a script is in use is not measured.
         texts += ["\n".join(sorted(set("".join(sample.unseen)))) for sample in self._heldout.keep]
         return dict(count_texts(self._tokenizer, texts).items())
 
@@ -209,6 +208,7 @@ class _Measure:
             )
 
     def __call__(self, candidate: TokenizerCandidate) -> MeasuredCandidate:
+        # The base was measured first, as the unit of all costs.
         item = self.base
         if candidate.strategy != "base":
             item = self._with_cost(candidate, self._fertility(candidate))
@@ -291,6 +291,7 @@ def _write(
         target = candidates / item.candidate.name
         write_tokenizer(item.candidate, base_folder, settings, template, target)
         write_embedding_map(item.candidate, base, target, pad_to)
+    # A folder of its own, because `write_tokenizer` makes the folder that it fills.
     draft = out / "chosen"
     write_tokenizer(best.candidate, base_folder, settings, template, draft)
     write_embedding_map(best.candidate, base, draft, pad_to)

@@ -96,6 +96,7 @@ def sample_heldout(
     for document, name in zip(heldout, domain_names, strict=True):
         texts.setdefault(name, []).append(document.text)
     samples = [_sample(name, each, language.words) for name, each in texts.items()]
+    # The name breaks ties, so that tables are equal in every run.
     domains = sorted((each for each in samples if each.words), key=lambda each: (-each.num_words, each.name))
     counts: Counter[str] = Counter()
     for domain in domains:

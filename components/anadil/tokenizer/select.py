@@ -119,6 +119,7 @@ def choose_candidate(
     against = {item.candidate.name: _against(item, base, settings.min_uses) for item in rivals}
     pool, relaxed = _pool(rivals, against)
     cheapest = min(pool, key=_cost)
+    # Costs so near are noise, and a model learns fewer new rows sooner.
     near = [item for item in pool if item.cost.relative <= (1 + TIE) * cheapest.cost.relative]
     best = min(near, key=lambda item: (_own_tokens(item), *_cost(item)))
     why_not = {
@@ -201,6 +202,7 @@ def _against(item: MeasuredCandidate, base: MeasuredCandidate, min_uses: int) ->
             for name, fertility in item.fertility.keep.items()
             if base.fertility.keep[name].fertility
         }
+        # One text that gets too expensive is enough: a mean would hide it.
         worst = max(ratios, key=lambda name: ratios[name], default="")
         if worst and ratios[worst] > MAX_KEEP_RATIO:
             faults["keep"] = (

@@ -66,22 +66,18 @@ class Surgery:
         return tokenizer
 
 
-def plan_surgery(base: Tokenizer, words: Words, kept: Words) -> Surgery:
+def plan_surgery(base: Tokenizer, words: Words, keep: Words) -> Surgery:
     """Find the tokens that neither kept texts nor the corpus can hold.
 
     A script is in use if a letter in a thousand is of it; of the kept texts every single letter is.
-
-    Args:
-        base: The base's tokenizer, byte-level BPE.
-        words: The corpus's.
-        kept: Those of the texts that must not change.
     """
-    kept = list(kept)
-    of_kept = characters(kept)
+    keep = list(keep)
+    of_kept = characters(keep)
     alphabet = Alphabet(scripts_of(of_kept) | scripts_of(characters(words)), of_kept)
     content = json.loads(base.to_str())
     added = {token["content"]: token["id"] for token in content["added_tokens"]}
     candidates = (token for token in _last_merged_first(content["model"]) if token not in added)
+    # Single bytes stay: any text can be encoded with them.
     removable = tuple(token for token in candidates if len(token) > 1 and not alphabet.spells(token))
     _remove(content, set(removable))
     # Where ids are missing, special tokens get other ones unless the vocabulary says theirs.
@@ -95,7 +91,7 @@ def plan_surgery(base: Tokenizer, words: Words, kept: Words) -> Surgery:
         missing=tuple(missing),
         reduced=Tokenizer.from_str(json.dumps(content, ensure_ascii=False)),
         alphabet=alphabet,
-        banned=BanList(word for word, _ in kept),
+        banned=BanList(word for word, _ in keep),
     )
 
 

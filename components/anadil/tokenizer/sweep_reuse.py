@@ -59,6 +59,7 @@ def find_sweep_candidates(job: Job) -> SweepCandidates:
         folder, manifest = artifact
         table = json.loads((folder / "fertility.json").read_text(encoding="utf-8"))["candidates"]
         candidates |= {(each.strategy, each.asked): each for each in _candidates_in(folder, table)}
+        # Equal in all of them: neither depends on the sizes.
         base_usage = usage_in(table["base"])
         counts = {name: manifest.records[name] for name in COUNTS if name in manifest.records}
         log.info("size %d: taken from a run of its own", size)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from anadil.recipe.sections import Tokenizer as Settings
-from anadil.tokenizer.compute import ModelCompute
+from anadil.tokenizer.cost import ModelCompute
 from anadil.tokenizer.encoder_check import EncoderCheck
 from anadil.tokenizer.samples import HeldoutSample
 from anadil.tokenizer.select import MAX_KEEP_RATIO, TIE, Choice, MeasuredCandidate, rule_text
@@ -66,6 +66,7 @@ def write_choice(
     for item in measured:
         name = item.candidate.name
         entry = {"name": name, **item.as_json(), "why_not": choice.why_not.get(name)}
+        # They are for people, and fertility.json holds them.
         del entry["samples"]
         entries.append(entry)
     rule = {

@@ -38,6 +38,7 @@ def train_vocabulary(
         min_frequency: Least count of a pair that is merged.
     """
     table = as_table(counts)
+    # All 256 bytes, also those that the corpus lacks: later texts may hold them.
     alphabet = list(ALPHABET)
     ids = {symbol: number for number, symbol in enumerate(alphabet)}
     words = SegmentedWords(

@@ -119,6 +119,7 @@ def _uses(tokenizer: Tokenizer, items: Iterable[tuple[str, int]]) -> Counter[str
 def _usage(
     tokenizer: Tokenizer, uses: Counter[str], own: Sequence[Merge], other: int, min_uses: int
 ) -> TokenUsage:
+    # Training sets special tokens by their ids, so no count of words holds them.
     special = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     vocabulary = tokenizer.get_vocab(with_added_tokens=False).keys() - special
     counts = [uses[token] for token in vocabulary]

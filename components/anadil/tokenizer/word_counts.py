@@ -56,6 +56,7 @@ class WordCounts:
 
     def pretokens(self) -> Iterator[str]:
         """Each pretoken in byte symbols."""
+        # In blocks: one string of all pretokens would double the memory.
         for first in range(0, len(self), PRETOKENS_AT_A_TIME):
             starts = self.starts[first : first + PRETOKENS_AT_A_TIME + 1]
             text = to_symbols(self.text[starts[0] : starts[-1]].tobytes())
@@ -128,6 +129,7 @@ def write_counts(table: WordCounts, path: Path) -> None:
     digest = hashlib.sha256(first)
     for column in columns:
         digest.update(column)
+    # A run that is killed here leaves no table that looks whole.
     draft = path.with_name(f"{path.name}.draft")
     with draft.open("wb") as file:
         file.write(f"{FORMAT} {digest.hexdigest()}\n".encode() + first)

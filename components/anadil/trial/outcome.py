@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from anadil.evaluate.bootstrap import Difference, paired_difference
 from anadil.text.metrics import bits_per_byte, fertility, words_in_context
-from anadil.tokenizer.compute import ModelCompute
+from anadil.tokenizer.cost import ModelCompute
 from anadil.trial.budget import Budget
 from anadil.trial.finalists import Finalist
 from anadil.trial.texts import TARGET, TrialTexts

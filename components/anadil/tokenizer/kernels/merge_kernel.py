@@ -60,6 +60,7 @@ def choose_pair(entries: Array, heap: Array, state: Array, least: int) -> int:
             continue
         entry, count = heap[0, 0], heap[0, 1]
         _pop(entries, heap, state)
+        # Counts only fall, so a count in the heap is right or too high. One too high is pushed again.
         if entries[entry, COUNT] == count:
             return int(entry)
         if entries[entry, COUNT] >= state[THRESHOLD]:
@@ -264,6 +265,7 @@ def merge_and_choose(
     """
     entry = state[CHOSEN]
     if new >= 0:
+        # A merge lists at most two new pairs at each place.
         state[ROOM] = 2 * (entries[entry + 1, FIRST] - entries[entry, FIRST])
         num_new = min(state[ROOM], len(groups))
         if state[POOL_SIZE] + state[ROOM] > len(pool) or state[NUM_ENTRIES] + num_new + 1 > len(entries):

@@ -99,6 +99,7 @@ def count_pairs(cells: Array, words: Words, slots: Array, pairs: Array, num: int
             slot = (slot + 1) & mask
         number = slots[slot]
         if number < 0:
+            # Compiled code cannot grow an array, so the caller comes again with a larger one.
             if num == len(pairs):
                 return -1
             number = slots[slot] = num

@@ -164,6 +164,7 @@ def count_batch(
         Whether all was counted; else there has to be more room first.
     """
     mask = len(slots) - 1
+    # Half of the slots stays free, or searches would get long.
     most = min(len(slots) // 2, len(entries) - 1)
     place = state[PLACE]
     for document in range(state[DOCUMENT], len(ends)):
