@@ -32,7 +32,7 @@ from anadil.tokenizer.candidate import TokenizerCandidate, vocab_size
 from anadil.tokenizer.cost import ModelCompute, cost_of
 from anadil.tokenizer.fertility import Fertility, measure_fertility
 from anadil.tokenizer.makers import MAKERS
-from anadil.tokenizer.pretokens import Pretokens, count_pretokens, count_texts
+from anadil.tokenizer.pretokens import count_texts
 from anadil.tokenizer.samples import HeldoutSample, sample_heldout
 from anadil.tokenizer.select import MeasuredCandidate, choose_candidate, rule_text
 from anadil.tokenizer.word_counts import WordCounts, word_counts
@@ -51,7 +51,7 @@ def main() -> None:
     base = read_tokenizer(options.base)
     texts = [text for path in options.train for text in _texts(path, language)]
     words = sum(len(language.words(text)) for text in texts)
-    counts = dict(count_pretokens(base, texts).counts.items())
+    counts = dict(count_texts(base, texts).items())
     tables = {"the small corpus": counts}
     if not options.small:
         target = PUBLISHED_TOKENS / PUBLISHED_FERTILITY
@@ -193,11 +193,10 @@ def _candidates(
     """The base, then those of all strategies: the sizes that the corpus supports, and those that are named."""
     rows = vocab_size(base)
     candidates = [TokenizerCandidate(strategy="base", asked=rows, got=rows, tokenizer=base)]
-    table = Pretokens(counts=counts, num_documents=0, num_too_long=0)
     keep = dict(count_texts(base, [text for sample in heldout.keep for text in sample.texts]).items())
     for make in MAKERS.values():
         for named in ((), tuple(sizes)):
-            candidates += make(base, table, named, SETTINGS, keep)
+            candidates += make(base, counts, named, SETTINGS, keep)
     for candidate in candidates:
         yield candidate, measure_fertility(candidate.tokenizer, heldout, candidate.name, CONTEXT)
 

@@ -18,7 +18,7 @@ from anadil.release.export.gguf_vocabulary import read_vocabulary
 from anadil.text.cut_patterns import LLAMA_3_REGEX, QWEN_REGEX
 from anadil.tokenizer.candidate import TokenizerCandidate, replace_vocabulary, write_tokenizer
 from anadil.tokenizer.makers import recut_base
-from anadil.tokenizer.pretokens import count_pretokens
+from anadil.tokenizer.pretokens import count_texts
 from anadil.tokenizer.train_bpe import train_vocabulary
 from tests.kit.base_styles import make_base_tokenizer
 from tests.kit.llama import small_llama
@@ -132,7 +132,7 @@ def test_llama_cpp_cuts_a_thousand_documents_into_our_tokens(made: Path, tmp_pat
 def test_llama_cpp_reads_a_vocabulary_that_has_replaced_gpt_2s(tmp_path: Path) -> None:
     base = read_base(make_base_tokenizer(tmp_path / "base", "gpt2"))
     recut = recut_base(base)
-    counts = count_pretokens(recut, SCRIPTS * 2).counts
+    counts = count_texts(recut, SCRIPTS * 2)
     replaced = replace_vocabulary(recut, *train_vocabulary(counts, 600, 2).cut(600))
     candidate = TokenizerCandidate(strategy="replace", asked=601, got=601, tokenizer=replaced)
     settings = base_settings(tmp_path / "base", base)

@@ -5,7 +5,7 @@ from tokenizers import Tokenizer
 from anadil.tokenizer.ban_list import BanList, unchanged_share
 from anadil.tokenizer.candidate import extend_vocabulary
 from anadil.tokenizer.extend_bpe import continue_merges
-from anadil.tokenizer.pretokens import count_pretokens
+from anadil.tokenizer.pretokens import count_texts
 
 from .conftest import SENTENCES
 
@@ -20,8 +20,8 @@ def test_a_string_is_banned_if_and_only_if_it_is_part_of_a_pretoken(words: list[
 def test_kept_texts_are_cut_as_before_though_the_corpus_holds_their_words(tiny: Tokenizer) -> None:
     kept = ["A handwritten newspaper.", "Kitabxanada newspapers of Bakı"]
     corpus = [*SENTENCES, *kept] * 20
-    counts = count_pretokens(tiny, corpus).counts
-    banned = BanList(dict(count_pretokens(tiny, kept).counts.items()))
+    counts = count_texts(tiny, corpus)
+    banned = BanList(dict(count_texts(tiny, kept).items()))
 
     merges = continue_merges(tiny, counts, 300, 2, banned)
     free = continue_merges(tiny, counts, 300, 2)

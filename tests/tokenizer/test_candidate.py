@@ -20,8 +20,9 @@ from anadil.tokenizer.candidate import (
 )
 from anadil.tokenizer.embedding_map import embedding_rows
 from anadil.tokenizer.extend_bpe import continue_merges
-from anadil.tokenizer.pretokens import Pretokens, count_pretokens
+from anadil.tokenizer.pretokens import count_texts
 from anadil.tokenizer.train_bpe import train_vocabulary
+from anadil.tokenizer.word_counts import WordCounts
 from tests.kit.reference_bpe import merged_word
 
 from .conftest import SENTENCES
@@ -36,13 +37,13 @@ def base(tiny_folder: Path) -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def counted(base: Tokenizer) -> Pretokens:
-    return count_pretokens(base, [f"{one} {two}" for one in SENTENCES for two in SENTENCES])
+def counted(base: Tokenizer) -> WordCounts:
+    return count_texts(base, [f"{one} {two}" for one in SENTENCES for two in SENTENCES])
 
 
 @pytest.fixture(scope="module")
-def merges(base: Tokenizer, counted: Pretokens) -> list[tuple[str, str]]:
-    return continue_merges(base, counted.counts, NUM_NEW, min_frequency=2)
+def merges(base: Tokenizer, counted: WordCounts) -> list[tuple[str, str]]:
+    return continue_merges(base, counted, NUM_NEW, min_frequency=2)
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +52,10 @@ def extension(base: Tokenizer, merges: list[tuple[str, str]]) -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def replacement(base: Tokenizer, counted: Pretokens) -> Tokenizer:
+def replacement(base: Tokenizer, counted: WordCounts) -> Tokenizer:
     return replace_vocabulary(
         base,
-        *train_vocabulary(counted.counts, 600 - len(LLAMA_3_SPECIALS), 2).cut(600 - len(LLAMA_3_SPECIALS)),
+        *train_vocabulary(counted, 600 - len(LLAMA_3_SPECIALS), 2).cut(600 - len(LLAMA_3_SPECIALS)),
     )
 
 
@@ -93,9 +94,9 @@ def test_every_new_token_is_reached_by_merging_its_bytes(
 
 
 def test_words_are_encoded_as_training_cut_them(
-    base: Tokenizer, extension: Tokenizer, counted: Pretokens, merges: list[tuple[str, str]]
+    base: Tokenizer, extension: Tokenizer, counted: WordCounts, merges: list[tuple[str, str]]
 ) -> None:
-    for word in counted.counts.pretokens():
+    for word in counted.pretokens():
         cut = tuple(piece.value for piece in base.model.tokenize(word))
         if len(cut) > 1:
             for pair in merges:

@@ -22,7 +22,7 @@ from anadil.text import corpus as corpus_module
 from anadil.text.corpus import Document, document_files, read_file, write_documents
 from anadil.tokenizer import corpus_counts as stage
 from anadil.tokenizer.corpus_counts import PartTask, corpus_counts, count_part
-from anadil.tokenizer.pretokens import count_pretokens
+from anadil.tokenizer.pretokens import count_texts
 from anadil.tokenizer.word_counts import WordCounts
 from tests.kit.harness import again
 from tests.tokenizer.conftest import SENTENCES, documents
@@ -65,13 +65,13 @@ def kept(job: Job) -> Path:
 
 
 def test_files_are_counted_one_by_one_and_added_up(job: Job, tiny: Tokenizer) -> None:
-    expected = count_pretokens(tiny, TEXTS)
+    expected = count_texts(tiny, TEXTS)
 
     found = corpus_counts(job, tiny)
 
-    assert items(found.counts) == items(expected.counts)
-    assert found.num_documents == job.records["train_documents"] == len(TEXTS)
-    assert job.records["train_pretokens"] == expected.counts.total
+    assert items(found) == items(expected)
+    assert found.records["train_documents"] == job.records["train_documents"] == len(TEXTS)
+    assert job.records["train_pretokens"] == expected.total
     assert not list(job.work.iterdir())
 
 
@@ -96,7 +96,7 @@ def test_a_later_run_finds_the_table(
 
     second = corpus_counts(later, tiny)
 
-    assert items(second.counts) == items(first.counts)
+    assert items(second) == items(first)
     assert later.records == job.records
     assert "word counts: reused" in caplog.text
 
@@ -139,7 +139,7 @@ def test_two_runs_that_count_at_the_same_time_keep_one_table(
     jobs = [replace(job, work=tmp_path / f"work-{number}", records={}) for number in range(4)]
 
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda each: items(corpus_counts(each, tiny).counts), jobs))
+        found = list(pool.map(lambda each: items(corpus_counts(each, tiny)), jobs))
 
     assert found.count(found[0]) == 4
     assert artifact.read_manifest(str(kept(job))) is not None
@@ -174,7 +174,7 @@ def test_what_a_killed_run_has_counted_is_not_counted_again(
     found = corpus_counts(job, tiny)
 
     assert counted == [file.name for file in document_files(job.inputs["corpus"], "train")][1:]
-    assert items(found.counts) == items(count_pretokens(tiny, TEXTS).counts)
+    assert items(found) == items(count_texts(tiny, TEXTS))
 
 
 CHILD = """
@@ -217,11 +217,11 @@ def test_killed_at_any_time_the_next_run_gives_the_same_bytes(
 
 
 def test_rare_words_are_left_out_after_counting_and_recorded(job: Job, tiny: Tokenizer) -> None:
-    everything = corpus_counts(job, tiny).counts
+    everything = corpus_counts(job, tiny)
     table = (kept(job) / stage.TABLE).read_bytes()
     pruning = with_keys(job, "tokenizer.min_word_count=7")
 
-    pruned = corpus_counts(pruning, tiny).counts
+    pruned = corpus_counts(pruning, tiny)
 
     assert items(pruned) == [(word, count) for word, count in everything.items() if count >= 7]
     assert pruning.records["pruned_pretokens"] == len(everything) - len(pruned) > 0
@@ -237,7 +237,7 @@ def test_without_a_manifest_of_the_corpus_nothing_of_an_earlier_run_is_taken(
     stale.mkdir(parents=True)
     (stale / "part-00000.jsonl.zst.counts").write_bytes(b"of another corpus")
 
-    assert corpus_counts(job, tiny).num_documents > 100
+    assert corpus_counts(job, tiny).records["train_documents"] > 100
 
 
 def test_the_kept_table_does_not_depend_on_the_vocabulary(

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 from anadil.recipe.sections import Strategy
 from anadil.tokenizer.candidate import TokenizerCandidate
 from anadil.tokenizer.lost_scripts import LostScript, lost_scripts, lost_text
-from anadil.tokenizer.pretokens import count_pretokens
+from anadil.tokenizer.pretokens import count_texts
 from anadil.tokenizer.samples import TextSample
 from anadil.tokenizer.select import MeasuredCandidate
 from anadil.tokenizer.surgery import plan_surgery
@@ -19,8 +19,8 @@ from .test_surgery import ENGLISH, trained
 
 def test_each_script_that_leaves_has_its_cost() -> None:
     base = trained(ignore_merges=False)
-    words = count_pretokens(base, list(SENTENCES)).counts
-    surgery = plan_surgery(base, words.items(), count_pretokens(base, ENGLISH).counts.items())
+    words = count_texts(base, list(SENTENCES))
+    surgery = plan_surgery(base, words.items(), count_texts(base, ENGLISH).items())
 
     lost = lost_scripts(base, surgery.reduced)
 

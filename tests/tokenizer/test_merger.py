@@ -12,7 +12,7 @@ from tokenizers.models import BPE
 from anadil.core.errors import DataError
 from anadil.tokenizer import merger
 from anadil.tokenizer.extend_bpe import continue_merges
-from anadil.tokenizer.pretokens import count_pretokens
+from anadil.tokenizer.pretokens import count_texts
 from anadil.tokenizer.train_bpe import train_vocabulary
 from anadil.tokenizer.word_counts import word_counts
 from tests.kit import texts
@@ -35,7 +35,7 @@ def random_table(rng: random.Random, letters: str) -> dict[str, int]:
 def test_merges_are_those_of_the_library_for_the_same_pretokens(
     tiny: Tokenizer, corpus: list[str], num_tokens: int
 ) -> None:
-    counts = count_pretokens(tiny, corpus).counts
+    counts = count_texts(tiny, corpus)
 
     merges = train_vocabulary(counts, num_tokens, min_frequency=2).merges
 
@@ -55,7 +55,7 @@ def test_merges_are_those_of_the_library_on_real_text(
 ) -> None:
     files = [file for language in languages for file in sorted((Path(DATA) / language).glob("*.jsonl"))]
     lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()][::every]
-    counts = count_pretokens(tiny, (json.loads(line)["text"] for line in lines)).counts
+    counts = count_texts(tiny, (json.loads(line)["text"] for line in lines))
 
     for num_tokens, min_frequency in ((2_000, 2), (16_000, 2), (100_000, 1)):
         merges = train_vocabulary(counts, num_tokens, min_frequency).merges

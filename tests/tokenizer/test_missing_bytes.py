@@ -10,7 +10,7 @@ from anadil.recipe.sections import Tokenizer as Settings
 from anadil.text.byte_symbols import SYMBOLS
 from anadil.tokenizer.embedding_map import embedding_rows
 from anadil.tokenizer.makers import MAKERS
-from anadil.tokenizer.pretokens import count_pretokens
+from anadil.tokenizer.pretokens import count_texts
 
 ENGLISH = "The river had not been so high since the bridge was built, said the newspapers."
 RUSSIAN = "Мы долго шли вдоль реки и говорили о том, что видели на ярмарке в городе."
@@ -40,7 +40,7 @@ def test_bytes_that_the_base_lacks_become_tokens_of_a_candidate(
     base: Tokenizer, strategy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = Settings.model_validate({"min_uses": 1, "strategies": [strategy]})
-    counts = count_pretokens(base, KURDISH * 3)
+    counts = count_texts(base, KURDISH * 3)
     size = 400 if strategy == "replace" else 20
 
     with caplog.at_level(logging.INFO):
@@ -64,7 +64,7 @@ def test_bytes_that_the_base_lacks_become_tokens_of_a_candidate(
 def test_an_extension_keeps_all_old_ids_and_says_which_bytes_are_new(
     base: Tokenizer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    counts = count_pretokens(base, KURDISH * 3)
+    counts = count_texts(base, KURDISH * 3)
 
     with caplog.at_level(logging.INFO):
         (candidate,) = MAKERS["extend"](base, counts, (20,), Settings(min_uses=1), {})

@@ -10,7 +10,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from anadil.core.errors import DataError
 from anadil.text.cut_patterns import LLAMA_3_REGEX, QWEN_3_5_REGEX, QWEN_REGEX, known_pattern
 from anadil.tokenizer import pretokens
-from anadil.tokenizer.pretokens import count_by_library, count_pretokens, count_texts
+from anadil.tokenizer.pretokens import count_by_library, count_texts, require_words
 from tests.kit import texts
 from tests.kit.marks import matrix, slow
 from tests.kit.pre_tokenizers import tokenizer_of
@@ -42,10 +42,10 @@ def assert_cut_as_by_the_library(family: str, some: list[str]) -> None:
 
 
 def test_pretokens_are_counted_in_byte_symbols_as_the_base_cuts_them(tiny: Tokenizer) -> None:
-    found = count_pretokens(tiny, ["ev ev 2024", "ev"])
+    found = count_texts(tiny, ["ev ev 2024", "ev"])
 
-    assert dict(found.counts.items()) == {"ev": 2, "Ġev": 1, "Ġ": 1, "202": 1, "4": 1}
-    assert found.num_documents == 2
+    assert dict(found.items()) == {"ev": 2, "Ġev": 1, "Ġ": 1, "202": 1, "4": 1}
+    assert found.records["train_documents"] == 2
 
 
 @each_family
@@ -131,21 +131,22 @@ def test_tables_grow_with_the_text(monkeypatch: pytest.MonkeyPatch, tiny: Tokeni
 def test_pretokens_over_256_bytes_are_dropped_and_counted(
     tiny: Tokenizer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = count_pretokens(tiny, ["x" * 257 + " kitab " + "ə" * 128, "x" * 257])
+    found = count_texts(tiny, ["x" * 257 + " kitab " + "ə" * 128, "x" * 257])
+    require_words(found)
 
-    assert [pretoken for pretoken, _ in found.counts.items()] == ["Ġkitab"]
-    assert found.num_too_long == 3
+    assert [pretoken for pretoken, _ in found.items()] == ["Ġkitab"]
+    assert found.records["dropped_pretokens"] == 3
     assert "left out 3 pretokens of more than 256 bytes" in caplog.text
 
 
 def test_a_corpus_without_words_is_a_data_error(tiny: Tokenizer) -> None:
     with pytest.raises(DataError, match="the 1 train documents hold no words of at most 256 bytes"):
-        count_pretokens(tiny, ["x" * 1_000_000])
+        require_words(count_texts(tiny, ["x" * 1_000_000]))
 
 
 def test_a_corpus_of_one_document_or_of_one_word_is_counted(tiny: Tokenizer) -> None:
-    assert dict(count_pretokens(tiny, ["kitab"]).counts.items()) == {"kitab": 1}
-    assert dict(count_pretokens(tiny, ["kitab" + " kitab" * 99_999]).counts.items()) == {
+    assert dict(count_texts(tiny, ["kitab"]).items()) == {"kitab": 1}
+    assert dict(count_texts(tiny, ["kitab" + " kitab" * 99_999]).items()) == {
         "kitab": 1,
         "Ġkitab": 99_999,
     }

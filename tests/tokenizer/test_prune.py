@@ -8,7 +8,7 @@ from anadil.tokenizer.ban_list import unchanged_share
 from anadil.tokenizer.candidate import extend_vocabulary
 from anadil.tokenizer.embedding_map import embedding_rows
 from anadil.tokenizer.extend_bpe import continue_merges
-from anadil.tokenizer.pretokens import count_pretokens
+from anadil.tokenizer.pretokens import count_texts
 from anadil.tokenizer.prune import pruned_base
 
 from .conftest import SENTENCES
@@ -20,8 +20,8 @@ def test_unused_tokens_leave_and_every_text_of_the_sample_is_cut_as_before(
     tiny: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prune, "LEAST_KEPT_BYTES", 10_000)
-    words = count_pretokens(tiny, SENTENCES * 3).counts
-    kept = count_pretokens(tiny, KEPT).counts
+    words = count_texts(tiny, SENTENCES * 3)
+    kept = count_texts(tiny, KEPT)
 
     pruned = pruned_base(tiny, words.items(), kept.items())
     extended = extend_vocabulary(pruned, continue_merges(pruned, words, 50, 2))

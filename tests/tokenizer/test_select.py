@@ -23,11 +23,11 @@ from anadil.tokenizer.candidate import TokenizerCandidate, extend_vocabulary, re
 from anadil.tokenizer.cost import ModelCompute, cost_of
 from anadil.tokenizer.extend_bpe import continue_merges
 from anadil.tokenizer.fertility import Fertility, TextFertility
-from anadil.tokenizer.pretokens import count_pretokens
+from anadil.tokenizer.pretokens import count_texts
 from anadil.tokenizer.run import run
 from anadil.tokenizer.select import Choice, MeasuredCandidate, choose_candidate
 from anadil.tokenizer.train_bpe import train_vocabulary
-from anadil.tokenizer.usage import SweepUsage, TokenUsage, count_usage
+from anadil.tokenizer.usage import SweepUsage, TokenUsage
 from tests.tokenizer.conftest import SENTENCES, documents
 
 MIN_USES = 100
@@ -223,7 +223,7 @@ def test_the_size_that_the_corpus_supports_is_that_of_the_smaller_vocabularies(
 ) -> None:
     """Counted again with each smaller tokenizer, as if it had been asked for."""
     texts = [f"{one} {two}" for one in SENTENCES for two in SENTENCES[:9]]
-    counts = count_pretokens(tiny, texts).counts
+    counts = count_texts(tiny, texts)
     trained = train_vocabulary(counts, 256 + 60, 2)
     merges = continue_merges(tiny, counts, 60, 2) if strategy == "extend" else trained.merges
 
@@ -232,7 +232,9 @@ def test_the_size_that_the_corpus_supports_is_that_of_the_smaller_vocabularies(
             return extend_vocabulary(tiny, merges[:num])
         return replace_vocabulary(tiny, *trained.cut(256 + num))
 
-    whole = count_usage(made(len(merges)), counts, merges, min_uses=MIN_USES)
+    whole = SweepUsage(made(len(merges)), counts, merges, min_uses=MIN_USES).of(
+        made(len(merges)), len(merges)
+    )
 
     shares = {}
     for num in range(1, len(merges) + 1):
@@ -246,7 +248,8 @@ def test_the_size_that_the_corpus_supports_is_that_of_the_smaller_vocabularies(
     assert 0 < expected < len(merges)
     sweep = SweepUsage(made(len(merges)), counts, merges, min_uses=MIN_USES)
     for num in (0, 1, 25, 59, 60):
-        assert sweep.of(made(num), num) == count_usage(made(num), counts, merges[:num], min_uses=MIN_USES)
+        alone = SweepUsage(made(num), counts, merges[:num], min_uses=MIN_USES)
+        assert sweep.of(made(num), num) == alone.of(made(num), num)
     assert whole.supported_size == expected
     assert whole.own_tokens == len(merges)
     assert whole.own_tokens_seen == round(shares[len(merges)] * len(merges))
@@ -287,7 +290,7 @@ def test_enough_uses_are_no_warning(tiny: Tokenizer) -> None:
 
 
 def test_uses_are_counted_over_the_whole_vocabulary_without_special_tokens(tiny: Tokenizer) -> None:
-    usage = count_usage(tiny, {"ab": 9, "q": 100}, min_uses=100)
+    usage = SweepUsage(tiny, {"ab": 9, "q": 100}, min_uses=100).of(tiny, 0)
 
     tokens = [token.value for token in tiny.model.tokenize("ab")]
     assert usage.uses["tokens"] == 4_096

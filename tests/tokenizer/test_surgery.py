@@ -17,10 +17,11 @@ from anadil.tokenizer.candidate import TokenizerCandidate, chat_template, write_
 from anadil.tokenizer.embedding_map import embedding_rows, write_embedding_map
 from anadil.tokenizer.extend_bpe import continue_merges
 from anadil.tokenizer.makers import Maker, extensions, surgeries
-from anadil.tokenizer.pretokens import Pretokens, count_pretokens
+from anadil.tokenizer.pretokens import count_texts
 from anadil.tokenizer.run import run
 from anadil.tokenizer.surgery import Surgery, plan_surgery
-from anadil.tokenizer.usage import SweepUsage, count_usage
+from anadil.tokenizer.usage import SweepUsage
+from anadil.tokenizer.word_counts import WordCounts
 
 from .conftest import SENTENCES
 
@@ -61,19 +62,19 @@ def base(request: pytest.FixtureRequest) -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def counts(base: Tokenizer) -> Pretokens:
-    return count_pretokens(base, [f"{one} {two}" for one in SENTENCES for two in SENTENCES])
+def counts(base: Tokenizer) -> WordCounts:
+    return count_texts(base, [f"{one} {two}" for one in SENTENCES for two in SENTENCES])
 
 
 @pytest.fixture(scope="module")
-def surgery(base: Tokenizer, counts: Pretokens) -> Surgery:
-    kept = dict(count_pretokens(base, ENGLISH).counts.items())
-    return plan_surgery(base, counts.counts.items(), kept.items())
+def surgery(base: Tokenizer, counts: WordCounts) -> Surgery:
+    kept = dict(count_texts(base, ENGLISH).items())
+    return plan_surgery(base, counts.items(), kept.items())
 
 
 @pytest.fixture(scope="module")
-def merges(surgery: Surgery, counts: Pretokens) -> list[tuple[str, str]]:
-    return continue_merges(surgery.reduced, counts.counts, NUM_NEW, 2, surgery.is_banned)
+def merges(surgery: Surgery, counts: WordCounts) -> list[tuple[str, str]]:
+    return continue_merges(surgery.reduced, counts, NUM_NEW, 2, surgery.is_banned)
 
 
 @pytest.fixture(scope="module")
@@ -208,10 +209,10 @@ def test_transformers_and_a_second_save_keep_all_ids(
 
 
 def test_a_smaller_exchange_is_the_start_of_a_larger_one(
-    base: Tokenizer, counts: Pretokens, merges: list[tuple[str, str]]
+    base: Tokenizer, counts: WordCounts, merges: list[tuple[str, str]]
 ) -> None:
     settings = Settings(strategies=("surgery",), vocab_sizes=(10, NUM_NEW))
-    kept = dict(count_pretokens(base, ENGLISH).counts.items())
+    kept = dict(count_texts(base, ENGLISH).items())
 
     small, large = surgeries(base, counts, (10, NUM_NEW), settings, kept)
 
@@ -225,10 +226,10 @@ def test_a_smaller_exchange_is_the_start_of_a_larger_one(
 
 @pytest.mark.parametrize("size", [0, 1, 20, NUM_NEW])
 def test_one_count_says_how_often_every_size_uses_its_tokens(
-    base: Tokenizer, counts: Pretokens, surgery: Surgery, size: int
+    base: Tokenizer, counts: WordCounts, surgery: Surgery, size: int
 ) -> None:
     """Also where the corpus holds some words of a script that leaves."""
-    table = dict(counts.counts.items()) | dict(count_pretokens(base, RUSSIAN[:1]).counts.items())
+    table = dict(counts.items()) | dict(count_texts(base, RUSSIAN[:1]).items())
     merges = continue_merges(surgery.reduced, table, NUM_NEW, 2, surgery.is_banned)
 
     sweep = SweepUsage(
@@ -236,10 +237,11 @@ def test_one_count_says_how_often_every_size_uses_its_tokens(
     )
 
     tokenizer = surgery.exchanged(merges[:size])
-    assert sweep.of(tokenizer, size) == count_usage(tokenizer, table, merges[:size], min_uses=20)
+    alone = SweepUsage(tokenizer, table, merges[:size], min_uses=20)
+    assert sweep.of(tokenizer, size) == alone.of(tokenizer, size)
 
 
-def test_a_base_without_other_scripts_has_nothing_to_exchange(tiny: Tokenizer, counts: Pretokens) -> None:
+def test_a_base_without_other_scripts_has_nothing_to_exchange(tiny: Tokenizer, counts: WordCounts) -> None:
     settings = Settings(strategies=("surgery",), vocab_sizes=(10,))
 
     with pytest.raises(DataError, match=r"no token of a script that neither .* leave it out"):
@@ -260,9 +262,9 @@ def test_a_base_with_nothing_to_exchange_leaves_the_other_strategies_their_compa
 
 @pytest.mark.parametrize("maker", [extensions, surgeries])
 def test_kept_words_of_the_corpus_itself_are_cut_as_before(
-    base: Tokenizer, counts: Pretokens, maker: Maker
+    base: Tokenizer, counts: WordCounts, maker: Maker
 ) -> None:
-    kept = dict(count_pretokens(base, SENTENCES[:1]).counts.items())
+    kept = dict(count_texts(base, SENTENCES[:1]).items())
 
     (free,) = maker(base, counts, (NUM_NEW,), Settings(), {})
     (held,) = maker(base, counts, (NUM_NEW,), Settings(), kept)
@@ -272,13 +274,11 @@ def test_kept_words_of_the_corpus_itself_are_cut_as_before(
 
 
 def test_more_than_can_be_exchanged_is_said(
-    base: Tokenizer, counts: Pretokens, surgery: Surgery, caplog: pytest.LogCaptureFixture
+    base: Tokenizer, counts: WordCounts, surgery: Surgery, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = Settings(strategies=("surgery",), vocab_sizes=(5_000,))
 
-    (candidate,) = surgeries(
-        base, counts, (5_000,), settings, dict(count_pretokens(base, ENGLISH).counts.items())
-    )
+    (candidate,) = surgeries(base, counts, (5_000,), settings, dict(count_texts(base, ENGLISH).items()))
 
     assert candidate.got == len(surgery.removable)
     assert (

@@ -29,7 +29,7 @@ from anadil.core.progress import track
 from anadil.runtime.job import Job
 from anadil.runtime.threads import check_shared_locks, num_cores
 from anadil.text.corpus import document_files, read_file
-from anadil.tokenizer.pretokens import MAX_PRETOKEN_BYTES, Pretokens, checked_pretokens, count_texts
+from anadil.tokenizer.pretokens import DOCUMENTS, MAX_PRETOKEN_BYTES, TOO_LONG, count_texts, require_words
 from anadil.tokenizer.word_counts import WordCounts, read_counts, sum_counts, write_counts
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class PartTask:
     """A tokenizer, as its library writes it."""
 
 
-def corpus_counts(job: Job, tokenizer: Tokenizer) -> Pretokens:
+def corpus_counts(job: Job, tokenizer: Tokenizer) -> WordCounts:
     """The table of the train documents of a job's corpus: the one that is kept, or counted now and then kept.
 
     Raises:
@@ -181,17 +181,17 @@ def _keep(job: Job, uri: str, origin: dict[str, str], table: WordCounts) -> None
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _pruned(job: Job, table: WordCounts) -> Pretokens:
+def _pruned(job: Job, table: WordCounts) -> WordCounts:
     """The table as the recipe wants it, with its figures in the job's records."""
     least = job.recipe.tokenizer.min_word_count
     chosen = table.pruned(least) if least > 1 else table
-    counts = checked_pretokens(chosen)
+    require_words(chosen)
     # Those of the base's own cut, which comes first, whatever other ones follow.
     records = {
-        "train_documents": counts.num_documents,
+        DOCUMENTS: table.records.get(DOCUMENTS, 0),
         "train_pretokens": table.total,
         "different_pretokens": len(table),
-        "dropped_pretokens": counts.num_too_long,
+        TOO_LONG: table.records.get(TOO_LONG, 0),
     }
     if least > 1:
         records["pruned_pretokens"] = len(table) - len(chosen)
@@ -199,4 +199,4 @@ def _pruned(job: Job, table: WordCounts) -> Pretokens:
                  len(table) - len(chosen), len(table), least)  # fmt: skip
     for name, value in records.items():
         job.records.setdefault(name, value)
-    return counts
+    return chosen

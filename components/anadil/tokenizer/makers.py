@@ -23,11 +23,11 @@ from anadil.tokenizer.candidate import (
     with_all_bytes,
 )
 from anadil.tokenizer.extend_bpe import continue_merges
-from anadil.tokenizer.pretokens import Pretokens
 from anadil.tokenizer.prune import pruned_base
 from anadil.tokenizer.surgery import plan_surgery
 from anadil.tokenizer.train_bpe import train_vocabulary
 from anadil.tokenizer.usage import SweepUsage, TokenUsage
+from anadil.tokenizer.word_counts import WordCounts
 
 log = logging.getLogger(__name__)
 
@@ -41,24 +41,22 @@ WORDS_WITH_MARKS = ("की", "कु", "e\u0301e")
 
 KeepCounts = Mapping[str, int]
 """Word counts of the texts of `tokenizer.keep`: pretoken in byte symbols -> how often it occurs."""
-Maker = Callable[[Tokenizer, Pretokens, tuple[int, ...], Settings, KeepCounts], Iterator[TokenizerCandidate]]
+Maker = Callable[[Tokenizer, WordCounts, tuple[int, ...], Settings, KeepCounts], Iterator[TokenizerCandidate]]
 """Called with the base, the counts, the sizes (none: as many as the corpus supports), the recipe's section, and counts of `tokenizer.keep`."""
 
 
 def extensions(
-    base: Tokenizer, counts: Pretokens, sizes: tuple[int, ...], settings: Settings, keep: KeepCounts
+    base: Tokenizer, counts: WordCounts, sizes: tuple[int, ...], settings: Settings, keep: KeepCounts
 ) -> Iterator[TokenizerCandidate]:
     """Candidates that add `sizes` tokens to the base's."""
     if settings.prune:
-        base = pruned_base(base, counts.counts.items(), keep.items())
+        base = pruned_base(base, counts.items(), keep.items())
     base = with_all_bytes(base)
     # Named sizes are made in full, with tokens as rare as that takes. `auto` makes none that is used too seldom.
     floor = settings.min_frequency if sizes else settings.min_uses
-    merges = continue_merges(
-        base, counts.counts, max(sizes, default=PUBLISHED_VOCABULARY), floor, BanList(keep)
-    )
+    merges = continue_merges(base, counts, max(sizes, default=PUBLISHED_VOCABULARY), floor, BanList(keep))
     whole = extend_vocabulary(base, merges)
-    usage = SweepUsage(whole, counts.counts, merges, min_uses=settings.min_uses)
+    usage = SweepUsage(whole, counts, merges, min_uses=settings.min_uses)
     for size in sizes or _auto_sizes("extend", usage.of(whole, len(merges)), 0):
         tokenizer = whole if size >= len(merges) else extend_vocabulary(base, merges[:size])
         got = warn_of_fewer("extend", size, min(size, len(merges)), floor)
@@ -74,7 +72,7 @@ NOTHING_TO_EXCHANGE = (
 
 
 def surgeries(
-    base: Tokenizer, counts: Pretokens, sizes: tuple[int, ...], settings: Settings, keep: KeepCounts
+    base: Tokenizer, counts: WordCounts, sizes: tuple[int, ...], settings: Settings, keep: KeepCounts
 ) -> Iterator[TokenizerCandidate]:
     """Candidates that exchange `sizes` of the base's tokens, which neither corpus nor kept texts can hold.
 
@@ -83,7 +81,7 @@ def surgeries(
     Raises:
         DataError: There are none, and nothing else is asked for.
     """
-    surgery = plan_surgery(base, counts.counts.items(), keep.items())
+    surgery = plan_surgery(base, counts.items(), keep.items())
     most = surgery.room
     log.info("surgery: %s tokens of the base are of scripts that nothing uses", f"{most:,}")
     if not most:
@@ -93,12 +91,10 @@ def surgeries(
         return
     floor = settings.min_frequency if sizes else settings.min_uses
     largest = min(most, max(sizes, default=most))
-    merges = continue_merges(surgery.reduced, counts.counts, largest, floor, surgery.is_banned)
+    merges = continue_merges(surgery.reduced, counts, largest, floor, surgery.is_banned)
     whole = surgery.exchanged(merges)
     # A word of an unused script may need tokens that only the larger exchange takes out.
-    usage = SweepUsage(
-        whole, counts.counts, merges, min_uses=settings.min_uses, is_alike=surgery.alphabet.spells
-    )
+    usage = SweepUsage(whole, counts, merges, min_uses=settings.min_uses, is_alike=surgery.alphabet.spells)
     for size in sizes or _auto_sizes("surgery", usage.of(whole, len(merges)), 0):
         if size > most:
             log.warning(
@@ -112,7 +108,7 @@ def surgeries(
 
 
 def replacements(
-    base: Tokenizer, counts: Pretokens, sizes: tuple[int, ...], settings: Settings, keep: KeepCounts
+    base: Tokenizer, counts: WordCounts, sizes: tuple[int, ...], settings: Settings, keep: KeepCounts
 ) -> Iterator[TokenizerCandidate]:
     """Candidates of `sizes` tokens that replace the base's, special tokens included."""
     del keep  # nothing of the base's vocabulary is
@@ -122,9 +118,9 @@ def replacements(
     floor = settings.min_frequency if sizes else settings.min_uses
     largest = max(sizes, default=PUBLISHED_VOCABULARY)
     log.info("training a vocabulary of %d tokens", largest)
-    trained = train_vocabulary(counts.counts, largest - num_special, floor)
+    trained = train_vocabulary(counts, largest - num_special, floor)
     whole = replace_vocabulary(base, *trained.cut(largest - num_special))
-    usage = SweepUsage(whole, counts.counts, trained.merges, least, min_uses=settings.min_uses)
+    usage = SweepUsage(whole, counts, trained.merges, least, min_uses=settings.min_uses)
     for size in sizes or _auto_sizes("replace", usage.of(whole, len(trained.merges)), least):
         vocab, merges = trained.cut(size - num_special)
         is_whole = len(merges) == len(trained.merges)

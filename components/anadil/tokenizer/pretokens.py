@@ -7,7 +7,6 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
@@ -54,46 +53,27 @@ DOCUMENTS, TOO_LONG = "train_documents", "dropped_pretokens"
 """Records of a table."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pretokens:
-    """The word-count table of a corpus."""
-
-    counts: WordCounts
-    num_documents: int
-    num_too_long: int
-    """Occurrences of pretokens over 256 bytes, which were left out."""
-
-
-def count_pretokens(tokenizer: Tokenizer, texts: Iterable[str]) -> Pretokens:
-    """Count the pretokens of texts as the tokenizer's own normalizer and pre-tokenizer cut them.
-
-    Memory follows the number of different pretokens, some 50 bytes each.
+def require_words(table: WordCounts) -> None:
+    """Refuse an empty table, and log how many pretokens were too long to be counted.
 
     Raises:
-        DataError: The texts hold none.
+        DataError: The texts hold no words.
     """
-    return checked_pretokens(count_texts(tokenizer, texts))
-
-
-def checked_pretokens(table: WordCounts) -> Pretokens:
-    """The whole table of a corpus, which must not be empty.
-
-    Raises:
-        DataError: It is.
-    """
-    num_documents, num_too_long = table.records.get(DOCUMENTS, 0), table.records.get(TOO_LONG, 0)
     if not len(table):
         raise DataError(
-            f"tokenizer: the {num_documents} train documents hold no words of at most {MAX_PRETOKEN_BYTES} bytes; "
-            "check the corpus, and run clean again with more inputs"
+            f"tokenizer: the {table.records.get(DOCUMENTS, 0)} train documents hold no words of at most "
+            f"{MAX_PRETOKEN_BYTES} bytes; check the corpus, and run clean again with more inputs"
         )
-    if num_too_long:
+    if num_too_long := table.records.get(TOO_LONG, 0):
         log.warning("left out %d pretokens of more than %d bytes", num_too_long, MAX_PRETOKEN_BYTES)
-    return Pretokens(counts=table, num_documents=num_documents, num_too_long=num_too_long)
 
 
 def count_texts(tokenizer: Tokenizer, texts: Iterable[str]) -> WordCounts:
-    """The table of some texts, with what is left out in its records."""
+    """The table of some texts as the tokenizer's own normalizer and pre-tokenizer cut them.
+
+    Its records count documents, and pretokens that were left out. Memory follows the number of different pretokens, some
+    50 bytes each.
+    """
     pattern = known_pattern(json.loads(tokenizer.to_str()).get("pre_tokenizer"))
     if tokenizer.normalizer is not None:
         texts = map(tokenizer.normalizer.normalize_str, texts)
@@ -146,9 +126,7 @@ class CharacterKinds:
                 kinds[start:end] = kind
 
 
-@cache
-def _character_kinds(letters: str) -> CharacterKinds:
-    return CharacterKinds(letters)
+character_kinds = cache(CharacterKinds)
 
 
 class _Counter:
@@ -156,7 +134,7 @@ class _Counter:
 
     def __init__(self, pattern: str) -> None:
         self._settings = kernel_settings(pattern)
-        self._characters = _character_kinds(STYLES[pattern][2])
+        self._characters = character_kinds(STYLES[pattern][2])
         self._state = np.zeros(kernel.STATE, dtype=np.int64)
         self._entries = np.zeros((ROOM, 3), dtype=np.int64)
         self._text = np.empty(ROOM * 8, dtype=np.uint8)

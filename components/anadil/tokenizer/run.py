@@ -35,12 +35,13 @@ from anadil.tokenizer.fertility import DIGITS, Fertility, measure_fertility
 from anadil.tokenizer.keep import read_keep_texts
 from anadil.tokenizer.lost_scripts import lost_scripts, lost_text
 from anadil.tokenizer.makers import MAKERS, cuts_at_marks, mark_share, recut_base, require_room
-from anadil.tokenizer.pretokens import Pretokens, count_texts
+from anadil.tokenizer.pretokens import count_texts
 from anadil.tokenizer.samples import HeldoutSample, sample_heldout
 from anadil.tokenizer.select import MeasuredCandidate, choose_candidate
 from anadil.tokenizer.sweep_reuse import SweepCandidates, find_sweep_candidates
 from anadil.tokenizer.tables import TABLES, write_choice, write_tables
-from anadil.tokenizer.usage import count_usage
+from anadil.tokenizer.usage import SweepUsage
+from anadil.tokenizer.word_counts import WordCounts
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +114,8 @@ class _Candidates:
         size = vocab_size(self._tokenizer)
         usage = self._ready.base_usage
         if usage is None and set(self._strategies) - {"base"}:
-            usage = count_usage(self._tokenizer, self._counts.counts, min_uses=self._settings.min_uses)
+            sweep = SweepUsage(self._tokenizer, self._counts, min_uses=self._settings.min_uses)
+            usage = sweep.of(self._tokenizer, 0)
         return TokenizerCandidate(
             strategy="base", asked=size, got=size, tokenizer=self._tokenizer, usage=usage
         )
@@ -141,26 +143,26 @@ class _Candidates:
         if not set(self._strategies) - {"base"}:
             return None
         _, counts = self._cut_for(chosen.strategy)
-        return check_encoder(chosen.tokenizer, counts.counts, self._job.stop)
+        return check_encoder(chosen.tokenizer, counts, self._job.stop)
 
-    def _cut_for(self, strategy: Strategy) -> tuple[Tokenizer, Pretokens]:
+    def _cut_for(self, strategy: Strategy) -> tuple[Tokenizer, WordCounts]:
         """The tokenizer that a strategy changes, and the corpus as it cuts it."""
         self._has_marks  # noqa: B018  said whichever strategy is tried
         return self._recut if strategy == "replace" else (self._tokenizer, self._counts)
 
     @cached_property
-    def _counts(self) -> Pretokens:
+    def _counts(self) -> WordCounts:
         return corpus_counts(self._job, self._tokenizer)
 
     @cached_property
-    def _recut(self) -> tuple[Tokenizer, Pretokens]:
+    def _recut(self) -> tuple[Tokenizer, WordCounts]:
         recut = recut_base(self._tokenizer, has_marks=self._has_marks)
         return recut, self._counts if recut is self._tokenizer else corpus_counts(self._job, recut)
 
     @cached_property
     def _has_marks(self) -> bool:
         """True if the corpus writes combining marks. The log says so if the base cuts words at them."""
-        share = mark_share(characters(self._counts.counts.items()))
+        share = mark_share(characters(self._counts.items()))
         if share < MIN_SHARE or not cuts_at_marks(recut_base(self._tokenizer)):
             return share >= MIN_SHARE
         log.info(

@@ -45,26 +45,6 @@ def usage_in(entry: Mapping[str, Any]) -> TokenUsage | None:
     return TokenUsage(**{each.name: entry[each.name] for each in fields(TokenUsage)})
 
 
-def count_usage(
-    tokenizer: Tokenizer,
-    counts: WordCounts | Mapping[str, int],
-    own: Sequence[Merge] = (),
-    other: int = 0,
-    *,
-    min_uses: int,
-) -> TokenUsage:
-    """Count the uses of a candidate's tokens.
-
-    Args:
-        tokenizer: The candidate.
-        counts: Pretoken in byte symbols -> how often it occurs in the training text.
-        own: Its own merges, in order; a smaller size of the same corpus has the first of them.
-        other: Tokens of a size beside those: bytes and special tokens, where the size counts them.
-        min_uses: From how many uses on a token counts as seen.
-    """
-    return _usage(tokenizer, _uses(tokenizer, counts.items()), own, other, min_uses)
-
-
 class SweepUsage:
     """How often the corpus uses the tokens of one tokenizer and of those with the first of its merges.
 
@@ -75,19 +55,19 @@ class SweepUsage:
         self,
         largest: Tokenizer,
         counts: WordCounts | Mapping[str, int],
-        own: Sequence[Merge],
+        own: Sequence[Merge] = (),
         other: int = 0,
         *,
         min_uses: int,
         is_alike: Callable[[str], bool] | None = None,
     ) -> None:
-        """Count; the arguments are those of `count_usage`, for the largest of the tokenizers.
+        """Count the uses of the tokens of the largest tokenizer.
 
         Args:
             largest: The tokenizer with all merges.
-            counts: Of the corpus.
-            own: All merges.
-            other: Tokens of a size beside those.
+            counts: Pretoken in byte symbols -> how often it occurs in the training text.
+            own: Its own merges, in order; a smaller size of the same corpus has the first of them.
+            other: Tokens of a size beside those: bytes and special tokens, where the size counts them.
             min_uses: From how many uses on a token counts as seen.
             is_alike: Whether all sizes cut a pretoken alike but for their own merges; others are counted for each.
         """
