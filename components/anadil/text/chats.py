@@ -285,7 +285,11 @@ def question_turns(row: Mapping[str, object]) -> list[object] | Refusal | None:
     if asked is None:
         return None
     question = row[asked]
-    turns = question if isinstance(question, list) else [*_history(row.get(HISTORY)), _user(question)]
+    turns = (
+        question
+        if isinstance(question, list)
+        else [*_history(row.get(HISTORY)), {"role": "user", "content": question}]
+    )
     return _with_passages(turns, below(row, asked), row, len(turns) - 1)
 
 
@@ -311,10 +315,6 @@ def _turn_text(turn: object) -> str | None:
     given = with_known_names(turn) if isinstance(turn, Mapping) else {}
     text = _text(_either(given, "content", "value"))
     return text if isinstance(text, str) else None
-
-
-def _user(question: object) -> object:
-    return {"role": "user", "content": question}
 
 
 def _history(given: object) -> list[object]:

@@ -26,22 +26,26 @@ TOPICAL = frozenset({"likelihood", "new_endings"})
 AGAIN = "learn the pack again"
 
 
-# A clean run asks for the same few profiles a million times, and unpacking takes milliseconds.
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """A profile's tables, unpacked."""
+
+    likelihoods: tuple[Table, ...]
+    """Of all n-grams together, own and others."""
+    associations: tuple[Table, ...]
+    endings: Endings | None
+    word_order: WordOrder | None
+
+
+# A run of clean asks for the same few profiles a million times, and unpacking takes milliseconds.
 @functools.lru_cache(maxsize=8)
-def _tables(profile: Profile) -> tuple[tuple[Table, ...], ...]:
-    """Tables of all n-grams together, own and others, and of each order that is associated."""
-    packed = ((profile.own, *profile.others), profile.associations)
-    return tuple(tuple(map(unpack_table, each)) for each in packed)
-
-
-@functools.lru_cache(maxsize=8)
-def _endings(profile: Profile) -> Endings | None:
-    return unpack_endings(profile.endings) if profile.endings else None
-
-
-@functools.lru_cache(maxsize=8)
-def _word_order(profile: Profile) -> WordOrder | None:
-    return WordOrder.unpack(profile.word_order) if profile.word_order else None
+def _tables(profile: Profile) -> _Tables:
+    return _Tables(
+        likelihoods=tuple(map(unpack_table, (profile.own, *profile.others))),
+        associations=tuple(map(unpack_table, profile.associations)),
+        endings=unpack_endings(profile.endings) if profile.endings else None,
+        word_order=WordOrder.unpack(profile.word_order) if profile.word_order else None,
+    )
 
 
 def check_profile(profile: Profile) -> None:
@@ -109,22 +113,21 @@ def profile_checks(text: str, profile: Profile) -> Iterator[ProfileCheck]:
     place = _place(letters, profile)
     if place < 0:
         return
-    tables, associations = _tables(profile)
+    tables = _tables(profile)
     ngrams = buckets(letters, max(*profile.orders, len(ASSOCIATED)))
-    own, margin = score_letters(ngrams, tables, profile.orders)
+    own, margin = score_letters(ngrams, tables.likelihoods, profile.orders)
     yield ProfileCheck("likelihood", own, profile.min_likelihoods[place])
     if profile.others:
         yield ProfileCheck("margin", margin, profile.min_margins[place])
-    if associations:
-        rarity = score_association(ngrams, associations, profile.least_rarity)
+    if tables.associations:
+        rarity = score_association(ngrams, tables.associations, profile.least_rarity)
         yield ProfileCheck("association", rarity, profile.min_associations[place])
-    endings = _endings(profile)
-    small = small_letters_of(text) if endings is not None else ""
-    if endings is not None and (place_of_small := _place(small, profile)) >= 0:
-        share, most = score_endings(small, endings), profile.max_new_endings[place_of_small]
+    small = small_letters_of(text) if tables.endings is not None else ""
+    if tables.endings is not None and (place_of_small := _place(small, profile)) >= 0:
+        share, most = score_endings(small, tables.endings), profile.max_new_endings[place_of_small]
         yield ProfileCheck("new_endings", share, most, is_least=False)
-    if word_order := _word_order(profile):
-        yield ProfileCheck("word_order", word_order.score(letters), profile.min_word_order[place])
+    if tables.word_order:
+        yield ProfileCheck("word_order", tables.word_order.score(letters), profile.min_word_order[place])
     if profile.max_inner_signs:
         yield ProfileCheck("inner_signs", inner_signs(text), profile.max_inner_signs[place], is_least=False)
         yield ProfileCheck("inner_capitals", inner_capitals(text), profile.max_inner_capitals, is_least=False)

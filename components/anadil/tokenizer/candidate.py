@@ -139,17 +139,14 @@ def checked_tokenizer(content: JsonObject, ids: dict[str, int]) -> Tokenizer:
             )
     # As training encodes: control words in a document are read as letters.
     tokenizer.encode_special_tokens = True
+    special = {added["content"] for added in content["added_tokens"] if added["special"]}
     for token, index in ids.items():
-        if index in tokenizer.encode(token, add_special_tokens=False).ids and _is_special(content, token):
+        if token in special and index in tokenizer.encode(token, add_special_tokens=False).ids:
             raise IntegrityError(
                 f"tokenizer: the text {token!r} in a document would become a control token; "
                 "leave the strategy out of tokenizer.strategies, or choose another base.model"
             )
     return tokenizer
-
-
-def _is_special(content: JsonObject, token: str) -> bool:
-    return any(added["content"] == token and added["special"] for added in content["added_tokens"])
 
 
 def write_tokenizer(
