@@ -36,7 +36,7 @@ from anadil.recipe.sections import Base
 from anadil.tokenizer.candidate import TokenizerCandidate, chat_template, extend_vocabulary, write_tokenizer
 from anadil.tokenizer.embedding_map import write_embedding_map
 from anadil.tokenizer.extend_bpe import continue_merges
-from anadil.tokenizer.pretokens import count_pretokens
+from anadil.tokenizer.pretokens import count_texts
 
 BUILT_IN = Path(artifact.__file__).parents[1] / "builtin" / "az"
 INITS: tuple[Init, ...] = get_args(Init)
@@ -98,7 +98,7 @@ def make_tokenizer(folder: Path, train: Sequence[str], num_tokens: int) -> None:
     """The tokenizer artifact of an extension of `tiny`."""
     place = base_tokenizer(Base(model="tiny"), cache())
     base = read_tokenizer(place)
-    merges = continue_merges(base, count_pretokens(base, train).counts, num_tokens, 2)
+    merges = continue_merges(base, count_texts(base, train), num_tokens, 2)
     tokenizer = extend_vocabulary(base, merges)
     candidate = TokenizerCandidate(strategy="extend", asked=num_tokens, got=len(merges), tokenizer=tokenizer)
     write_tokenizer(candidate, place, base_settings(place, base), chat_template(place, base), folder)
