@@ -182,7 +182,7 @@ def nats(model: Any, windows: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def bits_per_byte(model: Any, encoder: Any, texts: Sequence[str], length: int) -> float:
-    """Of the held-out text in windows of equal bytes, so that every tokenizer is measured on the same."""
+    """Score of the held-out text in windows of equal bytes, so that every tokenizer is measured on the same."""
     text = "\n".join(texts)[:HELDOUT_CHARS]
     ids = encoder.encode(text, add_special_tokens=False).ids
     rows = [ids[at : at + length + 1] for at in range(0, len(ids) - length - 1, length)]

@@ -31,7 +31,7 @@ class _Tables:
     """A profile's tables, unpacked."""
 
     likelihoods: tuple[Table, ...]
-    """Of all n-grams together, own and others."""
+    """Tables of all n-grams together, own and others."""
     associations: tuple[Table, ...]
     endings: Endings | None
     word_order: WordOrder | None
