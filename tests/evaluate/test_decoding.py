@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from anadil.evaluate.decoding import LIKELIEST, TEMPERATURE, TOP_P, Continuation, choose, decode
+from anadil.evaluate.decoding import LIKELIEST, TEMPERATURE, TOP_P, Continuation, Decoder, choose
 from anadil.model.load import load_model
 from tests.kit.families import SIZES, make_family
 from tests.kit.llama import small_llama
@@ -27,9 +27,9 @@ def decoded(
     **changes: Any,
 ) -> list[list[Continuation]]:
     """By prompt, in their order."""
-    with torch.inference_mode():
-        found = dict(decode(model, prompts, seeds, ends=ends, num_ids=NUM_IDS, max_new_tokens=new, **changes))
-    return [found[place] for place in range(len(prompts))]
+    decoder = Decoder(model, ends=ends, num_ids=NUM_IDS)
+    written = dict(decoder.batches(prompts, seeds, max_new_tokens=new, **changes))
+    return [written[place] for place in range(len(prompts))]
 
 
 def one_by_one(model: Any, **changes: Any) -> list[list[Continuation]]:

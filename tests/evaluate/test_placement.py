@@ -12,7 +12,7 @@ from anadil.core.errors import PreflightError
 from anadil.core.format import GIB
 from anadil.evaluate import placement as evaluate_placement
 from anadil.evaluate.bits_per_byte import score
-from anadil.evaluate.decoding import decode
+from anadil.evaluate.decoding import Decoder
 from anadil.evaluate.placement import load_for_scoring
 from anadil.model import placement
 from anadil.model.load import load_model
@@ -110,5 +110,8 @@ def test_a_model_whose_layers_lie_apart_scores_and_writes_as_the_whole_one(tmp_p
     assert "disk" in apart.hf_device_map.values()
     assert np.array_equal(score(whole, documents, **how), score(apart, documents, **how))
     prompts, seeds = [[5, 6, 7], [8]], [[None, 1], [None, 2]]
-    written: Any = {"ends": frozenset([1]), "num_ids": 300, "max_new_tokens": 8}
-    assert list(decode(apart, prompts, seeds, **written)) == list(decode(whole, prompts, seeds, **written))
+    first, second = (
+        list(Decoder(each, ends=frozenset([1]), num_ids=300).batches(prompts, seeds, max_new_tokens=8))
+        for each in (apart, whole)
+    )
+    assert first == second

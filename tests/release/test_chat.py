@@ -8,11 +8,12 @@ import torch
 from anadil.artifacts import artifact
 from anadil.artifacts.base_model import CHAT_TEMPLATE
 from anadil.core.errors import DataError, PreflightError, RecipeError
+from anadil.evaluate.decoding import Decoder
 from anadil.model.load import load_model
 from anadil.plan import memory_limit
 from anadil.release.chat import conversation as chats
 from anadil.release.chat.conversation import Chat, ChatModel, ChatSettings, open_chat
-from anadil.release.chat.token_stream import TokenWriter, text_pieces
+from anadil.release.chat.text_pieces import text_pieces
 from tests.evaluate.conftest import TEMPLATE, tiny_model, train_tokenizer
 from tests.kit.families import make_family
 
@@ -50,13 +51,13 @@ def asked(llama: Any, tokenizer: Any, **settings: Any) -> ChatModel:
 def prompts_of(model: ChatModel, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """The ids of each prompt that is written to, from here on."""
     seen: list[list[int]] = []
-    write = model.writer.write
+    write = model.writer.stream
 
     def note(prompt: list[int], **options: Any) -> Any:
         seen.append(prompt)
         return write(prompt, **options)
 
-    monkeypatch.setattr(model.writer, "write", note)
+    monkeypatch.setattr(model.writer, "stream", note)
     return seen
 
 
@@ -120,7 +121,7 @@ def test_an_answer_of_a_pipe_depends_on_no_other_line(llama: Any, tokenizer: Any
 
 def test_every_end_of_the_generation_config_ends_an_answer(llama: Any, tokenizer: Any) -> None:
     model = asked(llama, tokenizer, temperature=0)
-    tokens = list(model.writer.write(model._prompt([], QUESTION)[0], seed=None, temperature=1, most=8))
+    tokens = list(model.writer.stream(model._prompt([], QUESTION)[0], seed=None, temperature=1, most=8))
     stop = tokens[4]
     before = list(itertools.takewhile(lambda token: token != stop, tokens))
 
@@ -218,13 +219,13 @@ def test_pieces_are_whole_letters_and_together_the_text(tokenizer: Any) -> None:
 
 def test_a_cache_that_cannot_go_back_is_made_anew(tmp_path: Path) -> None:
     model: Any = load_model(make_family(tmp_path, "mistral", sliding_window=16))
-    first, second = (TokenWriter(model, ends=frozenset(), num_ids=model.config.vocab_size) for _ in range(2))
+    first, second = (Decoder(model, ends=frozenset(), num_ids=model.config.vocab_size) for _ in range(2))
     long, other = list(range(1, 60)), [*range(1, 20), 7, 8]
-    list(first.write(long, seed=None, temperature=1, most=4))
+    list(first.stream(long, seed=None, temperature=1, most=4))
 
-    again = list(first.write(other, seed=None, temperature=1, most=8))
+    again = list(first.stream(other, seed=None, temperature=1, most=8))
 
-    assert again == list(second.write(other, seed=None, temperature=1, most=8))
+    assert again == list(second.stream(other, seed=None, temperature=1, most=8))
 
 
 def test_a_directory_is_opened_and_asked(folder: Path) -> None:

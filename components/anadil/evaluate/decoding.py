@@ -1,92 +1,178 @@
-"""Decoding in batches: many prompts go through the model at once, and a finished row leaves its batch.
+"""The one decoder: batches of many prompts for the scores, one answer token by token for a chat.
 
-A step of one row reads every weight for one token, and so does a step of fifty rows: on a CPU and on a
-GPU decoding is bound by that. Prompts are padded on the left, where the mask hides it and positions do
-not count it. Nothing but rounding in the model's matrix products (1e-6 of a logit in FP32) tells which
-other rows a row shared its batch with: each sample draws from a generator of its own, and what is drawn
-follows the order of ids, not that of nearly equal probabilities.
+A step of one row reads every weight for one token, and so does a step of fifty rows: decoding is bound by that on
+CPUs and GPUs. So prompts share batches, and a row that has ended leaves its batch. Prompts are padded on the left,
+where the mask hides it and positions skip it. A row's text does not depend on the other rows, but for rounding in
+matrix products (1e-6 of a logit in FP32): each sample has a generator of its own, and draws follow the order of ids,
+not that of nearly equal probabilities.
 
 Shapes: P prompts of a batch, R rows that are still written, T tokens of the longest prompt, V ids.
 """
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from transformers import PreTrainedTokenizerFast
+
+from anadil.model.load import end_ids
 
 TEMPERATURE = 0.6
 """Source: generation_config.json of Llama 3.2."""
 TOP_P = 0.9
 """Source: generation_config.json of Llama 3.2."""
 LIKELIEST = 256
-"""Ids that nearly always hold the share `TOP_P`; all are sorted only where they do not."""
+"""Number of ids that nearly always hold the share `TOP_P`; else all ids are sorted."""
 BATCH_TOKENS = {"cpu": 8_192, "cuda": 32_768}
-"""Tokens of a batch by device, prompts and what is written: of an 8B in BF16, with 128 KiB a token, 4 GiB of cache."""
+"""Most tokens of a batch by device, prompt and answer: 4 GiB of cache for an 8B in BF16 (128 KiB a token)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuation:
-    """What one row became."""
+    """New tokens of one row, without the end token."""
 
     tokens: tuple[int, ...]
-    """New ones, without the end token."""
     ended: bool
-    """Whether an end token followed them."""
+    """An end token followed."""
 
 
-def decode(
-    model: Any,
-    prompts: Sequence[Sequence[int]],
-    seeds: Sequence[Sequence[int | None]],
-    *,
-    ends: frozenset[int],
-    num_ids: int,
-    max_new_tokens: int,
-    batch_tokens: int | None = None,
-    temperature: float = TEMPERATURE,
-) -> Iterator[tuple[int, list[Continuation]]]:
-    """Each prompt's place and its continuations, the longest prompts first.
+class Decoder:
+    """A model that writes; it keeps the cache of its last streamed answer."""
 
-    Args:
-        model: Causal language model, on its device.
-        prompts: Ids of each. The end of a prompt says most about what follows, so one that does not
-            leave room in the model's positions loses its beginning.
-        seeds: For each prompt the same number of continuations: the seed of each sample, None for greedy.
-        ends: Ids that end a text.
-        num_ids: Ids that may be written; rows that only fill the embedding up lie behind them.
-        max_new_tokens: Most tokens of a continuation.
-        batch_tokens: Most tokens of a batch, all continuations counted; by default as the device has room.
-            One prompt always goes, however long.
-        temperature: Of the samples, above 0.
-    """
-    longest = getattr(model.config, "max_position_embeddings", None)
-    budget = max_new_tokens if longest is None else min(max_new_tokens, longest - 1)
-    room = None if longest is None else longest - budget
-    cut = [list(ids)[-room:] if room else list(ids) for ids in prompts]
-    # The longest first: what does not fit into memory is known at once.
-    order = sorted(range(len(cut)), key=lambda place: (-len(cut[place]), place))
-    limit = batch_tokens or BATCH_TOKENS.get(model.device.type, BATCH_TOKENS["cpu"])
-    while order:
-        rows = (len(cut[order[0]]) + budget) * len(seeds[order[0]])
-        batch, order = order[: max(1, limit // rows)], order[max(1, limit // rows) :]
-        drawn = [seed for place in batch for seed in seeds[place]]
-        made = _Batch(model, [cut[place] for place in batch], drawn, budget).run(ends, num_ids, temperature)
-        each = len(drawn) // len(batch)
-        for number, place in enumerate(batch):
-            yield place, made[number * each : (number + 1) * each]
+    def __init__(self, model: Any, *, ends: frozenset[int], num_ids: int) -> None:
+        """Take a causal language model, on its device.
+
+        Args:
+            model: The model.
+            ends: Ids that end a text.
+            num_ids: Number of ids that may be written; padding rows of the embedding lie behind them.
+        """
+        self.model, self._ends, self._num_ids = model, ends, num_ids
+        self._cache: Any = None
+        self._cached: list[int] = []
+        """Ids that the cache holds."""
+        self.ended = False
+        """The last streamed text ended by itself."""
+
+    def batches(
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[Sequence[int | None]],
+        *,
+        max_new_tokens: int,
+        batch_tokens: int | None = None,
+        temperature: float = TEMPERATURE,
+    ) -> Iterator[tuple[int, list[Continuation]]]:
+        """Yield each prompt's place and its continuations, the longest prompts first.
+
+        Args:
+            prompts: Ids of each. A prompt that leaves no room in the model's positions loses its beginning: its end
+                says most about what follows.
+            seeds: A seed for each continuation of a prompt, None for greedy; the same number for all prompts.
+            max_new_tokens: Most tokens of a continuation.
+            batch_tokens: Most tokens of a batch, over all continuations; default: `BATCH_TOKENS`. One prompt always goes.
+            temperature: Of the samples, above 0.
+        """
+        longest = getattr(self.model.config, "max_position_embeddings", None)
+        budget = max_new_tokens if longest is None else min(max_new_tokens, longest - 1)
+        room = None if longest is None else longest - budget
+        cut = [list(ids)[-room:] if room else list(ids) for ids in prompts]
+        # Longest first, so that running out of memory shows at once.
+        order = sorted(range(len(cut)), key=lambda place: (-len(cut[place]), place))
+        limit = batch_tokens or BATCH_TOKENS.get(self.model.device.type, BATCH_TOKENS["cpu"])
+        while order:
+            rows = (len(cut[order[0]]) + budget) * len(seeds[order[0]])
+            batch, order = order[: max(1, limit // rows)], order[max(1, limit // rows) :]
+            drawn = [seed for place in batch for seed in seeds[place]]
+            written = _Rows(self.model, [cut[place] for place in batch], drawn, budget)
+            for _ in written.steps(self._ends, self._num_ids, temperature):
+                pass
+            continuations, each = written.continuations(), len(drawn) // len(batch)
+            for number, place in enumerate(batch):
+                yield place, continuations[number * each : (number + 1) * each]
+
+    def stream(
+        self, prompt: Sequence[int], *, seed: int | None, temperature: float, most: int
+    ) -> Iterator[int]:
+        """Yield the tokens of one continuation, without the end token; only what the cache lacks is read.
+
+        Args:
+            prompt: Ids; with `most`, no more than the model's positions.
+            seed: Of the sample; None for greedy.
+            temperature: Of the sample, above 0.
+            most: Most tokens.
+        """
+        self.ended = False
+        num_cached = self._rewind(prompt)
+        self._cached = list(prompt[:num_cached])
+        rows = _Rows(self.model, [prompt[num_cached:]], [seed], most, self._cache, num_cached)
+        self._cache = None  # a pass that is broken off leaves a cache of no use
+        for new in rows.steps(self._ends, self._num_ids, temperature):
+            [continuation] = rows.continuations()
+            self.ended = continuation.ended
+            tokens = continuation.tokens
+            self._cache, self._cached = rows.cache, [*prompt, *(tokens if self.ended else tokens[:-1])]
+            if self.ended:
+                return
+            yield new[0]
+            self._cache = None
+        self._cache = rows.cache
+
+    def _rewind(self, prompt: Sequence[int]) -> int:
+        """Crop the cache to what it shares with a prompt; return the number of ids that it then holds."""
+        pairs = zip(prompt[:-1], self._cached, strict=False)  # the last id is always read, for its logits
+        same = next((place for place, (new, old) in enumerate(pairs) if new != old), None)
+        same = min(len(prompt) - 1, len(self._cached)) if same is None else same
+        if self._cache is not None and same < len(self._cached):
+            # A sliding window or a recurrent state cannot go back.
+            if any(self._cache.is_sliding) or not self._cache.is_croppable:
+                self._cache = None
+            else:
+                self._cache.crop(same - len(self._cached))
+        return 0 if self._cache is None else same
 
 
-class _Batch:
+def open_decoder(model: Any, tokenizer: PreTrainedTokenizerFast) -> Decoder:
+    """Make the decoder of a model: its own end ids and the tokenizer's end a text."""
+    listed = getattr(model.generation_config, "eos_token_id", None)
+    own = [listed] if isinstance(listed, int) else list(listed or ())
+    model.eval()
+    return Decoder(
+        model, ends=frozenset([*own, *end_ids(tokenizer)]), num_ids=max(tokenizer.get_vocab().values()) + 1
+    )
+
+
+def text_of(tokenizer: Any, tokens: Sequence[int]) -> str:
+    """Decode tokens without special ones."""
+    return str(tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+
+def sample_seed(seed: int, prompt: str) -> int:
+    """Derive a prompt's seed from its text: order and number of other prompts change nothing."""
+    digest = hashlib.sha256(f"{seed} {prompt}".encode()).digest()
+    return int.from_bytes(digest[:7], "big")
+
+
+class _Rows:
     """Rows that are written side by side, one token of each at a time."""
 
     def __init__(
-        self, model: Any, prompts: Sequence[Sequence[int]], seeds: Sequence[int | None], budget: int
+        self,
+        model: Any,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[int | None],
+        budget: int,
+        cache: Any = None,
+        num_cached: int = 0,
     ) -> None:
+        """Pad the prompts; `cache` holds `num_cached` ids that come before the one prompt."""
         self._model, self._budget = model, budget
+        self.cache, self._num_cached = cache, num_cached
         self._width = max(map(len, prompts))
-        # The mask has its last columns from the start; a step takes those up to its own.
+        # The mask is as wide as it will be; a step takes the columns up to its own.
         ids = torch.zeros(len(prompts), self._width, dtype=torch.long)
         mask = torch.ones(len(prompts), self._width + budget, dtype=torch.long)
         for row, prompt in enumerate(prompts):
@@ -95,44 +181,49 @@ class _Batch:
         self._repeats = len(seeds) // len(prompts)
         self._ids, self._mask = ids.to(model.device), mask.to(model.device)
         self._padded = bool((mask == 0).any())
-        uniform = [uniform_numbers(seed, budget) for seed in seeds]
+        uniform = [_uniform_numbers(seed, budget) for seed in seeds]
         self._uniform = torch.from_numpy(np.stack(uniform)).to(model.device)
         self._rows = list(range(len(seeds)))
-        """Which row each line of the tensors is."""
+        """Row of each line of the tensors."""
         self._new: list[list[int]] = [[] for _ in seeds]
         self._ended = [False] * len(seeds)
 
-    def run(self, ends: frozenset[int], num_ids: int, temperature: float) -> list[Continuation]:
-        """Write until every row has ended or used its budget."""
-        logits = self._prefill()  # [R, V]
+    def steps(self, ends: frozenset[int], num_ids: int, temperature: float) -> Iterator[list[int]]:
+        """Yield the tokens of each step until every row has ended or used its budget."""
+        chosen: torch.Tensor | None = None
         for step in range(self._budget):
-            chosen = choose(logits[:, :num_ids].float(), self._uniform[:, step], temperature)
-            kept = self._note(chosen.tolist(), ends)
-            if not kept or step == self._budget - 1:
-                break
-            if len(kept) < len(chosen):
-                self._keep(kept)
-                chosen = chosen[torch.tensor(kept, device=chosen.device)]
-            logits = self._forward(chosen[:, None], step)
-        return [
-            Continuation(tokens=tuple(new), ended=ended)
-            for new, ended in zip(self._new, self._ended, strict=True)
-        ]
+            # Not around the `yield`: the mode would leak to whoever reads.
+            with torch.inference_mode():
+                logits = self._prefill() if chosen is None else self._forward(chosen[:, None], step - 1)  # [R, V]
+                chosen = choose(logits[:, :num_ids].float(), self._uniform[:, step], temperature)
+                tokens = chosen.tolist()
+                going_on = self._note(tokens, ends)
+                if 0 < len(going_on) < len(tokens):
+                    self._keep(going_on)
+                    chosen = chosen[torch.tensor(going_on, device=chosen.device)]
+            yield tokens
+            if not going_on:
+                return
+
+    def continuations(self) -> list[Continuation]:
+        """Return what each row has become so far."""
+        pairs = zip(self._new, self._ended, strict=True)
+        return [Continuation(tokens=tuple(new), ended=ended) for new, ended in pairs]
 
     def _prefill(self) -> torch.Tensor:
-        """Read each prompt once, and make as many rows of it as there are continuations."""
+        """Read each prompt once, then repeat its row for each continuation."""
         mask = self._mask[:, : self._width]
-        # Padding has no position of its own; what stands there is never read.
-        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        # Padding gets a position too, but nothing reads it.
+        positions = (mask.cumsum(1) - 1).clamp(min=0) + self._num_cached
         out = self._model(
             input_ids=self._ids, attention_mask=mask if self._padded else None, position_ids=positions,
-            use_cache=True, logits_to_keep=1,
+            cache=self.cache, use_cache=True, logits_to_keep=1,
         )  # fmt: skip
-        self._cache = out.cache
+        self.cache = out.cache
         logits: torch.Tensor = out.logits[:, -1]
         self._next = positions[:, -1:] + 1
         if self._repeats > 1:
-            self._cache.batch_repeat_interleave(self._repeats)
+            self.cache.batch_repeat_interleave(self._repeats)
             self._mask, self._next, logits = (
                 tensor.repeat_interleave(self._repeats, 0) for tensor in (self._mask, self._next, logits)
             )
@@ -143,7 +234,7 @@ class _Batch:
             input_ids=inputs,
             attention_mask=self._mask[:, : self._width + step + 1] if self._padded else None,
             position_ids=self._next + step,
-            cache=self._cache,
+            cache=self.cache,
             use_cache=True,
             logits_to_keep=1,
         )
@@ -151,20 +242,20 @@ class _Batch:
         return logits
 
     def _note(self, tokens: Sequence[int], ends: frozenset[int]) -> list[int]:
-        """Take each row's token; lines of the rows that are not at their end."""
-        kept = []
+        """Append each row's token; return the lines of the rows that go on."""
+        going_on = []
         for line, (row, token) in enumerate(zip(self._rows, tokens, strict=True)):
             if token in ends:
                 self._ended[row] = True
             else:
                 self._new[row].append(token)
-                kept.append(line)
-        return kept
+                going_on.append(line)
+        return going_on
 
     def _keep(self, lines: Sequence[int]) -> None:
-        """Let the other rows go."""
-        # On the CPU, because the layers of one cache may lie on several devices.
-        self._cache.batch_select_indices(torch.tensor(lines))
+        """Drop all other rows."""
+        # An index on the CPU, since the layers of a cache may lie on several devices.
+        self.cache.batch_select_indices(torch.tensor(lines))
         chosen = torch.tensor(lines, device=self._mask.device)
         self._mask, self._next, self._uniform = (
             tensor[chosen] for tensor in (self._mask, self._next, self._uniform)
@@ -172,20 +263,20 @@ class _Batch:
         self._rows = [self._rows[line] for line in lines]
 
 
-def uniform_numbers(seed: int | None, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """What a row draws with, a number in [0, 1) for each token; NaN says greedy."""
+def _uniform_numbers(seed: int | None, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Draw a number in [0, 1) for each token of a row; NaN stands for greedy."""
     if seed is None:
         return np.full(count, np.nan)
     return np.random.default_rng(seed).random(count)
 
 
 def choose(logits: torch.Tensor, uniform: torch.Tensor, temperature: float = TEMPERATURE) -> torch.Tensor:
-    """Next token of each row: the likeliest, or one drawn of the likeliest `TOP_P`.
+    """Choose the next token of each row: the likeliest, or one drawn from the likeliest `TOP_P`.
 
     Args:
         logits: Float32 [R, V].
         uniform: [R] in [0, 1), NaN for greedy.
-        temperature: Of what is drawn, above 0.
+        temperature: Of the draw, above 0.
     """
     chosen = logits.argmax(1)
     drawn = ~uniform.isnan()
@@ -195,7 +286,7 @@ def choose(logits: torch.Tensor, uniform: torch.Tensor, temperature: float = TEM
 
 
 def _sample(logits: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """A token of each row, drawn from the smallest set of likeliest ids that holds `TOP_P`."""
+    """Draw a token of each row from the smallest set of likeliest ids that holds `TOP_P`."""
     total = logits.logsumexp(1, keepdim=True)
     for count in (LIKELIEST, logits.shape[1]):
         likeliest, ids = logits.topk(min(count, logits.shape[1]), 1)

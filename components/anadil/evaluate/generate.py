@@ -4,19 +4,17 @@ Greedy decoding shows loops that sampling hides, and sampling shows what users g
 made. The seed of a sample is that of its prompt: order and number of prompts change nothing.
 """
 
-import hashlib
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from anadil.core.progress import progress
-from anadil.evaluate.decoding import Continuation, decode
+from anadil.evaluate.decoding import Continuation, open_decoder, sample_seed, text_of
 from anadil.model.chat_ids import chat_ids
-from anadil.model.load import document_ids, encode_text, end_ids
+from anadil.model.load import document_ids, encode_text
 from anadil.text.metrics import distinct, is_loop
 
 PromptKind = Literal["continuation", "answer"]
@@ -89,21 +87,15 @@ def generate_texts(
         modes: How each prompt is decoded.
         batch_tokens: Most tokens of a batch; by default as the device has room.
     """
-    model.eval()
-    # Rows that fill the embedding up are no tokens.
-    num_ids = max(tokenizer.get_vocab().values()) + 1
-    decoded = decode(
-        model,
+    batches = open_decoder(model, tokenizer).batches(
         [_prompt_ids(tokenizer, prompt) for prompt in prompts],
-        [[_seed(mode, seed, prompt.text) for mode in modes] for prompt in prompts],
-        ends=all_end_ids(model, tokenizer),
-        num_ids=num_ids,
+        [[None if mode == "greedy" else sample_seed(seed, each.text) for mode in modes] for each in prompts],
         max_new_tokens=max_new_tokens,
         batch_tokens=batch_tokens,
     )
     texts: dict[int, list[GeneratedText]] = {}
-    with torch.inference_mode(), progress(f"generate {name}", total=len(prompts)) as bar:
-        for place, rows in decoded:
+    with progress(f"generate {name}", total=len(prompts)) as bar:
+        for place, rows in batches:
             pairs = zip(modes, rows, strict=True)
             texts[place] = [_describe(tokenizer, prompts[place], mode, row) for mode, row in pairs]
             bar.advance()
@@ -151,24 +143,6 @@ def _prompt_ids(tokenizer: Any, prompt: GenerationPrompt) -> list[int]:
     return [document_ids(tokenizer, "tokenizer")[0], *encode_text(tokenizer, prompt.text)]
 
 
-def all_end_ids(model: Any, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
-    """Every id that ends a text: the model's own list and the tokenizer's."""
-    listed = getattr(model.generation_config, "eos_token_id", None)
-    own = [listed] if isinstance(listed, int) else list(listed or ())
-    return frozenset([*own, *end_ids(tokenizer)])
-
-
-def _seed(mode: Mode, seed: int, prompt: str) -> int | None:
-    """What a sample is drawn with; None for greedy decoding."""
-    return None if mode == "greedy" else sample_seed(seed, prompt)
-
-
-def sample_seed(seed: int, prompt: str) -> int:
-    """What a prompt's sample is drawn with: neither order nor number of other prompts changes it."""
-    digest = hashlib.sha256(f"{seed} {prompt}".encode()).digest()
-    return int.from_bytes(digest[:7], "big")
-
-
 def _describe(tokenizer: Any, prompt: GenerationPrompt, mode: Mode, row: Continuation) -> GeneratedText:
     new = row.tokens
     return GeneratedText(
@@ -176,7 +150,7 @@ def _describe(tokenizer: Any, prompt: GenerationPrompt, mode: Mode, row: Continu
         kind=prompt.kind,
         mode=mode,
         chat=prompt.chat,
-        text=tokenizer.decode(new, skip_special_tokens=True, clean_up_tokenization_spaces=False),
+        text=text_of(tokenizer, new),
         num_tokens=len(new),
         ended=row.ended,
         loop=is_loop(new),

@@ -6,22 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from jinja2 import TemplateError
 from transformers.utils import logging as transformers_logging
 
 from anadil.artifacts.base_model import CHAT_TEMPLATE, model_config
 from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.core.format import human_bytes
-from anadil.evaluate.decoding import TEMPERATURE, decode
-from anadil.evaluate.generate import all_end_ids, sample_seed
+from anadil.evaluate.decoding import TEMPERATURE, open_decoder, sample_seed, text_of
 from anadil.evaluate.placement import load_for_scoring
 from anadil.model.chat_ids import chat_ids
 from anadil.model.load import document_ids, encode_text, load_tokenizer
 from anadil.plan.evaluating import evaluate_memory
 from anadil.plan.instances import CPU, this_machine
 from anadil.plan.model_shape import NotPlannedError, shape_from
-from anadil.release.chat.token_stream import TokenWriter, text_pieces
+from anadil.release.chat.text_pieces import text_pieces
 
 log = logging.getLogger(__name__)
 
@@ -63,41 +61,35 @@ class ChatModel:
         Raises:
             DataError: It has no chat template and is to answer, or the system turn leaves no room.
         """
-        self.model, self.settings, self.name = model.eval(), settings, name
+        self.model, self.settings, self.name = model, settings, name
         self._tokenizer = tokenizer
         self._longest = getattr(model.config, "max_position_embeddings", None) or MAX_CONTEXT
         self.context = min(self._longest, settings.context or MAX_CONTEXT)
         self.reserve = max(1, min(settings.max_tokens, self.context // 2))
         """Tokens that are kept free for an answer."""
-        self._ends = all_end_ids(model, tokenizer)
-        self._num_ids = max(tokenizer.get_vocab().values()) + 1
-        self.writer = TokenWriter(model, ends=self._ends, num_ids=self._num_ids)
+        self.writer = open_decoder(model, tokenizer)
         self._prompt([], "?")
 
     def answers(self, questions: Sequence[str]) -> list[str | DataError]:
-        """The answer to each question, each in a chat of its own, or why there is none; a blank question has none."""
-        found: list[str | DataError] = [""] * len(questions)
+        """Answer each question in a chat of its own, or say why not; a blank question gets a blank answer."""
+        answers: list[str | DataError] = [""] * len(questions)
         prompts: dict[int, list[int]] = {}
         for place, question in enumerate(questions):
             try:
                 if question.strip():
                     prompts[place] = self._prompt([], question)[0]
             except DataError as error:
-                found[place] = error
+                answers[place] = error
         places = list(prompts)
-        decoded = decode(
-            self.model,
+        batches = self.writer.batches(
             list(prompts.values()),
             [[self.seed_of(questions[place])] for place in places],
-            ends=self._ends,
-            num_ids=self._num_ids,
             max_new_tokens=self.reserve,
             temperature=self.settings.temperature or TEMPERATURE,
         )
-        with torch.inference_mode():
-            for number, rows in decoded:
-                found[places[number]] = "".join(text_pieces(self._tokenizer, iter(rows[0].tokens)))
-        return found
+        for number, rows in batches:
+            answers[places[number]] = text_of(self._tokenizer, rows[0].tokens)
+        return answers
 
     def stream(
         self, history: Sequence[dict[str, str]], question: str, *, seed: int | None
@@ -108,7 +100,7 @@ class ChatModel:
             DataError: The question alone is longer than the model's length.
         """
         ids, left_out = self._prompt(history, question)
-        tokens = self.writer.write(
+        tokens = self.writer.stream(
             ids,
             seed=seed,
             temperature=self.settings.temperature or TEMPERATURE,
