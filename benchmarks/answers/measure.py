@@ -146,8 +146,7 @@ def text_bits(model: Any, tokenizer: Any, corpus: Path) -> float:
     encoded = [np.array(encode_text(tokenizer, text), dtype=np.int32) for text in texts]
     nats = score(
         model,
-        encoded,
-        prefix=tokenizer.bos_token_id,
+        [([tokenizer.bos_token_id], ids) for ids in encoded],
         bos=window_bos(tokenizer),
         context=128,
         stride=128,

@@ -77,8 +77,7 @@ def score_here(model: Any, tokenizer: Any, texts: list[str], asked: argparse.Nam
     ids = [np.array(each, dtype=np.int32) for each in encode_texts(tokenizer, texts)]
     nats = score(
         model,
-        ids,
-        prefix=0,
+        [([0], own) for own in ids],
         context=asked.context,
         stride=asked.context,
         batch_tokens=asked.batch * asked.context,

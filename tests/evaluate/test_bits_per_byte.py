@@ -33,7 +33,8 @@ def nats(
     model: Any, encoded: Encoded, context: int = 128, stride: int | None = None, batch_tokens: int = 256
 ) -> NDArray[np.float64]:
     return score(
-        model, encoded, prefix=0, context=context, stride=stride or context, batch_tokens=batch_tokens, name="base"
+        model, [([0], ids) for ids in encoded], context=context, stride=stride or context, batch_tokens=batch_tokens,
+        name="base",
     )  # fmt: skip
 
 
@@ -186,7 +187,7 @@ def test_renaming_tokens_leaves_the_figure_as_it_is(tokenizer: Any) -> None:
     renamed = [order[torch.from_numpy(ids).long()].numpy().astype(np.int32) for ids in encoded]
 
     got = score(
-        model, renamed, prefix=int(order[0]), context=128, stride=128, batch_tokens=256, name="base"
+        model, [([int(order[0])], ids) for ids in renamed], context=128, stride=128, batch_tokens=256, name="base"
     )  # fmt: skip
 
     assert got == pytest.approx(whole, rel=1e-6)
@@ -308,7 +309,7 @@ def test_later_windows_begin_with_bos_where_the_tokenizer_sets_it(
         expected += float(functional.cross_entropy(logits[-len(targets) :], targets, reduction="sum"))
 
     got = score(
-        model, [ids], prefix=0, bos=0, context=24, stride=stride, batch_tokens=64, name="base"
+        model, [([0], ids)], bos=0, context=24, stride=stride, batch_tokens=64, name="base"
     )  # fmt: skip
     bare = nats(model, [ids], 24, stride, 64)
 

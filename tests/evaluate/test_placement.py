@@ -104,8 +104,8 @@ def test_a_model_whose_layers_lie_apart_scores_and_writes_as_the_whole_one(tmp_p
     apart = load_model(
         tmp_path / "model", placement={"device_map": {**places, **layers}, "offload_folder": str(tmp_path)}
     )
-    documents = [np.arange(5, 5 + length, dtype=np.int32) for length in (90, 7, 31)]
-    how: Any = {"prefix": 0, "context": 32, "stride": 32, "batch_tokens": 64, "name": "base"}
+    documents = [([0], np.arange(5, 5 + length, dtype=np.int32)) for length in (90, 7, 31)]
+    how: Any = {"context": 32, "stride": 32, "batch_tokens": 64, "name": "base"}
 
     assert "disk" in apart.hf_device_map.values()
     assert np.array_equal(score(whole, documents, **how), score(apart, documents, **how))

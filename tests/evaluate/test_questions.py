@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from anadil.core.errors import DataError
 from anadil.evaluate.answers import is_word_for_word
-from anadil.evaluate.bits_per_byte import score_answers, windows
+from anadil.evaluate.bits_per_byte import score, windows
 from anadil.evaluate.choices import choice_figures
 from anadil.evaluate.models import LoadedModel, open_model
 from anadil.evaluate.questions import Question, Questions, read_questions, render, renderings_of
@@ -234,7 +234,7 @@ def test_an_answer_costs_what_it_costs_after_its_question(model: Any, tokenizer:
     answers = encode_texts(tokenizer, TEXTS[4:])
     pairs = [([0, *question], answer) for question, answer in zip(questions, answers, strict=True)]
 
-    got = score_answers(model, pairs, context=128, stride=128, batch_tokens=256, name="base")
+    got = score(model, pairs, context=128, stride=128, batch_tokens=256, name="base")
 
     for nats, (question, answer) in zip(got, pairs, strict=True):
         full = torch.tensor([[*question, *answer]])
@@ -248,7 +248,7 @@ def test_a_longer_question_than_the_context_loses_its_beginning(model: Any, toke
     (question,) = encode_texts(tokenizer, [" ".join(TEXTS)])
     (answer,) = encode_texts(tokenizer, ["Bakı"])
 
-    got = score_answers(model, [(question, answer), (question[-40:], answer)], context=32, stride=32, batch_tokens=64, name="base")  # fmt: skip
+    got = score(model, [(question, answer), (question[-40:], answer)], context=32, stride=32, batch_tokens=64, name="base")  # fmt: skip
 
     assert got[0] == pytest.approx(got[1], rel=1e-6)
 
@@ -370,6 +370,6 @@ def test_a_long_question_loses_its_beginning_but_not_bos(model: Any, tokenizer: 
     left = 32 - len(answer)  # the answer's last token is not fed, and BOS takes a place
     pairs = [([0, *question], answer), ([0, *question[-left:]], answer)]
 
-    got = score_answers(model, pairs, bos=0, context=32, stride=32, batch_tokens=64, name="base")
+    got = score(model, pairs, bos=0, context=32, stride=32, batch_tokens=64, name="base")
 
     assert got[0] == pytest.approx(got[1], rel=1e-6)

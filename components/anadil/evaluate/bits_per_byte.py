@@ -73,37 +73,6 @@ def windows(
 
 def score(
     model: PreTrainedModel,
-    encoded: Sequence[NDArray[np.int32]],
-    *,
-    prefix: int,
-    bos: int | None = None,
-    context: int,
-    stride: int,
-    batch_tokens: int,
-    name: str,
-) -> NDArray[np.float64]:
-    """Nats of each document: the sum of -ln p over all its tokens.
-
-    Args:
-        model: Causal language model, on its device.
-        encoded: Token ids of each document, without special tokens.
-        prefix: Token before each document; not scored.
-        bos: Token before each later window; None for none.
-        context: Most tokens of an input.
-        stride: Tokens scored by each window after the first.
-        batch_tokens: Most tokens of a padded batch (a longer window goes alone).
-        name: The candidate, for progress and messages.
-
-    Raises:
-        DataError: A token has no embedding, or the logits are not finite or come from more than the last hidden states.
-    """
-    full = [np.concatenate(([prefix], ids)).astype(np.int64) for ids in encoded]
-    feed = _Feed(bos=bos, context=context, stride=stride, batch_tokens=batch_tokens, name=name)
-    return _score(model, full, [1] * len(full), feed)
-
-
-def score_answers(
-    model: PreTrainedModel,
     pairs: Sequence[tuple[Ids, Ids]],
     *,
     bos: int | None = None,
@@ -112,65 +81,46 @@ def score_answers(
     batch_tokens: int,
     name: str,
 ) -> NDArray[np.float64]:
-    """Nats of each answer given its question: the sum of -ln p over the answer's tokens.
+    """Sum of -ln p over the tokens of each text, in nats, given the tokens before it.
 
-    Where both are longer than the context, the beginning of the question goes, but not BOS.
+    Where both are longer than the context, the beginning of the tokens before goes, but not BOS.
 
     Args:
         model: Causal language model, on its device.
-        pairs: Token ids of each question, at least one, and of its answer.
-        bos: Token before each window that does not begin with the question; None for none.
+        pairs: Token ids before each text, at least one and not scored, and those of the text.
+        bos: Token before each window that does not begin the pair; None for none.
         context: Most tokens of an input.
         stride: Tokens scored by each window after the first.
-        batch_tokens: Most tokens of a padded batch (a longer window goes alone).
+        batch_tokens: Most tokens of a padded batch; a longer window goes alone.
         name: The candidate, for progress and messages.
 
     Raises:
-        DataError: As `score`.
+        DataError: A token has no embedding, or the logits are not finite or come from more than the last hidden states.
     """
-    full = [np.array([*question, *answer], dtype=np.int64) for question, answer in pairs]
-    feed = _Feed(bos=bos, context=context, stride=stride, batch_tokens=batch_tokens, name=name)
-    return _score(model, full, [len(question) for question, _ in pairs], feed)
-
-
-class _Feed(NamedTuple):
-    """How tokens go through a model."""
-
-    bos: int | None
-    context: int
-    stride: int
-    batch_tokens: int
-    name: str
-
-
-def _score(
-    model: PreTrainedModel, full: Sequence[NDArray[np.int64]], begins: Sequence[int], feed: _Feed
-) -> NDArray[np.float64]:
-    """Nats of each row, from its place in `begins` on."""
-    _check_ids(model, full, feed.name)
-    rows, has_bos = zip(full, begins, strict=True), feed.bos is not None
-    # The longest first: what does not fit into memory is known at once.
+    full = [np.concatenate(pair).astype(np.int64) for pair in pairs]
+    _check_ids(model, full, name)
+    # Longest first, so that running out of memory shows at once.
     todo = sorted(
         (
-            Window(i, *window, lead=int(has_bos and window[0] > 0))
-            for i, (ids, begin) in enumerate(rows)
-            for window in windows(len(ids) - 1, feed.context, feed.stride, begin, bos=has_bos)
+            Window(i, *window, lead=int(bos is not None and window[0] > 0))
+            for i, (before, _) in enumerate(pairs)
+            for window in windows(len(full[i]) - 1, context, stride, len(before), bos=bos is not None)
         ),
         key=lambda window: (-window.length, window.document, window.start),
     )
     nats = np.zeros(len(full), dtype=np.float64)
     left = np.bincount([window.document for window in todo], minlength=len(full))
     model.eval()
-    with torch.inference_mode(), progress(f"score {feed.name}", total=len(full)) as bar:
-        head = _head(model, full[todo[0].document][: min(feed.context, 16)], feed.name) if todo else None
-        for batch in _batches(todo, feed.batch_tokens):
+    with torch.inference_mode(), progress(f"score {name}", total=len(full)) as bar:
+        head = _head(model, full[todo[0].document][: min(context, 16)], name) if todo else None
+        for batch in _batches(todo, batch_tokens):
             assert head is not None
-            documents, losses = _batch_nats(model, head, full, batch, feed.bos or 0)
+            documents, losses = _batch_nats(model, head, full, batch, bos or 0)
             np.add.at(nats, documents, losses)
             members = [window.document for window in batch]
             np.subtract.at(left, members, 1)
             bar.advance(sum(1 for document in set(members) if left[document] == 0))
-    _check_finite(bool(np.isfinite(nats).all()), feed.name)
+    _check_finite(bool(np.isfinite(nats).all()), name)
     return nats
 
 
@@ -244,7 +194,7 @@ def _check_ids(model: Any, full: Sequence[NDArray[np.int64]], name: str) -> None
 
 
 def _head(model: Any, ids: NDArray[np.int64], name: str) -> Head:
-    """What makes logits of hidden states: the head, or the model's own forward pass where that does more.
+    """Choose what turns hidden states into logits: the head, or the forward pass where that does more.
 
     Gemma 2 caps logits, Granite and Cohere scale them. The forward pass is compared with each way on a few tokens.
     """

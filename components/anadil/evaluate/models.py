@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from anadil.core.errors import DataError
 from anadil.core.progress import track
-from anadil.evaluate.bits_per_byte import Ids, score, score_answers
+from anadil.evaluate.bits_per_byte import Ids, score
 from anadil.model.load import document_ids, encode_texts, load_tokenizer, window_bos
 from anadil.text import metrics
 from anadil.text.corpus import Document
@@ -121,15 +121,15 @@ class LoadedModel:
     batch_tokens: int
 
     def nats(self, encoded: Sequence[NDArray[np.int32]]) -> NDArray[np.float64]:
-        """Of each document; see `score`."""
-        return score(
-            self.model, encoded, prefix=self.candidate.prefix, bos=self.candidate.bos, context=self.context, stride=self.stride,
-            batch_tokens=self.batch_tokens, name=self.candidate.name,
-        )  # fmt: skip
+        """Nats of each document; see `score`."""
+        return self._score([((self.candidate.prefix,), ids) for ids in encoded], self.candidate.name)
 
     def answer_nats(self, questions: Sequence[Ids], answers: Sequence[Ids]) -> NDArray[np.float64]:
-        """Of each answer given its question; see `score_answers`."""
-        return score_answers(
-            self.model, list(zip(questions, answers, strict=True)), bos=self.candidate.bos, context=self.context, stride=self.stride,
-            batch_tokens=self.batch_tokens, name=f"{self.candidate.name}, answers",
+        """Nats of each answer, given its question; see `score`."""
+        return self._score(list(zip(questions, answers, strict=True)), f"{self.candidate.name}, answers")
+
+    def _score(self, pairs: Sequence[tuple[Ids, Ids]], name: str) -> NDArray[np.float64]:
+        return score(
+            self.model, pairs, bos=self.candidate.bos, context=self.context, stride=self.stride,
+            batch_tokens=self.batch_tokens, name=name,
         )  # fmt: skip
