@@ -101,8 +101,8 @@ def stage_trainer(asked: argparse.Namespace, base: Path) -> Any:
     from transformers import set_seed
 
     from anadil.finetune.learning import load_for_training
-    from anadil.finetune.lora import new_trainer, num_steps
     from anadil.finetune.rows import read_rows
+    from anadil.finetune.training import new_trainer, num_steps
     from anadil.model.load import load_tokenizer
     from anadil.model.process_group import Group
     from anadil.recipe.sections import Recipe

@@ -8,7 +8,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import PreTrainedTokenizerFast
 
 from anadil.artifacts import artifact
-from anadil.finetune.chat_format import CONTROL
+from anadil.finetune.chat_format import CONTROL, ChatFormat
+from anadil.finetune.encode import Example, encode_parts
+from anadil.text.chats import Chat
 from tests.finetune.short_runs import NUM_CHATS
 from tests.kit.llama import small_llama
 
@@ -20,6 +22,12 @@ SENTENCES = [
     "Nizami Gəncəvi Azərbaycan ədəbiyyatının ən böyük şairidir.",
     "user assistant system",
 ]
+
+
+def encode_chat(tokenizer: PreTrainedTokenizerFast, chat: Chat, written: ChatFormat) -> Example:
+    """One chat as the trainer gets it."""
+    [example] = encode_parts(tokenizer, written, [(chat, written.pieces(chat))])
+    return example
 
 
 def small_tokenizer() -> PreTrainedTokenizerFast:

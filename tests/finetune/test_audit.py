@@ -6,8 +6,9 @@ from transformers import PreTrainedTokenizerFast
 from anadil.core.errors import DataError
 from anadil.finetune.audit import audit
 from anadil.finetune.chat_format import chat_format
-from anadil.finetune.encode import IGNORED_LABEL, Example, encode_chat
+from anadil.finetune.encode import IGNORED_LABEL, Example
 from anadil.text.chats import Chat, DroppedChats, Message
+from tests.finetune.conftest import encode_chat
 
 STOCK = (
     "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"

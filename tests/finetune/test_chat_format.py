@@ -11,11 +11,11 @@ from trl import chat_template_utils
 from anadil.core.errors import DataError
 from anadil.finetune.audit import audit
 from anadil.finetune.chat_format import TemplateFormat, chat_format
-from anadil.finetune.encode import IGNORED_LABEL, encode_chat, encode_chats, encode_pairs
+from anadil.finetune.encode import IGNORED_LABEL, encode_chats, encode_pairs
 from anadil.model.chat_ids import chat_ids
 from anadil.text.chats import Chat, DroppedChats, Message
 from anadil.text.pairs import Pair
-from tests.finetune.conftest import small_tokenizer
+from tests.finetune.conftest import encode_chat, small_tokenizer
 
 SPECIALS = {
     "qwen": ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),

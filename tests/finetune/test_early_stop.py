@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from anadil.finetune.lora import TrainingCallback
+from anadil.finetune.training import TrainingCallback
 from anadil.finetune.validation import best_step, is_over
 from tests.finetune.short_runs import REPEATED, SETTINGS, lines_of, trained
 from tests.kit.marks import matrix, slow

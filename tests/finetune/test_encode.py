@@ -12,10 +12,10 @@ from anadil.finetune.chat_format import CONTROL, chat_format
 from anadil.finetune.encode import (
     IGNORED_LABEL,
     Example,
-    encode_chat,
     encode_chats,
 )
 from anadil.text.chats import Chat, DroppedChats, Message
+from tests.finetune.conftest import encode_chat
 
 QUESTION = "Azərbaycanın paytaxtı hansı şəhərdir?"
 ANSWER = "Azərbaycanın paytaxtı Bakı şəhəridir."

@@ -50,7 +50,7 @@ def test_pairs_are_written_in_several_parts_and_none_is_lost(
 ) -> None:
     rows = [pair(number) for number in range(7)]
     whole = read(tmp_path / "whole", model_dir, tokenizer, rows)
-    monkeypatch.setattr("anadil.finetune.pairs.ROWS_AT_A_TIME", 3)
+    monkeypatch.setattr("anadil.finetune.rows.ROWS_AT_A_TIME", 3)
 
     parts = read(tmp_path / "parts", model_dir, tokenizer, rows)
 

@@ -19,8 +19,8 @@ from anadil.artifacts import artifact
 from anadil.artifacts.base_model import CHAT_TEMPLATE as TEMPLATE
 from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.core.stages import STAGES
-from anadil.finetune.lora import TrainingCallback
 from anadil.finetune.run import run
+from anadil.finetune.training import TrainingCallback
 from anadil.model.load import load_model
 from anadil.recipe.load import load_recipe
 from anadil.runtime.entry_point import main

@@ -15,11 +15,11 @@ from safetensors.torch import load_file
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from anadil.artifacts import storage
-from anadil.finetune import lora
+from anadil.finetune import training
 from anadil.finetune.chat_format import CONTROL, chat_format
 from anadil.finetune.learning import adapter_config, prepare_rows
-from anadil.finetune.lora import TrainingCallback, num_steps
 from anadil.finetune.run import run
+from anadil.finetune.training import TrainingCallback, num_steps
 from anadil.model.load import load_model, load_tokenizer
 from anadil.recipe.finetune import Finetune
 from anadil.recipe.load import load_recipe
@@ -319,7 +319,7 @@ def test_activations_that_are_made_again_change_no_weight(
     monkeypatch.setattr(LlamaMLP, "forward", counted)
     kept = trained(model_dir, many_chats, tmp_path / "kept")
     num_passes = len(passes)
-    monkeypatch.setattr(lora, "recomputes", lambda *_, **__: True)
+    monkeypatch.setattr(training, "recomputes", lambda *_, **__: True)
 
     again = trained(model_dir, many_chats, tmp_path / "again")
 

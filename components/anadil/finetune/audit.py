@@ -1,4 +1,4 @@
-"""What the loss really falls on: counted on the trainer's own rows, before it starts.
+"""Audit of the loss mask, counted on the trainer's own rows before it starts.
 
 A mask that is empty, or that leaves out the end of the turn, trains without any error and
 gives a model that learned nothing, or that never stops.
@@ -23,11 +23,6 @@ TRAINED = ("⟦", "⟧")
 
 def audit(rows: Sequence[Any], tokenizer: PreTrainedTokenizerFast, dropped: DroppedChats) -> dict[str, Any]:
     """The content of `mask_audit.json`.
-
-    Args:
-        rows: As the trainer will see them: `input_ids` and `labels` of each; read one at a time.
-        tokenizer: Turns ids of the samples to text.
-        dropped: Rows that were left out before.
 
     Raises:
         DataError: A row has no trained token, or a trained span does not end in the control token that closes a turn.
@@ -77,7 +72,7 @@ def _example(row: Any) -> Example:
 
 
 def _ends_right(example: Example, end: int) -> bool:
-    """Whether every trained span ends in `end`, and holds it nowhere else."""
+    """True if every trained span ends in `end` and holds it nowhere else."""
     spans = [
         [token for token, _ in run]
         for is_trained, run in groupby(_pairs(example), key=lambda pair: pair[1] != IGNORED_LABEL)

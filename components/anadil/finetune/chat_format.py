@@ -81,7 +81,7 @@ class ChatFormat(Protocol):
 
     @property
     def writes_reasoning(self) -> bool:
-        """Whether what an assistant thinks stands before its answer."""
+        """True if the template writes the reasoning before an answer."""
         ...
 
     def pieces(self, chat: Chat) -> list[Piece]:
@@ -95,10 +95,6 @@ class UnprovenTemplateError(Exception):
 
 def chat_format(tokenizer: PreTrainedTokenizerFast, name: str = "model") -> ChatFormat:
     """The format of a tokenizer's chats.
-
-    Args:
-        tokenizer: Of the base, or made by the tokenizer stage, which keeps its control tokens and template.
-        name: What the message calls the model.
 
     Raises:
         DataError: It has neither the control tokens of Llama 3 nor a template that can be trained on, or its template
@@ -135,7 +131,7 @@ class Llama3Format:
 
     @property
     def template(self) -> str:
-        """What is shipped with the model."""
+        """Template that is shipped with the model."""
         return CHAT_TEMPLATE.read_text(encoding="utf-8")
 
     def pieces(self, chat: Chat) -> list[Piece]:
@@ -159,14 +155,7 @@ class TemplateFormat:
     def __init__(
         self, tokenizer: PreTrainedTokenizerFast, template: str, end: str = "", origin: str = ""
     ) -> None:
-        """Take a template.
-
-        Args:
-            tokenizer: That reads what it writes.
-            template: Jinja.
-            end: The control token that closes each answer; empty while it is not known.
-            origin: Whose it is.
-        """
+        """Take a template."""
         self.template = template
         self.end = end
         self.origin = origin
@@ -178,7 +167,7 @@ class TemplateFormat:
 
     @property
     def default_system(self) -> str:
-        """What stands where a system turn would: a chat with one shows the letters before and behind."""
+        """Text in the place of a system turn; a chat with one shows the text before and after."""
         asked = {"role": "user", "content": MARKS[0]}
         try:
             before, _, behind = self.render([{"role": "system", "content": MARKS[1]}, asked]).partition(
@@ -192,7 +181,7 @@ class TemplateFormat:
 
     @cached_property
     def _reasoning_key(self) -> str | None:
-        """What the template calls the reasoning of a turn; None where it writes none."""
+        """Key of the reasoning of a turn; None if the template writes none."""
         asked, said = ({"role": role, "content": MARKS[0]} for role in ("user", "assistant"))
         with suppress(UnprovenTemplateError):
             for key in REASONINGS:
@@ -202,7 +191,7 @@ class TemplateFormat:
 
     @property
     def writes_reasoning(self) -> bool:
-        """Whether what an assistant thinks stands before its answer."""
+        """True if the template writes the reasoning before an answer."""
         return self._reasoning_key is not None
 
     def _turn(self, message: Message) -> dict[str, str]:
@@ -308,26 +297,29 @@ def _proven(
     """
     if DATE in template:
         raise UnprovenTemplateError("writes today's date")
-    found = TemplateFormat(tokenizer, template)
+    proven = TemplateFormat(tokenizer, template)
     chats = [
         Chat(messages=tuple(Message(role=role, content=content) for role, content in turns), place="sample")
         for turns in samples
     ]
     ends = {
-        piece for chat in chats for piece, trained in found.pieces(chat) if trained and isinstance(piece, int)
+        piece
+        for chat in chats
+        for piece, trained in proven.pieces(chat)
+        if trained and isinstance(piece, int)
     }
     if len(ends) != 1:
         raise UnprovenTemplateError("closes answers with different control tokens")
-    found = TemplateFormat(tokenizer, template, str(tokenizer.convert_ids_to_tokens(ends.pop())), origin)
+    proven = TemplateFormat(tokenizer, template, str(tokenizer.convert_ids_to_tokens(ends.pop())), origin)
     any_tokenizer: Any = tokenizer
     for chat in chats:
         messages = [{"role": message.role, "content": message.content} for message in chat.messages]
         served = any_tokenizer.apply_chat_template(messages, chat_template=template, return_dict=True)[
             "input_ids"
         ]
-        if ids_of(tokenizer, found.pieces(chat)) != list(served):
+        if ids_of(tokenizer, proven.pieces(chat)) != list(served):
             raise UnprovenTemplateError("is read in other tokens as a whole than in parts")
-    return found
+    return proven
 
 
 def ids_of(tokenizer: PreTrainedTokenizerFast, pieces: Sequence[Piece]) -> list[int]:

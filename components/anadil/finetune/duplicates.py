@@ -19,11 +19,11 @@ us: a template with another name in it is another chat."""
 SHINGLE_CHARS = 8
 """Characters of a shingle, the same for languages that write no spaces."""
 MIN_CHARS = 200
-"""Of a chat that may be a near copy: in a shorter one another word or number is another question. Chosen by us."""
+"""Shortest near copy: in a shorter chat another word or number is another question. Our choice."""
 NUM_KEYS = 1 + BANDS
-"""Of a chat: one of the whole text, and one of each band."""
+"""Keys of a chat: one of the whole text, and one of each band."""
 SHINGLES_AT_A_TIME = 4_096
-"""Of a long chat, so that a row of 10 MB takes no memory."""
+"""Bounds the memory of a long chat, such as a row of 10 MB."""
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _GENERATOR = np.random.default_rng(20240617)
 _FACTORS = _GENERATOR.integers(0, 2**31, (BANDS * ROWS, 1), dtype=np.uint32) * np.uint32(2) + np.uint32(1)
@@ -63,11 +63,11 @@ def repeats(
         Two masks of shape (chats,), which do not overlap.
     """
     order = np.argsort(ranks, kind="stable")
-    found = np.zeros((2, len(order)), dtype=np.bool_)
+    repeated = np.zeros((2, len(order)), dtype=np.bool_)
     for number, column in enumerate(keys):
         _, first, inverse = np.unique(column[order], return_index=True, return_inverse=True)
-        found[min(number, 1), order] |= first[inverse] < np.arange(len(order))
-    return found[0], found[1] & ~found[0]
+        repeated[min(number, 1), order] |= first[inverse] < np.arange(len(order))
+    return repeated[0], repeated[1] & ~repeated[0]
 
 
 def _shingles(text: str) -> npt.NDArray[np.uint32]:

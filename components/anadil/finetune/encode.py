@@ -38,7 +38,7 @@ class PairExample:
 
     prompt_ids: list[int]
     chosen_ids: list[int]
-    """Of the better answer and the control token that ends it."""
+    """The better answer, with the control token that ends it."""
     rejected_ids: list[int]
 
 
@@ -57,7 +57,7 @@ def encode_chats(
     rest = iter(chats)
     while batch := list(islice(rest, CHATS_AT_A_TIME)):
         parts = [(chat, pieces) for chat in batch for pieces in _pieces(written, (chat,), dropped)]
-        for (chat, _), example in zip(parts, _examples(tokenizer, written, parts), strict=True):
+        for (chat, _), example in zip(parts, encode_parts(tokenizer, written, parts), strict=True):
             if len(example.input_ids) > max_length:
                 dropped.add("too_long", chat.place)
             else:
@@ -78,14 +78,14 @@ def encode_pairs(
     written = chat_format(tokenizer)
     rest = iter(pairs)
     while batch := list(islice(rest, CHATS_AT_A_TIME // 2)):
-        kept: list[Pair] = []
+        written_pairs: list[Pair] = []
         parts: list[tuple[Chat, list[Piece]]] = []
         for pair in batch:
             if sides := _pieces(written, (pair.chosen, pair.rejected), dropped):
-                kept.append(pair)
+                written_pairs.append(pair)
                 parts += zip((pair.chosen, pair.rejected), sides, strict=True)
-        examples = iter(_examples(tokenizer, written, parts))
-        for pair, better, worse in zip(kept, examples, examples, strict=True):
+        examples = iter(encode_parts(tokenizer, written, parts))
+        for pair, better, worse in zip(written_pairs, examples, examples, strict=True):
             if max(len(better.input_ids), len(worse.input_ids)) > max_length:
                 dropped.add("too_long", pair.place)
             else:
@@ -105,13 +105,6 @@ def _last_answer(example: Example) -> tuple[list[int], list[int]]:
     end = len(trained) - trained[::-1].index(True)
     start = next((at for at in range(end - 1, -1, -1) if not trained[at]), -1) + 1
     return example.input_ids[:start], example.input_ids[start:end]
-
-
-def encode_chat(tokenizer: PreTrainedTokenizerFast, chat: Chat, written: ChatFormat) -> Example:
-    """The ids of one chat."""
-    pieces = written.pieces(chat)
-    encoded = encode_texts(tokenizer, [piece for piece, _ in pieces if isinstance(piece, str)])
-    return _example(chat, pieces, iter(encoded), written)
 
 
 def _pieces(written: ChatFormat, chats: Sequence[Chat], dropped: DroppedChats) -> list[list[Piece]]:
@@ -136,10 +129,10 @@ def _pieces(written: ChatFormat, chats: Sequence[Chat], dropped: DroppedChats) -
     return []
 
 
-def _examples(
+def encode_parts(
     tokenizer: PreTrainedTokenizerFast, written: ChatFormat, parts: list[tuple[Chat, list[Piece]]]
 ) -> Iterator[Example]:
-    """The ids of chats in parts."""
+    """Encode chats that are in parts."""
     # One call for all: see `encode_texts`.
     texts = [piece for _, pieces in parts for piece, _ in pieces if isinstance(piece, str)]
     encoded = iter(encode_texts(tokenizer, texts))
@@ -152,12 +145,12 @@ def _example(chat: Chat, pieces: list[Piece], encoded: Iterator[list[int]], writ
     labels: list[int] = []
     reserved = set(written.control.values())
     for piece, trained in pieces:
-        found = next(encoded) if isinstance(piece, str) else [piece]
-        if isinstance(piece, str) and reserved.intersection(found):
+        tokens = next(encoded) if isinstance(piece, str) else [piece]
+        if isinstance(piece, str) and reserved.intersection(tokens):
             raise DataError(
                 f"{chat.place}: the tokenizer reads a control token out of plain text; "
                 "mark its control tokens as special in tokenizer.json"
             )
-        ids += found
-        labels += found if trained else [IGNORED_LABEL] * len(found)
+        ids += tokens
+        labels += tokens if trained else [IGNORED_LABEL] * len(tokens)
     return Example(input_ids=ids, labels=labels)

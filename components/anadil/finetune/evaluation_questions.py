@@ -1,4 +1,4 @@
-"""What evaluation asks and scores, so that no model is taught it."""
+"""Questions and text of the evaluation, so that no model is taught them."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from anadil.runtime.job import Job
 from anadil.text.chats import Chat, DroppedChats, fingerprint, folded
 
 MIN_LINE_CHARS = 40
-"""Of a line of held-out text, folded: a shorter one could stand in any chat. As `clean.decontaminate`."""
+"""Shortest folded line of held-out text: a shorter one could stand in any chat. As `clean.decontaminate`."""
 
 
 class EvaluationQuestions:
@@ -42,7 +42,7 @@ class EvaluationQuestions:
                 yield chat
 
     def holds(self, chat: Chat) -> bool:
-        """Whether a chat asks such a question, or says such a line."""
+        """True if a chat asks such a question or contains such a line."""
         if self._turns and any(fingerprint(folded(turn)) in self._turns for turn in chat.questions):
             return True
         return bool(self._lines) and any(

@@ -1,4 +1,4 @@
-"""What of the model learns: a LoRA adapter with some rows of the embedding, or every weight."""
+"""Trained part of the model: a LoRA adapter with some rows of the embedding, or every weight."""
 
 import importlib.util
 import logging

@@ -28,7 +28,7 @@ PREFIX = "base_model.model."
 """Before the names of modules in PEFT's files."""
 ROWS = ".token_adapter.trainable_tokens_delta"
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-"""Of numbers that are added and rounded; others, such as masks, are copied."""
+"""Precisions that are added and rounded; others, such as masks, are copied."""
 
 
 def write_merged(base: Path, adapter: Path, out: Path, shard_bytes: int = SHARD_BYTES) -> None:
@@ -43,8 +43,8 @@ def write_merged(base: Path, adapter: Path, out: Path, shard_bytes: int = SHARD_
     Raises:
         IntegrityError: A file is damaged, or the adapter was made for another model.
     """
-    found, added = SafetensorsFiles(base), _Adapter(adapter)
-    _write(found, found, base, out, shard_bytes, added)
+    weights, added = SafetensorsFiles(base), _Adapter(adapter)
+    _write(weights, weights, base, out, shard_bytes, added)
     if added.unused:
         raise IntegrityError(
             f"{adapter}: was made for another model: {base} has no matrix for {len(added.unused)} of its tensors, the "
@@ -55,12 +55,6 @@ def write_merged(base: Path, adapter: Path, out: Path, shard_bytes: int = SHARD_
 def write_trained(trained: Path, base: Path, out: Path, shard_bytes: int = SHARD_BYTES) -> None:
     """Write a model of which all weights learned, in the precision of the base that it was trained from.
 
-    Args:
-        trained: Hugging Face weights, such as a checkpoint's.
-        base: Directory of the model before.
-        out: Directory to write, made if it is not there.
-        shard_bytes: Most bytes of a file; a larger tensor has one of its own.
-
     Raises:
         IntegrityError: A file is damaged.
     """
@@ -68,7 +62,7 @@ def write_trained(trained: Path, base: Path, out: Path, shard_bytes: int = SHARD
 
 
 class _Adapter:
-    """What an adapter adds to each tensor."""
+    """An adapter, added tensor by tensor."""
 
     def __init__(self, folder: Path) -> None:
         settings = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
@@ -105,7 +99,7 @@ class _Adapter:
 
 
 def _write(
-    found: SafetensorsFiles,
+    weights: SafetensorsFiles,
     stored: SafetensorsFiles,
     base: Path,
     out: Path,
@@ -119,9 +113,9 @@ def _write(
     left_out = names.stored_tables[1] if config.tie_word_embeddings else ""
     precisions = {name: stored.dtype(name) for name in stored}
     sizes = {
-        name: math.prod(found.shape(name))
-        * DTYPES.get(precisions.get(name, found.dtype(name)), torch.float32).itemsize
-        for name in found
+        name: math.prod(weights.shape(name))
+        * DTYPES.get(precisions.get(name, weights.dtype(name)), torch.float32).itemsize
+        for name in weights
         if name != left_out
     }
     files = files_of(sizes, shard_bytes)
@@ -130,7 +124,7 @@ def _write(
     with progress("writing the model", len(files)) as bar:
         for file, shard in files.items():
             tensors = {
-                name: _rounded(found, name, names.in_model(name), precisions.get(name), adapter)
+                name: _rounded(weights, name, names.in_model(name), precisions.get(name), adapter)
                 for name in shard
             }
             save_file(tensors, out / file, metadata={"format": "pt"})
@@ -143,8 +137,8 @@ def _write(
 
 
 def _rounded(
-    found: SafetensorsFiles, name: str, in_model: str, precision: str | None, adapter: _Adapter | None
+    weights: SafetensorsFiles, name: str, in_model: str, precision: str | None, adapter: _Adapter | None
 ) -> torch.Tensor:
-    tensor = found.read(name)
+    tensor = weights.read(name)
     changed = adapter.added(in_model, tensor) if adapter else tensor
     return changed.to(DTYPES.get(precision or "", tensor.dtype)).contiguous()

@@ -1,11 +1,10 @@
-"""TRL's trainer of preferences for rows of ids, whose reference is computed once, before the first step.
+"""TRL's trainer of preferences for rows of ids; the reference is computed once, before the first step.
 
-The reference is the model as it begins, so one forward pass over all pairs replaces a second model: 16 bytes a pair,
-where the weights of a copy, or the adapter beside its copy, would stay in memory to the end. Dropout is off, so that
-all rewards begin at 0.
+The reference is the model as it begins, so one forward pass over all pairs replaces a second model: 16 bytes a pair
+instead of a copy of the weights to the end. Dropout is off, so all rewards begin at 0.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,30 +19,47 @@ from anadil.finetune.pairs import IDS, PLACE
 from anadil.finetune.trainer import SharedModel
 
 LogProbabilities = NDArray[np.float64]
-"""Of each pair's chosen and rejected answer, in nats; shape (pairs, 2)."""
+"""Chosen and rejected answer of each pair, in nats; shape (pairs, 2)."""
 REFERENCE = ("ref_chosen_logps", "ref_rejected_logps")
-"""What TRL calls them in a row."""
+"""TRL's names of their columns."""
 HELDOUT = ("heldout_margin", "heldout_accuracy")
 """Names in the trainer's log."""
+LOGGED = {
+    "loss": "loss",
+    "lr": "learning_rate",
+    "grad_norm": "grad_norm",
+    "reward_margin": "rewards/margins",
+    "reward_accuracy": "rewards/accuracies",
+    "reward_chosen": "rewards/chosen",
+    "reward_rejected": "rewards/rejected",
+    "logp_chosen": "logps/chosen",
+    "logp_rejected": "logps/rejected",
+    **{name: name for name in HELDOUT},
+}
+"""Our names of figures -> TRL's. Source: trl 1.16, dpo_trainer.py."""
 
 
 class PairTrainer(SharedModel, DPOTrainer):  # type: ignore[misc]
     """A DPOTrainer for rows of `prompt_ids`, `chosen_ids`, `rejected_ids` and `pair`."""
 
     def __init__(
-        self, *, batch_size: int, kept: Callable[[Callable[[], LogProbabilities]], LogProbabilities], rows: Dataset,
+        self,
+        *,
+        batch_size: int,
+        reference_of: Callable[[Callable[[], LogProbabilities]], LogProbabilities],
+        rows: Dataset,
         **settings: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Prepare to train.
 
         Args:
             batch_size: Pairs of a batch, of all processes together; as many of each.
-            kept: Gives the reference of an earlier start, or makes and keeps it by the function that it is given.
+            reference_of: Loads the reference of an earlier start, or computes and keeps it by the given function.
             rows: All pairs, each at the place that its `pair` says.
             settings: Of the DPOTrainer.
         """
         self.batch_size = batch_size
-        self.kept, self.rows = kept, rows
+        self.reference_of, self.rows = reference_of, rows
         self.reference: LogProbabilities = np.zeros((0, 2))
         super().__init__(**settings)
         # Whatever TRL holds for a reference of its own.
@@ -60,12 +76,12 @@ class PairTrainer(SharedModel, DPOTrainer):  # type: ignore[misc]
     def _prepare_for_training(self, *given: Any, **more: Any) -> Any:
         """Compute the reference with the model as it will be trained: same devices, same precision."""
         prepared = super()._prepare_for_training(*given, **more)
-        self.reference = self.kept(lambda: self.log_probabilities(self.rows))
+        self.reference = self.reference_of(lambda: self.log_probabilities(self.rows))
         return prepared
 
     def log_probabilities(self, rows: Dataset) -> LogProbabilities:
-        """What the model gives each answer of some pairs; all processes take part."""
-        found = np.zeros((len(rows), 2))
+        """Score each answer of some pairs; all processes take part."""
+        computed = np.zeros((len(rows), 2))
         order = np.argsort(pair_lengths(rows), kind="stable")
         self.model.eval()
         for start in range(0, len(order), self.batch_size):
@@ -76,8 +92,8 @@ class PairTrainer(SharedModel, DPOTrainer):  # type: ignore[misc]
                 parts = [torch.empty_like(sums) for _ in range(self.args.world_size)]
                 dist.all_gather(parts, sums)
                 sums = torch.cat(parts)
-            found[batch] = sums.cpu().double().numpy()
-        return found
+            computed[batch] = sums.cpu().double().numpy()
+        return computed
 
     def _sums(self, rows: list[dict[str, Any]]) -> torch.Tensor:
         """Log-probabilities of both answers of each row; shape (rows, 2)."""
@@ -96,19 +112,8 @@ class PairTrainer(SharedModel, DPOTrainer):  # type: ignore[misc]
 
     def get_train_dataloader(self) -> ChatLoader:
         """This process's part of every batch, with the reference of each pair."""
-        batches = FullBatches(
-            pair_lengths(self.train_dataset).tolist(),
-            self.batch_size,
-            seed=self.args.seed,
-            rank=self.args.process_index,
-            processes=self.args.world_size,
-        )
-        return ChatLoader(
-            self.train_dataset,
-            batch_sampler=batches,
-            collate_fn=self._with_reference,
-            pin_memory=self.args.dataloader_pin_memory,
-        )
+        lengths = pair_lengths(self.train_dataset).tolist()
+        return self.length_loader(self.train_dataset, FullBatches, lengths, self._with_reference)
 
     def _with_reference(self, rows: list[dict[str, Any]]) -> Any:
         return self.data_collator(
@@ -135,20 +140,3 @@ def pair_lengths(rows: Dataset) -> NDArray[np.int64]:
     ]
     lengths: NDArray[np.int64] = counts[0].astype(np.int64) + np.maximum(counts[1], counts[2])
     return lengths
-
-
-def preference_figures(logs: Mapping[str, Any]) -> dict[str, float]:
-    """What is kept of a step's log. Source of its names: trl 1.16, dpo_trainer.py."""
-    names = {
-        "loss": "loss",
-        "lr": "learning_rate",
-        "grad_norm": "grad_norm",
-        "reward_margin": "rewards/margins",
-        "reward_accuracy": "rewards/accuracies",
-        "reward_chosen": "rewards/chosen",
-        "reward_rejected": "rewards/rejected",
-        "logp_chosen": "logps/chosen",
-        "logp_rejected": "logps/rejected",
-        **{name: name for name in HELDOUT},
-    }
-    return {ours: float(logs[theirs]) for ours, theirs in names.items() if theirs in logs}

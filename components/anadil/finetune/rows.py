@@ -40,12 +40,12 @@ Fingerprints = npt.NDArray[np.uint64]
 MANY_DROPPED = 0.1
 """Share of rows left out from which on the user is warned; a proposal, nothing is published."""
 MAX_HELDOUT_CHATS = 2_000
-"""Of `heldout_chats.jsonl`, which `evaluate` asks one after another."""
+"""Most rows of `heldout_chats.jsonl`, which `evaluate` asks one after another."""
 NUM_SEEN_CHATS = 32
-"""Of `seen_chats.jsonl`: chats that training saw, to be asked back."""
+"""Rows of `seen_chats.jsonl`: chats that training saw, to be asked back."""
 ROWS_AT_A_TIME = 256
 PARTS: tuple[Part, ...] = ("heldout", "validation", "train")
-"""Of two chats that are alike the one of the earlier part stays."""
+"""Order of the parts: of two similar chats the one of the earlier part stays."""
 TOKENS = ("input_ids", "labels")
 TEXTS = ("source", "place", "chat")
 KEYS = tuple(f"key_{number}" for number in range(NUM_KEYS))
@@ -62,7 +62,7 @@ assert set(PARTS) == set(get_args(Part))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """What is trained on, judged on and asked; `train` and `validation` are read from disk."""
+    """Chats to train on, to validate on and to ask; `train` and `validation` are read from disk."""
 
     train: Dataset
     """Columns `input_ids` and `labels`, each a list with a number for every token."""
@@ -73,9 +73,9 @@ class Rows:
     heldout: list[dict[str, Any]]
     """At most `MAX_HELDOUT_CHATS` of the chats that training never sees, as rows of `heldout_chats.jsonl`."""
     heldout_questions: Fingerprints
-    """Of the first question of each chat that training never sees."""
+    """Fingerprint of the first question of each chat that training never sees."""
     digest: str
-    """Of all ids, labels and their order, by which a checkpoint knows its rows."""
+    """Digest of all ids, labels and their order, by which a checkpoint knows its rows."""
 
 
 def read_rows(job: Job, tokenizer: PreTrainedTokenizerFast, dropped: DroppedChats) -> Rows:
@@ -91,26 +91,26 @@ def read_rows(job: Job, tokenizer: PreTrainedTokenizerFast, dropped: DroppedChat
     # Each process of a group reads them for itself.
     path = job.work / f"rows-{os.environ.get('RANK', '0')}.arrow"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _RowFile(path) as file:
+    with _ChatFile(path) as file:
         for chat, example in _encoded(job, tokenizer, dropped):
             file.add(chat, example, split_of(chat, settings.validation_fraction, settings.heldout_fraction))
     rows = Dataset.from_file(str(path))
-    kept = _without_repeats(file, path, dropped)
-    refuse_no_chats(job.files, sum(map(len, kept.values())), dropped, columns=settings.columns)
+    parts = _without_repeats(file, path, dropped)
+    refuse_no_chats(job.files, sum(map(len, parts.values())), dropped, columns=settings.columns)
     sources = sorted(set(rows.data.column("source").unique().to_pylist()))
-    trained, mix = _mixed(kept["train"], rows, settings.mix, sources)
+    trained, mix = _mixed(parts["train"], rows, settings.mix, sources)
     shown = mix.places(seed, 0)
     made = Rows(
         train=rows.select_columns(list(TOKENS)).select(trained),
         mix=mix,
-        validation=rows.select_columns(list(TOKENS)).select(kept["validation"]),
-        heldout=_chats_of(rows, _sample(kept["heldout"], MAX_HELDOUT_CHATS, seed)),
-        heldout_questions=np.frombuffer(file.first, dtype=np.uint64)[kept["heldout"]],
+        validation=rows.select_columns(list(TOKENS)).select(parts["validation"]),
+        heldout=_chats_of(rows, _sample(parts["heldout"], MAX_HELDOUT_CHATS, seed)),
+        heldout_questions=np.frombuffer(file.first, dtype=np.uint64)[parts["heldout"]],
         digest=hashlib.sha256(
-            b"".join([file.digest.digest(), trained[shown].tobytes(), kept["validation"].tobytes()])
+            b"".join([file.digest.digest(), trained[shown].tobytes(), parts["validation"].tobytes()])
         ).hexdigest(),
     )
-    _report(job, made, sum(map(len, kept.values())), dropped)
+    _report(job, made, sum(map(len, parts.values())), dropped)
     seen = _chats_of(rows, _sample(np.unique(trained[shown]), NUM_SEEN_CHATS, seed))
     for name, chosen in (("heldout_chats", made.heldout), ("seen_chats", seen)):
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in chosen)
@@ -118,22 +118,26 @@ def read_rows(job: Job, tokenizer: PreTrainedTokenizerFast, dropped: DroppedChat
     return made
 
 
-class _RowFile:
-    """All rows in a file of their own, written as they come."""
+class RowWriter:
+    """An Arrow file, written row by row; memory holds `ROWS_AT_A_TIME`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
         self.digest = hashlib.sha256()
-        self.later = array("Q")
-        """Row and fingerprint of each question after the first of its chat, one after the other."""
-        self.first = array("Q")
-        """Fingerprint of each row's first question."""
-        self._path = path
-        self._waiting: list[dict[str, Any]] = []
+        """Digest over the `deciding` text of all rows."""
+        self._path, self._schema = path, schema
+        self._pending: list[dict[str, Any]] = []
 
     def __enter__(self) -> Self:
         self._sink = pa.OSFile(str(self._path), "wb")
-        self._writer = pa.ipc.new_stream(self._sink, SCHEMA)
+        self._writer = pa.ipc.new_stream(self._sink, self._schema)
         return self
+
+    def write(self, row: dict[str, Any], deciding: str) -> None:
+        """Write a row; `deciding` enters the digest."""
+        self.digest.update(deciding.encode())
+        self._pending.append(row)
+        if len(self._pending) == ROWS_AT_A_TIME:
+            self._flush()
 
     def __exit__(self, *error: object) -> None:
         with self._sink:
@@ -141,25 +145,34 @@ class _RowFile:
                 self._flush()
                 self._writer.close()
 
+    def _flush(self) -> None:
+        self._writer.write_batch(pa.RecordBatch.from_pylist(self._pending, schema=self._schema))
+        self._pending.clear()
+
+
+class _ChatFile(RowWriter):
+    """The file of all chats, with the fingerprints of their questions."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, SCHEMA)
+        self.later = array("Q")
+        """Row and fingerprint of each question after the first of its chat, one after the other."""
+        self.first = array("Q")
+        """Fingerprint of each row's first question."""
+
     def add(self, chat: Chat, example: Example, part: Part) -> None:
-        """Write one row."""
+        """Write one chat."""
         first, *later = (fingerprint(folded(question)) for question in chat.questions)
         for question in later:
             self.later.extend((len(self.first), question))
         self.first.append(first)
-        self.digest.update(f"{example.input_ids}{example.labels}".encode())
         texts = (chat.source, chat.place, json.dumps(chat.as_row(), ensure_ascii=False))
-        self._waiting.append(
+        self.write(
             {"input_ids": example.input_ids, "labels": example.labels, "part": PARTS.index(part)}
             | dict(zip(TEXTS, texts, strict=True))
-            | dict(zip(KEYS, keys_of(chat).tolist(), strict=True))
+            | dict(zip(KEYS, keys_of(chat).tolist(), strict=True)),
+            f"{example.input_ids}{example.labels}",
         )
-        if len(self._waiting) == ROWS_AT_A_TIME:
-            self._flush()
-
-    def _flush(self) -> None:
-        self._writer.write_batch(pa.RecordBatch.from_pylist(self._waiting, schema=SCHEMA))
-        self._waiting.clear()
 
 
 def _encoded(
@@ -180,7 +193,7 @@ def fitting_length(job: Job, key: str, limit: int) -> int:
     return min(context, limit)
 
 
-def _without_repeats(file: _RowFile, path: Path, dropped: DroppedChats) -> dict[Part, Places]:
+def _without_repeats(file: _ChatFile, path: Path, dropped: DroppedChats) -> dict[Part, Places]:
     """The rows of each part that no other repeats, and of training those without a held-out question."""
     with pa.memory_map(str(path)) as source:
         table = pa.ipc.open_stream(source).read_all()
@@ -199,12 +212,12 @@ def _without_repeats(file: _RowFile, path: Path, dropped: DroppedChats) -> dict[
         for reason, mask in masks:
             for row in np.flatnonzero(mask).tolist():
                 dropped.add(reason, places[row].as_py())
-    kept = ~exact & ~near & ~asks
-    return {name: np.flatnonzero(kept & (parts == number)) for number, name in enumerate(PARTS)}
+    unique = ~exact & ~near & ~asks
+    return {name: np.flatnonzero(unique & (parts == number)) for number, name in enumerate(PARTS)}
 
 
 def _mixed(
-    kept: Places, rows: Dataset, mix: Mapping[str, float], sources: Sequence[str]
+    places: Places, rows: Dataset, mix: Mapping[str, float], sources: Sequence[str]
 ) -> tuple[Places, Mix]:
     """The rows that training shows at all, and how often an epoch shows those of each source.
 
@@ -217,10 +230,10 @@ def _mixed(
             f"finetune.mix: no chats of {', '.join(unknown)}; the sources are {', '.join(sources) or 'none'}"
         )
     weights = {source: mix.get(source, 1.0) for source in sources}
-    source_of = np.array(rows.data.column("source").to_pylist(), dtype=object)[kept]
+    source_of = np.array(rows.data.column("source").to_pylist(), dtype=object)[places]
     shown = np.array([weights[source] > 0 for source in source_of], dtype=np.bool_)
     parts = [(np.flatnonzero(source_of[shown] == source), weight) for source, weight in weights.items()]
-    return kept[shown], Mix(sources=tuple((own, weight) for own, weight in parts if len(own)))
+    return places[shown], Mix(sources=tuple((own, weight) for own, weight in parts if len(own)))
 
 
 def _sample(places: Places, size: int, seed: int) -> Places:
@@ -235,26 +248,31 @@ def _chats_of(rows: Dataset, places: Places) -> list[dict[str, Any]]:
     return [json.loads(text) for text in rows.select(places)["chat"]]
 
 
-def _report(job: Job, rows: Rows, kept: int, dropped: DroppedChats) -> None:
+def log_dropped(total: int, dropped: DroppedChats, what: str) -> None:
+    """Log how many rows were dropped and why; as a warning where many have faults."""
+    faults = sum(count for reason, count in dropped.counts.items() if reason not in HARMLESS)
+    if dropped.total:
+        level = logging.WARNING if faults > MANY_DROPPED * total else logging.INFO
+        log.log(level, "%d of %d %s left out: %s", dropped.total, total, what, dropped)
+
+
+def _report(job: Job, rows: Rows, num_kept: int, dropped: DroppedChats) -> None:
     """Count what became of all rows in the manifest and the log.
 
     Raises:
         DataError: Nothing is left to train on, or for a part that is asked for.
     """
     settings = job.recipe.finetune
-    total = kept + dropped.total
-    job.records.update(rows=total, kept=kept, dropped=dropped.total)
-    faults = sum(count for reason, count in dropped.counts.items() if reason not in HARMLESS)
-    if dropped.total:
-        level = logging.WARNING if faults > MANY_DROPPED * total else logging.INFO
-        log.log(level, "%d of %d chats left out: %s", dropped.total, total, dropped)
+    total = num_kept + dropped.total
+    job.records.update(rows=total, kept=num_kept, dropped=dropped.total)
+    log_dropped(total, dropped, "chats")
     if not rows.mix.size:
         raise DataError(
-            f"chats: of {kept:,} none is left to train on; lower finetune.heldout_fraction "
+            f"chats: of {num_kept:,} none is left to train on; lower finetune.heldout_fraction "
             f"({settings.heldout_fraction}) and finetune.validation_fraction ({settings.validation_fraction}), or "
             "raise a weight of finetune.mix"
         )
     if settings.validation_fraction and not len(rows.validation):
         raise DataError(
-            f"finetune.validation_fraction: {settings.validation_fraction} of {kept:,} chats is none; raise it or set 0"
+            f"finetune.validation_fraction: {settings.validation_fraction} of {num_kept:,} chats is none; raise it or set 0"
         )

@@ -1,4 +1,4 @@
-"""Chats and model to adapter: LoRA or all weights on the assistant's words, audited before, merged after."""
+"""chats, model -> adapter: train LoRA or all weights on the assistant's words, audited before, merged after."""
 
 import gc
 import json
@@ -11,26 +11,22 @@ from typing import Any
 
 import torch
 from datasets.utils.logging import disable_progress_bar
-from transformers import PreTrainedTokenizerFast, set_seed
+from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
 from anadil.artifacts import artifact
 from anadil.artifacts.base_model import CHAT_TEMPLATE, model_config
 from anadil.artifacts.mlmodel import write_mlmodel
 from anadil.artifacts.uri import absolute
-from anadil.core.progress import progress
 from anadil.core.stages import STAGES
-from anadil.finetune import lora
+from anadil.finetune import training
 from anadil.finetune.audit import audit
 from anadil.finetune.learning import load_for_training, refuse_quantization
 from anadil.finetune.merge import write_merged, write_trained
 from anadil.finetune.pairs import read_pair_rows
-from anadil.finetune.preference import FILE as PREFERENCE_CURVE
-from anadil.finetune.preference import KEYS as PREFERENCE
-from anadil.finetune.preference import prefer, refuse_uneven, write_curve
+from anadil.finetune.preference import PREFERENCE_CURVE, PREFERENCE_KEYS, prefer, refuse_uneven
 from anadil.finetune.rows import Rows, read_rows
 from anadil.finetune.system_turn import recipe_format, system_turn, with_system
-from anadil.finetune.trainer import load_in_first_process
 from anadil.finetune.validation import is_over, read_history, validation_losses
 from anadil.model.family_table import refuse_mixture
 from anadil.model.load import copy_tokenizer, load_tokenizer, pick_device
@@ -43,12 +39,8 @@ from anadil.text.chats import DroppedChats
 
 log = logging.getLogger(__name__)
 
-MANY_DROPPED = 0.1
-"""Share of rows left out from which on the user is warned; a proposal, nothing is published."""
 BESIDE = ("mask_audit.json", "training.json", "training.jsonl", PREFERENCE_CURVE)
-"""What tells of the training; who takes the adapter on does not read it."""
-LAST_STEPS = 10
-"""Steps over whose loss the figure of the last line is the mean: one batch alone is noise."""
+"""Files about the training, which later stages do not load."""
 
 
 def run(job: Job) -> Figures:
@@ -93,7 +85,7 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
     preference = job.recipe.finetune.preference
     # Before the first step, which may take hours.
     pairs = read_pair_rows(own, preference, tokenizer, rows.heldout_questions) if preference else None
-    steps = lora.num_steps(rows.mix.size, job.recipe.finetune)
+    steps = training.num_steps(rows.mix.size, job.recipe.finetune)
     trainer = _trainer(job, tokenizer, rows, steps, device, processes)
     audited = audit(trainer.train_dataset, tokenizer, dropped)
     audited |= {"system_turn": system} if system else {"system_turn_left_out": default} if default else {}
@@ -108,8 +100,8 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
     learnt = _learnt(job, trainer.model)
     del trainer  # preference and merging need the memory
     _free()
-    step = processes.run_on_first(lambda: lora.result_step(job, newest))
-    finetuned = lora.checkpoint(job, step)
+    step = processes.run_on_first(lambda: training.result_step(job, newest))
+    finetuned = training.checkpoint(job, step)
     preferred = prefer(job, pairs, tokenizer, finetuned, origin, processes, device) if pairs else None
     _free()
     if not processes.is_first:
@@ -124,7 +116,7 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
     _export(job, preferred.checkpoint if preferred else finetuned)
     summary: dict[str, Any] = {**figures, **learnt}
     if preferred:
-        write_curve(preferred, job.out)
+        training.write_curve(job.out / PREFERENCE_CURVE, preferred.curve)
         summary["preference"] = preferred.figures
         figures |= {name: preferred.figures[name] for name in ("reward_margin", "reward_accuracy")}
     _write(job.out / "training.json", summary)
@@ -133,13 +125,13 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
 
 
 def _free() -> None:
-    """Give memory back: a trainer and its model name each other, and wait for the collector."""
+    """Free memory: trainer and model refer to each other, so they wait for the collector."""
     gc.collect()
     torch.cuda.empty_cache()  # does nothing where torch has no GPU
 
 
 def _own_part(job: Job, processes: Group) -> Job:
-    """The job for what each process does for itself: of all but the first it goes to a place that is thrown away."""
+    """The job for what each process does by itself; only the first one's files are kept."""
     if processes.is_first:
         return job
     folder = job.work / f"process-{processes.rank}"
@@ -163,44 +155,31 @@ def _trainer(
     device: torch.device,
     processes: Group,
 ) -> Any:
-    # The adapter's random start is drawn before the trainer sets its seed.
-    set_seed(job.recipe.seed)
-    if processes.size > 1:
-        load_in_first_process(only=lora.loads_once(job))
+    training.set_up_model(job, tokenizer, processes)
     model = load_for_training(job, device)
-    return lora.new_trainer(job, model, tokenizer, rows, steps, processes)
+    return training.new_trainer(job, model, tokenizer, rows, steps, processes)
 
 
 def _train(job: Job, trainer: Any, steps: int, origin: dict[str, str], processes: Group) -> Path:
-    """Train to the end, from the newest checkpoint that is whole; the newest one after it.
-
-    Raises:
-        Stopped: A signal came; a checkpoint is saved.
-    """
+    """Train to the end from the newest whole checkpoint; return the newest one after it."""
     patience = job.recipe.finetune.patience
-    done, folder = processes.run_on_first(lambda: lora.newest_checkpoint(job, origin)) or (0, None)
+    done, folder = processes.run_on_first(lambda: training.newest_checkpoint(job, origin)) or (0, None)
     if folder:
         log.info("resuming after step %d of %d", done, steps)
         if done == steps or is_over(read_history(folder), patience):
             return folder
-    with job.stop.deferred(), progress("finetune", steps) as bar:
-        bar.advance(done)
-        trainer.add_callback(lora.TrainingCallback(job, bar, origin, processes))
-        trainer.train(resume_from_checkpoint=str(folder) if folder else None)
-    if job.stop.signal is not None:
-        job.stop.leave()
-    last = int(trainer.state.global_step)
-    newest = lora.checkpoint(job, last)
+    callback = training.TrainingCallback(job, origin, processes)
+    last, newest = training.train(job, trainer, callback, done, folder, "finetune")
     if last < steps:
         log.info(
             "ended after step %d of %d: the validation loss was lowest after step %d, %d measurements ago",
-            last, steps, lora.result_step(job, newest), patience,
+            last, steps, training.result_step(job, newest), patience,
         )  # fmt: skip
     return newest
 
 
 def _origin(job: Job, rows: Rows, processes: Group) -> dict[str, str]:
-    """What a checkpoint of the first step must have been made from for this run to resume from it."""
+    """Origin that a checkpoint of the first step needs for this run to resume from it."""
     sections, inputs = ("finetune", "seed"), "recipe finetune.inputs"
     model = artifact.read_manifest(str(job.inputs["model"]))
     assert model is not None  # inputs are verified artifacts
@@ -209,7 +188,7 @@ def _origin(job: Job, rows: Rows, processes: Group) -> dict[str, str]:
         **{
             key: value
             for key, value in recipe_origin(job.recipe, sections).items()
-            if key != inputs and not key.startswith(PREFERENCE)
+            if key != inputs and not key.startswith(PREFERENCE_KEYS)
         },
         "embedding rows": job.recipe.trained_embeddings,
         "input model": model.digest,
@@ -227,27 +206,23 @@ def _write_curve(job: Job, newest: Path) -> list[dict[str, float]]:
     for logs in history:
         if "loss" in logs:
             step = int(logs["step"])
-            line = {"step": step, "epoch": logs["epoch"], **lora.logged_figures(logs)}
+            line = {"step": step, "epoch": logs["epoch"], **training.figures_of(logs, training.LOGGED)}
             curve.append(line | ({"validation_loss": measured[step]} if step in measured else {}))
-    text = "".join(json.dumps(line) + "\n" for line in curve)
-    (job.out / "training.jsonl").write_text(text, encoding="utf-8")
+    training.write_curve(job.out / "training.jsonl", curve)
     return curve
 
 
 def _losses(curve: list[dict[str, float]], step: int) -> Figures:
-    """What the curve says of the result, which is the model after `step`.
-
-    `loss` is the mean of the last steps up to it.
-    """
+    """Figures of the model after `step`; `loss` is the mean of the last steps up to it."""
     until = [line for line in curve if line["step"] <= step]
-    last = [line["loss"] for line in until[-LAST_STEPS:]]
+    last = [line["loss"] for line in until[-training.LAST_STEPS :]]
     figures: Figures = {"loss": sum(last) / len(last), "first_loss": until[0]["loss"]}
     measured = [line["validation_loss"] for line in until if "validation_loss" in line]
     return figures | ({"validation_loss": measured[-1]} if measured else {})
 
 
 def _learnt(job: Job, model: Any) -> dict[str, Any]:
-    """What learned, and how many parameters that were."""
+    """Trained part of the model and its number of parameters."""
     trains = job.recipe.finetune.trains
     return {
         "trains": trains,

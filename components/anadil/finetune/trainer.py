@@ -34,9 +34,29 @@ trl_utils._use_triton = lambda device: device.type in ("cpu", "cuda")  # noqa: S
 
 
 class SharedModel(_BaseTrainer):  # type: ignore[misc]  # TRL is not followed by mypy
-    """What TRL's trainers lack where several processes share a model."""
+    """TRL's trainers for several processes that share a model, with batches of one length."""
 
     control: Any  # of transformers, which mypy does not follow
+    batch_size: int
+    """Rows of a batch, of all processes together."""
+
+    def length_loader(
+        self,
+        rows: Dataset,
+        kind: type[LengthBatches],
+        lengths: Sequence[int],
+        collate: Callable[[Any], Any],
+        mix: Mix | None = None,
+    ) -> ChatLoader:
+        """This process's part of every batch."""
+        batches = kind(
+            lengths, self.batch_size, seed=self.args.seed, rank=self.args.process_index,
+            processes=self.args.world_size, mix=mix,
+        )  # fmt: skip
+        # Not prepared by accelerate: each process takes its own part already.
+        return ChatLoader(
+            rows, batch_sampler=batches, collate_fn=collate, pin_memory=self.args.dataloader_pin_memory
+        )
 
     def create_accelerator_and_postprocess(self) -> None:
         """Let accelerate shard the model on CPUs too, as torch can; it asks for GPUs."""
@@ -110,13 +130,7 @@ class ChatTrainer(SharedModel, SFTTrainer):  # type: ignore[misc]
     """An SFTTrainer for rows of `input_ids` and `labels`."""
 
     def __init__(self, *, batch_size: int, mix: Mix | None = None, **settings: Any) -> None:
-        """Prepare to train.
-
-        Args:
-            batch_size: Chats of a batch, of all processes together.
-            mix: Which chats an epoch shows; None: each once.
-            settings: Of the SFTTrainer.
-        """
+        """Prepare to train."""
         self.batch_size = batch_size
         self.mix = mix
         super().__init__(**settings)
@@ -150,21 +164,7 @@ class ChatTrainer(SharedModel, SFTTrainer):  # type: ignore[misc]
 
     def _loader(self, dataset: Dataset, mix: Mix | None = None) -> ChatLoader:
         rows: Dataset = self._remove_unused_columns(dataset, description="Training")
-        batches = LengthBatches(
-            token_counts(rows),
-            self.batch_size,
-            seed=self.args.seed,
-            rank=self.args.process_index,
-            processes=self.args.world_size,
-            mix=mix,
-        )
-        # Not prepared by accelerate: each process takes its own part already.
-        return ChatLoader(
-            rows,
-            batch_sampler=batches,
-            collate_fn=collator(self.data_collator),
-            pin_memory=self.args.dataloader_pin_memory,
-        )
+        return self.length_loader(rows, LengthBatches, token_counts(rows), collator(self.data_collator), mix)
 
 
 def load_in_first_process(*, only: bool) -> None:
@@ -183,8 +183,8 @@ def _row_modules(model: torch.nn.Module) -> list[torch.nn.Module]:
 
 def _row_parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
     """The rows of embeddings that learn."""
-    found = [each for module in _row_modules(model) for each in module.parameters() if each.requires_grad]
-    return list(dict.fromkeys(found))
+    rows = [each for module in _row_modules(model) for each in module.parameters() if each.requires_grad]
+    return list(dict.fromkeys(rows))
 
 
 def token_counts(rows: Dataset) -> list[int]:

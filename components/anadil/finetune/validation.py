@@ -35,7 +35,7 @@ def best_step(history: History) -> int | None:
 
 
 def is_over(history: History, patience: int | None) -> bool:
-    """Whether the last `patience` measurements brought no lower loss than those before."""
+    """True if the last `patience` measurements brought no lower loss."""
     losses = validation_losses(history)
     best = best_step(history)
     if patience is None or best is None:

@@ -1,20 +1,19 @@
-"""TRL's trainer: its settings, how it reports, stops and resumes.
+"""TRL's trainer: settings, callback, training to the end, checkpoints.
 
-Checkpoints lie in the work directory. transformers keeps optimizer and random state in
-pickles there and loads them with `weights_only=True`; besides, only a checkpoint whose
-manifest names every byte of it, and that belongs to this very run, is loaded at all.
+Checkpoints lie in the work directory. transformers keeps optimizer and random state there as pickles and loads them
+with `weights_only=True`. Only a sealed checkpoint of this very run is loaded.
 """
 
 import json
 import logging
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerCallback
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerCallback, set_seed
 from transformers import TrainerControl as Control
 from transformers import TrainerState as State
 from transformers import TrainingArguments as Arguments
@@ -23,12 +22,12 @@ from trl.trainer.sft_config import SFTConfig
 
 from anadil.artifacts import artifact
 from anadil.core.errors import IntegrityError, RecipeError
-from anadil.core.progress import Progress
+from anadil.core.progress import Progress, progress
 from anadil.core.stages import STAGES
 from anadil.finetune import validation
 from anadil.finetune.learning import adapter_config, prepare_rows
 from anadil.finetune.rows import Rows
-from anadil.finetune.trainer import ChatTrainer
+from anadil.finetune.trainer import ChatTrainer, load_in_first_process
 from anadil.model.load import END_OF_TEXT
 from anadil.model.process_group import Group
 from anadil.plan.finetuning import recomputes
@@ -50,10 +49,20 @@ SCHEDULES: Mapping[Schedule, str] = {
 KEPT_CHECKPOINTS = 2
 """Should the newest be damaged, the one before it is there. The one with the lowest validation loss stays too."""
 CHECKPOINT_KIND = "trainer checkpoint"
+LAST_STEPS = 10
+"""Steps at the end over which figures of a result are means: one batch alone is noise."""
+LOGGED = {
+    "loss": "loss",
+    "lr": "learning_rate",
+    "grad_norm": "grad_norm",
+    "accuracy": "mean_token_accuracy",
+    "validation_loss": validation.VALIDATION_LOSS,
+}
+"""Our names of figures -> TRL's. Not `num_tokens`, which starts over at a resume."""
 
 
 def num_steps(num_examples: int, settings: Finetune | Preference) -> int:
-    """Optimizer steps of `settings.epochs` passes, of which the last may be a part."""
+    """Optimizer steps of `settings.epochs` passes; the last pass may be partial."""
     batches = math.ceil(num_examples / settings.batch_size)
     return max(1, math.ceil(settings.epochs * math.ceil(batches / settings.gradient_accumulation)))
 
@@ -72,7 +81,6 @@ def new_trainer(
     CPU Liger would break every Llama of the process.
     """
     settings = job.recipe.finetune
-    give_padding(tokenizer)
     trainer = ChatTrainer(
         batch_size=settings.batch_size,
         mix=rows.mix,
@@ -83,24 +91,52 @@ def new_trainer(
         processing_class=tokenizer,
         peft_config=adapter_config(settings, job.recipe.trained_embeddings, model, tokenizer),
     )
-    prepare_rows(trainer.model)
-    # It prints every log line to stdout.
-    trainer.remove_callback(PrinterCallback)
+    prepare(trainer)
     return trainer
 
 
-def loads_once(job: Job) -> bool:
-    """Whether one process of several can load the model for all: not where rows of the embedding learn.
+def prepare(trainer: Any) -> None:
+    """Set up what both trainers of this stage need."""
+    prepare_rows(trainer.model)
+    trainer.remove_callback(PrinterCallback)  # it prints every log line to stdout
 
-    Such an embedding lies on every device as a whole, and accelerate hands out parts alone.
+
+def set_up_model(job: Job, tokenizer: PreTrainedTokenizerFast, processes: Group) -> None:
+    """Seed, choose how processes load the model, and give the tokenizer a padding token."""
+    # The adapter's random start is drawn before the trainer sets its seed.
+    set_seed(job.recipe.seed)
+    if processes.size > 1:
+        load_in_first_process(only=_loads_once(job))
+    if tokenizer.pad_token is None:
+        # Neither attention nor loss sees padding, so any token will do.
+        tokenizer.pad_token = END_OF_TEXT if END_OF_TEXT in tokenizer.get_vocab() else tokenizer.eos_token
+
+
+def train(
+    job: Job, trainer: Any, callback: "TrainingCallback", done: int, folder: Path | None, title: str
+) -> tuple[int, Path]:
+    """Train to the end from a checkpoint; return the last step and its checkpoint.
+
+    Raises:
+        Stopped: A signal came; a checkpoint is saved.
+    """
+    with job.stop.deferred(), progress(title, trainer.args.max_steps) as bar:
+        bar.advance(done)
+        callback.bar = bar
+        trainer.add_callback(callback)
+        trainer.train(resume_from_checkpoint=str(folder) if folder else None)
+    if job.stop.signal is not None:
+        job.stop.leave()
+    last = int(trainer.state.global_step)
+    return last, checkpoint(job, last)
+
+
+def _loads_once(job: Job) -> bool:
+    """One process loads the model for all, unless rows of the embedding learn.
+
+    Such an embedding lies on every device as a whole, and accelerate only hands out shards.
     """
     return job.recipe.finetune.trains == "all" or job.recipe.trained_embeddings == "none"
-
-
-def give_padding(tokenizer: PreTrainedTokenizerFast) -> None:
-    """Padding is seen by neither attention nor loss, so any token will do."""
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = END_OF_TEXT if END_OF_TEXT in tokenizer.get_vocab() else tokenizer.eos_token
 
 
 def _configuration(job: Job, steps: int, processes: Group, *, validates: bool) -> SFTConfig:
@@ -122,7 +158,7 @@ def _configuration(job: Job, steps: int, processes: Group, *, validates: bool) -
 def shared_configuration(
     job: Job, settings: Finetune | Preference, steps: int, processes: Group
 ) -> dict[str, Any]:
-    """What TRL's trainer of chats and that of pairs are both given."""
+    """Settings of both trainers, of chats and of pairs."""
     on_gpu = torch.cuda.is_available()
     config = json.loads((job.inputs["model"] / "config.json").read_text(encoding="utf-8"))
     batch = math.ceil(settings.batch_size / processes.size)
@@ -153,30 +189,28 @@ def shared_configuration(
         "save_steps": every,
         "eval_steps": every,
         "fsdp": True if processes.size > 1 else None,
-        "fsdp_config": {"cpu_ram_efficient_loading": loads_once(job)} if processes.size > 1 else None,
+        "fsdp_config": {"cpu_ram_efficient_loading": _loads_once(job)} if processes.size > 1 else None,
         "report_to": [],
         "disable_tqdm": True,
     }
 
 
 class TrainingCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not followed by mypy
-    """Tells progress and tracker how a step went, seals checkpoints, and stops at a step's end."""
+    """Report each step, seal checkpoints, and stop after a step."""
 
     losses: tuple[str, ...] = ("loss", "validation_loss")
-    """Figures that must be numbers."""
+    """Figures that must be finite."""
     rate_key = "finetune.lr"
+    bar: Progress
 
-    def __init__(self, job: Job, bar: Progress, origin: Mapping[str, str], processes: Group) -> None:
-        self.job = job
-        self.processes = processes
-        self.bar = bar
-        self.origin = origin
+    def __init__(self, job: Job, origin: Mapping[str, str], processes: Group) -> None:
+        self.job, self.origin, self.processes = job, origin, processes
 
     def on_step_end(self, args: Arguments, state: State, control: Control, **_: object) -> None:  # noqa: ARG002  transformers' signature
-        """Ask for a checkpoint and the end when a signal has come, in all processes after the same step."""
-        came = max(map(int, self.processes.gather(str(int(self.job.stop.signal or 0)))))
-        if came:
-            self.job.stop.signal = came
+        """Save and stop after a signal, in all processes after the same step."""
+        signal = max(map(int, self.processes.gather(str(int(self.job.stop.signal or 0)))))
+        if signal:
+            self.job.stop.signal = signal
             control.should_save = True
             control.should_training_stop = True
 
@@ -198,11 +232,11 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]  # transformers i
             self.job.tracker.metrics(figures, state.global_step)
 
     def figures(self, logs: Mapping[str, Any]) -> dict[str, float]:
-        """What is kept of a step's log."""
-        return logged_figures(logs)
+        """Pick the figures of a step from its log."""
+        return figures_of(logs, LOGGED)
 
     def tell(self, figures: Mapping[str, float], step: int) -> None:
-        """Say how a step went."""
+        """Show how a step went."""
         if "loss" in figures:
             self.bar.advance(note=f"loss {figures['loss']:.3f}")
         if "validation_loss" in figures:
@@ -228,16 +262,14 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]  # transformers i
                 shutil.rmtree(folder)
 
 
-def logged_figures(logs: Mapping[str, Any]) -> dict[str, float]:
-    """What is kept of a step's log; TRL's `num_tokens` starts over at a resume and is not."""
-    names = {
-        "loss": "loss",
-        "lr": "learning_rate",
-        "grad_norm": "grad_norm",
-        "accuracy": "mean_token_accuracy",
-        "validation_loss": validation.VALIDATION_LOSS,
-    }
+def figures_of(logs: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, float]:
+    """Figures of a step's log under our names."""
     return {ours: float(logs[theirs]) for ours, theirs in names.items() if theirs in logs}
+
+
+def write_curve(path: Path, curve: Sequence[Mapping[str, float]]) -> None:
+    """Write a JSON line for each step."""
+    path.write_text("".join(json.dumps(line) + "\n" for line in curve), encoding="utf-8")
 
 
 def checkpoint(job: Job, step: int) -> Path:
@@ -267,12 +299,12 @@ def result_step(job: Job, newest: Path) -> int:
 
 def _checkpoints(job: Job) -> list[tuple[int, Path]]:
     """Step and directory of every checkpoint, the newest first."""
-    found = (job.work / "trainer").glob("checkpoint-*")
-    return sorted(((int(folder.name.partition("-")[2]), folder) for folder in found), reverse=True)
+    folders = (job.work / "trainer").glob("checkpoint-*")
+    return sorted(((int(folder.name.partition("-")[2]), folder) for folder in folders), reverse=True)
 
 
 def fault_of(folder: Path, origin: Mapping[str, str]) -> str | None:
-    """Why a sealed directory is not of this very run, or not whole; None if it is."""
+    """Reason not to use a sealed directory: incomplete, damaged or of another run; None if it can be used."""
     try:
         manifest = artifact.read_manifest(str(folder))
         if manifest is None:
