@@ -7,8 +7,8 @@ import yaml
 
 from anadil.artifacts import artifact
 from anadil.cli import main
+from anadil.release import model_source
 from anadil.release.registry.client import RegisteredModel
-from anadil.release.serving import served_model
 from tests.release.test_served_model import adapter, directory
 
 
@@ -151,15 +151,15 @@ def test_of_a_registered_model_the_promoted_version_is_served_and_no_other_bytes
         name="az", version="3", uri=str(made), digest=digest, kind="adapter", source=str(made)
     )
     words = ["serve-manifest", "models:/az@champion", "--claim", f"fsx={tmp_path}"]
-    monkeypatch.setattr(served_model, "resolve", lambda *_: version)
+    monkeypatch.setattr(model_source, "resolve", lambda *_: version)
 
     assert main.main(words) == 0
     assert f"anadil.dev/sha256: {digest}" in capsys.readouterr().out
 
-    monkeypatch.setattr(served_model, "resolve", lambda *_: dataclasses.replace(version, digest="0" * 64))
+    monkeypatch.setattr(model_source, "resolve", lambda *_: dataclasses.replace(version, digest="0" * 64))
     assert main.main(words) == 5
     assert "holds other bytes than those that were promoted" in capsys.readouterr().err
 
-    monkeypatch.setattr(served_model, "resolve", lambda *_: dataclasses.replace(version, uri=f"{made}-gone"))
+    monkeypatch.setattr(model_source, "resolve", lambda *_: dataclasses.replace(version, uri=f"{made}-gone"))
     assert main.main(words) == 5
     assert "where it no longer exists" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.evaluate.decoding import Decoder
 from anadil.model.load import load_model
 from anadil.plan import memory_limit
-from anadil.release.chat import conversation as chats
+from anadil.release.chat import conversation
 from anadil.release.chat.conversation import Chat, ChatModel, ChatSettings, open_chat
 from anadil.release.chat.text_pieces import text_pieces
 from tests.evaluate.conftest import TEMPLATE, tiny_model, train_tokenizer
@@ -37,7 +37,7 @@ def llama(tokenizer: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def folder(llama: Any, tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model directory that knows chats."""
+    """A model directory that knows conversation."""
     path = tmp_path_factory.mktemp("model")
     llama.save_pretrained(path)
     tokenizer.save_pretrained(path)
@@ -246,10 +246,10 @@ def test_a_checkpoint_is_refused_with_the_command_that_makes_a_model_of_it(tmp_p
 @pytest.mark.parametrize("template", [None, CHAT_TEMPLATE.read_text(encoding="utf-8")])
 def test_a_model_that_was_taught_no_chats_says_what_it_does(template: str | None) -> None:
     with pytest.raises(RecipeError, match="continues texts and answers none; add --complete"):
-        chats._check_answers("uri", template, adapted=True)
+        conversation._check_answers("uri", template, adapted=True)
     if template:
-        chats._check_answers("uri", template, adapted=False)
-        chats._check_answers("uri", f"{template} of an Instruct base", adapted=True)
+        conversation._check_answers("uri", template, adapted=False)
+        conversation._check_answers("uri", f"{template} of an Instruct base", adapted=True)
 
 
 def test_a_model_that_this_machine_does_not_hold_is_refused_before_it_is_loaded(

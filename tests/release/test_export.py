@@ -21,8 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from anadil.artifacts import artifact
 from anadil.cli import main
 from anadil.model.load import load_tokenizer
-from anadil.release.export import export as exporting
-from anadil.release.export import gguf_tensors
+from anadil.release.export import export_model, gguf_tensors
 from anadil.release.export.ollama import SAMPLES, UnusualTemplateError, go_template, modelfile, read_turns
 from anadil.release.model_source import ModelSource, find_model
 from tests.kit.families import make_family
@@ -133,7 +132,7 @@ def test_gguf_goes_into_a_directory_or_a_file_with_a_modelfile_beside_it(
 def test_a_model_has_its_card_and_the_file_by_which_mlflow_loads_it(
     adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exporting, "model_card", lambda model, scores: f"# {model} {scores}")
+    monkeypatch.setattr(export_model, "model_card", lambda model, scores: f"# {model} {scores}")
 
     assert export(adapter, tmp_path / "out", "--scores", "s3://b/scores") == 0
 
@@ -142,7 +141,7 @@ def test_a_model_has_its_card_and_the_file_by_which_mlflow_loads_it(
 
 
 def test_a_checkpoint_becomes_gguf_too(adapter: Path, tmp_path: Path) -> None:
-    from anadil.release.export.export import export as write
+    from anadil.release.export.export_model import export as write
 
     source = ModelSource(
         uri=str(tmp_path / "step"), kind="checkpoint", directory=None, manifest=None, candidate=None

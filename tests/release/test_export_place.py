@@ -5,7 +5,7 @@ import pytest
 
 from anadil.cli import main
 from anadil.core.errors import PreflightError
-from anadil.release.export.export import draft_of
+from anadil.release.export.export_model import draft_of
 
 
 @pytest.fixture

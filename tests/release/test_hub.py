@@ -10,7 +10,7 @@ import pytest
 from anadil.artifacts import artifact
 from anadil.cli import main
 from anadil.core.errors import AnadilError, PreflightError, RecipeError, RetryableError
-from anadil.release.export import export as exporting
+from anadil.release.export import export_model
 from anadil.release.export.hub import check_rights
 from tests.kit.http_server import Reply, Request, http_server
 
@@ -111,8 +111,8 @@ def model(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def no_extras(monkeypatch: pytest.MonkeyPatch) -> None:
     """Card and MLmodel are tried elsewhere; here the model has no lineage to tell of."""
-    monkeypatch.setattr(exporting, "write_mlmodel", lambda directory, **_: None)
-    monkeypatch.setattr(exporting, "_write_card", lambda *_: None)
+    monkeypatch.setattr(export_model, "write_mlmodel", lambda directory, **_: None)
+    monkeypatch.setattr(export_model, "_write_card", lambda *_: None)
 
 
 def push(model: Path, out: Path, hub_id: str, *options: str) -> int:

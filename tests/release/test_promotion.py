@@ -9,8 +9,7 @@ import pytest
 
 from anadil.artifacts import artifact
 from anadil.core.errors import IntegrityError, RetryableError
-from anadil.release.registry import lock as registry_lock
-from anadil.release.registry import promotion
+from anadil.release.registry import promotion, promotion_lock
 from anadil.release.registry.client import WHOLE_TAG, RegisteredModel
 from tests.kit.promotable import model
 
@@ -28,7 +27,7 @@ class Registry:
         self.removed: list[str] = []
 
     def model(self, _: str) -> Any:
-        return SimpleNamespace(tags={registry_lock.OWNER_TAG: self.owner}) if self.owner else None
+        return SimpleNamespace(tags={promotion_lock.OWNER_TAG: self.owner}) if self.owner else None
 
     def delete_registered_model(self, name: str) -> None:
         self.owner = ""
@@ -44,16 +43,16 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
             made.owner = owner
         return made.owner == owner
 
-    monkeypatch.setattr(registry_lock, "_create", create)
-    monkeypatch.setattr(registry_lock, "POLL_S", (0.0, 0.0))
-    monkeypatch.setattr(registry_lock, "SETTLE_S", 0.0)
-    for module in (registry_lock, promotion):
+    monkeypatch.setattr(promotion_lock, "_create", create)
+    monkeypatch.setattr(promotion_lock, "POLL_S", (0.0, 0.0))
+    monkeypatch.setattr(promotion_lock, "SETTLE_S", 0.0)
+    for module in (promotion_lock, promotion):
         monkeypatch.setattr(module, "registry_errors", lambda _: nullcontext())
     return made
 
 
 def locked(registry: Any) -> Any:
-    return registry_lock.exclusive(registry, "az")
+    return promotion_lock.exclusive(registry, "az")
 
 
 def test_who_has_lost_the_lock_writes_nothing_more_and_leaves_it_to_its_owner(
@@ -72,9 +71,9 @@ def test_who_has_lost_the_lock_writes_nothing_more_and_leaves_it_to_its_owner(
 def test_the_lock_of_a_dead_process_is_taken_over_after_its_lease(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(registry_lock, "LEASE_S", 0.0)
-    monkeypatch.setattr(registry_lock, "CALL_S", -60.0)
-    monkeypatch.setattr(registry_lock, "PATIENCE_S", 20.0)
+    monkeypatch.setattr(promotion_lock, "LEASE_S", 0.0)
+    monkeypatch.setattr(promotion_lock, "CALL_S", -60.0)
+    monkeypatch.setattr(promotion_lock, "PATIENCE_S", 20.0)
     registry.owner = "host 1 dead"
 
     with locked(registry):
@@ -87,7 +86,7 @@ def test_the_lock_of_a_dead_process_is_taken_over_after_its_lease(
 def test_a_lock_that_is_never_given_back_is_waited_for_no_longer_than_that(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry_lock, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(promotion_lock, "PATIENCE_S", 0.0)
     registry.owner = "host 1 busy"
 
     with pytest.raises(RetryableError, match="host 1 busy  holds it"), locked(registry):

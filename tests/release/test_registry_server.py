@@ -19,7 +19,7 @@ from anadil.artifacts.mlmodel import META, write_mlmodel
 from anadil.artifacts.storage import store
 from anadil.cli import main
 from anadil.core.errors import DataError, IntegrityError, RetryableError
-from anadil.release.registry import lock as registry_lock
+from anadil.release.registry import promotion_lock
 from anadil.release.registry.client import Registry, open_registry, resolve
 from anadil.release.registry.gate_verdict import Promotable, check_promotable
 from anadil.release.registry.promotion import promote, roll_back
@@ -222,21 +222,21 @@ def test_promotions_of_several_processes_at_once_are_all_in_one_line(
 def test_the_lock_of_a_process_that_was_killed_is_taken_over(
     registry: Registry, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry_lock, "LEASE_S", 1.0)
-    monkeypatch.setattr(registry_lock, "CALL_S", -60.0)
-    monkeypatch.setattr(registry_lock, "SETTLE_S", 0.1)
+    monkeypatch.setattr(promotion_lock, "LEASE_S", 1.0)
+    monkeypatch.setattr(promotion_lock, "CALL_S", -60.0)
+    monkeypatch.setattr(promotion_lock, "SETTLE_S", 0.1)
     lock = f"{name}.promotion-lock"
-    registry.client.create_registered_model(lock, tags={registry_lock.OWNER_TAG: "a dead process"})
+    registry.client.create_registered_model(lock, tags={promotion_lock.OWNER_TAG: "a dead process"})
 
     promote(registry, name, passed(tmp_path), None, "anadil")
 
     assert aliases(registry, name) == {"champion": "1"}
     assert registry.model(lock) is None
-    monkeypatch.setattr(registry_lock, "RENEW_S", 0.0)
-    with registry_lock.exclusive(registry, name) as check:
+    monkeypatch.setattr(promotion_lock, "RENEW_S", 0.0)
+    with promotion_lock.exclusive(registry, name) as check:
         check()
-        assert registry_lock.RENEWED_TAG in registry.model(lock).tags
-        registry.client.set_registered_model_tag(lock, registry_lock.OWNER_TAG, "another")
+        assert promotion_lock.RENEWED_TAG in registry.model(lock).tags
+        registry.client.set_registered_model_tag(lock, promotion_lock.OWNER_TAG, "another")
         with pytest.raises(RetryableError, match="took so long that another may have begun"):
             check()
     assert registry.model(lock) is not None, "it is the other's"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from anadil.artifacts import artifact, s3
+from anadil.artifacts import s3
 from anadil.cli import main
 from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.recipe.sections import Recipe
@@ -97,28 +97,6 @@ def test_damaged_records_stand_beside_whole_ones(tmp_path: Path) -> None:
     states = {run.id: run.state for run in list_runs(tmp_path)}
 
     assert states == {"whole": "running", "torn": "damaged", "empty": "damaged", "other": "damaged"}
-
-
-def test_runs_of_an_earlier_release_are_read_from_what_their_steps_left(tmp_path: Path) -> None:
-    scores = tmp_path / "scores" / "0a1b"
-    scores.mkdir(parents=True)
-    (scores / "scores.json").write_text("{}")
-    artifact.seal(scores, kind="scores", origin={}, figures={"bits_per_byte": 1.25, "released": "none"})
-    for run, stage, uri in (("old", "evaluate", "/moved/scores/0a1b"), ("half", "clean", "")):
-        folder = tmp_path / "runs" / run
-        folder.mkdir(parents=True)
-        status = {"stage": stage, "status": "finished", "uri": uri, "seconds": 3.0}
-        (folder / f"{stage}.json").write_text(json.dumps(status))
-    (tmp_path / "runs" / "old" / "report.json").write_text('{"stage": "report", "status": "finished"}')
-    (tmp_path / "runs" / "bad").mkdir()
-    (tmp_path / "runs" / "bad" / "clean.json").write_text("{")
-
-    found = {run.id: run for run in list_runs(tmp_path)}
-
-    assert {name: run.state for name, run in found.items()} == {
-        "old": "finished", "half": "stopped", "bad": "damaged",
-    }  # fmt: skip
-    assert found["old"].bits_per_byte == 1.25
 
 
 def test_a_thousand_runs_are_listed_quickly(tmp_path: Path) -> None:

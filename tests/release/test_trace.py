@@ -17,7 +17,7 @@ from anadil.cli import main
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
-from anadil.release.trace import rows as trace_rows
+from anadil.release.trace import corpus_rows
 from anadil.release.trace.lineage import Trace, trace
 from anadil.release.trace.page import trace_page
 from anadil.release.trace.training_summary import listed_domains, training_summary
@@ -168,7 +168,7 @@ def test_questions_may_be_ids_sources_and_lines_of_a_file(made: Path, tmp_path: 
 def test_more_documents_than_are_looked_up_at_once_are_refused(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trace_rows, "MAX_QUESTIONS", 2)
+    monkeypatch.setattr(corpus_rows, "MAX_QUESTIONS", 2)
     (tmp_path / "ids.txt").write_text("a\nb\nc\n", encoding="utf-8")
 
     with pytest.raises(DataError, match=r"ids\.txt: names more than 2 documents; cut it into parts"):
@@ -334,11 +334,11 @@ def test_the_summary_lists_a_tenth_of_the_domains_and_of_small_providers_a_twent
 def test_hosts_are_counted_on_disk_whatever_the_pieces(
     made: Path, found: Trace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trace_rows, "BATCH_ROWS", 7)
+    monkeypatch.setattr(corpus_rows, "BATCH_ROWS", 7)
     corpus = str(only(made / "root/corpus"))
     manifest = artifact.finished_manifest(corpus, "corpus")
 
-    assert trace_rows.sum_rows(corpus, manifest) == found.corpora[0]
+    assert corpus_rows.sum_rows(corpus, manifest) == found.corpora[0]
 
 
 def test_help_of_the_command_loads_nothing_heavy() -> None:

@@ -1,7 +1,7 @@
 """Where a finished model lies: from what a person names to a directory of this machine that loads as it is."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -21,25 +21,25 @@ Candidate = Literal["adapted", "finetuned"]
 REGISTERED = "models:/"
 """Prefix of names in MLflow's registry."""
 MERGED = "merged"
-"""Of an adapter artifact: the directory with the whole model."""
+"""Directory of an adapter artifact that holds the whole model."""
 CANDIDATES: Mapping[str, Candidate] = MappingProxyType({"model": "adapted", "adapter": "finetuned"})
-WANTED = "give a model or adapter artifact, a Hugging Face model directory, or models:/NAME@ALIAS"
+EXPECTED = "give a model or adapter artifact, a Hugging Face model directory, or models:/NAME@ALIAS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
-    """A model that was found, every byte of an artifact compared with its manifest."""
+    """A model on this machine; every byte of an artifact was compared with its manifest."""
 
     uri: str
-    """Of the artifact or directory, absolute; of a name in the registry, where its version lies."""
+    """Absolute place of the artifact or directory; for a registered model, where its version lies."""
     kind: Kind
-    """Of an artifact its word; `directory` is any other Hugging Face model directory."""
+    """Word of the artifact; `directory` is any other Hugging Face model directory."""
     directory: Path | None
-    """Local Hugging Face directory that loads as it is: `merged/` of an adapter; None of a checkpoint."""
+    """Local Hugging Face directory that loads as it is: `merged/` of an adapter; None for a checkpoint."""
     manifest: Manifest | None
-    """None of a directory that is no artifact."""
+    """None for a directory that is not an artifact."""
     candidate: Candidate | None
-    """What the scores call it; None of what they never are of."""
+    """Its name in the scores; None for anything that is never scored."""
 
 
 def find_model(uri: str, *, tracking: str | None = None) -> ModelSource:
@@ -56,46 +56,57 @@ def find_model(uri: str, *, tracking: str | None = None) -> ModelSource:
         PreflightError: The storage or the registry cannot be used.
         RecipeError: The URI holds a password or a token.
     """
-    if uri.startswith(REGISTERED):
-        return _registered(uri, tracking)
-    check_address(uri)
+    place, manifest = locate(uri, tracking)
+    return _from_directory(place) if manifest is None else _from_artifact(place, manifest)
+
+
+def locate(uri: str, tracking: str | None = None) -> tuple[str, Manifest | None]:
+    """Find the artifact that a name stands for, and its manifest; fetch nothing.
+
+    Returns:
+        The absolute place and its manifest; None for a directory that is not an artifact.
+
+    Raises:
+        DataError: The place cannot be read.
+        IntegrityError: A registered model is gone, or not the one that was promoted.
+        RecipeError: The URI is empty, or holds a password or a token.
+    """
+    if not uri.startswith(REGISTERED):
+        return _locate(uri)
+    version = resolve(uri, tracking)
+    place, manifest = _locate(version.uri)
+    at = f"{uri}: version {version.version} lies at {version.uri}"
+    # A version that somebody else registered has no digest, and may be a plain directory.
+    if manifest is None and (version.digest or not Path(place).is_dir()):
+        raise IntegrityError(f"{at}, where it no longer exists; promote a model that exists, or roll back")
+    if manifest is not None and version.digest and manifest.digest != version.digest:
+        raise IntegrityError(
+            f"{at}, which holds other bytes than those that were promoted: digest {manifest.digest[:12]}, "
+            f"{version.digest[:12]} expected; promote the model again, or roll back"
+        )
+    return place, manifest
+
+
+def _locate(uri: str) -> tuple[str, Manifest | None]:
+    _check_address(uri)
     place = absolute(uri)
     try:
         manifest = artifact.read_manifest(place)
     except OSError as error:  # such as a name that is too long
-        raise DataError(f"{place[:200]}: cannot be read ({error.strerror}); {WANTED}") from None
-    if manifest is not None:
-        return _from_artifact(place, manifest)
+        raise DataError(f"{place[:200]}: cannot be read ({error.strerror}); {EXPECTED}") from None
     parent, _, name = place.rpartition("/")
-    above = artifact.read_manifest(parent) if name == MERGED else None
-    if above is not None and above.kind == "adapter":
-        return _from_artifact(parent, above)
-    return _from_directory(place)
+    if manifest is None and name == MERGED:
+        above = artifact.read_manifest(parent)
+        if above is not None and above.kind == "adapter":
+            return parent, above
+    return place, manifest
 
 
-def _registered(uri: str, tracking: str | None) -> ModelSource:
-    version = resolve(uri, tracking)
-    at = f"{uri}: version {version.version} lies at {version.uri}"
-    try:
-        source = find_model(version.uri, tracking=tracking)
-    except DataError as error:
-        raise IntegrityError(
-            f"{at}, where it no longer exists ({error}); promote a model that exists, or roll back"
-        ) from None
-    digest = source.manifest.digest if source.manifest else ""
-    if digest != version.digest:
-        raise IntegrityError(
-            f"{at}, which holds other bytes than those that were promoted: digest {digest[:12] or 'none'}, "
-            f"{version.digest[:12]} expected; promote the model again, or roll back"
-        )
-    return source
-
-
-def check_address(uri: str) -> None:
-    """Refuse what is no place of a model before anything is asked; a secret is not repeated."""
+def _check_address(uri: str) -> None:
+    """Refuse an address that is not a model's before any request; never repeat a secret."""
     scheme, separator, rest = uri.partition("://")
     if not uri.strip():
-        raise RecipeError(f"an empty URI; {WANTED}")
+        raise RecipeError(f"an empty URI; {EXPECTED}")
     if not separator:
         return
     if "@" in rest.partition("/")[0] or "?" in rest:
@@ -105,7 +116,7 @@ def check_address(uri: str) -> None:
         )
     if scheme == "hf":
         raise PreflightError(
-            f"{uri}: download it first (hf download {rest}) and give its directory; {WANTED}"
+            f"{uri}: download it first (hf download {rest}) and give its directory; {EXPECTED}"
         )
 
 
@@ -113,17 +124,17 @@ def _from_artifact(uri: str, manifest: Manifest) -> ModelSource:
     if manifest.kind == "checkpoint":
         return ModelSource(uri=uri, kind="checkpoint", directory=None, manifest=manifest, candidate=None)
     if manifest.kind not in CANDIDATES:
-        raise DataError(f"{uri}: holds a {manifest.kind}, not a model; {WANTED}")
+        raise DataError(f"{uri}: holds a {manifest.kind}, not a model; {EXPECTED}")
     kind: Kind = "model" if manifest.kind == "model" else "adapter"
     path, _ = fetch(uri, kind)
-    found = ModelSource(
-        uri=uri, kind=kind, directory=path, manifest=manifest, candidate=CANDIDATES[manifest.kind]
+    directory = path / MERGED if kind == "adapter" else path
+    return ModelSource(
+        uri=uri, kind=kind, directory=directory, manifest=manifest, candidate=CANDIDATES[manifest.kind]
     )
-    return replace(found, directory=path / MERGED) if kind == "adapter" else found
 
 
 def _from_directory(uri: str) -> ModelSource:
-    """A Hugging Face model directory that is no artifact; nothing of it is known to be whole."""
+    """Take a Hugging Face model directory; no manifest proves that it is whole."""
     if "://" in uri:
         raise DataError(
             f"{uri}: no finished artifact there (no {MANIFEST}), and on S3 only artifacts are taken, whose "
@@ -132,7 +143,7 @@ def _from_directory(uri: str) -> ModelSource:
     path = Path(uri)
     if not path.is_dir():
         what = "is a file, not a directory" if path.exists() else "no such directory"
-        raise DataError(f"{uri}: {what}; {WANTED}")
+        raise DataError(f"{uri}: {what}; {EXPECTED}")
     if path.suffix == ".partial":
         raise DataError(
             f"{uri}: a stage has not finished it; run the same command again, and give what it makes"
@@ -143,7 +154,7 @@ def _from_directory(uri: str) -> ModelSource:
             "artifact of a run, which holds the merged model too"
         )
     if not (path / "config.json").is_file():
-        raise DataError(f"{join(uri, 'config.json')}: no such file; {WANTED}")
+        raise DataError(f"{join(uri, 'config.json')}: no such file; {EXPECTED}")
     model_config(path)
     weight_files(path)
     return ModelSource(uri=uri, kind="directory", directory=path, manifest=None, candidate=None)

@@ -11,13 +11,7 @@ CELL = "padding:.2em .9em .2em 0;text-align:{};vertical-align:top"
 def text_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] = ()
 ) -> list[str]:
-    """Lines of a table; the last column takes what it needs.
-
-    Args:
-        columns: Heads.
-        rows: Cells.
-        numbers: Places of columns that are aligned at the right.
-    """
+    """Lines of a table; the last column takes what it needs."""
     table = [tuple(columns), *(tuple(map(visible, row)) for row in rows)]
     widths = [max(len(row[place]) for row in table) for place in range(len(columns))]
     return [
@@ -52,10 +46,10 @@ def html_table(
         + "</tr>"
         for row in rows
     )
-    told = f"<p>{escape(note)}</p>" if note else ""
+    footnote = f"<p>{escape(note)}</p>" if note else ""
     return (
         f'<div style="overflow-x:auto"><table><caption style="text-align:left">{escape(caption)}</caption>'
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{told}"
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{footnote}"
     )
 
 

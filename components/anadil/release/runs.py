@@ -1,32 +1,29 @@
 """The runs of a work directory and of a store: state, recipe, age, time, cost, deciding score.
 
-Each run has a record (`runtime.run_record`), so that a thousand runs on S3 take two listings and a read of
-each that is shown. Runs of earlier releases left the statuses of their steps only; those are read instead.
+Each run has a record (`runtime.run_record`): a thousand runs on S3 take two listings and a read of each that is shown.
 """
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from anadil.artifacts import artifact, local_directory, storage
+from anadil.artifacts import local_directory, storage
 from anadil.artifacts.uri import MANIFEST, absolute, join
-from anadil.core.errors import AnadilError, DataError, RecipeError, Stopped
+from anadil.core.errors import DataError, RecipeError
 from anadil.core.format import DASH, human_dollars, human_figure, human_seconds, number, one_line
-from anadil.core.stages import FLOW, STAGES
+from anadil.core.stages import STAGES
 from anadil.plan.instances import machines, plain_name
 from anadil.release.notebook import html_table, text_table
-from anadil.runtime.run_record import RunRecord, State, StepRecord, read_record, read_step, record_uri
+from anadil.runtime.run_record import RunRecord, State, read_record, record_uri
 
 WORK = "anadil-work"
 """Default work directory of `anadil run`."""
 READERS = 8
 """Records that are read at a time; boto3's client keeps ten connections."""
-OLD = "made by an earlier release, which did not note how runs ended"
 MIN_PREFIX = 4
 COLUMNS = ("id", "state", "recipe", "age", "time", "cost", "bits per byte", "released", "stage")
 NUMBERS = (3, 4, 5, 6)
@@ -40,7 +37,7 @@ class Run:
     id: str
     state: State | Literal["damaged"]
     recipe: str
-    """What the user called it; of a run on a cluster, language and base model."""
+    """Name that the user gave; for a run on a cluster, language and base model."""
     started: datetime
     updated: datetime
     stage: str
@@ -48,12 +45,12 @@ class Run:
     progress: str
     """Steps that are finished, of all: `3 of 6`."""
     seconds: float
-    """Of computing, in all steps."""
+    """Compute time of all steps."""
     dollars: float | None
-    """What the machines of the steps with a model cost by the table of prices; None where it does not know them."""
+    """Cost of the steps with a model by the price table; None if it lacks the machine."""
     base_bits_per_byte: float | None
     bits_per_byte: float | None
-    """Of the adapted model, on the held-out text of the run."""
+    """Adapted model on the run's held-out text."""
     released: str
     """Candidate that the gate released, or `none`; empty before `evaluate`."""
     message: str
@@ -81,11 +78,7 @@ class RunList(list[Run]):
     """Older runs that were left out."""
 
     def rows(self, now: float | None = None) -> list[tuple[str, ...]]:
-        """Cells of a table under `COLUMNS`.
-
-        Args:
-            now: Seconds since 1970 by which ages are told; left out, the clock's.
-        """
+        """Cells of a table under `COLUMNS`."""
         return [_cells(run, time.time() if now is None else now) for run in self]
 
     def __str__(self) -> str:
@@ -119,17 +112,17 @@ def list_runs(
         >>> anadil.list_runs("anadil-work")[0].bits_per_byte  # doctest: +SKIP
         1.36
     """
-    found = [trace for place in _places(work, root) for trace in _traces(place)]
-    latest = sorted(found, key=lambda each: (each.when, each.run), reverse=True)
-    wanted = latest if limit is None else latest[:limit]
+    records = [listed for place in _places(work, root) for listed in _listed(place)]
+    latest = sorted(records, key=lambda each: (each.modified, each.run), reverse=True)
+    shown = latest if limit is None else latest[:limit]
     with ThreadPoolExecutor(READERS) as pool:
-        read = [run for run in pool.map(_run, wanted) if run]
+        read = list(pool.map(_read, shown))
     runs: dict[str, Run] = {}
     for run in sorted(read, key=lambda each: each.updated):
         runs[run.id] = run  # of one that both places know, what was written last
-    listed = RunList(sorted(runs.values(), key=lambda each: (each.started, each.id), reverse=True))
-    listed.hidden = len(latest) - len(wanted)
-    return listed
+    result = RunList(sorted(runs.values(), key=lambda each: (each.started, each.id), reverse=True))
+    result.hidden = len(latest) - len(shown)
+    return result
 
 
 def find_run(name: str, work: str | Path | None = WORK, root: str | None = None) -> Run:
@@ -140,10 +133,10 @@ def find_run(name: str, work: str | Path | None = WORK, root: str | None = None)
         RecipeError: Several begin so.
     """
     places = _places(work, root)
-    known = [trace for place in places for trace in _traces(place)]
-    exact = [trace for trace in known if trace.run == name]
-    near = exact or [trace for trace in known if len(name) >= MIN_PREFIX and trace.run.startswith(name)]
-    read = [run for trace in near if (run := _run(trace))]
+    known = [listed for place in places for listed in _listed(place)]
+    exact = [listed for listed in known if listed.run == name]
+    near = exact or [each for each in known if len(name) >= MIN_PREFIX and each.run.startswith(name)]
+    read = list(map(_read, near))
     if len(several := sorted({run.id for run in read})) > 1:
         raise RecipeError(f"run {name}: several begin so ({', '.join(several[:5])}); write more of it")
     if not read:
@@ -165,42 +158,33 @@ def _places(work: str | Path | None, root: str | None) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Trace:
-    """What a listing shows of a run."""
+class _ListedRecord:
+    """The record of a run, as the listing of a directory shows it."""
 
     place: str
     run: str
-    when: float
-    """When its record was written; of a run without one that of its directory, which S3 does not know."""
-    has_record: bool
+    modified: float
 
 
-def _traces(place: str) -> list[_Trace]:
+def _listed(place: str) -> list[_ListedRecord]:
     names = storage.store(place).listed(join(place, "runs"))
-    records = {
-        name.removesuffix(".json"): when
+    return [
+        _ListedRecord(place=place, run=name.removesuffix(".json"), modified=when)
         for name, when in names.items()
         if name.endswith(".json") and not name.startswith(".")
-    }
-    folders = {name[:-1]: when for name, when in names.items() if name.endswith("/")}
-    return [
-        _Trace(place=place, run=run, when=when, has_record=run in records)
-        for run, when in (folders | records).items()
     ]
 
 
-def _run(trace: _Trace) -> Run | None:
-    """A run as its record says; None where a directory is of no run."""
-    place, run = trace.place, trace.run
+def _read(listed: _ListedRecord) -> Run:
+    """Read a run; one whose record cannot be read is `damaged`."""
     try:
-        record = read_record(record_uri(place, run)) if trace.has_record else _old_record(place, run)
-        return _from_record(place, record) if record else None
+        return _from_record(listed.place, read_record(record_uri(listed.place, listed.run)))
     except DataError as error:
-        moment = datetime.fromtimestamp(trace.when, UTC)
+        moment = datetime.fromtimestamp(listed.modified, UTC)
         return Run(
-            id=run, state="damaged", recipe="", started=moment, updated=moment, stage="", progress="", seconds=0,
+            id=listed.run, state="damaged", recipe="", started=moment, updated=moment, stage="", progress="", seconds=0,
             dollars=None, base_bits_per_byte=None, bits_per_byte=None, released="", message=str(error),
-            place=place, root="", artifacts={},
+            place=listed.place, root="", artifacts={},
         )  # fmt: skip
 
 
@@ -230,7 +214,7 @@ def _from_record(place: str, record: RunRecord) -> Run:
 
 
 def _left(record: RunRecord) -> str:
-    """What to say of a run that nobody ended."""
+    """Message for a run whose process is gone."""
     gone = record.exit_code is None and record.state == "stopped"
     return "its process is gone; run the same command again to resume" if gone else ""
 
@@ -258,36 +242,6 @@ def _dollars(record: RunRecord) -> float | None:
 def _prices() -> dict[str, float]:
     """Machine type -> USD an hour, on demand."""
     return {each.name: each.on_demand for each in machines() if each.on_demand is not None}
-
-
-def _old_record(place: str, run: str) -> RunRecord | None:
-    """What the statuses of the steps tell of a run without a record; None where there is none."""
-    folder = join(place, "runs", run)
-    store = storage.store(folder)
-    files = {name.removesuffix(".json"): when for name, when in store.listed(folder).items()}
-    steps: dict[str, StepRecord] = {}
-    for stage in (stage.name for stage in FLOW if stage.name in files):
-        uri = f"{folder}/{stage}.json"
-        step = read_step(uri)
-        figures = _old_figures(step.uri, place) if stage == "evaluate" else {}
-        steps[stage] = replace(step, figures=figures)
-    if not steps:
-        return None
-    updated = max(files[stage] for stage in steps)
-    ended = "report" in steps or any(step.exit_code for step in steps.values())
-    return RunRecord(
-        id=run, recipe="", started=updated - sum(step.seconds for step in steps.values()), updated=updated,
-        stages=(*steps, *(() if "report" in steps else ("report",))), root=place, steps=steps,
-        exit_code=None if ended else Stopped.exit_code, message="" if ended else OLD,
-    )  # fmt: skip
-
-
-def _old_figures(uri: str, root: str) -> dict[str, bool | float | int | str]:
-    """Figures of scores; none where they are gone or damaged, which is no reason to list no run."""
-    with suppress(AnadilError):
-        manifest = artifact.read_manifest(moved(uri, root)) if uri else None
-        return manifest.figures if manifest else {}
-    return {}
 
 
 def moved(uri: str, root: str) -> str:

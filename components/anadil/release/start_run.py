@@ -54,10 +54,10 @@ def run(
     Example:
         >>> anadil.run(until="tokenizer", work="demo").artifacts["tokenizer"]  # doctest: +SKIP
     """
-    told: list[str] = []
+    lines: list[str] = []
 
     def hear(line: str) -> None:
-        told.append(line)
+        lines.append(line)
         say(line)
 
     with _recipe_file(recipe) as name:
@@ -67,12 +67,12 @@ def run(
     if code == errors.INTERRUPTED:
         raise KeyboardInterrupt
     if code:
-        why = next((line.partition(ERROR)[2] for line in told if ERROR in line), f"exit code {code}")
+        why = next((line.partition(ERROR)[2] for line in lines if ERROR in line), f"exit code {code}")
         raise ERRORS.get(code, AnadilError)(why)
-    found = next((each for each in list_runs(work, limit=10) if each.id.endswith(f"-{number}")), None)
-    if found is None:
+    result = next((each for each in list_runs(work, limit=10) if each.id.endswith(f"-{number}")), None)
+    if result is None:
         raise DataError(f"{work}: the run left no record there; check whether the disk is full")
-    return found
+    return result
 
 
 def _follow(command: list[str], say: Callable[[str], object]) -> tuple[int, int]:
@@ -100,7 +100,7 @@ def _follow(command: list[str], say: Callable[[str], object]) -> tuple[int, int]
 
 @contextmanager
 def _recipe_file(recipe: Recipe | str) -> Iterator[str]:
-    """What the command line calls a recipe."""
+    """Name of a recipe for the command line."""
     if isinstance(recipe, str):
         yield recipe
         return

@@ -11,7 +11,7 @@ from anadil.core.errors import RecipeError
 from anadil.core.format import human_bytes
 from anadil.preflight.packages import require_packages
 from anadil.recipe.load import load_recipe
-from anadil.release.export.export import DTYPES, FORMATS, QUANTIZATIONS, export
+from anadil.release.export.export_model import DTYPES, FORMATS, QUANTIZATIONS, export
 from anadil.release.model_source import REGISTERED, ModelSource, find_model
 from anadil.runtime.entry_point import add_recipe_options
 from anadil.runtime.execute import base_cache

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 MAX_CONTEXT = 8_192
 """Tokens of a chat where nobody asks for more: of an 8B in BF16, with 128 KiB a token, 1 GiB of cache."""
 MAX_TOKENS = 512
-"""Of an answer, where nobody asks for more. Chosen by us."""
+"""Default limit of an answer. Our choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +34,12 @@ class ChatSettings:
     """How a model is asked."""
 
     system: str = ""
-    """What it is told before the first question; empty: nothing."""
+    """System turn; empty for none."""
     complete: bool = False
-    """Whether it continues a text instead of answering."""
+    """Continue a text instead of answering."""
     seed: int = 0
     temperature: float = TEMPERATURE
-    """Of the sample; 0 is greedy."""
+    """Sampling temperature; 0 is greedy."""
     max_tokens: int = MAX_TOKENS
     """Most tokens of an answer."""
     context: int | None = None
@@ -51,12 +51,6 @@ class ChatModel:
 
     def __init__(self, model: Any, tokenizer: Any, settings: ChatSettings, name: str) -> None:
         """Take a model.
-
-        Args:
-            model: Causal language model, on its device.
-            tokenizer: The model's own.
-            settings: How it is asked.
-            name: What messages call it.
 
         Raises:
             DataError: It has no chat template and is to answer, or the system turn leaves no room.
@@ -109,7 +103,7 @@ class ChatModel:
         return text_pieces(self._tokenizer, tokens), left_out
 
     def seed_of(self, question: str, turn: int = 0) -> int | None:
-        """What an answer is drawn with: the same question gets another answer in another turn; None is greedy."""
+        """Seed of an answer: the same question gets another answer in another turn; None for greedy."""
         if not self.settings.temperature:
             return None
         return sample_seed(self.settings.seed + turn, question)
@@ -184,11 +178,6 @@ class Chat:
 
 def open_chat(uri: str, settings: ChatSettings, tracking: str | None = None) -> ChatModel:
     """Find a model, look whether it can be asked so, and load it.
-
-    Args:
-        uri: As `find_model` takes it.
-        settings: How it is asked.
-        tracking: Address of the registry, for `models:/`.
 
     Raises:
         RecipeError: It was never taught to answer, and is not to continue a text either.

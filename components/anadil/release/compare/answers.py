@@ -1,4 +1,4 @@
-"""What two runs' models answered to the same prompts, side by side."""
+"""Answers of two runs' models to the same prompts, side by side."""
 
 from dataclasses import replace
 from typing import Any
@@ -28,32 +28,32 @@ def compared_prompts(a: RunFacts, b: RunFacts, kind: str) -> tuple[PromptView, .
     common = asked[0].keys() & asked[1].keys()
     shown: dict[str, Json] = {}
     for name, lines in tables.items():
-        kept = [line for line in lines if str(line.get("prompt")) in common]
+        shared = [line for line in lines if str(line.get("prompt")) in common]
         plain = [
             line if asked[0][text] == asked[1][text] else line | {"seen": None}
-            for line in kept
+            for line in shared
             for text in [str(line.get("prompt"))]
         ]
         shown[name] = {"generations": plain}
-    found = chosen_prompts(prompts_of(shown, kind))
+    prompts = chosen_prompts(prompts_of(shown, kind))
     return tuple(
         replace(each, made=tuple(replace(one, style="adapted" if one.candidate.startswith("B") else "") for one in each.made))
-        for each in found
+        for each in prompts
     )  # fmt: skip
 
 
 def side_by_side(a: RunFacts, b: RunFacts) -> list[dict[str, Any]]:
     """The same for JSON, every prompt of both runs."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    entries: dict[tuple[str, str], dict[str, Any]] = {}
     for kind in KINDS:
         for name, run in (("a", a), ("b", b)):
             candidate = _candidate(run, kind)
             for line in _greedy(run, candidate, kind) if candidate else []:
                 text = str(line.get("prompt"))
-                entry = found.setdefault((kind, text), {"kind": kind, "prompt": text, "a": None, "b": None})
+                entry = entries.setdefault((kind, text), {"kind": kind, "prompt": text, "a": None, "b": None})
                 keys = ("text", "seen", "exact", "ended", "loop", "chrf")
                 entry[name] = {"candidate": candidate} | {key: line.get(key) for key in keys}
-    return list(found.values())
+    return list(entries.values())
 
 
 def _candidate(run: RunFacts, kind: str) -> str:

@@ -3,17 +3,21 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from anadil.artifacts import local_directory, storage
 from anadil.core.errors import RecipeError
-from anadil.core.format import human_figure, human_percent, number
+from anadil.core.format import human_figure, number
 from anadil.core.log import masked
 from anadil.core.stages import FLOW
+from anadil.release.compare.answers import side_by_side
+from anadil.release.compare.compared_runs import ComparedRuns, CostPair, Curve, Curves, RecipeChange
+from anadil.release.compare.page import render_comparison
 from anadil.release.compare.run_facts import WORDS, RunFacts, find_facts, records
 from anadil.release.compare.score_pairs import ScorePair, Text, score_pairs, text_of
+from anadil.release.compare.tables import notebook_html, terminal_lines
 from anadil.release.runs import WORK
 from anadil.report.cost_view import StageCost, stage_costs
 from anadil.report.read import Json, field, series
@@ -29,76 +33,13 @@ PLACES = ("storage.", "tracking.", "cluster.", "report.")
 """Sections of a recipe that decide no result."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecipeChange:
-    """A key whose value differs."""
+class Comparison(ComparedRuns):
+    """Result of `compare`; a notebook shows it, `save` writes its page."""
 
-    key: str
-    a: object
-    b: object
-    decides: bool
-    """Whether a stage's result depends on it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
-    """One line over the steps of training."""
-
-    label: str
-    run: str
-    """`a` or `b`."""
-    validation: bool
-    points: tuple[tuple[float, float], ...]
-    """(step, value)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curves:
-    """The lines of one stage in one unit."""
-
-    stage: str
-    unit: str
-    lines: tuple[Curve, ...]
-    why_not: str = ""
-    """Why they are not on one axis; then there are no lines."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostPair:
-    """What a stage took in both runs."""
-
-    stage: str
-    a_seconds: float | None
-    b_seconds: float | None
-    a_dollars: float | None
-    b_dollars: float | None
-    shared: bool
-    """Whether both use the same artifact, which was made once."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """What `compare` found; notebooks show it, `page` gives it as a page of its own."""
-
-    a: RunFacts
-    b: RunFacts
-    text: Text
-    """Whether both were scored on the same held-out text."""
-    recipe: tuple[RecipeChange, ...]
-    same: dict[str, bool]
-    """Artifact word -> whether both have the same content."""
-    scores: tuple[ScorePair, ...]
-    curves: tuple[Curves, ...]
-    costs: tuple[CostPair, ...]
-    verdict: tuple[str, ...]
-    """Sentences: what is better, and how sure that is."""
-    notes: tuple[str, ...]
-    """What to know before the figures are read: what cannot be compared, and why."""
+    __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """What `-o json` prints."""
-        from anadil.release.compare.answers import side_by_side
-
+        """Fields as JSON has them."""
         return {
             "a": _about(self.a),
             "b": _about(self.b),
@@ -117,9 +58,7 @@ class Comparison:
         }  # fmt: skip
 
     def page(self) -> str:
-        """One HTML page that loads nothing from elsewhere."""
-        from anadil.release.compare.page import render_comparison
-
+        """Render one self-contained HTML page."""
         return render_comparison(self)
 
     def save(self, path: str | Path) -> Path:
@@ -136,14 +75,10 @@ class Comparison:
         return path
 
     def __str__(self) -> str:
-        from anadil.release.compare.tables import terminal_lines
-
         return "\n".join(terminal_lines(self))
 
     def _repr_html_(self) -> str:
-        from anadil.release.compare.tables import notebook_html
-
-        return notebook_html(self)
+        return notebook_html(self, self.page())
 
 
 def compare(a: str, b: str, *, work: str | Path | None = WORK, root: str | None = None) -> Comparison:
@@ -189,12 +124,12 @@ def _changes(a: Mapping[str, object], b: Mapping[str, object]) -> tuple[RecipeCh
     """Keys that differ, those that decide a result first."""
     if not a or not b:
         return ()
-    found = [
+    changes = [
         RecipeChange(key=key, a=_shown(a.get(key)), b=_shown(b.get(key)), decides=not key.startswith(PLACES))
         for key in dict.fromkeys([*a, *b])
         if a.get(key) != b.get(key)
     ]
-    return tuple(sorted(found, key=lambda each: not each.decides))
+    return tuple(sorted(changes, key=lambda each: not each.decides))
 
 
 def _shown(value: object) -> object:
@@ -205,8 +140,8 @@ def _shown(value: object) -> object:
 
 def _curves(a: RunFacts, b: RunFacts) -> tuple[Curves, ...]:
     same = bool(a.digests.get("tokenizer")) and a.digests.get("tokenizer") == b.digests.get("tokenizer")
-    found = [_pretraining(a, b, same_tokenizer=same), _finetuning(a, b, same_tokenizer=same)]
-    return tuple(each for each in found if each.lines or each.why_not)
+    stages = [_pretraining(a, b, same_tokenizer=same), _finetuning(a, b, same_tokenizer=same)]
+    return tuple(each for each in stages if each.lines or each.why_not)
 
 
 def _pretraining(a: RunFacts, b: RunFacts, *, same_tokenizer: bool) -> Curves:
@@ -272,8 +207,8 @@ def _costs(a: RunFacts, b: RunFacts) -> tuple[CostPair, ...]:
 
 
 def _verdict(pairs: tuple[ScorePair, ...]) -> tuple[str, ...]:
-    """What the deciding figures say, a sentence for each; none of runs without figures in common."""
-    found = []
+    """A sentence for each deciding figure that both runs have."""
+    sentences = []
     for candidate, measure, subject in DECIDING:
         pair = next((each for each in pairs if (each.candidate, each.measure) == (candidate, measure)), None)
         if pair is None or pair.difference is None:
@@ -296,28 +231,26 @@ def _verdict(pairs: tuple[ScorePair, ...]) -> tuple[str, ...]:
             if pair.unsure and pair.difference
             else ""
         )
-        found.append(sentence + few)
-    return tuple(found)
+        sentences.append(sentence + few)
+    return tuple(sentences)
 
 
 def _notes(a: RunFacts, b: RunFacts, text: Text, curves: tuple[Curves, ...]) -> tuple[str, ...]:
-    found = [_gate(name, run) for name, run in (("A", a), ("B", b))]
-    found += [_missing(name, run) for name, run in (("A", a), ("B", b))]
+    notes = [_gate(name, run) for name, run in (("A", a), ("B", b))]
+    notes += [_missing(name, run) for name, run in (("A", a), ("B", b))]
     if a.scores and b.scores and a.manifests["scores"].digest == b.manifests["scores"].digest:
-        found.append("Both have the same scores: no difference can be seen.")
+        notes.append("Both have the same scores: no difference can be seen.")
     if a.language != b.language and a.language and b.language:
-        found.append(
-            f"The languages differ ({a.language} and {b.language}): each model is measured on its own text, and no "
-            "figure of the text says which is better."
+        notes.append(
+            f"The languages differ ({a.language} and {b.language}): each model is measured on its own text, so no "
+            "figure shows which is better."
         )
     if text == "different":
-        found.append("The held-out texts differ: bits per byte can be compared on the same text only.")
+        notes.append("The held-out texts differ: bits per byte compare on the same text only.")
     if text == "partly the same":
-        found.append("The held-out texts differ; bits per byte are those of the documents that both scored.")
+        notes.append("The held-out texts differ; bits per byte are those of the documents that both scored.")
     if a.digests.get("tokenizer") != b.digests.get("tokenizer") and text in ("same", "partly the same"):
-        found.append(
-            "The tokenizers differ: bits per byte can be compared all the same, losses per token cannot."
-        )
+        notes.append("The tokenizers differ: bits per byte still compare, losses per token do not.")
     windows = [
         [
             field(candidates_of(run.scores).get("adapted", {}), key)
@@ -326,21 +259,18 @@ def _notes(a: RunFacts, b: RunFacts, text: Text, curves: tuple[Curves, ...]) -> 
         for run in (a, b)
     ]
     if windows[0] != windows[1] and text in ("same", "partly the same"):
-        found.append(
-            "The models saw windows of other lengths, or without BOS before each, when they were scored, which is a "
-            "part of the difference."
+        notes.append(
+            "The models were scored in windows of different length or without BOS, which causes part of the difference."
         )
     if (once := _seen_once(a, b)) > 0:
-        found.append(
-            f"{once} questions were seen in training by one of the runs only; no interval counts them."
-        )
+        notes.append(f"Only one run saw {once} of the questions in training; no interval counts them.")
     steps = [
         (run.recipe.get("pretrain.batch_size"), run.recipe.get("pretrain.sequence_length")) for run in (a, b)
     ]
     if steps[0] != steps[1] and curves:
-        found.append("A step of A and one of B hold different numbers of tokens.")
-    found += [f"{each.stage}: no common axis, because {each.why_not}." for each in curves if each.why_not]
-    return tuple(filter(None, found))  # fmt: skip
+        notes.append("A step of A and one of B hold different numbers of tokens.")
+    notes += [f"{each.stage}: no common axis, because {each.why_not}." for each in curves if each.why_not]
+    return tuple(filter(None, notes))  # fmt: skip
 
 
 def _gate(name: str, run: RunFacts) -> str:
@@ -348,7 +278,7 @@ def _gate(name: str, run: RunFacts) -> str:
 
 
 def _missing(name: str, run: RunFacts) -> str:
-    """What a run lacks to be compared whole."""
+    """Name the artifacts that a run lacks."""
     lacks = [word for word in ("model", "scores") if word not in run.manifests]
     why = f"; it is {run.run.state}" if run.run and run.run.state != "finished" else ""
     return f"{name} has no {' and no '.join(lacks)} here{why}." if lacks else ""
@@ -365,8 +295,3 @@ def _about(run: RunFacts) -> Json:
     listed = run.run.to_dict() if run.run else None
     artifacts = {word: {"uri": run.uris.get(word), "sha256": digest} for word, digest in run.digests.items()}
     return {"name": run.name, "label": run.label, "run": listed, "artifacts": artifacts}
-
-
-def format_figure(pair: ScorePair, value: float | None) -> str:
-    """A figure of a pair for people."""
-    return human_percent(value) if pair.share else human_figure(value)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from anadil import __version__
 from anadil.core.format import DASH
 from anadil.release.compare.answers import compared_prompts
-from anadil.release.compare.comparison import Comparison, Curves
+from anadil.release.compare.compared_runs import ComparedRuns, Curves
 from anadil.release.compare.score_pairs import ScorePair
 from anadil.release.compare.tables import COST_COLUMNS, SCORE_COLUMNS, cost_rows, score_rows, value_text
 from anadil.report.charts import Estimate, Line
@@ -27,8 +27,8 @@ SECTIONS = (
 COLOURS = {"a": 4, "b": 1}
 MAX_VALUE = 300
 NOTE = (
-    "The interval of a difference comes from drawing the documents again, the same ones for both runs; one that holds 0 "
-    "leaves it open which is better. Intervals of shares are each run's own."
+    "The interval of a difference comes from a bootstrap over documents, the same draw for both runs. If it contains 0, "
+    "neither run is clearly better. Intervals of shares are each run's own."
 )
 HEADLINES = (
     ("adapted", "bits_per_byte", "Bits per byte", "adapted model, lower is better"),
@@ -43,38 +43,38 @@ HEADLINES = (
 )
 
 
-def render_comparison(found: Comparison) -> str:
+def render_comparison(runs: ComparedRuns) -> str:
     """The page."""
-    answers, beginnings = (compared_prompts(found.a, found.b, kind) for kind in ("answer", "continuation"))
+    answers, beginnings = (compared_prompts(runs.a, runs.b, kind) for kind in ("answer", "continuation"))
     view: dict[str, object] = {
         "title": "Two runs compared",
         "sections": SECTIONS,
-        "lang": found.b.language or found.a.language or "en",
-        "a": found.a.label,
-        "b": found.b.label,
-        "verdict": found.verdict,
-        "notes": found.notes,
-        "headlines": _headlines(found),
-        "scores": _scores(found, differing=True),
-        "same_scores": _scores(found, differing=False),
-        "difference": _difference_chart(found.scores),
-        "recipe": _recipe(found),
-        "has_recipes": bool(found.a.recipe and found.b.recipe),
-        "charts": [chart for each in found.curves if (chart := _chart(each))],
-        "no_axis": [f"{each.stage}: {each.why_not}." for each in found.curves if each.why_not],
+        "lang": runs.b.language or runs.a.language or "en",
+        "a": runs.a.label,
+        "b": runs.b.label,
+        "verdict": runs.verdict,
+        "notes": runs.notes,
+        "headlines": _headlines(runs),
+        "scores": _scores(runs, differing=True),
+        "same_scores": _scores(runs, differing=False),
+        "difference": _difference_chart(runs.scores),
+        "recipe": _recipe(runs),
+        "has_recipes": bool(runs.a.recipe and runs.b.recipe),
+        "charts": [chart for each in runs.curves if (chart := _chart(each))],
+        "no_axis": [f"{each.stage}: {each.why_not}." for each in runs.curves if each.why_not],
         "answers": answers[:OPEN_ANSWERS],
         "more_answers": answers[OPEN_ANSWERS:],
         "beginnings": beginnings[:OPEN_BEGINNINGS],
         "more_beginnings": beginnings[OPEN_BEGINNINGS:],
-        "cost": _table("Time and cost by stage", COST_COLUMNS, cost_rows(found)),
-        "artifacts": _artifacts(found),
+        "cost": _table("Time and cost by stage", COST_COLUMNS, cost_rows(runs)),
+        "artifacts": _artifacts(runs),
         "version": __version__,
     }
     return render_template("compare.html.j2", view)
 
 
-def _headlines(found: Comparison) -> list[dict[str, str]]:
-    pairs = {(each.candidate, each.measure): each for each in found.scores}
+def _headlines(runs: ComparedRuns) -> list[dict[str, str]]:
+    pairs = {(each.candidate, each.measure): each for each in runs.scores}
     made = []
     for candidate, measure, name, unit in HEADLINES:
         pair = pairs.get((candidate, measure))
@@ -98,9 +98,9 @@ def _shown(pair: ScorePair, value: float | None) -> str:
     return f"{figure(value * 100, 3)} %"
 
 
-def _scores(found: Comparison, *, differing: bool) -> TextTable:
+def _scores(runs: ComparedRuns, *, differing: bool) -> TextTable:
     """Figures that differ or cannot be compared, or those that are the same."""
-    every, apart = score_rows(found), score_rows(found, differing=True)
+    every, apart = score_rows(runs), score_rows(runs, differing=True)
     rows = apart if differing else [row for row in every if row not in apart]
     return TextTable(
         caption="Figures that differ" if differing else "Figures that are the same",
@@ -134,10 +134,10 @@ def _difference_chart(pairs: tuple[ScorePair, ...]) -> Chart | None:
     return intervals("B less A", "bits per byte, below zero B is better", drawn, table)
 
 
-def _recipe(found: Comparison) -> TextTable:
+def _recipe(runs: ComparedRuns) -> TextTable:
     rows = tuple(
         (change.key, _portable(change.a), _portable(change.b), "yes" if change.decides else "no")
-        for change in found.recipe
+        for change in runs.recipe
     )
     return TextTable(
         caption="Keys that differ", columns=("key", "A", "B", "decides a result"), rows=rows, words=(1, 2, 3)
@@ -161,13 +161,13 @@ def _chart(curves: Curves) -> Chart | None:
     return lines(curves.stage, curves.unit, drawn)
 
 
-def _artifacts(found: Comparison) -> TextTable:
-    words = dict.fromkeys([*found.a.digests, *found.b.digests])
+def _artifacts(runs: ComparedRuns) -> TextTable:
+    words = dict.fromkeys([*runs.a.digests, *runs.b.digests])
     rows = [
         (
             word,
-            *(run.digests.get(word, DASH)[:16] for run in (found.a, found.b)),
-            {True: "yes", False: "no"}[found.same[word]] if word in found.same else DASH,
+            *(run.digests.get(word, DASH)[:16] for run in (runs.a, runs.b)),
+            {True: "yes", False: "no"}[runs.same[word]] if word in runs.same else DASH,
         )
         for word in words
         if word != "report"

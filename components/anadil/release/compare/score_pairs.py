@@ -32,11 +32,11 @@ class ScorePair:
     measure: str
     """Path in the candidate's table of `scores.json`."""
     name: str
-    """What people call it."""
+    """Label for people."""
     a: float | None
     b: float | None
     share: bool = False
-    """Whether it is a share, which is printed as per cent."""
+    """A share, printed as per cent."""
     wanted: int = LOWER
     """-1 where less is better, else 1."""
     a_interval: tuple[float, float] | None = None
@@ -57,7 +57,7 @@ class ScorePair:
 
     @property
     def clear(self) -> bool | None:
-        """Whether the interval leaves out 0, or those of two shares have nothing in common; None without intervals."""
+        """The interval excludes 0, or those of two shares do not overlap; None without intervals."""
         if self.share and self.a_interval and self.b_interval and self.difference is not None:
             return self.a_interval[1] < self.b_interval[0] or self.b_interval[1] < self.a_interval[0]
         if self.low is None or self.high is None or self.difference is None:
@@ -66,7 +66,7 @@ class ScorePair:
 
     @property
     def unsure(self) -> bool:
-        """Whether the documents are so few that the interval is too narrow."""
+        """Too few documents: the interval is too narrow."""
         return self.num_documents is not None and self.num_documents < SURE_DOCUMENTS
 
     @property
@@ -79,7 +79,7 @@ class ScorePair:
 
 
 def text_of(a: RunFacts, b: RunFacts) -> Text:
-    """Whether both runs were scored on the same held-out text."""
+    """Compare the held-out texts of both runs."""
     first, second = (field(each.scores, "heldout.sha256") for each in (a, b))
     if not first or not second:
         return "unknown"
@@ -94,14 +94,14 @@ def score_pairs(a: RunFacts, b: RunFacts) -> list[ScorePair]:
             for name in [*candidates_of(a.scores), *(set(candidates_of(b.scores)) - set(candidates_of(a.scores)))]}  # fmt: skip
     pairs: list[ScorePair] = []
     for name, tables in both.items():
-        found = [
+        measured = [
             _text_pair(a, b, name, tables),
             *_figures(a, b, name, tables),
             _answer_pair(a, b, name, tables),
             *_shares(a, b, name, tables),
             *_retained(a, b, name, tables),
         ]
-        pairs += [pair for pair in found if pair and (pair.a is not None or pair.b is not None)]
+        pairs += [pair for pair in measured if pair and (pair.a is not None or pair.b is not None)]
     return pairs
 
 
@@ -134,13 +134,13 @@ def _paired(pair: ScorePair, rows: list[tuple[float, float, int]], *, whole: boo
     except ModuleNotFoundError as error:
         raise PreflightError(f"intervals need {error.name}; {install('evaluate')}") from None
     nats, sizes = np.array([row[:2] for row in rows]), np.array([row[2] for row in rows])
-    found = paired_difference(nats[:, 1], nats[:, 0], sizes, SEED)
+    difference = paired_difference(nats[:, 1], nats[:, 0], sizes, SEED)
     bits = nats.sum(axis=0) / math.log(2) / sizes.sum()
     first, second = (pair.a, pair.b) if whole else (float(bits[0]), float(bits[1]))
     return ScorePair(
         candidate=pair.candidate, measure=pair.measure, name=pair.name, a=first, b=second,
         a_interval=pair.a_interval if whole else None, b_interval=pair.b_interval if whole else None,
-        low=found.low, high=found.high, num_documents=found.num_documents,
+        low=difference.low, high=difference.high, num_documents=difference.num_documents,
     )  # fmt: skip
 
 
@@ -161,20 +161,20 @@ def _is_same(a: Json, b: Json) -> bool:
 
 def _nats(pairs: list[tuple[Json, Json]], name: str) -> list[tuple[float, float, int]]:
     """Nats of a candidate in both runs and bytes, of each document that both have figures of."""
-    found = []
+    rows = []
     for a, b in pairs:
         first, second = (number(field(each, f"nats.{name}")) for each in (a, b))
         size = number(a.get("num_bytes"))
         if first is not None and second is not None and size:
-            found.append((float(first), float(second), int(size)))
-    return found
+            rows.append((float(first), float(second), int(size)))
+    return rows
 
 
 def _other_text(a: RunFacts, b: RunFacts) -> str:
-    found = text_of(a, b)
-    if found == "unknown":
+    text = text_of(a, b)
+    if text == "unknown":
         return "a run has no scores that say which text they are of"
-    return "" if found != "different" else "other held-out text"
+    return "" if text != "different" else "other held-out text"
 
 
 def _answer_pair(a: RunFacts, b: RunFacts, name: str, tables: tuple[Json, Json]) -> ScorePair | None:
@@ -207,14 +207,14 @@ def _figures(a: RunFacts, b: RunFacts, name: str, tables: tuple[Json, Json]) -> 
         a.recipe.get(key) != b.recipe.get(key) for key in ("evaluate.context", "pretrain.sequence_length")
     ]
     pairs = []
-    for key, label, wanted in (
+    for key, label, better in (
         ("fertility", "tokens per word", LOWER),
         ("words_in_context", "words in context", HIGHER),
     ):
         first, second = (number(table.get(key)) for table in tables)
         reason = why or ("other context" if key == "words_in_context" and any(contexts) else "")
         pairs.append(
-            ScorePair(candidate=name, measure=key, name=label, a=first, b=second, wanted=wanted, why_not=reason)
+            ScorePair(candidate=name, measure=key, name=label, a=first, b=second, wanted=better, why_not=reason)
         )  # fmt: skip
     return pairs
 
@@ -233,13 +233,13 @@ def _shares(a: RunFacts, b: RunFacts, name: str, tables: tuple[Json, Json]) -> l
     if a.language != b.language:
         why = why or "other language"
     pairs = []
-    for measure, label, wanted, read in measures:
+    for measure, label, better, read in measures:
         (first, num), (second, other) = (read(table) for table in tables)
         shares = [number(each) for each in (first, second)]
-        counts = [int(found) if (found := number(each)) else None for each in (num, other)]
+        counts = [int(count) if (count := number(each)) else None for each in (num, other)]
         pairs.append(
             ScorePair(
-                candidate=name, measure=measure, name=label, a=shares[0], b=shares[1], share=True, wanted=wanted,
+                candidate=name, measure=measure, name=label, a=shares[0], b=shares[1], share=True, wanted=better,
                 a_interval=share_interval(shares[0], counts[0]), b_interval=share_interval(shares[1], counts[1]),
                 why_not=why,
             )

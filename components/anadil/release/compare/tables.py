@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from html import escape
 
 from anadil.core.format import DASH, human_dollars, human_figure, human_seconds, one_line
-from anadil.release.compare.comparison import Comparison, format_figure
+from anadil.release.compare.compared_runs import ComparedRuns, format_figure
 from anadil.release.compare.score_pairs import ScorePair
 from anadil.release.notebook import html_page, html_table, text_table
 
@@ -18,19 +18,19 @@ COST_COLUMNS = ("stage", "A", "B", "A cost", "B cost")
 COST_NUMBERS = (1, 2, 3, 4)
 
 
-def score_rows(found: Comparison, *, differing: bool = False) -> list[tuple[str, ...]]:
+def score_rows(runs: ComparedRuns, *, differing: bool = False) -> list[tuple[str, ...]]:
     """Cells under `SCORE_COLUMNS`; `differing`: without figures that are the same in both."""
     return [
         (
             pair.candidate, pair.name, format_figure(pair, pair.a), format_figure(pair, pair.b), _difference(pair),
             _interval(pair), _over(pair), _better(pair),
         )
-        for pair in found.scores
+        for pair in runs.scores
         if not differing or pair.difference != 0
     ]  # fmt: skip
 
 
-def recipe_rows(found: Comparison) -> list[tuple[str, ...]]:
+def recipe_rows(runs: ComparedRuns) -> list[tuple[str, ...]]:
     """Key and both values."""
     return [
         (
@@ -38,7 +38,7 @@ def recipe_rows(found: Comparison) -> list[tuple[str, ...]]:
             value_text(change.a),
             value_text(change.b),
         )
-        for change in found.recipe
+        for change in runs.recipe
     ]
 
 
@@ -49,64 +49,62 @@ def value_text(value: object, limit: int = MAX_VALUE) -> str:
     return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), limit)
 
 
-def cost_rows(found: Comparison) -> list[tuple[str, ...]]:
+def cost_rows(runs: ComparedRuns) -> list[tuple[str, ...]]:
     """Cells under `COST_COLUMNS`, the sums last."""
     rows = [
         (
             f"{each.stage} (the same artifact)" if each.shared else each.stage, human_seconds(each.a_seconds),
             human_seconds(each.b_seconds), human_dollars(each.a_dollars), human_dollars(each.b_dollars),
         )
-        for each in found.costs
+        for each in runs.costs
     ]  # fmt: skip
     if not rows:
         return []
-    seconds = [sum(getattr(each, f"{name}_seconds") or 0.0 for each in found.costs) for name in "ab"]
+    seconds = [sum(getattr(each, f"{name}_seconds") or 0.0 for each in runs.costs) for name in "ab"]
     known = [
-        [value for each in found.costs if (value := getattr(each, f"{name}_dollars")) is not None] for name in "ab"
+        [value for each in runs.costs if (value := getattr(each, f"{name}_dollars")) is not None] for name in "ab"
     ]  # fmt: skip
     dollars = [human_dollars(sum(each) if each else None) for each in known]
     return [*rows, ("together", *(human_seconds(each) for each in seconds), *dollars)]
 
 
-def terminal_lines(found: Comparison) -> Iterator[str]:
-    """What the command prints."""
-    yield f"A: {found.a.label}"
-    yield f"B: {found.b.label}"
-    for text in (*found.verdict, *found.notes):
+def terminal_lines(runs: ComparedRuns) -> Iterator[str]:
+    """Yield the lines of a terminal."""
+    yield f"A: {runs.a.label}"
+    yield f"B: {runs.b.label}"
+    for text in (*runs.verdict, *runs.notes):
         yield ""
         yield from textwrap.wrap(text, WIDTH)
-    if found.recipe:
+    if runs.recipe:
         yield "\nRecipe"
-        yield from text_table(("key", "A", "B"), recipe_rows(found))
+        yield from text_table(("key", "A", "B"), recipe_rows(runs))
     else:
         yield (
-            "\nRecipe: no key differs."
-            if found.a.recipe and found.b.recipe
-            else "\nRecipe: not kept by a run."
+            "\nRecipe: no key differs." if runs.a.recipe and runs.b.recipe else "\nRecipe: not kept by a run."
         )
-    if found.scores:
+    if runs.scores:
         yield "\nScores"
-        rows = score_rows(found, differing=True)
+        rows = score_rows(runs, differing=True)
         yield from text_table(SCORE_COLUMNS, rows, SCORE_NUMBERS) if rows else ()
-        if same := len(found.scores) - len(rows):
+        if same := len(runs.scores) - len(rows):
             yield f"{same} further figures are the same in both."
-    if found.costs:
+    if runs.costs:
         yield "\nTime and cost"
-        yield from text_table(COST_COLUMNS, cost_rows(found), COST_NUMBERS)
+        yield from text_table(COST_COLUMNS, cost_rows(runs), COST_NUMBERS)
 
 
-def notebook_html(found: Comparison) -> str:
-    """Tables, and the whole page folded below them."""
+def notebook_html(runs: ComparedRuns, page: str) -> str:
+    """Render tables, with the whole page folded below them."""
     parts = [
-        f"<p><strong>A</strong>: {escape(found.a.label)}<br><strong>B</strong>: {escape(found.b.label)}</p>"
+        f"<p><strong>A</strong>: {escape(runs.a.label)}<br><strong>B</strong>: {escape(runs.b.label)}</p>"
     ]
-    parts += [f"<p>{escape(text)}</p>" for text in (*found.verdict, *found.notes)]
-    if found.recipe:
-        parts.append(html_table("Recipe", ("key", "A", "B"), recipe_rows(found)))
-    if found.scores:
-        parts.append(html_table("Scores", SCORE_COLUMNS, score_rows(found), SCORE_NUMBERS))
-    parts.append(html_table("Time and cost", COST_COLUMNS, cost_rows(found), COST_NUMBERS))
-    parts.append(html_page(found.page(), "Curves and answers"))
+    parts += [f"<p>{escape(text)}</p>" for text in (*runs.verdict, *runs.notes)]
+    if runs.recipe:
+        parts.append(html_table("Recipe", ("key", "A", "B"), recipe_rows(runs)))
+    if runs.scores:
+        parts.append(html_table("Scores", SCORE_COLUMNS, score_rows(runs), SCORE_NUMBERS))
+    parts.append(html_table("Time and cost", COST_COLUMNS, cost_rows(runs), COST_NUMBERS))
+    parts.append(html_page(page, "Curves and answers"))
     return "\n".join(parts)  # fmt: skip
 
 
@@ -120,7 +118,7 @@ def _difference(pair: ScorePair) -> str:
 
 
 def _interval(pair: ScorePair) -> str:
-    """Of the difference; where there is none, those of both runs."""
+    """Interval of the difference; without one, those of both runs."""
     if pair.why_not:
         return ""
     if pair.low is not None and pair.high is not None:

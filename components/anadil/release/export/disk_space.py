@@ -1,4 +1,4 @@
-"""Whether a disk holds what is about to be written, before an hour of writing."""
+"""Check of free disk space, before an hour of writing."""
 
 import shutil
 from pathlib import Path

@@ -37,22 +37,22 @@ COPIED = (
     INDEX,
     *COPIED_TOKENIZER_FILES,
 )
-"""Of a model's directory; but for these and its terms nothing that lies there is passed on."""
+"""Files of a model's directory that are exported, beside weights and `TERMS`."""
 TERMS = ("LICENSE*", "NOTICE*", "USE_POLICY*")
-"""What the licence of a base asks to be handed on with every copy."""
+"""Files that the base's licence requires beside every copy."""
 CARD = "README.md"
 MODELFILE = "Modelfile"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What was written."""
+    """Result of an export."""
 
     folder: Path
     names: tuple[str, ...]
     """Files in it that are of the model."""
     path: Path
-    """What was asked for: the directory, or the GGUF file."""
+    """The directory or GGUF file that was requested."""
     num_bytes: int
 
 
@@ -160,7 +160,7 @@ def _lock(draft: Path) -> int | None:
 
 
 def _name(source: ModelSource, out: Path) -> str:
-    """Of the model, for whoever lists it."""
+    """Display name of the model."""
     return out.stem if out.suffix == ".gguf" else out.name or Path(source.uri).name
 
 
@@ -253,5 +253,5 @@ def _free_name(out: Path, name: str) -> Path:
     """A name beside a file for what belongs to it; the Modelfile has its own where that is free."""
     numbers = (f".{number}" for number in itertools.count(2))
     ours = (f"{out.stem}{number}.{name}" for number in itertools.chain([""], numbers))
-    wanted = itertools.chain([MODELFILE] if name == MODELFILE else [], ours)
-    return next(place for each in wanted if not (place := out.with_name(each)).exists())
+    names = itertools.chain([MODELFILE] if name == MODELFILE else [], ours)
+    return next(place for each in names if not (place := out.with_name(each)).exists())

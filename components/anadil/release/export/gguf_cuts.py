@@ -87,12 +87,12 @@ def ordinary_texts(content: JsonObject) -> set[str]:
 
 
 def expressions(pre_tokenizer: JsonObject | None) -> tuple[str, ...] | None:
-    """What a pre-tokenizer cuts by, one after another, before it writes byte symbols; None for any other kind."""
+    """Expressions of a byte-level pre-tokenizer, in order; None for any other kind."""
     *before, last = pre_tokenizer_parts(pre_tokenizer or {})
     if last.get("type") != "ByteLevel" or last.get("add_prefix_space"):
         return None
-    found = [*map(_expression, before), GPT_2_REGEX if last.get("use_regex", True) else ""]
-    return None if None in found else tuple(filter(None, found))
+    patterns = [*map(_expression, before), GPT_2_REGEX if last.get("use_regex", True) else ""]
+    return None if None in patterns else tuple(filter(None, patterns))
 
 
 def _expression(part: JsonObject) -> str | None:
@@ -147,7 +147,7 @@ def _byte_level_fault(content: JsonObject) -> str:
 
 
 def gguf_note(tokenizer: "Tokenizer") -> str:
-    """What llama.cpp does otherwise with a tokenizer without `gguf_fault`; empty for nothing."""
+    """Differences in llama.cpp for a tokenizer without `gguf_fault`; empty for none."""
     notes = []
     content = json.loads(tokenizer.to_str())
     if is_of_pieces(content):

@@ -16,8 +16,7 @@ from anadil.core.progress import progress
 from anadil.model.architecture import check_fit, read_config
 from anadil.model.family import Gguf
 from anadil.model.safetensors_files import SafetensorsFiles
-from anadil.release.export import gguf_shape as shapes
-from anadil.release.export import gguf_tensors as tensors
+from anadil.release.export import gguf_shape, gguf_tensors
 from anadil.release.export.disk_space import check_space
 from anadil.release.export.gguf_refusal import check_gguf
 from anadil.release.export.gguf_vocabulary import Vocabulary, read_vocabulary
@@ -36,7 +35,7 @@ FILE_TYPES: Mapping[Type, LlamaFileType] = MappingProxyType(
     }
 )
 QUANTIZATION_VERSION = 2
-"""Of the blocks of Q8_0 and others. Source: llama.cpp, ggml/include/ggml.h, GGML_QNT_VERSION."""
+"""Version of quantized blocks. Source: llama.cpp, ggml/include/ggml.h, GGML_QNT_VERSION."""
 SCALINGS: Mapping[str, RopeScalingType] = MappingProxyType(
     {"linear": RopeScalingType.LINEAR, "yarn": RopeScalingType.YARN}
 )
@@ -45,12 +44,6 @@ FACTORS = "rope_freqs.weight"
 
 def write_gguf(directory: Path, out: Path, *, name: str, precision: str | None = None) -> dict[str, int]:
     """Write a model's directory as a GGUF file; what it holds, in numbers.
-
-    Args:
-        directory: Hugging Face directory.
-        out: File to write; the caller gives it its name when it is whole.
-        name: Of the model, for whoever lists it.
-        precision: One of `PRECISIONS`; as stored if it is not given.
 
     Raises:
         DataError: The model is not whole, or FP16 cannot hold its numbers.
@@ -72,11 +65,13 @@ def _write(
     name: str,
     precision: str | None,
 ) -> dict[str, int]:
-    kind = shapes.gguf_family(config)
+    kind = gguf_shape.gguf_family(config)
     assert kind is not None, "refused before"
-    names = tensors.gguf_names(weights, config, kind)
-    wanted = PRECISIONS[precision] if precision else None
-    types = {each: tensors.gguf_type(weights.shape(each), weights.dtype(each), wanted) for each in names}
+    names = gguf_tensors.gguf_names(weights, config, kind)
+    requested = PRECISIONS[precision] if precision else None
+    types = {
+        each: gguf_tensors.gguf_type(weights.shape(each), weights.dtype(each), requested) for each in names
+    }
     writer = GGUFWriter(out, kind.architecture)
     try:
         writer.add_name(name)
@@ -85,7 +80,7 @@ def _write(
         _add_shape(writer, config, kind)
         _add_vocabulary(writer, vocabulary)
         factors = _factors(config)
-        sizes = {each: tensors.num_bytes(weights.shape(each), types[each]) for each in names}
+        sizes = {each: gguf_tensors.num_bytes(weights.shape(each), types[each]) for each in names}
         check_space(out, sum(sizes.values()))
         for each, gguf_name in names.items():
             writer.add_tensor_info(
@@ -98,8 +93,8 @@ def _write(
         writer.write_ti_data_to_file()
         with progress("writing GGUF", len(names)) as bar:
             for each, gguf_name in names.items():
-                tensor = tensors.converted(gguf_name, weights.read(each), config, kind)
-                writer.write_tensor_data(tensors.packed(tensor, types[each], each))
+                tensor = gguf_tensors.converted(gguf_name, weights.read(each), config, kind)
+                writer.write_tensor_data(gguf_tensors.packed(tensor, types[each], each))
                 bar.advance()
         if factors is not None:
             writer.write_tensor_data(factors)
@@ -118,38 +113,40 @@ def _flush(writer: GGUFWriter) -> None:
 
 
 def _factors(config: PreTrainedConfig) -> Any:
-    scaling = shapes.rotation(config)
-    return tensors.llama3_factors(config, scaling) if scaling["rope_type"] == "llama3" else None
+    scaling = gguf_shape.rotation(config)
+    return gguf_tensors.llama3_factors(config, scaling) if scaling["rope_type"] == "llama3" else None
 
 
 def _add_shape(writer: GGUFWriter, config: PreTrainedConfig, kind: Gguf) -> None:
-    size = shapes.head_size(config)
+    size = gguf_shape.head_size(config)
     writer.add_vocab_size(config.vocab_size)
-    writer.add_context_length(shapes.context_length(config, kind))
+    writer.add_context_length(gguf_shape.context_length(config, kind))
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(shapes.key_value_heads(config))
+    writer.add_head_count_kv(gguf_shape.key_value_heads(config))
     writer.add_key_length(size)
     writer.add_value_length(size)
     for key, source in kind.numbers.items():
         value = getattr(config, source, None) if isinstance(source, str) else source
         if value is not None:
             writer.add_float32(f"{kind.architecture}.{key}", value)
-    if kind.windows != "none" and shapes.SLIDING in shapes.layer_types(config):
+    if kind.windows != "none" and gguf_shape.SLIDING in gguf_shape.layer_types(config):
         writer.add_sliding_window(config.sliding_window)
-        period = shapes.window_period(config)
+        period = gguf_shape.window_period(config)
         assert period is not None, "refused before"
         writer.add_sliding_window_pattern(period)
     _add_rotation(writer, config)
 
 
 def _add_rotation(writer: GGUFWriter, config: PreTrainedConfig) -> None:
-    scaling = shapes.rotation(config)
-    writer.add_rope_dimension_count(int(shapes.head_size(config) * scaling.get("partial_rotary_factor", 1.0)))
+    scaling = gguf_shape.rotation(config)
+    writer.add_rope_dimension_count(
+        int(gguf_shape.head_size(config) * scaling.get("partial_rotary_factor", 1.0))
+    )
     writer.add_rope_freq_base(scaling["rope_theta"])
-    if local := config.rope_parameters.get(shapes.SLIDING):
+    if local := config.rope_parameters.get(gguf_shape.SLIDING):
         writer.add_rope_freq_base_swa(local["rope_theta"])
     if scaling["rope_type"] not in SCALINGS:
         return

@@ -14,12 +14,12 @@ NUM_BYTES = 256
 
 
 def is_of_pieces(content: JsonObject) -> bool:
-    """Whether a tokenizer writes bytes as tokens such as `<0x0A>`, and not as symbols."""
+    """True if bytes are tokens such as `<0x0A>`, not symbols."""
     return bool(content["model"].get("byte_fallback"))
 
 
 def byte_token(byte: int) -> str:
-    """Of a byte that no other token writes."""
+    """Token of a byte that no other token covers."""
     return f"<0x{byte:02X}>"
 
 
@@ -67,7 +67,7 @@ def normalizer_parts(content: JsonObject) -> list[JsonObject]:
 
 
 def adds_blank(content: JsonObject) -> bool:
-    """Whether a text gets a space in front."""
+    """True if a text gets a space in front."""
     cuts = pre_tokenizer_parts(content.get("pre_tokenizer") or {})
     return PREPENDS in normalizer_parts(content) or any(
         each.get("prepend_scheme", "never") != "never" for each in cuts if each.get("type") == "Metaspace"

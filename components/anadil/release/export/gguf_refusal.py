@@ -1,4 +1,4 @@
-"""What export refuses to write as GGUF: asked by export itself, and before anything is trained."""
+"""Models that cannot be written as GGUF; checked by export, and before training."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def check_gguf(directory: Path) -> None:
 
 
 def gguf_words(directory: Path) -> str:
-    """What llama.cpp calls the tokenizer of a model without `gguf_refusal`, and what it does otherwise."""
+    """llama.cpp's name for the tokenizer of a model without `gguf_refusal`, and its differences."""
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     note = gguf_note(tokenizer)
     return gguf_name(json.loads(tokenizer.to_str())) + (f" ({note})" if note else "")
@@ -51,17 +51,17 @@ def special_ids(directory: Path, tokenizer: Tokenizer) -> dict[str, int]:
     What a tokenizer puts round a text is BOS and EOS where its settings name none.
     """
     settings = tokenizer_config(directory)
-    found: dict[str, int] = {}
+    ids: dict[str, int] = {}
     for role in ("bos", "eos", "pad", "unk"):
         written = settings.get(f"{role}_token")
         text = written.get("content") if isinstance(written, dict) else written
         index = tokenizer.token_to_id(text) if text else None
         if index is not None:
-            found[role] = index
+            ids[role] = index
     for role, put in zip(("bos", "eos"), frame(tokenizer), strict=True):
         if len(put) == 1:
-            found.setdefault(role, put[0])
-    return found
+            ids.setdefault(role, put[0])
+    return ids
 
 
 def frame(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:

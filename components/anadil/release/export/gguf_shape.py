@@ -30,8 +30,8 @@ def shape_fault(config: PreTrainedConfig) -> str:
         types = ", ".join(sorted(name for name, each in families().items() if each.gguf))
         return f"model type {config.model_type!r} is not written as GGUF, only {types}"
     for key, value in kind.fixed.items():
-        if (found := getattr(config, key, value)) != value:
-            return f"{key} is {found!r}, and llama.cpp's {kind.architecture} computes {value!r}"
+        if (actual := getattr(config, key, value)) != value:
+            return f"{key} is {actual!r}, and llama.cpp's {kind.architecture} computes {value!r}"
     if not kind.own_head_size and head_size(config) * config.num_attention_heads != config.hidden_size:
         return f"head_dim is {head_size(config)}, and llama.cpp's {kind.architecture} has only hidden size / heads"
     return _rotation_fault(config, kind) or _window_fault(config, kind)

@@ -18,7 +18,7 @@ from transformers import PreTrainedConfig
 from anadil.core.errors import DataError, PreflightError
 from anadil.model.family import Gguf, ModuleNames
 from anadil.model.safetensors_files import SafetensorsFiles
-from anadil.release.export import gguf_shape as shapes
+from anadil.release.export import gguf_shape
 
 HEAD = ModuleNames().tables[1]
 CONSTANTS = (".rotary_emb.inv_freq",)
@@ -40,7 +40,7 @@ def gguf_names(weights: SafetensorsFiles, config: PreTrainedConfig, kind: Gguf) 
     """
     number = next(each for each, name in gguf.MODEL_ARCH_NAMES.items() if name == kind.architecture)
     names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
-    found: dict[str, str] = {}
+    gguf_name_of: dict[str, str] = {}
     for name in weights:
         if name.endswith(CONSTANTS) or (config.tie_word_embeddings and name == HEAD):
             continue  # llama.cpp takes the embedding where no output is
@@ -50,27 +50,21 @@ def gguf_names(weights: SafetensorsFiles, config: PreTrainedConfig, kind: Gguf) 
                 f"{weights.folder}: llama.cpp's {kind.architecture} has no place for {name}; export with --format hf, and "
                 "serve it with vLLM"
             )
-        found[name] = ours
-    return found
+        gguf_name_of[name] = ours
+    return gguf_name_of
 
 
-def gguf_type(shape: tuple[int, ...], stored: str, wanted: Type | None) -> Type:
-    """Precision of a tensor in the file: norms and biases are small, and FP32 there.
-
-    Args:
-        shape: Of the tensor.
-        stored: Its precision now, in safetensors' words.
-        wanted: Precision of the file; None keeps what is stored.
-    """
+def gguf_type(shape: tuple[int, ...], stored: str, requested: Type | None) -> Type:
+    """Precision of a tensor in the file: norms and biases are small, and FP32 there."""
     if len(shape) == 1:
         return Type.F32
-    if wanted is Type.Q8_0 and shape[-1] % BLOCK:
+    if requested is Type.Q8_0 and shape[-1] % BLOCK:
         return Type.F16
-    return STORED.get(stored, Type.F32) if wanted is None else wanted  # F32 is 0
+    return STORED.get(stored, Type.F32) if requested is None else requested  # F32 is 0
 
 
 def num_bytes(shape: tuple[int, ...], kind: Type) -> int:
-    """Of a tensor in the file."""
+    """Bytes of a tensor in the file."""
     block, size = gguf.GGML_QUANT_SIZES[kind]
     return math.prod(shape) // block * size
 
@@ -101,7 +95,7 @@ def converted(name: str, tensor: torch.Tensor, config: PreTrainedConfig, kind: G
         tensor = tensor.float() + kind.norm_offset
     if part == "attn_q_norm" and (scalar := getattr(config, "query_pre_attn_scalar", None)):
         tensor = tensor * math.sqrt(_gemma_scalar(config) / scalar)
-    heads = {"attn_q": config.num_attention_heads, "attn_k": shapes.key_value_heads(config)}
+    heads = {"attn_q": config.num_attention_heads, "attn_k": gguf_shape.key_value_heads(config)}
     if not kind.turns_neighbours or part not in heads:
         return tensor
     pairs = tensor.reshape(heads[part], 2, tensor.shape[0] // heads[part] // 2, *tensor.shape[1:])
@@ -112,15 +106,15 @@ def _gemma_scalar(config: PreTrainedConfig) -> float:
     """Square of what llama.cpp divides queries by. Source: llama.cpp, src/models/gemma3.cpp: 62 layers are the 27B's."""
     if config.num_hidden_layers == 62:
         return float(config.hidden_size / config.num_attention_heads)
-    return float(shapes.head_size(config))
+    return float(gguf_shape.head_size(config))
 
 
 def llama3_factors(config: PreTrainedConfig, scaling: Mapping[str, Any]) -> NDArray[np.float32]:
-    """What llama.cpp divides each frequency by, where the rotation is scaled as in Llama 3.1 and later; (head / 2,).
+    """Divisors of the frequencies for the scaling of Llama 3.1 and later; shape (head / 2,).
 
     Source: meta-llama/llama-models, models/llama3/model.py, `apply_scaling`.
     """
-    size = shapes.head_size(config)
+    size = gguf_shape.head_size(config)
     frequencies = float(scaling["rope_theta"]) ** -(np.arange(0, size, 2, dtype=np.float64) / size)
     factor = float(scaling["factor"])
     low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])

@@ -25,21 +25,21 @@ PADDING = "[PAD{}]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
-    """What a GGUF file says of a tokenizer."""
+    """A tokenizer in the fields of GGUF."""
 
     tokens: Sequence[str]
     """By id: byte symbols of ordinary tokens, the text of added ones."""
     types: Sequence[int]
     merges: Sequence[str]
-    """Of byte-level tokenizers."""
+    """Only for byte-level tokenizers."""
     scores: Sequence[float]
     """By id, of tokenizers of SentencePiece's kind."""
     adds_blank: bool
-    """Whether a text gets a space in front; only of the second kind."""
+    """A text gets a space in front; only for SentencePiece's kind."""
     pre_tokenizer: str
     """llama.cpp's name."""
     adds_bos: bool
-    """Whether the tokenizer itself puts BOS before a text."""
+    """The tokenizer itself puts BOS before a text."""
     adds_eos: bool
     special: Mapping[str, int]
     """`bos`, `eos`, `eot`, `pad`, `unk`, as far as there are such -> id; `eot` ends a turn of a chat."""
@@ -49,10 +49,6 @@ class Vocabulary:
 
 def read_vocabulary(directory: Path, rows: int) -> Vocabulary:
     """The vocabulary of a model's directory without `gguf_refusal`.
-
-    Args:
-        directory: With `tokenizer.json` and what belongs to it.
-        rows: Of the model's embedding; ids without a token are filled up.
 
     Raises:
         DataError: The tokenizer does not fit to the model.

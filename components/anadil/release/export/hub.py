@@ -20,9 +20,6 @@ READERS = ("read",)
 def check_rights(hub_id: str) -> str:
     """Make sure that a model can be uploaded, before hours of export; nothing is made.
 
-    Args:
-        hub_id: `NAME`, or `OWNER/NAME`.
-
     Returns:
         The id with its owner.
 
@@ -100,7 +97,7 @@ def _escaped(name: str) -> str:
 
 
 def _failure(hub_id: str, error: Exception) -> AnadilError:
-    """What an error of the client means for who uploads."""
+    """Translate an error of the client."""
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 
     cause = error.__cause__

@@ -34,7 +34,7 @@ class UnusualTemplateError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turns:
-    """What a chat template writes round the content of each turn."""
+    """Text of a chat template around each turn."""
 
     begin: str
     """BOS, where the template writes it."""
@@ -42,7 +42,7 @@ class Turns:
     after: Mapping[str, str]
     """Role -> text."""
     prompt: str
-    """What opens the answer."""
+    """Text that opens the answer."""
 
     def render(self, chat: Chat) -> str:
         """A chat and the beginning of its answer."""
@@ -71,7 +71,7 @@ def modelfile(model: str, directory: Path, *, adds_bos: bool) -> str:
 
 
 def read_turns(tokenizer: Any) -> Turns:
-    """What the tokenizer's chat template writes round each turn.
+    """Read the text around each turn from the tokenizer's chat template.
 
     Raises:
         UnusualTemplateError: There is none, or its chats are not turns one after the other.
@@ -109,8 +109,8 @@ def read_turns(tokenizer: Any) -> Turns:
 
 
 def _parted(text: str, word: str) -> tuple[str, str]:
-    before, found, after = text.partition(word)
-    if not found:
+    before, separator, after = text.partition(word)
+    if not separator:
         raise UnusualTemplateError(f"it leaves out the content of a turn ({word.lower()})")
     return before, after
 

@@ -23,7 +23,7 @@ SCHEME = "models:/"
 KIND_TAG = "anadil.kind"
 SCORES_TAG = "anadil.scores"
 WHOLE_TAG = "anadil.files_sha256"
-"""Of a version: the digest over every file of the artifact, the file MLmodel among them."""
+"""Tag of a version: digest over every file of the artifact, MLmodel included."""
 OLDEST_SERVER = 3
 """Major version of the oldest MLflow server that is used: versions of models of runs, aliases and logged models."""
 VERSION_TIMEOUT_S = 5.0
@@ -37,7 +37,7 @@ AWAY = re.compile(
     r"could not translate host name",
     re.IGNORECASE | re.DOTALL,
 )
-"""What MLflow's client and database drivers say where nobody answers."""
+"""Messages of MLflow's client and of database drivers if nobody answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,19 +52,19 @@ class RegisteredModel:
     uri: str
     """Where the artifact lies: local path or `s3://`."""
     digest: str
-    """Of the artifact that was promoted; empty where somebody else has registered it."""
+    """Digest of the promoted artifact; empty if another program registered it."""
     kind: str
     """`model` or `adapter`; empty as the digest."""
     scores: str = ""
     """URI of the scores that it was promoted by."""
     source: str = ""
-    """What MLflow loads: the directory with the file MLmodel."""
+    """Directory that MLflow loads, with the file MLmodel."""
     tags: dict[str, str] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelName:
-    """What a `models:/` URI names: a version by its number or by an alias."""
+    """A parsed `models:/` URI: a version by number or alias."""
 
     name: str
     alias: str = ""
@@ -74,27 +74,21 @@ class ModelName:
 def resolve(uri: str, tracking: str | None = None) -> RegisteredModel:
     """Where the artifact of a registered model lies, and its digest; nothing of it is read.
 
-    Args:
-        uri: `models:/name@alias` or `models:/name/3`.
-        tracking: The MLflow server or database; left out, MLFLOW_TRACKING_URI.
-
     Raises:
         RecipeError: It is no such URI, or there is no registry.
         DataError: The registry has no such model, alias or version.
         PreflightError: The registry refuses, or is too old.
         RetryableError: The registry does not answer.
     """
-    wanted = parse(uri)
+    model = parse(uri)
     registry = open_registry(tracking, makes=False)
     with registry_errors(registry.uri):
-        if wanted.alias:
-            version = registry.by_alias(wanted.name, wanted.alias)
+        if model.alias:
+            version = registry.by_alias(model.name, model.alias)
         else:
-            version = registry.by_number(wanted.name, wanted.version)
+            version = registry.by_number(model.name, model.version)
     if version is None:
-        raise DataError(
-            f"{uri}: not in the registry at {masked(registry.uri)}; {registry.known(wanted.name)}"
-        )
+        raise DataError(f"{uri}: not in the registry at {masked(registry.uri)}; {registry.known(model.name)}")
     return version
 
 
@@ -153,7 +147,7 @@ class Registry:
 
     @property
     def is_server(self) -> bool:
-        """Whether a server stands between this program and the database."""
+        """True if a server stands before the database."""
         return self.uri.startswith(("http://", "https://", "arn:"))
 
     def by_alias(self, name: str, alias: str) -> RegisteredModel | None:
@@ -179,9 +173,9 @@ class Registry:
 
     def of_digest(self, name: str, digest: str) -> list[RegisteredModel]:
         """Versions of a name that are an artifact of this digest, the newest first."""
-        wanted = f"name = '{name.replace(chr(39), chr(39) * 2)}' and tags.`{DIGEST_TAG}` = '{digest}'"
-        found = [registered(version) for version in self.client.search_model_versions(wanted)]
-        return sorted(found, key=lambda each: -int(each.version))
+        query = f"name = '{name.replace(chr(39), chr(39) * 2)}' and tags.`{DIGEST_TAG}` = '{digest}'"
+        versions = [registered(version) for version in self.client.search_model_versions(query)]
+        return sorted(versions, key=lambda each: -int(each.version))
 
     def model(self, name: str) -> Any:
         """MLflow's registered model; None where there is none."""
@@ -195,7 +189,7 @@ class Registry:
             raise
 
     def known(self, name: str) -> str:
-        """What there is, as the remedy of an error."""
+        """List what exists, as the remedy of an error."""
         with registry_errors(self.uri):
             if model := self.model(name):
                 aliases = ", ".join(f"@{alias} (version {number})" for alias, number in model.aliases.items())

@@ -1,17 +1,19 @@
-"""Whether a model may be released: the gate's verdict in its scores, and that its bytes are those that were scored."""
+"""Check before a release: the gate passed, and the bytes are those that were scored."""
 
-import hashlib
 import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anadil.artifacts import artifact, storage
+from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.find import root_of
 from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.uri import absolute, join
 from anadil.core.errors import DataError, GateError, IntegrityError
+from anadil.release.verify_artifact import verify
+from anadil.report.model_card import newest_scores
 
 log = logging.getLogger(__name__)
 
@@ -44,12 +46,9 @@ class Promotable:
         return _own_checks(self.table["gate"], self.candidate)
 
     def has_beaten(self, champion: str) -> bool:
-        """Whether the scores compare it with this champion, and surely in its favour.
+        """True if the scores show with 95 % confidence that it beats this champion.
 
         Every comparison holds (of a model that answers, those that decide), and the 95 % interval of one of them is on this side of equal.
-
-        Args:
-            champion: Digest of the champion's artifact.
         """
         if self.scores_manifest.origin.get("input champion") != champion:
             return False
@@ -62,7 +61,7 @@ class Promotable:
         return any(better) and all(row["passed"] for _, row in compared)
 
     def was_compared_with(self, champion: str) -> bool:
-        """Whether the scores know the champion of this digest."""
+        """True if the scores include the champion of this digest."""
         return champion in (self.manifest.digest, self.scores_manifest.origin.get("input champion"))
 
 
@@ -110,49 +109,23 @@ def read_model(uri: str) -> Manifest:
 
 
 def find_scores(model: str, manifest: Manifest, root: str | None) -> str:
-    """The newest scores of a model that lie beside it.
-
-    Args:
-        model: URI of a model or adapter artifact.
-        manifest: Its own.
-        root: `storage.root`, where the directory that holds `model/KEY` or `adapter/KEY` has none.
+    """Find the newest scores of a model, beside it or below a recipe's `storage.root`.
 
     Raises:
         DataError: There are none.
     """
-    beside = absolute(model).rpartition("/")[0].rpartition("/")[0]
-    places = [join(place, "scores") for place in dict.fromkeys([beside, absolute(root or beside)])]
-    for uri in (uri for place in places for uri in reversed(storage.store(place).directories(place))):
-        found = artifact.read_manifest(uri)
-        if found and found.kind == "scores" and found.origin.get(f"input {manifest.kind}") == manifest.digest:
-            log.info("scores: %s", uri)
-            return uri
-    raise DataError(f"{model}: no scores of it in {places[-1]}; run evaluate, or name them by --scores URI")
-
-
-def verify(uri: str, manifest: Manifest, *, whole: bool = False) -> None:
-    """Compare an artifact with its manifest: every byte of a local one, of one on S3 sizes and small files.
-
-    Args:
-        uri: The artifact.
-        manifest: Its own.
-        whole: Whether to read every byte of one on S3 too.
-
-    Raises:
-        IntegrityError: A file is missing or changed.
-    """
-    if "://" not in uri:
-        artifact.verify_files(Path(uri), manifest, uri)
-        return
-    artifact.check_sizes(uri, manifest)
-    for name, entry in manifest.files.items() if whole else ():
-        with storage.readable(join(uri, name)).open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
-                raise IntegrityError(f"{uri}/{name}: differs from its manifest; {artifact.remedy_of(uri)}")
+    beside = root_of(model)
+    roots = [beside, absolute(root or beside)]
+    if scores := newest_scores(roots, manifest):
+        log.info("scores: %s", scores[0])
+        return scores[0]
+    raise DataError(
+        f"{model}: no scores of it in {join(roots[-1], 'scores')}; run evaluate, or name them by --scores URI"
+    )
 
 
 def _table_of(scores: str, path: Path) -> dict[str, Any]:
-    """What `scores.json` holds.
+    """Read `scores.json`.
 
     Raises:
         DataError: There is no verdict, or checks are not as any release wrote them.
@@ -188,7 +161,7 @@ def _reason(check: dict[str, Any]) -> str:
 
 
 def _other(gate: dict[str, Any]) -> str:
-    """What may be promoted instead."""
+    """Name the model that may be promoted instead."""
     released = gate.get("released")
     kinds = [kind for kind, candidate in PROMOTED.items() if candidate == released]
     return f"; the {released} model passed: promote the {kinds[0]}" if kinds else ""

@@ -1,4 +1,4 @@
-"""What a version in the registry tells of a model: where it comes from, by what it was judged, what MLflow loads."""
+"""Metadata of a registered version: source, scores, tags and description."""
 
 import contextlib
 import json
@@ -11,24 +11,26 @@ from pathlib import Path
 from typing import Any
 
 from anadil import __version__
-from anadil.artifacts import artifact, storage
+from anadil.artifacts.find import artifacts_below, root_of
 from anadil.artifacts.mlmodel import MLMODEL, mlmodel_directory, write_mlmodel
 from anadil.artifacts.uri import join
 from anadil.core.errors import AnadilError
+from anadil.core.format import number
 from anadil.release.registry.client import KIND_TAG, SCORES_TAG, WHOLE_TAG, Registry
 from anadil.release.registry.gate_verdict import Promotable
 from anadil.report.model_card import model_card
+from anadil.report.read import field
 from anadil.runtime.champion import DIGEST_TAG, URI_TAG
 from anadil.runtime.mlflow_database import artifact_place
 
 log = logging.getLogger(__name__)
 
 MOST_CHARS = 5_000
-"""Of a description in MLflow's database. Source: mlflow 3.17, store/model_registry/dbmodels/models.py."""
+"""Longest description in MLflow's database. Source: mlflow 3.17, store/model_registry/dbmodels/models.py."""
 FIGURES = ("bits_per_byte", "fertility", "bytes_per_token", "questions.bits_per_byte", "questions.exact")
 """Paths in a candidate's scores that a version shows."""
 FOLDER = "promoted"
-"""Of a run's artifacts, for what MLflow needs to load a model that lies on a path."""
+"""Folder among a run's artifacts with what MLflow needs to load a model on a path."""
 
 
 Undo = list[Callable[[], object]]
@@ -36,13 +38,13 @@ Undo = list[Callable[[], object]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What a version is made of."""
+    """Source of a version."""
 
     source: str
-    """What MLflow loads."""
+    """Directory that MLflow loads."""
     run_id: str | None
     model_id: str | None
-    """Of the LoggedModel, where the run has one."""
+    """Id of the run's LoggedModel, if it has one."""
 
 
 def source_of(registry: Registry, model: Promotable, experiment: str, undo: Undo) -> Source:
@@ -50,12 +52,6 @@ def source_of(registry: Registry, model: Promotable, experiment: str, undo: Undo
 
     A server takes no path, unless it lies below a run's own artifacts: others could read its disk by it. So the run
     or its logged model gets a small directory that names the path, with the tokenizer. Whoever loads the model has to see the path.
-
-    Args:
-        registry: Where the version will be.
-        model: What is promoted.
-        experiment: MLflow experiment that gets a run where the model's own is not there.
-        undo: Gets what takes back what is made.
     """
     inside = mlmodel_directory(model.manifest.kind)
     directory = join(model.uri, inside) if inside else model.uri
@@ -110,8 +106,7 @@ def _write_reference(directory: Path, model: Promotable, folder: Path) -> None:
 
 
 def _new_run(registry: Registry, model: Promotable, experiment: str) -> str:
-    root = model.uri.rpartition("/")[0].rpartition("/")[0]
-    client, number = registry.client, _experiment(registry, experiment, root)
+    client, number = registry.client, _experiment(registry, experiment, root_of(model.uri))
     tags = {DIGEST_TAG: model.manifest.digest, "anadil.artifact": model.uri}
     run = client.create_run(number, tags=tags, run_name=f"promote {model.manifest.kind}").info.run_id
     client.set_terminated(run)
@@ -121,16 +116,16 @@ def _new_run(registry: Registry, model: Promotable, experiment: str) -> str:
 def _experiment(registry: Registry, name: str, root: str) -> str:
     from mlflow.exceptions import MlflowException
 
-    if found := registry.client.get_experiment_by_name(name):
-        return str(found.experiment_id)
+    if experiment := registry.client.get_experiment_by_name(name):
+        return str(experiment.experiment_id)
     try:
         place = artifact_place(registry.uri, root)
         return str(registry.client.create_experiment(name, artifact_location=place))
     except MlflowException as error:
-        found = registry.client.get_experiment_by_name(name)
-        if error.error_code != "RESOURCE_ALREADY_EXISTS" or found is None:
+        experiment = registry.client.get_experiment_by_name(name)
+        if error.error_code != "RESOURCE_ALREADY_EXISTS" or experiment is None:
             raise
-        return str(found.experiment_id)  # another process has just made it
+        return str(experiment.experiment_id)  # another process has just made it
 
 
 def _remove_artifacts(registry: Registry, root: str, path: str) -> None:
@@ -176,17 +171,17 @@ def _logged_model_of(registry: Registry, model: Promotable) -> Any:
     client = registry.client
     experiments = [each.experiment_id for each in client.search_experiments(max_results=1_000)]
     try:
-        found = client.search_logged_models(
+        models = client.search_logged_models(
             experiments, f"tags.`{DIGEST_TAG}` = '{model.manifest.digest}'", max_results=1
         )
     except MlflowException as error:  # such as a server of another maker
         log.info("no logged model is linked: %s", error)
         return None
-    return found[0] if found else None
+    return models[0] if models else None
 
 
 def tags_of(model: Promotable) -> dict[str, str]:
-    """What a version says of itself: digests, where things lie, scores and the gate's checks."""
+    """Tags of a version: digests, places, scores and the gate's checks."""
     shown = ("name", "value", "limit", "passed", "enforced", "interval")
     checks = [{key: check.get(key) for key in shown} for check in model.checks]
     tags = {
@@ -201,11 +196,8 @@ def tags_of(model: Promotable) -> dict[str, str]:
     }
     figures = model.table.get("candidates", {}).get(model.candidate, {})
     for path in FIGURES:
-        node: Any = figures
-        for part in path.split("."):
-            node = node.get(part) if isinstance(node, dict) else None
-        if isinstance(node, int | float):
-            tags[f"anadil.{path}"] = f"{node:.6g}"
+        if (value := number(field(figures, path))) is not None:
+            tags[f"anadil.{path}"] = f"{value:.6g}"
     if report := _report_of(model):
         tags["anadil.report"], tags["anadil.report_sha256"] = report
     return tags
@@ -213,12 +205,10 @@ def tags_of(model: Promotable) -> dict[str, str]:
 
 def _report_of(model: Promotable) -> tuple[str, str] | None:
     """URI and digest of the page that shows these scores, where it lies beside them."""
-    place = join(model.scores.rpartition("/")[0].rpartition("/")[0], "report")
     with contextlib.suppress(AnadilError, OSError):
-        for uri in reversed(storage.store(place).directories(place)):
-            found = artifact.read_manifest(uri)
-            if found and found.origin.get("input scores") == model.scores_manifest.whole_digest:
-                return join(uri, "report.html"), found.whole_digest
+        for uri, manifest in artifacts_below([root_of(model.scores)], "report"):
+            if manifest.origin.get("input scores") == model.scores_manifest.whole_digest:
+                return join(uri, "report.html"), manifest.whole_digest
     return None
 
 

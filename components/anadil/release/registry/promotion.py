@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from anadil.artifacts import artifact
 from anadil.core.errors import AnadilError, DataError, IntegrityError, RetryableError
 from anadil.release.registry.client import WHOLE_TAG, RegisteredModel, Registry, registry_errors
-from anadil.release.registry.evidence import (
+from anadil.release.registry.gate_verdict import Promotable
+from anadil.release.registry.mlflow_metadata import (
     Source,
     Undo,
     description_of,
@@ -17,8 +18,8 @@ from anadil.release.registry.evidence import (
     take_back,
     undone_on_failure,
 )
-from anadil.release.registry.gate_verdict import Promotable, verify
-from anadil.release.registry.lock import exclusive
+from anadil.release.registry.promotion_lock import exclusive
+from anadil.release.verify_artifact import verify
 from anadil.runtime.champion import ALIAS
 
 log = logging.getLogger(__name__)
@@ -26,18 +27,18 @@ log = logging.getLogger(__name__)
 CHALLENGER = "challenger"
 PREVIOUS = "previous"
 REPLACED_TAG = "anadil.replaced"
-"""Of a version: the number of the champion that it replaced."""
+"""Tag of a version: number of the champion that it replaced."""
 PROMOTED_TAG = "anadil.promoted"
 LEFT_TAG = "anadil.rolled_back"
 LINKS_TAG = "mlflow.modelVersions"
-"""Of a logged model: the versions that were made of it. Source: mlflow 3.17, utils/mlflow_tags.py."""
+"""Tag of a logged model: the versions made from it. Source: mlflow 3.17, utils/mlflow_tags.py."""
 
 Check = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promotion:
-    """What has become of a model."""
+    """Result of a promotion or rollback."""
 
     name: str
     version: str
@@ -208,7 +209,7 @@ def _create(
 
 
 def _linked_before(registry: Registry, model_id: str) -> Callable[[], None]:
-    """What lets a logged model name the versions that it names now, and no new one."""
+    """Return a function that restores the versions that a logged model names now."""
     client = registry.client
     links = client.get_logged_model(model_id).tags.get(LINKS_TAG)
 

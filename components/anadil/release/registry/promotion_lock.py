@@ -104,7 +104,7 @@ def _take(registry: Registry, lock: str, owner: str) -> float:
 
 
 def _create(registry: Registry, lock: str, owner: str) -> bool:
-    """Whether it was not there and is ours now."""
+    """Try to take the lock; True if it is ours now."""
     from mlflow.exceptions import MlflowException
 
     with registry_errors(registry.uri):

@@ -36,10 +36,6 @@ def _bring(arguments: Sequence[str]) -> int:
 def bring(uri: str, directory: Path) -> None:
     """Make a directory hold the files of a model, each compared with its manifest, and nothing else.
 
-    Args:
-        uri: A model or adapter artifact, local or on S3; of an adapter also its `merged`.
-        directory: Made if it is not there; what it has already and is right stays.
-
     Raises:
         DataError: There is no such artifact.
         IntegrityError: Files are not those of the manifest.

@@ -22,9 +22,9 @@ VLLM_IMAGE = "vllm/vllm-openai:v0.33.0"
 RUNTIME = "kserve-huggingfaceserver"
 """The ClusterServingRuntime of KServe that runs vLLM. Source: kserve/kserve, config/runtimes."""
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
-"""Of an InferenceService, whose objects add `-predictor` and more."""
+"""Name of an InferenceService; its objects append `-predictor` and more."""
 OBJECT = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-"""Of a namespace, and strict enough for a claim or an account. Source: Kubernetes, RFC 1123 label names."""
+"""Name of a namespace, strict enough for claims and accounts. Source: Kubernetes, RFC 1123 label names."""
 MODELS = "/models"
 """Where vLLM finds the model."""
 USER = 10_001
@@ -49,10 +49,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """What is served, and with what."""
+    """A served model and its resources."""
 
     name: str
-    """Of the objects, and of the model in requests."""
+    """Name of the objects, and of the model in requests."""
     uri: str
     """The model's directory: `s3://`, or a path on `claim`."""
     context: int
@@ -111,7 +111,7 @@ class Serving:
 
 
 def objects(serving: Serving, kind: Kind) -> list[Object]:
-    """What is to be applied, in order."""
+    """Render the objects, in the order to apply them."""
     account = {
         **_head(serving, "v1", "ServiceAccount", serving.account),
         "automountServiceAccountToken": False,
@@ -144,7 +144,7 @@ def _origin(serving: Serving) -> dict[str, str]:
 
 
 def _resources(serving: Serving) -> Object:
-    """Of the server: its weights pass through the machine's memory, and /dev/shm counts as memory."""
+    """Resources of the server: weights pass through main memory, and /dev/shm counts as memory."""
     memory = f"{math.ceil(serving.weight_bytes / GIB) + 16}Gi"
     return {
         "requests": {"cpu": str(2 + 2 * serving.gpus), "memory": memory, GPU: str(serving.gpus)},

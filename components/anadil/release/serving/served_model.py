@@ -1,4 +1,4 @@
-"""What a server has to know of a finished model: its place, its memory, its context. No weight is read for it."""
+"""Facts of a finished model that a server needs: place, memory, context. No weights are read."""
 
 import hashlib
 import json
@@ -10,22 +10,21 @@ from typing import Any
 
 from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
-from anadil.artifacts.uri import absolute, join
+from anadil.artifacts.uri import join
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RecipeError
 from anadil.core.format import GIB, human_bytes
-from anadil.release.model_source import CANDIDATES, MERGED, REGISTERED, check_address, find_model
-from anadil.release.registry.client import resolve
+from anadil.release.model_source import CANDIDATES, MERGED, find_model, locate
 
 FILES = re.compile(r"[^/]+\.(safetensors|json|jinja|model|txt)|LICENSE[^/]*|NOTICE")
-"""Of an artifact, what a server loads: weights, configuration, tokenizer, template, and whose they are."""
+"""Files that a server loads: weights, configuration, tokenizer, template, licence."""
 GPU_COUNTS = (1, 2, 4, 8)
 """GPUs of a machine that share a model; more are several machines, which is another kind of deployment."""
 MEMORY_SHARE = 0.9
-"""Of a GPU's memory that vLLM takes (`--gpu-memory-utilization`). Source: vLLM, engine arguments, the default."""
+"""Share of a GPU's memory for vLLM (`--gpu-memory-utilization`). Source: vLLM's default."""
 WORKING_BYTES = 3 * GIB
 """On each GPU beside weights, keys and values: activations, CUDA graphs, NCCL. Assumption."""
 CACHE_BYTES = 2
-"""Of a number among the keys and values, which are kept in 16 bits."""
+"""Bytes of a cached key or value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,19 +34,19 @@ class ServedModel:
     uri: str
     """The directory with config.json: `s3://` or a path."""
     digest: str
-    """Of the artifact; empty of a directory that is none."""
+    """Digest of the artifact; empty for a directory that is not an artifact."""
     config: Mapping[str, Any]
     """config.json; of a model of text and pictures the part about text."""
     weight_bytes: int
     """In the memory of the GPUs: as they are stored, 32-bit ones in 16 bits."""
     file_bytes: int
-    """Of the files that a server needs."""
+    """Size of the files that a server needs."""
     dtype: str
-    """Of the weights while they are served: bfloat16, or float16 where they are stored so."""
+    """Precision while serving: bfloat16, or float16 if stored so."""
     has_template: bool
-    """Whether chat_template.jinja lies beside the weights."""
+    """chat_template.jinja lies beside the weights."""
     language: str
-    """Of the recipe that made it; empty where it is not known."""
+    """Language of the recipe that made it; empty if unknown."""
 
     @property
     def max_context(self) -> int:
@@ -86,38 +85,16 @@ class ServedModel:
 
 
 def describe_model(uri: str, *, tracking: str | None = None) -> ServedModel:
-    """What a server has to know of a model; of one on S3 nothing but manifest and configuration is fetched.
-
-    Args:
-        uri: What `anadil.release.model_source.find_model` takes. Files of this machine are compared with their manifest.
-        tracking: The registry's address.
+    """Describe a model for its server; on S3 only manifest and configuration are fetched.
 
     Raises:
         DataError: There is no such model, or its config.json does not say what a server has to know.
         IntegrityError: Bytes are not those of the manifest, or of the registry's digest.
         RecipeError: It is a checkpoint, which no server loads.
     """
-    if not uri.startswith(REGISTERED):
-        return _describe_model(uri)
-    version = resolve(uri, tracking)
-    at = f"{uri}: version {version.version} lies at {version.uri}"
-    try:
-        model = _describe_model(version.uri)
-    except DataError as error:
-        raise IntegrityError(
-            f"{at}, where it no longer exists ({error}); promote a model that exists, or roll back"
-        ) from None
-    if version.digest and version.digest != model.digest:
-        raise IntegrityError(
-            f"{at}, which holds other bytes than those that were promoted: digest {model.digest[:12] or 'none'}, "
-            f"{version.digest[:12]} expected; promote the model again, or roll back"
-        )
-    return model
-
-
-def _describe_model(uri: str) -> ServedModel:
-    if "://" in uri:
-        place, manifest, prefix = artifact_of(uri)
+    located, _ = locate(uri, tracking)
+    if "://" in located:
+        place, manifest, prefix = artifact_of(located)
         sizes = {
             name.removeprefix(prefix): int(entry["bytes"])
             for name, entry in manifest.files.items()
@@ -125,7 +102,7 @@ def _describe_model(uri: str) -> ServedModel:
         }
         content = _checked(place, f"{prefix}config.json", manifest)
         return _served(join(place, prefix.rstrip("/")) if prefix else place, content, sizes, manifest)
-    source = find_model(uri)
+    source = find_model(located)
     if source.directory is None:
         raise RecipeError(
             f"{uri}: a checkpoint, which no server loads; make a model of it first: anadil export {uri} --out DIR"
@@ -136,18 +113,13 @@ def _describe_model(uri: str) -> ServedModel:
 
 
 def artifact_of(uri: str) -> tuple[str, Manifest, str]:
-    """Where a model or adapter artifact lies, its manifest, and the prefix of the model's files in it.
+    """Find a model or adapter artifact, its manifest, and the prefix of the model's files in it.
 
     Raises:
         DataError: There is none.
         RecipeError: The URI holds a password or a token.
     """
-    check_address(uri)
-    place = absolute(uri)
-    parent, _, name = place.rpartition("/")
-    if name == MERGED:
-        place = parent
-    manifest = artifact.read_manifest(place)
+    place, manifest = locate(uri)
     if manifest is None or manifest.kind not in CANDIDATES:
         find_model(uri)  # says what is wrong with it
         raise DataError(f"{uri}: no model or adapter artifact; give one, on s3:// or on a claim")

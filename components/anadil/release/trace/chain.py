@@ -4,10 +4,9 @@ An artifact names what it was made from by digest (`input model`, `input corpus`
 SHA-256 (`file URI`). That its manifest names what it really was made from is told by its key, which is their hash.
 """
 
-import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -19,9 +18,9 @@ from anadil.artifacts.uri import join
 from anadil.clean.shards.shards import names
 from anadil.core.errors import AnadilError, IntegrityError
 from anadil.core.stages import FLOW, STAGES
-from anadil.report.licence import Licence, licence_of
-from anadil.report.read import field as value_at
-from anadil.report.read import table_of
+from anadil.release.verify_artifact import verify
+from anadil.report.licence import UNKNOWN_LICENCE, Licence, licence_of
+from anadil.report.read import field, table_of
 from anadil.runtime.cache_key import base_files
 
 WORDS = frozenset(stage.writes for stage in FLOW)
@@ -29,7 +28,6 @@ DATA_KEYS = {stage.writes: stage.files for stage in FLOW if stage.files}
 """Artifact -> the recipe key that names its outside files."""
 OF_KEY = re.compile(r"(?P<uri>.*) of (?P<key>[a-z]+\.[a-z_]+)", re.DOTALL)
 """How a manifest names a file that another recipe key names."""
-READ_BYTES = 16 * 1024**2
 DIGITS = 16
 State = Literal["verified", "changed", "missing", "unknown"]
 
@@ -46,12 +44,12 @@ class Link:
     needed_by: str = ""
     """Word of the artifact that was made from it; empty of the model that is traced."""
     version: str = ""
-    """Of the program that made it."""
+    """Version of the program that made it."""
     files: int = 0
     num_bytes: int = 0
     state: State = "verified"
     why: str = ""
-    """What is wrong; empty: nothing."""
+    """Fault; empty for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +58,7 @@ class SourceFile:
 
     uri: str
     name: str
-    """What documents call it."""
+    """Its name in documents."""
     key: str
     """Recipe key that names it."""
     read_by: str
@@ -79,18 +77,14 @@ class BaseFiles:
     digest: str = ""
     state: State = "unknown"
     why: str = ""
-    licence: Licence = field(default_factory=Licence)
+    licence: Licence = UNKNOWN_LICENCE
 
 
 class Chain:
     """Follows artifacts to what they were made from."""
 
     def __init__(self, roots: Sequence[str]) -> None:
-        """Begin with nothing.
-
-        Args:
-            roots: Storage roots below which artifacts are looked for.
-        """
+        """Begin with nothing."""
         self._roots = roots
         self._seen: set[str] = set()
         self.links: list[Link] = []
@@ -122,9 +116,9 @@ class Chain:
                 self._find(_word_of(name.removeprefix("input ")), digest, manifest.kind)
 
     def _find(self, word: str, digest: str, needed_by: str) -> None:
-        found = find_artifact(self._roots, word, digest)
-        if found is not None:
-            self.follow(*found, needed_by)
+        source = find_artifact(self._roots, word, digest)
+        if source is not None:
+            self.follow(*source, needed_by)
             return
         self._seen.add(digest)
         why = (
@@ -136,28 +130,14 @@ class Chain:
 
 
 def fault_of(uri: str, manifest: Manifest) -> str:
-    """What is wrong with an artifact, every byte of which is read; empty: nothing. Nothing is copied."""
+    """Fault of an artifact, every byte of which is read where it lies; empty if there is none."""
     if manifest.key != artifact.origin_key(manifest.origin):
         return f"{uri}: its manifest was changed: its key is not that of what it says that it was made from"
     try:
-        if "://" not in uri:
-            artifact.verify_files(Path(uri), manifest, uri)
-            return ""
-        for name, entry in manifest.files.items():
-            if sha256_of(join(uri, name)) != entry["sha256"]:
-                return f"{uri}/{name}: differs from its manifest; {artifact.remedy_of(uri)}"
+        verify(uri, manifest, whole=True)
     except IntegrityError as error:
         return str(error)
     return ""
-
-
-def sha256_of(uri: str) -> str:
-    """SHA-256 of a file where it lies, read piece by piece."""
-    digest = hashlib.sha256()
-    with storage.readable(uri).open("rb") as stream:
-        while piece := stream.read(READ_BYTES):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def source_files(manifest: Manifest) -> list[SourceFile]:
@@ -169,40 +149,40 @@ def source_files(manifest: Manifest) -> list[SourceFile]:
             match = OF_KEY.fullmatch(name.removeprefix("file "))
             (others if match else own).append((name.removeprefix("file "), digest, match))
     short = dict(zip([uri for uri, _, _ in own], names([uri for uri, _, _ in own]), strict=True))
-    found = []
+    files = []
     for text, digest, match in (*own, *others):
         uri = match["uri"] if match else text
         state, why = _state_of(uri, digest)
-        found.append(
+        files.append(
             SourceFile(
                 uri=uri, name=short.get(text, uri.rsplit("/", 1)[-1]), digest=digest, read_by=manifest.kind,
                 key=match["key"] if match else DATA_KEYS.get(manifest.kind, ""), state=state, why=why,
             )
         )  # fmt: skip
-    return found
+    return files
 
 
 def _state_of(uri: str, digest: str) -> tuple[State, str]:
-    """Whether a file is the one that was read."""
+    """Compare a file with the one that was read."""
     try:
         store = storage.store(uri)
         if not store.exists(uri):
             return "missing", f"{uri}: not there any more; its digest is {digest}"
-        found = store.fingerprint(uri)
+        current = store.fingerprint(uri)
     except (AnadilError, OSError) as error:
         return "unknown", f"{uri}: cannot be read ({error})"
-    if found != digest:
-        return "changed", f"{uri}: is not the file that was read: {found} now, {digest} then"
+    if current != digest:
+        return "changed", f"{uri}: is not the file that was read: {current} now, {digest} then"
     return "verified", ""
 
 
 def base_of(manifest: Manifest) -> BaseFiles:
     """The base of an artifact, its files compared with those that were read."""
     recipe = manifest.recipe
-    model = str(value_at(recipe, "base.model") or "")
-    stated = str(table_of(value_at(recipe, "report.licences")).get("base") or "")
+    model = str(field(recipe, "base.model") or "")
+    stated = str(table_of(field(recipe, "report.licences")).get("base") or "")
     known = manifest.origin.get("base files", "")
-    revision = value_at(recipe, "base.revision")
+    revision = field(recipe, "base.revision")
     state, why = _state_of_base(model, known)
     return BaseFiles(
         model=model, revision=str(revision or ""), digest=known, state=state, why=why,
@@ -215,12 +195,12 @@ def _state_of_base(model: str, known: str) -> tuple[State, str]:
         return "unknown", f"{model}: a model of the hub, of which no digest was taken"
     if model != TINY and not Path(model).expanduser().is_dir():
         return "missing", f"{model}: not there any more; the digest of its files is {known}"
-    found = base_files(model)["base files"]
-    if found == known:
+    current = base_files(model)["base files"]
+    if current == known:
         return "verified", ""
     if model == TINY:
-        return "missing", f"{TINY}: this program makes another one ({found[:DIGITS]}) than the one that was taught ({known[:DIGITS]})"  # fmt: skip
-    return "changed", f"{model}: its files are not those that were taught: {found} now, {known} then"
+        return "missing", f"{TINY}: this program makes another one ({current[:DIGITS]}) than the one that was taught ({known[:DIGITS]})"  # fmt: skip
+    return "changed", f"{model}: its files are not those that were taught: {current} now, {known} then"
 
 
 def _word_of(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What the corpora of a chain say of their documents: sums by file, licence, rule and host, and single documents.
+"""Documents of a chain's corpora: sums by file, licence, rule and host, and single documents.
 
 Rows and documents are read in pieces and sums of hosts are kept on disk, so that memory does not grow with the corpus.
 """
@@ -29,7 +29,7 @@ TOP_HOSTS = 100_000
 """Hosts that a trace holds; all are counted."""
 MAX_QUESTIONS = 1_000_000
 COLUMNS = ("id", "file", "source", "host", "licence", "bytes_out", "reason", "duplicate_of", "words")
-"""Of `stats/`; corpora of earlier releases have no licences."""
+"""Columns of `stats/`."""
 PARTS = {"train": "trained on", "heldout": "held out"}
 NOT_FOUND, DROPPED, UNKNOWN = "not found", "dropped", "unknown"
 Json = dict[str, Any]
@@ -61,7 +61,7 @@ class HostSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusSums:
-    """What the rows of a corpus add up to."""
+    """Sums over the rows of a corpus."""
 
     uri: str
     digest: str
@@ -101,19 +101,19 @@ def questions_of(texts: Sequence[str], files: Mapping[str, str]) -> list[str]:
     Raises:
         DataError: A file has a line that names no document, or too many lines.
     """
-    found: dict[str, None] = {}
+    questions: dict[str, None] = {}
     for text in texts:
         source = by_short_name(text, files)
         if source != text or "://" in text or not Path(text).is_file():
-            found[source] = None
+            questions[source] = None
             continue
         for number, line in enumerate(bounded_lines(Path(text)), start=1):
             if not isinstance(line, bytes) or not line.strip():
                 continue
-            found[_question(line.decode(errors="replace").strip(), f"{text}:{number}")] = None
-            if len(found) > MAX_QUESTIONS:
+            questions[_question(line.decode(errors="replace").strip(), f"{text}:{number}")] = None
+            if len(questions) > MAX_QUESTIONS:
                 raise DataError(f"{text}: names more than {MAX_QUESTIONS:,} documents; cut it into parts")
-    return list(found)
+    return list(questions)
 
 
 def _question(line: str, place: str) -> str:
@@ -144,8 +144,8 @@ def sum_rows(uri: str, manifest: Manifest) -> CorpusSums:
                 files[row["file"]].update({name: row[name] for name in ("documents", "words", "bytes")})
                 licences[row["file"]][row["licence"] or ""] += row["documents"]
                 words[row["licence"] or ""] += row["words"]
-            kept = table.filter(table["reason"].is_null())
-            hosts.add(_grouped(kept, ["host"]))
+            kept_rows = table.filter(table["reason"].is_null())
+            hosts.add(_grouped(kept_rows, ["host"]))
         top, num_hosts = hosts.top(TOP_HOSTS), hosts.count()
     return CorpusSums(
         uri=uri, digest=manifest.digest, hosts=top, num_hosts=num_hosts,
@@ -171,7 +171,7 @@ def find_documents(
         corpora: All of the chain that can be read.
         questions: Ids, URLs or sources.
     """
-    found: dict[str, DocumentTrace] = {}
+    answers: dict[str, DocumentTrace] = {}
     others: Counter[str] = Counter()
     asked = frozenset(questions)
     pieces = PARTS.items() if trained is not None and asked else ()
@@ -179,18 +179,18 @@ def find_documents(
         assert trained is not None
         for document in _documents(*trained, part):
             for name in _names_of(document) & asked:
-                others[name] += name in found
+                others[name] += name in answers
                 answer = DocumentTrace(
                     question=name, state=state, id=document.id, source=document.source, url=document.url,
                     corpus=trained[0],
                 )  # fmt: skip
-                found.setdefault(name, answer)
-    left = asked - found.keys()
+                answers.setdefault(name, answer)
+    left = asked - answers.keys()
     for uri, manifest in corpora if left else ():
         for table in _rows(uri, manifest):
             for row in table.filter(table["reason"].is_valid()).to_pylist():
                 for name in {row["id"], row["source"], row["source"].partition(" ")[0]} & left:
-                    found.setdefault(
+                    answers.setdefault(
                         name,
                         DocumentTrace(
                             question=name, state=DROPPED, id=row["id"], source=row["source"], reason=row["reason"],
@@ -199,7 +199,7 @@ def find_documents(
                     )  # fmt: skip
     state = NOT_FOUND if trained else UNKNOWN
     unknown = {name: DocumentTrace(question=name, state=state) for name in questions}
-    return tuple(_with_others((unknown | found)[name], others[name]) for name in questions)
+    return tuple(_with_others((unknown | answers)[name], others[name]) for name in questions)
 
 
 def list_documents(uri: str, manifest: Manifest) -> Iterator[Json]:
@@ -213,7 +213,7 @@ def _with_others(document: DocumentTrace, others: int) -> DocumentTrace:
 
 
 def _names_of(document: Document) -> set[str]:
-    """What a document is called by; a source is followed by what the record says of its own."""
+    """Names of a document: id, source with and without the record's own, URL."""
     return {document.id, document.source, document.source.partition(" ")[0]} | ({document.url} - {""})
 
 
@@ -225,18 +225,12 @@ def _documents(uri: str, manifest: Manifest, part: str) -> Iterator[Document]:
 
 
 def _rows(uri: str, manifest: Manifest) -> Iterator[pa.Table]:
-    """The rows of all documents, in pieces, with null for columns that an earlier release did not write."""
+    """Yield the rows of all documents, in pieces."""
     for name in sorted(manifest.files):
-        if not name.startswith("stats/part-"):
-            continue
-        with storage.readable(join(uri, name)).open("rb") as stream, pq.ParquetFile(stream) as file:
-            known = [column for column in COLUMNS if column in file.schema_arrow.names]
-            for batch in file.iter_batches(BATCH_ROWS, columns=known):
-                table = pa.Table.from_batches([batch])
-                for column in COLUMNS:
-                    if column not in known:
-                        table = table.append_column(column, pa.nulls(table.num_rows, pa.string()))
-                yield table
+        if name.startswith("stats/part-"):
+            with storage.readable(join(uri, name)).open("rb") as stream, pq.ParquetFile(stream) as file:
+                for batch in file.iter_batches(BATCH_ROWS, columns=list(COLUMNS)):
+                    yield pa.Table.from_batches([batch])
 
 
 def _grouped(table: pa.Table, keys: Sequence[str]) -> list[Json]:

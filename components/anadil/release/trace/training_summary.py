@@ -12,9 +12,9 @@ from typing import Any
 
 from anadil import __version__
 from anadil.core.format import human_bytes, human_figure, human_percent, number
-from anadil.release.trace.lineage import Trace
+from anadil.release.trace.corpus_rows import HostSums
 from anadil.release.trace.page import answer, files_table, licences_table, rules_table
-from anadil.release.trace.rows import HostSums
+from anadil.release.trace.traced_model import TracedModel
 from anadil.report.data_card import personal_data, processing, recipe_language
 from anadil.report.elements import TextTable
 from anadil.report.licence import UNKNOWN
@@ -23,7 +23,7 @@ from anadil.report.read import base_name, field, list_of
 from anadil.report.render import render_template
 
 SHARE, SME_SHARE, SME_MOST = 0.10, 0.05, 1_000
-"""Of the domains, those with most content, which have to be listed; small and medium enterprises list fewer."""
+"""Share of the domains with most content that must be listed; fewer for small and medium enterprises."""
 SIZES = ((1e9, "less than 1 billion tokens"), (1e13, "1 billion to 10 trillion tokens"))
 LARGEST = "more than 10 trillion tokens"
 TRAINED_KEYS = ("clean.inputs", "finetune.")
@@ -40,54 +40,49 @@ class Listed:
     num_hosts: int
     """All of them."""
     share: float
-    """Of the text of documents with an address, that is of the listed ones."""
+    """Share of the text with an address that the listed domains hold."""
 
 
-def training_summary(found: Trace, *, is_sme: bool = False) -> str:
-    """The summary, as Markdown.
-
-    Args:
-        found: The trace of the model.
-        is_sme: The provider is a small or medium enterprise.
-    """
-    recipe = found.manifest.recipe
-    language, licence = recipe_language(recipe), found.base.licence
-    pages = [file.name for file in found.files if file.key == "clean.inputs" and file.name.lower().endswith(CRAWLED)]  # fmt: skip
-    listed = listed_domains(found, is_sme=is_sme)
+def training_summary(traced: TracedModel, *, is_sme: bool = False) -> str:
+    """The summary, as Markdown."""
+    recipe = traced.manifest.recipe
+    language, licence = recipe_language(recipe), traced.base.licence
+    pages = [file.name for file in traced.files if file.key == "clean.inputs" and file.name.lower().endswith(CRAWLED)]  # fmt: skip
+    listed = listed_domains(traced, is_sme=is_sme)
     view: dict[str, Any] = {
-        "name": f"{model_name(found.base.model, language.code, licence, found.kind)} ({found.digest[:16]})",
+        "name": f"{model_name(traced.base.model, language.code, licence, traced.kind)} ({traced.digest[:16]})",
         "language": language,
-        "base": base_name(found.base.model),
+        "base": base_name(traced.base.model),
         "licence": licence.name if licence.id != UNKNOWN else UNKNOWN,
-        "size": text_size(found),
-        "extent": _extent(found),
-        "files": files_table(found, TRAINED_KEYS),
-        "licences": licences_table(found),
+        "size": text_size(traced),
+        "extent": _extent(traced),
+        "files": files_table(traced, TRAINED_KEYS),
+        "licences": licences_table(traced),
         "pages": pages,
         "listed": listed,
         "share": human_percent(listed.share),
         "domains": _domains_table(listed),
         "rule": f"{SME_SHARE:.0%} or {SME_MOST:,}, whichever is fewer" if is_sme else f"{SHARE:.0%}",
-        "has_chats": any(file.key == "finetune.inputs" for file in found.files),
-        "rules": rules_table(found),
-        "personal": personal_data(recipe, found.stats),
+        "has_chats": any(file.key == "finetune.inputs" for file in traced.files),
+        "rules": rules_table(traced),
+        "personal": personal_data(recipe, traced.stats),
         "processing": processing(recipe),
         "url_lists": bool(list_of(field(recipe, "clean.url_lists"))),
         "ng_words": bool(list_of(field(recipe, "clean.ng_words"))),
-        "answer": answer(found),
+        "answer": answer(traced),
         "version": __version__,
     }
     return render_template("training_summary.md.j2", view)
 
 
-def listed_domains(found: Trace, *, is_sme: bool = False) -> Listed:
+def listed_domains(traced: TracedModel, *, is_sme: bool = False) -> Listed:
     """The share of all domains that has to be listed, those with most text."""
     sums: dict[str, HostSums] = {}
-    for corpus in found.corpora:
+    for corpus in traced.corpora:
         for host in corpus.hosts:
             known = sums.get(host.host)
             sums[host.host] = host if known is None else _added(known, host)
-    count = max(len(sums), *(corpus.num_hosts for corpus in found.corpora), 0)
+    count = max(len(sums), *(corpus.num_hosts for corpus in traced.corpora), 0)
     most = -(-count * int((SME_SHARE if is_sme else SHARE) * 100) // 100)  # at least one of any
     most = min(most, SME_MOST) if is_sme else most
     ranked = sorted(sums.values(), key=lambda host: (-host.num_bytes, host.host))
@@ -97,18 +92,18 @@ def listed_domains(found: Trace, *, is_sme: bool = False) -> Listed:
     return Listed(hosts=chosen, num_hosts=count, share=share)
 
 
-def text_size(found: Trace) -> str:
+def text_size(traced: TracedModel) -> str:
     """The template's word for the size of the training text in tokens; empty where the tokens are not known."""
-    tokens = number(found.training.get("tokens_per_epoch"))
+    tokens = number(traced.training.get("tokens_per_epoch"))
     if tokens is None:
         return ""
     word = next((word for most, word in SIZES if tokens < most), LARGEST)
     return f"{word} ({human_figure(tokens)} tokens)"
 
 
-def _extent(found: Trace) -> str:
-    words, size = (number(found.stats.get(key)) for key in ("words_out", "bytes_out"))
-    train = number(field(found.stats, "records.train"))
+def _extent(traced: TracedModel) -> str:
+    words, size = (number(traced.stats.get(key)) for key in ("words_out", "bytes_out"))
+    train = number(field(traced.stats, "records.train"))
     if words is None and train is None:
         return ""
     return f"{human_figure(train)} documents for training; {human_figure(words)} words, {human_bytes(size)}, with those held out"

@@ -1,0 +1,79 @@
+"""Two runs side by side, as data; the page, the terminal and the notebook render it."""
+
+from dataclasses import dataclass
+
+from anadil.core.format import human_figure, human_percent
+from anadil.release.compare.run_facts import RunFacts
+from anadil.release.compare.score_pairs import ScorePair, Text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeChange:
+    """A key whose value differs."""
+
+    key: str
+    a: object
+    b: object
+    decides: bool
+    """A stage's result depends on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """One line over the steps of training."""
+
+    label: str
+    run: str
+    """`a` or `b`."""
+    validation: bool
+    points: tuple[tuple[float, float], ...]
+    """(step, value)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curves:
+    """The lines of one stage in one unit."""
+
+    stage: str
+    unit: str
+    lines: tuple[Curve, ...]
+    why_not: str = ""
+    """Why they are not on one axis; then there are no lines."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostPair:
+    """Time and cost of a stage in both runs."""
+
+    stage: str
+    a_seconds: float | None
+    b_seconds: float | None
+    a_dollars: float | None
+    b_dollars: float | None
+    shared: bool
+    """Both use the same artifact, made once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRuns:
+    """Differences between two runs."""
+
+    a: RunFacts
+    b: RunFacts
+    text: Text
+    """The held-out texts of both."""
+    recipe: tuple[RecipeChange, ...]
+    same: dict[str, bool]
+    """Artifact word -> both have the same content."""
+    scores: tuple[ScorePair, ...]
+    curves: tuple[Curves, ...]
+    costs: tuple[CostPair, ...]
+    verdict: tuple[str, ...]
+    """Sentences: which run is better, and how certain that is."""
+    notes: tuple[str, ...]
+    """Limits of the comparison: what cannot be compared, and why."""
+
+
+def format_figure(pair: ScorePair, value: float | None) -> str:
+    """Format a figure of a pair."""
+    return human_percent(value) if pair.share else human_figure(value)

@@ -1,0 +1,67 @@
+"""A traced model as data; the page, the summary and the notebook render it."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from anadil.artifacts.artifact import Manifest
+from anadil.core.errors import DataError, IntegrityError
+from anadil.release.trace.chain import BaseFiles, Link, SourceFile
+from anadil.release.trace.corpus_rows import CorpusSums, DocumentTrace
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedModel:
+    """A model and everything that it goes back to."""
+
+    uri: str
+    kind: str
+    digest: str
+    manifest: Manifest
+    links: tuple[Link, ...]
+    """The model first."""
+    files: tuple[SourceFile, ...]
+    base: BaseFiles
+    corpora: tuple[CorpusSums, ...]
+    """Sums of each whole corpus of the chain."""
+    stats: Json
+    """`stats.json` of the training corpus."""
+    training: Json
+    """`training.json` of the model."""
+    documents: tuple[DocumentTrace, ...] = ()
+    """Answers to the questions about documents."""
+    whole: tuple[tuple[str, Manifest], ...] = ()
+    """Artifacts of the chain, every byte of which was compared."""
+
+    @property
+    def breaks(self) -> tuple[str, ...]:
+        """Faults of everything that differs from its digest."""
+        parts: list[Link | SourceFile | BaseFiles] = [*self.links, *self.files, self.base]
+        return tuple(each.why for each in parts if each.state == "changed")
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """Artifacts that were not found, behind which nothing is known."""
+        return tuple(each.why for each in self.links if each.state == "missing")
+
+    def check(self) -> None:
+        """Refuse a chain that is broken.
+
+        Raises:
+            IntegrityError: Something differs from its digest.
+            DataError: An artifact was not found.
+        """
+        if self.breaks:
+            raise IntegrityError("; ".join(self.breaks[:5]))
+        if self.gaps:
+            raise DataError("; ".join(self.gaps[:5]))
+
+    def as_json(self) -> Json:
+        """Fields as JSON has them."""
+        shown = {name: getattr(self, name) for name in ("uri", "kind", "digest")}
+        tables = {
+            name: [asdict(each) for each in getattr(self, name)]
+            for name in ("links", "files", "corpora", "documents")
+        }
+        return {**shown, "breaks": list(self.breaks), "gaps": list(self.gaps), "base": asdict(self.base), **tables}  # fmt: skip
