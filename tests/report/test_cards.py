@@ -128,7 +128,7 @@ def test_a_data_card_tells_of_sources_domains_licences_and_dropped_documents(tmp
     assert "| not stated | 5,856 | 182,331 | 4.36 % |" in card
     assert "| language | 1,804 | 9.80 % | drops |" in card
     assert "| short | 1,263 | — | only counted |" in card
-    assert "Personal data was not looked for" in card
+    assert "Personal data was not searched for" in card
     assert f"| web.jsonl | {'1f' * 32} |" in card
     assert "/raw/" not in card
 

@@ -122,7 +122,7 @@ def test_prose_that_extractors_discarded_is_told_by_extractor(outcome: Outcome) 
 
     assert re.search(r"Resiliparse</th><td>800</td><td>17,182</td><td>664</td>", page)
     assert re.search(r"Trafilatura</th><td>150</td><td>199</td><td>228</td>", page)
-    assert "captions and their like hold 3,017 characters of sentences more" in page
+    assert "dialogs and captions hold 3,017 more characters of sentences" in page
 
 
 def test_stricter_and_looser_limits_stand_beside_what_they_drop(outcome: Outcome) -> None:

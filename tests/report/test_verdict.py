@@ -173,7 +173,7 @@ def test_a_stage_that_taught_nothing_is_called_so(tmp_path: Path, fall: float, w
 
     assert learnings(found)[1].words == words
     assert f"Finetuning: {words}." in verdict(found).warnings
-    assert any("read its answers before you release it" in text for text in verdict(found).warnings)
+    assert any("Read its answers before you release it" in text for text in verdict(found).warnings)
 
 
 def test_a_stage_that_taught_something_is_no_warning(facts: Facts) -> None:
@@ -213,7 +213,7 @@ def test_answers_that_are_no_better_are_a_warning(tmp_path: Path) -> None:
 
     said = "0.01000 bits per byte fewer than the adapted one, and the 95 % interval holds 0"
     assert any(said in text for text in verdict(found).warnings)
-    assert any("more chats like the questions" in step.action for step in next_steps(found))
+    assert any("that resemble the questions" in step.action for step in next_steps(found))
 
 
 def test_few_documents_are_warned_of(tmp_path: Path, facts: Facts) -> None:
@@ -224,7 +224,7 @@ def test_few_documents_are_warned_of(tmp_path: Path, facts: Facts) -> None:
 
     assert any("only 17 documents were scored" in text for text in verdict(found).warnings)
     assert not any("documents were scored" in text for text in verdict(facts).warnings)
-    assert "Hold more text out" in next_steps(found)[0].action
+    assert "Hold out more text" in next_steps(found)[0].action
 
 
 def test_what_was_forgotten_is_warned_of(facts: Facts) -> None:
@@ -240,10 +240,10 @@ def test_three_lines_follow_from_the_figures_each_with_its_rule(tmp_path: Path, 
     contaminated = next_steps(of(tmp_path / "copies", scores=scores))
 
     assert len(next_steps(facts)) == 3
-    assert contaminated[0].action.startswith("Score on text from elsewhere: name it in evaluate.heldout")
+    assert contaminated[0].action.startswith("Score on text from another source (evaluate.heldout)")
     assert (
         contaminated[0].why
-        == "20.0 % of the held-out documents are also in the training part; rule: over 5.00 %."
+        == "20.0 % of the held-out documents are also in the training part. Rule: above 5.00 %."
     )
     assert len(contaminated) == 3
 

@@ -1,4 +1,4 @@
-"""What a model makes of questions with known answers: likelihood, its own answers beside the right ones, choices."""
+"""Questions with known answers: likelihood, the model's own answers, choices."""
 
 import logging
 import unicodedata
@@ -31,12 +31,12 @@ WIDTHS = {code: unicodedata.normalize("NFKC", chr(code)) for code in range(0xFF0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerScores:
-    """What was measured of one candidate's answers."""
+    """Measures of one candidate's answers."""
 
     table: dict[str, Any]
     """Its part of the candidate's entry in `scores.json`."""
     nats: NDArray[np.float64]
-    """Of the right answer, by question."""
+    """Nats of the right answer, by question."""
     generations: tuple[GeneratedText, ...]
 
 
@@ -52,14 +52,7 @@ class _Asked:
 def measure_answers(
     loaded: LoadedModel, questions: Questions, references: Sequence[Ids], seed: int
 ) -> AnswerScores:
-    """Score the right answers, let the model answer, and let it choose.
-
-    Args:
-        loaded: The candidate.
-        questions: What is asked.
-        references: Token ids of the right answers.
-        seed: Of the intervals' draws.
-    """
+    """Score the right answers, let the model answer, and let it choose."""
     if not questions.listed:
         return AnswerScores(table={}, nats=np.zeros(0), generations=())
     ways = renderings_of(loaded.candidate, questions.listed)
@@ -125,7 +118,7 @@ def _compared(text: GeneratedText, questions: Questions, place: int) -> Generate
 
 
 def is_word_for_word(answer: str, reference: str) -> bool:
-    """Whether two texts have the same words and marks, whatever their blanks and the forms of a letter.
+    """True if two texts have the same words and marks, regardless of blanks and letter forms.
 
     The width of a sign is such a form: clean leaves one of the two in Japanese text, chats hold both. NFKC itself would
     also make 102 of 10 squared.

@@ -34,12 +34,12 @@ class Difference:
 
     @property
     def significant(self) -> bool:
-        """Whether the interval leaves out 0; one document says nothing about others."""
+        """True if the interval excludes 0; one document says nothing about others."""
         return self.num_documents > 1 and not self.low <= 0 <= self.high
 
     @property
     def unsure(self) -> bool:
-        """Whether the documents are so few that the interval holds the truth less often than it says."""
+        """True if there are too few documents for the stated confidence."""
         return self.num_documents < SURE_DOCUMENTS
 
 

@@ -37,7 +37,7 @@ BATCH_TOKENS = {"cpu": 4_096, "cuda": 32_768}
 """Tokens of a padded batch by device: enough to keep it busy; more brings nothing but memory."""
 NUM_BEGINNINGS = 5
 BEGINNING_CHARS = 40
-"""Of a held-out document that a model continues where no prompts are known: as many and as long as the packs' own."""
+"""Length of a held-out document's beginning, used if a language has no prompts; as long as the packs' own."""
 NUM_CONTINUED = 40
 """Beginnings that are continued greedily: where a quarter of the texts loop, the interval of 40 ends at 0.40. Of six it
 ends at 0.6 and holds the limit of 0.5."""
@@ -45,7 +45,7 @@ ends at 0.6 and holds the limit of 0.5."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Material:
-    """What every candidate is measured on."""
+    """Texts and questions for every candidate."""
 
     heldout: EncodedDocuments
     retained: EncodedDocuments
@@ -56,7 +56,7 @@ class Material:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelScores:
-    """What was measured of one candidate."""
+    """Scores of one candidate."""
 
     table: dict[str, Any]
     """Its entry in `scores.json`."""
@@ -158,9 +158,9 @@ def _prompts(
     candidate: ScoredModel, recipe: Recipe, language: Language, heldout: Sequence[Document]
 ) -> tuple[list[GenerationPrompt], list[GenerationPrompt]]:
     """Those of the recipe or the language, and beginnings of held-out documents that make them enough for a verdict."""
-    found = _beginnings(heldout)
-    beginnings = recipe.evaluate.prompts or language.prompts or found[:NUM_BEGINNINGS]
-    more = [text for text in found if text not in beginnings][: max(0, NUM_CONTINUED - len(beginnings))]
+    openings = _beginnings(heldout)
+    beginnings = recipe.evaluate.prompts or language.prompts or openings[:NUM_BEGINNINGS]
+    more = [text for text in openings if text not in beginnings][: max(0, NUM_CONTINUED - len(beginnings))]
     tokenizer: Any = candidate.tokenizer
     chat = candidate.answers and tokenizer.chat_template is not None
     if candidate.answers and not chat:
@@ -174,9 +174,9 @@ def _prompts(
 
 def _beginnings(documents: Sequence[Document]) -> list[str]:
     """How the first documents begin, up to a space."""
-    found: list[str] = []
+    openings: list[str] = []
     for document in documents[:NUM_CONTINUED]:
         text = " ".join(document.text[: 2 * BEGINNING_CHARS].split())
         cut = text[:BEGINNING_CHARS]
-        found.append(cut.rpartition(" ")[0] or cut if len(text) > len(cut) else cut)
-    return list(dict.fromkeys(filter(None, found)))
+        openings.append(cut.rpartition(" ")[0] or cut if len(text) > len(cut) else cut)
+    return list(dict.fromkeys(filter(None, openings)))

@@ -18,11 +18,6 @@ def encode_with_champion(
 ) -> tuple[list[ScoredModel], EncodedDocuments]:
     """The candidates, with the champion where it can be scored, and the documents in the tokens of each.
 
-    Args:
-        candidates: Those of this run.
-        folder: Artifact of the champion, a model or an adapter; None where there is none.
-        documents: As `encode_for_all`.
-
     Raises:
         DataError: As `encode_for_all`, of the candidates of this run.
     """

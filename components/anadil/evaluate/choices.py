@@ -20,11 +20,6 @@ def choice_figures(
 ) -> dict[str, dict[str, Any]]:
     """By source the share of held-out questions for which the right choice is the likeliest.
 
-    Args:
-        loaded: The candidate.
-        questions: All; those without choices, and those that training saw, are left alone.
-        prompts: Token ids of each.
-
     Source: `acc_norm` of lm-evaluation-harness, with bytes in place of characters.
     """
     places = [place for place, one in enumerate(questions.listed) if one.chat.choices and not one.seen]

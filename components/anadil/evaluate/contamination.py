@@ -36,7 +36,7 @@ from anadil.text.overlap import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contamination:
-    """What the held-out text shares with the training part."""
+    """Overlap of the held-out text with the training part."""
 
     unit: str
     """`words` or `characters`."""

@@ -194,7 +194,9 @@ class _Rows:
         for step in range(self._budget):
             # Not around the `yield`: the mode would leak to whoever reads.
             with torch.inference_mode():
-                logits = self._prefill() if chosen is None else self._forward(chosen[:, None], step - 1)  # [R, V]
+                logits = (
+                    self._prefill() if chosen is None else self._forward(chosen[:, None], step - 1)
+                )  # [R, V]
                 chosen = choose(logits[:, :num_ids].float(), self._uniform[:, step], temperature)
                 tokens = chosen.tolist()
                 going_on = self._note(tokens, ends)

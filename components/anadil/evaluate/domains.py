@@ -13,13 +13,7 @@ from anadil.text.metrics import SURE_DOCUMENTS, bits_per_byte
 
 
 def domain_figures(documents: Sequence[Document], nats: NDArray[np.float64], seed: int) -> dict[str, Any]:
-    """Bits per byte by domain and by source, and of how much text each domain's figure is.
-
-    Args:
-        documents: All that were scored.
-        nats: Of each document.
-        seed: Of the intervals' draws.
-    """
+    """Bits per byte by domain and by source, and of how much text each domain's figure is."""
     num_bytes = _num_bytes(documents)
     domains = domains_of(documents, num_bytes.tolist())
     return {
@@ -34,13 +28,7 @@ def domain_figures(documents: Sequence[Document], nats: NDArray[np.float64], see
 def bits_by_group(
     documents: Sequence[Document], nats: NDArray[np.float64], groups: Sequence[str]
 ) -> dict[str, float]:
-    """Bits per byte of each group's documents, the largest group first.
-
-    Args:
-        documents: All that were scored.
-        nats: Of each document.
-        groups: The name of each document's group.
-    """
+    """Bits per byte of each group's documents, the largest group first."""
     num_bytes = _num_bytes(documents)
     members = _groups(groups)
     largest_first = sorted(members, key=lambda name: (-int(num_bytes[members[name]].sum()), name))

@@ -32,21 +32,21 @@ class GateCheck:
     limit: float
     passed: bool
     enforced: bool
-    """Whether the candidate's verdict depends on it."""
+    """The candidate's verdict depends on it."""
     at_least: bool = False
-    """Whether the limit is the least value; else it is the largest."""
+    """The limit is a minimum; else a maximum."""
     interval: tuple[float, float] | None = None
     """95 %, of differences over documents, of shares over texts."""
     unsure: bool = False
-    """Whether the interval is of so few documents that it is too narrow."""
+    """Too few documents: the interval is too narrow."""
     num: int | None = None
     """Texts, documents or answers that the interval is of."""
     undecided: bool = False
-    """Whether the limit lies inside the interval; the check did not pass then."""
+    """The limit lies inside the interval; then the check did not pass."""
 
     @property
     def failure(self) -> str:
-        """What is wrong, for log and messages."""
+        """Reason of the failure, for log and messages."""
         limit = f"the limit is {'at least ' if self.at_least else ''}{self.limit:.4g}"
         if self.value is None:
             return f"{self.name} was not measured, {limit}"
@@ -62,11 +62,11 @@ class GateCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the gate says about one artifact."""
+    """The gate's verdict on one artifact."""
 
     candidate: str
     use: str
-    """What it is judged for."""
+    """Use that it is judged for."""
     passed: bool
     failed: tuple[str, ...]
     """Names of enforced checks that did not hold, undecided ones among them."""
@@ -77,7 +77,7 @@ class GateVerdict:
     """All conditions together."""
 
     passed: bool
-    """Whether there is something to release."""
+    """Some candidate may be released."""
     released: str | None
     """The last candidate that passed: the finetuned model, else the adapted one; None if neither did."""
     verdicts: dict[str, Verdict]
@@ -159,7 +159,7 @@ class _Judge:
     unmeasured: list[str] = field(default_factory=list)
 
     def against_base(self, name: str) -> None:
-        """What a candidate gained and lost since the base model, and whether the champion is as good."""
+        """Check gains and losses against the base and the champion."""
         gate, own, base = self.gate, self.tables[name], self.tables["base"]
         # The finetuned model's own lines are those of the comparison with the adapted one.
         to_base = "" if name == "adapted" else "_to_base"
@@ -172,7 +172,7 @@ class _Judge:
         self._ratio(f"{name}.bits_per_byte_to_champion", name, "champion", gate.max_champion_ratio)
 
     def texts(self, name: str) -> None:
-        """What a candidate writes in its use."""
+        """Check what a candidate writes."""
         table = self.tables[name]
         answers = name == "finetuned"
         own = [one for one in table["generations"] if is_of_use(one["kind"], answers=answers)]
@@ -195,13 +195,13 @@ class _Judge:
             self._share("finetuned.empty_answers", empty, self.gate.max_empty_rate)
 
     def documents(self, name: str, contamination: Contamination) -> None:
-        """Whether the held-out text is worth a judgement."""
+        """Check that the held-out text is clean and large enough."""
         leaks, count = len(contamination.contaminated), contamination.num_documents
         self._add(f"{name}.contaminated_share", leaks / count, self.gate.max_contaminated_share)
         self._add(f"{name}.documents", count, self.gate.min_documents, at_least=True)
 
     def finetuned(self, mask_audit: Mapping[str, Any] | None) -> None:
-        """What finetuning did to the adapted model."""
+        """Check finetuning against the adapted model."""
         gate = self.gate
         limit = gate.max_finetuned_bits_per_byte_ratio
         self._ratio("finetuned.bits_per_byte", "finetuned", "adapted", limit)
@@ -232,7 +232,7 @@ class _Judge:
     def _below(
         self, check: str, difference: Difference | None, limit: float, *, or_equal: bool = False
     ) -> None:
-        """Whether the whole interval of a difference is below a limit, or equal to it where that will do."""
+        """Check that the whole interval of a difference is below a limit, or reaches it if `or_equal`."""
         if difference is None:
             self._add(check, None, limit)
             return
@@ -282,13 +282,13 @@ class _Judge:
         )  # fmt: skip
 
     def _decides(self, name: str) -> bool:
-        """Whether the candidate's verdict depends on a check."""
+        """True if the candidate's verdict depends on a check."""
         stands_in = check_of(name) in RUNNING_TEXT and not self.answers_measured
         return self.gate.is_enforced(name, default="enforce" if stands_in else None)
 
 
 class _Counted(TypedDict):
-    """What is known of an interval."""
+    """Size of an interval's sample."""
 
     unsure: bool
     num: int | None

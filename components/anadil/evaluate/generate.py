@@ -1,4 +1,4 @@
-"""What the models write: continuations and answers, greedy and sampled, and how much they loop.
+"""Texts of the models: continuations and answers, greedy and sampled, and how much they loop.
 
 Greedy decoding shows loops that sampling hides, and sampling shows what users get, so both are
 made. The seed of a sample is that of its prompt: order and number of prompts change nothing.
@@ -24,20 +24,20 @@ DECODING_MODES: tuple[Mode, ...] = ("greedy", "sampled")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationPrompt:
-    """What a model gets."""
+    """A prompt for a model."""
 
     text: str
     kind: PromptKind
-    """Whether it is a beginning or a question."""
+    """A beginning or a question."""
     chat: bool = False
-    """Whether it goes through the chat template."""
+    """It goes through the chat template."""
     ids: tuple[int, ...] | None = None
-    """What goes into the model, where that is more than the text: a chat of several turns."""
+    """Ids of the whole input, if it is more than the text: a chat of several turns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedText:
-    """What a model wrote."""
+    """A text that a model wrote."""
 
     prompt: str
     kind: PromptKind
@@ -47,7 +47,7 @@ class GeneratedText:
     num_tokens: int
     """Without the end token."""
     ended: bool
-    """Whether the model ended by itself."""
+    """The model ended it by itself."""
     loop: bool
     distinct_1: float
     distinct_2: float
@@ -55,11 +55,11 @@ class GeneratedText:
     language: str | None = None
     """Code of the language it is in; None if it is too short to tell."""
     seen: bool | None = None
-    """Whether training saw the question; None if that is unknown."""
+    """Training saw the question; None if unknown."""
     reference: str | None = None
     """The answer that is compared with; None where there is none, as for the next two."""
     exact: bool | None = None
-    """Whether it is the reference word for word."""
+    """It is the reference word for word."""
     chrf: float | None = None
     """Its chrF against the reference, 0 to 100."""
 
@@ -75,18 +75,7 @@ def generate_texts(
     modes: Sequence[Mode] = DECODING_MODES,
     batch_tokens: int | None = None,
 ) -> list[GeneratedText]:
-    """Each prompt continued in each mode, in order.
-
-    Args:
-        model: Causal language model, on its device.
-        tokenizer: The model's own.
-        prompts: What is continued or answered.
-        max_new_tokens: Most tokens of a text.
-        seed: Of the samples, with the prompt's text.
-        name: The candidate, for progress.
-        modes: How each prompt is decoded.
-        batch_tokens: Most tokens of a batch; by default as the device has room.
-    """
+    """Each prompt continued in each mode, in order."""
     batches = open_decoder(model, tokenizer).batches(
         [_prompt_ids(tokenizer, prompt) for prompt in prompts],
         [[None if mode == "greedy" else sample_seed(seed, each.text) for mode in modes] for each in prompts],
@@ -103,7 +92,7 @@ def generate_texts(
 
 
 def is_of_use(kind: str, *, answers: bool) -> bool:
-    """Whether a text tells how good a candidate is at what it is for.
+    """True if a text shows how good a candidate is at its use.
 
     A model that was taught to answer is judged by answers. Any other continues a question as it continues all text.
     """

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 SUFFIXES = (*PLAIN_LINES, *PACKED_LINES, ".txt", ".parquet")
 MAX_DOCUMENTS, MAX_BYTES = 100_000, 256 * MIB
-"""Of held-out text: our choice, fifty times what `clean` keeps by default. All of it is held in memory and scored by
+"""Most held-out text. Our choice: fifty times what `clean` keeps by default. All of it is held in memory and scored by
 each candidate, and an interval on bits per byte gains nothing from more."""
 RETAINED_KEY = "evaluate.retained"
 """Recipe key of the files of languages that the base knows."""
@@ -64,22 +64,16 @@ class Heldout:
 def read_heldout(corpus: Path, files: Sequence[str], text_field: str, language: str) -> Heldout:
     """The text to score.
 
-    Args:
-        corpus: Directory of the corpus artifact.
-        files: URIs to read instead of its held-out part.
-        text_field: Key or column that holds the text.
-        language: ISO 639-1 code for documents that name none.
-
     Raises:
         DataError: There is no text, or a record cannot be read.
         PreflightError: Parquet is given and pyarrow is not installed.
     """
-    found = (
+    source = (
         refuse_too_large(documents_of(files, text_field, language))
         if files
         else read_documents(corpus, "heldout")
     )
-    read = list(found)
+    read = list(source)
     documents = tuple(document for document in read if document.text)
     refuse_no_heldout(len(documents), files or [f"{corpus}/heldout"])
     repeated = len(documents) - len({document.text for document in documents})
@@ -99,10 +93,6 @@ def read_retained(files: Sequence[str] = (), text_field: str = "text") -> tuple[
     """Text of languages that the base knows, scored by every model: how much of them is left.
 
     A model that learns one language and is shown no other pays with the others.
-
-    Args:
-        files: URIs; none: a small English text that comes with the program.
-        text_field: Key or column that holds the text.
 
     Returns:
         Documents whose `lang` is what the record names, or else the name of its file.
@@ -132,12 +122,6 @@ def documents_of(
 ) -> Iterator[Document]:
     """The documents of files, in order.
 
-    Args:
-        files: URIs.
-        text_field: Key or column that holds the text.
-        language: ISO 639-1 code for documents that name none.
-        copy: Gives what is to be read of a file.
-
     Raises:
         DataError: A record cannot be read; with its place.
         PreflightError: Parquet is given and pyarrow is not installed.
@@ -151,10 +135,6 @@ def documents_of(
 
 def refuse_too_large(documents: Iterable[Document], key: str = "evaluate.heldout") -> Iterator[Document]:
     """The documents, as long as they are few enough to be held in memory and scored.
-
-    Args:
-        documents: In order.
-        key: Recipe key that names their files.
 
     Raises:
         DataError: They are too many, or too long.

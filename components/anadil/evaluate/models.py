@@ -34,7 +34,7 @@ class ScoredModel:
 
     @property
     def answers(self) -> bool:
-        """Whether it was taught to answer, and is asked through its chat template."""
+        """True if it was taught to answer, and is asked through its chat template."""
         return self.name == "finetuned" or (self.name == "champion" and self.path.name == "merged")
 
 
@@ -96,10 +96,10 @@ def encode_for_all(candidates: Sequence[ScoredModel], documents: Sequence[Docume
     if altered:
         left_out = ", ".join(documents[index].id for index in sorted(altered))
         log.warning("held-out: a tokenizer alters %d documents, left out: %s", len(altered), left_out)
-    kept = [index for index in range(len(documents)) if index not in altered]
+    unaltered = [index for index in range(len(documents)) if index not in altered]
     return EncodedDocuments(
-        documents=tuple(documents[index] for index in kept),
-        ids={name: [listed[index] for index in kept] for name, listed in ids.items()},
+        documents=tuple(documents[index] for index in unaltered),
+        ids={name: [listed[index] for index in unaltered] for name, listed in ids.items()},
         altered=tuple(documents[index].id for index in sorted(altered)),
     )
 

@@ -19,7 +19,7 @@ from anadil.text.language_id import identify_language
 log = logging.getLogger(__name__)
 
 MIN_LETTERS = 20
-"""Of a shorter text no language is told. Our choice; `py3langid` and CLD2 both guess there."""
+"""Letters from which on a language is identified. Our choice; `py3langid` and CLD2 both guess below."""
 UNKNOWN = "un"
 """CLD2's code for what it cannot tell; a text of the language's own code that its identifier refuses gets it too."""
 
@@ -33,11 +33,11 @@ def language_of(text: str, language: Language) -> str | None:
     letters = [*filter(str.isalpha, text)]
     if len(letters) < MIN_LETTERS:
         return None
-    found = identify_language(language.normalize(text), language)
+    identified = identify_language(language.normalize(text), language)
     # A profile tells nothing of under 40 letters, and lets text pass that is in another script.
-    if found.is_language and 2 * sum(map(language.is_script, letters)) >= len(letters):
+    if identified.is_language and 2 * sum(map(language.is_script, letters)) >= len(letters):
         return language.code
-    return UNKNOWN if found.code in language.labels else found.code
+    return UNKNOWN if identified.code in language.labels else identified.code
 
 
 def with_languages(texts: Sequence[GeneratedText], language: Language) -> list[GeneratedText]:

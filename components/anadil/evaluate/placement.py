@@ -13,10 +13,6 @@ from anadil.plan.model_shape import shape_from
 def load_for_scoring(path: Path, name: str) -> Any:
     """A model in the precision that its device computes in; see `load_placed`.
 
-    Args:
-        path: Hugging Face directory.
-        name: The candidate, for messages.
-
     Raises:
         PreflightError: The GPUs of this machine together do not hold it.
     """

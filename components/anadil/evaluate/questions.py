@@ -35,7 +35,7 @@ HELDOUT_CHATS, SEEN_CHATS = "heldout_chats.jsonl", "seen_chats.jsonl"
 MAX_SCORED = 2_000
 """Questions whose answers' likelihood is measured; an interval gains little from more. Chosen by us."""
 BLANK_LINE = "\n\n"
-"""What stands between turns, where there is no template."""
+"""Separator of turns without a template."""
 
 Rendering = Literal["chat template", "plain text"]
 Ids = tuple[int, ...]
@@ -47,11 +47,11 @@ class Question:
 
     chat: Chat
     seen: bool
-    """Whether training saw it."""
+    """Training saw it."""
 
     @property
     def turns(self) -> tuple[Message, ...]:
-        """What is asked, with what was said before."""
+        """The question, with the turns before it."""
         return self.chat.messages[:-1]
 
     @property
@@ -61,7 +61,7 @@ class Question:
 
     @property
     def num_bytes(self) -> int:
-        """Of the right answer in UTF-8."""
+        """UTF-8 bytes of the right answer."""
         return len(self.reference.encode())
 
 
@@ -77,12 +77,12 @@ class Questions:
 
     @cached_property
     def num_bytes(self) -> NDArray[np.int64]:
-        """Of each right answer."""
+        """UTF-8 bytes of each right answer."""
         return np.array([one.num_bytes for one in self.listed], dtype=np.int64)
 
     @cached_property
     def is_seen(self) -> NDArray[np.bool_]:
-        """Whether training saw each."""
+        """Mask of the questions that training saw."""
         return np.array([one.seen for one in self.listed], dtype=np.bool_)
 
 
@@ -110,12 +110,12 @@ def read_questions(job: Job) -> Questions:
 
 def _chats_of_files(files: Sequence[str], columns: Names) -> list[Chat]:
     dropped = DroppedChats()
-    kept: dict[str, Chat] = {}
+    by_id: dict[str, Chat] = {}
     for chat in read_chats(files, dropped, columns=columns):
-        kept.setdefault(chat.id, chat)
-        if len(kept) > 2 * MAX_SCORED:  # so that memory does not grow with the files
-            kept = {one.id: one for one in _sample(list(kept.values()), MAX_SCORED)}
-    chats = list(kept.values())
+        by_id.setdefault(chat.id, chat)
+        if len(by_id) > 2 * MAX_SCORED:  # so that memory does not grow with the files
+            by_id = {one.id: one for one in _sample(list(by_id.values()), MAX_SCORED)}
+    chats = list(by_id.values())
     if not chats:
         why = f": {dropped}" if dropped.total else "; name another file"
         raise DataError(f"{KEY}: {', '.join(files)}: hold no question with an answer{why}")
@@ -197,10 +197,10 @@ def encode_references(
     ]
     encoded = encode_for_all(candidates, answers)
     altered = set(encoded.altered)
-    kept = [place for place, answer in enumerate(answers) if answer.id not in altered]
+    unaltered = [place for place, answer in enumerate(answers) if answer.id not in altered]
     left = replace(
         questions,
-        listed=tuple(questions.listed[place] for place in kept),
-        asked=frozenset(new for new, place in enumerate(kept) if place in questions.asked),
+        listed=tuple(questions.listed[place] for place in unaltered),
+        asked=frozenset(new for new, place in enumerate(unaltered) if place in questions.asked),
     )
     return left, encoded.ids

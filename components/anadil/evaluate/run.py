@@ -97,17 +97,17 @@ def _candidates(job: Job) -> list[ScoredModel]:
 
 
 def _mask_audit(job: Job) -> dict[str, Any] | None:
-    """What finetune counted of its own rows; an adapter of another program has none."""
+    """Read finetune's counts of its rows; an adapter of another program has none."""
     path = job.inputs["adapter"] / "mask_audit.json" if "adapter" in job.inputs else None
     return json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else None
 
 
 def _tasks(job: Job) -> dict[str, Any]:
-    """What each candidate reached in tasks of lm-evaluation-harness, where the recipe names some."""
+    """Read the candidates' results in tasks of lm-evaluation-harness; empty without tasks."""
     if "tasks" not in job.inputs:
         return {}
-    found: dict[str, Any] = json.loads((job.inputs["tasks"] / "tasks.json").read_text(encoding="utf-8"))
-    return found
+    results: dict[str, Any] = json.loads((job.inputs["tasks"] / "tasks.json").read_text(encoding="utf-8"))
+    return results
 
 
 def _is_number(value: object) -> bool:

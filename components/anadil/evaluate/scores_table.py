@@ -145,12 +145,12 @@ def log_scores(
                 name, difference.value, difference.low, difference.high, difference.num_documents,
             )  # fmt: skip
     _log_retained(results)
-    found = contamination.contaminated
-    if found:
+    leaks = contamination.contaminated
+    if leaks:
         log.warning(
             "held-out: %d of %d documents are also in the training part (%d as a whole): %s%s",
-            len(found), contamination.num_documents, len(contamination.exact),
-            ", ".join(found[:5]), ", ..." if len(found) > 5 else "",
+            len(leaks), contamination.num_documents, len(contamination.exact),
+            ", ".join(leaks[:5]), ", ..." if len(leaks) > 5 else "",
         )  # fmt: skip
     log_verdict(verdict)
 

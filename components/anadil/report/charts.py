@@ -65,7 +65,7 @@ class Estimate:
     high: float
     colour: int = 1
     chance: float | None = None
-    """What guessing would give; drawn as a dashed line across the row."""
+    """Result of guessing, drawn as a dashed line across the row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,7 +317,7 @@ def _bands(scale: _Scale, bands: Sequence[Band]) -> list[Markup]:
 
 
 def _legend(lines: Sequence[Line]) -> list[Markup]:
-    """What each of several lines is, from the right end of the first row; of one line the title says it."""
+    """Labels of several lines, from the right end of the first row; one line needs none."""
     parts, x = [], float(WIDTH - RIGHT)
     for line in reversed(lines if len(lines) > 1 else ()):
         parts.append(_text(x, 13, line.label, "end", "axis"))

@@ -1,4 +1,4 @@
-"""The section on the corpus: what came in, what stayed, and why the rest did not."""
+"""The section on the corpus: documents read, kept and dropped, with the reasons."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ CHARTED = (
     "bytes_dropped",
     "extraction",
 )
-"""What charts and tables of their own show."""
+"""Keys that charts and other tables show."""
 EXTRACTORS = ("resiliparse", "trafilatura")
 MAX_RULES = 30
 MAX_REJECTED_SAMPLE = 600
@@ -54,7 +54,7 @@ class CorpusView:
     rules: TextTable
     limits: TextTable
     prose: TextTable
-    """What became of the prose of web pages."""
+    """Prose that extractors discarded or restored."""
     lengths: tuple[Chart, ...]
     rejected: tuple[Rejected, ...]
     samples: tuple[Rejected, ...]
@@ -63,14 +63,14 @@ class CorpusView:
 
 
 def corpus_view(facts: Facts) -> CorpusView:
-    """What came in, what stayed, and why the rest did not."""
+    """Build the section on the corpus."""
     stats = facts.stats
-    came, kept = number(stats.get("in")), number(stats.get("kept"))
-    share = percent(kept / came) if came and kept is not None else percent(None)
+    num_read, num_kept = number(stats.get("in")), number(stats.get("kept"))
+    share = percent(num_kept / num_read) if num_read and num_kept is not None else percent(None)
     return CorpusView(
-        came=figure(came),
-        kept=figure(kept),
-        kept_known=kept is not None,
+        came=figure(num_read),
+        kept=figure(num_kept),
+        kept_known=num_kept is not None,
         kept_share=share,
         funnel=_funnel(facts),
         dropped=_dropped(stats),
@@ -88,8 +88,8 @@ def corpus_view(facts: Facts) -> CorpusView:
 def drops(stats: Json) -> list[tuple[str, float]]:
     """(rule, documents) of every rule that dropped some, the largest first."""
     counts = [(rule, number(count)) for rule, count in table_of(stats.get("dropped")).items()]
-    found = [(rule, float(count)) for rule, count in counts if count]
-    return sorted(found, key=lambda item: (-item[1], item[0]))
+    dropped = [(rule, float(count)) for rule, count in counts if count]
+    return sorted(dropped, key=lambda item: (-item[1], item[0]))
 
 
 def parts_of(facts: Facts) -> list[tuple[str, float]]:
@@ -114,15 +114,15 @@ def _funnel(facts: Facts) -> Chart | None:
 
 
 def _dropped(stats: Json) -> Chart | None:
-    found = drops(stats)
-    total = sum(count for _, count in found)
+    dropped = drops(stats)
+    total = sum(count for _, count in dropped)
     came = number(stats.get("in"))
     rows = tuple(
         (words_of(rule), figure(int(count)), percent(count / total), percent(count / came if came else None))
-        for rule, count in found
+        for rule, count in dropped
     )
-    rest = sum(count for _, count in found[MAX_RULES:])
-    drawn = [Bar(label=words_of(rule), value=count) for rule, count in found[:MAX_RULES]]
+    rest = sum(count for _, count in dropped[MAX_RULES:])
+    drawn = [Bar(label=words_of(rule), value=count) for rule, count in dropped[:MAX_RULES]]
     if rest:
         drawn.append(Bar(label="other rules", value=rest, colour=0))
     table = TextTable(
@@ -134,7 +134,7 @@ def _dropped(stats: Json) -> Chart | None:
 
 
 def _rules(stats: Json) -> TextTable:
-    """What each rule did: alone, that no other does, as the first reason."""
+    """A row for each rule: drops alone, drops of no other rule, drops as the first reason."""
     came = number(stats.get("in"))
     rows = []
     for rule, counts in named_tables(stats.get("rules")):
@@ -147,17 +147,17 @@ def _rules(stats: Json) -> TextTable:
         columns=("rule", "", "alone", "no other", "first", "alone, of all"),
         rows=tuple(rows),
         words=(1,),
-        note="Alone: as if it were the only rule. No other: kept without it. First: it is their reason. Pages that were dropped unread were judged by one rule.",
+        note="Alone: dropped if it were the only rule. No other: kept without it. First: it is the stated reason. Pages dropped before extraction were judged by one rule.",
     )
 
 
 def _limits(stats: Json) -> TextTable:
     """Limits beside those in force, each with the share of the documents that it would drop."""
     rows = []
-    for key, found in named_tables(stats.get("limits_tried")):
-        documents = number(found.get("documents"))
+    for key, table in named_tables(stats.get("limits_tried")):
+        documents = number(table.get("documents"))
         cells = []
-        for limit, count, *_ in ([*list_of(pair), None, None] for pair in list_of(found.get("tried"))):
+        for limit, count, *_ in ([*list_of(pair), None, None] for pair in list_of(table.get("tried"))):
             dropped = number(count)
             share = percent(dropped / documents if documents and dropped is not None else None)
             cells.append(f"{setting(limit)}: {share}")
@@ -166,25 +166,27 @@ def _limits(stats: Json) -> TextTable:
         caption="What other limits would drop",
         columns=("clean.rules", "half", "three quarters", "in force", "1.5 times", "twice"),
         rows=tuple(rows),
-        note="Of the documents that no other rule drops, before duplicates are taken out. A limit with max_ drops more the smaller it is, one with min_ the larger it is.",
+        note="Share of the documents that no other rule drops, before deduplication. A smaller max_ limit and a larger min_ limit drop more.",
     )
 
 
 def _prose(stats: Json) -> TextTable:
     """Prose of web pages that extractors discarded, by extractor."""
-    found = table_of(stats.get("extraction"))
-    named = number(found.get("lost_by_name"))
+    extraction = table_of(stats.get("extraction"))
+    named = number(extraction.get("lost_by_name"))
     counts = {
-        name: [number(found.get(f"{count}_{name}")) for count in ("pages_by", "restored_after", "lost_by")]
+        name: [
+            number(extraction.get(f"{count}_{name}")) for count in ("pages_by", "restored_after", "lost_by")
+        ]
         for name in EXTRACTORS
     }
     return TextTable(
         caption="Prose of web pages that the extractors discarded",
         columns=("extractor", "pages", "characters put back", "characters lost"),
         rows=tuple((name.capitalize(), *map(figure, row)) for name, row in counts.items() if row[0]),
-        note="Sentences outside of menus, footers and lists of links. What stands within the article is put back at its place; what stands before or behind it, such as comments, stays away."
+        note="Sentences outside of menus, footers and lists of links. Sentences within the article are put back in place. Those before or after it, such as comments, are not."
         + (
-            f" Menus, footers, dialogs, captions and their like hold {named:,.0f} characters of sentences more."
+            f" Menus, footers, dialogs and captions hold {named:,.0f} more characters of sentences."
             if named
             else ""
         ),
@@ -193,10 +195,10 @@ def _prose(stats: Json) -> TextTable:
 
 def _lengths(stats: Json) -> tuple[Chart, ...]:
     """Kept and dropped documents by bytes of text."""
-    found = [table_of(row) for row in list_of(stats.get("lengths"))]
+    histogram = [table_of(row) for row in list_of(stats.get("lengths"))]
     charts = []
     for word in ("kept", "dropped"):
-        counts = [(number(row.get("bytes")), number(row.get(word))) for row in found]
+        counts = [(number(row.get("bytes")), number(row.get(word))) for row in histogram]
         known = [(human_bytes(size), float(count)) for size, count in counts if size and count is not None]
         table = TextTable(
             caption=f"{word.capitalize()} documents by length",

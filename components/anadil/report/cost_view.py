@@ -22,7 +22,7 @@ CARDS = {
 CARD_FILES = ("README.md", "card.md", "merged/README.md")
 """Where a card lies in an artifact, in the order in which it is looked for."""
 OWN = "Apache-2.0, a part of anadil"
-NOT_STATED = "not stated; name it in report.licences"
+NOT_STATED = "not stated; add it to report.licences"
 MODEL_CARD, DATA_CARD = "model_card.md", "data_card.md"
 """Files beside the page, which the report stage writes."""
 OWN_CARDS = {"Model card": MODEL_CARD, "Data card": DATA_CARD}
@@ -39,20 +39,20 @@ class Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostView:
-    """What the run took."""
+    """Time and cost of the run."""
 
     lead: str
     table: TextTable
     seconds: float
     dollars: float | None
-    """Of the stages whose price is known; None where none is."""
+    """Cost of the stages with a known price; None if there are none."""
     licences: TextTable
     cards: tuple[Card, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCost:
-    """What one stage took."""
+    """Time and cost of one stage."""
 
     name: str
     seconds: float
@@ -65,7 +65,7 @@ class StageCost:
 
     @property
     def dollars(self) -> float | None:
-        """What the time cost."""
+        """Cost of the time."""
         return None if self.per_hour is None else self.seconds / 3600 * self.per_hour
 
 
@@ -76,7 +76,7 @@ def cost_view(facts: Facts) -> CostView:
     seconds = sum(row.seconds for row in rows)
     priced = [row.dollars for row in rows if row.dollars is not None]
     dollars = sum(priced) if priced else None
-    lead = f"{human_seconds(seconds)} of computing" if rows else "No stage says how long it took"
+    lead = f"{human_seconds(seconds)} of computing" if rows else "No stage recorded its time"
     if dollars is not None:
         lead += f", {human_dollars(dollars)} at on-demand prices"
     return CostView(
@@ -90,12 +90,7 @@ def cost_view(facts: Facts) -> CostView:
 
 
 def stage_costs(manifests: Mapping[str, Manifest], summaries: Mapping[str, Json]) -> list[StageCost]:
-    """What each stage took whose artifact is there, in the order of the flow.
-
-    Args:
-        manifests: Artifact word -> manifest.
-        summaries: Artifact word -> its `training.json`, of those that have one.
-    """
+    """Time and cost of each stage whose artifact exists, in the order of the flow."""
     rows = (
         _stage_cost(stage, manifests[stage.writes], summaries.get(stage.writes, {}))
         for stage in FLOW
@@ -164,11 +159,7 @@ def _table(rows: list[StageCost], seconds: float, dollars: float | None) -> Text
     note = (
         f"On-demand prices of the instance table ({'; '.join(origins)})."
         if origins
-        else (
-            "No price: the recipe's cluster.instance names no machine type of the price table."
-            if rows
-            else ""
-        )
+        else ("No price: cluster.instance is not a machine type of the price table." if rows else "")
     )
     return TextTable(
         caption="Time and cost by stage", columns=tuple(columns), rows=tuple([*cells, total] if rows else []), words=(2,), note=note
@@ -176,7 +167,7 @@ def _table(rows: list[StageCost], seconds: float, dollars: float | None) -> Text
 
 
 def _licences(facts: Facts) -> TextTable:
-    """What the recipe says; what it does not say is said to be missing."""
+    """Licences that the recipe states, and those that it does not state."""
     stated = _own_licences(facts) | {
         name: clip(text, 200) for name, text in facts.recipe.report.licences.items()
     }
@@ -189,24 +180,24 @@ def _licences(facts: Facts) -> TextTable:
 
 
 def _own_licences(facts: Facts) -> dict[str, str]:
-    """Of what is part of this program."""
+    """Licences of data and models that come with this program."""
     recipe = facts.recipe
     inputs = {"text": recipe.clean.inputs, "chats": recipe.finetune.inputs}
-    found = {
+    licences = {
         name: OWN
         for name, places in inputs.items()
         if places and all(place.startswith(storage.BUILT_IN) for place in places)
     }
-    return found | ({"base": OWN} if recipe.base.model == TINY else {})
+    return licences | ({"base": OWN} if recipe.base.model == TINY else {})
 
 
 def _cards(facts: Facts) -> tuple[Card, ...]:
     """Links to the cards beside the page, and to those of artifacts that are in one storage with it."""
-    found = [Card(label=label, link=link) for label, link in OWN_CARDS.items()]
+    cards = [Card(label=label, link=link) for label, link in OWN_CARDS.items()]
     for word, label in CARDS.items():
         manifest = facts.manifests.get(word)
         name = next((file for file in CARD_FILES if manifest and file in manifest.files), None)
         place = facts.places.get(word)
         if name and place:
-            found.append(Card(label=label, link=posixpath.join(place, name)))
-    return tuple(found)
+            cards.append(Card(label=label, link=posixpath.join(place, name)))
+    return tuple(cards)

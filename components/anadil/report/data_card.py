@@ -19,7 +19,7 @@ from anadil.report.render import front_matter, render_template
 from anadil.text.language import UnknownLanguageError, load_language
 
 MAX_ROWS = 50
-"""Of a table; what follows is summed in one row."""
+"""Most rows of a table; the rest is summed in one row."""
 NOT_STATED = "not stated"
 SIZES = (
     (1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"),
@@ -30,22 +30,16 @@ SIZES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedLanguage:
-    """Of a corpus or model."""
+    """The language of a corpus or model."""
 
     code: str
     name: str
     word_note: str = ""
-    """What a word is, where no spaces are written."""
+    """Meaning of "word" in scripts without spaces."""
 
 
 def card_of_corpus(manifest: Manifest, stats: Json, recipe: Json | None = None) -> str:
-    """The card of a corpus whose files are at hand.
-
-    Args:
-        manifest: Of the corpus.
-        stats: What its `stats.json` holds; fields may be missing in those of earlier releases.
-        recipe: One that says more of licences than the corpus's own.
-    """
+    """The card of a corpus whose files are at hand."""
     recipe = recipe or manifest.recipe
     language = recipe_language(recipe)
     licences = licences_of(recipe, stats)
@@ -72,11 +66,11 @@ def recipe_language(recipe: Json) -> NamedLanguage:
     """The language of a recipe as a manifest holds it; of a pack that is gone, what its file is called."""
     named = str(recipe.get("language") or "")
     try:
-        found = load_language(named)
+        language = load_language(named)
     except UnknownLanguageError:
         name = last_part(named).removesuffix(".yaml") or DASH
         return NamedLanguage(code=name, name=name)
-    return NamedLanguage(code=found.code, name=found.name, word_note=found.word_note)
+    return NamedLanguage(code=language.code, name=language.name, word_note=language.word_note)
 
 
 def hub_language_codes(code: str) -> list[str]:
@@ -86,7 +80,7 @@ def hub_language_codes(code: str) -> list[str]:
 
 
 def licences_of(recipe: Json, stats: Json) -> list[str]:
-    """What records name as their licences, then what the recipe states of the text."""
+    """Licences that records name, then the one that the recipe states."""
     named = [name for name in table_of(stats.get("by_licence")) if name]
     if stated := stated_licence(recipe, "text"):
         named.append(stated)
@@ -94,7 +88,7 @@ def licences_of(recipe: Json, stats: Json) -> list[str]:
 
 
 def stated_licence(recipe: Json, of: str) -> str:
-    """What the recipe says of `base`, `text` or `chats`, or what follows from data that comes with the program."""
+    """Licence of `base`, `text` or `chats`: from the recipe, or of data that comes with the program."""
     if stated := table_of(field(recipe, "report.licences")).get(of):
         return str(stated)
     places = list_of(field(recipe, {"text": "clean.inputs", "chats": "finetune.inputs"}.get(of, of)))
@@ -105,13 +99,13 @@ def stated_licence(recipe: Json, of: str) -> str:
 def corpus_facts(manifest: Manifest, stats: Json) -> list[tuple[str, str]]:
     """Names and values of what the corpus is in numbers."""
     records = table_of(stats.get("records")) or {**manifest.records}
-    came, kept = number(stats.get("in")), number(stats.get("kept"))
-    share = f" ({human_percent(kept / came)})" if came and kept is not None else ""
+    num_read, num_kept = number(stats.get("in")), number(stats.get("kept"))
+    share = f" ({human_percent(num_kept / num_read)})" if num_read and num_kept is not None else ""
     sibling = f"text in {stats.get('sibling')} (CLD2's code): the pack was learnt without any of it"
     return [
         *([("kept as well", sibling)] if stats.get("sibling") else []),
-        ("documents read", human_figure(came)),
-        ("documents kept", f"{human_figure(kept)}{share}"),
+        ("documents read", human_figure(num_read)),
+        ("documents kept", f"{human_figure(num_kept)}{share}"),
         ("for training", human_figure(number(records.get("train")))),
         ("held out for scores", human_figure(number(records.get("heldout")))),
         ("words", human_figure(number(stats.get("words_out")))),
@@ -143,11 +137,11 @@ def licences_by_words(recipe: Json, stats: Json) -> TextTable:
     """Licences by words: what records name, and what the recipe states of those that name none."""
     stated = stated_licence(recipe, "text")
     unnamed = f"{stated} (stated by the recipe for all of the text)" if stated else NOT_STATED
-    found = {name or unnamed: entry for name, entry in table_of(stats.get("by_licence")).items()}
-    if not found:
-        found = {unnamed: {"kept": stats.get("kept"), "words": stats.get("words_out")}}
-    rows = _ranked(found, stats, lambda name, _: (name,))
-    note = "As records name it (license); nobody has checked it."
+    by_licence = {name or unnamed: entry for name, entry in table_of(stats.get("by_licence")).items()}
+    if not by_licence:
+        by_licence = {unnamed: {"kept": stats.get("kept"), "words": stats.get("words_out")}}
+    rows = _ranked(by_licence, stats, lambda name, _: (name,))
+    note = "As the records state it (license); not checked."
     return TextTable(
         caption="Licences", columns=("licence", "documents", "words", "share of words"), rows=rows, note=note
     )
@@ -157,9 +151,9 @@ def dropped_table(stats: Json) -> TextTable:
     """Rules, by the documents that each dropped as the first reason."""
     came = number(stats.get("in"))
     counts = {
-        rule: found
+        rule: documents
         for rule, count in table_of(stats.get("dropped")).items()
-        if (found := number(count)) is not None
+        if (documents := number(count)) is not None
     }
     rules = dict(named_tables(stats.get("rules")))
     rows = [
@@ -175,23 +169,23 @@ def dropped_table(stats: Json) -> TextTable:
 
 
 def personal_data(recipe: Json, stats: Json) -> list[str]:
-    """What was done about personal data, in sentences."""
+    """Sentences about the treatment of personal data."""
     if field(recipe, "clean.pii") is not True:
-        return ["Personal data was not looked for (clean.pii is off): the text holds what its sources hold."]
+        return [
+            "Personal data was not searched for (clean.pii is off): the text holds what its sources hold."
+        ]
     counts = {
-        kind: int(found)
+        kind: int(replaced_count)
         for kind, count in table_of(stats.get("personal_data")).items()
-        if (found := number(count))
+        if (replaced_count := number(count))
     }
     listed = ", ".join(f"{kind} {count:,}" for kind, count in sorted(counts.items()))
     replaced = (
-        "Personal data was replaced by placeholders (clean.pii): e-mail and IP addresses, and the numbers that the "
-        "language's patterns know; each pattern needs a check sum, a prefix or the word that says what it is."
+        "Placeholders replace personal data (clean.pii): e-mail and IP addresses, and numbers that match the language's "
+        "patterns. Each pattern needs a check sum, a prefix or a word that names it."
     )
     telephones = (
-        [
-            "Of telephone numbers only those with a country code, and those behind a word such as tel., were looked for."
-        ]
+        ["Only telephone numbers with a country code, or after a word such as tel., were searched for."]
         if stats.get("national_telephones") is False
         else []
     )
@@ -199,7 +193,7 @@ def personal_data(recipe: Json, stats: Json) -> list[str]:
         replaced,
         *telephones,
         f"Placeholders written: {listed or 'none'}.",
-        "Names and what a text tells of people are not looked for.",
+        "Names and statements about people are not searched for.",
     ]
 
 
@@ -207,14 +201,14 @@ def processing(recipe: Json) -> list[tuple[str, str]]:
     """The settings that decide what is in the text."""
     clean = table_of(recipe.get("clean"))
     lists = (
-        ("addresses that are left out", "url_lists"), ("words that drop a document", "ng_words"),
+        ("addresses that are skipped", "url_lists"), ("words that drop a document", "ng_words"),
         ("quality model", "quality_model"),
     )  # fmt: skip
     named = {label: _last_parts(clean.get(key)) for label, key in lists}
     bands, rows, shingle = (clean.get(f"minhash_{key}") for key in ("bands", "rows", "shingle"))
     return [
         ("extraction of pages", str(clean.get("extract") or DASH)),
-        ("lines in another language are taken out", _yes(clean.get("line_language"))),
+        ("lines in another language are removed", _yes(clean.get("line_language"))),
         ("near duplicates", f"MinHash, {bands} bands of {rows} rows, shingles of {shingle}"),
         ("documents that hold evaluation text are dropped", _yes(clean.get("decontaminate"))),
         *named.items(),
@@ -229,7 +223,7 @@ def inputs_table(manifest: Manifest) -> TextTable:
     note = (
         f"And {more:,} more: anadil trace lists them all."
         if more > 0
-        else "SHA-256; of objects in S3 ETag and size."
+        else "SHA-256; for objects in S3 ETag and size."
     )
     return TextTable(
         caption="Files", columns=("file", "digest"), rows=tuple(rows[:MAX_ROWS]), words=(1,), note=note
@@ -237,15 +231,15 @@ def inputs_table(manifest: Manifest) -> TextTable:
 
 
 def hub_licences(licences: list[str]) -> list[str]:
-    """What front matter says of the licences: the hub's names, `other` where it lacks one, or `unknown`."""
+    """Licences for front matter: the hub's names, `other` if it has none, or `unknown`."""
     return list(dict.fromkeys(hub_licence(name) or "other" for name in licences)) or [UNKNOWN]
 
 
 def _fields(
     manifest: Manifest, stats: Json, language: NamedLanguage, licences: list[str]
 ) -> Mapping[str, object]:
-    kept = number(stats.get("kept"))
-    size = next((word for most, word in SIZES if kept is not None and kept < most), "")
+    num_kept = number(stats.get("kept"))
+    size = next((word for most, word in SIZES if num_kept is not None and num_kept < most), "")
     named = hub_licences(licences)
     return {
         "language": hub_language_codes(language.code),
@@ -260,9 +254,11 @@ def _fields(
 
 def _ranked(tables: object, stats: Json, head: Any) -> tuple[tuple[str, ...], ...]:
     """Rows of named counts, those with most words first, the last ones as a sum."""
-    found = [(name, table_of(entry)) for name, entry in table_of(tables).items()]
-    found.sort(key=lambda item: (-_count(item[1], "words"), -_count(item[1], "kept"), item[0]))
-    own, rest = (found, []) if len(found) <= MAX_ROWS else (found[: MAX_ROWS - 1], found[MAX_ROWS - 1 :])
+    entries = [(name, table_of(entry)) for name, entry in table_of(tables).items()]
+    entries.sort(key=lambda item: (-_count(item[1], "words"), -_count(item[1], "kept"), item[0]))
+    own, rest = (
+        (entries, []) if len(entries) <= MAX_ROWS else (entries[: MAX_ROWS - 1], entries[MAX_ROWS - 1 :])
+    )
     if rest:
         keys = ("in", "kept", "words")
         own.append((f"{len(rest):,} others", {key: sum(_count(entry, key) for _, entry in rest) for key in keys}))  # fmt: skip
@@ -277,7 +273,7 @@ def _ranked(tables: object, stats: Json, head: Any) -> tuple[tuple[str, ...], ..
 
 
 def _all_counted(stats: Json) -> bool:
-    """Whether the counts are of all documents: those of an earlier corpus are counted there."""
+    """True if the counts cover all documents; those of an earlier corpus are counted there."""
     records = [number(count) for count in table_of(stats.get("records")).values()]
     return sum(filter(None, records)) == number(stats.get("kept"))
 
@@ -287,8 +283,8 @@ def _count(entry: Json, key: str) -> float:
 
 
 def _figure(entry: Json, key: str) -> str:
-    found = number(entry.get(key))
-    return human_figure(None if found is None else integer_if_whole(found))
+    count = number(entry.get(key))
+    return human_figure(None if count is None else integer_if_whole(count))
 
 
 def _last_parts(value: object) -> str:

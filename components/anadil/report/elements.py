@@ -1,4 +1,4 @@
-"""What a template can show: tables and charts, the same for the page and for Markdown."""
+"""Tables and charts, the same for the page and for Markdown."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,11 +33,11 @@ class TextTable:
     """Colours of the first rows in the chart beside it; the rows after them are sums."""
 
     pinned: bool = False
-    """Whether the first column stays where it is while the others are scrolled."""
+    """The first column stays in place while the others scroll."""
 
     @property
     def is_list(self) -> bool:
-        """Whether it only pairs names with values, so that its header would say nothing."""
+        """True if it only pairs names with values, so that it needs no header."""
         return self.columns == ("", "value")
 
 
@@ -102,8 +102,8 @@ def facts_table(caption: str, data: Mapping[str, object], *, skipped: Sequence[s
 
 def records_table(caption: str, records: Sequence[tuple[str, Mapping[str, object]]], named: str) -> TextTable:
     """A row for each named JSON table, a column for each small field that any of them has."""
-    found = dict.fromkeys(key for _, record in records for key, value in record.items() if _is_small(value))
-    keys = [key for key in found if key != "name"]
+    columns = dict.fromkeys(key for _, record in records for key, value in record.items() if _is_small(value))
+    keys = [key for key in columns if key != "name"]
     words = [any(isinstance(record.get(key), str) for _, record in records) for key in keys]
     return TextTable(
         caption=caption,

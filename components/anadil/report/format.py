@@ -18,29 +18,29 @@ ROUNDING = 1e-12
 
 def figure(value: object, digits: int = DIGITS) -> str:
     """A number for people; see `human_figure`. What rounding leaves of a difference that is none is 0."""
-    found = number(value)
-    return _printed(human_figure(0 if found is not None and abs(found) < ROUNDING else found, digits))
+    known = number(value)
+    return _printed(human_figure(0 if known is not None and abs(known) < ROUNDING else known, digits))
 
 
 def short_figure(value: object) -> str:
     """A number for the label of a tick: no trailing zeros, thousands as k, millions as M."""
-    found = number(value)
-    if found is None:
+    known = number(value)
+    if known is None:
         return DASH
     for size, sign in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(found) >= size:
-            scaled = found / (1e3 if sign == "k" else size)
+        if abs(known) >= size:
+            scaled = known / (1e3 if sign == "k" else size)
             return f"{trimmed(f'{scaled:.4g}')}{sign}".replace("-", MINUS)
-    mantissa, _, exponent = f"{found:.4g}".partition("e")
+    mantissa, _, exponent = f"{known:.4g}".partition("e")
     return _printed(f"{mantissa}{f'e{int(exponent)}' if exponent else ''}")
 
 
 def setting(value: object) -> str:
     """A number that somebody chose, such as a limit: as short as it was written."""
-    found = number(value)
-    if found is None or isinstance(found, int) or not 1e-4 <= abs(found) < 1e4:
-        return figure(integer_if_whole(found) if found is not None else None)
-    return f"{found:.6g}".replace("-", MINUS)
+    known = number(value)
+    if known is None or isinstance(known, int) or not 1e-4 <= abs(known) < 1e4:
+        return figure(integer_if_whole(known) if known is not None else None)
+    return f"{known:.6g}".replace("-", MINUS)
 
 
 def percent(value: object) -> str:
@@ -106,9 +106,9 @@ def plain_value(value: object) -> str:
 def cell(key: str, value: object) -> str:
     """A value by its name: rates, shares and coverages are printed as per cent."""
     is_share = re.search(r"(^|_)(rate|share|coverage|accuracy)(_|$)", key) is not None
-    found = number(value)
-    if is_share and found is not None and 0 <= found <= 1:
-        return percent(found)
+    known = number(value)
+    if is_share and known is not None and 0 <= known <= 1:
+        return percent(known)
     return plain_value(value)
 
 

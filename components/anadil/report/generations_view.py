@@ -1,4 +1,4 @@
-"""What the candidates wrote, side by side: answers first, with what training has seen, then beginnings."""
+"""Texts of the candidates side by side: answers first, then continuations."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ COMPARED = ("adapted", "finetuned", "champion")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateText:
-    """What one candidate made of a prompt."""
+    """One candidate's text for a prompt."""
 
     candidate: str
     text: str
@@ -42,7 +42,7 @@ class PromptView:
 
     text: str
     seen: bool | None
-    """Whether training has seen the question; None where nothing says it."""
+    """Training has seen the question; None if unknown."""
     seen_words: str
     reference: str
     """The right answer; empty where there is none."""
@@ -62,12 +62,12 @@ class GenerationsView:
     beginnings: tuple[PromptView, ...]
     more_beginnings: tuple[PromptView, ...]
     hidden: str
-    """What the page leaves out; empty if nothing."""
+    """Prompts that the page leaves out, in words; empty for none."""
     repetition: TextTable
 
 
 def generations_view(candidates: dict[str, Json]) -> GenerationsView:
-    """What the candidates of `scores.json` wrote."""
+    """Build the section on answers from the candidates of `scores.json`."""
     answers, beginnings = prompts_of(candidates, "answer"), prompts_of(candidates, "continuation")
     shown = chosen_prompts(answers)
     return GenerationsView(
@@ -82,14 +82,14 @@ def generations_view(candidates: dict[str, Json]) -> GenerationsView:
 
 
 def prompts_of(candidates: dict[str, Json], kind: str) -> tuple[PromptView, ...]:
-    """What candidates made of each prompt of a kind (`answer` or `continuation`), in the order of the first."""
-    found: dict[str, list[tuple[str, Json]]] = {}
+    """Texts for each prompt of a kind (`answer` or `continuation`), in the order of the first candidate."""
+    by_prompt: dict[str, list[tuple[str, Json]]] = {}
     for name, item in candidates.items():
         for entry in list_of(item.get("generations")):
             line = table_of(entry)
             if (line.get("kind") == "answer") == (kind == "answer"):
-                found.setdefault(str(line.get("prompt") or ""), []).append((name, line))
-    return tuple(_prompt(text, lines, kind) for text, lines in found.items())
+                by_prompt.setdefault(str(line.get("prompt") or ""), []).append((name, line))
+    return tuple(_prompt(text, lines, kind) for text, lines in by_prompt.items())
 
 
 def _prompt(text: str, lines: list[tuple[str, Json]], kind: str) -> PromptView:

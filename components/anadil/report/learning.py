@@ -1,4 +1,4 @@
-"""Whether a training stage taught anything, in words: how far its loss fell, and where validation turned."""
+"""Learning of a training stage in words: fall of the loss, turn of validation."""
 
 from dataclasses import dataclass
 
@@ -14,12 +14,12 @@ TURNED = 0.02
 """Rise of the validation figure over its lowest from which on a stage overfits. Chosen by us."""
 MAX_END_STEPS = 10
 VALIDATION = ("validation_loss", "validation_bits_per_byte")
-"""What a logged line may hold: finetuning's in nats per token, pre-training's in bits per byte."""
+"""Keys of a logged line: finetuning's in nats per token, pre-training's in bits per byte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learning:
-    """What one stage's curve says."""
+    """Findings about one stage's curve."""
 
     stage: str
     first: float
@@ -34,25 +34,25 @@ class Learning:
     words: str
     """All of it as a sentence, without the stop."""
     warns: bool
-    """Whether the sentence is a warning."""
+    """The sentence is a warning."""
 
 
 def learnings(facts: Facts) -> tuple[Learning, ...]:
-    """Of pre-training, then of finetuning; a stage without a loss curve is left out."""
-    found = (
+    """Findings about pre-training, then finetuning; a stage without a loss curve is skipped."""
+    stages = (
         _learning("Continued pre-training", facts.training, facts.training_summary, NOTHING),
         _learning("Finetuning", facts.finetuning, facts.finetuning_summary, LITTLE),
     )
-    return tuple(each for each in found if each)
+    return tuple(each for each in stages if each)
 
 
-def finetuning_of(found: tuple[Learning, ...]) -> Learning | None:
+def finetuning_of(stages: tuple[Learning, ...]) -> Learning | None:
     """That of finetuning, where there was one."""
-    return next((each for each in found if each.stage == "Finetuning"), None)
+    return next((each for each in stages if each.stage == "Finetuning"), None)
 
 
 def _percent(fall: float) -> str:
-    """Of a fall or rise, with two digits; what is left of a loss is never rounded to nothing."""
+    """Format a fall or rise with two digits; never as 100 %."""
     percent = abs(fall) * 100
     return figure(min(percent, 99.9), 3) if 0.99 < fall < 1 else figure(percent, 2)
 
@@ -94,7 +94,7 @@ def _learning(stage: str, lines: list[Json], summary: Json, little: float) -> Le
 
 
 def _turn(lines: list[Json]) -> tuple[float, float] | None:
-    points = next((found for key in VALIDATION if (found := series(lines, key))), ())
+    points = next((curve for key in VALIDATION if (curve := series(lines, key))), ())
     if not points:
         return None
     step, lowest = min(points, key=lambda point: point[1])

@@ -47,7 +47,7 @@ MAX_FILE_BYTES = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Licence:
-    """What is known of it."""
+    """A licence, as far as it is known."""
 
     id: str = UNKNOWN
     """As the hub calls it; `other` where the hub has no name for it."""
@@ -56,11 +56,11 @@ class Licence:
     told_by: str = ""
     """Who says so, such as `says the base's README.md`; empty: nobody."""
     built_with: str = ""
-    """What must stand on a page about the model."""
+    """Text that a page about the model must show."""
     prefix: str = ""
     """With which the model's name must begin."""
     notice: str = ""
-    """What a file `NOTICE` beside the weights must hold."""
+    """Required content of a file `NOTICE` beside the weights."""
 
     @property
     def address(self) -> str:
@@ -69,8 +69,11 @@ class Licence:
 
     @property
     def is_known(self) -> bool:
-        """Whether anything says which it is."""
+        """True if a source names it."""
         return self.id != UNKNOWN
+
+
+UNKNOWN_LICENCE = Licence()
 
 
 def licence_of(model: str, stated: str = "") -> Licence:
@@ -83,12 +86,12 @@ def licence_of(model: str, stated: str = "") -> Licence:
     if model == TINY:
         return Licence(id="apache-2.0", name="Apache License 2.0", told_by="the base is made by anadil")
     folder = Path(model).expanduser()
-    found = next(_of_directory(folder), None) if folder.is_dir() else None
-    if found is None and (match := META_NAME.match(last_part(model))):
-        found = _llama(match["version"], f"by the name of the base, {last_part(model)}")
-    if found is None and stated:
-        found = named_licence(stated, "says the recipe in report.licences; nobody has checked it")
-    return found or Licence()
+    licence = next(_of_directory(folder), None) if folder.is_dir() else None
+    if licence is None and (match := META_NAME.match(last_part(model))):
+        licence = _llama(match["version"], f"by the name of the base, {last_part(model)}")
+    if licence is None and stated:
+        licence = named_licence(stated, "says the recipe in report.licences; nobody has checked it")
+    return licence or UNKNOWN_LICENCE
 
 
 def named_licence(name: str, told_by: str) -> Licence:
@@ -106,25 +109,20 @@ def hub_licence(name: str) -> str | None:
 
 
 def licence_files(model: str, stated: str = "") -> dict[str, bytes]:
-    """Files that belong beside the weights: the base's licence and policy, and the notice that the licence asks for.
-
-    Args:
-        model: `base.model`; of a hub id or of a base without such files only a notice can be given.
-        stated: As `licence_of`.
-    """
+    """Files that belong beside the weights: the base's licence and policy, and the notice that the licence asks for."""
     folder = Path(model).expanduser()
     names = (*LICENCE_FILES, *POLICY_FILES) if folder.is_dir() else ()
-    found = {
+    files = {
         name: (folder / name).read_bytes()
         for name in names
         if (folder / name).is_file() and (folder / name).stat().st_size <= MAX_FILE_BYTES
     }
     notice = licence_of(model, stated).notice
-    return found if not notice or "NOTICE" in found else {**found, "NOTICE": f"{notice}\n".encode()}
+    return files if not notice or "NOTICE" in files else {**files, "NOTICE": f"{notice}\n".encode()}
 
 
 def _of_directory(folder: Path) -> Iterator[Licence]:
-    """What the files of a base say, the surest first."""
+    """Licences by the files of a base, most reliable first."""
     said = _front_matter(folder / "README.md")
     name = said.get("license")
     if isinstance(name, str) and name not in ("other", UNKNOWN):
@@ -168,10 +166,10 @@ def _front_matter(readme: Path) -> Mapping[str, object]:
     text = _head(readme, MAX_FILE_BYTES)
     match = re.match(r"\s*---\r?\n(.*?)\r?\n---\s*(\n|$)", text, re.DOTALL)
     try:
-        found = yaml.safe_load(match[1]) if match else None
+        fields = yaml.safe_load(match[1]) if match else None
     except (yaml.YAMLError, ValueError, RecursionError):  # ValueError of `2024-02-30`, which is no day
         return {}
-    return found if isinstance(found, dict) else {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def _head(file: Path, most: int = HEAD_BYTES) -> str:

@@ -1,4 +1,4 @@
-"""What was measured beside bits per byte: answers, choices, tasks, what was forgotten, domains, language.
+"""Measures beside bits per byte: forgetting, domains, tasks, answers, choices, language.
 
 Each measure is a table and perhaps a chart; of what `scores.json` does not hold there is none.
 """
@@ -17,10 +17,10 @@ from anadil.text.metrics import SURE_DOCUMENTS
 MAX_NAMES = 40
 """Most domains, sources, tasks or languages that the page lists."""
 UNSURE = " *"
-UNSURE_NOTE = f"* unsure: fewer than {SURE_DOCUMENTS}, so that the interval says little."
+UNSURE_NOTE = f"* unsure: fewer than {SURE_DOCUMENTS}, so the interval says little."
 ALONE_NOTE = (
-    "Intervals of one model alone are too narrow where a few long documents hold most of the text: on real documents they "
-    "held the truth 79 to 86 times in 100, not 95. Compare models by the interval of their difference."
+    "Intervals of one model are too narrow if a few long documents hold most of the text. On real documents they held the "
+    "truth 79 to 86 times in 100, not 95. Compare models by the interval of their difference."
 )
 """Source: `benchmarks/evaluate/coverage.py`, 6 to 300 Azerbaijani documents of 3,000 bytes in the middle."""
 PARTS = (("questions", "not seen in training"), ("seen_questions", "seen in training"))
@@ -34,7 +34,7 @@ class Measure:
 
     title: str
     lead: str
-    """What it is and how to read it."""
+    """Meaning and how to read it."""
     chart: Chart | None
     table: TextTable
 
@@ -93,7 +93,7 @@ def _forgetting(candidates: Candidates) -> Measure:
     )
     return Measure(
         title="Forgetting",
-        lead="Bits per byte on text that the base could read, with the change to the base; lower is better.",
+        lead="Bits per byte on text that the base could read, with the change from the base. Lower is better.",
         chart=bars("Forgetting", "bits per byte, lower is better", drawn[:MAX_NAMES], table),
         table=table,
     )
@@ -128,7 +128,7 @@ def _by_part(candidates: Candidates, key: str, word: str) -> Measure:
         rows = [(row[0], text, *row[1:]) for row, text in zip(rows, marked, strict=True)]
     return Measure(
         title=f"By {word}",
-        lead=f"Bits per byte of the held-out text by {word}{', with 95 % intervals' if known else ''}; lower is better.",
+        lead=f"Bits per byte of the held-out text by {word}{', with 95 % intervals' if known else ''}. Lower is better.",
         chart=None,
         table=TextTable(
             caption=f"Bits per byte by {word}",
@@ -143,19 +143,19 @@ def _tasks(scores: Json, candidates: Candidates) -> Measure:
     """Benchmarks of lm-evaluation-harness."""
     rows = []
     for task, by_candidate in named_tables(scores.get("tasks"))[:MAX_NAMES]:
-        found = {name: table_of(by_candidate.get(name)) for name in candidates}
-        first = next((entry for entry in found.values() if entry), {})
+        entries = {name: table_of(by_candidate.get(name)) for name in candidates}
+        first = next((entry for entry in entries.values() if entry), {})
         cells = [
             DASH if number(entry.get("value")) is None
             else f"{figure(entry['value'])}" + (f" \N{PLUS-MINUS SIGN} {figure(error, 2)}" if (error := number(entry.get("stderr"))) is not None else "")
-            for entry in found.values()
+            for entry in entries.values()
         ]  # fmt: skip
         rows.append(
             (clip(task, 80), clip(first.get("metric") or DASH, 40), figure(first.get("chance")), *cells)
         )
     return Measure(
         title="Tasks",
-        lead="Benchmarks of lm-evaluation-harness with their standard errors; a model at chance only guesses.",
+        lead="Benchmarks of lm-evaluation-harness with standard errors. A model at chance only guesses.",
         chart=None,
         table=TextTable(
             caption="Tasks", columns=("task", "metric", "chance", *candidates), rows=tuple(rows), words=(1,)
@@ -194,7 +194,7 @@ def _pairs(candidates: Candidates) -> Measure:
     )  # fmt: skip
     return Measure(
         title="Held-out questions and answers",
-        lead="How likely the reference answer is to each model (bits per byte, lower is better), and how near the answer that it writes is (chrF, higher is better).",
+        lead="Likelihood of the reference answer (bits per byte, lower is better), and similarity of the model's own answer to it (chrF, higher is better).",
         chart=intervals("Reference answers to unseen questions", "bits per byte, lower is better", drawn, table),
         table=table,
     )  # fmt: skip
@@ -244,7 +244,7 @@ def _choices(candidates: Candidates) -> Measure:
     )
     return Measure(
         title="Choices",
-        lead="The likeliest answer by bits per byte is the model's choice; the dashed line is what guessing gives.",
+        lead="The model's choice is the likeliest answer by bits per byte. The dashed line marks guessing.",
         chart=intervals("Accuracy by likelihood", "share right, higher is better", drawn[:MAX_NAMES], table),
         table=table,
     )
@@ -253,7 +253,7 @@ def _choices(candidates: Candidates) -> Measure:
 def _against_chance(ends: tuple[float, float] | None, chance: float | None) -> str:
     if ends is None or chance is None:
         return DASH
-    return "better" if ends[0] > chance else "worse" if ends[1] < chance else "not told apart"
+    return "better" if ends[0] > chance else "worse" if ends[1] < chance else "no clear difference"
 
 
 def _language(candidates: Candidates) -> Measure:
@@ -271,7 +271,7 @@ def _language(candidates: Candidates) -> Measure:
         rows.append((name, figure(entry.get("num")), percent(entry["own"]), words or DASH))
     return Measure(
         title="Language of what they write",
-        lead="As the cleaner's own identifier takes it.",
+        lead="Identified as clean does it.",
         chart=None,
         table=TextTable(
             caption="Language of the texts that the candidates write",
@@ -284,5 +284,5 @@ def _language(candidates: Candidates) -> Measure:
 
 def _names(candidates: Candidates, key: str) -> list[str]:
     """Names in a table of any candidate, in order."""
-    found = dict.fromkeys(name for item in candidates.values() for name in table_of(item.get(key)))
-    return list(found)[:MAX_NAMES]
+    names = dict.fromkeys(name for item in candidates.values() for name in table_of(item.get(key)))
+    return list(names)[:MAX_NAMES]

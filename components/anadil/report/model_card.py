@@ -6,7 +6,6 @@ Markdown with the front matter that the Hugging Face hub reads of a model: `READ
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from dataclasses import field as made_of
 from typing import Any
 
 from anadil import __version__
@@ -60,20 +59,20 @@ MAX_TASKS = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """What the card tells of; tables are those of the artifacts' JSON, empty where an artifact is not at hand."""
+    """Facts for a card; tables are the artifacts' JSON, empty if an artifact is missing."""
 
     word: str
     """`model` or `adapter`."""
     manifest: Manifest
     recipe: Json
     """The resolved recipe: what it says of licences may be newer than the artifact's own."""
-    corpus: Manifest | None = None
-    stats: Json = made_of(default_factory=dict)
-    training: Json = made_of(default_factory=dict)
-    finetuning: Json = made_of(default_factory=dict)
-    chats: Json = made_of(default_factory=dict)
-    """What became of the rows of chats: `mask_audit.json`."""
-    scores: Json = made_of(default_factory=dict)
+    corpus: Manifest | None
+    stats: Json
+    training: Json
+    finetuning: Json
+    chats: Json
+    """Counts of chats: `mask_audit.json`."""
+    scores: Json
 
     @property
     def base(self) -> str:
@@ -152,16 +151,16 @@ def model_name(base: str, language: str, licence: Licence, word: str) -> str:
 
 def measures_table(facts: ModelFacts) -> TextTable:
     """The measures of the model beside those of its base."""
-    found = candidates_of(facts.scores)
-    names = [name for name in ("base", "adapted", facts.candidate) if name in found]
+    candidates = candidates_of(facts.scores)
+    names = [name for name in ("base", "adapted", facts.candidate) if name in candidates]
     names = list(dict.fromkeys(names))
     rows = [
-        (label, *(_cell(path, number(field(found[name], path))) for name in names))
+        (label, *(_cell(path, number(field(candidates[name], path))) for name in names))
         for path, _, label in MEASURES
-        if any(number(field(found[name], path)) is not None for name in names)
+        if any(number(field(candidates[name], path)) is not None for name in names)
     ]
-    for code in dict.fromkeys(code for name in names for code in table_of(found[name].get("retained"))):
-        cells = (figure(number(table_of(found[name].get("retained")).get(code))) for name in names)
+    for code in dict.fromkeys(code for name in names for code in table_of(candidates[name].get("retained"))):
+        cells = (figure(number(table_of(candidates[name].get("retained")).get(code))) for name in names)
         rows.append((f"bits per byte of {code}, which the base knows", *cells))
     for task, by_candidate in named_tables(facts.scores.get("tasks"))[:MAX_TASKS]:
         entries = [table_of(by_candidate.get(name)) for name in names]
@@ -169,7 +168,7 @@ def measures_table(facts: ModelFacts) -> TextTable:
         rows.append(
             (f"{words_of(task)} ({metric})", *(figure(number(entry.get("value"))) for entry in entries))
         )
-    interval = field(found.get(facts.candidate), "bits_per_byte_interval")
+    interval = field(candidates.get(facts.candidate), "bits_per_byte_interval")
     ends = [number(end) for end in interval] if isinstance(interval, list) else []
     note = (
         f"95 % interval of its bits per byte: {figure(ends[0])} to {figure(ends[-1])}. {ALONE_NOTE}"
@@ -180,28 +179,28 @@ def measures_table(facts: ModelFacts) -> TextTable:
 
 
 def known_limits(facts: ModelFacts) -> list[str]:
-    """What the figures do not tell, and what speaks against the model, in sentences."""
-    told = [
-        "It was not examined for safety, bias or truth; what it writes is no source of facts.",
-        "It has the faults of its base too; what the base learned from is in the base's own card, if anywhere.",
+    """Sentences about limits and weaknesses of the model."""
+    sentences = [
+        "It was not tested for safety, bias or truth. Do not use its output as a source of facts.",
+        "It also has the faults of its base. The base's own card may say what it was trained on.",
         *_losses(facts),
     ]
     share = number(field(facts.scores, "contamination.share"))
     if share:
-        told.append(
-            f"{human_percent(share)} of the held-out documents share long passages with training text, so that its scores are too good by some."
+        sentences.append(
+            f"{human_percent(share)} of the held-out documents share long passages with training text, so its scores are somewhat too good."
         )
     documents = number(field(candidates_of(facts.scores).get(facts.candidate), "num_documents"))
     if documents is not None:
-        told.append(f"Its bits per byte are of {human_figure(documents)} held-out documents.")
+        sentences.append(f"Its bits per byte are of {human_figure(documents)} held-out documents.")
     if not facts.scores:
-        told.append("It has no scores.")
+        sentences.append("It has no scores.")
     if facts.word == "adapter":
-        told.append("It answers in the form of its chats; facts that these do not hold are guessed.")
-        told += _system_turn(facts)
+        sentences.append("It answers in the style of its chats. It guesses facts that they do not contain.")
+        sentences += _system_turn(facts)
     else:
-        told.append("It continues text; it was not taught to answer.")
-    return told
+        sentences.append("It continues text. It was not trained to answer.")
+    return sentences
 
 
 def _system_turn(facts: ModelFacts) -> list[str]:
@@ -222,10 +221,10 @@ def _system_turn(facts: ModelFacts) -> list[str]:
 
 
 def _losses(facts: ModelFacts) -> list[str]:
-    """What the model does worse than its base or than the gate asks, in sentences."""
+    """Sentences about figures that are worse than the base's or the gate's limit."""
     lost = forgotten(candidates_of(facts.scores), facts.candidate)
-    told = [
-        f"{recipe_language({'language': code}).name} costs it {rise} more bits per byte than the base: it has forgotten a part of what the base knew."
+    sentences = [
+        f"{recipe_language({'language': code}).name} costs it {rise} more bits per byte than the base: it has forgotten part of what the base knew."
         for code, rise in lost
     ]
     checks = [
@@ -234,10 +233,10 @@ def _losses(facts: ModelFacts) -> list[str]:
         # Those to the base are told above.
         if ".retained" not in str(check.get("name"))
     ]
-    told += [
+    sentences += [
         f"Quality gate: {check_words(check, facts.candidate)} {outcome_words(check)}." for check in checks
     ]
-    return told
+    return sentences
 
 
 def training_facts(facts: ModelFacts) -> list[tuple[str, str]]:
@@ -246,8 +245,8 @@ def training_facts(facts: ModelFacts) -> list[tuple[str, str]]:
     for key, label in (
         ("steps", "steps"), ("tokens", "tokens"), ("epochs", "passes over the text"), ("sequence_length", "tokens in a sequence"),
     ):  # fmt: skip
-        if (found := number(summary.get(key))) is not None:
-            rows.append((f"continued pre-training, {label}", human_figure(found)))
+        if (value := number(summary.get(key))) is not None:
+            rows.append((f"continued pre-training, {label}", human_figure(value)))
     for place, (_, phase) in enumerate(named_tables(summary.get("phases")), start=1):
         steps, rate = (human_figure(number(phase.get(key))) for key in ("steps", "lr"))
         rows.append((f"phase {place}", f"{phase.get('trains') or DASH}, {steps} steps, learning rate {rate}"))
@@ -255,11 +254,11 @@ def training_facts(facts: ModelFacts) -> list[tuple[str, str]]:
         rows.append(("parameters", short_count(parameters)))
     rows += [(key, str(summary[key])) for key in ("precision", "device") if summary.get(key)]
     if facts.word == "adapter":
-        kept = number(facts.chats.get("kept"))
+        num_chats = number(facts.chats.get("kept"))
         trains = field(facts.recipe, "finetune.trains")
         how = f"LoRA, rank {field(facts.recipe, 'finetune.rank')}" if trains == "adapter" else "all weights"
         rows += [
-            ("finetuning, chats", human_figure(kept)),
+            ("finetuning, chats", human_figure(num_chats)),
             ("finetuning, steps", human_figure(number(facts.finetuning.get("steps")))),
             ("finetuning, trained", how),
         ]
@@ -280,7 +279,7 @@ def made_from(facts: ModelFacts) -> TextTable:
 
 
 def _facts(uri: str, manifest: Manifest, scores: str | None) -> ModelFacts:
-    """What lies beside an artifact of what it was made from."""
+    """Collect the inputs of an artifact that lie beside it."""
     roots = [root_of(uri), *_recipe_root(manifest)]
     is_adapter = manifest.kind == "adapter"
     trained: tuple[str, Manifest] | None = (uri, manifest)
@@ -288,11 +287,11 @@ def _facts(uri: str, manifest: Manifest, scores: str | None) -> ModelFacts:
         trained = find_artifact(roots, "model", manifest.origin.get("input model", ""))
     digest = trained[1].origin.get("input corpus", "") if trained else ""
     corpus = find_artifact(roots, "corpus", digest)
-    judged, told = _scores(manifest, scores, roots)
+    judged, scored_recipe = _scores(manifest, scores, roots)
     return ModelFacts(
         word=manifest.kind,
         manifest=manifest,
-        recipe=with_licences(manifest.recipe, told),
+        recipe=with_licences(manifest.recipe, scored_recipe),
         corpus=corpus[1] if corpus else None,
         stats=read_table(*corpus, "stats.json") if corpus else {},
         training=read_table(*trained, "training.json") if trained else {},
@@ -316,14 +315,23 @@ def _scores(manifest: Manifest, given: str | None, roots: Sequence[str]) -> tupl
         DataError: Those that were given are none of this artifact.
     """
     if given is not None:
-        found = artifact.finished_manifest(given, "scores")
-        if found.origin.get(f"input {manifest.kind}") != manifest.digest:
+        scored = artifact.finished_manifest(given, "scores")
+        if scored.origin.get(f"input {manifest.kind}") != manifest.digest:
             raise DataError(f"{given}: the scores are not of this {manifest.kind}; give those that are")
-        return read_table(given, found, "scores.json"), found.recipe
-    for uri, scored in artifacts_below(roots, "scores"):
-        if scored.origin.get(f"input {manifest.kind}") == manifest.digest:
-            return read_table(uri, scored, "scores.json"), scored.recipe
+        return read_table(given, scored, "scores.json"), scored.recipe
+    if newest := newest_scores(roots, manifest):
+        return read_table(*newest, "scores.json"), newest[1].recipe
     return {}, {}
+
+
+def newest_scores(roots: Sequence[str], manifest: Manifest) -> tuple[str, Manifest] | None:
+    """Find the newest scores of a model or adapter below some storage roots."""
+    of_it = (
+        pair
+        for pair in artifacts_below(roots, "scores")
+        if pair[1].origin.get(f"input {manifest.kind}") == manifest.digest
+    )
+    return next(of_it, None)
 
 
 def _recipe_root(manifest: Manifest) -> list[str]:

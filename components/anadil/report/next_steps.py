@@ -1,7 +1,7 @@
-"""What to do next: three lines, each of which follows from figures of the page by a rule that stands beside it.
+"""Three next steps; each follows from figures of the page by a rule beside it.
 
-Rules are asked in order; the first three that hold are shown. The last ones always hold where their
-figures are known, so that a good run gets three lines too.
+The first three rules that hold are shown. The last rules always hold if their figures are known, so a good run gets
+three steps too.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from anadil.report.corpus_view import drops
 from anadil.report.format import clip, figure, percent, words_of
 from anadil.report.learning import finetuning_of, learnings
 from anadil.report.read import Facts, field, list_of, table_of
-from anadil.report.verdict import ANSWERS, FORGETS, candidates_of, released_name, subjects_of
+from anadil.report.verdict import ANSWERS, FORGETS, candidates_of, forgotten, released_name, subjects_of
 from anadil.text.metrics import SURE_DOCUMENTS
 
 NUM_STEPS = 3
@@ -24,7 +24,7 @@ STILL_FALLING = 0.02
 """Fall of the loss over the last tenth of the steps."""
 MANY_DROPPED = 0.5
 """Share of the documents that cleaning may drop before its rules are worth a look."""
-# All chosen by us: where a reader would stop and ask.
+# All limits are our choice: where a reader would stop and ask.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,36 +38,32 @@ class NextStep:
 
 def next_steps(facts: Facts) -> tuple[NextStep, ...]:
     """The first three whose rule holds."""
-    found = [
+    steps = [
         *_of_measuring(facts),
         *_of_finetuning(facts),
         *_of_answers(facts),
         *_of_training(facts),
         *_always(facts),
     ]
-    return tuple(found[:NUM_STEPS])
+    return tuple(steps[:NUM_STEPS])
 
 
 def _of_measuring(facts: Facts) -> Iterator[NextStep]:
-    """What makes the figures themselves unsure."""
+    """Steps if the figures themselves are uncertain."""
     share = number(field(facts.scores, "contamination.share"))
     limit = facts.recipe.evaluate.gate.max_contaminated_share
     if share is not None and share > limit:
-        text = (
-            "this text"
-            if facts.recipe.evaluate.heldout
-            else "text from elsewhere: name it in evaluate.heldout"
-        )
+        text = "this text" if facts.recipe.evaluate.heldout else "text from another source (evaluate.heldout)"
         yield NextStep(
             action=f"Score on {text}, set clean.decontaminate to true, and train again.",
-            why=f"{percent(share)} of the held-out documents are also in the training part; rule: over {percent(limit)}.",
+            why=f"{percent(share)} of the held-out documents are also in the training part. Rule: above {percent(limit)}.",
         )
     counts = [number(item.get("num_documents")) for item in candidates_of(facts.scores).values()]
     fewest = min((count for count in counts if count is not None), default=SURE_DOCUMENTS)
     if fewest < SURE_DOCUMENTS:
         yield NextStep(
-            action="Hold more text out: name more of it in evaluate.heldout.",
-            why=f"{figure(fewest)} documents were scored; rule: under {SURE_DOCUMENTS} an interval is unsure.",
+            action="Hold out more text: add files to evaluate.heldout.",
+            why=f"{figure(fewest)} documents were scored. Rule: below {SURE_DOCUMENTS} an interval is too narrow.",
         )
 
 
@@ -76,51 +72,48 @@ def _of_finetuning(facts: Facts) -> Iterator[NextStep]:
     if finetuning and finetuning.turn:
         yield NextStep(
             action="Stop finetuning earlier: set finetune.patience, or lower finetune.epochs.",
-            why=f"{finetuning.words.rsplit('; ')[-1]}; rule: over 2 %.",
+            why=f"{finetuning.words.rsplit('; ')[-1]}. Rule: above 2 %.",
         )
     elif finetuning and finetuning.warns:
         yield NextStep(
-            action="Let finetuning train more: raise finetune.lr or finetune.epochs, or train more weights (finetune.trains).",
-            why=f"{finetuning.words}; rule: under 10 %.",
+            action="Train longer in finetuning: raise finetune.lr or finetune.epochs, or train more weights (finetune.trains).",
+            why=f"{finetuning.words}. Rule: below 10 %.",
         )
     high = number(field(table_of(facts.scores.get("differences")).get(ANSWERS), "high"))
     if high is not None and high >= 0 and not (finetuning and finetuning.warns):
         yield NextStep(
-            action="Give finetuning more chats like the questions that are asked.",
-            why=f"The interval of {ANSWERS} ends at {figure(high)}; rule: not below 0.",
+            action="Add chats to finetuning that resemble the questions.",
+            why=f"The interval of {ANSWERS} ends at {figure(high)}. Rule: below 0.",
         )
 
 
 def _of_answers(facts: Facts) -> Iterator[NextStep]:
     candidates = candidates_of(facts.scores)
     name = next(reversed(subjects_of(facts.scores)), "adapted")
-    own, base = candidates.get(name, {}), candidates.get("base", {})
+    own = candidates.get(name, {})
     loops = number(field(own, "repetition.greedy.loop_rate"))
     if loops is not None and loops > MAX_LOOPS:
         yield NextStep(
-            action="Train on more text, or for more steps: a model that loops has seen too little.",
-            why=f"{percent(loops)} of the {name} model's greedy texts loop; rule: over {percent(MAX_LOOPS)}.",
+            action="Train on more text or for more steps. A model that loops has seen too little.",
+            why=f"{percent(loops)} of the {name} model's greedy texts loop. Rule: above {percent(MAX_LOOPS)}.",
         )
     ended = number(field(own, "questions.ended"))
     if name == "finetuned" and ended is not None and ended < MIN_ENDED:
         yield NextStep(
-            action="Raise evaluate.max_new_tokens or shorten the answers of the chats.",
-            why=f"{percent(ended)} of the answers end by themselves; rule: under {percent(MIN_ENDED)}.",
+            action="Raise evaluate.max_new_tokens, or shorten the answers in the chats.",
+            why=f"{percent(ended)} of the answers end by themselves. Rule: below {percent(MIN_ENDED)}.",
         )
     language = number(field(own, "output_language.own"))
     if language is not None and language < MIN_OWN_LANGUAGE:
         yield NextStep(
-            action="Look for text of a neighbouring language in the corpus and the chats.",
-            why=f"{percent(language)} of what the {name} model writes is in its language; rule: under {percent(MIN_OWN_LANGUAGE)}.",
+            action="Search corpus and chats for text in a neighbouring language.",
+            why=f"{percent(language)} of what the {name} model writes is in its language. Rule: below {percent(MIN_OWN_LANGUAGE)}.",
         )
-    for code, value in table_of(own.get("retained")).items():
-        before, after = number(table_of(base.get("retained")).get(code)), number(value)
-        if before and after is not None and after / before > 1 + FORGETS:
-            yield NextStep(
-                action=f"If {clip(code, 40)} must stay: add text of it to clean.inputs, or lower the learning rates.",
-                why=f"Bits per byte of the {name} model on it rose by {figure((after / before - 1) * 100, 2)} %; rule: over {percent(FORGETS)}.",
-            )
-            return
+    for code, rise in forgotten(candidates, name)[:1]:
+        yield NextStep(
+            action=f"To keep {clip(code, 40)}, add text in it to clean.inputs, or lower the learning rates.",
+            why=f"Bits per byte of the {name} model on it rose by {rise}. Rule: above {percent(FORGETS)}.",
+        )
 
 
 def _of_training(facts: Facts) -> Iterator[NextStep]:
@@ -128,25 +121,25 @@ def _of_training(facts: Facts) -> Iterator[NextStep]:
         if each.late_fall > STILL_FALLING and not each.turn:
             key = "pretrain.phases" if each.stage != "Finetuning" else "finetune.epochs"
             yield NextStep(
-                action=f"Train on: {each.stage.lower()} has not ended its learning (more steps: {key}).",
-                why=f"The loss still fell by {figure(each.late_fall * 100, 2)} % over the last tenth of the steps; rule: over {percent(STILL_FALLING)}.",
+                action=f"Train longer: {each.stage.lower()} is still learning (more steps: {key}).",
+                why=f"The loss still fell by {figure(each.late_fall * 100, 2)} % over the last tenth of the steps. Rule: above {percent(STILL_FALLING)}.",
             )
-    came, kept = number(facts.stats.get("in")), number(facts.stats.get("kept"))
+    num_read, num_kept = number(facts.stats.get("in")), number(facts.stats.get("kept"))
     dropped = drops(facts.stats)
-    if came and kept is not None and 1 - kept / came > MANY_DROPPED and dropped:
+    if num_read and num_kept is not None and 1 - num_kept / num_read > MANY_DROPPED and dropped:
         yield NextStep(
-            action=f"Read what the rule '{clip(words_of(dropped[0][0]), 40)}' threw away; it drops the most.",
-            why=f"Cleaning dropped {percent(1 - kept / came)} of the documents; rule: over {percent(MANY_DROPPED)}.",
+            action=f"Read what the rule '{clip(words_of(dropped[0][0]), 40)}' dropped. It drops the most.",
+            why=f"Cleaning dropped {percent(1 - num_kept / num_read)} of the documents. Rule: above {percent(MANY_DROPPED)}.",
         )
 
 
 def _always(facts: Facts) -> Iterator[NextStep]:
-    """Of a run without a fault: release it, then the weakest part."""
+    """Steps for a run without a fault: release it, then improve the weakest part."""
     if released := released_name(facts.scores):
         word = "adapter" if released == "finetuned" else "model"
         yield NextStep(
-            action=f"Read ten answers with somebody who speaks {facts.language.name}, then release: anadil promote, with the {word} and these scores.",
-            why=f"The gate releases the {released} model; figures do not tell whether an answer is right.",
+            action=f"Read ten answers with a speaker of {facts.language.name}, then release with anadil promote, the {word} and these scores.",
+            why=f"The gate releases the {released} model. Figures do not show whether an answer is right.",
         )
     candidates = candidates_of(facts.scores)
     own = candidates.get(released or "adapted", {})
@@ -164,11 +157,11 @@ def _always(facts: Facts) -> Iterator[NextStep]:
     dropped = drops(facts.stats)
     if dropped:
         yield NextStep(
-            action=f"Read samples of the rule '{clip(words_of(dropped[0][0]), 40)}' below: what it drops wrongly is text that is missing.",
+            action=f"Read samples of the rule '{clip(words_of(dropped[0][0]), 40)}' below. Text that it drops wrongly is missing in training.",
             why=f"It drops the most: {figure(int(dropped[0][1]))} documents.",
         )
     if not list_of(facts.recipe.evaluate.heldout):
         yield NextStep(
-            action="Score on text of your own choice as well: name it in evaluate.heldout.",
-            why="The held-out text is a part of the same corpus; rule: evaluate.heldout names none.",
+            action="Score on text of your own as well (evaluate.heldout).",
+            why="The held-out text is part of the same corpus. Rule: evaluate.heldout is empty.",
         )

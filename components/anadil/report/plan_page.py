@@ -46,7 +46,7 @@ PART_COLOURS = {
     "memory traffic": 4,
     "exposed communication": 7,
 }
-"""What the state needs is green, what a batch needs brown, what devices tell each other blue."""
+"""Green for the model's state, brown for a batch, blue for communication."""
 GREY = 9
 MAX_LAYOUT_POINTS = 400
 MAX_PLAN_ROWS = 60
@@ -174,8 +174,8 @@ def _stacks(
 
 def _frontier(plan: Plan) -> Chart | None:
     """Memory against rate: what the search found best, and the plan's own layout."""
-    best, found = (plan.search.best, plan.search.frontier) if plan.search else ((), ())
-    frontier = sorted(_points(found, 1), key=lambda point: (point.x, point.y))
+    best, searched = (plan.search.best, plan.search.frontier) if plan.search else ((), ())
+    frontier = sorted(_points(searched, 1), key=lambda point: (point.x, point.y))
     limit = plan.peak.memory.limit_bytes
     title = "Rate against memory, per device"
     svg = scatter_chart(
@@ -183,7 +183,7 @@ def _frontier(plan: Plan) -> Chart | None:
         Line(label="frontier", points=tuple((point.x, point.y) for point in frontier)),
         title=title,
         units=("GiB", "tokens per second"),
-        chosen=_own_point(plan, [*found, *best]),
+        chosen=_own_point(plan, [*searched, *best]),
         limit=Mark(label=f"safe up to {human_bytes(limit)}", value=limit / GIB),
     )
     rows = tuple((p.label, human_bytes(p.x * GIB), human_count(round(p.y))) for p in frontier)

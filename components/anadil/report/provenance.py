@@ -26,7 +26,7 @@ class ProvenanceView:
 
 
 def provenance_view(facts: Facts) -> ProvenanceView:
-    """What made the artifacts, and from what."""
+    """Build the section on how to reproduce the run."""
     rows = tuple(
         (
             f"{word}/{manifest.key}",
@@ -55,8 +55,8 @@ def recipe_text(facts: Facts) -> str:
     addresses, perhaps the passwords, of a machine.
     """
     known = facts.recipe.model_dump(mode="json")
-    kept = {section: _portable(known[section]) for section in STAGES["report"].sections}
-    return clip(yaml.safe_dump(kept, allow_unicode=True, sort_keys=False, width=100), MAX_RECIPE)
+    sections = {section: _portable(known[section]) for section in STAGES["report"].sections}
+    return clip(yaml.safe_dump(sections, allow_unicode=True, sort_keys=False, width=100), MAX_RECIPE)
 
 
 def _portable(node: object) -> object:

@@ -1,4 +1,4 @@
-"""What the other stages left behind: their JSON files and manifests, read once.
+"""JSON files and manifests of the other stages, read once.
 
 The files themselves were checked against their manifests before the stage began. A file that
 the flow always writes must be there; a field in it may be missing.
@@ -67,12 +67,12 @@ def read_facts(job: Job) -> Facts:
     corpus, tokenizer, model = inputs["corpus"], inputs["tokenizer"], inputs["model"]
     trial = inputs.get("trial")
     adapter, scores = inputs.get("adapter"), inputs["scores"]
-    found = {word: artifact.read_manifest(str(path)) for word, path in inputs.items()}
+    manifests = {word: artifact.read_manifest(str(path)) for word, path in inputs.items()}
     return Facts(
         recipe=job.recipe,
         language=load_language(job.recipe.language),
         base_name=base_name(job.recipe.base.model),
-        manifests={word: manifest for word, manifest in found.items() if manifest is not None},
+        manifests={word: manifest for word, manifest in manifests.items() if manifest is not None},
         stats=_table(corpus / "stats.json"),
         rejected={
             path.name.partition(".")[0]: _samples(path, 1)
@@ -106,7 +106,7 @@ def relative_place(target: str, uri: str) -> str:
 
 
 def base_name(model: str) -> str:
-    """What to call the base model: never the directory of a machine."""
+    """Display name of the base model; never a machine's directory."""
     return "a tiny Llama" if model == TINY else last_part(model)
 
 
@@ -125,12 +125,12 @@ def named_tables(value: object) -> list[tuple[str, Json]]:
 
 def series(lines: list[Json], key: str) -> tuple[tuple[float, float], ...]:
     """(step, value) of every line that holds both as finite numbers, by step."""
-    found = []
+    points = []
     for place, line in enumerate(lines):
         value, step = number(line.get(key)), number(line.get("step", place + 1))
         if value is not None and step is not None:
-            found.append((float(step), float(value)))
-    return tuple(sorted(found))
+            points.append((float(step), float(value)))
+    return tuple(sorted(points))
 
 
 def field(data: object, path: str) -> object:

@@ -39,12 +39,12 @@ def markdown_cell(text: str) -> Markup:
 
 
 def front_matter(fields: Mapping[str, object]) -> Markup:
-    """What stands between the two `---` at the beginning of a card, as the Hugging Face hub reads it.
+    """Front matter of a card, as the Hugging Face hub reads it.
 
     Every text is put on one line, so that none can hold the `---` that ends the block; empty fields are left out.
     """
-    kept = {name: _plain(value) for name, value in fields.items() if value not in (None, "", [], {})}
-    text = yaml.safe_dump(kept, allow_unicode=True, sort_keys=False, width=10_000)
+    filled = {name: _plain(value) for name, value in fields.items() if value not in (None, "", [], {})}
+    text = yaml.safe_dump(filled, allow_unicode=True, sort_keys=False, width=10_000)
     return Markup(text)  # noqa: S704  YAML is no HTML; the dumper has quoted what has to be
 
 

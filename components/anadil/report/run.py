@@ -31,7 +31,7 @@ from anadil.text.metrics import deciding_scores
 log = logging.getLogger(__name__)
 
 MAX_PAGE_BYTES = 2_000_000
-"""What KFP's and MLflow's viewers show without trouble."""
+"""Largest page that KFP's and MLflow's viewers show."""
 SCORED = ("bits_per_byte", "fertility", "bytes_per_token", "words_in_context")
 ANSWERED = ("bits_per_byte", "chrf", "exact", "ended")
 REPORT_SECTIONS = (
@@ -110,7 +110,7 @@ def default_title(facts: Facts) -> str:
 
 def metrics(facts: Facts) -> dict[str, float | int]:
     """Every number that is worth following over runs, by a flat name."""
-    found: dict[str, object] = {
+    figures: dict[str, object] = {
         "corpus_in": facts.stats.get("in"),
         "corpus_kept": facts.stats.get("kept"),
         "corpus_words": facts.stats.get("words_out"),
@@ -121,34 +121,36 @@ def metrics(facts: Facts) -> dict[str, float | int]:
         if isinstance(field(facts.scores, "gate.passed"), bool)
         else None,
     }
-    found |= {f"corpus_{part}": int(count) for part, count in parts_of(facts)}
+    figures |= {f"corpus_{part}": int(count) for part, count in parts_of(facts)}
     for name, table in tokenizers_of(facts):
-        found[f"tokenizer_fertility_{name}"] = table.get("fertility")
+        figures[f"tokenizer_fertility_{name}"] = table.get("fertility")
     for name, table in named_tables(facts.trial.get("finalists")):
-        found[f"trial_bits_per_byte_{name}"] = table.get("bits_per_byte")
+        figures[f"trial_bits_per_byte_{name}"] = table.get("bits_per_byte")
     for name, table in candidates_of(facts.scores).items():
-        found |= _of_candidate(name, table)
+        figures |= _of_candidate(name, table)
     for task, by_candidate in named_tables(facts.scores.get("tasks")):
-        found |= {f"task_{task}_{name}": table_of(entry).get("value") for name, entry in by_candidate.items()}
+        figures |= {
+            f"task_{task}_{name}": table_of(entry).get("value") for name, entry in by_candidate.items()
+        }
     cost = cost_view(facts)
-    found |= {"seconds": cost.seconds or None, "cost_usd": cost.dollars}
+    figures |= {"seconds": cost.seconds or None, "cost_usd": cost.dollars}
     for each in learnings(facts):
-        found[f"{'finetune' if each.stage == 'Finetuning' else 'pretrain'}_loss_fall"] = each.fall
-    return {name: value for name, item in found.items() if (value := number(item)) is not None}
+        figures[f"{'finetune' if each.stage == 'Finetuning' else 'pretrain'}_loss_fall"] = each.fall
+    return {name: value for name, item in figures.items() if (value := number(item)) is not None}
 
 
 def _of_candidate(name: str, table: Json) -> dict[str, object]:
     """The figures of one candidate by flat names."""
-    found: dict[str, object] = {f"{key}_{name}": table.get(key) for key in SCORED}
-    found[f"loop_rate_{name}"] = loop_rate(table)
-    found[f"own_language_{name}"] = field(table, "output_language.own")
+    figures: dict[str, object] = {f"{key}_{name}": table.get(key) for key in SCORED}
+    figures[f"loop_rate_{name}"] = loop_rate(table)
+    figures[f"own_language_{name}"] = field(table, "output_language.own")
     for part in ("questions", "seen_questions"):
-        found |= {f"{part}_{key}_{name}": table_of(table.get(part)).get(key) for key in ANSWERED}
+        figures |= {f"{part}_{key}_{name}": table_of(table.get(part)).get(key) for key in ANSWERED}
     for part in ("retained", "domains"):
-        found |= {f"{part}_{key}_{name}": value for key, value in table_of(table.get(part)).items()}
+        figures |= {f"{part}_{key}_{name}": value for key, value in table_of(table.get(part)).items()}
     for source, entry in table_of(table.get("choices")).items():
-        found[f"choices_{source}_{name}"] = table_of(entry).get("accuracy")
-    return found
+        figures[f"choices_{source}_{name}"] = table_of(entry).get("accuracy")
+    return figures
 
 
 def _last(facts: Facts, key: str, *, finetuning: bool = False) -> object:

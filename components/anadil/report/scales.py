@@ -27,9 +27,9 @@ def thinned(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float],
     if len(points) <= MAX_POINTS:
         return tuple(points)
     size = math.ceil(len(points) / (MAX_POINTS // 2))
-    kept: list[tuple[float, float]] = []
+    extremes: list[tuple[float, float]] = []
     for start in range(0, len(points), size):
         part = points[start : start + size]
         ends = {min(part, key=lambda p: p[1]), max(part, key=lambda p: p[1])}
-        kept += sorted(ends)
-    return tuple(kept)
+        extremes += sorted(ends)
+    return tuple(extremes)

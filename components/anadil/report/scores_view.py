@@ -36,7 +36,7 @@ FIGURES = (
     ("words_in_context", "words in context"),
 )
 PUBLISHED_LANGUAGE = "az"
-"""Of the published figures; those of another language say nothing about its words and bytes."""
+"""Language of the published figures; they say nothing about words and bytes of others."""
 COUNTERS = (
     ("num_documents", "documents"),
     ("num_words", "words"),
@@ -72,7 +72,7 @@ class ScoresView:
     headlines: tuple[Headline, ...]
     candidates: TextTable
     counters: TextTable
-    """Of each candidate, what its figures were counted over."""
+    """Counts behind each candidate's figures."""
     charts: tuple[Chart, ...]
     differences: TextTable
     contamination: TextTable
@@ -81,7 +81,7 @@ class ScoresView:
 
     @property
     def has_published(self) -> bool:
-        """Whether others published such a figure of this language."""
+        """True if others published such figures for this language."""
         return any(headline.published for headline in self.headlines)
 
 
@@ -109,7 +109,7 @@ def loop_rate(candidate: Json) -> float | None:
 
 
 def _headlines(scores: Json, language: str) -> tuple[Headline, ...]:
-    """Of the model that is released; where none is, of the adapted one, and nothing is praised."""
+    """Large figures of the released model; without one, of the adapted model, and nothing is marked better."""
     candidates, released = candidates_of(scores), released_name(scores)
     of = released or next(iter(subjects_of(scores)), "adapted")
     base, own = candidates.get("base", {}), candidates.get(of, {})
@@ -120,26 +120,26 @@ def _headlines(scores: Json, language: str) -> tuple[Headline, ...]:
         ("Fertility", "tokens per word, lower is better", "fertility", -1, "3.22 to 1.59 (\N{MINUS SIGN}50.6 %)"),
         ("Words in context", room, "words_in_context", 1, "about 40,000 to about 80,000"),
     )  # fmt: skip
-    found = [
+    headlines = [
         _headline(
             name,
             unit,
             base.get(key),
             own.get(key),
-            wanted,
+            better,
             published if language == PUBLISHED_LANGUAGE else "",
         )
-        for name, unit, key, wanted, published in rows
+        for name, unit, key, better, published in rows
     ]
     answers = _answer_headline(candidates) if of == "finetuned" else None
     loops = replace(_loop_headline(loop_rate(base), loop_rate(own)), of=of)
-    tiles = (*(replace(each, of=of) for each in found), answers or loops)
+    tiles = (*(replace(each, of=of) for each in headlines), answers or loops)
     refused = isinstance(field(scores, "gate.passed"), bool) and not released
     return tuple(replace(each, better=None) if refused and each.better else each for each in tiles)
 
 
 def _answer_headline(candidates: dict[str, Json]) -> Headline | None:
-    """What finetuning did to answers to questions that training has not seen; None where nothing says it."""
+    """Change of answers to unseen questions by finetuning; None if unknown."""
     before, after = (
         number(field(candidates.get(name, {}), "questions.bits_per_byte"))
         for name in ("adapted", "finetuned")
@@ -152,14 +152,16 @@ def _answer_headline(candidates: dict[str, Json]) -> Headline | None:
     return replace(headline, of="finetuned", compared="adapted")
 
 
-def _headline(name: str, unit: str, before: object, after: object, wanted: int, published: str) -> Headline:
+def _headline(
+    name: str, unit: str, before: object, after: object, better_way: int, published: str
+) -> Headline:
     return Headline(
         name=name,
         unit=unit,
         before=figure(before),
         after=figure(after),
         change=signed_percent(change_percent(before, after)),
-        better=_better(before, after, wanted),
+        better=_better(before, after, better_way),
         published=published,
     )
 
@@ -178,10 +180,10 @@ def _loop_headline(before: float | None, after: float | None) -> Headline:
     )
 
 
-def _better(before: object, after: object, wanted: int) -> bool | None:
-    """Whether a figure went the wanted way (1 up, -1 down); None if it did not move or is not known."""
+def _better(before: object, after: object, better_way: int) -> bool | None:
+    """True if a figure moved in the better direction (1 up, -1 down); None if unchanged or unknown."""
     old, new = number(before), number(after)
-    return None if old is None or new is None or old == new else (new - old) * wanted > 0
+    return None if old is None or new is None or old == new else (new - old) * better_way > 0
 
 
 def _figures(caption: str, candidates: dict[str, Json], known: tuple[tuple[str, str], ...]) -> TextTable:
@@ -215,9 +217,9 @@ def _charts(scores: Json, candidates: dict[str, Json]) -> tuple[Chart, ...]:
         ("fertility", "Fertility", "tokens per word, lower is better"),
     ):
         known = [(name, number(item.get(key))) for name, item in candidates.items()]
-        found = [(name, float(value)) for name, value in known if value is not None]
-        drawn = [Bar(label=name, value=value, colour=COLOURS.get(name, 3)) for name, value in found]
-        rows = tuple((name, figure(value)) for name, value in found)
+        values = [(name, float(value)) for name, value in known if value is not None]
+        drawn = [Bar(label=name, value=value, colour=COLOURS.get(name, 3)) for name, value in values]
+        rows = tuple((name, figure(value)) for name, value in values)
         charts.append(
             bars(title, unit, drawn, TextTable(caption=title, columns=("candidate", unit), rows=rows))
         )

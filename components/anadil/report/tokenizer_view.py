@@ -52,15 +52,15 @@ class TokenizerView:
     reason: str
     rule: str
     why_not: TextTable
-    """Of each other candidate."""
+    """A row for each rejected candidate."""
     warnings: tuple[str, ...]
-    """Of candidates whose tokens the corpus hardly uses."""
+    """Candidates whose tokens the corpus hardly uses."""
     candidates: TextTable
     """A column for each."""
     costs: Chart | None
     cuts: tuple[Cut, ...]
     has_fragments: bool
-    """Whether a piece is part of a letter."""
+    """Some piece is part of a letter."""
 
 
 def tokenizer_view(facts: Facts) -> TokenizerView:
@@ -161,10 +161,10 @@ def _chart(candidates: Sequence[tuple[str, Json]], chosen: str, table: TextTable
 
 def _cuts(candidates: Sequence[tuple[str, Mapping[str, object]]], language: Language) -> tuple[Cut, ...]:
     """The sample words in the language's script, such as no names of programs in Japanese; all where none is."""
-    found: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
+    by_word: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
     for name, table in candidates:
         for word, pieces in table_of(table.get("samples")).items():
             cut = tuple(clip(piece, 40) for piece in list_of(pieces)[:MAX_PIECES])
-            found.setdefault(word, []).append((name, cut))
-    own = {word: cuts for word, cuts in found.items() if any(map(language.is_script, word))} or found
+            by_word.setdefault(word, []).append((name, cut))
+    own = {word: cuts for word, cuts in by_word.items() if any(map(language.is_script, word))} or by_word
     return tuple(Cut(word=clip(word, 80), pieces=tuple(cuts)) for word, cuts in own.items())[:MAX_WORDS]

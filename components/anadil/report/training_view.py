@@ -15,7 +15,7 @@ from anadil.report.verdict import candidates_of
 PHASE_NAMES = {"embeddings": "embeddings", "all": "whole model"}
 MAX_CHAT_SAMPLE = 4_000
 OPEN, CLOSE = "\N{MATHEMATICAL LEFT WHITE SQUARE BRACKET}", "\N{MATHEMATICAL RIGHT WHITE SQUARE BRACKET}"
-"""What `mask_audit.json` puts round the trained spans of a sample."""
+"""Brackets of `mask_audit.json` around the trained spans of a sample."""
 
 CURVES = (
     ("loss", "Loss", "nats per token", False),
@@ -44,9 +44,9 @@ class TrainingView:
     steps: str
     """How many steps were made; empty if nothing says it."""
     phases: str
-    """What was trained from which step to which."""
+    """Phases with their steps."""
     words: str
-    """What the loss curve says."""
+    """Finding about the loss curve."""
     charts: tuple[Chart, ...]
     more_charts: tuple[Chart, ...]
     """Those that a reader looks at where something went wrong: in a fold."""
@@ -59,10 +59,10 @@ class FinetuneView:
     """Section 4."""
 
     words: str
-    """What the loss curve says."""
+    """Finding about the loss curve."""
     charts: tuple[Chart, ...]
     preference: str
-    """What learning from pairs did; empty without it."""
+    """Result of learning from pairs; empty without it."""
     preference_charts: tuple[Chart, ...]
     audit: TextTable
     summary: TextTable
@@ -99,7 +99,7 @@ def training_view(facts: Facts) -> TrainingView:
 
 
 def finetune_view(facts: Facts) -> FinetuneView:
-    """What the loss of finetuning counts, and how it fell."""
+    """Build the section on finetuning."""
     drawn = Line(label="training", points=series(facts.finetuning, "loss"))
     validation = series(facts.finetuning, "validation_loss")
     rate = Line(label="learning rate", points=series(facts.finetuning, "lr"))
@@ -174,22 +174,22 @@ def _validation_chart(facts: Facts, bands: list[Band]) -> Chart | None:
 
 def phases(facts: Facts) -> list[Band]:
     """Stretches of steps that were logged under one phase, each with its name."""
-    found: list[tuple[object, float, float]] = []
+    stretches: list[tuple[object, float, float]] = []
     start = 0.0
     for line in facts.training:
         step = number(line.get("step"))
         if not step:  # the base, before any phase
             continue
-        if found and found[-1][0] == line.get("phase"):
-            start = found[-1][1]
-            found.pop()
-        found.append((line.get("phase"), start, float(step)))
+        if stretches and stretches[-1][0] == line.get("phase"):
+            start = stretches[-1][1]
+            stretches.pop()
+        stretches.append((line.get("phase"), start, float(step)))
         start = float(step)
-    return [Band(label=_phase_name(facts, phase), start=start, end=end) for phase, start, end in found]
+    return [Band(label=_phase_name(facts, phase), start=start, end=end) for phase, start, end in stretches]
 
 
 def _phase_name(facts: Facts, phase: object) -> str:
-    """What a phase trains; lines name it by its number, which begins at 1, or by the word itself."""
+    """Name of a phase; logged lines hold its number from 1, or the word itself."""
     place = number(phase)
     # A phase whose share of the epochs is no step is left out.
     trained = [table.get("trains") for _, table in named_tables(facts.training_summary.get("phases"))]

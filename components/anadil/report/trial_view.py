@@ -28,14 +28,14 @@ def trial_view(facts: Facts) -> TrialView | None:
         return None
     winner = clip(facts.trial.get("winner"), 80)
     names = [name for name, _ in finalists]
-    kept = list(dict.fromkeys(kind for _, each in finalists for kind in table_of(each.get("keep"))))
+    keep_names = list(dict.fromkeys(kind for _, each in finalists for kind in table_of(each.get("keep"))))
     front = pareto_front(finalists)
     table = TextTable(
         caption="Tokenizers that were tried at equal compute",
         columns=(
             "tokenizer",
             "bits per byte",
-            *(f"{clip(kind, 40)}, bits per byte" for kind in kept),
+            *(f"{clip(kind, 40)}, bits per byte" for kind in keep_names),
             "parameters",
             "words in the context",
             "steps",
@@ -45,7 +45,7 @@ def trial_view(facts: Facts) -> TrialView | None:
             (
                 name,
                 _scored(each),
-                *(_scored(table_of(table_of(each.get("keep")).get(kind))) for kind in kept),
+                *(_scored(table_of(table_of(each.get("keep")).get(kind))) for kind in keep_names),
                 human_parameters(int(number(each.get("parameters")) or 0)),
                 figure(each.get("words_in_context")),
                 figure(each.get("steps")),
@@ -54,7 +54,7 @@ def trial_view(facts: Facts) -> TrialView | None:
             for name, each in finalists
         ),
         marked=names.index(winner) if winner in names else None,
-        note="Intervals are of 95 % over documents; on the front is what no other one beats in every figure.",
+        note="Intervals are 95 % over documents. No tokenizer on the front is beaten in every figure.",
     )
     return TrialView(
         winner=winner,
@@ -83,10 +83,10 @@ def pareto_front(finalists: Sequence[tuple[str, Json]]) -> tuple[str, ...]:
 
 def _figures(each: Json) -> tuple[float, ...]:
     """All of them so that less is better."""
-    kept = [table_of(found).get("bits_per_byte") for found in table_of(each.get("keep")).values()]
-    found = [each.get("bits_per_byte"), *kept, each.get("parameters")]
+    keep_bits = [table_of(figures).get("bits_per_byte") for figures in table_of(each.get("keep")).values()]
+    figures = [each.get("bits_per_byte"), *keep_bits, each.get("parameters")]
     words = number(each.get("words_in_context")) or 0
-    return (*(number(value) or 0.0 for value in found), -words)
+    return (*(number(value) or 0.0 for value in figures), -words)
 
 
 def _scored(table: Json) -> str:

@@ -1,4 +1,4 @@
-"""The verdict: which model to release and why, or why none, and what to be warned of before."""
+"""The verdict: which model to release and why, or why none, and warnings."""
 
 from dataclasses import dataclass
 
@@ -49,7 +49,7 @@ class VerdictView:
 
 
 def verdict(facts: Facts) -> VerdictView:
-    """What the gate says, and what the curves and answers say beside it."""
+    """Build the head of the page: the gate's verdict and warnings."""
     passed = field(facts.scores, "gate.passed")
     return VerdictView(
         text=gate_verdict(facts.scores),
@@ -61,9 +61,9 @@ def verdict(facts: Facts) -> VerdictView:
 
 def candidates_of(scores: Json) -> dict[str, Json]:
     """Figures of each candidate: base, adapted, finetuned, champion, then any other."""
-    found = dict(named_tables(scores.get("candidates")))
-    names = [name for name in CANDIDATES if name in found]
-    return {name: found[name] for name in [*names, *(other for other in found if other not in COLOURS)]}
+    tables = dict(named_tables(scores.get("candidates")))
+    names = [name for name in CANDIDATES if name in tables]
+    return {name: tables[name] for name in [*names, *(other for other in tables if other not in COLOURS)]}
 
 
 def released_name(scores: Json) -> str:
@@ -104,7 +104,7 @@ def checks_of(scores: Json) -> list[Json]:
 
 
 def check_words(check: Json, candidate: str = "") -> str:
-    """What a check's value is, after its candidate where that is not the one given."""
+    """Name of a check's value, after its candidate unless that is the given one."""
     owner, _, name = str(check.get("name") or "").partition(".")
     words = _of_check(owner, name)
     return words if owner == candidate else f"{clip(owner, 40)}: {words}"
@@ -147,8 +147,8 @@ def _judged(scores: Json) -> list[str]:
 
 
 def _deciding(scores: Json, name: str) -> list[Json]:
-    found = [check for check in checks_of(scores) if check.get("enforced", True)]
-    return [check for check in found if str(check.get("name")).startswith(f"{name}.")]
+    enforced = [check for check in checks_of(scores) if check.get("enforced", True)]
+    return [check for check in enforced if str(check.get("name")).startswith(f"{name}.")]
 
 
 def _holds(scores: Json, name: str) -> bool:
@@ -156,7 +156,7 @@ def _holds(scores: Json, name: str) -> bool:
 
 
 def _outcome(scores: Json, name: str) -> str:
-    """Whether a candidate passed for its own use, and which checks did not."""
+    """Sentence about a candidate's verdict and the checks that failed."""
     if _holds(scores, name):
         return f"The {name} model passed{_use(name)}."
     lost = [check for check in _deciding(scores, name) if check.get("passed") is False]
@@ -173,7 +173,7 @@ def _use(name: str) -> str:
 
 
 def outcome_words(check: Json) -> str:
-    """What a check measured, beside its limit."""
+    """Clause with a check's value and limit."""
     if check.get("undecided") is True:
         low, high = (figure(number(end)) for end in list_of(check.get("interval"))[:2])
         count = figure(number(check.get("num")))
@@ -191,7 +191,7 @@ def _measured(check: Json) -> str:
 
 
 def _gain(scores: Json, released: str) -> str:
-    """What the released model is better at, in a sentence; empty where nothing says it."""
+    """Sentence about the gain of the released model; empty if unknown."""
     differences = dict(named_tables(scores.get("differences")))
     name = GAINS.get(released, "")
     if name not in differences:
@@ -207,20 +207,18 @@ def _gain(scores: Json, released: str) -> str:
 
 
 def _warnings(facts: Facts) -> tuple[str, ...]:
-    """What a reader should know of the model that is released, or of all that are not."""
+    """Warnings about the released model, or about all candidates if none is released."""
     candidates = candidates_of(facts.scores)
     subjects = subjects_of(facts.scores)
-    found = learnings(facts)
-    finetuning = finetuning_of(found)
+    stages = learnings(facts)
+    finetuning = finetuning_of(stages)
     texts = [
         f"{each.stage}: {each.words}."
-        for each in found
+        for each in stages
         if each.warns and (each is not finetuning or "finetuned" in subjects)
     ]
     if released_name(facts.scores) == "finetuned" and finetuning and finetuning.warns:
-        texts.append(
-            "The gate lets the finetuned model pass all the same; read its answers before you release it."
-        )
+        texts.append("The finetuned model still passes the gate. Read its answers before you release it.")
     answers = dict(named_tables(facts.scores.get("differences"))).get(ANSWERS, {})
     high = number(answers.get("high"))
     if "finetuned" in subjects and high is not None and high >= 0:
@@ -238,12 +236,12 @@ def _warnings(facts: Facts) -> tuple[str, ...]:
 def forgotten(candidates: dict[str, Json], name: str) -> list[tuple[str, str]]:
     """Retained texts on which a candidate is worse than the base by more than `FORGETS`, each with its rise."""
     base = table_of(candidates.get("base", {}).get("retained"))
-    found = []
+    losses = []
     for code, value in table_of(candidates.get(name, {}).get("retained")).items():
         before, after = number(base.get(code)), number(value)
         if before and after is not None and after / before > 1 + FORGETS:
-            found.append((code, f"{figure((after / before - 1) * 100, 2)} %"))
-    return found[:MAX_REASONS]
+            losses.append((code, f"{figure((after / before - 1) * 100, 2)} %"))
+    return losses[:MAX_REASONS]
 
 
 def lost_checks(scores: Json, name: str) -> list[Json]:
@@ -277,5 +275,5 @@ def _few(candidates: dict[str, Json]) -> list[str]:
     if fewest >= SURE_DOCUMENTS:
         return []
     return [
-        f"Unsure: only {figure(fewest)} documents were scored; under {SURE_DOCUMENTS} an interval says little."
+        f"Unsure: only {figure(fewest)} documents were scored. Below {SURE_DOCUMENTS} an interval says little."
     ]

@@ -31,7 +31,7 @@ DECIDING = ("acc_bytes", "acc_norm", "acc", "exact_match", "f1", "chrf", "bleu")
 
 
 def find_tasks(names: Sequence[str], folder: Path) -> tuple[TaskManager, list[str]]:
-    """What knows all these tasks, their data fetched; and the names without those that a group among them holds.
+    """Load tasks and fetch their data; return the manager, and the names without members of named groups.
 
     Args:
         names: Of tasks, groups and tags.
@@ -56,7 +56,7 @@ def find_tasks(names: Sequence[str], folder: Path) -> tuple[TaskManager, list[st
 
 
 def task_manager(names: Sequence[str], folder: Path) -> TaskManager:
-    """What knows all these tasks; no data is fetched.
+    """Make the manager of these tasks; fetch no data.
 
     Raises:
         RecipeError: A name is not known.
@@ -75,7 +75,7 @@ def task_manager(names: Sequence[str], folder: Path) -> TaskManager:
 
 
 def _is_whole(manager: TaskManager, name: str) -> bool:
-    """Whether a task is known, and of a group all its members."""
+    """True if a task is known, and all members of a group."""
     entry = manager.task_index.get(name)
     members = (entry.cfg or {}).get("task") if entry else None
     if entry is None or not isinstance(members, list):
@@ -125,11 +125,11 @@ class Harnessed(HFLM):  # type: ignore[misc]  # the harness has no types
         )
 
     def _loglikelihood_tokens(self, requests: Any, *args: Any, **options: Any) -> Any:
-        kept = [
+        fitted = [
             (texts, self._cut(asked, self.max_length + 1 - len(answer)), answer)
             for texts, asked, answer in requests
         ]
-        return super()._loglikelihood_tokens(kept, *args, **options)
+        return super()._loglikelihood_tokens(fitted, *args, **options)
 
     def _cut(self, ids: list[int], room: int) -> list[int]:
         """The last ids that there is room for, behind BOS where windows begin with it."""
@@ -164,29 +164,21 @@ class Harnessed(HFLM):  # type: ignore[misc]  # the harness has no types
 def evaluate_tasks(
     model: Harnessed, manager: TaskManager, names: Sequence[str], *, shots: int | None, seed: int
 ) -> dict[str, Any]:
-    """All that the harness says, with every sample.
-
-    Args:
-        model: The candidate.
-        manager: Knows the tasks.
-        names: Of tasks, groups and tags.
-        shots: Examples before each question; None: as many as the task says.
-        seed: Of examples and draws.
-    """
+    """All that the harness says, with every sample."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    found: dict[str, Any] = simple_evaluate(
+    results: dict[str, Any] = simple_evaluate(
         model=model, tasks=list(names), task_manager=manager, num_fewshot=shots, bootstrap_iters=BOOTSTRAP_DRAWS,
         random_seed=seed, numpy_random_seed=seed, torch_random_seed=seed, fewshot_random_seed=seed,
     )  # fmt: skip
-    return found
+    return results
 
 
-def deciding_figures(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def deciding_figures(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Task or group -> `metric`, `value`, `stderr` and `chance` of its deciding figure; the last two may be null."""
-    chances = {name: _chance(samples) for name, samples in found["samples"].items()}
-    sizes = {name: len(samples) for name, samples in found["samples"].items()}
+    chances = {name: _chance(samples) for name, samples in results["samples"].items()}
+    sizes = {name: len(samples) for name, samples in results["samples"].items()}
     table = {}
-    for name, figures in {**found["results"], **found.get("groups", {})}.items():
+    for name, figures in {**results["results"], **results.get("groups", {})}.items():
         values = {key.split(",")[0]: (key, value) for key, value in figures.items() if "," in key}
         metric = next(
             (each for each in (*DECIDING, *values) if each in values and _is_number(values[each][1])), None
@@ -195,7 +187,7 @@ def deciding_figures(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
             continue
         key, value = values[metric]
         error = figures.get(key.replace(",", "_stderr,", 1))
-        members = found["group_subtasks"].get(name) or [name]
+        members = results["group_subtasks"].get(name) or [name]
         table[name] = {
             "metric": metric,
             "value": float(value),
@@ -206,7 +198,7 @@ def deciding_figures(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _chance(samples: Sequence[dict[str, Any]]) -> float | None:
-    """What guessing reaches in one task; None where answers are written."""
+    """Accuracy of guessing in one task; None if answers are generated."""
     counts = [len(sample["arguments"]) for sample in samples]
     return sum(1 / count for count in counts) / len(counts) if counts and min(counts) > 1 else None
 
@@ -214,7 +206,7 @@ def _chance(samples: Sequence[dict[str, Any]]) -> float | None:
 def _mean_chance(
     members: Sequence[str], chances: dict[str, float | None], sizes: dict[str, int]
 ) -> float | None:
-    """What guessing reaches in a task, or in all tasks of a group together."""
+    """Accuracy of guessing in a task, or over all tasks of a group."""
     pairs = [(chances.get(each), sizes.get(each, 0)) for each in members]
     if not pairs or any(chance is None for chance, _ in pairs):
         return None

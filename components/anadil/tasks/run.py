@@ -49,11 +49,11 @@ def run(job: Job) -> Figures:
         manager, names = find_tasks(named, folder)
         for candidate, path in _candidates(job).items():
             model = _open(path, job.recipe.context)
-            found = evaluate_tasks(model, manager, names, shots=settings.task_shots, seed=job.recipe.seed)
+            results = evaluate_tasks(model, manager, names, shots=settings.task_shots, seed=job.recipe.seed)
             del model
             _free()
-            _store(job, candidate, found)
-            for task, figures in deciding_figures(found).items():
+            _store(job, candidate, results)
+            for task, figures in deciding_figures(results).items():
                 tables.setdefault(task, {})[candidate] = figures
                 log.info("%s, %s: %s %.4f", task, candidate, figures["metric"], figures["value"])
                 job.tracker.metrics({f"{candidate}_{task}": figures["value"]})
@@ -70,10 +70,10 @@ def task_names(recipe: Recipe, uris: tuple[str, ...], folder: Path) -> list[str]
 
 
 def _candidates(job: Job) -> dict[str, Path]:
-    found = {"base": base_model(job.recipe.base, job.base_cache), "adapted": job.inputs["model"]}
+    candidates = {"base": base_model(job.recipe.base, job.base_cache), "adapted": job.inputs["model"]}
     if "adapter" in job.inputs:
-        found["finetuned"] = job.inputs["adapter"] / "merged"
-    return found
+        candidates["finetuned"] = job.inputs["adapter"] / "merged"
+    return candidates
 
 
 def _open(path: Path, context: int) -> Harnessed:
@@ -92,16 +92,18 @@ def _free() -> None:
         torch.cuda.empty_cache()
 
 
-def _store(job: Job, candidate: str, found: dict[str, Any]) -> None:
+def _store(job: Job, candidate: str, results: dict[str, Any]) -> None:
     """Write all that the harness said; its times and its machine are no part of the artifact's content."""
     folder = job.out / "harness"
     folder.mkdir(exist_ok=True)
-    whole = {key: value for key, value in found.items() if key != "samples"}
+    whole = {key: value for key, value in results.items() if key != "samples"}
     name = f"harness/{candidate}.json"
     (job.out / name).write_text(_dumped(whole, indent=1) + "\n", encoding="utf-8")
     job.varying.append(name)
     lines = (
-        _dumped({"task": task, **sample}) for task, samples in found["samples"].items() for sample in samples
+        _dumped({"task": task, **sample})
+        for task, samples in results["samples"].items()
+        for sample in samples
     )
     name = f"harness/{candidate}.samples.jsonl.zst"
     with (job.out / name).open("wb") as file, zstandard.ZstdCompressor().stream_writer(file) as packed:

@@ -11,22 +11,22 @@ from anadil.recipe.sections import Recipe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What a trial may spend: the FLOPs of `tokenizer.trial.steps` with the base's vocabulary."""
+    """Compute of a trial: the FLOPs of `tokenizer.trial.steps` with the base's vocabulary."""
 
     shape: Shape
     context: int
     tokens_per_step: int
-    """Of a batch, padding included."""
+    """Tokens of a batch, padding included."""
     steps: int
     """With the base's vocabulary."""
 
     @property
     def flops(self) -> float:
-        """Of each finalist's training, but for whole steps."""
+        """FLOPs of each finalist's training, up to rounding to whole steps."""
         return self.steps * self.flops_per_step(self.shape.vocabulary)
 
     def flops_per_step(self, rows: int) -> float:
-        """Of an optimizer step with so many embedding rows; layers, attention and softmax, see `Shape.flops_per_token`."""
+        """FLOPs of an optimizer step with so many embedding rows; see `Shape.flops_per_token`."""
         return self.tokens_per_step * replace(self.shape, vocabulary=rows).flops_per_token(self.context)
 
     def steps_of(self, rows: int) -> int:

@@ -38,10 +38,6 @@ class Finalist:
 def find_finalists(artifact_folder: Path, settings: Settings) -> tuple[Finalist, ...]:
     """The best candidate of each strategy, in the order of the recipe.
 
-    Args:
-        artifact_folder: The tokenizer artifact, which holds all candidates.
-        settings: The recipe's section.
-
     Raises:
         DataError: A strategy has no candidate in the artifact, or an older release made it.
     """
@@ -105,10 +101,10 @@ def _measured(entry: Mapping[str, Any], folder: Path) -> MeasuredCandidate | Non
         usage=usage_in(entry),
     )
     kinds = {
-        kind: {name: TextFertility(**found) for name, found in entry[kind].items()}
+        kind: {name: TextFertility(**text_figures) for name, text_figures in entry[kind].items()}
         for kind in ("domains", "keep")
     }
-    told = {each.name: entry[each.name] for each in fields(Fertility) if each.name in entry}
+    figures = {each.name: entry[each.name] for each in fields(Fertility) if each.name in entry}
     # What `fertility.json` leaves out, and the choice ignores.
-    fertility = Fertility(**told | kinds | {"changed_documents": (), "tokens_per_cpu_s": 0.0})
+    fertility = Fertility(**figures | kinds | {"changed_documents": (), "tokens_per_cpu_s": 0.0})
     return MeasuredCandidate(candidate=candidate, fertility=fertility, cost=Cost(**entry["cost"]))

@@ -20,7 +20,7 @@ DIGITS = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalistResult:
-    """What a finalist's training gave."""
+    """Result of a finalist's training."""
 
     name: str
     strategy: str
@@ -32,7 +32,7 @@ class FinalistResult:
     """Embedding rows of its model."""
     parameters: int
     loss: float
-    """Of the last step, in nats per token: not comparable between vocabularies."""
+    """Loss of the last step, in nats per token; not comparable between vocabularies."""
     seconds: float
     nats: Mapping[str, Sequence[float]]
     """`target` and names of `tokenizer.keep` -> nats of each document."""
@@ -54,13 +54,7 @@ class Winner:
 
 
 def choose_winner(results: Sequence[FinalistResult], texts: TrialTexts, seed: int) -> Winner:
-    """The fewest bits per byte on the held-out text; of those that are not told apart from it, the smallest vocabulary.
-
-    Args:
-        results: Of all finalists, on the same documents.
-        texts: Those documents.
-        seed: Of the bootstrap.
-    """
+    """The fewest bits per byte on the held-out text; of those that are not told apart from it, the smallest vocabulary."""
     num_bytes = texts.num_bytes(TARGET)
     score = {each.name: bits_per_byte(sum(each.nats[TARGET]), int(num_bytes.sum())) for each in results}
     ranked = sorted(results, key=lambda each: (score[each.name], each.rows))
@@ -102,7 +96,7 @@ def outcome_table(
     winner: Winner,
     seed: int,
 ) -> dict[str, Any]:
-    """What `trial.json` holds."""
+    """Content of `trial.json`."""
     by_name = {each.name: each for each in finalists}
     return {
         "winner": winner.name,
@@ -132,9 +126,9 @@ def _entry(
     num_tokens = texts.num_tokens(TARGET, result.name)
     tokens_per_word = fertility(num_tokens, texts.num_words)
     bytes_per_token = int(texts.num_bytes(TARGET).sum()) / num_tokens
-    told = asdict(result)
-    del told["nats"]
-    return told | {
+    figures = asdict(result)
+    del figures["nats"]
+    return figures | {
         "chosen_because": finalist.reason,
         # As far as the held-out text's bytes per token tell.
         "bytes": round(result.tokens * bytes_per_token),

@@ -23,12 +23,12 @@ FOLDER = "finalists"
 
 def find_result(job: Job, finalist: Finalist) -> FinalistResult | None:
     """The result of a finalist that is trained already; None where it has to be."""
-    found = read_result(job.work / FOLDER, finalist.name)
-    if found is None and (folder := _artifact_of(job, finalist.strategy)) is not None:
-        found = read_result(folder / FOLDER, finalist.name)
-    if found is not None:
+    result = read_result(job.work / FOLDER, finalist.name)
+    if result is None and (folder := _artifact_of(job, finalist.strategy)) is not None:
+        result = read_result(folder / FOLDER, finalist.name)
+    if result is not None:
         log.info("%s: trained already", finalist.name)
-    return found
+    return result
 
 
 def keep_result(folder: Path, result: FinalistResult) -> None:
@@ -53,5 +53,5 @@ def _artifact_of(job: Job, strategy: Strategy) -> Path | None:
         return None
     alone = trial.model_copy(update={"strategies": (strategy,)})
     settings = job.recipe.tokenizer.model_copy(update={"trial": alone})
-    found = reusable_artifact(job, "trial", job.recipe.model_copy(update={"tokenizer": settings}))
-    return found[0] if found else None
+    reusable = reusable_artifact(job, "trial", job.recipe.model_copy(update={"tokenizer": settings}))
+    return reusable[0] if reusable else None

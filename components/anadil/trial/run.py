@@ -52,9 +52,9 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
     finalists = find_finalists(job.inputs["tokenizer"], settings)
     texts = read_texts(job, finalists)
     budget = budget_of(job.recipe, trial.steps)
-    wanted = [each for each in finalists if each.strategy in (trial.strategies or settings.strategies)]
+    chosen = [each for each in finalists if each.strategy in (trial.strategies or settings.strategies)]
     results = []
-    for finalist in wanted:
+    for finalist in chosen:
 
         def found(finalist: Finalist = finalist) -> FinalistResult | None:
             return find_result(job, finalist)
@@ -62,7 +62,7 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
         result = processes.run_on_first(found)
         results.append(result or try_finalist(job, finalist, texts, budget, processes, device))
         job.stop.check()
-    figures = _write(job, wanted, results, texts, budget) if processes.is_first else {}
+    figures = _write(job, chosen, results, texts, budget) if processes.is_first else {}
     processes.wait()
     return figures
 

@@ -63,9 +63,9 @@ def document_nats(
                 batch = batch_of(packed, np.zeros(1, dtype=np.int64))
                 net.nats(replace(batch, labels=torch.full_like(batch.labels, IGNORED)))
             bar.advance()
-    found: NDArray[np.float64] = net.add_up(nats).cpu().numpy()
-    if not np.isfinite(found).all():
+    summed: NDArray[np.float64] = net.add_up(nats).cpu().numpy()
+    if not np.isfinite(summed).all():
         raise RecipeError(
             f"{name}: the held-out loss is not a number; lower the learning rate in pretrain.phases"
         )
-    return found
+    return summed

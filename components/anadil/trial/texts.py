@@ -16,7 +16,7 @@ from anadil.tokenizer.keep import read_keep_texts
 from anadil.trial.finalists import Finalist
 
 TARGET = "target"
-"""What the held-out text of the corpus is called beside the names of `tokenizer.keep`."""
+"""Name of the corpus's held-out text, beside the names of `tokenizer.keep`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class TrialTexts:
     models: Mapping[str, ScoredModel]
     """By finalist: its tokenizer and the tokens before documents."""
     num_words: int
-    """Of the held-out text, as its language counts them."""
+    """Words of the held-out text, as its language counts them."""
 
     def num_bytes(self, kind: str) -> NDArray[np.int64]:
         """UTF-8 bytes of each document."""

@@ -16,8 +16,8 @@ def with_choices(rows: Any) -> Any:
         rows: A dataset of `prompt` and `response`, where the prompt lists its choices a line each and the
             response is one of them, or of `question`, `choices` and `answer` (a place, a letter or the text).
     """
-    found = [question for row in rows if (question := question_of(row)) is not None]
-    return type(rows).from_list(found)
+    questions = [question for row in rows if (question := question_of(row)) is not None]
+    return type(rows).from_list(questions)
 
 
 def question_of(row: Mapping[str, Any]) -> dict[str, Any] | None:
