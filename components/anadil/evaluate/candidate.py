@@ -1,6 +1,5 @@
 """One candidate: what is measured of it, while it alone is in memory."""
 
-import gc
 import itertools
 import logging
 from collections.abc import Sequence
@@ -8,7 +7,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from anadil.evaluate.answers import measure_answers
@@ -26,6 +24,7 @@ from anadil.evaluate.models import EncodedDocuments, LoadedModel, ScoredModel
 from anadil.evaluate.output_language import output_language, with_languages
 from anadil.evaluate.placement import load_for_scoring
 from anadil.evaluate.questions import Questions
+from anadil.model.placement import free_memory
 from anadil.recipe.sections import Recipe
 from anadil.text.corpus import Document
 from anadil.text.language import Language
@@ -117,9 +116,7 @@ def measure(candidate: ScoredModel, material: Material, recipe: Recipe, language
         table["fertility"],
     )
     del model, loaded
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
+    free_memory()
     return ModelScores(table=table, nats=nats, retained=retained, answers=answers.nats)
 
 

@@ -54,11 +54,16 @@ class Heldout:
 
     @property
     def sha256(self) -> str:
-        """Digest of all texts in order, by which two scores are known to be of the same text."""
-        digest = hashlib.sha256()
-        for document in self.documents:
-            digest.update(hashlib.sha256(document.text.encode()).digest())
-        return digest.hexdigest()
+        """Digest of the texts, by which two scores are known to be of the same text."""
+        return digest_of(self.documents)
+
+
+def digest_of(documents: Iterable[Document]) -> str:
+    """SHA-256 over the digests of all texts, in order."""
+    digest = hashlib.sha256()
+    for document in documents:
+        digest.update(hashlib.sha256(document.text.encode()).digest())
+    return digest.hexdigest()
 
 
 def read_heldout(corpus: Path, files: Sequence[str], text_field: str, language: str) -> Heldout:

@@ -1,6 +1,5 @@
 """chats, model -> adapter: train LoRA or all weights on the assistant's words, audited before, merged after."""
 
-import gc
 import json
 import logging
 import os
@@ -31,6 +30,7 @@ from anadil.finetune.validation import is_over, read_history, validation_losses
 from anadil.model.family_table import refuse_mixture
 from anadil.model.load import copy_tokenizer, load_tokenizer, pick_device
 from anadil.model.peer_failure import peers
+from anadil.model.placement import free_memory
 from anadil.model.process_group import Group, group
 from anadil.runtime.cache_key import recipe_origin, result_version
 from anadil.runtime.environment import in_group
@@ -99,11 +99,11 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
     newest = _train(job, trainer, steps, origin, processes)
     learnt = _learnt(job, trainer.model)
     del trainer  # preference and merging need the memory
-    _free()
+    free_memory()
     step = processes.run_on_first(lambda: training.result_step(job, newest))
     finetuned = training.checkpoint(job, step)
     preferred = prefer(job, pairs, tokenizer, finetuned, origin, processes, device) if pairs else None
-    _free()
+    free_memory()
     if not processes.is_first:
         return {}
     figures: Figures = {
@@ -122,12 +122,6 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
     _write(job.out / "training.json", summary)
     job.varying.extend(name for name in BESIDE if (job.out / name).is_file())
     return figures
-
-
-def _free() -> None:
-    """Free memory: trainer and model refer to each other, so they wait for the collector."""
-    gc.collect()
-    torch.cuda.empty_cache()  # does nothing where torch has no GPU
 
 
 def _own_part(job: Job, processes: Group) -> Job:

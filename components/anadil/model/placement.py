@@ -1,5 +1,6 @@
 """Where a model lies that only reads and writes: on one device, or its layers spread over the GPUs of this machine."""
 
+import gc
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -47,6 +48,12 @@ def load_placed(path: Path, name: str, parts: Parts, usable: float) -> Any:
             "evaluate on a machine with more or larger ones"
         )
     return spread
+
+
+def free_memory() -> None:
+    """Give back the memory of a model that nobody needs any more; call it after the last reference is gone."""
+    gc.collect()  # models and trainers refer to themselves, so they wait for the collector
+    torch.cuda.empty_cache()  # does nothing without a GPU
 
 
 def max_memory(parts: Parts, usable: float, free: Sequence[int], name: str) -> dict[int, int]:

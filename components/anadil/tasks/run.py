@@ -3,7 +3,6 @@
 All candidates are asked in the same words, without a chat template, so that figures can be compared.
 """
 
-import gc
 import json
 import logging
 import os
@@ -11,14 +10,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import torch
 import zstandard
 from lm_eval.utils import handle_non_serializable
 
 from anadil.artifacts.base_model import model_config
 from anadil.core.stages import STAGES
 from anadil.model.load import load_tokenizer
-from anadil.model.placement import load_placed
+from anadil.model.placement import free_memory, load_placed
 from anadil.model.tiny import base_model
 from anadil.plan.evaluating import harness_parts
 from anadil.plan.memory_limit import FITS
@@ -51,7 +49,7 @@ def run(job: Job) -> Figures:
             model = _open(path, job.recipe.context)
             results = evaluate_tasks(model, manager, names, shots=settings.task_shots, seed=job.recipe.seed)
             del model
-            _free()
+            free_memory()
             _store(job, candidate, results)
             for task, figures in deciding_figures(results).items():
                 tables.setdefault(task, {})[candidate] = figures
@@ -84,12 +82,6 @@ def _open(path: Path, context: int) -> Harnessed:
     loaded: Any = load_placed(path, path.name, parts, FITS)
     longest = getattr(loaded.config, "max_position_embeddings", None) or context
     return Harnessed(loaded.eval(), load_tokenizer(path), min(context, longest))
-
-
-def _free() -> None:
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def _store(job: Job, candidate: str, results: dict[str, Any]) -> None:

@@ -4,7 +4,6 @@ python -m anadil.trial --recipe R --corpus URI --tokenizer URI --out URI
 torchrun --nproc-per-node 8 -m anadil.trial ...the same
 """
 
-import gc
 import json
 import logging
 import math
@@ -15,6 +14,7 @@ from pathlib import Path
 import torch
 
 from anadil.core.errors import RecipeError
+from anadil.model.placement import free_memory
 from anadil.model.process_group import Group
 from anadil.pretrain.prepare import in_training_group
 from anadil.pretrain.run import train
@@ -114,19 +114,13 @@ def try_finalist(
         nats=nats,
     )
     del net, training
-    _free(device)
+    free_memory()
     if processes.is_first:
         keep_result(job.work / FOLDER, result)
     processes.wait()
     if processes.local_rank == 0:
         shutil.rmtree(work, ignore_errors=True)
     return result
-
-
-def _free(device: torch.device) -> None:
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
 
 
 def _write(

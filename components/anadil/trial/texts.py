@@ -1,13 +1,12 @@
 """The text that every finalist is scored on: the corpus's held-out part, and what `tokenizer.keep` names."""
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anadil.evaluate.heldout import refuse_no_heldout
+from anadil.evaluate.heldout import digest_of, refuse_no_heldout
 from anadil.evaluate.models import EncodedDocuments, ScoredModel, encode_for_all, open_model
 from anadil.runtime.job import Job
 from anadil.text.corpus import Document, read_documents
@@ -32,7 +31,7 @@ class TrialTexts:
 
     def num_bytes(self, kind: str) -> NDArray[np.int64]:
         """UTF-8 bytes of each document."""
-        return np.array([len(each.text.encode()) for each in self.kinds[kind].documents], dtype=np.int64)
+        return self.kinds[kind].num_bytes
 
     def num_tokens(self, kind: str, finalist: str) -> int:
         """Tokens of all documents under a finalist, without special tokens."""
@@ -41,10 +40,7 @@ class TrialTexts:
     @property
     def sha256(self) -> str:
         """Digest of the held-out texts in order."""
-        digest = hashlib.sha256()
-        for document in self.kinds[TARGET].documents:
-            digest.update(hashlib.sha256(document.text.encode()).digest())
-        return digest.hexdigest()
+        return digest_of(self.kinds[TARGET].documents)
 
 
 def read_texts(job: Job, finalists: Sequence[Finalist]) -> TrialTexts:
