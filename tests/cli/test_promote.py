@@ -174,10 +174,13 @@ def test_scores_are_found_beside_the_model_the_newest_first(
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (["--name", "a/b"], "'a/b' is no name of a registered model: no '/', ':' or '@'; rename it"),
+        (
+            ["--name", "a/b"],
+            "'a/b' is not a name of a registered model: '/', ':' and '@' are not allowed; rename it",
+        ),
         (["--alias", "latest"], "MLflow keeps the alias 'latest' for itself; write champion or challenger"),
         (["--alias", "v3"], "MLflow keeps the alias 'v3' for itself"),
-        (["--alias", "a b"], "'a b' is no alias"),
+        (["--alias", "a b"], "'a b' is not an alias"),
         (["--as", "champion", "--alias", "best"], "give it or --as, not both"),
         (["--model", "other"], "--model other: give it or"),
         (["--rollback", "--as", "champion"], "--rollback: takes no alias"),

@@ -65,12 +65,12 @@ def test_kserve_is_told_the_claim_in_its_own_words(
         (["--gpus", "3"], 2, "does not divide the model's 32 heads; give one of 1, 2, 4, 8, 16"),
         (["--gpu-memory", "1"], 4, "raise --gpu-memory"),
         *(
-            (["--name", name], 2, "is no name of an InferenceService")
+            (["--name", name], 2, "is not a name of an InferenceService")
             for name in ("", "Az", "a_b", "a/b", "1az", "az-", "a" * 41, "a" * 80)
         ),
-        (["--claim", "F_1=/fsx"], 2, "--claim 'F_1': is no name of an object of Kubernetes"),
-        (["--namespace", "a/b"], 2, "--namespace 'a/b': is no name"),
-        (["--service-account", "a b"], 2, "--service-account 'a b': is no name"),
+        (["--claim", "F_1=/fsx"], 2, "--claim 'F_1': is not a name of a Kubernetes object"),
+        (["--namespace", "a/b"], 2, "--namespace 'a/b': is not a name"),
+        (["--service-account", "a b"], 2, "--service-account 'a b': is not a name"),
         (["--image", ""], 2, "'' is no name of an image"),
         (["--gpu-memory", "nan"], 2, "'nan' is no number above 0"),
         (["--gpu-memory", "-5"], 2, "'-5' is no number above 0"),

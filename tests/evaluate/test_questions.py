@@ -326,7 +326,7 @@ def test_rows_that_are_no_questions_are_told_and_a_file_of_such_alone_is_refused
     questions = read_questions(job)
 
     assert [one.chat.questions for one in questions.listed if not one.seen] == [("Sual",)]
-    assert "1 rows are no questions" in caplog.text
+    assert "1 rows are not questions" in caplog.text
     file.write_text(json.dumps(blank), encoding="utf-8")
     with pytest.raises(DataError, match=r"some\.jsonl: hold no question with an answer"):
         read_questions(job)

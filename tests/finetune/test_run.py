@@ -368,7 +368,7 @@ def test_many_dropped_rows_and_a_length_over_the_models_context_are_told(
 
     warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     text = (
-        "1 of 5 chats left out: no_chat 1 (a row needs `messages`, `conversations`, or a question and its answer, "
+        "1 of 5 chats skipped: no_chat 1 (a row needs `messages`, `conversations`, or a question and its answer, "
         "such as `prompt` and `response`; finetune.columns names columns of other names, such as {question: Q, answer: A}; "
         "mixed.jsonl:5 ('prompt'))"
     )

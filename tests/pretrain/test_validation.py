@@ -68,7 +68,7 @@ def test_documents_that_fit_into_a_sequence_get_the_number_of_evaluate(
     ids = [np.array(encode_text(loaded, text), dtype=np.int32) for text in HELDOUT]
     assert max(map(len, ids)) <= 256
     bos = int(str(loaded.bos_token_id))
-    nats = score(model, ids, prefix=bos, context=256, stride=256, batch_tokens=512, name="base")
+    nats = score(model, [([bos], own) for own in ids], context=256, stride=256, batch_tokens=512, name="base")
     num_bytes = sum(len(text.encode()) for text in HELDOUT)
 
     found = validation.bits_per_byte(Scorer(model))
@@ -85,7 +85,7 @@ def test_without_a_bos_the_end_token_stands_before_a_document_as_in_evaluate(
     assert loaded.bos_token_id is None
     ids = [np.array(encode_text(loaded, text), dtype=np.int32) for text in HELDOUT]
     eos = int(str(loaded.eos_token_id))
-    nats = score(model, ids, prefix=eos, context=256, stride=256, batch_tokens=512, name="base")
+    nats = score(model, [([eos], own) for own in ids], context=256, stride=256, batch_tokens=512, name="base")
 
     validation = made(make_corpus(tmp_path / "corpus", heldout=HELDOUT), tokenizer)
 

@@ -224,5 +224,5 @@ def test_a_hub_that_does_not_let_us_in_is_told_apart_from_one_that_is_away(
 
 @pytest.mark.parametrize("hub_id", ["a/b/c", "", "leyla/a b", "https://huggingface.co/leyla/a", "-x"])
 def test_what_is_no_id_is_a_mistake_of_the_command_line(hub_id: str, hub: Hub) -> None:
-    with pytest.raises(RecipeError, match="is no hub id"):
+    with pytest.raises(RecipeError, match="is not a hub id"):
         check_rights(hub_id)

@@ -138,8 +138,8 @@ def test_a_task_file_is_refused_that_reads_elsewhere_or_runs_code(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("task: [own", "is no YAML"),
-        ("task: 2024-02-30", "is no YAML"),
+        ("task: [own", "is not YAML"),
+        ("task: 2024-02-30", "is not YAML"),
         ("task: " + "[" * 10_000 + "]" * 10_000, "nested too deep"),
         ("task: own\nmetadata: &itself [*itself]\n", "nested too deep"),
     ],

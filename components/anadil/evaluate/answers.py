@@ -57,6 +57,7 @@ def measure_answers(
         return AnswerScores(table={}, nats=np.zeros(0), generations=())
     ways = renderings_of(loaded.candidate, questions.listed)
     renderings = [_score(loaded, questions, references, how) for how in ways]
+    # The better form counts, or a model would seem worse for not knowing the template.
     best = min(renderings, key=lambda one: float(one.nats.sum()))
     written = _written(loaded, questions, best, references, seed)
     table: dict[str, Any] = {}
@@ -85,6 +86,7 @@ def _written(
     by_room: dict[int, list[int]] = defaultdict(list)
     for place in sorted(questions.asked):
         room = max(MIN_ANSWER_TOKENS, int(ROOM * len(references[place])) + 1)
+        # Powers of two, so that few groups share full batches.
         by_room[1 << (room - 1).bit_length()].append(place)
     made: dict[int, GeneratedText] = {}
     for room, places in sorted(by_room.items()):

@@ -77,6 +77,7 @@ def _quantiles(rest: NDArray[np.float64], sizes: NDArray[np.float64], seed: int)
     if count < 5:
         return -T_97_5.get(count, 0.0), T_97_5.get(count, 0.0)
     generator = np.random.default_rng(seed)
+    # Five sums per draw replace five passes over the documents.
     columns = np.stack([rest, sizes, rest**2, rest * sizes, sizes**2], axis=1)  # [documents, 5]
     sums = np.empty((DRAWS, columns.shape[1]))
     for draw in range(DRAWS):

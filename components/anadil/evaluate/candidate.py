@@ -77,6 +77,7 @@ def measure(candidate: ScoredModel, material: Material, recipe: Recipe, language
     )  # fmt: skip
     nats = loaded.nats(material.heldout.ids[candidate.name])
     retained = loaded.nats(material.retained.ids[candidate.name])
+    # The added beginnings serve the loop rate, which counts greedy texts only.
     modes: tuple[tuple[Mode, ...], ...] = (DECODING_MODES, ("greedy",))
     written = [
         generate_texts(

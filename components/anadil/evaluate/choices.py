@@ -5,6 +5,7 @@ Without the division by bytes a model would seem to prefer whatever is short.
 
 from collections import defaultdict
 from collections.abc import Sequence
+from operator import itemgetter
 from statistics import fmean
 from typing import Any
 
@@ -37,7 +38,10 @@ def choice_figures(
 
 def _accuracy(questions: Questions, places: Sequence[int], rates: dict[int, list[float]]) -> dict[str, Any]:
     listed = [questions.listed[place] for place in places]
-    picked = [one.chat.choices[_lowest(rates[place])] for place, one in zip(places, listed, strict=True)]
+    picked = [
+        min(zip(rates[place], one.chat.choices, strict=True), key=itemgetter(0))[1]
+        for place, one in zip(places, listed, strict=True)
+    ]
     share = fmean(text == one.reference for text, one in zip(picked, listed, strict=True))
     return {
         "num": len(places),
@@ -46,7 +50,3 @@ def _accuracy(questions: Questions, places: Sequence[int], rates: dict[int, list
         "chance": fmean(1 / len(one.chat.choices) for one in listed),
         "unsure": len(places) < SURE_DOCUMENTS,
     }
-
-
-def _lowest(rates: Sequence[float]) -> int:
-    return min(range(len(rates)), key=rates.__getitem__)

@@ -71,6 +71,7 @@ def find_contamination(
     grams = [ngram_hashes(own, ngram) for own in units]
     index = SeenNgrams(np.concatenate([np.empty(0, np.uint64), *grams]))
     wholes = {own.tobytes() for own in units}
+    # Comparing lengths first spares a copy of nearly every training document.
     lengths = set(map(len, units))
     exact = set()
     num_train = 0

@@ -116,6 +116,7 @@ def apply_gate(
         if name == "finetuned":
             judge.finetuned(mask_audit)
     verdicts = {JUDGED[name]: _verdict(name, judge.checks) for name in judged}
+    # In the order of `JUDGED`: the last one is the better one.
     good = [verdict.candidate for verdict in verdicts.values() if verdict.passed]
     return GateVerdict(
         passed=bool(good),

@@ -84,7 +84,7 @@ def read_heldout(corpus: Path, files: Sequence[str], text_field: str, language: 
     repeated = len(documents) - len({document.text for document in documents})
     empty = len(read) - len(documents)
     if empty or repeated:
-        log.warning("held-out: %d empty documents left out, %d are duplicates", empty, repeated)
+        log.warning("held-out: %d empty documents skipped, %d are duplicates", empty, repeated)
     return Heldout(
         documents=documents,
         source="files" if files else "corpus",

@@ -95,7 +95,7 @@ def encode_for_all(candidates: Sequence[ScoredModel], documents: Sequence[Docume
         altered.update(dict.fromkeys(own))
     if altered:
         left_out = ", ".join(documents[index].id for index in sorted(altered))
-        log.warning("held-out: a tokenizer alters %d documents, left out: %s", len(altered), left_out)
+        log.warning("held-out: a tokenizer alters %d documents, skipped: %s", len(altered), left_out)
     unaltered = [index for index in range(len(documents)) if index not in altered]
     return EncodedDocuments(
         documents=tuple(documents[index] for index in unaltered),

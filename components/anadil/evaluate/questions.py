@@ -120,7 +120,7 @@ def _chats_of_files(files: Sequence[str], columns: Names) -> list[Chat]:
         why = f": {dropped}" if dropped.total else "; name another file"
         raise DataError(f"{KEY}: {', '.join(files)}: hold no question with an answer{why}")
     if dropped.total:
-        log.warning("%s: %d rows are no questions: %s", KEY, dropped.total, dropped)
+        log.warning("%s: %d rows are not questions: %s", KEY, dropped.total, dropped)
     return chats
 
 

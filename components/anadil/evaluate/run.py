@@ -56,7 +56,11 @@ def run(job: Job) -> Figures:
     results = {}
     for candidate in candidates:
         results[candidate.name] = measure(candidate, material, recipe, language)
-        figures = {name: value for name, value in results[candidate.name].table.items() if _is_number(value)}
+        figures = {
+            name: value
+            for name, value in results[candidate.name].table.items()
+            if isinstance(value, int | float)
+        }
         job.tracker.metrics({f"{candidate.name}_{name}": value for name, value in figures.items()})
     differences = differences_of(results, material, contamination, recipe.seed)
     base = results["base"].table
@@ -108,7 +112,3 @@ def _tasks(job: Job) -> dict[str, Any]:
         return {}
     results: dict[str, Any] = json.loads((job.inputs["tasks"] / "tasks.json").read_text(encoding="utf-8"))
     return results
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float)

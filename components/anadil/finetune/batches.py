@@ -95,6 +95,7 @@ class LengthBatches(Sampler[list[int]]):
         batches = []
         for start in range(0, len(shuffled), pool):
             drawn = shuffled[start : start + pool]
+            # Stable, so that equal lengths keep the order of the seed.
             drawn = drawn[np.argsort(self.lengths[drawn], kind="stable")]
             batches += [drawn[at : at + self.batch_size] for at in range(0, len(drawn), self.batch_size)]
         return [batches[number] for number in random.permutation(len(batches))]

@@ -110,6 +110,7 @@ def _write(
     config = read_config(base)
     family = families().get(config.model_type)
     names = family.names if family else ModuleNames()
+    # A tied head is the embedding; storing it would untie the two.
     left_out = names.stored_tables[1] if config.tie_word_embeddings else ""
     precisions = {name: stored.dtype(name) for name in stored}
     sizes = {

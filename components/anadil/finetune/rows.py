@@ -111,6 +111,7 @@ def read_rows(job: Job, tokenizer: PreTrainedTokenizerFast, dropped: DroppedChat
         ).hexdigest(),
     )
     _report(job, made, sum(map(len, parts.values())), dropped)
+    # Of what the first epoch shows: a weight of `finetune.mix` may leave chats out.
     seen = _chats_of(rows, _sample(np.unique(trained[shown]), NUM_SEEN_CHATS, seed))
     for name, chosen in (("heldout_chats", made.heldout), ("seen_chats", seen)):
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in chosen)
@@ -253,7 +254,7 @@ def log_dropped(total: int, dropped: DroppedChats, what: str) -> None:
     faults = sum(count for reason, count in dropped.counts.items() if reason not in HARMLESS)
     if dropped.total:
         level = logging.WARNING if faults > MANY_DROPPED * total else logging.INFO
-        log.log(level, "%d of %d %s left out: %s", dropped.total, total, what, dropped)
+        log.log(level, "%d of %d %s skipped: %s", dropped.total, total, what, dropped)
 
 
 def _report(job: Job, rows: Rows, num_kept: int, dropped: DroppedChats) -> None:

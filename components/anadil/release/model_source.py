@@ -144,6 +144,7 @@ def _from_directory(uri: str) -> ModelSource:
     if not path.is_dir():
         what = "is a file, not a directory" if path.exists() else "no such directory"
         raise DataError(f"{uri}: {what}; {EXPECTED}")
+    # Stages write to `NAME.partial` and rename at the end.
     if path.suffix == ".partial":
         raise DataError(
             f"{uri}: a stage has not finished it; run the same command again, and give what it makes"

@@ -115,6 +115,7 @@ def list_runs(
     records = [listed for place in _places(work, root) for listed in _listed(place)]
     latest = sorted(records, key=lambda each: (each.modified, each.run), reverse=True)
     shown = latest if limit is None else latest[:limit]
+    # Reads of S3 mostly wait, so threads overlap them.
     with ThreadPoolExecutor(READERS) as pool:
         read = list(pool.map(_read, shown))
     runs: dict[str, Run] = {}

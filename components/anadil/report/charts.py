@@ -114,6 +114,7 @@ def line_chart(
         bands: Stretches to shade, in turn.
         from_zero: Whether the vertical axis begins at zero, as it must where sizes are compared.
     """
+    # A long run has more steps than a screen has pixels, and the page has to stay small.
     drawn = [replace(line, points=thinned(line.points)) for line in lines if line.points]
     if not drawn:
         return Markup()
@@ -161,6 +162,7 @@ def interval_chart(estimates: Sequence[Estimate], *, title: str, unit: str) -> M
         return Markup()
     left = _label_room([item.label for item in estimates])
     top = [end for i in estimates for end in (i.high, i.chance or 0.0)]
+    # Zero is always in sight: whether an interval contains it is the question.
     ticks = nice_ticks(min(0.0, *(i.low for i in estimates)), max(0.0, *top), 4)
     per_unit = (WIDTH - left - BAR_VALUE / 2) / (ticks[-1] - ticks[0])
     height = BAR_ROW * len(estimates) + 44
@@ -246,6 +248,7 @@ def scatter_chart(
     if not xs or not max(xs) > 0:
         return Markup()
     right = max([*xs, limit.value] if limit else xs)
+    # 2 % more than the last dot, or the frame would cut it.
     scale = _Scale(0.0, right * 1.02, nice_ticks(0.0, max(ys)))
     parts = _grid(scale, *units)
     if limit:

@@ -121,6 +121,7 @@ def _dropped(stats: Json) -> Chart | None:
         (words_of(rule), figure(int(count)), percent(count / total), percent(count / came if came else None))
         for rule, count in dropped
     )
+    # The chart shows the largest rules; the table below it has all.
     rest = sum(count for _, count in dropped[MAX_RULES:])
     drawn = [Bar(label=words_of(rule), value=count) for rule, count in dropped[:MAX_RULES]]
     if rest:

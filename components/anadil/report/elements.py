@@ -75,15 +75,19 @@ def lines(
 
 
 def bars(title: str, unit: str, drawn: Sequence[Bar], table: TextTable) -> Chart | None:
-    """A bar chart and its table; None where there is no bar."""
-    svg = bar_chart(drawn, title=title, unit=unit)
-    return Chart(title=title, svg=svg, table=table) if svg else None
+    """A bar chart and its table; None without bars."""
+    return chart(title, bar_chart(drawn, title=title, unit=unit), table)
 
 
 def intervals(title: str, unit: str, drawn: Sequence[Estimate], table: TextTable) -> Chart | None:
-    """Estimates with their intervals and a table; None where there is none."""
-    svg = interval_chart(drawn, title=title, unit=unit)
-    return Chart(title=title, svg=svg, table=table) if svg else None
+    """Estimates with their intervals and a table; None without estimates."""
+    return chart(title, interval_chart(drawn, title=title, unit=unit), table)
+
+
+def chart(title: str, svg: Markup, table: TextTable | None = None) -> Chart | None:
+    """A drawn chart with its table; None for an empty drawing."""
+    empty = TextTable(caption=title, columns=(), rows=())
+    return Chart(title=title, svg=svg, table=table or empty) if svg else None
 
 
 def facts_table(caption: str, data: Mapping[str, object], *, skipped: Sequence[str] = ()) -> TextTable:
@@ -102,7 +106,9 @@ def facts_table(caption: str, data: Mapping[str, object], *, skipped: Sequence[s
 
 def records_table(caption: str, records: Sequence[tuple[str, Mapping[str, object]]], named: str) -> TextTable:
     """A row for each named JSON table, a column for each small field that any of them has."""
-    columns = dict.fromkeys(key for _, record in records for key, value in record.items() if _is_small(value))
+    columns = dict.fromkeys(
+        key for _, record in records for key, value in record.items() if not isinstance(value, dict | list)
+    )
     keys = [key for key in columns if key != "name"]
     words = [any(isinstance(record.get(key), str) for _, record in records) for key in keys]
     return TextTable(
@@ -111,7 +117,3 @@ def records_table(caption: str, records: Sequence[tuple[str, Mapping[str, object
         rows=tuple((name, *(cell(key, record.get(key)) for key in keys)) for name, record in records),
         words=tuple(place + 1 for place, is_word in enumerate(words) if is_word),
     )
-
-
-def _is_small(value: object) -> bool:
-    return not isinstance(value, dict | list)

@@ -98,6 +98,7 @@ def _prompt(text: str, lines: list[tuple[str, Json]], kind: str) -> PromptView:
     rest: list[CandidateText] = []
     for name, line in lines:
         beside = kind == "answer" and bool(compared) and name not in COMPARED
+        # Scores of other programs may name no mode; greedy is what they report.
         greedy = line.get("mode") in ("greedy", None)
         (first if greedy and not beside else rest).append(_generation(name, text, line, greedy=greedy))
     seen = next((line["seen"] for _, line in lines if isinstance(line.get("seen"), bool)), None)

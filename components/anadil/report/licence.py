@@ -73,7 +73,7 @@ class Licence:
         return self.id != UNKNOWN
 
 
-UNKNOWN_LICENCE = Licence()
+UNKNOWN_LICENCE: Licence = Licence()
 
 
 def licence_of(model: str, stated: str = "") -> Licence:

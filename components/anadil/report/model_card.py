@@ -155,8 +155,9 @@ def measures_table(facts: ModelFacts) -> TextTable:
     names = [name for name in ("base", "adapted", facts.candidate) if name in candidates]
     names = list(dict.fromkeys(names))
     rows = [
-        (label, *(_cell(path, number(field(candidates[name], path))) for name in names))
+        (label, *(say(number(field(candidates[name], path))) for name in names))
         for path, _, label in MEASURES
+        for say in [human_percent if path in SHARES else figure]
         if any(number(field(candidates[name], path)) is not None for name in names)
     ]
     for code in dict.fromkeys(code for name in names for code in table_of(candidates[name].get("retained"))):
@@ -389,7 +390,3 @@ def _result(dataset: Mapping[str, str], metrics: Sequence[Mapping[str, object]])
         "dataset": dataset,
         "metrics": metrics,
     }
-
-
-def _cell(path: str, value: float | None) -> str:
-    return human_percent(value) if path in SHARES else figure(value)

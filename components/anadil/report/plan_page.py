@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from markupsafe import Markup
-
 from anadil.core.format import (
     GIB,
     human_bytes,
@@ -18,7 +16,7 @@ from anadil.plan.schema import LayoutOption, Plan
 from anadil.plan.view import tables, terminal
 from anadil.plan.view.tables import Grid
 from anadil.report.charts import Bar, Line, Mark, Point, Stack, scatter_chart, stacked_chart
-from anadil.report.elements import Chart, TextTable
+from anadil.report.elements import Chart, TextTable, chart
 from anadil.report.format import evenly
 from anadil.report.render import render_template
 
@@ -138,14 +136,14 @@ def _memory_chart(plan: Plan) -> Chart | None:
     ends = (("device", peak.device_bytes), ("safe up to", peak.limit_bytes))
     marks = [Mark(label=f"{name} {human_bytes(value)}", value=value / GIB) for name, value in ends]
     title, stacks = "Memory of one device, by part", _stacks(plan, parts, totals, GIB, human_bytes)
-    return _chart(title, stacked_chart(stacks, title=title, unit="GiB", marks=marks))
+    return chart(title, stacked_chart(stacks, title=title, unit="GiB", marks=marks))
 
 
 def _step_chart(plan: Plan) -> Chart | None:
     totals = [human_seconds(phase.step_s) for phase in plan.phases]
     title = "Time of one step, by part"
     stacks = _stacks(plan, tables.step_parts(plan), totals, 1, human_seconds)
-    return _chart(title, stacked_chart(stacks, title=title, unit="seconds"))
+    return chart(title, stacked_chart(stacks, title=title, unit="seconds"))
 
 
 def _stacks(
@@ -188,7 +186,7 @@ def _frontier(plan: Plan) -> Chart | None:
     )
     rows = tuple((p.label, human_bytes(p.x * GIB), human_count(round(p.y))) for p in frontier)
     columns = ("layout", "memory", "tokens per second")
-    return _chart(title, svg, TextTable(caption="The frontier", columns=columns, rows=rows[:MAX_PLAN_ROWS]))
+    return chart(title, svg, TextTable(caption="The frontier", columns=columns, rows=rows[:MAX_PLAN_ROWS]))
 
 
 def _own_point(plan: Plan, options: Sequence[LayoutOption]) -> Point | None:
@@ -215,8 +213,3 @@ def _keyed(grid: Grid, parts: Mapping[str, object]) -> TextTable:
 
 def _table(grid: Grid) -> TextTable:
     return TextTable(**asdict(replace(grid, rows=grid.rows[:MAX_PLAN_ROWS])))
-
-
-def _chart(title: str, svg: Markup, table: TextTable | None = None) -> Chart | None:
-    empty = TextTable(caption=title, columns=(), rows=())
-    return Chart(title=title, svg=svg, table=table or empty) if svg else None

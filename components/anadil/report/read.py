@@ -101,6 +101,7 @@ def relative_place(target: str, uri: str) -> str:
     """
     if not target or ("://" in target) != ("://" in uri):
         return ""
+    # Both are made paths first: `relpath` would take a scheme for a directory.
     place = posixpath.relpath(uri.replace("://", "/"), target.replace("://", "/"))
     return place if re.fullmatch(r"(\.\./){1,2}[\w.-]+(/[\w.-]+)?", place) else ""
 

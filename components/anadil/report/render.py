@@ -17,6 +17,7 @@ MAX_VALUE = 500
 def render_template(template: str, view: dict[str, object]) -> str:
     """Fill a template of this folder; text from outside is escaped whatever it is."""
     folder = Path(__file__).parent
+    # A missing field is a mistake of ours and must fail; text from outside is never markup.
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),
         autoescape=True,

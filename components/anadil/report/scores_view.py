@@ -94,7 +94,9 @@ def scores_view(facts: Facts) -> ScoresView:
         candidates=_figures("Candidates on the same held-out text", candidates, FIGURES),
         counters=_figures("What they were counted over", candidates, COUNTERS),
         charts=_charts(scores, candidates),
-        differences=_differences(scores),
+        differences=_difference_table(
+            "Differences in bits per byte, paired by document", _all_differences(scores)
+        ),
         contamination=facts_table(
             "Held-out text that training has seen", table_of(scores.get("contamination"))
         ),
@@ -134,6 +136,7 @@ def _headlines(scores: Json, language: str) -> tuple[Headline, ...]:
     answers = _answer_headline(candidates) if of == "finetuned" else None
     loops = replace(_loop_headline(loop_rate(base), loop_rate(own)), of=of)
     tiles = (*(replace(each, of=of) for each in headlines), answers or loops)
+    # A model that is not released gets no green figure, whatever moved.
     refused = isinstance(field(scores, "gate.passed"), bool) and not released
     return tuple(replace(each, better=None) if refused and each.better else each for each in tiles)
 
@@ -252,10 +255,6 @@ def _ends(item: Json) -> tuple[float, float] | None:
 def _all_differences(scores: Json) -> list[tuple[str, Json]]:
     named = named_tables(scores.get("differences"))[:MAX_DIFFERENCES]
     return [(clip(name, 80).replace(" - ", f" {MINUS} "), item) for name, item in named]
-
-
-def _differences(scores: Json) -> TextTable:
-    return _difference_table("Differences in bits per byte, paired by document", _all_differences(scores))
 
 
 def _difference_table(caption: str, named: list[tuple[str, Json]]) -> TextTable:

@@ -151,13 +151,9 @@ def _deciding(scores: Json, name: str) -> list[Json]:
     return [check for check in enforced if str(check.get("name")).startswith(f"{name}.")]
 
 
-def _holds(scores: Json, name: str) -> bool:
-    return all(check.get("passed") for check in _deciding(scores, name))
-
-
 def _outcome(scores: Json, name: str) -> str:
     """Sentence about a candidate's verdict and the checks that failed."""
-    if _holds(scores, name):
+    if all(check.get("passed") for check in _deciding(scores, name)):
         return f"The {name} model passed{_use(name)}."
     lost = [check for check in _deciding(scores, name) if check.get("passed") is False]
     # What failed stands before what is undecided.

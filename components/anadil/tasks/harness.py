@@ -165,6 +165,7 @@ def evaluate_tasks(
     model: Harnessed, manager: TaskManager, names: Sequence[str], *, shots: int | None, seed: int
 ) -> dict[str, Any]:
     """All that the harness says, with every sample."""
+    # The harness forks after tokenizing, which the library warns of while its threads are on.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     results: dict[str, Any] = simple_evaluate(
         model=model, tasks=list(names), task_manager=manager, num_fewshot=shots, bootstrap_iters=BOOTSTRAP_DRAWS,

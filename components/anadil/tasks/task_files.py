@@ -65,7 +65,7 @@ def _task_of(folder: Path, uri: str) -> list[str]:
     except RecursionError:
         raise DataError(f"{KEY}: {uri}: {TooDeepError()}; correct it") from None
     except (yaml.YAMLError, ValueError) as error:  # ValueError of `2024-02-30`, which is no day
-        raise DataError(f"{KEY}: {uri} is no YAML ({error}); correct it") from None
+        raise DataError(f"{KEY}: {uri} is not YAML ({error}); correct it") from None
     if not isinstance(task, dict):
         raise DataError(f"{KEY}: {uri} holds no task; a task file has the key `task` or `group`")
     _refuse_code(task, uri)

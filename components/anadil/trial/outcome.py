@@ -64,6 +64,7 @@ def choose_winner(results: Sequence[FinalistResult], texts: TrialTexts, seed: in
         for each in ranked[1:]
     }
     near = [best, *(each for each in ranked[1:] if not differences[each.name].significant)]
+    # Among equals the smallest vocabulary: it costs the fewest embedding parameters.
     winner = min(near, key=lambda each: (each.rows, score[each.name]))
     reason = f"{score[winner.name]:.4f} bits per byte"
     if winner is not best:

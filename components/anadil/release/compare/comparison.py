@@ -236,7 +236,7 @@ def _verdict(pairs: tuple[ScorePair, ...]) -> tuple[str, ...]:
 
 
 def _notes(a: RunFacts, b: RunFacts, text: Text, curves: tuple[Curves, ...]) -> tuple[str, ...]:
-    notes = [_gate(name, run) for name, run in (("A", a), ("B", b))]
+    notes = [f"{name}: {gate_verdict(run.scores)}" for name, run in (("A", a), ("B", b)) if run.scores]
     notes += [_missing(name, run) for name, run in (("A", a), ("B", b))]
     if a.scores and b.scores and a.manifests["scores"].digest == b.manifests["scores"].digest:
         notes.append("Both have the same scores: no difference can be seen.")
@@ -271,10 +271,6 @@ def _notes(a: RunFacts, b: RunFacts, text: Text, curves: tuple[Curves, ...]) -> 
         notes.append("A step of A and one of B hold different numbers of tokens.")
     notes += [f"{each.stage}: no common axis, because {each.why_not}." for each in curves if each.why_not]
     return tuple(filter(None, notes))  # fmt: skip
-
-
-def _gate(name: str, run: RunFacts) -> str:
-    return f"{name}: {gate_verdict(run.scores)}" if run.scores else ""
 
 
 def _missing(name: str, run: RunFacts) -> str:

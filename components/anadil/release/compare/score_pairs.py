@@ -134,6 +134,7 @@ def _paired(pair: ScorePair, rows: list[tuple[float, float, int]], *, whole: boo
     except ModuleNotFoundError as error:
         raise PreflightError(f"intervals need {error.name}; {install('evaluate')}") from None
     nats, sizes = np.array([row[:2] for row in rows]), np.array([row[2] for row in rows])
+    # A fixed seed: the same two runs give the same interval each time.
     difference = paired_difference(nats[:, 1], nats[:, 0], sizes, SEED)
     bits = nats.sum(axis=0) / math.log(2) / sizes.sum()
     first, second = (pair.a, pair.b) if whole else (float(bits[0]), float(bits[1]))
@@ -150,6 +151,7 @@ def _common(a: RunFacts, b: RunFacts) -> list[tuple[Json, Json]]:
     if field(a.scores, "heldout.sha256") == field(b.scores, "heldout.sha256"):
         same = len(first) == len(second) and all(map(_is_same, first, second))
         return list(zip(first, second, strict=True)) if same else []
+    # Only ids that are hashes of the text: an id that a user gave may name another text elsewhere.
     known = {str(each.get("id")): each for each in second if CONTENT_ID.fullmatch(str(each.get("id")))}
     pairs = [(each, known[str(each.get("id"))]) for each in first if str(each.get("id")) in known]
     return [pair for pair in pairs if _is_same(*pair)]
@@ -222,9 +224,9 @@ def _figures(a: RunFacts, b: RunFacts, name: str, tables: tuple[Json, Json]) -> 
 def _shares(a: RunFacts, b: RunFacts, name: str, tables: tuple[Json, Json]) -> list[ScorePair]:
     """Shares of the texts that a candidate wrote, where both runs gave it the same prompts."""
     measures = (
-        ("repetition.greedy.loop_rate", "greedy texts that loop", LOWER, _loops),
-        ("output_language.own", "texts in the language", HIGHER, lambda table: _share(table, "output_language", "own")),
-        ("questions.exact", "unseen questions: answered word for word", HIGHER, lambda table: _share(table, "questions", "exact")),
+        ("repetition.greedy.loop_rate", "greedy texts that loop", LOWER, ("repetition.greedy.loop_rate", "repetition.greedy.samples")),
+        ("output_language.own", "texts in the language", HIGHER, ("output_language.own", "output_language.num")),
+        ("questions.exact", "unseen questions: answered word for word", HIGHER, ("questions.exact", "questions.num")),
     )  # fmt: skip
     same = _prompts(tables[0]) == _prompts(tables[1])
     longer = a.recipe.get("evaluate.max_new_tokens") != b.recipe.get("evaluate.max_new_tokens")
@@ -233,8 +235,8 @@ def _shares(a: RunFacts, b: RunFacts, name: str, tables: tuple[Json, Json]) -> l
     if a.language != b.language:
         why = why or "other language"
     pairs = []
-    for measure, label, better, read in measures:
-        (first, num), (second, other) = (read(table) for table in tables)
+    for measure, label, better, paths in measures:
+        (first, num), (second, other) = (tuple(field(table, path) for path in paths) for table in tables)
         shares = [number(each) for each in (first, second)]
         counts = [int(count) if (count := number(each)) else None for each in (num, other)]
         pairs.append(
@@ -245,15 +247,6 @@ def _shares(a: RunFacts, b: RunFacts, name: str, tables: tuple[Json, Json]) -> l
             )
         )  # fmt: skip
     return pairs
-
-
-def _share(table: Json, part: str, key: str) -> tuple[object, object]:
-    inner = table_of(table.get(part))
-    return inner.get(key), inner.get("num")
-
-
-def _loops(table: Json) -> tuple[object, object]:
-    return field(table, "repetition.greedy.loop_rate"), field(table, "repetition.greedy.samples")
 
 
 def _prompts(table: Json) -> list[tuple[object, object]]:

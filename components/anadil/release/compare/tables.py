@@ -23,7 +23,7 @@ def score_rows(runs: ComparedRuns, *, differing: bool = False) -> list[tuple[str
     return [
         (
             pair.candidate, pair.name, format_figure(pair, pair.a), format_figure(pair, pair.b), _difference(pair),
-            _interval(pair), _over(pair), _better(pair),
+            _interval(pair), "" if pair.num_documents is None else human_figure(pair.num_documents), _better(pair),
         )
         for pair in runs.scores
         if not differing or pair.difference != 0
@@ -125,11 +125,6 @@ def _interval(pair: ScorePair) -> str:
         return "0" if pair.low == pair.high == 0 else f"{pair.low:+.4f} to {pair.high:+.4f}"
     ends = [format_interval(pair, each) for each in (pair.a_interval, pair.b_interval)]
     return f"A {ends[0]}, B {ends[1]}" if all(ends) else ""
-
-
-def _over(pair: ScorePair) -> str:
-    """How many documents both runs scored."""
-    return "" if pair.num_documents is None else human_figure(pair.num_documents)
 
 
 def format_interval(pair: ScorePair, ends: tuple[float, float] | None) -> str:

@@ -99,6 +99,7 @@ def export(
                 shutil.copyfile(file, draft / file.name)
             shutil.rmtree(draft / "checkpoint", ignore_errors=True)
         _write_card(source, scores, draft)
+        # Before the rename: after a power cut the name must not stand for torn files.
         local_directory.flush_directory(draft)
         names = tuple(
             sorted(each.relative_to(draft).as_posix() for each in draft.rglob("*") if each.is_file())

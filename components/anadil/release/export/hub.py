@@ -34,7 +34,7 @@ def check_rights(hub_id: str) -> str:
     try:
         validate_repo_id(hub_id)
     except HFValidationError as error:
-        raise RecipeError(f"--push {hub_id!r}: is no hub id ({error}); give OWNER/NAME") from None
+        raise RecipeError(f"--push {hub_id!r}: is not a hub id ({error}); give OWNER/NAME") from None
     try:
         user: dict[str, Any] = _api().whoami()
     except Exception as error:  # noqa: BLE001  the client raises errors of several libraries

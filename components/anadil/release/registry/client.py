@@ -119,7 +119,7 @@ def check_name(name: str, given_by: str) -> None:
     """
     if not name.strip() or any(sign in name for sign in "/:@") or name in {".", ".."}:
         raise RecipeError(
-            f"{given_by}: {name!r} is no name of a registered model: no '/', ':' or '@'; rename it"
+            f"{given_by}: {name!r} is not a name of a registered model: '/', ':' and '@' are not allowed; rename it"
         )
 
 
@@ -134,7 +134,9 @@ def check_alias(alias: str, given_by: str) -> None:
             f"{given_by}: MLflow keeps the alias {alias!r} for itself; write champion or challenger"
         )
     if not re.fullmatch(r"[\w-]{1,255}", alias):
-        raise RecipeError(f"{given_by}: {alias!r} is no alias: letters, digits, '_' and '-' only; rename it")
+        raise RecipeError(
+            f"{given_by}: {alias!r} is not an alias: use letters, digits, '_' and '-' only; rename it"
+        )
 
 
 class Registry:

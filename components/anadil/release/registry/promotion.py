@@ -65,6 +65,7 @@ def promote(
         PreflightError: The registry refuses.
         RetryableError: The registry does not answer, or others promote for too long.
     """
+    # All that reads files comes before the lock, which others wait for.
     tags, description = tags_of(model), description_of(model)
     with registry_errors(registry.uri), undone_on_failure() as placed:
         _usable(registry.by_alias(name, ALIAS), model, alias, whole=True)

@@ -72,8 +72,8 @@ class Serving:
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
             raise RecipeError(
-                f"--name {self.name!r}: is no name of an InferenceService; give up to 40 small letters, digits and `-`, "
-                "the first a letter, the last none of `-`"
+                f"--name {self.name!r}: is not a name of an InferenceService; use up to 40 lowercase letters, digits and `-`, "
+                "beginning with a letter and not ending in `-`"
             )
         others = {
             "--claim": self.claim.name if self.claim else "",
@@ -83,7 +83,7 @@ class Serving:
         for option, value in others.items():
             if value and not all(map(OBJECT.fullmatch, value.split("."))):
                 raise RecipeError(
-                    f"{option} {value!r}: is no name of an object of Kubernetes; give small letters, digits and `-`"
+                    f"{option} {value!r}: is not a name of a Kubernetes object; use lowercase letters, digits and `-`"
                 )
         if self.claim is None and "://" not in self.uri:
             raise RecipeError(

@@ -154,6 +154,7 @@ def _served(uri: str, content: bytes, sizes: Mapping[str, int], manifest: Manife
         uri=uri,
         digest=manifest.digest if manifest else "",
         config=config,
+        # vLLM holds 32-bit weights in 16 bits.
         weight_bytes=weights // 2 if kind == "float32" else weights,
         file_bytes=sum(needed.values()),
         dtype="float16" if kind == "float16" else "bfloat16",

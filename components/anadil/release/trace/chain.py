@@ -95,6 +95,7 @@ class Chain:
 
     def follow(self, uri: str, manifest: Manifest, needed_by: str = "") -> None:
         """Take in an artifact and everything that it was made from."""
+        # Marked before the recursion: two artifacts may share an input.
         self._seen.add(manifest.digest)
         why = fault_of(uri, manifest)
         self.links.append(

@@ -199,17 +199,13 @@ def find_documents(
                     )  # fmt: skip
     state = NOT_FOUND if trained else UNKNOWN
     unknown = {name: DocumentTrace(question=name, state=state) for name in questions}
-    return tuple(_with_others((unknown | answers)[name], others[name]) for name in questions)
+    return tuple(replace((unknown | answers)[name], others=others[name]) for name in questions)
 
 
 def list_documents(uri: str, manifest: Manifest) -> Iterator[Json]:
     """Id, source and URL of every document that a corpus gives to training."""
     for document in _documents(uri, manifest, "train"):
         yield {"id": document.id, "source": document.source, "url": document.url}
-
-
-def _with_others(document: DocumentTrace, others: int) -> DocumentTrace:
-    return replace(document, others=others) if others else document
 
 
 def _names_of(document: Document) -> set[str]:
