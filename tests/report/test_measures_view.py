@@ -63,7 +63,7 @@ def test_choices_are_held_against_chance_in_table_and_chart(found: dict[str, Mea
         "51.0 %",
         "47.0 % to 55.0 %",
         "50.0 %",
-        "no clear difference",
+        "not told apart",
     )
     assert choices.table.rows[2][-1] == "better"
     assert choices.chart
@@ -195,8 +195,8 @@ def test_licences_are_those_of_the_recipe_and_a_missing_one_is_said_to_be_missin
 
     assert found.licences.rows == (
         ("base", "Llama 3.2"),
-        ("text", "not stated; add it to report.licences"),
-        ("chats", "not stated; add it to report.licences"),
+        ("text", "not stated; name it in report.licences"),
+        ("chats", "not stated; name it in report.licences"),
         ("lists", "CC0"),
     )
 
@@ -215,7 +215,7 @@ def test_what_is_built_in_has_the_licence_of_the_program(tmp_path: Path) -> None
     assert [row[1].partition(",")[0] for row in rows] == [
         "Apache-2.0",
         "Apache-2.0",
-        "not stated; add it to report.licences",
+        "not stated; name it in report.licences",
     ]
 
 

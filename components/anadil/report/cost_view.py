@@ -22,7 +22,7 @@ CARDS = {
 CARD_FILES = ("README.md", "card.md", "merged/README.md")
 """Where a card lies in an artifact, in the order in which it is looked for."""
 OWN = "Apache-2.0, a part of anadil"
-NOT_STATED = "not stated; add it to report.licences"
+NOT_STATED = "not stated; name it in report.licences"
 MODEL_CARD, DATA_CARD = "model_card.md", "data_card.md"
 """Files beside the page, which the report stage writes."""
 OWN_CARDS = {"Model card": MODEL_CARD, "Data card": DATA_CARD}

@@ -253,7 +253,7 @@ def _choices(candidates: Candidates) -> Measure:
 def _against_chance(ends: tuple[float, float] | None, chance: float | None) -> str:
     if ends is None or chance is None:
         return DASH
-    return "better" if ends[0] > chance else "worse" if ends[1] < chance else "no clear difference"
+    return "better" if ends[0] > chance else "worse" if ends[1] < chance else "not told apart"
 
 
 def _language(candidates: Candidates) -> Measure:

@@ -12,7 +12,7 @@ from anadil import __version__
 from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import TINY
-from anadil.artifacts.find import artifacts_below, find_artifact, read_table, root_of
+from anadil.artifacts.find import find_artifact, read_table, root_of
 from anadil.core.errors import DataError
 from anadil.core.format import DASH, human_figure, human_percent, number, short_count
 from anadil.report.data_card import (
@@ -28,6 +28,7 @@ from anadil.report.elements import TextTable
 from anadil.report.format import figure, words_of
 from anadil.report.licence import Licence, licence_files, licence_of
 from anadil.report.measures_view import ALONE_NOTE
+from anadil.report.newest_scores import newest_scores
 from anadil.report.read import Json, base_name, field, last_part, named_tables, table_of
 from anadil.report.render import front_matter, render_template
 from anadil.report.verdict import (
@@ -323,16 +324,6 @@ def _scores(manifest: Manifest, given: str | None, roots: Sequence[str]) -> tupl
     if newest := newest_scores(roots, manifest):
         return read_table(*newest, "scores.json"), newest[1].recipe
     return {}, {}
-
-
-def newest_scores(roots: Sequence[str], manifest: Manifest) -> tuple[str, Manifest] | None:
-    """Find the newest scores of a model or adapter below some storage roots."""
-    of_it = (
-        pair
-        for pair in artifacts_below(roots, "scores")
-        if pair[1].origin.get(f"input {manifest.kind}") == manifest.digest
-    )
-    return next(of_it, None)
 
 
 def _recipe_root(manifest: Manifest) -> list[str]:
