@@ -22,7 +22,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "no fall": ("finetune.schedule=constant",),
     "accumulation": ("finetune.gradient_accumulation=2",),
     "validation": VALIDATED,
-    "early stop": (*VALIDATED, "finetune.retry_policy=2", "finetune.lr=0.1"),
+    "early stop": (*VALIDATED, "finetune.patience=2", "finetune.lr=0.1"),
 }
 REPEATED = ("all rows", "line", "accumulation")
 """Settings that resume as others do."""
