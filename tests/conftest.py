@@ -22,7 +22,9 @@ from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime import execute
-from anadil.runtime.executors.engines import ENGINES
+from anadil.runtime.executors import Executor
+from anadil.runtime.executors.engines import LOCAL_ENGINES
+from anadil.runtime.job import Job
 from anadil.runtime.planned_artifact import MadeArtifact
 from tests.kit.mlflow_server import mlflow_server, mlflow_server_on_postgres  # noqa: F401  fixtures
 
@@ -167,13 +169,17 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def _in_this_process(job: Job) -> Executor:
+    from tests.kit.clean_stage import executor  # few tests need what it imports
+
+    return executor(job)
+
+
 @pytest.fixture
 def clean_in_this_process() -> Iterator[None]:
     """The clean stage starts no processes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(
-            ENGINES, "processes", "tests.kit.clean_stage"
-        )  # by name: few tests need what it imports
+        patch.setitem(LOCAL_ENGINES, "processes", _in_this_process)
         yield
 
 

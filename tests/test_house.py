@@ -154,6 +154,43 @@ def test_a_stage_imports_only_what_its_own_extra_installs() -> None:
     assert foreign == {stage.name: set() for stage in FLOW}
 
 
+LOADS_BY_NAME = {
+    "anadil/__init__.py": "the names that the package offers, each when it is asked for",
+    "anadil/cli/main.py": "a command, so that `anadil --help` loads no other",
+    "anadil/runtime/entry_point.py": "the stage of a self-test",
+    "anadil/runtime/execute.py": "the stage, when its artifact has to be made",
+    "anadil/model/family_table.py": "families, so that one is added with its file alone",
+    "anadil/text/language_pack.py": "functions of a shipped pack, which names their module",
+}
+"""File -> what of ours it loads through a string. The import contracts cannot see these: none may cross a layer upwards."""
+
+
+def loads_ours_by_name(path: Path) -> bool:
+    """Whether a file gives an importing function a name of ours, or one that only the running program knows."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call) or not node.args:
+            continue
+        name = ast.unparse(node.func).rpartition(".")[2]
+        text = ast.unparse(node.args[0])
+        is_constant = isinstance(node.args[0], ast.Constant)
+        if name in ("import_module", "__import__") and (not is_constant or "anadil" in text):
+            return True
+        if name in ("find_spec", "run_module") and "anadil" in text:
+            return True
+    return False
+
+
+def test_only_entry_points_load_modules_of_ours_by_name() -> None:
+    loading = {
+        path.relative_to(root).as_posix()
+        for root in (ROOT / "components", ROOT / "pipelines")
+        for path in root.rglob("*.py")
+        if loads_ours_by_name(path)
+    }
+
+    assert loading == set(LOADS_BY_NAME)
+
+
 @pytest.mark.parametrize("stage", LIGHT_STAGES)
 def test_a_light_stage_can_load_what_it_needs_and_nothing_more(stage: str) -> None:
     code = (

@@ -8,7 +8,7 @@ image, checkout = sys.argv[1], Path(sys.argv[2])
 sys.path.insert(0, str(checkout / "components"))
 sys.dont_write_bytecode = True
 
-from anadil.core.stages import STAGES, rooms_of  # noqa: E402  the table of the checkout, not of this project
+from anadil.core.stages import ENGINE_IMAGES, STAGES, rooms_of  # noqa: E402  the table of the checkout, not of this project
 
 package = checkout / "components/anadil"
 rooms = rooms_of(image)
@@ -20,4 +20,5 @@ for path in package.rglob("*.*") if rooms else ():
     above = path.name == "__init__.py" and any(room.startswith(place[: -len(path.name)]) for room in rooms)
     if path.is_file() and not inside and not above:
         path.unlink()
-sys.stdout.write(f"anadil.{image}\n" if image in STAGES else "anadil\n")
+started = f"anadil.{image}" if image in STAGES else "anadil"
+sys.stdout.write("anadil.launch.clean\n" if image in ENGINE_IMAGES.values() else f"{started}\n")

@@ -13,7 +13,7 @@ from typing import Any
 from kfp import compiler, dsl
 
 from anadil.core.errors import RecipeError
-from anadil.core.stages import FLOW, STAGES, Stage
+from anadil.core.stages import ENGINE_IMAGES, FLOW, STAGES, Stage
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_left_out
 from anadil.runtime.kfp import VARIED
@@ -119,6 +119,8 @@ def _add_step(stage: Stage, given: _Given, *, here: bool) -> None:
         inputs |= {"strategy": "", "finalists": [] if here else _finalists(given, inputs)}
     launched = not here and is_launched(stage.name, resolved)
     step = (steps.LAUNCHERS if launched else steps.STEPS)[stage.name]
+    if stage.name == "clean" and resolved.clean.engine in ENGINE_IMAGES:
+        step = steps.DRIVER
     task = step(**given.recipe, run=steps.RUN, **inputs, **given.cards_of(stage))
     if here:
         task.set_display_name(stage.name)

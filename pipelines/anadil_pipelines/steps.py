@@ -84,6 +84,8 @@ STEPS = {
     stage.name: _step(stage.name, _parameters(stage), stage.name, f"anadil.{stage.name}", reads=stage.reads)
     for stage in FLOW
 }
+DRIVER = _step("clean", _parameters(STAGES["clean"]), "clean-ray", "anadil.launch.clean")
+"""The step `clean` where its engine runs pods, which the stage by itself does not know."""
 LAUNCHERS = {
     name: _step(name, _parameters(STAGES[name]), "tools", "anadil.launch", name, reads=STAGES[name].reads)
     for name in LAUNCHABLE

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -10,6 +11,8 @@ import pytest
 
 from anadil.artifacts import ranged, storage
 from anadil.core.errors import PreflightError
+from anadil.launch.kubernetes.executors.engines import CLUSTER_ENGINES
+from anadil.launch.kubernetes.executors.indexed_job import IndexedJob
 from anadil.recipe.sections import Recipe
 from anadil.runtime.executors import Executor
 from anadil.runtime.executors.engines import executor_of
@@ -31,6 +34,16 @@ def test_processes_run_the_stage_where_nothing_else_is_said(tmp_path: Path) -> N
 
     assert isinstance(made, Processes)
     assert made.num_workers == 3
+
+
+def test_an_engine_that_the_program_does_not_have_is_refused_with_the_one_that_has(tmp_path: Path) -> None:
+    recipe = Recipe.model_validate({"clean": {"engine": "job"}})
+    job = Job(recipe=recipe, inputs={}, out=tmp_path, work=tmp_path, base_cache=tmp_path)
+
+    with pytest.raises(PreflightError, match=r"engine: job: .*anadil\.launch\.clean` in the image clean-ray"):
+        executor_of(job)
+
+    assert isinstance(executor_of(replace(job, engines=CLUSTER_ENGINES)), IndexedJob)
 
 
 def test_files_of_a_bucket_give_the_corpus_that_files_of_a_disk_give(

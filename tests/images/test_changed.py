@@ -50,7 +50,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> set[str]:
         ),
         ("components/anadil/clean/run.py", {"clean", "clean-ray", "tools"}),
         ("components/anadil/cli/calibrate/worker.py", {"pretrain", "tools"}),
-        ("components/anadil/launch/job.py", {"clean", "clean-ray", "tools"}),
+        ("components/anadil/launch/job.py", {"clean-ray", "tools"}),
         ("pipelines/anadil_pipelines/steps.py", {"pipelines"}),
         ("pyproject.toml", {*IN_ALL, "pipelines"}),
         ("images/build/install.sh", set(NAMES)),

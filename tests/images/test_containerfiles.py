@@ -16,6 +16,7 @@ PACKAGE = ROOT / "components/anadil"
 STARTS = {name: [f"anadil.{name}.__main__", f"anadil.{name}.run"] for name in STAGES}
 STARTS["pretrain"] += ["anadil.cli.calibrate.__main__", "anadil.cli.calibrate.worker"]
 STARTS["pretrain"] += ["anadil.trial.__main__", "anadil.trial.run"]
+STARTS["clean-ray"] = ["anadil.launch.clean", "anadil.clean.run"]
 COMMANDS = PACKAGE / "cli/main.py"
 """The command `anadil`, which no image of a stage starts."""
 STAGE, MLFLOW = (
@@ -71,7 +72,7 @@ def test_tools_take_every_stage_because_they_read_inputs_and_compute_keys_as_sta
     assert {stage.name for stage in FLOW} | {"launch", "plan", "model"} <= rooms(name)
 
 
-@pytest.mark.parametrize("name", ["clean", "pretrain", "tools", "pipelines"])
+@pytest.mark.parametrize("name", ["clean", "clean-ray", "pretrain", "tools", "pipelines"])
 def test_a_build_leaves_the_rooms_of_the_image_and_finds_what_it_starts(name: str, tmp_path: Path) -> None:
     for folder in ("components", "pipelines"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -82,7 +83,8 @@ def test_a_build_leaves_the_rooms_of_the_image_and_finds_what_it_starts(name: st
     package = tmp_path / "components/anadil"
     left = {path.parent.relative_to(package).as_posix() for path in package.rglob("*.*") if path.is_file()}
     held = (*rooms(name), ".", "cli")
-    assert started == ("anadil\n" if name in ("tools", "pipelines") else f"anadil.{name}\n")
+    modules = {"tools": "anadil", "pipelines": "anadil", "clean-ray": "anadil.launch.clean"}
+    assert started == f"{modules.get(name, f'anadil.{name}')}\n"
     assert {each for each in left if not any(f"{each}/".startswith(f"{room}/") for room in held)} == set()
     assert {room for room in rooms(name) if not (package / room).is_dir()} == set()
     assert (tmp_path / "pipelines").is_dir() == (name == "pipelines")
@@ -161,20 +163,6 @@ def test_every_download_is_checked_by_hash_and_no_index_is_named(text: str) -> N
     assert installs
     assert all("--require-hashes" in install for install in installs)
     assert not re.search(r"https?://|/etc/ssl", text.split("LABEL", maxsplit=1)[0])
-
-
-def test_the_image_of_clean_loads_what_drives_its_pods(tmp_path: Path) -> None:
-    """It is loaded by name, so that no import tells."""
-    for folder in ("components", "pipelines"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    script = [sys.executable, str(FOLDER / "build/rooms.py"), "clean", str(tmp_path)]
-    subprocess.run(script, capture_output=True, check=True)
-
-    modules = "anadil.launch.kubernetes.executors.indexed_job, anadil.launch.kubernetes.executors.ray_cluster"
-    code = f"import sys; sys.path.insert(0, {str(tmp_path / 'components')!r}); import {modules}; print(anadil.__file__)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-
-    assert loaded.startswith(str(tmp_path))
 
 
 def test_the_manifest_of_ray_names_the_version_in_the_image() -> None:

@@ -233,14 +233,16 @@ def test_a_loose_image_is_warned_about_and_pulled_each_time(caplog: pytest.LogCa
     assert pods["exec-clean"]["imagePullPolicy"] == "IfNotPresent"
 
 
-def test_the_step_that_drives_ray_runs_in_the_image_that_holds_it() -> None:
+@pytest.mark.parametrize("engine", ["ray", "job"])
+def test_the_step_that_drives_pods_runs_in_the_image_that_holds_what_it_drives_them_with(engine: str) -> None:
     recipe = recipe_with(
-        "clean.engine=ray", "cluster.volumes=[{claim: shared, path: /data}]", "cluster.work=/data/work"
+        f"clean.engine={engine}", "cluster.volumes=[{claim: shared, path: /data}]", "cluster.work=/data/work"
     )
 
     executors = next(iter(yaml.safe_load_all(pipeline_yaml(recipe))))["deploymentSpec"]["executors"]
 
     assert executors["exec-clean"]["container"]["image"].startswith("anadil/clean-ray:")
+    assert executors["exec-clean"]["container"]["command"] == ["python", "-m", "anadil.launch.clean"]
     assert executors["exec-tokenizer"]["container"]["image"].startswith("anadil/tokenizer:")
 
 

@@ -22,7 +22,8 @@ from anadil.release.trace.lineage import Trace, trace
 from anadil.release.trace.page import trace_page
 from anadil.release.trace.training_summary import listed_domains, training_summary
 from anadil.runtime.execute import execute
-from anadil.runtime.executors.engines import ENGINES
+from anadil.runtime.executors.engines import LOCAL_ENGINES
+from tests.kit import clean_stage
 from tests.kit.clean_inputs import texts
 from tests.kit.texts import TURKISH
 from tests.report.test_page import HOSTILE, Page
@@ -58,9 +59,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "tracking": {"uri": "off"},
     }
     recipe = parse_recipe(json.dumps(told), "recipe")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(ENGINES, "processes", "tests.kit.clean_stage")
-        corpus = execute(STAGES["clean"], recipe, {}, (), None)
+    corpus = execute(STAGES["clean"], recipe, {}, (), None, {"processes": clean_stage.executor})
     origin = {"input corpus": corpus.manifest.digest, "recipe base.model": '"org/base-1B"'}
     dumped = recipe.model_dump(mode="json") | {"base": {"model": "org/base-1B", "revision": None}}
     model = seal(folder / "root/model", "model", origin, dumped, "model.safetensors")
@@ -371,7 +370,7 @@ def test_artifacts_in_s3_are_compared_where_they_lie(made: Path, copied: Path, b
 def test_a_corpus_that_was_added_to_leads_back_to_the_one_before_and_to_its_files(
     copied: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(ENGINES, "processes", "tests.kit.clean_stage")
+    monkeypatch.setitem(LOCAL_ENGINES, "processes", clean_stage.executor)
     earlier = only(copied / "corpus")
     new = tmp_path / "new.jsonl"
     rows_ = [row(PLANTED + place, text) for place, text in enumerate(texts(PLANTED + 20)[PLANTED:])]

@@ -10,8 +10,8 @@ from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime import kfp
 from anadil.runtime.execute import execute
-from anadil.runtime.executors.engines import ENGINES
 from anadil.runtime.planned_artifact import MadeArtifact
+from tests.kit import clean_stage
 from tests.kit.harness import again
 from tests.tokenizer.test_run import contents
 
@@ -45,9 +45,7 @@ def sweep(
         "storage.root": root, "tokenizer.strategies": request.param,
     }  # fmt: skip
     recipe = again(Recipe(), *(f"{key}={value}" for key, value in settings.items()))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(ENGINES, "processes", "tests.kit.clean_stage")
-        corpus = execute(STAGES["clean"], recipe, {}, (), None)
+    corpus = execute(STAGES["clean"], recipe, {}, (), None, {"processes": clean_stage.executor})
     whole = made(recipe, corpus, root / "whole", *SIZES)
     alone = {size: made(recipe, corpus, root / "parts", size) for size in SIZES}
     return Sweep(recipe, corpus, whole, root / "parts", alone)

@@ -8,12 +8,15 @@ import importlib
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from anadil import __version__
 from anadil.core.errors import RecipeError
 from anadil.core.stages import FLOW, STAGES
 from anadil.runtime.command_line import Parser
+
+if TYPE_CHECKING:
+    from anadil.runtime.job import Engines
 
 DESCRIPTION = "Teach a foundation model a language: raw text in, an adapted model and a report out.\n\n"
 DESCRIPTION += textwrap.fill(
@@ -111,9 +114,6 @@ STAGE_VERBS = {
         ),
         "diff": Command("what differs between two corpora, by rule and document", *CLEAN_VERBS),
         "verify": Command("verify a corpus against its manifest: digests, order, counts", *CLEAN_VERBS),
-        "fit": Command(
-            "fit the limits of rules to good and bad text", "anadil.cli.stages.clean_fit", "add_fit"
-        ),
     },
     "tokenizer": {
         "inspect": Command(
@@ -125,7 +125,7 @@ STAGE_VERBS = {
         "judge-import": Command("what a judge's verdicts on those pairs say", *JUDGE_VERBS),
     },
 }
-"""Verbs of a stage's command, such as `anadil clean fit`."""
+"""Verbs of a stage's command, such as `anadil clean explain`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -153,8 +153,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         name = arguments[first]
         verbs = "|".join(STAGE_VERBS.get(name, {}))
         also = f" Beside it: anadil {name} {verbs}, each with --help." if verbs else ""
-        return run_stage(name, arguments[first + 1 :], prog=f"anadil {name}", verbose=first > 0, verbs=also)
+        return run_stage(
+            name, arguments[first + 1 :], prog=f"anadil {name}", verbose=first > 0, verbs=also,
+            engines=_engines(name),
+        )  # fmt: skip
     return _run(command_parser(arguments[first] if arguments[first:] else "").parse_args(arguments))
+
+
+def _engines(stage: str) -> "Engines | None":
+    """Engines of `clean` that drive pods; the other stages have none."""
+    if stage != "clean":
+        return None
+    from anadil.launch.kubernetes.executors.engines import CLUSTER_ENGINES
+
+    return CLUSTER_ENGINES
 
 
 def _refuse_slip(prog: str, word: str, words: Sequence[str]) -> None:

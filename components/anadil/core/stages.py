@@ -95,8 +95,6 @@ FLOW = (
         name="clean",
         result_version=9,
         image="clean",
-        # What drives pods of `clean.engine`, which is loaded by name.
-        rooms=("launch", "plan"),
         writes="corpus",
         sections=("language", "clean"),
         files="clean.inputs",
@@ -293,9 +291,11 @@ LAUNCHABLE = tuple(stage.name for stage in FLOW if stage.launchable)
 """Stages that can be a job of their own."""
 IMAGES = {stage.name: stage.image for stage in FLOW} | {"launch": "tools"}
 """Stage or tool that a pod runs -> the image that holds it: one for each stage, and one for the light tools."""
-ENGINE_IMAGES = {"ray": "clean-ray"}
-"""`clean.engine` -> image in place of `clean`: the same with the engine's packages, which no other pod needs."""
-STEP_IMAGES = (*dict.fromkeys(IMAGES.values()), *ENGINE_IMAGES.values())
+ENGINE_IMAGES = {"ray": "clean-ray", "job": "clean-ray"}
+"""`clean.engine` -> image in place of `clean`: the same with Ray's packages, and with what drives pods."""
+ENGINE_ROOMS = ("launch", "plan", "model")
+"""Folders of the package that it holds besides: what launches pods plans them, and a plan knows models."""
+STEP_IMAGES = (*dict.fromkeys(IMAGES.values()), *dict.fromkeys(ENGINE_IMAGES.values()))
 """All that a pod of a run may need."""
 TORCH_IMAGES = tuple(dict.fromkeys(stage.image for stage in FLOW if stage.uses_model))
 """Images that hold torch."""
@@ -305,6 +305,7 @@ SHARED_ROOMS = ("artifacts", "builtin", "core", "recipe", "runtime", "text")
 
 def rooms_of(image: str) -> tuple[str, ...] | None:
     """Folders of the package that an image holds; None: all of them."""
-    name = "clean" if image in ENGINE_IMAGES.values() else image
-    stage = STAGES.get(name)
-    return (*SHARED_ROOMS, *stage.rooms, stage.name) if stage and stage.image == name else None
+    if image in ENGINE_IMAGES.values():
+        return (*SHARED_ROOMS, *ENGINE_ROOMS, "clean")
+    stage = STAGES.get(image)
+    return (*SHARED_ROOMS, *stage.rooms, stage.name) if stage and stage.image == image else None

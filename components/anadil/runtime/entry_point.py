@@ -18,7 +18,7 @@ from anadil.runtime import kfp, sagemaker
 from anadil.runtime.command_line import Parser
 from anadil.runtime.environment import in_group
 from anadil.runtime.execute import execute
-from anadil.runtime.job import most_processes
+from anadil.runtime.job import Engines, most_processes
 from anadil.runtime.mlflow_spool import PIPELINE_RUN
 from anadil.runtime.remake import allow_remake
 from anadil.runtime.run_record import record_step
@@ -30,7 +30,13 @@ log = logging.getLogger(__name__)
 
 
 def main(
-    name: str, argv: Sequence[str] | None = None, prog: str = "", *, verbose: bool = False, verbs: str = ""
+    name: str,
+    argv: Sequence[str] | None = None,
+    prog: str = "",
+    *,
+    verbose: bool = False,
+    verbs: str = "",
+    engines: Engines | None = None,
 ) -> int:
     """Run one stage from its command line and return the exit code.
 
@@ -40,13 +46,14 @@ def main(
         prog: What the help calls the program; left out, this is a container.
         verbose: Whether to log more.
         verbs: What the help says of commands beside the stage.
+        engines: Engines of `clean` that need more rooms than the stage may know.
     """
     stage = STAGES[name]
     arguments = list(sys.argv[1:] if argv is None else argv)
     wait_asleep()
     options = stage_parser(stage, prog, verbs).parse_args(arguments)
     logs.set_up(name, container=not prog, verbose=verbose)
-    return exit_code_of(lambda: _start(stage, options, arguments))
+    return exit_code_of(lambda: _start(stage, options, arguments, engines))
 
 
 def stage_parser(stage: Stage, prog: str = "", verbs: str = "") -> argparse.ArgumentParser:
@@ -88,7 +95,7 @@ def add_remake_option(built: argparse.ArgumentParser) -> None:
     built.add_argument("--remake", action="store_true", help=text)
 
 
-def _start(stage: Stage, options: argparse.Namespace, arguments: list[str]) -> int:
+def _start(stage: Stage, options: argparse.Namespace, arguments: list[str], engines: Engines | None) -> int:
     if options.self_test:
         importlib.import_module(f"anadil.{stage.name}.run")
         print(f"anadil {__version__} {stage.name}: ready")
@@ -102,7 +109,7 @@ def _start(stage: Stage, options: argparse.Namespace, arguments: list[str]) -> i
     if stage.costly and options.remake:
         allow_remake()
     if options.executor_input:
-        return _from_pipeline(stage, options.executor_input, arguments)
+        return _from_pipeline(stage, options.executor_input, arguments, engines)
     recipe = load_recipe(options.recipe, options.set)
     inputs = {word: uri for word in stage.reads if (uri := getattr(options, word))}
     missing = [f"--{word}" for word in stage.reads if word not in inputs and word not in stage.optional]
@@ -112,7 +119,7 @@ def _start(stage: Stage, options: argparse.Namespace, arguments: list[str]) -> i
     if processes > 1 or _has_rendezvous(stage):
         return _under_torchrun(stage, arguments, processes)
     files = getattr(options, stage.files_flag) if stage.files_flag else []
-    made = execute(stage, recipe, inputs, files, options.out)
+    made = execute(stage, recipe, inputs, files, options.out, engines)
     if int(os.environ.get("RANK", "0")) == 0:
         print(made.uri)
     return 0
@@ -139,13 +146,12 @@ def _has_rendezvous(stage: Stage) -> bool:
 
 
 def _under_torchrun(stage: Stage, arguments: list[str], processes: int) -> int:
-    # By name, as the stage itself: torch is loaded only where training begins.
-    torchrun = importlib.import_module("anadil.runtime.torchrun")
-    code: int = torchrun.launch_group(f"anadil.{stage.name}", arguments, processes)
-    return code
+    from anadil.runtime.torchrun import launch_group  # loads torch
+
+    return launch_group(f"anadil.{stage.name}", arguments, processes)
 
 
-def _from_pipeline(stage: Stage, text: str, arguments: list[str]) -> int:
+def _from_pipeline(stage: Stage, text: str, arguments: list[str], engines: Engines | None) -> int:
     """Run with the input of a KFP container component, and write what its launcher reads."""
     call = kfp.parse_executor_input(stage, text)
     recipe = load_recipe(call.recipe)
@@ -157,7 +163,7 @@ def _from_pipeline(stage: Stage, text: str, arguments: list[str]) -> int:
         if processes > 1:
             record.exit_code = _under_torchrun(stage, arguments, processes)
             return record.exit_code
-        made = execute(stage, recipe, call.inputs, (), None)
+        made = execute(stage, recipe, call.inputs, (), None, engines)
         record.uri, record.figures = made.uri, made.manifest.figures
         if is_first:
             kfp.write_outputs(stage, call.outputs, made.uri, made.manifest)

@@ -28,7 +28,7 @@ from anadil.runtime import evidence
 from anadil.runtime.cache_key import code_digest, origin_changes, recipe_keys
 from anadil.runtime.champion import fetched
 from anadil.runtime.environment import image_name, in_group
-from anadil.runtime.job import Figures, Job, StageRun
+from anadil.runtime.job import Engines, Figures, Job, StageRun
 from anadil.runtime.mlflow_spool import SPOOL, Tracker, has_unsent, run_settings, track_stage
 from anadil.runtime.planned_artifact import (
     MadeArtifact,
@@ -51,9 +51,14 @@ UPLOAD_POLL_S = 2.0
 
 
 def execute(
-    stage: Stage, recipe: Recipe, inputs: dict[str, str], files: Sequence[str], out: str | None
+    stage: Stage,
+    recipe: Recipe,
+    inputs: dict[str, str],
+    files: Sequence[str],
+    out: str | None,
+    engines: Engines | None = None,
 ) -> MadeArtifact:
-    """Find or make the artifact of a stage; the arguments are those of `planned_artifact`.
+    """Find or make the artifact of a stage; the arguments are those of `planned_artifact`, and `Job.engines`.
 
     Raises:
         AnadilError: Of every kind, each with its remedy.
@@ -74,7 +79,7 @@ def execute(
     refuse_remake(planned, neighbours)
     rank = int(os.environ.get("RANK", "0"))
     if rank > 0:
-        return _make(planned, recipe, inputs, rank, stop)
+        return _make(planned, recipe, inputs, rank, stop, engines)
     if warning := unused_checkpoints(planned):
         log.warning("%s", warning)
 
@@ -86,7 +91,7 @@ def execute(
             raise RetryableError(
                 f"{planned.target}: another run has just made it; run the same command again"
             )
-        return made or _make(planned, recipe, inputs, rank, stop)
+        return made or _make(planned, recipe, inputs, rank, stop, engines)
 
 
 def _why(planned: PlannedArtifact, neighbours: Neighbours) -> str:
@@ -100,7 +105,12 @@ def _why(planned: PlannedArtifact, neighbours: Neighbours) -> str:
 
 
 def _make(
-    planned: PlannedArtifact, recipe: Recipe, inputs: dict[str, str], rank: int, stop: Stop
+    planned: PlannedArtifact,
+    recipe: Recipe,
+    inputs: dict[str, str],
+    rank: int,
+    stop: Stop,
+    engines: Engines | None,
 ) -> MadeArtifact:
     # Alone only: the other processes of a group would wait for this one.
     if not in_group() and (sealed := _sealed(planned)):
@@ -111,7 +121,7 @@ def _make(
         folders["champion"] = folder
     job = Job(
         recipe=recipe, inputs=folders, uris=inputs,
-        files=planned.files, side_files=planned.side_files, out=planned.partial, target=planned.target, work=planned.work, base_cache=base_cache(recipe), stop=stop,
+        files=planned.files, side_files=planned.side_files, out=planned.partial, target=planned.target, work=planned.work, base_cache=base_cache(recipe), stop=stop, engines=engines or {},
     )  # fmt: skip
     with writing(planned.partial):
         manifest = _run(

@@ -8,7 +8,7 @@ A stage's `run.py` offers `run(job) -> figures`: it reads `job.inputs`, fills th
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +18,7 @@ from anadil.artifacts.line_reader import PLAIN_LINES
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.stages import SideFiles, Stage
 from anadil.recipe.sections import Recipe
+from anadil.runtime.executors import Executor
 from anadil.runtime.mlflow_spool import Tracker
 from anadil.runtime.signals import Stop
 
@@ -41,6 +42,10 @@ class StageRun(Protocol):
         ...
 
 
+Engines = Mapping[str, Callable[["Job"], Executor]]
+"""`clean.engine` -> maker of its executor."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """Argument of a stage's `run`."""
@@ -62,6 +67,8 @@ class Job:
     """Local directory that outlives a killed run: checkpoints."""
     base_cache: Path
     """Local directory where the base model `tiny` is kept."""
+    engines: Engines = field(default_factory=dict)
+    """Engines beside the local ones, from the entry point."""
     tracker: Tracker = field(default_factory=lambda: Tracker(None))
     stop: Stop = field(default_factory=Stop)
     records: dict[str, int] = field(default_factory=dict)

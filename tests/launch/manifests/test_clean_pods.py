@@ -57,7 +57,7 @@ def test_a_pod_that_is_evicted_costs_no_retry_and_one_that_knows_what_is_wrong_e
 
 
 @pytest.mark.parametrize(
-    ("engine", "image"), [("processes", "clean"), ("job", "clean"), ("ray", "clean-ray")]
+    ("engine", "image"), [("processes", "clean"), ("job", "clean-ray"), ("ray", "clean-ray")]
 )
 def test_pods_run_the_image_that_holds_their_engine(engine: str, image: str) -> None:
     digest = f"sha256:{'a' * 64}"

@@ -1,21 +1,25 @@
-"""Which executor a recipe asks for; each is loaded only where it is chosen."""
+"""The executor that a recipe asks for, of those that the entry point knows."""
 
-import importlib
+from anadil.core.errors import PreflightError
+from anadil.core.stages import ENGINE_IMAGES
+from anadil.runtime.executors import Executor, processes, ray_tasks
+from anadil.runtime.job import Engines, Job
 
-from anadil.runtime.executors import Executor
-from anadil.runtime.job import Job
-
-ENGINES = {
-    "processes": "anadil.runtime.executors.processes",
-    "ray": "anadil.runtime.executors.ray_tasks",
-    # By name: what talks to clusters stands above the stages.
-    "job": "anadil.launch.kubernetes.executors.indexed_job",
-}
-"""`clean.engine` -> module with `executor(job)`."""
+LOCAL_ENGINES: Engines = {"processes": processes.executor, "ray": ray_tasks.executor}
+"""Engines that every program has. What drives a cluster stands above the stages, and comes with `Job.engines`."""
 
 
 def executor_of(job: Job) -> Executor:
-    """The executor of a run of the stage."""
-    module = importlib.import_module(ENGINES[job.recipe.clean.engine])
-    made: Executor = module.executor(job)
-    return made
+    """The executor of a run of the stage.
+
+    Raises:
+        PreflightError: The program that runs has no such engine.
+    """
+    engine = job.recipe.clean.engine
+    make = {**LOCAL_ENGINES, **job.engines}.get(engine)
+    if make is None:
+        raise PreflightError(
+            f"clean.engine: {engine}: `python -m anadil.clean` starts no pods; run `anadil clean`, or "
+            f"`python -m anadil.launch.clean` in the image {ENGINE_IMAGES[engine]}"
+        )
+    return make(job)

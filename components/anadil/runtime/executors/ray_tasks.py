@@ -37,13 +37,8 @@ _process: Processes | None = None
 
 
 def executor(job: Job) -> "RayTasks":
-    """Ray for a run of the stage; in a pod without RAY_ADDRESS a cluster is made for it."""
-    workers = job.recipe.clean.workers
-    if ADDRESS_VARIABLE not in os.environ and "KUBERNETES_SERVICE_HOST" in os.environ:
-        # By name: what talks to clusters stands above the stages.
-        module = importlib.import_module("anadil.launch.kubernetes.executors.ray_cluster")
-        return RayTasks(workers, job.work, module.RayCluster(job))
-    return RayTasks(workers, job.work)
+    """Ray of this machine, or of the cluster that RAY_ADDRESS names."""
+    return RayTasks(job.recipe.clean.workers, job.work)
 
 
 class RayTasks:

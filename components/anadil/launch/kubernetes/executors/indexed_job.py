@@ -19,7 +19,6 @@ from anadil.launch.manifests.clean_pods import CONTAINER, DEFAULT_WORKERS, Clean
 from anadil.recipe.sections import Recipe
 from anadil.runtime.executors import Task
 from anadil.runtime.executors.task_files import first_error, write_tasks
-from anadil.runtime.job import Job
 
 log = logging.getLogger(__name__)
 
@@ -49,11 +48,6 @@ class Polling:
     """How often the job is polled."""
 
     pause_s: float = 2.0
-
-
-def executor(job: Job) -> "IndexedJob":
-    """Pods for a run of the stage."""
-    return IndexedJob(job.recipe, job.work)
 
 
 class _Failed(Exception):
