@@ -4,18 +4,20 @@
 """
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from anadil.clean.filters.judge import RULES, Check
+from anadil.clean.filters.judge import limits_of_rules
 from anadil.model.family_table import LAYOUTS, families
 from anadil.recipe.filter_rules import Rules
 from anadil.recipe.sections import Recipe
 from anadil.runtime.metric_table import METRICS
-from anadil.text.language import Language, language_codes, load_language
+from anadil.text.filter_rules import KEYS, RULES
+from anadil.text.language import language_codes, load_language
 from generate import write_or_check
 
 REFERENCE = Path(__file__).parents[1] / "docs/reference"
@@ -46,11 +48,11 @@ RULES_HEAD = """# Rules of the clean stage
 
 Every rule judges every document. A document is dropped for the first enforced rule that it breaks, in this order.
 `clean.rules` sets the limits that are named by a key, for every language. `clean.modes` makes a rule drop (`enforce`) or only
-count (`report`). Watch a new limit before it drops. `anadil clean fit --good FILE --bad FILE` proposes limits from text of
-your own, with the share of the good and of the bad documents that each drops.
+count (`report`). Watch a new limit before it drops. `anadil language learn` finds limits from good and bad text of your own.
 
-An empty limit is not judged. `components/anadil/text/filter_limits.py` or the language's own file names the source of each
-limit. Generated from `components/anadil/clean/filters/judge.py` by `scripts/make_reference.py`.
+An empty limit is not judged. `source` names the source of the default. A language's own file in
+`components/anadil/text/languages/` names those of its limits. Generated from `components/anadil/text/filter_rules.py` by
+`scripts/make_reference.py`.
 
 """
 
@@ -64,26 +66,18 @@ def _rules() -> str:
         "key",
         *(language.code for language in languages),
         "meaning of the limit",
+        "source",
     ]
     rows = [head, ["---"] * len(head)]
-    for rule in RULES:
-        for check in rule.checks:
-            sign = "<" if check.is_least else ">"
-            key, meaning = "", ""
-            if isinstance(check.limit, str) and check.limit in Rules.model_fields:
-                key, meaning = f"`{check.limit}`", Rules.model_fields[check.limit].description or ""
-            shown = [_limit(check, language) for language in languages]
-            condition = f"`{check.column.name.lower()}` {sign}"
-            rows.append([f"`{rule.name}`", rule.mode, condition, key, *shown, meaning])
+    limits = [limits_of_rules(language, Rules()).tolist() for language in languages]
+    for rule, *own in zip(RULES, *limits, strict=True):
+        sign = "<" if rule.is_least else ">"
+        key, meaning = (f"`{rule.limit}`", KEYS[rule.limit].doc) if rule.limit in KEYS else ("", "")
+        shown = ["" if math.isnan(limit) else f"{limit:g}" for limit in own]
+        rows.append(
+            [f"`{rule.name}`", rule.mode, f"`{rule.measure}` {sign}", key, *shown, meaning, rule.source]
+        )
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
-
-
-def _limit(check: Check, language: Language) -> str:
-    if not isinstance(check.limit, str):
-        return f"{check.limit:g}"
-    holder = language if check.limit == "min_own_letters" else language.limits
-    limit = getattr(holder, check.limit)
-    return "" if limit is None else f"{limit:g}"
 
 
 def _metrics() -> str:

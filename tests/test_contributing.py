@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.kit.clean_inputs import texts as az_texts
+from tests.kit.texts import JAPANESE, MORE_JAPANESE
+
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 PROGRAMS = {
@@ -36,6 +39,11 @@ def project(tmp_path: Path) -> Path:
 def blocks(title: str, kind: str) -> list[str]:
     """The blocks of an example, of one kind."""
     return re.findall(rf"^```{kind}\n(.*?)^```", EXAMPLES[title], re.MULTILINE | re.DOTALL)
+
+
+def changed(title: str) -> list[str]:
+    """Files that an example changes."""
+    return [block.partition("\n")[0] for block in blocks(title, "diff")]
 
 
 def make(project: Path, title: str) -> None:
@@ -100,6 +108,32 @@ def test_a_stage_is_added(project: Path, corpus: Any) -> None:
     assert (
         spec["deploymentSpec"]["executors"]["exec-glossary"]["container"]["command"][-1] == "anadil.glossary"
     )
+
+
+@pytest.mark.slow
+def test_a_rule_is_added_and_drops_in_every_language_and_taken_out_again(project: Path) -> None:
+    loud = {
+        "az": az_texts(4)[3].replace(" ", "! "),
+        "ja": (JAPANESE + MORE_JAPANESE).replace("。", "!!!。") + "!" * 200,
+    }
+    sound = {"az": az_texts(3), "ja": [JAPANESE + MORE_JAPANESE, MORE_JAPANESE + JAPANESE[::-1]]}
+    files = {}
+    for code, text in loud.items():
+        files[code] = project.parent / f"{code}.jsonl"
+        rows = [json.dumps({"text": each}) for each in (*sound[code], text)]
+        files[code].write_text("\n".join(rows), encoding="utf-8")
+    before = {place: (project / place).read_bytes() for place in changed("A rule")}
+
+    follow(project, "A rule", azerbaijani=str(files["az"]), japanese=str(files["ja"]))
+
+    for code in loud:
+        stats = json.loads((project.parent / code / "stats.json").read_text(encoding="utf-8"))
+        assert stats["dropped"].get("exclamations") == 1, code
+    for place, content in before.items():
+        (project / place).write_bytes(content)
+    columns = "from anadil.clean.kernels.columns import STATISTICS; print('exclamations' in STATISTICS)"
+    assert len(before) == 2
+    assert run(project, [sys.executable, "-c", columns]) == "False\n"
 
 
 @pytest.mark.slow

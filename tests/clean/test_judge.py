@@ -1,10 +1,12 @@
+import itertools
 import random
 
 import pytest
 
-from anadil.clean.filters.judge import RULES, Judge, Judgement
-from anadil.recipe.filter_rules import RULE_NAMES, Rules
+from anadil.clean.filters.judge import RULE_NAMES, Judge, Judgement
+from anadil.recipe.filter_rules import Rules
 from anadil.recipe.sections import Clean
+from anadil.text.filter_rules import MODES, RULES
 from anadil.text.language import load_language
 from anadil.text.language_id import identify_language
 from tests.kit.texts import ANOTHER, AZERBAIJANI, ENGLISH, JAPANESE, MORE_JAPANESE, RUSSIAN, TURKISH
@@ -173,8 +175,11 @@ def test_limits_can_be_tried_on_what_was_measured_before() -> None:
     assert Judge(az, Rules(min_words=70)).judge_statistics(measured).reasons == [None, "short"]
 
 
-def test_the_table_has_every_rule_that_a_recipe_may_name() -> None:
-    assert tuple(rule.name for rule in RULES) == RULE_NAMES
+def test_records_of_one_rule_stand_together_and_have_one_mode() -> None:
+    names = [rule.name for rule in RULES]
+
+    assert [name for name, _ in itertools.groupby(names)] == list(MODES)
+    assert all(rule.mode == MODES[rule.name] for rule in RULES)
 
 
 def test_no_documents_have_no_reasons() -> None:

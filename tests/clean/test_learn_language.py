@@ -367,7 +367,7 @@ def test_bad_text_decides_where_own_text_does_not(
 def test_a_handful_of_short_documents_does_not_say_how_short_one_may_be() -> None:
     general = load_language("az").limits
 
-    assert _min_words([2] * (MIN_DOCUMENTS - 1), general) == general.min_words
+    assert _min_words([2] * (MIN_DOCUMENTS - 1), general) == general["min_words"]
     assert _min_words([2] * MIN_DOCUMENTS, general) == 2
 
 

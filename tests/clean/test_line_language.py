@@ -146,7 +146,7 @@ def test_sentences_of_two_languages_are_mixed_by_whatever_signs_they_are_joined(
 ) -> None:
     pairs = zip(*IN_TURN[own, other], strict=True)
     line = " ".join(mine.rstrip(".") + signs.format(theirs.rstrip(".")) for mine, theirs in pairs)
-    limit = load_language(own).limits.max_foreign
+    limit = load_language(own).limits["max_foreign"]
 
     assert keep_own_lines(line, load_language(own), by_sentence=True).foreign_share > (limit or 1)
 

@@ -11,8 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from anadil.clean.kernels.characters import Characters
-from anadil.clean.kernels.columns import STATISTICS, Column
+from anadil.clean.kernels.columns import COLUMN, STATISTICS
 from anadil.clean.kernels.statistics import Statistics
+from anadil.core.errors import AnadilError
 from anadil.text.language import load_language
 from tests.kit.reference_statistics import lines_of, repetition_of, words_of
 from tests.kit.texts import ANOTHER, AZERBAIJANI, JAPANESE, MORE_JAPANESE, RUSSIAN
@@ -77,7 +78,7 @@ def test_blank_lines_between_lines_change_no_statistic_but_paragraphs(code: str,
 def test_a_word_with_another_alphabets_letters_between_its_own_is_damaged(word: str, damaged: int) -> None:
     found = Statistics(load_language("kk"), Characters(load_language("kk"))).measure([f"бір {word}"])[0]
 
-    assert found[Column.ISOLATED] == damaged / 2
+    assert found[COLUMN["isolated"]] == damaged / 2
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_batches_beyond_the_memory_limit_are_measured_in_parts(monkeypatch: pyte
     monkeypatch.setattr("anadil.clean.kernels.statistics.MAX_BATCH_CHARS", 1_800)
     texts = [AZERBAIJANI, ANOTHER, "", AZERBAIJANI * 3, RUSSIAN]
 
-    words = MEASURES["az"].measure(texts)[:, Column.WORDS]
+    words = MEASURES["az"].measure(texts)[:, COLUMN["words"]]
 
     assert words.tolist() == [len(text.split()) for text in texts]
 
@@ -112,8 +113,8 @@ def test_a_text_beyond_the_memory_limit_is_measured_at_its_beginning(monkeypatch
 
     rows = MEASURES["az"].measure(["söz " * 1_000, "söz " * 10])
 
-    assert rows[:, Column.WORDS].tolist() == [25, 10]
-    assert rows[:, Column.CHARS].tolist() == [4_000, 40]
+    assert rows[:, COLUMN["words"]].tolist() == [25, 10]
+    assert rows[:, COLUMN["chars"]].tolist() == [4_000, 40]
 
 
 @pytest.mark.parametrize("text", [".", "a", "a\n", "。", "あ。", "abc. ", "ab", "\n", "' "])
@@ -175,8 +176,17 @@ def test_a_script_of_small_letters_only_breaks_no_sentence() -> None:
 
 
 def test_a_language_with_spaces_measures_nothing_of_swallow() -> None:
-    assert np.isnan(MEASURES["az"].measure([JAPANESE])[0, Column.JAPANESE_CHARS :]).all()
-    assert not np.isnan(MEASURES["ja"].measure([JAPANESE + MORE_JAPANESE])[0, Column.JAPANESE_CHARS :]).any()
+    assert np.isnan(MEASURES["az"].measure([JAPANESE])[0, COLUMN["japanese_chars"] :]).all()
+    assert not np.isnan(
+        MEASURES["ja"].measure([JAPANESE + MORE_JAPANESE])[0, COLUMN["japanese_chars"] :]
+    ).any()
+
+
+def test_a_statistic_that_no_kernel_fills_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anadil.clean.kernels.statistics.STATISTICS", (*STATISTICS, "exclamations"))
+
+    with pytest.raises(AnadilError, match=r"no kernel fills: exclamations; fill COLUMN\['exclamations'\]"):
+        Statistics(az).measure([AZERBAIJANI])
 
 
 def test_lone_surrogates_are_characters_too() -> None:
@@ -186,7 +196,7 @@ def test_lone_surrogates_are_characters_too() -> None:
 @pytest.mark.slow
 def test_a_second_process_loads_what_the_first_compiled() -> None:
     source = (
-        "from anadil.clean import text_kernel\n"
+        "from anadil.clean.kernels import text_kernel\n"
         "from anadil.clean.kernels.statistics import Statistics\n"
         "from anadil.text.language import load_language\n"
         "Statistics(load_language('az')).measure(['bir iki'])\n"

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anadil.clean.filters.judge import RULES, Judge
-from anadil.clean.kernels.columns import Column
-from anadil.recipe.filter_rules import RuleName
+from anadil.clean.filters.judge import Judge
+from anadil.clean.kernels.columns import COLUMN
+from anadil.text.filter_rules import RULES, RuleName
 from anadil.text.language import load_language
 from tests.kit.reference_statistics import swallow_keeps, swallow_repetition
 from tests.kit.texts import JAPANESE, MORE_JAPANESE
@@ -44,7 +44,7 @@ def test_repetition_of_characters_is_that_of_the_published_rules(order: int) -> 
 
     judged = JUDGE.judge([text])
 
-    assert judged.statistics[0, Column[column.upper()]] == pytest.approx(swallow_repetition(text, order))
+    assert judged.statistics[0, COLUMN[column]] == pytest.approx(swallow_repetition(text, order))
 
 
 @pytest.mark.skipif(not DATA, reason="set ANADIL_DATA to the directory with ja/")

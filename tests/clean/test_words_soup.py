@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean.filters.judge import RULES, Judge
-from anadil.recipe.filter_rules import Mode, RuleName
+from anadil.clean.filters.judge import Judge
+from anadil.text.filter_rules import RULES, Mode, RuleName
 from anadil.text.language import load_language
 from tests.kit.texts import ANOTHER, AZERBAIJANI
 

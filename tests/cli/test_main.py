@@ -89,7 +89,7 @@ def test_a_stage_explains_its_inputs(stage: str, capsys: pytest.CaptureFixture[s
         (["version"], "anadil 0."),
         (["help", "run"], "usage: anadil run "),
         (["-v", "help", "clean"], "usage: anadil clean "),
-        (["help", "clean", "fit"], "usage: anadil clean fit "),
+        (["help", "clean", "diff"], "usage: anadil clean diff "),
         (["help", "recipe", "copy"], "usage: anadil recipe copy "),
     ],
 )

@@ -7,9 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from anadil.clean.filters.judge import Judge
-from anadil.recipe.filter_rules import Rules
 from anadil.recipe.sections import Recipe
-from anadil.text.filter_limits import FilterLimits
 from anadil.text.japanese import VALUES
 from anadil.text.language import UnknownLanguageError, language_codes, load_language
 from anadil.text.language_id import identify_language
@@ -178,10 +176,6 @@ def test_its_own_prompts_and_questions_are_in_the_language(code: str) -> None:
     assert (
         all(language.normalize(text).rstrip() == text.rstrip() for text in language.prompts) or code == "ja"
     )
-
-
-def test_every_limit_is_a_rule_that_a_recipe_can_set() -> None:
-    assert set(FilterLimits.__dataclass_fields__) == set(Rules.model_fields)
 
 
 def test_a_new_language_is_one_file(tmp_path: Path) -> None:

@@ -228,7 +228,7 @@ def _write_output(
         link(task.folder / task.file.name, job.out / task.file.name)
         job.contents[task.file.name] = read_json(task.folder / WRITTEN)["digest"]
         job.records[task.file.part] = job.records.get(task.file.part, 0) + task.file.num_documents
-    accounts = Accounts(settings.reported, limits_in_force(settings.checked_limits))
+    accounts = Accounts(settings.reported, limits_in_force(settings.limits_of_rules))
     for each in rows:
         link(each.folder / each.name, job.out / STATS / each.name)
         job.varying.append(f"{STATS}/{each.name}")
@@ -262,7 +262,7 @@ def _refuse_empty(num_documents: int, settings: Settings, clean_stats: CleanStat
         raise DataError(f"{NO_DOCUMENTS}; first: {places[0]}" if places else NO_DOCUMENTS)
     if num_documents:
         return
-    code, min_words = settings.language.code, settings.limits.min_words
+    code, min_words = settings.language.code, settings.limits["min_words"]
     remedies = {
         "language": f"check language ({code})",
         "short": f"lower clean.rules.min_words ({min_words})",

@@ -1,15 +1,15 @@
 """Functions compiled to machine code by numba, once for each machine and version of their source.
 
-numba looks at the file of the function that is called, not at those of the functions inside it. Here
-the folder of the compiled code is named by the digest of all kernels of a stage, so that none of them is
-ever stale.
+numba checks the file of the function that is called, but not those of the functions and constants inside it. So the
+folder of the compiled code is named by the digest of a stage's whole folder of kernels: none of them is ever stale.
 
-numba is loaded with the first call: of the processes of a run only those that work on texts call a kernel.
+numba is loaded with the first call, because only the processes that work on texts call a kernel.
 """
 
 import functools
 import hashlib
 import itertools
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -25,15 +25,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Kernels:
     """The compiled functions of one stage."""
 
-    def __init__(self, room: Path, modules: Sequence[str]) -> None:
-        """Name what compiled code is made of; the list itself, in its module, is part of it.
+    def __init__(self, room: Path, others: Sequence[str] = (), constants: Sequence[str] = ()) -> None:
+        """Name what compiled code is made of.
 
         Args:
-            room: The stage's folder.
-            modules: Names of its modules that hold compiled functions, or constants that they use.
+            room: Folder of kernels: every module in it counts.
+            others: Modules elsewhere, from `room`, that hold compiled functions or constants that they use.
+            constants: Values from other rooms that are compiled in.
         """
         self.room = room
-        self.modules = tuple(modules)
+        self._others = tuple(others)
+        self._constants = tuple(constants)
         self._kernels: list[_Kernel] = []
 
     def compiled(self, function: F) -> F:
@@ -43,7 +45,7 @@ class Kernels:
         return cast("F", kernel)
 
     def _load(self) -> None:
-        """Compile all of them, each under its own name wherever it is imported: there numba looks it up."""
+        """Compile all functions, and put each under its name wherever it is imported: numba looks it up there."""
         for kernel in self._kernels:
             kernel.dispatcher = kernel.dispatcher or self._dispatcher(kernel.function)
         modules = {id(each.function.__globals__): each.function.__globals__ for each in self._kernels}
@@ -57,7 +59,7 @@ class Kernels:
         # Other packages' types are not needed here; those of awkward, which gigatoken brings, take 50 MB.
         entrypoints._already_initialized = True  # noqa: SLF001
         before = numba.config.CACHE_DIR
-        numba.config.CACHE_DIR = before or str(self.folder)
+        numba.config.CACHE_DIR = str(self.folder)
         try:
             made: Callable[..., Any] = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
             return made
@@ -66,15 +68,21 @@ class Kernels:
 
     @cached_property
     def folder(self) -> Path:
-        """Where the compiled code lies: beside the source, or a copy of it where that cannot be written.
+        """Directory of the compiled code: beside the source, or a copy of it where that cannot be written.
 
         An image bakes it with `python -m anadil.STAGE.kernels.warm_kernels`; its root is read-only when it runs.
         """
-        sources = b"".join((self.room / f"{name}.py").read_bytes() for name in self.modules)
-        baked = self.room / "__pycache__" / f"kernels-{hashlib.sha256(sources).hexdigest()[:16]}"
+        modules = [*sorted(self.room.glob("*.py")), *(self.room / f"{name}.py" for name in self._others)]
+        digest = hashlib.sha256(b"".join(path.read_bytes() for path in modules))
+        digest.update("\n".join(self._constants).encode())
+        name = f"kernels-{digest.hexdigest()[:16]}"
+        if chosen := os.environ.get("NUMBA_CACHE_DIR"):
+            # As it is, the directory would keep a kernel whose constants have changed since.
+            return Path(chosen) / name
+        baked = self.room / "__pycache__" / name
         if is_writable(baked):
             return baked
-        # Of this user alone: compiled code that others may write would be theirs to run as us.
+        # This user's alone: others who can write compiled code could run theirs as us.
         own = cache_folder() / "kernels" / baked.name
         own.parent.mkdir(exist_ok=True)
         if baked.is_dir() and not own.exists():
@@ -88,7 +96,7 @@ class Kernels:
 
 
 class _Kernel:
-    """Stands for a function until one of its stage is called."""
+    """Stand-in for a function until one of its stage is called."""
 
     def __init__(self, function: Callable[..., Any], load: Callable[[], None]) -> None:
         self.function = function
@@ -103,7 +111,7 @@ class _Kernel:
         return self.dispatcher(*arguments)
 
     def put_into(self, module: dict[str, Any]) -> None:
-        """Exchange it for what was compiled."""
+        """Replace the stand-in by the compiled function, wherever the module names it."""
         for name, value in module.items():
             if value is self:
                 module[name] = self.dispatcher

@@ -22,7 +22,7 @@ from anadil.language.learn_limits import LearntLimits, learn_limits
 from anadil.language.made_noise import made_noise
 from anadil.language.sample_texts import SampleText
 from anadil.text.language import Language, LanguageModel, find_language
-from anadil.text.language_pack import LanguagePack, general_limits, normalize, to_language
+from anadil.text.language_pack import LanguagePack, PackLimits, general_limits, normalize, to_language
 from anadil.text.scripts import NAMES, WITHOUT_SPACES, script_of
 
 MIN_BYTES = 1_000_000
@@ -170,7 +170,7 @@ def learn_language(
     limits = learn_limits(learner, texts.fit, texts.aside, rejected, lengths)
     pack = draft.model_copy(
         update={
-            "limits": limits.limits,
+            "limits": PackLimits(**limits.limits),
             "prompts": _prompts(texts.aside, draft.words),
             "questions": _questions(texts.aside),
             "learnt": _evidence(texts, limits),

@@ -2,19 +2,19 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import get_args, get_type_hints
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import NonNegativeInt, PositiveInt
 
-from anadil.clean.filters.judge import CHECKS, Judge
+from anadil.clean.filters.judge import Judge
 from anadil.clean.kernels.characters import Characters
-from anadil.clean.kernels.columns import Column
+from anadil.clean.kernels.columns import COLUMN
 from anadil.clean.kernels.statistics import Matrix
-from anadil.language.fit import MOST_REPETITION, REPETITION, spare_good
 from anadil.language.sample_quantile import WIDENED, source_quantile
-from anadil.text.filter_limits import FilterLimits, Share
+from anadil.language.spared_limits import MOST_REPETITION, REPETITION, spare_good
+from anadil.text.filter_rules import KEYS, Limits, Share
 from anadil.text.language import Language
 from anadil.text.language_id import identify_language
 
@@ -40,7 +40,7 @@ Values = npt.NDArray[np.float64]
 class LearntLimits:
     """Limits, and what they do to text that they were not fitted on."""
 
-    limits: FilterLimits
+    limits: Limits
     own_dropped: float
     """Share of the good text, by identification and all limits."""
     noise_kept: dict[str, float]
@@ -63,19 +63,6 @@ MEASURES = {
     "max_broken_sentences": 1,
 }
 """Limit -> 1 for a largest, -1 for a least one. The others are only loosened where own text does not keep them."""
-COLUMNS: dict[str, Column] = {
-    check.limit: check.column for check in reversed(CHECKS) if isinstance(check.limit, str)
-}
-COUNTS = frozenset(
-    name for name, hint in get_type_hints(FilterLimits).items() if int in (hint, *get_args(hint))
-)
-"""Limits that are whole numbers."""
-SHARES = frozenset(
-    name
-    for name, hint in get_type_hints(FilterLimits, include_extras=True).items()
-    if Share in (hint, *get_args(hint))
-)
-"""Limits that 0 and 1 bound."""
 
 
 def learn_limits(
@@ -85,7 +72,7 @@ def learn_limits(
     noise: Mapping[str, Sequence[str]],
     lengths: Sequence[int],
 ) -> LearntLimits:
-    """Learn them.
+    """Learn the limits of a language.
 
     Args:
         language: With its identification and words; its limits are the general ones.
@@ -97,13 +84,11 @@ def learn_limits(
     tables = Characters(language)
     rows = _measured(fit, language, tables)
     # Where no spaces part words, sentences have no length in words.
-    values = {
-        name: rows[:, column] for name in MEASURES if not np.isnan(rows[:, column := COLUMNS[name]]).all()
-    }
+    values = {name: column for name in MEASURES if not np.isnan(column := _column(rows, name)).all()}
     general = language.limits
     chosen = {name: _lenient(name, column, general) for name, column in values.items()}
     chosen["min_words"] = _min_words(lengths, general)
-    chosen["max_words"] = max(general.max_words, *lengths)
+    chosen["max_words"] = max(general["max_words"] or 0, *lengths)
     spared = spare_good(rows, Judge(_with(language, chosen), characters=tables), max_good_loss=DROP_RATE)
     chosen = {name: _bounded(name, value) for name, value in spared.items()} | chosen
     judge = _Judge(language, tables, aside, noise)
@@ -118,16 +103,23 @@ def learn_limits(
 
 def _with(language: Language, chosen: Mapping[str, float]) -> Language:
     """The language with limits in place of its own."""
-    whole = {name: int(value) if name in COUNTS else value for name, value in chosen.items()}
-    return replace(language, limits=FilterLimits(**{**asdict(language.limits), **whole}))
+    whole = {
+        name: int(value) if KEYS[name].type in (NonNegativeInt, PositiveInt) else value
+        for name, value in chosen.items()
+    }
+    return replace(language, limits={**language.limits, **whole})
+
+
+def _column(rows: Matrix, name: str) -> Values:
+    return rows[:, COLUMN[KEYS[name].measure]]
 
 
 def _measured(texts: Sequence[str], language: Language, tables: Characters) -> Matrix:
     """Statistics of the texts that have words; whether they are in the language is one of them."""
     worded = [text for text in texts if not text.isspace() and text]
-    found = [identify_language(text, language) for text in worded]
-    rows = Judge(language, characters=tables).judge(worded, found).statistics
-    return rows[rows[:, Column.WORDS] > 0]
+    identified = [identify_language(text, language) for text in worded]
+    rows = Judge(language, characters=tables).judge(worded, identified).statistics
+    return rows[rows[:, COLUMN["words"]] > 0]
 
 
 def _quantile(name: str, column: Values, rate: float, widened: float = 0.0) -> float:
@@ -142,10 +134,10 @@ def _quantile(name: str, column: Values, rate: float, widened: float = 0.0) -> f
 
 def _bounded(name: str, value: float) -> float:
     """A tail may be drawn beyond what a share or a length can be."""
-    return min(1.0, max(0.0, value)) if name in SHARES else max(0.0, value)
+    return min(1.0, max(0.0, value)) if KEYS[name].type is Share else max(0.0, value)
 
 
-def _lenient(name: str, column: Values, limits: FilterLimits) -> float:
+def _lenient(name: str, column: Values, limits: Limits) -> float:
     """The published limit, or what spares own text; lengths and stop words are the language's alone."""
     repeats = name.startswith(REPETITION)
     learnt = _quantile(name, column, DROP_RATE, 0 if repeats else WIDENED)
@@ -154,20 +146,22 @@ def _lenient(name: str, column: Values, limits: FilterLimits) -> float:
         return learnt
     if name == "min_stop_words":
         return min(_quantile(name, column, STRICT_RATES[-1]), 2)  # Gopher's
-    general = float(getattr(limits, name))
+    general = limits[name]
+    assert general is not None, name
     return max(general, learnt) if MEASURES[name] > 0 else min(general, learnt)
 
 
-def _min_words(lengths: Sequence[int], general: FilterLimits) -> int:
+def _min_words(lengths: Sequence[int], general: Limits) -> int:
+    usual = int(general["min_words"] or 0)
     if len(lengths) < MIN_DOCUMENTS:
-        return general.min_words
+        return usual
     # Lengths are nearer to log-normal than to normal.
     least = source_quantile(np.log(np.maximum(lengths, 1)), DROP_RATE, largest=False)
-    return max(1, min(general.min_words, int(math.exp(least))))
+    return max(1, min(usual, int(math.exp(least))))
 
 
 class _Judge:
-    """Which texts some limits keep; each text is identified and measured once."""
+    """Keeps of texts what limits keep; each text is identified and measured once."""
 
     def __init__(
         self, language: Language, tables: Characters, own: Sequence[str], noise: Mapping[str, Sequence[str]]
@@ -188,11 +182,11 @@ class _Judge:
         return self._reasons(rows, chosen).count(None) / max(1, total)
 
     def drop_report(self, chosen: Mapping[str, float]) -> list[str]:
-        """What identification and each limit alone drop of the good text."""
+        """Lines that say how much good text identification and each limit drop alone."""
         rows, _ = self._own
-        dropped = {"identification": rows[:, Column.LANGUAGE] < 1}
+        dropped = {"identification": rows[:, COLUMN["language"]] < 1}
         for name in sorted(chosen):
-            column, limit = rows[:, COLUMNS[name]], chosen[name]
+            column, limit = _column(rows, name), chosen[name]
             dropped[name] = column < limit if name.startswith("min_") else column > limit
         return [
             f"{name} {chosen.get(name, '')}".strip() + f": drops {float(each.mean()):.2%}"

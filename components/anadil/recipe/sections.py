@@ -23,11 +23,12 @@ from anadil.core.log import masked
 from anadil.core.stages import ENGINE_IMAGES, IMAGES
 from anadil.recipe.cluster import Cluster
 from anadil.recipe.fields import NEUTRAL, UNION_TAG, Fraction, Place, StrictModel, Text
-from anadil.recipe.filter_rules import Mode, RuleName, Rules
+from anadil.recipe.filter_rules import Rules
 from anadil.recipe.finetune import EmbeddingRows, Finetune
 from anadil.recipe.gate import Gate
 from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.tracking_address import tracking_fault
+from anadil.text.filter_rules import Mode, RuleName
 from anadil.text.language import load_language
 
 Strategy = Literal["base", "extend", "replace", "surgery"]

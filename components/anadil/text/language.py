@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from anadil.text.filter_limits import FilterLimits, Share
+from anadil.text.filter_rules import Limits, Share
 from anadil.text.letters import UNKNOWN, Letters
 
 PACKS = Path(__file__).parent / "languages"
@@ -133,7 +133,7 @@ class Language:
     """Characters that end a sentence."""
     min_long_block: int
     """Characters from which a block of a web page counts as running text."""
-    limits: FilterLimits
+    limits: Limits = field(hash=False)
     prompts: tuple[str, ...]
     """Beginnings that models continue, side by side in the report."""
     questions: tuple[str, ...]

@@ -16,7 +16,7 @@ from anadil.core.format import MIB, human_bytes
 from anadil.core.json_text import parse_json
 from anadil.core.reasons import reason_of
 from anadil.text import languages
-from anadil.text.filter_limits import FilterLimits, Share
+from anadil.text.filter_rules import Share, limits_model
 from anadil.text.language import (
     KnownLanguage,
     Language,
@@ -104,6 +104,10 @@ class Identification(_Table):
     model: LanguageModel | None = None
 
 
+class PackLimits(limits_model(_Table, has_defaults=True)):  # type: ignore[misc]  # the table of rules has its fields
+    """Limits of the document filters; one left out is the general one."""
+
+
 class LanguagePack(_Table):
     """The keys of a pack."""
 
@@ -122,8 +126,7 @@ class LanguagePack(_Table):
     stray_letters: str = ""
     sentence_ends: str = GENERAL_ENDS
     min_long_block: int = 140
-    limits: FilterLimits = FilterLimits()
-    """Limits of the document filters. One left out is the general one."""
+    limits: PackLimits = PackLimits()
     prompts: tuple[str, ...] = ()
     questions: tuple[str, ...] = ()
     sample_words: tuple[str, ...] = ()
@@ -171,7 +174,7 @@ def _reason(error: Exception) -> str:
     )
 
 
-def general_limits(*, has_spaces: bool) -> FilterLimits:
+def general_limits(*, has_spaces: bool) -> PackLimits:
     """Limits of a language of which no more is known than whether spaces part its words.
 
     Where a character is a word, a twentieth of the words that are damaged is a hundredth of the characters, and runs of
@@ -179,9 +182,9 @@ def general_limits(*, has_spaces: bool) -> FilterLimits:
     documents, .88 of a paragraph eight times.
     """
     if has_spaces:
-        return FilterLimits()
+        return PackLimits()
     most = 0.8
-    return FilterLimits(
+    return PackLimits(
         min_mean_word_length=1, max_mean_word_length=6, max_isolated=0.01, max_duplicate_ngrams=most,
         max_duplicate_6grams=most, max_duplicate_7grams=most, max_duplicate_8grams=most, max_duplicate_9grams=most,
         max_duplicate_10grams=most,
@@ -242,7 +245,7 @@ def to_language(pack: LanguagePack) -> Language:
         stray_letters=frozenset(pack.stray_letters),
         sentence_ends=pack.sentence_ends,
         min_long_block=pack.min_long_block,
-        limits=pack.limits,
+        limits=pack.limits.model_dump(),
         prompts=pack.prompts,
         questions=pack.questions,
         sample_words=pack.sample_words,

@@ -11,7 +11,8 @@ from anadil.clean.extract import bomb, extract
 from anadil.clean.extract.escapes import undo_escapes
 from anadil.clean.filters import pii
 from anadil.clean.filters.clean_stats import Row, StepTimer
-from anadil.clean.filters.judge import RULES, Floats, Judge, Judgement, limits_of, limits_of_checks
+from anadil.clean.filters.judge import RULE_NAMES as JUDGED
+from anadil.clean.filters.judge import Floats, Judge, Judgement, limits_of, limits_of_rules
 from anadil.clean.filters.line_language import LinesOfLanguage, keep_own_lines, may_be_mixed
 from anadil.clean.filters.lists import Lists, load_lists
 from anadil.clean.filters.url_lists import host_of
@@ -20,13 +21,12 @@ from anadil.clean.read.readers import MAX_RECORD_BYTES, RawRecord
 from anadil.recipe.sections import Recipe
 from anadil.text.corpus import Document
 from anadil.text.fasttext_model import QualityModel
-from anadil.text.filter_limits import FilterLimits
+from anadil.text.filter_rules import MODES, Limits
 from anadil.text.language import Language, load_language
 from anadil.text.language_id import IdentifiedLanguage, identify_language
 
 DOCUMENT_ID_CHARS = 32
 BLOCKED, CONTAMINATED, PAGE_LIMITS, LANGUAGE = "blocked", "contaminated", "page_limits", "language"
-JUDGED = tuple(rule.name for rule in RULES)
 RULE_NAMES = (BLOCKED, PAGE_LIMITS, *JUDGED, CONTAMINATED)
 """Of everything that drops a document by itself, in order."""
 NO_LINES = LinesOfLanguage(text="", removed=0, foreign_share=0.0)
@@ -70,7 +70,7 @@ class Settings:
         return load_language(self.recipe.language)
 
     @cached_property
-    def limits(self) -> FilterLimits:
+    def limits(self) -> Limits:
         """Those in force: the language's own, or the recipe's."""
         return limits_of(self.language, self.recipe.clean.rules)
 
@@ -81,15 +81,15 @@ class Settings:
         return Judge(self.language, clean.rules, clean.modes, self.lists.ng_words)
 
     @property
-    def checked_limits(self) -> Floats:
-        """The same in the order of `CHECKS`: who drives the run needs no judge, which takes .4 CPU seconds."""
-        return limits_of_checks(self.language, self.recipe.clean.rules)
+    def limits_of_rules(self) -> Floats:
+        """The same in the order of `RULES`. The driver of the run needs no judge, which takes .4 CPU seconds."""
+        return limits_of_rules(self.language, self.recipe.clean.rules)
 
     @property
     def reported(self) -> frozenset[str]:
         """Rules that are counted and drop nothing."""
         modes = self.recipe.clean.modes
-        return frozenset(rule.name for rule in RULES if modes.get(rule.name, rule.mode) == "report")
+        return frozenset(name for name, mode in MODES.items() if modes.get(name, mode) == "report")
 
     @cached_property
     def minhash(self) -> MinHash:

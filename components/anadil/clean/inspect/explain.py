@@ -6,13 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from anadil.clean.extract import extract
 from anadil.clean.extract.escapes import undo_escapes
-from anadil.clean.filters.judge import CHECKS, RULES
 from anadil.clean.filters.judge_record import Settings, judge_record, read_page
-from anadil.clean.kernels.columns import STATISTICS
+from anadil.clean.kernels.columns import COLUMN
 from anadil.clean.read.guard import is_fault_of_document
 from anadil.clean.read.readers import RawRecord, ReadStats
 from anadil.clean.shards.map_shard import read_range
@@ -20,6 +17,7 @@ from anadil.clean.shards.shards import InputRange, by_short_name, names
 from anadil.clean.write.row_files import find_rows, is_named
 from anadil.core.errors import DataError
 from anadil.core.format import counted
+from anadil.text.filter_rules import RULES
 from anadil.text.language_id import identify_language
 from anadil.text.profile_checks import profile_checks
 
@@ -127,11 +125,7 @@ def profile_rows(text: str, settings: Settings) -> list[Json]:
     profile = settings.language.profile
     if profile is None:
         return []
-    is_enforced = next(
-        enforced
-        for rule, enforced in zip(RULES, settings.judge.is_enforced, strict=True)
-        if rule.name == "language"
-    )
+    is_enforced = "language" not in settings.reported
     return [
         _row("language", check.name, check.value, check.limit, check.is_least, not check.passes, is_enforced)
         for check in profile_checks(text, profile)
@@ -141,17 +135,14 @@ def profile_rows(text: str, settings: Settings) -> list[Json]:
 
 def rule_rows(statistics: Any, settings: Settings) -> list[Json]:
     """Every limit that is in force and could be measured, with the value."""
-    table, check = [], 0
-    for rule, is_enforced in zip(RULES, settings.judge.is_enforced, strict=True):
-        for each in rule.checks:
-            limit, value = float(settings.judge.limits[check]), float(statistics[each.column])
-            check += 1
-            if np.isnan(limit) or np.isnan(value):  # none, or nothing that could be measured
-                continue
-            breaks = value < limit if each.is_least else value > limit
-            statistic = STATISTICS[each.column]
-            table.append(_row(rule.name, statistic, value, limit, each.is_least, breaks, is_enforced))
-    assert check == len(CHECKS)
+    table = []
+    for rule, limit in zip(RULES, settings.judge.limits.tolist(), strict=True):
+        value = float(statistics[COLUMN[rule.measure]])
+        if math.isnan(limit) or math.isnan(value):  # none, or nothing that could be measured
+            continue
+        breaks = value < limit if rule.is_least else value > limit
+        is_enforced = rule.name not in settings.reported
+        table.append(_row(rule.name, rule.measure, value, limit, rule.is_least, breaks, is_enforced))
     return table
 
 

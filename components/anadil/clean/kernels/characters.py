@@ -17,8 +17,8 @@ Codes = npt.NDArray[np.uint32]
 
 LETTER, SPACE, SCRIPT, OWN, STRAY, UPPER, LOWER = (1 << bit for bit in range(7))
 SENTENCE_END, CLOSER, STRIPPED, BULLET, ELLIPSIS = (1 << bit for bit in range(7, 12))
-HIRAGANA, KATAKANA, JAPANESE, SWALLOW_END, NO_START, SYMBOL, COMMA = (1 << bit for bit in range(12, 19))
-OTHER_ALPHABET = 1 << 19
+HIRAGANA, KATAKANA, JAPANESE, SWALLOW_END, NO_START, COMMA = (1 << bit for bit in range(12, 18))
+OTHER_ALPHABET = 1 << 18
 """Of a language in Latin, Greek or Cyrillic letters: those of the other two, which look like its own."""
 LAST = 0x40000
 """Above it no character has a class, case or fold."""
@@ -33,8 +33,6 @@ ELLIPSES = "…・"
 """Characters that leave a sentence open. Source: swallow-corpus, quality.py."""
 NO_STARTS = "をはがにのへんっゃゅょァィゥェォッャュョンヲー々、。，．"
 """Characters that hardly ever begin a Japanese sentence or clause: particles, small kana, marks."""
-SYMBOLS = ".…#{\nljtpcuLJTPCU"
-"""Signs that Gopher counts, and first letters of the phrases that C4 looks for."""
 RUN_CLASSES = (
     ((0x3005, 0x3006), (0x3400, 0x4DC0), (0x4E00, 0xA000)),
     ((0x3041, 0x30A0),),
@@ -120,7 +118,6 @@ def _general_flags() -> Flags:
         (JAPANESE, "、，。．！？々〇〻"),
         (SWALLOW_END, "。．！？!?"),
         (NO_START, NO_STARTS),
-        (SYMBOL, SYMBOLS),
         (COMMA, "、，"),
     ):
         flags[[ord(character) for character in characters]] |= flag

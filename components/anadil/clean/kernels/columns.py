@@ -3,117 +3,78 @@
 Shares are 0 to 1. Lengths are code points. What a language does not measure is nan, which breaks no limit.
 """
 
-from enum import IntEnum
+import math
 
-OF_NGRAMS = range(2, 11)
-"""Orders of the n-grams: the most frequent 2- to 4-grams, repeated 5- to 10-grams. Source: Gopher, table A1."""
+from anadil.text.filter_rules import RULES
 
-
-class Column(IntEnum):
-    """Name and place of a statistic; rows and rules call it by its name in lower case."""
-
-    # What other steps found, and put here.
-    LANGUAGE = 0
-    """1 if the text is in the language, or too short to tell; else 0."""
-    FOREIGN = 1
-    """Share of the text whose lines are in another language."""
-    QUALITY = 2
-    """Score of the user's own model, 0 to 1."""
-    NG_WORDS = 3
-    """Share of the letters of the script that are in words of the NG lists."""
+# Docs of statistics that their names do not tell. `stats/` has had its columns in this order from the beginning.
+MEASURED = {
+    # Of other steps.
+    "language": "1 if the text is in the language, or too short to tell; else 0.",
+    "foreign": "Share of the text whose lines are in another language.",
+    "quality": "Score of the user's own model, 0 to 1.",
+    "ng_words": "Share of the letters of the script that are in words of the NG lists.",
     # Characters.
-    CHARS = 4
-    LETTERS = 5
-    SCRIPT = 6
-    """Share of the letters in the language's script."""
-    OWN_LETTERS = 7
-    """Share of the letters that its neighbours do not write."""
+    "chars": "",
+    "letters": "",
+    "script": "Share of the letters in the language's script.",
+    "own_letters": "Share of the letters that its neighbours do not write.",
     # Words.
-    WORDS = 8
-    MEAN_WORD_LENGTH = 9
-    LONGEST_WORD = 10
-    ALPHA_WORDS = 11
-    """Share of the words that hold a letter."""
-    ISOLATED = 12
-    """Share of the words that are one stray letter, hold U+FFFD, which stands for a character that was lost, or have
-    letters of another alphabet (Latin, Greek, Cyrillic) between their own."""
-    STOP_WORDS = 13
-    """Number of different stop words."""
-    STOP_WORD_SHARE = 14
-    HASHES = 15
-    """`#` for each word."""
-    ELLIPSES = 16
-    """`...` or `…` for each word."""
-    SENTENCE_SIGNS = 17
-    """Stop words and sound beginnings of sentences, for each word: a list of keywords has neither."""
-    WORDS_PER_SENTENCE = 18
-    """Words over the ends of sentences, and one end more where the text does not begin with a small letter; half of one where there
-    is none."""
-    BROKEN_SENTENCES = 19
-    """Share of the ends of sentences inside a line after which no sentence begins; of one end more than there are.
-    Where nearly all letters are small ones, sentences begin with those."""
+    "words": "",
+    "mean_word_length": "",
+    "longest_word": "",
+    "alpha_words": "Share of the words that hold a letter.",
+    "isolated": "Share of the words that are one stray letter, hold U+FFFD, which stands for a character that was lost, or "
+    "have letters of another alphabet (Latin, Greek, Cyrillic) between their own.",
+    "stop_words": "Number of different stop words.",
+    "stop_word_share": "",
+    "hashes": "`#` for each word.",
+    "ellipses": "`...` or `…` for each word.",
+    "sentence_signs": "Stop words and sound beginnings of sentences, for each word: a list of keywords has neither.",
+    "words_per_sentence": "Words over the ends of sentences, and one end more where the text does not begin with a small "
+    "letter; half of one where there is none.",
+    "broken_sentences": "Share of the ends of sentences inside a line after which no sentence begins; of one end more than "
+    "there are. Where nearly all letters are small ones, sentences begin with those.",
     # Lines.
-    LINES = 20
-    BULLET_LINES = 21
-    ELLIPSIS_LINES = 22
-    LINE_ENDS = 23
-    """Share of the lines that end as a sentence does, counting one more that does: one line tells nothing."""
-    SHORT_LINES = 24
-    """Share of the lines of at most 30 characters."""
-    NEW_LINES = 25
-    """Line feeds for each word; a blank line counts no more than the end of the line before it."""
-    LONG_LINES = 26
-    """Number of lines of at least 200 characters."""
-    C4_PHRASES = 27
-    """Number of phrases for which C4 drops a line: `javascript`, `privacy policy` and the like."""
-    C4_LINES = 28
-    """Share of the lines that C4 would keep."""
-    C4_SENTENCES = 29
-    """Number of sentences in those."""
-    CURLY_BRACKETS = 30
-    LOREM_IPSUM = 31
+    "lines": "",
+    "bullet_lines": "",
+    "ellipsis_lines": "",
+    "line_ends": "Share of the lines that end as a sentence does, counting one more that does: one line tells nothing.",
+    "short_lines": "Share of the lines of at most 30 characters.",
+    "new_lines": "Line feeds for each word; a blank line counts no more than the end of the line before it.",
+    "long_lines": "Number of lines of at least 200 characters.",
+    "c4_phrases": "Number of phrases for which C4 drops a line: `javascript`, `privacy policy` and the like.",
+    "c4_lines": "Share of the lines that C4 would keep.",
+    "c4_sentences": "Number of sentences in those.",
+    "curly_brackets": "",
+    "lorem_ipsum": "",
     # Repetition.
-    DUPLICATE_LINES = 32
-    DUPLICATE_LINE_CHARS = 33
-    DUPLICATE_PARAGRAPHS = 34
-    DUPLICATE_PARAGRAPH_CHARS = 35
-    TOP_2GRAM = 36
-    TOP_3GRAM = 37
-    TOP_4GRAM = 38
-    DUPLICATE_5GRAMS = 39
-    DUPLICATE_6GRAMS = 40
-    DUPLICATE_7GRAMS = 41
-    DUPLICATE_8GRAMS = 42
-    DUPLICATE_9GRAMS = 43
-    DUPLICATE_10GRAMS = 44
+    "duplicate_lines": "",
+    "duplicate_line_chars": "",
+    "duplicate_paragraphs": "",
+    "duplicate_paragraph_chars": "",
+    **{f"top_{order}gram": "" for order in range(2, 5)},
+    **{f"duplicate_{order}grams": "" for order in range(5, 11)},
     # Swallow's: characters and sentences.
-    JAPANESE_CHARS = 45
-    """Number of kana, kanji and Japanese commas and stops."""
-    JAPANESE = 46
-    """Share of the characters that are of these."""
-    HIRAGANA = 47
-    """Share of the Japanese characters."""
-    KATAKANA = 48
-    MEAN_SENTENCE = 49
-    LONGEST_SENTENCE = 50
-    ELLIPSIS_SENTENCES = 51
-    DUPLICATE_SWALLOW_LINES = 52
-    DUPLICATE_SWALLOW_LINE_CHARS = 53
-    DUPLICATE_SENTENCES = 54
-    DUPLICATE_SENTENCE_CHARS = 55
-    TOP_CHAR_2GRAM = 56
-    TOP_CHAR_3GRAM = 57
-    TOP_CHAR_4GRAM = 58
-    DUPLICATE_CHAR_5GRAMS = 59
-    """Share of the different 5-grams that come more than once."""
-    DUPLICATE_CHAR_6GRAMS = 60
-    DUPLICATE_CHAR_7GRAMS = 61
-    DUPLICATE_CHAR_8GRAMS = 62
-    DUPLICATE_CHAR_9GRAMS = 63
-    DUPLICATE_CHAR_10GRAMS = 64
-
-
-STATISTICS = tuple(column.name.lower() for column in Column)
-"""Names, in the order of the columns."""
-EXTERNAL = ("language", "foreign", "quality", "ng_words")
-"""Those that other steps fill."""
+    "japanese_chars": "Number of kana, kanji and Japanese commas and stops.",
+    "japanese": "Share of the characters that are of these.",
+    "hiragana": "Share of the Japanese characters.",
+    "katakana": "",
+    "mean_sentence": "",
+    "longest_sentence": "",
+    "ellipsis_sentences": "",
+    "duplicate_swallow_lines": "",
+    "duplicate_swallow_line_chars": "",
+    "duplicate_sentences": "",
+    "duplicate_sentence_chars": "",
+    **{f"top_char_{order}gram": "" for order in range(2, 5)},
+    **{
+        f"duplicate_char_{order}grams": "Share of the different n-grams that come more than once."
+        for order in range(5, 11)
+    },
+}
+STATISTICS = tuple(dict.fromkeys((*MEASURED, *(rule.measure for rule in RULES))))
+"""Names in the order of the columns; one that only a rule names comes last."""
+COLUMN = {name: place for place, name in enumerate(STATISTICS)}
+EXTERNAL = {"language": 1.0, "foreign": 0.0, "quality": math.nan, "ng_words": 0.0}
+"""Columns that other steps fill -> the value that breaks no rule."""

@@ -1,14 +1,10 @@
-"""What of cleaning is compiled to machine code."""
+"""Decorator of the functions of cleaning that are compiled to machine code."""
 
 from pathlib import Path
 
+from anadil.clean.kernels.columns import STATISTICS
 from anadil.core.compiled import Kernels
 
-KERNELS = Kernels(
-    Path(__file__).parent,
-    (
-        "characters", "columns", "line_kernel", "minhash", "ng_words", "ngram_kernel", "sentence_kernel",
-        "text_kernel", "word_kernel",
-    ),
-)  # fmt: skip
+# The order of the columns comes from the table of rules, outside this folder, and is compiled in.
+KERNELS = Kernels(Path(__file__).parent, constants=STATISTICS)
 compiled = KERNELS.compiled

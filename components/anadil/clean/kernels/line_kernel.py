@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anadil.clean.kernels import characters as of
-from anadil.clean.kernels.columns import Column
+from anadil.clean.kernels.columns import COLUMN
 from anadil.clean.kernels.compiled import compiled
 from anadil.clean.kernels.ngram_kernel import combined, duplicate_shares, hash_codes
 from anadil.clean.kernels.word_kernel import ends_sentence
@@ -14,8 +14,12 @@ from anadil.clean.kernels.word_kernel import ends_sentence
 Array = npt.NDArray[Any]
 
 SPACE, SENTENCE_END, CLOSER, BULLET = of.SPACE, of.SENTENCE_END, of.CLOSER, of.BULLET
-SYMBOL, ALONE = of.SYMBOL, of.ALONE
-LINE_FEED, HASH, DOT, ELLIPSIS, CURLY = ord("\n"), ord("#"), ord("."), ord("…"), ord("{")
+ALONE = of.ALONE
+LINE_FEED, DOT, ELLIPSIS = ord("\n"), ord("."), ord("…")
+SIGNS_PER_WORD = {"hashes": "#", "new_lines": "\n"}
+"""Statistic -> characters whose number is divided by that of the words."""
+SIGNS = {"curly_brackets": "{"}
+"""Statistic -> characters that are counted."""
 SHORT_LINE = 30
 """Source: FineWeb, arXiv:2406.17557, section 3.6."""
 LONG_LINE = 200
@@ -43,20 +47,32 @@ for _phrase in PHRASES:
 PHRASE_CODES = np.zeros((len(PHRASES), max(map(len, PHRASES))), dtype=np.uint32)
 for _number, _phrase in enumerate(PHRASES):
     PHRASE_CODES[_number, : len(_phrase)] = [ord(letter) for letter in _phrase]
-WORDS, LONGEST, LINES = int(Column.WORDS), int(Column.LONGEST_WORD), int(Column.LINES)
-SHARES = (
-    int(Column.BULLET_LINES),
-    int(Column.ELLIPSIS_LINES),
-    int(Column.LINE_ENDS),
-    int(Column.SHORT_LINES),
-    int(Column.C4_LINES),
+SIGN_COLUMNS = np.array([COLUMN[name] for name in (*SIGNS_PER_WORD, *SIGNS)])
+NUM_PER_WORD = len(SIGNS_PER_WORD)
+OTHER_SIGN, BEGINS_PHRASE, IS_ELLIPSIS = len(SIGN_COLUMNS), 64, 128
+"""Of a mark: from the number of a column on it is none; bits of those that begin more than they are."""
+MARKS = np.full(0x10000, OTHER_SIGN, dtype=np.uint8)
+"""Code point -> the place of its column in `SIGN_COLUMNS`, with the bits above. Nearly all characters have neither, and
+are passed over at once."""
+for _number, _characters in enumerate((*SIGNS_PER_WORD.values(), *SIGNS.values())):
+    MARKS[[ord(_character) for _character in _characters]] = _number
+MARKS[[*map(ord, {letter for phrase in PHRASES for letter in (phrase[0], phrase[0].upper())})]] |= (
+    BEGINS_PHRASE
 )
-LINE_ENDS = int(Column.LINE_ENDS)
-NEW_LINES, LONG_LINES, C4_SENTENCES = int(Column.NEW_LINES), int(Column.LONG_LINES), int(Column.C4_SENTENCES)
-HASHES, ELLIPSES = int(Column.HASHES), int(Column.ELLIPSES)
-CURLY_BRACKETS, LOREM_IPSUM = int(Column.CURLY_BRACKETS), int(Column.LOREM_IPSUM)
-PHRASES_FOUND = int(Column.C4_PHRASES)
-DUPLICATE_LINES, DUPLICATE_PARAGRAPHS = int(Column.DUPLICATE_LINES), int(Column.DUPLICATE_PARAGRAPHS)
+MARKS[[DOT, ELLIPSIS]] |= IS_ELLIPSIS
+WORDS, LONGEST, LINES = COLUMN["words"], COLUMN["longest_word"], COLUMN["lines"]
+SHARES = (
+    COLUMN["bullet_lines"],
+    COLUMN["ellipsis_lines"],
+    COLUMN["line_ends"],
+    COLUMN["short_lines"],
+    COLUMN["c4_lines"],
+)
+LINE_ENDS = COLUMN["line_ends"]
+LONG_LINES, C4_SENTENCES = COLUMN["long_lines"], COLUMN["c4_sentences"]
+ELLIPSES, LOREM_IPSUM = COLUMN["ellipses"], COLUMN["lorem_ipsum"]
+PHRASES_FOUND = COLUMN["c4_phrases"]
+DUPLICATE_LINES, DUPLICATE_PARAGRAPHS = COLUMN["duplicate_lines"], COLUMN["duplicate_paragraphs"]
 
 
 @compiled
@@ -219,27 +235,26 @@ def line_shapes(codes: Array, tables: Any, starts: Array, stops: Array, count: i
 
 
 @compiled
-def symbol_shares(codes: Array, flags: Array, row: Array) -> None:
-    """Fill the columns of signs for each word, and of what C4 drops a document for."""
-    hashes, ellipses, brackets, feeds, lorem, phrases, dots = 0, 0, 0, 0, 0, 0, 0
+def sign_shares(codes: Array, row: Array) -> None:
+    """Fill the columns of signs, and of the phrases that C4 drops a document or a line for."""
+    counts = np.zeros(OTHER_SIGN + 1, dtype=np.int64)
+    ellipses, lorem, phrases, dots = 0, 0, 0, 0
     for place in range(len(codes)):
         code = codes[place]
-        if not flags[code] & SYMBOL:
+        mark = MARKS[code] if code < len(MARKS) else OTHER_SIGN
+        if mark == OTHER_SIGN:
             continue
-        if code == DOT:
-            dots = dots + 1 if place and codes[place - 1] == DOT else 1
-            ellipses += dots % 3 == 0
-        ellipses += code == ELLIPSIS
-        hashes += code == HASH
-        brackets += code == CURLY
-        feeds += code == LINE_FEED
-        phrase = phrase_at(codes, place, len(codes))
-        lorem += phrase == 0
-        phrases += phrase > 0
+        counts[mark & (BEGINS_PHRASE - 1)] += 1
+        if mark & IS_ELLIPSIS:
+            dots = dots + 1 if code == DOT and place and codes[place - 1] == DOT else 1
+            ellipses += dots % 3 == 0 or code == ELLIPSIS
+        if mark & BEGINS_PHRASE:
+            phrase = phrase_at(codes, place, len(codes))
+            lorem += phrase == 0
+            phrases += phrase > 0
     words = max(1.0, row[WORDS])
-    row[HASHES] = hashes / words
+    for number in range(OTHER_SIGN):
+        row[SIGN_COLUMNS[number]] = counts[number] / (words if number < NUM_PER_WORD else 1.0)
     row[ELLIPSES] = ellipses / words
-    row[NEW_LINES] = feeds / words
-    row[CURLY_BRACKETS] = brackets
     row[LOREM_IPSUM] = lorem
     row[PHRASES_FOUND] = phrases

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from anadil.clean.kernels.columns import Column
+from anadil.clean.kernels.columns import COLUMN
 from anadil.clean.kernels.compiled import compiled
 
 Array = npt.NDArray[Any]
@@ -16,8 +16,8 @@ Array = npt.NDArray[Any]
 MAX_ORDER = 10
 TOP_ORDER = 4
 """Up to it the most frequent n-gram counts, above it all repeated ones. Source: Gopher, arXiv:2112.11446, table A1."""
-TOP_2GRAM, DUPLICATE_5GRAMS = int(Column.TOP_2GRAM), int(Column.DUPLICATE_5GRAMS)
-TOP_CHAR_2GRAM, DUPLICATE_CHAR_5GRAMS = int(Column.TOP_CHAR_2GRAM), int(Column.DUPLICATE_CHAR_5GRAMS)
+TOP_2GRAM, DUPLICATE_5GRAMS = COLUMN["top_2gram"], COLUMN["duplicate_5grams"]
+TOP_CHAR_2GRAM, DUPLICATE_CHAR_5GRAMS = COLUMN["top_char_2gram"], COLUMN["duplicate_char_5grams"]
 
 
 @compiled

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anadil.clean.kernels import characters as of
-from anadil.clean.kernels.columns import Column
+from anadil.clean.kernels.columns import COLUMN
 from anadil.clean.kernels.compiled import compiled
 from anadil.clean.kernels.ngram_kernel import combined, duplicate_shares, hash_codes
 
@@ -19,14 +19,14 @@ Array = npt.NDArray[Any]
 JAPANESE, HIRAGANA, KATAKANA = of.JAPANESE, of.HIRAGANA, of.KATAKANA
 SWALLOW_END, ELLIPSIS, SPACE = of.SWALLOW_END, of.ELLIPSIS, of.SPACE
 LINE_FEED = 10
-NUM, SHARE = int(Column.JAPANESE_CHARS), int(Column.JAPANESE)
-HIRAGANA_SHARE, KATAKANA_SHARE = int(Column.HIRAGANA), int(Column.KATAKANA)
+NUM, SHARE = COLUMN["japanese_chars"], COLUMN["japanese"]
+HIRAGANA_SHARE, KATAKANA_SHARE = COLUMN["hiragana"], COLUMN["katakana"]
 MEAN, LONGEST, OPEN = (
-    int(Column.MEAN_SENTENCE),
-    int(Column.LONGEST_SENTENCE),
-    int(Column.ELLIPSIS_SENTENCES),
+    COLUMN["mean_sentence"],
+    COLUMN["longest_sentence"],
+    COLUMN["ellipsis_sentences"],
 )
-LINES, SENTENCES = int(Column.DUPLICATE_SWALLOW_LINES), int(Column.DUPLICATE_SENTENCES)
+LINES, SENTENCES = COLUMN["duplicate_swallow_lines"], COLUMN["duplicate_sentences"]
 
 
 @compiled

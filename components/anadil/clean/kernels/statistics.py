@@ -6,10 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from anadil.clean.kernels.characters import Characters, characters_of, encode
-from anadil.clean.kernels.columns import STATISTICS, Column
+from anadil.clean.kernels.columns import COLUMN, EXTERNAL, STATISTICS
 from anadil.clean.kernels.ngram_kernel import table_size
 from anadil.clean.kernels.text_kernel import measure_batch
 from anadil.clean.kernels.word_kernel import stop_word_hash
+from anadil.core.errors import AnadilError
 from anadil.text.language import Language
 
 Matrix = npt.NDArray[np.float64]
@@ -19,6 +20,8 @@ MAX_BATCH_CHARS = 4_000_000
 
 A longer text has more words than any limit lets pass; the rest of it is not checked.
 """
+UNFILLED = -np.inf
+"""No statistic is so small: a column that still holds it was forgotten."""
 
 
 class Statistics:
@@ -42,8 +45,11 @@ class Statistics:
         """One row for each normalized text, in the order of `STATISTICS`.
 
         The columns of other steps hold what breaks no rule: the text is in the language, nothing in it is foreign.
+
+        Raises:
+            AnadilError: No kernel fills a column.
         """
-        rows = np.empty((len(texts), len(STATISTICS)))
+        rows = np.full((len(texts), len(STATISTICS)), UNFILLED)
         start = 0
         for batch in _batches([text[:MAX_BATCH_CHARS] for text in texts]):
             own = rows[start : start + len(batch)]
@@ -51,13 +57,25 @@ class Statistics:
             start += len(batch)
         if not self.characters.has_spaces and not self.characters.has_runs:
             # A letter is no word of a sentence.
-            rows[:, [Column.SENTENCE_SIGNS, Column.WORDS_PER_SENTENCE]] = np.nan
+            rows[:, [COLUMN["sentence_signs"], COLUMN["words_per_sentence"]]] = np.nan
         if not self._has_stop_words:
             # They are most of the signs of sentences: without them good text has no more than a list of keywords.
-            rows[:, Column.SENTENCE_SIGNS] = np.nan
-        rows[:, Column.CHARS] = [len(text) - text.count("\n\n") for text in texts]
-        rows[:, [Column.LANGUAGE, Column.FOREIGN, Column.QUALITY, Column.NG_WORDS]] = (1, 0, np.nan, 0)
+            rows[:, COLUMN["sentence_signs"]] = np.nan
+        rows[:, COLUMN["chars"]] = [len(text) - text.count("\n\n") for text in texts]
+        for name, value in EXTERNAL.items():
+            rows[:, COLUMN[name]] = value
+        _check_filled(rows)
         return rows
+
+
+def _check_filled(rows: Matrix) -> None:
+    """Refuse a statistic that nobody measures: its rule would never drop anything, and say nothing."""
+    unfilled = [STATISTICS[column] for column in np.flatnonzero((rows == UNFILLED).any(axis=0))]
+    if unfilled:
+        raise AnadilError(
+            f"statistics that rules name and no kernel fills: {', '.join(unfilled)}; fill COLUMN[{unfilled[0]!r}] in a kernel "
+            "of clean/kernels, with nan where a language does not measure it, or take the rule out of text/filter_rules.py"
+        )
 
 
 def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from anadil.clean.kernels.columns import Column
+from anadil.clean.kernels.columns import COLUMN
 from anadil.clean.kernels.compiled import compiled
 from anadil.clean.kernels.line_kernel import (
     LINE_FEED,
     line_repetition,
     line_shapes,
+    sign_shares,
     split_lines,
-    symbol_shares,
 )
 from anadil.clean.kernels.ngram_kernel import char_repetition, word_repetition
 from anadil.clean.kernels.sentence_kernel import japanese_shares, sentence_lengths
@@ -27,7 +27,7 @@ from anadil.clean.kernels.word_kernel import (
 
 Array = npt.NDArray[Any]
 
-JAPANESE_CHARS = int(Column.JAPANESE_CHARS)
+FIRST_OF_SWALLOW, LAST_OF_SWALLOW = COLUMN["japanese_chars"], COLUMN["duplicate_char_10grams"]
 
 
 @compiled
@@ -86,12 +86,12 @@ def measure_batch(codes: Array, ends: Array, tables: Any, by_character: bool, ro
         own = codes[start : ends[text]]
         single = without_blank_lines(own)
         measure_words(single, tables, rows[text])
-        symbol_shares(single, tables[0], rows[text])
+        sign_shares(single, rows[text])
         measure_lines(own, tables, rows[text])
         if by_character:
             japanese_shares(single, tables[0], rows[text])
             sentence_lengths(single, tables[0], rows[text])
             char_repetition(single, rows[text])
         else:
-            rows[text, JAPANESE_CHARS:] = np.nan
+            rows[text, FIRST_OF_SWALLOW : LAST_OF_SWALLOW + 1] = np.nan
         start = ends[text]

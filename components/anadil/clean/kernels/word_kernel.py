@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anadil.clean.kernels import characters as of
-from anadil.clean.kernels.columns import Column
+from anadil.clean.kernels.columns import COLUMN
 from anadil.clean.kernels.compiled import compiled
 from anadil.clean.kernels.ngram_kernel import combined, hash_codes
 
@@ -31,16 +31,16 @@ MIN_SENTENCES = 0.5
 EMPTY_HASH = 0x27D4EB2F165667C5
 
 CHARS, LETTERS, SCRIPT_SHARE, OWN_SHARE = (
-    int(Column.CHARS),
-    int(Column.LETTERS),
-    int(Column.SCRIPT),
-    int(Column.OWN_LETTERS),
+    COLUMN["chars"],
+    COLUMN["letters"],
+    COLUMN["script"],
+    COLUMN["own_letters"],
 )
-WORDS, MEAN, LONGEST = int(Column.WORDS), int(Column.MEAN_WORD_LENGTH), int(Column.LONGEST_WORD)
-ALPHA, ISOLATED = int(Column.ALPHA_WORDS), int(Column.ISOLATED)
-SIGNS = int(Column.SENTENCE_SIGNS)
-STOP_WORDS, STOP_SHARE = int(Column.STOP_WORDS), int(Column.STOP_WORD_SHARE)
-PER_SENTENCE, BROKEN = int(Column.WORDS_PER_SENTENCE), int(Column.BROKEN_SENTENCES)
+WORDS, MEAN, LONGEST = COLUMN["words"], COLUMN["mean_word_length"], COLUMN["longest_word"]
+ALPHA, ISOLATED = COLUMN["alpha_words"], COLUMN["isolated"]
+SIGNS = COLUMN["sentence_signs"]
+STOP_WORDS, STOP_SHARE = COLUMN["stop_words"], COLUMN["stop_word_share"]
+PER_SENTENCE, BROKEN = COLUMN["words_per_sentence"], COLUMN["broken_sentences"]
 
 
 @compiled

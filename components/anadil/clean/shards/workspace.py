@@ -130,7 +130,7 @@ class Workspace:
     def rows_tasks(self, signatures: Signatures, settings: Settings) -> list[RowsTask]:
         """A task for each file of rows."""
         num_rows = [facts["clean"]["documents_in"] for facts in self.facts()]
-        reported, limits = settings.reported, limits_in_force(settings.checked_limits)
+        reported, limits = settings.reported, limits_in_force(settings.limits_of_rules)
         starts = signatures.starts[len(self.held_folders) :].tolist()
         return [
             RowsTask(

@@ -6,7 +6,7 @@ from pathlib import Path
 from anadil.clean.dedup.sorted_documents import DocumentWriter, KeptDocument
 from anadil.clean.filters.clean_stats import CleanStats
 from anadil.clean.filters.judge_record import Judged, Settings
-from anadil.clean.kernels.columns import Column
+from anadil.clean.kernels.columns import COLUMN
 from anadil.clean.kernels.statistics import MAX_BATCH_CHARS
 from anadil.clean.write.rows import RowWriter
 from anadil.text.corpus import line_of
@@ -107,4 +107,4 @@ def _num_words(judged: Judged, settings: Settings) -> int:
     text = judged.document.text
     if judged.statistics is None or judged.personal_data or len(text) > MAX_BATCH_CHARS:
         return len(settings.language.words(text))
-    return int(judged.statistics[Column.WORDS])
+    return int(judged.statistics[COLUMN["words"]])

@@ -15,7 +15,7 @@ from anadil.clean.read.readers import ReadStats
 from anadil.clean.write.accounts import Accounts
 from anadil.clean.write.corpus_parts import CorpusFile
 from anadil.clean.write.holdout import HeldOut
-from anadil.text.filter_limits import FilterLimits
+from anadil.text.filter_rules import Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Stats:
     training part; of those held out, how many are `contaminated`. With `clean.since`, of the earlier held-out part."""
     dropped: dict[str, int]
     """By reason."""
-    limits: FilterLimits
+    limits: Limits
     """In force: the language's own, or the recipe's."""
     bad: int
     """Records that could not be read, and documents that no step could work on."""

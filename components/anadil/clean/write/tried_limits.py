@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from anadil.clean.filters.judge import CHECKS, RULES, Check
-from anadil.clean.kernels.columns import STATISTICS
 from anadil.clean.write.rows import BIT_OF
+from anadil.text.filter_rules import KEYS, RULES
 
 FACTORS = (0.5, 0.75, 1.0, 1.5, 2.0)
 """Of the limit in force."""
@@ -23,14 +22,10 @@ def limits_in_force(limits: Array) -> dict[str, float]:
     """Key of `clean.rules` -> limit, of those that are in force.
 
     Args:
-        limits: Of `CHECKS`; nan for none.
+        limits: Of `RULES`; nan for none.
     """
-    pairs = zip(CHECKS, limits.tolist(), strict=True)
-    return {
-        check.limit: limit
-        for check, limit in pairs
-        if isinstance(check.limit, str) and check.limit != "min_own_letters" and limit > 0
-    }
+    pairs = zip(RULES, limits.tolist(), strict=True)
+    return {rule.limit: limit for rule, limit in pairs if rule.limit in KEYS and limit > 0}
 
 
 def tried(limit: float) -> list[float]:
@@ -52,22 +47,19 @@ def count_tried(rows: pa.Table, limits: Mapping[str, float], enforced: int) -> C
     """
     counts: Counter[str] = Counter()
     failed, judged = rows["failed"].to_numpy(), rows["is_judged"].to_numpy(zero_copy_only=False)
-    for rule in RULES:
-        sound = judged & ((failed & np.uint64(enforced & ~BIT_OF[rule.name])) == 0)
-        for key in dict.fromkeys(str(check.limit) for check in rule.checks if check.limit in limits):
-            checks = [check for check in rule.checks if check.limit == key]
-            counts[key] += int(sound.sum())
-            for place, limit in enumerate(tried(limits[key])):
-                counts[f"{key} {place}"] += int((sound & _breaks(rows, checks, limit)).sum())
+    for key in dict.fromkeys(rule.limit for rule in RULES if rule.limit in limits):
+        sound = judged & ((failed & np.uint64(enforced & ~BIT_OF[KEYS[key].name])) == 0)
+        counts[key] += int(sound.sum())
+        for place, limit in enumerate(tried(limits[key])):
+            counts[f"{key} {place}"] += int((sound & _breaks(rows, key, limit)).sum())
     return counts
 
 
 def tried_json(counts: Counter[str], limits: Mapping[str, float]) -> dict[str, dict[str, Any]]:
     """Key -> rule, documents that no other rule drops, and how many of them each limit would; without idle ones."""
-    rule_of = {check.limit: rule.name for rule in RULES for check in rule.checks}
     return {
         key: {
-            "rule": rule_of[key],
+            "rule": KEYS[key].name,
             "in_force": limit,
             "documents": counts[key],
             "tried": [[each, counts[f"{key} {place}"]] for place, each in enumerate(tried(limit))],
@@ -77,11 +69,12 @@ def tried_json(counts: Counter[str], limits: Mapping[str, float]) -> dict[str, d
     }
 
 
-def _breaks(rows: pa.Table, checks: list[Check], limit: float) -> Array:
+def _breaks(rows: pa.Table, key: str, limit: float) -> Array:
     broken = np.zeros(rows.num_rows, dtype=bool)
     # Rows hold 32 bits: a value at the limit must not exceed it by what was rounded.
     bound = np.float32(limit)
-    for check in checks:
-        values = rows[STATISTICS[check.column]].to_numpy(zero_copy_only=False)
-        broken |= values < bound if check.is_least else values > bound
+    for rule in RULES:
+        if rule.limit == key:
+            values = rows[rule.measure].to_numpy(zero_copy_only=False)
+            broken |= values < bound if rule.is_least else values > bound
     return broken

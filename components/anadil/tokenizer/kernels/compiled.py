@@ -4,8 +4,5 @@ from pathlib import Path
 
 from anadil.core.compiled import Kernels
 
-KERNELS = Kernels(
-    Path(__file__).parent,
-    ("merge_kernel", "merge_layout", "pretoken_kernel", "sorted_bytes", "../word_counts"),
-)
+KERNELS = Kernels(Path(__file__).parent, ("../word_counts",))
 compiled = KERNELS.compiled
