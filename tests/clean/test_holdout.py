@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anadil.clean.write.holdout import Candidates
+from anadil.clean.shards.holdout import Candidates
 from anadil.evaluate.contamination import find_contamination
 from anadil.text.corpus import read_documents
 from anadil.text.language import load_language

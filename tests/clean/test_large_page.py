@@ -6,7 +6,7 @@ import pytest
 
 from anadil.clean.extract.bomb import MAX_HTML_BYTES, without_data
 from anadil.clean.extract.extract import extract_page
-from anadil.clean.filters.judge_record import Prepared, Settings, prepare_record
+from anadil.clean.filters.judge_record import ExtractedDocument, Settings, prepare_record
 from anadil.clean.read.readers import RawRecord
 from anadil.recipe.sections import Recipe
 from anadil.text.language import load_language
@@ -18,7 +18,7 @@ MUCH = "x" * MAX_HTML_BYTES
 STATE = json.dumps({"a": [MUCH]})
 
 
-def prepare(html: bytes) -> Prepared:
+def prepare(html: bytes) -> ExtractedDocument:
     recipe = Recipe.model_validate({"language": "az"})
     return prepare_record(RawRecord(source="a.html", html=html), Settings(recipe=recipe))
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from anadil.clean.dedup.sorted_documents import KeptDocument
-from anadil.clean.filters.judge_record import Judged
-from anadil.clean.write.holdout import num_heldout
+from anadil.clean.filters.judge_record import FilterResult
+from anadil.clean.shards.holdout import num_heldout
 from anadil.clean.write.shard_output import kept_documents
 from anadil.core.errors import DataError, RetryableError, Stopped
 from anadil.text.corpus import read_documents
@@ -330,7 +330,7 @@ def test_what_is_no_documents_fault_ends_the_stage(
 def test_a_document_that_the_rules_fail_on_takes_no_other_of_its_batch_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(judged: Sequence[Judged], *others: Any) -> list[KeptDocument]:
+    def failing(judged: Sequence[FilterResult], *others: Any) -> list[KeptDocument]:
         if any(each.document.text.startswith("Bakıda") for each in judged):
             raise ValueError("odd")
         return kept_documents(judged, *others)

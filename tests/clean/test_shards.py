@@ -11,7 +11,7 @@ import pytest
 
 from anadil.artifacts import sealed_dir
 from anadil.artifacts.uri import MANIFEST
-from anadil.clean.filters.judge_record import Prepared, Settings, prepare_record
+from anadil.clean.filters.judge_record import ExtractedDocument, Settings, prepare_record
 from anadil.clean.read.readers import RawRecord, ReadStats, read_records
 from anadil.clean.shards.shards import Shard, correct_starts, names, plan_shards, read_plan, write_plan
 from anadil.clean.write.corpus_parts import _renumbered_line, text_of
@@ -283,7 +283,7 @@ def test_a_killed_run_resumes_with_what_is_done(tmp_path: Path, monkeypatch: pyt
     expected = content(clean(tmp_path / "whole", *files, **settings))
     judged: list[str] = []
 
-    def counted(raw: RawRecord, settings: Settings) -> Prepared:
+    def counted(raw: RawRecord, settings: Settings) -> ExtractedDocument:
         judged.append(raw.place or raw.source)
         return prepare_record(raw, settings)
 

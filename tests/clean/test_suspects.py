@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean.filters.judge_record import Judged, Prepared, Settings, judge_prepared
+from anadil.clean.filters.judge_record import ExtractedDocument, FilterResult, Settings, judge_prepared
 from anadil.clean.shards.crash_records import NOTE, Phase, Place, Suspects, death_alone
 from anadil.clean.shards.map_shard import MapTask, map_shard
 from anadil.clean.shards.shards import plan_shards
@@ -50,7 +50,7 @@ def test_a_process_that_died_at_a_batch_judges_one_by_one(
     shard = plan_shards([str(write_jsonl(tmp_path / "a.jsonl", texts(9)))], 10**9, 1)[0]
     sizes: list[int] = []
 
-    def counted(batch: list[Prepared], settings: Settings) -> list[Judged]:
+    def counted(batch: list[ExtractedDocument], settings: Settings) -> list[FilterResult]:
         sizes.append(len(batch))
         return judge_prepared(batch, settings)
 

@@ -9,10 +9,11 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
+from anadil.artifacts.text_files import TEXT_SUFFIXES
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.format import MIB
 from anadil.evaluate import heldout
-from anadil.evaluate.heldout import SUFFIXES, Heldout, read_heldout
+from anadil.evaluate.heldout import Heldout, read_heldout
 from anadil.recipe.sections import Evaluate
 from anadil.text.corpus import write_documents
 from tests.kit.child import peak_memory
@@ -158,7 +159,7 @@ def test_all_formats_that_the_recipe_promises_are_read() -> None:
     promised = str(Evaluate.model_fields["heldout"].description).split(";")[0]
 
     assert re.findall(r"`(.*?)`", promised) == [".jsonl[.gz|.zst]", ".txt", ".parquet"]
-    assert {each.replace(".ndjson", ".jsonl") for each in SUFFIXES} == {
+    assert {each.replace(".ndjson", ".jsonl") for each in TEXT_SUFFIXES} == {
         ".jsonl", ".jsonl.gz", ".jsonl.zst", ".txt", ".parquet",
     }  # fmt: skip
 

@@ -19,12 +19,12 @@ from anadil.clean.read.input_kinds import check_suffixes
 from anadil.clean.read.readers import ReadStats
 from anadil.clean.read.record_fields import ADDRESS_KEYS
 from anadil.clean.read.warc import is_excused
+from anadil.clean.shards.holdout import DOCUMENTS, hold_out
 from anadil.clean.shards.map_shard import map_shard
 from anadil.clean.shards.since import earlier_corpus, link, write_index
 from anadil.clean.shards.workspace import Workspace
 from anadil.clean.write.accounts import Accounts
 from anadil.clean.write.corpus_parts import WRITTEN, CorpusFile, WriteTask, plan_files, renumbered, write_file
-from anadil.clean.write.holdout import DOCUMENTS, hold_out
 from anadil.clean.write.row_files import ACCOUNTS, STATS, RowsTask, write_rows
 from anadil.clean.write.stats_file import make_stats, write_samples, write_stats
 from anadil.clean.write.tried_limits import limits_in_force

@@ -11,23 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anadil.artifacts import storage
-from anadil.artifacts.line_reader import (
-    DAMAGED,
-    MAX_LINE_BYTES,
-    PACKED_LINES,
-    PLAIN_LINES,
-    TooLong,
-    bounded_lines,
-)
-from anadil.core.errors import DataError, PreflightError
+from anadil.artifacts.text_files import TEXT_SUFFIXES, text_of, text_rows, text_suffix
+from anadil.core.errors import DataError
 from anadil.core.format import MIB, human_bytes
-from anadil.core.json_text import parse_json
 from anadil.text.corpus import Document, read_documents
 from anadil.text.domains import name_of_file
 
 log = logging.getLogger(__name__)
 
-SUFFIXES = (*PLAIN_LINES, *PACKED_LINES, ".txt", ".parquet")
 MAX_DOCUMENTS, MAX_BYTES = 100_000, 256 * MIB
 """Most held-out text. Our choice: fifty times what `clean` keeps by default. All of it is held in memory and scored by
 each candidate, and an interval on bits per byte gains nothing from more."""
@@ -35,8 +26,6 @@ RETAINED_KEY = "evaluate.retained"
 """Recipe key of the files of languages that the base knows."""
 RETAINED_TEXT = f"{storage.BUILT_IN}en/retained.jsonl"
 """Short documents that come with the program, so that the figure can be compared over runs; no stage trains on them."""
-ROWS_AT_A_TIME = 16
-"""Rows in memory at a time, each as long as a document may be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +123,7 @@ def documents_of(
     check_heldout_files(files)
     for uri in files:
         with copy(uri) as path:
-            for place, row in _rows(path, uri, _suffix(uri), text_field):
+            for place, row in text_rows(path, uri, text_field):
                 yield _document(row, f"{uri}{place}", text_field, language)
 
 
@@ -162,9 +151,9 @@ def check_heldout_files(files: Sequence[str]) -> None:
         DataError: Of the first such file.
     """
     for uri in files:
-        if not _suffix(uri):
+        if not text_suffix(uri):
             raise DataError(
-                f"{uri}: held-out text is read from {', '.join(SUFFIXES)} only; convert the file (anadil clean takes "
+                f"{uri}: held-out text is read from {', '.join(TEXT_SUFFIXES)} only; convert the file (anadil clean takes "
                 "the text out of .html and .warc, into the .jsonl.zst of a corpus)"
             )
 
@@ -182,82 +171,11 @@ def refuse_no_heldout(num_documents: int, places: Sequence[str]) -> None:
         )
 
 
-def _suffix(uri: str) -> str:
-    return next((end for end in SUFFIXES if uri.lower().endswith(end)), "")
-
-
-def _rows(path: Path, uri: str, suffix: str, text_field: str) -> Iterator[tuple[str, object]]:
-    """Rows of a file with their place in it, such as `:17`."""
-    try:
-        if suffix == ".parquet":
-            yield from _parquet_rows(path, uri, text_field)
-        elif suffix == ".txt":
-            if path.stat().st_size > MAX_LINE_BYTES:
-                raise DataError(
-                    f"{uri}: is one document of {human_bytes(path.stat().st_size)}, longer than "
-                    f"{human_bytes(MAX_LINE_BYTES)}; give its documents as .jsonl"
-                )
-            yield "", {text_field: path.read_bytes().decode("utf-8-sig")}
-        else:
-            yield from _json_rows(path, uri, suffix)
-    except (UnicodeDecodeError, *DAMAGED) as error:
-        raise DataError(f"{uri}: is damaged or not UTF-8 ({error}); repair the file") from None
-
-
-def _json_rows(path: Path, uri: str, suffix: str) -> Iterator[tuple[str, object]]:
-    for number, line in enumerate(bounded_lines(path, suffix), 1):
-        if isinstance(line, TooLong):
-            raise DataError(f"{uri}:{number}: {line}; write each document as a line of its own")
-        if not line.strip():
-            continue
-        text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-        try:
-            yield f":{number}", parse_json(text)
-        except ValueError as error:
-            raise DataError(f"{uri}:{number}: is not JSON ({error}); correct the line") from None
-
-
-def _parquet_rows(path: Path, uri: str, text_field: str) -> Iterator[tuple[str, object]]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        from anadil.artifacts.table_rows import batch_rows, parquet_batches
-    except ModuleNotFoundError:
-        raise PreflightError(f"{uri}: reading Parquet needs pyarrow; install pyarrow or give JSONL") from None
-    try:
-        with path.open("rb") as stream:
-            if text_field not in pq.read_schema(stream).names:
-                raise DataError(f"{uri}: has no column {text_field!r}; set clean.text_field")
-            rows = (
-                row
-                for batch in parquet_batches(stream, uri, ROWS_AT_A_TIME, [text_field])
-                for row in batch_rows(batch)
-            )
-            for number, row in enumerate(rows, start=1):
-                if isinstance(row, TooLong):
-                    raise DataError(f"{uri}:{number}: {row}; cut it")
-                if isinstance(row, UnicodeDecodeError):
-                    raise row
-                yield f":{number}", row
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{uri}: is damaged Parquet ({error}); repair the file") from None
-
-
 def _document(row: object, place: str, text_field: str, language: str) -> Document:
-    text = row.get(text_field) if isinstance(row, dict) else None
-    if not isinstance(row, dict) or not isinstance(text, str):
-        raise DataError(f"{place}: has no text in {text_field!r}; set clean.text_field or correct the record")
-    try:
-        content = text.encode()
-    except UnicodeEncodeError:
-        raise DataError(f"{place}: holds half a surrogate pair, which UTF-8 cannot hold; repair it") from None
-    if len(content) > MAX_LINE_BYTES:
-        raise DataError(
-            f"{place}: document of {human_bytes(len(content))} is longer than {human_bytes(MAX_LINE_BYTES)}; cut it"
-        )
+    text = text_of(row, text_field, place)
+    assert isinstance(row, dict)
     return Document(
-        id=str(row.get("id") or hashlib.sha256(content).hexdigest()[:16]),
+        id=str(row.get("id") or hashlib.sha256(text.encode()).hexdigest()[:16]),
         text=text,
         source=place,
         url=str(row.get("url") or ""),

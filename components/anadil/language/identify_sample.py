@@ -43,7 +43,7 @@ MAX_DAMAGED_KEPT, TOWARDS_OWN = 0.05, 0.25
 """Share of pieces with one letter in twelve misread, or with shuffled words, that may be kept, and part of the distance from there to own
 text by which the limit is more. Where the two overlap, own text decides: what a check cannot tell apart it keeps."""
 NO_LIMIT = -99.0
-"""Of association, where too few pieces have a figure."""
+"""Limit of association where too few pieces have a figure."""
 MIN_PIECES, MAX_PIECES = 50, 4_000
 """Pieces of one length, of all parts together: the fewest that set a limit of their own, and the most that are measured."""
 MIN_LABELLED = 0.98
@@ -56,7 +56,7 @@ LONG_COVERED = 0.995
 """The same of long text, whose labels, sure or not, tell siblings apart. Our choice: it costs at most .5 % of own text, and
 what all rarer labels together make up less of is another language."""
 SIBLING_DROP_RATE, MAX_USUAL_PIECES = 0.0075, 0.5
-"""Of long own text that may be lost because CLD2 takes it, and most of its pieces, for a sibling's, and largest limit for its pieces: half.
+"""Share of long own text that may be lost because CLD2 takes it, and most of its pieces, for a sibling's, and largest limit for its pieces: half.
 Chosen by us: of Indonesian .02 has Malay's label, and without this .95 of Malay is kept."""
 LINE = 60
 """Characters of the short pieces whose labels are counted too."""
@@ -72,7 +72,7 @@ ONE_SOURCE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identified:
-    """What a pack says of identification, and what to tell of it."""
+    """Keys of a pack for identification, and lines of the report."""
 
     identification: Identification
     report: list[str]
@@ -107,10 +107,10 @@ def identify_sample(
     most = ", ".join(f"{label} {count / labels.total():.1%}" for label, count in labels.most_common(3))
     report = [f"CLD2 takes the sample for: {most}{_doubt(row, labels)}"]
     if model:
-        found = model(fit)
-        report.append(f"identified by {found.label} of {found.path}")
+        learnt_model = model(fit)
+        report.append(f"identified by {learnt_model.label} of {learnt_model.path}")
         return Identified(
-            identification=Identification(cld2=(known,) if known else (), model=found), report=report
+            identification=Identification(cld2=(known,) if known else (), model=learnt_model), report=report
         )
     sibling = _sibling(row, labels) if not others else ""
     if sibling:
@@ -146,12 +146,12 @@ def _by_source(parts: Sequence[Sequence[str]], sources: Mapping[str, str]) -> Co
 
 
 def _is_one(by_source: Counter[str]) -> bool:
-    """Whether nearly all is of one source."""
+    """True if nearly all is of one source."""
     return max(by_source.values()) > MAX_ONE_SOURCE * by_source.total()
 
 
 def _told(num_parts: int, by_source: Counter[str]) -> str:
-    """What limits were set on."""
+    """Sentence that says on how many texts the limits were set."""
     if _is_one(by_source):
         name, most = max(by_source.items(), key=lambda each: (each[1], each[0]))
         share = f"{most / by_source.total():.0%}" if len(by_source) > 1 else "all"
@@ -161,7 +161,7 @@ def _told(num_parts: int, by_source: Counter[str]) -> str:
 
 
 def _is_known(row: KnownLanguage, labels: Counter[str]) -> bool:
-    """Whether CLD2 knows the language, and says so of half of the sample and of nearly all of which it is sure."""
+    """True if CLD2 knows the language, and says so of half of the sample and of nearly all of which it is sure."""
     own, sure = labels[row.cld2], labels.total() - labels["un"]
     return bool(row.cld2) and own >= max(MIN_LABELLED * sure, labels.total() / 2)
 
@@ -175,13 +175,13 @@ def _sibling(row: KnownLanguage | None, labels: Counter[str]) -> str:
 
 
 def sibling_of(label: str) -> str:
-    """What people call a label of CLD2."""
+    """Name of a label of CLD2."""
     row = next((row for row in known_languages().values() if row.cld2 == label), None)
     return f"{row.name} ({label})" if row else label
 
 
 def _doubt(row: KnownLanguage | None, labels: Counter[str]) -> str:
-    """What the labels of a sample say against it, or against CLD2."""
+    """Evidence of the labels of a sample against it, or against CLD2."""
     if not row or not row.cld2:
         return "; it does not know the language"
     share = labels[row.cld2] / labels.total()
@@ -194,7 +194,7 @@ def _doubt(row: KnownLanguage | None, labels: Counter[str]) -> str:
 
 
 def _labels(texts: Sequence[str]) -> Counter[str]:
-    """What CLD2 surely takes texts for; `un` where it is not sure."""
+    """Labels that CLD2 gives texts surely; `un` where it is not sure."""
     return Counter(code if is_reliable else "un" for code, is_reliable in map(cld2_label, texts))
 
 
@@ -265,7 +265,7 @@ def _judged_by_others(sampled: Sequence[Sequence[str]]) -> list[_Part]:
 def _profile(
     fit: Sequence[str], sampled: Sequence[Sequence[str]], others: Mapping[str, Sequence[str]], widened: float
 ) -> Profile:
-    """What is learnt of the first texts, with limits of the parts."""
+    """Model learnt of the first texts, with limits of the parts."""
     tables = Tables.learn([Counted.of(fit)])
     other_tables = [ngram_profile.count_table(texts) for texts in others.values()]
     parts = _judged_by_others(sampled)
@@ -290,21 +290,21 @@ def _profile(
 def _figures(
     parts: Sequence[_Part], kind: str, length: int, score: Callable[[_Part, str], float]
 ) -> list[Figures]:
-    """Of the pieces of each part, those that have one. Short texts of a part are joined: they are of a kind."""
-    found = []
+    """Values of the pieces of each part that have one. Short texts of a part are joined: they are of a kind."""
+    figures = []
     for part in parts:
         text = getattr(part, kind)
         starts = range(0, max(1, len(text) - length + 1), length)
         some = starts[:: max(1, len(starts) * len(parts) // MAX_PIECES)]
         scored = np.array([score(part, text[start : start + length]) for start in some])
-        found.append(scored[~np.isnan(scored)])
-    return [each for each in found if len(each)]
+        figures.append(scored[~np.isnan(scored)])
+    return [each for each in figures if len(each)]
 
 
 def _outermost(figures: Sequence[Figures], rate: float, *, largest: bool, widened: float = 0.0) -> float:
     """The quantile of the part that lies furthest out: so may the next kind of text."""
-    found = [source_quantile(each, rate, largest=largest, widened=widened) for each in figures]
-    return max(found) if largest else min(found)
+    limits = [source_quantile(each, rate, largest=largest, widened=widened) for each in figures]
+    return max(limits) if largest else min(limits)
 
 
 def _limits(
@@ -312,7 +312,7 @@ def _limits(
 ) -> tuple[float, float]:
     """Least likelihood and margin of pieces of the length."""
 
-    def found(place: int) -> list[Figures]:
+    def scores_of(place: int) -> list[Figures]:
         return _figures(
             parts,
             "running",
@@ -322,8 +322,8 @@ def _limits(
             )[place],
         )
 
-    least = _outermost(found(0), DROP_RATE, largest=False, widened=widened)
-    margin = min(float(np.quantile(each, DROP_RATE)) for each in found(1)) if others else 0.0
+    least = _outermost(scores_of(0), DROP_RATE, largest=False, widened=widened)
+    margin = min(float(np.quantile(each, DROP_RATE)) for each in scores_of(1)) if others else 0.0
     # What is likelier in another language is in it, however far the sample keeps from it.
     return round(least, 3), round(min(margin, 0.0), 3)
 
@@ -369,22 +369,22 @@ def _signs_limit(parts: Sequence[_Part], length: int) -> float:
 
 
 def _of_texts(parts: Sequence[_Part], score: Callable[[str], float]) -> list[Figures]:
-    """Of the texts of each part, those that have one."""
-    found = [np.array([score(text) for text in part.texts]) for part in parts]
-    return [known for each in found if len(known := each[~np.isnan(each)])]
+    """Values of the texts of each part that have one."""
+    scores = [np.array([score(text) for text in part.texts]) for part in parts]
+    return [known for each in scores if len(known := each[~np.isnan(each)])]
 
 
 def _capitals_limit(parts: Sequence[_Part]) -> float:
     """Most capitals behind small letters."""
-    found = _of_texts(parts, word_shapes.inner_capitals)
-    limit = _outermost(found, DROP_RATE, largest=True) if found else 1.0
+    shares = _of_texts(parts, word_shapes.inner_capitals)
+    limit = _outermost(shares, DROP_RATE, largest=True) if shares else 1.0
     return round(min(max(limit, MIN_INNER_CAPITALS), 1.0), 3)
 
 
 def _distinct_limit(parts: Sequence[_Part], widened: float) -> float:
     """Least share of distinct words; none where few texts are long enough to say."""
-    found = _of_texts(parts, lambda text: word_shapes.distinct_words(letters_of(text)))
-    if sum(map(len, found)) < MIN_PIECES:
+    counts = _of_texts(parts, lambda text: word_shapes.distinct_words(letters_of(text)))
+    if sum(map(len, counts)) < MIN_PIECES:
         return 0.0
     # Of logarithms, as of lengths: drawn in a line, the tail of a sample with a few lists ends below 0, and all would pass.
-    return round(math.exp(_outermost([*map(np.log, found)], DROP_RATE, largest=False, widened=widened)), 3)
+    return round(math.exp(_outermost([*map(np.log, counts)], DROP_RATE, largest=False, widened=widened)), 3)

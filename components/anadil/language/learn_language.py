@@ -26,7 +26,7 @@ from anadil.text.language_pack import LanguagePack, PackLimits, general_limits, 
 from anadil.text.scripts import NAMES, WITHOUT_SPACES, script_of
 
 MIN_BYTES = 1_000_000
-"""Of good text. Our choice: of less, n-grams of siblings overlap."""
+"""Bytes of good text. Our choice: of less, n-grams of siblings overlap."""
 MAX_BYTES = 20_000_000
 """More is not read: nothing learnt changes any more."""
 MAX_CHARS = 3_000
@@ -40,12 +40,12 @@ NUM_STOP_WORDS = 40
 OWN_PART, OWN_DROPPED = 4, 0.0075
 """Part of the usual share of letters which ASCII lacks that a text must have, and most of the sample that it may cost."""
 MAX_STRAY_SHARE, MAX_STRAY_TOGETHER = 0.001, 0.005
-"""Of the words, for a letter that is no word of its own, and for all such letters. Those of ten alphabets have .000 to .0025
+"""Share of the words, for a letter that is no word of its own, and for all such letters. Those of ten alphabets have .000 to .0025
 together; of Korean, a letter of which is a syllable and often a word, all below the first have .022, and damage would not show."""
 MAX_TOKEN_CHARS = 20
 """Longer runs between spaces, in the mean, are no words: the language writes none."""
 ALPHABET_SHARE = 0.9999
-"""Of the letters of the sample; the rest are names and quotations."""
+"""Share of the letters of the sample; the rest are names and quotations."""
 NUM_PROMPTS, PROMPT_WORDS, PROMPT_CHARACTERS = 5, 6, 12
 QUESTION_WORDS = range(4, 16)
 SENTENCE = re.compile(r"[^.!?…。！？؟।\n]{20,200}[.!?…。！？؟।]")
@@ -63,7 +63,7 @@ class Texts:
     short: list[str]
     """Documents that are no longer than a piece: they say how short one may be."""
     sources: dict[str, str]
-    """Of each piece, where it is known."""
+    """Source of each piece, where it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ def split_texts(documents: Iterable[str]) -> Texts:
 
     What takes the first of them, such as noise, takes of all files, and the order of files makes no difference.
     """
-    found: dict[bytes, tuple[str, bool]] = {}
+    by_digest: dict[bytes, tuple[str, bool]] = {}
     sources: dict[str, str] = {}
     num_documents = num_bytes = 0
     short = []
@@ -95,13 +95,13 @@ def split_texts(documents: Iterable[str]) -> Texts:
         digests = [hashlib.sha256(piece.encode()).digest() for piece in pieces]
         for number, (digest, piece) in enumerate(zip(digests, pieces, strict=True)):
             is_aside = digests[number - number % NEIGHBOURS][0] < HELD_ASIDE * 256
-            num_bytes += 0 if digest in found else len(piece.encode())
-            found[digest] = piece, is_aside or (digest in found and found[digest][1])
+            num_bytes += 0 if digest in by_digest else len(piece.encode())
+            by_digest[digest] = piece, is_aside or (digest in by_digest and by_digest[digest][1])
         if num_bytes > MAX_BYTES:
             break
     fit: list[str] = []
     aside: list[str] = []
-    for _, (piece, is_aside) in sorted(found.items()):
+    for _, (piece, is_aside) in sorted(by_digest.items()):
         (aside if is_aside else fit).append(piece)
     return Texts(
         fit=fit, aside=aside, num_documents=num_documents, num_bytes=num_bytes, short=short, sources=sources
@@ -156,8 +156,8 @@ def learn_language(
         raise DataError("the sample holds no letter; give running text in the language")
     language = to_language(draft)
     others = {place: each.fit for place, each in noise.items()}
-    found = identify_sample(draft.code, texts.fit, texts.aside, others, model, texts.sources)
-    identification = found.identification.model_copy(update=_own_letters(texts.fit, draft))
+    identified = identify_sample(draft.code, texts.fit, texts.aside, others, model, texts.sources)
+    identification = identified.identification.model_copy(update=_own_letters(texts.fit, draft))
     draft = draft.model_copy(
         update={"identification": identification, **_words_of(texts.fit, language, draft.words)}
     )
@@ -176,7 +176,7 @@ def learn_language(
             "learnt": _evidence(texts, limits),
         }
     )
-    return LearntLanguage(pack=pack, report=_report_lines(pack, texts, found, limits, is_made=not noise))
+    return LearntLanguage(pack=pack, report=_report_lines(pack, texts, identified, limits, is_made=not noise))
 
 
 def _require_other_text(texts: Texts, noise: Mapping[str, Texts]) -> None:
@@ -227,8 +227,8 @@ def _require_script(name: str, script: str) -> None:
         DataError: It is.
     """
     language, given, *_ = f"{name.replace('_', '-')}-".split("-")
-    theirs, found = (set(NAMES.get(each, ())) for each in (given.title(), script))
-    if theirs and found and not theirs & found:
+    theirs, ours = (set(NAMES.get(each, ())) for each in (given.title(), script))
+    if theirs and ours and not theirs & ours:
         raise DataError(
             f"{name}: most letters of the sample are {script}, not {given.title()}; give text in that script, or call the "
             f"language {language}-{script}"
@@ -276,8 +276,8 @@ def _words_of(texts: Sequence[str], language: Language, words: str) -> dict[str,
 
 def _sentences(texts: Sequence[str]) -> Iterable[str]:
     """Whole sentences that begin a line, in an order that only their text decides."""
-    found = (match[0] for text in texts for line in text.split("\n") if (match := SENTENCE.match(line)))
-    return sorted(found, key=lambda sentence: hashlib.sha256(sentence.encode()).digest())
+    sentences = (match[0] for text in texts for line in text.split("\n") if (match := SENTENCE.match(line)))
+    return sorted(sentences, key=lambda sentence: hashlib.sha256(sentence.encode()).digest())
 
 
 def _prompts(texts: Sequence[str], words: str) -> tuple[str, ...]:
@@ -287,8 +287,8 @@ def _prompts(texts: Sequence[str], words: str) -> tuple[str, ...]:
         return sentence[:PROMPT_CHARACTERS]
 
     sound = (each for each in _sentences(texts) if all(map(str.isalpha, "".join(each.split())[:20])))
-    found = (start for each in sound if len(start := beginning(each)) < len(each))
-    return tuple(dict.fromkeys(found))[:NUM_PROMPTS]
+    beginnings = (start for each in sound if len(start := beginning(each)) < len(each))
+    return tuple(dict.fromkeys(beginnings))[:NUM_PROMPTS]
 
 
 def _questions(texts: Sequence[str]) -> tuple[str, ...]:
@@ -307,7 +307,7 @@ def _evidence(texts: Texts, limits: LearntLimits) -> dict[str, Any]:
 
 
 def _report_lines(
-    pack: LanguagePack, texts: Texts, found: Identified, limits: LearntLimits, *, is_made: bool
+    pack: LanguagePack, texts: Texts, identified: Identified, limits: LearntLimits, *, is_made: bool
 ) -> list[str]:
     size = human_bytes(texts.num_bytes)
     measured = f"{len(texts.aside):,} pieces set aside"
@@ -315,7 +315,7 @@ def _report_lines(
         f"{pack.name} ({pack.code}), {pack.script}: {counted(texts.num_documents, 'document')}, {size}",
         f"words: {pack.words}; letters: {pack.alphabet[:80]}",
         f"stop words: {pack.stop_words}",
-        *found.report,
+        *identified.report,
         *limits.report,
         f"own clean text dropped: {limits.own_dropped:.2%} of {measured}",
     ]

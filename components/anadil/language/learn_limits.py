@@ -19,16 +19,16 @@ from anadil.text.language import Language
 from anadil.text.language_id import identify_language
 
 DROP_RATE = 0.001
-"""Of own text, for each limit that is widened to spare it."""
+"""Share of own text, for each limit that is widened to spare it."""
 STRICT_RATES = (0.001, 0.002, 0.004, 0.008)
 """To which a limit may be tightened where noise demands it."""
 MAX_OWN_DROPPED, MAX_COST = 0.015, 0.005
-"""Of the text set aside, by all rules together, and of it for noise where that much goes before; the aim is 3 % of text
+"""Shares of the text set aside: by all rules together, and for noise where that much goes before; the aim is 3 % of text
 never seen. Measured on Azerbaijani, of which .02 is damaged itself: .04 of what was not seen."""
 MAX_NOISE_KEPT = 0.05
-"""Of each kind, in the text set aside; the aim is 10 % of noise never seen."""
+"""Share of each kind, in the text set aside; the aim is 10 % of noise never seen."""
 MIN_LESS = 0.02
-"""Of a kind of noise, that a limit must drop to be tightened: a little of a kind that nothing tells well is not worth own text."""
+"""Share of a kind of noise that a limit must drop to be tightened: a little of a kind that nothing tells well is not worth own text."""
 MIN_DOCUMENTS = 50
 """Fewer do not say how short a document may be."""
 DIGITS = 3

@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 MAX_TEXTS = 300
-"""Of each kind."""
+"""Most texts of a kind."""
 PIECE_LETTERS = (2, 6)
 """Least and most of what stands for a word where nothing parts words. Our choice: most words of such languages."""
 SIGNS = "01589|!~^*$"
-"""What stands for letters in a bad scan."""
+"""Signs that stand for letters in a bad scan."""
 NUM_KEYWORDS = 60
 NUM_FREQUENT = 8
 """Letters, of which one is lost or stands alone."""

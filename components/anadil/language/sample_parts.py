@@ -11,7 +11,7 @@ import numpy.typing as npt
 from anadil.text.ngram_profile import buckets, letters_of
 
 MAX_SHARE, MIN_SHARE = 1 / 4, 1 / 16
-"""Of the sample's characters: a larger part is cut in two clusters, since the others would teach little; smaller ones are joined. Our choice."""
+"""Share of the sample's characters: a larger part is cut in two clusters, since the others would teach little; smaller ones are joined. Our choice."""
 ORDER, NUM_HASHED, NUM_STEPS = 4, 2_048, 30
 """Letters of the n-grams that texts are compared by, to how many they are hashed, and steps of the search for a direction."""
 
@@ -63,6 +63,6 @@ def _halves(texts: Sequence[str]) -> list[list[str]]:
 
 def _direction_of(text: str) -> npt.NDArray[np.float32]:
     """Roots of the shares of hashed n-grams: of shares alone, the most frequent ones would decide."""
-    found = buckets(letters_of(text), ORDER)[-1] % NUM_HASHED
-    counts = np.bincount(found, minlength=NUM_HASHED)
-    return np.sqrt(counts / max(1, len(found))).astype(np.float32)
+    hashes = buckets(letters_of(text), ORDER)[-1] % NUM_HASHED
+    counts = np.bincount(hashes, minlength=NUM_HASHED)
+    return np.sqrt(counts / max(1, len(hashes))).astype(np.float32)

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 WIDENED = 0.2
-"""Of the distance from the median, added to it: text of another kind than the sample is less likely."""
+"""Share of the distance from the median that is added to it: text of another kind than the sample is less likely."""
 MOST_SEEN = 0.25
 """Share beyond the value that the tail is drawn from, of the smallest samples."""
 

@@ -1,4 +1,4 @@
-"""What a sample teaches of a language, counted part by part, so that each part can be judged by what the others teach."""
+"""Counts of a sample of a language, taken part by part, so that each part can be judged by what the others teach."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What a text is measured by."""
+    """Measures of a text."""
 
     own: Table
     associated: tuple[Table, ...]
@@ -44,7 +44,7 @@ class Tables:
 
     @classmethod
     def learn(cls, parts: Sequence[Counted]) -> Self:
-        """Of parts of a sample, at least one."""
+        """Sum of the tables of a sample's parts, at least one."""
         ngrams = np.sum([part.ngrams for part in parts], axis=0)
         return cls(
             ngram_profile.to_table(ngrams, ngram_profile.ORDERS),

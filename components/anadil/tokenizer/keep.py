@@ -1,25 +1,15 @@
-"""The texts of `tokenizer.keep`: what the model must go on reading as cheaply as before."""
+"""The texts of `tokenizer.keep`, which the model must go on reading as cheaply as before."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from anadil.artifacts import storage
-from anadil.artifacts.line_reader import (
-    DAMAGED,
-    MAX_LINE_BYTES,
-    PACKED_LINES,
-    PLAIN_LINES,
-    TooLong,
-    bounded_lines,
-)
+from anadil.artifacts.text_files import TEXT_SUFFIXES, text_of, text_rows, text_suffix
 from anadil.core.errors import DataError
-from anadil.core.format import human_bytes
-from anadil.core.json_text import parse_json
 from anadil.runtime.job import Job
 from anadil.text.domains import name_of_file
 
 KEY = "tokenizer.keep"
-SUFFIXES = (*PLAIN_LINES, *PACKED_LINES, ".txt")
 
 
 def read_keep_texts(job: Job) -> dict[str, tuple[str, ...]]:
@@ -46,10 +36,9 @@ def _name(uri: str) -> str:
 
 
 def _texts(path: Path, uri: str, field: str) -> Iterator[str]:
-    suffix = next((end for end in SUFFIXES if uri.lower().endswith(end)), "")
-    if not suffix:
+    if not text_suffix(uri):
         raise DataError(
-            f"{KEY}: {uri} is neither {', '.join(SUFFIXES)} nor the id of a language with built-in text; name one of those"
+            f"{KEY}: {uri} is neither {', '.join(TEXT_SUFFIXES)} nor the id of a language with built-in text; name one of those"
         )
     try:
         if suffix == ".txt":

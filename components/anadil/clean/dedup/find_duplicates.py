@@ -22,7 +22,7 @@ CHUNK = 1_000_000
 
 
 class Verdicts:
-    """What dedup found of each document, on the disk: arrays by the number of the document."""
+    """Verdict of dedup on each document, on the disk: arrays by the number of the document."""
 
     def __init__(self, folder: Path, num_documents: int | None = None) -> None:
         """Open what was found, or start over for so many documents."""
@@ -57,7 +57,7 @@ class Verdicts:
         )
 
     def is_kept(self, documents: Numbers) -> Numbers:
-        """Whether documents stay."""
+        """True for documents that stay."""
         chosen: Numbers = self.verdict[documents] == KEPT
         return chosen
 
@@ -105,14 +105,14 @@ def unite(parents: Numbers, first: Numbers, second: Numbers) -> None:
 
 def roots(parents: Numbers, documents: Numbers) -> Numbers:
     """Roots of documents; the way of each becomes one step."""
-    found = np.asarray(parents[documents])
+    above_documents = np.asarray(parents[documents])
     while True:
-        above = np.asarray(parents[found])
-        if np.array_equal(above, found):
+        above = np.asarray(parents[above_documents])
+        if np.array_equal(above, above_documents):
             break
-        found = above
-    parents[documents] = found
-    return found
+        above_documents = above
+    parents[documents] = above_documents
+    return above_documents
 
 
 def _find_exact(signatures: Signatures, verdicts: Verdicts) -> None:
@@ -156,7 +156,7 @@ def _best_first(cluster: Numbers, documents: Numbers, signatures: Signatures) ->
 def _drop_clusters(
     documents: Numbers, firsts: Numbers, verdicts: Verdicts, verdict: int, chosen: Numbers
 ) -> None:
-    """Of the chosen documents keep those that are the first of their cluster."""
+    """Keep those of the chosen documents that are the first of their cluster."""
     sizes = np.diff(np.append(firsts, len(documents)))
     best = np.repeat(documents[firsts], sizes)
     verdicts.cluster_size[documents[chosen]] = np.repeat(sizes, sizes)[chosen]
@@ -165,7 +165,7 @@ def _drop_clusters(
 
 
 def _in_groups(keys: Numbers) -> Numbers:
-    """Whether an ordered key comes twice or more."""
+    """True if an ordered key comes twice or more."""
     same = keys[1:] == keys[:-1]
     return np.concatenate((same, [False]))[: len(keys)] | np.concatenate(([False], same))[: len(keys)]
 
@@ -184,8 +184,8 @@ def _cluster_members(parents: Numbers) -> Iterator[Numbers]:
     width = max(1, CHUNK // 16)
     for start in range(0, len(parents), CHUNK):
         documents = np.arange(start, min(start + CHUNK, len(parents)))
-        found = roots(parents, documents)
-        np.add.at(blocks, found[found != documents] // width, 1)
+        parent = roots(parents, documents)
+        np.add.at(blocks, parent[parent != documents] // width, 1)
     bounds = [0]
     total = 0
     for block, count in enumerate(blocks.tolist()):
@@ -196,9 +196,9 @@ def _cluster_members(parents: Numbers) -> Iterator[Numbers]:
     for low, high in zip(bounds, [*bounds[1:], len(parents)], strict=True):
         members = []
         for start in range(0, len(parents), CHUNK):
-            found = np.asarray(parents[start : start + CHUNK])
-            documents = np.arange(start, start + len(found))
-            joined = (found != documents) & (found >= low) & (found < high)
-            members += [documents[joined], found[joined]]
+            parent = np.asarray(parents[start : start + CHUNK])
+            documents = np.arange(start, start + len(parent))
+            joined = (parent != documents) & (parent >= low) & (parent < high)
+            members += [documents[joined], parent[joined]]
         if members:
             yield np.unique(np.concatenate(members))

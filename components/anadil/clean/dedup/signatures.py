@@ -15,7 +15,7 @@ Chosen = Callable[[Numbers], Numbers]
 
 
 class Signatures:
-    """What dedup compares, read from the disk in parts.
+    """Keys that dedup compares, read from the disk in parts.
 
     Numbers of documents follow the order of the inputs, so that what they decide does not depend on the shards.
     """
@@ -76,13 +76,13 @@ class Signatures:
             yield np.concatenate(documents)[np.lexsort((low_half, high_half))]
 
     def lowest_ids(self, is_chosen: Chosen, most: int) -> list[int]:
-        """Of some documents those with the smallest ids, in their order."""
-        found: list[int] = []
+        """The documents with the smallest ids, in their order."""
+        lowest: list[int] = []
         for documents in self.by_id():
-            found += documents[is_chosen(documents)][: most - len(found)].tolist()
-            if len(found) == most:
+            lowest += documents[is_chosen(documents)][: most - len(lowest)].tolist()
+            if len(lowest) == most:
                 break
-        return found
+        return lowest
 
     def shard_of(self, document: int) -> int:
         """Number of the shard that a new document is in."""
@@ -94,7 +94,7 @@ class Signatures:
         return id_of(high, low)
 
     def is_held(self, documents: Numbers) -> Numbers:
-        """Whether documents are those of the earlier corpus."""
+        """True for documents of the earlier corpus."""
         held: Numbers = documents < self.num_held
         return held
 

@@ -19,14 +19,14 @@ from anadil.core.format import KIB, MIB
 
 Numbers = npt.NDArray[Any]
 Layout = tuple[tuple[int, ...], "np.dtype[Any]", int]
-"""Of a file of numbers: shape, kind, and where they begin."""
+"""Header of a file of numbers: shape, kind, and where they begin."""
 
 RUN_BYTES = 4 * MIB
-"""Of lines that are sorted in memory, which takes four times as much."""
+"""Bytes of lines that are sorted in memory, which takes four times as much."""
 FRAME_BYTES = 64 * KIB
-"""Of lines in a frame: a merge of a thousand shards has a frame of each in memory."""
+"""Bytes of lines in a frame: a merge of a thousand shards has a frame of each in memory."""
 ZSTD_LEVEL = 1
-"""What is read once or twice and then removed."""
+"""Files that are read once or twice and then removed."""
 DOCUMENTS = "documents.zst"
 COLUMNS = {
     "id_high": np.uint64,
@@ -38,7 +38,7 @@ COLUMNS = {
     "num_words": np.uint32,
     "record": np.uint32,
 }
-"""Of each document: its id, its exact key, weight and lengths of its text, and which record of the shard it was."""
+"""A document's id, its exact key, weight and lengths of its text, and which record of the shard it was."""
 KEYS, KEY_ROWS = "keys", "key_rows"
 """Columns for each kind of key, sorted by it: the key, and the row that it is of."""
 EXACT = 0
@@ -56,7 +56,7 @@ class KeptDocument:
     exact_key: int
     band_keys: Numbers
     weight: int
-    """Of copies the heaviest stays."""
+    """The heaviest of several copies stays."""
     num_bytes: int
     num_words: int
     record: int

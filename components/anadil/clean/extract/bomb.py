@@ -27,7 +27,7 @@ MAX_TREE_DEPTH = 3_000
 MAX_ATTRIBUTES = 1_000
 """In one tag; 10,000 different ones take the parser 0.2 s, 100,000 take 46 s, measured."""
 MAX_COPIES = 300_000
-"""Of elements of style that were left open, and that the parser opens again in each later block."""
+"""Most elements of style that were left open, and that the parser opens again in each later block."""
 
 TAG = re.compile(
     r"<(?:!--(?:-?>|.*?(?:--!?>|\Z))|(/?)([a-zA-Z][^\s/>]*+)"
@@ -40,10 +40,10 @@ RAW = {
     name: re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE)
     for name in ("script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes")
 }
-"""What is in these is text and no tag, but inside of `FOREIGN_ELEMENTS`."""
+"""Elements whose content is text and no tag, but inside of `FOREIGN_ELEMENTS`."""
 FOREIGN_ELEMENTS = ("svg", "math")
 STYLE = frozenset(re.findall(r"\w+", "b big code em font i s small strike strong tt u"))
-"""What the parser opens again; not `a` and `nobr`, whose next one closes the one before."""
+"""Elements that the parser opens again; not `a` and `nobr`, whose next one closes the one before."""
 VOID = frozenset(re.findall(r"\w+", "area base br col embed hr img input link meta param source track wbr"))
 NO_END_TAG = VOID | frozenset(
     re.findall(r"\w+", "p li dt dd tr td th thead tbody tfoot option optgroup colgroup rt rp html head body")

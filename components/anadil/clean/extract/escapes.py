@@ -15,7 +15,7 @@ from anadil.clean.kernels.characters import CLOSERS, TERMINALS
 MIN_CLEAR = 2
 """Signs that stand where no text on programming has them; one alone may be chance."""
 MIN_CLEAR_SHARE = 0.5
-"""Of all such signs of a text."""
+"""Least share of these among all escapes of a text."""
 MIN_LETTERS = 3
 """Escaped letters of a text that is ASCII otherwise."""
 MAX_ROUNDS = 3
@@ -122,7 +122,7 @@ def _outside_strings(pattern: re.Pattern[str], meaning: Callable[[str], str], te
 
 
 def _is_escaped(text: str) -> bool:
-    """Whether all of a text is as it stands in a file of JSON."""
+    """True if all of a text is as it stands in a file of JSON."""
     if "\n" in text or "\\" not in text:
         return False
     return _is_clear(CLEAR_FEED, FEED, QUOTED.sub("", text)) or (

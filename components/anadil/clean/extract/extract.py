@@ -32,7 +32,7 @@ MIN_PREFILTER_PERCENT = 5
 MIN_OWN_LETTERS = 100
 """Rule measured on 929 real pages: finds 552 of 552 az and ja ones, passes 5 % of the others."""
 MAX_FOREIGN_CHARS = 16_384
-"""What CLD2 reads of a page without a letter of the language, from its middle: `spelling` drops its text, unless the letters
+"""Characters that CLD2 reads of a page without a letter of the language, from its middle: `spelling` drops its text, unless the letters
 are entities or misread. Our choice: 803 real pages cost a third, and the same of them pass; of 270 with entities for
 letters 268, of which all did."""
 
@@ -75,9 +75,9 @@ class Extraction:
 
     mode: ExtractMode = "balanced"
     tables: bool = True
-    """Whether rows of tables are kept, cells apart by tabs."""
+    """True if rows of tables are kept, cells apart by tabs."""
     code: bool = True
-    """Whether preformatted blocks are kept."""
+    """True if preformatted blocks are kept."""
 
 
 DEFAULT = Extraction()
@@ -98,7 +98,7 @@ def decode_page(data: bytes, charset: str, letters: Letters = UNKNOWN) -> tuple[
 
 
 def may_be_in_language(page: str, language: Language) -> bool:
-    """Whether a page may hold the language: a cheap question before the expensive extraction."""
+    """True if a page may hold the language: a cheap question before the expensive extraction."""
     if not language.labels:
         # CLD2 cannot say it of raw HTML, and nothing else can tell markup from text.
         return True
@@ -140,10 +140,10 @@ def _labels(page: str) -> Sequence[tuple[str, str, int, float]]:
         pycld2.error: It refuses the page still.
     """
     try:
-        found = pycld2.detect(page, isPlainText=False)
+        detected = pycld2.detect(page, isPlainText=False)
     except (pycld2.error, UnicodeEncodeError):
-        found = pycld2.detect(CONTROLS.sub(" ", page), isPlainText=False)
-    details: Sequence[tuple[str, str, int, float]] = found[2]
+        detected = pycld2.detect(CONTROLS.sub(" ", page), isPlainText=False)
+    details: Sequence[tuple[str, str, int, float]] = detected[2]
     return details
 
 
@@ -157,7 +157,7 @@ class Extracted:
     restored: int = 0
     """Characters of prose outside of menus and footers that the extractor had discarded, and that were put back."""
     discarded: int = 0
-    """Of these, what is not in the text."""
+    """Characters of these that are not in the text."""
     dropped: int = 0
     """Characters of prose in menus, footers and their like that are not in the text."""
 
@@ -194,15 +194,15 @@ def extract_page(page: str, language: Language, extraction: Extraction = DEFAULT
     source = _Source(rewrite_page(page), language, extraction)
     if extraction.mode == "precision":
         return source.second() or source.first()[0]
-    found, discarded = source.first()
-    is_sure = len(found.text) >= MIN_SURE_BLOCKS * language.min_long_block and discarded <= MAX_SURE_LOSS
-    is_whole = found.discarded <= MAX_SURE_PROSE_LOSS * len(found.text)
+    first, discarded = source.first()
+    is_sure = len(first.text) >= MIN_SURE_BLOCKS * language.min_long_block and discarded <= MAX_SURE_LOSS
+    is_whole = first.discarded <= MAX_SURE_PROSE_LOSS * len(first.text)
     if (is_sure and is_whole) or extraction.mode == "fast":
-        return found
+        return first
     second = source.second()
-    if second is None or len(second.text) <= MIN_PRECISE_SHARE * len(found.text):
-        return found
-    return second if second.discarded < found.discarded or not is_sure else found
+    if second is None or len(second.text) <= MIN_PRECISE_SHARE * len(first.text):
+        return first
+    return second if second.discarded < first.discarded or not is_sure else first
 
 
 class _Source:
@@ -233,15 +233,15 @@ class _Source:
 
     def first(self) -> tuple[Extracted, float]:
         """The text by Resiliparse, and the share of what it found that the rules discarded."""
-        found = self._restored(blocks_of(self._reduced(main_content=True)))
-        total = sum(len(block.text) for block in found.blocks if not _is_navigation(block))
-        blocks = [block for block in found.blocks if not _is_navigation(block) and self._is_wanted(block)]
+        restored = self._restored(blocks_of(self._reduced(main_content=True)))
+        total = sum(len(block.text) for block in restored.blocks if not _is_navigation(block))
+        blocks = [block for block in restored.blocks if not _is_navigation(block) and self._is_wanted(block)]
         kept = _running_text(blocks, self._language)
         discarded = 1 - sum(map(len, kept)) / total if total else 0.0
         # Blocks away from the text that are no lists of links.
         items = {block.text for block in blocks if block.is_item and not block.num_linked}.difference(kept)
-        found = replace(found, lost=found.lost + sum(map(len, items)))
-        return self._extracted("\n".join(kept), "resiliparse", found), discarded
+        restored = replace(restored, lost=restored.lost + sum(map(len, items)))
+        return self._extracted("\n".join(kept), "resiliparse", restored), discarded
 
     def _restored(self, kept: list[Block]) -> Restored:
         if not misses_prose(kept, self._lines, self._language):
@@ -255,13 +255,13 @@ class _Source:
         lines = precise_text(page, tables=wanted.tables, code=wanted.code).split("\n")
         if lines == [""]:
             return None
-        found = self._restored([Block(text=line) for line in lines])
-        text = "\n".join(block.text for block in found.blocks if self._is_wanted(block))
-        return self._extracted(text, "trafilatura", found)
+        restored = self._restored([Block(text=line) for line in lines])
+        text = "\n".join(block.text for block in restored.blocks if self._is_wanted(block))
+        return self._extracted(text, "trafilatura", restored)
 
-    def _extracted(self, text: str, extractor: Extractor, found: Restored) -> Extracted:
+    def _extracted(self, text: str, extractor: Extractor, restored: Restored) -> Extracted:
         return Extracted(
-            text=text, extractor=extractor, restored=found.restored, discarded=found.lost, dropped=self._num_dropped(text)
+            text=text, extractor=extractor, restored=restored.restored, discarded=restored.lost, dropped=self._num_dropped(text)
         )  # fmt: skip
 
     def _num_dropped(self, text: str) -> int:
@@ -274,7 +274,7 @@ class _Source:
         return (self._extraction.tables or not block.is_row) and (self._extraction.code or not block.is_code)
 
     def _is_in_article(self, first: Block, last: Block, other: Block) -> bool:
-        """Whether a block stands in the element of the article, given its first and its last long block."""
+        """True if a block stands in the element of the article, given its first and its last long block."""
         if self._article is None:
             self._article = _article_text(self._tree, first, last)
             foreign = elements_of(self._tree, NO_ARTICLE) if self._article else ()
@@ -284,7 +284,7 @@ class _Source:
 
 def _article_text(tree: HTMLTree, first: Block, last: Block) -> str:
     """All letters of the innermost `article` that holds two blocks, or of the smallest element; none of the whole page."""
-    found, is_article = "", False
+    main, is_article = "", False
     element = tree.body
     for _ in range(MAX_DESCENT):
         child = element.first_element_child if element else None
@@ -296,9 +296,9 @@ def _article_text(tree: HTMLTree, first: Block, last: Block) -> str:
         if child is None:
             break
         if child.tag == "article" or not is_article:
-            found, is_article = text, child.tag == "article"
+            main, is_article = text, child.tag == "article"
         element = child
-    return found
+    return main
 
 
 def _running_text(blocks: list[Block], language: Language) -> list[str]:

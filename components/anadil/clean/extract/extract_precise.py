@@ -26,7 +26,7 @@ def precise_text(page: str, *, tables: bool = True, code: bool = True) -> str:
     # Here, because it takes .4 CPU seconds, and text and most pages do without.
     import trafilatura
 
-    found = trafilatura.extract(
+    text = trafilatura.extract(
         page,
         fast=True,
         favor_precision=True,
@@ -35,7 +35,7 @@ def precise_text(page: str, *, tables: bool = True, code: bool = True) -> str:
         prune_xpath=None if code else "//pre",
         deduplicate=False,
     )
-    return "\n".join(_lines(found or ""))
+    return "\n".join(_lines(text or ""))
 
 
 def _lines(text: str) -> Iterator[str]:

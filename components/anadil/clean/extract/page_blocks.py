@@ -1,4 +1,4 @@
-"""What an extractor gives of a page, block by block."""
+"""The text that an extractor gives of a page, block by block."""
 
 import html
 import re
@@ -35,7 +35,7 @@ class Block(NamedTuple):
     is_heading: bool = False
     is_code: bool = False
     is_item: bool = False
-    """Whether it begins an item of a list."""
+    """True if it begins an item of a list."""
     num_linked: int = 0
     """Characters of its text that are links."""
 
@@ -46,7 +46,7 @@ class Block(NamedTuple):
 
     @property
     def is_row(self) -> bool:
-        """Whether it is a row of a table."""
+        """True if it is a row of a table."""
         return "\t" in self.text and not self.is_code
 
     @property
@@ -56,21 +56,21 @@ class Block(NamedTuple):
 
     @property
     def is_question(self) -> bool:
-        """Whether it may be a question that stands above its answer."""
+        """True if it may be a question that stands above its answer."""
         return (
             len(self.text) >= MIN_QUESTION_CHARS and not self.num_linked and bool(QUESTION.search(self.text))
         )
 
     def is_long(self, language: Language) -> bool:
-        """Whether it is running text."""
+        """True if it is running text."""
         return len(self.text) >= language.min_long_block and self.link_density < MAX_LONG_LINK_DENSITY
 
     def is_sentence(self, language: Language) -> bool:
-        """Whether it has the length of a sentence and ends like one."""
+        """True if it has the length of a sentence and ends like one."""
         return len(self.text) >= MIN_EDGE_CHARS and self.text[-1] in language.sentence_ends
 
     def is_prose(self, language: Language) -> bool:
-        """Whether it is a sentence, or an item of a list as long as one."""
+        """True if it is a sentence, or an item of a list as long as one."""
         is_long_item = self.is_item and len(self.text) >= MIN_EDGE_CHARS and not self.num_linked
         return is_long_item or self.is_sentence(language)
 

@@ -100,7 +100,7 @@ def _local_link(match: re.Match[str]) -> str:
 
 
 def _asks(label: str) -> bool:
-    """Whether a label is a question; behind it may stand a sign such as `+`."""
+    """True if a label is a question; behind it may stand a sign such as `+`."""
     text = _text(label)
     return MIN_QUESTION_CHARS <= len(text) <= MAX_LABEL_CHARS and bool(QUESTION.search(text))
 

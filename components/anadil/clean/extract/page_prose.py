@@ -42,7 +42,7 @@ class Restored:
 
 
 def misses_prose(kept: Sequence[Block], page: str, language: Language) -> bool:
-    """Whether an extractor may have discarded prose: a cheap question before `restore`.
+    """True if an extractor may have discarded prose: a cheap question before `restore`.
 
     Args:
         kept: What the extractor gave.
@@ -68,7 +68,7 @@ def misses_prose(kept: Sequence[Block], page: str, language: Language) -> bool:
 
 
 def _may_be_prose(line: str, language: Language) -> bool:
-    """Whether a line with marks is a question, a sentence, or an item of a list as long as one; no item that begins with a link."""
+    """True if a line with marks is a question, a sentence, or an item of a list as long as one; no item that begins with a link."""
     if len(line) < MIN_QUESTION_CHARS or line.startswith(LINKED_ITEM):
         return False
     return bool(QUESTION.search(line, len(line) - 6)) or (
@@ -123,7 +123,7 @@ def restore(
 
 
 def _is_inside(run: Sequence[int], long: Sequence[int], page: Sequence[Block]) -> bool:
-    """Whether a run stands between the long blocks of an article, or is a list directly beside them."""
+    """True if a run stands between the long blocks of an article, or is a list directly beside them."""
     if long[0] < run[0] < long[-1]:
         return True
     is_beside = run[-1] + 1 == long[0] or run[0] == long[-1] + 1
@@ -131,7 +131,7 @@ def _is_inside(run: Sequence[int], long: Sequence[int], page: Sequence[Block]) -
 
 
 def _is_shortened(kept: Block, block: Block, language: Language) -> bool:
-    """Whether an extractor has taken an element out of a sentence."""
+    """True if an extractor has taken an element out of a sentence."""
     return (
         kept.text != block.text
         and len(kept.key) < len(block.key) < MAX_SHORTENED * len(kept.key)
@@ -234,7 +234,7 @@ def _next(at: Mapping[str, list[int]], name: str, cursor: int) -> int:
 def _merged(
     kept: Sequence[Block], places: Sequence[int], page: Sequence[Block], back: Sequence[int]
 ) -> list[Block]:
-    """What was kept, with what comes back in the order of the page."""
+    """The text that was kept, with what comes back in the order of the page."""
     blocks: list[Block] = []
     waiting = sorted(back, reverse=True)
     for block, place in zip(kept, places, strict=True):

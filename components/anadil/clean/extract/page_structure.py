@@ -17,7 +17,7 @@ STRUCTURE_TAGS = (
     "audio", "iframe",
 )  # fmt: skip
 CARDS = ("button", "figcaption")
-"""Of these, what readers see in the article; it stays if it holds paragraphs."""
+"""Those of these that readers see in the article; one stays if it holds paragraphs."""
 STRUCTURE_NAMES = [
     "[role=navigation]", "[role=contentinfo]", "[role=search]", "[role=dialog]",
     "[class*=cookie]", "[id*=cookie]",
@@ -31,7 +31,7 @@ NAMED = ["aside", "[aria-hidden=true]", "[class*=breadcrumb]", "[class*=share-]"
 WRAPPERS = (
     "form, [class*=breadcrumb], [class*=share-], [class*=social], main[class*=cookie], main[id*=cookie]"
 )
-"""What is skipped by its name, unless it holds most of the text: ASP.NET wraps pages in a form, themes say
+"""Elements that are skipped by name, unless one holds most of the text: ASP.NET wraps pages in a form, themes say
 `has-breadcrumbs` of the whole page. A cookie banner or a menu may hold most of the text of a poor page."""
 ROOTS = ("html", "body")
 """They hold all of it, whatever they are called."""
@@ -110,7 +110,7 @@ def _around(element: ElementNode, tag: str) -> ElementNode | None:
 
 
 def _is_baked(element: ElementNode) -> bool:
-    """Whether cookies of its name are a subject of the article."""
+    """True if cookies of its name are a subject of the article."""
     return element.matches(BAKED) and not BANNER.search(f"{element.class_name} {element.id}")
 
 

@@ -31,7 +31,7 @@ STYLED = re.compile(
     r"|vertical-align\s*:\s*(?:text-)?(?:su(?P<styled>per|b))))[^<>]{0,500}>([^<>]{1,20})</\1\s*>",
     re.IGNORECASE,
 )
-"""What is raised by its class or its style."""
+"""Elements that are raised by class or style."""
 SOURCE_OF_MATH = re.compile(r"<annotation\b[^<>]{0,200}>[^<>]{0,2000}</annotation>", re.IGNORECASE)
 
 SUPERSCRIPTS = str.maketrans("0123456789+-−–=()nixy", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁻⁼⁽⁾ⁿⁱˣʸ")
@@ -47,7 +47,7 @@ NUMBERS = re.compile(r"\d{1,3}(?:\s*[,;–-]\s*\d{1,3})*")
 NOTE = re.compile(r"\b(?:reference|footnote|noteref|fnref|endnote|cite)", re.IGNORECASE)
 """In the class, the id or the address of what leads to a footnote."""
 ORDINALS = frozenset("aoerdº")
-"""What is raised behind a number in Romance languages: 1o, 2a, 3e."""
+"""Letters that are raised behind a number in Romance languages: 1o, 2a, 3e."""
 CUT_TAG = re.compile(r"\A[^<>]*>")
 REACH = 80
 """Characters of HTML before raised text in which the word stands that it belongs to."""
@@ -68,7 +68,7 @@ FUNCTION = re.compile(
 )
 WORD = re.compile(r"[^\W\d_]{2,}\Z")
 EXPONENTS = ("2", "3")
-"""Of units; what other number stands behind a word is a footnote's."""
+"""Exponents of units; any other number that stands behind a word is a footnote's."""
 RAISED_TAG = re.compile(
     r"<(?:[sS][uU][pPbB]|[mM](?:[sS][uU][pPbB]|[fF][rR][aA][cC]|[sS][qQ][rR][tT]|[rR][oO][oO][tT]))"
 )
@@ -85,8 +85,8 @@ def raised_as_text(page: str) -> str:
         return page
     page = SOURCE_OF_MATH.sub("", page)
     for _ in range(MAX_NESTED):
-        page, found = MATH.subn(_from_math, page)
-        if not found:
+        page, num_replaced = MATH.subn(_from_math, page)
+        if not num_replaced:
             break
     page = FRACTION.sub(_fraction, DONE.sub("", page))
     has_notes = any(
@@ -94,8 +94,8 @@ def raised_as_text(page: str) -> str:
         for match in RAISED.finditer(page)
     )
     for _ in range(MAX_NESTED):
-        page, found = RAISED.subn(lambda match: _as_text(match, has_notes=has_notes), page)
-        if not found:
+        page, num_replaced = RAISED.subn(lambda match: _as_text(match, has_notes=has_notes), page)
+        if not num_replaced:
             break
     return page
 
@@ -159,7 +159,7 @@ def _as_text(match: re.Match[str], *, has_notes: bool) -> str:
 
 
 def _is_mark(match: re.Match[str], text: str, before: str, *, has_notes: bool) -> bool:
-    """Whether raised text leads to a footnote."""
+    """True if raised text leads to a footnote."""
     attributes, inner = match[2], match[3]
     if text.startswith("(") and before[-1:].isalpha() and not before[-2:-1].isalpha():
         return False  # the derivative of a function
@@ -179,18 +179,18 @@ def _is_mark(match: re.Match[str], text: str, before: str, *, has_notes: bool) -
 
 
 def _is_word(before: str, *, min_letters: int) -> bool:
-    """Whether a word stands before raised text that has no exponent but 2 and 3."""
+    """True if a word stands before raised text that has no exponent but 2 and 3."""
     word = WORD.search(before)
     return word is not None and len(word[0]) >= min_letters and not FUNCTION.search(before)
 
 
 def _is_noted(before: str) -> bool:
-    """Whether what stands before raised text may have a footnote, and no exponent."""
+    """True if what stands before raised text may have a footnote, and no exponent."""
     return bool(NOTED.search(before) or BEHIND_SENTENCE.search(before))
 
 
 def _ends_in_quantity(before: str) -> bool:
-    """Whether a number or a variable stands before."""
+    """True if a number or a variable stands before."""
     return (
         before[-1:].isdigit() or before[-1:] == ")" or (before[-1:].isalpha() and not before[-2:-1].isalpha())
     )

@@ -33,7 +33,7 @@ class StepTimer:
 
 
 class CleanStats:
-    """What the shards have met; the sum of several is that of their records."""
+    """Counts of shards; the sum of several is that of their records."""
 
     num_samples = SAMPLES
 
@@ -107,9 +107,9 @@ class CleanStats:
                 self._keep(reason, row)
 
     def _keep(self, reason: str, sample: Row) -> None:
-        found = self._samples[reason]
-        if len(found) == SAMPLES and sample["id"] >= found[-1][0]:
+        samples = self._samples[reason]
+        if len(samples) == SAMPLES and sample["id"] >= samples[-1][0]:
             return
         self._num_seen += 1  # of equal ids the first one stays
-        insort(found, (sample["id"], self._num_seen, sample))
-        del found[SAMPLES:]
+        insort(samples, (sample["id"], self._num_seen, sample))
+        del samples[SAMPLES:]

@@ -21,7 +21,7 @@ RUN_CHARS = 40
 MIN_MERGED = 1 << 22
 """Runs that wait for others before they are merged."""
 PIECE_CHARS, OVERLAP_CHARS = 1 << 19, 1_000
-"""Of an item whose runs are computed at a time, which takes some 120 bytes each."""
+"""Characters of an item whose runs are computed at a time, which takes some 120 bytes each."""
 MAX_NAMED = 10
 """Items that are named of one document."""
 
@@ -71,12 +71,12 @@ class Decontamination:
 
     @classmethod
     def load(cls, folder: Path, language: Language) -> Self:
-        """What `save` has written, mapped into memory."""
-        found = cls((), language)
-        found._hashes = np.load(folder / "runs.npy", mmap_mode="r")
-        found._owners = np.load(folder / "owners.npy", mmap_mode="r")
-        found._names = json.loads((folder / "names.json").read_text(encoding="utf-8"))
-        return found
+        """Load the files of `save`, mapped into memory."""
+        loaded = cls((), language)
+        loaded._hashes = np.load(folder / "runs.npy", mmap_mode="r")
+        loaded._owners = np.load(folder / "owners.npy", mmap_mode="r")
+        loaded._names = json.loads((folder / "names.json").read_text(encoding="utf-8"))
+        return loaded
 
     def matches(self, text: str) -> list[str]:
         """Names of the items of which a normalized text holds a run, the first ten; empty for a clean text."""

@@ -55,7 +55,7 @@ class Judgement:
     reason: RuleName | None
     """The first enforced one of them; None if the document is kept."""
     value: float | None
-    """Of the statistic that broke the rule."""
+    """Value of the statistic that broke the rule."""
     limit: float | None
 
 

@@ -28,23 +28,23 @@ from anadil.text.language_id import IdentifiedLanguage, identify_language
 DOCUMENT_ID_CHARS = 32
 BLOCKED, CONTAMINATED, PAGE_LIMITS, LANGUAGE = "blocked", "contaminated", "page_limits", "language"
 RULE_NAMES = (BLOCKED, PAGE_LIMITS, *JUDGED, CONTAMINATED)
-"""Of everything that drops a document by itself, in order."""
+"""Everything that drops a document by itself, in order."""
 NO_LINES = LinesOfLanguage(text="", removed=0, foreign_share=0.0)
 NO_COUNTS: Counter[str] = Counter()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What decides about a document; a process makes it once, from the recipe alone."""
+    """Settings that decide about a document; a process makes it once, from the recipe alone."""
 
     recipe: Recipe
     lists_folder: Path | None = None
-    """Of `compile_lists`; None: documents are compared with no lists."""
+    """The folder of `compile_lists`; None: documents are compared with no lists."""
     timer: StepTimer = field(default_factory=StepTimer)
 
     @cached_property
     def lists(self) -> Lists:
-        """What documents are compared with."""
+        """Lists that documents are compared with."""
         return load_lists(self.lists_folder, self.language)
 
     @cached_property
@@ -61,7 +61,7 @@ class Settings:
 
     @cached_property
     def personal_data(self) -> tuple[pii.Pattern, ...]:
-        """What is replaced by placeholders."""
+        """Patterns that placeholders replace."""
         return pii.patterns_of(self.language.code) if self.recipe.clean.pii else ()
 
     @cached_property
@@ -104,25 +104,25 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class ExtractedDocument:
     """A record as text, with all that is found in it by itself; the rules are asked for many at a time."""
 
     document: Document
     """As it is written: without lines in another language, with placeholders for personal data."""
     num_bytes: int = 0
-    """Of its text in UTF-8."""
+    """Bytes of its text in UTF-8."""
     text: str = ""
-    """What the rules judge: the same before placeholders."""
-    found: IdentifiedLanguage | None = None
+    """Text that the rules judge: the same before placeholders."""
+    identified: IdentifiedLanguage | None = None
     """None: it is dropped before its text is known."""
     reason: str | None = None
-    """Of what is dropped unread."""
+    """Reason, if dropped before text extraction."""
     sample: Row = field(default_factory=dict)
-    """Of that: the host that is blocked, the limit that the page exceeds."""
+    """For such a record: the host that is blocked, or the limit that the page exceeds."""
     quality: float | None = None
     """Score by `clean.quality_model`; None without one."""
     items: list[str] = field(default_factory=list)
-    """Of the files that it is compared with: those that it holds."""
+    """Items of the compared files that it holds."""
     foreign_lines: int = 0
     foreign_share: float = 0.0
     personal_data: Counter[str] = field(default_factory=Counter)
@@ -134,27 +134,27 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """What became of a record."""
+class FilterResult:
+    """Verdict on a record."""
 
     document: Document
     """Its text is normalized; of a page that was dropped before that, it is the page."""
     num_bytes: int = 0
-    """Of the text in UTF-8; 0 of what was dropped before that."""
+    """Bytes of the text in UTF-8; 0 if dropped before that."""
     reason: str | None = None
     """Name of the rule that drops it; None: it is kept, unless it is a duplicate."""
     failed: tuple[str, ...] = ()
     """Rules that it breaks, in order; those behind one that ends the work on a page are not asked."""
     is_judged: bool = False
-    """Whether all rules were asked."""
+    """True if all rules were asked."""
     statistics: Floats | None = None
     """In the order of `STATISTICS`; None where nothing was measured."""
     sample: Row = field(default_factory=dict)
-    """What a sample says beside the document: `value` and `limit`."""
+    """Values of a sample beside the document: `value` and `limit`."""
     personal_data: Counter[str] = field(default_factory=Counter)
     """Placeholders in its text, by kind."""
     prose: Counter[str] = field(default_factory=Counter)
-    """Of a page, by cause: see `extract.Extracted`."""
+    """Characters of prose of a page, by cause: see `extract.Extracted`."""
     foreign_lines: int = 0
     """Lines and sentences in another language that were taken out of its text."""
     is_recoded: bool = False
@@ -173,17 +173,17 @@ class Judged:
         return {**self.document.as_row(), **self.sample}
 
 
-def judge_record(raw: RawRecord, settings: Settings) -> Judged:
+def judge_record(raw: RawRecord, settings: Settings) -> FilterResult:
     """Everything that is done to a record by itself; nothing of other records decides it."""
     return judge_prepared([prepare_record(raw, settings)], settings)[0]
 
 
-def prepare_record(raw: RawRecord, settings: Settings) -> Prepared:
+def prepare_record(raw: RawRecord, settings: Settings) -> ExtractedDocument:
     """A record as text, and what is found in it: everything that may fail on a record, or take long."""
     language, timer = settings.language, settings.timer
     if settings.lists.urls and raw.url and settings.lists.urls.is_blocked(raw.url):
         document = _document(raw, raw.text, language, raw.text.encode(errors="replace") or _place(raw))
-        return Prepared(document=document, reason=BLOCKED, sample={"value": host_of(raw.url)})
+        return ExtractedDocument(document=document, reason=BLOCKED, sample={"value": host_of(raw.url)})
     timer.start()
     text, is_recoded, is_unescaped, has_escapes, prose = raw.text, False, False, False, NO_COUNTS
     if raw.html is not None:
@@ -191,7 +191,7 @@ def prepare_record(raw: RawRecord, settings: Settings) -> Prepared:
         timer.lap("prefilter")
         if reason:
             document = _document(raw, page, language, page.encode(errors="replace") or _place(raw))
-            return Prepared(document=document, reason=reason, sample=excess, is_recoded=is_recoded)
+            return ExtractedDocument(document=document, reason=reason, sample=excess, is_recoded=is_recoded)
         extracted = extract.extract_page(page, language, settings.extraction)
         text, prose = extracted.text, extracted.counts
         timer.lap("extract")
@@ -206,14 +206,14 @@ def prepare_record(raw: RawRecord, settings: Settings) -> Prepared:
     )  # fmt: skip
 
 
-def _searched(raw: RawRecord, text: str, settings: Settings) -> Prepared:
+def _searched(raw: RawRecord, text: str, settings: Settings) -> ExtractedDocument:
     """A normalized text, with what identifier and lists find in it."""
     language, timer = settings.language, settings.timer
-    found = identify_language(text, language)
+    identified = identify_language(text, language)
     timer.lap("identify")
     lines = NO_LINES
-    if settings.recipe.clean.line_language and found.is_language:
-        lines = keep_own_lines(text, language, by_sentence=may_be_mixed(text, found, language))
+    if settings.recipe.clean.line_language and identified.is_language:
+        lines = keep_own_lines(text, language, by_sentence=may_be_mixed(text, identified, language))
         timer.lap("lines")
     text = lines.text if lines.removed else text
     quality = None
@@ -231,21 +231,21 @@ def _searched(raw: RawRecord, text: str, settings: Settings) -> Prepared:
     encoded = written.encode(errors="replace")
     # A page without text is known by its place; one whose lines all went is not without text.
     identity = encoded if lines.removed else encoded or _place(raw)
-    return Prepared(
-        document=_document(raw, written, language, identity), num_bytes=len(encoded), text=text, found=found,
+    return ExtractedDocument(
+        document=_document(raw, written, language, identity), num_bytes=len(encoded), text=text, identified=identified,
         quality=quality, items=items,
         foreign_lines=lines.removed, foreign_share=lines.foreign_share, personal_data=counts,
     )  # fmt: skip
 
 
-def judge_prepared(batch: Sequence[Prepared], settings: Settings) -> list[Judged]:
-    """What becomes of records; a batch of a hundred costs each the least."""
-    texts = [each for each in batch if each.found is not None]
+def judge_prepared(batch: Sequence[ExtractedDocument], settings: Settings) -> list[FilterResult]:
+    """Verdicts on records; a batch of a hundred costs each the least."""
+    texts = [each for each in batch if each.identified is not None]
     settings.timer.start()
     judgements = iter(
         settings.judge.judge(
             [each.text for each in texts],
-            [each.found for each in texts if each.found is not None],
+            [each.identified for each in texts if each.identified is not None],
             [each.foreign_share for each in texts],
             [each.quality for each in texts if each.quality is not None] or None,
         )
@@ -253,11 +253,11 @@ def judge_prepared(batch: Sequence[Prepared], settings: Settings) -> list[Judged
         else ()
     )
     settings.timer.lap("filter")
-    return [_unread(each) if each.found is None else _judged(each, next(judgements)) for each in batch]
+    return [_unread(each) if each.identified is None else _judged(each, next(judgements)) for each in batch]
 
 
-def _judged(prepared: Prepared, judgement: Judgement) -> Judged:
-    """What the rules and lists say of a text."""
+def _judged(prepared: ExtractedDocument, judgement: Judgement) -> FilterResult:
+    """Verdict of rules and lists on a text."""
     failed: tuple[str, ...] = judgement.failed
     reason: str | None = judgement.reason
     sample: Row = {"value": judgement.value, "limit": judgement.limit} if reason else {}
@@ -265,21 +265,21 @@ def _judged(prepared: Prepared, judgement: Judgement) -> Judged:
         failed = (*failed, CONTAMINATED)
         sample = sample if reason else {"value": len(prepared.items), "limit": 0, "items": prepared.items}
         reason = reason or CONTAMINATED
-    assert prepared.found is not None
-    return Judged(
+    assert prepared.identified is not None
+    return FilterResult(
         document=prepared.document, num_bytes=prepared.num_bytes, reason=reason, failed=failed,
         is_judged=True, sample=sample,
         personal_data=prepared.personal_data, prose=prepared.prose, statistics=judgement.statistics,
-        is_retried=prepared.found.retried, foreign_lines=prepared.foreign_lines,
+        is_retried=prepared.identified.retried, foreign_lines=prepared.foreign_lines,
         is_recoded=prepared.is_recoded, is_normalized=prepared.is_normalized,
         is_unescaped=prepared.is_unescaped, has_escapes=prepared.has_escapes,
     )  # fmt: skip
 
 
-def _unread(prepared: Prepared) -> Judged:
+def _unread(prepared: ExtractedDocument) -> FilterResult:
     """A record that is dropped before its text is known."""
     assert prepared.reason is not None
-    return Judged(
+    return FilterResult(
         document=prepared.document, reason=prepared.reason, failed=(prepared.reason,),
         sample=prepared.sample, is_recoded=prepared.is_recoded,
     )  # fmt: skip

@@ -10,14 +10,14 @@ from anadil.text.language import Language
 from anadil.text.language_id import IdentifiedLanguage, identify_language, second_opinion
 
 MIN_LINE_CHARS = 40
-"""Of a shorter line nobody can say it: 4 in 1,000 Turkish ones pass as Azerbaijani, 13 at 20 characters."""
+"""Shorter lines do not tell their language: 4 in 1,000 Turkish ones pass as Azerbaijani, 13 at 20 characters."""
 MIN_LETTERS = 0.88
 """Share of a line that is letters and spaces; less is code, numbers or an address, in no language."""
 
 
 MIN_OTHER_PERCENT = 3
-"""Of a document, as CLD2 counts it, from which its sentences are looked at: of own text of five languages .85 to .99 has none, of
-documents of two languages in turn none has less than 11."""
+"""Percent of a document in other languages, by CLD2, from which its sentences are looked at. In five languages .85 to .99 of
+own text has none. Documents that alternate two languages have 11 or more."""
 MIN_SENTENCES = 2
 """In another language, surely; one is a quotation."""
 SENTENCE = re.compile(
@@ -33,7 +33,7 @@ CLAUSE = re.compile(
 """Up to a sign beside white space, be it a comma, a bracket or a dash; without one, some ten words."""
 BRACKETS = "([{（［【"
 MIN_CLAUSES_SHARE = 0.2
-"""Of a document that clauses in another language are, from which they go: below it they are titles and terms within its sentences."""
+"""Share of a document that clauses in another language are, from which they go: below it they are titles and terms within its sentences."""
 WITHOUT_KANA = re.compile("[\u3400-\u9fff，、；,;]{16}")
 """A run that is hardly Japanese: CLD2 takes all ideographs of a text with kana for it, and so sees no Chinese beside them."""
 QUOTES = {"«": "»", "„": "“”", "“": "”", '"': '"', "「": "」", "『": "』"}
@@ -43,7 +43,7 @@ FIRST_WIDE = "\u2e80"
 
 
 Parts = list[tuple[str, bool]]
-"""Of a line; whether each goes."""
+"""Parts of a line; True for each that goes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +54,13 @@ class LinesOfLanguage:
     removed: int
     """Lines and sentences."""
     foreign_share: float
-    """Of the document's letters and signs; an ideograph or a kana counts as two."""
+    """Share of the document's letters and signs; an ideograph or a kana counts as two."""
 
 
-def may_be_mixed(text: str, found: IdentifiedLanguage, language: Language) -> bool:
-    """Whether a document may hold sentences in another language, so that each is looked at."""
+def may_be_mixed(text: str, identified: IdentifiedLanguage, language: Language) -> bool:
+    """True if a document may hold sentences in another language, so that each is looked at."""
     is_japanese = language.script == "Jpan"
-    return found.other_percent >= MIN_OTHER_PERCENT or (is_japanese and bool(WITHOUT_KANA.search(text)))
+    return identified.other_percent >= MIN_OTHER_PERCENT or (is_japanese and bool(WITHOUT_KANA.search(text)))
 
 
 def keep_own_lines(text: str, language: Language, *, by_sentence: bool = False) -> LinesOfLanguage:
@@ -92,7 +92,7 @@ def _is_enough(judged: Sequence[Parts]) -> bool:
 
 
 def _own(judged: Sequence[Parts]) -> LinesOfLanguage:
-    """What is left of lines and their parts."""
+    """The rest of lines and their parts."""
     by_line = [[is_gone for _, is_gone in parts] for parts in judged]
     if not any(map(any, by_line)):
         text = "\n".join("".join(part for part, _ in parts) for parts in judged)
@@ -110,13 +110,13 @@ def _judged(line: tuple[str, bool], parts: Sequence[str], language: Language) ->
     """A line, or its parts where some are in another language and others are not; whether each goes."""
     if len(parts) < 2:
         return [line]
-    found = [
+    is_foreign = [
         not is_quoted and _is_long(part) and _is_surely_foreign(part, language)
         for part, is_quoted in zip(parts, _quoted(parts), strict=True)
     ]
-    if line[1] and all(found[place] for place, each in enumerate(parts) if _is_long(each)):
+    if line[1] and all(is_foreign[place] for place, each in enumerate(parts) if _is_long(each)):
         return [line]
-    return list(zip(parts, found, strict=True))
+    return list(zip(parts, is_foreign, strict=True))
 
 
 def _clauses(line: str) -> list[str]:
@@ -130,7 +130,7 @@ def _clauses(line: str) -> list[str]:
 
 
 def _is_long(part: str) -> bool:
-    """Whether a part of a line says its language."""
+    """True if a part of a line says its language."""
     return _length(part) >= MIN_LINE_CHARS
 
 
@@ -140,7 +140,7 @@ def _length(part: str) -> int:
 
 
 def _quoted(sentences: Sequence[str]) -> Iterator[bool]:
-    """Whether each sentence of a line is a quotation: begins with its mark, or goes on within it."""
+    """True if each sentence of a line is a quotation: begins with its mark, or goes on within it."""
     closing = ""
     for sentence in sentences:
         said = sentence.lstrip()
@@ -152,7 +152,7 @@ def _quoted(sentences: Sequence[str]) -> Iterator[bool]:
 
 
 def is_foreign(line: str, language: Language) -> bool:
-    """Whether a line surely is in another language: both identifiers have to say so, where both know it."""
+    """True if a line surely is in another language: both identifiers have to say so, where both know it."""
     return len(line) >= MIN_LINE_CHARS and _is_surely_foreign(line, language)
 
 
@@ -160,8 +160,8 @@ def _is_surely_foreign(line: str, language: Language) -> bool:
     # Of most lines its letters say it, in a hundredth of the identifier's time.
     if language.is_certain(line):
         return False
-    found = identify_language(line, language)
-    if found.is_language:
+    identified = identify_language(line, language)
+    if identified.is_language:
         return False
     # Of nearly all lines the identifier is sure, and it is faster than a look at each letter.
     if sum(letter.isalpha() or letter.isspace() for letter in line) < MIN_LETTERS * len(line):
@@ -169,5 +169,5 @@ def _is_surely_foreign(line: str, language: Language) -> bool:
     if language.profile or language.model:
         return True
     if not language.second_label:
-        return found.is_reliable
+        return identified.is_reliable
     return second_opinion(line) != language.second_label

@@ -16,22 +16,14 @@ import pyarrow as pa
 
 from anadil.artifacts import storage
 from anadil.artifacts.chat_files import check_chat_files, rows_of
-from anadil.artifacts.line_reader import (
-    DAMAGED,
-    MAX_LINE_BYTES,
-    PACKED_LINES,
-    PLAIN_LINES,
-    TooLong,
-    bounded_lines,
-)
-from anadil.artifacts.table_rows import batch_rows, parquet_batches
+from anadil.artifacts.line_reader import DAMAGED, MAX_LINE_BYTES, TooLong
+from anadil.artifacts.text_files import LINE_SUFFIXES, json_rows, table_rows
 from anadil.artifacts.text_tables import TEXT_TABLES
 from anadil.clean.filters.decontaminate import Decontamination, texts_of
 from anadil.clean.filters.url_lists import UrlLists, read_url_lists
 from anadil.clean.kernels.ng_words import read_ng_words
 from anadil.clean.read.charset import decode_text
 from anadil.core.errors import DataError
-from anadil.core.json_text import parse_json
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_place
@@ -46,15 +38,13 @@ URL_KEY, WORD_KEY, MODEL_KEY = "clean.url_lists", "clean.ng_words", "clean.quali
 TEXT_KEY = "evaluate.heldout"
 TASK_KEY = "evaluate.tasks"
 CHAT_KEYS = ("finetune.inputs", "finetune.preference.inputs", "evaluate.questions")
-LINE_SUFFIXES = (*PLAIN_LINES, *PACKED_LINES)
 READ_SUFFIXES = (*LINE_SUFFIXES, ".json", ".parquet", ".arrow", ".txt", *TEXT_TABLES)
-ROWS_AT_A_TIME = 1_000
 SIDE_FILE = "correct or remove it, or set clean.decontaminate to false"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lists:
-    """What documents are compared with; None where the recipe names nothing."""
+    """Lists that documents are compared with; None where the recipe names nothing."""
 
     urls: UrlLists | None = None
     items: Decontamination | None = None
@@ -123,7 +113,7 @@ def one_model(uris: Sequence[str]) -> str:
 
 
 def load_lists(folder: Path | None, language: Language) -> Lists:
-    """What was compiled into a folder; None: there are no lists."""
+    """Load the lists that were compiled into a folder; None: there are no lists."""
     if folder is None:
         return Lists()
     words = folder / WORDS
@@ -146,53 +136,31 @@ def read_items(uris: Sequence[str]) -> Iterator[tuple[str, str]]:
         name = uri.rsplit("/", 1)[-1]
         with storage.local_copy(uri) as path:
             for place, text in _texts(path, uri):
-                yield f"{name}:{place}", text
+                yield f"{name}{place}", text
 
 
-def _texts(path: Path, uri: str) -> Iterator[tuple[int, str]]:
+def _texts(path: Path, uri: str) -> Iterator[tuple[str, str]]:
     lower = uri.lower()
     try:
         if lower.endswith(LINE_SUFFIXES):
-            yield from _json_texts(path, uri)
+            rows = json_rows(path, uri, SIDE_FILE)
+            yield from ((place, text) for place, row in rows for text in texts_of(row))
         elif lower.endswith(".parquet"):
-            yield from _table_texts(path, uri)
+            rows = table_rows(path, uri, remedy=SIDE_FILE)
+            yield from ((place, text) for place, row in rows for text in texts_of(row))
         elif lower.endswith((".json", ".arrow", *TEXT_TABLES)):
             if lower.endswith(TEXT_TABLES):  # names of columns, or the first row of a table that has none
-                yield from ((1, name) for _, row in itertools.islice(rows_of(path, uri), 1) for name in row)
-            yield from ((number, text) for number, row in rows_of(path, uri) for text in texts_of(row))
+                yield from (
+                    (":1", name) for _, row in itertools.islice(rows_of(path, uri), 1) for name in row
+                )
+            yield from ((f":{number}", text) for number, row in rows_of(path, uri) for text in texts_of(row))
         elif lower.endswith(".txt"):
             if (size := path.stat().st_size) > MAX_LINE_BYTES:
                 raise DataError(f"{uri}: {TooLong(size, 'text')}; cut it, or give it as .jsonl; {SIDE_FILE}")
-            yield 1, decode_text(path.read_bytes())[0]
+            yield ":1", decode_text(path.read_bytes())[0]
         else:
             raise DataError(
                 f"{uri}: cannot be compared with; its name must end in one of {' '.join(READ_SUFFIXES)}; {SIDE_FILE}"
             )
     except (*DAMAGED, pa.ArrowException, UnicodeDecodeError, OSError) as error:
         raise DataError(f"{uri}: damaged ({error}); {SIDE_FILE}") from None
-
-
-def _json_texts(path: Path, uri: str) -> Iterator[tuple[int, str]]:
-    for number, line in enumerate(bounded_lines(path), 1):
-        if isinstance(line, TooLong):
-            raise DataError(f"{uri}:{number}: {line}; {SIDE_FILE}")
-        if not line.strip():
-            continue
-        try:
-            texts = [*texts_of(parse_json(line))]
-        except ValueError as error:
-            raise DataError(f"{uri}:{number}: no JSON ({error}); {SIDE_FILE}") from None
-        for text in texts:
-            yield number, text
-
-
-def _table_texts(path: Path, uri: str) -> Iterator[tuple[int, str]]:
-    with path.open("rb") as stream:
-        batches = parquet_batches(stream, uri, ROWS_AT_A_TIME)
-        for number, row in enumerate((row for batch in batches for row in batch_rows(batch)), start=1):
-            if isinstance(row, UnicodeDecodeError):
-                raise row
-            if isinstance(row, TooLong):
-                raise DataError(f"{uri}:{number}: {row}; {SIDE_FILE}")
-            for text in texts_of(row):
-                yield number, text

@@ -24,30 +24,30 @@ class Pattern:
     """Cheap; a text in which it is not found holds none."""
     expression: re.Pattern[str]
     context: re.Pattern[str] | None = None
-    """What must stand within `CONTEXT_CHARS` before it, in the same line."""
+    """Text that must stand within `CONTEXT_CHARS` before it, in the same line."""
     not_before: re.Pattern[str] | None = None
-    """What must not stand right behind it."""
+    """Text that must not stand right behind it."""
     not_behind: re.Pattern[str] | None = None
-    """What must not stand right before it."""
+    """Text that must not stand right before it."""
     is_valid: Callable[[str], bool] = bool
-    """Of what the expression found."""
+    """Test of a match."""
 
 
 def passes_luhn(value: str) -> bool:
-    """Whether the check digit of a card number is right. Source: ISO/IEC 7812-1, annex B."""
+    """True if the check digit of a card number is right. Source: ISO/IEC 7812-1, annex B."""
     digits = [int(each) for each in value if each.isdecimal()]
     doubled = sum(sum(divmod(2 * digit, 10)) for digit in digits[-2::-2])
     return len(set(digits)) > 1 and (sum(digits[-1::-2]) + doubled) % 10 == 0
 
 
 def passes_mod_97(value: str) -> bool:
-    """Whether the check digits of an IBAN are right. Source: ISO 13616-1."""
+    """True if the check digits of an IBAN are right. Source: ISO 13616-1."""
     plain = value.replace(" ", "")
     return int("".join(str(int(each, 36)) for each in plain[4:] + plain[:4])) % 97 == 1
 
 
 def passes_my_number(value: str) -> bool:
-    """Whether the check digit of a Japanese individual number is right.
+    """True if the check digit of a Japanese individual number is right.
 
     Source: order 85 of 2014 of the Ministry of Internal Affairs and Communications, article 5.
     """
@@ -58,7 +58,7 @@ def passes_my_number(value: str) -> bool:
 
 
 def passes_kimlik(value: str) -> bool:
-    """Whether both check digits of a Turkish citizen's number are right.
+    """True if both check digits of a Turkish citizen's number are right.
 
     Source: General Directorate of Civil Registration and Citizenship, algorithm of T.C. Kimlik No.
     """
@@ -68,7 +68,7 @@ def passes_kimlik(value: str) -> bool:
 
 
 def is_public(value: str) -> bool:
-    """Whether an address of a computer is one of the open Internet: `127.0.0.1` is nobody's."""
+    """True if an address of a computer is one of the open Internet: `127.0.0.1` is nobody's."""
     return IPv4Address(value).is_global
 
 
@@ -185,16 +185,16 @@ MY_NUMBER = Pattern(
 
 EVERYWHERE = (EMAIL, IP, IBAN, CARD)
 OF_LANGUAGE = {"az": (FIN, VOEN), "ja": (MY_NUMBER,), "tr": (NAMED_KIMLIK, KIMLIK)}
-"""What only texts in a language hold."""
+"""Patterns that only texts in a language hold."""
 
 
 def knows_telephones(code: str) -> bool:
-    """Whether the national form of telephones is known of a language's country."""
+    """True if the national form of telephones is known of a language's country."""
     return code in telephones.NATIONAL
 
 
 def patterns_of(code: str) -> tuple[Pattern, ...]:
-    """What is looked for in texts of a language."""
+    """Patterns that are looked for in texts of a language."""
     national = (_national(code),) if knows_telephones(code) else ()
     return (*EVERYWHERE, *OF_LANGUAGE.get(code, ()), INTERNATIONAL_PHONE, LOCAL_PHONE, *national)
 
@@ -236,10 +236,10 @@ def _hints(text: str, patterns: tuple[Pattern, ...]) -> set[re.Pattern[str]]:
     """Those that a text holds."""
     digits = RUN_OF_DIGITS.search(text)
     hints = {each.hint for each in patterns}
-    found = {hint for hint in hints - OF_DIGITS if hint.search(text)}
+    present = {hint for hint in hints - OF_DIGITS if hint.search(text)}
     if digits:
-        found |= {hint for hint in hints & OF_DIGITS if hint.search(text, digits.start())}
-    return found
+        present |= {hint for hint in hints & OF_DIGITS if hint.search(text, digits.start())}
+    return present
 
 
 def _placed(match: re.Match[str], pattern: Pattern, counts: Counter[str]) -> str:
@@ -254,7 +254,7 @@ def _placed(match: re.Match[str], pattern: Pattern, counts: Counter[str]) -> str
 
 
 def _is_of_record(match: re.Match[str], pattern: Pattern) -> bool:
-    """Whether what stands beside a number says that it is another one."""
+    """True if what stands beside a number says that it is another one."""
     before = match.string[max(0, match.start() - CONTEXT_CHARS) : match.start()]
     behind, ahead = pattern.not_behind, pattern.not_before
     return bool((behind and behind.search(before)) or (ahead and ahead.match(match.string, match.end())))

@@ -30,7 +30,7 @@ LENGTHS = {
 }  # fmt: skip
 """Country code -> digits of a number behind it, at least and at most."""
 OTHER_CODES = r"(?:2[1-9]\d|3[578]\d|42\d|50\d|59\d|6[7-9]\d|8[058]\d|9[67]\d)"
-"""Of three digits, of which no length is listed."""
+"""Country codes of three digits whose lengths are not listed."""
 LOCAL = re.compile(
     rf"{BEFORE}\(?\d{{1,5}}\)?(?:(?:[{BLANKS}./{DASHES}]|\s[{DASHES}]\s)?\(?\d{{1,4}}\)?){{1,5}}{AFTER}"
 )
@@ -48,7 +48,7 @@ TELEPHONE_WORD = re.compile(
     r"[^\w\n]{0,4}(?:\(?\d[\d ().\u00a0-]{5,20}(?:[,;/]| və| ve| и| or)\s{0,2}){0,3}[^\w\n]{0,2}$",
     re.IGNORECASE,
 )
-"""What stands right before a number that is a telephone's, whatever its form."""
+"""Text right before a number that is a telephone's, whatever its form."""
 YEARS_OR_DATE = re.compile(
     r"(?:1[5-9]|20)\d\d\W{1,3}(?:1[5-9]|20)\d\d|\d{1,2}[./-]\d{1,2}[./-]\d{4}|\d{4}[./-]\d{1,2}[./-]\d{1,2}"
 )
@@ -85,12 +85,12 @@ def international() -> re.Pattern[str]:
 
 
 def is_no_amount(value: str) -> bool:
-    """Whether a number with a plus is not one in thousands, such as a growth of `+20 000 000`."""
+    """True if a number with a plus is not one in thousands, such as a growth of `+20 000 000`."""
     return not (THOUSANDS.fullmatch(value) and value.endswith("000"))
 
 
 def is_local(value: str) -> bool:
-    """Whether a number behind a word has as many digits as a telephone's, and is not one in thousands."""
+    """True if a number behind a word has as many digits as a telephone's, and is not one in thousands."""
     num_digits = sum(map(str.isdecimal, value))
     is_amount = THOUSANDS.fullmatch(value) and (value.endswith("000") or not value[:3].isdecimal())
     is_other = is_amount or YEARS_OR_DATE.fullmatch(value)
@@ -98,7 +98,7 @@ def is_local(value: str) -> bool:
 
 
 def has_telephone_length(value: str) -> bool:
-    """Whether a Japanese number has as many digits as one has: 10, or 11 of mobile and IP telephones."""
+    """True if a Japanese number has as many digits as one has: 10, or 11 of mobile and IP telephones."""
     digits = re.sub(r"\D", "", value)
     return len(digits) == (11 if digits[:3] in ("020", "050", "070", "080", "090") else 10)
 

@@ -55,14 +55,14 @@ class UrlLists:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """What `save` has written, mapped into memory."""
+        """Load the files of `save`, mapped into memory."""
         lists = cls(())
         lists._blocked = np.load(folder / "blocked.npy", mmap_mode="r")
         lists._allowed = np.load(folder / "allowed.npy", mmap_mode="r")
         return lists
 
     def is_blocked(self, url: str) -> bool:
-        """Whether the host, a domain above it, or the path or one above it, is in the lists.
+        """True if the host, a domain above it, or the path or one above it, is in the lists.
 
         Of several the longest decides, so that an allowed subdomain of a blocked host is allowed.
 
@@ -112,13 +112,13 @@ def _entries(folder: Path) -> Iterator[str]:
 def _files(folder: Path) -> list[Path]:
     if folder.is_file():
         return [folder]
-    found = [folder / name for name in NAMES if (folder / name).is_file()]
-    if not found:
+    files = [folder / name for name in NAMES if (folder / name).is_file()]
+    if not files:
         raise DataError(
             f"clean.url_lists: {folder} is no file, and holds neither `domains` nor `urls`; "
             "name a category of UT1, such as lists/ut1/gambling, or a file with a host a line"
         )
-    return found
+    return files
 
 
 def _lines(file: Path) -> Iterator[str]:
@@ -153,8 +153,8 @@ def _hosts(line: str) -> list[str]:
     words = line.split()
     if len(words) > 1 and words[0] in NOWHERE:
         return words[1:]
-    if found := OF_DNSMASQ.fullmatch(line):
-        return found[1].split("/")
+    if match := OF_DNSMASQ.fullmatch(line):
+        return match[1].split("/")
     return [" ".join(words).rstrip(",").strip("\"'")] if words else []
 
 

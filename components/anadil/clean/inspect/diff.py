@@ -1,4 +1,4 @@
-"""What differs between two corpora that were made of the same or of similar inputs."""
+"""Differences of two corpora that were made of the same or of similar inputs."""
 
 import json
 from collections import Counter
@@ -82,11 +82,11 @@ def _table(corpus: Path, reasons: dict[str, int]) -> Table:
 
 def _sources(corpus: Path, wanted: Table) -> dict[int, str]:
     keys = set(wanted.tolist())
-    found: dict[int, str] = {}
+    numbers: dict[int, str] = {}
     for batch in read_rows(corpus, COLUMNS[:2]) if keys else ():
         named = zip(*(batch[name].to_pylist() for name in COLUMNS[:2]), strict=True)
-        found |= {key: source for source, size in named if (key := _key(source, size)) in keys}
-    return found
+        numbers |= {key: source for source, size in named if (key := _key(source, size)) in keys}
+    return numbers
 
 
 def _key(source: str, bytes_in: int) -> int:

@@ -24,7 +24,7 @@ from anadil.text.profile_checks import profile_checks
 WHOLE = (".txt", ".html", ".htm")
 """Files that are one document."""
 HEAD_CHARS = 300
-"""Of a text that is shown."""
+"""Characters of a text that are shown."""
 BAD = "{source}: is bad, and so left out: {why}"
 Json = dict[str, Any]
 
@@ -105,9 +105,9 @@ def explain_record(raw: RawRecord, settings: Settings) -> Json:
     if judged.is_judged:
         normalized = settings.language.normalize(text)
         steps["normalize"] = {"changed": judged.is_normalized, **_text(normalized)}
-        found = identify_language(normalized, settings.language)
+        identified = identify_language(normalized, settings.language)
         steps["identify"] = {
-            "is_language": found.is_language, "cld2": found.code, "is_reliable": found.is_reliable,
+            "is_language": identified.is_language, "cld2": identified.code, "is_reliable": identified.is_reliable,
         }  # fmt: skip
         steps["rules"] = [*profile_rows(normalized, settings), *rule_rows(judged.statistics, settings)]
         if settings.lists.items:
@@ -121,7 +121,7 @@ def explain_record(raw: RawRecord, settings: Settings) -> Json:
 
 
 def profile_rows(text: str, settings: Settings) -> list[Json]:
-    """What decides whether a text is in a learnt language, as rows of `rule_rows`."""
+    """Checks that decide whether a text is in a learnt language, as rows of `rule_rows`."""
     profile = settings.language.profile
     if profile is None:
         return []
@@ -156,7 +156,7 @@ def _row(
 
 
 def in_corpus(corpus: Path, source: str) -> list[Json]:
-    """What became of a document in a corpus: reason, what it duplicates, and how many are alike."""
+    """Rows of a document in a corpus: reason, what it duplicates, and how many are alike."""
     keys = ("source", "id", "reason", "duplicate_of", "cluster_size")
     return [{key: row[key] for key in keys} for row in find_rows(corpus, source)]
 

@@ -1,4 +1,4 @@
-"""Whether a corpus is what it says: every byte, every text, every count, the order."""
+"""Verify a corpus: every byte, every text, every count, the order."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ PARTS = ("heldout", "train")
 
 
 def verify_corpus(corpus: Path, manifest: Manifest) -> dict[str, str]:
-    """What was checked, and what was found; the digests of the files were compared before.
+    """Check a corpus, and list what was checked and each fault; the digests of the files were compared before.
 
     Args:
         corpus: A local directory, every byte of it checked against the manifest.
@@ -38,7 +38,7 @@ def verify_corpus(corpus: Path, manifest: Manifest) -> dict[str, str]:
 
 
 def _wrong_texts(corpus: Path, manifest: Manifest) -> Iterator[str]:
-    """What is wrong with the documents."""
+    """Faults of the documents."""
     counts: Counter[str] = Counter()
     for name in sorted(name for name in manifest.files if name.split("/")[0] in PARTS):
         last, digest = "", hashlib.sha256()
@@ -59,16 +59,16 @@ def _wrong_texts(corpus: Path, manifest: Manifest) -> Iterator[str]:
 
 
 def _wrong_counts(corpus: Path, manifest: Manifest) -> Iterator[str]:
-    """What does not add up."""
+    """Counts that do not add up."""
     stats = json.loads((corpus / "stats.json").read_text(encoding="utf-8"))
     if stats["in"] != stats["kept"] + sum(stats["dropped"].values()):
         yield "stats.json: documents in are not those kept and dropped"
     if stats["records"] != manifest.records:
         yield f"stats.json: records are {stats['records']}, {manifest.records} in the manifest"
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for batch in read_rows(corpus, ["reason"]):
-        found.update(reason or "kept" for reason in batch["reason"].to_pylist())
+        counts.update(reason or "kept" for reason in batch["reason"].to_pylist())
     said = Counter({"kept": stats["kept"], **stats["dropped"]})
-    found_or_said = sorted(found.keys() | said.keys())
-    for name in (name for name in found_or_said if found[name] != said[name]):
-        yield f"stats/: {found[name]:,} rows are {name}, {said[name]:,} in stats.json"
+    names = sorted(counts.keys() | said.keys())
+    for name in (name for name in names if counts[name] != said[name]):
+        yield f"stats/: {counts[name]:,} rows are {name}, {said[name]:,} in stats.json"

@@ -1,4 +1,4 @@
-"""What a language says of each character, as tables that kernels index with the code point."""
+"""Facts of a language about each character, as tables that kernels index with the code point."""
 
 import re
 import sys
@@ -19,14 +19,14 @@ LETTER, SPACE, SCRIPT, OWN, STRAY, UPPER, LOWER = (1 << bit for bit in range(7))
 SENTENCE_END, CLOSER, STRIPPED, BULLET, ELLIPSIS = (1 << bit for bit in range(7, 12))
 HIRAGANA, KATAKANA, JAPANESE, SWALLOW_END, NO_START, COMMA = (1 << bit for bit in range(12, 18))
 OTHER_ALPHABET = 1 << 18
-"""Of a language in Latin, Greek or Cyrillic letters: those of the other two, which look like its own."""
+"""Letters of the other two of Latin, Greek and Cyrillic, which look like its own."""
 LAST = 0x40000
 """Above it no character has a class, case or fold."""
 ZERO = ord("0")
 CLOSERS = "\"'”’»)]」』）】›"
-"""What may follow the end of a sentence within it."""
+"""Characters that may follow the end of a sentence within it."""
 STRIPPED_MARKS = ".,;:!?\"'()«»“”"
-"""What is no part of a stop word."""
+"""Characters that are not part of a stop word."""
 BULLETS = "-*•‣⁃●○■□▪▫◆◇・·"
 """Dashes are none: they begin what people say."""
 ELLIPSES = "…・"
@@ -54,11 +54,11 @@ class Characters:
         self.flags = _general_flags().copy()
         """Bits of the constants above."""
         self.has_spaces = language.words("a,b c") == ["a,b", "c"]
-        """Whether words are what white space separates."""
+        """True if words are what white space separates."""
         self.has_runs = not self.has_spaces and language.words("abc") == ["abc"]
-        """Whether words are runs of one class of characters; without spaces and runs each letter is one."""
+        """True if words are runs of one class of characters; without spaces and runs each letter is one."""
         self.by_character = language.shingle_units("ab") == ["a", "b"]
-        """Whether shingles are made of characters."""
+        """True if shingles are made of characters."""
         letters = np.flatnonzero(self.flags & LETTER)
         in_script = [language.is_script(chr(code)) for code in letters.tolist()]
         self.flags[letters[np.array(in_script, dtype=bool)]] |= SCRIPT

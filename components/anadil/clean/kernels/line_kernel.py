@@ -50,10 +50,9 @@ for _number, _phrase in enumerate(PHRASES):
 SIGN_COLUMNS = np.array([COLUMN[name] for name in (*SIGNS_PER_WORD, *SIGNS)])
 NUM_PER_WORD = len(SIGNS_PER_WORD)
 OTHER_SIGN, BEGINS_PHRASE, IS_ELLIPSIS = len(SIGN_COLUMNS), 64, 128
-"""Of a mark: from the number of a column on it is none; bits of those that begin more than they are."""
+"""Low bits of a mark without a column, and flags of characters that may begin a phrase or an ellipsis."""
 MARKS = np.full(0x10000, OTHER_SIGN, dtype=np.uint8)
-"""Code point -> the place of its column in `SIGN_COLUMNS`, with the bits above. Nearly all characters have neither, and
-are passed over at once."""
+"""Code point -> place of its column in `SIGN_COLUMNS`, with the flags above. Most characters have neither, and cost one look."""
 for _number, _characters in enumerate((*SIGNS_PER_WORD.values(), *SIGNS.values())):
     MARKS[[ord(_character) for _character in _characters]] = _number
 MARKS[[*map(ord, {letter for phrase in PHRASES for letter in (phrase[0], phrase[0].upper())})]] |= (
@@ -121,7 +120,7 @@ def line_repetition(
 
 @compiled
 def ends_as_sentence(codes: Array, flags: Array, start: int, stop: int) -> Any:
-    """Whether a line ends with the end of a sentence, or with the closing mark after it."""
+    """True if a line ends with the end of a sentence, or with the closing mark after it."""
     last = stop - 1
     while last > start and flags[codes[last]] & CLOSER:
         last -= 1
@@ -130,7 +129,7 @@ def ends_as_sentence(codes: Array, flags: Array, start: int, stop: int) -> Any:
 
 @compiled
 def is_open(codes: Array, start: int, stop: int) -> Any:
-    """Whether a line ends in an ellipsis."""
+    """True if a line ends in an ellipsis."""
     last = codes[stop - 1]
     if last == DOT and stop - start >= 3:
         return codes[stop - 2] == DOT and codes[stop - 3] == DOT
@@ -139,7 +138,7 @@ def is_open(codes: Array, start: int, stop: int) -> Any:
 
 @compiled
 def has_words(codes: Array, kinds: Array, start: int, stop: int) -> bool:
-    """Whether a line has the fewest words that C4 asks for."""
+    """True if a line has the fewest words that C4 asks for."""
     count, before = 0, 0
     for place in range(start, stop):
         kind = kinds[codes[place]]
@@ -153,7 +152,7 @@ def has_words(codes: Array, kinds: Array, start: int, stop: int) -> bool:
 
 @compiled
 def has_long_word(codes: Array, kinds: Array, start: int, stop: int) -> bool:
-    """Whether a line holds a word of more than 1,000 characters."""
+    """True if a line holds a word of more than 1,000 characters."""
     length, before = 0, 0
     for place in range(start, stop):
         kind = kinds[codes[place]]
@@ -187,7 +186,7 @@ def phrase_at(codes: Array, place: int, stop: int) -> int:
 
 @compiled
 def is_c4_line(codes: Array, kinds: Array, start: int, stop: int, row: Array) -> bool:
-    """Whether C4 would keep a line that ends a sentence. Source: arXiv:1910.10683, section 2.2, and its code."""
+    """True if C4 would keep a line that ends a sentence. Source: arXiv:1910.10683, section 2.2, and its code."""
     if is_open(codes, start, stop) or not has_words(codes, kinds, start, stop):
         return False
     if row[LONGEST] > MAX_WORD_CHARS and has_long_word(codes, kinds, start, stop):

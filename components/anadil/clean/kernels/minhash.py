@@ -21,9 +21,9 @@ Array = npt.NDArray[Any]
 Hashes = npt.NDArray[np.uint64]
 
 MINHASH_SEED = 20240617
-"""Of the hash functions; another one finds other borderline pairs."""
+"""Seed of the hash functions; another one finds other borderline pairs."""
 FOLDING = "case, signs, accents, numbers"
-"""What makes no difference to keys; those of another folding cannot be compared with them."""
+"""Differences that keys ignore; those of another folding cannot be compared with them."""
 MAX_BATCH_CHARS = 4_000_000
 """Characters that are hashed at a time, so that memory stays small: some 16 bytes for each."""
 

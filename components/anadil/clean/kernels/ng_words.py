@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 
 HIRAGANA_TO_KATAKANA = 0x60
 MAX_WORDS = 1_000_000
-"""Of all lists together: each character of one takes some 20 bytes while they are put together."""
+"""Most characters of all lists together: each character of one takes some 20 bytes while they are put together."""
 MIN_CHARS = 2
 """Shorter entries match by chance."""
 
@@ -41,7 +41,7 @@ def step(edges: Array, nodes: Array, node: int, code: Any) -> Any:
 
 @compiled
 def is_inside(before: Any, after: Any, has_spaces: bool) -> Any:
-    """Whether a word goes on between two characters with these flags."""
+    """True if a word goes on between two characters with these flags."""
     if not before & LETTER or not after & LETTER:
         return False
     return has_spaces or not (before & JAPANESE or after & JAPANESE)

@@ -62,7 +62,7 @@ def next_sentence(codes: Array, flags: Array, place: int) -> Any:
 
 @compiled
 def is_open(codes: Array, flags: Array, start: int, stop: int) -> bool:
-    """Whether a sentence ends in an ellipsis or a middle dot."""
+    """True if a sentence ends in an ellipsis or a middle dot."""
     while stop > start and flags[codes[stop - 1]] & SPACE:
         stop -= 1
     return stop > start and (flags[codes[stop - 1]] & ELLIPSIS) != 0

@@ -22,12 +22,12 @@ MIN_LAST_LETTERS = 3
 MIN_RUNNING_CHARS = 60
 """Characters from which a line is running text."""
 MIN_CAPITALS = 0.003
-"""Of the letters with case; with fewer a text is in small letters. Measured: each of 864 Azerbaijani, Turkish, English and Russian
+"""Share of capitals among the letters with case; with fewer a text is in small letters. Measured: each of 864 Azerbaijani, Turkish, English and Russian
 documents has .0035 or more, half of them .016 to .037."""
 MIN_NUM_CAPITALS = 2
 """One is a name."""
 MIN_SENTENCES = 0.5
-"""Of a text that has no beginning and no end of one."""
+"""Sentences of a text that has no beginning and no end of one."""
 EMPTY_HASH = 0x27D4EB2F165667C5
 
 CHARS, LETTERS, SCRIPT_SHARE, OWN_SHARE = (
@@ -89,7 +89,7 @@ def letter_shares(codes: Array, flags: Array, row: Array) -> None:
 
 @compiled
 def is_damaged(codes: Array, flags: Array, start: int, stop: int) -> bool:
-    """Whether a word has lost a character, or has letters of another alphabet between its own, or the reverse.
+    """True if a word has lost a character, or has letters of another alphabet between its own, or the reverse.
 
     A word with an ending, such as `iPhoneның`, changes once.
     """
@@ -162,7 +162,7 @@ def stop_word_shares(codes: Array, tables: Any, starts: Array, stops: Array, cou
 
 @compiled
 def ends_sentence(codes: Array, flags: Array, place: int, has_spaces: bool) -> bool:
-    """Whether a sentence ends with this mark: the last of its kind, and before white space where words need it."""
+    """True if a sentence ends with this mark: the last of its kind, and before white space where words need it."""
     if not flags[codes[place]] & SENTENCE_END:
         return False
     place += 1
@@ -176,7 +176,7 @@ def ends_sentence(codes: Array, flags: Array, place: int, has_spaces: bool) -> b
 
 @compiled
 def is_certain_end(codes: Array, flags: Array, place: int, has_spaces: bool) -> bool:
-    """Whether a mark surely ends a sentence: no number, abbreviation, ellipsis or quotation comes before it."""
+    """True if a mark surely ends a sentence: no number, abbreviation, ellipsis or quotation comes before it."""
     if place + 1 < len(codes):
         after = flags[codes[place + 1]]
         if after & CLOSER or (has_spaces and not after & SPACE):
@@ -189,7 +189,7 @@ def is_certain_end(codes: Array, flags: Array, place: int, has_spaces: bool) -> 
 
 @compiled
 def begins_sentence(codes: Array, flags: Array, place: int, wrong: int) -> int:
-    """What the next letter says: 1 if a sentence begins with it, -1 if none does, 0 if it cannot tell.
+    """Verdict of the next letter: 1 if a sentence begins with it, -1 if none does, 0 if it cannot tell.
 
     A line below counts where it is running text: lists and headings begin as they like.
     """
@@ -204,7 +204,7 @@ def begins_sentence(codes: Array, flags: Array, place: int, wrong: int) -> int:
 
 @compiled
 def is_running_text(codes: Array, flags: Array, place: int) -> bool:
-    """Whether a line begins with a word and is longer than headings and items of lists mostly are."""
+    """True if a line begins with a word and is longer than headings and items of lists mostly are."""
     for letter in range(place, place + MIN_LAST_LETTERS):
         if letter >= len(codes) or not flags[codes[letter]] & LETTER:
             return False
@@ -216,7 +216,7 @@ def is_running_text(codes: Array, flags: Array, place: int) -> bool:
 
 @compiled
 def has_capitals(codes: Array, flags: Array) -> bool:
-    """Whether a text has as many capitals as sentences and names bring with them, beside those that begin its lines."""
+    """True if a text has as many capitals as sentences and names bring with them, beside those that begin its lines."""
     upper, lower, is_first = 0, 0, True
     for place in range(len(codes)):
         flag = flags[codes[place]]

@@ -16,7 +16,7 @@ from anadil.text.letters import UNKNOWN, Letters
 FALLBACK = "windows-1252"
 """Gives some character for nearly every byte."""
 MAX_DAMAGE = 0.01
-"""Of the characters beyond ASCII, up to which a text is UTF-8 with damage: pages are cut at 1 MiB."""
+"""Share of the characters beyond ASCII up to which a text is UTF-8 with damage: pages are cut at 1 MiB."""
 BYTE_ORDER_MARKS = {
     b"\xff\xfe\0\0": "utf-32-le",
     b"\0\0\xfe\xff": "utf-32-be",
@@ -28,7 +28,7 @@ BYTE_ORDER_MARKS = {
 FIRST_TAG = {b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
 """A page in UTF-16 without a mark, which would pass for UTF-8 with many zeros."""
 MIN_ZEROS = 0.02
-"""Of the bytes of UTF-16, at least. Measured on documents: Russian has .06 or more, Azerbaijani .39, half of the Japanese ones .03."""
+"""Least share of zeros among the bytes of UTF-16. Measured on documents: Russian has .06 or more, Azerbaijani .39, half of the Japanese ones .03."""
 STATEFUL = {"iso2022_jp", "iso2022_kr", "hz"}
 """All their bytes are ASCII, so that they pass for UTF-8 too."""
 JAPANESE_ESCAPE = re.compile(rb"\x1b\$[@B]")
@@ -41,7 +41,7 @@ WIDER = {
     "big5": "big5hkscs",
     "iso8859-11": "cp874",
 }
-"""What the Encoding Standard means by these names; Python means the older, narrower sets."""
+"""Encodings that the Encoding Standard means by these names; Python means the older, narrower sets."""
 WIDE = {*WIDER, *WIDER.values()} - {"iso8859-11", "cp874"}
 """With more than one byte a character."""
 ALIASES = {

@@ -23,7 +23,7 @@ CODE_PAGES = (
 )  # fmt: skip
 """With one byte a character, of those that Python knows; usual ones first."""
 MIN_COVERAGE = 0.8
-"""Of a language's letters that a code page has: Azerbaijani was written without ə, Bashkir with signs for its own."""
+"""Least share of a language's letters that a code page has: Azerbaijani was written without ə, Bashkir with signs for its own."""
 MIN_FIT = 0.8
 """Share of what stands beyond ASCII in words that the language writes; less is a text in another language."""
 MAX_WRONG = 0.03
@@ -34,7 +34,7 @@ MAX_CLOSE = 8
 """Code pages whose words are looked at: those that give most letters of the language, whatever stands beside them."""
 WORDS = re.compile(rb"[^\s<>\"&;=/]*[\x80-\xff][^\s<>\"&;=/]*")
 BESIDE_LETTERS = re.compile(r"(?<=[^\W\d_])[^\x00-\x7f]|[^\x00-\x7f](?=[^\W\d_])")
-"""What stands beyond ASCII within a word or at one: its letters, quotation marks, and signs that were letters."""
+"""Characters beyond ASCII within a word or at one: its letters, quotation marks, and signs that were letters."""
 WITHIN = re.compile(r"(?<=[^\W\d_])[^\x00-\x7f\w\u00b7\u2010-\u2019\u00ad\ufffd\x80-\x9f](?=[^\W\d_])")
 INNER_CAPITAL = re.compile(r"(?<=[^\W\d_])[^\x00-\x7f]")
 NO_TEXT = re.compile("[\x80-\x9f\ufffd\u2500-\u25a0\u2320\u2321]")
@@ -75,10 +75,10 @@ def without_wrong_letters(text: str, letters: Letters) -> str:
     text = unicodedata.normalize("NFC", text)
     letters = _with_cedillas(letters)
     known = letters.own | letters.others
-    found = Counter(BESIDE_LETTERS.findall(text))
+    signs_beside = Counter(BESIDE_LETTERS.findall(text))
     signs = {each for each in WITHIN.findall(text) if each not in known}
-    wrong = {each for each in found if each in signs or (each.isalpha() and each not in known)}
-    if sum(map(found.__getitem__, wrong)) <= MAX_WRONG * found.total():
+    wrong = {each for each in signs_beside if each in signs or (each.isalpha() and each not in known)}
+    if sum(map(signs_beside.__getitem__, wrong)) <= MAX_WRONG * signs_beside.total():
         return text
     return BESIDE_LETTERS.sub(lambda match: "\ufffd" if match[0] in wrong else match[0], text)
 
@@ -97,22 +97,22 @@ def _cedilla(letter: str) -> str:
 def _letters_of_code_pages(letters: Letters) -> dict[str, bytes]:
     """Code pages that have the letters of a language, and the bytes which are those; its own count twice."""
     small = {_cedilla(each) for each in letters.own if each == each.lower()}
-    found = {}
+    fits = {}
     for codec in CODE_PAGES:
         characters = {byte: bytes([byte]).decode(codec, "ignore") for byte in range(0x100)}
         has = set(map(_cedilla, characters.values()))
         if sum(_is_written(each, has) for each in small) >= MIN_COVERAGE * len(small):
-            found[codec] = bytes(
+            fits[codec] = bytes(
                 byte
                 for kind in (letters.own, letters.own, letters.others)
                 for byte, each in characters.items()
                 if each in kind
             )
-    return found
+    return fits
 
 
 def _is_written(letter: str, has: set[str]) -> bool:
-    """Whether a letter is of a set, or made of two that are."""
+    """True if a letter is of a set, or made of two that are."""
     parts = unicodedata.decomposition(letter).split()
     return letter in has or (len(parts) == 2 and all(chr(int(part, 16)) in has for part in parts))
 
@@ -120,11 +120,11 @@ def _is_written(letter: str, has: set[str]) -> bool:
 def _score(text: str, letters: Letters) -> tuple[float, float, int]:
     """How many letters of the language stand in words, less what is none; their share; and the most that it could be."""
     text = unicodedata.normalize("NFC", text)
-    found = [each for each in BESIDE_LETTERS.findall(text) if each.isalpha() or each in letters.own]
-    own = sum(map(letters.own.__contains__, found))
-    others = sum(map(letters.others.__contains__, found))
+    beside = [each for each in BESIDE_LETTERS.findall(text) if each.isalpha() or each in letters.own]
+    own = sum(map(letters.own.__contains__, beside))
+    others = sum(map(letters.others.__contains__, beside))
     signs = sum(each not in letters.own for each in WITHIN.findall(text))
-    wrong = len(found) - own - others + signs + 2 * len(NO_TEXT.findall(text))
+    wrong = len(beside) - own - others + signs + 2 * len(NO_TEXT.findall(text))
     capitals = sum(
         match[0].isupper() and any(map(str.islower, text[match.start() - 1 : match.end() + 1]))
         for match in INNER_CAPITAL.finditer(text)

@@ -29,7 +29,7 @@ FETCHED_AT_A_TIME = 16
 """Requests that wait for an answer: one takes some 50 ms, and judging its page 5 ms."""
 ATTEMPTS = 3
 MAX_RECORD_BYTES = 64 * 1024**2
-"""Of a compressed record; Common Crawl cuts pages at 1 MiB, since 2025 at 5 MiB."""
+"""Most bytes of a compressed record; Common Crawl cuts pages at 1 MiB, since 2025 at 5 MiB."""
 COMMON_CRAWL = "s3://commoncrawl"
 TABLE = "/cc-index/"
 """Folder of the index beside `crawl-data`, to which its file names lead."""
@@ -70,12 +70,12 @@ class _Member:
 
 
 def is_crawl_index(columns: list[str], text_field: str) -> bool:
-    """Whether a table is an index and no text."""
+    """True if a table is an index and no text."""
     return text_field not in columns and set(COLUMNS) <= set(columns)
 
 
 def crawl_root(index_uri: str) -> str:
-    """What the file names of an index lead on from: where the index lies beside the crawl, else Common Crawl."""
+    """Address that the file names of an index continue: where the index lies beside the crawl, else Common Crawl."""
     root, table, _ = index_uri.rpartition(TABLE)
     return root if table else COMMON_CRAWL
 

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OF_THE_RUN = (AnadilError, MemoryError, OSError)
-"""What no document is to blame for: our own errors, the memory, the disk."""
+"""Errors that no document is to blame for: our own errors, the memory, the disk."""
 PANIC = "PanicException"
 """Name of what a library written in Rust raises on a bug of its own. It is no Exception, so that few catch it."""
 
 
 def is_fault_of_document(error: BaseException) -> bool:
-    """Whether an error tells of the document at hand, and not of the machine, the run or its user."""
+    """True if an error tells of the document at hand, and not of the machine, the run or its user."""
     if isinstance(error, OF_THE_RUN):
         return False
     return isinstance(error, Exception) or type(error).__name__ == PANIC

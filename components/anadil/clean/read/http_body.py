@@ -22,12 +22,12 @@ GZIP_MAGIC = b"\x1f\x8b"
 MAX_GZIP_MEMBERS = 100
 """In one body; Chrome reads one."""
 MAX_HTTP_ZSTD_WINDOW_BYTES = 8 * MIB
-"""What a server may ask of a client. Source: RFC 9659."""
+"""Largest window that a server may ask of a client. Source: RFC 9659."""
 DECODED_PIECE_BYTES = MIB
 CHUNK_HEADER = re.compile(rb"[ \t]*([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]{0,1000})?\r?\n")
 """The line before a chunk; source: RFC 9112, section 7.1."""
 BODY_ERRORS = (EOFError, ValueError, OSError, zlib.error, zstandard.ZstdError)
-"""What is raised on bytes that are not coded as declared."""
+"""Errors raised on bytes that are not coded as declared."""
 
 
 def decode_body(body: bytes, headers: Iterable[tuple[str, str]], limit: int) -> bytes | None:
@@ -118,16 +118,16 @@ def _inflated(body: bytes, wbits: int, most: int) -> bytes:
 def _without_chunks(body: bytes) -> bytes:
     joined = bytearray()
     position = 0
-    while found := CHUNK_HEADER.match(body, position):
-        size = int(found[1], 16)
+    while header := CHUNK_HEADER.match(body, position):
+        size = int(header[1], 16)
         if not size:
             break
-        joined += body[found.end() : found.end() + size]
-        position = found.end() + size
+        joined += body[header.end() : header.end() + size]
+        position = header.end() + size
         position += len(body[position : position + 2]) - len(body[position : position + 2].lstrip(b"\r\n"))
-    if not position and not found:
+    if not position and not header:
         # Most crawlers join the chunks and leave the header.
         return body
-    if not found and position < len(body):
+    if not header and position < len(body):
         raise ValueError(f"no chunk after {position:,} bytes")
     return bytes(joined)

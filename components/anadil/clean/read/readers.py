@@ -68,25 +68,25 @@ class RawRecord:
     text: str = ""
     html: bytes | None = None
     charset: str = ""
-    """What the server said of the page's encoding."""
+    """Encoding of the page by the server's header."""
     too_large: bool = False
     """The page exceeds `MAX_RECORD_BYTES` and was left unread."""
 
     @property
     def num_bytes(self) -> int:
-        """Of the page, or of the text in UTF-8."""
+        """Bytes of the page, or of the text in UTF-8."""
         if self.html is not None:
             return len(self.html)
         return len(self.text) if self.text.isascii() else len(self.text.encode(errors="replace"))
 
 
 SUMMED = ("records", "bytes_in", "skipped", "recoded", "bad", "excused", "null_texts", "addresses")
-"""What the figures of several ranges add up to."""
+"""Figures that are added over several ranges."""
 
 
 @dataclass(slots=True)
 class ReadStats:
-    """What reading met; the same whatever the order of the files."""
+    """Counts of reading; the same whatever the order of the files."""
 
     records: int = 0
     bytes_in: int = 0
@@ -102,11 +102,11 @@ class ReadStats:
     """Files and pages that were not UTF-8."""
     bad: int = 0
     excused: int = 0
-    """Of the bad ones: the torn place that each WARC may have."""
+    """Bad records that are excused: the torn place that each WARC may have."""
     lines: int = 0
-    """Of the range of a `.jsonl` file that was read last."""
+    """In the range of a `.jsonl` file that was read last."""
     responses: int = 0
-    """Of the range of a WARC file that was read last, and its damaged places."""
+    """In the range of a WARC file that was read last, beside its damaged places."""
     damaged: int = 0
     first: int = 0
     """Where its first record begins, and the first one behind it; see `ByteRange`."""
@@ -160,7 +160,7 @@ class Source:
 
     file: ReadableFile
     name: str
-    """What provenance and messages call it."""
+    """Name in provenance and messages."""
     text_field: str
     start: int = 0
     """First byte, or row group, of the range that is read."""
@@ -397,4 +397,4 @@ READERS: dict[str, Reader] = {
     **dict.fromkeys(ARCHIVES, _warc),
     ".parquet": _parquet,
 }
-"""Of each kind of file."""
+"""Reader of each kind of file."""

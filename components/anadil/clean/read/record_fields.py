@@ -1,4 +1,4 @@
-"""What clean reads of a record, under whatever keys its data set has it: text, address, source, licence."""
+"""Fields that clean reads of a record, under whatever keys its data set has it: text, address, source, licence."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,7 +64,7 @@ def address_of(row: Mapping[str, Any]) -> str:
     """The address of the page that a record was taken from; empty where it names none."""
     if own := writable(row.get("url")):
         return own
-    return min(_addresses(row, 0), default=(0, 0, ""), key=lambda found: found[:2])[2]
+    return min(_addresses(row, 0), default=(0, 0, ""), key=lambda address: address[:2])[2]
 
 
 def _addresses(row: Mapping[str, Any], depth: int) -> Iterator[tuple[int, int, str]]:

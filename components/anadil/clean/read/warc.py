@@ -20,7 +20,7 @@ from anadil.core.format import human_bytes
 
 HTML_TYPES = ("text/html", "application/xhtml+xml")
 UNSURE_TYPES = ("", "text/plain", "application/octet-stream")
-"""What servers and crawlers say where they do not know; a page is known by how it begins."""
+"""Types that servers and crawlers name where they do not know; a page is known by how it begins."""
 BEGINS_HTML = re.compile(
     rb"(?:\xef\xbb\xbf)?\s{0,99}+(?:<\?xml[^>]{0,199}>\s{0,99}+)?(?:<!--.{0,999}?-->\s{0,99}+)?<(?:!doctype html|html|head|body)[\s>]",
     re.IGNORECASE | re.DOTALL,
@@ -44,8 +44,8 @@ HTTP = re.compile(rb"\s*HTTP/")
 INTERIM = re.compile(rb"(?:\s*+HTTP/[\d.]++ 1\d\d\b[^\r\n]*+\r?\n(?:[^\r\n]++\r?\n)*+\r?\n(?=\s*+HTTP/))+")
 """Heads before that of the response: 100 Continue, 103 Early Hints. Source: RFC 9110, section 15.2."""
 HTTP_HEAD = b"WARC/1.0\r\nWARC-Type: response\r\nContent-Type: application/http\r\nContent-Length: %d\r\n\r\n"
-"""What FastWARC is given for a record's own head: of field names in lower case, line feeds alone and a type given twice
-it knows nothing, and would take the record for no HTTP message."""
+"""Head that FastWARC gets in place of a record's own. It does not know field names in lower case, bare line feeds or a type
+given twice, and would not take such a record for an HTTP message."""
 # wget 1 writes brackets around the address, as the grammar of WARC 1.0 does and its examples do not.
 TARGET = re.compile(rb"^warc-target-uri[ \t]*:[ \t]*<?([^\r\n]*?)>?[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 
@@ -89,7 +89,7 @@ def html_responses(path: ReadableFile, max_bytes: int, part: ByteRange | None = 
 
 
 def is_excused(responses: int, damaged: int) -> bool:
-    """Whether one damaged place of a WARC file is: a download that broke off, or one flipped bit, costs one in any."""
+    """True if one damaged place of a WARC file is: a download that broke off, or one flipped bit, costs one in any."""
     return responses > damaged > 0
 
 
@@ -156,6 +156,6 @@ def _response(record: RawWarcRecord, max_bytes: int) -> Item:
 
 
 def _is_success(heads: Any) -> bool:
-    """Whether the answer of a server holds a page from its beginning on."""
+    """True if the answer of a server holds a page from its beginning on."""
     parts = [value for name, value in heads.items() if name.lower() == "content-range"]
     return heads.status_code in STATUSES and all(map(FIRST_PART.match, parts))

@@ -32,7 +32,7 @@ TYPE = re.compile(rb"^warc-type[ \t]*:[ \t]*(\w+)", re.IGNORECASE | re.MULTILINE
 INSIDE = re.compile(rb"\r?\n\r?\n(?=WARC/[01]\.\d+\r?\n[A-Za-z])")
 """A record that begins in the block of another: that block's length is wrong, or it is a page on WARC."""
 END_OF_RECORD = re.compile(rb"\r?\n\r?\n|[\r\n]*(?:\Z|WARC/)")
-"""What follows a block of the right length."""
+"""Matches behind a block of the right length."""
 
 GARBAGE = "bytes that are no WARC record"
 
@@ -131,7 +131,7 @@ class _Stream:
         """Offset of `_packed` in the file."""
         self._member: zlib._Decompress | None = None
         self._position = 0
-        """Of the buffer's beginning among the bytes given."""
+        """Offset of the buffer's beginning among the bytes given."""
         self._starts: deque[tuple[int, int]] = deque([(0, start)])
         """Positions at which a member, or the plain file, begins, and their offsets."""
 
@@ -167,13 +167,13 @@ class _Stream:
 
     def seek(self, pattern: re.Pattern[bytes], start: int = 0) -> bool:
         """Drop everything before the next match, which becomes the buffer's beginning."""
-        while not (found := pattern.search(self.buffer, start)):
+        while not (match := pattern.search(self.buffer, start)):
             self.drop(max(0, len(self.buffer) - OVERLAP_BYTES))
             start = 0
             if not self.fill(len(self.buffer) + INFLATED_PIECE_BYTES) and not pattern.search(self.buffer):
                 self.drop(len(self.buffer))
                 return False
-        self.drop(found.start())
+        self.drop(match.start())
         return True
 
     def _load(self) -> bool:
@@ -277,7 +277,7 @@ def _inside(stream: _Stream, length: int) -> int | None:
     """Where another record begins within the next bytes, as far as they are in the buffer."""
     places = [place for place in stream.members(length) if stream.buffer.startswith(b"WARC/", place)]
     if stream.buffer.find(b"\nWARC/", 0, length) >= 0:
-        places += [found.end() for found in INSIDE.finditer(stream.buffer, 0, length)]
+        places += [match.end() for match in INSIDE.finditer(stream.buffer, 0, length)]
     for place in sorted(places):
         head = HEAD.match(stream.buffer, place, place + MAX_HEAD_BYTES)
         if head is not None and LENGTH.search(head[1]) and TYPE.search(head[1]):
@@ -300,9 +300,9 @@ def _next_member(file: BinaryIO, start: int) -> int | None:
     file.seek(start)
     overlap = b""
     while chunk := file.read(SEARCH_BYTES):
-        found = (overlap + chunk).find(GZIP_MAGIC)
-        if found >= 0:
-            return start - len(overlap) + found
+        position = (overlap + chunk).find(GZIP_MAGIC)
+        if position >= 0:
+            return start - len(overlap) + position
         start += len(chunk)
         overlap = (overlap + chunk)[-2:]
     return None
@@ -343,13 +343,13 @@ def _peek(file: BinaryIO, offset: int, num_bytes: int) -> bytes:
     """Bytes of a place; the file stays where it is, since a stream continues to read there."""
     place = file.tell()
     file.seek(offset)
-    found = file.read(num_bytes)
+    head = file.read(num_bytes)
     file.seek(place)
-    return found
+    return head
 
 
 def _is_gzip(file: BinaryIO, is_called_gz: bool, start: int) -> bool:
-    """Whether a file is made of gzip members, whatever its name says."""
+    """True if a file is made of gzip members, whatever its name says."""
     if is_called_gz and start:
         return True
     file.seek(0)
@@ -358,7 +358,7 @@ def _is_gzip(file: BinaryIO, is_called_gz: bool, start: int) -> bool:
 
 
 def _is_of_next_range(stream: _Stream, offset: int, part: ByteRange) -> bool:
-    """Whether what begins at an offset is found by who reads the range behind; if so that is noted."""
+    """True if what begins at an offset is found by who reads the range behind; if so that is noted."""
     if part.end is None or offset < part.end:
         return False
     is_good = (_is_good_member if stream.is_gzip else _is_good_record)(stream.file, offset)

@@ -21,13 +21,13 @@ from anadil.core.processes import die_with
 from anadil.runtime.executors import process_limits
 
 MAX_DEATHS = 3
-"""Of processes at a record that harms nobody alone: then it is left out all the same."""
+"""Deaths of processes at a record that harms nobody alone: then it is left out all the same."""
 NOTE = struct.Struct("<IQB")
 ONE_BY_ONE = "one by one"
 
 
 class Phase(IntEnum):
-    """What is done with a record."""
+    """Work on a record."""
 
     NONE = 0
     READ = 1
@@ -68,7 +68,7 @@ class Suspects:
 
     @property
     def is_one_by_one(self) -> bool:
-        """Whether a process died at a batch: then each record is judged by itself, so that its note tells."""
+        """True if a process died at a batch: then each record is judged by itself, so that its note tells."""
         return ONE_BY_ONE in self._verdicts
 
     def why_left_out(self, place: Place, phase: Phase) -> str:

@@ -6,7 +6,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from anadil.artifacts import sealed_dir
-from anadil.clean.filters.judge_record import Prepared, Settings, judge_prepared, judge_record, prepare_record
+from anadil.clean.filters.judge_record import (
+    ExtractedDocument,
+    Settings,
+    judge_prepared,
+    judge_record,
+    prepare_record,
+)
 from anadil.clean.read.guard import is_fault_of_document, skip_failed_document
 from anadil.clean.read.readers import RawRecord, ReadStats, read_records
 from anadil.clean.shards.crash_records import Phase, Place, Suspects, death_alone
@@ -18,14 +24,14 @@ from anadil.runtime.executors import process_limits
 from anadil.text.language import load_language
 
 BATCH_RECORDS, BATCH_CHARS = 128, 1 << 18
-"""Judged at a time: a call costs as much as a short text, and a character some 100 bytes of memory."""
+"""Documents judged at a time: a call costs as much as a short text, and a character some 100 bytes of memory."""
 FACTS = "facts.json"
 """Counts and samples of a shard."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapTask:
-    """What a process needs to work on one shard."""
+    """Everything that a process needs to work on one shard."""
 
     shard: Shard
     recipe: Recipe
@@ -91,7 +97,7 @@ class _Waiting:
     source: str
     licence: str
     bytes_in: int
-    prepared: Prepared
+    prepared: ExtractedDocument
 
 
 class _ShardRun:

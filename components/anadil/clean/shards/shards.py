@@ -19,7 +19,7 @@ from anadil.core.format import MIB
 MIN_SHARD_BYTES = 4 * MIB
 """Smaller shards cost more in files than they gain."""
 SHARDS_PER_WORKER = 4
-"""Of a small input, so that all workers end at about the same time."""
+"""Shards for each worker of a small input, so that all workers end at about the same time."""
 SPLITTABLE = (*PLAIN_LINES, *ARCHIVES)
 """Suffixes of files of which a range of bytes can be read."""
 
@@ -30,17 +30,17 @@ class InputRange:
 
     uri: str
     name: str
-    """What provenance and messages call the file."""
+    """Name of the file in provenance and messages."""
     start: int = 0
     """First byte whose records belong to it; of Parquet the first row group."""
     end: int | None = None
     """Where the next range begins; None: it goes up to the end of the file."""
     is_exact: bool = False
-    """Of a WARC file: a record begins at `start`, or the file ends there."""
+    """For a WARC file: a record begins at `start`, or the file ends there."""
     size: int
     """Bytes of the range."""
     version: str
-    """What changes when the file does; see `storage`."""
+    """Version that changes with the file; see `storage`."""
 
     def check_unchanged(self) -> None:
         """Refuse a file that is not the one that was planned for.
@@ -56,7 +56,7 @@ class InputRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """What one task reads."""
+    """Ranges that one task reads."""
 
     number: int
     ranges: tuple[InputRange, ...]

@@ -29,7 +29,7 @@ from anadil.runtime.job import Copy, Job
 INDEX = "index"
 INDEX_META = f"{INDEX}/index.json"
 INDEX_DOCUMENTS = 100_000
-"""Of one file of the index: 15 MB with 14 bands."""
+"""Rows of one file of the index: 15 MB with 14 bands."""
 INDEX_COLUMNS = ("id_high", "id_low", "exact_high", "exact_low", "weight")
 
 

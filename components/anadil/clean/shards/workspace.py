@@ -31,7 +31,7 @@ LATER_KEYS = frozenset(
     f"recipe clean.{key}"
     for key in ("inputs", "heldout_fraction", "heldout_max_documents", "max_bad_records")
 )
-"""What is read after the shards are done, or is in the plan."""
+"""Keys that matter after the shards are done, or that the plan holds."""
 
 
 class Workspace:
@@ -173,13 +173,13 @@ class Workspace:
         return sum((folder / MANIFEST).exists() for folder in self.shard_folders)
 
     def facts(self) -> Iterator[dict[str, Any]]:
-        """What each shard has met."""
+        """Facts of each shard."""
         for folder in self.shard_folders:
             yield read_json(folder / FACTS)
 
     @functools.cache  # noqa: B019  one workspace for one run
     def first_lines(self) -> list[FirstLines]:
-        """Of each shard, the lines before those of its ranges that begin within a file."""
+        """For each shard the lines before those of its ranges that begin within a file."""
         return first_lines_of(
             [
                 [

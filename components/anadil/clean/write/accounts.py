@@ -1,4 +1,4 @@
-"""What the rows of documents add up to: in = kept + dropped, by rule, by file, by host, by length."""
+"""Sums over the rows of documents: in = kept + dropped, by rule, by file, by host, by length."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -16,10 +16,10 @@ MAX_HOSTS = 10_000
 """Hosts that are counted at a time; with more of them the smallest counts are lost, and sums are too low."""
 TOP_HOSTS = 50
 MAX_FILES = 1_000
-"""Of `by_source`; the rest is one entry."""
+"""Most entries of `by_source`; the rest is one entry."""
 OTHER_FILES = "other files"
 MAX_LICENCES = 100
-"""Of `by_licence`; the rest is one entry. Records name them, and some put whole sentences there."""
+"""Most entries of `by_licence`; the rest is one entry. Records name them, and some put whole sentences there."""
 OTHER_LICENCES = "other licences"
 CLUSTER_BOUNDS = (2, 3, 5, 10, 100, 1_000, 10_000)
 """Least sizes of the groups in which clusters are counted."""
@@ -46,9 +46,9 @@ class Accounts:
         self.reasons: Counter[str] = Counter()
         """Documents by reason, with `kept` as one."""
         self.bytes_in: Counter[str] = Counter()
-        """Of these, as they came."""
+        """Bytes of these, as they came."""
         self.bytes_out: Counter[str] = Counter()
-        """Of the text of kept ones."""
+        """Bytes of the text of kept ones."""
         self.failed: Counter[str] = Counter()
         """Documents that a rule alone, without the others, would drop."""
         self.only: Counter[str] = Counter()
@@ -58,16 +58,16 @@ class Accounts:
         self.clusters: Counter[str] = Counter()
         """Kept documents that stand for others, by the least size of the group."""
         self.tried: Counter[str] = Counter()
-        """What other limits would drop; see `count_tried`."""
+        """Documents that other limits would drop; see `count_tried`."""
         self.hosts: Counter[str] = Counter()
         self.kept_hosts: Counter[str] = Counter()
         self.by_source: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.licences: Counter[str] = Counter()
         """Kept documents by what their records say."""
         self.words: dict[str, Counter[str]] = {name: Counter() for name in PLACES}
-        """Of kept documents, by host, file or licence."""
+        """Words of kept documents, by host, file or licence."""
         self.bytes: dict[str, Counter[str]] = {name: Counter() for name in PLACES}
-        """Of their text."""
+        """Bytes of their text."""
 
     def count(self, rows: pa.Table, reason: Array, cluster_size: Array) -> None:
         """Add rows of a shard.
@@ -162,7 +162,7 @@ class Accounts:
         return {name: count for name, count in sorted(self.reasons.items()) if name != KEPT_NAME}
 
     def rules_json(self) -> Json:
-        """What each rule did, in the order in which they are asked, without those that no document breaks."""
+        """Drops of each rule, in the order in which they are asked, without those that no document breaks."""
         return {
             name: {
                 "mode": "report" if name in self._reported else "enforce",
@@ -176,7 +176,7 @@ class Accounts:
         }
 
     def tried_json(self) -> Json:
-        """What stricter and looser limits would drop, by key of `clean.rules`."""
+        """Documents that stricter and looser limits would drop, by key of `clean.rules`."""
         return tried_json(self.tried, self._limits)
 
     def lengths_json(self) -> list[Json]:
@@ -216,7 +216,7 @@ class Accounts:
         return {name: dict(entry) for name, entry in table.items()}
 
     def sources_json(self, bad: Counter[str]) -> Json:
-        """What became of the documents of each file.
+        """Verdicts on the documents of each file.
 
         Args:
             bad: Records of each that could not be read.

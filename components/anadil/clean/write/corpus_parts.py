@@ -41,7 +41,7 @@ class CorpusFile:
     last_id: str
     num_documents: int
     num_bytes: int
-    """Of text."""
+    """Bytes of text."""
     num_words: int
 
     @property
@@ -52,12 +52,12 @@ class CorpusFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteTask:
-    """What a process needs to write one file."""
+    """Everything that a process needs to write one file."""
 
     file: CorpusFile
     shards: tuple[Path, ...]
     first_lines: tuple[FirstLines, ...]
-    """Of each shard."""
+    """First lines of each shard."""
     verdicts: Path
     heldout: Path
     """Numbers of the held-out documents."""
@@ -184,9 +184,9 @@ def first_lines_of(shards: Sequence[Sequence[tuple[str, bool, int]]]) -> list[Fi
         shards: The ranges of each: name of the file, whether it begins within it, lines in the range.
     """
     seen: dict[str, int] = {}
-    found = []
+    files = []
     for ranges in shards:
-        found.append({name: seen[name] for name, is_within, _ in ranges if is_within})
+        files.append({name: seen[name] for name, is_within, _ in ranges if is_within})
         for name, _, lines in ranges:
             seen[name] = seen.get(name, 0) + lines
-    return found
+    return files

@@ -28,7 +28,7 @@ from anadil.core.json_text import write_json
 STATS = "stats"
 ACCOUNTS = "accounts.json"
 FILE_ROWS = 65_536
-"""Of one file; some 50 MB of memory while it is written."""
+"""Rows of one file; some 50 MB of memory while it is written."""
 GROUP_ROWS = 8_192
 PLAIN = ("id", "file", "source", "host", "licence", "bytes_in", "bytes_out")
 VERDICT = "fails_"
@@ -62,7 +62,7 @@ class RowSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsTask:
-    """What a process needs to write one file of rows."""
+    """Everything that a process needs to write one file of rows."""
 
     number: int
     slices: tuple[RowSlice, ...]
@@ -145,9 +145,9 @@ def _tables(
         records = np.asarray(SortedDocuments(part.folder).column("record"))
         by_record = np.argsort(records, kind="stable")
         for rows in _rows_of(part):
-            found = _DedupColumns(rows, part, records, by_record, verdicts, signatures)
-            accounts.count(rows, found.reason, found.cluster_size)
-            yield _final(rows, part, found)
+            dedup = _DedupColumns(rows, part, records, by_record, verdicts, signatures)
+            accounts.count(rows, dedup.reason, dedup.cluster_size)
+            yield _final(rows, part, dedup)
 
 
 def _rows_of(part: RowSlice) -> Iterator[pa.Table]:
@@ -162,7 +162,7 @@ def _rows_of(part: RowSlice) -> Iterator[pa.Table]:
 
 
 class _DedupColumns:
-    """What dedup found of the documents of some rows."""
+    """Verdicts of dedup on the documents of some rows."""
 
     def __init__(
         self,
@@ -190,14 +190,14 @@ class _DedupColumns:
         self.duplicate_of[kept[gone]] = [id_of(high, low) for high, low in zip(*halves, strict=True)]
 
 
-def _final(rows: pa.Table, part: RowSlice, found: _DedupColumns) -> pa.Table:
+def _final(rows: pa.Table, part: RowSlice, dedup: _DedupColumns) -> pa.Table:
     columns = {name: rows[name].cast(SCHEMA.field(name).type) for name in (*PLAIN, *STATISTICS)}
     if part.first_lines:
         sources = [renumbered(source, part.first_lines) for source in rows["source"].to_pylist()]
         columns["source"] = pa.array(sources, pa.string())
-    columns["reason"] = pa.array(found.reason, pa.string(), from_pandas=True)
-    columns["duplicate_of"] = pa.array(found.duplicate_of, pa.string(), from_pandas=True)
-    columns["cluster_size"] = pa.array(found.cluster_size)
+    columns["reason"] = pa.array(dedup.reason, pa.string(), from_pandas=True)
+    columns["duplicate_of"] = pa.array(dedup.duplicate_of, pa.string(), from_pandas=True)
+    columns["cluster_size"] = pa.array(dedup.cluster_size)
     columns["personal_data"] = rows["personal_data"]
     failed, judged = rows["failed"].to_numpy(), rows["is_judged"].to_numpy(zero_copy_only=False)
     for name, bit in BIT_OF.items():
@@ -220,14 +220,14 @@ def read_rows(corpus: Path, columns: Sequence[str] | None = None) -> Iterator[pa
 
 def find_rows(corpus: Path, source: str) -> list[dict[str, object]]:
     """The rows whose source or id this text is, or whose source it is without what the record says of its own."""
-    found: list[dict[str, object]] = []
+    matching: list[dict[str, object]] = []
     for batch in read_rows(corpus):
         is_source = pc.or_(pc.equal(batch["source"], source), pc.starts_with(batch["source"], f"{source} "))
         chosen = pc.or_(is_source, pc.equal(batch["id"], source))
-        found += batch.filter(chosen).to_pylist()
-    return found
+        matching += batch.filter(chosen).to_pylist()
+    return matching
 
 
 def is_named(source: str, name: str) -> bool:
-    """Whether a name is a source, or file and place of one: a source may go on with what the record says of its own."""
+    """True if a name is a source, or file and place of one: a source may go on with what the record says of its own."""
     return source == name or source.startswith(f"{name} ")

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from anadil.clean.filters.judge_record import RULE_NAMES, Judged
+from anadil.clean.filters.judge_record import RULE_NAMES, FilterResult
 from anadil.clean.filters.url_lists import host_of
 from anadil.clean.kernels.columns import STATISTICS
 
@@ -18,7 +18,7 @@ ROWS = "rows.parquet"
 BATCH_ROWS = 1_024
 """Held in memory before they are written: a group of rows of the file."""
 PLACE_BITS = 64
-"""Of a set of rules, as one number."""
+"""Bits of a set of rules, as one number."""
 BIT_OF = {name: 1 << place for place, name in enumerate(RULE_NAMES)}
 assert len(BIT_OF) <= PLACE_BITS
 
@@ -58,7 +58,7 @@ class RowWriter:
         with self._file:
             self._flush()
 
-    def add(self, record: int, file: str, licence: str, bytes_in: int, judged: Judged) -> None:
+    def add(self, record: int, file: str, licence: str, bytes_in: int, judged: FilterResult) -> None:
         """Take a document.
 
         Args:

@@ -1,11 +1,11 @@
-"""What a shard leaves behind: its kept documents, a row for each record, and counts."""
+"""Output of a shard: its kept documents, a row for each record, and counts."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from anadil.clean.dedup.sorted_documents import DocumentWriter, KeptDocument
 from anadil.clean.filters.clean_stats import CleanStats
-from anadil.clean.filters.judge_record import Judged, Settings
+from anadil.clean.filters.judge_record import FilterResult, Settings
 from anadil.clean.kernels.columns import COLUMN
 from anadil.clean.kernels.statistics import MAX_BATCH_CHARS
 from anadil.clean.write.rows import RowWriter
@@ -28,7 +28,7 @@ class ShardOutput:
         self._settings = settings
         self._writer = DocumentWriter(folder, settings.minhash.bands)
 
-    def add(self, record: int, file: str, licence: str, bytes_in: int, judged: Judged) -> None:
+    def add(self, record: int, file: str, licence: str, bytes_in: int, judged: FilterResult) -> None:
         """Count a record.
 
         Args:
@@ -39,18 +39,18 @@ class ShardOutput:
             judged: What became of it.
         """
         self.rows.add(record, file, licence, bytes_in, judged)
-        found = self.clean_stats
-        found.normalized += judged.is_normalized
-        found.unescaped += judged.is_unescaped
-        found.escaped += judged.has_escapes
-        found.retried += judged.is_retried
-        found.foreign_lines += judged.foreign_lines
-        found.documents_in += 1
-        found.extraction.update(judged.prose)
+        stats = self.clean_stats
+        stats.normalized += judged.is_normalized
+        stats.unescaped += judged.is_unescaped
+        stats.escaped += judged.has_escapes
+        stats.retried += judged.is_retried
+        stats.foreign_lines += judged.foreign_lines
+        stats.documents_in += 1
+        stats.extraction.update(judged.prose)
         if judged.reason:
-            found.drop(judged.reason, judged.sample_row())
+            stats.drop(judged.reason, judged.sample_row())
         elif judged.personal_data:
-            found.personal_data.update(judged.personal_data)
+            stats.personal_data.update(judged.personal_data)
 
     def write(self, documents: Iterable[KeptDocument]) -> None:
         """Take documents that no rule has dropped."""
@@ -65,7 +65,7 @@ class ShardOutput:
 
 
 def kept_documents(
-    judged: Sequence[Judged], records: Sequence[int], settings: Settings
+    judged: Sequence[FilterResult], records: Sequence[int], settings: Settings
 ) -> list[KeptDocument]:
     """Those that no rule drops, with what dedup compares.
 
@@ -102,7 +102,7 @@ def weight_of(text: str) -> int:
     return max(0, len(words.encode()) - (len(text) - len(words)))
 
 
-def _num_words(judged: Judged, settings: Settings) -> int:
+def _num_words(judged: FilterResult, settings: Settings) -> int:
     """Words of the text as it is written; the rules have counted them, unless that is not what they saw."""
     text = judged.document.text
     if judged.statistics is None or judged.personal_data or len(text) > MAX_BATCH_CHARS:

@@ -8,19 +8,44 @@ from pathlib import Path
 
 import zstandard
 
+from anadil.clean.dedup.sorted_documents import Numbers
 from anadil.clean.filters.clean_stats import CleanStats, Row
 from anadil.clean.filters.judge_record import Settings
 from anadil.clean.filters.pii import knows_telephones
 from anadil.clean.read.readers import ReadStats
 from anadil.clean.write.accounts import Accounts
 from anadil.clean.write.corpus_parts import CorpusFile
-from anadil.clean.write.holdout import HeldOut
 from anadil.text.filter_rules import Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """Held-out documents, and how much of them the training part repeats."""
+
+    documents: Numbers
+    """Their numbers."""
+    looked_at: int
+    sharing: int
+    """Documents looked at that share a run with another one of the corpus."""
+    held_out_sharing: int
+    """Held-out documents that share one."""
+    contaminated: int
+    """Held-out documents of which the training part holds so much that evaluation refuses them."""
+
+    def as_json(self) -> dict[str, int]:
+        """For `stats.json`."""
+        return {
+            "documents": len(self.documents),
+            "looked_at": self.looked_at,
+            "sharing": self.sharing,
+            "held_out_sharing": self.held_out_sharing,
+            "contaminated": self.contaminated,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """What `stats.json` holds; its times differ from run to run, so it is no part of the digest."""
+    """Content of `stats.json`; its times differ from run to run, so it is no part of the digest."""
 
     language: str
     sibling: str
@@ -28,7 +53,7 @@ class Stats:
     documents_in: int
     """Records read; bad ones not counted."""
     kept: int
-    """Of those records."""
+    """Kept records among those."""
     records: dict[str, int]
     """Documents in `train` and `heldout`, with those of `clean.since`."""
     heldout: dict[str, int]
@@ -62,13 +87,13 @@ class Stats:
     """Lines and sentences in another language that were taken out of documents."""
     identifier_retries: int
     bytes_in: int
-    """Of text and HTML."""
+    """Bytes of text and HTML."""
     bytes_out: int
     words_out: int
     bytes_dropped: dict[str, int]
     """By reason, as they came."""
     rules: dict[str, dict[str, object]]
-    """Of each rule that a document breaks: mode; documents that it would drop alone (`marginal`), that no other enforced
+    """For each rule that a document breaks: mode; documents that it would drop alone (`marginal`), that no other enforced
     rule drops (`unique`), and that it is the first reason for (`chosen`). Pages that were dropped unread break one rule."""
     limits_tried: dict[str, dict[str, object]]
     """By key of `clean.rules`: documents that break no rule but this, and how many of them stricter and looser limits
@@ -86,9 +111,9 @@ class Stats:
     personal_data: dict[str, int]
     """Placeholders in documents that no rule dropped, by kind."""
     national_telephones: bool | None
-    """Whether national forms of telephones are looked for in this language; null without `clean.pii`."""
+    """True if national forms of telephones are looked for in this language; null without `clean.pii`."""
     extraction: dict[str, int]
-    """Of web pages: how many each extractor gave, and characters of prose outside of menus and footers: of all pages, put
+    """Web pages: how many each extractor gave, and characters of prose outside of menus and footers: of all pages, put
     back after an extractor had discarded it, and lost by it."""
     seconds: dict[str, float]
     """By step."""

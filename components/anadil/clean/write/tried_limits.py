@@ -1,4 +1,4 @@
-"""What stricter and looser limits would drop: the table of the report, counted from the rows."""
+"""Drops of stricter and looser limits: the table of the report, counted from the rows."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from anadil.clean.write.rows import BIT_OF
 from anadil.text.filter_rules import KEYS, RULES
 
 FACTORS = (0.5, 0.75, 1.0, 1.5, 2.0)
-"""Of the limit in force."""
+"""Multiples of the limit in force."""
 MIN_WHOLE = 20
 """Smaller limits are of means, too."""
 Array = npt.NDArray[Any]

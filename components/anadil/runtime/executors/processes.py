@@ -191,7 +191,7 @@ class _Unused:
 
 
 def _can_fork() -> bool:
-    """Whether a copy of this process works: it saves the .6 CPU seconds of imports that a new one begins with.
+    """True if a copy of this process works: it saves the .6 CPU seconds of imports that a new one begins with.
 
     A lock that another thread holds stays locked in a copy for ever, and S3 outputs and MLflow have threads. Those of
     OpenBLAS and Arrow, which are no threads of Python, are made for it: both ask the system to be told of copies.

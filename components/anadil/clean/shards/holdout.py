@@ -22,6 +22,7 @@ from anadil.clean.kernels.minhash import Hashes, MinHash
 from anadil.clean.shards.since import EarlierCorpus
 from anadil.clean.shards.workspace import Workspace
 from anadil.clean.write.corpus_parts import text_of
+from anadil.clean.write.stats_file import HeldOut
 from anadil.core.format import counted
 from anadil.recipe.sections import Clean
 from anadil.runtime.executors import Executor
@@ -39,40 +40,15 @@ from anadil.text.overlap import (
 log = logging.getLogger(__name__)
 
 ID_DIGITS = 16
-"""Of an id that decide: its upper half."""
+"""Digits of an id that decide: its upper half."""
 LOOKED_AT = 4
 """Times the documents that are held out. Chosen by us: of a manual a fifth share a run, of law a half."""
 RUNS, SEEN, DOCUMENTS = "runs.npy", "seen.npy", "documents.npy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOut:
-    """What is held out, and what was found of it."""
-
-    documents: Numbers
-    """Their numbers."""
-    looked_at: int
-    sharing: int
-    """Of those looked at, documents that share a run with another one of the corpus."""
-    held_out_sharing: int
-    """Of those held out."""
-    contaminated: int
-    """Of those held out: so much of it stands in the training part that evaluation refuses it."""
-
-    def as_json(self) -> dict[str, int]:
-        """For `stats.json`."""
-        return {
-            "documents": len(self.documents),
-            "looked_at": self.looked_at,
-            "sharing": self.sharing,
-            "held_out_sharing": self.held_out_sharing,
-            "contaminated": self.contaminated,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunsTask:
-    """What a process needs to look for runs in one shard."""
+    """Everything that a process needs to look for runs in one shard."""
 
     shard: Path
     verdicts: Path
@@ -140,7 +116,7 @@ class Candidates:
         )
 
     def of_earlier(self, seen: Numbers) -> HeldOut:
-        """What new documents share with those that were held out before."""
+        """Overlap of new documents with those that were held out before."""
         shares, is_contaminated = self._judge(seen)
         sharing = int(shares.sum())
         return HeldOut(
@@ -149,7 +125,7 @@ class Candidates:
         )  # fmt: skip
 
     def _judge(self, seen: Numbers) -> tuple[Numbers, Numbers]:
-        """Whether each document shares a run, and whether it is contaminated."""
+        """Masks over the documents: those that share a run, and those that are contaminated."""
         index = SeenNgrams(self.wanted)
         index.seen = seen
         figures = [seen_document("", index.seen_of(runs), *self._sizes) for runs in self._runs]
@@ -181,11 +157,11 @@ def hold_out(
     seen = np.zeros(len(candidates.wanted), dtype=bool)
     for task in tasks:
         seen |= np.load(task.folder / SEEN)
-    found = candidates.of_earlier(seen) if earlier else candidates.choose(seen, documents, wanted)
-    _log(found, wanted)
+    heldout = candidates.of_earlier(seen) if earlier else candidates.choose(seen, documents, wanted)
+    _log(heldout, wanted)
     with sealed_dir.create(workspace.heldout_folder, {"key": workspace.heldout_key}) as draft:
-        np.save(draft / DOCUMENTS, found.documents)
-    return found
+        np.save(draft / DOCUMENTS, heldout.documents)
+    return heldout
 
 
 def find_runs(task: RunsTask) -> None:
@@ -205,7 +181,7 @@ def find_runs(task: RunsTask) -> None:
 
 
 def run_hasher(language: Language) -> Callable[[str], Hashes]:
-    """What gives a hash of each run of eight words of a text, or of 40 characters where no spaces are written."""
+    """Function that hashes each run of eight words of a text, or of 40 characters where no spaces are written."""
     return MinHash(language, bands=1, rows=1, shingle=_sizes(language)[0]).runs
 
 
@@ -248,22 +224,22 @@ def _tasks(
     ]  # fmt: skip
 
 
-def _log(found: HeldOut, wanted: int) -> None:
+def _log(heldout: HeldOut, wanted: int) -> None:
     """Say what evaluation will find."""
-    if found.sharing and len(found.documents):
+    if heldout.sharing and len(heldout.documents):
         log.info(
             "held out %s; of %d looked at, %d share a run of words with others, %d of them held out",
-            counted(len(found.documents), "document"), found.looked_at, found.sharing, found.held_out_sharing,
+            counted(len(heldout.documents), "document"), heldout.looked_at, heldout.sharing, heldout.held_out_sharing,
         )  # fmt: skip
-    if len(found.documents) < wanted:
+    if len(heldout.documents) < wanted:
         log.warning(
             "held out %s instead of %d: most of the others stands in the training part, too; for scores, name text from "
             "elsewhere in evaluate.heldout",
-            counted(len(found.documents), "document"), wanted,
+            counted(len(heldout.documents), "document"), wanted,
         )  # fmt: skip
-    if found.contaminated:
+    if heldout.contaminated:
         log.warning(
             "%d of the held-out documents stand in the training part, too, and evaluate.gate.max_contaminated_share counts "
             "them; name text from elsewhere in evaluate.heldout",
-            found.contaminated,
+            heldout.contaminated,
         )
