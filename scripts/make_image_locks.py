@@ -25,13 +25,9 @@ PROJECT = ROOT / "pyproject.toml"
 LOCKS = ROOT / "images" / "locks"
 COMMON = ("s3", "tracking", "metrics")
 """Extras of every image: S3, and the clients of MLflow and Prometheus."""
-DRIVERS = {"clean": ("launch",)}
-"""Image -> extras of what it makes: pods that clean beside its own."""
 ENGINES = {"ray": "clean"}
-"""Extra of an engine -> image of which a variant holds it, in a layer of its own."""
-EXTRAS = {
-    name: (name, *DRIVERS.get(name, ()), *COMMON) for name in (*dict.fromkeys(IMAGES.values()), "pipelines")
-}
+"""Extra of an engine -> image of which a variant holds it in a layer of its own, with what starts pods."""
+EXTRAS = {name: (name, *COMMON) for name in (*dict.fromkeys(IMAGES.values()), "pipelines")}
 PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==(\S+)", re.MULTILINE)
 PLATFORM = "x86_64-manylinux_2_28"
 """Newest platform of wheels. Source: Debian 12 has glibc 2.36."""
@@ -122,7 +118,13 @@ def main() -> int:
             given += without(torch_lock("cuda")) if image in TORCH_IMAGES else []
             compile_lock(lock_of(image), [PROJECT if names else server], *given, upgrade=True)
         for engine, image in ENGINES.items():
-            given = [*extras([engine]), "--constraint", str(joint), *common, *without(lock_of(image))]
+            given = [
+                *extras([engine, "launch"]),
+                "--constraint",
+                str(joint),
+                *common,
+                *without(lock_of(image)),
+            ]
             compile_lock(engine_lock(engine), [PROJECT], *given, upgrade=True)
     compile_lock(LOCKS / "build.txt", [LOCKS / "build.in"], upgrade=upgrade)
     return 0

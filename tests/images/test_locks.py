@@ -24,8 +24,7 @@ def wanted(*extras: str) -> Iterator[Requirement]:
 EXTRAS: dict[str, tuple[str, ...]] = {
     name: (name, "s3", "tracking", "metrics") for name in NAMES if name != "mlflow"
 }
-EXTRAS["clean"] += ("launch",)
-EXTRAS["clean-ray"] = (*EXTRAS["clean"], "ray")
+EXTRAS["clean-ray"] = (*EXTRAS["clean"], "ray", "launch")
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
