@@ -46,7 +46,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> set[str]:
         ("components/anadil/__init__.py", IN_ALL),
         (
             "components/anadil/model/loss.py",
-            {"tokenizer", "pretrain", "finetune", "tasks", "evaluate", "tools"},
+            {"clean-ray", "tokenizer", "pretrain", "finetune", "tasks", "evaluate", "tools"},
         ),
         ("components/anadil/clean/run.py", {"clean", "clean-ray", "tools"}),
         ("components/anadil/cli/calibrate/worker.py", {"pretrain", "tools"}),

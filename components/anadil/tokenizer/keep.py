@@ -40,29 +40,8 @@ def _texts(path: Path, uri: str, field: str) -> Iterator[str]:
         raise DataError(
             f"{KEY}: {uri} is neither {', '.join(TEXT_SUFFIXES)} nor the id of a language with built-in text; name one of those"
         )
-    try:
-        if suffix == ".txt":
-            if path.stat().st_size > MAX_LINE_BYTES:
-                raise DataError(
-                    f"{KEY}: {uri} is longer than {human_bytes(MAX_LINE_BYTES)}; a sample is enough"
-                )
-            yield path.read_text(encoding="utf-8-sig")
-            return
-        # clean.text_field is the key of the user's files, not of built-in ones.
-        field = "text" if uri.startswith(storage.BUILT_IN) else field
-        for number, line in enumerate(bounded_lines(path, suffix), 1):
-            if isinstance(line, TooLong):
-                raise DataError(f"{KEY}: {uri}:{number}: {line}; a sample is enough")
-            if line.strip():
-                yield _text(parse_json(line), field, f"{uri}:{number}")
-    except (ValueError, *DAMAGED) as error:
-        raise DataError(f"{KEY}: {uri} is damaged, not UTF-8 or not JSON ({error}); repair it") from None
-
-
-def _text(row: object, field: str, place: str) -> str:
-    text = row.get(field) if isinstance(row, Mapping) else None
-    if not isinstance(text, str):
-        raise DataError(
-            f"{KEY}: {place} has no text in {field!r}; set clean.text_field or correct the record"
-        )
-    return text
+    # clean.text_field is the key of the user's files, not of built-in ones.
+    field = "text" if uri.startswith(storage.BUILT_IN) else field
+    name = f"{KEY}: {uri}"
+    for place, row in text_rows(path, name, field):
+        yield text_of(row, field, f"{name}{place}")
