@@ -183,11 +183,11 @@ def test_explain_of_a_bad_record_tells_why_it_is_bad(
     command = ["clean", "explain", "--recipe", str(tmp_path / "r.yaml"), "--raw", str(raw), "--"]
 
     assert main([*command, f"{raw}:17"]) == 3
-    assert f"{raw}:17: is bad, and so left out: not JSON: " in capsys.readouterr().err
+    assert f"{raw}:17: is bad and skipped: not JSON: " in capsys.readouterr().err
     monkeypatch.setattr("anadil.clean.filters.judge_record.identify_language", lambda *_: 1 / 0)
     assert main([*command, "a.jsonl:1"]) == 3
     assert (
-        "a.jsonl:1: is bad, and so left out: ZeroDivisionError: division by zero" in capsys.readouterr().err
+        "a.jsonl:1: is bad and skipped: ZeroDivisionError: division by zero" in capsys.readouterr().err
     )
 
 

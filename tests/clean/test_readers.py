@@ -115,7 +115,7 @@ def test_bad_records_within_the_budget_are_reported(tmp_path: Path, caplog: pyte
 
     read_stats.check_bad_share(0.5)
 
-    assert "1 of 7 records are unreadable (14.29%) and were left out:\n  a.jsonl:7" in caplog.text
+    assert "1 of 7 records are unreadable (14.29%) and were skipped:\n  a.jsonl:7" in caplog.text
 
 
 def test_of_many_bad_records_the_first_ten_are_named(tmp_path: Path) -> None:

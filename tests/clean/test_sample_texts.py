@@ -23,20 +23,20 @@ def test_unreadable_records_of_a_sample_are_said_with_their_place(
     with caplog.at_level(logging.WARNING):
         assert list(read_texts([str(path)], "text")) == ["bir"]
 
-    assert "1 of 2 records are unreadable (50.00%) and were left out" in caplog.text
+    assert "1 of 2 records are unreadable (50.00%) and were skipped" in caplog.text
     assert "a.jsonl:2: no key 'text'" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("content", "why"), [(b'{"content": "a"}', "no key 'text' .* among 'content'"), (b"", "it is empty")]
 )
-def test_fit_says_why_a_file_holds_no_text(
+def test_learning_says_why_a_file_holds_no_text(
     content: bytes, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a.jsonl").write_bytes(content)
     path = str(tmp_path / "a.jsonl")
 
-    assert main(["clean", "fit", "--good", path, "--bad", path]) == 3
+    assert main(["language", "learn", "qaa", path, "--out", str(tmp_path / "qaa.yaml")]) == 3
 
     with pytest.raises(DataError, match=rf"a\.jsonl: holds no text that can be read; .*{why}"):
         list(read_texts([path], "text"))
@@ -44,7 +44,7 @@ def test_fit_says_why_a_file_holds_no_text(
 
 
 def test_repetitions_do_not_make_a_sample_large() -> None:
-    with pytest.raises(DataError, match=r"the sample holds .* KiB of text, repetitions left out"):
+    with pytest.raises(DataError, match=r"the sample holds .* KiB of text without its repetitions"):
         learn_language("qaa", documents(10) * 1_000, {})
 
     assert split_texts(["bir iki"] * 9).num_bytes == len("bir iki")

@@ -133,4 +133,4 @@ def test_what_follows_a_place_that_kills_the_reader_is_left_out(tmp_path: Path) 
 
     facts = json.loads((tmp_path / "shard/facts.json").read_text())
     assert facts["kept"] == 4
-    assert facts["read"][0]["places"] == ["a.jsonl:4: what follows is left out: 3 processes died at it"]
+    assert facts["read"][0]["places"] == ["a.jsonl:4: the rest is skipped: 3 processes died at it"]

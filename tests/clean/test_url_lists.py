@@ -102,7 +102,7 @@ def test_entries_that_are_no_hosts_are_said_and_too_many_refused(
 
     read_url_lists([path])
 
-    assert "list.txt: 1 entries are no host or address, such as 'two words'" in caplog.text
+    assert "list.txt: 1 entries are neither host nor address, such as 'two words'" in caplog.text
     path.write_text("host,category\nbad.example,ads\n")
     with pytest.raises(
         DataError, match=r"clean.url_lists: 2 of 2 entries of list.txt are neither a host nor"

@@ -141,7 +141,7 @@ def learn_language(
     texts = split_texts(sample)
     if texts.num_bytes < MIN_BYTES:
         raise DataError(
-            f"the sample holds {human_bytes(texts.num_bytes)} of text, repetitions left out; give "
+            f"the sample holds {human_bytes(texts.num_bytes)} of text without its repetitions; give "
             f"{human_bytes(MIN_BYTES)} or more"
         )
     noise = {place: split_texts(each) for place, each in bad.items()}

@@ -115,7 +115,7 @@ def _files(folder: Path) -> list[Path]:
     files = [folder / name for name in NAMES if (folder / name).is_file()]
     if not files:
         raise DataError(
-            f"clean.url_lists: {folder} is no file, and holds neither `domains` nor `urls`; "
+            f"clean.url_lists: {folder} is not a file, and holds neither `domains` nor `urls`; "
             "name a category of UT1, such as lists/ut1/gambling, or a file with a host a line"
         )
     return files
@@ -144,7 +144,7 @@ def _lines(file: Path) -> Iterator[str]:
         )
     if others:
         log.warning(
-            "%s: %s: %d entries are no host or address, such as %r", KEY, file.name, others, example[:80]
+            "%s: %s: %d entries are neither host nor address, such as %r", KEY, file.name, others, example[:80]
         )
 
 

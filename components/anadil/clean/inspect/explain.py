@@ -25,7 +25,7 @@ WHOLE = (".txt", ".html", ".htm")
 """Files that are one document."""
 HEAD_CHARS = 300
 """Characters of a text that are shown."""
-BAD = "{source}: is bad, and so left out: {why}"
+BAD = "{source}: is bad and skipped: {why}"
 Json = dict[str, Any]
 
 

@@ -38,6 +38,6 @@ def skip_failed_document(stats: "ReadStats", place: str) -> Iterator[None]:
     except BaseException as error:
         if not is_fault_of_document(error):
             raise
-        log.warning("%s: left out; please report it as a bug", place, exc_info=True)
+        log.warning("%s: skipped; please report it as a bug", place, exc_info=True)
         stats.records -= 1
         stats.refuse(place, f"{type(error).__name__}: {error}")

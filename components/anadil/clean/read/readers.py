@@ -151,7 +151,7 @@ class ReadStats:
                 f"{counted}, more than clean.max_bad_records ({max_share:g}) allows; "
                 f"correct them or raise it:\n  {listed}"
             )
-        log.warning("%s and were left out:\n  %s", counted, listed)
+        log.warning("%s and were skipped:\n  %s", counted, listed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

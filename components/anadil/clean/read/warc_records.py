@@ -34,7 +34,7 @@ INSIDE = re.compile(rb"\r?\n\r?\n(?=WARC/[01]\.\d+\r?\n[A-Za-z])")
 END_OF_RECORD = re.compile(rb"\r?\n\r?\n|[\r\n]*(?:\Z|WARC/)")
 """Matches behind a block of the right length."""
 
-GARBAGE = "bytes that are no WARC record"
+GARBAGE = "bytes that are not a WARC record"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +231,7 @@ def _of_stream(stream: _Stream, max_block_bytes: int) -> Iterator[RawWarcRecord 
         length = " and ".join(sorted(said)) or "none"
         if not NUMBER.fullmatch(length):
             yield Damage(
-                offset=offset, why=f"WARC record's Content-Length is no number of bytes: {length[:80]}"
+                offset=offset, why=f"WARC record's Content-Length is not a number of bytes: {length[:80]}"
             )
             stream.seek(START)
             continue

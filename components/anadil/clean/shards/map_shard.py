@@ -185,7 +185,7 @@ class _ShardRun:
         for number in itertools.count():
             place = Place(index, number)
             if why := self._suspects.why_left_out(place, Phase.READ):
-                read_stats.refuse(last, f"what follows is left out: {why}")
+                read_stats.refuse(last, f"the rest is skipped: {why}")
                 return
             self._suspects.begin(place, Phase.READ)
             timer.start()
