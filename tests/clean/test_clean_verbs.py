@@ -186,9 +186,7 @@ def test_explain_of_a_bad_record_tells_why_it_is_bad(
     assert f"{raw}:17: is bad and skipped: not JSON: " in capsys.readouterr().err
     monkeypatch.setattr("anadil.clean.filters.judge_record.identify_language", lambda *_: 1 / 0)
     assert main([*command, "a.jsonl:1"]) == 3
-    assert (
-        "a.jsonl:1: is bad and skipped: ZeroDivisionError: division by zero" in capsys.readouterr().err
-    )
+    assert "a.jsonl:1: is bad and skipped: ZeroDivisionError: division by zero" in capsys.readouterr().err
 
 
 def test_explain_tells_which_limit_a_page_exceeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -144,7 +144,11 @@ def _lines(file: Path) -> Iterator[str]:
         )
     if others:
         log.warning(
-            "%s: %s: %d entries are neither host nor address, such as %r", KEY, file.name, others, example[:80]
+            "%s: %s: %d entries are neither host nor address, such as %r",
+            KEY,
+            file.name,
+            others,
+            example[:80],
         )
 
 
