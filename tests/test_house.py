@@ -159,7 +159,6 @@ LOADS_BY_NAME = {
     "anadil/cli/main.py": "a command, so that `anadil --help` loads no other",
     "anadil/runtime/entry_point.py": "the stage of a self-test",
     "anadil/runtime/execute.py": "the stage, when its artifact has to be made",
-    "anadil/model/family_table.py": "families, so that one is added with its file alone",
     "anadil/text/language_pack.py": "functions of a shipped pack, which names their module",
 }
 """File -> what of ours it loads through a string. The import contracts cannot see these: none may cross a layer upwards."""
