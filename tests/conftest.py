@@ -22,7 +22,7 @@ from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime import execute
-from anadil.runtime.executors import Executor
+from anadil.runtime.executor import Executor
 from anadil.runtime.executors.engines import LOCAL_ENGINES
 from anadil.runtime.job import Job
 from anadil.runtime.planned_artifact import MadeArtifact

@@ -27,7 +27,8 @@ from resiliparse.parse.html import HTMLTree
 
 from anadil.clean.extract.extract import Extraction, decode_page, main_text
 from anadil.recipe.sections import ExtractMode
-from anadil.text.language import Language, load_language
+from anadil.text.language import load_language
+from anadil.text.language_data import Language
 from anadil.text.scripts import WITHOUT_SPACES, script_of
 
 WORDS_IN_RUN = 4

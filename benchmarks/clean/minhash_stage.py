@@ -16,7 +16,8 @@ from anadil.clean.dedup.find_duplicates import find_duplicates
 from anadil.clean.dedup.signatures import Signatures
 from anadil.clean.dedup.sorted_documents import DocumentWriter, KeptDocument
 from anadil.clean.filters.judge_record import DOCUMENT_ID_CHARS, Settings
-from anadil.clean.read.readers import ReadStats, read_records
+from anadil.clean.read.read_stats import ReadStats
+from anadil.clean.read.readers import read_records
 from anadil.clean.write.corpus_parts import WriteTask, plan_files, write_file
 from anadil.recipe.sections import Recipe
 from anadil.text.corpus import Document

@@ -24,7 +24,8 @@ from pathlib import Path
 
 from anadil.evaluate.contamination import Contamination, find_contamination
 from anadil.text.corpus import Document
-from anadil.text.language import Language, load_language
+from anadil.text.language import load_language
+from anadil.text.language_data import Language
 
 PLAIN = str.maketrans("əƏıİöÖüÜğĞşŞçÇ", "eEiIoOuUgGsScC")
 OTHER_SIGNS = str.maketrans(

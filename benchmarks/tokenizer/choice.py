@@ -26,7 +26,8 @@ from anadil.plan.model_shape import KNOWN, shape_from
 from anadil.recipe.sections import Tokenizer as Settings
 from anadil.text.byte_symbols import to_symbols, to_text
 from anadil.text.corpus import Document
-from anadil.text.language import Language, load_language
+from anadil.text.language import load_language
+from anadil.text.language_data import Language
 from anadil.text.suffixes import suffix_borders
 from anadil.tokenizer.candidate import TokenizerCandidate, vocab_size
 from anadil.tokenizer.cost import ModelCompute, cost_of

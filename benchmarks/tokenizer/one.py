@@ -100,7 +100,7 @@ def extend() -> int:
 
 def compile_kernels() -> int:
     """Nothing but what makes later runs load compiled code."""
-    from anadil.tokenizer.kernels.warm_kernels import warm_kernels
+    from anadil.tokenizer.warm_kernels import warm_kernels
 
     warm_kernels()
     return 0

@@ -25,7 +25,8 @@ LONG_MIB = 300
 
 CLEAN = """
 import sys
-from anadil.clean.read.readers import ReadStats, read_records
+from anadil.clean.read.readers import read_records
+from anadil.clean.read.read_stats import ReadStats
 read_stats = ReadStats()
 print([raw.text for raw in read_records(sys.argv[1], "a.jsonl", "text", read_stats)], read_stats.places)
 """

@@ -158,7 +158,8 @@ from anadil.clean.filters.lists import read_items
 print(sum(1 for _ in read_items([sys.argv[1]])))
 """
 RAW = """
-from anadil.clean.read.readers import ReadStats, read_records
+from anadil.clean.read.readers import read_records
+from anadil.clean.read.read_stats import ReadStats
 stats = ReadStats()
 list(read_records(sys.argv[1], "a", "messages", stats))
 print(stats.bad, stats.places)

@@ -7,7 +7,8 @@ import pytest
 
 from anadil.clean.filters.judge_record import Settings, judge_record
 from anadil.clean.read.charset import codec_of, decode_text
-from anadil.clean.read.readers import RawRecord, ReadStats, read_records
+from anadil.clean.read.read_stats import ReadStats
+from anadil.clean.read.readers import RawRecord, read_records
 from anadil.recipe.sections import Recipe
 from anadil.text.letters import letters_of
 

@@ -10,7 +10,8 @@ import pytest
 
 from anadil.artifacts import storage
 from anadil.clean.read.crawl_index import crawl_root, index_language
-from anadil.clean.read.readers import RawRecord, ReadStats, read_records
+from anadil.clean.read.read_stats import ReadStats
+from anadil.clean.read.readers import RawRecord, read_records
 from anadil.core.errors import RetryableError
 from tests.kit.clean_stage import members, page, warc_record
 from tests.kit.texts import AZERBAIJANI, TURKISH

@@ -14,7 +14,7 @@ from anadil.core.errors import PreflightError
 from anadil.launch.kubernetes.executors.engines import CLUSTER_ENGINES
 from anadil.launch.kubernetes.executors.indexed_job import IndexedJob
 from anadil.recipe.sections import Recipe
-from anadil.runtime.executors import Executor
+from anadil.runtime.executor import Executor
 from anadil.runtime.executors.engines import executor_of
 from anadil.runtime.executors.processes import Processes
 from anadil.runtime.job import Job

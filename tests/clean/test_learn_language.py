@@ -22,7 +22,8 @@ from anadil.language.learn_language import (
     split_texts,
 )
 from anadil.language.learn_limits import MIN_DOCUMENTS, _min_words
-from anadil.text.language import Language, LanguageModel, load_language
+from anadil.text.language import load_language
+from anadil.text.language_data import Language, LanguageModel
 from anadil.text.language_pack import LanguagePack, to_language
 from anadil.text.profile_checks import is_likely
 from tests.kit.constructed import documents, write_documents_of

@@ -9,7 +9,8 @@ from anadil.clean.filters.judge_record import Settings, judge_record
 from anadil.clean.filters.line_language import is_foreign, keep_own_lines, may_be_mixed
 from anadil.clean.read.readers import RawRecord
 from anadil.recipe.sections import Recipe
-from anadil.text.language import Language, LanguageModel, load_language
+from anadil.text.language import load_language
+from anadil.text.language_data import Language, LanguageModel
 from anadil.text.language_id import IdentifiedLanguage, identify_language
 
 az = load_language("az")

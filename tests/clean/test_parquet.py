@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from anadil.artifacts import ranged, storage
-from anadil.clean.read.readers import ReadStats, read_records
+from anadil.clean.read.read_stats import ReadStats
+from anadil.clean.read.readers import read_records
 from anadil.core.errors import DataError, RetryableError
 from tests.kit.clean_stage import read_file
 

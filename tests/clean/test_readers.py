@@ -14,7 +14,8 @@ import zstandard
 from anadil.artifacts import ranged, storage
 from anadil.clean.read import readers
 from anadil.clean.read.input_kinds import SUFFIXES, check_suffixes
-from anadil.clean.read.readers import MAX_RECORD_BYTES, READERS, ReadStats, read_records
+from anadil.clean.read.read_stats import ReadStats
+from anadil.clean.read.readers import MAX_RECORD_BYTES, READERS, read_records
 from anadil.core.errors import DataError
 from tests.kit.clean_stage import members, page, read_file, warc_record
 from tests.kit.texts import AZERBAIJANI

@@ -14,7 +14,8 @@ from anadil.clean.shards.holdout import num_heldout
 from anadil.clean.write.shard_output import kept_documents
 from anadil.core.errors import DataError, RetryableError, Stopped
 from anadil.text.corpus import read_documents
-from anadil.text.language import Language, load_language
+from anadil.text.language import load_language
+from anadil.text.language_data import Language
 from anadil.text.language_id import IdentifiedLanguage, identify_language
 from tests.kit.clean_inputs import sentences, texts
 from tests.kit.clean_stage import (

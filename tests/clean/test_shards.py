@@ -12,7 +12,8 @@ import pytest
 from anadil.artifacts import sealed_dir
 from anadil.artifacts.uri import MANIFEST
 from anadil.clean.filters.judge_record import ExtractedDocument, Settings, prepare_record
-from anadil.clean.read.readers import RawRecord, ReadStats, read_records
+from anadil.clean.read.read_stats import ReadStats
+from anadil.clean.read.readers import RawRecord, read_records
 from anadil.clean.shards.shards import Shard, correct_starts, names, plan_shards, read_plan, write_plan
 from anadil.clean.write.corpus_parts import _renumbered_line, text_of
 from anadil.core.errors import IntegrityError

@@ -7,7 +7,8 @@ from anadil.evaluate.generate import GeneratedText
 from anadil.evaluate.output_language import language_of, output_language, with_languages
 from anadil.language import learn_language as learning
 from anadil.language.learn_language import learn_language
-from anadil.text.language import LanguageModel, load_language
+from anadil.text.language import load_language
+from anadil.text.language_data import LanguageModel
 from anadil.text.language_pack import Identification, LanguagePack, to_language
 from tests.kit.constructed import documents
 

@@ -69,7 +69,7 @@ print(json.dumps(found))
 """
 KERNELS = """
 import importlib, json, sys
-importlib.import_module(f"anadil.{sys.argv[1]}.kernels.warm_kernels").warm_kernels()
+importlib.import_module(f"anadil.{sys.argv[1]}.warm_kernels").warm_kernels()
 called = [each for each in importlib.import_module(f"anadil.{sys.argv[1]}.kernels.compiled").KERNELS._kernels if each.dispatcher]
 print(json.dumps({"loaded": [each.__name__ for each in called if each.dispatcher.stats.cache_hits],
                   "compiled": [each.__name__ for each in called if each.dispatcher.stats.cache_misses]}))

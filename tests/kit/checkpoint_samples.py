@@ -8,7 +8,7 @@ import torch
 
 from anadil.model.process_group import Group
 from anadil.pretrain.checkpoint.folder import CheckpointFolder
-from anadil.pretrain.checkpoint.state import State
+from anadil.pretrain.state import State
 
 ORIGIN = {"recipe seed": "7", "input tokens": "abc"}
 NAME = "model.embed_tokens.weight"

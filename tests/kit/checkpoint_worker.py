@@ -20,9 +20,9 @@ from anadil.core.errors import PreflightError, RetryableError
 from anadil.model.process_group import Group
 from anadil.pretrain.checkpoint import folder as folder_module
 from anadil.pretrain.checkpoint.folder import CheckpointFolder, local_folder
-from anadil.pretrain.checkpoint.state import State
 from anadil.pretrain.checkpoint.storage import newest_of
 from anadil.pretrain.parallel.ddp import local_part
+from anadil.pretrain.state import State
 
 ORIGIN = {"recipe seed": "7"}
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")

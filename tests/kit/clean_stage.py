@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from anadil.artifacts.line_reader import bounded_lines
-from anadil.clean.read.readers import RawRecord, ReadStats, read_records
+from anadil.clean.read.read_stats import ReadStats
+from anadil.clean.read.readers import RawRecord, read_records
 from anadil.clean.run import run
 from anadil.clean.write.row_files import read_rows
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
-from anadil.runtime.executors import Executor, Task
+from anadil.runtime.executor import Executor, Task
 from anadil.runtime.job import Job, external_side_files
 from anadil.text.corpus import Document, read_documents
 

@@ -24,7 +24,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from anadil.core.errors import RecipeError
 from anadil.core.reasons import reason_of
 from anadil.pretrain import run as stage
-from anadil.pretrain.loop import Callback, Section
+from anadil.pretrain.callback import Callback, Section
 from anadil.pretrain.resilience.replica_check import INTEGERS
 from anadil.recipe.fields import StrictModel
 from anadil.runtime.entry_point import main

@@ -3,7 +3,7 @@
 import random
 
 from anadil.clean.filters.judge import Judge
-from anadil.text.language import Language
+from anadil.text.language_data import Language
 from anadil.text.language_id import identify_language
 
 

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from anadil.text.language import Language
+from anadil.text.language_data import Language
 
 MARKS = ".,;:!?\"'()«»“”"
 CLOSERS = "\"'”’»)]」』）】›"

@@ -7,7 +7,8 @@ import pytest
 
 from anadil.core.errors import IntegrityError, PreflightError
 from anadil.text import fasttext_model
-from anadil.text.language import Language, LanguageModel, load_language
+from anadil.text.language import load_language
+from anadil.text.language_data import Language, LanguageModel
 from anadil.text.language_id import identify_language
 from anadil.text.language_pack import Identification, LanguagePack, to_language
 

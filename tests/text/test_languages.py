@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from anadil.clean.filters.judge import Judge
 from anadil.recipe.sections import Recipe
 from anadil.text.japanese import VALUES
-from anadil.text.language import UnknownLanguageError, language_codes, load_language
+from anadil.text.language import language_codes, load_language
+from anadil.text.language_data import UnknownLanguageError
 from anadil.text.language_id import identify_language
 from anadil.text.unicode_repair import is_sound, normalize_spaces, repair_characters
 

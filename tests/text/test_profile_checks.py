@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from anadil.text.language import Profile
+from anadil.text.language_data import Profile
 from anadil.text.ngram_profile import ASSOCIATED, count_table, pack_table
 from anadil.text.profile_checks import check_profile, is_likely
 from anadil.text.word_endings import (

@@ -31,9 +31,7 @@ continue_merges(base, {"kitab": 3, "kitablar": 3}, 500, 2, lambda token: False)
 def test_after_warming_nothing_is_compiled(tmp_path: Path) -> None:
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "compiled")}
 
-    subprocess.run(
-        [sys.executable, "-m", "anadil.tokenizer.kernels.warm_kernels"], check=True, env=environment
-    )
+    subprocess.run([sys.executable, "-m", "anadil.tokenizer.warm_kernels"], check=True, env=environment)
     warm = compiled_code(tmp_path)
     subprocess.run([sys.executable, "-c", USE, tmp_path], check=True, env=environment)
 

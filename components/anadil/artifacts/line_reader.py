@@ -51,7 +51,7 @@ class TooLong:
     unit: str = "line"
 
     def __str__(self) -> str:
-        """What is wrong with it."""
+        """Its fault."""
         return f"{self.unit} of {human_bytes(self.num_bytes)} is longer than {human_bytes(MAX_LINE_BYTES)}"
 
 

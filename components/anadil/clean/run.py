@@ -16,7 +16,7 @@ from anadil.clean.filters.clean_stats import SAMPLE_CHARS, CleanStats, Row
 from anadil.clean.filters.judge_record import BLOCKED, CONTAMINATED, PAGE_LIMITS, Settings
 from anadil.clean.filters.pii import knows_telephones
 from anadil.clean.read.input_kinds import check_suffixes
-from anadil.clean.read.readers import ReadStats
+from anadil.clean.read.read_stats import ReadStats
 from anadil.clean.read.record_fields import ADDRESS_KEYS
 from anadil.clean.read.warc import is_excused
 from anadil.clean.shards.holdout import DOCUMENTS, hold_out
@@ -32,7 +32,7 @@ from anadil.core.errors import DataError
 from anadil.core.format import counted
 from anadil.core.json_text import read_json
 from anadil.core.progress import progress
-from anadil.runtime.executors import Executor
+from anadil.runtime.executor import Executor
 from anadil.runtime.executors.engines import executor_of
 from anadil.runtime.job import Figures, Job
 

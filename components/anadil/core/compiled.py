@@ -70,7 +70,7 @@ class Kernels:
     def folder(self) -> Path:
         """Directory of the compiled code: beside the source, or a copy of it where that cannot be written.
 
-        An image bakes it with `python -m anadil.STAGE.kernels.warm_kernels`; its root is read-only when it runs.
+        An image bakes it with `python -m anadil.STAGE.warm_kernels`; its root is read-only when it runs.
         """
         modules = [*sorted(self.room.glob("*.py")), *(self.room / f"{name}.py" for name in self._others)]
         digest = hashlib.sha256(b"".join(path.read_bytes() for path in modules))

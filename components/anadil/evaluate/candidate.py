@@ -27,7 +27,7 @@ from anadil.evaluate.questions import Questions
 from anadil.model.placement import free_memory
 from anadil.recipe.sections import Recipe
 from anadil.text.corpus import Document
-from anadil.text.language import Language
+from anadil.text.language_data import Language
 from anadil.text.metrics import bits_per_byte, fertility, words_in_context
 
 log = logging.getLogger(__name__)

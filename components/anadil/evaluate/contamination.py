@@ -22,7 +22,7 @@ import numpy as np
 from anadil.core.progress import track
 from anadil.text.corpus import Document
 from anadil.text.folded_units import Hashes, ngram_hashes, unit_hashes
-from anadil.text.language import Language
+from anadil.text.language_data import Language
 from anadil.text.overlap import (
     CHARACTERS_OF_NGRAM,
     CHARACTERS_OF_STRETCH,

@@ -13,7 +13,7 @@ from typing import Any
 
 from anadil.core.errors import PreflightError
 from anadil.evaluate.generate import GeneratedText
-from anadil.text.language import Language
+from anadil.text.language_data import Language
 from anadil.text.language_id import identify_language
 
 log = logging.getLogger(__name__)

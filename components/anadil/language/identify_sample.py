@@ -16,7 +16,8 @@ from anadil.language.sample_parts import parts_of
 from anadil.language.sample_quantile import source_quantile
 from anadil.language.sample_tables import Counted, Tables
 from anadil.text import ngram_profile, word_endings, word_shapes
-from anadil.text.language import KnownLanguage, LanguageModel, Profile, find_language, known_languages
+from anadil.text.language import find_language, known_languages
+from anadil.text.language_data import KnownLanguage, LanguageModel, Profile
 from anadil.text.language_id import LONG_CHARS, cld2_label, label_share, main_label
 from anadil.text.language_pack import Identification
 from anadil.text.ngram_profile import Table, letters_of

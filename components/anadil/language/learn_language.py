@@ -21,7 +21,8 @@ from anadil.language.identify_sample import Identified, identify_sample
 from anadil.language.learn_limits import LearntLimits, learn_limits
 from anadil.language.made_noise import made_noise
 from anadil.language.sample_texts import SampleText
-from anadil.text.language import Language, LanguageModel, find_language
+from anadil.text.language import find_language
+from anadil.text.language_data import Language, LanguageModel
 from anadil.text.language_pack import LanguagePack, PackLimits, general_limits, normalize, to_language
 from anadil.text.scripts import NAMES, WITHOUT_SPACES, script_of
 

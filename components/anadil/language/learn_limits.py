@@ -15,7 +15,7 @@ from anadil.clean.kernels.statistics import Matrix
 from anadil.language.sample_quantile import WIDENED, source_quantile
 from anadil.language.spared_limits import MOST_REPETITION, REPETITION, spare_good
 from anadil.text.filter_rules import KEYS, Limits, Share
-from anadil.text.language import Language
+from anadil.text.language_data import Language
 from anadil.text.language_id import identify_language
 
 DROP_RATE = 0.001

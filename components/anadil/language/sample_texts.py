@@ -5,7 +5,8 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from anadil.clean.read.input_kinds import check_suffixes
-from anadil.clean.read.readers import ReadStats, read_records
+from anadil.clean.read.read_stats import ReadStats
+from anadil.clean.read.readers import read_records
 from anadil.core.errors import DataError
 
 

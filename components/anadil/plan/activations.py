@@ -1,4 +1,4 @@
-"""What one layer keeps for its backward pass, in bytes, as its kernels write it.
+"""Bytes that one layer keeps for its backward pass, as its kernels write them.
 
 B sequences, S tokens each, h hidden width, q width of all query heads, k width of all key heads,
 f width of the MLP, H heads. Every figure is per token of one device unless it says otherwise.
@@ -92,7 +92,7 @@ def norm_after(shape: Shape, work: Work, layout: Layout) -> float:
 
 
 def normalized_states(shape: Shape, work: Work, layout: Layout) -> float:
-    """What a norm of hidden states in the precision of products keeps for the gradient of its own weight."""
+    """Bytes that a norm keeps for the gradient of its own weight, in the precision of products."""
     if work.trains != "all":
         return 0.0
     size = FP32 if shape.architecture.norms_in_fp32 else bytes_of(work, layout).compute
@@ -112,7 +112,7 @@ def _read(shape: Shape, size: Bytes, readers: int) -> float:
 
 
 def entry_bytes(shape: Shape, work: Work, layout: Layout, readers: int) -> float:
-    """What attention or the MLP reads: a norm's output, or the hidden states themselves."""
+    """Input of attention or the MLP: a norm's output, or the hidden states themselves."""
     if shape.architecture.norms_before:
         return norm_bytes(shape, work, layout, readers)
     return _read(shape, bytes_of(work, layout), readers) if work.trains == "all" else 0.0
@@ -184,7 +184,7 @@ def layer_bytes(shape: Shape, work: Work, layout: Layout) -> float:
 
 
 def received_apart(shape: Shape, work: Work, layout: Layout) -> float:
-    """What a layer has received, where what `whole` counts is not the same tensor but a copy of it, or nothing."""
+    """Input of a layer, if `whole` counts a copy of it or nothing instead of the same tensor."""
     size = bytes_of(work, layout)
     if has_liger_layers(shape, work):
         shared = True

@@ -18,13 +18,13 @@ from anadil.plan.stage_memory import StageMemory, fewest, stage_memory
 from anadil.recipe.sections import Recipe
 
 LEARNING_BYTES = 4 * FP32
-"""Of each number that learns: weight, gradient and two moments, all in FP32."""
+"""Bytes of each number that learns: weight, gradient and two moments, all in FP32."""
 NF4_BYTES = 0.5 + 0.127 / 8
-"""Of a weight in NF4, with its part of the constants. Source: QLoRA, arXiv:2305.14314, section 3."""
+"""Bytes of a weight in NF4, with its part of the constants. Source: QLoRA, arXiv:2305.14314, section 3."""
 CONTROL_TOKENS = 5
-"""Of the chat format."""
+"""Tokens of the chat format."""
 LOSS_TOKENS, LOSS_ENTRIES = 4_096, 32_768
-"""Of a tile of logits in TRL's loss. Source: trl 1.16, kernels/chunked_logprob.py and trainer/utils.py."""
+"""Size of a tile of logits in TRL's loss. Source: trl 1.16, kernels/chunked_logprob.py and trainer/utils.py."""
 TILES = {"cpu": 11, "cuda": 2}
 """Tables of so many logits that are there at once: measured on a CPU, 9 to 11; on a GPU a kernel writes over them."""
 MOST_NODES = 64
@@ -36,7 +36,7 @@ MERGE_BYTES = 6 * 1000**3
 def finetune_memory(
     shape: Shape, recipe: Recipe, machine: Machine, *, nodes: int, devices: int
 ) -> StageMemory:
-    """What it needs with a batch of the longest chats.
+    """Memory with a batch of the longest chats.
 
     A GPU recomputes activations. A CPU keeps them where they fit with room to spare, since making them again takes a
     third of a step's time.
@@ -201,7 +201,7 @@ def _work(recipe: Recipe, *, on_gpu: bool, state: str) -> Work:
 
 
 def _beside_adapter(shape: Shape, recipe: Recipe, size: int) -> float:
-    """What a layer's seven adapters keep, per token: inputs that dropout has changed, and its mask."""
+    """Bytes that a layer's seven adapters keep, per token: inputs that dropout has changed, and its mask."""
     inputs = 5 * shape.hidden + shape.query_width + shape.intermediate
     kept = size + 1 if recipe.finetune.dropout else 0
     return inputs * kept + 7 * recipe.finetune.rank * size

@@ -1,4 +1,4 @@
-"""What the loss holds beside the states that it reads, in bytes of one device at its worst moment."""
+"""Bytes of one device that the loss holds beside the states that it reads, at its worst moment."""
 
 import math
 
@@ -12,7 +12,7 @@ has fewer, which is 0.1 GB less at 100,000."""
 
 
 def loss_bytes(shape: Shape, layout: Layout, work: Work, tokens: float, *, forward: bool) -> float:
-    """Of the loss, while it is made or (`forward` is false) in its gradient.
+    """Bytes of the loss, while it is made or (`forward` is false) in its gradient.
 
     Args:
         shape: The model.

@@ -58,7 +58,7 @@ ASSUMPTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """What is planned: a run of a recipe on nodes of one type."""
+    """Subject of a plan: a run of a recipe on nodes of one type."""
 
     name: str
     recipe: Recipe
@@ -67,7 +67,7 @@ class PlanRequest:
     epoch_tokens: int | None = None
     """Tokens of one epoch; None if not known."""
     calibration: Calibration | None = None
-    """What short runs on such a device have shown."""
+    """Measurements of short runs on such a device."""
     then: tuple[str, ...] = AFTER
     """Stages with which the run continues; others than these two load no model."""
 
@@ -83,7 +83,7 @@ class PlanRequest:
 
     @property
     def devices(self) -> int:
-        """Of all nodes."""
+        """Devices of all nodes."""
         return self.nodes * self.machine.devices
 
     @property
@@ -270,7 +270,7 @@ def _phase(request: PlanRequest, layout: Layout, phase: Phase) -> PhaseEstimate:
 
 
 def _after(request: PlanRequest) -> tuple[StageMemory, ...]:
-    """What the stages need that load the trained model."""
+    """Needs of the stages that load the trained model."""
     shape, recipe, machine = request.shape, request.recipe, request.machine
     needs = []
     if "finetune" in request.then and recipe.finetune.inputs:
@@ -329,7 +329,7 @@ def _budget(request: PlanRequest, phases: Sequence[PhaseEstimate]) -> PlanBudget
 
 
 def _trial(request: PlanRequest, phases: Sequence[PhaseWork]) -> list[PhaseWork]:
-    """What the trial of tokenizers trains: each finalist the compute of the trial's steps with the base's vocabulary."""
+    """Compute of the trial of tokenizers: each finalist has that of the trial's steps with the base's vocabulary."""
     settings, context = request.recipe.tokenizer, request.recipe.pretrain.sequence_length
     if settings.trial is None:
         return []

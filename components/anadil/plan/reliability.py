@@ -25,7 +25,7 @@ ASYNC_STALL_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reliability:
-    """What failures of machines cost."""
+    """Cost of machine failures."""
 
     mtbf_s: float
     """Mean time between failures of the whole run."""

@@ -38,11 +38,11 @@ class ClusterSummary:
     device: str
     nodes: int
     devices: int
-    """Of all nodes."""
+    """Devices of all nodes."""
     memory_bytes: int
     """Bytes of one device."""
     network_bytes_per_s: float | None
-    """Of one node."""
+    """Bandwidth of one node."""
     flops_bf16: float | None
     price_checked: str | None
 
@@ -65,9 +65,9 @@ class MemoryEstimate:
     """Bytes of one device at its worst moment."""
 
     parts: dict[str, int]
-    """Of the allocator."""
+    """Bytes of the allocator."""
     outside: dict[str, int]
-    """Of what lies beside the allocator."""
+    """Bytes beside the allocator."""
     allocated_bytes: int
     total_bytes: int
     limit_bytes: int
@@ -106,9 +106,9 @@ class ExactPeak:
     allocated_bytes: int
     closed_form_bytes: int
     difference_percent: float
-    """Of the formulas from the real model."""
+    """Difference of the formulas from the real model."""
     seconds: float
-    """That the run took."""
+    """Duration of the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ class LayoutOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSummary:
-    """What the search has computed and found."""
+    """Counts and best layouts of a search."""
 
     considered: int
     fitting: int
@@ -137,7 +137,7 @@ class SearchSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a run of a recipe on some nodes needs, how long it takes, what it costs, and why."""
+    """Needs, time and cost of a recipe's run on some nodes, with the reasons."""
 
     version: str
     recipe: str
@@ -169,7 +169,7 @@ class Plan:
 
     @property
     def verdict(self) -> FitVerdict:
-        """Of the phase that fits worst."""
+        """Verdict of the phase that fits worst."""
         return max((phase.memory.verdict for phase in self.phases), key=FIT_VERDICTS.index)
 
     @property
@@ -189,7 +189,7 @@ class Plan:
         return (low + high) / 2
 
     def as_json(self) -> dict[str, Any]:
-        """What `anadil plan -o json` prints; its keys are an interface.
+        """Output of `anadil plan -o json`; its keys are an interface.
 
         `expected` comes first: what the plan says in its first sentence. `time.hours` is the best to hope for.
         """

@@ -244,10 +244,11 @@ def _taken(
 def _inspect_raw(files: Sequence[str], recipe: Recipe, sample: InputSample) -> tuple[str, str]:
     from anadil.clean.read import readers as read
     from anadil.clean.read.input_kinds import check_suffixes
+    from anadil.clean.read.read_stats import ReadStats
 
     settings = recipe.clean
     check_suffixes(files)
-    read_stats = read.ReadStats()
+    read_stats = ReadStats()
     first = {files[index * len(files) // MAX_FILES] for index in range(MAX_FILES)}
     unreadable: list[str] = []
 

@@ -1,8 +1,8 @@
 """The callbacks of every run."""
 
+from anadil.pretrain.callback import Callback
 from anadil.pretrain.checkpoint.storage import CheckpointStorage
 from anadil.pretrain.first_position import FirstPositionProbe
-from anadil.pretrain.loop import Callback
 from anadil.pretrain.metrics.logger import MetricsLogger, ProgressBar
 from anadil.pretrain.metrics.profiler import Profiler
 from anadil.pretrain.resilience.budget import BudgetGuard

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from anadil.model.load import load_tokenizer
+from anadil.pretrain.callback import Callback
 from anadil.pretrain.data.packing import Packed, batch_of
 from anadil.pretrain.data.tokens import TokenStream
-from anadil.pretrain.loop import Callback
 from anadil.pretrain.parallel.parallelize import ParallelModel
 from anadil.pretrain.resilience.out_of_memory import no_room
 

@@ -8,61 +8,20 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from anadil.core.errors import BudgetReached
 from anadil.model.process_group import Group
-from anadil.pretrain.checkpoint.state import State
+from anadil.pretrain.callback import Callback, Section
 from anadil.pretrain.data.prefetch import Prefetcher
 from anadil.pretrain.lr_schedule import ends_phase, phase_of
 from anadil.pretrain.metrics.metrics import Metrics
 from anadil.pretrain.resilience.out_of_memory import out_of_memory
+from anadil.pretrain.state import State
 from anadil.pretrain.trainer import Batches, Step, Trainer
 from anadil.runtime.job import Job
 
 log = logging.getLogger(__name__)
-
-Section = Literal["start", "load", "data", "forward", "backward", "reduce", "optimizer", "save", "validate"]
-
-
-class Callback:
-    """Behaviour around the steps of a run. A hook that is not overridden does nothing."""
-
-    training: "Training"
-    """Set before the first hook is called."""
-
-    def pre_train(self) -> None:
-        """Prepare: the model is loaded, `training.state` says where the run resumes."""
-
-    def on_section(self, section: Section) -> None:
-        """Note that a part of a step begins."""
-
-    def post_phase_start(self) -> None:
-        """Follow up on a new phase, whose optimizer has no moments yet."""
-
-    def pre_optim_step(self, step: Step) -> bool:  # noqa: ARG002  for subclasses
-        """Return False to keep the optimizer from using the gradients; `rollback` is called next."""
-        return True
-
-    def rollback(self, step: Step) -> State:
-        """Put an earlier state back and return it, after `pre_optim_step` returned False."""
-        raise NotImplementedError
-
-    def post_rollback(self) -> None:
-        """Follow up on a roll-back to `training.state` by any callback."""
-
-    def post_step(self, step: Step) -> None:
-        """Follow up on a step that `training.state` counts."""
-
-    def pre_save(self, state: State) -> State:
-        """Return `state` with what this callback needs after a resume."""
-        return state
-
-    def post_train(self) -> None:
-        """Finish: all steps are done."""
-
-    def close(self) -> None:
-        """Free resources. Called however the run ends."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -21,9 +21,9 @@ from anadil.model.process_group import Group, group
 from anadil.model.tiny import base_model
 from anadil.plan.plan_file import plan_as_file
 from anadil.pretrain.build_model import build
+from anadil.pretrain.callback import Section
 from anadil.pretrain.data.packing import Packed, packed_stream
 from anadil.pretrain.data.tokens import digest_of, token_stream
-from anadil.pretrain.loop import Section
 from anadil.pretrain.metrics.metrics import Metrics
 from anadil.pretrain.metrics.throughput import rates_of, usd_per_hour
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of

@@ -10,14 +10,15 @@ from contextlib import ExitStack
 import torch
 
 from anadil.model.process_group import Group
+from anadil.pretrain.callback import Callback
 from anadil.pretrain.callbacks import callbacks_of
-from anadil.pretrain.checkpoint.state import State
 from anadil.pretrain.checkpoint.storage import CheckpointStorage
-from anadil.pretrain.loop import Callback, Training
+from anadil.pretrain.loop import Training
 from anadil.pretrain.metrics.metrics import metrics_of
 from anadil.pretrain.prepare import in_training_group, inputs_of, prepare, training_origin
 from anadil.pretrain.resilience.out_of_memory import no_room
 from anadil.pretrain.resilience.watchdog import watchdog_of
+from anadil.pretrain.state import State
 from anadil.pretrain.write_artifact import write_artifact
 from anadil.runtime.job import Figures, Job
 

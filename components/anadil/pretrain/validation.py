@@ -19,9 +19,9 @@ import torch
 
 from anadil.core.errors import RecipeError
 from anadil.model.load import document_ids, encode_texts, load_tokenizer, window_bos
+from anadil.pretrain.callback import Callback
 from anadil.pretrain.data.packing import Batch, Packed, batch_of, pack
 from anadil.pretrain.data.tokens import Ids, TokenStream
-from anadil.pretrain.loop import Callback
 from anadil.pretrain.trainer import Step
 from anadil.recipe.pretrain import Pretrain
 from anadil.text.corpus import read_documents

@@ -16,7 +16,8 @@ from anadil.report.format import words_of
 from anadil.report.licence import UNKNOWN, hub_licence
 from anadil.report.read import Json, field, last_part, list_of, named_tables, table_of
 from anadil.report.render import front_matter, render_template
-from anadil.text.language import UnknownLanguageError, load_language
+from anadil.text.language import load_language
+from anadil.text.language_data import UnknownLanguageError
 
 MAX_ROWS = 50
 """Most rows of a table; the rest is summed in one row."""

@@ -19,7 +19,8 @@ from anadil.core.format import number
 from anadil.core.json_text import parse_json
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
-from anadil.text.language import Language, load_language
+from anadil.text.language import load_language
+from anadil.text.language_data import Language
 
 Json = dict[str, object]
 KEPT_SAMPLES = 3

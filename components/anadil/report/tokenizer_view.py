@@ -8,7 +8,7 @@ from anadil.report.charts import Bar
 from anadil.report.elements import Chart, TextTable, bars
 from anadil.report.format import clip, figure, percent
 from anadil.report.read import Facts, Json, field, list_of, named_tables, table_of
-from anadil.text.language import Language
+from anadil.text.language_data import Language
 
 MAX_WORDS = 16
 MAX_PIECES = 60

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from anadil.core.format import visible_lines
 
 CHOICE = re.compile(r"argument .*: invalid choice: '([^']*)' \(choose from (.*)\)$")
-"""What argparse says of a command, or of a value of an option, that it does not know."""
+"""Messages of argparse for a command, or a value of an option, that it does not know."""
 
 
 class Parser(argparse.ArgumentParser):

@@ -18,7 +18,7 @@ from anadil.artifacts.line_reader import PLAIN_LINES
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.stages import SideFiles, Stage
 from anadil.recipe.sections import Recipe
-from anadil.runtime.executors import Executor
+from anadil.runtime.executor import Executor
 from anadil.runtime.mlflow_spool import Tracker
 from anadil.runtime.signals import Stop
 

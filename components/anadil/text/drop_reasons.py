@@ -53,6 +53,6 @@ DROP_REMEDIES: dict[Reason, str] = {
     "same_answer": "the answers of a pair must differ",
     "question_in_answer": "both answers begin with the question, which would be learnt; cut it off",
 }
-"""What each reason asks of the user."""
+"""Advice for each reason."""
 HARMLESS: tuple[Reason, ...] = ("duplicate", "near_duplicate", "evaluation_question")
 """Reasons for which a good chat is left out on purpose."""

@@ -37,7 +37,7 @@ class Rule:
     default: float | None = None
     """For a language that sets no other; None: not judged."""
     source: str
-    """Of the default."""
+    """Source of the default."""
     mode: Mode = "enforce"
     """`enforce` drops, `report` only counts; `clean.modes` may say otherwise."""
     doc: str = ""

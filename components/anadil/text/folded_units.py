@@ -12,7 +12,7 @@ import unicodedata
 import numpy as np
 from numpy.typing import NDArray
 
-from anadil.text.language import Language
+from anadil.text.language_data import Language
 
 Hashes = NDArray[np.uint64]
 

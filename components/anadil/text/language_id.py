@@ -9,7 +9,8 @@ import py3langid
 import pycld2
 
 from anadil.text.fasttext_model import load_fasttext, predict
-from anadil.text.language import Language, LanguageModel, is_alone_in_script
+from anadil.text.language import is_alone_in_script
+from anadil.text.language_data import Language, LanguageModel
 from anadil.text.profile_checks import is_likely
 
 MIN_PERCENT = 50

@@ -17,13 +17,7 @@ from anadil.core.json_text import parse_json
 from anadil.core.reasons import reason_of
 from anadil.text import languages
 from anadil.text.filter_rules import Share, limits_model
-from anadil.text.language import (
-    KnownLanguage,
-    Language,
-    LanguageModel,
-    Profile,
-    UnknownLanguageError,
-)
+from anadil.text.language_data import KnownLanguage, Language, LanguageModel, Profile, UnknownLanguageError
 from anadil.text.letters import letters_of
 from anadil.text.lookalikes import lookalike_repair
 from anadil.text.scripts import WITHOUT_SPACES, script_test

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from anadil.text.language import Profile
+from anadil.text.language_data import Profile
 from anadil.text.ngram_profile import (
     ASSOCIATED,
     Table,

@@ -8,7 +8,8 @@ from functools import cached_property
 from anadil.core.errors import DataError
 from anadil.text.corpus import Document
 from anadil.text.domains import domains_of
-from anadil.text.language import Language, load_language
+from anadil.text.language import load_language
+from anadil.text.language_data import Language
 from anadil.text.suffixes import MIN_WORD, suffix_borders
 
 NUM_SAMPLE_WORDS = 8

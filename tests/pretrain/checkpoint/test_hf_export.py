@@ -14,7 +14,7 @@ from anadil.model.process_group import Group
 from anadil.model.safetensors_files import SafetensorsFiles
 from anadil.pretrain.checkpoint.folder import CheckpointFolder
 from anadil.pretrain.checkpoint.hf_export import export_checkpoint
-from anadil.pretrain.checkpoint.state import State
+from anadil.pretrain.state import State
 from tests.kit.families import make_family
 from tests.kit.marks import matrix, slow
 from tests.kit.pretraining import make_model, make_tokenizer

@@ -17,7 +17,7 @@ from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint import folder as module
 from anadil.pretrain.checkpoint.dcp import write_tensors
 from anadil.pretrain.checkpoint.in_memory import MemoryReplica
-from anadil.pretrain.checkpoint.state import State
+from anadil.pretrain.state import State
 from tests.kit.checkpoint_samples import NAME, Make, assert_newest, loaded, maker, save, state_of, tensors_of
 
 

@@ -9,8 +9,8 @@ import torch
 
 from anadil.core.errors import RecipeError
 from anadil.model.process_group import Group
-from anadil.pretrain.checkpoint.state import State
-from anadil.pretrain.loop import Section
+from anadil.pretrain.callback import Section
+from anadil.pretrain.state import State
 from tests.kit.fault_injection import VARIABLE, FaultInjection, faults_from_environment
 
 

@@ -25,7 +25,7 @@ from anadil.clean.extract.page_prose import MAX_COMPARED, Restored, misses_prose
 from anadil.clean.extract.page_structure import SKIPPED, drop_structure, elements_of, letters_of
 from anadil.clean.read.charset import decode_text
 from anadil.recipe.sections import ExtractMode
-from anadil.text.language import Language
+from anadil.text.language_data import Language
 from anadil.text.letters import UNKNOWN, Letters
 
 MIN_PREFILTER_PERCENT = 5

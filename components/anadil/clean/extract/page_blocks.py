@@ -11,7 +11,7 @@ from anadil.clean.extract.page_markup import (
     QUESTION,
     without_marks,
 )
-from anadil.text.language import Language
+from anadil.text.language_data import Language
 
 BLOCK = re.compile(
     rf"\t*<pre>(?P<code>.*?)</pre>|<(?P<level>h[1-6])>(?P<heading>.*?)</h[1-6]>"

@@ -16,7 +16,7 @@ from anadil.clean.extract.page_markup import (
     QUESTION,
     without_marks,
 )
-from anadil.text.language import Language
+from anadil.text.language_data import Language
 
 MAX_RUN_LINKS = 0.15
 """Share of a discarded run that is links from which on it is a list of other pages with the beginning of each."""

@@ -9,7 +9,7 @@ from resiliparse.parse.html import ElementNode, HTMLTree
 
 from anadil.clean.extract.page_blocks import MIN_EDGE_CHARS
 from anadil.clean.extract.page_markup import without_marks
-from anadil.text.language import Language
+from anadil.text.language_data import Language
 
 PROGRAMS = ("script", "style", "rt", "rp")
 STRUCTURE_TAGS = (

@@ -14,7 +14,7 @@ import numpy as np
 
 from anadil.core.json_text import parse_json
 from anadil.text.folded_units import Hashes, ngram_hashes, unit_hashes
-from anadil.text.language import Language
+from anadil.text.language_data import Language
 
 RUN_WORDS = 8
 RUN_CHARS = 40

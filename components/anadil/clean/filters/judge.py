@@ -17,7 +17,7 @@ from anadil.clean.kernels.ng_words import NgWords
 from anadil.clean.kernels.statistics import Matrix, Statistics
 from anadil.recipe.filter_rules import Rules
 from anadil.text.filter_rules import MODES, RULES, Limits, Mode, RuleName
-from anadil.text.language import Language
+from anadil.text.language_data import Language
 
 Floats = npt.NDArray[np.float64]
 

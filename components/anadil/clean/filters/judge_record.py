@@ -22,7 +22,8 @@ from anadil.recipe.sections import Recipe
 from anadil.text.corpus import Document
 from anadil.text.fasttext_model import QualityModel
 from anadil.text.filter_rules import MODES, Limits
-from anadil.text.language import Language, load_language
+from anadil.text.language import load_language
+from anadil.text.language_data import Language
 from anadil.text.language_id import IdentifiedLanguage, identify_language
 
 DOCUMENT_ID_CHARS = 32

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from anadil.clean.kernels.characters import CLOSERS, TERMINALS
-from anadil.text.language import Language
+from anadil.text.language_data import Language
 from anadil.text.language_id import IdentifiedLanguage, identify_language, second_opinion
 
 MIN_LINE_CHARS = 40

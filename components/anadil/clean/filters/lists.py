@@ -28,7 +28,8 @@ from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_place
 from anadil.text.fasttext_model import QualityModel, load_fasttext
-from anadil.text.language import Language, load_language
+from anadil.text.language import load_language
+from anadil.text.language_data import Language
 
 log = logging.getLogger(__name__)
 

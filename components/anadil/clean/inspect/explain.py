@@ -11,7 +11,8 @@ from anadil.clean.extract.escapes import undo_escapes
 from anadil.clean.filters.judge_record import Settings, judge_record, read_page
 from anadil.clean.kernels.columns import COLUMN
 from anadil.clean.read.guard import is_fault_of_document
-from anadil.clean.read.readers import RawRecord, ReadStats
+from anadil.clean.read.read_stats import ReadStats
+from anadil.clean.read.readers import RawRecord
 from anadil.clean.shards.map_shard import read_range
 from anadil.clean.shards.shards import InputRange, by_short_name, names
 from anadil.clean.write.row_files import find_rows, is_named

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anadil.text.folded_units import DROPPED, plain_letters
-from anadil.text.language import Language
+from anadil.text.language_data import Language
 from anadil.text.lookalikes import LETTERS_OF
 
 Flags = npt.NDArray[np.uint32]

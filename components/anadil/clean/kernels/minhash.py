@@ -15,7 +15,7 @@ from anadil.clean.kernels.characters import ZERO, Characters, characters_of, enc
 from anadil.clean.kernels.compiled import compiled
 from anadil.clean.kernels.ngram_kernel import combined, mixed
 from anadil.text.folded_units import DROPPED, SEPARATOR
-from anadil.text.language import Language
+from anadil.text.language_data import Language
 
 Array = npt.NDArray[Any]
 Hashes = npt.NDArray[np.uint64]

@@ -18,7 +18,7 @@ from anadil.clean.kernels.characters import JAPANESE, LETTER, SCRIPT, Characters
 from anadil.clean.kernels.compiled import compiled
 from anadil.clean.kernels.ngram_kernel import combined, table_size
 from anadil.core.errors import DataError
-from anadil.text.language import Language
+from anadil.text.language_data import Language
 
 Array = npt.NDArray[Any]
 

@@ -11,7 +11,7 @@ from anadil.clean.kernels.ngram_kernel import table_size
 from anadil.clean.kernels.text_kernel import measure_batch
 from anadil.clean.kernels.word_kernel import stop_word_hash
 from anadil.core.errors import AnadilError
-from anadil.text.language import Language
+from anadil.text.language_data import Language
 
 Matrix = npt.NDArray[np.float64]
 

@@ -3,12 +3,9 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
+from anadil.clean.read.read_stats import ReadStats
 from anadil.core.errors import AnadilError
-
-if TYPE_CHECKING:
-    from anadil.clean.read.readers import ReadStats
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +23,7 @@ def is_fault_of_document(error: BaseException) -> bool:
 
 
 @contextmanager
-def skip_failed_document(stats: "ReadStats", place: str) -> Iterator[None]:
+def skip_failed_document(stats: ReadStats, place: str) -> Iterator[None]:
     """Count the document as bad, with its place, if the block cannot work on it.
 
     Args:

@@ -6,7 +6,7 @@ No file is held in memory as a whole but `.txt` and `.html`, which are one docum
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -37,9 +37,10 @@ from anadil.clean.read.crawl_index import (
 )
 from anadil.clean.read.input_kinds import ARCHIVES, suffix_of
 from anadil.clean.read.parquet_columns import columns_to_read
+from anadil.clean.read.read_stats import ReadStats
 from anadil.clean.read.record_fields import address_of, licence_of, text_of, writable
-from anadil.clean.read.warc import RESPONSE, HtmlResponse, PlainText, html_responses, is_excused
-from anadil.clean.read.warc_records import ByteRange, Damage
+from anadil.clean.read.warc import HtmlResponse, PlainText, html_responses, is_excused
+from anadil.clean.read.warc_records import RESPONSE, ByteRange, Damage
 from anadil.core.errors import DataError
 from anadil.core.format import human_bytes
 from anadil.core.json_text import parse_json
@@ -49,8 +50,6 @@ log = logging.getLogger(__name__)
 
 MAX_RECORD_BYTES = MAX_LINE_BYTES
 """A longer line or file is not read."""
-MAX_PLACES = 10
-"""Bad records that an error message lists."""
 PARQUET_BATCH = 1_000
 
 
@@ -78,80 +77,6 @@ class RawRecord:
         if self.html is not None:
             return len(self.html)
         return len(self.text) if self.text.isascii() else len(self.text.encode(errors="replace"))
-
-
-SUMMED = ("records", "bytes_in", "skipped", "recoded", "bad", "excused", "null_texts", "addresses")
-"""Figures that are added over several ranges."""
-
-
-@dataclass(slots=True)
-class ReadStats:
-    """Counts of reading; the same whatever the order of the files."""
-
-    records: int = 0
-    bytes_in: int = 0
-    skipped: int = 0
-    """WARC responses that are no web page or no success."""
-    not_read: dict[str, int] = field(default_factory=dict)
-    """WARC records of other types that hold no web page, by type."""
-    null_texts: int = 0
-    """Records whose text is null: empty documents."""
-    addresses: int = 0
-    """Records that name the address of their page."""
-    recoded: int = 0
-    """Files and pages that were not UTF-8."""
-    bad: int = 0
-    excused: int = 0
-    """Bad records that are excused: the torn place that each WARC may have."""
-    lines: int = 0
-    """In the range of a `.jsonl` file that was read last."""
-    responses: int = 0
-    """In the range of a WARC file that was read last, beside its damaged places."""
-    damaged: int = 0
-    first: int = 0
-    """Where its first record begins, and the first one behind it; see `ByteRange`."""
-    following: int | None = None
-    places: list[str] = field(default_factory=list)
-
-    def refuse(self, place: str, why: str) -> None:
-        """Count a bad record; the first ones are remembered for `check_bad_share`."""
-        self.bad += 1
-        if len(self.places) < MAX_PLACES:
-            self.places.append(f"{place}: {why}")
-
-    def skip(self, kind: str) -> None:
-        """Count a WARC record without a web page."""
-        if kind == RESPONSE:
-            self.skipped += 1
-        else:
-            self.not_read[kind] = self.not_read.get(kind, 0) + 1
-
-    def add(self, other: "ReadStats") -> None:
-        """Add what was met in the ranges that follow."""
-        for name in SUMMED:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for kind, count in other.not_read.items():
-            self.not_read[kind] = self.not_read.get(kind, 0) + count
-        self.places = [*self.places, *other.places][:MAX_PLACES]
-
-    def check_bad_share(self, max_share: float) -> None:
-        """Refuse the input if too much of it is unreadable.
-
-        Raises:
-            DataError: The share of bad records exceeds `max_share`.
-        """
-        if not self.bad:
-            return
-        total = self.records + self.bad
-        more = self.bad - len(self.places)
-        listed = "\n  ".join(self.places) + (f"\n  and {more:,} more" if more else "")
-        counted = f"{self.bad:,} of {total:,} records are unreadable ({self.bad / total:.2%})"
-        if self.bad - self.excused > max_share * total:
-            raise DataError(
-                f"{counted}, more than clean.max_bad_records ({max_share:g}) allows; "
-                f"correct them or raise it:\n  {listed}"
-            )
-        log.warning("%s and were skipped:\n  %s", counted, listed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

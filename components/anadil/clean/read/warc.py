@@ -15,7 +15,7 @@ from fastwarc.warc import WarcRecord
 from anadil.artifacts.ranged import ReadableFile
 from anadil.clean.read.guard import is_fault_of_document
 from anadil.clean.read.http_body import decode_body
-from anadil.clean.read.warc_records import ByteRange, Damage, RawWarcRecord, warc_records
+from anadil.clean.read.warc_records import RESPONSE, ByteRange, Damage, RawWarcRecord, warc_records
 from anadil.core.format import human_bytes
 
 HTML_TYPES = ("text/html", "application/xhtml+xml")
@@ -28,7 +28,6 @@ BEGINS_HTML = re.compile(
 STATUSES = (200, 203, 206)
 """Success, the same through a proxy that changes pages, and a part, which is read where it is the first."""
 FIRST_PART = re.compile(r"\s*bytes[ =]+0-", re.IGNORECASE)
-RESPONSE = "response"
 CONVERSION = "conversion"
 KINDS = (RESPONSE, "resource", CONVERSION)
 """Types of records that may hold a page. Source: ISO 28500, section 6."""

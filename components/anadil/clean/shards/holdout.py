@@ -25,9 +25,10 @@ from anadil.clean.write.corpus_parts import text_of
 from anadil.clean.write.stats_file import HeldOut
 from anadil.core.format import counted
 from anadil.recipe.sections import Clean
-from anadil.runtime.executors import Executor
+from anadil.runtime.executor import Executor
 from anadil.text.corpus import read_documents
-from anadil.text.language import Language, load_language
+from anadil.text.language import load_language
+from anadil.text.language_data import Language
 from anadil.text.overlap import (
     CHARACTERS_OF_NGRAM,
     CHARACTERS_OF_STRETCH,

@@ -14,7 +14,8 @@ from anadil.clean.filters.judge_record import (
     prepare_record,
 )
 from anadil.clean.read.guard import is_fault_of_document, skip_failed_document
-from anadil.clean.read.readers import RawRecord, ReadStats, read_records
+from anadil.clean.read.read_stats import ReadStats
+from anadil.clean.read.readers import RawRecord, read_records
 from anadil.clean.shards.crash_records import Phase, Place, Suspects, death_alone
 from anadil.clean.shards.shards import InputRange, Shard
 from anadil.clean.write.shard_output import ShardOutput, kept_documents

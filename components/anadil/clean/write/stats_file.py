@@ -12,7 +12,7 @@ from anadil.clean.dedup.sorted_documents import Numbers
 from anadil.clean.filters.clean_stats import CleanStats, Row
 from anadil.clean.filters.judge_record import Settings
 from anadil.clean.filters.pii import knows_telephones
-from anadil.clean.read.readers import ReadStats
+from anadil.clean.read.read_stats import ReadStats
 from anadil.clean.write.accounts import Accounts
 from anadil.clean.write.corpus_parts import CorpusFile
 from anadil.text.filter_rules import Limits

@@ -36,9 +36,9 @@ ESCAPES = {
     **CONTROLS,
     ord("\\"): "\\\\",
 }
-"""What would end a line, or move a cursor, where answers are lines."""
+"""Characters that would end a line or move a cursor, if answers are lines."""
 UNSEEN = dict.fromkeys(code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t")
-"""What a model must not send to a terminal."""
+"""Characters that a model must not send to a terminal."""
 
 
 def add_chat(name: str, commands: Any, text: str) -> None:
@@ -147,7 +147,7 @@ class Terminal:
             raise KeyboardInterrupt
 
     def _line(self) -> str | None:
-        """What the person writes; None at the end."""
+        """Text that the person writes; None at the end."""
         while True:
             try:
                 return self._read("> ")

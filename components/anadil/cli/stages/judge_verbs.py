@@ -37,7 +37,7 @@ class AnswerPair:
     """Names of the candidates, in the given order."""
     reference: str | None
     ids: tuple[str, str]
-    """Of its two rows: the first candidate's answer stands first, stands second."""
+    """Its two rows: the first candidate's answer stands first, then second."""
 
     @property
     def equal(self) -> bool:

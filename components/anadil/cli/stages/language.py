@@ -15,7 +15,7 @@ from anadil.preflight.packages import require_packages
 from anadil.text.language import known_languages, language_codes
 
 if TYPE_CHECKING:
-    from anadil.text.language import LanguageModel
+    from anadil.text.language_data import LanguageModel
     from anadil.text.language_pack import LanguagePack
 
 MIN_LABELLED = 0.9
@@ -119,7 +119,7 @@ def _model(path: str, texts: Sequence[str]) -> "LanguageModel":
     from collections import Counter
 
     from anadil.text.fasttext_model import file_sha256, load_fasttext, predict
-    from anadil.text.language import LanguageModel
+    from anadil.text.language_data import LanguageModel
 
     place = str(Path(path).absolute())
     model = load_fasttext(place)

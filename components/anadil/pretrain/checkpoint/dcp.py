@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from anadil.core.errors import IntegrityError, PreflightError, RetryableError
 from anadil.pretrain.checkpoint.directory import hold_open
-from anadil.pretrain.checkpoint.state import VerifiedCheckpoint
+from anadil.pretrain.checkpoint.verified import VerifiedCheckpoint
 
 Tensors = Mapping[str, torch.Tensor]
 

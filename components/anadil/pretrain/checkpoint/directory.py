@@ -22,7 +22,7 @@ from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import DataError, IntegrityError, PreflightError
-from anadil.pretrain.checkpoint.state import State
+from anadil.pretrain.state import State
 
 log = logging.getLogger(__name__)
 

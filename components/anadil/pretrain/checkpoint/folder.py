@@ -29,8 +29,9 @@ from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.dcp import Staging, Tensors, failure, read_tensors, write_tensors
 from anadil.pretrain.checkpoint.replica import CheckpointReplica
 from anadil.pretrain.checkpoint.safe_metadata import METADATA, read_metadata, refuse_hostile
-from anadil.pretrain.checkpoint.state import State, VerifiedCheckpoint
+from anadil.pretrain.checkpoint.verified import VerifiedCheckpoint
 from anadil.pretrain.parallel.ddp import local_part
+from anadil.pretrain.state import State
 from anadil.runtime.cache_key import origin_changes
 
 if TYPE_CHECKING:

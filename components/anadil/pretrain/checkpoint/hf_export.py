@@ -27,8 +27,9 @@ from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.dcp import read_tensors
 from anadil.pretrain.checkpoint.generation_settings import clean_generation_settings
 from anadil.pretrain.checkpoint.safe_metadata import read_metadata
-from anadil.pretrain.checkpoint.state import State, VerifiedCheckpoint
+from anadil.pretrain.checkpoint.verified import VerifiedCheckpoint
 from anadil.pretrain.data.tokens import digest_of
+from anadil.pretrain.state import State
 
 SHARD_BYTES = 5 * 1000**3
 """Most bytes of tensors in a file. Source: the former default of transformers, `max_shard_size`."""

@@ -3,8 +3,8 @@
 import torch
 
 from anadil.pretrain.checkpoint.dcp import Tensors
-from anadil.pretrain.checkpoint.state import State
 from anadil.pretrain.parallel.ddp import local_part
+from anadil.pretrain.state import State
 
 
 class MemoryReplica:

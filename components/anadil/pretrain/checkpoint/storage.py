@@ -9,13 +9,14 @@ from anadil.artifacts import artifact
 from anadil.artifacts.uri import join
 from anadil.core.errors import PreflightError
 from anadil.model.process_group import Group
+from anadil.pretrain.callback import Callback
 from anadil.pretrain.checkpoint.folder import CheckpointFolder, local_folder
 from anadil.pretrain.checkpoint.in_memory import MemoryReplica
 from anadil.pretrain.checkpoint.replica import CheckpointReplica
-from anadil.pretrain.checkpoint.state import State, VerifiedCheckpoint
-from anadil.pretrain.loop import Callback
+from anadil.pretrain.checkpoint.verified import VerifiedCheckpoint
 from anadil.pretrain.lr_schedule import ends_phase, phase_of
 from anadil.pretrain.resilience.out_of_memory import no_room
+from anadil.pretrain.state import State
 from anadil.pretrain.trainer import Step, Trainer
 from anadil.recipe.sections import Recipe
 from anadil.runtime import prometheus

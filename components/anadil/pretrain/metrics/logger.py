@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from anadil.core.progress import Progress, progress
-from anadil.pretrain.checkpoint.state import State
-from anadil.pretrain.loop import Callback
+from anadil.pretrain.callback import Callback
+from anadil.pretrain.state import State
 from anadil.pretrain.trainer import Step
 from anadil.runtime.metric_table import complete, values_for
 

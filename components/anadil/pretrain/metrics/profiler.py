@@ -17,7 +17,7 @@ from torch._C._autograd import DeviceType  # torch.autograd has it without a typ
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from anadil.core.format import counted
-from anadil.pretrain.loop import Callback
+from anadil.pretrain.callback import Callback
 from anadil.pretrain.trainer import Step
 
 log = logging.getLogger(__name__)

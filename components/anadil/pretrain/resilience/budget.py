@@ -1,6 +1,6 @@
 """The end of a run whose hours or money are used up."""
 
-from anadil.pretrain.loop import Callback
+from anadil.pretrain.callback import Callback
 from anadil.pretrain.trainer import Step
 
 

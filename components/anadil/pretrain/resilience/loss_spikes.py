@@ -18,9 +18,9 @@ import numpy as np
 
 from anadil.artifacts.base_model import read_tokenizer
 from anadil.core.errors import RecipeError
-from anadil.pretrain.checkpoint.state import State
+from anadil.pretrain.callback import Callback
 from anadil.pretrain.data.packing import Packed, Sequences
-from anadil.pretrain.loop import Callback
+from anadil.pretrain.state import State
 from anadil.pretrain.trainer import Step
 from anadil.recipe.pretrain import Faults
 

@@ -38,7 +38,7 @@ from torch.distributed import DistError, PrefixStore, Store, TCPStore  # type: i
 
 from anadil.core.errors import RetryableError
 from anadil.model.process_group import PATIENCE, Group
-from anadil.pretrain.loop import Callback, Section
+from anadil.pretrain.callback import Callback, Section
 from anadil.pretrain.resilience.hang_report import RankProgress, culprits
 from anadil.runtime.job import Job
 from anadil.runtime.termination import report_failure

@@ -22,14 +22,14 @@ from anadil.runtime.run_record import recipe_of
 
 WORDS = tuple(stage.writes for stage in FLOW)
 SHOWN_FILES = ("/report.html", "/scores.json", "/manifest.json")
-"""What people copy the address of: the artifact is where it lies."""
+"""Files whose address people copy: the artifact is where they lie."""
 NAMED = ("report", "scores", "adapter", "model")
 """Artifacts that stand for the run that made them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What is known of one run."""
+    """Facts of one run."""
 
     name: str
     """As the user named it."""
@@ -50,7 +50,7 @@ class RunFacts:
 
     @property
     def label(self) -> str:
-        """What people call it: recipe and id, or the artifact."""
+        """Name for people: recipe and id, or the artifact."""
         if self.run:
             return f"{self.run.recipe} {self.run.id}".strip()
         word = next(iter(self.uris), "")
@@ -58,12 +58,12 @@ class RunFacts:
 
     @property
     def language(self) -> str:
-        """What the recipe says; empty where no recipe was kept."""
+        """Values of the recipe; empty if no recipe was kept."""
         return str(self.recipe.get("language") or "")
 
 
 def find_facts(name: str, work: str | Path | None, root: str | None = None) -> RunFacts:
-    """What is known of a run.
+    """Facts of a run.
 
     Args:
         name: A work directory (its latest run), the URI of a report, scores, adapter or model, or a run's id.

@@ -2,7 +2,8 @@
 
 from anadil.core.errors import PreflightError
 from anadil.core.stages import ENGINE_IMAGES
-from anadil.runtime.executors import Executor, processes, ray_tasks
+from anadil.runtime.executor import Executor
+from anadil.runtime.executors import processes, ray_tasks
 from anadil.runtime.job import Engines, Job
 
 LOCAL_ENGINES: Engines = {"processes": processes.executor, "ray": ray_tasks.executor}

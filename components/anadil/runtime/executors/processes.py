@@ -21,7 +21,8 @@ from typing import Any, Self
 from anadil.artifacts import sealed_dir
 from anadil.core.errors import PreflightError
 from anadil.core.processes import die_with
-from anadil.runtime.executors import Task, process_limits
+from anadil.runtime.executor import Task
+from anadil.runtime.executors import process_limits
 from anadil.runtime.job import Job
 from anadil.runtime.signals import Stop
 from anadil.runtime.threads import num_cores

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from anadil.core.errors import PreflightError
 from anadil.core.install import install
-from anadil.runtime.executors import Task
+from anadil.runtime.executor import Task
 from anadil.runtime.executors.processes import TICK_S, Processes
 from anadil.runtime.job import Job
 from anadil.runtime.threads import num_cores

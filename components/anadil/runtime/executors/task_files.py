@@ -19,7 +19,7 @@ from typing import Any
 from anadil.artifacts.storage import LocalStore
 from anadil.core import log as logs
 from anadil.core.errors import AnadilError, IntegrityError, PreflightError
-from anadil.runtime.executors import Task
+from anadil.runtime.executor import Task
 from anadil.runtime.executors.processes import Processes
 from anadil.runtime.termination import exit_code_of
 

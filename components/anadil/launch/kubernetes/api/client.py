@@ -18,7 +18,7 @@ from anadil.launch.kubernetes.api.errors import (
     error_from_response,
     error_response,
 )
-from anadil.launch.kubernetes.pods.pods import Worker, read_workers
+from anadil.launch.kubernetes.api.pods import Worker, read_workers
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,7 @@
 
 import os
 
-from anadil.runtime.executors import Executor
+from anadil.runtime.executor import Executor
 from anadil.runtime.executors.ray_tasks import ADDRESS_VARIABLE, RayTasks
 from anadil.runtime.job import Engines, Job
 

@@ -17,7 +17,7 @@ from anadil.launch.kubernetes.jobs.diagnosis import find_root_cause, report_job_
 from anadil.launch.kubernetes.jobs.ledger import POD_VARIABLE
 from anadil.launch.manifests.clean_pods import CONTAINER, DEFAULT_WORKERS, CleanPods, indexed_job
 from anadil.recipe.sections import Recipe
-from anadil.runtime.executors import Task
+from anadil.runtime.executor import Task
 from anadil.runtime.executors.task_files import first_error, write_tasks
 
 log = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from anadil.launch.kinds import (
     true_conditions,
 )
 from anadil.launch.kubernetes.api.client import JobApi, RetryPolicy
+from anadil.launch.kubernetes.api.pods import Worker, parse_time
 from anadil.launch.kubernetes.jobs.cancel import cancel_on_signal
 from anadil.launch.kubernetes.jobs.create import find_or_create
 from anadil.launch.kubernetes.jobs.diagnosis import find_root_cause
@@ -24,7 +25,6 @@ from anadil.launch.kubernetes.jobs.ledger import JobLedger
 from anadil.launch.kubernetes.jobs.watcher import Pace, Watcher
 from anadil.launch.kubernetes.pods.pending import pending_message, queue_message
 from anadil.launch.kubernetes.pods.pod_log import PodLog
-from anadil.launch.kubernetes.pods.pods import Worker, parse_time
 from anadil.launch.manifests.pytorchjob import render_pytorchjob
 from anadil.launch.manifests.trainjob import render_trainjob
 

@@ -14,9 +14,7 @@ from anadil.launch.backend import log_fields
 from anadil.launch.exit_codes import error_from_exit_code
 from anadil.launch.kinds import ApiObject, true_conditions
 from anadil.launch.kubernetes.api.client import JobApi
-from anadil.launch.kubernetes.jobs.restarts import TOGETHER_S
-from anadil.launch.kubernetes.pods.pod_log import tail, write_log_line
-from anadil.launch.kubernetes.pods.pods import (
+from anadil.launch.kubernetes.api.pods import (
     INFRASTRUCTURE,
     NO_TIME,
     ContainerFailure,
@@ -25,6 +23,8 @@ from anadil.launch.kubernetes.pods.pods import (
     parse_time,
     read_termination_message,
 )
+from anadil.launch.kubernetes.jobs.restarts import TOGETHER_S
+from anadil.launch.kubernetes.pods.pod_log import tail, write_log_line
 
 log = logging.getLogger(__name__)
 

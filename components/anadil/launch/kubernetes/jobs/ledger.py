@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 
 from anadil.launch.job import DOMAIN
 from anadil.launch.kinds import ApiObject, JobKind, annotations
+from anadil.launch.kubernetes.api.pods import parse_time
 from anadil.launch.kubernetes.jobs.restarts import RestartCounter
-from anadil.launch.kubernetes.pods.pods import parse_time
 
 LAUNCHER_ANNOTATION = f"{DOMAIN}/launcher"
 """Which launcher made the job."""

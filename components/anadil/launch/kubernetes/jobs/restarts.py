@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from anadil.launch.kubernetes.pods.pods import ContainerFailure, Worker
+from anadil.launch.kubernetes.api.pods import ContainerFailure, Worker
 
 log = logging.getLogger(__name__)
 

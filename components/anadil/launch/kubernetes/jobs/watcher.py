@@ -18,12 +18,12 @@ from anadil.launch.job import SPEC_ANNOTATION, TrainingJob
 from anadil.launch.kinds import ApiObject, annotations
 from anadil.launch.kubernetes.api.client import JobApi
 from anadil.launch.kubernetes.api.outage import API_S, Outage
+from anadil.launch.kubernetes.api.pods import PERMANENT_WAITS, Worker
 from anadil.launch.kubernetes.jobs.diagnosis import find_root_cause, report_job_failure
 from anadil.launch.kubernetes.jobs.ledger import JobLedger
 from anadil.launch.kubernetes.jobs.log_stream import LogRelay
 from anadil.launch.kubernetes.jobs.restarts import SAME_STEP
 from anadil.launch.kubernetes.pods.pending import missing_image, pending_message, queue_message, remedy_for
-from anadil.launch.kubernetes.pods.pods import PERMANENT_WAITS, Worker
 
 log = logging.getLogger(__name__)
 

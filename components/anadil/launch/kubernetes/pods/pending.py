@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from anadil.launch.kinds import QUEUE_LABEL, ApiObject, JobKind, labels
-from anadil.launch.kubernetes.pods.pods import Worker
+from anadil.launch.kubernetes.api.pods import Worker
 
 PENDING_REMEDIES = {
     "exceeded quota": "ask for a larger ResourceQuota, or for less in cluster.resources",

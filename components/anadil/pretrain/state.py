@@ -1,12 +1,10 @@
-"""Where a run stands, and a checkpoint that it can resume from."""
+"""Where a run stands: what it saves beside the weights, and resumes from."""
 
 import json
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from torch.distributed.checkpoint.metadata import Metadata
 
 from anadil.core.errors import IntegrityError
 
@@ -47,19 +45,3 @@ class State:
         except ValidationError as error:
             reason = error.errors()[0]["msg"]
             raise IntegrityError(f"{name}: not a state of a run ({reason}); remove the checkpoint") from None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedCheckpoint:
-    """A checkpoint whose every byte has been compared with its manifest."""
-
-    path: Path
-    state: State
-    metadata: Metadata = field(repr=False)
-    """Which tensors its files hold, and where; read without running code."""
-
-    @property
-    def names(self) -> set[str]:
-        """Names of the tensors that it holds: at a phase's border parameters without moments."""
-        tensors: dict[str, Any] = self.metadata.state_dict_metadata
-        return set(tensors)

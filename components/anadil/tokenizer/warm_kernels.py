@@ -1,4 +1,4 @@
-"""`python -m anadil.tokenizer.kernels.warm_kernels`: compile all kernels now, so that no process of an image has to.
+"""`python -m anadil.tokenizer.warm_kernels`: compile all kernels now, so that no process of an image has to.
 
 Code is compiled for the processor at hand; an image sets `NUMBA_CPU_NAME` when it is built and when it runs.
 """
