@@ -5,7 +5,7 @@ import pytest
 from tests.charts.chart import CASES, Object, named, pods, render
 
 cases = pytest.mark.parametrize("values", CASES.values(), ids=CASES)
-JOBS = {"get", "list", "watch", "create", "patch", "delete"}
+JOBS = {"get", "list", "create", "patch", "delete"}
 
 
 def rules(role: Object) -> dict[str, set[str]]:
@@ -22,7 +22,7 @@ def test_the_launcher_may_start_and_follow_jobs_and_nothing_more() -> None:
 
     assert rules(role) == {
         "kubeflow.org/pytorchjobs": JOBS,
-        "/pods": {"get", "list", "watch"},
+        "/pods": {"get", "list"},
         "/pods/log": {"get"},
         "/events": {"list"},
     }

@@ -119,6 +119,14 @@ def test_a_password_ends_at_the_last_at_sign(text: str, expected: str) -> None:
     assert logs.masked(text) == expected
 
 
+def test_a_library_s_line_for_each_retry_is_for_verbose_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    for verbose in (False, True):
+        logs.set_up("launch", verbose=verbose)
+        logging.getLogger("urllib3.connectionpool").warning("Retrying (Retry(total=3))")
+
+    assert capsys.readouterr().err.count("Retrying") == 1
+
+
 def test_other_ranks_only_warn(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "2")
     logs.set_up("pretrain", container=True)

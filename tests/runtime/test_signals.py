@@ -36,7 +36,7 @@ except (Stopped, KeyboardInterrupt) as error:
 def test_a_signal_in_the_instant_of_a_fork_is_neither_lost_nor_printed_as_a_bug(
     moment: str, name: str, words: str
 ) -> None:
-    code = CODE.format(moment=moment, name=name, retry_policy=PATIENCE_S)
+    code = CODE.format(moment=moment, name=name, patience=PATIENCE_S)
 
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=False

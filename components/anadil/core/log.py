@@ -45,7 +45,9 @@ def set_up(stage: str = "", *, container: bool = False, verbose: bool = False) -
     logging.getLogger("anadil").setLevel(level)
     logging.getLogger("anadil_pipelines").setLevel(level)
     logging.captureWarnings(True)
-    logging.getLogger("py.warnings").setLevel(logging.DEBUG if verbose else logging.ERROR)
+    # Its line for each retry says nothing to a user; what becomes of the call is said by us.
+    for name in ("py.warnings", "urllib3.connectionpool"):
+        logging.getLogger(name).setLevel(logging.DEBUG if verbose else logging.ERROR)
 
 
 def _is_json(container: bool) -> bool:

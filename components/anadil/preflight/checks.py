@@ -63,6 +63,12 @@ def report(planned: PlannedRun) -> list[CheckResult]:
     return check.report(_checks_of(planned), planned)
 
 
+def report_machine(work: Path) -> list[CheckResult]:
+    """The doctor's results that no recipe decides."""
+    planned = PlannedRun(by=DOCTOR, recipe=Recipe(), here=True, work=work)
+    return check.report([each for each in _checks_of(planned) if each.name in OF_MACHINE], planned)
+
+
 def refuse(planned: PlannedRun, *, dry: bool = False) -> None:
     """Raise the first failure; log every other result.
 
@@ -165,6 +171,8 @@ def _memory(planned: PlannedRun) -> Iterator[CheckResult]:
         yield passed("memory", check_finetune(recipe, here=here))
 
 
+OF_MACHINE = frozenset({"python", "packages", "locks", "device"})
+"""Checks that no recipe decides."""
 CHECKS: tuple[Check[PlannedRun], ...] = (
     Check(name="python", by=(DOCTOR,), function=lambda _: this_machine.check_python()),
     Check(name="packages", by=(DOCTOR, RUN), function=_packages),

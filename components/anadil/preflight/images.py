@@ -11,7 +11,7 @@ def check_images(recipe: Recipe) -> Iterator[CheckResult]:
     """Tell which images are pinned by digest, and refuse names that only this machine knows."""
     images = {name: recipe.image_of(name) for name in sorted(set(IMAGES.values()))}
     if recipe.cluster.hyperpod and (bare := [image for image in images.values() if not _has_registry(image)]):
-        remedy = "push them (images/README.md) and set cluster.image: REGISTRY/anadil/{stage}:{version}"
+        remedy = "push them (docs/guides/images.md) and set cluster.image: REGISTRY/anadil/{stage}:{version}"
         detail = f"{bare[0]} names no registry, so nodes would ask docker.io"
         yield failed("images", detail, remedy)
         return

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+import urllib3
 
 from anadil.core.errors import AnadilError, PreflightError, RetryableError
 from anadil.launch.kinds import PYTORCHJOB, TRAINJOB
@@ -247,3 +248,13 @@ def test_the_last_lines_before_a_crash_are_not_lost(scene: Scene, capsys: pytest
     scene.launch(story)
 
     assert shown(capsys) == ["one", "two", "three"]
+
+
+def test_a_certificate_that_is_not_trusted_is_not_tried_again() -> None:
+    untrusted = urllib3.exceptions.SSLError("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed certificate")
+    reset = urllib3.exceptions.ProtocolError("connection reset")
+
+    with pytest.raises(urllib3.exceptions.SSLError):
+        RetryPolicy().retries().increment("GET", "/", error=untrusted)
+
+    assert RetryPolicy().retries().increment("GET", "/", error=reset).total == 3

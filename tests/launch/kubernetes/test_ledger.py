@@ -1,6 +1,7 @@
 """Several launchers of one job: which of them may end it."""
 
 import dataclasses
+import json
 import logging
 import os
 import signal
@@ -10,7 +11,12 @@ from collections.abc import Callable
 import pytest
 
 from anadil.core.errors import PreflightError, Stopped
-from anadil.launch.kubernetes.jobs.ledger import LAUNCHER_ANNOTATION, POD_VARIABLE
+from anadil.launch.kubernetes.jobs.ledger import (
+    COUNTS_ANNOTATION,
+    LAUNCHER_ANNOTATION,
+    LAUNCHER_VARIABLE,
+    POD_VARIABLE,
+)
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.following import PACE, Scene
 
@@ -101,3 +107,44 @@ def test_a_creation_whose_answer_is_lost_is_the_launcher_s_own_job(scene: Scene)
         scene.launch(signalled(signal.SIGTERM))
 
     scene.cluster.wait(lambda: not scene.cluster.jobs)
+
+
+def test_another_try_of_a_launcher_with_a_name_may_end_its_job(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LAUNCHER_VARIABLE, "anadil-launch")
+    scene.backend.run(scene.job(), detach=True)
+    scene.cluster.job()["metadata"]["annotations"][LAUNCHER_ANNOTATION] = "anadil-launch"
+
+    with pytest.raises(Stopped, match="was told to end"):
+        scene.launch(signalled(signal.SIGTERM))
+
+    scene.cluster.wait(lambda: not scene.cluster.jobs)
+
+
+def test_a_second_launcher_that_may_not_look_at_pods_leaves_the_job(scene: Scene) -> None:
+    first = first_launcher(scene)
+    scene.cluster.denied.add(("list", "pods"))
+
+    with pytest.raises(PreflightError, match="may not list pods"):
+        scene.launch(lambda _: None)
+
+    assert scene.cluster.asked("DELETE", ".") == 0
+    scene.cluster.denied.clear()
+    scene.finish()
+    first.join(10)
+
+
+def test_counts_without_a_time_charge_nothing_for_the_time_since(scene: Scene) -> None:
+    scene.backend.run(scene.job("cluster.deadline_hours=72"), detach=True)
+    counts = {"run_s": 600.0, "ended": 0, "steps": [], "lives": {}, "start": ""}
+    scene.cluster.job()["metadata"]["annotations"][COUNTS_ANNOTATION] = json.dumps(counts)
+    scene.cluster.run(0, 1)
+
+    def story(cluster: Cluster) -> None:
+        cluster.await_requests("PATCH", "pytorchjobs/", 1)
+        scene.finish()
+
+    scene.launch(story, "cluster.deadline_hours=72")
+
+    assert scene.cluster.asked("DELETE", ".") == 0

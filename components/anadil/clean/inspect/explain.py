@@ -11,6 +11,7 @@ from anadil.clean.extract.escapes import undo_escapes
 from anadil.clean.filters.judge_record import Settings, judge_record, read_page
 from anadil.clean.kernels.columns import COLUMN
 from anadil.clean.read.guard import is_fault_of_document
+from anadil.clean.read.input_kinds import check_suffixes
 from anadil.clean.read.read_stats import ReadStats
 from anadil.clean.read.readers import RawRecord
 from anadil.clean.shards.map_shard import read_range
@@ -55,6 +56,7 @@ def find_record(uris: Sequence[str], source: str, settings: Settings) -> RawReco
     Raises:
         DataError: There is none, or it is bad.
     """
+    check_suffixes(uris)
     named = dict(zip(names(uris), uris, strict=True))
     short = by_short_name(source, named)
     # A name may be the beginning of another one.

@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _start(arguments: list[str]) -> int:
     die_with_parent()
-    if len(arguments) != 1:
+    if len(arguments) != 1 or not arguments[0].startswith("{"):
         raise RecipeError("give one argument, the run as JSON; anadil plan --measure and --jobs write it")
     spec = spec_from(arguments[0])
     if spec.layout.devices > 1 and "RANK" not in os.environ:

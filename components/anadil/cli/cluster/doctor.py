@@ -9,7 +9,7 @@ from anadil.cli.options import add_output_option, add_recipe_argument, add_set_o
 from anadil.cli.output import print_json, print_lines
 from anadil.core.errors import AnadilError, PreflightError
 from anadil.preflight.check import CheckResult, failed_by, passed
-from anadil.preflight.checks import DOCTOR, PlannedRun, report
+from anadil.preflight.checks import DOCTOR, PlannedRun, report, report_machine
 from anadil.recipe.load import load_recipe
 
 
@@ -43,13 +43,13 @@ def _cluster_results(options: argparse.Namespace) -> list[CheckResult]:
 
 
 def _results_here(options: argparse.Namespace) -> list[CheckResult]:
+    work = Path(os.path.realpath(options.work))
     try:
         recipe = load_recipe(options.recipe, options.set)
     except AnadilError as error:
-        return [failed_by("recipe", error, "edit the recipe, or --set")]
+        return [failed_by("recipe", error, "edit the recipe, or --set"), *report_machine(work)]
     # A recipe of a cluster may name places that its pods alone see.
     here = not recipe.cluster.volumes
-    work = Path(os.path.realpath(options.work))
     return [
         passed("recipe", options.recipe),
         *report(PlannedRun(by=DOCTOR, recipe=recipe, here=here, work=work)),

@@ -50,6 +50,12 @@ class RetryPolicy:
         longest_s = self.longest_pause_s
 
         class Limited(Retry):
+            def increment(self, *args: Any, error: Exception | None = None, **kwargs: Any) -> Retry:
+                """Count an attempt; a certificate that is not trusted stays so."""
+                if error is not None and is_untrusted(error):
+                    raise error
+                return super().increment(*args, error=error, **kwargs)
+
             def get_retry_after(self, response: Any) -> float | None:
                 """Seconds that the server asks for, up to the longest pause."""
                 seconds = super().get_retry_after(response)
@@ -60,6 +66,13 @@ class RetryPolicy:
             # Jitter, so that launchers do not come back at the same moment.
             backoff_factor=self.pause_s / 2, backoff_max=longest_s, backoff_jitter=self.pause_s / 2,
         )  # fmt: skip
+
+
+def is_untrusted(error: BaseException) -> bool:
+    """True if the API's certificate was refused."""
+    from urllib3.exceptions import SSLError
+
+    return isinstance(error, SSLError) and "CERTIFICATE" in str(error).upper()
 
 
 ONCE = RetryPolicy(attempts=1, connect_s=1.0, read_s=1.5)
@@ -207,7 +220,7 @@ class Api:
 
     def _send(self, method: str, path: str, body: ApiObject | None) -> ApiObject:
         from urllib3 import Timeout
-        from urllib3.exceptions import HTTPError, MaxRetryError, SSLError
+        from urllib3.exceptions import HTTPError, MaxRetryError
 
         headers = {"Accept": "application/json", **self._connection.headers()}
         if body is not None:
@@ -228,7 +241,7 @@ class Api:
             result = json.loads(answer.data)
         except (HTTPError, OSError, ValueError) as error:
             reason = error.reason if isinstance(error, MaxRetryError) and error.reason else error
-            if isinstance(reason, SSLError) and "CERTIFICATE" in str(reason).upper():
+            if is_untrusted(reason):
                 raise PreflightError(
                     f"{self.host}: its certificate is not trusted ({short(reason)}); correct "
                     "certificate-authority-data in the kubeconfig, or this machine's clock"

@@ -53,7 +53,7 @@ class AccessRule:
 
 
 POD_RULES = (
-    AccessRule(group="", resource="pods", verbs=("get", "list", "watch")),
+    AccessRule(group="", resource="pods", verbs=("get", "list")),
     AccessRule(group="", resource="pods", subresource="log", verbs=("get",)),
     AccessRule(group="", resource="events", verbs=("list",)),
 )
@@ -62,7 +62,7 @@ POD_RULES = (
 def launcher_rules(backend: str) -> tuple[AccessRule, ...]:
     """Rights that `anadil launch` needs in the job namespace."""
     kind = JOB_KINDS[backend]
-    verbs = ("get", "list", "watch", "create", "patch", "delete")
+    verbs = ("get", "list", "create", "patch", "delete")
     return (AccessRule(group=kind.group, resource=kind.plural, verbs=verbs), *POD_RULES)
 
 

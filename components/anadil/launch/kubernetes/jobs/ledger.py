@@ -21,6 +21,8 @@ COUNTED_ANNOTATION = f"{DOMAIN}/counted"
 """When the counts were written, RFC 3339."""
 COUNTS_ANNOTATION = f"{DOMAIN}/ledger"
 """Time, restarts and failures that launchers have counted, as JSON."""
+LAUNCHER_VARIABLE = "ANADIL_LAUNCHER"
+"""Name that all pods of one launcher share, such as the tries of a Kubernetes Job."""
 POD_VARIABLE = "KFP_POD_NAME"
 """The pod of a pipeline's step. Source: kubeflow/pipelines 2.17, argocompiler/container.go."""
 
@@ -30,7 +32,8 @@ class JobLedger:
 
     def __init__(self) -> None:
         # A pipeline's job has a name of its own, so every try of its step may end it.
-        self.launcher = "pipeline" if POD_VARIABLE in os.environ else uuid.uuid4().hex
+        one_try = "pipeline" if POD_VARIABLE in os.environ else uuid.uuid4().hex
+        self.launcher = os.environ.get(LAUNCHER_VARIABLE) or one_try
         self.counter = RestartCounter()
         self.is_known = False
         self.is_owner = False
@@ -46,7 +49,9 @@ class JobLedger:
         recorded = annotations(job)
         if COUNTS_ANNOTATION not in recorded:
             return None
-        idle_s = (datetime.now(UTC) - parse_time(recorded.get(COUNTED_ANNOTATION, ""))).total_seconds()
+        # Without a time, nothing may be charged for the time since: the job would be ended for it.
+        counted = recorded.get(COUNTED_ANNOTATION)
+        idle_s = (datetime.now(UTC) - parse_time(counted)).total_seconds() if counted else 0.0
         self.counter.load(recorded[COUNTS_ANNOTATION], 0.0 if kind.is_suspended(job) else idle_s)
         return idle_s
 

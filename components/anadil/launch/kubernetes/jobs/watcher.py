@@ -148,7 +148,10 @@ class Watcher:
             workers = self._api.workers(self.name) if job else []
         except (RetryableError, PreflightError) as error:
             if isinstance(error, PreflightError) and not self._outage.has_answered:
-                self._give_up(error)  # whoever may not look cannot follow it
+                # Whoever may not look cannot follow it, but another launcher may.
+                if not self._ledger.is_owner:
+                    raise
+                self._give_up(error)
             self._outage.bear(self.name, error, "run the same command again, which finds the job")
             return "silent"
         self._outage.end()
