@@ -50,11 +50,19 @@ class RetryPolicy:
         longest_s = self.longest_pause_s
 
         class Limited(Retry):
-            def increment(self, *args: Any, error: Exception | None = None, **kwargs: Any) -> Retry:
+            def increment(
+                self,
+                method: str | None = None,
+                url: str | None = None,
+                response: Any = None,
+                error: Exception | None = None,
+                _pool: Any = None,
+                _stacktrace: Any = None,
+            ) -> "Limited":
                 """Count an attempt; a certificate that is not trusted stays so."""
                 if error is not None and is_untrusted(error):
                     raise error
-                return super().increment(*args, error=error, **kwargs)
+                return super().increment(method, url, response, error, _pool, _stacktrace)
 
             def get_retry_after(self, response: Any) -> float | None:
                 """Seconds that the server asks for, up to the longest pause."""
