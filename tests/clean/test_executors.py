@@ -214,7 +214,7 @@ def corpus_bytes(folder: Path) -> dict[str, bytes]:
 def wait_for_shards(folder: Path, least: int, process: "subprocess.Popen[bytes]") -> int:
     """Wait until so many shards are done; how many they are."""
     while True:
-        done = len(list(folder.glob("clean/*/shard-*/marker.json")))
+        done = len(list(folder.glob("clean/*/shard-*/manifest.json")))
         if done >= least or process.poll() is not None:
             return done
         time.sleep(0.01)

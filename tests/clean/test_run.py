@@ -296,7 +296,7 @@ def test_a_document_that_a_step_fails_on_is_counted_with_its_place(
 
     assert (found["in"], found["kept"], found["bad"]) == (9, 9, 1)
     assert found["bad_records"]["first"] == [f"a.jsonl:1: {type(error).__name__}: {error}"]
-    assert "a.jsonl:1: left out" in caplog.text
+    assert "a.jsonl:1: skipped" in caplog.text
     with pytest.raises(
         DataError, match=rf"1 of 10 records are unreadable .*\n  a\.jsonl:1: {type(error).__name__}"
     ):

@@ -7,8 +7,7 @@ import pytest
 
 from anadil.artifacts import artifact
 from anadil.core.errors import DataError, IntegrityError, PreflightError
-from anadil.launch.job import check_job
-from anadil.launch.launcher import LaunchRequest, job_for_dry_run, launch_job
+from anadil.launch.launcher import LaunchRequest, check_job, job_for_dry_run, launch_job
 from anadil.recipe.load import load_recipe
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.harness import again

@@ -152,12 +152,12 @@ def test_what_is_kept_stands_beside_each_candidate_and_its_speed_apart(
     ("name", "content", "match"),
     [
         ("a.html", b"<p>", "is neither .* nor the id of a language with built-in text"),
-        ("a.jsonl", b"{", r"a.jsonl is damaged"),
-        ("a.jsonl", b'{"txt": "x"}', r"a.jsonl:1 has no text in 'text'"),
-        ("a.txt", b"\xff", "a.txt is damaged"),
+        ("a.jsonl", b"{", r"a.jsonl:1: is not JSON"),
+        ("a.jsonl", b'{"txt": "x"}', r"a.jsonl:1: has no text in 'text'"),
+        ("a.txt", b"\xff", "a.txt: is damaged or not UTF-8"),
         ("a.txt", b" \n", "a.txt holds no text"),
-        ("a.jsonl", b'{"text": "' + bytes(16 * MIB), r"a.jsonl:1: line of .* is longer than .*; a sample"),
-        ("a.txt", bytes(16 * MIB + 1), r"a.txt is longer than 16.0 MiB; a sample is enough"),
+        ("a.jsonl", b'{"text": "' + bytes(16 * MIB), r"a.jsonl:1: line of .* is longer than .*; write each"),
+        ("a.txt", bytes(16 * MIB + 1), r"a.txt: is one document of 16.0 MiB, longer than 16.0 MiB"),
     ],
 )
 def test_a_kept_text_that_cannot_be_read_is_a_data_error(

@@ -5,8 +5,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 
-from anadil.core.errors import PreflightError, RecipeError
-from anadil.core.stages import LAUNCHABLE, STAGES
+from anadil.core.stages import STAGES
 from anadil.plan.instances import CPU, Machine, machine
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import most_processes
@@ -113,36 +112,6 @@ class TrainingJob:
             "app.kubernetes.io/managed-by": "anadil-launch",
             RUN_LABEL: self.run or self.name,
         }
-
-
-def check_job(job: TrainingJob, backend: str) -> None:
-    """Refuse what would fail only after it has started.
-
-    Args:
-        job: What to run.
-        backend: How; `local` is on this machine, which sees its own directories.
-
-    Raises:
-        RecipeError: The stage does not train.
-        PreflightError: A pod would not see a directory that the job reads, writes or saves into.
-    """
-    if job.stage not in LAUNCHABLE:
-        raise RecipeError(f"launch: {job.stage} does not train; launch one of {', '.join(LAUNCHABLE)}")
-    if backend == "local":
-        return
-    places = {"--out": job.target, **{f"--{word}": uri for word, uri in job.inputs.items()}}
-    for option, uri in places.items():
-        if "://" in uri or any(volume.holds(uri) for volume in job.recipe.cluster.volumes):
-            continue
-        raise PreflightError(
-            f"{option} {uri}: a pod of the job would not see it; use s3://, or name the claim of that directory in "
-            "cluster.volumes"
-        )
-    if job.stage in ("pretrain", "finetune"):
-        # Here, because it needs models, which what drives pods of `clean` has not.
-        from anadil.preflight.places import check_shared
-
-        check_shared(job.recipe, job.target, backend, job.stage, job.nodes)
 
 
 @functools.cache

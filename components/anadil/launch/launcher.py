@@ -9,11 +9,12 @@ from typing import get_args
 from anadil.artifacts import artifact
 from anadil.artifacts.uri import join
 from anadil.core.errors import AnadilError, DataError, PreflightError, RecipeError
-from anadil.core.stages import STAGES
+from anadil.core.stages import LAUNCHABLE, STAGES
 from anadil.launch.backend import JobBackend
-from anadil.launch.job import TrainingJob, check_job
+from anadil.launch.job import TrainingJob
 from anadil.launch.kinds import JOB_KINDS
 from anadil.preflight.checks import LAUNCH, PlannedRun, refuse
+from anadil.preflight.places import check_shared
 from anadil.recipe.cluster import Backend as BackendName
 from anadil.recipe.sections import Recipe
 from anadil.runtime.planned_artifact import MadeArtifact, PlannedArtifact, look_up, planned_artifact
@@ -95,6 +96,33 @@ def launch_job(
     if manifest is None:
         raise DataError(f"{wanted.target}: job {job.name} succeeded, but there is no artifact; see its log")
     return MadeArtifact(uri=wanted.target, manifest=manifest)
+
+
+def check_job(job: TrainingJob, backend: str) -> None:
+    """Refuse what would fail only after it has started.
+
+    Args:
+        job: What to run.
+        backend: How; `local` is on this machine, which sees its own directories.
+
+    Raises:
+        RecipeError: The stage does not train.
+        PreflightError: A pod would not see a directory that the job reads, writes or saves into.
+    """
+    if job.stage not in LAUNCHABLE:
+        raise RecipeError(f"launch: {job.stage} does not train; launch one of {', '.join(LAUNCHABLE)}")
+    if backend == "local":
+        return
+    places = {"--out": job.target, **{f"--{word}": uri for word, uri in job.inputs.items()}}
+    for option, uri in places.items():
+        if "://" in uri or any(volume.holds(uri) for volume in job.recipe.cluster.volumes):
+            continue
+        raise PreflightError(
+            f"{option} {uri}: a pod of the job would not see it; use s3://, or name the claim of that directory in "
+            "cluster.volumes"
+        )
+    if job.stage in ("pretrain", "finetune"):
+        check_shared(job.recipe, job.target, backend, job.stage, job.nodes)
 
 
 def _check_claims(request: LaunchRequest) -> None:

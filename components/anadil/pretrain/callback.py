@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING, Literal
 
 from anadil.pretrain.state import State
-from anadil.pretrain.trainer import Step
 
 if TYPE_CHECKING:
-    # The loop knows its callbacks, so they know it by its type alone.
+    # The loop knows its callbacks, so they know it by its type alone. A light callback loads no torch.
     from anadil.pretrain.loop import Training
+    from anadil.pretrain.trainer import Step
 
 Section = Literal["start", "load", "data", "forward", "backward", "reduce", "optimizer", "save", "validate"]
 
@@ -27,18 +27,18 @@ class Callback:
     def post_phase_start(self) -> None:
         """Follow up on a new phase, whose optimizer has no moments yet."""
 
-    def pre_optim_step(self, step: Step) -> bool:  # noqa: ARG002  for subclasses
+    def pre_optim_step(self, step: "Step") -> bool:  # noqa: ARG002  for subclasses
         """Return False to keep the optimizer from using the gradients; `rollback` is called next."""
         return True
 
-    def rollback(self, step: Step) -> State:
+    def rollback(self, step: "Step") -> State:
         """Put an earlier state back and return it, after `pre_optim_step` returned False."""
         raise NotImplementedError
 
     def post_rollback(self) -> None:
         """Follow up on a roll-back to `training.state` by any callback."""
 
-    def post_step(self, step: Step) -> None:
+    def post_step(self, step: "Step") -> None:
         """Follow up on a step that `training.state` counts."""
 
     def pre_save(self, state: State) -> State:

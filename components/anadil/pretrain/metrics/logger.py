@@ -8,13 +8,15 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anadil.core.progress import Progress, progress
 from anadil.pretrain.callback import Callback
 from anadil.pretrain.state import State
-from anadil.pretrain.trainer import Step
 from anadil.runtime.metric_table import complete, values_for
+
+if TYPE_CHECKING:
+    from anadil.pretrain.trainer import Step  # which loads torch; readers of the file do without
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +83,7 @@ class MetricsLogger(Callback):
         """Drop the lines of later steps."""
         self._begin(self.training.state.step)
 
-    def post_step(self, step: Step) -> None:
+    def post_step(self, step: "Step") -> None:
         """Write a line where one is due. Every process comes here, because they compare themselves."""
         run = self.training
         if not run.is_log_due:
@@ -150,7 +152,7 @@ class ProgressBar(Callback):
         assert self._bar is not None
         self._bar.begin(self.training.state.step)
 
-    def post_step(self, step: Step) -> None:
+    def post_step(self, step: "Step") -> None:
         """Advance the bar."""
         assert self._bar is not None
         tokens = max(0, self.training.state.tokens - self._tokens)

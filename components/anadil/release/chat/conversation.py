@@ -179,6 +179,11 @@ class Chat:
 def open_chat(uri: str, settings: ChatSettings, tracking: str | None = None) -> ChatModel:
     """Find a model, look whether it can be asked so, and load it.
 
+    Args:
+        uri: As `find_model` takes it.
+        settings: How it is asked.
+        tracking: Address of the registry, for `models:/`.
+
     Raises:
         RecipeError: It was never taught to answer, and is not to continue a text either.
         DataError: There is no such model, or it cannot be loaded.
