@@ -55,12 +55,12 @@ def create(folder: Path, origin: Mapping[str, str], owner: str = "") -> Iterator
 
 
 def exists(folder: Path) -> bool:
-    """Whether a directory was finished; `verify` compares its bytes."""
+    """True if a directory was finished; `verify` compares its bytes."""
     return (folder / MANIFEST).is_file()
 
 
 def verify(folder: Path, origin: Mapping[str, str], *, once_a_boot: bool = False) -> bool:
-    """Whether a directory has the origin and every byte as it was written; a damaged one is removed.
+    """True if a directory has this origin and all its bytes are as written. A damaged one is removed.
 
     Args:
         folder: Its place.

@@ -111,7 +111,7 @@ def read_rows(job: Job, tokenizer: PreTrainedTokenizerFast, dropped: DroppedChat
         ).hexdigest(),
     )
     _report(job, made, sum(map(len, parts.values())), dropped)
-    # Of what the first epoch shows: a weight of `finetune.mix` may leave chats out.
+    # Only chats of the first epoch: a weight of `finetune.mix` may leave some out.
     seen = _chats_of(rows, _sample(np.unique(trained[shown]), NUM_SEEN_CHATS, seed))
     for name, chosen in (("heldout_chats", made.heldout), ("seen_chats", seen)):
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in chosen)

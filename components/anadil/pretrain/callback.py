@@ -32,7 +32,7 @@ class Callback:
         return True
 
     def rollback(self, step: "Step") -> State:
-        """Put an earlier state back and return it, after `pre_optim_step` returned False."""
+        """Put an earlier state back and return it. Only callbacks whose `pre_optim_step` may return False have it."""
         raise NotImplementedError
 
     def post_rollback(self) -> None:

@@ -37,7 +37,7 @@ def allow_remake() -> None:
 
 
 def may_remake() -> bool:
-    """Whether a training may be made again although only the program differs."""
+    """True if a training may be made again although only the program differs."""
     return os.environ.get(VARIABLE, "0") not in ("", "0")
 
 
@@ -128,7 +128,7 @@ def _is_alike(
     origin: Mapping[str, str],
     inputs: "functools._lru_cache_wrapper[list[tuple[str, Manifest]]]",
 ) -> bool:
-    """Whether an artifact differs from a planned one by the program alone; inputs too, if theirs do."""
+    """True if an artifact differs from a planned one by the program alone. Its inputs may differ so too."""
     before = _origin_of(old)
     for name in before.keys() | origin.keys():
         digests = before.get(name), origin.get(name)

@@ -225,10 +225,10 @@ def record_step(recipe: Recipe, run: str, stage: str) -> Iterator[StepRecord]:
     except KeyboardInterrupt:
         end(errors.INTERRUPTED, "interrupted")
         raise
-    except Exception as error:
+    except Exception as error:  # recorded as a bug and raised again, so that the record never says "running"
         end(errors.BUG, f"bug: {type(error).__name__}: {error}")
         raise
-    # What the processes of a group have said themselves, with the artifact's URI or the error, stays.
+    # A process of the group may have recorded its URI or its error already. That record is more exact, so it stays.
     if step.uri:
         end(0)
     elif step.exit_code and not _has_failed(root, run, stage):

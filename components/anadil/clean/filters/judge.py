@@ -1,4 +1,4 @@
-"""Which documents are dropped, and why: every rule of `text.filter_rules` is evaluated for each document.
+"""Verdicts on documents: each document is judged by every rule of `text.filter_rules`.
 
 The first enforced rule that a document breaks is its reason. A rule in report mode is counted and drops nothing.
 """
@@ -72,7 +72,7 @@ class Judgements(Sequence[Judgement]):
         self.reasons: list[RuleName | None] = [
             RULE_NAMES[index] if index >= 0 else None for index in first.tolist()
         ]
-        """Why each document is dropped; None for those that are kept."""
+        """Reason for each document that is dropped; None for the others."""
         self._first = first
 
     def __len__(self) -> int:

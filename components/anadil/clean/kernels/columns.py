@@ -9,7 +9,7 @@ from anadil.text.filter_rules import RULES
 
 # Docs of statistics that their names do not tell. `stats/` has had its columns in this order from the beginning.
 MEASURED = {
-    # Of other steps.
+    # Other steps fill these.
     "language": "1 if the text is in the language, or too short to tell; else 0.",
     "foreign": "Share of the text whose lines are in another language.",
     "quality": "Score of the user's own model, 0 to 1.",

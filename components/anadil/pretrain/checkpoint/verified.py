@@ -16,7 +16,7 @@ class VerifiedCheckpoint:
     path: Path
     state: State
     metadata: Metadata = field(repr=False)
-    """Which tensors its files hold, and where; read without running code."""
+    """Tensors of its files, with their places. Reading it runs no code."""
 
     @property
     def names(self) -> set[str]:

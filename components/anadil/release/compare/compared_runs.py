@@ -38,7 +38,7 @@ class Curves:
     unit: str
     lines: tuple[Curve, ...]
     why_not: str = ""
-    """Why they are not on one axis; then there are no lines."""
+    """Reason why the curves share no axis. There are no lines then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from anadil.launch.kubernetes.api.pods import parse_time
 from anadil.launch.kubernetes.jobs.restarts import RestartCounter
 
 LAUNCHER_ANNOTATION = f"{DOMAIN}/launcher"
-"""Which launcher made the job."""
+"""Name of the launcher that made the job."""
 COUNTED_ANNOTATION = f"{DOMAIN}/counted"
 """When the counts were written, RFC 3339."""
 COUNTS_ANNOTATION = f"{DOMAIN}/ledger"
