@@ -2,6 +2,7 @@
 
 import json
 import random
+from functools import cache
 from pathlib import Path
 
 VOWELS, CONSONANTS = "aeiouëö", "ptkbdgmnlrszfvjh"
@@ -10,16 +11,23 @@ SHIFT = str.maketrans("ptkaeiouëömnlr", "bdgeioaëuönmrl")
 """What the sibling made of the sounds."""
 
 
-def documents(num: int, *, sibling: bool = False, seed: int = 0) -> list[str]:
-    """Documents of 60 to 120 words with capitals, commas, stops and questions."""
+@cache
+def lexicon() -> tuple[list[str], list[str]]:
+    """Short words, and stems in the order of their frequency."""
     words = random.Random(7)
-    draw = random.Random(seed)
 
     def made(syllables: int) -> str:
         return "".join(words.choice(CONSONANTS) + words.choice(VOWELS) for _ in range(syllables))
 
-    little = [made(1) + words.choice("nst") for _ in range(40)]
-    stems = [made(words.choice((2, 2, 3))) for _ in range(1_500)]
+    return [made(1) + words.choice("nst") for _ in range(40)], [
+        made(words.choice((2, 2, 3))) for _ in range(1_500)
+    ]
+
+
+def documents(num: int, *, sibling: bool = False, seed: int = 0) -> list[str]:
+    """Documents of 60 to 120 words with capitals, commas, stops and questions."""
+    draw = random.Random(seed)
+    little, stems = lexicon()
     weights = [1 / (place + 5) for place in range(len(stems))]
 
     def sentence() -> str:
