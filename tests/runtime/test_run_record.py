@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from anadil.core.errors import BudgetReached, DataError
-from anadil.launch.exit_handler import finish
+from anadil.launch.kfp_steps import finish
 from anadil.recipe.sections import Recipe
 from anadil.runtime.run_record import (
     StepRecord,

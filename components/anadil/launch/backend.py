@@ -18,22 +18,14 @@ class JobStatus:
 
     name: str
     state: JobState
-    reason: str = ""
-    """The backend's own word, such as `OOMKilled` or `MaxWaitTimeExceeded`."""
-    message: str = ""
-    """For people: the reason that it waits or failed."""
-    nodes: int = 0
-    """Workers asked for."""
-    running: int = 0
-    """Workers that run."""
+    reason: str = ""  # The backend's own word, such as `OOMKilled` or `MaxWaitTimeExceeded`.
+    message: str = ""  # For people: the reason that it waits or failed.
+    nodes: int = 0  # Workers asked for.
+    running: int = 0  # Workers that run.
     restarts: int = 0
-    """Times that it was started again."""
-    seconds: float | None = None
-    """Since its first worker ran; None before."""
-    artifact: str = ""
-    """URI that it writes."""
-    exit_code: int | None = None
-    """Exit code of the process that failed first, where it is known."""
+    seconds: float | None = None  # Since its first worker ran; None before.
+    artifact: str = ""  # URI that it writes.
+    exit_code: int | None = None  # That of the process that failed first, where it is known.
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -44,7 +36,7 @@ class JobBackend(Protocol):
     """One way to run a training job."""
 
     def render(self, job: TrainingJob) -> dict[str, Any]:
-        """The exact manifest or request, without side effects.
+        """Return the exact manifest or request, without side effects.
 
         Raises:
             RecipeError: The recipe asks for what this backend cannot do, or lacks what it needs.
@@ -55,8 +47,8 @@ class JobBackend(Protocol):
         """Start the job, or adopt the one of the same name, and follow it to its end.
 
         Args:
-            job: What to run.
-            detach: Return once it is started.
+            job: The stage, its inputs and its artifact.
+            detach: Return once it is started; then no signal ends it.
 
         Raises:
             AnadilError: The job failed; the class is that of the stage's exit code where it is known.
@@ -64,7 +56,7 @@ class JobBackend(Protocol):
         ...
 
     def status(self, name: str) -> JobStatus:
-        """State of the job of a name.
+        """Return the state of the job of a name.
 
         Raises:
             DataError: There is no such job.
@@ -72,16 +64,24 @@ class JobBackend(Protocol):
         ...
 
     def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:
-        """Log lines of the first worker, without line ends."""
+        """Yield log lines of the first worker, without line ends.
+
+        Raises:
+            DataError: There is no such job, or its first worker has not started.
+        """
         ...
 
     def stop(self, name: str) -> bool:
-        """End the job; what it saved stays. False where it had ended before."""
+        """End the job, which saves first; return False where it had ended before.
+
+        Raises:
+            DataError: There is no such job.
+        """
         ...
 
 
 def log_fields(line: str) -> dict[str, Any]:
-    """The JSON object of a stage's log line; empty where it is something else."""
+    """Return the JSON object of a stage's log line; empty where it is something else."""
     try:
         fields = json.loads(line)
     except ValueError:
@@ -90,7 +90,7 @@ def log_fields(line: str) -> dict[str, Any]:
 
 
 def format_log_line(line: str) -> str:
-    """`stage: message` for a JSON line of a stage; any other line as it is, with nothing that steers a terminal."""
+    """Format a stage's JSON line as `stage: message`; other lines stay, without control characters."""
     fields = log_fields(line)
     if not {"level", "stage", "msg"} <= fields.keys():
         return visible(line)

@@ -1,4 +1,4 @@
-"""One training stage as a job of its own: what every backend turns into its own form."""
+"""One training stage as a job of its own, which each backend renders in its own form."""
 
 import functools
 import hashlib
@@ -12,18 +12,16 @@ from anadil.runtime.job import most_processes
 from anadil.runtime.remake import may_remake
 
 DOMAIN = "anadil.dev"
-RUN_LABEL = f"{DOMAIN}/run"
-"""The pipeline run, or the name of the launch, that a job belongs to."""
+RUN_LABEL = f"{DOMAIN}/run"  # The pipeline run, or the name of the launch, that a job belongs to.
 STAGE_LABEL = "app.kubernetes.io/component"
-SPEC_ANNOTATION = f"{DOMAIN}/spec-hash"
-"""SHA-256 of the manifest, by which a launcher knows a job again."""
-OUR_JOBS = "app.kubernetes.io/managed-by=anadil-launch"
-"""Label selector of all jobs that a launcher has made."""
-TARGET_ANNOTATION = f"{DOMAIN}/artifact"
-"""URI of the artifact that the job writes."""
+SPEC_ANNOTATION = f"{DOMAIN}/spec-hash"  # SHA-256 of the manifest, by which a launcher knows a job again.
+OUR_JOBS = "app.kubernetes.io/managed-by=anadil-launch"  # Label selector of all jobs of launchers.
+TARGET_ANNOTATION = f"{DOMAIN}/artifact"  # URI of the artifact that the job writes.
 HOME = "/home/anadil"
-IMAGE_USER = 10_001
-"""Numeric user and group of every image; nothing outside the volumes is written."""
+IMAGE_USER = 10_001  # Numeric user and group of every image; nothing outside the volumes is written.
+_machine = functools.cache(
+    machine
+)  # A manifest asks for it many times, and the table takes some 30 ms to read.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,18 +30,14 @@ class TrainingJob:
 
     stage: str
     recipe: Recipe
-    inputs: dict[str, str]
-    """Artifact word -> URI."""
-    files: tuple[str, ...] = ()
-    """Outside files instead of the recipe's."""
-    target: str
-    """URI of the artifact."""
-    run: str = ""
-    """Pipeline run that it belongs to."""
+    inputs: dict[str, str]  # Artifact word -> URI.
+    files: tuple[str, ...] = ()  # Outside files instead of the recipe's.
+    target: str  # URI of the artifact.
+    run: str = ""  # Pipeline run that it belongs to.
 
     @property
     def name(self) -> str:
-        """The same for the same work, so that a launcher that starts again finds its job."""
+        """Name that follows from the work, so that a launcher that starts again finds its job."""
         identity = json.dumps([self.stage, self.target, self.run])
         return f"anadil-{self.stage}-{hashlib.sha256(identity.encode()).hexdigest()[:10]}"
 
@@ -62,9 +56,7 @@ class TrainingJob:
     def devices(self) -> int:
         """GPUs of each node."""
         asked = self.recipe.cluster.resources.get(self.stage)
-        if asked and asked.gpus is not None:
-            return asked.gpus
-        return self._used[1]
+        return asked.gpus if asked and asked.gpus is not None else self._used[1]
 
     @property
     def processes(self) -> int:
@@ -77,7 +69,7 @@ class TrainingJob:
 
     @property
     def _used(self) -> tuple[int, int]:
-        """Nodes and GPUs of each that the stage takes, where the recipe does not say it of this stage."""
+        """Nodes, and GPUs of each, unless `cluster.resources` says so of this stage."""
         cluster, stage = self.recipe.cluster, STAGES[self.stage]
         if self.machine is None or self.machine.device == CPU:
             scales = stage.distributed and not stage.most_processes
@@ -94,7 +86,7 @@ class TrainingJob:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Command line of `python -m anadil.<stage>`, with the whole recipe, so that a manifest is complete."""
+        """Command line of `python -m anadil.<stage>`, with the whole recipe."""
         recipe = self.recipe.model_dump_json(exclude_unset=True)
         inputs = [word for name, uri in self.inputs.items() for word in (f"--{name}", uri)]
         flag = STAGES[self.stage].files_flag
@@ -112,9 +104,3 @@ class TrainingJob:
             "app.kubernetes.io/managed-by": "anadil-launch",
             RUN_LABEL: self.run or self.name,
         }
-
-
-@functools.cache
-def _machine(name: str) -> Machine:
-    """Once: a manifest asks for it many times, and the table takes some 30 ms to read."""
-    return machine(name)

@@ -1,41 +1,48 @@
-"""The entry points of `python -m anadil.launch`."""
+"""The steps that the image `tools` runs in a pipeline: launch a job and follow it, and the exit handler."""
 
 import argparse
 import json
+import logging
 from collections.abc import Sequence
 
+from anadil.core import errors
 from anadil.core import log as logs
-from anadil.core.errors import RecipeError
-from anadil.core.stages import LAUNCHABLE, STAGES
-from anadil.launch.launcher import LaunchRequest, launch_job
-from anadil.launch.retry_guard import refuse_deterministic_retry
+from anadil.core.errors import AnadilError, DataError, RecipeError
+from anadil.core.format import human_seconds
+from anadil.core.stages import FLOW, LAUNCHABLE, STAGES
+from anadil.launch.backend import FINAL
+from anadil.launch.exit_codes import ERROR_CLASSES
+from anadil.launch.kinds import JOB_KINDS
+from anadil.launch.kubernetes.jobs.backend import stop_run
+from anadil.launch.launcher import LaunchRequest, backend_for, launch_job, target_of, training_job
 from anadil.recipe.load import load_recipe
+from anadil.recipe.sections import Recipe
 from anadil.runtime import kfp
-from anadil.runtime.planned_artifact import MadeArtifact
-from anadil.runtime.run_record import record_step
-from anadil.runtime.termination import exit_code_of
+from anadil.runtime.alerts import Event, notify
+from anadil.runtime.job import is_left_out
+from anadil.runtime.planned_artifact import MadeArtifact, look_up
+from anadil.runtime.run_record import end_left_run, read_steps, record_step, step_uri
+from anadil.runtime.termination import exit_code_of, is_deterministic
+
+log = logging.getLogger(__name__)
+
+RESUME = "submit the recipe again: finished steps are reused, training resumes from its checkpoint"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one of the steps and return its exit code."""
-    options = _parser().parse_args(argv)
-    logs.set_up(f"launch {options.step}", container=True)
-    if options.step == "finish":
-        return exit_code_of(lambda: _finish(options.executor_input))
-    return exit_code_of(lambda: _launch(options.step, options.executor_input))
-
-
-def _parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="python -m anadil.launch", description="steps of a pipeline on a cluster"
     )
     steps = top.add_subparsers(dest="step", metavar="STEP", required=True)
-    for name in LAUNCHABLE:
-        step = steps.add_parser(name, help=f"launch {name} as a job of its own and follow it")
-        step.add_argument("--executor-input", required=True, metavar="JSON")
-    finish = steps.add_parser("finish", help="exit handler: clean up and notify")
-    finish.add_argument("--executor-input", required=True, metavar="JSON")
-    return top
+    helps = {name: f"launch {name} as a job of its own and follow it" for name in LAUNCHABLE}
+    for name, text in {**helps, "finish": "exit handler: clean up and notify"}.items():
+        steps.add_parser(name, help=text).add_argument("--executor-input", required=True, metavar="JSON")
+    options = top.parse_args(argv)
+    logs.set_up(f"launch {options.step}", container=True)
+    if options.step == "finish":
+        return exit_code_of(lambda: _finish(options.executor_input))
+    return exit_code_of(lambda: _launch(options.step, options.executor_input))
 
 
 def _launch(name: str, text: str) -> int:
@@ -53,8 +60,6 @@ def _launch(name: str, text: str) -> int:
 
 
 def _finish(text: str) -> int:
-    from anadil.launch.exit_handler import finish
-
     try:
         values = json.loads(text)["inputs"]["parameterValues"]
         recipe, run = kfp.varied_recipe(values), str(values["run"])
@@ -62,3 +67,83 @@ def _finish(text: str) -> int:
         raise RecipeError(f"--executor-input: not what Kubeflow Pipelines passes ({error!r})") from None
     finish(load_recipe(recipe), run)
     return 0
+
+
+def refuse_deterministic_retry(request: LaunchRequest, step: str) -> None:
+    """Raise the deterministic failure of an earlier try of a step again.
+
+    Tries that may resume are left alone: stopped or killed ones, failures of storage or network, and a job that has
+    outlived its launcher.
+
+    Raises:
+        AnadilError: The failure.
+    """
+    # Kubeflow Pipelines tries a step again whatever its exit code was. Each try of a launcher would start its
+    # machines again, with a deadline and restarts of their own.
+    root = request.recipe.storage.root
+    try:
+        earlier = next(iter(read_steps(root, request.run, [step])), None) if root and request.run else None
+    except DataError as error:
+        log.warning("how an earlier try ended is not known: %s", error)
+        return
+    if not earlier or earlier.status != "failed" or not is_deterministic(earlier.exit_code, earlier.message):
+        return
+    if _goes_on(request):
+        log.info("an earlier try has failed (%s), but its work is still running", earlier.message)
+        return
+    uri = step_uri(str(root), request.run, step)
+    error = ERROR_CLASSES.get(earlier.exit_code, AnadilError)(
+        f"{earlier.message}; so ended an earlier try of this step, and another would: no machine was started. Start a "
+        f"new run, or remove {uri} to try it again in this one"
+    )
+    error.exit_code = earlier.exit_code
+    raise error
+
+
+def _goes_on(request: LaunchRequest) -> bool:
+    """True if the artifact exists, or a job that makes it runs."""
+    planned = target_of(request)
+    if look_up(planned)[0]:
+        return True
+    try:
+        status = backend_for(request.recipe).status(training_job(request, planned.target).name)
+    except DataError:
+        return False  # no such job
+    return status.state not in FINAL
+
+
+def finish(recipe: Recipe, run: str) -> None:
+    """Stop the jobs that a pipeline run has left behind, and tell how it ended."""
+    if recipe.cluster.backend in JOB_KINDS:
+        try:
+            for name in stop_run(run, kind=recipe.cluster.backend, namespace=recipe.cluster.namespace):
+                log.info("stopped %s, which the run had left", name)
+        except AnadilError as error:  # the handler of a run never fails it
+            log.warning("jobs of run %s cannot be stopped: %s", run, error)
+    event = _run_event(recipe, run)
+    log.info("%s: %s", event.kind, event.message)
+    if event.kind != "completed":
+        end_left_run(str(recipe.storage.root), run, event.message)
+    notify(event)
+
+
+def _run_event(recipe: Recipe, run: str) -> Event:
+    """The event of a run's end, from the outcomes that its steps have left."""
+    stages = [stage.name for stage in FLOW if not is_left_out(stage, recipe)]
+    try:
+        steps = read_steps(str(recipe.storage.root), run, stages)
+    except AnadilError as error:
+        text = f"how the steps ended cannot be read: {error}"
+        return Event(kind="failed", run=run, message=text, resume=RESUME)
+    if bad := next((each for each in steps if each.status != "finished"), None):
+        stopped = bad.exit_code in (errors.INTERRUPTED, errors.Stopped.exit_code)
+        message = bad.message or f"exit code {bad.exit_code}"
+        return Event(
+            kind="stopped" if stopped else "failed", run=run, stage=bad.stage, message=message, resume=RESUME
+        )
+    if len(steps) < len(stages):
+        missing = next(name for name in stages if name not in {each.stage for each in steps})
+        message = "the step left no word: it was cancelled, evicted, or its pod never started"
+        return Event(kind="failed", run=run, stage=missing, message=message, resume=RESUME)
+    message = f"all {len(steps)} steps finished, {human_seconds(sum(each.seconds for each in steps))} of work"
+    return Event(kind="completed", run=run, message=message, artifact=f"{steps[-1].uri}/report.html")

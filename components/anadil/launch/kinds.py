@@ -1,16 +1,13 @@
-"""The kinds of Kubernetes jobs that we launch, and how to read what their operators say."""
+"""Kinds of Kubernetes jobs that we launch, and the states that their operators report."""
 
 import copy
 from dataclasses import dataclass
 from typing import Any
 
-from anadil.core.errors import RecipeError
 from anadil.launch.backend import JobState
 
-ApiObject = dict[str, Any]
-"""A Kubernetes object as JSON."""
-QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-"""Source: Kueue, pkg/controller/constants."""
+ApiObject = dict[str, Any]  # A Kubernetes object as JSON.
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"  # Source: Kueue, pkg/controller/constants.
 DRAINS_ALLOWED = 30
 """Multiple of the recipe's restarts that the operator allows a followed job. Chosen by us:
 with 3 restarts on 8 nodes a hundred drains, and a job that lost its launcher still ends within a day or two."""
@@ -20,27 +17,20 @@ with 3 restarts on 8 nodes a hundred drains, and a job that lost its launcher st
 class JobKind:
     """One custom resource that runs a training job."""
 
-    name: str
-    """Name of the backend in the recipe."""
-    title: str
-    """`kind` of the manifest."""
+    name: str  # Name of the backend in the recipe.
+    title: str  # `kind` of the manifest.
     group: str
     version: str
     plural: str
     container: str
     """The one that trains: operator and runtime look for this name, and a runtime's job has it too."""
-    job_label: str
-    """Label of a pod: the job that it belongs to."""
-    index_label: str
-    """Label of a pod: its number among the workers."""
-    selector: str
-    """More labels of the pods that train."""
+    job_label: str  # Label of a pod: the job that it belongs to.
+    index_label: str  # Label of a pod: its number among the workers.
+    selector: str  # More labels of the pods that train.
     suspend: tuple[str, ...]
     """Where in the spec it is said that the job shall not run; its deadline stands beside."""
-    done: str
-    """Condition of a job that ended well."""
-    operator: str
-    """The operator that makes pods of it, and the command that shows it."""
+    done: str  # Condition of a job that ended well.
+    operator: str  # The operator that makes pods of it, and the command that shows it.
 
     @property
     def api_version(self) -> str:
@@ -48,14 +38,13 @@ class JobKind:
         return f"{self.group}/{self.version}"
 
     def with_loose_limits(self, manifest: ApiObject, seconds: int) -> ApiObject:
-        """The manifest of a job that is followed: the launcher keeps its limits, and the operator ends what it left.
-
-        The operator counts time in the queue, and the restarts of a drained pod's peers, which are no failures.
+        """Return the manifest of a job that is followed: its launcher keeps the exact limits.
 
         Args:
             manifest: Whose limits are the recipe's.
             seconds: By which `activeDeadlineSeconds` is later.
         """
+        # The operator counts time in the queue, and the restarts of a drained pod's peers, which are no failures.
         loose: ApiObject = copy.deepcopy(manifest)
         policy = loose["spec"]
         for key in self.suspend[:-1]:
@@ -67,24 +56,19 @@ class JobKind:
         return loose
 
     def is_suspended(self, job: ApiObject) -> bool:
-        """True if the job shall not run now: queued or preempted."""
-        wanted: Any = job.get("spec") or {}
+        """Return whether the job shall not run now: queued or preempted."""
+        value: Any = job.get("spec") or {}
         for key in self.suspend:
-            wanted = wanted.get(key) or {}
-        return wanted is True or "Suspended" in true_conditions(job)
+            value = value.get(key) or {}
+        return value is True or "Suspended" in true_conditions(job)
 
     def state(self, job: ApiObject, *, running: int) -> JobState:
-        """State of a job.
-
-        Conditions of earlier states stay in the list with status False, and their order says
-        nothing; a failure outweighs a success.
-
-        Args:
-            job: As the API gives it.
-            running: Workers that run.
+        """Return the state of a job of which `running` workers run.
 
         Source: kubeflow/trainer v1.9.4, pkg/util/status.go; v2.3.0, pkg/controller.
         """
+        # Conditions of earlier states stay in the list with status False, and their order says nothing. A failure
+        # outweighs a success.
         true = true_conditions(job)
         if "Failed" in true:
             return "failed"
@@ -128,35 +112,24 @@ TRAINJOB = JobKind(
 JOB_KINDS = {kind.name: kind for kind in (PYTORCHJOB, TRAINJOB)}
 
 
-def job_kind(name: str) -> JobKind:
-    """The kind that a recipe's `cluster.backend` names.
-
-    Raises:
-        RecipeError: There is no such kind.
-    """
-    if name not in JOB_KINDS:
-        raise RecipeError(f"backend {name!r}: no Kubernetes job; choose one of {', '.join(JOB_KINDS)}")
-    return JOB_KINDS[name]
-
-
 def true_conditions(job: ApiObject) -> dict[str, ApiObject]:
-    """Conditions of a job that hold now, by type."""
+    """Return the conditions of a job that hold now, by type."""
     listed = (job.get("status") or {}).get("conditions") or []
     return {each["type"]: each for each in listed if each.get("status") == "True"}
 
 
 def is_final(kind: JobKind, job: ApiObject) -> bool:
-    """True if a job has ended, well or not."""
+    """Return whether a job has ended, well or not."""
     return not {"Failed", kind.done}.isdisjoint(true_conditions(job))
 
 
 def annotations(job: ApiObject) -> dict[str, str]:
-    """Annotations of an object."""
+    """Return the annotations of an object."""
     result: dict[str, str] = job["metadata"].get("annotations") or {}
     return result
 
 
 def labels(job: ApiObject) -> dict[str, str]:
-    """Labels of an object."""
+    """Return the labels of an object."""
     result: dict[str, str] = job["metadata"].get("labels") or {}
     return result

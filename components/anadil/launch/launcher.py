@@ -1,4 +1,4 @@
-"""From a stage's command line to a job: find its artifact, or launch what makes it."""
+"""Launch a training stage: find its artifact, or start the job that makes it."""
 
 import logging
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class LaunchRequest:
 
 
 def backend_of(name: str, namespace: str | None = None, region: str | None = None) -> JobBackend:
-    """One way to run a job, by its name in the recipe.
+    """Return one way to run a job, by its name in the recipe.
 
     Args:
         name: `local`, `pytorchjob`, `trainjob` or `sagemaker`.
@@ -59,7 +59,7 @@ def backend_of(name: str, namespace: str | None = None, region: str | None = Non
 
 
 def backend_for(recipe: Recipe, name: str | None = None) -> JobBackend:
-    """The backend that a recipe, or the command line over it, asks for."""
+    """Return the backend that the command line, else the recipe, asks for."""
     cluster = recipe.cluster
     return backend_of(name or cluster.backend, cluster.namespace, cluster.sagemaker.region)
 
@@ -67,43 +67,39 @@ def backend_for(recipe: Recipe, name: str | None = None) -> JobBackend:
 def launch_job(
     request: LaunchRequest, backend: str | None = None, *, detach: bool = False
 ) -> MadeArtifact | str:
-    """The artifact, found or made by a job; the job's name where it is not waited for.
+    """Return the artifact, found or made by a job; the job's name where nobody follows it.
 
     Args:
         request: What to launch.
-        backend: How; left out, as the recipe says.
+        backend: Left out, that of the recipe.
         detach: Return once the job is started.
 
     Raises:
-        AnadilError: Of every kind, each with its remedy.
+        AnadilError: The artifact cannot be, or its job failed; the text names the remedy.
     """
     chosen = backend or request.recipe.cluster.backend
     if chosen in JOB_KINDS:
         _check_claims(request)
-    wanted = target_of(request)
-    made, neighbours = look_up(wanted)
+    planned = target_of(request)
+    made, neighbours = look_up(planned)
     if made:
         return made
-    refuse_remake(wanted, neighbours)
-    job = training_job(request, wanted.target)
+    refuse_remake(planned, neighbours)
+    job = training_job(request, planned.target)
     check_job(job, chosen)
     stage, here = STAGES[request.stage], chosen == "local"
     refuse(PlannedRun(by=LAUNCH, recipe=request.recipe, stages=(stage,), files=request.files, here=here))
     backend_for(request.recipe, backend).run(job, detach=detach)
     if detach:
         return job.name
-    manifest = artifact.read_manifest(wanted.target)
+    manifest = artifact.read_manifest(planned.target)
     if manifest is None:
-        raise DataError(f"{wanted.target}: job {job.name} succeeded, but there is no artifact; see its log")
-    return MadeArtifact(uri=wanted.target, manifest=manifest)
+        raise DataError(f"{planned.target}: job {job.name} succeeded, but there is no artifact; see its log")
+    return MadeArtifact(uri=planned.target, manifest=manifest)
 
 
 def check_job(job: TrainingJob, backend: str) -> None:
     """Refuse what would fail only after it has started.
-
-    Args:
-        job: What to run.
-        backend: How; `local` is on this machine, which sees its own directories.
 
     Raises:
         RecipeError: The stage does not train.
@@ -111,30 +107,28 @@ def check_job(job: TrainingJob, backend: str) -> None:
     """
     if job.stage not in LAUNCHABLE:
         raise RecipeError(f"launch: {job.stage} does not train; launch one of {', '.join(LAUNCHABLE)}")
-    if backend == "local":
+    if backend == "local":  # sees the directories of this machine
         return
-    places = {"--out": job.target, **{f"--{word}": uri for word, uri in job.inputs.items()}}
-    for option, uri in places.items():
-        if "://" in uri or any(volume.holds(uri) for volume in job.recipe.cluster.volumes):
-            continue
-        raise PreflightError(
-            f"{option} {uri}: a pod of the job would not see it; use s3://, or name the claim of that directory in "
-            "cluster.volumes"
-        )
+    for option, uri in {"--out": job.target, **_options(job.inputs)}.items():
+        if "://" not in uri and not any(volume.holds(uri) for volume in job.recipe.cluster.volumes):
+            raise PreflightError(
+                f"{option} {uri}: a pod of the job would not see it; use s3://, or name the claim of that directory in "
+                "cluster.volumes"
+            )
     if job.stage in ("pretrain", "finetune"):
         check_shared(job.recipe, job.target, backend, job.stage, job.nodes)
 
 
-def _check_claims(request: LaunchRequest) -> None:
-    """Refuse to launch where this machine does not see the claims that the job's artifacts lie on.
+def _options(inputs: dict[str, str]) -> dict[str, str]:
+    return {f"--{word}": uri for word, uri in inputs.items()}
 
-    Raises:
-        PreflightError: It does not.
-    """
-    places = {f"--{word}": uri for word, uri in request.inputs.items()}
+
+def _check_claims(request: LaunchRequest) -> None:
+    """Refuse to launch where this machine does not see the claims that the job's artifacts lie on."""
     written = {"--out": request.out} if request.out else {"storage.root": request.recipe.storage.root}
-    for name, place in {**places, **written}.items():
+    for name, place in {**_options(request.inputs), **written}.items():
         for volume in request.recipe.cluster.volumes:
+            # What is written need not exist yet, so its claim has to.
             if not place or not volume.holds(place):
                 continue
             if Path(volume.path if name in written else place).exists():
@@ -148,7 +142,7 @@ def _check_claims(request: LaunchRequest) -> None:
 
 
 def job_for_dry_run(request: LaunchRequest, backend: str | None = None) -> TrainingJob:
-    """The job as `launch` would start it, as far as that can be told from here."""
+    """Return the job as `launch` would start it, as far as this machine can tell."""
     try:
         target = target_of(request).target
     except AnadilError as error:
@@ -156,9 +150,8 @@ def job_for_dry_run(request: LaunchRequest, backend: str | None = None) -> Train
         if request.out is None and root is None:
             raise
         # Looking at a manifest should not need access to the data.
-        stage = STAGES[request.stage]
         identity = {**request.inputs, "recipe": request.recipe.model_dump_json()}
-        target = request.out or join(str(root), stage.writes, artifact.origin_key(identity))
+        target = request.out or join(str(root), STAGES[request.stage].writes, artifact.origin_key(identity))
         log.warning("%s; so the artifact's place is a guess: %s", error, target)
     job = training_job(request, target)
     try:
@@ -169,19 +162,15 @@ def job_for_dry_run(request: LaunchRequest, backend: str | None = None) -> Train
 
 
 def training_job(request: LaunchRequest, target: str) -> TrainingJob:
-    """The job that makes the artifact of a launch."""
+    """Return the job that makes the artifact of a launch."""
     return TrainingJob(
-        stage=request.stage,
-        recipe=request.recipe,
-        inputs=request.inputs,
-        files=tuple(request.files),
-        target=target,
-        run=request.run,
-    )
+        stage=request.stage, recipe=request.recipe, inputs=request.inputs, files=tuple(request.files),
+        target=target, run=request.run,
+    )  # fmt: skip
 
 
 def target_of(request: LaunchRequest) -> PlannedArtifact:
-    """The artifact that a launch leads to.
+    """Return the artifact that a launch leads to.
 
     Raises:
         AnadilError: An input is missing or cannot be read.

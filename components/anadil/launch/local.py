@@ -1,4 +1,4 @@
-"""A training stage as a process of this command, in the foreground of this machine."""
+"""Run a training stage as a process of this command, in the foreground."""
 
 import os
 import signal
@@ -21,11 +21,7 @@ class LocalBackend:
     """The backend `local`."""
 
     def render(self, job: TrainingJob) -> dict[str, Any]:
-        """Command line and environment of the stage.
-
-        Raises:
-            RecipeError: It asks for several machines.
-        """
+        """Return command line and environment of the stage, which takes one machine."""
         if job.nodes > 1:
             raise RecipeError(
                 f"cluster.nodes: {job.nodes} machines, and the backend local has this one; set cluster.nodes=1, "
@@ -37,11 +33,7 @@ class LocalBackend:
         }
 
     def run(self, job: TrainingJob, *, detach: bool = False) -> None:
-        """Run the stage to its end.
-
-        Raises:
-            RecipeError: Nobody shall follow it.
-        """
+        """Run the stage to its end; it cannot be detached."""
         if detach:
             raise RecipeError(
                 "--detach: the backend local runs the stage in this command; use nohup, or cluster.backend=pytorchjob"
@@ -71,15 +63,15 @@ class LocalBackend:
             raise error_from_exit_code(code, f"{job.stage}: ended with exit code {code}; see its messages")
 
     def status(self, name: str) -> JobStatus:
-        """None is kept."""
+        """Refuse: no job is kept."""
         _no_job(name)
 
     def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:  # noqa: ARG002  as in every backend
-        """None is kept."""
+        """Refuse: no job is kept."""
         _no_job(name)
 
     def stop(self, name: str) -> bool:
-        """Nothing runs apart from its command."""
+        """Refuse: nothing runs apart from its command."""
         _no_job(name)
 
 

@@ -1,18 +1,16 @@
-"""A training that has become slow, seen from the lines of its log."""
+"""Detect from the lines of its log that training has become slow."""
 
 import re
 import time
 from collections import deque
+from contextlib import suppress
 from statistics import median
 
 from anadil.launch.backend import log_fields
 
-MEDIAN_STEPS = 20
-"""Logged steps whose median is what the job can do."""
-SLOW_FRACTION = 0.7
-"""A step below this share of the median is slow."""
-SLOW_STEPS = 3
-"""Slow steps after which it is said: one alone is a checkpoint or an evaluation."""
+MEDIAN_STEPS = 20  # Logged steps whose median is what the job can do.
+SLOW_FRACTION = 0.7  # A step below this share of the median is slow.
+SLOW_STEPS = 3  # Slow steps after which it is said: one alone is a checkpoint or an evaluation.
 COOLDOWN_S = 6 * 3_600.0
 """Between two messages about one job. All four are assumptions of ours; no source gives such numbers."""
 MONITORED_FIGURES = {"tokens_per_s": "tokens/s", "mfu": "MFU"}
@@ -31,7 +29,7 @@ class ThroughputMonitor:
         self._quiet_until = 0.0
 
     def add(self, line: str) -> str:
-        """A sentence about what is wrong since this line; empty where nothing is."""
+        """Return a sentence about a fall in speed that this line shows; empty where there is none."""
         figures = figures_in_line(line)
         if "step" not in figures:
             return ""
@@ -40,17 +38,13 @@ class ThroughputMonitor:
             self._phase = figures.get("phase")
             for name in MONITORED_FIGURES:
                 self._forget(name)
-        results = [
-            text
-            for name in MONITORED_FIGURES
-            if name in figures
-            for text in [self._judge(name, figures)]
-            if text
+        texts = [
+            text for name in MONITORED_FIGURES if name in figures and (text := self._judge(name, figures))
         ]
-        if not results or time.monotonic() < self._quiet_until:
+        if not texts or time.monotonic() < self._quiet_until:
             return ""
         self._quiet_until = time.monotonic() + COOLDOWN_S
-        return "; ".join(results)
+        return "; ".join(texts)
 
     def _judge(self, name: str, figures: dict[str, float]) -> str:
         value, seen, slow = figures[name], self._seen[name], self._slow[name]
@@ -75,24 +69,22 @@ class ThroughputMonitor:
 
 
 def figures_in_line(line: str) -> dict[str, float]:
-    """Numbers of a step's line: `figures` of a JSON line, or `step=120 tokens_per_s=9000`."""
+    """Read the numbers of a step's line: `figures` of a JSON line, or `step=120 tokens_per_s=9000`."""
     if "step" not in line:
         return {}
     fields = log_fields(line)
     figures = fields.get("figures")
     if isinstance(figures, dict):
         return {name: float(value) for name, value in figures.items() if type(value) in (int, float)}
-    results: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for name, text in PAIR.findall(str(fields.get("msg", "")) if fields else line):
-        try:
-            results[name] = float(text)
-        except ValueError:
-            continue
-    return results
+        with suppress(ValueError):
+            numbers[name] = float(text)
+    return numbers
 
 
 def step_in_line(line: str) -> int | None:
-    """The optimizer step that a line tells of, if any."""
+    """Return the optimizer step that a line reports, if any."""
     figures = figures_in_line(line)
     if "step" in figures:
         return int(figures["step"])

@@ -8,8 +8,7 @@ from pathlib import Path
 from anadil.artifacts.base_model import BEGIN, CHAT_TOKENS, END, read_tokenizer
 from anadil.recipe.sections import Recipe
 
-MAX_SHOWN = 200
-"""Characters of a system turn."""
+MAX_SHOWN = 200  # Characters of a system turn.
 LLAMA_3 = (BEGIN, END, *CHAT_TOKENS)
 
 

@@ -22,8 +22,7 @@ class CheckResult:
     name: str
     status: Literal["passed", "failed", "skipped"]
     detail: str
-    remedy: str = ""
-    """Advice, if the result passed."""
+    remedy: str = ""  # Advice, if the result passed.
 
     def as_dict(self) -> dict[str, str]:
         """For JSON."""
@@ -83,16 +82,13 @@ class Check(Generic[Subject]):
     name: str
     function: Callable[[Subject], Iterable[CheckResult]]
     """Yields results; raises the error with which a run is refused."""
-    by: tuple[str, ...] = ()
-    """Commands that make the check."""
+    by: tuple[str, ...] = ()  # Commands that make the check.
     needs: tuple[str, ...] = ()
     """Names of earlier checks. If one of them failed, this one is skipped: one cause is reported once."""
-    remedy: str = ""
-    """Remedy of its errors; left out, the end of their text."""
+    remedy: str = ""  # Remedy of its errors; left out, the end of their text.
     seconds: float | None = None
     """Time limit of a check that asks a server; then an unreadable answer is a failure, not a bug."""
-    level: int = logging.DEBUG
-    """At which `refuse` logs a result that passed."""
+    level: int = logging.DEBUG  # At which `refuse` logs a result that passed.
 
     def results(self, subject: Subject) -> list[CheckResult]:
         """Every result; an error is a failed one."""

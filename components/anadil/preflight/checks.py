@@ -35,8 +35,7 @@ EVERY = (DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, LAUNCH)
 class PlannedRun:
     """Stages of a recipe, and where they will run."""
 
-    by: str
-    """Command that asks."""
+    by: str  # Command that asks.
     recipe: Recipe
     stages: Sequence[Stage] = FLOW
     then: Sequence[str] = AFTER
@@ -44,12 +43,9 @@ class PlannedRun:
     here: bool = True
     """The stages will run on this machine; else what cannot be seen from here is no failure."""
     work: Path = Path()
-    files: Sequence[str] = ()
-    """Outside files of a single stage, instead of the recipe's."""
-    extra: str = "laptop"
-    """Packages that this machine has to have."""
-    memory_bytes: int = 0
-    """Memory that `clean` will have; 0 asks this machine, as does `cpus`."""
+    files: Sequence[str] = ()  # Outside files of a single stage, instead of the recipe's.
+    extra: str = "laptop"  # Packages that this machine has to have.
+    memory_bytes: int = 0  # Memory that `clean` will have; 0 asks this machine, as does `cpus`.
     cpus: int = 0
 
     @property
@@ -171,8 +167,7 @@ def _memory(planned: PlannedRun) -> Iterator[CheckResult]:
         yield passed("memory", check_finetune(recipe, here=here))
 
 
-OF_MACHINE = frozenset({"python", "packages", "locks", "device"})
-"""Checks that no recipe decides."""
+OF_MACHINE = frozenset({"python", "packages", "locks", "device"})  # Checks that no recipe decides.
 CHECKS: tuple[Check[PlannedRun], ...] = (
     Check(name="python", by=(DOCTOR,), function=lambda _: this_machine.check_python()),
     Check(name="packages", by=(DOCTOR, RUN), function=_packages),

@@ -34,8 +34,7 @@ Source: `benchmarks/clean/README.md`, rounded up: text 0.15 (Azerbaijani) and 0.
 took up to 2.7 times as long.
 """
 HTML = (".html", ".htm", ".warc", ".warc.gz")
-PACKED_HTML = 5.0
-"""Bytes of HTML in one byte of `.warc.gz`. Source: 64 MB held 316 MB."""
+PACKED_HTML = 5.0  # Bytes of HTML in one byte of `.warc.gz`. Source: 64 MB held 316 MB.
 TEXT_PER_BYTE = {
     **dict.fromkeys((*PLAIN_LINES, ".txt", ".json"), 1.0),
     **dict.fromkeys((*PACKED_LINES, *PACKED_JSON), 5.0),
@@ -67,8 +66,7 @@ class WholeFile:
 
     name: str
     num_bytes: int
-    hours: float
-    """On the clock."""
+    hours: float  # On the clock.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +77,10 @@ class CleanCost:
     input_bytes: int
     shards: int
     workers: int
-    memory_bytes: int
-    """Memory of all processes, where they are on one machine."""
-    disk_bytes: int
-    """Bytes of the work directory with the corpus, if all is kept."""
+    memory_bytes: int  # Memory of all processes, where they are on one machine.
+    disk_bytes: int  # Bytes of the work directory with the corpus, if all is kept.
     cpu_hours: float
-    whole: WholeFile | None
-    """File that the run waits for; None: its work can be shared out."""
+    whole: WholeFile | None  # File that the run waits for; None: its work can be shared out.
 
     @property
     def hours(self) -> float:

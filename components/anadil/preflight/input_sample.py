@@ -23,8 +23,7 @@ from anadil.artifacts.text_tables import BYTE_ORDER_MARKS, SEPARATED, WORKBOOK
 from anadil.core.format import MIB
 from anadil.core.json_text import parse_json
 
-PIECE_BYTES = 4 * MIB
-"""Fetched at a time; between two pieces the clock is read."""
+PIECE_BYTES = 4 * MIB  # Fetched at a time; between two pieces the clock is read.
 ONE_DOCUMENT_BYTES = 17 * MIB
 """Bytes of `.txt` and `.html`, which are one document each; readers refuse more than 16 MiB."""
 MAX_FOOTER_BYTES = 64 * MIB

@@ -16,8 +16,7 @@ from anadil.preflight.check import CheckResult, failed, passed, skipped
 from anadil.recipe.sections import Recipe
 from anadil.runtime.mlflow_spool import tracking_uri
 
-KFP_VARIABLE = "KF_PIPELINES_ENDPOINT"
-"""Where kfp's own client looks for the server."""
+KFP_VARIABLE = "KF_PIPELINES_ENDPOINT"  # Where kfp's own client looks for the server.
 OLDEST_KFP = (2, 16)
 """First version whose server takes IAM roles of ServiceAccounts. Source: kubeflow/pipelines pull request 12512."""
 TIMEOUT_S = 5.0

@@ -17,8 +17,7 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.mlflow_spool import tracking_uri
 from anadil.runtime.threads import check_shared_locks
 
-MIN_FREE_BYTES = 2 * GIB
-"""Far more than `smoke` writes; the plan of a real run tells how much that needs."""
+MIN_FREE_BYTES = 2 * GIB  # Far more than `smoke` writes; the plan of a real run tells how much that needs.
 
 
 def check_python() -> Iterator[CheckResult]:

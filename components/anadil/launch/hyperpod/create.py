@@ -16,10 +16,8 @@ from anadil.launch.hyperpod.resources import (
 
 log = logging.getLogger(__name__)
 
-FILE_SYSTEM_S = 3_600.0
-"""A file system takes some ten minutes."""
-LINK_S = 6 * 3_600.0
-"""A link with its metadata: millions of files take hours."""
+FILE_SYSTEM_S = 3_600.0  # A file system takes some ten minutes.
+LINK_S = 6 * 3_600.0  # A link with its metadata: millions of files take hours.
 CLUSTER_S = 4 * 3_600.0
 """Machines, lifecycle script and deep health checks; AWS itself gives a group up after three hours."""
 

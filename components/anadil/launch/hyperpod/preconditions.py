@@ -14,8 +14,7 @@ OLDEST, NEWEST = (1, 28), (1, 34)
 WITH_EFA = re.compile(r"^ml\.(p4|p5|p6|trn|g5\.(8|12|16|24|48)|g6\.(8|12|16|24|48)|g6e\.(8|12|16|24|48))")
 """Types whose machines talk over EFA. Source: Amazon EC2 guide, instance types that support EFA."""
 
-Subject = tuple[ClusterResources, Resource]
-"""Resources of the description, and the EKS cluster."""
+Subject = tuple[ClusterResources, Resource]  # Resources of the description, and the EKS cluster.
 
 
 def check_preconditions(resources: ClusterResources) -> None:

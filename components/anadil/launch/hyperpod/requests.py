@@ -6,12 +6,9 @@ from typing import Any
 
 from anadil.launch.hyperpod.config import REPOSITORIES, Description, InstanceGroup
 
-FILE_SYSTEM = "FILE-SYSTEM-ID"
-"""Stands for the file system where it is not there yet."""
-CLUSTER_TAG = "anadil.dev/cluster"
-"""Tag by which the resources of a cluster are found again."""
-LUSTRE = "2.15"
-"""Version of Lustre. Source: API of FSx, "recommended for all new file systems"."""
+FILE_SYSTEM = "FILE-SYSTEM-ID"  # Stands for the file system where it is not there yet.
+CLUSTER_TAG = "anadil.dev/cluster"  # Tag by which the resources of a cluster are found again.
+LUSTRE = "2.15"  # Version of Lustre. Source: API of FSx, "recommended for all new file systems".
 EVENTS = ["NEW", "CHANGED", "DELETED"]
 
 
@@ -19,12 +16,9 @@ EVENTS = ["NEW", "CHANGED", "DELETED"]
 class Request:
     """One call of AWS."""
 
-    service: str
-    """As boto3 calls it."""
-    operation: str
-    """As botocore calls it, such as `CreateCluster`."""
-    what: str
-    """Name of the resource, for people."""
+    service: str  # As boto3 calls it.
+    operation: str  # As botocore calls it, such as `CreateCluster`.
+    what: str  # Name of the resource, for people.
     arguments: dict[str, Any]
 
     def as_dict(self) -> dict[str, Any]:

@@ -15,8 +15,7 @@ from anadil.launch.hyperpod.requests import CLUSTER_TAG, Request
 log = logging.getLogger(__name__)
 
 POLL_S = 15.0
-REPEAT_S = 300.0
-"""Time after which an unchanged state is logged again."""
+REPEAT_S = 300.0  # Time after which an unchanged state is logged again.
 
 Resource = dict[str, Any]
 

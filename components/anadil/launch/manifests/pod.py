@@ -26,8 +26,7 @@ SHARED_MEMORY = {"gpu": "8Gi", "cpu": "1Gi"}
 What is used counts as memory of the pod."""
 TMP = "/tmp"  # noqa: S108  a volume of the pod's own
 SHM = "/dev/shm"  # noqa: S108  as above
-POD_WORK = f"{HOME}/work"
-"""Work directory that a restarted container finds again, and a new pod does not."""
+POD_WORK = f"{HOME}/work"  # Work directory that a restarted container finds again, and a new pod does not.
 COMMON_ENVIRONMENT = {
     "HOME": HOME,
     "USER": "anadil",  # libraries ask for a name, which a number alone does not have
@@ -47,8 +46,7 @@ EFA_ENVIRONMENT = {
     "FI_PROVIDER": "efa",
     "FI_EFA_USE_HUGE_PAGE": "0",  # so that the pod need not ask for huge pages, which a node may not have
     "NCCL_SOCKET_IFNAME": "^docker,lo,veth",
-}
-"""Source: AWS, awsome-distributed-training, efa-cheatsheet.md: all that today's libfabric needs."""
+}  # Source: AWS, awsome-distributed-training, efa-cheatsheet.md: all that today's libfabric needs.
 HEALTH = "sagemaker.amazonaws.com/node-health-status"
 DEEP_HEALTH = "sagemaker.amazonaws.com/deep-health-check-status"
 """Labels of HyperPod's nodes. Source: Amazon SageMaker AI guide, "Kubernetes labels by HyperPod"."""
@@ -60,8 +58,7 @@ class Container:
 
     name: str
     image: str
-    command: tuple[str, ...] = ()
-    """Left out, the image's own entrypoint."""
+    command: tuple[str, ...] = ()  # Left out, the image's own entrypoint.
     arguments: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict[str, str])
     ports: tuple[tuple[str, int], ...] = ()

@@ -18,8 +18,7 @@ from anadil.launch.manifests.pytorchjob import deadline_s, warn_of_lost_work
 
 log = logging.getLogger(__name__)
 
-RUNTIME = "torch-distributed"
-"""ClusterTrainingRuntime that Trainer 2 installs."""
+RUNTIME = "torch-distributed"  # ClusterTrainingRuntime that Trainer 2 installs.
 MANAGER = f"{DOMAIN}/launch"
 PATCHED = (
     "serviceAccountName",
@@ -30,8 +29,7 @@ PATCHED = (
     "tolerations",
     "securityContext",
     "volumes",
-)
-"""Fields of a pod that a patch of the runtime may hold."""
+)  # Fields of a pod that a patch of the runtime may hold.
 
 
 def render_trainjob(job: TrainingJob) -> dict[str, Any]:

@@ -28,8 +28,7 @@ from anadil.runtime.signals import Stop
 log = logging.getLogger(__name__)
 
 POLL_S = 15.0
-MAX_SILENT_POLLS = 20
-"""Failed questions in a row until the follower gives up: five minutes."""
+MAX_SILENT_POLLS = 20  # Failed questions in a row until the follower gives up: five minutes.
 MAX_ATTEMPTS = 10 ** (ATTEMPT_CHARS - 2)
 QUEUED = ("Pending",)
 STARTING = (

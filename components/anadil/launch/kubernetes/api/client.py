@@ -1,14 +1,13 @@
-"""The border to the Kubernetes API: JSON in and out, time limits, retries, errors of ours."""
+"""Client of the Kubernetes API: JSON in and out, time limits, retries, errors of ours."""
 
 import contextlib
 import json
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from anadil.core.errors import AnadilError, PreflightError, RetryableError
+from anadil.core.errors import PreflightError, RetryableError
 from anadil.launch.kinds import ApiObject, JobKind
 from anadil.launch.kubernetes.api.connection import connect, short
 from anadil.launch.kubernetes.api.errors import (
@@ -20,11 +19,16 @@ from anadil.launch.kubernetes.api.errors import (
 )
 from anadil.launch.kubernetes.api.pods import Worker, read_workers
 
-log = logging.getLogger(__name__)
-
 RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 MERGE_PATCH = "application/merge-patch+json"
 PIECE_BYTES = 65_536
+
+
+def is_untrusted(error: BaseException) -> bool:
+    """Return whether the API's certificate was refused."""
+    from urllib3.exceptions import SSLError
+
+    return isinstance(error, SSLError) and "CERTIFICATE" in str(error).upper()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,19 +36,13 @@ class RetryPolicy:
     """Attempts and time limits of a call."""
 
     attempts: int = 5
-    pause_s: float = 1.0
-    """Before the second attempt; doubled with each."""
-    longest_pause_s: float = 30.0
-    """Also where the server asks for more."""
+    pause_s: float = 1.0  # Before the second attempt; doubled with each.
+    longest_pause_s: float = 30.0  # Also where the server asks for more.
     connect_s: float = 5.0
-    read_s: float = 30.0
-    """Longest silence inside an answer; the client's own default is to wait for ever."""
+    read_s: float = 30.0  # Longest silence inside an answer; the client's own default is to wait for ever.
 
     def retries(self) -> Any:
-        """The attempts as a `urllib3.Retry`.
-
-        A POST is tried again too: jobs have names, and a second creation answers 409.
-        """
+        """Return the attempts as a `urllib3.Retry`."""
         from urllib3 import Retry
 
         longest_s = self.longest_pause_s
@@ -59,32 +57,24 @@ class RetryPolicy:
                 _pool: Any = None,
                 _stacktrace: Any = None,
             ) -> "Limited":
-                """Count an attempt; a certificate that is not trusted stays so."""
                 if error is not None and is_untrusted(error):
-                    raise error
+                    raise error  # a certificate that is not trusted stays so
                 return super().increment(method, url, response, error, _pool, _stacktrace)
 
             def get_retry_after(self, response: Any) -> float | None:
-                """Seconds that the server asks for, up to the longest pause."""
                 seconds = super().get_retry_after(response)
                 return None if seconds is None else min(seconds, longest_s)
 
+        # A POST is tried again too: jobs have names, and a second creation answers 409. Jitter, so that launchers do
+        # not come back at the same moment.
         return Limited(
             total=self.attempts - 1, allowed_methods=None, status_forcelist=RETRIED, raise_on_status=False,
-            # Jitter, so that launchers do not come back at the same moment.
             backoff_factor=self.pause_s / 2, backoff_max=longest_s, backoff_jitter=self.pause_s / 2,
         )  # fmt: skip
 
 
-def is_untrusted(error: BaseException) -> bool:
-    """True if the API's certificate was refused."""
-    from urllib3.exceptions import SSLError
-
-    return isinstance(error, SSLError) and "CERTIFICATE" in str(error).upper()
-
-
+# For what has to be done within the second that a terminated step has.
 ONCE = RetryPolicy(attempts=1, connect_s=1.0, read_s=1.5)
-"""For what has to be done within the second that a terminated step has."""
 
 
 class NotReady(RetryableError):
@@ -99,7 +89,7 @@ class LogStream:
         self.pieces: Iterator[bytes] = answer.stream(PIECE_BYTES, decode_content=False)
 
     def interrupt(self) -> None:
-        """Let a thread stop waiting for the next piece."""
+        """Let a thread stop reading before the next piece comes."""
         # urllib3 before 2.3 cannot; then the thread stops waiting when its silence is too long.
         if hasattr(self._answer, "shutdown"):
             with contextlib.suppress(OSError, ValueError, RuntimeError):
@@ -117,20 +107,13 @@ class Refused(PreflightError):
 class Api:
     """One namespace of one cluster, seen with the rights of whoever asks.
 
-    Every call may raise PreflightError (a right, a definition or a sign-in is missing) and
-    RetryableError (no answer after several attempts).
+    Raises:
+        PreflightError: From each call: a right, a definition or a sign-in is missing.
+        RetryableError: From each call: no answer after several attempts.
     """
 
     def __init__(self, namespace: str | None = None, retry_policy: RetryPolicy | None = None) -> None:
-        """Connect.
-
-        Args:
-            namespace: Left out, that of this pod or of the kubeconfig's context.
-            retry_policy: How often a call is tried.
-
-        Raises:
-            PreflightError: Nothing says where the cluster is.
-        """
+        """Connect to a namespace; left out, that of this pod or of the kubeconfig's context."""
         self._connection = connect()
         self.namespace = namespace or self._connection.namespace
         self.retry_policy = retry_policy or RetryPolicy()
@@ -151,7 +134,7 @@ class Api:
         return not self._connection.context and self.namespace == self._connection.namespace
 
     def read(self, path: str, **query: str) -> ApiObject:
-        """The object or list of a path.
+        """Return the object or list of a path.
 
         Raises:
             Refused: An answer of 400 and above.
@@ -159,7 +142,7 @@ class Api:
         return self._call("GET", f"{path}?{urlencode(query)}" if query else path)
 
     def find(self, path: str) -> ApiObject | None:
-        """The object of a path, or None where there is none."""
+        """Return the object of a path, or None where there is none."""
         try:
             return self.read(path)
         except Refused as error:
@@ -168,41 +151,34 @@ class Api:
             raise
 
     def review(self, path: str, body: ApiObject) -> ApiObject:
-        """The answer to a review, which the API does not keep."""
+        """Return the answer to a review, which the API does not keep."""
         return self._call("POST", path, body)
 
     def core_path(self, resource: str, name: str = "") -> str:
-        """Path of an object of Kubernetes itself in this namespace; without a name, of all of them."""
+        """Return the path of an object of Kubernetes itself in this namespace; without a name, of all of them."""
         path = f"/api/v1/namespaces/{quote(self.namespace)}/{resource}"
         return f"{path}/{quote(name)}" if name else path
 
     def pod(self, name: str) -> ApiObject | None:
-        """A pod, or None where there is none of the name."""
+        """Return a pod, or None where there is none of the name."""
         call = ApiCall(verb="get", resource="pods", namespace=self.namespace, name=name)
         return self._unless((404,), "GET", self.core_path("pods", name), call)
 
     def events(self, name: str, uid: str) -> list[ApiObject]:
-        """Events of an object, oldest first; not of one that had its name before."""
+        """Return the events of an object, oldest first; not those of one that had its name before."""
         selector = {"fieldSelector": f"involvedObject.name={name},involvedObject.uid={uid}"}
-        path = f"{self.core_path('events')}?{urlencode(selector)}"
-        result = self._items(path, ApiCall(verb="list", resource="events", namespace=self.namespace))
-        return sorted(
-            result, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or "")
-        )
+        call = ApiCall(verb="list", resource="events", namespace=self.namespace)
+        events = self._items(f"{self.core_path('events')}?{urlencode(selector)}", call)
+        return sorted(events, key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime") or ""))
 
     def _items(self, path: str, call: ApiCall) -> list[ApiObject]:
-        result: list[ApiObject] = (self._unless((), "GET", path, call) or {}).get("items") or []
-        return result
+        items: list[ApiObject] = (self._unless((), "GET", path, call) or {}).get("items") or []
+        return items
 
     def _unless(
-        self,
-        nothing: tuple[int, ...],
-        method: str,
-        path: str,
-        call: ApiCall,
-        body: ApiObject | None = None,
+        self, nothing: tuple[int, ...], method: str, path: str, call: ApiCall, body: ApiObject | None = None
     ) -> ApiObject | None:
-        """The answer; None where it is one of `nothing` and about the object itself."""
+        """Return the answer; None where its status is one of `nothing` and about the object itself."""
         try:
             return self._call(method, path, body)
         except Refused as error:
@@ -212,12 +188,6 @@ class Api:
             raise error_from_response(call, answer) from None
 
     def _call(self, method: str, path: str, body: ApiObject | None = None) -> ApiObject:
-        """The answer, after as many attempts as it takes.
-
-        Raises:
-            Refused: An answer of 400 and above.
-            RetryableError: No answer.
-        """
         try:
             return self._send(method, path, body)
         except Refused as error:
@@ -275,33 +245,31 @@ class JobApi(Api):
         self._path = f"/apis/{kind.group}/{kind.version}/namespaces/{quote(self.namespace)}/{kind.plural}"
 
     def apart(self) -> "JobApi":
-        """The same namespace through connections of its own."""
+        """Return the same namespace through connections of its own."""
         return JobApi(self.kind, self.namespace, self.retry_policy)
 
     def get(self, name: str) -> ApiObject | None:
-        """A job, or None where there is none of the name."""
+        """Return a job, or None where there is none of the name."""
         return self._unless((404,), "GET", f"{self._path}/{quote(name)}", self._about("get", name))
 
     def jobs(self, selector: str) -> list[ApiObject]:
-        """Jobs with these labels."""
+        """Return jobs with these labels."""
         return self._items(f"{self._path}?{urlencode({'labelSelector': selector})}", self._about("list"))
 
     def create(self, body: ApiObject) -> ApiObject | None:
-        """The new job, or None where there is one of its name already."""
+        """Return the new job, or None where there is one of its name already."""
         call = self._about("create", body["metadata"]["name"])
         return self._unless((409,), "POST", self._path, call, body)
 
     def patch(self, name: str, change: ApiObject) -> ApiObject | None:
-        """Merge a change into a job; None where it is gone, or is not the one of the change."""
+        """Merge a change into a job; return None where it is gone, or is not the one of the change."""
         path = f"{self._path}/{quote(name)}"
         return self._unless((404, 409), "PATCH", path, self._about("patch", name), change)
 
     def delete(self, name: str, uid: str = "") -> bool:
-        """Tell a job to end, its pods first; False where it is gone, or another has its name.
+        """Tell a job to end, its pods first; return False where it is gone, or another has its name.
 
-        Args:
-            name: Of the job.
-            uid: Left out, whichever has the name.
+        Without a uid, whichever job has the name ends.
         """
         body: ApiObject = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"}
         if uid:
@@ -310,21 +278,21 @@ class JobApi(Api):
         return self._unless((404, 409), "DELETE", path, call, body) is not None
 
     def pods(self, job: str) -> list[ApiObject]:
-        """Pods of a job that train."""
+        """Return the pods of a job that train."""
         selector = f"{self.kind.job_label}={job}{self.kind.selector}"
         path = f"{self.core_path('pods')}?{urlencode({'labelSelector': selector})}"
         return self._items(path, ApiCall(verb="list", resource="pods", namespace=self.namespace))
 
     def workers(self, job: str) -> list[Worker]:
-        """Workers of a job, in order."""
+        """Return the workers of a job, in order."""
         return read_workers(self.kind, self.pods(job))
 
     @contextlib.contextmanager
     def log(self, pod: str, silence_s: float, **query: Any) -> Iterator[LogStream]:
-        """The log of the container that trains.
+        """Yield the log of the container that trains.
 
         Args:
-            pod: Name of the pod.
+            pod: Its name.
             silence_s: Time without a byte after which the connection counts as lost.
             query: `follow`, `previous`, `timestamps`, `sinceSeconds`, `tailLines`.
 
@@ -335,10 +303,8 @@ class JobApi(Api):
         from urllib3 import Timeout
         from urllib3.exceptions import HTTPError
 
-        words = {
-            key: str(value).lower() if isinstance(value, bool) else value for key, value in query.items()
-        }
-        path = f"{self.core_path('pods')}/{quote(pod)}/log?{urlencode({'container': self.kind.container, **words})}"
+        words = {key: str(each).lower() if isinstance(each, bool) else each for key, each in query.items()}
+        path = f"{self.core_path('pods', pod)}/log?{urlencode({'container': self.kind.container, **words})}"
         call = ApiCall(verb="get", resource="pods/log", namespace=self.namespace, name=pod)
         timeout = Timeout(connect=self.retry_policy.connect_s, read=silence_s)
         headers = self._connection.headers()
@@ -348,7 +314,10 @@ class JobApi(Api):
             )
             try:
                 if answer.status >= 400:
-                    raise _no_log(call, error_response(answer.status, answer.read(PIECE_BYTES)))
+                    refusal = error_response(answer.status, answer.read(PIECE_BYTES))
+                    if answer.status in (401, 403):
+                        raise error_from_response(call, refusal)
+                    raise NotReady(f"log of {pod}: {answer.status} {refusal.message}")
                 yield LogStream(answer)
             finally:
                 answer.close()
@@ -361,9 +330,3 @@ class JobApi(Api):
             verb=verb, resource=kind.plural, group=kind.group, namespace=self.namespace, name=name,
             operator=kind.operator,
         )  # fmt: skip
-
-
-def _no_log(call: ApiCall, answer: ErrorResponse) -> AnadilError:
-    if answer.status in (401, 403):
-        return error_from_response(call, answer)
-    return NotReady(f"log of {call.name}: {answer.status} {answer.message}")

@@ -16,41 +16,28 @@ POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 class Connection:
     """An open way to one cluster."""
 
-    client: Any
-    """`kubernetes.client.ApiClient`, for its credentials and its pool of TLS connections."""
+    client: Any  # `kubernetes.client.ApiClient`, for its credentials and its pool of TLS connections.
     host: str
-    context: str
-    """Context of the kubeconfig; empty for the cluster that this pod runs in."""
-    namespace: str
-    """Namespace of the pod, or of the kubeconfig's context."""
+    context: str  # Context of the kubeconfig; empty for the cluster that this pod runs in.
+    namespace: str  # Namespace of the pod, or of the kubeconfig's context.
 
     def headers(self) -> dict[str, str]:
-        """Credentials; an expired token is read again."""
+        """Return credentials; an expired token is read again."""
         settings = self.client.configuration.auth_settings().values()
         return {str(each["key"]): str(each["value"]) for each in settings}
 
     def request(self, method: str, path: str, **more: Any) -> Any:
-        """One HTTP request; `urllib3.BaseHTTPResponse`.
-
-        The client's own classes took other arguments with release 36; its configuration and
-        its pool are the same in all of them.
-        """
+        """Send one HTTP request and return the `urllib3.BaseHTTPResponse`."""
+        # The client's own classes took other arguments with release 36. Its configuration and its pool are the same
+        # in all of them.
         pool = self.client.rest_client.pool_manager
         return pool.request(method, f"{self.host}{path}", redirect=False, **more)
 
 
 def connect() -> Connection:
-    """A connection with a pool of its own.
+    """Return a connection with a pool of its own, by one rule for doctor, launcher and exit handler.
 
-    The one rule for doctor, launcher and exit handler. The cluster is
-
-    1. that of the kubeconfig which `KUBECONFIG` names, also inside a pod: whoever sets it means it;
-    2. inside a pod without it, the cluster of the pod, with the pod's ServiceAccount;
-    3. else that of `~/.kube/config`.
-
-    The namespace is `cluster.namespace` of the recipe (or `--namespace`), else that of the kubeconfig's
-    context, in case 2 that of the pod. Calibration on a cluster prints manifests with the recipe's
-    namespace; `kubectl apply` takes them where its own configuration leads.
+    The cluster is that of `KUBECONFIG`, also inside a pod; else that of the pod; else that of `~/.kube/config`.
 
     Raises:
         PreflightError: The client is not installed, or nothing says where the cluster is.
@@ -77,14 +64,10 @@ def connect() -> Connection:
             f"no cluster: {short(error)}; set KUBECONFIG, run `aws eks update-kubeconfig --name CLUSTER`, or give the "
             "pod a ServiceAccount token"
         ) from None
-    return Connection(
-        client=client.ApiClient(settings),
-        host=str(settings.host).rstrip("/"),
-        context=context,
-        namespace=namespace,
-    )
+    host = str(settings.host).rstrip("/")
+    return Connection(client=client.ApiClient(settings), host=host, context=context, namespace=namespace)
 
 
 def short(error: BaseException) -> str:
-    """An error's text in one line of 200 characters at most."""
+    """Return an error's text in one line of 200 characters at most."""
     return " ".join(str(error).split())[:200]

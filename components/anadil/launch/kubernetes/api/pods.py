@@ -1,4 +1,4 @@
-"""The pods of a job: which run, which wait and why, which have failed and how."""
+"""Workers of a job and their failures, read from its pods."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +12,9 @@ from anadil.runtime.termination import CAUSED_BY_PEER, DETERMINISTIC, is_determi
 
 PERMANENT_WAITS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 """Reasons of a waiting container that no patience changes. Source: kubelet, images/types.go."""
+# Reasons of a failed pod that are not its own doing. Source: kubelet, eviction, nodeshutdown, preemption.
 INFRASTRUCTURE = frozenset(
-    {
+    [
         "Evicted",
         "NodeLost",
         "NodeShutdown",
@@ -21,9 +22,8 @@ INFRASTRUCTURE = frozenset(
         "Preempting",
         "UnexpectedAdmissionError",
         "Shutdown",
-    }
+    ]
 )
-"""Reasons of a failed pod that are not its own doing. Source: kubelet, eviction, nodeshutdown, preemption."""
 NO_TIME = datetime.min.replace(tzinfo=UTC)
 
 
@@ -39,24 +39,20 @@ class TerminationMessage:
 class ContainerFailure:
     """The end of one start of a worker's container, which was not well."""
 
-    index: int
-    """Number of the worker."""
+    index: int  # Number of the worker.
     pod: str
-    life: str
-    """Pod and start of its container: no two failures have the same."""
+    life: str  # Pod and start of its container: no two failures have the same.
     node: str
     exit_code: int | None
     reason: str
     message: str = ""
     finished: datetime = NO_TIME
-    is_disruption: bool = False
-    """True if the cluster took the pod away: an eviction, a drain, a preemption."""
-    previous: bool = False
-    """True if its log is that of the container before the one that runs."""
+    is_disruption: bool = False  # True if the cluster took the pod away: an eviction, a drain, a preemption.
+    previous: bool = False  # True if its log is that of the container before the one that runs.
 
     @property
     def stage_code(self) -> int | None:
-        """Exit code of the stage itself where it says so."""
+        """Exit code of the stage itself, if its termination message has one."""
         last = read_termination_message(self.message).exit_code
         # The last word may be that of a process that was told to stop, or lost the one that had failed.
         outdone = last in (Stopped.exit_code, RetryableError.exit_code) and self.exit_code in DETERMINISTIC
@@ -70,7 +66,7 @@ class ContainerFailure:
 
     @property
     def rank(self) -> int:
-        """Its place among the failures of a round, the lowest is the cause."""
+        """Place among the failures of a round; the lowest is the cause."""
         return blame_rank(self.stage_code, self.message)
 
     @property
@@ -89,13 +85,10 @@ class Worker:
     node: str
     phase: str
     is_leaving: bool
-    is_disrupted: bool
-    """True if the cluster takes its pod away."""
+    is_disrupted: bool  # True if the cluster takes its pod away.
     running: bool
-    restarts: int
-    """Restarts of the container in this pod."""
-    reason: str
-    """Why it waits, such as `Unschedulable` or `ImagePullBackOff`; empty where it does not."""
+    restarts: int  # Restarts of the container in this pod.
+    reason: str  # Why it waits, such as `Unschedulable` or `ImagePullBackOff`; empty where it does not.
     message: str
     failures: tuple[ContainerFailure, ...]
     """Failures of the container that runs or ran last, and of the one before it."""
@@ -107,9 +100,9 @@ class Worker:
 
 
 def read_workers(kind: JobKind, pods: Sequence[ApiObject]) -> list[Worker]:
-    """The workers of a job, in order; of two pods with one number the one that stays."""
-    read = [_worker(kind, pod) for pod in pods]
-    newest = {worker.index: worker for worker in sorted(read, key=lambda each: not each.is_leaving)}
+    """Return the workers of a job, in order; of two pods with one number the one that stays."""
+    workers = [_worker(kind, pod) for pod in pods]
+    newest = {worker.index: worker for worker in sorted(workers, key=lambda each: not each.is_leaving)}
     return [newest[index] for index in sorted(newest)]
 
 
@@ -125,7 +118,7 @@ def read_termination_message(message: str) -> TerminationMessage:
 
 
 def blame_rank(exit_code: int | None, message: str) -> int:
-    """0 for a failure of its own, 1 for whoever was told to stop, 2 for whoever lost another worker."""
+    """Return 0 for a failure of its own, 1 for whoever was told to stop, 2 for whoever lost another worker."""
     last = read_termination_message(message).message or message
     if exit_code in (RetryableError.exit_code, BUG) and CAUSED_BY_PEER.search(last):
         return 2
@@ -133,7 +126,7 @@ def blame_rank(exit_code: int | None, message: str) -> int:
 
 
 def parse_time(text: object) -> datetime:
-    """A time of the Kubernetes API; the beginning of all time where there is none."""
+    """Parse a time of the Kubernetes API; `NO_TIME` where there is none."""
     try:
         return datetime.fromisoformat(str(text))
     except ValueError:
@@ -141,11 +134,11 @@ def parse_time(text: object) -> datetime:
 
 
 def _worker(kind: JobKind, pod: ApiObject) -> Worker:
-    status = pod.get("status") or {}
-    metadata = pod["metadata"]
-    container = _container(kind, status)
+    status, metadata = pod.get("status") or {}, pod["metadata"]
+    listed = status.get("containerStatuses") or []
+    container: ApiObject = next((each for each in listed if each.get("name") == kind.container), {})
     state = container.get("state") or {}
-    reason, message = _waiting(status, state)
+    reason, message = _waiting_reason(status, state)
     phase = str(status.get("phase", "Pending"))
     return Worker(
         index=_index(kind, pod),
@@ -176,36 +169,30 @@ def _index(kind: JobKind, pod: ApiObject) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def _container(kind: JobKind, status: ApiObject) -> ApiObject:
-    listed = status.get("containerStatuses") or []
-    return next((each for each in listed if each.get("name") == kind.container), {})
-
-
-def _waiting(status: ApiObject, state: ApiObject) -> tuple[str, str]:
+def _waiting_reason(status: ApiObject, state: ApiObject) -> tuple[str, str]:
     for condition in status.get("conditions") or []:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return str(condition.get("reason", "Unschedulable")), str(condition.get("message", ""))
-    waiting = state.get("waiting") or {}
-    return str(waiting.get("reason", "")), str(waiting.get("message", ""))
+    details = state.get("waiting") or {}
+    return str(details.get("reason", "")), str(details.get("message", ""))
 
 
 def _failures(kind: JobKind, pod: ApiObject, container: ApiObject) -> tuple[ContainerFailure, ...]:
     restarts = int(container.get("restartCount", 0))
     # A container that waits to be started again still has the number of the start that has ended.
     back = 0 if "waiting" in (container.get("state") or {}) else 1
-    results = []
+    failures = []
     for key, number in (("lastState", restarts - back), ("state", restarts)):
-        ended = (container.get(key) or {}).get("terminated")
-        if ended and ended.get("exitCode") != 0:
-            results.append(_failure(kind, pod, ended, number, previous=number < restarts))
-    status = pod.get("status") or {}
-    if status.get("phase") == "Failed" and not results:
-        results.append(_failure(kind, pod, {}, restarts))
-    return tuple(results)
+        end = (container.get(key) or {}).get("terminated")
+        if end and end.get("exitCode") != 0:
+            failures.append(_failure(kind, pod, end, number, previous=number < restarts))
+    if (pod.get("status") or {}).get("phase") == "Failed" and not failures:
+        failures.append(_failure(kind, pod, {}, restarts))
+    return tuple(failures)
 
 
 def _failure(
-    kind: JobKind, pod: ApiObject, ended: Any, number: int, *, previous: bool = False
+    kind: JobKind, pod: ApiObject, end: Any, number: int, *, previous: bool = False
 ) -> ContainerFailure:
     status, metadata = pod.get("status") or {}, pod["metadata"]
     # `Evicted` says more than the `Error` of the container that was killed for it.
@@ -215,10 +202,10 @@ def _failure(
         pod=metadata["name"],
         life=f"{metadata['uid']}:{number}",
         node=str((pod.get("spec") or {}).get("nodeName", "")),
-        exit_code=ended.get("exitCode"),
-        reason=str(reason or ended.get("reason") or "Failed"),
-        message=str(ended.get("message") or status.get("message") or ""),
-        finished=parse_time(ended.get("finishedAt")),
+        exit_code=end.get("exitCode"),
+        reason=str(reason or end.get("reason") or "Failed"),
+        message=str(end.get("message") or status.get("message") or ""),
+        finished=parse_time(end.get("finishedAt")),
         is_disruption=not previous and _is_disrupted(status),
         previous=previous,
     )

@@ -16,12 +16,9 @@ from anadil.recipe.sections import Recipe
 ONE_ATTEMPT = RetryPolicy(attempts=1, connect_s=3.0, read_s=8.0)
 """People wait for the answer, and may ask again."""
 UNREACHABLE = "set KUBECONFIG, or aws eks update-kubeconfig --name CLUSTER; then kubectl version must answer"
-ASK_S = 15.0
-"""Longest time of one check; each of its questions has its own, shorter limit."""
-INPUTS_S = 60.0
-"""Files of one key have ten seconds; the tokenizer of a base model may come from the hub."""
-STORAGE_S = 25.0
-"""A dead endpoint is given up after some 10 s of retries, in writing and in removing."""
+ASK_S = 15.0  # Longest time of one check; each of its questions has its own, shorter limit.
+INPUTS_S = 60.0  # Files of one key have ten seconds; the tokenizer of a base model may come from the hub.
+STORAGE_S = 25.0  # A dead endpoint is given up after some 10 s of retries, in writing and in removing.
 Question = Callable[[Api, Recipe], Iterable[CheckResult]]
 
 
@@ -102,8 +99,7 @@ CLUSTER: tuple[Check[ClusterRun], ...] = (
     _ask("nodes", nodes.check_nodes),
     Check(name="images", function=lambda run: images.check_images(run.recipe)),
     Check(name="storage", function=lambda run: shared_storage.check_storage(run.recipe), seconds=STORAGE_S),
-)
-"""In order; what only some backends need says so itself."""
+)  # In order; what only some backends need says so itself.
 SERVERS: tuple[Check[ClusterRun], ...] = (
     Check(
         name="kubeflow pipelines",

@@ -66,8 +66,7 @@ def launcher_rules(backend: str) -> tuple[AccessRule, ...]:
     return (AccessRule(group=kind.group, resource=kind.plural, verbs=verbs), *POD_RULES)
 
 
-ENGINE_KINDS = {"job": INDEXED_JOB, "ray": RAYCLUSTER}
-"""`clean.engine` -> what it makes in the cluster."""
+ENGINE_KINDS = {"job": INDEXED_JOB, "ray": RAYCLUSTER}  # `clean.engine` -> what it makes in the cluster.
 
 
 def engine_rules(kind: JobKind) -> tuple[AccessRule, ...]:

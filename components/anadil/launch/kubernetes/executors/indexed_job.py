@@ -12,7 +12,7 @@ from typing import Any, Self
 from anadil.core.errors import AnadilError, PreflightError, RetryableError
 from anadil.launch.kinds import ApiObject, JobKind, true_conditions
 from anadil.launch.kubernetes.api.client import Api, JobApi
-from anadil.launch.kubernetes.api.outage import Outage
+from anadil.launch.kubernetes.api.errors import Outage
 from anadil.launch.kubernetes.jobs.diagnosis import find_root_cause, report_job_failure
 from anadil.launch.kubernetes.jobs.ledger import POD_VARIABLE
 from anadil.launch.manifests.clean_pods import CONTAINER, DEFAULT_WORKERS, CleanPods, indexed_job
@@ -39,8 +39,7 @@ INDEXED_JOB = JobKind(
 MAX_TASKS = 100_000
 """Source: Kubernetes, batch/v1 JobSpec: most completions of an Indexed Job with a limit for each index."""
 RUN_AGAIN = "run the same command again: tasks that are done are reused"
-GONE_S = 600.0
-"""How long it is waited for the pods of a deleted job."""
+GONE_S = 600.0  # How long it is waited for the pods of a deleted job.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any
 from anadil.core.errors import PreflightError, RetryableError
 from anadil.launch.kinds import JobKind
 from anadil.launch.kubernetes.api.client import JobApi
-from anadil.launch.kubernetes.api.outage import Outage
+from anadil.launch.kubernetes.api.errors import Outage
 from anadil.launch.kubernetes.executors.indexed_job import (
     RUN_AGAIN,
     check_shared_work,
@@ -38,8 +38,7 @@ RAYCLUSTER = JobKind(
     operator="the KubeRay operator 1.1 or newer; look for it with `kubectl get deployments -A | grep kuberay`",
 )
 CLIENT_PORT = 10_001
-START_S = 1_800.0
-"""How long pods may take to be there: nodes are bought and images pulled."""
+START_S = 1_800.0  # How long pods may take to be there: nodes are bought and images pulled.
 
 
 class RayCluster:

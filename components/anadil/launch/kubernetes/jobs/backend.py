@@ -1,6 +1,5 @@
-"""Training jobs on Kubernetes: started once, followed to their end, inspected, stopped."""
+"""The backends `pytorchjob` and `trainjob`: start, follow, inspect and stop training jobs on Kubernetes."""
 
-import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -8,27 +7,18 @@ from typing import Any
 from anadil.core.errors import DataError
 from anadil.launch.backend import FINAL, JobStatus
 from anadil.launch.job import OUR_JOBS, RUN_LABEL, TARGET_ANNOTATION, TrainingJob
-from anadil.launch.kinds import (
-    TRAINJOB,
-    ApiObject,
-    annotations,
-    is_final,
-    job_kind,
-    true_conditions,
-)
+from anadil.launch.kinds import JOB_KINDS, TRAINJOB, ApiObject, annotations, is_final, true_conditions
 from anadil.launch.kubernetes.api.client import JobApi, RetryPolicy
 from anadil.launch.kubernetes.api.pods import Worker, parse_time
 from anadil.launch.kubernetes.jobs.cancel import cancel_on_signal
 from anadil.launch.kubernetes.jobs.create import find_or_create
 from anadil.launch.kubernetes.jobs.diagnosis import find_root_cause
 from anadil.launch.kubernetes.jobs.ledger import JobLedger
+from anadil.launch.kubernetes.jobs.pending import pending_message, queue_message
+from anadil.launch.kubernetes.jobs.pod_log import PodLog
 from anadil.launch.kubernetes.jobs.watcher import Pace, Watcher
-from anadil.launch.kubernetes.pods.pending import pending_message, queue_message
-from anadil.launch.kubernetes.pods.pod_log import PodLog
 from anadil.launch.manifests.pytorchjob import render_pytorchjob
 from anadil.launch.manifests.trainjob import render_trainjob
-
-log = logging.getLogger(__name__)
 
 
 class KubernetesBackend:
@@ -42,37 +32,25 @@ class KubernetesBackend:
         pace: Pace | None = None,
         retry_policy: RetryPolicy | None = None,
     ) -> None:
-        """Prepare; nothing is asked yet.
+        """Prepare without a call of the API.
 
         Args:
             kind: `pytorchjob` or `trainjob`.
             namespace: Left out, that of this pod or of the kubeconfig's context.
-            pace: How often to look.
-            retry_policy: How often a call of the API is tried.
+            pace: Intervals and time limits of following.
+            retry_policy: Attempts of a call of the API.
         """
-        self._kind = job_kind(kind)
+        self._kind = JOB_KINDS[kind]
         self._namespace = namespace
         self._pace = pace or Pace()
         self._retry_policy = retry_policy
 
     def render(self, job: TrainingJob) -> dict[str, Any]:
-        """The manifest.
-
-        Raises:
-            RecipeError: The recipe asks for what the kind cannot do.
-        """
+        """Return the manifest; see `JobBackend.render`."""
         return render_trainjob(job) if self._kind == TRAINJOB else render_pytorchjob(job)
 
     def run(self, job: TrainingJob, *, detach: bool = False) -> None:
-        """Start the job, or adopt the one of the same name, and follow it to its end.
-
-        Args:
-            job: What to run.
-            detach: Return once it is started; then no signal ends it.
-
-        Raises:
-            AnadilError: It failed; the class is that of its exit code where that is known.
-        """
+        """Start or adopt the job and follow it; see `JobBackend.run`."""
         manifest = self.render(job)
         api = JobApi(self._kind, self._namespace or job.recipe.cluster.namespace, self._retry_policy)
         ledger = JobLedger()
@@ -84,12 +62,8 @@ class KubernetesBackend:
             Watcher(api, result, job, self._pace, ledger).follow()
 
     def status(self, name: str) -> JobStatus:
-        """State of the job of a name.
-
-        Raises:
-            DataError: There is no such job.
-        """
-        api, job = self._found(name)
+        """Return the state of a job; see `JobBackend.status`."""
+        api, job = self._job(name)
         workers = api.workers(name)
         running = sum(worker.running for worker in workers)
         state, message = self._kind.state(job, running=running), ""
@@ -110,57 +84,36 @@ class KubernetesBackend:
             message = pending_message(self._kind, workers, api.events(name, job["metadata"]["uid"]), nodes)
         ledger = JobLedger()
         ledger.load(self._kind, job)
+        restarts = max([ledger.counter.ended, *(worker.restarts for worker in workers)])
         return JobStatus(
-            name=name,
-            state=state,
-            reason=reason,
-            message=message,
-            nodes=nodes,
-            running=running,
-            restarts=max([ledger.counter.ended, *(worker.restarts for worker in workers)]),
-            seconds=_seconds(job),
-            artifact=annotations(job).get(TARGET_ANNOTATION, ""),
-            exit_code=exit_code,
-        )
+            name=name, state=state, reason=reason, message=message, nodes=nodes, running=running, restarts=restarts,
+            seconds=_seconds(job), artifact=annotations(job).get(TARGET_ANNOTATION, ""), exit_code=exit_code,
+        )  # fmt: skip
 
     def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:
-        """Log lines of the first worker, without line ends.
-
-        Args:
-            name: Of the job.
-            follow: Go on until the job ends.
-
-        Raises:
-            DataError: There is no such job, or it has no worker that has started.
-        """
-        api, _ = self._found(name)
+        """Yield log lines of the first worker; see `JobBackend.logs`."""
+        api, _ = self._job(name)
 
         def ended() -> bool:
             job = api.get(name)
             return not follow or job is None or is_final(self._kind, job)
 
         def pod() -> str:
-            return next(
-                (worker.pod for worker in api.workers(name) if worker.index == 0 and _has_begun(worker)), ""
-            )
+            return next((each.pod for each in api.workers(name) if each.index == 0 and _has_begun(each)), "")
 
         if not follow and not pod():
             raise DataError(f"{name}: no log, worker 0 has not started; `anadil status {name}` says why")
         yield from PodLog(api, pod, retry_s=self._pace.poll_s).lines(ended)
 
     def stop(self, name: str) -> bool:
-        """Tell the job to end; what it has trained it saves first, and that stays. False where it had ended before.
-
-        Raises:
-            DataError: There is no such job.
-        """
-        api, job = self._found(name)
+        """Tell the job to end; see `JobBackend.stop`."""
+        api, job = self._job(name)
         ended = is_final(self._kind, job) and not _keeps(api, job)
         if not ended:
             api.delete(name, job["metadata"]["uid"])
         return not ended
 
-    def _found(self, name: str) -> tuple[JobApi, ApiObject]:
+    def _job(self, name: str) -> tuple[JobApi, ApiObject]:
         api = JobApi(self._kind, self._namespace, self._retry_policy)
         job = api.get(name)
         if job is None:
@@ -173,15 +126,8 @@ class KubernetesBackend:
 def stop_run(
     run: str, *, kind: str, namespace: str | None = None, retry_policy: RetryPolicy | None = None
 ) -> list[str]:
-    """End the jobs of a pipeline run that have not ended, or have failed and keep workers; their names.
-
-    Args:
-        run: Id of the run.
-        kind: `pytorchjob` or `trainjob`.
-        namespace: Left out, that of this pod or of the kubeconfig's context.
-        retry_policy: How often a call of the API is tried.
-    """
-    api = JobApi(job_kind(kind), namespace, retry_policy)
+    """End the jobs of a pipeline run that run, or have failed and keep workers; return their names."""
+    api = JobApi(JOB_KINDS[kind], namespace, retry_policy)
     stopped = []
     for job in api.jobs(f"{OUR_JOBS},{RUN_LABEL}={run}"):
         if "deletionTimestamp" in job["metadata"] or (is_final(api.kind, job) and not _keeps(api, job)):
@@ -192,7 +138,7 @@ def stop_run(
 
 
 def _keeps(api: JobApi, job: ApiObject) -> bool:
-    """True if a job that has failed keeps workers; those of one that ended well may still write."""
+    # Those of a job that ended well may still write.
     workers = api.workers(job["metadata"]["name"]) if "Failed" in true_conditions(job) else []
     return any(worker.holds_node for worker in workers)
 
@@ -206,7 +152,6 @@ def _num_nodes(job: ApiObject) -> int:
 
 
 def _seconds(job: ApiObject) -> float | None:
-    """Since the first worker ran, as far as the operator says."""
     status = job.get("status") or {}
     if not status.get("startTime"):
         return None

@@ -1,9 +1,4 @@
-"""Ending a job when its launcher is told to end.
-
-A terminated pipeline gives its step about a second: Argo signals the process group, and the
-container goes when KFP's own launcher has died. So the first thing is one DELETE. A job that another
-launcher made is left.
-"""
+"""End a job when its launcher is told to end."""
 
 import logging
 import signal
@@ -28,7 +23,7 @@ class _Cancelled(BaseException):
 
 @contextmanager
 def cancel_on_signal(api: JobApi, name: str, ledger: JobLedger) -> Iterator[None]:
-    """Inside, SIGTERM and Ctrl-C delete the job of this name, if this launcher made it.
+    """Delete the job of this name on SIGTERM and Ctrl-C, if this launcher made it.
 
     Raises:
         Stopped: After SIGTERM.
@@ -47,6 +42,8 @@ def cancel_on_signal(api: JobApi, name: str, ledger: JobLedger) -> Iterator[None
         try:
             yield
         except _Cancelled:
+            # A terminated pipeline gives its step about a second: Argo signals the process group, and the container
+            # goes when KFP's own launcher has died. So the first thing is one DELETE.
             if _deleted(apart, name, ledger):
                 text = f"{name} was told to end, and saves what it has trained; {RESUME_HINT}"
             else:
@@ -58,7 +55,7 @@ def cancel_on_signal(api: JobApi, name: str, ledger: JobLedger) -> Iterator[None
 
 
 def _deleted(api: JobApi, name: str, ledger: JobLedger) -> bool:
-    """Delete the job; False where it is another launcher's."""
+    """Delete the job; return False where it is another launcher's."""
     for retry_policy in (ONCE, api.retry_policy):
         api.retry_policy = retry_policy
         try:

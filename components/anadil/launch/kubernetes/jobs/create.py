@@ -1,4 +1,4 @@
-"""A job that is there exactly once: made, found again, or made again after a failure."""
+"""Make a job exactly once: new, found again, or made again after a failure."""
 
 import logging
 import os
@@ -6,11 +6,7 @@ import time
 
 from anadil.artifacts import artifact
 from anadil.core.errors import AnadilError, RecipeError, RetryableError
-from anadil.launch.job import (
-    RUN_LABEL,
-    SPEC_ANNOTATION,
-    TARGET_ANNOTATION,
-)
+from anadil.launch.job import RUN_LABEL, SPEC_ANNOTATION, TARGET_ANNOTATION
 from anadil.launch.kinds import ApiObject, JobKind, annotations, labels, true_conditions
 from anadil.launch.kubernetes.api.client import Api, JobApi
 from anadil.launch.kubernetes.jobs.diagnosis import find_root_cause
@@ -20,8 +16,7 @@ from anadil.runtime.termination import is_deterministic
 
 log = logging.getLogger(__name__)
 
-CREATE_ATTEMPTS = 5
-"""Jobs of the same name that may come and go while we make ours."""
+CREATE_ATTEMPTS = 5  # Jobs of the same name that may come and go while we make ours.
 START_UP_S = 3_600
 """Added to a deadline that the operator counts from when it first sees a job: twice the time that pods have to
 start (`Pace.startup_s`)."""
@@ -30,20 +25,20 @@ start (`Pace.startup_s`)."""
 def find_or_create(
     api: JobApi, manifest: ApiObject, pace: Pace, ledger: JobLedger, *, detach: bool
 ) -> ApiObject:
-    """The job of a manifest: a new one, or the one of the same name that does the same.
+    """Return the job of a manifest: a new one, or the one of the same name that does the same.
 
     Args:
         api: Where it shall run.
         manifest: As rendered.
-        pace: How long to wait for an old job to go.
+        pace: Time for an old job to go.
         ledger: Learns who made the job.
-        detach: Whether nobody will follow it.
+        detach: True if nobody will follow it.
 
     Raises:
         RecipeError: A job of the name does something else.
         RetryableError: Jobs of the name come and go.
     """
-    body = job_body(api, manifest, ledger, detach=detach)
+    body = _job_body(api, manifest, ledger, detach=detach)
     name = body["metadata"]["name"]
     for _ in range(CREATE_ATTEMPTS):
         made = api.create(body)
@@ -63,21 +58,19 @@ def find_or_create(
                 return job
             log.info("%s: of an earlier start; deleting it and starting over", name)
             api.delete(name, job["metadata"]["uid"])
-        await_gone(api, name, job["metadata"]["uid"], pace)
+        _await_gone(api, name, job["metadata"]["uid"], pace)
     raise RetryableError(
         f"{name}: other jobs of this name are created and deleted all the time; see who creates them and run again"
     )
 
 
-def job_body(api: JobApi, manifest: ApiObject, ledger: JobLedger, *, detach: bool) -> ApiObject:
-    """The manifest with all that is not of the work itself: place, owner, who made it.
-
-    A launcher that follows keeps the exact deadline and counts failures; the operator's limits, which count time before
-    the pods are there and restarts after a drain, then only end what has lost its launcher.
-    """
+def _job_body(api: JobApi, manifest: ApiObject, ledger: JobLedger, *, detach: bool) -> ApiObject:
+    """Return the manifest with namespace, owner and launcher."""
     metadata = manifest["metadata"]
     added = {} if detach else ledger.signature()
     owners = [] if detach else workflow_owner(api)
+    # A launcher that follows keeps the exact deadline and counts failures. The operator's limits count time before the
+    # pods exist and restarts after a drain, so they only end what has lost its launcher.
     return {
         **(manifest if detach else api.kind.with_loose_limits(manifest, START_UP_S)),
         "metadata": {
@@ -90,11 +83,9 @@ def job_body(api: JobApi, manifest: ApiObject, ledger: JobLedger, *, detach: boo
 
 
 def workflow_owner(api: Api) -> list[ApiObject]:
-    """The workflow as owner, so that the job goes with the run; none outside the workflow's namespace.
-
-    An owner in another namespace or cluster counts as absent, and the job would be collected at once.
-    """
+    """Return the workflow as owner, so that the job goes with the run; none outside the workflow's namespace."""
     pod = os.environ.get(POD_VARIABLE, "")
+    # An owner in another namespace or cluster counts as absent, and the job would be collected at once.
     if not pod or not api.is_in_own_namespace:
         return []
     try:
@@ -102,26 +93,24 @@ def workflow_owner(api: Api) -> list[ApiObject]:
     except AnadilError as error:
         log.warning("the workflow of this step is not known, so its end does not end the job: %s", error)
         return []
-    owners = (result or {}).get("metadata", {}).get("ownerReferences", [])
-    kept = ("apiVersion", "kind", "name", "uid")
     return [
-        {**{key: owner[key] for key in kept}, "controller": False, "blockOwnerDeletion": False}
-        for owner in owners
+        {
+            **{key: owner[key] for key in ("apiVersion", "kind", "name", "uid")},
+            "controller": False,
+            "blockOwnerDeletion": False,
+        }
+        for owner in (result or {}).get("metadata", {}).get("ownerReferences", [])
         if owner.get("kind") == "Workflow"
     ]
 
 
-def await_gone(api: JobApi, name: str, uid: str, pace: Pace) -> None:
-    """Wait until a deleted job and its pods are gone: new pods have the names of the old.
-
-    Raises:
-        RetryableError: It takes too long.
-    """
+def _await_gone(api: JobApi, name: str, uid: str, pace: Pace) -> None:
+    """Wait until a deleted job and its pods are gone: new pods have the names of the old."""
     deadline = time.monotonic() + pace.deletion_s
     while True:
         job = api.get(name)
-        is_there = job is not None and job["metadata"]["uid"] == uid
-        if not is_there and (job is not None or not api.pods(name)):
+        exists = job is not None and job["metadata"]["uid"] == uid
+        if not exists and (job is not None or not api.pods(name)):
             return
         if time.monotonic() > deadline:
             raise RetryableError(
@@ -131,34 +120,31 @@ def await_gone(api: JobApi, name: str, uid: str, pace: Pace) -> None:
         time.sleep(min(pace.poll_s, 2.0))
 
 
-def _is_useless(kind: JobKind, found: ApiObject, body: ApiObject) -> bool:
-    """True if a job of our name has ended without what we want of it.
+def _is_useless(kind: JobKind, job: ApiObject, body: ApiObject) -> bool:
+    """Return whether a job of our name has ended without its artifact.
 
     Raises:
         RecipeError: It does something else.
     """
-    name = found["metadata"]["name"]
-    conditions = true_conditions(found)
+    name, conditions = job["metadata"]["name"], true_conditions(job)
     has_failed = "Failed" in conditions
-    if annotations(found).get(SPEC_ANNOTATION) != annotations(body).get(SPEC_ANNOTATION):
+    if annotations(job).get(SPEC_ANNOTATION) != annotations(body).get(SPEC_ANNOTATION):
         if has_failed:
             return True  # most likely a correction of what failed
         raise RecipeError(
             f"{name}: a job of this name does something else (another recipe, image or cluster); "
             f"`anadil stop {name}` ends it, or give --run another name"
         )
-    target = annotations(found).get(TARGET_ANNOTATION, "")
+    target = annotations(job).get(TARGET_ANNOTATION, "")
     return has_failed or (kind.done in conditions and artifact.read_manifest(target) is None)
 
 
-def _would_fail_again(api: JobApi, found: ApiObject) -> bool:
-    """True if a pipeline's step is tried again for a failure that is in the data or the recipe.
-
-    Kubeflow Pipelines tries a step again whatever its exit code was. Following the failed job
-    once more tells the failure again, and costs no workers.
-    """
-    job_labels = labels(found)
-    if job_labels.get(RUN_LABEL) == found["metadata"]["name"] or "Failed" not in true_conditions(found):
+def _would_fail_again(api: JobApi, job: ApiObject) -> bool:
+    """Return whether a pipeline's step is tried again for a failure that is in the data or the recipe."""
+    name = job["metadata"]["name"]
+    if labels(job).get(RUN_LABEL) == name or "Failed" not in true_conditions(job):
         return False
-    cause = find_root_cause(api, api.workers(found["metadata"]["name"]), [], [])
+    # Kubeflow Pipelines tries a step again whatever its exit code was. Following the failed job once more reports the
+    # failure again, and costs no workers.
+    cause = find_root_cause(api, api.workers(name), [], [])
     return cause is not None and is_deterministic(cause.exit_code, cause.message)

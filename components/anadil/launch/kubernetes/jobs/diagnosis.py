@@ -1,4 +1,4 @@
-"""Why a job failed: the worker that failed first, its last lines, and what the cluster says.
+"""Find why a job failed: the worker that failed first, its last lines, and what the cluster says.
 
 When one worker fails, the others follow minutes later with errors of their own; the last error
 of worker 0 is seldom the reason.
@@ -23,14 +23,12 @@ from anadil.launch.kubernetes.api.pods import (
     parse_time,
     read_termination_message,
 )
-from anadil.launch.kubernetes.jobs.restarts import TOGETHER_S
-from anadil.launch.kubernetes.pods.pod_log import tail, write_log_line
+from anadil.launch.kubernetes.jobs.ledger import TOGETHER_S
+from anadil.launch.kubernetes.jobs.pod_log import TAIL_LINES, tail, write_log_line
 
 log = logging.getLogger(__name__)
 
-TAIL_LINES = 200
-MOST_LOGS = 8
-"""Workers whose logs are compared."""
+MOST_LOGS = 8  # Workers whose logs are compared.
 MOST_EVENTS = 15
 MAX_MESSAGE_CHARS = 1_500
 
@@ -40,14 +38,12 @@ class RootCause:
     """The failure that came first."""
 
     failure: ContainerFailure
-    lines: tuple[str, ...]
-    """End of its log."""
-    when: datetime
-    """Time of its last error, or of its end."""
+    lines: tuple[str, ...]  # End of its log.
+    when: datetime  # Time of its last error, or of its end.
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code of the stage itself where it says so."""
+        """Exit code of the stage itself, if its termination message has one."""
         return self.failure.stage_code
 
     @property
@@ -56,10 +52,8 @@ class RootCause:
         text = read_termination_message(self.failure.message).message
         if text or self.failure.reason in INFRASTRUCTURE or self.failure.reason == "OOMKilled":
             return text or self.failure.message
-        errors = [
-            line for line in self.lines if (fields := log_fields(line)) and fields.get("level") == "error"
-        ]
-        return str(log_fields(errors[-1])["msg"]) if errors else self.failure.message
+        errors = [fields for line in self.lines if (fields := log_fields(line)).get("level") == "error"]
+        return str(errors[-1]["msg"]) if errors else self.failure.message
 
     @property
     def text(self) -> str:
@@ -73,16 +67,13 @@ class RootCause:
 
 
 def find_root_cause(
-    api: JobApi,
-    workers: Sequence[Worker],
-    seen: Sequence[ContainerFailure],
-    streamed: Sequence[str],
+    api: JobApi, workers: Sequence[Worker], seen: Sequence[ContainerFailure], streamed: Sequence[str]
 ) -> RootCause | None:
-    """The failure that the others followed; None where no pod tells of one.
+    """Return the failure that the others followed; None where no pod has failed.
 
     Args:
         api: Where the logs are.
-        workers: The workers that are still there.
+        workers: Those that still exist.
         seen: Failures of this round that were seen before; their pods may be gone.
         streamed: Last lines of worker 0, for the case that its log is gone.
     """
@@ -93,27 +84,17 @@ def find_root_cause(
         if end > NO_TIME:
             begin = end - timedelta(seconds=TOGETHER_S)
             latest = {key: each for key, each in latest.items() if each.finished >= begin}
-    results = sorted(latest.values(), key=lambda each: (each.rank, each.finished, each.index))[:MOST_LOGS]
-    causes = [_cause(api, failure, workers, streamed) for failure in results]
+    failures = sorted(latest.values(), key=lambda each: (each.rank, each.finished, each.index))[:MOST_LOGS]
+    causes = [_cause(api, failure, workers, streamed) for failure in failures]
     # Whoever was told to stop, or lost another worker, did not begin it; the rest by the time of their last
     # error, which torchrun's own waiting does not delay as it does the end of a container.
     return min(causes, key=lambda each: (blame_rank(each.exit_code, each.message), each.when), default=None)
 
 
 def report_job_failure(
-    api: JobApi,
-    job: ApiObject,
-    cause: RootCause | None,
-    workers: Sequence[Worker],
+    api: JobApi, job: ApiObject, cause: RootCause | None, workers: Sequence[Worker]
 ) -> AnadilError:
-    """Show what is known of a failed job; the error that its end is.
-
-    Args:
-        api: Where the events are.
-        job: As it was seen last.
-        cause: The failure that came first.
-        workers: The workers that are still there.
-    """
+    """Log what is known of a failed job, as it was seen last, and return the error that its end is."""
     failed = true_conditions(job).get("Failed", {})
     text = " ".join(f"{failed.get('reason', '')}: {failed.get('message', '')}".split()).strip(": ")
     name = job["metadata"]["name"]
@@ -124,7 +105,7 @@ def report_job_failure(
         log.error("%s: the last %d lines of worker %d:", name, len(cause.lines), cause.failure.index)
         for line in cause.lines:
             write_log_line(line)
-    for line in _circumstances(api, name, job["metadata"]["uid"], cause, workers):
+    for line in _circumstances(api, job, cause, workers):
         log.error("%s", line)
     if text:
         log.error("%s %s: %s", api.kind.title, name, text)
@@ -132,39 +113,31 @@ def report_job_failure(
 
 
 def _error(name: str, text: str, failed: ApiObject, cause: RootCause | None) -> AnadilError:
-    """The error that the end of a job is, with its remedy."""
-    is_deadline = (
-        failed.get("reason") == "DeadlineExceeded" or "active longer than specified deadline" in text
-    )
-    if is_deadline:
+    if failed.get("reason") == "DeadlineExceeded" or "active longer than specified deadline" in text:
         return error_from_exit_code(7, f"{name}: {text}")
     if cause is None:
-        return error_from_exit_code(
-            None, f"{name}: failed, and no pod tells why ({text or 'no reason given'})"
-        )
+        reason = text or "no reason given"
+        return error_from_exit_code(None, f"{name}: failed, and no pod tells why ({reason})")
     return error_from_exit_code(cause.exit_code, f"{name}: {cause.text}", cause.failure.reason)
 
 
 def _cause(
     api: JobApi, failure: ContainerFailure, workers: Sequence[Worker], streamed: Sequence[str]
 ) -> RootCause:
-    lines = _tail(api, failure, workers)
+    uid, _, number = failure.life.rpartition(":")
+    worker = next((each for each in workers if each.uid == uid), None)
+    lines: list[str] = []
+    if (
+        worker and worker.restarts - int(number) <= 1
+    ):  # Kubernetes has the log of this container and of the one before
+        lines = tail(api, failure.pod, previous=worker.restarts > int(number))
     if not lines and failure.index == 0:
         lines = list(streamed)[-TAIL_LINES:]
     return RootCause(failure=failure, lines=tuple(lines), when=_error_time(lines) or failure.finished)
 
 
-def _tail(api: JobApi, failure: ContainerFailure, workers: Sequence[Worker]) -> list[str]:
-    """The end of the log of a start, if its container is the current one or that before."""
-    uid, _, number = failure.life.rpartition(":")
-    pod = next((worker for worker in workers if worker.uid == uid), None)
-    if pod is None or pod.restarts - int(number) > 1:
-        return []
-    return tail(api, failure.pod, lines=TAIL_LINES, previous=pod.restarts > int(number))
-
-
 def _error_time(lines: Sequence[str]) -> datetime | None:
-    """When the last error of a log was written, by its own clock."""
+    """Return when the last error of a log was written, by its own clock."""
     for line in reversed(lines):
         fields = log_fields(line)
         if fields.get("level") == "error":
@@ -174,20 +147,20 @@ def _error_time(lines: Sequence[str]) -> datetime | None:
 
 
 def _circumstances(
-    api: JobApi, name: str, uid: str, cause: RootCause | None, workers: Sequence[Worker]
+    api: JobApi, job: ApiObject, cause: RootCause | None, workers: Sequence[Worker]
 ) -> list[str]:
-    """Other workers' ends, and events of the job and of the worker that failed first."""
+    """Return other workers' ends, and events of the job and of the worker that failed first."""
     lines = []
     for worker in workers:
         for failure in worker.failures[-1:]:
             code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
             lines.append(f"worker {worker.index}: {failure.reason}{code}, node {worker.node or 'none'}")
-    objects = [(name, uid)]
+    objects = [(job["metadata"]["name"], job["metadata"]["uid"])]
     if cause:
         objects.append((cause.failure.pod, cause.failure.life.rpartition(":")[0]))
-    for about, its_uid in objects:
+    for about, uid in objects:
         try:
-            events = api.events(about, its_uid)[-MOST_EVENTS:]
+            events = api.events(about, uid)[-MOST_EVENTS:]
         except AnadilError as error:
             lines.append(f"events of {about} cannot be read: {error}")
             continue

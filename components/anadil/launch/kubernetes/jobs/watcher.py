@@ -1,7 +1,7 @@
-"""Following one job to its end: what it waits for, what it says, what it may still use.
+"""Follow one job to its end: why it waits, its log, and the limits of its use.
 
-It asks every few seconds rather than watch: a watch ends silently, and what happened meanwhile is
-then unknown. Whatever fails here leaves the job alone, so that the next launcher finds it.
+It polls, because a watch of the API ends silently, and what happened meanwhile is then unknown. Whatever fails here
+leaves the job alone, so that the next launcher finds it.
 """
 
 import logging
@@ -17,13 +17,12 @@ from anadil.launch.exit_codes import RESUME_HINT
 from anadil.launch.job import SPEC_ANNOTATION, TrainingJob
 from anadil.launch.kinds import ApiObject, annotations
 from anadil.launch.kubernetes.api.client import JobApi
-from anadil.launch.kubernetes.api.outage import API_S, Outage
+from anadil.launch.kubernetes.api.errors import API_S, Outage
 from anadil.launch.kubernetes.api.pods import PERMANENT_WAITS, Worker
 from anadil.launch.kubernetes.jobs.diagnosis import find_root_cause, report_job_failure
-from anadil.launch.kubernetes.jobs.ledger import JobLedger
-from anadil.launch.kubernetes.jobs.log_stream import LogRelay
-from anadil.launch.kubernetes.jobs.restarts import SAME_STEP
-from anadil.launch.kubernetes.pods.pending import missing_image, pending_message, queue_message, remedy_for
+from anadil.launch.kubernetes.jobs.ledger import SAME_STEP, JobLedger
+from anadil.launch.kubernetes.jobs.pending import missing_image, pending_message, queue_message, remedy_for
+from anadil.launch.kubernetes.jobs.pod_log import LogRelay
 
 log = logging.getLogger(__name__)
 
@@ -33,43 +32,24 @@ class Pace:
     """Intervals and time limits. All are assumptions but where said."""
 
     poll_s: float = 15.0
-    counts_s: float = 60.0
-    """Between two notes of what the job has used."""
-    operator_s: float = 300.0
-    """Until an operator says its first word about a job."""
-    startup_s: float = 1_800.0
-    """Until all workers run for the first time; queueing is not counted."""
+    counts_s: float = 60.0  # Between two notes of what the job has used.
+    operator_s: float = 300.0  # Until an operator says its first word about a job.
+    startup_s: float = 1_800.0  # Until all workers run for the first time; queueing is not counted.
     image_s: float = 120.0
     """Until an image is there that its registry does not have; one that was just pushed may take a while."""
-    replacement_s: float = 7_200.0
-    """Until all workers run again; HyperPod replaces a node in the meantime."""
+    replacement_s: float = 7_200.0  # Until all workers run again; HyperPod replaces a node in the meantime.
     api_s: float = API_S
-    deletion_s: float = 600.0
-    """Until a deleted job and its pods are gone; they have 150 s to save."""
-    artifact_s: float = 120.0
-    """Until storage shows the artifact of a job that has ended well."""
+    deletion_s: float = 600.0  # Until a deleted job and its pods are gone; they have 150 s to save.
+    artifact_s: float = 120.0  # Until storage shows the artifact of a job that has ended well.
 
 
 class Watcher:
     """Follows one job."""
 
     def __init__(
-        self,
-        api: JobApi,
-        job: ApiObject,
-        training: TrainingJob,
-        pace: Pace,
-        ledger: JobLedger,
+        self, api: JobApi, job: ApiObject, training: TrainingJob, pace: Pace, ledger: JobLedger
     ) -> None:
-        """Take over what an earlier launcher has counted.
-
-        Args:
-            api: Where the job is.
-            job: As the API gave it.
-            training: What it is to do, and what it may use.
-            pace: How often to look.
-            ledger: Who made the job, and what it has used.
-        """
+        """Take over what an earlier launcher has counted of the job, as the API gave it."""
         self._api = api
         self._kind = api.kind
         self._job = job
@@ -79,7 +59,7 @@ class Watcher:
         self._ledger = ledger
         self._counter = ledger.counter
         self._workers: list[Worker] = []
-        self._said = ""
+        self._logged = ""
         self._looked = self._next_note = time.monotonic()
         self._outage = Outage(pace.api_s)
         self._pending_s = self._silent_s = self._absent_s = 0.0
@@ -87,7 +67,10 @@ class Watcher:
         self._exhausted = ""
         idle_s = ledger.load(api.kind, job)
         since_s = None if idle_s is None else idle_s + pace.poll_s
-        self._stream = LogRelay(api, job, self._first_pod, retry_s=pace.poll_s, since_s=since_s)
+        self._stream = LogRelay(
+            api, job, lambda: next((each.pod for each in self._workers if each.index == 0), ""),
+            retry_s=pace.poll_s, since_s=since_s,
+        )  # fmt: skip
 
     @property
     def name(self) -> str:
@@ -96,7 +79,7 @@ class Watcher:
         return name
 
     def follow(self) -> None:
-        """Return when the job has ended well.
+        """Follow the job until it has ended well.
 
         Raises:
             AnadilError: It failed, ran out of what it may use, or can no longer be followed.
@@ -108,9 +91,6 @@ class Watcher:
         finally:
             self._stream.stop()
         self._await_artifact()
-
-    def _first_pod(self) -> str:
-        return next((worker.pod for worker in self._workers if worker.index == 0), "")
 
     def _is_done(self) -> bool:
         """Poll once."""
@@ -142,7 +122,7 @@ class Watcher:
         return sum(worker.running for worker in self._workers)
 
     def _look(self) -> Literal["there", "gone", "silent"]:
-        """Ask for the job and its pods."""
+        """Ask the API for the job and its pods."""
         try:
             job = self._api.get(self.name)
             workers = self._api.workers(self.name) if job else []
@@ -182,7 +162,7 @@ class Watcher:
         return True
 
     def _diagnosed(self, why: str = "") -> AnadilError:
-        """Show why the job failed; the error that its end is."""
+        """Log why the job failed; return the error that its end is."""
         seen = self._counter.round.failures if self._counter.round else []
         cause = find_root_cause(self._api, self._workers, seen, self._stream.last_lines)
         error = report_job_failure(self._api, self._job, cause, self._workers)
@@ -191,7 +171,7 @@ class Watcher:
         return error
 
     def _give_up(self, error: AnadilError) -> NoReturn:
-        """End the job, so that it does not use up workers for nothing. Every launcher that follows keeps the same limits."""
+        """End the job, so that it does not use up workers for nothing."""
         try:
             self._api.delete(self.name, self._job["metadata"]["uid"])
         except AnadilError as failed:
@@ -236,15 +216,12 @@ class Watcher:
             )
 
     def _check_start(self, elapsed_s: float) -> None:
-        """Say what workers wait for, and end what waits in vain."""
-        missing = self._training.nodes - sum(
-            each.running or each.phase == "Succeeded" for each in self._workers
-        )
-        if missing <= 0:
+        """Log why workers wait, and end what waits in vain."""
+        started = sum(each.running or each.phase == "Succeeded" for each in self._workers)
+        if started >= self._training.nodes:
             self._pending_s = self._silent_s = self._absent_s = 0.0
-            self._say(
-                f"runs on {', '.join(sorted({each.node for each in self._workers if each.node})) or 'a node'}"
-            )
+            nodes = ", ".join(sorted({each.node for each in self._workers if each.node}))
+            self._say(f"runs on {nodes or 'a node'}")
             return
         self._pending_s += elapsed_s
         events = self._events()
@@ -253,18 +230,14 @@ class Watcher:
         self._check_image(missing_image(self._workers, events), elapsed_s)
         self._silent_s = 0.0 if self._job.get("status") or self._workers else self._silent_s + elapsed_s
         if self._silent_s > self._pace.operator_s:
-            waited = human_seconds(self._silent_s)
-            self._give_up(
-                PreflightError(
-                    f"{self.name}: nobody has acted on it for {waited}; start {self._kind.operator}"
-                )
-            )
+            text = f"nobody has acted on it for {human_seconds(self._silent_s)}; start {self._kind.operator}"
+            self._give_up(PreflightError(f"{self.name}: {text}"))
         limit_s = self._pace.replacement_s if self._counter.run_s else self._pace.startup_s
         if self._pending_s > limit_s:
             self._give_up(PreflightError(f"{self.name}: not started after {human_seconds(limit_s)}: {text}"))
 
     def _check_image(self, absent: str, elapsed_s: float) -> None:
-        """End what waits for an image that will not come; a registry that is out of reach is waited for."""
+        """End what waits for an image that does not exist; a registry that is out of reach may come back."""
         hopeless = [each for each in self._workers if each.reason in PERMANENT_WAITS]
         reason = f"{hopeless[0].reason}: {hopeless[0].message}" if hopeless else absent
         self._absent_s = self._absent_s + elapsed_s if absent else 0.0
@@ -272,17 +245,17 @@ class Watcher:
             self._give_up(PreflightError(f"{self.name}: never starts: {reason}; {remedy_for(reason)}"))
 
     def _events(self) -> list[ApiObject]:
-        """Events of the job, then of a worker that waits."""
-        waiting = [(each.pod, each.uid) for each in self._workers if not each.running][:1]
-        own = (self.name, str(self._job["metadata"]["uid"]))
+        """Return events of the job, then of a worker that waits."""
+        objects = [(self.name, str(self._job["metadata"]["uid"]))]
+        objects += [(each.pod, each.uid) for each in self._workers if not each.running][:1]
         try:
-            return [event for about in (own, *waiting) for event in self._api.events(*about)]
+            return [event for about in objects for event in self._api.events(*about)]
         except AnadilError as error:
             log.debug("events cannot be read: %s", error)
             return []
 
     def _note_counts(self) -> None:
-        """Write down what the job has used, for a launcher that takes over."""
+        """Record what the job has used, for a launcher that takes over."""
         if time.monotonic() < self._next_note:
             return
         self._next_note = time.monotonic() + self._pace.counts_s
@@ -293,12 +266,12 @@ class Watcher:
             log.warning("%s: what it has used cannot be noted: %s", self.name, error)
 
     def _say(self, text: str) -> None:
-        if text != self._said:
+        if text != self._logged:
             log.info("%s: %s", self.name, text)
-            self._said = text
+            self._logged = text
 
     def _await_artifact(self) -> None:
-        """Make sure that the artifact is there: of an elastic job one worker's good end is enough."""
+        """Wait for the artifact: the operator calls a job done when its first worker is."""
         deadline = time.monotonic() + self._pace.artifact_s
         while artifact.read_manifest(self._training.target) is None:
             if time.monotonic() > deadline:

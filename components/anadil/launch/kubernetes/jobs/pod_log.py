@@ -1,0 +1,216 @@
+"""The log of one worker, live, whatever happens to connections, containers and pods."""
+
+import logging
+import math
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import datetime
+
+from anadil.core.errors import AnadilError, RetryableError
+from anadil.launch.job import RUN_LABEL, STAGE_LABEL, TARGET_ANNOTATION
+from anadil.launch.kinds import ApiObject, annotations, labels
+from anadil.launch.kubernetes.api.client import JobApi, LogStream
+from anadil.launch.kubernetes.jobs.ledger import StepCounter
+from anadil.launch.throughput_alert import ThroughputMonitor, step_in_line
+from anadil.runtime.alerts import Event, notify
+
+log = logging.getLogger(__name__)
+
+# Without a byte for so long the connection counts as lost: stages log every ten seconds when they train.
+SILENCE_S = 90.0
+# Asked for once more when a connection is made again; lines that were seen already are skipped.
+SLACK_S = 60
+MAX_LOG_LINE_BYTES = 1024 * 1024  # A longer line is cut. Ours have 16 kB at most.
+TAIL_LINES = 200
+LOG_REST_S = 20.0  # How long the end of a job waits for the rest of its log.
+WORKER_END_S = 1.0  # How long for worker 0 to end by itself: it may hang where another has failed.
+Moment = tuple[int, int]  # Seconds since 1970 and nanoseconds.
+
+
+class PodLog:
+    """Lines of a log, each once, from one connection after the other."""
+
+    def __init__(
+        self, api: JobApi, pod: Callable[[], str], *, retry_s: float, since_s: float | None = None
+    ) -> None:
+        """Prepare; nothing is read yet.
+
+        Args:
+            api: Where from.
+            pod: Returns the name of the pod; empty while there is none.
+            retry_s: Time between attempts.
+            since_s: Skip what is older now; left out, nothing is.
+        """
+        self._api = api
+        self._pod = pod
+        self._retry_s = retry_s
+        self._since_s = since_s
+        self._last: Moment | None = None
+        self._num_last = 0  # Lines seen with the time `_last`.
+        self._heard = time.monotonic()
+        self._has_read = False
+        self._open: LogStream | None = None
+
+    def interrupt(self) -> None:
+        """Let the thread that reads see whether the job has ended, before the next line comes."""
+        if self._open is not None:
+            self._open.interrupt()
+
+    def lines(self, ended: Callable[[], bool]) -> Iterator[str]:
+        """Yield lines without line ends and times, until the job has ended and all is read.
+
+        Raises:
+            PreflightError: The log may not be read.
+        """
+        while True:
+            is_last = ended()  # before the read, so that what comes in between is not missed
+            pod = self._pod()
+            for previous in (True, False):
+                # The container before tells the end that a lost connection or a crash kept from us.
+                if not pod or (previous and not self._has_read):
+                    continue
+                try:
+                    yield from self._read(pod, previous=previous, follow=not (previous or is_last))
+                except RetryableError:
+                    continue
+            if is_last:
+                return
+            time.sleep(self._retry_s)
+
+    def _read(self, pod: str, *, previous: bool, follow: bool) -> Iterator[str]:
+        query: dict[str, bool | int] = {"follow": follow, "previous": previous, "timestamps": True}
+        # By our clock since the last line came, as the node's clock may differ; before the first line, since we began.
+        silent_s = time.monotonic() - self._heard
+        if self._last is not None:
+            query["sinceSeconds"] = math.ceil(silent_s) + SLACK_S
+        elif self._since_s is not None:
+            query["sinceSeconds"] = max(1, math.ceil(self._since_s + silent_s))
+        again = self._num_last
+        with self._api.log(pod, SILENCE_S, **query) as stream:
+            self._open = stream if follow else None
+            self._has_read = self._has_read or not previous
+            # A rest without a line end is half a line; it comes again, whole.
+            for line in _lines_of(stream.pieces):
+                when, text = _parted(line)
+                if when is None or (self._last is not None and when < self._last):
+                    continue
+                if when == self._last:
+                    if again:
+                        again -= 1
+                        continue
+                    self._num_last += 1
+                else:
+                    self._last, self._num_last, again = when, 1, 0
+                self._heard = time.monotonic()
+                yield text
+
+
+class LogRelay:
+    """A thread that passes the log of worker 0 on, and reads it for steps and a fall in speed."""
+
+    def __init__(
+        self,
+        api: JobApi,
+        job: ApiObject,
+        pod: Callable[[], str],
+        *,
+        retry_s: float,
+        since_s: float | None,
+    ) -> None:
+        """Prepare the log of worker 0 of `job`; see `PodLog` for the arguments."""
+        self.steps = StepCounter()
+        self.last_lines: deque[str] = deque(maxlen=TAIL_LINES)
+        self._job = job
+        self._retry_s = retry_s
+        self._speed = ThroughputMonitor()
+        self._ended = threading.Event()
+        self._end_s = min(WORKER_END_S, 10 * retry_s)
+        self._log = PodLog(api.apart(), pod, retry_s=retry_s, since_s=since_s)
+        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Pass on the rest of the log of a job that has ended, for a limited time."""
+        self._ended.set()
+        self._thread.join(self._end_s)
+        self._log.interrupt()
+        self._thread.join(LOG_REST_S)
+
+    def stop(self) -> None:
+        """End soon, without the rest."""
+        self._ended.set()
+        self._log.interrupt()
+
+    def _run(self) -> None:
+        last_warning = ""
+        while True:
+            try:
+                for line in self._log.lines(self._ended.is_set):
+                    self._take(line)
+                return
+            except AnadilError as error:
+                # For now: an API server that restarts refuses what is allowed.
+                if str(error) != last_warning:
+                    last_warning = str(error)
+                    log.warning("the job's log is not shown: %s", error)
+            if self._ended.is_set():
+                return
+            self._ended.wait(self._retry_s)
+
+    def _take(self, line: str) -> None:
+        write_log_line(line)
+        self.last_lines.append(line)
+        step = step_in_line(line)
+        if step is not None:
+            self.steps.add(step)
+        slow = self._speed.add(line)
+        if slow:
+            log.warning("%s", slow)
+            run, stage = (labels(self._job).get(name, "") for name in (RUN_LABEL, STAGE_LABEL))
+            artifact = annotations(self._job).get(TARGET_ANNOTATION, "")
+            event = Event(kind="anomaly", run=run, stage=stage, message=slow, artifact=artifact)
+            threading.Thread(target=notify, args=[event], daemon=True).start()
+
+
+def tail(api: JobApi, pod: str, *, previous: bool = False) -> list[str]:
+    """Return the last lines of a log; none where it cannot be had."""
+    try:
+        with api.log(pod, SILENCE_S, tailLines=TAIL_LINES, previous=previous) as stream:
+            text = b"".join(stream.pieces).decode(errors="replace")
+    except AnadilError:  # also where it may not be read: the end of the job says more than that
+        return []
+    return text.splitlines()[-TAIL_LINES:]
+
+
+def write_log_line(line: str) -> None:
+    """Write a line of a job's log to stderr as it is: stages write JSON."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def _lines_of(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for piece in pieces:
+        *whole, rest = (rest + piece).split(b"\n")
+        rest = rest[:MAX_LOG_LINE_BYTES]
+        yield from whole
+
+
+def _parted(line: bytes) -> tuple[Moment | None, str]:
+    """Return when a line was written, to the nanosecond, and its text."""
+    stamp, _, text = line.decode(errors="replace").rstrip("\r").partition(" ")
+    whole, _, rest = stamp.partition(".")
+    digits = rest.rstrip("Z").partition("+")[0].partition("-")[0]
+    # Trailing zeros are left out by some runtimes, so the text itself cannot be compared.
+    zone = rest[len(digits) :] if rest else ""
+    try:
+        second = datetime.fromisoformat(f"{whole}{zone}")
+    except ValueError:
+        return None, text
+    return (int(second.timestamp()), int(digits[:9].ljust(9, "0") or 0)), text
