@@ -22,11 +22,12 @@ ERROR_CLASSES: dict[int, type[AnadilError]] = {
 }  # fmt: skip
 # 128 + SIGKILL: by the kernel where memory ran out, by the kubelet where the time to save was over.
 KILLED = 137
+# The container's program does not exist or cannot run. Source: POSIX; containerd.
 CANNOT_START = (
     126,
     127,
     128,
-)  # The container's program does not exist or cannot run. Source: POSIX; containerd.
+)
 RESUME_HINT = "launch it again to resume from its last checkpoint"
 
 

@@ -19,9 +19,8 @@ OUR_JOBS = "app.kubernetes.io/managed-by=anadil-launch"  # Label selector of all
 TARGET_ANNOTATION = f"{DOMAIN}/artifact"  # URI of the artifact that the job writes.
 HOME = "/home/anadil"
 IMAGE_USER = 10_001  # Numeric user and group of every image; nothing outside the volumes is written.
-_machine = functools.cache(
-    machine
-)  # A manifest asks for it many times, and the table takes some 30 ms to read.
+# A manifest asks for it many times, and the table takes some 30 ms to read.
+_machine = functools.cache(machine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

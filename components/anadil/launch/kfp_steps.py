@@ -92,12 +92,12 @@ def refuse_deterministic_retry(request: LaunchRequest, step: str) -> None:
         log.info("an earlier try has failed (%s), but its work is still running", earlier.message)
         return
     uri = step_uri(str(root), request.run, step)
-    error = ERROR_CLASSES.get(earlier.exit_code, AnadilError)(
+    failure = ERROR_CLASSES.get(earlier.exit_code, AnadilError)(
         f"{earlier.message}; so ended an earlier try of this step, and another would: no machine was started. Start a "
         f"new run, or remove {uri} to try it again in this one"
     )
-    error.exit_code = earlier.exit_code
-    raise error
+    failure.exit_code = earlier.exit_code
+    raise failure
 
 
 def _goes_on(request: LaunchRequest) -> bool:

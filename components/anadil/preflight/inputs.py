@@ -314,10 +314,11 @@ def _inspect_heldout(files: Sequence[str], recipe: Recipe, sample: InputSample) 
     return counted(num_documents, "document"), ""
 
 
+# Recipe key -> what inspects its files; returns what was found and what to consider.
 INSPECTORS: dict[str, Callable[[Sequence[str], Recipe, InputSample], tuple[str, str]]] = {
     "clean.inputs": _inspect_raw,
     "finetune.inputs": partial(_inspect_rows, "chats"),
     "evaluate.heldout": _inspect_heldout,
-}  # Recipe key -> what inspects its files; returns what was found and what to consider.
+}
 SIDE_INSPECTORS = {"finetune.preference.inputs": partial(_inspect_rows, "pairs")}
 """The same of files beside them."""

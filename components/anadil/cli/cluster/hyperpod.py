@@ -50,12 +50,11 @@ def _create(options: argparse.Namespace) -> int:
 
 
 def _describe(options: argparse.Namespace) -> int:
-    from anadil.launch.hyperpod.describe import describe_cluster
-    from anadil.launch.hyperpod.resources import ClusterResources
+    from anadil.launch.hyperpod.resources import ClusterResources, describe_cluster
 
     rows = describe_cluster(ClusterResources(load_description(options.file)))
     if options.output == "json":
-        print_json([row.as_dict() for row in rows])
+        print_json([row._asdict() for row in rows])
         return 0
     widths = [
         max(len(text) for text in column)

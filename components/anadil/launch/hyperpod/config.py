@@ -46,21 +46,16 @@ class InstanceGroup(StrictModel):
     """Machines of one type."""
 
     name: Word
-    """Name of the instance group."""
-    type: Annotated[str, Field(pattern=r"^ml\.[a-z0-9-]+\.[a-z0-9]+$")]
-    """Such as `ml.p5.48xlarge`."""
+    type: Annotated[str, Field(pattern=r"^ml\.[a-z0-9-]+\.[a-z0-9]+$")]  # Such as `ml.p5.48xlarge`.
     count: Annotated[int, Field(ge=0, le=6_758)]
-    """Machines."""
     min: NonNegativeInt | None = None
     """Machines that suffice for the group to go into service; left out, all."""
-    threads_per_core: Literal[1, 2] | None = None
-    """1 turns multithreading off; left out, the type's default."""
+    threads_per_core: Literal[1, 2] | None = None  # 1 turns multithreading off; left out, the type's default.
+    # Reserved capacity that the machines come from.
     training_plan: (
         Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:sagemaker:[a-z0-9-]+:\d{12}:training-plan/.+$")] | None
     ) = None
-    """Reserved capacity that the machines come from."""
-    spot: bool = False
-    """Whether the machines are spot capacity, which can be taken away."""
+    spot: bool = False  # Capacity that can be taken away.
     ebs_gb: Annotated[int, Field(ge=1, le=16_384)] | None = None
     """Size of an additional EBS volume of each machine."""
     deep_health_checks: tuple[DeepCheck, ...] = ()
@@ -69,9 +64,7 @@ class InstanceGroup(StrictModel):
     """Script that runs when a machine is created; its bucket should begin with `sagemaker-`, which AWS's own
     policy for such machines can read."""
     labels: dict[str, str] = Field(default={}, max_length=50)
-    """Labels of the nodes."""
     taints: tuple[Taint, ...] = Field(default=(), max_length=50)
-    """Taints of the nodes."""
 
     @model_validator(mode="after")
     def _plan_is_not_spot(self) -> "InstanceGroup":
@@ -92,28 +85,19 @@ class S3Link(StrictModel):
     path: Annotated[str, Field(pattern=r"^/[^/].*[^/]$|^/[^/]$")]
     """Directory of the file system, such as `/anadil`."""
     s3: Prefix
-    """The prefix on S3."""
-    imports: bool = True
-    """Whether what is new, changed or deleted on S3 shows up in the directory."""
-    exports: bool = True
-    """Whether what is written into the directory goes to S3."""
-    preload: bool = False
-    """True if `create` logs how to fetch the content before the first read."""
+    imports: bool = True  # What is new, changed or deleted on S3 shows up in the directory.
+    exports: bool = True  # What is written into the directory goes to S3.
+    preload: bool = False  # True if `create` logs how to fetch the content before the first read.
 
 
 class FileSystem(StrictModel):
     """An FSx for Lustre file system, which all nodes share."""
 
-    capacity_gib: PositiveInt
-    """1200, 2400 or a multiple of 2400."""
-    throughput: Literal[125, 250, 500, 1000] = 250
-    """MB/s for each TiB of capacity."""
-    subnet: Subnet
-    """One subnet, in the availability zone of the machines."""
-    security_groups: tuple[SecurityGroup, ...] = ()
-    """Left out, those of the cluster."""
+    capacity_gib: PositiveInt  # 1200, 2400 or a multiple of 2400.
+    throughput: Literal[125, 250, 500, 1000] = 250  # MB/s for each TiB of capacity.
+    subnet: Subnet  # One subnet, in the availability zone of the machines.
+    security_groups: tuple[SecurityGroup, ...] = ()  # Left out, those of the cluster.
     links: tuple[S3Link, ...] = Field(default=(), max_length=MAX_LINKS)
-    """Directories that are linked to S3."""
 
     @field_validator("capacity_gib")
     @classmethod
@@ -143,37 +127,28 @@ class Repositories(StrictModel):
 
     prefix: Annotated[str, Field(pattern=r"^[a-z0-9]+([._/-][a-z0-9]+)*$")] = "anadil"
     """Repositories are called `<prefix>/<image>`."""
-    kms_key: Text | None = None
-    """ARN of the key that encrypts them; left out, that of ECR (AES256)."""
+    kms_key: Text | None = None  # ARN of the key that encrypts them; left out, that of ECR (AES256).
 
 
 class Description(StrictModel):
     """A cluster and what belongs to it."""
 
     name: Word
-    """Name of the HyperPod cluster."""
     region: Region
-    """AWS region of everything."""
+    # ARN of the EKS cluster, which has to be there.
     eks: Annotated[
         str, Field(pattern=r"^arn:aws[a-z-]*:eks:[a-z0-9-]+:\d{12}:cluster/[0-9A-Za-z][\w-]{0,99}$")
     ]
-    """ARN of the EKS cluster, which has to be there."""
     subnets: Annotated[tuple[Subnet, ...], Field(min_length=1, max_length=16)]
     """Private subnets of the EKS cluster's VPC."""
     security_groups: Annotated[tuple[SecurityGroup, ...], Field(min_length=1, max_length=5)]
     """Security groups of the machines; they must allow all traffic to themselves."""
-    role: Role
-    """IAM role of the machines, with AmazonSageMakerClusterInstanceRolePolicy."""
-    node_recovery: Literal["Automatic", "None"] = "Automatic"
-    """Whether HyperPod reboots or replaces faulty machines by itself."""
+    role: Role  # IAM role of the machines, with AmazonSageMakerClusterInstanceRolePolicy.
+    node_recovery: Literal["Automatic", "None"] = "Automatic"  # HyperPod reboots or replaces faulty machines.
     groups: Annotated[tuple[InstanceGroup, ...], Field(min_length=1, max_length=100)]
-    """Instance groups."""
-    fsx: FileSystem | None = None
-    """Shared file system; left out, none is made."""
-    ecr: Repositories | None = None
-    """Repositories of images; left out, none are made."""
+    fsx: FileSystem | None = None  # Shared file system; left out, none is made.
+    ecr: Repositories | None = None  # Repositories of images; left out, none are made.
     tags: dict[str, str] = Field(default={}, max_length=40)
-    """Tags of everything that is made."""
 
     @model_validator(mode="after")
     def _belongs_together(self) -> "Description":

@@ -1,10 +1,12 @@
-"""`anadil cluster create`: create what does not exist, compare what does, wait for all of it."""
+"""`anadil cluster create`: check AWS, create what does not exist, compare what does, wait for all of it."""
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 
+from anadil.core.errors import PreflightError
+from anadil.core.format import counted
 from anadil.launch.hyperpod import requests
-from anadil.launch.hyperpod.preconditions import check_preconditions
 from anadil.launch.hyperpod.requests import Request
 from anadil.launch.hyperpod.resources import (
     ClusterResources,
@@ -13,28 +15,33 @@ from anadil.launch.hyperpod.resources import (
     failure_of,
     wait_until,
 )
+from anadil.preflight.check import CheckResult, failed, passed
 
 log = logging.getLogger(__name__)
 
 FILE_SYSTEM_S = 3_600.0  # A file system takes some ten minutes.
 LINK_S = 6 * 3_600.0  # A link with its metadata: millions of files take hours.
+# Machines, lifecycle script and deep health checks; AWS itself gives a group up after three hours.
 CLUSTER_S = 4 * 3_600.0
-"""Machines, lifecycle script and deep health checks; AWS itself gives a group up after three hours."""
+# Source for this and the versions: SageMaker AI guide, "Getting started with Amazon EKS support in HyperPod".
+MODES = ("API", "API_AND_CONFIG_MAP")
+OLDEST, NEWEST = (1, 28), (1, 34)
+# Types whose machines talk over EFA. Source: Amazon EC2 guide, instance types that support EFA.
+WITH_EFA = re.compile(r"^ml\.(p4|p5|p6|trn|g5\.(8|12|16|24|48)|g6\.(8|12|16|24|48)|g6e\.(8|12|16|24|48))")
 
 
 def create_cluster(resources: ClusterResources, *, wait: bool = True) -> dict[str, str]:
-    """Create the resources of a description; resource -> id or state.
+    """Create the resources of a description; return resource -> id or state.
 
     Args:
-        resources: What exists.
-        wait: Whether to wait until the cluster is in service; the file system is waited for in any case,
-            because its links need it.
+        resources: Those that exist.
+        wait: Wait until the cluster is in service. The file system is waited for in any case, as its links need it.
 
     Raises:
         PreflightError: Something is missing, or AWS could not create a resource.
     """
     description = resources.description
-    check_preconditions(resources)
+    _check_preconditions(resources)
     created: dict[str, str] = {}
     for request in requests.repositories(description):
         existing = resources.repository(request.arguments["repositoryName"])
@@ -47,35 +54,114 @@ def create_cluster(resources: ClusterResources, *, wait: bool = True) -> dict[st
         created |= _mount(resources)
     _ensure(resources, requests.cluster(description), resources.cluster(), "")
     created[f"HyperPod cluster {description.name}"] = _await_cluster(resources) if wait else "Creating"
-    _explain_preload(resources)
+    for link in description.fsx.links if description.fsx else ():
+        if link.preload:
+            log.info(
+                "%s: its files are fetched when they are first read; to fetch them now, in a pod that mounts the "
+                "file system at /fsx: find /fsx%s -type f -print0 | xargs -0 -n 50 -P 8 lfs hsm_restore",
+                link.path, link.path,
+            )  # fmt: skip
     return created
 
 
-def _ensure(resources: ClusterResources, request: Request, found: Resource | None, key: str) -> Resource:
-    """The resource, created or found; what is found is left unchanged."""
-    if found is None:
+def _check_preconditions(resources: ClusterResources) -> None:
+    eks = resources.eks()
+    results = [*_check_eks(resources, eks), *_check_network(resources, eks), *_check_efa(resources)]
+    for result in results:
+        if result.status != "failed":
+            result.log()
+    # Every failure is reported at once.
+    if failures := [each for each in results if each.status == "failed"]:
+        listed = "\n".join(f"  {each.name}: {each.detail}; {each.remedy}" for each in failures)
+        name = resources.description.name
+        raise PreflightError(f"{name}: {counted(len(failures), 'thing')} to put right first\n{listed}")
+
+
+def _check_eks(resources: ClusterResources, eks: Resource) -> Iterator[CheckResult]:
+    cluster = resources.description.eks_name
+    name = f"EKS cluster {cluster}"
+    if eks.get("status") != "ACTIVE":
+        yield failed(name, str(eks.get("status")), "wait until it is ACTIVE")
+    mode = eks.get("accessConfig", {}).get("authenticationMode", "CONFIG_MAP")
+    if mode not in MODES:
+        command = (
+            f"aws eks update-cluster-config --name {cluster} --access-config authenticationMode={MODES[-1]}"
+        )
+        yield failed(name, f"authentication mode {mode}, and HyperPod needs {' or '.join(MODES)}", command)
+    version = tuple(int(part) for part in str(eks.get("version", "0.0")).split(".")[:2])
+    if version < OLDEST:
+        yield failed(name, f"Kubernetes {eks.get('version')} is too old", "update it to 1.28 or later")
+    elif version > NEWEST:
+        detail = f"Kubernetes {eks.get('version')} is newer than what AWS lists for HyperPod (1.28 to 1.34)"
+        yield passed(name, detail, "others may work")
+
+
+def _check_network(resources: ClusterResources, eks: Resource) -> Iterator[CheckResult]:
+    """Check that the subnets are in the VPC of the EKS cluster, and the file system in a zone of the machines."""
+    description, fsx = resources.description, resources.description.fsx
+    vpc = eks.get("resourcesVpcConfig", {}).get("vpcId")
+    ids = sorted({*description.subnets, fsx.subnet if fsx else description.subnets[0]})
+    subnets = {subnet["SubnetId"]: subnet for subnet in resources.subnets(ids)}
+    for name, subnet in subnets.items():
+        if vpc and subnet["VpcId"] != vpc:
+            detail = f"{name} is in {subnet['VpcId']}, and the EKS cluster in {vpc}"
+            yield failed("subnets", detail, "give a subnet of that")
+    zones = {subnets[name]["AvailabilityZone"] for name in description.subnets if name in subnets}
+    if not fsx or fsx.subnet not in subnets:
+        return
+    zone = subnets[fsx.subnet]["AvailabilityZone"]
+    if zone not in zones:
+        detail = f"{fsx.subnet} is in {zone}, the machines are in {', '.join(sorted(zones))}"
+        yield failed("fsx.subnet", detail, "the file system must be in the zone of the machines")
+    elif len(zones) > 1:
+        detail = f"machines of other zones than {zone} read the file system over a slower network"
+        yield passed("fsx.subnet", detail, "name subnets of one zone")
+
+
+def _check_efa(resources: ClusterResources) -> Iterator[CheckResult]:
+    """Check for a security group that lets all traffic to and from itself pass, as EFA needs."""
+    description = resources.description
+    if not any(group.count > 1 and WITH_EFA.match(group.type) for group in description.groups):
+        return
+    groups = resources.security_groups(list(description.security_groups))
+    for way, key in (("in", "IpPermissions"), ("out", "IpPermissionsEgress")):
+        if not any(
+            rule.get("IpProtocol") == "-1"
+            and any(pair.get("GroupId") == group["GroupId"] for pair in rule.get("UserIdGroupPairs", ()))
+            for group in groups
+            for rule in group.get(key, ())
+        ):
+            names = ", ".join(description.security_groups)
+            detail = f"none of {names} lets all traffic of itself {way}, which EFA needs"
+            remedy = "add a rule for all protocols whose other side is the group itself"
+            yield failed("security_groups", detail, remedy)
+
+
+def _ensure(resources: ClusterResources, request: Request, existing: Resource | None, key: str) -> Resource:
+    """Return the resource, created or existing; an existing one is left unchanged."""
+    if existing is None:
         answer = resources.call(request)
         log.info("%s: created", request.what)
         return dict(answer[key]) if key else answer
-    if causes := differences_from(request, found):
+    if causes := differences_from(request, existing):
         log.warning(
             "%s: exists, differs from the description and is left: %s", request.what, "; ".join(causes)
         )
     else:
         log.info("%s: exists", request.what)
-    return found
+    return existing
 
 
 def _link(resources: ClusterResources, file_system: str) -> Iterator[tuple[str, str]]:
-    """Create all links, then wait for each; link -> state."""
-    wanted = {
+    """Create all links, then wait for each; yield link and state."""
+    planned = {
         request.arguments["FileSystemPath"]: request
         for request in requests.links(resources.description, file_system)
     }
-    existing = resources.links(file_system) if wanted else {}
-    for path, request in wanted.items():
+    existing = resources.links(file_system) if planned else {}
+    for path, request in planned.items():
         _ensure(resources, request, existing.get(path), "Association")
-    for path, request in wanted.items():
+    for path, request in planned.items():
 
         def find(path: str = path) -> Resource | None:
             return resources.links(file_system).get(path)
@@ -90,11 +176,8 @@ def _await_storage(what: str, find: Callable[[], Resource | None], timeout_s: fl
         resource = find() or {"Lifecycle": "CREATING"}  # not listed yet
         return str(resource.get("Lifecycle", "AVAILABLE")), failure_of(resource)
 
-    good, bad = (
-        ("AVAILABLE", "UPDATING"),
-        ("FAILED", "MISCONFIGURED", "MISCONFIGURED_UNAVAILABLE", "DELETING"),
-    )
-    return wait_until(what, state_of, good=good, bad=bad, timeout_s=timeout_s)
+    bad = ("FAILED", "MISCONFIGURED", "MISCONFIGURED_UNAVAILABLE", "DELETING")
+    return wait_until(what, state_of, good=("AVAILABLE", "UPDATING"), bad=bad, timeout_s=timeout_s)
 
 
 def _await_cluster(resources: ClusterResources) -> str:
@@ -111,7 +194,7 @@ def _await_cluster(resources: ClusterResources) -> str:
 
 
 def _mount(resources: ClusterResources) -> dict[str, str]:
-    """Values that the PersistentVolume of the file system needs."""
+    """Return the values that the PersistentVolume of the file system needs."""
     system = resources.file_system() or {}
     values = {
         "file system": system.get("FileSystemId"),
@@ -119,15 +202,3 @@ def _mount(resources: ClusterResources) -> dict[str, str]:
         "file system mountname": system.get("LustreConfiguration", {}).get("MountName"),
     }
     return {key: str(value) for key, value in values.items() if value}
-
-
-def _explain_preload(resources: ClusterResources) -> None:
-    fsx = resources.description.fsx
-    for link in fsx.links if fsx else ():
-        if link.preload:
-            log.info(
-                "%s: its files are fetched when they are first read; to fetch them now, in a pod that mounts the "
-                "file system at /fsx: find /fsx%s -type f -print0 | xargs -0 -n 50 -P 8 lfs hsm_restore",
-                link.path,
-                link.path,
-            )

@@ -1,8 +1,4 @@
-"""`anadil cluster delete`: the resources in reverse order; data stay.
-
-Repositories with images are never removed, and the file system only where that is asked for:
-then what its directories owe to S3 is written there first.
-"""
+"""`anadil cluster delete`: remove the cluster, and on request the file system, after its exports to S3."""
 
 import logging
 from collections.abc import Iterator
@@ -22,19 +18,14 @@ GONE = "gone"
 def deletions(
     resources: ClusterResources | None, *, cluster: str, with_file_system: bool
 ) -> Iterator[Request]:
-    """The calls that `delete` makes, in order.
+    """Yield the calls that `delete` makes, in order.
 
     Args:
-        resources: What exists; None shows them for a file system whose id is not known.
+        resources: Those that exist; None shows the calls for a file system whose id is not known.
         cluster: Name of the HyperPod cluster.
-        with_file_system: Whether the file system goes too.
+        with_file_system: Delete the file system too.
     """
-    yield Request(
-        service="sagemaker",
-        operation="DeleteCluster",
-        what=f"HyperPod cluster {cluster}",
-        arguments={"ClusterName": cluster},
-    )
+    yield Request("sagemaker", "DeleteCluster", f"HyperPod cluster {cluster}", {"ClusterName": cluster})
     system = resources.file_system() if resources else {"FileSystemId": FILE_SYSTEM}
     if not with_file_system or not system:
         return
@@ -46,27 +37,18 @@ def deletions(
         if link.get("S3", {}).get("AutoExportPolicy", {}).get("Events")
     ]
     if exports:
-        yield Request(
-            service="fsx",
-            operation="CreateDataRepositoryTask",
-            what=f"export of {', '.join(exports)}",
-            arguments={
-                "FileSystemId": name,
-                "Type": "EXPORT_TO_REPOSITORY",
-                "Paths": exports,
-                "Report": {"Enabled": False},
-            },
-        )
-    yield Request(
-        service="fsx",
-        operation="DeleteFileSystem",
-        what=f"file system {name}",
-        arguments={"FileSystemId": name},
-    )
+        arguments = {
+            "FileSystemId": name,
+            "Type": "EXPORT_TO_REPOSITORY",
+            "Paths": exports,
+            "Report": {"Enabled": False},
+        }
+        yield Request("fsx", "CreateDataRepositoryTask", f"export of {', '.join(exports)}", arguments)
+    yield Request("fsx", "DeleteFileSystem", f"file system {name}", {"FileSystemId": name})
 
 
 def delete_cluster(resources: ClusterResources, *, confirmed: bool, with_file_system: bool) -> list[str]:
-    """Remove the cluster, and the file system where that is asked for; what was removed.
+    """Remove the cluster, and the file system where that is asked for; return what was removed.
 
     Raises:
         PreflightError: It is not confirmed, or what the file system owes to S3 could not be written.

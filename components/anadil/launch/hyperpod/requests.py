@@ -1,8 +1,7 @@
 """The requests of `anadil cluster create`, in order; rendering needs no AWS."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from anadil.launch.hyperpod.config import REPOSITORIES, Description, InstanceGroup
 
@@ -12,8 +11,7 @@ LUSTRE = "2.15"  # Version of Lustre. Source: API of FSx, "recommended for all n
 EVENTS = ["NEW", "CHANGED", "DELETED"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(NamedTuple):
     """One call of AWS."""
 
     service: str  # As boto3 calls it.
@@ -27,7 +25,7 @@ class Request:
 
 
 def requests_of(description: Description) -> list[Request]:
-    """Every request of `create` where nothing exists yet."""
+    """Return every request of `create` where nothing exists yet."""
     system = file_system(description)
     return [
         *repositories(description),
@@ -38,101 +36,81 @@ def requests_of(description: Description) -> list[Request]:
 
 
 def repositories(description: Description) -> Iterator[Request]:
-    """A repository for each image: a tag once pushed stays what it is, and every push is scanned."""
+    """Yield a repository for each image: a tag once pushed stays what it is, and every push is scanned."""
     ecr = description.ecr
     if ecr is None:
         return
     encryption = (
         {"encryptionType": "KMS", "kmsKey": ecr.kms_key} if ecr.kms_key else {"encryptionType": "AES256"}
     )
-    for image in REPOSITORIES:
-        name = f"{ecr.prefix}/{image}"
-        yield Request(
-            service="ecr",
-            operation="CreateRepository",
-            what=f"repository {name}",
-            arguments={
-                "repositoryName": name,
-                "imageTagMutability": "IMMUTABLE",
-                "imageScanningConfiguration": {"scanOnPush": True},
-                "encryptionConfiguration": dict(encryption),
-                "tags": _tags(description),
-            },
-        )
+    for name in (f"{ecr.prefix}/{image}" for image in REPOSITORIES):
+        arguments = {
+            "repositoryName": name,
+            "imageTagMutability": "IMMUTABLE",
+            "imageScanningConfiguration": {"scanOnPush": True},
+            "encryptionConfiguration": dict(encryption),
+            "tags": _tags(description),
+        }
+        yield Request("ecr", "CreateRepository", f"repository {name}", arguments)
 
 
 def file_system(description: Description) -> Request | None:
-    """The shared file system: replicated SSD, compressed, with metadata that grow with its size."""
+    """Return the shared file system: replicated SSD, compressed, with metadata that grow with its size."""
     fsx = description.fsx
     if fsx is None:
         return None
-    return Request(
-        service="fsx",
-        operation="CreateFileSystem",
-        what="file system",
-        arguments={
-            "FileSystemType": "LUSTRE",
-            "FileSystemTypeVersion": LUSTRE,
-            "StorageType": "SSD",
-            "StorageCapacity": fsx.capacity_gib,
-            "SubnetIds": [fsx.subnet],
-            "SecurityGroupIds": list(fsx.security_groups or description.security_groups),
-            "LustreConfiguration": {
-                "DeploymentType": "PERSISTENT_2",
-                "PerUnitStorageThroughput": fsx.throughput,
-                "DataCompressionType": "LZ4",
-                "MetadataConfiguration": {"Mode": "AUTOMATIC"},
-            },
-            "Tags": [{"Key": "Name", "Value": description.name}, *_tags(description)],
+    arguments = {
+        "FileSystemType": "LUSTRE",
+        "FileSystemTypeVersion": LUSTRE,
+        "StorageType": "SSD",
+        "StorageCapacity": fsx.capacity_gib,
+        "SubnetIds": [fsx.subnet],
+        "SecurityGroupIds": list(fsx.security_groups or description.security_groups),
+        "LustreConfiguration": {
+            "DeploymentType": "PERSISTENT_2",
+            "PerUnitStorageThroughput": fsx.throughput,
+            "DataCompressionType": "LZ4",
+            "MetadataConfiguration": {"Mode": "AUTOMATIC"},
         },
-    )
+        "Tags": [{"Key": "Name", "Value": description.name}, *_tags(description)],
+    }
+    return Request("fsx", "CreateFileSystem", "file system", arguments)
 
 
 def links(description: Description, file_system: str) -> Iterator[Request]:
-    """The directories of the file system that are linked to S3.
-
-    Args:
-        description: The cluster.
-        file_system: Id of its file system.
-    """
+    """Yield the links to S3 of the directories of a file system, by its id."""
     for link in description.fsx.links if description.fsx else ():
         policies = {"AutoImportPolicy": link.imports, "AutoExportPolicy": link.exports}
+        arguments = {
+            "FileSystemId": file_system,
+            "FileSystemPath": link.path,
+            "DataRepositoryPath": link.s3,
+            "BatchImportMetaDataOnCreate": link.imports or link.preload,
+            "S3": {key: {"Events": list(EVENTS)} for key, wish in policies.items() if wish},
+            "Tags": _tags(description),
+        }
         yield Request(
-            service="fsx",
-            operation="CreateDataRepositoryAssociation",
-            what=f"link of {link.path} to {link.s3}",
-            arguments={
-                "FileSystemId": file_system,
-                "FileSystemPath": link.path,
-                "DataRepositoryPath": link.s3,
-                "BatchImportMetaDataOnCreate": link.imports or link.preload,
-                "S3": {key: {"Events": list(EVENTS)} for key, wish in policies.items() if wish},
-                "Tags": _tags(description),
-            },
+            "fsx", "CreateDataRepositoryAssociation", f"link of {link.path} to {link.s3}", arguments
         )
 
 
 def cluster(description: Description) -> Request:
-    """The HyperPod cluster on its EKS cluster."""
+    """Return the HyperPod cluster on its EKS cluster."""
     # Spot and a smaller number than asked for need the mode that goes on asking for machines.
     is_continuous = any(group.spot or group.min is not None for group in description.groups)
-    return Request(
-        service="sagemaker",
-        operation="CreateCluster",
-        what=f"HyperPod cluster {description.name}",
-        arguments={
-            "ClusterName": description.name,
-            "Orchestrator": {"Eks": {"ClusterArn": description.eks}},
-            "NodeRecovery": description.node_recovery,
-            **({"NodeProvisioningMode": "Continuous"} if is_continuous else {}),
-            "VpcConfig": {
-                "SecurityGroupIds": list(description.security_groups),
-                "Subnets": list(description.subnets),
-            },
-            "InstanceGroups": [_group(group, description.role) for group in description.groups],
-            "Tags": _tags(description),
+    arguments = {
+        "ClusterName": description.name,
+        "Orchestrator": {"Eks": {"ClusterArn": description.eks}},
+        "NodeRecovery": description.node_recovery,
+        **({"NodeProvisioningMode": "Continuous"} if is_continuous else {}),
+        "VpcConfig": {
+            "SecurityGroupIds": list(description.security_groups),
+            "Subnets": list(description.subnets),
         },
-    )
+        "InstanceGroups": [_group(group, description.role) for group in description.groups],
+        "Tags": _tags(description),
+    }
+    return Request("sagemaker", "CreateCluster", f"HyperPod cluster {description.name}", arguments)
 
 
 def _group(group: InstanceGroup, role: str) -> dict[str, Any]:
@@ -168,7 +146,5 @@ def _group(group: InstanceGroup, role: str) -> dict[str, Any]:
 
 
 def _tags(description: Description) -> list[dict[str, str]]:
-    return [
-        {"Key": key, "Value": value}
-        for key, value in {CLUSTER_TAG: description.name, **description.tags}.items()
-    ]
+    tags = {CLUSTER_TAG: description.name, **description.tags}
+    return [{"Key": key, "Value": value} for key, value in tags.items()]

@@ -1,14 +1,15 @@
-"""The resources of a cluster as AWS describes them: found, compared with a request, waited for."""
+"""The resources of a cluster as AWS describes them: find, wait for, compare with a request, describe."""
 
 import functools
 import logging
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from anadil.core.aws import aws_client, aws_errors, request_differences
 from anadil.core.errors import DataError, PreflightError, RetryableError
 from anadil.core.format import human_seconds
+from anadil.launch.hyperpod import requests
 from anadil.launch.hyperpod.config import Description
 from anadil.launch.hyperpod.requests import CLUSTER_TAG, Request
 
@@ -17,6 +18,7 @@ log = logging.getLogger(__name__)
 POLL_S = 15.0
 REPEAT_S = 300.0  # Time after which an unchanged state is logged again.
 
+ABSENT = "not there"
 Resource = dict[str, Any]
 
 
@@ -24,27 +26,21 @@ class ClusterResources:
     """The existing resources of a description."""
 
     def __init__(self, description: Description, clients: Callable[[str], Any] | None = None) -> None:
-        """Look for the resources of `description`.
-
-        Args:
-            description: The cluster.
-            clients: What gives the client of a service; left out, boto3.
-        """
+        """Look for the resources of `description` with the client that `clients`, else boto3, has for a service."""
         self.description = description
         self.client = clients or functools.cache(lambda service: aws_client(service, description.region))
 
     def repository(self, name: str) -> Resource | None:
-        """The repository of a name."""
+        """Return the repository of a name."""
         try:
             with aws_errors(f"repository {name}", "ecr:DescribeRepositories"):
-                return dict(
-                    self.client("ecr").describe_repositories(repositoryNames=[name])["repositories"][0]
-                )
+                answer = self.client("ecr").describe_repositories(repositoryNames=[name])
+                return dict(answer["repositories"][0])
         except DataError:  # it does not exist
             return None
 
     def file_system(self) -> Resource | None:
-        """The file system that bears this cluster's tag, one that goes away left out."""
+        """Return the file system with this cluster's tag, unless it is being deleted."""
         with aws_errors("file systems", "fsx:DescribeFileSystems"):
             pages = self.client("fsx").get_paginator("describe_file_systems").paginate()
             for system in (each for page in pages for each in page["FileSystems"]):
@@ -55,13 +51,13 @@ class ClusterResources:
         return None
 
     def links(self, file_system: str) -> dict[str, Resource]:
-        """Directory of a file system -> its link to S3."""
-        wanted = [{"Name": "file-system-id", "Values": [file_system]}]
+        """Return directory of a file system -> its link to S3."""
+        filters = [{"Name": "file-system-id", "Values": [file_system]}]
         results: list[Resource] = []
         more: Resource = {}
         with aws_errors(f"links of {file_system}", "fsx:DescribeDataRepositoryAssociations"):
             while True:  # botocore has no paginator for it
-                page = self.client("fsx").describe_data_repository_associations(Filters=wanted, **more)
+                page = self.client("fsx").describe_data_repository_associations(Filters=filters, **more)
                 results.extend(page["Associations"])
                 if not page.get("NextToken"):
                     break
@@ -73,7 +69,7 @@ class ClusterResources:
         }
 
     def cluster(self) -> Resource | None:
-        """The HyperPod cluster."""
+        """Return the HyperPod cluster."""
         name = self.description.name
         try:
             with aws_errors(f"cluster {name}", "sagemaker:DescribeCluster"):
@@ -82,34 +78,34 @@ class ClusterResources:
             return None
 
     def nodes(self) -> list[Resource]:
-        """Nodes of the cluster."""
+        """Return the nodes of the cluster."""
         name = self.description.name
         with aws_errors(f"nodes of {name}", "sagemaker:ListClusterNodes"):
             pages = self.client("sagemaker").get_paginator("list_cluster_nodes").paginate(ClusterName=name)
             return [each for page in pages for each in page["ClusterNodeSummaries"]]
 
     def eks(self) -> Resource:
-        """The EKS cluster.
+        """Return the EKS cluster.
 
         Raises:
-            DataError: It is not there.
+            DataError: It does not exist.
         """
         name = self.description.eks_name
         with aws_errors(f"EKS cluster {name}", "eks:DescribeCluster"):
             return dict(self.client("eks").describe_cluster(name=name)["cluster"])
 
     def subnets(self, ids: list[str]) -> list[Resource]:
-        """Subnets by their ids."""
+        """Return subnets by their ids."""
         with aws_errors(f"subnets {', '.join(ids)}", "ec2:DescribeSubnets"):
             return list(self.client("ec2").describe_subnets(SubnetIds=ids)["Subnets"])
 
     def security_groups(self, ids: list[str]) -> list[Resource]:
-        """Security groups by their ids."""
+        """Return security groups by their ids."""
         with aws_errors(f"security groups {', '.join(ids)}", "ec2:DescribeSecurityGroups"):
             return list(self.client("ec2").describe_security_groups(GroupIds=ids)["SecurityGroups"])
 
     def call(self, request: Request) -> Resource:
-        """Send a request."""
+        """Send a request and return the answer."""
         operation = "".join(f"_{sign.lower()}" if sign.isupper() else sign for sign in request.operation)
         action = f"{request.service}:{request.operation}"
         with aws_errors(request.what, f"{action} and the action that tags it"):
@@ -127,7 +123,7 @@ def wait_until(
     """Poll the state of a resource until it is a good one; each change is logged.
 
     Args:
-        what: The resource, for messages.
+        what: Name of the resource, for messages.
         state_of: Returns its state, and what AWS says about it.
         good: States that end the waiting.
         bad: States that never become good.
@@ -160,12 +156,12 @@ def wait_until(
 
 
 def failure_of(resource: Resource) -> str:
-    """Why a resource of FSx failed, in AWS's words."""
+    """Return why a resource of FSx failed, in AWS's words."""
     return str(resource.get("FailureDetails", {}).get("Message", ""))
 
 
 def differences_from(request: Request, resource: Resource) -> list[str]:
-    """Where a resource differs from the request that would create it."""
+    """Return where a resource differs from the request that would create it."""
     asked = {key: value for key, value in request.arguments.items() if key.lower() != "tags"}
     if request.operation == "CreateCluster":
         return request_differences(_by_name(asked), _by_name(_as_requested(resource)))
@@ -183,7 +179,7 @@ def _by_name(cluster: Resource) -> Resource:
 
 
 def _as_requested(cluster: Resource) -> Resource:
-    """DescribeCluster in the terms of CreateCluster."""
+    """Translate an answer of DescribeCluster into the terms of CreateCluster."""
     groups = []
     for group in cluster.get("InstanceGroups", ()):
         kubernetes = group.get("KubernetesConfig", {})
@@ -197,3 +193,67 @@ def _as_requested(cluster: Resource) -> Resource:
         }
         groups.append({**group, **asked})
     return {**cluster, "InstanceGroups": groups}
+
+
+class ResourceState(NamedTuple):
+    """One line of `anadil cluster describe`."""
+
+    part: str
+    state: str
+    detail: str = ""
+
+
+def describe_cluster(resources: ClusterResources) -> list[ResourceState]:
+    """Return the state of the EKS cluster, repositories, file system, links, cluster, groups and nodes."""
+    description, eks = resources.description, resources.eks()
+    mode = eks.get("accessConfig", {}).get("authenticationMode", "CONFIG_MAP")
+    detail = f"Kubernetes {eks.get('version')}, authentication {mode}"
+    rows = [ResourceState(f"EKS cluster {description.eks_name}", str(eks.get("status", "")), detail)]
+    for request in requests.repositories(description):
+        existing = resources.repository(request.arguments["repositoryName"])
+        detail = "; ".join(differences_from(request, existing)) if existing else ""
+        rows.append(ResourceState(request.what, "there" if existing else ABSENT, detail))
+    return [*rows, *_describe_storage(resources), *_describe_machines(resources)]
+
+
+def _describe_storage(resources: ClusterResources) -> Iterator[ResourceState]:
+    storage = requests.file_system(resources.description)
+    if storage is None:
+        return
+    system = resources.file_system()
+    if system is None:
+        yield ResourceState(storage.what, ABSENT)
+        return
+    name = str(system["FileSystemId"])
+    lustre = system.get("LustreConfiguration", {})
+    facts = [f"{system.get('StorageCapacity')} GiB", system.get("DNSName"), lustre.get("MountName")]
+    detail = ", ".join(str(fact) for fact in facts if fact)
+    causes = "; ".join([detail, *differences_from(storage, system)])
+    yield ResourceState(f"file system {name}", str(system.get("Lifecycle", "")), causes)
+    planned = list(requests.links(resources.description, name))
+    existing = resources.links(name) if planned else {}
+    for request in planned:
+        link = existing.get(request.arguments["FileSystemPath"])
+        reasons = [failure_of(link), *differences_from(request, link)] if link else []
+        state = str(link["Lifecycle"]) if link else ABSENT
+        yield ResourceState(request.what, state, "; ".join(filter(None, reasons)))
+
+
+def _describe_machines(resources: ClusterResources) -> Iterator[ResourceState]:
+    request = requests.cluster(resources.description)
+    cluster = resources.cluster()
+    if cluster is None:
+        yield ResourceState(request.what, ABSENT)
+        return
+    causes = [str(cluster.get("FailureMessage") or ""), *differences_from(request, cluster)]
+    yield ResourceState(request.what, str(cluster["ClusterStatus"]), "; ".join(filter(None, causes)))
+    for group in cluster.get("InstanceGroups", ()):
+        counts = f"{group.get('CurrentCount', 0)} of {group.get('TargetCount', 0)}"
+        detail = f"{counts} {group.get('InstanceType', '')}".strip()
+        yield ResourceState(f"group {group['InstanceGroupName']}", str(group.get("Status", "")), detail)
+    for node in resources.nodes():
+        status = node["InstanceStatus"]
+        details = [node["InstanceGroupName"], node["InstanceType"], status.get("Message")]
+        yield ResourceState(
+            f"node {node['InstanceId']}", str(status["Status"]), ", ".join(filter(None, details))
+        )

@@ -42,11 +42,12 @@ GPU_ENVIRONMENT = {
 }
 """With the flight recorder: which collective each rank was in when one hung.
 Source: PyTorch, c10d/FlightRecorder.hpp; 20,000 entries as in awsome-distributed-training."""
+# Source: AWS, awsome-distributed-training, efa-cheatsheet.md: all that today's libfabric needs.
 EFA_ENVIRONMENT = {
     "FI_PROVIDER": "efa",
     "FI_EFA_USE_HUGE_PAGE": "0",  # so that the pod need not ask for huge pages, which a node may not have
     "NCCL_SOCKET_IFNAME": "^docker,lo,veth",
-}  # Source: AWS, awsome-distributed-training, efa-cheatsheet.md: all that today's libfabric needs.
+}
 HEALTH = "sagemaker.amazonaws.com/node-health-status"
 DEEP_HEALTH = "sagemaker.amazonaws.com/deep-health-check-status"
 """Labels of HyperPod's nodes. Source: Amazon SageMaker AI guide, "Kubernetes labels by HyperPod"."""

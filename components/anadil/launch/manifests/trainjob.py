@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 RUNTIME = "torch-distributed"  # ClusterTrainingRuntime that Trainer 2 installs.
 MANAGER = f"{DOMAIN}/launch"
+# Fields of a pod that a patch of the runtime may hold.
 PATCHED = (
     "serviceAccountName",
     "imagePullSecrets",
@@ -29,7 +30,7 @@ PATCHED = (
     "tolerations",
     "securityContext",
     "volumes",
-)  # Fields of a pod that a patch of the runtime may hold.
+)
 
 
 def render_trainjob(job: TrainingJob) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Training jobs of Amazon SageMaker: start or adopt, follow, explain, stop.
+"""The backend `sagemaker`: start or adopt, follow, explain and stop training jobs of Amazon SageMaker.
 
 A job that has ended keeps its name for ever, so a new start of the same work is called
 `NAME-r1`, `NAME-r2`, ...; all of them share one directory of checkpoints. NAME stands for the newest.
@@ -32,12 +32,8 @@ MAX_SILENT_POLLS = 20  # Failed questions in a row until the follower gives up: 
 MAX_ATTEMPTS = 10 ** (ATTEMPT_CHARS - 2)
 QUEUED = ("Pending",)
 STARTING = (
-    "Starting",
-    "LaunchingMLInstances",
-    "PreparingTrainingStack",
-    "Downloading",
-    "DownloadingTrainingImage",
-)
+    "Starting", "LaunchingMLInstances", "PreparingTrainingStack", "Downloading", "DownloadingTrainingImage",
+)  # fmt: skip
 AGAIN = ("Interrupted", "Restarting", "Updating")
 CAPACITY = ("CapacityError", "InternalServerError", "InsufficientCapacity")
 """Beginnings of FailureReason that say nothing about the job."""
@@ -47,22 +43,16 @@ class SageMakerBackend:
     """The backend `sagemaker`."""
 
     def __init__(self, region: str | None = None, clients: Callable[[str], Any] | None = None) -> None:
-        """Talk to AWS.
-
-        Args:
-            region: Left out, that of the environment.
-            clients: What gives the client of a service; left out, boto3.
-        """
+        """Prepare for a region, else that of the environment; `clients` gives the client of a service, else boto3."""
         self._client = clients or functools.cache(lambda service: aws_client(service, region))
-        self._is_adopted = False
-        """True if the job ran already, so that another launcher may follow it."""
+        self._is_adopted = False  # True if the job ran already, so that another launcher may follow it.
 
     def render(self, job: TrainingJob) -> dict[str, Any]:
-        """The request CreateTrainingJob."""
+        """Return the request CreateTrainingJob; see `JobBackend.render`."""
         return request_of(job)
 
     def run(self, job: TrainingJob, *, detach: bool = False) -> None:
-        """Start the job, or adopt the one of the same work, and follow it to its end."""
+        """Start or adopt the job and follow it; see `JobBackend.run`."""
         stop = Stop()
         stop.listen()
         name = self._start(job, stop)
@@ -84,11 +74,11 @@ class SageMakerBackend:
             raise
 
     def status(self, name: str) -> JobStatus:
-        """State of the newest start of a job."""
+        """Return the state of the newest start of a job; see `JobBackend.status`."""
         return status_of(self._newest(name), name)
 
     def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:
-        """Log lines of the first machine, as the stage writes them."""
+        """Yield log lines of the first machine; see `JobBackend.logs`."""
         job = self._newest(name)["TrainingJobName"]
         if not follow:
             yield from log_lines(self._client("logs"), job)
@@ -102,7 +92,7 @@ class SageMakerBackend:
             time.sleep(POLL_S)
 
     def stop(self, name: str) -> bool:
-        """End the job: it gets SIGTERM and 120 s to save. False where it had ended before."""
+        """End the job, which has 120 s to save; see `JobBackend.stop`."""
         result = self._newest(name)
         if result["TrainingJobStatus"] not in ("InProgress", "Stopping"):
             return False
@@ -110,13 +100,15 @@ class SageMakerBackend:
         return True
 
     def _start(self, job: TrainingJob, stop: Stop) -> str | None:
-        """The name of the running job, created or found; None where its artifact is there already."""
+        """Return the name of the running job, created or adopted; None where its artifact exists already."""
         request = self.render(job)
         base = request["TrainingJobName"]
         attempts = self._attempts(base)
         if attempts and attempts[-1]["TrainingJobStatus"] in ("Stopping", "Deleting"):
             log.info("%s is stopping; waiting for its end", attempts[-1]["TrainingJobName"])
-            attempts[-1] = self._awaited(attempts[-1]["TrainingJobName"])
+            while attempts[-1]["TrainingJobStatus"] in ("Stopping", "Deleting"):
+                time.sleep(POLL_S)
+                attempts[-1] = self._describe(attempts[-1]["TrainingJobName"])
         if attempts and attempts[-1]["TrainingJobStatus"] == "InProgress":
             self._is_adopted = True
             return _adopted(request, attempts[-1])
@@ -145,13 +137,13 @@ class SageMakerBackend:
         return name
 
     def _attempts(self, base: str) -> list[dict[str, Any]]:
-        """The starts of a job so far, the newest last."""
-        results = []
+        """Return the starts of a job so far, the newest last."""
+        results: list[dict[str, Any]] = []
         for number in range(MAX_ATTEMPTS):
-            described = self._found(f"{base}-r{number}" if number else base)
-            if described is None:
+            try:
+                results.append(self._describe(f"{base}-r{number}" if number else base))
+            except DataError:  # it does not exist
                 break
-            results.append(described)
         return results
 
     def _newest(self, name: str) -> dict[str, Any]:
@@ -160,29 +152,14 @@ class SageMakerBackend:
             raise DataError(f"{name}: no such training job in this account and region; check --region")
         return attempts[-1]
 
-    def _found(self, name: str) -> dict[str, Any] | None:
-        try:
-            return self._describe(name)
-        except DataError:  # it does not exist
-            return None
-
     def _describe(self, name: str) -> dict[str, Any]:
         with aws_errors(f"training job {name}", "sagemaker:DescribeTrainingJob"):
             return dict(self._client("sagemaker").describe_training_job(TrainingJobName=name))
 
-    def _awaited(self, name: str) -> dict[str, Any]:
-        while (described := self._describe(name))["TrainingJobStatus"] in ("Stopping", "Deleting"):
-            time.sleep(POLL_S)
-        return described
-
     def _follow(self, name: str) -> None:
-        """Show transitions and log until the end.
-
-        Raises:
-            AnadilError: It ended badly.
-        """
+        """Log transitions and lines of the job until its end."""
         tail = Tail(self._client("logs"), name)
-        told = silent = 0
+        num_logged = silent = 0
         while True:
             try:
                 described = self._describe(name)
@@ -195,11 +172,13 @@ class SageMakerBackend:
                 time.sleep(POLL_S)
                 continue
             transitions = described.get("SecondaryStatusTransitions", [])
-            for transition in transitions[told:]:
+            for transition in transitions[num_logged:]:
                 log.info("%s: %s", name, _words(transition, described))
-            told = len(transitions)
+            num_logged = len(transitions)
             for line in tail.new():
-                _relay(line)
+                # For collectors the line of the job as it is, for people a sentence.
+                for_people = sys.stderr.isatty() and os.environ.get("ANADIL_LOG") != "json"
+                sys.stderr.write(f"{format_log_line(line) if for_people else line}\n")
             if status_of(described, name).state in FINAL:
                 _judge(described, tail)
                 return
@@ -217,9 +196,10 @@ class SageMakerBackend:
 
 
 def status_of(described: dict[str, Any], name: str) -> JobStatus:
-    """The answer of DescribeTrainingJob in the words of every backend."""
-    main, second = described["TrainingJobStatus"], described.get("SecondaryStatus", "")
-    state = _state(main, second)
+    """Translate an answer of DescribeTrainingJob into the terms of every backend."""
+    second = described.get("SecondaryStatus", "")
+    state = _state(described["TrainingJobStatus"], second)
+    arguments = described.get("AlgorithmSpecification", {}).get("ContainerArguments", [])
     transitions = described.get("SecondaryStatusTransitions", [])
     nodes = int(described.get("ResourceConfig", {}).get("InstanceCount", 1))
     reason = described.get("FailureReason", "")
@@ -232,7 +212,7 @@ def status_of(described: dict[str, Any], name: str) -> JobStatus:
         running=nodes if state == "running" else 0,
         restarts=max(0, sum(each["Status"] == "Training" for each in transitions) - 1),
         seconds=_seconds(described),
-        artifact=_artifact(described),
+        artifact=arguments[arguments.index("--out") + 1] if "--out" in arguments[:-1] else "",
         exit_code=exit_code_in(reason) if state == "failed" else 0 if state == "succeeded" else None,
     )
 
@@ -256,25 +236,16 @@ def _seconds(described: dict[str, Any]) -> float | None:
     return round((ended - started).total_seconds(), 1)
 
 
-def _artifact(described: dict[str, Any]) -> str:
-    arguments = described.get("AlgorithmSpecification", {}).get("ContainerArguments", [])
-    return arguments[arguments.index("--out") + 1] if "--out" in arguments[:-1] else ""
-
-
 def _adopted(request: dict[str, Any], described: dict[str, Any]) -> str:
-    """The name of a job that runs already and is the same.
-
-    Raises:
-        RecipeError: It was asked for something else.
-    """
+    """Return the name of a job that runs already, unless it was asked for something else."""
     name = str(described["TrainingJobName"])
     if described.get("Environment", {}).get(SPEC) == request["Environment"][SPEC]:
         log.info("%s runs already; following it", name)
         return name
     # The recipe differs with everything that it decides; its text would hide the rest.
     hidden = ("Tags", "TrainingJobName", "HyperParameters")
-    known = {key: value for key, value in request.items() if key not in hidden}
-    causes = "; ".join([text for text in request_differences(known, described) if SPEC not in text][:5])
+    visible = {key: value for key, value in request.items() if key not in hidden}
+    causes = "; ".join([text for text in request_differences(visible, described) if SPEC not in text][:5])
     raise RecipeError(
         f"{name}: runs already with another definition ({causes or 'see it'}); wait for its end, or stop it: "
         f"anadil stop {name} --backend sagemaker"
@@ -292,13 +263,8 @@ def _words(transition: dict[str, Any], described: dict[str, Any]) -> str:
     return f"{status}: {message}" if message else str(status)
 
 
-def _relay(line: str) -> None:
-    """The line of the job as it is for collectors, as a sentence for people."""
-    for_people = sys.stderr.isatty() and os.environ.get("ANADIL_LOG") != "json"
-    sys.stderr.write(f"{format_log_line(line) if for_people else line}\n")
-
-
 def _judge(described: dict[str, Any], tail: Tail) -> None:
+    """Return where a job ended well; else raise the error that its end is."""
     name = described["TrainingJobName"]
     state, second = described["TrainingJobStatus"], described.get("SecondaryStatus", "")
     if state == "Completed":
@@ -309,7 +275,13 @@ def _judge(described: dict[str, Any], tail: Tail) -> None:
         return
     if state == "Stopped":
         raise _stopped(name, second)
-    raise _failed(name, str(described.get("FailureReason", "no reason given")), tail)
+    reason = str(described.get("FailureReason", "no reason given"))
+    if reason.startswith(CAPACITY):
+        raise RetryableError(
+            f"{name}: {reason}; run the same command again, or take another cluster.instance"
+        )
+    lines = "".join(f"\n  {format_log_line(line)[:500]}" for line in list(tail.last)[-15:])
+    raise error_from_exit_code(exit_code_in(reason), f"{name}: failed: {reason}{lines}")
 
 
 def _stopped(name: str, second: str) -> AnadilError:
@@ -322,12 +294,3 @@ def _stopped(name: str, second: str) -> AnadilError:
             f"{name}: no spot capacity in time; run the same command again later, or set cluster.sagemaker.spot=false"
         )
     return Stopped(f"{name}: stopped; run the same command again to resume from its checkpoint")
-
-
-def _failed(name: str, reason: str, tail: Tail) -> AnadilError:
-    lines = "".join(f"\n  {format_log_line(line)[:500]}" for line in list(tail.last)[-15:])
-    if reason.startswith(CAPACITY):
-        return RetryableError(
-            f"{name}: {reason}; run the same command again, or take another cluster.instance"
-        )
-    return error_from_exit_code(exit_code_in(reason), f"{name}: failed: {reason}{lines}")

@@ -1,4 +1,4 @@
-"""The log of a SageMaker training job's first machine, as CloudWatch keeps it."""
+"""Read the log of a SageMaker training job's first machine from CloudWatch."""
 
 import logging
 import re
@@ -20,7 +20,7 @@ TAIL = 40  # Last lines that are kept for the message of a failure.
 
 
 class Tail:
-    """New lines at each call, each once, also over new starts of the machine."""
+    """A log whose lines each come once, also over new starts of the machine."""
 
     def __init__(self, client: Any, job: str) -> None:
         """Read the log of `job` by `client`, one of CloudWatch Logs."""
@@ -31,7 +31,7 @@ class Tail:
         self.last: deque[str] = deque(maxlen=TAIL)
 
     def new(self) -> Iterator[str]:
-        """Lines since the last call; none where there is no log or it may not be read."""
+        """Yield lines since the last call; none where there is no log or it may not be read."""
         if self._is_denied:
             return
         try:
@@ -43,7 +43,7 @@ class Tail:
             log.debug("%s", error)  # the next call asks again
 
     def read(self) -> Iterator[str]:
-        """As `new`, but raises.
+        """Yield lines since the last call.
 
         Raises:
             AnadilError: The log cannot be read.
@@ -78,7 +78,7 @@ class Tail:
 
 
 def log_lines(client: Any, job: str) -> Iterator[str]:
-    """Every line that there is now.
+    """Yield every line that there is now.
 
     Raises:
         PreflightError: It may not be read.
@@ -89,6 +89,6 @@ def log_lines(client: Any, job: str) -> Iterator[str]:
 
 
 def exit_code_in(reason: str) -> int | None:
-    """The exit code that a FailureReason names, such as `exit code: 3` or our own `"exit_code": 3`."""
+    """Return the exit code that a FailureReason names, such as `exit code: 3` or our own `"exit_code": 3`."""
     match = re.search(r"exit[ _]?code\"?:? ?'?(\d{1,3})\b", reason, re.IGNORECASE)
     return int(match[1]) if match else None

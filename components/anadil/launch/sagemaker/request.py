@@ -1,4 +1,4 @@
-"""A training job as the request CreateTrainingJob of SageMaker; rendering needs no AWS.
+"""Render a training job as the request CreateTrainingJob of SageMaker, without AWS.
 
 Limits are those of the API's own model (botocore, service-2.json of sagemaker).
 """
@@ -37,23 +37,15 @@ DEFAULT_RUNTIME_S = 5 * 24 * 3_600
 Source: AWS, Service Quotas, "Longest run time for a training job". The API's own default is a day."""
 SPOT_WAIT_S = 24 * 3_600  # Time to wait for spot capacity, beside that of the training itself. Assumption.
 ECR = re.compile(r"^\d{12}\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com(\.cn)?/.+")
+# Keys of `cluster` that only Kubernetes understands.
 MEANINGLESS = (
-    "namespace",
-    "hyperpod",
-    "queue",
-    "priority",
-    "topology",
-    "pull_secrets",
-    "service_account",
-    "volumes",
-    "work",
-    "node_selector",
-    "tolerations",
-)  # Keys of `cluster` that only Kubernetes understands.
+    "namespace", "hyperpod", "queue", "priority", "topology", "pull_secrets", "service_account", "volumes", "work",
+    "node_selector", "tolerations",
+)  # fmt: skip
 
 
 def request_of(job: TrainingJob) -> dict[str, Any]:
-    """The request that starts a job.
+    """Return the request that starts a job.
 
     Raises:
         RecipeError: The recipe asks for what SageMaker cannot do, or lacks what it needs.
@@ -62,7 +54,7 @@ def request_of(job: TrainingJob) -> dict[str, Any]:
     _check_places(job)
     _warn(job)
     settings = job.recipe.cluster.sagemaker
-    root = _root(job)
+    root = (job.recipe.storage.root or job.target.rpartition("/")[0]).rstrip("/")
     request: dict[str, Any] = {
         "TrainingJobName": job.name,
         "AlgorithmSpecification": {
@@ -104,7 +96,7 @@ def request_of(job: TrainingJob) -> dict[str, Any]:
 
 
 def metric_definitions(stage: str) -> list[dict[str, str]]:
-    """Numbers that SageMaker reads out of the log and draws, from lines of `anadil.core.log.JsonFormatter`."""
+    """Return the numbers that SageMaker draws, as patterns of lines of `anadil.core.log.JsonFormatter`."""
     progress = rf'"stage": "{stage}", "rank": 0, "msg": "{STAGES[stage].progress_name}: [^"]*'
     figures = rf'"stage": "{stage}", "rank": 0, .*"figures": \{{[^}}]*'
     number = r"([0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?)"
@@ -137,23 +129,19 @@ def _machine(job: TrainingJob) -> Machine:
 
 
 def _check_places(job: TrainingJob) -> None:
-    """Everything must be on S3: a job mounts nothing of ours."""
-    places = {"--out": job.target, **{f"--{word}": uri for word, uri in job.inputs.items()}}
+    """Refuse places that are not on S3: a job mounts nothing of ours."""
     root, base = job.recipe.storage.root, job.recipe.base.model
-    if root is not None:
-        places["storage.root"] = root
-    inputs = [(f"{job.stage}.inputs", uri) for uri in _outside_files(job)]
+    files = job.files or (job.recipe.finetune.inputs if job.stage == "finetune" else ())
+    places = [("--out", job.target), *((f"--{word}", uri) for word, uri in job.inputs.items())]
+    places += [("storage.root", root)] if root is not None else []
+    places += [(f"{job.stage}.inputs", uri) for uri in files]
     beside = named_side_files(STAGES[job.stage], job.recipe)
-    inputs += [(key, uri) for key, uris in beside.items() for uri in uris]
-    for key, uri in [*places.items(), *inputs]:
+    places += [(key, uri) for key, uris in beside.items() for uri in uris]
+    for key, uri in places:
         if not uri.startswith(("s3://", "builtin:")):
             raise RecipeError(f"{key}: {uri} is not on S3, and a SageMaker job sees nothing else; use s3://")
     if job.stage == "pretrain" and (Path(base).is_absolute() or base.startswith(".")):
         raise RecipeError(f"base.model: {base} is a directory of this machine; give a name of the hub")
-
-
-def _outside_files(job: TrainingJob) -> tuple[str, ...]:
-    return job.files or (job.recipe.finetune.inputs if job.stage == "finetune" else ())
 
 
 def _warn(job: TrainingJob) -> None:
@@ -169,12 +157,8 @@ def _warn(job: TrainingJob) -> None:
         )
 
 
-def _root(job: TrainingJob) -> str:
-    return (job.recipe.storage.root or job.target.rpartition("/")[0]).rstrip("/")
-
-
 def _arguments(job: TrainingJob) -> list[str]:
-    """The command line but for the recipe, which is too long for it."""
+    """Return the command line without the recipe, which is too long for it."""
     recipe = job.arguments.index("--recipe")
     arguments = [*job.arguments[:recipe], *job.arguments[recipe + 2 :]]
     long = [text for text in arguments if len(text) > MAX_ARGUMENT_CHARS]
@@ -244,15 +228,13 @@ def _stopping_condition(job: TrainingJob) -> dict[str, int]:
 
 def _tags(job: TrainingJob) -> list[dict[str, str]]:
     tags = {**job.labels, TARGET_ANNOTATION: job.target}
-    return [{"Key": key, "Value": _tag(value)} for key, value in tags.items()]
-
-
-def _tag(value: str) -> str:
-    return re.sub(r"[^\w .:/=+@-]", "_", value)[-MAX_TAG_CHARS:]
+    # The end of a URI that is too long says more than its beginning.
+    short = {key: re.sub(r"[^\w .:/=+@-]", "_", value)[-MAX_TAG_CHARS:] for key, value in tags.items()}
+    return [{"Key": key, "Value": value} for key, value in short.items()]
 
 
 def _sealed(request: dict[str, Any]) -> dict[str, Any]:
-    """The request with the hash of what it asks for, where DescribeTrainingJob gives it back."""
+    """Add the hash of what a request asks for, where DescribeTrainingJob gives it back."""
     decides = {key: value for key, value in request.items() if key not in ("TrainingJobName", "Tags")}
     digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
     request["Environment"][SPEC] = digest

@@ -85,6 +85,7 @@ def _ask(name: str, question: Question, *needs: str, of_jobs: bool = False) -> C
     return Check(name=name, function=function, needs=("kubernetes", *needs), seconds=ASK_S)
 
 
+# In order; what only some backends need says so itself.
 CLUSTER: tuple[Check[ClusterRun], ...] = (
     Check(name="kubernetes", function=_reach, seconds=ASK_S),
     _ask("namespace", control_plane.check_namespace),
@@ -99,7 +100,7 @@ CLUSTER: tuple[Check[ClusterRun], ...] = (
     _ask("nodes", nodes.check_nodes),
     Check(name="images", function=lambda run: images.check_images(run.recipe)),
     Check(name="storage", function=lambda run: shared_storage.check_storage(run.recipe), seconds=STORAGE_S),
-)  # In order; what only some backends need says so itself.
+)
 SERVERS: tuple[Check[ClusterRun], ...] = (
     Check(
         name="kubeflow pipelines",

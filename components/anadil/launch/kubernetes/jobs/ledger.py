@@ -83,9 +83,8 @@ class RestartCounter:
         self.round: FailureRound | None = None  # The latest that this launcher saw.
         # Last step before each round; None where it is not known, or a node was to blame.
         self._steps: list[int | None] = []
-        self._lives: dict[
-            int, tuple[str, int]
-        ] = {}  # Worker -> pod and number of the start that was seen last.
+        # Worker -> pod and number of the start that was seen last.
+        self._lives: dict[int, tuple[str, int]] = {}
         self._dead: dict[ContainerStart, int] = {}  # Start that has ended -> its round.
         self._start_time = ""
         self._disrupted: set[tuple[int, str]] = set()  # Worker and pod that the cluster takes away, or took.

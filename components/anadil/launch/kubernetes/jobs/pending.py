@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from anadil.launch.kinds import QUEUE_LABEL, ApiObject, JobKind, labels
 from anadil.launch.kubernetes.api.pods import Worker
 
+# Words of a reason or a message -> remedy. Source: kubelet, scheduler and admission messages.
 PENDING_REMEDIES = {
     "exceeded quota": "ask for a larger ResourceQuota, or for less in cluster.resources",
     "persistentvolumeclaim": "make the claim that cluster.volumes names, in the job's namespace",
@@ -18,7 +19,7 @@ PENDING_REMEDIES = {
     "CreateContainerConfigError": "make the secret that cluster.secrets names, in the job's namespace",
     "violates PodSecurity": "allow the profile of the manifest in the namespace's labels",
     "FailedMount": "check the claim and the driver of its volume",
-}  # Words of a reason or a message -> remedy. Source: kubelet, scheduler and admission messages.
+}
 # A pull's message where the registry answers, and has no such image. Source: containerd, CRI-O, Docker Hub, ECR;
 # distribution-spec, error codes.
 NO_SUCH_IMAGE = re.compile(
