@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from anadil.artifacts import artifact
 from anadil.core.stages import STAGES
 from anadil.finetune.chat_format import chat_format
-from anadil.preflight.chat_base import check_chat_base
+from anadil.preflight.base_model import check_chat_base
 from anadil.recipe.load import load_recipe
 from anadil.runtime.execute import execute
 from tests.finetune.test_chat_format import tokenizer_of, trl_template

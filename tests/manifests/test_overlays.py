@@ -305,7 +305,7 @@ def test_the_launcher_s_pod_sees_what_the_job_sees_and_may_do_no_more_than_launc
         for group in rule["apiGroups"]
         for name in rule["resources"]
     }
-    needed = {(rule.group, rule.name): set(rule.verbs) for rule in launcher_rules("pytorchjob")}
+    needed = {(rule.group, rule.resource): set(rule.verbs) for rule in launcher_rules("pytorchjob")}
     assert given == needed
     [volume] = recipe.cluster.volumes
     mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
@@ -328,7 +328,7 @@ def test_pods_that_clean_makes_are_allowed_by_a_component_of_their_own() -> None
     }
 
     asked = {
-        (rule.group, rule.name): set(rule.verbs)
+        (rule.group, rule.resource): set(rule.verbs)
         for kind in ENGINE_KINDS.values()
         for rule in engine_rules(kind)
     }

@@ -9,9 +9,7 @@ from anadil.artifacts import base_model
 from anadil.artifacts.base_model import base_tokenizer
 from anadil.artifacts.weight_files import stored_tensors
 from anadil.core.errors import AnadilError, DataError, IntegrityError, PreflightError
-from anadil.preflight.base_vocabulary import gguf_detail
-from anadil.preflight.inputs import inspect_base
-from anadil.preflight.rotation import rotation_hint
+from anadil.preflight.base_model import gguf_detail, inspect_base, rotation_hint
 from anadil.recipe.sections import Base, Recipe
 from tests.kit.harness import again
 

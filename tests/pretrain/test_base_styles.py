@@ -11,7 +11,7 @@ from anadil.core.errors import DataError, PreflightError
 from anadil.core.stages import STAGES
 from anadil.evaluate.models import open_model
 from anadil.model.load import load_model
-from anadil.preflight.inputs import inspect_base
+from anadil.preflight.base_model import inspect_base
 from anadil.pretrain.embedding_init import embedding_map, fit_vocabulary
 from anadil.recipe.sections import Recipe
 from anadil.release.export.gguf_vocabulary import read_vocabulary

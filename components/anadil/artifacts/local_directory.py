@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,8 +92,11 @@ def check_writable(path: Path, key: str) -> None:
     """
     check_directory(path, key)
     there = next(place for place in (path, *path.parents) if place.is_dir())
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise PreflightError(f"{key}: {there} cannot be written; give another place")
+    try:
+        # Not `os.access`, which lets root write everywhere, into /proc too.
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError:
+        raise PreflightError(f"{key}: {there} cannot be written; give another place") from None
 
 
 def refuse_occupied(uri: str) -> None:

@@ -1,4 +1,4 @@
-"""One record of a check, and the two ways to run a list of them: report every result, or refuse at the first failure."""
+"""The record of a check, and two ways to run a list of them: report every result, or refuse at the first failure."""
 
 import logging
 import queue
@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Generic, Literal, TypeVar
 
 from anadil.core.errors import AnadilError, PreflightError
+from anadil.core.format import OWN_LINE
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ class CheckResult:
 
     def as_lines(self) -> Iterator[str]:
         """For people."""
-        yield f"{MARKS[self.status]}  {self.name}: {self.detail}"
+        yield from OWN_LINE.split(f"{MARKS[self.status]}  {self.name}: {self.detail}")
         if self.remedy:
             yield from f"         -> {self.remedy}".split("\n")
 
@@ -43,28 +44,22 @@ class CheckResult:
 
 
 def passed(name: str, detail: str, remedy: str = "") -> CheckResult:
-    """A need that is met; the remedy is advice."""
+    """Return a need that is met; the remedy is advice."""
     return CheckResult(name=name, status="passed", detail=detail, remedy=remedy)
 
 
 def failed(name: str, detail: str, remedy: str) -> CheckResult:
-    """A need that is not met."""
+    """Return a need that is not met."""
     return CheckResult(name=name, status="failed", detail=detail, remedy=remedy)
 
 
 def skipped(name: str, detail: str, remedy: str = "") -> CheckResult:
-    """A need that was not checked."""
+    """Return a need that was not checked."""
     return CheckResult(name=name, status="skipped", detail=detail, remedy=remedy)
 
 
 def failed_by(name: str, error: AnadilError, remedy: str = "") -> CheckResult:
-    """The failure that an error stands for.
-
-    Args:
-        name: Of the check.
-        error: Its text may begin with the name, and ends in a remedy.
-        remedy: Left out, that of the text.
-    """
+    """Return the failure that an error stands for; without a remedy, with the one that ends its text."""
     text = str(error).removeprefix(f"{name}: ")
     if remedy:
         return failed(name, text, remedy)
@@ -91,7 +86,7 @@ class Check(Generic[Subject]):
     level: int = logging.DEBUG  # At which `refuse` logs a result that passed.
 
     def results(self, subject: Subject) -> list[CheckResult]:
-        """Every result; an error is a failed one."""
+        """Return every result; an error is a failed one."""
         try:
             return list(self.function(subject))
         except AnadilError as error:
@@ -105,7 +100,7 @@ class Check(Generic[Subject]):
 
 
 def report(checks: Iterable[Check[Subject]], subject: Subject) -> list[CheckResult]:
-    """The results of all checks, in order."""
+    """Return the results of all checks, in order."""
     results: list[CheckResult] = []
     for check in checks:
         if need := _unmet(check, {each.name for each in results if each.status == "failed"}):
@@ -118,7 +113,7 @@ def report(checks: Iterable[Check[Subject]], subject: Subject) -> list[CheckResu
 
 
 def in_time(check: Check[Subject], subject: Subject, seconds: float) -> list[CheckResult]:
-    """The results of one check, or a failure where they do not come in time."""
+    """Return the results of one check, or a failure where they do not come in time."""
     answers: queue.Queue[list[CheckResult]] = queue.Queue()
     # A daemon, because a silent name server cannot be interrupted.
     threading.Thread(target=lambda: answers.put(check.results(subject)), daemon=True).start()
@@ -133,9 +128,9 @@ def refuse(checks: Iterable[Check[Subject]], subject: Subject, *, dry: bool = Fa
     """Raise the first failure; log every other result.
 
     Args:
-        checks: In order.
-        subject: What is checked.
-        dry: Warn of failures, and raise none.
+        checks: The checks in order.
+        subject: Their subject.
+        dry: Log failures as warnings.
 
     Raises:
         AnadilError: A check failed.

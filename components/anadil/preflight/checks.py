@@ -15,8 +15,9 @@ from anadil.core.stages import FLOW, STAGES, Stage
 from anadil.plan.instances import ram_bytes
 from anadil.plan.stage_memory import AFTER
 from anadil.preflight import check, this_machine
+from anadil.preflight.base_model import inspect_base
 from anadil.preflight.check import Check, CheckResult, failed, passed, skipped
-from anadil.preflight.inputs import inspect_base, inspect_clean_cost, inspect_files
+from anadil.preflight.inputs import inspect_clean_cost, inspect_files
 from anadil.preflight.memory import check_finetune, check_fits
 from anadil.preflight.packages import require_packages
 from anadil.preflight.places import check_reach, check_shared
@@ -55,22 +56,18 @@ class PlannedRun:
 
 
 def report(planned: PlannedRun) -> list[CheckResult]:
-    """The results of every check that a command makes."""
+    """Return the results of every check that a command makes."""
     return check.report(_checks_of(planned), planned)
 
 
 def report_machine(work: Path) -> list[CheckResult]:
-    """The doctor's results that no recipe decides."""
+    """Return the doctor's results that no recipe decides."""
     planned = PlannedRun(by=DOCTOR, recipe=Recipe(), here=True, work=work)
     return check.report([each for each in _checks_of(planned) if each.name in OF_MACHINE], planned)
 
 
 def refuse(planned: PlannedRun, *, dry: bool = False) -> None:
-    """Raise the first failure; log every other result.
-
-    Args:
-        planned: What is checked.
-        dry: Warn of failures, and raise none.
+    """Raise the first failure, or log failures as warnings if `dry`; log every other result.
 
     Raises:
         AnadilError: A check failed; the text names the remedy.

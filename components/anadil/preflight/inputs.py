@@ -1,35 +1,23 @@
-"""Reads the beginning of all that a run will read, before it starts, with the readers of the stages.
+"""Read the beginnings of all files of a run before it starts, with the readers of its stages.
 
-So that chats without a chat, a wrong `clean.text_field` or a torn model end a run in its first
-second and not after its pre-training.
+So chats without a chat or a wrong `clean.text_field` end a run in its first second, not after its pre-training.
 """
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 from typing import Literal, TypeVar
 
 from anadil.artifacts import storage
-from anadil.artifacts.base_model import TINY, base_tokenizer, model_config
-from anadil.artifacts.weight_files import has_weights, stored_tensors
-from anadil.core.errors import DataError, PreflightError, RetryableError
+from anadil.core.errors import DataError
 from anadil.core.format import MIB, counted, human_bytes, human_hours
 from anadil.core.stages import Stage
-from anadil.model.family_table import check_family
-from anadil.preflight.base_vocabulary import check_base_vocabulary, gguf_detail
-from anadil.preflight.chat_base import check_chat_base
-from anadil.preflight.check import CheckResult, passed, skipped
+from anadil.preflight.check import CheckResult, passed
 from anadil.preflight.clean_cost import clean_cost, clean_memory_bytes
 from anadil.preflight.input_sample import InputSample, NoWholeRecordError
-from anadil.preflight.places import claim_of
-from anadil.preflight.rotation import rotation_hint
-from anadil.recipe.sections import Base, Recipe
-from anadil.runtime.execute import base_cache
+from anadil.preflight.places import claim_of, inspect_where_visible, unseen
+from anadil.recipe.sections import Recipe
 from anadil.runtime.job import external_files, named_files, named_side_files, side_files
-
-log = logging.getLogger(__name__)
 
 FIRST_BYTES = {"clean.inputs": 4 * MIB, "finetune.inputs": 64 * MIB, "evaluate.heldout": 64 * MIB}
 """Bytes of each file. Chats and held-out text, of which one bad line ends the stage, are read whole as a rule."""
@@ -61,7 +49,7 @@ def inspect_files(
     hidden = {} if here else {pattern: claim for pattern in patterns if (claim := claim_of(pattern, recipe))}
     visible = [pattern for pattern in patterns if pattern not in hidden]
     if hidden and not visible:
-        return _unseen(stage.files, hidden)
+        return unseen(stage.files, hidden)
 
     def inspect() -> CheckResult:
         files = external_files(stage, recipe, visible)
@@ -74,22 +62,21 @@ def inspect_files(
             detail += f", {len(sample.looked):,} of {len(files):,} files looked into"
         if not sample.whole:
             detail += f" in what was checked (the first {human_bytes(sample.num_bytes)} of a file)"
-        for key, found in _side_files(stage, recipe, here=here).items():
-            detail += f"; {key}: {counted(len(found), 'file')}"
-            if key in SIDE_INSPECTORS and found:
-                more, hint = SIDE_INSPECTORS[key](
-                    found, recipe, InputSample(FIRST_BYTES[stage.files], PATIENCE_S)
-                )
+        for key, beside in _side_files(stage, recipe, here=here).items():
+            detail += f"; {key}: {counted(len(beside), 'file')}"
+            if key in SIDE_INSPECTORS and beside:
+                sample = InputSample(FIRST_BYTES[stage.files], PATIENCE_S)
+                more, hint = SIDE_INSPECTORS[key](beside, recipe, sample)
                 detail, remedy = f"{detail}, {more}", "; ".join(filter(None, (remedy, hint)))
         if hidden:
-            detail += f"; not checked: {_unseen(stage.files, hidden).detail}"
+            detail += f"; not checked: {unseen(stage.files, hidden).detail}"
         return passed(stage.files, detail, remedy)
 
-    return _inspect_where_visible(stage.files, inspect, here=here)
+    return inspect_where_visible(stage.files, inspect, here=here)
 
 
 def _side_files(stage: Stage, recipe: Recipe, *, here: bool) -> dict[str, list[str]]:
-    """Recipe key -> the files that it names; those that only pods see are not among them."""
+    """Return recipe key -> the files that it names, without those that only pods see."""
     kinds = {each.key: each for each in stage.side_files}
     return {
         key: [
@@ -103,13 +90,7 @@ def _side_files(stage: Stage, recipe: Recipe, *, here: bool) -> dict[str, list[s
 
 
 def inspect_clean_cost(recipe: Recipe, memory_bytes: int, cpus: int, *, here: bool = True) -> CheckResult:
-    """Tell what `clean` needs of memory, disk and CPU time.
-
-    Args:
-        recipe: What is to run.
-        memory_bytes: What it would have.
-        cpus: That it would have.
-        here: The stage will run on this machine.
+    """Estimate what `clean` needs of memory, disk and CPU time, beside the memory and CPUs that it would have.
 
     Raises:
         DataError: A file is missing.
@@ -117,7 +98,7 @@ def inspect_clean_cost(recipe: Recipe, memory_bytes: int, cpus: int, *, here: bo
     key, patterns = "cost of clean", recipe.clean.inputs
     hidden = {} if here else {pattern: claim for pattern in patterns if (claim := claim_of(pattern, recipe))}
     if hidden:
-        return _unseen(key, hidden)
+        return unseen(key, hidden)
 
     def inspect() -> CheckResult:
         cost = clean_cost(storage.sizes(patterns, "clean.inputs"), recipe.clean, cpus)
@@ -130,101 +111,13 @@ def inspect_clean_cost(recipe: Recipe, memory_bytes: int, cpus: int, *, here: bo
         )
         return passed(key, detail, "" if need <= memory_bytes else OUT_OF_MEMORY)
 
-    return _inspect_where_visible(key, inspect, here=here)
-
-
-def inspect_base(
-    recipe: Recipe, *, here: bool = True, chats: bool = True, vocabulary: bool = True
-) -> CheckResult:
-    """Read the base model's config, tokenizer and the headers of its weights.
-
-    Args:
-        recipe: What is to run.
-        here: The stages will run on this machine.
-        chats: The model will be taught chats, if the recipe names any.
-        vocabulary: Candidates will be made of its tokenizer.
-
-    Raises:
-        DataError: The directory is not there, lacks something, or it cannot be read; its tokenizer has no end of text,
-            or is none that the recipe's strategies can change.
-        IntegrityError: Something would run code, or a file of weights is torn.
-        PreflightError: A hub model cannot be fetched, a layout of the recipe is not proven for its type, or a trial is
-            asked for whose compute is not known.
-    """
-    key, model = "base.model", recipe.base.model
-    folder = Path(model).expanduser()
-    if model == TINY:
-        return passed(key, "tiny, made on the spot")
-    if not here and (claim := claim_of(model, recipe)):
-        return _unseen(key, {model: claim})
-    check_base(recipe.base)
-    if folder.is_dir():  # first, so that nobody fetches a torn model again that is refused then
-        check_family(model_config(folder), recipe.pretrain.parallelism.model_dump())
-
-    def inspect() -> CheckResult:
-        if folder.is_dir():
-            stored_tensors(folder)  # first what needs no torch
-        place = base_tokenizer(recipe.base, base_cache(recipe))
-        if not folder.is_dir() and (place / "config.json").is_file():
-            check_family(model_config(place), recipe.pretrain.parallelism.model_dump())
-        size = check_base_vocabulary(recipe, place, changes=vocabulary)
-        if folder.is_dir():
-            from anadil.model.architecture import check_fit  # loads torch, which not every image has
-
-            check_fit(folder)
-        written = check_chat_base(recipe, place) if chats else ""
-        told = folder if folder.is_dir() else place
-        known = (told / "config.json").is_file()
-        hint = rotation_hint(model_config(told), recipe.pretrain.sequence_length) if known else ""
-        details = [f"{model}, a tokenizer of {size:,} tokens", written, gguf_detail(place)]
-        return passed(key, ", ".join(filter(None, details)), hint)
-
-    return _inspect_where_visible(key, inspect, here=here)
-
-
-def check_base(base: Base) -> None:
-    """Check a base model's directory before anything runs for hours.
-
-    Raises:
-        DataError: A local directory is not there or lacks config, tokenizer or safetensors.
-    """
-    folder = Path(base.model).expanduser()
-    looks_local = folder.is_absolute() or base.model.startswith((".", "~"))
-    if base.model == TINY or not (looks_local or folder.is_dir()):
-        return
-    if not folder.is_dir():
-        raise DataError(f"base.model: {base.model}: no such directory; give a Hugging Face model directory")
-    missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
-    if not has_weights(folder):
-        missing.append("*.safetensors")
-    remedy = "give a Hugging Face model directory"
-    if missing == ["tokenizer.json"]:
-        remedy = "transformers writes one: AutoTokenizer.from_pretrained(...).save_pretrained(...)"
-    if missing:
-        raise DataError(f"base.model: {base.model} has no {' and no '.join(missing)}; {remedy}")
-
-
-def _unseen(key: str, hidden: dict[str, str]) -> CheckResult:
-    places = ", ".join(f"{place} (claim {claim})" for place, claim in hidden.items())
-    return skipped(key, f"{places} can be seen from pods alone")
-
-
-def _inspect_where_visible(key: str, inspect: Callable[[], CheckResult], *, here: bool) -> CheckResult:
-    """Say what cannot be read from here, where that is no mistake."""
-    try:
-        return inspect()
-    except ModuleNotFoundError as error:
-        return skipped(key, f"not checked, because {error.name} is not installed here")
-    except (PreflightError, RetryableError) as error:
-        if here:
-            raise
-        return skipped(key, f"not checked, because it cannot be read from here ({error})")
+    return inspect_where_visible(key, inspect, here=here)
 
 
 def _taken(
     files: Sequence[str], sample: InputSample, read: Callable[[str], Iterator[T]]
 ) -> Iterator[tuple[str, T]]:
-    """Each record and its file, for as long as there is time."""
+    """Yield each record and its file, for as long as there is time."""
     for uri in files:
         if sample.over():
             sample.whole = False
@@ -273,13 +166,12 @@ def _inspect_raw(files: Sequence[str], recipe: Recipe, sample: InputSample) -> t
         read_stats.check_bad_share(settings.max_bad_records)
     if sample.whole and not read_stats.records:
         raise DataError("clean.inputs: the files hold no documents; check the paths")
-    detail = counted(read_stats.records, "document")
     remedy = ""
     if unreadable or read_stats.bad > settings.max_bad_records * total:
         remedy = f"{read_stats.bad:,} of {total:,} records could not be read, such as {read_stats.places[0]}"
     if unreadable:
         remedy += f"; {counted(len(unreadable), 'file')} without a readable record, such as {unreadable[0]}"
-    return detail, remedy
+    return counted(read_stats.records, "document"), remedy
 
 
 def _inspect_rows(
@@ -314,7 +206,7 @@ def _inspect_heldout(files: Sequence[str], recipe: Recipe, sample: InputSample) 
     return counted(num_documents, "document"), ""
 
 
-# Recipe key -> what inspects its files; returns what was found and what to consider.
+# Recipe key -> function that inspects its files; it returns detail and advice.
 INSPECTORS: dict[str, Callable[[Sequence[str], Recipe, InputSample], tuple[str, str]]] = {
     "clean.inputs": _inspect_raw,
     "finetune.inputs": partial(_inspect_rows, "chats"),

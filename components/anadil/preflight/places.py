@@ -1,22 +1,42 @@
-"""The places that a run names: which machines see them."""
+"""The places that a run names, and the machines that see them."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from anadil.artifacts.storage import BUILT_IN
-from anadil.core.errors import PreflightError, RecipeError
+from anadil.core.errors import PreflightError, RecipeError, RetryableError
 from anadil.core.stages import FLOW
+from anadil.preflight.check import CheckResult, skipped
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import named_files, named_side_files
 
 
 def claim_of(place: str, recipe: Recipe) -> str:
-    """The claim of `cluster.volumes` that a path lies on, where this machine does not mount it."""
+    """Return the claim of `cluster.volumes` that a path lies on, where this machine does not mount it."""
     if "://" in place or place.startswith(BUILT_IN):
         return ""
     for volume in recipe.cluster.volumes:
         if volume.holds(place):
             return "" if Path(volume.path).is_dir() else volume.claim
     return ""
+
+
+def unseen(key: str, hidden: dict[str, str]) -> CheckResult:
+    """Return the result of a key whose places lie on claims that this machine does not mount."""
+    places = ", ".join(f"{place} (claim {claim})" for place, claim in hidden.items())
+    return skipped(key, f"{places} can be seen from pods alone")
+
+
+def inspect_where_visible(key: str, inspect: Callable[[], CheckResult], *, here: bool) -> CheckResult:
+    """Return the result of an inspection, or skip what cannot be read from here where that is no mistake."""
+    try:
+        return inspect()
+    except ModuleNotFoundError as error:
+        return skipped(key, f"not checked, because {error.name} is not installed here")
+    except (PreflightError, RetryableError) as error:
+        if here:
+            raise
+        return skipped(key, f"not checked, because it cannot be read from here ({error})")
 
 
 def check_reach(recipe: Recipe) -> None:
@@ -32,14 +52,14 @@ def check_reach(recipe: Recipe) -> None:
         **{key: names for stage in FLOW for key, names in named_side_files(stage, recipe).items()},
         "base.model": (model,) if model.startswith(("/", ".", "~")) or Path(model).is_dir() else (),
     }
-    mistakes = []
-    for key, values in places.items():
-        for value in values:
-            if "://" in value or (value.startswith(BUILT_IN) and key != "storage.root"):
-                continue
-            if any(volume.holds(value) for volume in recipe.cluster.volumes):
-                continue
-            mistakes.append(f"  {key}: {value or 'not set'}")
+    mistakes = [
+        f"  {key}: {value or 'not set'}"
+        for key, values in places.items()
+        for value in values
+        if "://" not in value
+        and not (value.startswith(BUILT_IN) and key != "storage.root")
+        and not any(volume.holds(value) for volume in recipe.cluster.volumes)
+    ]
     if mistakes:
         raise RecipeError(
             "no step on the cluster would see\n" + "\n".join(mistakes) + "\n"
@@ -56,8 +76,8 @@ def check_shared(
     Args:
         recipe: What is to be trained.
         target: URI of the artifact, or the root under which it is written.
-        backend: How it is trained; `local` has one machine.
-        stage: Which; the machines of `finetune` always save together.
+        backend: `local` has one machine.
+        stage: The machines of `finetune` always save together.
         nodes: Machines; left out, `cluster.nodes`.
 
     Raises:

@@ -1,17 +1,25 @@
-"""Kubeflow Pipelines and MLflow: whether they answer, in a version and a setting that work."""
+"""Check what a run on a cluster uses beside Kubernetes: images, storage, Kubeflow Pipelines, MLflow."""
 
 import base64
 import json
 import os
 import re
+import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
+import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from anadil.artifacts import storage
+from anadil.artifacts.uri import MANIFEST, join
+from anadil.core.errors import AnadilError
 from anadil.core.log import masked
+from anadil.core.stages import IMAGES
 from anadil.preflight.check import CheckResult, failed, passed, skipped
 from anadil.recipe.sections import Recipe
 from anadil.runtime.mlflow_spool import tracking_uri
@@ -20,6 +28,68 @@ KFP_VARIABLE = "KF_PIPELINES_ENDPOINT"  # Where kfp's own client looks for the s
 OLDEST_KFP = (2, 16)
 """First version whose server takes IAM roles of ServiceAccounts. Source: kubeflow/pipelines pull request 12512."""
 TIMEOUT_S = 5.0
+PROBE = b"anadil doctor was here; this object may be removed\n"
+
+
+def check_images(recipe: Recipe) -> Iterator[CheckResult]:
+    """Check which images are pinned by digest, and refuse names that only this machine knows."""
+    images = {name: recipe.image_of(name) for name in sorted(set(IMAGES.values()))}
+    if recipe.cluster.hyperpod and (bare := [image for image in images.values() if not _has_registry(image)]):
+        remedy = "push them (docs/guides/images.md) and set cluster.image: REGISTRY/anadil/{stage}:{version}"
+        yield failed("images", f"{bare[0]} names no registry, so nodes would ask docker.io", remedy)
+        return
+    loose = [name for name, image in images.items() if "@sha256:" not in image]
+    if not loose:
+        yield passed("images", f"all {len(images)} are pinned by digest")
+        return
+    # A tag works, but it may be moved under a run.
+    rest = f"and {len(loose) - 1} more go" if len(loose) > 1 else "goes"
+    remedy = "pin them in cluster.digests, so that every pod of a run holds the same program"
+    yield passed("images", f"{images[loose[0]]} {rest} by tag", remedy)
+
+
+def _has_registry(image: str) -> bool:
+    """Source: distribution/reference: a first part with `.`, `:` or the word localhost is a host."""
+    first, slash, _ = image.partition("/")
+    return bool(slash) and ("." in first or ":" in first or first == "localhost")
+
+
+def check_storage(recipe: Recipe) -> Iterator[CheckResult]:
+    """Write, read and remove a small object below an `s3://` root; look a directory up in the volumes."""
+    root = recipe.storage.root
+    if root is None:
+        remedy = "set storage.root: s3://BUCKET/PREFIX, or a directory of one of cluster.volumes"
+        yield failed("storage", "storage.root is not set", remedy)
+    elif "://" in root:
+        _write_and_remove(root)
+        detail = f"an object could be written, read and removed below {root}, with your rights; pods have their own"
+        yield passed("storage", detail)
+    elif volume := next(
+        (each for each in recipe.cluster.volumes if not each.read_only and each.holds(root)), None
+    ):
+        detail = f"{root} is on claim {volume.claim}; pods alone can tell whether it can be written"
+        yield passed("storage", detail)
+    else:
+        detail = f"{root} is on none of cluster.volumes that can be written, so no pod would see it"
+        yield failed("storage", detail, "use s3://, or name the claim of that directory in cluster.volumes")
+
+
+def _write_and_remove(root: str) -> None:
+    place = join(root, f"doctor-{uuid.uuid4().hex[:12]}")
+    store = storage.store(root)
+    with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
+        source = Path(folder) / "probe"
+        source.mkdir()
+        (source / MANIFEST).write_bytes(PROBE)
+        readable = False
+        try:
+            store.put_directory(source, place)
+            store.read(join(place, MANIFEST))
+            readable = True
+        finally:
+            # Nothing is left behind. If reading failed, that is the cause to report, not that the removal fails too.
+            with nullcontext() if readable else suppress(AnadilError):
+                store.remove_directory(place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +100,7 @@ class HttpReply:
     text: str
 
     def json(self) -> dict[str, Any]:
-        """The table in it; an empty one where it holds something else."""
+        """Return the table in it; an empty one where it holds something else."""
         try:
             data = json.loads(self.text)
         except ValueError:
@@ -44,7 +114,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def http_get(url: str, headers: Mapping[str, str]) -> HttpReply:
-    """One GET; only http and https are spoken."""
+    """Send one GET by http or https."""
     try:
         scheme = urllib.parse.urlsplit(url).scheme
     except ValueError as error:
@@ -109,8 +179,7 @@ def check_mlflow(recipe: Recipe) -> Iterator[CheckResult]:
         return
     if not uri.startswith(("http://", "https://")):
         remedy = "set tracking.uri: http://mlflow:5000 or the like"
-        detail = f"{masked(uri)}: pods do not share a database file"
-        yield failed("mlflow", detail, remedy)
+        yield failed("mlflow", f"{masked(uri)}: pods do not share a database file", remedy)
         return
     base, headers = _without_password(uri.rstrip("/"))
     if http_get(f"{base}/health", headers).status == 0:
@@ -129,15 +198,14 @@ def check_mlflow(recipe: Recipe) -> Iterator[CheckResult]:
         remedy = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (pods: cluster.secrets)"
         yield failed("mlflow", f"{base} answers {answer.status}", remedy)
     elif answer.status != 200:
-        remedy = "see its log; is this the address of MLflow 3?"
         detail = f"{base} answers {answer.status} to a search of experiments"
-        yield failed("mlflow", detail, remedy)
+        yield failed("mlflow", detail, "see its log; is this the address of MLflow 3?")
     else:
         yield passed("mlflow", f"{base} answers")
 
 
 def _without_password(uri: str) -> tuple[str, dict[str, str]]:
-    """The address without user and password, and the headers that stand for them."""
+    """Return the address without user and password, and the headers that stand for them."""
     parts = urllib.parse.urlsplit(uri)
     user = parts.username or os.environ.get("MLFLOW_TRACKING_USERNAME", "")
     password = parts.password or os.environ.get("MLFLOW_TRACKING_PASSWORD", "")
@@ -145,8 +213,6 @@ def _without_password(uri: str) -> tuple[str, dict[str, str]]:
     host = parts.netloc.rpartition("@")[2]
     base = urllib.parse.urlunsplit((parts.scheme, host, parts.path, "", ""))
     if user:
-        pair = base64.b64encode(
-            f"{urllib.parse.unquote(user)}:{urllib.parse.unquote(password)}".encode()
-        ).decode()
-        return base, {"Authorization": f"Basic {pair}"}
+        pair = f"{urllib.parse.unquote(user)}:{urllib.parse.unquote(password)}"
+        return base, {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
     return base, ({"Authorization": f"Bearer {token}"} if token else {})

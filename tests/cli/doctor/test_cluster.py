@@ -306,7 +306,7 @@ def test_the_rights_that_are_asked_for_are_those_that_are_given() -> None:
     [role] = [each for each in yaml.safe_load_all(path.read_text()) if each["kind"] == "Role"]
 
     asked = [
-        {"apiGroups": [rule.group], "resources": [rule.name], "verbs": list(rule.verbs)}
+        {"apiGroups": [rule.group], "resources": [rule.resource], "verbs": list(rule.verbs)}
         for rule in launcher_rules("pytorchjob")
     ]
 

@@ -86,6 +86,21 @@ def test_a_wrong_recipe_fails_with_every_mistake(capsys: pytest.CaptureFixture[s
     assert [each["name"] for each in machine] == ["python", "packages", "device"]
 
 
+def test_each_mistake_of_a_recipe_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    main.main(["doctor", "--set", "seed=x", "--set", "language=xx"])
+
+    first, *mistakes, remedy = capsys.readouterr().out.splitlines()[:4]
+    assert first.startswith("FAILED ")
+    assert all(line.startswith("  ") for line in mistakes)
+    assert remedy.strip() == "-> edit the recipe, or --set"
+
+
+def test_a_place_where_nobody_can_write_fails_for_root_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["doctor", "--work", "/proc/x"]) == 4
+
+    assert "storage: --work: /proc cannot be written" in capsys.readouterr().out
+
+
 def test_a_base_model_directory_is_looked_into(tmp_path: Path) -> None:
     (tmp_path / "config.json").touch()
 

@@ -7,7 +7,7 @@ import pytest
 from anadil.artifacts import s3, storage
 from anadil.launch.kubernetes.checks.cluster_checks import run_cluster_checks
 from anadil.preflight.check import CheckResult
-from anadil.preflight.shared_storage import check_storage
+from anadil.preflight.services import check_storage
 from anadil.recipe.sections import Recipe
 from tests.cli.doctor.lines import line, with_timeout
 from tests.kit.fake_cluster import Cluster

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RetryableError
-from anadil.launch.kubernetes.executors.indexed_job import IndexedJob, Polling
+from anadil.launch.kubernetes.executors.indexed_job import IndexedJob
 from anadil.launch.manifests.clean_pods import CONTAINER
 from anadil.recipe.sections import Recipe
 from anadil.runtime.executors import task_files
@@ -78,7 +78,7 @@ def run_tasks(
     work: Path, function: Callable[[Any], None] = write, tick: Callable[[], None] = lambda: None
 ) -> list[Path]:
     tasks = [_Task(work / str(number)) for number in range(4)]
-    with IndexedJob(recipe(work), work, Polling(pause_s=0.01)) as executor:
+    with IndexedJob(recipe(work), work, pause_s=0.01) as executor:
         executor.map(function, tasks, tick)
     return [task.folder for task in tasks]
 
@@ -251,7 +251,7 @@ def test_the_job_gives_the_same_bytes(batch: Batch, tmp_path: Path) -> None:
     files = write_inputs(tmp_path / "raw")
     expected = content(clean(tmp_path / "one", *files, max_bad_records=0.5))
 
-    executor = IndexedJob(recipe(tmp_path), tmp_path / "job", Polling(pause_s=0.01))
+    executor = IndexedJob(recipe(tmp_path), tmp_path / "job", pause_s=0.01)
     corpus = clean(tmp_path / "job", *files, executor=executor, max_bad_records=0.5, shard_bytes=4_000)
 
     assert content(corpus) == expected

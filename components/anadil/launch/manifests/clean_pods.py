@@ -1,9 +1,9 @@
-"""Manifests of the pods that clean side by side: an Indexed Job of Kubernetes, or a cluster of KubeRay.
+"""Render the pods that clean side by side: an Indexed Job of Kubernetes, or a cluster of KubeRay.
 
 A pod of either runs one process, in the image of the stage, and sees the directory of `cluster.work`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from anadil.launch.job import RUN_LABEL, STAGE_LABEL
@@ -20,7 +20,7 @@ WORKER = Resources(cpu="1", memory="3Gi")
 """Resources of one process, which limits itself to 2 GiB beside its libraries (0.4 GiB)."""
 RAY_HEAD = Resources(cpu="1", memory="4Gi")
 """Resources of the head, which runs no tasks. Measured: Ray 2.60 takes some 0.8 GiB beside the tasks."""
-RAY_WORKER_MEMORY = "4Gi"  # As `WORKER`, with Ray's own helpers and its shared memory.
+RAY_WORKER = WORKER.model_copy(update={"memory": "4Gi"})  # With Ray's own helpers and its shared memory.
 RETRIES = 5  # Times that a pod is tried again which was killed; a record that kills its process costs none.
 KEPT_S = 3_600  # How long a job that has ended stays where its driver is gone.
 RAY_VERSION = "2.60.0"  # Version in the image; KubeRay asks for it.
@@ -64,14 +64,14 @@ class CleanPods:
         }
 
     def template(self, container: Container, asked: Resources) -> dict[str, Any]:
-        """A pod template."""
+        """Return a pod template."""
         return template(
             container, self.recipe.cluster, self.labels, machine=None, devices=0, nodes=1, asked=asked,
             key="cluster.resources.clean",
         )  # fmt: skip
 
     def container(self, command: tuple[str, ...] = (), arguments: tuple[str, ...] = ()) -> Container:
-        """A container in the image of the stage."""
+        """Return a container in the image of the stage."""
         cluster = self.recipe.cluster
         environment = {"ANADIL_LOG": "json", "ANADIL_WORK": cluster.work or POD_WORK}
         return Container(
@@ -81,17 +81,16 @@ class CleanPods:
 
 
 def indexed_job(pods: CleanPods, folder: str, digest: str, num_tasks: int, workers: int) -> dict[str, Any]:
-    """A job of one pod for each task.
+    """Return a job of one pod for each task.
 
-    A pod that is evicted or loses its node costs no retry; one that says what is wrong ends the job at once.
     Source: Kubernetes, "Indexed Job", "Backoff limit per index" (in every cluster from 1.29 on) and
     "Pod failure policy".
 
     Args:
         pods: The run.
         folder: Where the tasks are written.
-        digest: Of their list.
-        num_tasks: How many there are.
+        digest: That of their list.
+        num_tasks: Number of tasks.
         workers: Pods that run at a time.
     """
     container = pods.container(("python", "-m", "anadil.runtime.executors.task_files"), (folder, digest))
@@ -111,6 +110,7 @@ def indexed_job(pods: CleanPods, folder: str, digest: str, num_tasks: int, worke
             "ttlSecondsAfterFinished": KEPT_S,
             "podFailurePolicy": {
                 "rules": [
+                    # An eviction or a lost node costs no retry; an error that would come again ends the job at once.
                     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
                     {"action": "FailJob", "onExitCodes": stop},
                 ]
@@ -121,21 +121,14 @@ def indexed_job(pods: CleanPods, folder: str, digest: str, num_tasks: int, worke
 
 
 def ray_cluster(pods: CleanPods, workers: int) -> dict[str, Any]:
-    """A cluster of the KubeRay operator: a head that runs no tasks, and a pod for each process.
+    """Return a cluster of the KubeRay operator: a head that runs no tasks, and a pod for each of the workers.
 
     Source: KubeRay 1.1 and newer, apis/ray/v1; the operator writes `ray start` into the containers.
-
-    Args:
-        pods: The run.
-        workers: Tasks at a time.
     """
-    head = pods.container()
+    plain = pods.container()
     if pods.token:
-        head.environment.update(ray_authentication(pods.token))
-    head = Container(
-        name="ray-head", image=head.image, arguments=(), environment=head.environment, ports=RAY_PORTS
-    )
-    worker = Container(name="ray-worker", image=head.image, arguments=(), environment=head.environment)
+        plain.environment.update(ray_authentication(pods.token))
+    head, worker = replace(plain, name="ray-head", ports=RAY_PORTS), replace(plain, name="ray-worker")
     common = {"object-store-memory": str(RAY_MEMORY_BYTES), "disable-usage-stats": "true"}
     return {
         "apiVersion": "ray.io/v1",
@@ -155,9 +148,7 @@ def ray_cluster(pods: CleanPods, workers: int) -> dict[str, Any]:
                     "minReplicas": workers,
                     "maxReplicas": workers,
                     "rayStartParams": {"num-cpus": "1", **common},
-                    "template": _ray_pod(
-                        pods, worker, WORKER.model_copy(update={"memory": RAY_WORKER_MEMORY})
-                    ),
+                    "template": _ray_pod(pods, worker, RAY_WORKER),
                 }
             ],
         },
@@ -165,7 +156,7 @@ def ray_cluster(pods: CleanPods, workers: int) -> dict[str, Any]:
 
 
 def ray_authentication(token: str) -> dict[str, str]:
-    """Environment of everybody who takes part in a cluster of Ray. Source: Ray 2.60, "Token authentication"."""
+    """Return the environment of each member of a cluster of Ray. Source: Ray 2.60, "Token authentication"."""
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
 
 

@@ -1,4 +1,4 @@
-"""Name, labels and annotations of a job: what queues and HyperPod read of it."""
+"""Name, labels and annotations of a job, which queues and HyperPod read."""
 
 import re
 from typing import Any
@@ -21,10 +21,10 @@ LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
 
 def metadata_of(job: TrainingJob) -> dict[str, Any]:
-    """Metadata of a job's resource.
+    """Return the metadata of a job's resource.
 
     Raises:
-        RecipeError: A label is none that Kubernetes takes.
+        RecipeError: Kubernetes does not take a label.
     """
     labels = job.labels | queue_labels(job.recipe.cluster)
     for name, value in labels.items():
@@ -43,7 +43,7 @@ def metadata_of(job: TrainingJob) -> dict[str, Any]:
 
 
 def queue_labels(cluster: Cluster) -> dict[str, str]:
-    """Labels by which Kueue holds a job until its queue has room.
+    """Return labels by which Kueue holds a job until its queue has room.
 
     Raises:
         RecipeError: A priority without a queue, which Kueue would ignore.
@@ -58,7 +58,7 @@ def queue_labels(cluster: Cluster) -> dict[str, str]:
 
 
 def topology_annotations(cluster: Cluster) -> dict[str, str]:
-    """Annotations of pods by which Kueue puts them onto nodes that are near each other.
+    """Return annotations of pods by which Kueue puts them onto nodes that are near each other.
 
     Raises:
         RecipeError: A topology without a queue, which Kueue would ignore.
@@ -72,7 +72,7 @@ def topology_annotations(cluster: Cluster) -> dict[str, str]:
 
 
 def resume_annotations(cluster: Cluster) -> dict[str, str]:
-    """Annotations by which HyperPod starts a PyTorchJob again when it has replaced a node.
+    """Return annotations by which HyperPod starts a PyTorchJob again when it has replaced a node.
 
     Raises:
         RecipeError: HyperPod does not look into the namespace.
@@ -90,11 +90,7 @@ def resume_annotations(cluster: Cluster) -> dict[str, str]:
 
 
 def checked_name(name: str) -> str:
-    """The name, if pods and services can be called after it.
-
-    Raises:
-        RecipeError: They cannot.
-    """
+    """Return the name, unless it is not valid for pods and services."""
     if len(name) > MAX_NAME or not JOB_NAME.fullmatch(name):
         raise RecipeError(
             f"job name {name!r}: use {MAX_NAME} characters at most, small letters, digits and `-`, "

@@ -1,4 +1,4 @@
-"""The pod of a training process, the same in every Kubernetes form of a job.
+"""Render the pod of a training process, the same in every Kubernetes form of a job.
 
 It passes the Pod Security Standard "restricted": so no hostPath, and local NVMe is used where the
 node keeps its pods' emptyDirs on it, or through a claim of `cluster.volumes`.
@@ -55,7 +55,7 @@ DEEP_HEALTH = "sagemaker.amazonaws.com/deep-health-check-status"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """The container of a pod, as one form of a job needs it."""
+    """The container of a pod."""
 
     name: str
     image: str
@@ -66,35 +66,26 @@ class Container:
 
 
 def container_of(job: TrainingJob, name: str, command: tuple[str, ...] = ()) -> Container:
-    """The training container of a job."""
+    """Return the training container of a job."""
+    environment = {
+        "ANADIL_LOG": "json",
+        "ANADIL_IMAGE": job.image,
+        "ANADIL_RUN_ID": job.run or job.name,
+        "ANADIL_WORK": job.recipe.cluster.work or POD_WORK,
+        "ANADIL_METRICS_PORT": str(METRICS_PORT),
+    }
     return Container(
-        name=name,
-        image=job.image,
-        command=command,
-        arguments=job.arguments,
-        environment={
-            "ANADIL_LOG": "json",
-            "ANADIL_IMAGE": job.image,
-            "ANADIL_RUN_ID": job.run or job.name,
-            "ANADIL_WORK": job.recipe.cluster.work or POD_WORK,
-            "ANADIL_METRICS_PORT": str(METRICS_PORT),
-        },
+        name=name, image=job.image, command=command, arguments=job.arguments, environment=environment,
         ports=(("metrics", METRICS_PORT),),
-    )
+    )  # fmt: skip
 
 
 def template_of(job: TrainingJob, container: Container) -> dict[str, Any]:
-    """The pod template of a job."""
+    """Return the pod template of a job."""
     return template(
-        container,
-        job.recipe.cluster,
-        job.labels,
-        machine=job.machine,
-        devices=job.devices,
-        nodes=job.nodes,
-        asked=job.recipe.cluster.resources.get(job.stage),
-        key=f"cluster.resources.{job.stage}",
-    )
+        container, job.recipe.cluster, job.labels, machine=job.machine, devices=job.devices, nodes=job.nodes,
+        asked=job.recipe.cluster.resources.get(job.stage), key=f"cluster.resources.{job.stage}",
+    )  # fmt: skip
 
 
 def template(
@@ -108,7 +99,7 @@ def template(
     asked: Resources | None = None,
     key: str = "",
 ) -> dict[str, Any]:
-    """A pod template with one container; see `requirements` for the arguments."""
+    """Return a pod template with one container; see `requirements` for the arguments."""
     needs = requirements(machine, devices, nodes, asked, key=key)
     environment = COMMON_ENVIRONMENT | container.environment
     if devices:
@@ -116,15 +107,12 @@ def template(
     mounts, volumes = _volumes(cluster, "gpu" if devices else "cpu")
     ports = [{"name": name, "containerPort": port} for name, port in container.ports]
     annotations = topology_annotations(cluster)
+    pull_secrets = [{"name": each} for each in cluster.pull_secrets]
     return {
         "metadata": {"labels": dict(labels), **({"annotations": annotations} if annotations else {})},
         "spec": {
             **({"serviceAccountName": cluster.service_account} if cluster.service_account else {}),
-            **(
-                {"imagePullSecrets": [{"name": each} for each in cluster.pull_secrets]}
-                if cluster.pull_secrets
-                else {}
-            ),
+            **({"imagePullSecrets": pull_secrets} if pull_secrets else {}),
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "terminationGracePeriodSeconds": TERMINATION_GRACE_S,
@@ -162,10 +150,7 @@ def template(
 
 
 def with_hash(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The manifest with the annotation by which a launcher knows a job again.
-
-    It is the SHA-256 of the manifest without annotations, as JSON with sorted keys.
-    """
+    """Annotate a manifest with the SHA-256 of all but its annotations, by which a launcher knows a job again."""
     metadata = manifest["metadata"]
     plain = {**manifest, "metadata": {key: metadata[key] for key in metadata if key != "annotations"}}
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -177,25 +162,21 @@ def with_hash(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def _literal(text: str) -> str:
-    """The text as Kubernetes takes it as it is: it would replace `$(NAME)`."""
+    """Escape a text, in which Kubernetes would replace `$(NAME)`."""
     return text.replace("$", "$$")
 
 
 def _variables(environment: dict[str, str], cluster: Cluster) -> list[dict[str, Any]]:
     plain = [{"name": name, "value": _literal(value)} for name, value in environment.items()]
     # So that a failure names the machine.
-    fields = {
-        "POD_NAME": "metadata.name",
-        "POD_NAMESPACE": "metadata.namespace",
-        "NODE_NAME": "spec.nodeName",
-    }
-    own = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
+    paths = {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace", "NODE_NAME": "spec.nodeName"}
+    fields = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in paths.items()]
     secret = [
         {"name": key, "valueFrom": {"secretKeyRef": {"name": name, "key": key}}}
         for name, keys in cluster.secrets.items()
         for key in keys
     ]
-    return [*plain, *own, *secret]
+    return [*plain, *fields, *secret]
 
 
 def _volumes(cluster: Cluster, kind: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -222,11 +203,7 @@ def _volumes(cluster: Cluster, kind: str) -> tuple[list[dict[str, Any]], list[di
 
 
 def _placement(cluster: Cluster, machine: Machine | None) -> dict[str, Any]:
-    """Which nodes take the pod.
-
-    Raises:
-        RecipeError: Also those that HyperPod has set apart.
-    """
+    """Return the selection of nodes that take the pod."""
     if any(each.key == HEALTH for each in cluster.tolerations):
         raise RecipeError(
             f"cluster.tolerations: {HEALTH} keeps pods off nodes that are checked or replaced; leave it out"

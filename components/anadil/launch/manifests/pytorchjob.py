@@ -1,4 +1,4 @@
-"""A training job as a PyTorchJob of the Kubeflow training operator.
+"""Render a training job as a PyTorchJob of the Kubeflow training operator.
 
 Only fields that the operator 1.7 has already, which is the one that HyperPod installs. All pods are
 workers: with a master, each would first wait for a public image that looks up its name.
@@ -26,7 +26,7 @@ Source: PyTorch, elastic/rendezvous, which does not read the key `timeout` with 
 
 
 def render_pytorchjob(job: TrainingJob) -> dict[str, Any]:
-    """The manifest.
+    """Return the manifest of a job.
 
     Raises:
         RecipeError: The recipe asks for what no PyTorchJob can do.
@@ -35,14 +35,11 @@ def render_pytorchjob(job: TrainingJob) -> dict[str, Any]:
     metadata = metadata_of(job)
     metadata["annotations"] |= resume_annotations(cluster)
     warn_of_lost_work(job)
+    template = template_of(job, container_of(job, PYTORCHJOB.container))
     manifest = pytorchjob(
-        metadata,
-        template_of(job, container_of(job, PYTORCHJOB.container)),
-        nodes=job.nodes,
-        processes=job.processes,
-        restarts=cluster.restarts,
+        metadata, template, nodes=job.nodes, processes=job.processes, restarts=cluster.restarts,
         deadline_s=deadline_s(job),
-    )
+    )  # fmt: skip
     return with_hash(manifest)
 
 
@@ -55,13 +52,13 @@ def pytorchjob(
     restarts: int,
     deadline_s: int | None,
 ) -> dict[str, Any]:
-    """A PyTorchJob of pods that train together.
+    """Return a PyTorchJob of pods that train together.
 
     Args:
         metadata: With a name.
-        template: Of each pod, with a container `pytorch`.
-        nodes: Pods.
-        processes: Of each pod.
+        template: Template of each pod, with a container `pytorch`.
+        nodes: Number of pods.
+        processes: Training processes of each pod.
         restarts: Times that processes, and then containers, are started again.
         deadline_s: Longest time from the first running pod.
     """
@@ -103,7 +100,7 @@ def pytorchjob(
 
 
 def deadline_s(job: TrainingJob) -> int | None:
-    """`cluster.deadline_hours` in whole seconds."""
+    """Return `cluster.deadline_hours` in whole seconds."""
     hours = job.recipe.cluster.deadline_hours
     return math.ceil(hours * 3_600) if hours else None
 

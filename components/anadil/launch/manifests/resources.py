@@ -1,4 +1,4 @@
-"""Resources of a pod: as much as its node can give, and no more, or it waits forever."""
+"""Resources of a pod: as much as its node can give; a pod that asks for more waits forever."""
 
 import logging
 from typing import Any
@@ -28,7 +28,7 @@ CPUS_PER_GPU, GIB_PER_GPU = 4, 16
 def requirements(
     machine: Machine | None, devices: int, nodes: int, asked: Resources | None = None, *, key: str = ""
 ) -> dict[str, Any]:
-    """`resources` of the training container.
+    """Return `resources` of the training container.
 
     Args:
         machine: Type of the node; None where the recipe names none.
@@ -57,7 +57,7 @@ def requirements(
 
 
 def efa_interfaces(machine: Machine | None, devices: int, nodes: int) -> int:
-    """EFA interfaces of each pod: all of the node where several nodes train with all their GPUs."""
+    """Return the EFA interfaces of each pod: all of the node where several nodes train with all their GPUs."""
     if machine is None or nodes == 1 or not devices:
         return 0
     if machine.efa is None:
@@ -73,7 +73,7 @@ def efa_interfaces(machine: Machine | None, devices: int, nodes: int) -> int:
 
 
 def most_for_pods(machine: Machine) -> tuple[int, int]:
-    """CPUs and GiB of memory that a node of this type leaves to pods."""
+    """Return CPUs and GiB of memory that a node of this type leaves to pods."""
     cpus = machine.vcpus - CPU_OVERHEAD - _reserved(machine.vcpus, CPU_TIERS)
     gib = machine.ram_bytes / GIB
     return int(cpus), int(gib - MEMORY_OVERHEAD - _reserved(gib, MEMORY_TIERS))
@@ -88,7 +88,7 @@ def _reserved(total: float, tiers: tuple[tuple[float, float], ...]) -> float:
 
 
 def _cpu_and_memory(machine: Machine | None, devices: int) -> tuple[dict[str, str], str]:
-    """Requests and the limit of memory: the share of the node that the pod's GPUs are of all of them."""
+    """Return requests and the limit of memory: the same share of the node as that of its GPUs."""
     if not devices:
         return dict(CPU_JOB_REQUESTS), CPU_JOB_MEMORY_LIMIT
     if machine is None or machine.device == CPU:

@@ -1,4 +1,4 @@
-"""A training job as a TrainJob of Kubeflow Trainer 2, against the runtime `torch-distributed`.
+"""Render a training job as a TrainJob of Kubeflow Trainer 2, against the runtime `torch-distributed`.
 
 The trainer tells torchrun by PET_* variables where to meet, and refuses a job that sets them. What
 a TrainJob has no field for stays with the runtime: how often a failed job is restarted, how long a
@@ -22,19 +22,13 @@ RUNTIME = "torch-distributed"  # ClusterTrainingRuntime that Trainer 2 installs.
 MANAGER = f"{DOMAIN}/launch"
 # Fields of a pod that a patch of the runtime may hold.
 PATCHED = (
-    "serviceAccountName",
-    "imagePullSecrets",
-    "terminationGracePeriodSeconds",
-    "nodeSelector",
-    "affinity",
-    "tolerations",
-    "securityContext",
-    "volumes",
-)
+    "serviceAccountName", "imagePullSecrets", "terminationGracePeriodSeconds", "nodeSelector", "affinity",
+    "tolerations", "securityContext", "volumes",
+)  # fmt: skip
 
 
 def render_trainjob(job: TrainingJob) -> dict[str, Any]:
-    """The manifest.
+    """Return the manifest of a job.
 
     Raises:
         RecipeError: The recipe asks for what no TrainJob can do.
@@ -63,11 +57,7 @@ def render_trainjob(job: TrainingJob) -> dict[str, Any]:
         "kind": TRAINJOB.title,
         "metadata": metadata_of(job),
         "spec": {
-            "runtimeRef": {
-                "apiGroup": TRAINJOB.group,
-                "kind": "ClusterTrainingRuntime",
-                "name": RUNTIME,
-            },
+            "runtimeRef": {"apiGroup": TRAINJOB.group, "kind": "ClusterTrainingRuntime", "name": RUNTIME},
             "trainer": {
                 "numNodes": job.nodes,
                 "numProcPerNode": job.processes,
@@ -82,6 +72,6 @@ def render_trainjob(job: TrainingJob) -> dict[str, Any]:
 
 
 def _around(template: dict[str, Any]) -> dict[str, Any]:
-    """The runtime, down to the pod template of its one job."""
+    """Wrap a pod template as the patch of a runtime with one job."""
     job = {"name": TRAINJOB.container, "template": {"spec": {"template": template}}}
     return {"template": {"spec": {"replicatedJobs": [job]}}}

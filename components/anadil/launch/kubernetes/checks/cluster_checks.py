@@ -1,4 +1,4 @@
-"""`anadil doctor --cluster`: the list of checks that ask the cluster, object storage and servers."""
+"""The checks of `anadil doctor --cluster`, which ask the cluster, object storage and servers."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
@@ -8,7 +8,7 @@ from anadil.core.errors import PreflightError, RetryableError
 from anadil.launch.kinds import JOB_KINDS
 from anadil.launch.kubernetes.api.client import Api, Refused, RetryPolicy
 from anadil.launch.kubernetes.checks import control_plane, namespace_objects, nodes
-from anadil.preflight import images, services, shared_storage
+from anadil.preflight import services
 from anadil.preflight.check import Check, CheckResult, failed, report, skipped
 from anadil.preflight.checks import CHECKS, CLUSTER_DOCTOR, PlannedRun
 from anadil.recipe.sections import Recipe
@@ -32,12 +32,7 @@ class ClusterRun:
 
 
 def run_cluster_checks(recipe: Recipe, *, kubeflow_host: str | None = None) -> list[CheckResult]:
-    """Results of all checks of a cluster.
-
-    Args:
-        recipe: Its section `cluster` says what is needed.
-        kubeflow_host: Address of Kubeflow Pipelines; left out, KF_PIPELINES_ENDPOINT.
-    """
+    """Return the results of all checks of a cluster; without a host, Kubeflow is at KF_PIPELINES_ENDPOINT."""
     api = functools.cache(lambda: Api(recipe.cluster.namespace, ONE_ATTEMPT))
     subject = ClusterRun(recipe=recipe, api=api, kubeflow_host=kubeflow_host)
     data = [replace(each, seconds=INPUTS_S) for each in CHECKS if CLUSTER_DOCTOR in each.by]
@@ -60,13 +55,13 @@ def _reach(run: ClusterRun) -> Iterator[CheckResult]:
 
 
 def _ask(name: str, question: Question, *needs: str, of_jobs: bool = False) -> Check[ClusterRun]:
-    """A check that asks the API.
+    """Return a check that asks the API.
 
     Args:
-        name: Of the check.
+        name: Its name.
         question: Asks, and yields results.
         needs: Checks that must not have failed, beside the one of the API.
-        of_jobs: Only training jobs of their own need it.
+        of_jobs: True if only training jobs of their own need it.
     """
 
     def function(run: ClusterRun) -> Iterator[CheckResult]:
@@ -98,8 +93,8 @@ CLUSTER: tuple[Check[ClusterRun], ...] = (
     _ask("service account", namespace_objects.check_service_account, "namespace"),
     _ask("secrets", namespace_objects.check_secrets, "namespace"),
     _ask("nodes", nodes.check_nodes),
-    Check(name="images", function=lambda run: images.check_images(run.recipe)),
-    Check(name="storage", function=lambda run: shared_storage.check_storage(run.recipe), seconds=STORAGE_S),
+    Check(name="images", function=lambda run: services.check_images(run.recipe)),
+    Check(name="storage", function=lambda run: services.check_storage(run.recipe), seconds=STORAGE_S),
 )
 SERVERS: tuple[Check[ClusterRun], ...] = (
     Check(

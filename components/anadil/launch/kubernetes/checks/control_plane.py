@@ -1,9 +1,8 @@
-"""The cluster itself: its API, the job namespace, the training operator, your rights."""
+"""Checks of the cluster itself: its API, the job namespace, the training operator, your rights."""
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from anadil.launch.kinds import JOB_KINDS, JobKind
 from anadil.launch.kubernetes.api.client import Api, Refused
@@ -33,65 +32,50 @@ AUTO_RESUME_VERSIONS = ("v1.7.0", "v1.8.0", "v1.8.1", "v1-855e096")
 """Operators that HyperPod resumes jobs of. Source: Amazon SageMaker AI, job auto-resume, and the HyperPod chart."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccessRule:
-    """Verbs that the launcher needs for one resource of the job namespace."""
+class AccessRule(NamedTuple):
+    """Verbs that a command needs for one resource of the job namespace."""
 
     group: str
-    resource: str
+    resource: str  # With the subresource, as a Role names it: `pods/log`.
     verbs: tuple[str, ...]
-    subresource: str = ""
-
-    @property
-    def name(self) -> str:
-        """As a Role names it."""
-        return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
 
     def as_role(self, verbs: tuple[str, ...]) -> str:
-        """The rule of a Role, in YAML's short form."""
-        return f'{{apiGroups: ["{self.group}"], resources: ["{self.name}"], verbs: [{", ".join(verbs)}]}}'
+        """Format the rule of a Role, in YAML's short form."""
+        return f'{{apiGroups: ["{self.group}"], resources: ["{self.resource}"], verbs: [{", ".join(verbs)}]}}'
 
 
 POD_RULES = (
-    AccessRule(group="", resource="pods", verbs=("get", "list")),
-    AccessRule(group="", resource="pods", subresource="log", verbs=("get",)),
-    AccessRule(group="", resource="events", verbs=("list",)),
+    AccessRule("", "pods", ("get", "list")),
+    AccessRule("", "pods/log", ("get",)),
+    AccessRule("", "events", ("list",)),
 )
-
-
-def launcher_rules(backend: str) -> tuple[AccessRule, ...]:
-    """Rights that `anadil launch` needs in the job namespace."""
-    kind = JOB_KINDS[backend]
-    verbs = ("get", "list", "create", "patch", "delete")
-    return (AccessRule(group=kind.group, resource=kind.plural, verbs=verbs), *POD_RULES)
-
-
 ENGINE_KINDS = {"job": INDEXED_JOB, "ray": RAYCLUSTER}  # `clean.engine` -> what it makes in the cluster.
 
 
+def launcher_rules(backend: str) -> tuple[AccessRule, ...]:
+    """Return the rights that `anadil launch` needs in the job namespace."""
+    kind = JOB_KINDS[backend]
+    return (AccessRule(kind.group, kind.plural, ("get", "list", "create", "patch", "delete")), *POD_RULES)
+
+
 def engine_rules(kind: JobKind) -> tuple[AccessRule, ...]:
-    """Rights that a pod of `clean` needs to make pods of its own."""
-    own = AccessRule(group=kind.group, resource=kind.plural, verbs=("get", "create", "delete"))
-    return (own, POD_RULES[0], POD_RULES[2])
+    """Return the rights that a pod of `clean` needs to make pods of its own."""
+    return (AccessRule(kind.group, kind.plural, ("get", "create", "delete")), POD_RULES[0], POD_RULES[2])
 
 
 def check_version(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
-    """Check that the API answers; other lines depend on this one."""
+    """Check that the API answers."""
     answer = api.read("/version")
     version = tuple(int(re.sub(r"\D.*", "", str(answer[key]))) for key in ("major", "minor"))
-    detail = (
-        f"{answer['gitVersion']} at {api.host} ({f'context {api.context}' if api.context else 'of this pod'})"
-    )
-    inside = OLDEST <= version <= NEWEST
+    place = f"context {api.context}" if api.context else "of this pod"
+    detail = f"{answer['gitVersion']} at {api.host} ({place})"
     span = " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))
-    if inside:
+    if OLDEST <= version <= NEWEST:
         yield passed("kubernetes", detail)
     elif recipe.cluster.hyperpod:
-        remedy = f"HyperPod runs Kubernetes {span}"
-        yield failed("kubernetes", detail, remedy)
+        yield failed("kubernetes", detail, f"HyperPod runs Kubernetes {span}")
     else:
-        remedy = f"tests of anadil and HyperPod cover {span}; others may work"
-        yield passed("kubernetes", detail, remedy)
+        yield passed("kubernetes", detail, f"tests of anadil and HyperPod cover {span}; others may work")
 
 
 def check_namespace(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
@@ -107,8 +91,7 @@ def check_namespace(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
     answer = api.find(f"/api/v1/namespaces/{namespace}")
     if answer is None:
         remedy = f"kubectl create namespace {namespace}, or correct cluster.namespace"
-        detail = f"{namespace}: there is none"
-        yield failed("namespace", detail, remedy)
+        yield failed("namespace", f"{namespace}: there is none", remedy)
         return
     phase = answer.get("status", {}).get("phase", "Active")
     if phase != "Active":
@@ -117,13 +100,9 @@ def check_namespace(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
         return
     yield passed("namespace", namespace)
     level = (answer["metadata"].get("labels") or {}).get("pod-security.kubernetes.io/enforce")
-    if level:
-        detail = f"enforces {level}; pods of anadil keep to restricted"
-        yield passed("pod security", detail)
-    else:
-        remedy = f"kubectl label namespace {namespace} pod-security.kubernetes.io/enforce=restricted"
-        detail = "no level is enforced here; pods of anadil keep to restricted"
-        yield passed("pod security", detail, remedy)
+    detail = f"enforces {level}" if level else "no level is enforced here"
+    remedy = f"kubectl label namespace {namespace} pod-security.kubernetes.io/enforce=restricted"
+    yield passed("pod security", f"{detail}; pods of anadil keep to restricted", "" if level else remedy)
 
 
 def check_job_api(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
@@ -134,7 +113,7 @@ def check_job_api(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
     if _serves(api, kind):
         yield passed("job API", f"{name} {kind.version} is served")
         if backend == "trainjob":
-            yield from _runtime(api, f"{path}/clustertrainingruntimes/{RUNTIME}")
+            yield _runtime(api, f"{path}/clustertrainingruntimes/{RUNTIME}")
         return
     remedy = INSTALL[backend]
     for other in JOB_KINDS.values():
@@ -146,25 +125,22 @@ def check_job_api(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
     yield failed("job API", f"{name} {kind.version} is not served ({served})", remedy)
 
 
-def _runtime(api: Api, path: str) -> Iterator[CheckResult]:
-    """A TrainJob only fills in a runtime; the manager admits none whose runtime is not there."""
+def _runtime(api: Api, path: str) -> CheckResult:
+    """Check the runtime of a TrainJob, without which the manager admits none."""
     name = "training runtime"
     try:
         answer = api.find(path)
     except Refused as error:
         if error.answer.status != 403:
             raise
-        yield skipped(name, "may not be read with your rights")
-        return
-    if answer is None:
-        remedy = (
-            "kubectl apply --server-side -k "
-            "'https://github.com/kubeflow/trainer.git/manifests/overlays/runtimes?ref=v2.3.0'"
-        )
-        detail = f"there is no ClusterTrainingRuntime {RUNTIME}"
-        yield failed(name, detail, remedy)
-    else:
-        yield passed(name, RUNTIME)
+        return skipped(name, "may not be read with your rights")
+    if answer is not None:
+        return passed(name, RUNTIME)
+    remedy = (
+        "kubectl apply --server-side -k "
+        "'https://github.com/kubeflow/trainer.git/manifests/overlays/runtimes?ref=v2.3.0'"
+    )
+    return failed(name, f"there is no ClusterTrainingRuntime {RUNTIME}", remedy)
 
 
 def _serves(api: Api, kind: JobKind) -> bool:
@@ -174,27 +150,23 @@ def _serves(api: Api, kind: JobKind) -> bool:
 
 def check_operator(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
     """Check that the operator that turns jobs into pods is ready."""
-    label = OPERATOR_LABEL[recipe.cluster.backend]
+    name, label = "training operator", OPERATOR_LABEL[recipe.cluster.backend]
     answer = api.read("/apis/apps/v1/deployments", labelSelector=label).get("items") or []
     if not answer:
-        remedy = "see that it runs: kubectl get deployments -A"
         detail = f"no Deployment with the label {label}"
-        yield skipped("training operator", detail, remedy)
+        yield skipped(name, detail, "see that it runs: kubectl get deployments -A")
         return
     deployment = answer[0]
-    place = f"{deployment['metadata']['namespace']}/{deployment['metadata']['name']}"
+    namespace = deployment["metadata"]["namespace"]
+    place = f"{namespace}/{deployment['metadata']['name']}"
     image = str(deployment["spec"]["template"]["spec"]["containers"][0]["image"])
-    ready = deployment.get("status", {}).get("readyReplicas", 0)
-    if not ready:
-        remedy = f"kubectl -n {deployment['metadata']['namespace']} describe pods -l {label}"
-        detail = f"{place} ({image}): no replica is ready"
-        yield failed("training operator", detail, remedy)
+    if not deployment.get("status", {}).get("readyReplicas", 0):
+        remedy = f"kubectl -n {namespace} describe pods -l {label}"
+        yield failed(name, f"{place} ({image}): no replica is ready", remedy)
         return
-    tag = image.rsplit(":", 1)[-1]
-    unknown = recipe.cluster.hyperpod and tag not in AUTO_RESUME_VERSIONS
+    unknown = recipe.cluster.hyperpod and image.rsplit(":", 1)[-1] not in AUTO_RESUME_VERSIONS
     remedy = f"HyperPod documents auto-resume with {', '.join(AUTO_RESUME_VERSIONS[:3])}" if unknown else ""
-    detail = f"{place} is ready ({image})"
-    yield passed("training operator", detail, remedy)
+    yield passed(name, f"{place} is ready ({image})", remedy)
 
 
 def check_access(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
@@ -227,19 +199,17 @@ def _access(api: Api, name: str, rules: tuple[AccessRule, ...], what: str) -> Ch
     if not missing:
         count = sum(len(rule.verbs) for rule in rules)
         return passed(name, f"{who} may do all {count} things that {what} in {api.namespace}")
-    missing_text = "; ".join(f"{', '.join(verbs)} {rule.name}" for rule, verbs in missing.items())
+    listed = "; ".join(f"{', '.join(verbs)} {rule.resource}" for rule, verbs in missing.items())
     needed = ", ".join(rule.as_role(verbs) for rule, verbs in missing.items())
-    return failed(
-        name,
-        f"{who} may not: {missing_text} (namespace {api.namespace})",
-        f"add to a Role in {api.namespace} that is bound to {who}: {needed}",
-    )
+    remedy = f"add to a Role in {api.namespace} that is bound to {who}: {needed}"
+    return failed(name, f"{who} may not: {listed} (namespace {api.namespace})", remedy)
 
 
 def _allowed(api: Api, rule: AccessRule, verb: str) -> bool:
-    attributes = {"namespace": api.namespace, "verb": verb, "group": rule.group, "resource": rule.resource}
-    if rule.subresource:
-        attributes["subresource"] = rule.subresource
+    resource, _, subresource = rule.resource.partition("/")
+    attributes = {"namespace": api.namespace, "verb": verb, "group": rule.group, "resource": resource}
+    if subresource:
+        attributes["subresource"] = subresource
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
@@ -250,7 +220,7 @@ def _allowed(api: Api, rule: AccessRule, verb: str) -> bool:
 
 
 def _who(api: Api) -> str:
-    """The name that the API knows you by; `you` where it does not tell (before 1.28)."""
+    """Return the name that the API knows you by; `you` where it does not tell (before 1.28)."""
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:
         answer: dict[str, Any] = api.review("/apis/authentication.k8s.io/v1/selfsubjectreviews", review)

@@ -1,4 +1,4 @@
-"""Objects that a recipe names in the job namespace: queue, claims, ServiceAccount, Secrets."""
+"""Checks of the objects that a recipe names in the job namespace: queue, claims, ServiceAccount, Secrets."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -23,59 +23,45 @@ def check_queue(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
     """Look for the LocalQueue, which must take jobs, and for the priority class."""
     cluster = recipe.cluster
     group = api.find(f"/apis/{KUEUE}")
+    path = f"/apis/{group['preferredVersion']['groupVersion']}" if group else ""
+    queues = f"{path}/namespaces/{api.namespace}/localqueues"
     if cluster.queue is None:
-        yield from _queue_not_named(api, group)
+        if names := _names(api.read(queues)) if group else []:
+            detail = f"cluster.queue is not set, though {api.namespace} has {', '.join(names)}"
+            yield skipped("queue", detail, f"set cluster.queue: {names[0]}, if jobs here must queue")
+        else:
+            yield skipped("queue", "cluster.queue is not set")
         return
     if group is None:
         remedy = "install Kueue (HyperPod: the add-on amazon-sagemaker-hyperpod-taskgovernance), or leave cluster.queue out"
         yield failed("queue", f"{KUEUE} is not served", remedy)
         return
-    path = _kueue_path(group)
-    answer = api.find(f"{path}/namespaces/{api.namespace}/localqueues/{cluster.queue}")
+    answer = api.find(f"{queues}/{cluster.queue}")
     if answer is None:
-        there = _names(api.read(f"{path}/namespaces/{api.namespace}/localqueues"))
+        names = _names(api.read(queues))
         remedy = (
-            f"set cluster.queue to one of {', '.join(there)}"
-            if there
+            f"set cluster.queue to one of {', '.join(names)}"
+            if names
             else "create it, or leave cluster.queue out"
         )
-        detail = f"{api.namespace} has no LocalQueue {cluster.queue}"
-        yield failed("queue", detail, remedy)
+        yield failed("queue", f"{api.namespace} has no LocalQueue {cluster.queue}", remedy)
         return
     status = answer.get("status") or {}
-    active: dict[str, Any] = next(
-        (each for each in status.get("conditions") or () if each["type"] == "Active"), {}
-    )
+    conditions = {each["type"]: each for each in status.get("conditions") or ()}
+    active: dict[str, Any] = conditions.get("Active", {})
     if active.get("status") != "True":
         reason = active.get("message") or active.get("reason") or "Kueue has not checked it yet"
         remedy = f"see kubectl -n {api.namespace} describe localqueue {cluster.queue}"
-        detail = f"{cluster.queue} is not active: {reason}"
-        yield failed("queue", detail, remedy)
+        yield failed("queue", f"{cluster.queue} is not active: {reason}", remedy)
         return
-    waiting = status.get("pendingWorkloads", 0)
-    detail = f"{cluster.queue} is active, {counted(waiting, 'job')} waiting in it"
-    yield passed("queue", detail)
+    num_pending = counted(status.get("pendingWorkloads", 0), "job")
+    yield passed("queue", f"{cluster.queue} is active, {num_pending} waiting in it")
     if cluster.priority and api.find(f"{path}/workloadpriorityclasses/{cluster.priority}") is None:
-        there = _names(api.read(f"{path}/workloadpriorityclasses"))
+        names = _names(api.read(f"{path}/workloadpriorityclasses"))
         remedy = (
-            f"set cluster.priority to one of {', '.join(there)}" if there else "leave cluster.priority out"
+            f"set cluster.priority to one of {', '.join(names)}" if names else "leave cluster.priority out"
         )
-        detail = f"there is no WorkloadPriorityClass {cluster.priority}"
-        yield failed("priority", detail, remedy)
-
-
-def _queue_not_named(api: Api, group: dict[str, Any] | None) -> Iterator[CheckResult]:
-    there = _names(api.read(f"{_kueue_path(group)}/namespaces/{api.namespace}/localqueues")) if group else []
-    if there:
-        remedy = f"set cluster.queue: {there[0]}, if jobs here must queue"
-        detail = f"cluster.queue is not set, though {api.namespace} has {', '.join(there)}"
-        yield skipped("queue", detail, remedy)
-    else:
-        yield skipped("queue", "cluster.queue is not set")
-
-
-def _kueue_path(group: dict[str, Any]) -> str:
-    return f"/apis/{group['preferredVersion']['groupVersion']}"
+        yield failed("priority", f"there is no WorkloadPriorityClass {cluster.priority}", remedy)
 
 
 def _names(answer: dict[str, Any]) -> list[str]:
@@ -84,10 +70,9 @@ def _names(answer: dict[str, Any]) -> list[str]:
 
 def check_volumes(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
     """Check that each claim is bound to a volume that all nodes can mount and checkpoints can live on."""
-    cluster = recipe.cluster
-    if not cluster.volumes:
+    if not recipe.cluster.volumes:
         yield skipped("volumes", "cluster.volumes names no claim")
-    for volume in cluster.volumes:
+    for volume in recipe.cluster.volumes:
         yield _claim(api, recipe, volume)
 
 
@@ -103,24 +88,20 @@ def _claim(api: Api, recipe: Recipe, volume: Volume) -> CheckResult:
     # What one node mounts, all pods on it may use.
     on_one = "ReadWriteOnce" in modes and cluster.nodes > 1 and share_one_node(api, recipe)
     if cluster.nodes > 1 and not modes & shared and not on_one:
-        wanted = " or ".join(sorted(shared))
         detail = f"{', '.join(sorted(modes))}, but {cluster.nodes} nodes mount it"
-        remedy = f"make the claim {wanted} (FSx for Lustre, EFS)"
-        return failed(name, detail, remedy)
+        return failed(name, detail, f"make the claim {' or '.join(sorted(shared))} (FSx for Lustre, EFS)")
     phase = answer.get("status", {}).get("phase", "Pending")
     if phase != "Bound":
         return _unbound(api, name, answer, phase)
-    size = (answer["status"].get("capacity") or {}).get("storage", "")
     if volume.holds(cluster.work or "") and _driver(api, answer["spec"].get("volumeName", "")) == MOUNTPOINT:
         detail = "Mountpoint for S3 cannot rename or append, so no checkpoint can be written there"
-        remedy = "put cluster.work on FSx for Lustre, EFS or EBS"
-        return failed(name, detail, remedy)
-    detail = f"bound, {size} {', '.join(sorted(modes))}, mounted at {volume.path}"
-    return passed(name, detail)
+        return failed(name, detail, "put cluster.work on FSx for Lustre, EFS or EBS")
+    size = (answer["status"].get("capacity") or {}).get("storage", "")
+    return passed(name, f"bound, {size} {', '.join(sorted(modes))}, mounted at {volume.path}")
 
 
 def _driver(api: Api, volume_name: str) -> str:
-    """CSI driver of a volume; empty where it may not be read."""
+    """Return the CSI driver of a volume; empty where it may not be read."""
     try:
         volume = api.find(f"/api/v1/persistentvolumes/{volume_name}") if volume_name else None
     except Refused:
@@ -129,32 +110,28 @@ def _driver(api: Api, volume_name: str) -> str:
 
 
 def _unbound(api: Api, name: str, claim: dict[str, Any], phase: str) -> CheckResult:
-    wanted = claim["spec"].get("storageClassName")
+    asked, described = claim["spec"].get("storageClassName"), f"describe pvc {claim['metadata']['name']}"
     try:
         classes = api.read("/apis/storage.k8s.io/v1/storageclasses").get("items") or []
     except Refused:
-        remedy = (
-            f"see kubectl -n {claim['metadata'].get('namespace')} describe pvc {claim['metadata']['name']}"
-        )
-        return failed(name, phase, remedy)
-    if wanted is None:
+        return failed(name, phase, f"see kubectl -n {claim['metadata'].get('namespace')} {described}")
+    if asked is None:
         chosen = [each for each in classes if _is_default(each)]
         lack = "it names no storage class, and no class is the default"
     else:
-        chosen = [each for each in classes if each["metadata"]["name"] == wanted]
-        lack = f"there is no storage class {wanted}"
+        chosen = [each for each in classes if each["metadata"]["name"] == asked]
+        lack = f"there is no storage class {asked}"
     if claim["spec"].get("volumeName"):
         remedy = f"see kubectl describe pv {claim['spec']['volumeName']}: class, size and modes must agree"
         return failed(name, f"{phase}: waits for its volume", remedy)
     if not chosen:
-        there = ", ".join(_names({"items": classes})) or "none"
-        remedy = f"name one of the classes that are here ({there}), or create a PersistentVolume for it"
+        names = ", ".join(_names({"items": classes})) or "none"
+        remedy = f"name one of the classes that are here ({names}), or create a PersistentVolume for it"
         return failed(name, f"{phase}: {lack}", remedy)
     if chosen[0].get("volumeBindingMode") == "WaitForFirstConsumer":
         return passed(name, f"{phase}: bound as soon as a pod mounts it")
-    remedy = f"see kubectl describe pvc {claim['metadata']['name']}"
     detail = f"{phase}: class {chosen[0]['metadata']['name']} has made no volume yet"
-    return failed(name, detail, remedy)
+    return failed(name, detail, f"see kubectl {described}")
 
 
 def _is_default(storage_class: dict[str, Any]) -> bool:
@@ -166,11 +143,9 @@ def check_service_account(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
     account = recipe.cluster.service_account or "default"
     answer = api.find(api.core_path("serviceaccounts", account))
     if answer is None:
-        remedy = (
-            f"kubectl -n {api.namespace} create serviceaccount {account}, or correct cluster.service_account"
-        )
-        detail = f"{api.namespace} has no {account}"
-        yield failed("service account", detail, remedy)
+        create = f"kubectl -n {api.namespace} create serviceaccount {account}"
+        remedy = f"{create}, or correct cluster.service_account"
+        yield failed("service account", f"{api.namespace} has no {account}", remedy)
         return
     role = (answer["metadata"].get("annotations") or {}).get(ROLE_ANNOTATION)
     if role:
@@ -204,15 +179,15 @@ def _secret(api: Api, secret: str, keys: set[str], *, every: bool) -> CheckResul
         if error.answer.status != 403:
             raise
         remedy = f"ask somebody who may: kubectl -n {api.namespace} describe secret {secret}"
-        detail = "may not be read with your rights"
-        return skipped(name, detail, remedy)
-    wanted = ", ".join(sorted(keys))
+        return skipped(name, "may not be read with your rights", remedy)
     if answer is None:
         example = " ".join(f"--from-literal={key}=..." for key in sorted(keys))
         remedy = f"kubectl -n {api.namespace} create secret generic {secret} {example}"
         return failed(name, f"{api.namespace} has none of this name", remedy)
     missing = keys - set(answer.get("data") or ())
     if missing and (every or missing == keys):
-        which = ", ".join(sorted(missing)) if every else f"one of {wanted}"
-        return failed(name, f"lacks {which}", "add what it lacks to the Secret")
+        which = ", ".join(sorted(missing))
+        return failed(
+            name, f"lacks {which if every else f'one of {which}'}", "add what it lacks to the Secret"
+        )
     return passed(name, f"holds {', '.join(sorted(keys - missing))}")

@@ -16,7 +16,7 @@ def _indexed_job(job: Job) -> Executor:
 
 
 def _ray(job: Job) -> Executor:
-    """Ray; a pod without RAY_ADDRESS makes a cluster for the run."""
+    """Return Ray; a pod without RAY_ADDRESS makes a cluster for the run."""
     if ADDRESS_VARIABLE in os.environ or "KUBERNETES_SERVICE_HOST" not in os.environ:
         return RayTasks(job.recipe.clean.workers, job.work)
     from anadil.launch.kubernetes.executors.ray_cluster import RayCluster

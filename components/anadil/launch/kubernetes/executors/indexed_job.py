@@ -1,11 +1,10 @@
-"""Tasks of `clean` as pods of an Indexed Job: made, followed and taken away by the process that drives them."""
+"""Run tasks of `clean` as pods of an Indexed Job."""
 
 import hashlib
 import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -39,14 +38,7 @@ INDEXED_JOB = JobKind(
 MAX_TASKS = 100_000
 """Source: Kubernetes, batch/v1 JobSpec: most completions of an Indexed Job with a limit for each index."""
 RUN_AGAIN = "run the same command again: tasks that are done are reused"
-GONE_S = 600.0  # How long it is waited for the pods of a deleted job.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Polling:
-    """How often the job is polled."""
-
-    pause_s: float = 2.0
+GONE_S = 600.0  # How long the pods of a deleted job may take to go.
 
 
 class _Failed(Exception):
@@ -58,21 +50,20 @@ class _Failed(Exception):
 
 
 class IndexedJob:
-    """One job for each `map`."""
+    """The executor `job`: one Indexed Job for each `map`, followed and deleted by the process that drives it."""
 
-    def __init__(self, recipe: Recipe, work: Path, polling: Polling | None = None) -> None:
-        """Connect to nothing yet.
+    def __init__(self, recipe: Recipe, work: Path, pause_s: float = 2.0) -> None:
+        """Prepare without a connection.
 
         Args:
             recipe: What the pods are made of.
             work: Directory that they and this process see.
-            polling: How often the job is polled.
+            pause_s: Time between two looks at the job.
         """
         self.num_workers = recipe.clean.workers or DEFAULT_WORKERS
         self._recipe = recipe
         self._work = work
-        self._polling = polling or Polling()
-        self._api: JobApi | None = None
+        self._pause_s = pause_s
 
     def __enter__(self) -> Self:
         """Connect.
@@ -85,18 +76,16 @@ class IndexedJob:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Nothing is left but a job that failed, which Kubernetes deletes after an hour."""
+        """Leave nothing but a job that failed, which Kubernetes deletes after an hour."""
 
     def map(
         self, function: Callable[[Any], None], tasks: Sequence[Task], tick: Callable[[], None] = lambda: None
     ) -> None:
-        """See `Executor.map`."""
-        assert self._api is not None
+        """Run the tasks in pods; see `Executor.map`."""
         for first in range(0, len(tasks), MAX_TASKS):
             self._map(function, tasks[first : first + MAX_TASKS], tick)
 
     def _map(self, function: Callable[[Any], None], tasks: Sequence[Task], tick: Callable[[], None]) -> None:
-        assert self._api is not None
         step = function.__name__.replace("_", "-")
         folder = self._work / f"tasks-{step}"
         digest = write_tasks(folder, function, tasks)
@@ -106,7 +95,7 @@ class IndexedJob:
             namespace=self._api.namespace, run=os.environ.get("ANADIL_RUN_ID", ""),
         )  # fmt: skip
         manifest = indexed_job(pods, str(folder), digest, len(tasks), self.num_workers)
-        made = make_anew(self._api, manifest, self._polling.pause_s)
+        made = make_anew(self._api, manifest, self._pause_s)
         try:
             self._follow(made, folder, tick)
         except _Failed as failed:
@@ -121,11 +110,10 @@ class IndexedJob:
         """Wait until all tasks are done.
 
         Raises:
-            _Failed: With what a task raised, or why the pods ended.
+            _Failed: With the error of a task, or why the pods ended.
             RetryableError: The API is silent for too long, or the job is gone.
         """
-        assert self._api is not None
-        name, said = made["metadata"]["name"], 0
+        name, num_logged = made["metadata"]["name"], 0
         outage = Outage()
         outage.end()  # it has just made the job
         while True:
@@ -134,7 +122,7 @@ class IndexedJob:
             except (RetryableError, PreflightError) as error:
                 outage.bear(f"job {name}", error, RUN_AGAIN)
                 tick()
-                time.sleep(self._polling.pause_s)
+                time.sleep(self._pause_s)
                 continue
             outage.end()
             if job is None or job["metadata"]["uid"] != made["metadata"]["uid"]:
@@ -143,32 +131,30 @@ class IndexedJob:
             if "Failed" in conditions or "FailureTarget" in conditions:
                 raise _Failed(first_error(folder) or self._why(job))
             done = int((job.get("status") or {}).get("succeeded") or 0)
-            if done > said:
+            if done > num_logged:
                 log.info("job %s: %d of %d tasks done", name, done, job["spec"]["completions"])
-                said = done
+                num_logged = done
             tick()
             if "Complete" in conditions:
                 return
-            time.sleep(self._polling.pause_s)
+            time.sleep(self._pause_s)
 
     def _why(self, job: ApiObject) -> AnadilError:
-        """Why a job failed whose tasks have written no error: the last words of the pod that failed first."""
-        assert self._api is not None
+        """Return why a job failed whose tasks have written no error: the last words of the pod that failed first."""
         name = job["metadata"]["name"]
         try:
             workers = self._api.workers(name)
         except AnadilError as error:
             log.warning("pods of job %s cannot be read: %s", name, error)
             workers = []
-        cause = find_root_cause(self._api, workers, (), ())
-        return report_job_failure(self._api, job, cause, workers)
+        return report_job_failure(self._api, job, find_root_cause(self._api, workers, (), ()), workers)
 
 
 def check_shared_work(recipe: Recipe, work: Path) -> None:
-    """Make sure that pods see the directory in which tasks and their results lie.
+    """Refuse a directory of tasks and results that no volume of the pods holds.
 
     Raises:
-        PreflightError: It is on no volume that they mount.
+        PreflightError: The pods would not see it.
     """
     if not any(volume.holds(str(work)) for volume in recipe.cluster.volumes if not volume.read_only):
         raise PreflightError(
@@ -178,7 +164,7 @@ def check_shared_work(recipe: Recipe, work: Path) -> None:
 
 
 def delete_quietly(api: JobApi, made: ApiObject) -> None:
-    """Delete what was made; where that fails, what came before it is told, and the next run deletes it."""
+    """Delete an object; where that fails, log it, as the error before matters more and the next run deletes it."""
     name = made["metadata"]["name"]
     try:
         api.delete(name, made["metadata"]["uid"])
@@ -190,7 +176,7 @@ def delete_quietly(api: JobApi, made: ApiObject) -> None:
 
 
 def own_pod(api: Api) -> tuple[ApiObject, ...]:
-    """This pod as an owner, so that what it has made goes with it; none where we run elsewhere."""
+    """Return this pod as an owner, so that what it has made goes with it; nothing where we run elsewhere."""
     name = os.environ.get(POD_VARIABLE) or os.environ.get("POD_NAME")
     if not name or not api.is_in_own_namespace:
         return ()
@@ -199,19 +185,16 @@ def own_pod(api: Api) -> tuple[ApiObject, ...]:
     except AnadilError as error:
         log.warning("this pod is not known, so its end does not end its helpers: %s", error)
         return ()
-    if pod is None:
-        return ()
-    return ({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["metadata"]["uid"]},)
+    return ({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["metadata"]["uid"]},) if pod else ()
 
 
 def make_anew(api: JobApi, manifest: ApiObject, pause_s: float) -> ApiObject:
-    """The object of a manifest; one that a killed driver has left is deleted first.
-
-    What its pods have done is found by its marker, and two that do the same do each other no harm.
+    """Create the object of a manifest; one that a killed driver has left is deleted first.
 
     Raises:
         RetryableError: The old one does not go.
     """
+    # Finished work of the old pods has its marker, and two that do the same do each other no harm.
     deadline = time.monotonic() + GONE_S
     name = manifest["metadata"]["name"]
     while (made := api.create(manifest)) is None:

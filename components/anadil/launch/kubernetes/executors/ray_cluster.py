@@ -1,4 +1,4 @@
-"""A RayCluster for one run of `clean`: made, awaited, and taken away with the run."""
+"""Make a RayCluster for one run of `clean`, and delete it with the run."""
 
 import hashlib
 import logging
@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from anadil.core.errors import PreflightError, RetryableError
-from anadil.launch.kinds import JobKind
+from anadil.launch.kinds import ApiObject, JobKind
 from anadil.launch.kubernetes.api.client import JobApi
 from anadil.launch.kubernetes.api.errors import Outage
 from anadil.launch.kubernetes.executors.indexed_job import (
@@ -38,23 +38,17 @@ RAYCLUSTER = JobKind(
     operator="the KubeRay operator 1.1 or newer; look for it with `kubectl get deployments -A | grep kuberay`",
 )
 CLIENT_PORT = 10_001
-START_S = 1_800.0  # How long pods may take to be there: nodes are bought and images pulled.
+START_S = 1_800.0  # How long pods may take to start: nodes are bought and images pulled.
 
 
 class RayCluster:
     """Context manager that gives the address of a cluster of its own."""
 
     def __init__(self, job: Job, pause_s: float = 2.0) -> None:
-        """Make nothing yet.
-
-        Args:
-            job: The run of the stage.
-            pause_s: Between two looks.
-        """
+        """Prepare a cluster for a run of the stage, with `pause_s` between two looks at it."""
         self._job = job
         self._pause_s = pause_s
-        self._made: Any = None
-        self._api: JobApi | None = None
+        self._made: tuple[JobApi, ApiObject] | None = None
 
     def __enter__(self) -> str:
         """Make it and wait for its head and one worker.
@@ -64,7 +58,7 @@ class RayCluster:
         """
         recipe, work = self._job.recipe, self._job.work
         check_shared_work(recipe, work)
-        self._api = api = JobApi(RAYCLUSTER, recipe.cluster.namespace)
+        api = JobApi(RAYCLUSTER, recipe.cluster.namespace)
         name = f"anadil-clean-{hashlib.sha256(str(work).encode()).hexdigest()[:10]}"
         token = secrets.token_hex(32)
         os.environ.update(ray_authentication(token))
@@ -73,7 +67,7 @@ class RayCluster:
             run=os.environ.get("ANADIL_RUN_ID", ""),
         )  # fmt: skip
         manifest = ray_cluster(pods, recipe.clean.workers or DEFAULT_WORKERS)
-        self._made = make_anew(api, manifest, self._pause_s)
+        self._made = api, make_anew(api, manifest, self._pause_s)
         try:
             return self._address(api, name)
         except BaseException:
@@ -82,8 +76,8 @@ class RayCluster:
 
     def __exit__(self, *error: object) -> None:
         """Delete it."""
-        if self._api and self._made:
-            delete_quietly(self._api, self._made)
+        if self._made:
+            delete_quietly(*self._made)
             self._made = None
 
     def _address(self, api: JobApi, name: str) -> str:
@@ -101,9 +95,9 @@ class RayCluster:
                 service = (status.get("head") or {}).get("serviceName") or f"{name}-head-svc"
                 return f"ray://{service}.{api.namespace}.svc:{CLIENT_PORT}"
             if time.monotonic() > deadline:
-                said = status.get("reason") or status.get("state") or "no status"
+                reason = status.get("reason") or status.get("state") or "no status"
                 raise PreflightError(
-                    f"RayCluster {name}: no worker within {START_S / 60:.0f} minutes ({said}); see "
+                    f"RayCluster {name}: no worker within {START_S / 60:.0f} minutes ({reason}); see "
                     f"`kubectl describe raycluster {name}` and its pods"
                 )
             time.sleep(self._pause_s)

@@ -1,0 +1,180 @@
+"""Check the base model before a run starts: its files, its tokenizer, and the chats that it is to be taught."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from anadil.artifacts.base_model import (
+    BEGIN,
+    CHAT_TOKENS,
+    END,
+    TINY,
+    base_tokenizer,
+    model_config,
+    read_tokenizer,
+)
+from anadil.artifacts.base_vocabulary import read_base, require_byte_level, require_end
+from anadil.artifacts.weight_files import has_weights, stored_tensors
+from anadil.core.errors import DataError, PreflightError
+from anadil.model.family_table import check_family
+from anadil.plan.model_shape import NotPlannedError, base_shape
+from anadil.preflight.check import CheckResult, passed
+from anadil.preflight.places import claim_of, inspect_where_visible, unseen
+from anadil.recipe.sections import Base, Recipe
+from anadil.runtime.execute import base_cache
+
+MAX_SHOWN = 200  # Characters of a system turn.
+LLAMA_3 = (BEGIN, END, *CHAT_TOKENS)
+# Values of `rope_type` whose angles change for a whole batch once one of its pieces is longer than the model was made
+# for. Source: transformers 5, `modeling_rope_utils.dynamic_rope_update`.
+BY_LENGTH = ("dynamic", "longrope")
+ORIGINAL = "original_max_position_embeddings"
+
+
+def inspect_base(
+    recipe: Recipe, *, here: bool = True, chats: bool = True, vocabulary: bool = True
+) -> CheckResult:
+    """Read the base model's config, tokenizer and the headers of its weights.
+
+    Args:
+        recipe: What is to run.
+        here: The stages will run on this machine.
+        chats: The model will be taught chats, if the recipe names any.
+        vocabulary: Candidates will be made of its tokenizer.
+
+    Raises:
+        DataError: The directory or a part of it is missing or unreadable; its tokenizer has no end of text, or the
+            recipe's strategies cannot change it.
+        IntegrityError: Something would run code, or a file of weights is torn.
+        PreflightError: A hub model cannot be fetched, a layout of the recipe is not proven for its type, or a trial is
+            asked for whose compute is not known.
+    """
+    key, model = "base.model", recipe.base.model
+    folder = Path(model).expanduser()
+    if model == TINY:
+        return passed(key, "tiny, made on the spot")
+    if not here and (claim := claim_of(model, recipe)):
+        return unseen(key, {model: claim})
+    check_base(recipe.base)
+    if folder.is_dir():  # first, so that nobody fetches a torn model again that is refused then
+        check_family(model_config(folder), recipe.pretrain.parallelism.model_dump())
+
+    def inspect() -> CheckResult:
+        if folder.is_dir():
+            stored_tensors(folder)  # first what needs no torch
+        place = base_tokenizer(recipe.base, base_cache(recipe))
+        if not folder.is_dir() and (place / "config.json").is_file():
+            check_family(model_config(place), recipe.pretrain.parallelism.model_dump())
+        size = _check_vocabulary(recipe, place, changes=vocabulary)
+        if folder.is_dir():
+            from anadil.model.architecture import check_fit  # loads torch, which not every image has
+
+            check_fit(folder)
+        written = check_chat_base(recipe, place) if chats else ""
+        source = folder if folder.is_dir() else place
+        has_config = (source / "config.json").is_file()
+        hint = rotation_hint(model_config(source), recipe.pretrain.sequence_length) if has_config else ""
+        details = [f"{model}, a tokenizer of {size:,} tokens", written, gguf_detail(place)]
+        return passed(key, ", ".join(filter(None, details)), hint)
+
+    return inspect_where_visible(key, inspect, here=here)
+
+
+def check_base(base: Base) -> None:
+    """Check a base model's directory before anything runs for hours.
+
+    Raises:
+        DataError: A local directory does not exist, or lacks config, tokenizer or safetensors.
+    """
+    folder = Path(base.model).expanduser()
+    looks_local = folder.is_absolute() or base.model.startswith((".", "~"))
+    if base.model == TINY or not (looks_local or folder.is_dir()):
+        return
+    if not folder.is_dir():
+        raise DataError(f"base.model: {base.model}: no such directory; give a Hugging Face model directory")
+    missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
+    if not has_weights(folder):
+        missing.append("*.safetensors")
+    remedy = "give a Hugging Face model directory"
+    if missing == ["tokenizer.json"]:
+        remedy = "transformers writes one: AutoTokenizer.from_pretrained(...).save_pretrained(...)"
+    if missing:
+        raise DataError(f"base.model: {base.model} has no {' and no '.join(missing)}; {remedy}")
+
+
+def _check_vocabulary(recipe: Recipe, folder: Path, *, changes: bool) -> int:
+    """Return the number of tokens of the base's tokenizer; candidates are made of it if `changes`."""
+    tokenizer = read_base(folder)
+    require_end(folder, tokenizer)
+    if changes and set(recipe.tokenizer.strategies) - {"base"}:
+        require_byte_level(tokenizer, recipe.base.model)
+    if changes and recipe.tokenizer.trial:
+        try:
+            base_shape(recipe)
+        except NotPlannedError as error:
+            raise PreflightError(
+                "tokenizer.trial: gives every finalist the same compute, and that of the model type "
+                f"{error.model_type!r} of base.model {recipe.base.model} is not known; leave tokenizer.trial out, and "
+                "the cheapest by tokens is taken"
+            ) from None
+    return tokenizer.get_vocab_size()
+
+
+def gguf_detail(folder: Path) -> str:
+    """Return a note on export as GGUF, which else shows only after training; empty without a config.json."""
+    if not (folder / "config.json").is_file():
+        return ""
+    try:  # loads transformers, which not every image has
+        from anadil.release.export.gguf_refusal import gguf_refusal, gguf_words
+    except ModuleNotFoundError as error:
+        return f"GGUF not checked ({error.name} is not installed here)"
+    if fault := gguf_refusal(folder):
+        return f"no GGUF ({fault})"
+    return f"GGUF as {gguf_words(folder)}"
+
+
+def check_chat_base(recipe: Recipe, folder: Path) -> str:
+    """Return a note on the chat format of the base's tokenizer; empty where the recipe names no chats.
+
+    Raises:
+        DataError: Its tokenizer has no control tokens that a proven template writes.
+        ModuleNotFoundError: The packages of finetune are not installed, and a template would have to be rendered.
+    """
+    # Every strategy of the tokenizer stage keeps the base's special tokens and its chat template, so the base decides.
+    if not recipe.finetune.inputs:
+        return ""
+    tokenizer = read_tokenizer(folder)
+    if all(tokenizer.token_to_id(token) is not None for token in LLAMA_3):
+        return "chats as of Llama 3"
+    from anadil.finetune.system_turn import recipe_format, system_turn
+    from anadil.model.load import load_tokenizer
+
+    chat_format, default = recipe_format(
+        load_tokenizer(folder), recipe.finetune, f"base.model {recipe.base.model}"
+    )
+    system = ""
+    if turn := system_turn(default, recipe.finetune):
+        system = f", with the system turn {turn[:MAX_SHOWN]!r} where they have none"
+    elif default:
+        system = f", without the base's system turn {default[:MAX_SHOWN]!r} (finetune.system is none)"
+    return f"chats by {chat_format.origin}, answers end in {chat_format.end}{system}"
+
+
+def rotation_hint(config: Mapping[str, Any], sequence_length: int) -> str:
+    """Return advice on a base whose rotation of positions depends on its batch at this length; else nothing.
+
+    Args:
+        config: Content of its config.json, in the spelling of transformers 4 or 5.
+        sequence_length: `pretrain.sequence_length`.
+    """
+    rotations = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    # Types of layers may have a rotation each.
+    for rotation in (each for each in (rotations, *rotations.values()) if isinstance(each, Mapping)):
+        kind = rotation.get("rope_type") or rotation.get("type")
+        length = rotation.get(ORIGINAL) or config.get(ORIGINAL) or config.get("max_position_embeddings")
+        if kind in BY_LENGTH and isinstance(length, int) and sequence_length > length:
+            return (
+                f"rope_type {kind} turns all pieces of a batch otherwise where one is longer than {length:,} tokens, so that "
+                f"documents are not trained as they would be alone; set pretrain.sequence_length to {length} at most"
+            )
+    return ""
