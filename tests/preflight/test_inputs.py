@@ -101,16 +101,12 @@ def test_a_command_ends_at_rows_that_are_no_chats(
     [
         ("a.docx", b"PK", r"clean\.inputs: 1 file of unknown kind, such as .*a\.docx"),
         ("a.jsonl", b"", r"clean\.inputs: the files hold no documents"),
-        (
-            "a.jsonl",
-            lines({"body": "Salam"}),
-            r"a\.jsonl:1: no key 'text' \(clean\.text_field\) among 'body'",
-        ),
+        ("a.jsonl", lines({"body": "Salam"}), r"a\.jsonl:1: no key 'text' \(clean\.text_field\) among 'body'"),
         ("a.jsonl.gz", b"no gzip", r"a\.jsonl\.gz:1: compressed data is damaged"),
         ("a.warc.gz", b"no WARC", r"a\.warc\.gz:0: WARC is damaged"),
         ("a.parquet", b"no Parquet", r"a\.parquet:1: Parquet is damaged"),
     ],
-)
+)  # fmt: skip
 def test_raw_files_that_clean_could_not_use_are_refused(
     name: str, content: bytes, message: str, recipe: Recipe, tmp_path: Path
 ) -> None:

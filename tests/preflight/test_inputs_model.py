@@ -103,12 +103,7 @@ def test_a_model_whose_index_names_what_is_there_passes(model: Path, recipe: Rec
             IntegrityError,
             r"model\.safetensors: has 57 bytes, and no header of safetensors; fetch",
         ),
-        (
-            WEIGHTS,
-            b"",
-            IntegrityError,
-            r"model\.safetensors: has 0 bytes, and no header of safetensors; fetch",
-        ),
+        (WEIGHTS, b"", IntegrityError, r"model\.safetensors: has 0 bytes, and no header of safetensors; fetch"),
         (
             "model.safetensors.index.json",
             b'{"weight_map": {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}}',
@@ -124,7 +119,7 @@ def test_a_model_whose_index_names_what_is_there_passes(model: Path, recipe: Rec
             r"config\.json: auto_map asks to run code",
         ),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_model_is_refused(
     name: str, content: bytes, kind: type[AnadilError], message: str, model: Path, recipe: Recipe
 ) -> None:
@@ -137,15 +132,11 @@ def test_a_damaged_model_is_refused(
 @pytest.mark.parametrize(
     ("shapes", "changes", "message"),
     [
-        (
-            {"model.layers.1.mlp.up_proj.weight": [8, 4]},
-            {},
-            r"asks for none, the first model\.layers\.1\.mlp",
-        ),
+        ({"model.layers.1.mlp.up_proj.weight": [8, 4]}, {}, r"asks for none, the first model\.layers\.1\.mlp"),
         ({}, {"num_hidden_layers": 2}, r"9 missing, the first model\.layers\.1\.input_layernorm"),
         ({}, {"intermediate_size": 4}, r"3 of another shape, the first model\.layers\.0\.mlp\.down_proj"),
     ],
-)
+)  # fmt: skip
 def test_weights_that_config_json_does_not_describe_are_refused_before_the_run(
     shapes: dict[str, list[int]], changes: dict[str, int], message: str, model: Path, recipe: Recipe
 ) -> None:
@@ -257,16 +248,12 @@ DYNAMIC = {"rope_type": "dynamic", "factor": 2.0}
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}, "max_position_embeddings": 1024}, 2048, True),
         ({"rope_parameters": DYNAMIC, "max_position_embeddings": 2048}, 2048, False),
         ({"rope_parameters": {"rope_type": "longrope"}, "original_max_position_embeddings": 512}, 2048, True),
-        (
-            {"rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 4096}},
-            2048,
-            False,
-        ),
+        ({"rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 4096}}, 2048, False),
         ({"rope_parameters": {"full_attention": DYNAMIC}, "max_position_embeddings": 512}, 2048, True),
         ({"rope_parameters": {"rope_type": "yarn"}, "max_position_embeddings": 512}, 2048, False),
         ({"rope_scaling": None, "max_position_embeddings": 512}, 2048, False),
     ],
-)
+)  # fmt: skip
 def test_a_rotation_that_depends_on_the_batch_is_told_before_the_run(
     config: dict[str, object], length: int, told: bool
 ) -> None:

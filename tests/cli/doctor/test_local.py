@@ -122,19 +122,11 @@ def test_a_base_model_directory_is_looked_into(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "set_to", "detail"),
     [
-        (
-            "mixtral",
-            "shard=1",
-            "model type 'mixtral' is a mixture of experts, which is not supported; take a dense",
-        ),
-        (
-            "granite",
-            "pipeline=2",
-            "pretrain.parallelism.pipeline: 2 is not proven for the model type 'granite'",
-        ),
+        ("mixtral", "shard=1", "model type 'mixtral' is a mixture of experts, which is not supported; take a dense"),
+        ("granite", "pipeline=2", "pretrain.parallelism.pipeline: 2 is not proven for the model type 'granite'"),
         ("granite", "shard=2", "model.safetensors: has 0 bytes, and no header"),
     ],
-)
+)  # fmt: skip
 def test_a_model_type_that_is_not_trained_is_told(
     tmp_path: Path, kind: str, set_to: str, detail: str
 ) -> None:

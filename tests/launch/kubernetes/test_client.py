@@ -150,15 +150,11 @@ def test_a_policy_that_refuses_is_not_taken_for_a_missing_right(scene: Scene) ->
 @pytest.mark.parametrize(
     ("installed", "kind", "text"),
     [
-        (
-            set(),
-            "pytorchjob",
-            "the cluster has no pytorchjobs.kubeflow.org; install the Kubeflow training operator",
-        ),
+        (set(), "pytorchjob", "the cluster has no pytorchjobs.kubeflow.org; install the Kubeflow training operator"),
         ({"trainjobs"}, "pytorchjob", "no pytorchjobs.kubeflow.org; .* or choose another cluster.backend"),
         ({"pytorchjobs"}, "trainjob", "no trainjobs.trainer.kubeflow.org; install Kubeflow Trainer 2"),
     ],
-)
+)  # fmt: skip
 def test_an_operator_that_is_not_installed_is_named(
     scene: Scene, installed: set[str], kind: str, text: str
 ) -> None:

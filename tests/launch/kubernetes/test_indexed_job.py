@@ -128,10 +128,7 @@ def dead_pod(name: str, **terminated: object) -> Object:
 @pytest.mark.parametrize(
     ("terminated", "message"),
     [
-        (
-            {"exitCode": 137, "reason": "OOMKilled"},
-            r"pod shards-2.*node node-7.*OOMKilled.*more memory is needed",
-        ),
+        ({"exitCode": 137, "reason": "OOMKilled"}, r"pod shards-2.*node node-7.*OOMKilled.*more memory is needed"),
         (
             {
                 "exitCode": 4,
@@ -142,7 +139,7 @@ def dead_pod(name: str, **terminated: object) -> Object:
         ),
     ],
     ids=["out of memory", "its own words"],
-)
+)  # fmt: skip
 def test_the_last_words_of_the_pod_that_failed_are_told_and_its_job_stays(
     batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminated: Object, message: str
 ) -> None:

@@ -87,12 +87,16 @@ def test_a_launcher_that_finds_the_job_keeps_its_limits(scene: Scene) -> None:
     scene.cluster.wait(lambda: not scene.cluster.jobs)
 
 
-def test_a_pipeline_s_step_that_is_tried_again_takes_its_job_over_at_once(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("variable", "value", "launcher"),
+    [(POD_VARIABLE, "run-7-step", "pipeline"), (LAUNCHER_VARIABLE, "anadil-launch", "anadil-launch")],
+)
+def test_another_try_of_a_launcher_may_end_its_job(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, launcher: str
 ) -> None:
-    monkeypatch.setenv(POD_VARIABLE, "run-7-step")
+    monkeypatch.setenv(variable, value)
     scene.backend.run(scene.job(), detach=True)
-    scene.cluster.job()["metadata"]["annotations"][LAUNCHER_ANNOTATION] = "pipeline"
+    scene.cluster.job()["metadata"]["annotations"][LAUNCHER_ANNOTATION] = launcher
 
     with pytest.raises(Stopped, match="was told to end"):
         scene.launch(signalled(signal.SIGTERM))
@@ -102,19 +106,6 @@ def test_a_pipeline_s_step_that_is_tried_again_takes_its_job_over_at_once(
 
 def test_a_creation_whose_answer_is_lost_is_the_launcher_s_own_job(scene: Scene) -> None:
     scene.cluster.fail_next("POST", "pytorchjobs", 1, None, after=True)
-
-    with pytest.raises(Stopped, match="was told to end"):
-        scene.launch(signalled(signal.SIGTERM))
-
-    scene.cluster.wait(lambda: not scene.cluster.jobs)
-
-
-def test_another_try_of_a_launcher_with_a_name_may_end_its_job(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(LAUNCHER_VARIABLE, "anadil-launch")
-    scene.backend.run(scene.job(), detach=True)
-    scene.cluster.job()["metadata"]["annotations"][LAUNCHER_ANNOTATION] = "anadil-launch"
 
     with pytest.raises(Stopped, match="was told to end"):
         scene.launch(signalled(signal.SIGTERM))

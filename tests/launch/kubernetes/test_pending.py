@@ -105,19 +105,13 @@ def no_mount(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("story", "text"),
     [
-        (
-            unbound,
-            'Unschedulable: persistentvolumeclaim "fsx" not found; make the claim that cluster.volumes',
-        ),
+        (unbound, 'Unschedulable: persistentvolumeclaim "fsx" not found; make the claim that cluster.volumes'),
         (waiting("ImagePullBackOff", "not found"), "ImagePullBackOff: not found; push the image"),
-        (
-            waiting("CreateContainerConfigError", "secret"),
-            "CreateContainerConfigError: secret; make the secret",
-        ),
+        (waiting("CreateContainerConfigError", "secret"), "CreateContainerConfigError: secret; make the secret"),
         (no_quota, "exceeded quota: team, requested: .*; ask for a larger ResourceQuota"),
         (no_mount, "FailedMount: rpc error: no such file system; check the claim"),
     ],
-)
+)  # fmt: skip
 def test_a_job_that_does_not_start_is_ended_with_the_reason(
     scene: Scene, story: Callable[[Cluster], None], text: str, caplog: pytest.LogCaptureFixture
 ) -> None:

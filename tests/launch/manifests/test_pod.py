@@ -49,18 +49,6 @@ def test_a_pod_is_as_restricted_as_the_strictest_policy_asks(name: str) -> None:
     assert container(made)["securityContext"]["readOnlyRootFilesystem"] is True
 
 
-def test_home_tmp_and_shared_memory_can_be_written() -> None:
-    made = template(cpu())
-
-    mounts = {each["mountPath"]: each["name"] for each in container(made)["volumeMounts"]}
-    volumes = {each["name"]: each for each in made["spec"]["volumes"]}
-    assert volumes[mounts[HOME]]["emptyDir"] == {}
-    assert volumes[mounts["/tmp"]]["emptyDir"] == {}
-    assert volumes[mounts["/dev/shm"]]["emptyDir"] == {"medium": "Memory", "sizeLimit": "1Gi"}
-    assert volumes[mounts["/data"]]["persistentVolumeClaim"] == {"claimName": "anadil-data"}
-    assert environment(made)["HOME"] == HOME
-
-
 def test_claims_may_be_read_only_and_have_dots_in_their_names() -> None:
     made = template(job("smoke", "cluster.volumes=[{claim: corpus.az, path: /data, read_only: true}]"))
 
@@ -79,31 +67,6 @@ def test_a_claim_takes_the_place_of_the_pod_s_own_directory() -> None:
     assert "home" not in [each["name"] for each in made["spec"]["volumes"]]
 
 
-def test_the_stage_is_told_where_it_runs_and_where_to_work() -> None:
-    made = template(job("azerbaijani-8b", run="run-7"))
-
-    values = environment(made)
-    assert (values["ANADIL_LOG"], values["ANADIL_METRICS_PORT"]) == ("json", "9464")
-    assert values["ANADIL_RUN_ID"] == "run-7"
-    assert values["ANADIL_IMAGE"] == container(made)["image"]
-    assert values["ANADIL_WORK"].startswith(f"{HOME}/")
-    fields = {each["name"]: each["valueFrom"] for each in container(made)["env"] if "valueFrom" in each}
-    assert fields["NODE_NAME"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
-    assert fields["POD_NAME"] == {"fieldRef": {"fieldPath": "metadata.name"}}
-    assert container(made)["ports"] == [{"name": "metrics", "containerPort": 9464}]
-
-
-def test_checkpoints_go_to_the_shared_directory_that_the_recipe_names() -> None:
-    assert environment(template(hyperpod()))["ANADIL_WORK"] == "/fsx/anadil-work"
-
-
-def test_secrets_are_named_and_never_shown() -> None:
-    made = template(hyperpod())
-
-    token = next(each for each in container(made)["env"] if each["name"] == "HF_TOKEN")
-    assert token == {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "HF_TOKEN"}}}
-
-
 def test_efa_is_set_up_where_it_is_asked_for_and_nowhere_else() -> None:
     many, one, cpus = (environment(template(each)) for each in (japanese(), JOBS["finetune"], cpu()))
 
@@ -112,30 +75,6 @@ def test_efa_is_set_up_where_it_is_asked_for_and_nowhere_else() -> None:
     # Known to make EFA slower or to hang it.
     assert not {"NCCL_PROTO", "NCCL_BUFFSIZE", "FI_EFA_FORK_SAFE"} & set(many)
     assert not [name for name in cpus if name.startswith(("NCCL", "FI_", "TORCH_"))]
-
-
-def test_a_collective_that_hangs_leaves_a_trace() -> None:
-    values = environment(template(JOBS["finetune"]))
-
-    assert values["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
-    assert values["TORCH_FR_DUMP_TEMP_FILE"].startswith("/tmp/")
-
-
-def test_only_healthy_nodes_of_hyperpod_of_that_type_are_taken() -> None:
-    affinity = template(hyperpod())["spec"]["affinity"]["nodeAffinity"]
-
-    [term] = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    assert {each["key"]: each["values"] for each in term["matchExpressions"]} == {
-        "node.kubernetes.io/instance-type": ["p4d.24xlarge", "ml.p4d.24xlarge"],
-        HEALTH: ["Schedulable"],
-    }
-    [preferred] = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
-    assert preferred["weight"] == 100
-    assert preferred["preference"]["matchExpressions"][0]["values"] == ["Passed"]
-
-
-def test_a_recipe_without_a_machine_type_runs_on_any_node() -> None:
-    assert "affinity" not in template(cpu())["spec"]
 
 
 def test_labels_and_taints_of_nodes_are_those_of_the_recipe() -> None:

@@ -4,11 +4,11 @@ import logging
 import pytest
 
 from anadil.core.errors import RecipeError
-from anadil.launch.job import SPEC_ANNOTATION, TARGET_ANNOTATION
+from anadil.launch.job import SPEC_ANNOTATION
 from anadil.launch.manifests.labels import MAX_NAME, checked_name
 from anadil.launch.manifests.pytorchjob import render_pytorchjob
 from tests.kit.crds import PYTORCHJOB, mistakes
-from tests.kit.jobs import container, job, worker
+from tests.kit.jobs import job, worker
 from tests.launch.golden import cpu, hyperpod, japanese
 
 RENDERED = {
@@ -36,18 +36,6 @@ def test_what_only_the_operator_1_9_knows_would_be_found() -> None:
     assert "managedBy" in old[0]
 
 
-def test_workers_meet_without_a_master() -> None:
-    spec = RENDERED["two nodes"]["spec"]
-
-    assert list(spec["pytorchReplicaSpecs"]) == ["Worker"]
-    assert spec["pytorchReplicaSpecs"]["Worker"]["replicas"] == 2
-    policy = spec["elasticPolicy"]
-    assert (policy["minReplicas"], policy["maxReplicas"], policy["rdzvBackend"]) == (2, 2, "c10d")
-    assert policy["rdzvId"] == RENDERED["two nodes"]["metadata"]["name"]
-    assert "standalone" not in policy
-    assert "metrics" not in policy  # else the operator makes an autoscaler
-
-
 def test_the_wait_for_peers_is_one_that_torchrun_reads() -> None:
     rendezvous = pytest.importorskip("torch.distributed.elastic.rendezvous.dynamic_rendezvous")
     conf = {each["key"]: each["value"] for each in RENDERED["cpu"]["spec"]["elasticPolicy"]["rdzvConf"]}
@@ -57,19 +45,6 @@ def test_the_wait_for_peers_is_one_that_torchrun_reads() -> None:
 
     assert rendezvous._get_timeout(parameters, "join").total_seconds() == 1_800
     assert parameters.get_as_int("read_timeout") == 600
-
-
-def test_the_image_s_own_entrypoint_gets_the_stage_s_arguments() -> None:
-    main = container(worker(RENDERED["hyperpod"]))
-
-    assert main["name"] == "pytorch"
-    assert "command" not in main
-    assert main["args"][-2:] == ["--out", "s3://my-bucket/anadil/model/2"]
-
-
-@pytest.mark.parametrize(("name", "processes"), [("cpu", "1"), ("hyperpod", "8"), ("finetune", "1")])
-def test_processes_of_a_pod_are_text(name: str, processes: str) -> None:
-    assert RENDERED[name]["spec"]["nprocPerNode"] == processes
 
 
 def test_every_pod_may_restart_as_often_as_the_recipe_says() -> None:
@@ -88,27 +63,10 @@ def test_without_restarts_the_first_failure_is_the_last() -> None:
     assert spec["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] == "Never"
 
 
-def test_a_finished_job_and_its_pods_stay_long_enough_to_be_read() -> None:
-    policy = RENDERED["cpu"]["spec"]["runPolicy"]
-
-    assert policy["cleanPodPolicy"] == "None"
-    assert policy["ttlSecondsAfterFinished"] >= 86_400
-    assert "activeDeadlineSeconds" not in policy
-
-
 def test_the_deadline_is_in_whole_seconds() -> None:
     policy = render_pytorchjob(cpu("cluster.deadline_hours=0.0001"))["spec"]["runPolicy"]
 
     assert policy["activeDeadlineSeconds"] == 1
-
-
-def test_a_queue_reads_labels_of_the_job_and_not_of_its_pods() -> None:
-    manifest = RENDERED["hyperpod"]
-
-    labels = manifest["metadata"]["labels"]
-    assert labels["kueue.x-k8s.io/queue-name"] == "hyperpod-ns-language-localqueue"
-    assert labels["kueue.x-k8s.io/priority-class"] == "training-priority"
-    assert not [name for name in worker(manifest)["metadata"]["labels"] if name.startswith("kueue")]
 
 
 def test_kueue_reads_the_topology_of_the_pods_and_not_of_the_job() -> None:
@@ -118,23 +76,6 @@ def test_kueue_reads_the_topology_of_the_pods_and_not_of_the_job() -> None:
     assert worker(manifest)["metadata"]["annotations"] == {name: value}
     assert name not in manifest["metadata"]["annotations"]
     assert "annotations" not in worker(render_pytorchjob(cpu()))["metadata"]
-
-
-def test_pods_pull_with_the_recipe_s_secrets() -> None:
-    spec = worker(render_pytorchjob(cpu("cluster.pull_secrets=[registry, mirror]")))["spec"]
-
-    assert spec["imagePullSecrets"] == [{"name": "registry"}, {"name": "mirror"}]
-    assert "imagePullSecrets" not in worker(render_pytorchjob(cpu()))["spec"]
-
-
-def test_hyperpod_resumes_the_job() -> None:
-    manifest = RENDERED["hyperpod"]
-
-    annotations = manifest["metadata"]["annotations"]
-    assert annotations["sagemaker.amazonaws.com/enable-job-auto-resume"] == "true"
-    assert annotations["sagemaker.amazonaws.com/job-max-retry-count"] == "3"
-    assert manifest["metadata"]["namespace"] == "hyperpod-ns-language"
-    assert manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["restartPolicy"] == "OnFailure"
 
 
 def test_hyperpod_does_not_resume_what_may_not_restart() -> None:
@@ -169,13 +110,6 @@ def test_a_run_whose_name_is_no_label_is_refused() -> None:
 @pytest.mark.parametrize("namespace", ["kubeflow", "hyperpod-ns-a"])
 def test_hyperpod_s_own_namespaces_are_taken(namespace: str) -> None:
     assert render_pytorchjob(cpu("cluster.hyperpod=true", f"cluster.namespace={namespace}"))
-
-
-def test_a_launcher_finds_the_artifact_and_the_hash_in_the_annotations() -> None:
-    annotations = RENDERED["efa"]["metadata"]["annotations"]
-
-    assert annotations[TARGET_ANNOTATION] == "s3://my-bucket/anadil/model/2"
-    assert len(annotations[SPEC_ANNOTATION]) == 64
 
 
 def test_the_same_job_has_the_same_hash_and_another_recipe_another() -> None:

@@ -58,29 +58,6 @@ def test_the_trainer_is_told_how_many_and_sets_torchrun_s_variables_itself() -> 
     assert "env" not in container(patched(render_trainjob(hyperpod())))
 
 
-def test_the_runtime_s_own_command_is_not_run() -> None:
-    assert render_trainjob(hyperpod())["spec"]["trainer"]["command"] == ["python", "-m", "anadil.pretrain"]
-    assert render_trainjob(JOBS["finetune"])["spec"]["trainer"]["command"] == [
-        "python",
-        "-m",
-        "anadil.finetune",
-    ]
-
-
-def test_whoever_patches_the_runtime_has_a_domain() -> None:
-    manifest = render_trainjob(cpu())
-
-    assert [each["manager"] for each in manifest["spec"]["runtimePatches"]] == ["anadil.dev/launch"]
-    assert manifest["spec"]["runtimeRef"]["name"] == "torch-distributed"
-
-
-def test_the_deadline_and_the_queue_are_those_of_the_recipe() -> None:
-    manifest = render_trainjob(hyperpod())
-
-    assert manifest["spec"]["activeDeadlineSeconds"] == 72 * 3_600
-    assert manifest["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "hyperpod-ns-language-localqueue"
-
-
 def test_hyperpod_resumes_no_trainjob_which_is_said(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         manifest = render_trainjob(hyperpod())
