@@ -67,8 +67,8 @@ COMMANDS = {
     "submit": Command("start a run on Kubeflow Pipelines", *PIPELINES),
     "schedule": Command("start runs on a cron schedule", *PIPELINES),
     "launch": Command("start one training stage on a cluster and follow it", *JOBS),
-    "status": Command("state of a launched job", *JOBS),
-    "logs": Command("the log of a launched job's first node", *JOBS),
+    "status": Command("show the state of a launched job", *JOBS),
+    "logs": Command("show the log of a launched job's first worker", *JOBS),
     "stop": Command("stop a launched job; its checkpoints stay", *JOBS),
     "chat": Command(
         "talk to a finished model, in the terminal or through a pipe", "anadil.cli.models.chat", "add_chat"

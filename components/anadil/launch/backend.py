@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from anadil.core.format import visible, visible_lines
@@ -26,10 +26,6 @@ class JobStatus:
     seconds: float | None = None  # Since its first worker ran; None before.
     artifact: str = ""  # URI that it writes.
     exit_code: int | None = None  # That of the process that failed first, where it is known.
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 class JobBackend(Protocol):

@@ -4,7 +4,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from anadil.core.errors import AnadilError, PreflightError
@@ -24,10 +24,6 @@ class CheckResult:
     status: Literal["passed", "failed", "skipped"]
     detail: str
     remedy: str = ""  # Advice, if the result passed.
-
-    def as_dict(self) -> dict[str, str]:
-        """For JSON."""
-        return asdict(self)
 
     def as_lines(self) -> Iterator[str]:
         """For people."""

@@ -12,7 +12,7 @@ from anadil.plan.instances import Machine, machine, machines, this_machine
 from anadil.plan.layout import Layout, Work
 from anadil.plan.memory_limit import layout_fit
 from anadil.plan.model_shape import NotPlannedError, Shape, trained_shape
-from anadil.plan.search import Remedy, nearest
+from anadil.plan.search import nearest
 from anadil.plan.stage_memory import AFTER
 from anadil.recipe.sections import Recipe
 
@@ -20,9 +20,9 @@ MAX_REMEDIES = 4
 
 
 def check_fits(recipe: Recipe, *, here: bool, then: Collection[str] = AFTER) -> str:
-    """One line about the memory that `pretrain` needs, and what comes after it: `finetune` where there are chats.
+    """Return one line about the memory that `pretrain` and the stages after it need.
 
-    A type that is trained but not planned passes: it is said that its memory is not checked.
+    A model type that is trained but not planned passes: the line says that its memory is not checked.
 
     Args:
         recipe: What is to be trained.
@@ -54,7 +54,7 @@ def check_fits(recipe: Recipe, *, here: bool, then: Collection[str] = AFTER) -> 
 def check_after(
     shape: Shape, recipe: Recipe, kind: Machine, nodes: int, then: Collection[str] = AFTER
 ) -> list[str]:
-    """A line about the memory of each stage that loads the model which `pretrain` makes.
+    """Return a line about the memory of each stage that loads the model which `pretrain` makes.
 
     Raises:
         PreflightError: One does not fit.
@@ -68,7 +68,7 @@ def check_after(
 
 
 def check_finetune(recipe: Recipe, *, here: bool) -> str:
-    """One line about the memory that `finetune` alone needs; see `check_fits`."""
+    """Return one line about the memory that `finetune` alone needs; see `check_fits`."""
     try:
         shape = trained_shape(recipe)
     except NotPlannedError as error:
@@ -77,7 +77,7 @@ def check_finetune(recipe: Recipe, *, here: bool) -> str:
 
 
 def _machine(recipe: Recipe, *, here: bool) -> tuple[Machine, int]:
-    """The machine type that trains, and the number of machines."""
+    """Return the machine type that trains, and the number of machines."""
     if here or recipe.cluster.instance is None:
         return this_machine(), 1
     return machine(recipe.cluster.instance), recipe.cluster.nodes
@@ -92,14 +92,14 @@ def refusal_text(
     others: Sequence[Machine] = (),
     changed: Mapping[str, int | str] | None = None,
 ) -> str:
-    """The text of a refusal: what does not fit, and the nearest settings that do.
+    """Return the text of a refusal: what does not fit, and the nearest settings that do.
 
     Args:
         shape: The model.
         layout: How devices share it.
         work: What a step computes.
-        kind: Of each machine.
-        nodes: Machines.
+        kind: Type of each machine.
+        nodes: Number of machines.
         others: Machine types that could be taken instead.
         changed: By recipe key, what has to be set for the layout; each remedy says it too.
     """
@@ -112,11 +112,8 @@ def refusal_text(
     remedies = nearest(shape, layout, work, kind, nodes, others, changed)
     if not remedies:
         return f"{head}; no setting makes it fit: take a smaller base.model or a larger machine"
-    lines = [
-        f"  {_settings(remedy)}  ({human_bytes(remedy.total_bytes)})" for remedy in remedies[:MAX_REMEDIES]
-    ]
-    return "\n".join([f"{head}; what fits instead:", *lines])
-
-
-def _settings(remedy: Remedy) -> str:
-    return " ".join(f"--set {key}={value}" for key, value in remedy.settings.items())
+    lines = [f"{head}; what fits instead:"]
+    for remedy in remedies[:MAX_REMEDIES]:
+        settings = " ".join(f"--set {key}={value}" for key, value in remedy.settings.items())
+        lines.append(f"  {settings}  ({human_bytes(remedy.total_bytes)})")
+    return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The packages of this program's extras: which are missing."""
+"""Missing packages of this program's extras."""
 
 import importlib.util
 import platform
@@ -20,14 +20,10 @@ IMPORT_NAMES = {
 
 
 def require_packages(extra: str, why: str = "") -> None:
-    """Refuse to go on without the packages of an extra.
-
-    Args:
-        extra: Such as `clean` or `laptop`; extras that it includes count too.
-        why: What needs them, such as `--page makes a page`.
+    """Refuse to go on without the packages of an extra such as `clean`, and of the extras that it includes.
 
     Raises:
-        PreflightError: One is not installed.
+        PreflightError: One is not installed; the text begins with `why`, such as `--page makes a page`.
     """
     if absent := ", ".join(missing_packages(extra)):
         raise PreflightError(
@@ -36,7 +32,7 @@ def require_packages(extra: str, why: str = "") -> None:
 
 
 def missing_packages(extra: str) -> list[str]:
-    """Packages of an extra that are not installed."""
+    """Return the packages of an extra that are not installed."""
     return [name for name in sorted(_names_of(extra)) if not _is_installed(name)]
 
 

@@ -1,13 +1,13 @@
-"""Check that the tasks of a recipe exist, before pre-training and not when they run days later."""
+"""Check that the tasks of a recipe exist, before pre-training."""
 
 import importlib.util
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from anadil.core.format import counted
-from anadil.core.stages import STAGES, SideFiles
+from anadil.core.stages import STAGES
 from anadil.preflight.check import CheckResult, passed, skipped
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_place
@@ -22,17 +22,15 @@ def inspect_tasks(recipe: Recipe) -> CheckResult:
     Raises:
         RecipeError: A name is not known, with the nearest ones.
     """
-    kind = _kind()
+    kind = next(each for each in STAGES["tasks"].side_files if each.key == KEY)
     named = [name for name in recipe.evaluate.tasks if not is_place(name, kind)]
     missing = named_nowhere(named, [SHIPPED, *_harness()])
     if not missing:
         return passed(KEY, f"{counted(len(named), 'name')} of tasks found")
     if not _harness():
-        said = f"{', '.join(missing)} not looked up, because lm_eval is not installed here"
-        return skipped(KEY, said)
+        return skipped(KEY, f"{', '.join(missing)} not looked up, because lm_eval is not installed here")
     if len(named) < len(recipe.evaluate.tasks):
-        said = f"{', '.join(missing)}: only a task file of the recipe may hold it"
-        return skipped(KEY, said)
+        return skipped(KEY, f"{', '.join(missing)}: only a task file of the recipe may hold it")
     from anadil.tasks.harness import task_manager
 
     with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
@@ -41,30 +39,20 @@ def inspect_tasks(recipe: Recipe) -> CheckResult:
 
 
 def named_nowhere(names: Sequence[str], folders: Sequence[Path]) -> list[str]:
-    """Those of some names that no task file below the folders has as its task, group or tag.
-
-    It reads them as text: making tasks of all 14,000 takes three times as long.
-    """
+    """Return the names that no task file below the folders has as its task, group or tag."""
+    # As text: making tasks of all 14,000 files takes three times as long.
     missing = dict.fromkeys(names)
-    for file in (file for folder in folders for file in _task_files(folder)):
+    for file in (file for folder in folders for file in folder.rglob("*.y*ml") if file.is_file()):
         if not missing:
             break
         words = "|".join(map(re.escape, missing))
         line = rf"""^\s*(?:-\s*|(?:task|group|tag)\s*:\s*)["']?({words})["']?\s*(?:#.*)?$"""
-        for found in re.findall(line, file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE):
-            missing.pop(found, None)
+        for name in re.findall(line, file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE):
+            missing.pop(name, None)
     return list(missing)
 
 
-def _task_files(folder: Path) -> Iterator[Path]:
-    return (file for file in folder.rglob("*.y*ml") if file.is_file())
-
-
 def _harness() -> list[Path]:
-    """The harness's folder of tasks, which is not imported: that takes seconds."""
+    """Return the harness's folder of tasks without an import, which takes seconds."""
     result = importlib.util.find_spec("lm_eval")
     return [Path(place) / "tasks" for place in (result.submodule_search_locations or ())] if result else []
-
-
-def _kind() -> SideFiles:
-    return next(each for each in STAGES["tasks"].side_files if each.key == KEY)

@@ -1,4 +1,4 @@
-"""Checks of this machine beside the data: a place to write, locks, tracking, devices."""
+"""Checks of this machine: a place to write, locks, tracking, devices."""
 
 import os
 import shutil
@@ -21,12 +21,12 @@ MIN_FREE_BYTES = 2 * GIB  # Far more than `smoke` writes; the plan of a real run
 
 
 def check_python() -> Iterator[CheckResult]:
-    """Version and place of this Python."""
+    """Report version and place of this Python."""
     yield passed("python", f"{'.'.join(map(str, sys.version_info[:3]))} at {sys.prefix}")
 
 
 def check_writable_here(recipe: Recipe, work: Path) -> Iterator[CheckResult]:
-    """See that the directories of a run can be written.
+    """Check that the directories of a run can be written.
 
     Raises:
         PreflightError: One cannot.
@@ -44,7 +44,7 @@ def check_bucket(recipe: Recipe) -> Iterator[CheckResult]:
     """List the place of artifacts where it is no directory.
 
     Raises:
-        AnadilError: It cannot be listed.
+        AnadilError: The place cannot be listed.
     """
     root = recipe.storage.root
     if root and "://" in root:
@@ -53,7 +53,7 @@ def check_bucket(recipe: Recipe) -> Iterator[CheckResult]:
 
 
 def check_disk(recipe: Recipe, work: Path) -> Iterator[CheckResult]:
-    """Free space where artifacts go; nothing for a bucket."""
+    """Check the free space where artifacts go, unless that is a bucket."""
     root = Path(recipe.storage.root or work)
     if "://" in str(recipe.storage.root):
         return
@@ -77,10 +77,10 @@ def check_locks() -> Iterator[CheckResult]:
 
 
 def check_tracking(recipe: Recipe, work: Path) -> Iterator[CheckResult]:
-    """Where figures go, and whether that server answers.
+    """Check that the tracking server answers.
 
     Raises:
-        AnadilError: The address is none.
+        AnadilError: Its address is not valid.
     """
     uri = tracking_uri(recipe, default=f"sqlite:///{work}/mlflow.db")
     if uri is None:
@@ -100,7 +100,7 @@ def check_tracking(recipe: Recipe, work: Path) -> Iterator[CheckResult]:
 
 
 def check_device() -> Iterator[CheckResult]:
-    """GPUs, or how many CPU cores there are without one."""
+    """Report the GPUs, or without one the number of CPU cores."""
     gpus = sorted(Path("/dev").glob("nvidia[0-9]*"))
     cores = os.cpu_count() or 1
     text = counted(len(gpus), "GPU") if gpus else f"no GPU; {cores} CPU cores: fit for `smoke`, not for 1B"
@@ -108,7 +108,7 @@ def check_device() -> Iterator[CheckResult]:
 
 
 def answers(host: str, port: int) -> bool:
-    """True if a server takes a connection within three seconds."""
+    """Return whether a server takes a connection within three seconds."""
     try:
         with socket.create_connection((host, port), timeout=3):
             return True

@@ -17,7 +17,7 @@ def add_compile(name: str, commands: Any, text: str) -> None:
     compiled = commands.add_parser(name, help=text)
     add_recipe_argument(compiled)
     compiled.add_argument(
-        "-f", "--file", required=True, type=Path, metavar="FILE", help="such as pipeline.yaml"
+        "-f", "--file", required=True, type=Path, metavar="FILE", help="file to write, such as pipeline.yaml"
     )
     add_set_option(compiled)
     compiled.set_defaults(command=_compile)

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ def add_doctor(name: str, commands: Any, text: str) -> None:
     """Add `anadil doctor`."""
     doctor = commands.add_parser(name, help=text, description=text)
     add_recipe_argument(doctor, built_in=True)
-    text = "check the cluster of your Kubernetes context too (or of the pod that this runs in)"
+    text = "check the cluster of your Kubernetes context, or of this pod, instead of this machine"
     doctor.add_argument("--cluster", action="store_true", help=text)
-    text = "Kubeflow Pipelines' API (default: KF_PIPELINES_ENDPOINT)"
+    text = "address of Kubeflow Pipelines (default: KF_PIPELINES_ENDPOINT)"
     doctor.add_argument("--kubeflow-host", metavar="URL", help=text)
     add_work_option(doctor)
     add_set_option(doctor)
@@ -30,7 +31,7 @@ def add_doctor(name: str, commands: Any, text: str) -> None:
 def _doctor(options: argparse.Namespace) -> int:
     results = _cluster_results(options) if options.cluster else _results_here(options)
     if options.output == "json":
-        print_json([result.as_dict() for result in results])
+        print_json([asdict(result) for result in results])
     else:
         print_lines(line for result in results for line in result.as_lines())
     return PreflightError.exit_code if any(result.status == "failed" for result in results) else 0

@@ -12,23 +12,25 @@ FILE = "description of the cluster, such as examples/hyperpod/cluster.yaml"
 
 
 def add_cluster(name: str, commands: Any, text: str) -> None:
-    """Put the command, with its verbs, among those of `anadil`."""
+    """Add `anadil cluster` with its verbs."""
     cluster = commands.add_parser(name, help=text, description=f"{text} on Amazon EKS, from one file")
     verbs = cluster.add_subparsers(metavar="VERB", required=True)
-    create = verbs.add_parser("create", help="make what is not there yet, and wait for it")
+    create = verbs.add_parser("create", help="create what does not exist, and wait for it")
     create.add_argument("file", type=Path, metavar="FILE", help=FILE)
-    create.add_argument("--dry-run", action="store_true", help="print every exact request, and call nothing")
-    create.add_argument("--no-wait", action="store_true", help="return once the cluster is asked for")
+    create.add_argument("--dry-run", action="store_true", help="print every request, and call nothing")
+    create.add_argument("--no-wait", action="store_true", help="return once the cluster is requested")
     add_output_option(create, "yaml", "json")
     create.set_defaults(command=_create)
-    describe = verbs.add_parser("describe", help="state of every part and health of every machine")
+    describe = verbs.add_parser("describe", help="show the state of every resource and node")
     describe.add_argument("file", type=Path, metavar="FILE", help=FILE)
     add_output_option(describe)
     describe.set_defaults(command=_describe)
-    delete = verbs.add_parser("delete", help="remove the cluster; data and images stay")
+    delete = verbs.add_parser("delete", help="delete the cluster; data and images stay")
     delete.add_argument("file", type=Path, metavar="FILE", help=FILE)
-    delete.add_argument("--yes", action="store_true", help="do it; without this nothing is deleted")
-    text = "remove the file system too, after what it owes to S3 is written there"
+    delete.add_argument(
+        "--yes", action="store_true", help="confirm the deletion; without it nothing is deleted"
+    )
+    text = "delete the file system too, after its new files are exported to S3"
     delete.add_argument("--with-file-system", action="store_true", help=text)
     delete.add_argument("--dry-run", action="store_true", help="print every request, and call nothing")
     add_output_option(delete, "yaml", "json")

@@ -3,6 +3,7 @@
 import argparse
 import shlex
 import sys
+from dataclasses import asdict
 from typing import Any, Literal
 
 from anadil.cli.options import add_output_option
@@ -28,21 +29,18 @@ from anadil.runtime.remake import allow_remake
 
 
 def add_job_command(name: str, commands: Any, text: str) -> None:
-    """Put one of the commands among those of `anadil`.
-
-    Args:
-        name: `launch`, `status`, `logs` or `stop`.
-        commands: What argparse's `add_subparsers` gives.
-        text: Its help line.
-    """
+    """Add `launch`, `status`, `logs` or `stop`, with its help line, to the subparsers of `anadil`."""
     if name == "launch":
         _add_launch(commands, text)
         return
     command = commands.add_parser(name, help=text, description=text)
     command.add_argument("name", metavar="JOB", help="name that `anadil launch` printed")
-    command.add_argument("--backend", choices=BACKENDS, default="pytorchjob", help="default: %(default)s")
-    command.add_argument("--namespace", metavar="NAME", help="of a Kubernetes job; default: your context's")
-    command.add_argument("--region", metavar="NAME", help="of a SageMaker job; default: your environment's")
+    help_text = "backend that runs the job (default: %(default)s)"
+    command.add_argument("--backend", choices=BACKENDS, default="pytorchjob", help=help_text)
+    help_text = "namespace of a Kubernetes job (default: that of your context)"
+    command.add_argument("--namespace", metavar="NAME", help=help_text)
+    help_text = "AWS region of a SageMaker job (default: that of your environment)"
+    command.add_argument("--region", metavar="NAME", help=help_text)
     if name == "status":
         add_output_option(command)
     if name == "logs":
@@ -51,25 +49,28 @@ def add_job_command(name: str, commands: Any, text: str) -> None:
 
 
 def _add_launch(commands: Any, text: str) -> None:
-    help_text = f"{text} to its end; prints the URI of the artifact, and starts nothing where that is finished already"
+    help_text = f"{text} to its end; prints the URI of the artifact; starts nothing if the artifact exists"
     command = commands.add_parser("launch", help=text, description=help_text)
-    command.add_argument("stage", choices=LAUNCHABLE, metavar="STAGE", help=" or ".join(LAUNCHABLE))
+    help_text = f"stage to launch: {', '.join(LAUNCHABLE)}"
+    command.add_argument("stage", choices=LAUNCHABLE, metavar="STAGE", help=help_text)
     add_recipe_options(command)
     for word in dict.fromkeys(word for stage in LAUNCHABLE for word in STAGES[stage].reads):
         readers = ", ".join(stage for stage in LAUNCHABLE if word in STAGES[stage].reads)
         command.add_argument(f"--{word}", metavar="URI", help=f"{word} artifact to read ({readers})")
     help_text = "files of chats instead of the recipe's (finetune)"
     command.add_argument("--chats", metavar="URI", nargs="+", default=[], help=help_text)
-    command.add_argument("--out", metavar="URI", help="where to write; left out, a place under storage.root")
-    help_text = "how to run it (default: cluster.backend of the recipe)"
+    help_text = "URI of the artifact to write (default: a place under storage.root)"
+    command.add_argument("--out", metavar="URI", help=help_text)
+    help_text = "backend that runs the job (default: cluster.backend of the recipe)"
     command.add_argument("--backend", choices=BACKENDS, help=help_text)
-    help_text = "name of the run that the job belongs to; another name makes another job of the same work"
+    help_text = "run that the job belongs to; another ID makes another job of the same work"
     command.add_argument("--run", default="", metavar="ID", help=help_text)
     add_remake_option(command)
-    command.add_argument("--detach", action="store_true", help="return once it is started; prints its name")
+    help_text = "print the name of the job once it has started, and leave it running"
+    command.add_argument("--detach", action="store_true", help=help_text)
     help_text = "print the exact manifest or request, and start nothing"
     command.add_argument("--dry-run", action="store_true", help=help_text)
-    add_output_option(command, "yaml", "json", text="of --dry-run")
+    add_output_option(command, "yaml", "json", text="format of --dry-run (default: %(default)s)")
     command.set_defaults(command=_launch)
 
 
@@ -98,7 +99,7 @@ def _launch(options: argparse.Namespace) -> int:
 
 
 def _launch_and_notify(request: LaunchRequest, options: argparse.Namespace) -> MadeArtifact | str:
-    """Launch, and tell those who want to know how it ended (`anadil.runtime.alerts`)."""
+    """Launch, and notify of the end (`anadil.runtime.alerts`)."""
     again = f"anadil {shlex.join(sys.argv[1:])}"
     try:
         result = launch_job(request, options.backend, detach=options.detach)
@@ -108,14 +109,11 @@ def _launch_and_notify(request: LaunchRequest, options: argparse.Namespace) -> M
         notify(Event(kind=kind, run=options.run, stage=request.stage, message=str(error), resume=again))
         raise
     if isinstance(result, MadeArtifact):
-        figures = {
-            name: value for name, value in result.manifest.figures.items() if not isinstance(value, bool)
-        }
-        event = Event(
+        figures = {name: each for name, each in result.manifest.figures.items() if not isinstance(each, bool)}
+        notify(Event(
             kind="completed", run=options.run, stage=request.stage, message="the artifact is there",
             artifact=result.uri, figures=figures,
-        )  # fmt: skip
-        notify(event)
+        ))  # fmt: skip
     return result
 
 
@@ -130,7 +128,7 @@ def _backend(options: argparse.Namespace) -> JobBackend:
 def _status(options: argparse.Namespace) -> int:
     status = _backend(options).status(options.name)
     if options.output == "json":
-        print_json(status.as_dict())
+        print_json(asdict(status))
     else:
         print_lines(_lines(status))
     return 0
@@ -143,7 +141,7 @@ def _lines(status: JobStatus) -> list[str]:
         "says": status.message,
         "nodes": f"{status.running} of {status.nodes} run" if status.nodes else "",
         "restarts": str(status.restarts) if status.restarts else "",
-        "since": f"{human_seconds(status.seconds)}" if status.seconds is not None else "",
+        "since": human_seconds(status.seconds) if status.seconds is not None else "",
         "exit code": str(status.exit_code) if status.exit_code is not None else "",
         "artifact": status.artifact,
     }

@@ -1,4 +1,4 @@
-"""`anadil submit` and `anadil schedule`; nothing of kfp is loaded before a command runs."""
+"""`anadil submit` and `anadil schedule`, which load kfp only when they run."""
 
 import argparse
 import logging
@@ -23,50 +23,44 @@ EXPERIMENT = "anadil"
 
 
 def add_pipeline_command(name: str, commands: Any, text: str) -> None:
-    """Add one of the two commands to the command line.
-
-    Args:
-        name: `submit` or `schedule`.
-        commands: What argparse calls subparsers.
-        text: One line of help.
-    """
+    """Add `submit` or `schedule`, with its help line, to the subparsers of `anadil`."""
     parser = commands.add_parser(name, help=text, description=text)
-    if name == "submit":
-        add_submit_options(parser)
-        parser.set_defaults(command=submit_command)
-    else:
-        add_schedule_options(parser)
-        parser.set_defaults(command=schedule_command)
+    add_options, command = {
+        "submit": (add_submit_options, submit_command),
+        "schedule": (add_schedule_options, schedule_command),
+    }[name]
+    add_options(parser)
+    parser.set_defaults(command=command)
 
 
 def add_submit_options(parser: argparse.ArgumentParser) -> None:
-    """Options of `anadil submit`."""
+    """Add the options of `anadil submit`."""
     _add_common(parser)
-    parser.add_argument("--name", metavar="NAME", help="of the run (default: the recipe's, and the time)")
-    parser.add_argument(
-        "--again", action="store_true", help="start a run even if one of the same is under way"
-    )
+    text = "name of the run (default: that of the recipe, and the time)"
+    parser.add_argument("--name", metavar="NAME", help=text)
+    text = "start a run even if the same one is still running"
+    parser.add_argument("--again", action="store_true", help=text)
     add_remake_option(parser)
-    text = "upload the pipeline's version, so that the pages of Kubeflow offer it, and start nothing"
+    text = "upload a version of the pipeline for the pages of Kubeflow, and start nothing"
     parser.add_argument("--upload-only", action="store_true", help=text)
-    text = "follow the run to its end, print the state of its steps, and exit with the code of the one that failed"
+    text = "follow the run to its end, print the states of its steps, and exit with the code of a failed one"
     parser.add_argument("--follow", action="store_true", help=text)
 
 
 def add_schedule_options(parser: argparse.ArgumentParser) -> None:
-    """Options of `anadil schedule`."""
+    """Add the options of `anadil schedule`."""
     _add_common(parser)
-    parser.add_argument("--name", metavar="NAME", help="of the recurring run (default: the recipe's)")
+    parser.add_argument("--name", metavar="NAME", help="name of the recurring run (default: the recipe's)")
     what = parser.add_mutually_exclusive_group(required=True)
-    text = "when: minute hour day month weekday, such as '0 3 * * 0'; UTC, unless the server is set otherwise"
+    text = "minute hour day month weekday, such as '0 3 * * 0'; in UTC, unless the server is set otherwise"
     what.add_argument("--cron", metavar="CRON", help=text)
-    what.add_argument("--disable", action="store_true", help="start no more runs, and keep the schedule")
+    what.add_argument("--disable", action="store_true", help="start no more runs, but keep the schedule")
     what.add_argument("--enable", action="store_true", help="start runs again")
     what.add_argument("--remove", action="store_true", help="delete the schedule")
 
 
 def submit_command(options: argparse.Namespace) -> int:
-    """Run `anadil submit`."""
+    """Run `anadil submit`; return its exit code."""
     require_packages("pipelines")
     from anadil_pipelines import submit
     from anadil_pipelines.follow import follow
@@ -91,7 +85,7 @@ def submit_command(options: argparse.Namespace) -> int:
 
 
 def schedule_command(options: argparse.Namespace) -> int:
-    """Run `anadil schedule`."""
+    """Run `anadil schedule`; return its exit code."""
     require_packages("pipelines")
     from anadil_pipelines import retrain
 
@@ -128,13 +122,15 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     add_set_option(parser)
     text = "print exactly what would be sent, as YAML, and send nothing"
     parser.add_argument("--dry-run", action="store_true", help=text)
-    text = "Kubeflow Pipelines' API (default: KF_PIPELINES_ENDPOINT, the pod's cluster, or the kubeconfig)"
+    text = (
+        "address of Kubeflow Pipelines (default: KF_PIPELINES_ENDPOINT, the pod's cluster, or the kubeconfig)"
+    )
     parser.add_argument("--host", metavar="URL", help=text)
-    text = "of the runs, where the server serves several users"
+    text = "namespace of the runs, on a server for several users"
     parser.add_argument("--namespace", metavar="NAME", help=text)
     text = "experiment that holds the runs (default: %(default)s)"
     parser.add_argument("--experiment", default=EXPERIMENT, metavar="NAME", help=text)
-    text = "of the steps, whose AWS role reads and writes storage.root (default: the server's)"
+    text = "ServiceAccount of the steps, whose AWS role reads and writes storage.root (default: the server's)"
     parser.add_argument("--service-account", metavar="NAME", help=text)
     add_output_option(parser)
 
@@ -143,11 +139,9 @@ def _prepare(options: argparse.Namespace, name: str) -> "Submission":
     from anadil_pipelines.submit import SubmitOptions, prepare
 
     submit_options = SubmitOptions(
-        name=name,
-        experiment=options.experiment,
-        namespace=options.namespace,
+        name=name, experiment=options.experiment, namespace=options.namespace,
         service_account=options.service_account,
-    )
+    )  # fmt: skip
     return prepare(load_recipe(options.recipe, options.set), submit_options, dry=options.dry_run)
 
 

@@ -51,7 +51,7 @@ def delete_cluster(resources: ClusterResources, *, confirmed: bool, with_file_sy
     """Remove the cluster, and the file system where that is asked for; return what was removed.
 
     Raises:
-        PreflightError: It is not confirmed, or what the file system owes to S3 could not be written.
+        PreflightError: It is not confirmed, or an export of the file system to S3 failed.
     """
     name = resources.description.name
     if not confirmed:
@@ -69,7 +69,12 @@ def delete_cluster(resources: ClusterResources, *, confirmed: bool, with_file_sy
             _await_export(resources, str(answer["DataRepositoryTask"]["TaskId"]))
             continue
         if request.operation == "DeleteCluster":
-            _await_no_cluster(resources)
+
+            def state_of() -> tuple[str, str]:
+                cluster = resources.cluster() or {"ClusterStatus": GONE}
+                return str(cluster["ClusterStatus"]), str(cluster.get("FailureMessage", ""))
+
+            wait_until(request.what, state_of, good=(GONE,), bad=("Failed",), timeout_s=CLUSTER_S)
         removed.append(request.what)
     system = resources.file_system() if resources.description.fsx and not with_file_system else None
     if system:
@@ -77,15 +82,6 @@ def delete_cluster(resources: ClusterResources, *, confirmed: bool, with_file_sy
     if resources.description.ecr:
         log.info("the repositories under %s/ are kept", resources.description.ecr.prefix)
     return removed
-
-
-def _await_no_cluster(resources: ClusterResources) -> None:
-    def state_of() -> tuple[str, str]:
-        cluster = resources.cluster() or {"ClusterStatus": GONE}
-        return str(cluster["ClusterStatus"]), str(cluster.get("FailureMessage", ""))
-
-    name = resources.description.name
-    wait_until(f"HyperPod cluster {name}", state_of, good=(GONE,), bad=("Failed",), timeout_s=CLUSTER_S)
 
 
 def _await_export(resources: ClusterResources, task: str) -> None:

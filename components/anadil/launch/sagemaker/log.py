@@ -50,16 +50,13 @@ class Tail:
         """
         try:
             with aws_errors(f"log of {self._job}", ACTIONS):
-                for stream in self._streams():
-                    yield from self._read(stream)
+                answer = self._client.describe_log_streams(
+                    logGroupName=GROUP, logStreamNamePrefix=f"{self._job}/{FIRST}-", orderBy="LogStreamName"
+                )
+                for stream in answer.get("logStreams", ()):
+                    yield from self._read(str(stream["logStreamName"]))
         except DataError:
             return  # no machine has written yet
-
-    def _streams(self) -> list[str]:
-        result = self._client.describe_log_streams(
-            logGroupName=GROUP, logStreamNamePrefix=f"{self._job}/{FIRST}-", orderBy="LogStreamName"
-        )
-        return [str(stream["logStreamName"]) for stream in result.get("logStreams", ())]
 
     def _read(self, stream: str) -> Iterator[str]:
         for _ in range(MAX_PAGES):

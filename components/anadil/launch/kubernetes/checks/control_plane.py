@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from anadil.launch.kinds import JOB_KINDS, JobKind
+from anadil.launch.kinds import JOB_KINDS, JobKind, labels
 from anadil.launch.kubernetes.api.client import Api, Refused
 from anadil.launch.kubernetes.executors.indexed_job import INDEXED_JOB
 from anadil.launch.kubernetes.executors.ray_cluster import RAYCLUSTER
@@ -99,7 +99,7 @@ def check_namespace(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
         yield failed("namespace", f"{namespace}: {phase}", remedy)
         return
     yield passed("namespace", namespace)
-    level = (answer["metadata"].get("labels") or {}).get("pod-security.kubernetes.io/enforce")
+    level = labels(answer).get("pod-security.kubernetes.io/enforce")
     detail = f"enforces {level}" if level else "no level is enforced here"
     remedy = f"kubectl label namespace {namespace} pod-security.kubernetes.io/enforce=restricted"
     yield passed("pod security", f"{detail}; pods of anadil keep to restricted", "" if level else remedy)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from anadil.core.format import counted
+from anadil.launch.kinds import annotations
 from anadil.launch.kubernetes.api.client import Api, Refused
 from anadil.launch.kubernetes.checks.nodes import share_one_node
 from anadil.preflight.check import CheckResult, failed, passed, skipped
@@ -116,7 +117,7 @@ def _unbound(api: Api, name: str, claim: dict[str, Any], phase: str) -> CheckRes
     except Refused:
         return failed(name, phase, f"see kubectl -n {claim['metadata'].get('namespace')} {described}")
     if asked is None:
-        chosen = [each for each in classes if _is_default(each)]
+        chosen = [each for each in classes if annotations(each).get(DEFAULT_CLASS) == "true"]
         lack = "it names no storage class, and no class is the default"
     else:
         chosen = [each for each in classes if each["metadata"]["name"] == asked]
@@ -134,10 +135,6 @@ def _unbound(api: Api, name: str, claim: dict[str, Any], phase: str) -> CheckRes
     return failed(name, detail, f"see kubectl {described}")
 
 
-def _is_default(storage_class: dict[str, Any]) -> bool:
-    return (storage_class["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
-
-
 def check_service_account(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
     """Look for the ServiceAccount of jobs, and for the AWS role that it takes."""
     account = recipe.cluster.service_account or "default"
@@ -147,7 +144,7 @@ def check_service_account(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
         remedy = f"{create}, or correct cluster.service_account"
         yield failed("service account", f"{api.namespace} has no {account}", remedy)
         return
-    role = (answer["metadata"].get("annotations") or {}).get(ROLE_ANNOTATION)
+    role = annotations(answer).get(ROLE_ANNOTATION)
     if role:
         yield passed("service account", f"{account} takes {role} (IRSA)")
     elif (recipe.storage.root or "").startswith("s3://"):

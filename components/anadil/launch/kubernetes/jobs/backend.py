@@ -9,7 +9,7 @@ from anadil.launch.backend import FINAL, JobStatus
 from anadil.launch.job import OUR_JOBS, RUN_LABEL, TARGET_ANNOTATION, TrainingJob
 from anadil.launch.kinds import JOB_KINDS, TRAINJOB, ApiObject, annotations, is_final, true_conditions
 from anadil.launch.kubernetes.api.client import JobApi, RetryPolicy
-from anadil.launch.kubernetes.api.pods import Worker, parse_time
+from anadil.launch.kubernetes.api.pods import parse_time
 from anadil.launch.kubernetes.jobs.cancel import cancel_on_signal
 from anadil.launch.kubernetes.jobs.create import find_or_create
 from anadil.launch.kubernetes.jobs.diagnosis import find_root_cause
@@ -19,6 +19,8 @@ from anadil.launch.kubernetes.jobs.pod_log import PodLog
 from anadil.launch.kubernetes.jobs.watcher import Pace, Watcher
 from anadil.launch.manifests.pytorchjob import render_pytorchjob
 from anadil.launch.manifests.trainjob import render_trainjob
+
+BEGUN = ("Running", "Succeeded", "Failed")  # Phases of a pod whose container has started.
 
 
 class KubernetesBackend:
@@ -99,7 +101,10 @@ class KubernetesBackend:
             return not follow or job is None or is_final(self._kind, job)
 
         def pod() -> str:
-            return next((each.pod for each in api.workers(name) if each.index == 0 and _has_begun(each)), "")
+            first = (each for each in api.workers(name) if each.index == 0)
+            return next(
+                (each.pod for each in first if each.running or each.failures or each.phase in BEGUN), ""
+            )
 
         if not follow and not pod():
             raise DataError(f"{name}: no log, worker 0 has not started; `anadil status {name}` says why")
@@ -157,7 +162,3 @@ def _seconds(job: ApiObject) -> float | None:
         return None
     end = parse_time(status["completionTime"]) if status.get("completionTime") else datetime.now(UTC)
     return max(0.0, (end - parse_time(status["startTime"])).total_seconds())
-
-
-def _has_begun(worker: Worker) -> bool:
-    return worker.running or bool(worker.failures) or worker.phase in ("Running", "Succeeded", "Failed")
