@@ -56,13 +56,7 @@ def test_a_stage_that_ends_well_knows_its_parent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "error"),
-    [
-        (3, DataError),
-        (4, PreflightError),
-        (143, Stopped),
-        (1, AnadilError),
-    ],
+    ("code", "error"), [(3, DataError), (4, PreflightError), (143, Stopped), (1, AnadilError)]
 )
 def test_an_exit_code_is_an_error_of_its_class(code: int, error: type[AnadilError]) -> None:
     with pytest.raises(error, match=f"ended with exit code {code}") as raised:

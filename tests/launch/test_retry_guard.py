@@ -74,11 +74,7 @@ def test_a_deadline_is_paid_once_and_not_with_each_try_of_the_step(
         cluster.job()
         cluster.run(0, 1)
 
-    with (
-        pytest.raises(BudgetReached),
-        record_step(asked.recipe, RUN, "pretrain"),
-        telling(story, cluster),
-    ):
+    with pytest.raises(BudgetReached), record_step(asked.recipe, RUN, "pretrain"), telling(story, cluster):
         KubernetesBackend("pytorchjob", pace=PACE, retry_policy=QUICK).run(job)
     cluster.wait(lambda: not cluster.jobs)
     file = Path(step_uri(str(tmp_path), RUN, "pretrain"))

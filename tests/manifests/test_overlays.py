@@ -21,17 +21,7 @@ from tests.kit import crds
 from tests.kit.jobs import launch_options
 from tests.kit.kubernetes_schemas import VERSIONS, validate
 from tests.kit.restricted import containers, violations
-from tests.manifests.kustomized import (
-    JOB,
-    MANIFESTS,
-    OVERLAYS,
-    Object,
-    build,
-    jobs,
-    one,
-    overlay,
-    template,
-)
+from tests.manifests.kustomized import JOB, MANIFESTS, OVERLAYS, Object, build, jobs, one, overlay, template
 
 CUSTOM = {JOB, "LocalQueue"}
 CLUSTER_WIDE = {"Namespace", "PersistentVolume"}

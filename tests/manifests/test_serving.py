@@ -17,9 +17,7 @@ from tests.manifests.kustomized import MANIFESTS, Object, build, one
 OVERLAYS = ("vllm", "kserve", "claim")
 KINDS: tuple[Kind, ...] = ("vllm", "kserve")
 ON_A_CLAIM = replace(
-    SERVED,
-    uri="/fsx/azerbaijani-8b/adapter/0123456789abcdef/merged",
-    claim=Claim(name="fsx", path="/fsx"),
+    SERVED, uri="/fsx/azerbaijani-8b/adapter/0123456789abcdef/merged", claim=Claim(name="fsx", path="/fsx")
 )
 every_overlay = pytest.mark.parametrize("name", OVERLAYS)
 
@@ -168,12 +166,7 @@ def test_an_account_that_is_there_is_not_made_again(kind: Kind) -> None:
 
 
 VALUES: dict[str, Any] = {"mlflow": {"enabled": False}, "fullnameOverride": "anadil"}
-SERVED_VALUES = {
-    "enabled": True,
-    "name": "anadil-az",
-    "model": SERVED.uri,
-    "disk": "18Gi",
-}
+SERVED_VALUES = {"enabled": True, "name": "anadil-az", "model": SERVED.uri, "disk": "18Gi"}
 
 
 @pytest.mark.parametrize(

@@ -1,33 +1,19 @@
 """Exit codes of training processes as errors of ours."""
 
-from anadil.core.errors import (
-    BUG,
-    INTERRUPTED,
-    AnadilError,
-    BudgetReached,
-    DataError,
-    GateError,
-    IntegrityError,
-    PreflightError,
-    RecipeError,
-    RetryableError,
-    Stopped,
-)
+from anadil.core import errors
+from anadil.core.errors import AnadilError, PreflightError, RecipeError, RetryableError
 
 ERROR_CLASSES: dict[int, type[AnadilError]] = {
     error.exit_code: error
     for error in (
-        RecipeError, DataError, PreflightError, IntegrityError, GateError, BudgetReached, RetryableError, Stopped,
+        RecipeError, errors.DataError, PreflightError, errors.IntegrityError, errors.GateError, errors.BudgetReached,
+        RetryableError, errors.Stopped,
     )
 }  # fmt: skip
 # 128 + SIGKILL: by the kernel where memory ran out, by the kubelet where the time to save was over.
 KILLED = 137
 # The container's program does not exist or cannot run. Source: POSIX; containerd.
-CANNOT_START = (
-    126,
-    127,
-    128,
-)
+CANNOT_START = (126, 127, 128)
 RESUME_HINT = "launch it again to resume from its last checkpoint"
 
 
@@ -48,11 +34,11 @@ def error_from_exit_code(exit_code: int | None, text: str, reason: str = "") -> 
     if exit_code == RecipeError.exit_code:
         return RecipeError(f"{text}; correct the recipe and launch it again")
     if exit_code in ERROR_CLASSES:
-        resumable = issubclass(ERROR_CLASSES[exit_code], BudgetReached | RetryableError | Stopped)
+        resumable = ERROR_CLASSES[exit_code] in (errors.BudgetReached, RetryableError, errors.Stopped)
         return ERROR_CLASSES[exit_code](f"{text}; {'' if resumable else 'then '}{RESUME_HINT}")
     if exit_code is None or exit_code == KILLED:
         return RetryableError(f"{text}; {RESUME_HINT}")
     error = AnadilError(f"{text}; see its log, then {RESUME_HINT}")
-    if exit_code in (BUG, INTERRUPTED):
+    if exit_code in (errors.BUG, errors.INTERRUPTED):
         error.exit_code = exit_code
     return error

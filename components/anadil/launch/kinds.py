@@ -38,12 +38,7 @@ class JobKind:
         return f"{self.group}/{self.version}"
 
     def with_loose_limits(self, manifest: ApiObject, seconds: int) -> ApiObject:
-        """Return the manifest of a job that is followed: its launcher keeps the exact limits.
-
-        Args:
-            manifest: Whose limits are the recipe's.
-            seconds: By which `activeDeadlineSeconds` is later.
-        """
+        """Return a manifest whose deadline is `seconds` later and whose restarts are many: its launcher keeps the limits."""
         # The operator counts time in the queue, and the restarts of a drained pod's peers, which are no failures.
         loose: ApiObject = copy.deepcopy(manifest)
         policy = loose["spec"]
@@ -82,33 +77,19 @@ class JobKind:
 
 
 PYTORCHJOB = JobKind(
-    name="pytorchjob",
-    title="PyTorchJob",
-    group="kubeflow.org",
-    version="v1",
-    plural="pytorchjobs",
-    container="pytorch",
-    job_label="training.kubeflow.org/job-name",
-    index_label="training.kubeflow.org/replica-index",
-    selector="",
-    suspend=("runPolicy", "suspend"),
+    name="pytorchjob", title="PyTorchJob", group="kubeflow.org", version="v1", plural="pytorchjobs",
+    container="pytorch", job_label="training.kubeflow.org/job-name",
+    index_label="training.kubeflow.org/replica-index", selector="", suspend=("runPolicy", "suspend"),
     done="Succeeded",
     operator="the Kubeflow training operator 1.7 to 1.9; look for it with `kubectl get deployments -A | grep training-operator`",
-)
+)  # fmt: skip
 TRAINJOB = JobKind(
-    name="trainjob",
-    title="TrainJob",
-    group="trainer.kubeflow.org",
-    version="v1alpha1",
-    plural="trainjobs",
-    container="node",
-    job_label="jobset.sigs.k8s.io/jobset-name",
-    index_label="batch.kubernetes.io/job-completion-index",
-    selector=",jobset.sigs.k8s.io/replicatedjob-name=node",
-    suspend=("suspend",),
-    done="Complete",
+    name="trainjob", title="TrainJob", group="trainer.kubeflow.org", version="v1alpha1", plural="trainjobs",
+    container="node", job_label="jobset.sigs.k8s.io/jobset-name",
+    index_label="batch.kubernetes.io/job-completion-index", selector=",jobset.sigs.k8s.io/replicatedjob-name=node",
+    suspend=("suspend",), done="Complete",
     operator="Kubeflow Trainer 2 with JobSet; look for it with `kubectl get deployments -A | grep trainer`",
-)
+)  # fmt: skip
 JOB_KINDS = {kind.name: kind for kind in (PYTORCHJOB, TRAINJOB)}
 
 

@@ -38,12 +38,9 @@ class LaunchRequest:
 
 
 def backend_of(name: str, namespace: str | None = None, region: str | None = None) -> JobBackend:
-    """Return one way to run a job, by its name in the recipe.
+    """Return one way to run a job: `local`, `pytorchjob`, `trainjob` or `sagemaker`.
 
-    Args:
-        name: `local`, `pytorchjob`, `trainjob` or `sagemaker`.
-        namespace: Of Kubernetes jobs; left out, the launcher's own.
-        region: Of SageMaker jobs; left out, that of the environment.
+    Kubernetes jobs without a namespace run in the launcher's own, SageMaker jobs without a region in the environment's.
     """
     if name == "local":
         from anadil.launch.local import LocalBackend
@@ -67,15 +64,10 @@ def backend_for(recipe: Recipe, name: str | None = None) -> JobBackend:
 def launch_job(
     request: LaunchRequest, backend: str | None = None, *, detach: bool = False
 ) -> MadeArtifact | str:
-    """Return the artifact, found or made by a job; the job's name where nobody follows it.
-
-    Args:
-        request: What to launch.
-        backend: Left out, that of the recipe.
-        detach: Return once the job is started.
+    """Return the artifact, found or made by a job; the job's name if `detach`, once it is started.
 
     Raises:
-        AnadilError: The artifact cannot be, or its job failed; the text names the remedy.
+        AnadilError: The artifact cannot be made, or its job failed; the text names the remedy.
     """
     chosen = backend or request.recipe.cluster.backend
     if chosen in JOB_KINDS:

@@ -121,12 +121,7 @@ def in_time(check: Check[Subject], subject: Subject, seconds: float) -> list[Che
 
 
 def refuse(checks: Iterable[Check[Subject]], subject: Subject, *, dry: bool = False) -> None:
-    """Raise the first failure; log every other result.
-
-    Args:
-        checks: The checks in order.
-        subject: Their subject.
-        dry: Log failures as warnings.
+    """Raise the first failure, or log failures as warnings if `dry`; log every other result.
 
     Raises:
         AnadilError: A check failed.

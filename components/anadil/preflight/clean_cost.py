@@ -1,7 +1,7 @@
-"""Cost of a run of `clean` for given files: shards, memory, disk, CPU time.
+"""Estimate the cost of a run of `clean` for given files: shards, memory, disk, CPU time.
 
-Disk and CPU time are upper bounds, as nobody knows before reading how much will be kept: a crawl of which one
-page in a hundred is in the language needs a hundredth of the disk that is said here, and a seventh of the CPU time.
+Disk and CPU time are upper bounds. If 1 % of a crawl is in the language, it needs a hundredth of this disk, and a
+seventh of this CPU time.
 """
 
 import logging
@@ -89,12 +89,9 @@ class CleanCost:
 
 
 def clean_cost(sizes: Mapping[str, int], clean: Clean, cpus: int) -> CleanCost:
-    """Cost of a run.
+    """Estimate the cost of a run from the bytes of each file, by name or URI.
 
-    Args:
-        sizes: Bytes of each file by its name or URI, as `storage.sizes` gives them.
-        clean: Settings.
-        cpus: That it has, where the settings name no number of workers.
+    The CPUs are the workers where the settings name no number.
     """
     workers = clean.workers or cpus
     return CleanCost(
@@ -107,10 +104,8 @@ def clean_cost(sizes: Mapping[str, int], clean: Clean, cpus: int) -> CleanCost:
 
 
 def estimated_tokens(recipe: Recipe) -> int | None:
-    """About how many tokens of text `clean.inputs` hold at most, by the sizes of the files.
-
-    None where the files are not to be seen, or where no `pretrain.max_epochs` makes them decide how long training is.
-    """
+    """Estimate the most tokens of text in `clean.inputs` from the sizes of the files; None where they cannot be seen."""
+    # Only with `pretrain.max_epochs` do they decide how long training is.
     if recipe.pretrain.max_epochs is None:
         return None
     try:
@@ -122,23 +117,19 @@ def estimated_tokens(recipe: Recipe) -> int | None:
 
 
 def clean_memory_bytes(workers: int) -> int:
-    """Memory of the stage on one machine: it does not depend on the input.
-
-    Args:
-        workers: Processes side by side; 0 where they run elsewhere.
-    """
+    """Return the memory of the stage on one machine, whatever the input; workers are 0 where they run elsewhere."""
     return DRIVER_BYTES + workers * PROCESS_BYTES
 
 
 def num_shards(sizes: Mapping[str, int], shard_bytes: int, workers: int) -> int:
-    """About how many shards there will be; large files that cannot be cut make fewer."""
+    """Estimate the number of shards; large files that cannot be cut make fewer."""
     total = sum(sizes.values())
     most = min(shard_bytes, max(4 * MIB, math.ceil(total / (4 * workers))))
     return math.ceil(total / most)
 
 
 def _whole_file(sizes: Mapping[str, int], shard_bytes: int, workers: int) -> WholeFile | None:
-    """The file that takes most time of those that cannot be cut, if that is more than each worker's share."""
+    """Return the file that takes most time of those that cannot be cut, if it takes more than a worker's share."""
     uncut = {
         name: _cpu_s(name, size)
         for name, size in sizes.items()
@@ -160,7 +151,7 @@ def _cpu_s(name: str, size: int) -> float:
 
 
 def _text_bytes(name: str, size: int) -> float:
-    """Text in a file; in one that no reader knows, as much as in plain text."""
+    """Estimate the text in a file; in one that no reader knows, as much as in plain text."""
     lowered = name.lower()
     fitting = [suffix for suffix in TEXT_PER_BYTE if lowered.endswith(suffix)]
     return size * (TEXT_PER_BYTE[max(fitting, key=len)] if fitting else 1.0)

@@ -1,7 +1,6 @@
-"""The beginnings of files, cut where a record ends, so that their own readers take them for whole files.
+"""Copy the beginnings of files, cut where a record ends, so that their own readers take them for whole files.
 
-What a run will read can be terabytes in a bucket; whether it is what the recipe takes it for
-shows in its first megabytes.
+The inputs of a run can be terabytes in a bucket; their first megabytes show whether the recipe describes them.
 """
 
 import gzip
@@ -50,16 +49,16 @@ class InputSample:
         self._deadline = time.monotonic() + seconds
 
     def over(self) -> bool:
-        """True if the time is up."""
+        """Return whether the time is up."""
         return time.monotonic() > self._deadline
 
     @contextmanager
     def copy(self, uri: str) -> Iterator[Path]:
-        """A local path with the beginning of a file, in place of `storage.local_copy`.
+        """Yield a local path with the beginning of a file, in place of `storage.local_copy`.
 
         Raises:
             DataError: There is no such file, or it cannot be read.
-            NoWholeRecordError: Nothing can be told from so few bytes.
+            NoWholeRecordError: Its first record is longer than what is read.
         """
         self.looked.add(uri)
         name = uri.lower()
@@ -94,7 +93,7 @@ class InputSample:
         return data, len(data) >= size
 
     def _write_remote_parquet(self, uri: str, path: Path) -> None:
-        """A table without rows that has the columns of the remote one, whose footer tells them."""
+        """Write a table without rows that has the columns of the remote one, from its footer."""
         import pyarrow as pa
         from pyarrow import parquet
 
@@ -113,15 +112,11 @@ class InputSample:
 
 
 def cut_at_record(data: bytes, name: str, limit: int) -> bytes:
-    """The first bytes of a file up to where their last whole record ends; nothing where none does.
+    """Cut the first bytes of a file, of this name in lower case, where their last whole record ends.
 
-    Bytes that are not of the kind that the name says stay as they are, so that the reader tells.
-
-    Args:
-        data: The first bytes.
-        name: Of the file, in lower case.
-        limit: Most bytes that compressed data is unpacked to.
+    Compressed data is unpacked to `limit` bytes at most.
     """
+    # Bytes that are not of the kind that the name says stay as they are, so that the reader reports it.
     if name.endswith(PLAIN_LINES):
         return _cut_lines(data)
     if name.endswith(SEPARATED):
@@ -129,7 +124,7 @@ def cut_at_record(data: bytes, name: str, limit: int) -> bytes:
     if name.endswith(".json"):
         return _cut_json(data)
     if name.endswith((".arrow", WORKBOOK)):
-        return b""  # nothing can be told of a part of them
+        return b""  # a part of them cannot be read
     if name.endswith((*PACKED_LINES, *PACKED_JSON)):
         return _cut_packed(data, name, limit)
     if name.endswith((".warc.gz", ".warc.wet.gz")):
@@ -149,7 +144,7 @@ def _cut_lines(data: bytes) -> bytes:
 
 
 def _cut_json(data: bytes) -> bytes:
-    """The whole lines of a file of JSON lines; of a list, or of objects over several lines, nothing can be told."""
+    """Return the whole lines of a file of JSON lines; nothing of a list or of objects over several lines."""
     first, _, rest = data.partition(b"\n")
     try:
         return _cut_lines(data) if rest and isinstance(parse_json(first), dict) else b""
@@ -158,7 +153,7 @@ def _cut_json(data: bytes) -> bytes:
 
 
 def _cut_table(data: bytes) -> bytes:
-    """Up to the last end of a line that lies in no cell; nothing of UTF-16, whose line ends are other bytes."""
+    """Cut at the last end of a line outside a cell; return nothing of UTF-16, whose line ends are other bytes."""
     if data.startswith(tuple(BYTE_ORDER_MARKS)):
         return b""
     end, quotes = data.rfind(b"\n") + 1, data.count(b'"')
@@ -193,7 +188,7 @@ def _cut_packed(data: bytes, name: str, limit: int) -> bytes:
 
 
 def _cut_text(data: bytes) -> bytes:
-    """Without the first bytes of a letter at the end, where the text is UTF-8."""
+    """Remove the first bytes of a letter at the end, if the text is UTF-8."""
     for end in range(len(data), max(len(data) - 4, 0), -1):
         with suppress(UnicodeDecodeError):
             data[:end].decode()

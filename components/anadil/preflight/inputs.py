@@ -33,13 +33,9 @@ T = TypeVar("T")
 def inspect_files(
     stage: Stage, recipe: Recipe, given: Sequence[str] = (), *, here: bool = True
 ) -> CheckResult:
-    """Read the beginning of the outside files of a stage.
+    """Read the beginning of the outside files of a stage: those given, else those of the recipe.
 
-    Args:
-        stage: One that has such files.
-        recipe: What is to run.
-        given: Files instead of the recipe's.
-        here: The stage will run on this machine; else what cannot be seen from here is no mistake.
+    What cannot be seen from here is a mistake only if the stage will run `here`.
 
     Raises:
         RecipeError: The stage cannot do without files and none are named.

@@ -96,12 +96,12 @@ def refusal_text(
 
     Args:
         shape: The model.
-        layout: How devices share it.
-        work: What a step computes.
+        layout: Degrees by which devices share it.
+        work: The work of a step.
         kind: Type of each machine.
         nodes: Number of machines.
         others: Machine types that could be taken instead.
-        changed: By recipe key, what has to be set for the layout; each remedy says it too.
+        changed: Recipe key -> value that the layout needs; each remedy says it too.
     """
     total, _ = layout_fit(shape, layout, work, kind)
     head = (

@@ -78,7 +78,7 @@ def check_shared(
         target: URI of the artifact, or the root under which it is written.
         backend: `local` has one machine.
         stage: The machines of `finetune` always save together.
-        nodes: Machines; left out, `cluster.nodes`.
+        nodes: Number of machines; left out, `cluster.nodes`.
 
     Raises:
         PreflightError: Checkpoints have no place that all machines see.

@@ -97,11 +97,7 @@ def test_a_cluster_that_never_answers_is_an_error_to_retry(scene: Scene) -> None
 
 @pytest.mark.parametrize(
     ("verb", "resource", "group"),
-    [
-        ("create", "pytorchjobs", "kubeflow.org"),
-        ("get", "pytorchjobs", "kubeflow.org"),
-        ("list", "pods", ""),
-    ],
+    [("create", "pytorchjobs", "kubeflow.org"), ("get", "pytorchjobs", "kubeflow.org"), ("list", "pods", "")],
 )
 def test_a_right_that_is_missing_is_named_as_the_rule_to_add(
     scene: Scene, verb: str, resource: str, group: str

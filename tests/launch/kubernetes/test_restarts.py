@@ -65,9 +65,7 @@ def test_a_failure_that_the_next_start_may_not_have_is_started_again(
     scene.launch(story, "cluster.restarts=1")
 
 
-def test_a_failed_job_whose_containers_wait_to_be_started_again_gives_its_machines_back(
-    scene: Scene,
-) -> None:
+def test_a_failed_job_whose_containers_wait_to_be_started_again_gives_its_machines_back(scene: Scene) -> None:
     def story(cluster: Cluster) -> None:
         begin(cluster)
         with cluster.changed:  # all between two looks of the launcher

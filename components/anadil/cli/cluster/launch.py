@@ -80,13 +80,10 @@ def _launch(options: argparse.Namespace) -> int:
     recipe = load_recipe(options.recipe, options.set)
     stage = STAGES[options.stage]
     request = LaunchRequest(
-        stage=options.stage,
-        recipe=recipe,
+        stage=options.stage, recipe=recipe,
         inputs={word: uri for word in stage.reads if (uri := getattr(options, word))},
-        files=options.chats if stage.files_flag == "chats" else [],
-        out=options.out,
-        run=options.run,
-    )
+        files=options.chats if stage.files_flag == "chats" else [], out=options.out, run=options.run,
+    )  # fmt: skip
     if options.dry_run:
         job = job_for_dry_run(request, options.backend)
         print_data(backend_for(recipe, options.backend).render(job), options.output)

@@ -31,11 +31,9 @@ WITH_EFA = re.compile(r"^ml\.(p4|p5|p6|trn|g5\.(8|12|16|24|48)|g6\.(8|12|16|24|4
 
 
 def create_cluster(resources: ClusterResources, *, wait: bool = True) -> dict[str, str]:
-    """Create the resources of a description; return resource -> id or state.
+    """Create the resources of a description that do not exist; return resource -> id or state.
 
-    Args:
-        resources: Those that exist.
-        wait: Wait until the cluster is in service. The file system is waited for in any case, as its links need it.
+    Without `wait`, only the file system is waited for, as its links need it.
 
     Raises:
         PreflightError: Something is missing, or AWS could not create a resource.

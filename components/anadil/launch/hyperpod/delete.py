@@ -18,13 +18,7 @@ GONE = "gone"
 def deletions(
     resources: ClusterResources | None, *, cluster: str, with_file_system: bool
 ) -> Iterator[Request]:
-    """Yield the calls that `delete` makes, in order.
-
-    Args:
-        resources: Those that exist; None shows the calls for a file system whose id is not known.
-        cluster: Name of the HyperPod cluster.
-        with_file_system: Delete the file system too.
-    """
+    """Yield the calls that `delete` makes, in order; without resources, for a file system whose id is not known."""
     yield Request("sagemaker", "DeleteCluster", f"HyperPod cluster {cluster}", {"ClusterName": cluster})
     system = resources.file_system() if resources else {"FileSystemId": FILE_SYSTEM}
     if not with_file_system or not system:

@@ -120,14 +120,7 @@ def wait_until(
     bad: tuple[str, ...],
     timeout_s: float,
 ) -> str:
-    """Poll the state of a resource until it is a good one; each change is logged.
-
-    Args:
-        what: Name of the resource, for messages.
-        state_of: Returns its state, and what AWS says about it.
-        good: States that end the waiting.
-        bad: States that never become good.
-        timeout_s: Longest time.
+    """Poll the state of a resource, with AWS's message about it, until it is a good one; log each change.
 
     Raises:
         PreflightError: It is in a bad state.

@@ -88,8 +88,8 @@ def indexed_job(pods: CleanPods, folder: str, digest: str, num_tasks: int, worke
 
     Args:
         pods: The run.
-        folder: Where the tasks are written.
-        digest: That of their list.
+        folder: Place of the tasks, with the digest of their list.
+        digest: As `write_tasks` returns it.
         num_tasks: Number of tasks.
         workers: Pods that run at a time.
     """

@@ -34,8 +34,8 @@ def requirements(
         machine: Type of the node; None where the recipe names none.
         devices: GPUs of the pod.
         nodes: Pods that train together.
-        asked: The recipe's own amounts, which go before the defaults.
-        key: Recipe key of `asked`, for messages.
+        asked: The recipe's own amounts, by its `key`; they go before the defaults.
+        key: For messages.
 
     Raises:
         RecipeError: A node of that type has less than is asked for.

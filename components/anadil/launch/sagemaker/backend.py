@@ -204,17 +204,13 @@ def status_of(described: dict[str, Any], name: str) -> JobStatus:
     nodes = int(described.get("ResourceConfig", {}).get("InstanceCount", 1))
     reason = described.get("FailureReason", "")
     return JobStatus(
-        name=name,
-        state=state,
-        reason=second,
-        message=reason or (str(transitions[-1].get("StatusMessage", "")) if transitions else ""),
-        nodes=nodes,
+        name=name, state=state, reason=second,
+        message=reason or (str(transitions[-1].get("StatusMessage", "")) if transitions else ""), nodes=nodes,
         running=nodes if state == "running" else 0,
-        restarts=max(0, sum(each["Status"] == "Training" for each in transitions) - 1),
-        seconds=_seconds(described),
+        restarts=max(0, sum(each["Status"] == "Training" for each in transitions) - 1), seconds=_seconds(described),
         artifact=arguments[arguments.index("--out") + 1] if "--out" in arguments[:-1] else "",
         exit_code=exit_code_in(reason) if state == "failed" else 0 if state == "succeeded" else None,
-    )
+    )  # fmt: skip
 
 
 def _state(main: str, second: str) -> JobState:

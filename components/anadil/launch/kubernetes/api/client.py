@@ -207,13 +207,8 @@ class Api:
         content = None if body is None else json.dumps(body).encode()
         try:
             answer = self._connection.request(
-                method,
-                path,
-                body=content,
-                headers=headers,
-                timeout=timeout,
-                retries=self.retry_policy.retries(),
-            )
+                method, path, body=content, headers=headers, timeout=timeout, retries=self.retry_policy.retries(),
+            )  # fmt: skip
             if answer.status >= 300:
                 raise Refused(error_response(answer.status, answer.data))
             result = json.loads(answer.data)

@@ -106,11 +106,6 @@ class Outage:
     def bear(self, what: str, error: AnadilError, remedy: str) -> None:
         """Log once that an object cannot be seen.
 
-        Args:
-            what: Kind or name of the object.
-            error: That of the API.
-            remedy: What to do once this has taken too long.
-
         Raises:
             PreflightError: It was refused from the first, or for too long.
             RetryableError: The API was silent for too long.

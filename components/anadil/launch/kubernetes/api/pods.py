@@ -141,19 +141,12 @@ def _worker(kind: JobKind, pod: ApiObject) -> Worker:
     reason, message = _waiting_reason(status, state)
     phase = str(status.get("phase", "Pending"))
     return Worker(
-        index=_index(kind, pod),
-        pod=metadata["name"],
-        uid=metadata["uid"],
-        node=str((pod.get("spec") or {}).get("nodeName", "")),
-        phase=phase,
-        is_leaving="deletionTimestamp" in metadata,
-        is_disrupted=_is_disrupted(status),
-        running=phase == "Running" and "running" in state,
-        restarts=int(container.get("restartCount", 0)),
-        reason=reason,
-        message=message,
-        failures=_failures(kind, pod, container),
-    )
+        index=_index(kind, pod), pod=metadata["name"], uid=metadata["uid"],
+        node=str((pod.get("spec") or {}).get("nodeName", "")), phase=phase,
+        is_leaving="deletionTimestamp" in metadata, is_disrupted=_is_disrupted(status),
+        running=phase == "Running" and "running" in state, restarts=int(container.get("restartCount", 0)),
+        reason=reason, message=message, failures=_failures(kind, pod, container),
+    )  # fmt: skip
 
 
 def _is_disrupted(status: ApiObject) -> bool:
@@ -198,14 +191,9 @@ def _failure(
     # `Evicted` says more than the `Error` of the container that was killed for it.
     reason = status.get("reason") if not previous else None
     return ContainerFailure(
-        index=_index(kind, pod),
-        pod=metadata["name"],
-        life=f"{metadata['uid']}:{number}",
-        node=str((pod.get("spec") or {}).get("nodeName", "")),
-        exit_code=end.get("exitCode"),
+        index=_index(kind, pod), pod=metadata["name"], life=f"{metadata['uid']}:{number}",
+        node=str((pod.get("spec") or {}).get("nodeName", "")), exit_code=end.get("exitCode"),
         reason=str(reason or end.get("reason") or "Failed"),
-        message=str(end.get("message") or status.get("message") or ""),
-        finished=parse_time(end.get("finishedAt")),
-        is_disruption=not previous and _is_disrupted(status),
-        previous=previous,
-    )
+        message=str(end.get("message") or status.get("message") or ""), finished=parse_time(end.get("finishedAt")),
+        is_disruption=not previous and _is_disrupted(status), previous=previous,
+    )  # fmt: skip

@@ -55,14 +55,7 @@ def _reach(run: ClusterRun) -> Iterator[CheckResult]:
 
 
 def _ask(name: str, question: Question, *needs: str, of_jobs: bool = False) -> Check[ClusterRun]:
-    """Return a check that asks the API.
-
-    Args:
-        name: Its name.
-        question: Asks, and yields results.
-        needs: Checks that must not have failed, beside the one of the API.
-        of_jobs: True if only training jobs of their own need it.
-    """
+    """Return a check that asks the API; `of_jobs` if only training jobs of their own need it."""
 
     def function(run: ClusterRun) -> Iterator[CheckResult]:
         backend = run.recipe.cluster.backend

@@ -22,19 +22,10 @@ from anadil.runtime.executors.task_files import first_error, write_tasks
 log = logging.getLogger(__name__)
 
 INDEXED_JOB = JobKind(
-    name="job",
-    title="Job",
-    group="batch",
-    version="v1",
-    plural="jobs",
-    container=CONTAINER,
-    job_label="batch.kubernetes.io/job-name",
-    index_label="batch.kubernetes.io/job-completion-index",
-    selector="",
-    suspend=("suspend",),
-    done="Complete",
-    operator="Kubernetes itself",
-)
+    name="job", title="Job", group="batch", version="v1", plural="jobs", container=CONTAINER,
+    job_label="batch.kubernetes.io/job-name", index_label="batch.kubernetes.io/job-completion-index", selector="",
+    suspend=("suspend",), done="Complete", operator="Kubernetes itself",
+)  # fmt: skip
 MAX_TASKS = 100_000
 """Source: Kubernetes, batch/v1 JobSpec: most completions of an Indexed Job with a limit for each index."""
 RUN_AGAIN = "run the same command again: tasks that are done are reused"
@@ -53,13 +44,7 @@ class IndexedJob:
     """The executor `job`: one Indexed Job for each `map`, followed and deleted by the process that drives it."""
 
     def __init__(self, recipe: Recipe, work: Path, pause_s: float = 2.0) -> None:
-        """Prepare without a connection.
-
-        Args:
-            recipe: What the pods are made of.
-            work: Directory that they and this process see.
-            pause_s: Time between two looks at the job.
-        """
+        """Prepare for a directory of work that pods and this process see; `pause_s` is between two looks at a job."""
         self.num_workers = recipe.clean.workers or DEFAULT_WORKERS
         self._recipe = recipe
         self._work = work

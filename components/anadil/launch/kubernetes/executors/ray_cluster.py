@@ -24,19 +24,11 @@ from anadil.runtime.job import Job
 log = logging.getLogger(__name__)
 
 RAYCLUSTER = JobKind(
-    name="raycluster",
-    title="RayCluster",
-    group="ray.io",
-    version="v1",
-    plural="rayclusters",
-    container="ray-worker",
-    job_label="ray.io/cluster",
-    index_label="ray.io/group",
-    selector=",ray.io/node-type=worker",
-    suspend=("suspend",),
-    done="Ready",
+    name="raycluster", title="RayCluster", group="ray.io", version="v1", plural="rayclusters",
+    container="ray-worker", job_label="ray.io/cluster", index_label="ray.io/group",
+    selector=",ray.io/node-type=worker", suspend=("suspend",), done="Ready",
     operator="the KubeRay operator 1.1 or newer; look for it with `kubectl get deployments -A | grep kuberay`",
-)
+)  # fmt: skip
 CLIENT_PORT = 10_001
 START_S = 1_800.0  # How long pods may take to start: nodes are bought and images pulled.
 

@@ -34,14 +34,7 @@ class KubernetesBackend:
         pace: Pace | None = None,
         retry_policy: RetryPolicy | None = None,
     ) -> None:
-        """Prepare without a call of the API.
-
-        Args:
-            kind: `pytorchjob` or `trainjob`.
-            namespace: Left out, that of this pod or of the kubeconfig's context.
-            pace: Intervals and time limits of following.
-            retry_policy: Attempts of a call of the API.
-        """
+        """Prepare for a kind, `pytorchjob` or `trainjob`; without a namespace, in that of the pod or kubeconfig."""
         self._kind = JOB_KINDS[kind]
         self._namespace = namespace
         self._pace = pace or Pace()

@@ -25,14 +25,9 @@ start (`Pace.startup_s`)."""
 def find_or_create(
     api: JobApi, manifest: ApiObject, pace: Pace, ledger: JobLedger, *, detach: bool
 ) -> ApiObject:
-    """Return the job of a manifest: a new one, or the one of the same name that does the same.
+    """Return the job of a rendered manifest: a new one, or the one of the same name that does the same.
 
-    Args:
-        api: Where it shall run.
-        manifest: As rendered.
-        pace: Time for an old job to go.
-        ledger: Learns who made the job.
-        detach: True if nobody will follow it.
+    The ledger learns who made the job; nobody will follow it if `detach`.
 
     Raises:
         RecipeError: A job of the name does something else.

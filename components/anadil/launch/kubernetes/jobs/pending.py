@@ -50,13 +50,9 @@ def pending_reason(workers: Sequence[Worker]) -> tuple[str, str]:
 
 
 def pending_message(kind: JobKind, workers: Sequence[Worker], events: Sequence[ApiObject], nodes: int) -> str:
-    """Return why an admitted job waits, with a remedy where there is one.
+    """Return why an admitted job of so many nodes waits, with a remedy where there is one.
 
-    Args:
-        kind: Its kind.
-        workers: Its workers.
-        events: Those of the job and of a worker that waits, oldest first.
-        nodes: Workers that it asks for.
+    The events are those of the job and of a worker that waits, oldest first.
     """
     running = f"{sum(worker.running for worker in workers)} of {nodes} workers run"
     reason, message = pending_reason(workers)
@@ -71,12 +67,7 @@ def pending_message(kind: JobKind, workers: Sequence[Worker], events: Sequence[A
 
 
 def missing_image(workers: Sequence[Worker], events: Sequence[ApiObject]) -> str:
-    """Return the message that an image is not in its registry; empty where there is none.
-
-    Args:
-        workers: The workers.
-        events: Those of a worker that waits, oldest first.
-    """
+    """Return the message that an image is not in its registry; empty where there is none."""
     pulling = [worker for worker in workers if not worker.running and worker.reason in PULL_REASONS]
     if not pulling:
         return ""

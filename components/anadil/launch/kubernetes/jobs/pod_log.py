@@ -112,13 +112,7 @@ class LogRelay:
     """A thread that passes the log of worker 0 on, and reads it for steps and a fall in speed."""
 
     def __init__(
-        self,
-        api: JobApi,
-        job: ApiObject,
-        pod: Callable[[], str],
-        *,
-        retry_s: float,
-        since_s: float | None,
+        self, api: JobApi, job: ApiObject, pod: Callable[[], str], *, retry_s: float, since_s: float | None
     ) -> None:
         """Prepare the log of worker 0 of `job`; see `PodLog` for the arguments."""
         self.steps = StepCounter()
