@@ -8,9 +8,9 @@ from anadil.launch.backend import JobState
 
 ApiObject = dict[str, Any]  # A Kubernetes object as JSON.
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"  # Source: Kueue, pkg/controller/constants.
+# Multiple of the recipe's restarts that the operator allows a followed job. Chosen by us:
+# with 3 restarts on 8 nodes a hundred drains, and a job that lost its launcher still ends within a day or two.
 DRAINS_ALLOWED = 30
-"""Multiple of the recipe's restarts that the operator allows a followed job. Chosen by us:
-with 3 restarts on 8 nodes a hundred drains, and a job that lost its launcher still ends within a day or two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,12 +23,12 @@ class JobKind:
     version: str
     plural: str
     container: str
-    """The one that trains: operator and runtime look for this name, and a runtime's job has it too."""
+    """Name of the container that trains, which operator and runtime look for."""
     job_label: str  # Label of a pod: the job that it belongs to.
     index_label: str  # Label of a pod: its number among the workers.
     selector: str  # More labels of the pods that train.
     suspend: tuple[str, ...]
-    """Where in the spec it is said that the job shall not run; its deadline stands beside."""
+    """Path in the spec of the flag that holds the job back; its deadline stands beside."""
     done: str  # Condition of a job that ended well.
     operator: str  # The operator that makes pods of it, and the command that shows it.
 

@@ -11,11 +11,11 @@ from anadil.launch.backend import log_fields
 MEDIAN_STEPS = 20  # Logged steps whose median is what the job can do.
 SLOW_FRACTION = 0.7  # A step below this share of the median is slow.
 SLOW_STEPS = 3  # Slow steps after which it is said: one alone is a checkpoint or an evaluation.
+# Between two messages about one job. All four are assumptions of ours; no source gives such numbers.
 COOLDOWN_S = 6 * 3_600.0
-"""Between two messages about one job. All four are assumptions of ours; no source gives such numbers."""
 MONITORED_FIGURES = {"tokens_per_s": "tokens/s", "mfu": "MFU"}
+# The text of `anadil.core.progress` in the loops of training steps.
 PROGRESS = re.compile(r"\b(?:pre-training|finetune): ([0-9,]+) of [0-9,]+")
-"""The text of `anadil.core.progress` in the loops of training steps."""
 PAIR = re.compile(r"\b(step|phase|tokens_per_s|mfu)=([0-9.eE+-]+)")
 
 

@@ -165,6 +165,7 @@ def _memory(planned: PlannedRun) -> Iterator[CheckResult]:
 
 
 OF_MACHINE = frozenset({"python", "packages", "locks", "device"})  # Checks that no recipe decides.
+# In the order in which they are made.
 CHECKS: tuple[Check[PlannedRun], ...] = (
     Check(name="python", by=(DOCTOR,), function=lambda _: this_machine.check_python()),
     Check(name="packages", by=(DOCTOR, RUN), function=_packages),
@@ -194,4 +195,3 @@ CHECKS: tuple[Check[PlannedRun], ...] = (
     ),
     Check(name="device", by=(DOCTOR,), function=lambda _: this_machine.check_device()),
 )  # fmt: skip
-"""In the order in which they are made."""

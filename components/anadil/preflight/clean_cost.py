@@ -18,23 +18,25 @@ from anadil.recipe.sections import Clean, Recipe
 
 log = logging.getLogger(__name__)
 
+# Memory of one process at its work, whatever the input. Measured: 0.11 GiB at the start, 16 MiB of sorted documents,
+# 0.4 GiB while a line of 15 MiB is judged; some 0.3 GiB for compiled rules and the second extractor.
 PROCESS_BYTES = GIB
-"""Memory of one process at its work, whatever the input. Measured: 0.11 GiB at the start, 16 MiB of sorted documents,
-0.4 GiB while a line of 15 MiB is judged; some 0.3 GiB for compiled rules and the second extractor."""
+# Memory of the process that plans, finds duplicates a part at a time and keeps the counts. It must hold 5 million
+# documents' worth of one part in this.
 DRIVER_BYTES = 2 * GIB
-"""Memory of the process that plans, finds duplicates a part at a time and keeps the counts. It must hold 5 million
-documents' worth of one part in this."""
+# Shards and the corpus that is made of them: twice a third of the text, and 200 bytes for a document of 2 kB.
 DISK_PER_TEXT_BYTE = 0.8
-"""Shards and the corpus that is made of them: twice a third of the text, and 200 bytes for a document of 2 kB."""
+# CPU seconds for a megabyte (10^6 bytes) of text, or of HTML with its extraction, where all is in the language.
+# Source: `benchmarks/clean/README.md`, rounded up: text 0.15 (Azerbaijani) and 0.19 (Japanese), `.warc.gz` 0.71, which is
+# 0.14 for each of the `PACKED_HTML` bytes of HTML in it. On a quiet machine: cores that other programs share, or older ones,
+# took up to 2.7 times as long.
 CPU_S_PER_MB = {"text": 0.2, "html": 0.15}
-"""CPU seconds for a megabyte (10^6 bytes) of text, or of HTML with its extraction, where all is in the language.
-
-Source: `benchmarks/clean/README.md`, rounded up: text 0.15 (Azerbaijani) and 0.19 (Japanese), `.warc.gz` 0.71, which is
-0.14 for each of the `PACKED_HTML` bytes of HTML in it. On a quiet machine: cores that other programs share, or older ones,
-took up to 2.7 times as long.
-"""
 HTML = (".html", ".htm", ".warc", ".warc.gz")
 PACKED_HTML = 5.0  # Bytes of HTML in one byte of `.warc.gz`. Source: 64 MB held 316 MB.
+# Bytes of text in one byte of a file, by suffix, rounded up.
+# Source: measured on prose and law in five languages: gzip 3.1 to 4.7, zstd at its default level 3.2 to 4.5
+# (4.0 to 6.4 at level 19), Parquet 1.9 to 2.7 with snappy and 2.8 to 4.2 with zstd; 160 Japanese web pages gave
+# 0.12 bytes of text for a byte of HTML and 0.68 for a byte of gzip, Azerbaijani articles in plain pages 2.6.
 TEXT_PER_BYTE = {
     **dict.fromkeys((*PLAIN_LINES, ".txt", ".json"), 1.0),
     **dict.fromkeys((*PACKED_LINES, *PACKED_JSON), 5.0),
@@ -46,18 +48,12 @@ TEXT_PER_BYTE = {
     ".warc.wet": 1.0,
     ".warc.wet.gz": 5.0,
 }
-"""Bytes of text in one byte of a file, by suffix, rounded up.
-
-Source: measured on prose and law in five languages: gzip 3.1 to 4.7, zstd at its default level 3.2 to 4.5
-(4.0 to 6.4 at level 19), Parquet 1.9 to 2.7 with snappy and 2.8 to 4.2 with zstd; 160 Japanese web pages gave
-0.12 bytes of text for a byte of HTML and 0.68 for a byte of gzip, Azerbaijani articles in plain pages 2.6.
-"""
 
 
+# Bytes of text per token. Chosen by us: the adapted vocabulary of the recipe `smoke` has 4.9 on Azerbaijani, bases have fewer.
 BYTES_PER_TOKEN = 3.0
-"""Bytes of text per token. Chosen by us: the adapted vocabulary of the recipe `smoke` has 4.9 on Azerbaijani, bases have fewer."""
+# Files of which nobody can begin in the middle.
 WHOLE = (*PACKED_LINES, *JSON_SUFFIXES, ".txt", ".html", ".htm")
-"""Files of which nobody can begin in the middle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

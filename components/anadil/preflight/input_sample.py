@@ -23,11 +23,11 @@ from anadil.core.format import MIB
 from anadil.core.json_text import parse_json
 
 PIECE_BYTES = 4 * MIB  # Fetched at a time; between two pieces the clock is read.
+# Bytes of `.txt` and `.html`, which are one document each; readers refuse more than 16 MiB.
 ONE_DOCUMENT_BYTES = 17 * MIB
-"""Bytes of `.txt` and `.html`, which are one document each; readers refuse more than 16 MiB."""
 MAX_FOOTER_BYTES = 64 * MIB
+# Length of the footer (4 bytes) and the letters PAR1. Source: parquet-format, README, File format.
 PARQUET_TAIL_BYTES = 8
-"""Length of the footer (4 bytes) and the letters PAR1. Source: parquet-format, README, File format."""
 GZIP_MEMBER = b"\x1f\x8b\x08"
 NEXT_WARC_RECORD = b"\r\n\r\nWARC/1."
 

@@ -19,12 +19,12 @@ from anadil.preflight.places import claim_of, inspect_where_visible, unseen
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import external_files, named_files, named_side_files, side_files
 
+# Bytes of each file. Chats and held-out text, of which one bad line ends the stage, are read whole as a rule.
 FIRST_BYTES = {"clean.inputs": 4 * MIB, "finetune.inputs": 64 * MIB, "evaluate.heldout": 64 * MIB}
-"""Bytes of each file. Chats and held-out text, of which one bad line ends the stage, are read whole as a rule."""
 PATIENCE_S = 10.0  # For the files of one key; those that were not reached are said to be unread.
 MAX_FILES = 64  # Files of `clean.inputs` that are read first and furthest, spread over all of them.
+# Records of one such file, and of each other file as long as there is time.
 MAX_RECORDS, HEAD_RECORDS = 10_000, 100
-"""Records of one such file, and of each other file as long as there is time."""
 OUT_OF_MEMORY = "processes may be killed: set clean.workers lower, or give it more memory (on a cluster cluster.resources.clean.memory)"
 
 T = TypeVar("T")
@@ -208,5 +208,5 @@ INSPECTORS: dict[str, Callable[[Sequence[str], Recipe, InputSample], tuple[str, 
     "finetune.inputs": partial(_inspect_rows, "chats"),
     "evaluate.heldout": _inspect_heldout,
 }
+# The same of files beside them.
 SIDE_INSPECTORS = {"finetune.preference.inputs": partial(_inspect_rows, "pairs")}
-"""The same of files beside them."""

@@ -25,8 +25,8 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.mlflow_spool import tracking_uri
 
 KFP_VARIABLE = "KF_PIPELINES_ENDPOINT"  # Where kfp's own client looks for the server.
+# First version whose server takes IAM roles of ServiceAccounts. Source: kubeflow/pipelines pull request 12512.
 OLDEST_KFP = (2, 16)
-"""First version whose server takes IAM roles of ServiceAccounts. Source: kubeflow/pipelines pull request 12512."""
 TIMEOUT_S = 5.0
 PROBE = b"anadil doctor was here; this object may be removed\n"
 

@@ -27,11 +27,11 @@ DeepCheck = Literal["InstanceStress", "InstanceConnectivity", "MultiNodeTraining
 
 SMALLEST_GIB = 1_200
 STEP_GIB = 2_400
+# Directories of a file system that may be linked to S3. Source: Amazon FSx for Lustre user guide, quotas.
 MAX_LINKS = 8
-"""Directories of a file system that may be linked to S3. Source: Amazon FSx for Lustre user guide, quotas."""
 MLFLOW = "mlflow"
+# Images of this program, each in a repository of its own.
 REPOSITORIES = tuple(sorted({*STEP_IMAGES, "pipelines", MLFLOW}))
-"""Images of this program, each in a repository of its own."""
 
 
 class Taint(StrictModel):
@@ -123,7 +123,7 @@ class FileSystem(StrictModel):
 
 
 class Repositories(StrictModel):
-    """Where the images of this program lie: Amazon ECR."""
+    """Repositories of this program's images in Amazon ECR."""
 
     prefix: Annotated[str, Field(pattern=r"^[a-z0-9]+([._/-][a-z0-9]+)*$")] = "anadil"
     """Repositories are called `<prefix>/<image>`."""

@@ -14,20 +14,20 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.termination import DETERMINISTIC
 
 CONTAINER = "clean"
+# Pods at a time where the recipe says nothing: nobody knows how many CPUs a cluster has to spare.
 DEFAULT_WORKERS = 8
-"""Pods at a time where the recipe says nothing: nobody knows how many CPUs a cluster has to spare."""
+# Resources of one process, which limits itself to 2 GiB beside its libraries (0.4 GiB).
 WORKER = Resources(cpu="1", memory="3Gi")
-"""Resources of one process, which limits itself to 2 GiB beside its libraries (0.4 GiB)."""
+# Resources of the head, which runs no tasks. Measured: Ray 2.60 takes some 0.8 GiB beside the tasks.
 RAY_HEAD = Resources(cpu="1", memory="4Gi")
-"""Resources of the head, which runs no tasks. Measured: Ray 2.60 takes some 0.8 GiB beside the tasks."""
 RAY_WORKER = WORKER.model_copy(update={"memory": "4Gi"})  # With Ray's own helpers and its shared memory.
 RETRIES = 5  # Times that a pod is tried again which was killed; a record that kills its process costs none.
 KEPT_S = 3_600  # How long a job that has ended stays where its driver is gone.
 RAY_VERSION = "2.60.0"  # Version in the image; KubeRay asks for it.
+# Not that of its page, which would let anybody who reaches it run code; see it with `kubectl port-forward`.
 RAY_PORTS = (("gcs-server", 6379), ("client", 10_001))
-"""Not that of its page, which would let anybody who reaches it run code; see it with `kubectl port-forward`."""
+# URL that KubeRay's own probes read with wget, which the image lacks.
 RAY_HEALTH = "http://localhost:52365/api/local_raylet_healthz"
-"""URL that KubeRay's own probes read with wget, which the image lacks."""
 RAY_MEMORY_BYTES = 200 * 1024**2  # Ray's store of objects: texts do not go through it.
 
 

@@ -9,15 +9,15 @@ from anadil.launch.kinds import QUEUE_LABEL
 from anadil.recipe.cluster import Cluster
 
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"  # Source: Kueue, pkg/controller/constants.
+# Annotation of the pods. Source: Kueue, apis/kueue/v1beta1; Amazon SageMaker AI guide, "Topology-aware scheduling".
 TOPOLOGY_ANNOTATION = "kueue.x-k8s.io/podset-preferred-topology"
-"""Annotation of the pods. Source: Kueue, apis/kueue/v1beta1; Amazon SageMaker AI guide, "Topology-aware scheduling"."""
 RESUME_ANNOTATION = "sagemaker.amazonaws.com/enable-job-auto-resume"
+# Both or none. Source: Amazon SageMaker AI guide, "Run jobs using kubectl"; aws/sagemaker-hyperpod-cli.
 RETRIES_ANNOTATION = "sagemaker.amazonaws.com/job-max-retry-count"
-"""Both or none. Source: Amazon SageMaker AI guide, "Run jobs using kubectl"; aws/sagemaker-hyperpod-cli."""
 MAX_NAME = 52  # Characters of a job's name: the operator adds `-worker-999`, and a label holds 63.
 JOB_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # Source: RFC 1035 label, which the operator asks for.
+# Source: Kubernetes, "Labels and Selectors".
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
-"""Source: Kubernetes, "Labels and Selectors"."""
 
 
 def metadata_of(job: TrainingJob) -> dict[str, Any]:

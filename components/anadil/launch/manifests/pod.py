@@ -17,13 +17,13 @@ from anadil.plan.instances import LOCAL, Machine
 from anadil.recipe.cluster import Cluster, Resources
 from anadil.runtime.threads import ASLEEP
 
+# Where the metrics of a training pod are read. Source: OpenTelemetry's default for Prometheus.
 METRICS_PORT = 9_464
-"""Where the metrics of a training pod are read. Source: OpenTelemetry's default for Prometheus."""
+# Time to save after SIGTERM: more than the 110 s that torchrun waits for its processes.
 TERMINATION_GRACE_S = 150
-"""Time to save after SIGTERM: more than the 110 s that torchrun waits for its processes."""
+# Most of /dev/shm, of which NCCL takes some tens of MiB a process; the runtime's 64 MiB are too few.
+# What is used counts as memory of the pod.
 SHARED_MEMORY = {"gpu": "8Gi", "cpu": "1Gi"}
-"""Most of /dev/shm, of which NCCL takes some tens of MiB a process; the runtime's 64 MiB are too few.
-What is used counts as memory of the pod."""
 TMP = "/tmp"  # noqa: S108  a volume of the pod's own
 SHM = "/dev/shm"  # noqa: S108  as above
 POD_WORK = f"{HOME}/work"  # Work directory that a restarted container finds again, and a new pod does not.
@@ -33,6 +33,8 @@ COMMON_ENVIRONMENT = {
     "PYTHONDONTWRITEBYTECODE": "1",
     **ASLEEP,
 }
+# With the flight recorder: which collective each rank was in when one hung.
+# Source: PyTorch, c10d/FlightRecorder.hpp; 20,000 entries as in awsome-distributed-training.
 GPU_ENVIRONMENT = {
     "PYTORCH_ALLOC_CONF": "expandable_segments:True",
     "NCCL_DEBUG": "WARN",
@@ -40,8 +42,6 @@ GPU_ENVIRONMENT = {
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
     "TORCH_FR_DUMP_TEMP_FILE": f"{TMP}/nccl_trace_rank_",
 }
-"""With the flight recorder: which collective each rank was in when one hung.
-Source: PyTorch, c10d/FlightRecorder.hpp; 20,000 entries as in awsome-distributed-training."""
 # Source: AWS, awsome-distributed-training, efa-cheatsheet.md: all that today's libfabric needs.
 EFA_ENVIRONMENT = {
     "FI_PROVIDER": "efa",
@@ -49,8 +49,8 @@ EFA_ENVIRONMENT = {
     "NCCL_SOCKET_IFNAME": "^docker,lo,veth",
 }
 HEALTH = "sagemaker.amazonaws.com/node-health-status"
+# Labels of HyperPod's nodes. Source: Amazon SageMaker AI guide, "Kubernetes labels by HyperPod".
 DEEP_HEALTH = "sagemaker.amazonaws.com/deep-health-check-status"
-"""Labels of HyperPod's nodes. Source: Amazon SageMaker AI guide, "Kubernetes labels by HyperPod"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,8 +180,8 @@ def _variables(environment: dict[str, str], cluster: Cluster) -> list[dict[str, 
 
 
 def _volumes(cluster: Cluster, kind: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Mounts and volumes: the pod's own directories, unless a claim takes their place, and the claims."""
-    own: dict[str, tuple[str, dict[str, Any]]] = {
+    """Return mounts and volumes: directories of the pod, unless a claim takes their place, and the claims."""
+    directories: dict[str, tuple[str, dict[str, Any]]] = {
         HOME: ("home", {}),
         TMP: ("tmp", {}),
         SHM: ("shm", {"medium": "Memory", "sizeLimit": SHARED_MEMORY[kind]}),
@@ -189,7 +189,7 @@ def _volumes(cluster: Cluster, kind: str) -> tuple[list[dict[str, Any]], list[di
     taken = {volume.path for volume in cluster.volumes}
     mounts: list[dict[str, Any]] = []
     volumes: list[dict[str, Any]] = []
-    for path, (name, source) in own.items():
+    for path, (name, source) in directories.items():
         if path not in taken:
             mounts.append({"name": name, "mountPath": path})
             volumes.append({"name": name, "emptyDir": source})

@@ -17,12 +17,12 @@ from anadil.launch.manifests.pod import container_of, template_of, with_hash
 
 log = logging.getLogger(__name__)
 
+# How long a finished job stays, so that its log can be read and a launcher that comes back finds it.
 KEPT_S = 86_400
-"""How long a finished job stays, so that its log can be read and a launcher that comes back finds it."""
+# Seconds that the first pod waits for the last one to pull its image, and others for the first
+# one to answer; torchrun's own 600 and 60 are too few where images are large and nodes are replaced.
+# Source: PyTorch, elastic/rendezvous, which does not read the key `timeout` with the back end c10d.
 RENDEZVOUS = {"join_timeout": "1800", "read_timeout": "600"}
-"""Seconds that the first pod waits for the last one to pull its image, and others for the first
-one to answer; torchrun's own 600 and 60 are too few where images are large and nodes are replaced.
-Source: PyTorch, elastic/rendezvous, which does not read the key `timeout` with the back end c10d."""
 
 
 def render_pytorchjob(job: TrainingJob) -> dict[str, Any]:

@@ -11,18 +11,18 @@ from anadil.recipe.cluster import Resources
 log = logging.getLogger(__name__)
 
 GPU = "nvidia.com/gpu"
+# Network interface of AWS that NCCL needs between machines; not asked for, NCCL takes TCP and says nothing.
 EFA = "vpc.amazonaws.com/efa"
-"""Network interface of AWS that NCCL needs between machines; not asked for, NCCL takes TCP and says nothing."""
 CPU_TIERS = ((1, 0.30), (1, 0.15), (2, 0.10), (float("inf"), 0.06))
 MEMORY_TIERS = ((4, 0.30), (4, 0.25), (8, 0.20), (112, 0.17), (float("inf"), 0.07))
+# Reserve of a node: cores or GiB, the share of them, and a constant; more than EKS keeps.
+# Source: aws/sagemaker-hyperpod-cli, training/quota_allocation_util.py (commit 011ca92).
 CPU_OVERHEAD, MEMORY_OVERHEAD = 0.1, 0.5
-"""Reserve of a node: cores or GiB, the share of them, and a constant; more than EKS keeps.
-Source: aws/sagemaker-hyperpod-cli, training/quota_allocation_util.py (commit 011ca92)."""
 CPU_JOB_REQUESTS = {"cpu": "500m", "memory": "2Gi"}
+# Memory of a job without GPUs: fits a small node next to others. Assumption: a tiny model, as in the recipe `smoke`.
 CPU_JOB_MEMORY_LIMIT = "4Gi"
-"""Memory of a job without GPUs: fits a small node next to others. Assumption: a tiny model, as in the recipe `smoke`."""
+# CPUs and memory per GPU if the recipe names no machine: one process and the libraries of CUDA. Assumption.
 CPUS_PER_GPU, GIB_PER_GPU = 4, 16
-"""CPUs and memory per GPU if the recipe names no machine: one process and the libraries of CUDA. Assumption."""
 
 
 def requirements(

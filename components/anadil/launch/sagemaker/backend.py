@@ -35,8 +35,8 @@ STARTING = (
     "Starting", "LaunchingMLInstances", "PreparingTrainingStack", "Downloading", "DownloadingTrainingImage",
 )  # fmt: skip
 AGAIN = ("Interrupted", "Restarting", "Updating")
+# Beginnings of FailureReason that say nothing about the job.
 CAPACITY = ("CapacityError", "InternalServerError", "InsufficientCapacity")
-"""Beginnings of FailureReason that say nothing about the job."""
 
 
 class SageMakerBackend:

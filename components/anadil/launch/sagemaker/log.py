@@ -14,8 +14,8 @@ log = logging.getLogger(__name__)
 GROUP = "/aws/sagemaker/TrainingJobs"
 ACTIONS = f"logs:DescribeLogStreams and logs:GetLogEvents on {GROUP}"
 FIRST = "algo-1"  # Name of the first machine; a stream is called `<job>/algo-1-<time of its start>`.
+# Pages of 1 MB that are read at a time, so that a job which shouts does not stop the follower.
 MAX_PAGES = 10
-"""Pages of 1 MB that are read at a time, so that a job which shouts does not stop the follower."""
 TAIL = 40  # Last lines that are kept for the message of a failure.
 
 

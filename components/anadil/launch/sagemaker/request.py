@@ -21,8 +21,8 @@ from anadil.runtime.sagemaker import CHECKPOINTS, RECIPE, SECRETS
 log = logging.getLogger(__name__)
 
 PYTHON = "/opt/anadil/bin/python"  # Interpreter of every image.
+# Environment variable with the hash of the request, by which a launcher knows a job again.
 SPEC = "ANADIL_SPEC"
-"""Environment variable with the hash of the request, by which a launcher knows a job again."""
 ATTEMPT_CHARS = 4  # Room in the name for `-r99`, the 99th new start of a job that failed.
 MAX_ARGUMENT_CHARS = 256
 MAX_ARGUMENTS = 100
@@ -32,9 +32,9 @@ MAX_ENVIRONMENT_CHARS = 512
 MAX_TAG_CHARS = 256
 MAX_RETRIES = 30
 MAX_RUNTIME_S = 28 * 24 * 3_600
+# Without `cluster.deadline_hours`: the longest that AWS allows an account that has not asked for more.
+# Source: AWS, Service Quotas, "Longest run time for a training job". The API's own default is a day.
 DEFAULT_RUNTIME_S = 5 * 24 * 3_600
-"""Without `cluster.deadline_hours`: the longest that AWS allows an account that has not asked for more.
-Source: AWS, Service Quotas, "Longest run time for a training job". The API's own default is a day."""
 SPOT_WAIT_S = 24 * 3_600  # Time to wait for spot capacity, beside that of the training itself. Assumption.
 ECR = re.compile(r"^\d{12}\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com(\.cn)?/.+")
 # Keys of `cluster` that only Kubernetes understands.

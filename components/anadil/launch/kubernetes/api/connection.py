@@ -8,8 +8,8 @@ from typing import Any
 from anadil.core.errors import PreflightError
 from anadil.core.install import install
 
+# Source: Kubernetes, "Accessing the Kubernetes API from a Pod".
 POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-"""Source: Kubernetes, "Accessing the Kubernetes API from a Pod"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

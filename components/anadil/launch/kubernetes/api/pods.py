@@ -10,8 +10,8 @@ from anadil.launch.backend import log_fields
 from anadil.launch.kinds import ApiObject, JobKind, labels
 from anadil.runtime.termination import CAUSED_BY_PEER, DETERMINISTIC, is_deterministic
 
+# Reasons of a waiting container that no patience changes. Source: kubelet, images/types.go.
 PERMANENT_WAITS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
-"""Reasons of a waiting container that no patience changes. Source: kubelet, images/types.go."""
 # Reasons of a failed pod that are not its own doing. Source: kubelet, eviction, nodeshutdown, preemption.
 INFRASTRUCTURE = frozenset(
     [

@@ -13,8 +13,8 @@ from anadil.preflight.check import Check, CheckResult, failed, report, skipped
 from anadil.preflight.checks import CHECKS, CLUSTER_DOCTOR, PlannedRun
 from anadil.recipe.sections import Recipe
 
+# People wait for the answer, and may ask again.
 ONE_ATTEMPT = RetryPolicy(attempts=1, connect_s=3.0, read_s=8.0)
-"""People wait for the answer, and may ask again."""
 UNREACHABLE = "set KUBECONFIG, or aws eks update-kubeconfig --name CLUSTER; then kubectl version must answer"
 ASK_S = 15.0  # Longest time of one check; each of its questions has its own, shorter limit.
 INPUTS_S = 60.0  # Files of one key have ten seconds; the tokenizer of a base model may come from the hub.

@@ -12,8 +12,8 @@ from anadil.launch.manifests.trainjob import RUNTIME
 from anadil.preflight.check import CheckResult, failed, passed, skipped
 from anadil.recipe.sections import Recipe
 
+# Versions that HyperPod runs. Source: Amazon SageMaker AI, HyperPod on EKS, 2026.
 OLDEST, NEWEST = (1, 28), (1, 34)
-"""Versions that HyperPod runs. Source: Amazon SageMaker AI, HyperPod on EKS, 2026."""
 INSTALL = {
     "pytorchjob": "install the training operator: kubectl apply --server-side -k "
     "'github.com/kubeflow/training-operator.git/manifests/overlays/standalone?ref=v1.9.4'",
@@ -22,14 +22,14 @@ INSTALL = {
     "raycluster": "install KubeRay 1.1 or newer: kubectl apply --server-side -k "
     "'github.com/ray-project/kuberay/ray-operator/config/default?ref=v1.4.2'; or set clean.engine: job",
 }
+# Label of the operator's Deployment. Source: manifests of kubeflow/training-operator 1.9, of the
+# HyperPod chart, and of kubeflow/trainer 2.
 OPERATOR_LABEL = {
     "pytorchjob": "control-plane=kubeflow-training-operator",
     "trainjob": "app.kubernetes.io/name=trainer,app.kubernetes.io/component=manager",
 }
-"""Label of the operator's Deployment. Source: manifests of kubeflow/training-operator 1.9, of the
-HyperPod chart, and of kubeflow/trainer 2."""
+# Operators that HyperPod resumes jobs of. Source: Amazon SageMaker AI, job auto-resume, and the HyperPod chart.
 AUTO_RESUME_VERSIONS = ("v1.7.0", "v1.8.0", "v1.8.1", "v1-855e096")
-"""Operators that HyperPod resumes jobs of. Source: Amazon SageMaker AI, job auto-resume, and the HyperPod chart."""
 
 
 class AccessRule(NamedTuple):

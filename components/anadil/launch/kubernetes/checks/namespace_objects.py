@@ -13,11 +13,11 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.alerts import CHANNELS
 
 KUEUE = "kueue.x-k8s.io"
+# IAM role of a ServiceAccount. Source: Amazon EKS, IAM roles for service accounts.
 ROLE_ANNOTATION = "eks.amazonaws.com/role-arn"
-"""IAM role of a ServiceAccount. Source: Amazon EKS, IAM roles for service accounts."""
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+# Driver whose volumes cannot be renamed or appended to. Source: awslabs/mountpoint-s3, SEMANTICS.md.
 MOUNTPOINT = "s3.csi.aws.com"
-"""Driver whose volumes cannot be renamed or appended to. Source: awslabs/mountpoint-s3, SEMANTICS.md."""
 
 
 def check_queue(api: Api, recipe: Recipe) -> Iterator[CheckResult]:

@@ -4,7 +4,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,18 +26,10 @@ INDEXED_JOB = JobKind(
     job_label="batch.kubernetes.io/job-name", index_label="batch.kubernetes.io/job-completion-index", selector="",
     suspend=("suspend",), done="Complete", operator="Kubernetes itself",
 )  # fmt: skip
+# Source: Kubernetes, batch/v1 JobSpec: most completions of an Indexed Job with a limit for each index.
 MAX_TASKS = 100_000
-"""Source: Kubernetes, batch/v1 JobSpec: most completions of an Indexed Job with a limit for each index."""
 RUN_AGAIN = "run the same command again: tasks that are done are reused"
 GONE_S = 600.0  # How long the pods of a deleted job may take to go.
-
-
-class _Failed(Exception):
-    """The job has failed by itself."""
-
-    def __init__(self, error: AnadilError) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 class IndexedJob:
@@ -82,47 +74,34 @@ class IndexedJob:
         manifest = indexed_job(pods, str(folder), digest, len(tasks), self.num_workers)
         made = make_anew(self._api, manifest, self._pause_s)
         try:
-            self._follow(made, folder, tick)
-        except _Failed as failed:
-            # Kubernetes has ended its pods; it stays for its hour, to be looked at.
-            raise failed.error from None
+            error = self._follow(made, folder, tick)
         except BaseException:
             delete_quietly(self._api, made)
             raise
+        if error:  # Kubernetes has ended its pods; the job stays for its hour, to be looked at
+            raise error
         delete_quietly(self._api, made)
 
-    def _follow(self, made: ApiObject, folder: Path, tick: Callable[[], None]) -> None:
-        """Wait until all tasks are done.
+    def _follow(self, made: ApiObject, folder: Path, tick: Callable[[], None]) -> AnadilError | None:
+        """Wait until all tasks are done; return the error of a task, or why the pods ended, if the job failed.
 
         Raises:
-            _Failed: With the error of a task, or why the pods ended.
             RetryableError: The API is silent for too long, or the job is gone.
         """
         name, num_logged = made["metadata"]["name"], 0
-        outage = Outage()
-        outage.end()  # it has just made the job
-        while True:
-            try:
-                job = self._api.get(name)
-            except (RetryableError, PreflightError) as error:
-                outage.bear(f"job {name}", error, RUN_AGAIN)
-                tick()
-                time.sleep(self._pause_s)
-                continue
-            outage.end()
+        for job in poll(self._api, name, f"job {name}", self._pause_s, tick):
             if job is None or job["metadata"]["uid"] != made["metadata"]["uid"]:
                 raise RetryableError(f"job {name}: it was deleted by another user; {RUN_AGAIN}")
             conditions = true_conditions(job)
             if "Failed" in conditions or "FailureTarget" in conditions:
-                raise _Failed(first_error(folder) or self._why(job))
+                return first_error(folder) or self._why(job)
             done = int((job.get("status") or {}).get("succeeded") or 0)
             if done > num_logged:
                 log.info("job %s: %d of %d tasks done", name, done, job["spec"]["completions"])
                 num_logged = done
-            tick()
             if "Complete" in conditions:
-                return
-            time.sleep(self._pause_s)
+                break
+        return None
 
     def _why(self, job: ApiObject) -> AnadilError:
         """Return why a job failed whose tasks have written no error: the last words of the pod that failed first."""
@@ -158,6 +137,24 @@ def delete_quietly(api: JobApi, made: ApiObject) -> None:
             "%s cannot be deleted (%s); the next run deletes it, or: kubectl delete %s %s -n %s",
             name, error, api.kind.name, name, api.namespace,
         )  # fmt: skip
+
+
+def poll(
+    api: JobApi, name: str, what: str, pause_s: float, tick: Callable[[], None] = lambda: None
+) -> Iterator[ApiObject | None]:
+    """Yield an object that this process has just made, again and again; bear an API that does not answer."""
+    outage = Outage()
+    outage.end()
+    while True:
+        tick()
+        try:
+            job = api.get(name)
+        except (RetryableError, PreflightError) as error:
+            outage.bear(what, error, RUN_AGAIN)
+        else:
+            outage.end()
+            yield job
+        time.sleep(pause_s)
 
 
 def own_pod(api: Api) -> tuple[ApiObject, ...]:

@@ -5,18 +5,16 @@ import logging
 import os
 import secrets
 import time
-from typing import Any
 
-from anadil.core.errors import PreflightError, RetryableError
+from anadil.core.errors import PreflightError
 from anadil.launch.kinds import ApiObject, JobKind
 from anadil.launch.kubernetes.api.client import JobApi
-from anadil.launch.kubernetes.api.errors import Outage
 from anadil.launch.kubernetes.executors.indexed_job import (
-    RUN_AGAIN,
     check_shared_work,
     delete_quietly,
     make_anew,
     own_pod,
+    poll,
 )
 from anadil.launch.manifests.clean_pods import DEFAULT_WORKERS, CleanPods, ray_authentication, ray_cluster
 from anadil.runtime.job import Job
@@ -73,15 +71,9 @@ class RayCluster:
             self._made = None
 
     def _address(self, api: JobApi, name: str) -> str:
-        deadline, outage = time.monotonic() + START_S, Outage()
-        outage.end()  # it has just made the cluster
-        status: dict[str, Any] = {}
-        while True:
-            try:
-                status = (api.get(name) or {}).get("status") or {}
-                outage.end()
-            except (RetryableError, PreflightError) as error:
-                outage.bear(f"RayCluster {name}", error, RUN_AGAIN)
+        deadline = time.monotonic() + START_S
+        for cluster in poll(api, name, f"RayCluster {name}", self._pause_s):
+            status = (cluster or {}).get("status") or {}
             # A worker is ready when it has joined the head.
             if int(status.get("readyWorkerReplicas") or status.get("availableWorkerReplicas") or 0):
                 service = (status.get("head") or {}).get("serviceName") or f"{name}-head-svc"
@@ -92,4 +84,4 @@ class RayCluster:
                     f"RayCluster {name}: no worker within {START_S / 60:.0f} minutes ({reason}); see "
                     f"`kubectl describe raycluster {name}` and its pods"
                 )
-            time.sleep(self._pause_s)
+        raise AssertionError("a poll does not end")

@@ -10,8 +10,7 @@ from anadil.launch.job import OUR_JOBS, RUN_LABEL, TARGET_ANNOTATION, TrainingJo
 from anadil.launch.kinds import JOB_KINDS, TRAINJOB, ApiObject, annotations, is_final, true_conditions
 from anadil.launch.kubernetes.api.client import JobApi, RetryPolicy
 from anadil.launch.kubernetes.api.pods import parse_time
-from anadil.launch.kubernetes.jobs.cancel import cancel_on_signal
-from anadil.launch.kubernetes.jobs.create import find_or_create
+from anadil.launch.kubernetes.jobs.create import cancel_on_signal, find_or_create
 from anadil.launch.kubernetes.jobs.diagnosis import find_root_cause
 from anadil.launch.kubernetes.jobs.ledger import JobLedger
 from anadil.launch.kubernetes.jobs.pending import pending_message, queue_message

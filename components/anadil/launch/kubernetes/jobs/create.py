@@ -1,25 +1,32 @@
-"""Make a job exactly once: new, found again, or made again after a failure."""
+"""Make a job exactly once (new, found again, or again after a failure), and end it when its launcher ends."""
 
 import logging
 import os
+import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 from anadil.artifacts import artifact
-from anadil.core.errors import AnadilError, RecipeError, RetryableError
+from anadil.core.errors import AnadilError, RecipeError, RetryableError, Stopped
+from anadil.launch.exit_codes import RESUME_HINT
 from anadil.launch.job import RUN_LABEL, SPEC_ANNOTATION, TARGET_ANNOTATION
 from anadil.launch.kinds import ApiObject, JobKind, annotations, labels, true_conditions
-from anadil.launch.kubernetes.api.client import Api, JobApi
+from anadil.launch.kubernetes.api.client import ONCE, Api, JobApi
 from anadil.launch.kubernetes.jobs.diagnosis import find_root_cause
 from anadil.launch.kubernetes.jobs.ledger import POD_VARIABLE, JobLedger
 from anadil.launch.kubernetes.jobs.watcher import Pace
+from anadil.runtime.signals import handle_signals
 from anadil.runtime.termination import is_deterministic
 
 log = logging.getLogger(__name__)
 
 CREATE_ATTEMPTS = 5  # Jobs of the same name that may come and go while we make ours.
+CANCEL_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Added to a deadline that the operator counts from when it first sees a job: twice the time that pods have to
+# start (`Pace.startup_s`).
 START_UP_S = 3_600
-"""Added to a deadline that the operator counts from when it first sees a job: twice the time that pods have to
-start (`Pace.startup_s`)."""
 
 
 def find_or_create(
@@ -143,3 +150,58 @@ def _would_fail_again(api: JobApi, job: ApiObject) -> bool:
     # failure again, and costs no workers.
     cause = find_root_cause(api, api.workers(name), [], [])
     return cause is not None and is_deterministic(cause.exit_code, cause.message)
+
+
+class _Cancelled(BaseException):
+    """Not an Exception, so that nobody on the way takes it for an error of theirs."""
+
+
+@contextmanager
+def cancel_on_signal(api: JobApi, name: str, ledger: JobLedger) -> Iterator[None]:
+    """Delete the job of this name on SIGTERM and Ctrl-C, if this launcher made it.
+
+    Raises:
+        Stopped: After SIGTERM.
+        KeyboardInterrupt: After Ctrl-C.
+    """
+    received: list[int] = []
+    # With connections of its own: those of `api` may be in the midst of an answer.
+    apart = api.apart()
+
+    def receive(number: int, _frame: FrameType | None) -> None:
+        if not received:
+            received.append(number)
+            raise _Cancelled
+
+    with handle_signals(dict.fromkeys(CANCEL_SIGNALS, receive)):
+        try:
+            yield
+        except _Cancelled:
+            # A terminated pipeline gives its step about a second: Argo signals the process group, and the container
+            # goes when KFP's own launcher has died. So the first thing is one DELETE.
+            if _deleted(apart, name, ledger):
+                text = f"{name} was told to end, and saves what it has trained; {RESUME_HINT}"
+            else:
+                text = f"{name} runs on, because another launcher made it; `anadil stop {name}` ends it"
+            if received[0] == signal.SIGINT:
+                log.info("%s", text)
+                raise KeyboardInterrupt from None
+            raise Stopped(f"stopped by SIGTERM; {text}") from None
+
+
+def _deleted(api: JobApi, name: str, ledger: JobLedger) -> bool:
+    """Delete the job; return False where it is another launcher's."""
+    for retry_policy in (ONCE, api.retry_policy):
+        api.retry_policy = retry_policy
+        try:
+            if not ledger.is_known and (job := api.get(name)):
+                ledger.see(job)  # the answer to its creation may be lost, or have been that it is there
+            if ledger.is_known and not ledger.is_owner:
+                return False
+            api.delete(name)
+        except AnadilError as error:
+            failed = error
+        else:
+            return True
+    log.warning("%s cannot be deleted, run `anadil stop %s`: %s", name, name, failed)
+    return True

@@ -1,4 +1,4 @@
-"""What a job has used (time, restarts, failures) and which launcher made it, kept in its annotations.
+"""The use of a job (time, restarts, failures) and the launcher that made it, kept in its annotations.
 
 A launcher that is killed cannot end its job. Three things remain: the owner reference, by which the job goes with the
 workflow that made it; the deadline, which the operator keeps; and this ledger, from which the next launcher goes on
@@ -33,9 +33,9 @@ LAUNCHER_VARIABLE = "ANADIL_LAUNCHER"
 # The pod of a pipeline's step. Source: kubeflow/pipelines 2.17, argocompiler/container.go.
 POD_VARIABLE = "KFP_POD_NAME"
 SAME_STEP = 3  # Failures at one step after which another start would fail there too.
+# Failures of several workers within this time, with no step between, are one: those that wait for
+# a dead one give up later. Source: `join_timeout` of the manifest, the longest of their limits.
 TOGETHER_S = 1_800.0
-"""Failures of several workers within this time, with no step between, are one: those that wait for
-a dead one give up later. Source: `join_timeout` of the manifest, the longest of their limits."""
 UID_CHARS = 8  # Characters of a pod's uid; enough among the pods of one worker.
 ContainerStart = tuple[int, str, int]  # Worker, pod, number.
 
