@@ -37,17 +37,8 @@ NAMED = (os.environ.get("IMAGES") or "all").split()
 ENVIRONMENT = dict(os.environ)
 """With CONTAINERS_CONF, from before a test takes anything away."""
 RESTRICTED = (
-    "--rm",
-    "--read-only",
-    "--user",
-    "12345",
-    "--network",
-    "none",
-    "--tmpfs",
-    "/tmp",
-    "--cap-drop",
-    "ALL",
-)
+    "--rm", "--read-only", "--user", "12345", "--network", "none", "--tmpfs", "/tmp", "--cap-drop", "ALL",
+)  # fmt: skip
 LOOK = """
 import importlib.metadata, json, os, pathlib, shutil, sys
 package = pathlib.Path(sys.prefix, "lib/python3.11/site-packages/anadil")

@@ -55,13 +55,9 @@ def test_slow_steps_are_not_told(steps: list[str]) -> None:
 def test_words_of_a_step_are_read_too_and_others_are_left_alone() -> None:
     slow = [f"step={step} loss=2.1 tokens_per_s={9000 if step < 30 else 3000}" for step in range(40)]
     junk = [
-        "",
-        "no json {",
-        '{"figures": 3}',
-        '{"msg": null, "figures": {"step": "x"}}',
-        "[1, 2]",
+        "", "no json {", '{"figures": 3}', '{"msg": null, "figures": {"step": "x"}}', "[1, 2]",
         "step=1e tokens_per_s=.",
-    ]
+    ]  # fmt: skip
 
     found = warnings([*junk, *slow])
 

@@ -30,18 +30,10 @@ def error_line(message: str, second: float) -> str:
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
-        (2, RecipeError),
-        (3, DataError),
-        (4, PreflightError),
-        (5, IntegrityError),
-        (7, BudgetReached),
-        (138, RetryableError),
-        (143, Stopped),
-        (137, RetryableError),
-        (127, PreflightError),
-        (BUG, AnadilError),
+        (2, RecipeError), (3, DataError), (4, PreflightError), (5, IntegrityError), (7, BudgetReached),
+        (138, RetryableError), (143, Stopped), (137, RetryableError), (127, PreflightError), (BUG, AnadilError),
     ],
-)
+)  # fmt: skip
 def test_a_failure_is_the_error_of_the_exit_code_and_gives_the_other_machines_back(
     scene: Scene, code: int, kind: type[AnadilError]
 ) -> None:
@@ -49,9 +41,8 @@ def test_a_failure_is_the_error_of_the_exit_code_and_gives_the_other_machines_ba
         begin(cluster)
         cluster.crash(0, code, words(code, "corpus is empty"))
 
-    with pytest.raises(
-        kind, match=r"worker 0 \(pod .*-worker-0, node node-0\) failed first: corpus is empty"
-    ) as failed:
+    first = r"worker 0 \(pod .*-worker-0, node node-0\) failed first: corpus is empty"
+    with pytest.raises(kind, match=first) as failed:
         scene.launch(story, NO_RESTART)
 
     assert type(failed.value) is kind
@@ -91,18 +82,22 @@ def test_a_machine_that_was_told_to_stop_did_not_begin_it(scene: Scene) -> None:
         scene.launch(story, NO_RESTART)
 
 
+LOST, TORN = "has lost another process of the job", (5, "is not as it was written")
+
+
 @pytest.mark.parametrize(
-    ("code", "message"),
+    ("code", "message", "other"),
     [
-        (138, "rank 0 has lost another process of the job (Connection closed by peer)"),
-        (138, "node-0 has lost another process of the job (RendezvousTimeoutError where the machines meet)"),
+        (138, f"rank 0 {LOST} (Connection closed by peer)", TORN),
+        (138, f"rank 0 {LOST} (Connection closed by peer)", (143, "stopped by SIGTERM")),
+        (138, f"rank 0 {LOST} (Connection closed by peer)", (137, "")),
+        (138, f"node-0 {LOST} (RendezvousTimeoutError where the machines meet)", TORN),
         # Images of older versions call it a bug.
-        (70, "bug: RendezvousConnectionError: The connection to the C10d store has failed."),
-        (70, "bug: DistStoreError: Timed out after 61 seconds waiting for clients"),
-        (70, "bug: DistNetworkError: failed to recv, got 0 bytes"),
+        (70, "bug: RendezvousConnectionError: The connection to the C10d store has failed.", TORN),
+        (70, "bug: DistStoreError: Timed out after 61 seconds waiting for clients", TORN),
+        (70, "bug: DistNetworkError: failed to recv, got 0 bytes", TORN),
     ],
 )
-@pytest.mark.parametrize("other", [(5, "is not as it was written"), (143, "stopped by SIGTERM"), (137, "")])
 def test_a_machine_that_lost_another_one_did_not_begin_it(
     scene: Scene, code: int, message: str, other: tuple[int, str]
 ) -> None:
@@ -154,9 +149,7 @@ def test_an_eviction_can_be_retried(scene: Scene) -> None:
         begin(cluster)
         cluster.evict(1)
 
-    with pytest.raises(
-        RetryableError, match=r"node node-1\) failed first: Evicted The node was low on memory"
-    ):
+    with pytest.raises(RetryableError, match=r"node-1\) failed first: Evicted The node was low on memory"):
         scene.launch(story, NO_RESTART)
 
 
@@ -349,9 +342,7 @@ def test_a_new_launcher_goes_on_counting(scene: Scene) -> None:
 
 
 def test_a_job_that_runs_too_long_is_ended(scene: Scene) -> None:
-    with pytest.raises(
-        BudgetReached, match=r"cluster.deadline_hours allows 5e-05 h; raise it and launch it again"
-    ):
+    with pytest.raises(BudgetReached, match=r"deadline_hours allows 5e-05 h; raise it and launch it again"):
         scene.launch(begin, "cluster.deadline_hours=0.00005")
 
     scene.cluster.wait(lambda: not scene.cluster.jobs)

@@ -13,9 +13,8 @@ def test_a_failure_that_would_come_again_is_not_started_again(scene: Scene, code
         begin(cluster)
         cluster.crash(0, code, words(code, "corpus is empty"))
 
-    with pytest.raises(
-        AnadilError, match=rf"^exit code {code}: another start would end the same; .*: corpus is empty"
-    ) as failed:
+    again = rf"^exit code {code}: another start would end the same; .*: corpus is empty"
+    with pytest.raises(AnadilError, match=again) as failed:
         scene.launch(story, "cluster.restarts=3")
 
     assert failed.value.exit_code == code

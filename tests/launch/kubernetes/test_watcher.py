@@ -86,9 +86,7 @@ def test_a_second_launcher_adopts_the_job(scene: Scene) -> None:
 def test_a_job_that_does_something_else_is_not_touched(scene: Scene) -> None:
     scene.backend.run(scene.job(), detach=True)
 
-    with pytest.raises(
-        RecipeError, match=r"a job of this name does something else .*; `anadil stop anadil-pretrain-"
-    ):
+    with pytest.raises(RecipeError, match=r"job of this name does something else .*; `anadil stop anadil-"):
         scene.backend.run(scene.job("pretrain.batch_size=2"))
 
     assert scene.cluster.made == 1
