@@ -13,6 +13,7 @@ from tests.charts.golden import GOLDEN
 from tests.kit.kubernetes_schemas import VERSIONS, validate
 from tests.kit.restricted import violations
 
+# Custom resources that the chart may make, each by a value of its own.
 OURS = {
     ("monitoring.coreos.com/v1", "PodMonitor"),
     ("monitoring.coreos.com/v1", "ServiceMonitor"),
@@ -20,7 +21,6 @@ OURS = {
     ("kueue.x-k8s.io/v1beta1", "LocalQueue"),
     ("serving.kserve.io/v1beta1", "InferenceService"),
 }
-"""Custom resources that the chart may make, each by a value of its own."""
 cases = pytest.mark.parametrize("values", CASES.values(), ids=CASES)
 
 

@@ -34,8 +34,7 @@ pytestmark = pytest.mark.image
 REGISTRY = os.environ.get("ANADIL_TEST_IMAGES", "localhost/anadil")
 NAMED = (os.environ.get("IMAGES") or "all").split()
 """What `images/ci.sh` has built just now; others that the machine may hold are of another time."""
-ENVIRONMENT = dict(os.environ)
-"""With CONTAINERS_CONF, from before a test takes anything away."""
+ENVIRONMENT = dict(os.environ)  # With CONTAINERS_CONF, from before a test takes anything away.
 RESTRICTED = (
     "--rm", "--read-only", "--user", "12345", "--network", "none", "--tmpfs", "/tmp", "--cap-drop", "ALL",
 )  # fmt: skip

@@ -17,8 +17,7 @@ STARTS = {name: [f"anadil.{name}.__main__", f"anadil.{name}.run"] for name in ST
 STARTS["pretrain"] += ["anadil.cli.calibrate.__main__", "anadil.cli.calibrate.worker"]
 STARTS["pretrain"] += ["anadil.trial.__main__", "anadil.trial.run"]
 STARTS["clean-ray"] = ["anadil.launch.clean", "anadil.clean.run"]
-COMMANDS = PACKAGE / "cli/main.py"
-"""The command `anadil`, which no image of a stage starts."""
+COMMANDS = PACKAGE / "cli/main.py"  # The command `anadil`, which no image of a stage starts.
 STAGE, MLFLOW = (
     (FOLDER / f"{name}.Containerfile").read_text(encoding="utf-8") for name in ("stage", "mlflow")
 )

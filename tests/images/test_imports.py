@@ -16,13 +16,12 @@ from tests.images.files import STAGES, pins
 from tests.images.test_containerfiles import STARTS, reached
 from tests.kit.marks import matrix
 
-SENDER = "anadil.runtime.mlflow_sender"
-"""A process of its own, which no import names."""
+SENDER = "anadil.runtime.mlflow_sender"  # A process of its own, which no import names.
+# Of the tools, what runs by itself; their commands say by name which package they miss.
 STARTS_OF_IMAGES = {
     **{name: [*STARTS[name], SENDER] for name in STAGES},
     "tools": [SENDER, "anadil.report.run"],
 }
-"""Of the tools, what runs by itself; their commands say by name which package they miss."""
 
 LOAD = """
 import importlib, importlib.machinery, importlib.metadata, importlib.util, json, re, sys

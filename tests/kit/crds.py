@@ -28,8 +28,7 @@ VERSIONS = {
     PYTORCHJOB[0]: "1.36",
     PYTORCHJOB[1]: "1.27",
     TRAINJOB: "1.36",
-}
-"""Whose pod template each of them holds."""
+}  # Whose pod template each of them holds.
 
 _PYTORCHJOB = """
 apiVersion: kubeflow.org/v1
@@ -111,8 +110,7 @@ spec:
   workerGroupSpecs:
   - {groupName*: string, maxReplicas*: integer, minReplicas*: integer, numOfHosts: integer, rayStartParams*: {"{}": string},
      replicas: integer, scaleStrategy: {workersToDelete: [string]}, template*: core.v1.PodTemplateSpec}
-"""
-"""Source: ray-project/kuberay, ray-operator/apis/ray/v1/raycluster_types.go, of KubeRay 1.1."""
+"""  # Source: ray-project/kuberay, ray-operator/apis/ray/v1/raycluster_types.go, of KubeRay 1.1.
 _INFERENCESERVICE = """
 apiVersion: serving.kserve.io/v1beta1
 kind: InferenceService

@@ -9,8 +9,7 @@ from tests.kit.fake_server import refused
 from tests.kit.http_server import Reply
 
 Object = dict[str, Any]
-RunPod = Callable[[Object, int], int]
-"""Pod template and index -> exit code of its container."""
+RunPod = Callable[[Object, int], int]  # Pod template and index -> exit code of its container.
 
 
 class Batch:

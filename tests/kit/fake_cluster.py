@@ -18,19 +18,14 @@ USER = "system:serviceaccount:kubeflow:pipeline-runner"
 class Cluster:
     """What the server knows; tests change it before they ask."""
 
-    objects: dict[str, Object] = field(default_factory=dict)
-    """Path -> answer."""
-    missing: dict[str, Object] = field(default_factory=dict)
-    """Path -> details of a 404, where they matter."""
-    forbidden: set[str] = field(default_factory=set)
-    """Paths that answer 403."""
+    objects: dict[str, Object] = field(default_factory=dict)  # Path -> answer.
+    missing: dict[str, Object] = field(default_factory=dict)  # Path -> details of a 404, where they matter.
+    forbidden: set[str] = field(default_factory=set)  # Paths that answer 403.
     denied: set[tuple[str, str]] = field(default_factory=set)
     """(verb, resource[/subresource]) that a review does not allow."""
     version: tuple[str, str, str] = ("1", "32", "v1.32.4")
-    asked: list[tuple[str, str]] = field(default_factory=list)
-    """(method, path) of every request."""
-    silent: bool = False
-    """Whether it takes connections and says nothing."""
+    asked: list[tuple[str, str]] = field(default_factory=list)  # (method, path) of every request.
+    silent: bool = False  # Whether it takes connections and says nothing.
 
     def put(self, path: str, **content: Any) -> None:
         """Answer a path with an object whose metadata holds the last part of the path as its name."""

@@ -46,10 +46,8 @@ class Fault:
     method: str
     pattern: str
     times: int
-    reply: Reply | None = None
-    """None: the connection is cut without a word."""
-    after: bool = False
-    """Whether the request is carried out all the same, and only its answer is lost."""
+    reply: Reply | None = None  # None: the connection is cut without a word.
+    after: bool = False  # Whether the request is carried out all the same, and only its answer is lost.
 
 
 @dataclass(slots=True)
@@ -57,8 +55,7 @@ class LogCut:
     """The next reading of a log breaks off."""
 
     after_bytes: int = 1_000_000
-    before: str = "\0"
-    """Or before a line with this text."""
+    before: str = "\0"  # Or before a line with this text.
 
 
 @dataclass(slots=True)
@@ -67,8 +64,7 @@ class Cluster:
 
     crds: set[str] = field(default_factory=lambda: {"pytorchjobs"})
     has_operator: bool = True
-    deletion_s: float = 0.0
-    """Time that pods take to end."""
+    deletion_s: float = 0.0  # Time that pods take to end.
     denied: set[tuple[str, str]] = field(default_factory=set)
     """Verb and resource that the asking account may not."""
     namespaces: set[str] = field(default_factory=lambda: {NAMESPACE})
@@ -82,8 +78,7 @@ class Cluster:
     faults: list[Fault] = field(default_factory=list)
     cuts: list[LogCut] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
-    made: int = 0
-    """Jobs that were ever created."""
+    made: int = 0  # Jobs that were ever created.
     _clock: Iterator[int] = field(default_factory=itertools.count)
 
     # What tests do
@@ -97,6 +92,11 @@ class Cluster:
         """The one job, once it is there."""
         found: dict[str, Any] = self.wait(lambda: next(iter(self.jobs.values()), None))
         return found
+
+    def start(self) -> None:
+        """Both machines of the job run, once it is there."""
+        self.job()
+        self.run(0, 1)
 
     def wait(self, found: Callable[[], Any]) -> Any:
         deadline = time.monotonic() + WAIT_S
@@ -180,13 +180,8 @@ class Cluster:
 
     def unschedulable(self, index: int, message: str) -> None:
         with self.edit(index) as (pod, _):
-            condition = {
-                "type": "PodScheduled",
-                "status": "False",
-                "reason": "Unschedulable",
-                "message": message,
-            }
-            pod["status"]["conditions"] = [condition]
+            condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+            pod["status"]["conditions"] = [condition | {"message": message}]
 
     def say(self, about: str, reason: str, message: str, kind: str = "Warning", uid: str = "") -> None:
         """An event of the object that has the name now, or of one that had it before."""
@@ -199,9 +194,8 @@ class Cluster:
     def fail(self) -> None:
         """The operator has counted too many restarts; since 1.9.4 it leaves the pods."""
         with self.changed:
-            end(
-                next(iter(self.jobs.values()))["status"], "Failed", "PyTorchJob has reached the backoff limit"
-            )
+            status = next(iter(self.jobs.values()))["status"]
+            end(status, "Failed", "PyTorchJob has reached the backoff limit")
 
     def suspend(self, *, yes: bool) -> None:
         """Kueue takes or admits the job."""
@@ -233,11 +227,8 @@ class Cluster:
         with self.changed:
             self.requests.append((method, path))
             self.changed.notify_all()
-            fault = next(
-                (f for f in self.faults if f.times and f.method == method and re.search(f.pattern, path)),
-                None,
-            )
-            if fault:
+            faults = (each for each in self.faults if each.times and each.method == method)
+            if fault := next((each for each in faults if re.search(each.pattern, path)), None):
                 fault.times -= 1
                 if fault.after:
                     self._answer(method, path, query, body)

@@ -18,8 +18,7 @@ ON_STUBS = (
     "describe_data_repository_associations",
     "create_data_repository_task",
     "describe_data_repository_tasks",
-)
-"""Calls of FSx that moto has not."""
+)  # Calls of FSx that moto has not.
 
 
 def example() -> dict[str, Any]:

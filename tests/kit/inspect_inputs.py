@@ -10,8 +10,7 @@ from anadil.preflight.inputs import inspect_files
 from anadil.recipe.sections import Recipe
 from tests.kit.harness import again
 
-SMALL = 256 * 1024
-"""Bytes of a file that are looked at, in tests."""
+SMALL = 256 * 1024  # Bytes of a file that are looked at, in tests.
 
 
 def lines(*rows: object) -> bytes:

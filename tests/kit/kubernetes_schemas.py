@@ -10,8 +10,7 @@ from tests.kit.marks import matrix
 _SUPPORTED = ("1.29", "1.30", "1.31", "1.32", "1.33", "1.34")
 VERSIONS = [
     version if version in (_SUPPORTED[0], _SUPPORTED[-1]) else matrix(version) for version in _SUPPORTED
-]
-"""The oldest and the newest by default: what both take, those between them take nearly always."""
+]  # The oldest and the newest by default: what both take, those between them take nearly always.
 
 
 def validate(item: Mapping[str, Any], version: str) -> None:

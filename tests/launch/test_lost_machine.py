@@ -52,8 +52,7 @@ def test_a_job_that_loses_the_host_of_its_store_heals_and_is_followed_on(
             cluster.restart(index)
         assert [machines.end(index)[0] for index in (0, 1)] == [0, 0]
         cluster.await_requests("GET", "pytorchjobs/", 2)
-        scene.seal()
-        cluster.succeed(0)
+        scene.succeed()
 
     scene.launch(story, "cluster.restarts=1")
 

@@ -71,8 +71,7 @@ def test_a_deadline_is_paid_once_and_not_with_each_try_of_the_step(
     job = training_job(asked, target_of(asked).target)
 
     def story(cluster: Cluster) -> None:
-        cluster.job()
-        cluster.run(0, 1)
+        cluster.start()
 
     with pytest.raises(BudgetReached), record_step(asked.recipe, RUN, "pretrain"), telling(story, cluster):
         KubernetesBackend("pytorchjob", pace=PACE, retry_policy=QUICK).run(job)

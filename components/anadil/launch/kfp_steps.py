@@ -101,7 +101,6 @@ def refuse_deterministic_retry(request: LaunchRequest, step: str) -> None:
 
 
 def _goes_on(request: LaunchRequest) -> bool:
-    """True if the artifact exists, or a job that makes it runs."""
     planned = target_of(request)
     if look_up(planned)[0]:
         return True
@@ -128,7 +127,6 @@ def finish(recipe: Recipe, run: str) -> None:
 
 
 def _run_event(recipe: Recipe, run: str) -> Event:
-    """The event of a run's end, from the outcomes that its steps have left."""
     stages = [stage.name for stage in FLOW if not is_left_out(stage, recipe)]
     try:
         steps = read_steps(str(recipe.storage.root), run, stages)

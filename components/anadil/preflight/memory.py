@@ -77,7 +77,6 @@ def check_finetune(recipe: Recipe, *, here: bool) -> str:
 
 
 def _machine(recipe: Recipe, *, here: bool) -> tuple[Machine, int]:
-    """Return the machine type that trains, and the number of machines."""
     if here or recipe.cluster.instance is None:
         return this_machine(), 1
     return machine(recipe.cluster.instance), recipe.cluster.nodes

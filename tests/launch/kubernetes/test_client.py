@@ -65,8 +65,7 @@ def test_an_outage_that_ends_is_waited_for(scene: Scene, caplog: pytest.LogCaptu
     caplog.set_level(logging.INFO, "anadil")
 
     def story(cluster: Cluster) -> None:
-        cluster.job()
-        cluster.run(0, 1)
+        cluster.start()
         cluster.fail_next("GET", "pytorchjobs/", 12, GONE)
         cluster.await_requests("GET", "pytorchjobs/", 13)
         scene.finish()
@@ -126,8 +125,7 @@ def test_a_log_that_may_not_be_read_does_not_end_the_job(
     scene.cluster.denied |= {("get", "pods/log"), ("list", "events")}
 
     def story(cluster: Cluster) -> None:
-        cluster.job()
-        cluster.run(0, 1)
+        cluster.start()
         cluster.await_requests("GET", "/log")
         scene.finish()
 
@@ -213,8 +211,7 @@ def test_a_log_that_breaks_off_goes_on_without_gap_or_repetition(
             cluster.log(0, *expected[first : first + 10])
             time.sleep(0.005)
         cluster.wait(lambda: not cluster.cuts)
-        scene.seal()
-        cluster.succeed(0)
+        scene.succeed()
 
     scene.launch(story)
 
@@ -235,8 +232,7 @@ def test_the_last_lines_before_a_crash_are_not_lost(scene: Scene, capsys: pytest
             cluster.restart(0)
             cluster.log(0, "three")
         cluster.wait(lambda: cluster.asked("GET", "worker-0/log") >= 3)
-        scene.seal()
-        cluster.succeed(0)
+        scene.succeed()
 
     scene.launch(story)
 

@@ -119,8 +119,7 @@ def test_a_lost_store_is_no_failure_that_would_come_again(scene: Scene) -> None:
         cluster.crash(1, 70, words(70, "bug: RendezvousConnectionError: The connection has failed."))
         cluster.await_requests("GET", "pytorchjobs/", 3)
         cluster.restart(1)
-        scene.seal()
-        cluster.succeed(0)
+        scene.succeed()
 
     scene.launch(story, "cluster.restarts=1")
 
@@ -153,27 +152,29 @@ def test_an_eviction_can_be_retried(scene: Scene) -> None:
         scene.launch(story, NO_RESTART)
 
 
-def test_a_drained_node_uses_up_no_restart(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    """Worker 0 loses the one that went, and starts again with it."""
+def drain_and_return(cluster: Cluster, step: int) -> None:
+    """A node is emptied and comes back. Worker 0 loses the one that went, and starts again with it."""
+    cluster.drain(1)
+    cluster.crash(0, 138, words(138, "rank 0 has lost another process of the job"))
+    cluster.await_requests("GET", "pytorchjobs/", 3)
+    cluster.replace(1)
+    cluster.restart(0)
+    cluster.run(1)
+    cluster.await_requests("GET", "pytorchjobs/", 3)
+    cluster.log(0, f'{{"figures": {{"step": {step}}}}}')
+    cluster.await_requests("GET", "pytorchjobs/", 3)
 
+
+def test_a_drained_node_uses_up_no_restart(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     def story(cluster: Cluster) -> None:
         begin(cluster)
         for _ in range(2):
-            cluster.drain(1)
-            cluster.crash(0, 138, words(138, "rank 0 has lost another process of the job"))
-            cluster.await_requests("GET", "pytorchjobs/", 3)
-            cluster.replace(1)
-            cluster.restart(0)
-            cluster.run(1)
-            cluster.await_requests("GET", "pytorchjobs/", 3)
-            cluster.log(0, '{"figures": {"step": 7}}')
-            cluster.await_requests("GET", "pytorchjobs/", 3)
+            drain_and_return(cluster, 7)
         cluster.crash(1, 1, words(1, "its own"))
         cluster.await_requests("GET", "pytorchjobs/", 3)
         cluster.restart(1)
         cluster.await_requests("GET", "pytorchjobs/", 3)
-        scene.seal()
-        cluster.succeed(0)
+        scene.succeed()
 
     scene.launch(story, "cluster.restarts=3")
 
@@ -189,17 +190,8 @@ def test_the_operator_s_sum_of_restarts_in_place_fails_no_job_that_is_followed(
     def story(cluster: Cluster) -> None:
         begin(cluster)
         for turn in range(5):
-            cluster.drain(1)
-            cluster.crash(0, 138, words(138, "rank 0 has lost another process of the job"))
-            cluster.await_requests("GET", "pytorchjobs/", 3)
-            cluster.replace(1)
-            cluster.restart(0)
-            cluster.run(1)
-            cluster.await_requests("GET", "pytorchjobs/", 3)
-            cluster.log(0, f'{{"figures": {{"step": {7 + turn}}}}}')
-            cluster.await_requests("GET", "pytorchjobs/", 3)
-        scene.seal()
-        cluster.succeed(0)
+            drain_and_return(cluster, 7 + turn)
+        scene.succeed()
 
     scene.launch(story, "cluster.restarts=1")
 
@@ -218,8 +210,7 @@ def test_a_worker_that_fails_by_itself_as_another_is_drained_counts(
         cluster.restart(0)
         cluster.run(1)
         cluster.await_requests("GET", "pytorchjobs/", 3)
-        scene.seal()
-        cluster.succeed(0)
+        scene.succeed()
 
     scene.launch(story, "cluster.restarts=1")
 
@@ -294,8 +285,7 @@ def test_machines_that_fail_together_use_up_one_restart(
         cluster.restart(0)
         cluster.restart(1)
         cluster.await_requests("GET", "pytorchjobs/", 2)
-        scene.seal()
-        cluster.succeed(0)
+        scene.succeed()
 
     scene.launch(story, "cluster.restarts=1")
 

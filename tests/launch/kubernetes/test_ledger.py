@@ -28,8 +28,7 @@ def first_launcher(scene: Scene) -> threading.Thread:
     """Another launcher at work: its counts come."""
     first = threading.Thread(target=scene.backend.run, args=[scene.job()], daemon=True)
     first.start()
-    scene.cluster.job()
-    scene.cluster.run(0, 1)
+    scene.cluster.start()
     scene.cluster.await_requests("PATCH", "pytorchjobs/", 2)
     return first
 

@@ -29,8 +29,7 @@ REFUSED = {
 )
 def test_a_refusal_after_a_good_look_is_waited_for(scene: Scene, reply: Reply, path: str) -> None:
     def story(cluster: Cluster) -> None:
-        cluster.job()
-        cluster.run(0, 1)
+        cluster.start()
         cluster.await_requests("GET", "pytorchjobs/", 3)
         cluster.fail_next("GET", path, 12, reply)
         cluster.wait(lambda: not cluster.faults[0].times)
@@ -86,8 +85,7 @@ def test_counts_that_cannot_be_written_end_no_job(scene: Scene, caplog: pytest.L
     scene.cluster.fail_next("PATCH", "pytorchjobs/", 5, REFUSED["403"])
 
     def story(cluster: Cluster) -> None:
-        cluster.job()
-        cluster.run(0, 1)
+        cluster.start()
         cluster.await_requests("PATCH", "pytorchjobs/", 8)
         scene.finish()
 
@@ -103,8 +101,7 @@ def test_a_log_that_is_refused_for_a_moment_is_shown_whole(
     scene.cluster.denied.add(("get", "pods/log"))
 
     def story(cluster: Cluster) -> None:
-        cluster.job()
-        cluster.run(0, 1)
+        cluster.start()
         cluster.log(0, "one")
         cluster.await_requests("GET", "/log", 3)
         time.sleep(2.2)  # longer than the job's first counts are old, which is told in whole seconds

@@ -58,8 +58,7 @@ def test_a_failure_that_the_next_start_may_not_have_is_started_again(
         cluster.crash(0, code, message)
         cluster.await_requests("GET", "pytorchjobs/", 3)
         cluster.restart(0)
-        scene.seal()
-        cluster.succeed(0)
+        scene.succeed()
 
     scene.launch(story, "cluster.restarts=1")
 

@@ -144,8 +144,7 @@ def test_status_of_a_job_that_has_recovered_tells_the_truth(scene: Scene) -> Non
     assert (down.reason, down.exit_code) == ("Error", 70)
     assert (status.state, status.reason, status.exit_code, status.restarts) == ("running", "", None, 1)
     assert status.message.startswith("runs again; before, worker 1 (pod ")
-    scene.seal()
-    scene.cluster.succeed(0)
+    scene.succeed()
     ended = scene.backend.status(name)
     assert (ended.state, ended.message, ended.exit_code) == ("succeeded", "", None)
 

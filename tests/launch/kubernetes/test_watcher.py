@@ -25,12 +25,10 @@ def test_a_job_is_followed_to_its_good_end_though_another_machine_still_runs(
     scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def story(cluster: Cluster) -> None:
-        cluster.job()
-        cluster.run(0, 1)
+        cluster.start()
         cluster.log(0, '{"msg": "loss 2.3"}', '{"msg": "saved"}')
         cluster.await_requests("GET", "pytorchjobs/", 2)
-        scene.seal()
-        cluster.succeed(0)
+        scene.succeed()
 
     scene.launch(story)
 
@@ -54,8 +52,7 @@ def test_a_failure_outweighs_a_success(scene: Scene) -> None:
 
 def test_a_good_end_without_an_artifact_is_an_error(scene: Scene) -> None:
     def story(cluster: Cluster) -> None:
-        cluster.job()
-        cluster.run(0, 1)
+        cluster.start()
         cluster.succeed(1)
 
     with pytest.raises(DataError, match=r"no artifact there, though anadil-pretrain-.* succeeded"):
@@ -66,14 +63,12 @@ def test_a_second_launcher_adopts_the_job(scene: Scene) -> None:
     # D3, D4
     first = threading.Thread(target=scene.backend.run, args=[scene.job()])
     first.start()
-    scene.cluster.job()
-    scene.cluster.run(0, 1)
+    scene.cluster.start()
 
     def story(cluster: Cluster) -> None:
         cluster.await_requests("POST", "pytorchjobs")
         cluster.await_requests("GET", "pytorchjobs/", 4)
-        scene.seal()
-        cluster.succeed(0)
+        scene.succeed()
 
     scene.launch(story)
     first.join(5)
@@ -153,8 +148,7 @@ def test_a_preempted_job_has_not_failed(scene: Scene) -> None:
 
 def test_a_follower_leaves_its_counts_and_their_time(scene: Scene) -> None:
     def story(cluster: Cluster) -> None:
-        cluster.job()
-        cluster.run(0, 1)
+        cluster.start()
         cluster.await_requests("PATCH", "pytorchjobs/", 3)
         scene.finish()
 

@@ -138,7 +138,7 @@ def _check_efa(resources: ClusterResources) -> Iterator[CheckResult]:
 def _ensure(resources: ClusterResources, request: Request, existing: Resource | None, key: str) -> Resource:
     """Return the resource, created or existing; an existing one is left unchanged."""
     if existing is None:
-        answer = resources.call(request)
+        answer = resources.create(request)
         log.info("%s: created", request.what)
         return dict(answer[key]) if key else answer
     if causes := differences_from(request, existing):
@@ -168,8 +168,6 @@ def _link(resources: ClusterResources, file_system: str) -> Iterator[tuple[str, 
 
 
 def _await_storage(what: str, find: Callable[[], Resource | None], timeout_s: float) -> str:
-    """Wait for a file system or a link."""
-
     def state_of() -> tuple[str, str]:
         resource = find() or {"Lifecycle": "CREATING"}  # not listed yet
         return str(resource.get("Lifecycle", "AVAILABLE")), failure_of(resource)

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterator
 
-from anadil.core.aws import aws_errors
 from anadil.core.errors import DataError, PreflightError
 from anadil.launch.hyperpod.requests import FILE_SYSTEM, Request
 from anadil.launch.hyperpod.resources import ClusterResources, failure_of, wait_until
@@ -57,7 +56,7 @@ def delete_cluster(resources: ClusterResources, *, confirmed: bool, with_file_sy
         if request.operation == "DeleteCluster" and resources.cluster() is None:
             log.info("%s: does not exist", request.what)
             continue
-        answer = resources.call(request)
+        answer = resources.create(request)
         log.info("%s: requested", request.what)
         if request.operation == "CreateDataRepositoryTask":
             _await_export(resources, str(answer["DataRepositoryTask"]["TaskId"]))
@@ -82,8 +81,7 @@ def _await_export(resources: ClusterResources, task: str) -> None:
     what = f"export {task}"
 
     def state_of() -> tuple[str, str]:
-        with aws_errors(what, "fsx:DescribeDataRepositoryTasks"):
-            answer = resources.client("fsx").describe_data_repository_tasks(TaskIds=[task])
+        answer = resources.call(Request("fsx", "DescribeDataRepositoryTasks", what, {"TaskIds": [task]}))
         result = next(iter(answer["DataRepositoryTasks"]), None)
         if result is None:
             raise DataError(f"{what}: does not exist any more; run the same command again")

@@ -4,6 +4,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from anadil.core.aws import aws_client, aws_errors, request_differences
@@ -30,14 +31,23 @@ class ClusterResources:
         self.description = description
         self.client = clients or functools.cache(lambda service: aws_client(service, description.region))
 
+    def call(self, request: Request, action: str = "") -> Resource:
+        """Send a request and return the answer; the action of IAM is that of the operation."""
+        operation = "".join(f"_{sign.lower()}" if sign.isupper() else sign for sign in request.operation)
+        with aws_errors(request.what, action or f"{request.service}:{request.operation}"):
+            return dict(getattr(self.client(request.service), operation.lstrip("_"))(**request.arguments))
+
+    def create(self, request: Request) -> Resource:
+        """Send a request that creates or deletes a tagged resource, and return the answer."""
+        return self.call(request, f"{request.service}:{request.operation} and the action that tags it")
+
     def repository(self, name: str) -> Resource | None:
         """Return the repository of a name."""
-        try:
-            with aws_errors(f"repository {name}", "ecr:DescribeRepositories"):
-                answer = self.client("ecr").describe_repositories(repositoryNames=[name])
-                return dict(answer["repositories"][0])
-        except DataError:  # it does not exist
-            return None
+        arguments = {"repositoryNames": [name]}
+        with suppress(DataError):  # it does not exist
+            answer = self.call(Request("ecr", "DescribeRepositories", f"repository {name}", arguments))
+            return dict(answer["repositories"][0])
+        return None
 
     def file_system(self) -> Resource | None:
         """Return the file system with this cluster's tag, unless it is being deleted."""
@@ -52,30 +62,26 @@ class ClusterResources:
 
     def links(self, file_system: str) -> dict[str, Resource]:
         """Return directory of a file system -> its link to S3."""
-        filters = [{"Name": "file-system-id", "Values": [file_system]}]
-        results: list[Resource] = []
-        more: Resource = {}
-        with aws_errors(f"links of {file_system}", "fsx:DescribeDataRepositoryAssociations"):
-            while True:  # botocore has no paginator for it
-                page = self.client("fsx").describe_data_repository_associations(Filters=filters, **more)
-                results.extend(page["Associations"])
-                if not page.get("NextToken"):
-                    break
-                more = {"NextToken": page["NextToken"]}
-        return {
-            str(link["FileSystemPath"]).rstrip("/"): link
-            for link in results
-            if link.get("Lifecycle") != "DELETING"
-        }
+        arguments: Resource = {"Filters": [{"Name": "file-system-id", "Values": [file_system]}]}
+        links: dict[str, Resource] = {}
+        while True:  # botocore has no paginator for it
+            operation, what = "DescribeDataRepositoryAssociations", f"links of {file_system}"
+            page = self.call(Request("fsx", operation, what, arguments))
+            for link in page["Associations"]:
+                if link.get("Lifecycle") != "DELETING":
+                    links[str(link["FileSystemPath"]).rstrip("/")] = link
+            if not page.get("NextToken"):
+                return links
+            arguments["NextToken"] = page["NextToken"]
 
     def cluster(self) -> Resource | None:
         """Return the HyperPod cluster."""
         name = self.description.name
-        try:
-            with aws_errors(f"cluster {name}", "sagemaker:DescribeCluster"):
-                return dict(self.client("sagemaker").describe_cluster(ClusterName=name))
-        except DataError:  # it does not exist
-            return None
+        with suppress(DataError):  # it does not exist
+            return self.call(
+                Request("sagemaker", "DescribeCluster", f"cluster {name}", {"ClusterName": name})
+            )
+        return None
 
     def nodes(self) -> list[Resource]:
         """Return the nodes of the cluster."""
@@ -85,31 +91,22 @@ class ClusterResources:
             return [each for page in pages for each in page["ClusterNodeSummaries"]]
 
     def eks(self) -> Resource:
-        """Return the EKS cluster.
-
-        Raises:
-            DataError: It does not exist.
-        """
+        """Return the EKS cluster, which must exist."""
         name = self.description.eks_name
-        with aws_errors(f"EKS cluster {name}", "eks:DescribeCluster"):
-            return dict(self.client("eks").describe_cluster(name=name)["cluster"])
+        return dict(
+            self.call(Request("eks", "DescribeCluster", f"EKS cluster {name}", {"name": name}))["cluster"]
+        )
 
     def subnets(self, ids: list[str]) -> list[Resource]:
         """Return subnets by their ids."""
-        with aws_errors(f"subnets {', '.join(ids)}", "ec2:DescribeSubnets"):
-            return list(self.client("ec2").describe_subnets(SubnetIds=ids)["Subnets"])
+        what = f"subnets {', '.join(ids)}"
+        return list(self.call(Request("ec2", "DescribeSubnets", what, {"SubnetIds": ids}))["Subnets"])
 
     def security_groups(self, ids: list[str]) -> list[Resource]:
         """Return security groups by their ids."""
-        with aws_errors(f"security groups {', '.join(ids)}", "ec2:DescribeSecurityGroups"):
-            return list(self.client("ec2").describe_security_groups(GroupIds=ids)["SecurityGroups"])
-
-    def call(self, request: Request) -> Resource:
-        """Send a request and return the answer."""
-        operation = "".join(f"_{sign.lower()}" if sign.isupper() else sign for sign in request.operation)
-        action = f"{request.service}:{request.operation}"
-        with aws_errors(request.what, f"{action} and the action that tags it"):
-            return dict(getattr(self.client(request.service), operation.lstrip("_"))(**request.arguments))
+        what = f"security groups {', '.join(ids)}"
+        answer = self.call(Request("ec2", "DescribeSecurityGroups", what, {"GroupIds": ids}))
+        return list(answer["SecurityGroups"])
 
 
 def wait_until(

@@ -203,7 +203,6 @@ def _volumes(cluster: Cluster, kind: str) -> tuple[list[dict[str, Any]], list[di
 
 
 def _placement(cluster: Cluster, machine: Machine | None) -> dict[str, Any]:
-    """Return the selection of nodes that take the pod."""
     if any(each.key == HEALTH for each in cluster.tolerations):
         raise RecipeError(
             f"cluster.tolerations: {HEALTH} keeps pods off nodes that are checked or replaced; leave it out"

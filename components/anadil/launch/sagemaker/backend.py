@@ -137,7 +137,6 @@ class SageMakerBackend:
         return name
 
     def _attempts(self, base: str) -> list[dict[str, Any]]:
-        """Return the starts of a job so far, the newest last."""
         results: list[dict[str, Any]] = []
         for number in range(MAX_ATTEMPTS):
             try:
@@ -157,7 +156,6 @@ class SageMakerBackend:
             return dict(self._client("sagemaker").describe_training_job(TrainingJobName=name))
 
     def _follow(self, name: str) -> None:
-        """Log transitions and lines of the job until its end."""
         tail = Tail(self._client("logs"), name)
         num_logged = silent = 0
         while True:

@@ -114,24 +114,14 @@ class Api:
 
     def __init__(self, namespace: str | None = None, retry_policy: RetryPolicy | None = None) -> None:
         """Connect to a namespace; left out, that of this pod or of the kubeconfig's context."""
-        self._connection = connect()
-        self.namespace = namespace or self._connection.namespace
+        self.connection = connect()
+        self.namespace = namespace or self.connection.namespace
         self.retry_policy = retry_policy or RetryPolicy()
-
-    @property
-    def host(self) -> str:
-        """Address of the cluster."""
-        return self._connection.host
-
-    @property
-    def context(self) -> str:
-        """Context of the kubeconfig; empty for the cluster that this pod runs in."""
-        return self._connection.context
 
     @property
     def is_in_own_namespace(self) -> bool:
         """True if the namespace is that of the pod that we run in."""
-        return not self._connection.context and self.namespace == self._connection.namespace
+        return not self.connection.context and self.namespace == self.connection.namespace
 
     def read(self, path: str, **query: str) -> ApiObject:
         """Return the object or list of a path.
@@ -193,20 +183,20 @@ class Api:
         except Refused as error:
             if error.answer.status != 401 or self.retry_policy.attempts == 1:
                 raise
-        self._connection = connect()  # a token may have been replaced
+        self.connection = connect()  # a token may have been replaced
         return self._send(method, path, body)
 
     def _send(self, method: str, path: str, body: ApiObject | None) -> ApiObject:
         from urllib3 import Timeout
         from urllib3.exceptions import HTTPError, MaxRetryError
 
-        headers = {"Accept": "application/json", **self._connection.headers()}
+        headers = {"Accept": "application/json", **self.connection.headers()}
         if body is not None:
             headers["Content-Type"] = MERGE_PATCH if method == "PATCH" else "application/json"
         timeout = Timeout(connect=self.retry_policy.connect_s, read=self.retry_policy.read_s)
         content = None if body is None else json.dumps(body).encode()
         try:
-            answer = self._connection.request(
+            answer = self.connection.request(
                 method, path, body=content, headers=headers, timeout=timeout, retries=self.retry_policy.retries(),
             )  # fmt: skip
             if answer.status >= 300:
@@ -216,7 +206,7 @@ class Api:
             reason = error.reason if isinstance(error, MaxRetryError) and error.reason else error
             if is_untrusted(reason):
                 raise PreflightError(
-                    f"{self.host}: its certificate is not trusted ({short(reason)}); correct "
+                    f"{self.connection.host}: its certificate is not trusted ({short(reason)}); correct "
                     "certificate-authority-data in the kubeconfig, or this machine's clock"
                 ) from None
             raise self._away(reason) from None
@@ -225,7 +215,9 @@ class Api:
         return result
 
     def _away(self, error: Exception) -> RetryableError:
-        return RetryableError(f"{self.host}: the Kubernetes API does not answer ({short(error)}){AGAIN}")
+        return RetryableError(
+            f"{self.connection.host}: the Kubernetes API does not answer ({short(error)}){AGAIN}"
+        )
 
 
 class JobApi(Api):
@@ -234,7 +226,6 @@ class JobApi(Api):
     def __init__(
         self, kind: JobKind, namespace: str | None = None, retry_policy: RetryPolicy | None = None
     ) -> None:
-        """Connect, as `Api` does, for jobs of this kind."""
         super().__init__(namespace, retry_policy)
         self.kind = kind
         self._path = f"/apis/{kind.group}/{kind.version}/namespaces/{quote(self.namespace)}/{kind.plural}"
@@ -302,9 +293,9 @@ class JobApi(Api):
         path = f"{self.core_path('pods', pod)}/log?{urlencode({'container': self.kind.container, **words})}"
         call = ApiCall(verb="get", resource="pods/log", namespace=self.namespace, name=pod)
         timeout = Timeout(connect=self.retry_policy.connect_s, read=silence_s)
-        headers = self._connection.headers()
+        headers = self.connection.headers()
         try:
-            answer = self._connection.request(
+            answer = self.connection.request(
                 "GET", path, headers=headers, timeout=timeout, preload_content=False, retries=False
             )
             try:

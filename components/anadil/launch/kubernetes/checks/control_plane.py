@@ -67,8 +67,9 @@ def check_version(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
     """Check that the API answers."""
     answer = api.read("/version")
     version = tuple(int(re.sub(r"\D.*", "", str(answer[key]))) for key in ("major", "minor"))
-    place = f"context {api.context}" if api.context else "of this pod"
-    detail = f"{answer['gitVersion']} at {api.host} ({place})"
+    context = api.connection.context
+    place = f"context {context}" if context else "of this pod"
+    detail = f"{answer['gitVersion']} at {api.connection.host} ({place})"
     span = " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))
     if OLDEST <= version <= NEWEST:
         yield passed("kubernetes", detail)

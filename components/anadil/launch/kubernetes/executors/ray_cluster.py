@@ -65,7 +65,6 @@ class RayCluster:
             raise
 
     def __exit__(self, *error: object) -> None:
-        """Delete it."""
         if self._made:
             delete_quietly(*self._made)
             self._made = None

@@ -67,7 +67,6 @@ def find_or_create(
 
 
 def _job_body(api: JobApi, manifest: ApiObject, ledger: JobLedger, *, detach: bool) -> ApiObject:
-    """Return the manifest with namespace, owner and launcher."""
     metadata = manifest["metadata"]
     added = {} if detach else ledger.signature()
     owners = [] if detach else workflow_owner(api)

@@ -93,7 +93,6 @@ class Watcher:
         self._await_artifact()
 
     def _is_done(self) -> bool:
-        """Poll once."""
         result = self._look()
         if result == "silent":
             return False
@@ -122,7 +121,6 @@ class Watcher:
         return sum(worker.running for worker in self._workers)
 
     def _look(self) -> Literal["there", "gone", "silent"]:
-        """Ask the API for the job and its pods."""
         try:
             job = self._api.get(self.name)
             workers = self._api.workers(self.name) if job else []
@@ -245,7 +243,6 @@ class Watcher:
             self._give_up(PreflightError(f"{self.name}: never starts: {reason}; {remedy_for(reason)}"))
 
     def _events(self) -> list[ApiObject]:
-        """Return events of the job, then of a worker that waits."""
         objects = [(self.name, str(self._job["metadata"]["uid"]))]
         objects += [(each.pod, each.uid) for each in self._workers if not each.running][:1]
         try:
@@ -255,7 +252,6 @@ class Watcher:
             return []
 
     def _note_counts(self) -> None:
-        """Record what the job has used, for a launcher that takes over."""
         if time.monotonic() < self._next_note:
             return
         self._next_note = time.monotonic() + self._pace.counts_s
