@@ -17,7 +17,7 @@ import yaml
 
 from anadil.core.stages import FLOW, LAUNCHABLE, STAGES
 from anadil.launch.job import SPEC_ANNOTATION, TrainingJob
-from anadil.launch.manifests import pytorchjob
+from anadil.launch.manifests import training_jobs
 from anadil.launch.manifests.clean_pods import CleanPods, ray_cluster
 from anadil.recipe.load import load_recipe, recipes_dir
 from anadil.recipe.sections import Recipe
@@ -82,7 +82,7 @@ def rendered(stage: str, recipe: Recipe) -> dict[str, Any]:
         inputs={word: f"{PLACE}/{word}" for word in needed(stage)},
         target=f"{PLACE}/{STAGES[stage].writes}",
     )
-    text = json.dumps(pytorchjob.render_pytorchjob(job)).replace(job.name, f"anadil-{stage}")
+    text = json.dumps(training_jobs.render_pytorchjob(job)).replace(job.name, f"anadil-{stage}")
     manifest: dict[str, Any] = json.loads(text)
     annotations = manifest["metadata"]["annotations"]
     del annotations[SPEC_ANNOTATION]  # by which launchers know the jobs that they made

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from anadil.cli import main
-from anadil.preflight import tasks
-from anadil.preflight.tasks import inspect_tasks, named_nowhere
+from anadil.preflight import checks
+from anadil.preflight.checks import inspect_tasks, named_nowhere
 from anadil.recipe.load import load_recipe
 
 FILES = {
@@ -22,7 +22,7 @@ def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A harness with a few tasks."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(tasks, "_harness", lambda: [tmp_path])
+    monkeypatch.setattr(checks, "_harness", lambda: [tmp_path])
     return tmp_path
 
 
@@ -40,7 +40,7 @@ def test_names_that_are_known_and_shipped_ones_pass(harness: Path) -> None:
 
 
 def test_without_the_harness_nothing_is_said_against_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "_harness", list)
+    monkeypatch.setattr(checks, "_harness", list)
 
     found = inspect_tasks(load_recipe("smoke", ["evaluate.tasks=[no_such, tumlu_azerbaijani]"]))
 

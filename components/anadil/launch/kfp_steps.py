@@ -10,8 +10,7 @@ from anadil.core import log as logs
 from anadil.core.errors import AnadilError, DataError, RecipeError
 from anadil.core.format import human_seconds
 from anadil.core.stages import FLOW, LAUNCHABLE, STAGES
-from anadil.launch.backend import FINAL
-from anadil.launch.exit_codes import ERROR_CLASSES
+from anadil.launch.backend import ERROR_CLASSES, FINAL
 from anadil.launch.kinds import JOB_KINDS
 from anadil.launch.kubernetes.jobs.backend import stop_run
 from anadil.launch.launcher import LaunchRequest, backend_for, launch_job, target_of, training_job

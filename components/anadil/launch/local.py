@@ -10,8 +10,7 @@ from typing import Any, NoReturn
 
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.own_folder import work_folder
-from anadil.launch.backend import JobStatus
-from anadil.launch.exit_codes import error_from_exit_code
+from anadil.launch.backend import JobStatus, error_from_exit_code
 from anadil.launch.job import TrainingJob
 from anadil.runtime.environment import PARENT_VARIABLE
 from anadil.runtime.signals import handle_signals

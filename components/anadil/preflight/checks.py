@@ -1,16 +1,20 @@
 """The list of checks before hours of work. Doctor, run, submit, launch and `recipe check` take theirs from it.
 
 What a job or a cluster needs beside is listed where it is known: `anadil.launch.kubernetes.checks`,
-`anadil.launch.hyperpod.create`.
+`anadil.launch.hyperpod.commands`.
 """
 
+import importlib.util
 import logging
 import os
+import re
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from anadil.artifacts.base_model import TINY
+from anadil.core.format import counted
 from anadil.core.stages import FLOW, STAGES, Stage
 from anadil.plan.instances import ram_bytes
 from anadil.plan.stage_memory import AFTER
@@ -21,15 +25,16 @@ from anadil.preflight.inputs import inspect_clean_cost, inspect_files
 from anadil.preflight.memory import check_finetune, check_fits
 from anadil.preflight.packages import require_packages
 from anadil.preflight.places import check_reach, check_shared
-from anadil.preflight.tasks import inspect_tasks
 from anadil.recipe.sections import Recipe
-from anadil.runtime.job import is_left_out
+from anadil.runtime.job import is_left_out, is_place
 from anadil.runtime.threads import num_cores
 
 DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, LAUNCH, RECIPE = (
     "doctor", "doctor --cluster", "run", "submit", "launch", "recipe check",
 )  # fmt: skip
 EVERY = (DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, LAUNCH)
+KEY = "evaluate.tasks"
+SHIPPED = Path(__file__).parents[1] / "tasks/shipped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,3 +200,45 @@ CHECKS: tuple[Check[PlannedRun], ...] = (
     ),
     Check(name="device", by=(DOCTOR,), function=lambda _: this_machine.check_device()),
 )  # fmt: skip
+
+
+def inspect_tasks(recipe: Recipe) -> CheckResult:
+    """Look the names up in the task files of lm-evaluation-harness; places are not checked.
+
+    Raises:
+        RecipeError: A name is not known, with the nearest ones.
+    """
+    kind = next(each for each in STAGES["tasks"].side_files if each.key == KEY)
+    named = [name for name in recipe.evaluate.tasks if not is_place(name, kind)]
+    missing = named_nowhere(named, [SHIPPED, *_harness()])
+    if not missing:
+        return passed(KEY, f"{counted(len(named), 'name')} of tasks found")
+    if not _harness():
+        return skipped(KEY, f"{', '.join(missing)} not looked up, because lm_eval is not installed here")
+    if len(named) < len(recipe.evaluate.tasks):
+        return skipped(KEY, f"{', '.join(missing)}: only a task file of the recipe may hold it")
+    from anadil.tasks.harness import task_manager
+
+    with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
+        task_manager(missing, Path(folder))
+    return passed(KEY, f"{counted(len(named), 'name')} of tasks found")
+
+
+def named_nowhere(names: Sequence[str], folders: Sequence[Path]) -> list[str]:
+    """Return the names that no task file below the folders has as its task, group or tag."""
+    # As text: making tasks of all 14,000 files takes three times as long.
+    missing = dict.fromkeys(names)
+    for file in (file for folder in folders for file in folder.rglob("*.y*ml") if file.is_file()):
+        if not missing:
+            break
+        words = "|".join(map(re.escape, missing))
+        line = rf"""^\s*(?:-\s*|(?:task|group|tag)\s*:\s*)["']?({words})["']?\s*(?:#.*)?$"""
+        for name in re.findall(line, file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE):
+            missing.pop(name, None)
+    return list(missing)
+
+
+def _harness() -> list[Path]:
+    """Return the harness's folder of tasks without an import, which takes seconds."""
+    result = importlib.util.find_spec("lm_eval")
+    return [Path(place) / "tasks" for place in (result.submodule_search_locations or ())] if result else []

@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from anadil.launch.kubernetes.api.client import RetryPolicy
-from anadil.launch.kubernetes.checks.cluster_checks import run_cluster_checks
-from anadil.launch.kubernetes.checks.control_plane import launcher_rules
+from anadil.launch.kubernetes.checks.cluster_checks import launcher_rules, run_cluster_checks
 from anadil.preflight.check import CheckResult
 from anadil.recipe.sections import Recipe
 from tests.cli.doctor.lines import line, names, with_timeout

@@ -10,9 +10,8 @@ import pytest
 from anadil.cli import main
 from anadil.core.errors import PreflightError, RetryableError
 from anadil.launch.hyperpod import resources as parts_module
+from anadil.launch.hyperpod.commands import create_cluster, delete_cluster
 from anadil.launch.hyperpod.config import REPOSITORIES, Description
-from anadil.launch.hyperpod.create import create_cluster
-from anadil.launch.hyperpod.delete import delete_cluster
 from anadil.launch.hyperpod.requests import cluster
 from anadil.launch.hyperpod.resources import ClusterResources, describe_cluster, differences_from, wait_until
 from tests.kit.hyperpod import SYSTEM, Cloud, described, eks, example

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from anadil.cli import main
+from anadil.launch.hyperpod.commands import deletions
 from anadil.launch.hyperpod.config import REPOSITORIES
-from anadil.launch.hyperpod.delete import deletions
 from anadil.launch.hyperpod.requests import cluster, requests_of
 from tests.kit.aws import mistakes_of
 from tests.kit.hyperpod import EXAMPLE, described, example

@@ -283,7 +283,7 @@ def test_a_ray_cluster_is_made_awaited_and_deleted(
 ) -> None:
     from threading import Timer
 
-    from anadil.launch.kubernetes.executors.ray_cluster import RayCluster
+    from anadil.launch.kubernetes.executors.indexed_job import RayCluster
     from anadil.runtime.job import Job
 
     job = Job(recipe=recipe(tmp_path), inputs={}, out=tmp_path, work=tmp_path, base_cache=tmp_path)
@@ -307,14 +307,14 @@ def test_a_ray_cluster_is_made_awaited_and_deleted(
 def test_a_ray_cluster_whose_workers_do_not_come_is_deleted_and_told(
     batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from anadil.launch.kubernetes.executors import ray_cluster
+    from anadil.launch.kubernetes.executors import indexed_job
     from anadil.runtime.job import Job
 
-    monkeypatch.setattr(ray_cluster, "START_S", 0.0)
+    monkeypatch.setattr(indexed_job, "START_S", 0.0)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "")
     monkeypatch.setenv("RAY_AUTH_MODE", "")
     job = Job(recipe=recipe(tmp_path), inputs={}, out=tmp_path, work=tmp_path, base_cache=tmp_path)
 
     with pytest.raises(PreflightError, match="no worker within"):
-        ray_cluster.RayCluster(job, pause_s=0.02).__enter__()
+        indexed_job.RayCluster(job, pause_s=0.02).__enter__()
     assert len(batch.deleted) == 1

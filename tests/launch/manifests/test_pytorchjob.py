@@ -5,8 +5,8 @@ import pytest
 
 from anadil.core.errors import RecipeError
 from anadil.launch.job import SPEC_ANNOTATION
-from anadil.launch.manifests.labels import MAX_NAME, checked_name
-from anadil.launch.manifests.pytorchjob import render_pytorchjob
+from anadil.launch.manifests.pod import MAX_NAME, checked_name
+from anadil.launch.manifests.training_jobs import render_pytorchjob
 from tests.kit.crds import PYTORCHJOB, mistakes
 from tests.kit.jobs import job, worker
 from tests.launch.golden import cpu, hyperpod, japanese

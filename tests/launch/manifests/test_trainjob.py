@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from anadil.launch.manifests import pytorchjob
-from anadil.launch.manifests.trainjob import render_trainjob
+from anadil.launch.manifests import training_jobs
+from anadil.launch.manifests.training_jobs import render_trainjob
 from tests.kit.crds import TRAINJOB, mistakes
 from tests.kit.jobs import container, job, worker
 from tests.kit.restricted import violations
@@ -35,7 +35,7 @@ def test_the_trainer_knows_every_field(name: str) -> None:
 def test_the_pod_is_the_one_of_a_pytorchjob(name: str) -> None:
     manifest = render_trainjob(JOBS[name])
 
-    expected = worker(pytorchjob.render_pytorchjob(JOBS[name]))
+    expected = worker(training_jobs.render_pytorchjob(JOBS[name]))
     pod, trainer = patched(manifest), manifest["spec"]["trainer"]
     for field in ("securityContext", "volumes", "affinity", "tolerations", "terminationGracePeriodSeconds"):
         assert pod["spec"].get(field) == expected["spec"].get(field), field

@@ -14,9 +14,8 @@ from anadil.core.errors import RecipeError
 from anadil.core.format import counted
 from anadil.launch.job import STAGE_LABEL
 from anadil.launch.kinds import PYTORCHJOB
-from anadil.launch.manifests.labels import queue_labels
-from anadil.launch.manifests.pod import Container, template
-from anadil.launch.manifests.pytorchjob import pytorchjob
+from anadil.launch.manifests.pod import Container, queue_labels, template
+from anadil.launch.manifests.training_jobs import pytorchjob
 from anadil.plan.instances import CPU, Machine
 
 DEADLINE_S = 1_800

@@ -44,7 +44,7 @@ def _create(options: argparse.Namespace) -> int:
 
         print_data([request.as_dict() for request in requests_of(description)], options.output)
         return 0
-    from anadil.launch.hyperpod.create import create_cluster
+    from anadil.launch.hyperpod.commands import create_cluster
     from anadil.launch.hyperpod.resources import ClusterResources
 
     print_data(create_cluster(ClusterResources(description), wait=not options.no_wait), options.output)
@@ -67,7 +67,7 @@ def _describe(options: argparse.Namespace) -> int:
 
 
 def _delete(options: argparse.Namespace) -> int:
-    from anadil.launch.hyperpod.delete import delete_cluster, deletions
+    from anadil.launch.hyperpod.commands import delete_cluster, deletions
     from anadil.launch.hyperpod.resources import ClusterResources
 
     description = load_description(options.file)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from anadil.launch.job import RUN_LABEL, STAGE_LABEL
-from anadil.launch.manifests.labels import checked_name, queue_labels
-from anadil.launch.manifests.pod import POD_WORK, Container, template
+from anadil.launch.manifests.pod import POD_WORK, Container, checked_name, queue_labels, template
 from anadil.recipe.cluster import Resources
 from anadil.recipe.sections import Recipe
 from anadil.runtime.termination import DETERMINISTIC

@@ -7,21 +7,29 @@ A job that has ended keeps its name for ever, so a new start of the same work is
 import functools
 import logging
 import os
+import re
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 from anadil.artifacts import artifact
 from anadil.core.aws import aws_client, aws_errors, error_code, request_differences
-from anadil.core.errors import AnadilError, BudgetReached, DataError, RecipeError, RetryableError, Stopped
+from anadil.core.errors import (
+    AnadilError,
+    BudgetReached,
+    DataError,
+    PreflightError,
+    RecipeError,
+    RetryableError,
+    Stopped,
+)
 from anadil.core.format import human_seconds
-from anadil.launch.backend import FINAL, JobState, JobStatus, format_log_line
-from anadil.launch.exit_codes import error_from_exit_code
+from anadil.launch.backend import FINAL, JobState, JobStatus, error_from_exit_code, format_log_line
 from anadil.launch.job import TrainingJob
-from anadil.launch.sagemaker.log import Tail, exit_code_in, log_lines
 from anadil.launch.sagemaker.request import ATTEMPT_CHARS, SPEC, request_of
 from anadil.runtime.signals import Stop
 
@@ -37,6 +45,67 @@ STARTING = (
 AGAIN = ("Interrupted", "Restarting", "Updating")
 # Beginnings of FailureReason that say nothing about the job.
 CAPACITY = ("CapacityError", "InternalServerError", "InsufficientCapacity")
+GROUP = "/aws/sagemaker/TrainingJobs"
+ACTIONS = f"logs:DescribeLogStreams and logs:GetLogEvents on {GROUP}"
+FIRST = "algo-1"  # Name of the first machine; a stream is called `<job>/algo-1-<time of its start>`.
+# Pages of 1 MB that are read at a time, so that a job which shouts does not stop the follower.
+MAX_PAGES = 10
+TAIL = 40  # Last lines that are kept for the message of a failure.
+
+
+class Tail:
+    """A log whose lines each come once, also over new starts of the machine."""
+
+    def __init__(self, client: Any, job: str) -> None:
+        """Read the log of `job` by `client`, one of CloudWatch Logs."""
+        self._client = client
+        self._job = job
+        self._tokens: dict[str, str] = {}
+        self._is_denied = False
+        self.last: deque[str] = deque(maxlen=TAIL)
+
+    def new(self) -> Iterator[str]:
+        """Yield lines since the last call; none where there is no log or it may not be read."""
+        if self._is_denied:
+            return
+        try:
+            yield from self.read()
+        except PreflightError as error:
+            self._is_denied = True
+            log.warning("the job's log cannot be read: %s", error)
+        except AnadilError as error:
+            log.debug("%s", error)  # the next call asks again
+
+    def read(self) -> Iterator[str]:
+        """Yield lines since the last call.
+
+        Raises:
+            AnadilError: The log cannot be read.
+        """
+        try:
+            with aws_errors(f"log of {self._job}", ACTIONS):
+                answer = self._client.describe_log_streams(
+                    logGroupName=GROUP, logStreamNamePrefix=f"{self._job}/{FIRST}-", orderBy="LogStreamName"
+                )
+                for stream in answer.get("logStreams", ()):
+                    yield from self._read(str(stream["logStreamName"]))
+        except DataError:
+            return  # no machine has written yet
+
+    def _read(self, stream: str) -> Iterator[str]:
+        for _ in range(MAX_PAGES):
+            token = self._tokens.get(stream)
+            more = {"nextToken": token} if token else {}
+            page = self._client.get_log_events(
+                logGroupName=GROUP, logStreamName=stream, startFromHead=True, **more
+            )
+            # CloudWatch gives the same token again at the end of what there is.
+            self._tokens[stream] = page["nextForwardToken"]
+            for event in page["events"]:
+                self.last.append(str(event["message"]))
+                yield str(event["message"])
+            if page["nextForwardToken"] == token:
+                return
 
 
 class SageMakerBackend:
@@ -288,3 +357,20 @@ def _stopped(name: str, second: str) -> AnadilError:
             f"{name}: no spot capacity in time; run the same command again later, or set cluster.sagemaker.spot=false"
         )
     return Stopped(f"{name}: stopped; run the same command again to resume from its checkpoint")
+
+
+def log_lines(client: Any, job: str) -> Iterator[str]:
+    """Yield every line that there is now.
+
+    Raises:
+        PreflightError: It may not be read.
+    """
+    tail = Tail(client, job)
+    while lines := list(tail.read()):
+        yield from lines
+
+
+def exit_code_in(reason: str) -> int | None:
+    """Return the exit code that a FailureReason names, such as `exit code: 3` or our own `"exit_code": 3`."""
+    match = re.search(r"exit[ _]?code\"?:? ?'?(\d{1,3})\b", reason, re.IGNORECASE)
+    return int(match[1]) if match else None

@@ -1,15 +1,19 @@
 """The checks of `anadil doctor --cluster`, which ask the cluster, object storage and servers."""
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from anadil.core.errors import PreflightError, RetryableError
-from anadil.launch.kinds import JOB_KINDS
+from anadil.launch.kinds import JOB_KINDS, JobKind, labels
 from anadil.launch.kubernetes.api.client import Api, Refused, RetryPolicy
-from anadil.launch.kubernetes.checks import control_plane, namespace_objects, nodes
+from anadil.launch.kubernetes.checks import cluster_objects
+from anadil.launch.kubernetes.executors.indexed_job import INDEXED_JOB, RAYCLUSTER
+from anadil.launch.manifests.training_jobs import RUNTIME
 from anadil.preflight import services
-from anadil.preflight.check import Check, CheckResult, failed, report, skipped
+from anadil.preflight.check import Check, CheckResult, failed, passed, report, skipped
 from anadil.preflight.checks import CHECKS, CLUSTER_DOCTOR, PlannedRun
 from anadil.recipe.sections import Recipe
 
@@ -20,6 +24,24 @@ ASK_S = 15.0  # Longest time of one check; each of its questions has its own, sh
 INPUTS_S = 60.0  # Files of one key have ten seconds; the tokenizer of a base model may come from the hub.
 STORAGE_S = 25.0  # A dead endpoint is given up after some 10 s of retries, in writing and in removing.
 Question = Callable[[Api, Recipe], Iterable[CheckResult]]
+# Versions that HyperPod runs. Source: Amazon SageMaker AI, HyperPod on EKS, 2026.
+OLDEST, NEWEST = (1, 28), (1, 34)
+INSTALL = {
+    "pytorchjob": "install the training operator: kubectl apply --server-side -k "
+    "'github.com/kubeflow/training-operator.git/manifests/overlays/standalone?ref=v1.9.4'",
+    "trainjob": "install Kubeflow Trainer 2: kubectl apply --server-side -k "
+    "'https://github.com/kubeflow/trainer.git/manifests/overlays/manager?ref=v2.3.0'",
+    "raycluster": "install KubeRay 1.1 or newer: kubectl apply --server-side -k "
+    "'github.com/ray-project/kuberay/ray-operator/config/default?ref=v1.4.2'; or set clean.engine: job",
+}
+# Label of the operator's Deployment. Source: manifests of kubeflow/training-operator 1.9, of the
+# HyperPod chart, and of kubeflow/trainer 2.
+OPERATOR_LABEL = {
+    "pytorchjob": "control-plane=kubeflow-training-operator",
+    "trainjob": "app.kubernetes.io/name=trainer,app.kubernetes.io/component=manager",
+}
+# Operators that HyperPod resumes jobs of. Source: Amazon SageMaker AI, job auto-resume, and the HyperPod chart.
+AUTO_RESUME_VERSIONS = ("v1.7.0", "v1.8.0", "v1.8.1", "v1-855e096")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +65,7 @@ def run_cluster_checks(recipe: Recipe, *, kubeflow_host: str | None = None) -> l
 def _reach(run: ClusterRun) -> Iterator[CheckResult]:
     remedy = UNREACHABLE
     try:
-        yield from control_plane.check_version(run.api(), run.recipe)
+        yield from check_version(run.api(), run.recipe)
         return
     except Refused as error:
         detail, remedy = str(error), "log in again; see kubectl auth whoami"
@@ -73,19 +95,217 @@ def _ask(name: str, question: Question, *needs: str, of_jobs: bool = False) -> C
     return Check(name=name, function=function, needs=("kubernetes", *needs), seconds=ASK_S)
 
 
+class AccessRule(NamedTuple):
+    """Verbs that a command needs for one resource of the job namespace."""
+
+    group: str
+    resource: str  # With the subresource, as a Role names it: `pods/log`.
+    verbs: tuple[str, ...]
+
+    def as_role(self, verbs: tuple[str, ...]) -> str:
+        """Format the rule of a Role, in YAML's short form."""
+        return f'{{apiGroups: ["{self.group}"], resources: ["{self.resource}"], verbs: [{", ".join(verbs)}]}}'
+
+
+POD_RULES = (
+    AccessRule("", "pods", ("get", "list")),
+    AccessRule("", "pods/log", ("get",)),
+    AccessRule("", "events", ("list",)),
+)
+ENGINE_KINDS = {"job": INDEXED_JOB, "ray": RAYCLUSTER}  # `clean.engine` -> what it makes in the cluster.
+
+
+def launcher_rules(backend: str) -> tuple[AccessRule, ...]:
+    """Return the rights that `anadil launch` needs in the job namespace."""
+    kind = JOB_KINDS[backend]
+    return (AccessRule(kind.group, kind.plural, ("get", "list", "create", "patch", "delete")), *POD_RULES)
+
+
+def engine_rules(kind: JobKind) -> tuple[AccessRule, ...]:
+    """Return the rights that a pod of `clean` needs to make pods of its own."""
+    return (AccessRule(kind.group, kind.plural, ("get", "create", "delete")), POD_RULES[0], POD_RULES[2])
+
+
+def check_version(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
+    """Check that the API answers."""
+    answer = api.read("/version")
+    version = tuple(int(re.sub(r"\D.*", "", str(answer[key]))) for key in ("major", "minor"))
+    context = api.connection.context
+    place = f"context {context}" if context else "of this pod"
+    detail = f"{answer['gitVersion']} at {api.connection.host} ({place})"
+    span = " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))
+    if OLDEST <= version <= NEWEST:
+        yield passed("kubernetes", detail)
+    elif recipe.cluster.hyperpod:
+        yield failed("kubernetes", detail, f"HyperPod runs Kubernetes {span}")
+    else:
+        yield passed("kubernetes", detail, f"tests of anadil and HyperPod cover {span}; others may work")
+
+
+def check_namespace(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
+    """Check that the job namespace exists, that HyperPod watches it, and that it lets our pods in."""
+    namespace = api.namespace
+    if recipe.cluster.hyperpod and namespace != "kubeflow" and not namespace.startswith("hyperpod"):
+        yield failed(
+            "namespace",
+            f"{namespace}: HyperPod resumes jobs only in `kubeflow` and namespaces that begin with hyperpod",
+            "set cluster.namespace, such as hyperpod-ns-TEAM",
+        )
+        return
+    answer = api.find(f"/api/v1/namespaces/{namespace}")
+    if answer is None:
+        remedy = f"kubectl create namespace {namespace}, or correct cluster.namespace"
+        yield failed("namespace", f"{namespace}: there is none", remedy)
+        return
+    phase = answer.get("status", {}).get("phase", "Active")
+    if phase != "Active":
+        remedy = "wait until it is gone and create it again, or choose another"
+        yield failed("namespace", f"{namespace}: {phase}", remedy)
+        return
+    yield passed("namespace", namespace)
+    level = labels(answer).get("pod-security.kubernetes.io/enforce")
+    detail = f"enforces {level}" if level else "no level is enforced here"
+    remedy = f"kubectl label namespace {namespace} pod-security.kubernetes.io/enforce=restricted"
+    yield passed("pod security", f"{detail}; pods of anadil keep to restricted", "" if level else remedy)
+
+
+def check_job_api(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
+    """Check that the API serves the jobs of the recipe's backend, in the version that we write."""
+    backend = recipe.cluster.backend
+    kind = JOB_KINDS[backend]
+    name, path = f"{kind.plural}.{kind.group}", f"/apis/{kind.group}/{kind.version}"
+    if _serves(api, kind):
+        yield passed("job API", f"{name} {kind.version} is served")
+        if backend == "trainjob":
+            yield _runtime(api, f"{path}/clustertrainingruntimes/{RUNTIME}")
+        return
+    remedy = INSTALL[backend]
+    for other in JOB_KINDS.values():
+        if other != kind and _serves(api, other):
+            remedy += f"; or set cluster.backend: {other.name}, which is here ({other.plural}.{other.group})"
+    group = api.find(f"/apis/{kind.group}")
+    versions = ", ".join(each["version"] for each in group["versions"]) if group else ""
+    served = f"the group is served in {versions}" if versions else "the group is not served at all"
+    yield failed("job API", f"{name} {kind.version} is not served ({served})", remedy)
+
+
+def _runtime(api: Api, path: str) -> CheckResult:
+    """Check the runtime of a TrainJob, without which the manager admits none."""
+    name = "training runtime"
+    try:
+        answer = api.find(path)
+    except Refused as error:
+        if error.answer.status != 403:
+            raise
+        return skipped(name, "may not be read with your rights")
+    if answer is not None:
+        return passed(name, RUNTIME)
+    remedy = (
+        "kubectl apply --server-side -k "
+        "'https://github.com/kubeflow/trainer.git/manifests/overlays/runtimes?ref=v2.3.0'"
+    )
+    return failed(name, f"there is no ClusterTrainingRuntime {RUNTIME}", remedy)
+
+
+def _serves(api: Api, kind: JobKind) -> bool:
+    served = api.find(f"/apis/{kind.group}/{kind.version}")
+    return any(each["name"] == kind.plural for each in (served or {}).get("resources", ()))
+
+
+def check_operator(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
+    """Check that the operator that turns jobs into pods is ready."""
+    name, label = "training operator", OPERATOR_LABEL[recipe.cluster.backend]
+    answer = api.read("/apis/apps/v1/deployments", labelSelector=label).get("items") or []
+    if not answer:
+        detail = f"no Deployment with the label {label}"
+        yield skipped(name, detail, "see that it runs: kubectl get deployments -A")
+        return
+    deployment = answer[0]
+    namespace = deployment["metadata"]["namespace"]
+    place = f"{namespace}/{deployment['metadata']['name']}"
+    image = str(deployment["spec"]["template"]["spec"]["containers"][0]["image"])
+    if not deployment.get("status", {}).get("readyReplicas", 0):
+        remedy = f"kubectl -n {namespace} describe pods -l {label}"
+        yield failed(name, f"{place} ({image}): no replica is ready", remedy)
+        return
+    unknown = recipe.cluster.hyperpod and image.rsplit(":", 1)[-1] not in AUTO_RESUME_VERSIONS
+    remedy = f"HyperPod documents auto-resume with {', '.join(AUTO_RESUME_VERSIONS[:3])}" if unknown else ""
+    yield passed(name, f"{place} is ready ({image})", remedy)
+
+
+def check_access(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
+    """Check the rights that `anadil launch` needs in the job namespace."""
+    yield _access(api, "permissions", launcher_rules(recipe.cluster.backend), "a launcher does")
+
+
+def check_engine(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
+    """Check that the cluster serves what `clean.engine` makes, and that you may make it."""
+    engine = recipe.clean.engine
+    kind = ENGINE_KINDS.get(engine)
+    if kind is None:
+        return
+    if _serves(api, kind):
+        yield passed("clean engine", f"{kind.plural}.{kind.group} {kind.version} is served")
+    else:
+        detail = f"clean.engine is {engine}, and the cluster has no {kind.plural}.{kind.group} {kind.version}"
+        remedy = INSTALL.get(kind.name, "see kubectl api-resources --api-group=batch")
+        yield failed("clean engine", detail, remedy)
+    yield _access(api, "clean permissions", engine_rules(kind), "`clean` does with its pods")
+
+
+def _access(api: Api, name: str, rules: tuple[AccessRule, ...], what: str) -> CheckResult:
+    missing = {}
+    for rule in rules:
+        denied = tuple(verb for verb in rule.verbs if not _allowed(api, rule, verb))
+        if denied:
+            missing[rule] = denied
+    who = _who(api)
+    if not missing:
+        count = sum(len(rule.verbs) for rule in rules)
+        return passed(name, f"{who} may do all {count} things that {what} in {api.namespace}")
+    listed = "; ".join(f"{', '.join(verbs)} {rule.resource}" for rule, verbs in missing.items())
+    needed = ", ".join(rule.as_role(verbs) for rule, verbs in missing.items())
+    remedy = f"add to a Role in {api.namespace} that is bound to {who}: {needed}"
+    return failed(name, f"{who} may not: {listed} (namespace {api.namespace})", remedy)
+
+
+def _allowed(api: Api, rule: AccessRule, verb: str) -> bool:
+    resource, _, subresource = rule.resource.partition("/")
+    attributes = {"namespace": api.namespace, "verb": verb, "group": rule.group, "resource": resource}
+    if subresource:
+        attributes["subresource"] = subresource
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+    answer = api.review("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+    return bool(answer["status"].get("allowed"))
+
+
+def _who(api: Api) -> str:
+    """Return the name that the API knows you by; `you` where it does not tell (before 1.28)."""
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    try:
+        answer: dict[str, Any] = api.review("/apis/authentication.k8s.io/v1/selfsubjectreviews", review)
+    except Refused:
+        return "you"
+    return str(answer["status"]["userInfo"]["username"])
+
+
 # In order; what only some backends need says so itself.
 CLUSTER: tuple[Check[ClusterRun], ...] = (
     Check(name="kubernetes", function=_reach, seconds=ASK_S),
-    _ask("namespace", control_plane.check_namespace),
-    _ask("job API", control_plane.check_job_api, of_jobs=True),
-    _ask("training operator", control_plane.check_operator, "job API", of_jobs=True),
-    _ask("permissions", control_plane.check_access, "namespace", of_jobs=True),
-    _ask("clean engine", control_plane.check_engine),
-    _ask("queue", namespace_objects.check_queue, "namespace", of_jobs=True),
-    _ask("volumes", namespace_objects.check_volumes, "namespace"),
-    _ask("service account", namespace_objects.check_service_account, "namespace"),
-    _ask("secrets", namespace_objects.check_secrets, "namespace"),
-    _ask("nodes", nodes.check_nodes),
+    _ask("namespace", check_namespace),
+    _ask("job API", check_job_api, of_jobs=True),
+    _ask("training operator", check_operator, "job API", of_jobs=True),
+    _ask("permissions", check_access, "namespace", of_jobs=True),
+    _ask("clean engine", check_engine),
+    _ask("queue", cluster_objects.check_queue, "namespace", of_jobs=True),
+    _ask("volumes", cluster_objects.check_volumes, "namespace"),
+    _ask("service account", cluster_objects.check_service_account, "namespace"),
+    _ask("secrets", cluster_objects.check_secrets, "namespace"),
+    _ask("nodes", cluster_objects.check_nodes),
     Check(name="images", function=lambda run: services.check_images(run.recipe)),
     Check(name="storage", function=lambda run: services.check_storage(run.recipe), seconds=STORAGE_S),
 )

@@ -16,8 +16,7 @@ from anadil.launch.kubernetes.jobs.ledger import JobLedger
 from anadil.launch.kubernetes.jobs.pending import pending_message, queue_message
 from anadil.launch.kubernetes.jobs.pod_log import PodLog
 from anadil.launch.kubernetes.jobs.watcher import Pace, Watcher
-from anadil.launch.manifests.pytorchjob import render_pytorchjob
-from anadil.launch.manifests.trainjob import render_trainjob
+from anadil.launch.manifests.training_jobs import render_pytorchjob, render_trainjob
 
 BEGUN = ("Running", "Succeeded", "Failed")  # Phases of a pod whose container has started.
 

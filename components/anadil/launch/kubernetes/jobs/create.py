@@ -10,7 +10,7 @@ from types import FrameType
 
 from anadil.artifacts import artifact
 from anadil.core.errors import AnadilError, RecipeError, RetryableError, Stopped
-from anadil.launch.exit_codes import RESUME_HINT
+from anadil.launch.backend import RESUME_HINT
 from anadil.launch.job import RUN_LABEL, SPEC_ANNOTATION, TARGET_ANNOTATION
 from anadil.launch.kinds import ApiObject, JobKind, annotations, labels, true_conditions
 from anadil.launch.kubernetes.api.client import ONCE, Api, JobApi

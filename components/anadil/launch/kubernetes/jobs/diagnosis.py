@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from anadil.core.errors import AnadilError
-from anadil.launch.backend import log_fields
-from anadil.launch.exit_codes import error_from_exit_code
+from anadil.launch.backend import error_from_exit_code, log_fields
 from anadil.launch.kinds import ApiObject, true_conditions
 from anadil.launch.kubernetes.api.client import JobApi
 from anadil.launch.kubernetes.api.pods import (

@@ -12,8 +12,7 @@ from typing import Literal, NoReturn
 from anadil.artifacts import artifact
 from anadil.core.errors import AnadilError, BudgetReached, DataError, PreflightError, RetryableError, Stopped
 from anadil.core.format import human_seconds
-from anadil.launch.backend import FINAL, JobState
-from anadil.launch.exit_codes import RESUME_HINT
+from anadil.launch.backend import FINAL, RESUME_HINT, JobState
 from anadil.launch.job import SPEC_ANNOTATION, TrainingJob
 from anadil.launch.kinds import ApiObject, annotations
 from anadil.launch.kubernetes.api.client import JobApi

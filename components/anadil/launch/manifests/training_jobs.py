@@ -1,19 +1,20 @@
-"""Render a training job as a PyTorchJob of the Kubeflow training operator.
+"""Render a training job as a PyTorchJob of the Kubeflow training operator, or as a TrainJob of Kubeflow Trainer 2.
 
-Only fields that the operator 1.7 has already, which is the one that HyperPod installs. All pods are
-workers: with a master, each would first wait for a public image that looks up its name.
+A PyTorchJob has only fields of the operator 1.7, which HyperPod installs. All its pods are workers: with a master, each
+would first wait for a public image that looks up its name. A TrainJob fills in the runtime `torch-distributed`, which
+decides how often a failed job is restarted, how long a finished one is kept, and on the token of the ServiceAccount.
 
-Source: kubeflow/trainer 1.9.4, pkg/apis/kubeflow.org/v1, pkg/controller.v1/pytorch, pkg/webhooks.
+Source: kubeflow/trainer 1.9.4, pkg/apis/kubeflow.org/v1, pkg/controller.v1/pytorch, pkg/webhooks; 2.3.0,
+manifests/base/crds, plugins torch and jobset.
 """
 
 import logging
 import math
 from typing import Any
 
-from anadil.launch.job import TrainingJob
-from anadil.launch.kinds import PYTORCHJOB
-from anadil.launch.manifests.labels import metadata_of, resume_annotations
-from anadil.launch.manifests.pod import container_of, template_of, with_hash
+from anadil.launch.job import DOMAIN, TrainingJob
+from anadil.launch.kinds import PYTORCHJOB, TRAINJOB
+from anadil.launch.manifests.pod import container_of, metadata_of, resume_annotations, template_of, with_hash
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +24,13 @@ KEPT_S = 86_400
 # one to answer; torchrun's own 600 and 60 are too few where images are large and nodes are replaced.
 # Source: PyTorch, elastic/rendezvous, which does not read the key `timeout` with the back end c10d.
 RENDEZVOUS = {"join_timeout": "1800", "read_timeout": "600"}
+RUNTIME = "torch-distributed"  # ClusterTrainingRuntime that Trainer 2 installs.
+MANAGER = f"{DOMAIN}/launch"
+# Fields of a pod that a patch of the runtime may hold.
+PATCHED = (
+    "serviceAccountName", "imagePullSecrets", "terminationGracePeriodSeconds", "nodeSelector", "affinity",
+    "tolerations", "securityContext", "volumes",
+)  # fmt: skip
 
 
 def render_pytorchjob(job: TrainingJob) -> dict[str, Any]:
@@ -112,3 +120,54 @@ def warn_of_lost_work(job: TrainingJob) -> None:
             "%s: checkpoints stay in the pod: a restarted container resumes from them, a pod on "
             "another node starts over; name a directory of a shared volume as cluster.work", job.name
         )  # fmt: skip
+
+
+def render_trainjob(job: TrainingJob) -> dict[str, Any]:
+    """Return the manifest of a job.
+
+    Raises:
+        RecipeError: The recipe asks for what no TrainJob can do.
+    """
+    if job.recipe.cluster.hyperpod:
+        log.warning(
+            "cluster.hyperpod: HyperPod does not resume a TrainJob; use the backend pytorchjob for that"
+        )
+    warn_of_lost_work(job)
+    # The trainer tells torchrun by PET_* variables where to meet, and refuses a job that sets them. The runtime has a
+    # command of its own, so the image's entrypoint has to be said.
+    template = template_of(
+        job, container_of(job, TRAINJOB.container, ("python", "-m", f"anadil.{job.stage}"))
+    )
+    pod = template["spec"]
+    container = pod["containers"][0]
+    deadline = deadline_s(job)
+    patch = {
+        "metadata": template["metadata"],
+        "spec": {
+            **{name: pod[name] for name in PATCHED if name in pod},
+            "containers": [{name: container[name] for name in ("name", "securityContext", "volumeMounts")}],
+        },
+    }
+    manifest = {
+        "apiVersion": TRAINJOB.api_version,
+        "kind": TRAINJOB.title,
+        "metadata": metadata_of(job),
+        "spec": {
+            "runtimeRef": {"apiGroup": TRAINJOB.group, "kind": "ClusterTrainingRuntime", "name": RUNTIME},
+            "trainer": {
+                "numNodes": job.nodes,
+                "numProcPerNode": job.processes,
+                **{name: container[name] for name in ("image", "command", "args", "env")},
+                "resourcesPerNode": container["resources"],
+            },
+            **({"activeDeadlineSeconds": deadline} if deadline else {}),
+            "runtimePatches": [{"manager": MANAGER, "trainingRuntimeSpec": _around(patch)}],
+        },
+    }
+    return with_hash(manifest)
+
+
+def _around(template: dict[str, Any]) -> dict[str, Any]:
+    """Wrap a pod template as the patch of a runtime with one job."""
+    job = {"name": TRAINJOB.container, "template": {"spec": {"template": template}}}
+    return {"template": {"spec": {"replicatedJobs": [job]}}}
