@@ -96,10 +96,15 @@ class TrainingJob:
     @property
     def labels(self) -> dict[str, str]:
         """Labels of the job and its pods."""
-        return {
-            "app.kubernetes.io/name": "anadil",
-            STAGE_LABEL: self.stage,
-            "app.kubernetes.io/instance": self.name,
-            "app.kubernetes.io/managed-by": "anadil-launch",
-            RUN_LABEL: self.run or self.name,
-        }
+        return labels_of(self.stage, self.name, self.run, "anadil-launch")
+
+
+def labels_of(stage: str, name: str, run: str, manager: str) -> dict[str, str]:
+    """Return the labels of everything that belongs to a job of this name."""
+    return {
+        "app.kubernetes.io/name": "anadil",
+        STAGE_LABEL: stage,
+        "app.kubernetes.io/instance": name,
+        "app.kubernetes.io/managed-by": manager,
+        RUN_LABEL: run or name,
+    }

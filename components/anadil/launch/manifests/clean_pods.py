@@ -6,7 +6,7 @@ A pod of either runs one process, in the image of the stage, and sees the direct
 from dataclasses import dataclass, replace
 from typing import Any
 
-from anadil.launch.job import RUN_LABEL, STAGE_LABEL
+from anadil.launch.job import labels_of
 from anadil.launch.manifests.pod import POD_WORK, Container, checked_name, queue_labels, template
 from anadil.recipe.cluster import Resources
 from anadil.recipe.sections import Recipe
@@ -54,13 +54,7 @@ class CleanPods:
     @property
     def labels(self) -> dict[str, str]:
         """Labels of everything that belongs to the run."""
-        return {
-            "app.kubernetes.io/name": "anadil",
-            STAGE_LABEL: "clean",
-            "app.kubernetes.io/instance": self.name,
-            "app.kubernetes.io/managed-by": "anadil-clean",
-            RUN_LABEL: self.run or self.name,
-        }
+        return labels_of("clean", self.name, self.run, "anadil-clean")
 
     def template(self, container: Container, asked: Resources) -> dict[str, Any]:
         """Return a pod template."""

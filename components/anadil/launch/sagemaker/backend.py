@@ -336,8 +336,16 @@ def _judge(described: dict[str, Any], tail: Tail) -> None:
             "%s ended well%s", name, f"; billed {human_seconds(billed)} of each machine" if billed else ""
         )
         return
+    if state == "Stopped" and second == "MaxRuntimeExceeded":
+        raise BudgetReached(
+            f"{name}: reached its deadline and saved; raise cluster.deadline_hours and run the same command again"
+        )
+    if state == "Stopped" and second == "MaxWaitTimeExceeded":
+        raise RetryableError(
+            f"{name}: no spot capacity in time; run the same command again later, or set cluster.sagemaker.spot=false"
+        )
     if state == "Stopped":
-        raise _stopped(name, second)
+        raise Stopped(f"{name}: stopped; run the same command again to resume from its checkpoint")
     reason = str(described.get("FailureReason", "no reason given"))
     if reason.startswith(CAPACITY):
         raise RetryableError(
@@ -345,18 +353,6 @@ def _judge(described: dict[str, Any], tail: Tail) -> None:
         )
     lines = "".join(f"\n  {format_log_line(line)[:500]}" for line in list(tail.last)[-15:])
     raise error_from_exit_code(exit_code_in(reason), f"{name}: failed: {reason}{lines}")
-
-
-def _stopped(name: str, second: str) -> AnadilError:
-    if second == "MaxRuntimeExceeded":
-        return BudgetReached(
-            f"{name}: reached its deadline and saved; raise cluster.deadline_hours and run the same command again"
-        )
-    if second == "MaxWaitTimeExceeded":
-        return RetryableError(
-            f"{name}: no spot capacity in time; run the same command again later, or set cluster.sagemaker.spot=false"
-        )
-    return Stopped(f"{name}: stopped; run the same command again to resume from its checkpoint")
 
 
 def log_lines(client: Any, job: str) -> Iterator[str]:

@@ -48,18 +48,10 @@ class RetryPolicy:
         longest_s = self.longest_pause_s
 
         class Limited(Retry):
-            def increment(
-                self,
-                method: str | None = None,
-                url: str | None = None,
-                response: Any = None,
-                error: Exception | None = None,
-                _pool: Any = None,
-                _stacktrace: Any = None,
-            ) -> "Limited":
-                if error is not None and is_untrusted(error):
-                    raise error  # a certificate that is not trusted stays so
-                return super().increment(method, url, response, error, _pool, _stacktrace)
+            def increment(self, *arguments: Any, **more: Any) -> "Limited":
+                if more.get("error") is not None and is_untrusted(more["error"]):
+                    raise more["error"]  # a certificate that is not trusted stays so
+                return super().increment(*arguments, **more)
 
             def get_retry_after(self, response: Any) -> float | None:
                 seconds = super().get_retry_after(response)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from anadil.core.errors import AnadilError
+from anadil.core.errors import AnadilError, BudgetReached
 from anadil.launch.backend import error_from_exit_code, log_fields
 from anadil.launch.kinds import ApiObject, true_conditions
 from anadil.launch.kubernetes.api.client import JobApi
@@ -97,7 +97,13 @@ def report_job_failure(
     failed = true_conditions(job).get("Failed", {})
     text = " ".join(f"{failed.get('reason', '')}: {failed.get('message', '')}".split()).strip(": ")
     name = job["metadata"]["name"]
-    error = _error(name, text, failed, cause)
+    if failed.get("reason") == "DeadlineExceeded" or "active longer than specified deadline" in text:
+        error = error_from_exit_code(BudgetReached.exit_code, f"{name}: {text}")
+    elif cause:
+        error = error_from_exit_code(cause.exit_code, f"{name}: {cause.text}", cause.failure.reason)
+    else:
+        reason = text or "no reason given"
+        error = error_from_exit_code(None, f"{name}: failed, and no pod tells why ({reason})")
     # First what to do: two hundred lines of a log follow.
     log.error("%s", error)
     if cause:
@@ -109,15 +115,6 @@ def report_job_failure(
     if text:
         log.error("%s %s: %s", api.kind.title, name, text)
     return error
-
-
-def _error(name: str, text: str, failed: ApiObject, cause: RootCause | None) -> AnadilError:
-    if failed.get("reason") == "DeadlineExceeded" or "active longer than specified deadline" in text:
-        return error_from_exit_code(7, f"{name}: {text}")
-    if cause is None:
-        reason = text or "no reason given"
-        return error_from_exit_code(None, f"{name}: failed, and no pod tells why ({reason})")
-    return error_from_exit_code(cause.exit_code, f"{name}: {cause.text}", cause.failure.reason)
 
 
 def _cause(

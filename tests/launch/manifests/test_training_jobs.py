@@ -1,15 +1,19 @@
 import copy
 import logging
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from anadil.core.errors import RecipeError
 from anadil.launch.job import SPEC_ANNOTATION
+from anadil.launch.manifests import training_jobs
 from anadil.launch.manifests.pod import MAX_NAME, checked_name
-from anadil.launch.manifests.training_jobs import render_pytorchjob
-from tests.kit.crds import PYTORCHJOB, mistakes
-from tests.kit.jobs import job, worker
-from tests.launch.golden import cpu, hyperpod, japanese
+from anadil.launch.manifests.training_jobs import render_pytorchjob, render_trainjob
+from tests.kit.crds import PYTORCHJOB, TRAINJOB, mistakes
+from tests.kit.jobs import container, job, worker
+from tests.kit.restricted import violations
+from tests.launch.golden import FOLDER, GOLDEN, cpu, hyperpod, japanese
 
 RENDERED = {
     "cpu": render_pytorchjob(cpu()),
@@ -143,3 +147,70 @@ def test_checkpoints_that_a_new_pod_would_not_find_are_warned_of(caplog: pytest.
         render_pytorchjob(job("smoke"))
 
     assert "a pod on another node starts over; name a directory of a shared volume" in caplog.text
+
+
+JOBS = {
+    "cpu": cpu("cluster.nodes=2"),
+    "hyperpod": hyperpod(),
+    "efa": japanese(),
+    "finetune": job("azerbaijani-1b", stage="finetune"),
+}
+
+
+def patched(manifest: dict[str, Any]) -> Any:
+    """The pod template that the job lays over the runtime's."""
+    [patch] = manifest["spec"]["runtimePatches"]
+    [replicated] = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    assert replicated["name"] == "node"
+    return replicated["template"]["spec"]["template"]
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_trainer_knows_every_field(name: str) -> None:
+    assert mistakes(TRAINJOB, render_trainjob(JOBS[name])) == []
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_pod_is_the_one_of_a_pytorchjob(name: str) -> None:
+    manifest = render_trainjob(JOBS[name])
+
+    expected = worker(training_jobs.render_pytorchjob(JOBS[name]))
+    pod, trainer = patched(manifest), manifest["spec"]["trainer"]
+    for field in ("securityContext", "volumes", "affinity", "tolerations", "terminationGracePeriodSeconds"):
+        assert pod["spec"].get(field) == expected["spec"].get(field), field
+    assert pod["metadata"] == expected["metadata"]
+    for field in ("image", "args", "env"):
+        assert trainer[field] == container(expected)[field], field
+    assert trainer["resourcesPerNode"] == container(expected)["resources"]
+    assert container(pod)["volumeMounts"] == container(expected)["volumeMounts"]
+    # As the trainer puts them together.
+    together = {**pod["spec"], "containers": [{**container(pod), "image": trainer["image"]}]}
+    assert violations(together) == []
+
+
+def test_the_trainer_is_told_how_many_and_sets_torchrun_s_variables_itself() -> None:
+    trainer = render_trainjob(hyperpod())["spec"]["trainer"]
+
+    assert (trainer["numNodes"], trainer["numProcPerNode"]) == (2, 8)
+    # Both are refused by its webhook.
+    assert not [each for each in trainer["env"] if each["name"].startswith("PET_")]
+    assert "env" not in container(patched(render_trainjob(hyperpod())))
+
+
+def test_hyperpod_resumes_no_trainjob_which_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        manifest = render_trainjob(hyperpod())
+
+    assert "HyperPod does not resume a TrainJob; use the backend pytorchjob" in caplog.text
+    assert not [name for name in manifest["metadata"]["annotations"] if name.startswith("sagemaker")]
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_the_manifest_is_the_kept_one(path: Path) -> None:
+    assert GOLDEN[path]() == path.read_text(encoding="utf-8"), "run `make golden` and read the difference"
+
+
+def test_no_kept_manifest_is_left_over() -> None:
+    ours = {path for path in FOLDER.glob("*.yaml") if not path.stem.startswith("sagemaker")}
+
+    assert ours == set(GOLDEN)
