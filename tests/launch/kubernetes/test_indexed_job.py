@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RetryableError
-from anadil.launch.kubernetes.executors.indexed_job import IndexedJob
+from anadil.launch.kubernetes.executors.clean_pods import IndexedJob
 from anadil.launch.manifests.clean_pods import CONTAINER
 from anadil.recipe.sections import Recipe
 from anadil.runtime.executors import task_files
@@ -214,7 +214,7 @@ def test_the_pod_of_the_driver_owns_the_job(
     batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from anadil.launch.kubernetes.api.client import Api
-    from anadil.launch.kubernetes.executors.indexed_job import own_pod
+    from anadil.launch.kubernetes.executors.clean_pods import own_pod
 
     monkeypatch.setenv("KFP_POD_NAME", "driver-1")
     batch.pods["driver-1"] = {"metadata": {"name": "driver-1", "uid": "4711"}}
@@ -283,7 +283,7 @@ def test_a_ray_cluster_is_made_awaited_and_deleted(
 ) -> None:
     from threading import Timer
 
-    from anadil.launch.kubernetes.executors.indexed_job import RayCluster
+    from anadil.launch.kubernetes.executors.clean_pods import RayCluster
     from anadil.runtime.job import Job
 
     job = Job(recipe=recipe(tmp_path), inputs={}, out=tmp_path, work=tmp_path, base_cache=tmp_path)
@@ -307,14 +307,14 @@ def test_a_ray_cluster_is_made_awaited_and_deleted(
 def test_a_ray_cluster_whose_workers_do_not_come_is_deleted_and_told(
     batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from anadil.launch.kubernetes.executors import indexed_job
+    from anadil.launch.kubernetes.executors import clean_pods
     from anadil.runtime.job import Job
 
-    monkeypatch.setattr(indexed_job, "START_S", 0.0)
+    monkeypatch.setattr(clean_pods, "START_S", 0.0)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "")
     monkeypatch.setenv("RAY_AUTH_MODE", "")
     job = Job(recipe=recipe(tmp_path), inputs={}, out=tmp_path, work=tmp_path, base_cache=tmp_path)
 
     with pytest.raises(PreflightError, match="no worker within"):
-        indexed_job.RayCluster(job, pause_s=0.02).__enter__()
+        clean_pods.RayCluster(job, pause_s=0.02).__enter__()
     assert len(batch.deleted) == 1
