@@ -114,35 +114,29 @@ def cluster(description: Description) -> Request:
 
 
 def _group(group: InstanceGroup, role: str) -> dict[str, Any]:
-    request: dict[str, Any] = {
-        "InstanceGroupName": group.name,
-        "InstanceType": group.type,
-        "InstanceCount": group.count,
-        "ExecutionRole": role,
-    }
-    if group.min is not None:
-        request["MinInstanceCount"] = group.min
-    if group.threads_per_core is not None:
-        request["ThreadsPerCore"] = group.threads_per_core
-    if group.lifecycle is not None:
-        source, _, script = group.lifecycle.rpartition("/")
-        request["LifeCycleConfig"] = {"SourceS3Uri": source, "OnCreate": script}
-    if group.ebs_gb is not None:
-        request["InstanceStorageConfigs"] = [{"EbsVolumeConfig": {"VolumeSizeInGB": group.ebs_gb}}]
-    if group.deep_health_checks:
-        request["OnStartDeepHealthChecks"] = list(group.deep_health_checks)
-    if group.training_plan is not None:
-        request["TrainingPlanArn"] = group.training_plan
-    if group.spot:
-        request["CapacityRequirements"] = {"Spot": {}}
+    source, _, script = (group.lifecycle or "").rpartition("/")
     taints = [
         {"Key": taint.key, **({"Value": taint.value} if taint.value else {}), "Effect": taint.effect}
         for taint in group.taints
     ]
     kubernetes = {"Labels": dict(group.labels), "Taints": taints}
-    if any(kubernetes.values()):
-        request["KubernetesConfig"] = {key: value for key, value in kubernetes.items() if value}
-    return request
+    request = {
+        "InstanceGroupName": group.name,
+        "InstanceType": group.type,
+        "InstanceCount": group.count,
+        "ExecutionRole": role,
+        "MinInstanceCount": group.min,
+        "ThreadsPerCore": group.threads_per_core,
+        "LifeCycleConfig": {"SourceS3Uri": source, "OnCreate": script} if script else None,
+        "InstanceStorageConfigs": [{"EbsVolumeConfig": {"VolumeSizeInGB": group.ebs_gb}}]
+        if group.ebs_gb
+        else None,
+        "OnStartDeepHealthChecks": list(group.deep_health_checks),
+        "TrainingPlanArn": group.training_plan,
+        "CapacityRequirements": {"Spot": {}} if group.spot else None,
+        "KubernetesConfig": {key: value for key, value in kubernetes.items() if value},
+    }
+    return {key: value for key, value in request.items() if value not in (None, [], {})}
 
 
 def _tags(description: Description) -> list[dict[str, str]]:

@@ -218,17 +218,14 @@ def _placement(cluster: Cluster, machine: Machine | None) -> dict[str, Any]:
         raise RecipeError(
             f"cluster.tolerations: {HEALTH} keeps pods off nodes that are checked or replaced; leave it out"
         )
-    placed: dict[str, Any] = {}
-    if cluster.node_selector:
-        placed["nodeSelector"] = dict(cluster.node_selector)
     required: list[dict[str, Any]] = []
     if machine and machine.name != LOCAL:
         name = machine.name.removeprefix("ml.")
         # HyperPod writes `ml.` before the type.
         required.append(_in("node.kubernetes.io/instance-type", name, f"ml.{name}"))
+    affinity: dict[str, Any] = {}
     if cluster.hyperpod:
         required.append(_in(HEALTH, "Schedulable"))
-    affinity: dict[str, Any] = {}
     if required:
         terms = {"nodeSelectorTerms": [{"matchExpressions": required}]}
         affinity["requiredDuringSchedulingIgnoredDuringExecution"] = terms
@@ -236,11 +233,12 @@ def _placement(cluster: Cluster, machine: Machine | None) -> dict[str, Any]:
         # Preferred only: nodes of a group without deep health checks never get the label.
         passed = {"weight": 100, "preference": {"matchExpressions": [_in(DEEP_HEALTH, "Passed")]}}
         affinity["preferredDuringSchedulingIgnoredDuringExecution"] = [passed]
-    if affinity:
-        placed["affinity"] = {"nodeAffinity": affinity}
-    if cluster.tolerations:
-        placed["tolerations"] = [each.model_dump(exclude_none=True) for each in cluster.tolerations]
-    return placed
+    placement = {
+        "nodeSelector": dict(cluster.node_selector),
+        "affinity": {"nodeAffinity": affinity} if affinity else {},
+        "tolerations": [each.model_dump(exclude_none=True) for each in cluster.tolerations],
+    }
+    return {key: value for key, value in placement.items() if value}
 
 
 def _in(key: str, *values: str) -> dict[str, Any]:
