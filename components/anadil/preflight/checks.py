@@ -33,7 +33,7 @@ DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, LAUNCH, RECIPE = (
     "doctor", "doctor --cluster", "run", "submit", "launch", "recipe check",
 )  # fmt: skip
 EVERY = (DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, LAUNCH)
-KEY = "evaluate.tasks"
+TASKS_KEY = "evaluate.tasks"
 SHIPPED = Path(__file__).parents[1] / "tasks/shipped"
 
 
@@ -208,20 +208,22 @@ def inspect_tasks(recipe: Recipe) -> CheckResult:
     Raises:
         RecipeError: A name is not known, with the nearest ones.
     """
-    kind = next(each for each in STAGES["tasks"].side_files if each.key == KEY)
+    kind = next(each for each in STAGES["tasks"].side_files if each.key == TASKS_KEY)
     named = [name for name in recipe.evaluate.tasks if not is_place(name, kind)]
     missing = named_nowhere(named, [SHIPPED, *_harness()])
     if not missing:
-        return passed(KEY, f"{counted(len(named), 'name')} of tasks found")
+        return passed(TASKS_KEY, f"{counted(len(named), 'name')} of tasks found")
     if not _harness():
-        return skipped(KEY, f"{', '.join(missing)} not looked up, because lm_eval is not installed here")
+        return skipped(
+            TASKS_KEY, f"{', '.join(missing)} not looked up, because lm_eval is not installed here"
+        )
     if len(named) < len(recipe.evaluate.tasks):
-        return skipped(KEY, f"{', '.join(missing)}: only a task file of the recipe may hold it")
+        return skipped(TASKS_KEY, f"{', '.join(missing)}: only a task file of the recipe may hold it")
     from anadil.tasks.harness import task_manager
 
     with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
         task_manager(missing, Path(folder))
-    return passed(KEY, f"{counted(len(named), 'name')} of tasks found")
+    return passed(TASKS_KEY, f"{counted(len(named), 'name')} of tasks found")
 
 
 def named_nowhere(names: Sequence[str], folders: Sequence[Path]) -> list[str]:

@@ -45,12 +45,12 @@ STARTING = (
 AGAIN = ("Interrupted", "Restarting", "Updating")
 # Beginnings of FailureReason that say nothing about the job.
 CAPACITY = ("CapacityError", "InternalServerError", "InsufficientCapacity")
-GROUP = "/aws/sagemaker/TrainingJobs"
-ACTIONS = f"logs:DescribeLogStreams and logs:GetLogEvents on {GROUP}"
-FIRST = "algo-1"  # Name of the first machine; a stream is called `<job>/algo-1-<time of its start>`.
+LOG_GROUP = "/aws/sagemaker/TrainingJobs"
+LOG_ACTIONS = f"logs:DescribeLogStreams and logs:GetLogEvents on {LOG_GROUP}"
+FIRST_MACHINE = "algo-1"  # Name of the first machine; a stream is called `<job>/algo-1-<time of its start>`.
 # Pages of 1 MB that are read at a time, so that a job which shouts does not stop the follower.
 MAX_PAGES = 10
-TAIL = 40  # Last lines that are kept for the message of a failure.
+TAIL_LINES = 40  # Last lines that are kept for the message of a failure.
 
 
 class Tail:
@@ -62,7 +62,7 @@ class Tail:
         self._job = job
         self._tokens: dict[str, str] = {}
         self._is_denied = False
-        self.last: deque[str] = deque(maxlen=TAIL)
+        self.last: deque[str] = deque(maxlen=TAIL_LINES)
 
     def new(self) -> Iterator[str]:
         """Yield lines since the last call; none where there is no log or it may not be read."""
@@ -83,9 +83,11 @@ class Tail:
             AnadilError: The log cannot be read.
         """
         try:
-            with aws_errors(f"log of {self._job}", ACTIONS):
+            with aws_errors(f"log of {self._job}", LOG_ACTIONS):
                 answer = self._client.describe_log_streams(
-                    logGroupName=GROUP, logStreamNamePrefix=f"{self._job}/{FIRST}-", orderBy="LogStreamName"
+                    logGroupName=LOG_GROUP,
+                    logStreamNamePrefix=f"{self._job}/{FIRST_MACHINE}-",
+                    orderBy="LogStreamName",
                 )
                 for stream in answer.get("logStreams", ()):
                     yield from self._read(str(stream["logStreamName"]))
@@ -97,7 +99,7 @@ class Tail:
             token = self._tokens.get(stream)
             more = {"nextToken": token} if token else {}
             page = self._client.get_log_events(
-                logGroupName=GROUP, logStreamName=stream, startFromHead=True, **more
+                logGroupName=LOG_GROUP, logStreamName=stream, startFromHead=True, **more
             )
             # CloudWatch gives the same token again at the end of what there is.
             self._tokens[stream] = page["nextForwardToken"]

@@ -1,4 +1,4 @@
-"""The log of one worker, live, whatever happens to connections, containers and pods."""
+"""The log of one worker: live, whatever happens to connections and pods, and read for steps and a fall in speed."""
 
 import logging
 import math
