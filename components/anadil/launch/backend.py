@@ -56,9 +56,7 @@ class JobBackend(Protocol):
     def run(self, job: TrainingJob, *, detach: bool = False) -> None:
         """Start the job, or adopt the one of the same name, and follow it to its end.
 
-        Args:
-            job: The stage, its inputs and its artifact.
-            detach: Return once it is started; then no signal ends it.
+        If `detach`, return once it is started; then no signal ends it.
 
         Raises:
             AnadilError: The job failed; the class is that of the stage's exit code where it is known.
@@ -109,12 +107,9 @@ def format_log_line(line: str) -> str:
 
 
 def error_from_exit_code(exit_code: int | None, text: str, reason: str = "") -> AnadilError:
-    """Return the error that an exit code stands for.
+    """Return the error of the exit code of the process that failed first, where it is known.
 
-    Args:
-        exit_code: That of the process that failed first; None where it is not known.
-        text: Failure and place.
-        reason: The cluster's own word, such as `OOMKilled`.
+    The text says what failed and where; the reason is the cluster's own word, such as `OOMKilled`.
     """
     if reason == "OOMKilled":
         return PreflightError(

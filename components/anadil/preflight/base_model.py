@@ -161,12 +161,8 @@ def check_chat_base(recipe: Recipe, folder: Path) -> str:
 
 
 def rotation_hint(config: Mapping[str, Any], sequence_length: int) -> str:
-    """Return advice on a base whose rotation of positions depends on its batch at this length; else nothing.
-
-    Args:
-        config: Content of its config.json, in the spelling of transformers 4 or 5.
-        sequence_length: `pretrain.sequence_length`.
-    """
+    """Return advice on a base whose rotation of positions depends on its batch at this length; else nothing."""
+    # The config is in the spelling of transformers 4 or 5.
     rotations = config.get("rope_parameters") or config.get("rope_scaling") or {}
     # Types of layers may have a rotation each.
     for rotation in (each for each in (rotations, *rotations.values()) if isinstance(each, Mapping)):

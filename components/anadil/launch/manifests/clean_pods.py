@@ -74,17 +74,10 @@ class CleanPods:
 
 
 def indexed_job(pods: CleanPods, folder: str, digest: str, num_tasks: int, workers: int) -> dict[str, Any]:
-    """Return a job of one pod for each task.
+    """Return a job of one pod for each task of a folder, whose list has this digest; `workers` run at a time.
 
     Source: Kubernetes, "Indexed Job", "Backoff limit per index" (in every cluster from 1.29 on) and
     "Pod failure policy".
-
-    Args:
-        pods: The run.
-        folder: Place of the tasks, with the digest of their list.
-        digest: As `write_tasks` returns it.
-        num_tasks: Number of tasks.
-        workers: Pods that run at a time.
     """
     container = pods.container(("python", "-m", "anadil.runtime.executors.task_files"), (folder, digest))
     pod = pods.template(container, WORKER)

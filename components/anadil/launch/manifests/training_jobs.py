@@ -60,15 +60,9 @@ def pytorchjob(
     restarts: int,
     deadline_s: int | None,
 ) -> dict[str, Any]:
-    """Return a PyTorchJob of pods that train together.
+    """Return a PyTorchJob of pods that train together, each from a template with a container `pytorch`.
 
-    Args:
-        metadata: With a name.
-        template: Template of each pod, with a container `pytorch`.
-        nodes: Number of pods.
-        processes: Training processes of each pod.
-        restarts: Times that processes, and then containers, are started again.
-        deadline_s: Longest time from the first running pod.
+    Processes, and then containers, are started again `restarts` times; the deadline runs from the first running pod.
     """
     # Counted are restarts of containers over all pods, and the job fails when the count is reached;
     # the operator's limit of 0 fails it at the first pod that failed.

@@ -71,7 +71,7 @@ def find_root_cause(
     """Return the failure that the others followed; None where no pod has failed.
 
     Args:
-        api: Where the logs are.
+        api: Place of the logs.
         workers: Those that still exist.
         seen: Failures of this round that were seen before; their pods may be gone.
         streamed: Last lines of worker 0, for the case that its log is gone.

@@ -114,12 +114,7 @@ class RestartCounter:
         return json.dumps(counts, separators=(",", ":"))
 
     def load(self, text: str, idle_s: float) -> None:
-        """Take over the counts of another launcher.
-
-        Args:
-            text: The annotation.
-            idle_s: Seconds since it was written; a job that ran then has run on.
-        """
+        """Take over the counts of another launcher, written `idle_s` ago; a job that ran then has run on."""
         try:
             counts: dict[str, Any] = json.loads(text)
             run_s, self.ended = float(counts["run_s"]), int(counts["ended"])
@@ -143,13 +138,9 @@ class RestartCounter:
     ) -> bool:
         """Count what has failed since the last look; return whether anything has.
 
-        Args:
-            workers: The workers as they are.
-            start_time: `status.startTime`, which is another after a suspension.
-            steps: Those that the log has reported.
-            recovered: True if all workers ran and logged a step since the last failure.
+        They have recovered if all workers ran and logged a step since the last failure.
         """
-        if self._start_time and start_time != self._start_time:
+        if self._start_time and start_time != self._start_time:  # which is another after a suspension
             self.suspended()  # and resumed, between two looks
         self._start_time = start_time
         before = self.ended, len(self._dead)

@@ -48,14 +48,7 @@ class PodLog:
     def __init__(
         self, api: JobApi, pod: Callable[[], str], *, retry_s: float, since_s: float | None = None
     ) -> None:
-        """Prepare; nothing is read yet.
-
-        Args:
-            api: Where from.
-            pod: Returns the name of the pod; empty while there is none.
-            retry_s: Time between attempts.
-            since_s: Skip what is older now; left out, nothing is.
-        """
+        """Prepare for a pod, whose name is empty while there is none; lines older than `since_s` now are skipped."""
         self._api = api
         self._pod = pod
         self._retry_s = retry_s
