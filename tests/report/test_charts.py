@@ -15,6 +15,8 @@ from anadil.report.charts import (
     bar_chart,
     interval_chart,
     line_chart,
+    nice_ticks,
+    thinned,
 )
 from anadil.report.format import (
     cell,
@@ -26,7 +28,6 @@ from anadil.report.format import (
     short_figure,
     signed_percent,
 )
-from anadil.report.scales import nice_ticks, thinned
 
 numbers = st.floats(-1e9, 1e9).filter(lambda value: value == 0 or abs(value) > 1e-9)
 

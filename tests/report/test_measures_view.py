@@ -34,7 +34,7 @@ def test_every_measure_has_its_table_in_the_order_in_which_they_decide(found: di
 
 
 def test_forgetting_stands_beside_the_change_to_the_base(found: dict[str, Measure]) -> None:
-    assert found["Forgetting"].table.rows == (("en", "2.154", "2.331 (+8.20 %)", "2.396 (+11.2 %)"),)
+    assert found["Forgetting"].table.rows == [("en", "2.154", "2.331 (+8.20 %)", "2.396 (+11.2 %)")]
 
 
 def test_a_domain_of_few_documents_is_marked_unsure(found: dict[str, Measure]) -> None:
@@ -72,9 +72,9 @@ def test_choices_are_held_against_chance_in_table_and_chart(found: dict[str, Mea
 
 
 def test_tasks_have_their_errors_and_chance(found: dict[str, Measure]) -> None:
-    assert found["Tasks"].table.rows == (
+    assert found["Tasks"].table.rows == [
         ("belebele_azj_Latn", "acc", "0.2500", "0.2600 ± 0.014", "0.3100 ± 0.014", "0.3400 ± 0.014"),
-    )
+    ]
 
 
 def test_scores_of_an_older_program_show_what_they_hold(tmp_path: Path) -> None:
@@ -193,12 +193,12 @@ def test_licences_are_those_of_the_recipe_and_a_missing_one_is_said_to_be_missin
 
     found = cost_view(read_facts(report_run.job(tmp_path, recipe)))
 
-    assert found.licences.rows == (
+    assert found.licences.rows == [
         ("base", "Llama 3.2"),
         ("text", "not stated; name it in report.licences"),
         ("chats", "not stated; name it in report.licences"),
         ("lists", "CC0"),
-    )
+    ]
 
 
 def test_what_is_built_in_has_the_licence_of_the_program(tmp_path: Path) -> None:
@@ -224,8 +224,8 @@ def test_cards_are_linked_where_they_lie_beside_the_page_and_nowhere_else(tmp_pa
     alone = report_run.job(tmp_path / "alone", cards={"model": "README.md"})
 
     own = ["model_card.md", "data_card.md"]
-    assert [card.link for card in cost_view(read_facts(job)).cards] == [*own, "../../model/0a1b/README.md"]
-    assert [card.link for card in cost_view(read_facts(alone)).cards] == own
+    assert [link for _, link in cost_view(read_facts(job)).cards] == [*own, "../../model/0a1b/README.md"]
+    assert [link for _, link in cost_view(read_facts(alone)).cards] == own
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ from dataclasses import replace
 import pytest
 
 from anadil.plan.memory_limit import FitVerdict
-from anadil.report.charts import Bar, Line, Mark, Point, Stack, scatter_chart, stacked_chart
+from anadil.report.charts import Bar, Line, Point, Stack, scatter_chart, stacked_chart
 from anadil.report.plan_page import render_plan
 from anadil.report.run import MAX_PAGE_BYTES
 from tests.kit import plans
 from tests.report.test_page import HOSTILE, Page
+
+LIMIT = Bar("limit", 36)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +112,7 @@ def test_the_same_plan_gives_the_same_bytes(page: str) -> None:
 def test_a_stack_over_its_limit_stays_in_the_picture() -> None:
     stack = Stack(label="all", total="50 GiB", parts=(Bar(label="a", value=30), Bar(label="b", value=20)))
 
-    svg = stacked_chart([stack], title="Memory", unit="GiB", marks=[Mark(label="limit", value=36)])
+    svg = stacked_chart([stack], title="Memory", unit="GiB", marks=[LIMIT])
 
     ends = [float(x) + float(w) for x, w in re.findall(r'x="([\d.]+)" y="\d+" width="([\d.]+)"', svg)]
     assert max(ends) <= 480
@@ -121,14 +123,14 @@ def test_charts_of_nothing_are_empty() -> None:
     line = Line(label="frontier", points=())
 
     assert stacked_chart([], title="Memory", unit="GiB") == ""
-    assert scatter_chart([], line, title="Rate", units=("GiB", "tokens/s")) == ""
+    assert scatter_chart([], line, limit=LIMIT, title="Rate", units=("GiB", "tokens/s")) == ""
 
 
 def test_one_dot_has_a_scale() -> None:
     dot = Point(label="<FSDP>", x=3.0, y=0.0)
 
     svg = scatter_chart(
-        [], Line(label="frontier", points=()), title="Rate", units=("GiB", "tokens/s"), chosen=dot
+        [], Line("frontier", ()), limit=LIMIT, title="Rate", units=("GiB", "tokens/s"), chosen=dot
     )
 
     assert "nan" not in svg

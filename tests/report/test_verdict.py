@@ -151,12 +151,9 @@ def test_a_least_value_an_interval_and_what_was_not_measured_are_said_so(tmp_pat
     assert "share of answers that end is 0.25 (0.1000 to 0.4000), the limit at least 0.5; " in found.text
 
 
-def test_scores_of_an_older_program_name_the_model_that_was_judged_last() -> None:
-    scores = report_run.scores()
-    del scores["gate"]["released"]
-
-    assert released_name(scores) == "finetuned"
-    assert released_name({"gate": {"passed": True}}) == "adapted"
+def test_the_released_model_is_the_one_that_the_gate_names() -> None:
+    assert released_name(report_run.scores()) == "finetuned"
+    assert released_name({"gate": {"passed": False, "released": "finetuned"}}) == ""
     assert released_name({}) == ""
 
 
@@ -171,16 +168,16 @@ def test_scores_of_an_older_program_name_the_model_that_was_judged_last() -> Non
 def test_a_stage_that_taught_nothing_is_called_so(tmp_path: Path, fall: float, words: str) -> None:
     found = of(tmp_path, finetuning=slow_finetuning(fall))
 
-    assert learnings(found)[1].words == words
+    assert learnings(found)["Finetuning"].words == words
     assert f"Finetuning: {words}." in verdict(found).warnings
     assert any("Read its answers before you release it" in text for text in verdict(found).warnings)
 
 
 def test_a_stage_that_taught_something_is_no_warning(facts: Facts) -> None:
-    found = learnings(facts)
+    stages = learnings(facts)
 
-    assert [each.warns for each in found] == [False, False]
-    assert found[1].words == "loss fell by 38 %, from 3.033 to 1.867"
+    assert [each.warns for each in stages.values()] == [False, False]
+    assert stages["Finetuning"].words == "loss fell by 38 %, from 3.033 to 1.867"
 
 
 @pytest.mark.parametrize(
@@ -190,7 +187,7 @@ def test_a_stage_that_taught_something_is_no_warning(facts: Facts) -> None:
 def test_what_is_left_of_a_loss_is_not_rounded_away(tmp_path: Path, last: float, percent: str) -> None:
     lines = [{"step": step, "loss": loss} for step, loss in ((1, 8.159), (2, last))]
 
-    words = learnings(of(tmp_path, finetuning=lines))[-1].words
+    words = learnings(of(tmp_path, finetuning=lines))["Finetuning"].words
 
     assert words.startswith(f"loss {'fell' if last < 8 else 'rose'} by {percent} %")
 
@@ -201,7 +198,9 @@ def test_a_validation_loss_that_turned_is_a_warning(tmp_path: Path) -> None:
 
     found = of(tmp_path, finetuning=lines)
 
-    assert "validation rose by 25 % after step 10: this stage overfits" in learnings(found)[1].words
+    assert (
+        "validation rose by 25 % after step 10: this stage overfits" in learnings(found)["Finetuning"].words
+    )
     assert next_steps(found)[0].action.startswith("Stop finetuning earlier")
 
 
@@ -287,7 +286,7 @@ def test_a_base_that_held_out_text_was_best_with_is_named(
         lines[place]["validation_bits_per_byte"] = score
     lines[10]["step"] = 10
 
-    found = learnings(of(tmp_path, training=lines))[0]
+    found = learnings(of(tmp_path, training=lines))["Continued pre-training"]
 
     assert (words or "") in found.words
     assert ("validation" in found.words) == (words is not None) == found.warns

@@ -1,17 +1,17 @@
-"""Charts as SVG text: pure functions from numbers to markup, without scripts or fonts of their own.
+"""Charts as SVG text: functions from numbers to markup, without scripts or fonts of their own.
 
 Colours are classes (`c0`, `c1`, ...) that the style sheet of the page defines for light, dark and
 paper. The unit of every length is one of the view box, which the page scales to the column.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from anadil.core.format import integer_if_whole
 from anadil.report.format import figure, short_figure
-from anadil.report.scales import nice_ticks, thinned
 
 WIDTH = 480
 HEIGHT = 262
@@ -24,20 +24,22 @@ LETTER = 7.4
 BAR_VALUE = 78
 STACK_ROW = 62
 MARK_ROW = 18
+MAX_POINTS = 600
+"""Most points of a drawn line; more than the pixels it gets would only make the page larger."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Line:
     """One line of a chart."""
 
     label: str
     points: tuple[tuple[float, float], ...]
+    _: KW_ONLY
     colour: int = 1
     dashed: bool = False
-    """Drawn so that it can be told from another one without colours."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Band:
     """A part of the horizontal axis, such as a phase of training."""
 
@@ -46,9 +48,9 @@ class Band:
     end: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Bar:
-    """One horizontal bar."""
+    """A labelled value: a horizontal bar, a part of one, or a limit on the axis."""
 
     label: str
     value: float
@@ -74,20 +76,12 @@ class Stack:
 
     label: str
     total: str
-    """The sum, with its unit, as the reader is told it."""
+    """The sum with its unit."""
     parts: tuple[Bar, ...]
     """From the left; a colour of theirs is `k0`, `k1`, ..."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """A value of the horizontal axis that is worth a line, such as a limit."""
-
-    label: str
-    value: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Point:
     """One dot of a scatter chart; its label shows under the pointer."""
 
@@ -98,21 +92,16 @@ class Point:
 
 
 def line_chart(
-    lines: Sequence[Line],
-    *,
-    title: str,
-    unit: str,
-    bands: Sequence[Band] = (),
-    from_zero: bool = False,
+    lines: Sequence[Line], *, title: str, unit: str, bands: Sequence[Band] = (), from_zero: bool = False
 ) -> Markup:
     """A line chart with ticks, unit, labelled bands and the ends of each line; empty without points.
 
     Args:
         lines: Points in ascending x.
-        title: What a screen reader says it is.
+        title: Name for screen readers.
         unit: Unit and name of the vertical axis.
         bands: Stretches to shade, in turn.
-        from_zero: Whether the vertical axis begins at zero, as it must where sizes are compared.
+        from_zero: Begin the vertical axis at zero, as it must where sizes are compared.
     """
     # A long run has more steps than a screen has pixels, and the page has to stay small.
     drawn = [replace(line, points=thinned(line.points)) for line in lines if line.points]
@@ -132,66 +121,76 @@ def line_chart(
     return _svg(title, said, HEIGHT, parts)
 
 
+class _Rows:
+    """Labelled rows over one axis, as bars and intervals have them."""
+
+    def __init__(self, labels: Sequence[str], low: float, span: float, room: float) -> None:
+        self.left = 14 + LETTER * max(len(_shortened(label)) for label in labels)
+        self.height = BAR_ROW * len(labels) + 44
+        self._low, self._per_unit = low, (WIDTH - self.left - room) / span
+
+    def x(self, value: float) -> float:
+        return self.left + (value - self._low) * self._per_unit
+
+    def grid(self, ticks: Sequence[float]) -> list[Markup]:
+        return [_tick_line(self.x(tick), self.height - 42, tick) for tick in ticks]
+
+    def label(self, text: str, y: float) -> Markup:
+        return _text(self.left - 8, y, _shortened(text), "end", "name")
+
+    def unit(self, text: str) -> Markup:
+        return _text(self.left, self.height - 6, text, "start", "axis")
+
+
 def bar_chart(bars: Sequence[Bar], *, title: str, unit: str) -> Markup:
     """Horizontal bars from zero with their values; empty without bars."""
     if not bars:
         return Markup()
-    left = _label_room([bar.label for bar in bars])
     top = max(0.0, *(bar.value for bar in bars)) or 1.0
-    ticks = [tick for tick in nice_ticks(0.0, top) if tick <= top]
-    per_unit = (WIDTH - left - BAR_VALUE) / top
-    height = BAR_ROW * len(bars) + 44
-    parts = [_tick_line(left + tick * per_unit, height - 42, tick) for tick in ticks]
+    rows = _Rows([bar.label for bar in bars], 0.0, top, BAR_VALUE)
+    parts = rows.grid([tick for tick in nice_ticks(0.0, top) if tick <= top])
     for place, bar in enumerate(bars):
-        y, length = 4 + place * BAR_ROW, max(1.0, bar.value * per_unit)
+        y, length = 4 + place * BAR_ROW, max(1.0, rows.x(bar.value) - rows.left)
         parts += [
-            _text(left - 8, y + 15, _shortened(bar.label), "end", "name"),
+            rows.label(bar.label, y + 15),
             Markup('<rect class="bar c{}" x="{:.1f}" y="{}" width="{:.1f}" height="20" rx="2"/>').format(
-                bar.colour, left, y, length
+                bar.colour, rows.left, y, length
             ),
-            _text(left + length + 7, y + 15, figure(integer_if_whole(bar.value)), "start", "value"),
+            _text(rows.left + length + 7, y + 15, figure(integer_if_whole(bar.value)), "start", "value"),
         ]
-    parts.append(_text(left, height - 6, unit, "start", "axis"))
     said = "; ".join(f"{bar.label}: {figure(integer_if_whole(bar.value))}" for bar in bars)
-    return _svg(title, f"{unit}. {said}", height, parts)
+    return _svg(title, f"{unit}. {said}", rows.height, [*parts, rows.unit(unit)])
 
 
 def interval_chart(estimates: Sequence[Estimate], *, title: str, unit: str) -> Markup:
     """Estimates as dots with whiskers on an axis that shows zero; empty without estimates."""
     if not estimates:
         return Markup()
-    left = _label_room([item.label for item in estimates])
     top = [end for i in estimates for end in (i.high, i.chance or 0.0)]
     # Zero is always in sight: whether an interval contains it is the question.
     ticks = nice_ticks(min(0.0, *(i.low for i in estimates)), max(0.0, *top), 4)
-    per_unit = (WIDTH - left - BAR_VALUE / 2) / (ticks[-1] - ticks[0])
-    height = BAR_ROW * len(estimates) + 44
-    parts = [_tick_line(left + (tick - ticks[0]) * per_unit, height - 42, tick) for tick in ticks]
-    zero = left - ticks[0] * per_unit
-    parts.append(_rule(zero, 0, zero, height - 42, "zero"))
+    rows = _Rows([i.label for i in estimates], ticks[0], ticks[-1] - ticks[0], BAR_VALUE / 2)
+    parts = [*rows.grid(ticks), _rule(rows.x(0.0), 0, rows.x(0.0), rows.height - 42, "zero")]
+    said = []
     for place, item in enumerate(estimates):
-        y = 14 + place * BAR_ROW
-        low, dot, high = (left + (x - ticks[0]) * per_unit for x in (item.low, item.value, item.high))
+        y, low, high = 14 + place * BAR_ROW, rows.x(item.low), rows.x(item.high)
         parts += [
-            _text(left - 8, y + 5, _shortened(item.label), "end", "name"),
+            rows.label(item.label, y + 5),
             _rule(low, y, high, y, "whisker"),
             _rule(low, y - 6, low, y + 6, "whisker"),
             _rule(high, y - 6, high, y + 6, "whisker"),
-            Markup('<circle class="dot c{}" cx="{:.1f}" cy="{}" r="5"/>').format(item.colour, dot, y),
+            Markup('<circle class="dot c{}" cx="{:.1f}" cy="{}" r="5"/>').format(
+                item.colour, rows.x(item.value), y
+            ),
         ]
+        said.append(f"{item.label}: {figure(item.value)}, interval {figure(item.low)} to {figure(item.high)}")
         if item.chance is not None:
-            guess = left + (item.chance - ticks[0]) * per_unit
-            parts.append(_rule(guess, y - 14, guess, y + 14, "mark"))
-    parts.append(_text(left, height - 6, unit, "start", "axis"))
-    said = "; ".join(
-        f"{i.label}: {figure(i.value)}, interval {figure(i.low)} to {figure(i.high)}"
-        + (f", chance {figure(i.chance)}" if i.chance is not None else "")
-        for i in estimates
-    )
-    return _svg(title, f"{unit}. {said}", height, parts)
+            parts.append(_rule(rows.x(item.chance), y - 14, rows.x(item.chance), y + 14, "mark"))
+            said[-1] += f", chance {figure(item.chance)}"
+    return _svg(title, f"{unit}. {'; '.join(said)}", rows.height, [*parts, rows.unit(unit)])
 
 
-def stacked_chart(stacks: Sequence[Stack], *, title: str, unit: str, marks: Sequence[Mark] = ()) -> Markup:
+def stacked_chart(stacks: Sequence[Stack], *, title: str, unit: str, marks: Sequence[Bar] = ()) -> Markup:
     """Horizontal bars of parts from zero, with lines where marks lie; empty without parts."""
     sums = [sum(part.value for part in stack.parts) for stack in stacks]
     top = max([*sums, *(mark.value for mark in marks)], default=0.0)
@@ -206,57 +205,53 @@ def stacked_chart(stacks: Sequence[Stack], *, title: str, unit: str, marks: Sequ
         parts.append(_text(8, y + 20, f"{stack.label}: {stack.total}", "start", "name halo"))
         for part in stack.parts:
             length = part.value * per_unit
-            parts.append(
-                Markup(
-                    '<rect class="part k{}" x="{:.1f}" y="{}" width="{:.1f}" height="24">'
-                    "<title>{}</title></rect>"
-                ).format(part.colour, x, y + 28, length, part.label)
+            shape = Markup(
+                '<rect class="part k{}" x="{:.1f}" y="{}" width="{:.1f}" height="24"><title>{}</title></rect>'
             )
+            parts.append(shape.format(part.colour, x, y + 28, length, part.label))
             x += length
     for place, mark in enumerate(marks):
         x, y = 8 + mark.value * per_unit, MARK_ROW * (place + 1) - 5
         parts.append(_rule(x, y - 10, x, height - 36, "mark"))
         parts.append(_text(x - 6, y, mark.label, "end", "axis"))
     parts.append(_text(8, height - 3, unit, "start", "axis"))
-    said = "; ".join(f"{stack.label}: {stack.total}" for stack in stacks)
-    limits = "".join(f"; {mark.label}" for mark in marks)
-    return _svg(title, f"{unit}. {said}{limits}", height, parts)
+    said = "; ".join([*(f"{stack.label}: {stack.total}" for stack in stacks), *(m.label for m in marks)])
+    return _svg(title, f"{unit}. {said}", height, parts)
 
 
 def scatter_chart(
     points: Sequence[Point],
     line: Line,
     *,
+    limit: Bar,
     title: str,
     units: tuple[str, str],
     chosen: Point | None = None,
-    limit: Mark | None = None,
 ) -> Markup:
     """Dots over two axes that begin at zero, a line through some, and a ring round the chosen one.
 
     Args:
         points: Dots beside those of the line.
-        line: What nothing lies above, in ascending x.
-        title: What a screen reader says it is.
+        line: Upper bound of the dots, in ascending x.
+        limit: Place of a vertical line.
+        title: Name for screen readers.
         units: Name and unit of the horizontal axis and of the vertical one.
         chosen: The dot that is marked, with its label beside it.
-        limit: Where a vertical line is drawn.
     """
     dots = [*points, *([chosen] if chosen else [])]
     xs = [*(dot.x for dot in dots), *(x for x, _ in line.points)]
     ys = [*(dot.y for dot in dots), *(y for _, y in line.points)]
     if not xs or not max(xs) > 0:
         return Markup()
-    right = max([*xs, limit.value] if limit else xs)
     # 2 % more than the last dot, or the frame would cut it.
-    scale = _Scale(0.0, right * 1.02, nice_ticks(0.0, max(ys)))
-    parts = _grid(scale, *units)
-    if limit:
-        x = scale.x(limit.value)
-        parts += [_rule(x, TOP - 12, x, HEIGHT - BOTTOM, "mark"), _text(x - 6, TOP - 5, limit.label, "end")]
+    scale = _Scale(0.0, max([*xs, limit.value]) * 1.02, nice_ticks(0.0, max(ys)))
+    x = scale.x(limit.value)
+    parts = [*_grid(scale, *units), _rule(x, TOP - 12, x, HEIGHT - BOTTOM, "mark")]
+    parts.append(_text(x - 6, TOP - 5, limit.label, "end"))
     if line.points:
         parts.append(_path(scale, line))
     parts += [_dot(scale, point, 3.5) for point in points]
+    said = ""
     if chosen:
         x, y = scale.x(chosen.x), scale.y(chosen.y)
         side = "end" if x > WIDTH / 2 else "start"
@@ -265,20 +260,18 @@ def scatter_chart(
             Markup('<circle class="ring" cx="{:.1f}" cy="{:.1f}" r="9"/>').format(x, y),
             _text(x + (9 if side == "end" else -9), y + 26, chosen.label, side, "value halo"),
         ]
-    descriptions = [f"{dot.label}: {figure(dot.x)}, {figure(dot.y)}" for dot in ([chosen] if chosen else [])]
-    return _svg(title, f"{units[1]} against {units[0]}. {'; '.join(descriptions)}", HEIGHT, parts)
+        said = f"{chosen.label}: {figure(chosen.x)}, {figure(chosen.y)}"
+    return _svg(title, f"{units[1]} against {units[0]}. {said}", HEIGHT, parts)
 
 
 class _Scale:
     """From values to places in the view box."""
 
     def __init__(self, low: float, high: float, ticks: list[float]) -> None:
-        self.low, self.ticks = low, ticks
-        self.span = (high - low) or 1.0
-        self.high = high
+        self.low, self.high, self.ticks = low, high, ticks
 
     def x(self, value: float) -> float:
-        return LEFT + (value - self.low) / self.span * (WIDTH - LEFT - RIGHT)
+        return LEFT + (value - self.low) / ((self.high - self.low) or 1.0) * (WIDTH - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
         bottom, top = self.ticks[0], self.ticks[-1]
@@ -289,16 +282,20 @@ def _grid(scale: _Scale, x_label: str, unit: str) -> list[Markup]:
     parts = []
     for tick in scale.ticks:
         y = scale.y(tick)
-        parts.append(_rule(LEFT, y, WIDTH - RIGHT, y, "grid"))
-        parts.append(_text(LEFT - 7, y + 4, short_figure(tick), "end"))
+        parts += [
+            _rule(LEFT, y, WIDTH - RIGHT, y, "grid"),
+            _text(LEFT - 7, y + 4, short_figure(tick), "end"),
+        ]
     parts += [
         _text(scale.x(tick), HEIGHT - BOTTOM + 18, short_figure(tick), "middle")
         for tick in nice_ticks(scale.low, scale.high)
         if scale.low <= tick <= scale.high
     ]
-    parts.append(_text(WIDTH - RIGHT, HEIGHT - 5, x_label, "end", "axis"))
-    parts.append(_text(2, 13, unit, "start", "axis"))
-    return parts
+    return [
+        *parts,
+        _text(WIDTH - RIGHT, HEIGHT - 5, x_label, "end", "axis"),
+        _text(2, 13, unit, "start", "axis"),
+    ]
 
 
 def _bands(scale: _Scale, bands: Sequence[Band]) -> list[Markup]:
@@ -307,10 +304,9 @@ def _bands(scale: _Scale, bands: Sequence[Band]) -> list[Markup]:
         start, end = scale.x(max(band.start, scale.low)), scale.x(min(band.end, scale.high))
         if end <= start:
             continue
-        shade = "band odd" if place % 2 else "band"
         parts.append(
             Markup('<rect class="{}" x="{:.1f}" y="{}" width="{:.1f}" height="{}"/>').format(
-                shade, start, TOP, end - start, HEIGHT - TOP - BOTTOM
+                "band odd" if place % 2 else "band", start, TOP, end - start, HEIGHT - TOP - BOTTOM
             )
         )
         # A label that does not fit would run over its neighbour; the text under the charts has all.
@@ -325,15 +321,14 @@ def _legend(lines: Sequence[Line]) -> list[Markup]:
     for line in reversed(lines if len(lines) > 1 else ()):
         parts.append(_text(x, 13, line.label, "end", "axis"))
         x -= LETTER * len(line.label) + 6
-        parts.append(_path_of(f"{x - 22:.1f},9 {x:.1f},9", line))
+        parts.append(_polyline(f"{x - 22:.1f},9 {x:.1f},9", line))
         x -= 36
     return parts
 
 
-def _path_of(places: str, line: Line) -> Markup:
-    return Markup('<polyline class="line c{}{}" points="{}"/>').format(
-        line.colour, " dashed" if line.dashed else "", places
-    )
+def _polyline(places: str, line: Line) -> Markup:
+    dashed = " dashed" if line.dashed else ""
+    return Markup('<polyline class="line c{}{}" points="{}"/>').format(line.colour, dashed, places)
 
 
 def _path(scale: _Scale, line: Line) -> Markup:
@@ -342,18 +337,13 @@ def _path(scale: _Scale, line: Line) -> Markup:
         return Markup('<circle class="dot c{}" cx="{:.1f}" cy="{:.1f}" r="3.5"/>').format(
             line.colour, scale.x(x), scale.y(y)
         )
-    places = " ".join(f"{scale.x(x):.1f},{scale.y(y):.1f}" for x, y in line.points)
-    return _path_of(places, line)
+    return _polyline(" ".join(f"{scale.x(x):.1f},{scale.y(y):.1f}" for x, y in line.points), line)
 
 
 def _dot(scale: _Scale, point: Point, radius: float) -> Markup:
     return Markup('<circle class="dot c{}" cx="{:.1f}" cy="{:.1f}" r="{}"><title>{}</title></circle>').format(
         point.colour, scale.x(point.x), scale.y(point.y), radius, point.label
     )
-
-
-def _label_room(labels: Sequence[str]) -> float:
-    return 14 + LETTER * max(len(_shortened(label)) for label in labels)
 
 
 def _shortened(label: str) -> str:
@@ -379,4 +369,32 @@ def _text(x: float, y: float, text: str, anchor: str, kind: str = "tick") -> Mar
 def _svg(title: str, said: str, height: float, parts: Sequence[Markup]) -> Markup:
     return Markup(
         '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}"><title>{}</title>{}</svg>'
-    ).format(WIDTH, height, f"{title}. {said}", title, Markup().join(escape(part) for part in parts))
+    ).format(WIDTH, height, f"{title}. {said}", title, Markup().join(parts))
+
+
+def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """Round numbers (1, 2, 2.5 or 5 times a power of ten) that enclose `low` and `high`.
+
+    Source: Heckbert 1990, "Nice numbers for graph labels", Graphics Gems.
+    """
+    if not high > low:
+        pad = abs(low) / 2 or 1.0
+        low, high = low - pad, high + pad
+    rough = (high - low) / max(1, count - 1)
+    power = 10.0 ** math.floor(math.log10(rough))
+    # The slack takes a step that rounding has made a little too small, or an end that lies on a tick.
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * 0.999)
+    begin, end = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(place * step, 12) for place in range(begin, end + 1)]
+
+
+def thinned(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """At most `MAX_POINTS` points that keep the lowest and the highest of every part, so no spike is lost."""
+    if len(points) <= MAX_POINTS:
+        return tuple(points)
+    size = math.ceil(len(points) / (MAX_POINTS // 2))
+    extremes: list[tuple[float, float]] = []
+    for start in range(0, len(points), size):
+        part = points[start : start + size]
+        extremes += sorted({min(part, key=lambda p: p[1]), max(part, key=lambda p: p[1])})
+    return tuple(extremes)

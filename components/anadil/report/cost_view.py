@@ -9,7 +9,7 @@ from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import TINY
 from anadil.core.format import DASH, human_bytes, human_dollars, human_seconds, number
 from anadil.core.stages import FLOW, Stage
-from anadil.plan.instances import Machine, machines, plain_name
+from anadil.plan.instances import machines, plain_name
 from anadil.report.elements import TextTable
 from anadil.report.format import clip
 from anadil.report.read import Facts, Json, field
@@ -20,21 +20,11 @@ CARDS = {
     "corpus": "the corpus's own card",
 }
 CARD_FILES = ("README.md", "card.md", "merged/README.md")
-"""Where a card lies in an artifact, in the order in which it is looked for."""
+"""Places of a card in an artifact, in the order of the search."""
 OWN = "Apache-2.0, a part of anadil"
 NOT_STATED = "not stated; name it in report.licences"
 MODEL_CARD, DATA_CARD = "model_card.md", "data_card.md"
 """Files beside the page, which the report stage writes."""
-OWN_CARDS = {"Model card": MODEL_CARD, "Data card": DATA_CARD}
-SUBJECTS = ("base", "text", "chats")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    """A link from the page to a file of another artifact, beside which it lies."""
-
-    label: str
-    link: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +37,8 @@ class CostView:
     dollars: float | None
     """Cost of the stages with a known price; None if there are none."""
     licences: TextTable
-    cards: tuple[Card, ...]
+    cards: tuple[tuple[str, str], ...]
+    """(label, link from the page)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +61,7 @@ class StageCost:
 
 
 def cost_view(facts: Facts) -> CostView:
-    """By the manifests of the artifacts that the page was made from."""
+    """Build the section by the manifests of the artifacts that the page was made from."""
     summaries = {"model": facts.training_summary, "adapter": facts.finetuning_summary}
     rows = stage_costs(facts.manifests, summaries)
     seconds = sum(row.seconds for row in rows)
@@ -80,13 +71,9 @@ def cost_view(facts: Facts) -> CostView:
     if dollars is not None:
         lead += f", {human_dollars(dollars)} at on-demand prices"
     return CostView(
-        lead=f"{lead}.",
-        table=_table(rows, seconds, dollars),
-        seconds=seconds,
-        dollars=dollars,
-        licences=_licences(facts),
-        cards=_cards(facts),
-    )
+        lead=f"{lead}.", table=_table(rows, seconds, dollars), seconds=seconds, dollars=dollars,
+        licences=_licences(facts), cards=_cards(facts),
+    )  # fmt: skip
 
 
 def stage_costs(manifests: Mapping[str, Manifest], summaries: Mapping[str, Json]) -> list[StageCost]:
@@ -103,101 +90,70 @@ def _stage_cost(stage: Stage, manifest: Manifest, summary: Json) -> StageCost | 
     seconds = number(manifest.figures.get("seconds"))
     if seconds is None:
         return None
-    # A manifest tells of the last start; training counts all of them.
-    seconds = max(float(seconds), float(number(summary.get("seconds")) or 0.0))
-    type_, nodes = _machine(stage, manifest.recipe)
-    price = type_.on_demand if type_ else None
-    name = (
-        f"{nodes} \N{MULTIPLICATION SIGN} {type_.name}" if type_ else clip(summary.get("device") or DASH, 60)
-    )
+    name, num_nodes = (field(manifest.recipe, f"cluster.{key}") for key in ("instance", "nodes"))
+    machine, nodes = None, int(number(num_nodes) or 1) if stage.distributed else 1
+    if stage.uses_model and isinstance(name, str):
+        machine = next((each for each in machines() if each.name == plain_name(name)), None)
+    price = machine.on_demand if machine else None
     memory = number(summary.get("peak_memory_bytes"))
     return StageCost(
         name=stage.name,
-        seconds=seconds,
-        machine=name,
+        # A manifest tells of the last start; training counts all of them.
+        seconds=max(float(seconds), float(number(summary.get("seconds")) or 0.0)),
+        machine=f"{nodes} \N{MULTIPLICATION SIGN} {machine.name}" if machine else clip(summary.get("device") or DASH, 60),
         per_hour=None if price is None else price * nodes,
-        origin=type_.checked if type_ and price is not None else "",
+        origin=machine.checked if machine and price is not None else "",
         memory=None if memory is None else float(memory),
-    )
-
-
-def _machine(stage: Stage, recipe: Json) -> tuple[Machine | None, int]:
-    """Type and number of the machines that the recipe of an artifact named for stages with a model."""
-    name, nodes = field(recipe, "cluster.instance"), field(recipe, "cluster.nodes")
-    if not stage.uses_model or not isinstance(name, str):
-        return None, 1
-    known = {each.name: each for each in machines()}
-    return known.get(plain_name(name)), int(number(nodes) or 1) if stage.distributed else 1
+    )  # fmt: skip
 
 
 def _table(rows: list[StageCost], seconds: float, dollars: float | None) -> TextTable:
-    """A row for each stage; columns of which nothing is known are left out."""
+    """A row for each stage; unknown columns are skipped."""
     priced = any(row.per_hour is not None for row in rows)
     memory = any(row.memory is not None for row in rows)
-    columns = [
-        "stage",
-        "time",
-        "machine",
-        *(["peak memory"] if memory else []),
-        *(["USD an hour", "cost"] if priced else []),
-    ]
-    cells = [
-        (
-            row.name, human_seconds(row.seconds), row.machine, *([human_bytes(row.memory)] if memory else []),
-            *([human_dollars(row.per_hour), human_dollars(row.dollars)] if priced else []),
+
+    def cells(name: str, time: str, machine: str, peak: str, *costs: str) -> tuple[str, ...]:
+        return (name, time, machine, *([peak] if memory else []), *(costs if priced else []))
+
+    table = [
+        cells(
+            row.name, human_seconds(row.seconds), row.machine, human_bytes(row.memory),
+            human_dollars(row.per_hour), human_dollars(row.dollars),
         )
         for row in rows
     ]  # fmt: skip
-    total = (
-        "together",
-        human_seconds(seconds),
-        "",
-        *([""] if memory else []),
-        *(["", human_dollars(dollars)] if priced else []),
-    )
-    origins = sorted({row.origin for row in rows if row.origin})
-    note = (
-        f"On-demand prices of the instance table ({'; '.join(origins)})."
-        if origins
-        else ("No price: cluster.instance is not a machine type of the price table." if rows else "")
-    )
+    total = cells("together", human_seconds(seconds), "", "", "", human_dollars(dollars))
+    note = "No price: cluster.instance is not a machine type of the price table." if rows else ""
+    if origins := sorted({row.origin for row in rows if row.origin}):
+        note = f"On-demand prices of the instance table ({'; '.join(origins)})."
+    columns = cells("stage", "time", "machine", "peak memory", "USD an hour", "cost")
     return TextTable(
-        caption="Time and cost by stage", columns=tuple(columns), rows=tuple([*cells, total] if rows else []), words=(2,), note=note
-    )  # fmt: skip
+        "Time and cost by stage", columns, [*table, total] if rows else [], words=(2,), note=note
+    )
 
 
 def _licences(facts: Facts) -> TextTable:
     """Licences that the recipe states, and those that it does not state."""
-    stated = _own_licences(facts) | {
-        name: clip(text, 200) for name, text in facts.recipe.report.licences.items()
-    }
-    needed = [name for name in SUBJECTS if name != "chats" or facts.mask_audit]
-    names = [*needed, *(name for name in stated if name not in needed)]
-    rows = tuple((clip(name, 60), stated.get(name, NOT_STATED)) for name in names)
-    return TextTable(
-        caption="Licences, as the recipe states them", columns=("of", "licence"), rows=rows, words=(1,)
-    )
-
-
-def _own_licences(facts: Facts) -> dict[str, str]:
-    """Licences of data and models that come with this program."""
     recipe = facts.recipe
     inputs = {"text": recipe.clean.inputs, "chats": recipe.finetune.inputs}
-    licences = {
+    built_in = {
         name: OWN
         for name, places in inputs.items()
         if places and all(place.startswith(storage.BUILT_IN) for place in places)
     }
-    return licences | ({"base": OWN} if recipe.base.model == TINY else {})
+    base = {"base": OWN} if recipe.base.model == TINY else {}
+    stated = built_in | base | {name: clip(text, 200) for name, text in recipe.report.licences.items()}
+    needed = ["base", "text", *(["chats"] if facts.mask_audit else [])]
+    rows = [(clip(name, 60), stated.get(name, NOT_STATED)) for name in dict.fromkeys([*needed, *stated])]
+    return TextTable("Licences, as the recipe states them", ("of", "licence"), rows, words=(1,))
 
 
-def _cards(facts: Facts) -> tuple[Card, ...]:
+def _cards(facts: Facts) -> tuple[tuple[str, str], ...]:
     """Links to the cards beside the page, and to those of artifacts that are in one storage with it."""
-    cards = [Card(label=label, link=link) for label, link in OWN_CARDS.items()]
+    cards = [("Model card", MODEL_CARD), ("Data card", DATA_CARD)]
     for word, label in CARDS.items():
-        manifest = facts.manifests.get(word)
+        manifest, place = facts.manifests.get(word), facts.places.get(word)
         name = next((file for file in CARD_FILES if manifest and file in manifest.files), None)
-        place = facts.places.get(word)
         if name and place:
-            cards.append(Card(label=label, link=posixpath.join(place, name)))
+            cards.append((label, posixpath.join(place, name)))
     return tuple(cards)

@@ -1,7 +1,7 @@
 """Tables and charts, the same for the page and for Markdown."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from markupsafe import Markup
 
@@ -12,18 +12,17 @@ from anadil.report.read import table_of
 
 TABLE_ROWS = 20
 """Most rows of the table under a line chart; the artifact holds every one."""
-
-
 FACTS_ROWS = 40
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TextTable:
     """Cells as text; the first column names the row."""
 
     caption: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    _: KW_ONLY
     words: tuple[int, ...] = ()
     """Columns, beside the first, that hold words and are aligned as such."""
     marked: int | None = None
@@ -31,7 +30,6 @@ class TextTable:
     note: str = ""
     keys: tuple[int, ...] = ()
     """Colours of the first rows in the chart beside it; the rows after them are sums."""
-
     pinned: bool = False
     """The first column stays in place while the others scroll."""
 
@@ -41,7 +39,7 @@ class TextTable:
         return self.columns == ("", "value")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Chart:
     """A picture with the numbers it was drawn from."""
 
@@ -53,25 +51,15 @@ class Chart:
 def lines(
     title: str, unit: str, drawn: Sequence[Line], bands: Sequence[Band] = (), *, from_zero: bool = False
 ) -> Chart | None:
-    """A line chart and, under it, some of its points; None where there is no point."""
+    """A line chart and, under it, some of its points; None without points."""
     svg = line_chart(drawn, title=title, unit=unit, bands=bands, from_zero=from_zero)
-    if not svg:
-        return None
     steps = sorted({x for line in drawn for x, _ in line.points})
     values = [dict(line.points) for line in drawn]
     shown = evenly(steps, TABLE_ROWS)
-    rows = tuple((figure(integer_if_whole(x)), *(figure(known.get(x)) for known in values)) for x in shown)
-    some = len(shown) < len(steps)
-    return Chart(
-        title=title,
-        svg=svg,
-        table=TextTable(
-            caption=f"{title} ({unit})",
-            columns=("step", *(line.label for line in drawn)),
-            rows=rows,
-            note=f"{len(shown)} of {len(steps):,} logged steps." if some else "",
-        ),
-    )
+    rows = [(figure(integer_if_whole(x)), *(figure(known.get(x)) for known in values)) for x in shown]
+    note = f"{len(shown)} of {len(steps):,} logged steps." if len(shown) < len(steps) else ""
+    columns = ("step", *(line.label for line in drawn))
+    return chart(title, svg, TextTable(f"{title} ({unit})", columns, rows, note=note))
 
 
 def bars(title: str, unit: str, drawn: Sequence[Bar], table: TextTable) -> Chart | None:
@@ -86,8 +74,7 @@ def intervals(title: str, unit: str, drawn: Sequence[Estimate], table: TextTable
 
 def chart(title: str, svg: Markup, table: TextTable | None = None) -> Chart | None:
     """A drawn chart with its table; None for an empty drawing."""
-    empty = TextTable(caption=title, columns=(), rows=())
-    return Chart(title=title, svg=svg, table=table or empty) if svg else None
+    return Chart(title, svg, table or TextTable(title, (), ())) if svg else None
 
 
 def facts_table(caption: str, data: Mapping[str, object], *, skipped: Sequence[str] = ()) -> TextTable:
@@ -101,7 +88,7 @@ def facts_table(caption: str, data: Mapping[str, object], *, skipped: Sequence[s
             for name, item in flat
             if key not in skipped and not isinstance(item, dict)
         ]
-    return TextTable(caption=caption, columns=("", "value"), rows=tuple(rows[:FACTS_ROWS]))
+    return TextTable(caption, ("", "value"), rows[:FACTS_ROWS])
 
 
 def records_table(caption: str, records: Sequence[tuple[str, Mapping[str, object]]], named: str) -> TextTable:
@@ -112,8 +99,8 @@ def records_table(caption: str, records: Sequence[tuple[str, Mapping[str, object
     keys = [key for key in columns if key != "name"]
     words = [any(isinstance(record.get(key), str) for _, record in records) for key in keys]
     return TextTable(
-        caption=caption,
-        columns=(named, *(words_of(key) for key in keys)),
-        rows=tuple((name, *(cell(key, record.get(key)) for key in keys)) for name, record in records),
-        words=tuple(place + 1 for place, is_word in enumerate(words) if is_word),
+        caption,
+        (named, *map(words_of, keys)),
+        [(name, *(cell(key, record.get(key)) for key in keys)) for name, record in records],
+        words=tuple(place for place, is_word in enumerate(words, start=1) if is_word),
     )

@@ -1,6 +1,6 @@
 """Figures, words and cells as the page prints them: `anadil.core.format` with the signs of print.
 
-A field that a stage left out is shown as a dash, never as a crash and never as a zero.
+A field that a stage left out is shown as a dash, never as a zero.
 """
 
 import re
@@ -58,13 +58,13 @@ def signed_percent(value: float | None) -> str:
 def change_percent(before: object, after: object) -> float | None:
     """(after - before) / before in per cent; None where it cannot be said."""
     old, new = number(before), number(after)
-    return None if old is None or new is None or old == 0 else (new - old) / old * 100
+    return None if not old or new is None else (new - old) / old * 100
 
 
 def ratio(before: object, after: object) -> float | None:
     """The share `after / before`; None where it cannot be said."""
     old, new = number(before), number(after)
-    return None if old is None or new is None or old == 0 else new / old
+    return None if not old or new is None else new / old
 
 
 def clip(value: object, limit: int) -> str:
@@ -78,13 +78,8 @@ def clip(value: object, limit: int) -> str:
 def words_of(key: str) -> str:
     """A JSON key as words: `num_tokens` is `tokens`, `tokens_per_s` is `tokens per second`."""
     text = key.removeprefix("num_").replace("_", " ").strip()
-    for short, long in (
-        (r"^lr$", "learning rate"),
-        (r" per s$", " per second"),
-        (r"^distinct (\d)", r"distinct-\1"),
-    ):
-        text = re.sub(short, long, text)
-    return text
+    text = re.sub(r" per s$", " per second", "learning rate" if text == "lr" else text)
+    return re.sub(r"^distinct (\d)", r"distinct-\1", text)
 
 
 def plain_value(value: object) -> str:
@@ -105,11 +100,9 @@ def plain_value(value: object) -> str:
 
 def cell(key: str, value: object) -> str:
     """A value by its name: rates, shares and coverages are printed as per cent."""
-    is_share = re.search(r"(^|_)(rate|share|coverage|accuracy)(_|$)", key) is not None
+    is_share = re.search(r"(^|_)(rate|share|coverage|accuracy)(_|$)", key)
     known = number(value)
-    if is_share and known is not None and 0 <= known <= 1:
-        return percent(known)
-    return plain_value(value)
+    return percent(known) if is_share and known is not None and 0 <= known <= 1 else plain_value(value)
 
 
 def evenly(items: Sequence[T], limit: int) -> list[T]:

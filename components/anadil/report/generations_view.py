@@ -1,7 +1,7 @@
 """Texts of the candidates side by side: answers first, then continuations."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from anadil.core.format import DASH, number
 from anadil.report.elements import TextTable, records_table
@@ -53,7 +53,7 @@ class PromptView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationsView:
-    """The first section."""
+    """The section on answers and continuations."""
 
     answers: tuple[PromptView, ...]
     more_answers: tuple[PromptView, ...]
@@ -62,7 +62,7 @@ class GenerationsView:
     beginnings: tuple[PromptView, ...]
     more_beginnings: tuple[PromptView, ...]
     hidden: str
-    """Prompts that the page leaves out, in words; empty for none."""
+    """Number of prompts that the page skips, as a sentence; empty for none."""
     repetition: TextTable
 
 
@@ -70,14 +70,24 @@ def generations_view(candidates: dict[str, Json]) -> GenerationsView:
     """Build the section on answers from the candidates of `scores.json`."""
     answers, beginnings = prompts_of(candidates, "answer"), prompts_of(candidates, "continuation")
     shown = chosen_prompts(answers)
+    hidden = [
+        f"{MAX_PROMPTS} of {len(prompts):,} {word} are shown; scores.json holds all."
+        for prompts, word in ((answers, "questions"), (beginnings, "beginnings"))
+        if len(prompts) > MAX_PROMPTS
+    ]
+    repetition = [
+        (f"{name} {words_of(mode)}", table)
+        for name, item in candidates.items()
+        for mode, table in named_tables(item.get("repetition"))
+    ]
     return GenerationsView(
         answers=shown[:OPEN_ANSWERS],
         more_answers=shown[OPEN_ANSWERS:],
         summary=_summary(candidates),
         beginnings=beginnings[:OPEN_BEGINNINGS],
         more_beginnings=beginnings[OPEN_BEGINNINGS:MAX_PROMPTS],
-        hidden=" ".join(filter(None, (_hidden(answers, "questions"), _hidden(beginnings, "beginnings")))),
-        repetition=_repetition(candidates),
+        hidden=" ".join(hidden),
+        repetition=records_table("Repetition in generations", repetition[:MAX_REPETITION_ROWS], "candidate"),
     )
 
 
@@ -85,11 +95,15 @@ def prompts_of(candidates: dict[str, Json], kind: str) -> tuple[PromptView, ...]
     """Texts for each prompt of a kind (`answer` or `continuation`), in the order of the first candidate."""
     by_prompt: dict[str, list[tuple[str, Json]]] = {}
     for name, item in candidates.items():
-        for entry in list_of(item.get("generations")):
-            line = table_of(entry)
+        for line in map(table_of, list_of(item.get("generations"))):
             if (line.get("kind") == "answer") == (kind == "answer"):
                 by_prompt.setdefault(str(line.get("prompt") or ""), []).append((name, line))
     return tuple(_prompt(text, lines, kind) for text, lines in by_prompt.items())
+
+
+def is_greedy(line: Json) -> bool:
+    """True for greedy decoding; scores of other programs may name no mode, and greedy is what they report."""
+    return line.get("mode") in ("greedy", None)
 
 
 def _prompt(text: str, lines: list[tuple[str, Json]], kind: str) -> PromptView:
@@ -98,28 +112,20 @@ def _prompt(text: str, lines: list[tuple[str, Json]], kind: str) -> PromptView:
     rest: list[CandidateText] = []
     for name, line in lines:
         beside = kind == "answer" and bool(compared) and name not in COMPARED
-        # Scores of other programs may name no mode; greedy is what they report.
-        greedy = line.get("mode") in ("greedy", None)
-        (first if greedy and not beside else rest).append(_generation(name, text, line, greedy=greedy))
-    seen = next((line["seen"] for _, line in lines if isinstance(line.get("seen"), bool)), None)
-    seen = seen if isinstance(seen, bool) else None
+        (first if is_greedy(line) and not beside else rest).append(_generation(name, text, line))
+    seen = next((flag for _, line in lines if isinstance(flag := line.get("seen"), bool)), None)
+    reference = next((line["reference"] for _, line in lines if line.get("reference")), "")
     return PromptView(
-        text=clip(text, MAX_PROMPT),
-        seen=seen,
-        seen_words=SEEN[seen],
-        reference=clip(next((line["reference"] for _, line in lines if line.get("reference")), ""), MAX_TEXT),
-        made=tuple(first),
-        others=tuple(rest),
-    )
+        text=clip(text, MAX_PROMPT), seen=seen, seen_words=SEEN[seen], reference=clip(reference, MAX_TEXT),
+        made=tuple(first), others=tuple(rest),
+    )  # fmt: skip
 
 
-def _generation(name: str, prompt: str, line: Json, *, greedy: bool) -> CandidateText:
+def _generation(name: str, prompt: str, line: Json) -> CandidateText:
     badges = [("exact", "word for word")] if line.get("exact") is True else []
     if line.get("loop") is True:
         badges.append(("loop", "loops"))
-    note = []
-    if not greedy:
-        note.append(clip(line.get("mode"), 40))
+    note = [] if is_greedy(line) else [clip(line.get("mode"), 40)]
     if number(line.get("chrf")) is not None:
         note.append(f"chrF {figure(line['chrf'], 3)}")
     if (tokens := number(line.get("num_tokens"))) is not None:
@@ -140,8 +146,7 @@ def _generation(name: str, prompt: str, line: Json, *, greedy: bool) -> Candidat
 def chosen_prompts(answers: tuple[PromptView, ...]) -> tuple[PromptView, ...]:
     """At most `MAX_PROMPTS`; seen and unseen ones take turns, so that both are there to be read."""
     unseen, seen, unknown = ([one for one in answers if one.seen is known] for known in (False, True, None))
-    longest = max(len(unseen), len(seen))
-    turns = [group[place] for place in range(longest) for group in (unseen, seen) if place < len(group)]
+    turns = [one for pair in zip_longest(unseen, seen) for one in pair if one]
     return tuple([*turns, *unknown][:MAX_PROMPTS])
 
 
@@ -149,42 +154,14 @@ def _summary(candidates: dict[str, Json]) -> TextTable:
     """Greedy answers that have a reference, by candidate and by whether training has seen the question."""
     rows = []
     for seen in (False, True):
-        for name, item in ((name, candidates[name]) for name in COMPARED if name in candidates):
-            lines = [table_of(entry) for entry in list_of(item.get("generations"))]
-            own = [
-                each for each in lines if each.get("seen") is seen and each.get("mode") in ("greedy", None)
-            ]
-            known = [each for each in own if isinstance(each.get("exact"), bool)]
-            if known:
-                rows.append(_summary_row(f"{name}, {SEEN[seen]}", known))
-    return TextTable(
-        caption="Greedy answers that are the reference, word for word",
-        columns=("candidate", "questions", "word for word", "ended"),
-        rows=tuple(rows),
-    )
-
-
-def _summary_row(label: str, lines: list[Json]) -> tuple[str, ...]:
-    exact = sum(each.get("exact") is True for each in lines)
-    ended = [each["ended"] for each in lines if isinstance(each.get("ended"), bool)]
-    return (
-        label,
-        figure(len(lines)),
-        f"{figure(exact)} ({percent(exact / len(lines))})",
-        percent(ended.count(True) / len(ended)) if ended else DASH,
-    )
-
-
-def _hidden(prompts: Iterable[PromptView], word: str) -> str:
-    count = len(tuple(prompts))
-    return (
-        "" if count <= MAX_PROMPTS else f"{MAX_PROMPTS} of {count:,} {word} are shown; scores.json holds all."
-    )
-
-
-def _repetition(candidates: dict[str, Json]) -> TextTable:
-    records = []
-    for name, item in candidates.items():
-        modes = named_tables(item.get("repetition"))
-        records += [(f"{name} {words_of(mode)}", table) for mode, table in modes]
-    return records_table("Repetition in generations", records[:MAX_REPETITION_ROWS], "candidate")
+        for name in (name for name in COMPARED if name in candidates):
+            lines = map(table_of, list_of(candidates[name].get("generations")))
+            greedy = [each for each in lines if each.get("seen") is seen and is_greedy(each)]
+            if known := [each for each in greedy if isinstance(each.get("exact"), bool)]:
+                exact = sum(each["exact"] is True for each in known)
+                ended = [each["ended"] for each in known if isinstance(each.get("ended"), bool)]
+                words = f"{figure(exact)} ({percent(exact / len(known))})"
+                by_itself = percent(ended.count(True) / len(ended)) if ended else DASH
+                rows.append((f"{name}, {SEEN[seen]}", figure(len(known)), words, by_itself))
+    columns = ("candidate", "questions", "word for word", "ended")
+    return TextTable("Greedy answers that are the reference, word for word", columns, rows)

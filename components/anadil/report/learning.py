@@ -15,18 +15,15 @@ TURNED = 0.02
 MAX_END_STEPS = 10
 VALIDATION = ("validation_loss", "validation_bits_per_byte")
 """Keys of a logged line: finetuning's in nats per token, pre-training's in bits per byte."""
+PRETRAINING, FINETUNING = "Continued pre-training", "Finetuning"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learning:
     """Findings about one stage's curve."""
 
-    stage: str
-    first: float
-    """Mean loss of the first steps, a tenth of them and ten at most."""
-    last: float
     fall: float
-    """Share of the first loss that is gone; below 0 where the loss rose."""
+    """Share of the first loss that is gone; below 0 where the loss rose. Means of a tenth of the steps, ten at most."""
     late_fall: float
     """The same over the last tenth of the steps, against the tenth before it."""
     turn: tuple[float, float] | None
@@ -37,18 +34,13 @@ class Learning:
     """The sentence is a warning."""
 
 
-def learnings(facts: Facts) -> tuple[Learning, ...]:
-    """Findings about pre-training, then finetuning; a stage without a loss curve is skipped."""
-    stages = (
-        _learning("Continued pre-training", facts.training, facts.training_summary, NOTHING),
-        _learning("Finetuning", facts.finetuning, facts.finetuning_summary, LITTLE),
-    )
-    return tuple(each for each in stages if each)
-
-
-def finetuning_of(stages: tuple[Learning, ...]) -> Learning | None:
-    """That of finetuning, where there was one."""
-    return next((each for each in stages if each.stage == "Finetuning"), None)
+def learnings(facts: Facts) -> dict[str, Learning]:
+    """Stage -> findings about its curve; a stage without a loss curve is skipped."""
+    stages = {
+        PRETRAINING: _learning(facts.training, facts.training_summary, NOTHING),
+        FINETUNING: _learning(facts.finetuning, facts.finetuning_summary, LITTLE),
+    }
+    return {stage: each for stage, each in stages.items() if each}
 
 
 def _percent(fall: float) -> str:
@@ -57,40 +49,28 @@ def _percent(fall: float) -> str:
     return figure(min(percent, 99.9), 3) if 0.99 < fall < 1 else figure(percent, 2)
 
 
-def _learning(stage: str, lines: list[Json], summary: Json, little: float) -> Learning | None:
+def _learning(lines: list[Json], summary: Json, little: float) -> Learning | None:
     losses = [value for _, value in series(lines, "loss")]
     if len(losses) < 2:
         return None
     size = max(1, min(MAX_END_STEPS, len(losses) // 10))
     first = float(number(summary.get("first_loss")) or _mean(losses[:size]))
     last = float(number(summary.get("last_loss")) or _mean(losses[-size:]))
-    fall = _fall(first, last)
-    turn = _turn(lines)
+    fall, turn = _fall(first, last), _turn(lines)
     moved = f"loss {'fell' if fall >= 0 else 'rose'} by {_percent(fall)} %"
     taught = "nothing" if fall < NOTHING else "little" if fall < little else ""
-    words = (
-        f"{moved}: this stage taught {taught}"
-        if taught
-        else f"{moved}, from {figure(first)} to {figure(last)}"
-    )
+    words = f"{moved}, from {figure(first)} to {figure(last)}"
+    if taught:
+        words = f"{moved}: this stage taught {taught}"
     if turn:
-        step, rise = turn
-        higher = f"{figure(rise * 100, 2)} %"
+        step, rise = figure(integer_if_whole(turn[0])), f"{figure(turn[1] * 100, 2)} %"
         words += (
-            f"; validation rose by {higher} after step {figure(integer_if_whole(step))}: this stage overfits"
-            if step
-            else f"; validation ended {higher} above the base's, which was the lowest: this stage made held-out text harder for the model"
+            f"; validation rose by {rise} after step {step}: this stage overfits"
+            if turn[0]
+            else f"; validation ended {rise} above the base's, which was the lowest: this stage made held-out text harder for the model"
         )
-    return Learning(
-        stage=stage,
-        first=first,
-        last=last,
-        fall=fall,
-        late_fall=_fall(_mean(losses[-2 * size : -size] or losses[:1]), _mean(losses[-size:])),
-        turn=turn,
-        words=words,
-        warns=bool(taught or turn),
-    )
+    late_fall = _fall(_mean(losses[-2 * size : -size] or losses[:1]), _mean(losses[-size:]))
+    return Learning(fall=fall, late_fall=late_fall, turn=turn, words=words, warns=bool(taught or turn))
 
 
 def _turn(lines: list[Json]) -> tuple[float, float] | None:
@@ -99,7 +79,7 @@ def _turn(lines: list[Json]) -> tuple[float, float] | None:
         return None
     step, lowest = min(points, key=lambda point: point[1])
     rise = points[-1][1] / lowest - 1 if lowest > 0 else 0.0
-    # Of the base, which was to become better, any rise counts.
+    # Training was to improve on the base, so over its figure any rise counts.
     return (step, rise) if rise > (TURNED if step else 0) else None
 
 

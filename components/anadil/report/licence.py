@@ -1,7 +1,7 @@
-"""Which licence a model stands under: that of its base, whoever has trained it further.
+"""The licence of a model: that of its base, whoever has trained it further.
 
-What the base's own directory says is taken first (`README.md`, a licence file), then the maker's name in a hub id, then
-what the recipe states. What none of them says is unknown, and is said to be.
+Sources in this order: the base's own directory (`README.md`, a licence file), the maker's name in a hub id, the recipe.
+If none of them names a licence, it is `unknown`.
 """
 
 import re
@@ -38,7 +38,7 @@ BEGINNINGS = {
     "mit": re.compile(r"\bMIT License\b|Permission is hereby granted, free of charge", re.IGNORECASE),
     "gemma": re.compile(r"Gemma Terms of Use", re.IGNORECASE),
 }
-"""By which the text of a licence is known, in its first `HEAD_BYTES`."""
+"""Licence -> words among the first `HEAD_BYTES` of its text."""
 LICENCE_FILES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE", "LICENCE.txt", "COPYING")
 POLICY_FILES = ("USE_POLICY.md", "NOTICE", "NOTICE.txt", "Notice")
 HEAD_BYTES = 4_096
@@ -54,17 +54,17 @@ class Licence:
     name: str = ""
     link: str = ""
     told_by: str = ""
-    """Who says so, such as `says the base's README.md`; empty: nobody."""
+    """Source, such as `says the base's README.md`; empty: none."""
     built_with: str = ""
     """Text that a page about the model must show."""
     prefix: str = ""
-    """With which the model's name must begin."""
+    """Required beginning of the model's name."""
     notice: str = ""
     """Required content of a file `NOTICE` beside the weights."""
 
     @property
     def address(self) -> str:
-        """The link where it is a plain address, which Markdown can hold without signs that would have to be escaped."""
+        """The link if it is a plain address, which Markdown holds without escapes."""
         return self.link if re.fullmatch(r"https://[\w.-]+(/[\w.-]*)*", self.link) else ""
 
     @property
@@ -81,7 +81,7 @@ def licence_of(model: str, stated: str = "") -> Licence:
 
     Args:
         model: `base.model` of the recipe: a directory, a hub id or `tiny`.
-        stated: What `report.licences` says of `base`; empty: nothing.
+        stated: `base` of `report.licences`; empty: nothing.
     """
     if model == TINY:
         return Licence(id="apache-2.0", name="Apache License 2.0", told_by="the base is made by anadil")
@@ -95,7 +95,7 @@ def licence_of(model: str, stated: str = "") -> Licence:
 
 
 def named_licence(name: str, told_by: str) -> Licence:
-    """A licence by what somebody calls it."""
+    """A licence by a name that a person gave it."""
     if match := LLAMA.search(name):
         return _llama(match["version"], told_by)
     known = hub_licence(name)
@@ -134,15 +134,14 @@ def _of_directory(folder: Path) -> Iterator[Licence]:
         for known, beginning in BEGINNINGS.items():
             if beginning.search(text):
                 yield Licence(id=known, name=known, told_by=f"says the base's {file.name}")
-    own, link = (
-        one_line(str(said[key]), 200) if said.get(key) else "" for key in ("license_name", "license_link")
-    )
-    if own:
-        yield Licence(id="other", name=own, link=link, told_by="says the base's README.md")
-    if present := [each for each in LICENCE_FILES if (folder / each).is_file()]:
-        yield Licence(
-            id="other", name=f"see {present[0]} of the base", link=present[0], told_by="by the base's files"
-        )
+    if said.get("license_name"):
+        name, link = (one_line(str(said.get(key) or ""), 200) for key in ("license_name", "license_link"))
+        yield Licence(id="other", name=name, link=link, told_by="says the base's README.md")
+    for file in LICENCE_FILES:
+        if (folder / file).is_file():
+            yield Licence(
+                id="other", name=f"see {file} of the base", link=file, told_by="by the base's files"
+            )
 
 
 def _llama(version: str, told_by: str) -> Licence:

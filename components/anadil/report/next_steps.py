@@ -10,9 +10,17 @@ from dataclasses import dataclass
 from anadil.core.format import number
 from anadil.report.corpus_view import drops
 from anadil.report.format import clip, figure, percent, words_of
-from anadil.report.learning import finetuning_of, learnings
+from anadil.report.learning import FINETUNING, learnings
 from anadil.report.read import Facts, field, list_of, table_of
-from anadil.report.verdict import ANSWERS, FORGETS, candidates_of, forgotten, released_name, subjects_of
+from anadil.report.verdict import (
+    ANSWERS,
+    FORGETS,
+    candidates_of,
+    fewest_documents,
+    forgotten,
+    released_name,
+    subjects_of,
+)
 from anadil.text.metrics import SURE_DOCUMENTS
 
 NUM_STEPS = 3
@@ -38,17 +46,11 @@ class NextStep:
 
 def next_steps(facts: Facts) -> tuple[NextStep, ...]:
     """The first three whose rule holds."""
-    steps = [
-        *_of_measuring(facts),
-        *_of_finetuning(facts),
-        *_of_answers(facts),
-        *_of_training(facts),
-        *_always(facts),
-    ]
-    return tuple(steps[:NUM_STEPS])
+    rules = (_measuring, _finetuning, _answers, _training, _always)
+    return tuple(step for rule in rules for step in rule(facts))[:NUM_STEPS]
 
 
-def _of_measuring(facts: Facts) -> Iterator[NextStep]:
+def _measuring(facts: Facts) -> Iterator[NextStep]:
     """Steps if the figures themselves are uncertain."""
     share = number(field(facts.scores, "contamination.share"))
     limit = facts.recipe.evaluate.gate.max_contaminated_share
@@ -58,8 +60,7 @@ def _of_measuring(facts: Facts) -> Iterator[NextStep]:
             action=f"Score on {text}, set clean.decontaminate to true, and train again.",
             why=f"{percent(share)} of the held-out documents are also in the training part. Rule: above {percent(limit)}.",
         )
-    counts = [number(item.get("num_documents")) for item in candidates_of(facts.scores).values()]
-    fewest = min((count for count in counts if count is not None), default=SURE_DOCUMENTS)
+    fewest = fewest_documents(candidates_of(facts.scores))
     if fewest < SURE_DOCUMENTS:
         yield NextStep(
             action="Hold out more text: add files to evaluate.heldout.",
@@ -67,8 +68,8 @@ def _of_measuring(facts: Facts) -> Iterator[NextStep]:
         )
 
 
-def _of_finetuning(facts: Facts) -> Iterator[NextStep]:
-    finetuning = finetuning_of(learnings(facts))
+def _finetuning(facts: Facts) -> Iterator[NextStep]:
+    finetuning = learnings(facts).get(FINETUNING)
     if finetuning and finetuning.turn:
         yield NextStep(
             action="Stop finetuning earlier: set finetune.patience, or lower finetune.epochs.",
@@ -87,23 +88,23 @@ def _of_finetuning(facts: Facts) -> Iterator[NextStep]:
         )
 
 
-def _of_answers(facts: Facts) -> Iterator[NextStep]:
+def _answers(facts: Facts) -> Iterator[NextStep]:
     candidates = candidates_of(facts.scores)
     name = next(reversed(subjects_of(facts.scores)), "adapted")
-    own = candidates.get(name, {})
-    loops = number(field(own, "repetition.greedy.loop_rate"))
+    model = candidates.get(name, {})
+    loops = number(field(model, "repetition.greedy.loop_rate"))
     if loops is not None and loops > MAX_LOOPS:
         yield NextStep(
             action="Train on more text or for more steps. A model that loops has seen too little.",
             why=f"{percent(loops)} of the {name} model's greedy texts loop. Rule: above {percent(MAX_LOOPS)}.",
         )
-    ended = number(field(own, "questions.ended"))
+    ended = number(field(model, "questions.ended"))
     if name == "finetuned" and ended is not None and ended < MIN_ENDED:
         yield NextStep(
             action="Raise evaluate.max_new_tokens, or shorten the answers in the chats.",
             why=f"{percent(ended)} of the answers end by themselves. Rule: below {percent(MIN_ENDED)}.",
         )
-    language = number(field(own, "output_language.own"))
+    language = number(field(model, "output_language.own"))
     if language is not None and language < MIN_OWN_LANGUAGE:
         yield NextStep(
             action="Search corpus and chats for text in a neighbouring language.",
@@ -116,12 +117,12 @@ def _of_answers(facts: Facts) -> Iterator[NextStep]:
         )
 
 
-def _of_training(facts: Facts) -> Iterator[NextStep]:
-    for each in learnings(facts):
+def _training(facts: Facts) -> Iterator[NextStep]:
+    for stage, each in learnings(facts).items():
         if each.late_fall > STILL_FALLING and not each.turn:
-            key = "pretrain.phases" if each.stage != "Finetuning" else "finetune.epochs"
+            key = "finetune.epochs" if stage == FINETUNING else "pretrain.phases"
             yield NextStep(
-                action=f"Train longer: {each.stage.lower()} is still learning (more steps: {key}).",
+                action=f"Train longer: {stage.lower()} is still learning (more steps: {key}).",
                 why=f"The loss still fell by {figure(each.late_fall * 100, 2)} % over the last tenth of the steps. Rule: above {percent(STILL_FALLING)}.",
             )
     num_read, num_kept = number(facts.stats.get("in")), number(facts.stats.get("kept"))
@@ -141,21 +142,16 @@ def _always(facts: Facts) -> Iterator[NextStep]:
             action=f"Read ten answers with a speaker of {facts.language.name}, then release with anadil promote, the {word} and these scores.",
             why=f"The gate releases the {released} model. Figures do not show whether an answer is right.",
         )
-    candidates = candidates_of(facts.scores)
-    own = candidates.get(released or "adapted", {})
-    domains = [
-        (value, name)
-        for name, item in table_of(own.get("domains")).items()
-        if (value := number(item)) is not None
-    ]
+    model = candidates_of(facts.scores).get(released or "adapted", {})
+    figures = table_of(model.get("domains")).items()
+    domains = [(value, name) for name, item in figures if (value := number(item)) is not None]
     if len(domains) > 1:
         worst, name = max(domains)
         yield NextStep(
             action=f"Add text of the domain {clip(name, 60)}.",
             why=f"It has the most bits per byte of {len(domains)} domains: {figure(worst)}.",
         )
-    dropped = drops(facts.stats)
-    if dropped:
+    if dropped := drops(facts.stats):
         yield NextStep(
             action=f"Read samples of the rule '{clip(words_of(dropped[0][0]), 40)}' below. Text that it drops wrongly is missing in training.",
             why=f"It drops the most: {figure(int(dropped[0][1]))} documents.",

@@ -1,7 +1,7 @@
-"""A plan as one page: whether a run fits, how fast it is, what it costs, and why."""
+"""A plan as one page: fit, speed and cost of a run, with the reasons."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
 from anadil.core.format import (
     GIB,
@@ -15,7 +15,7 @@ from anadil.core.format import (
 from anadil.plan.schema import LayoutOption, Plan
 from anadil.plan.view import tables, terminal
 from anadil.plan.view.tables import Grid
-from anadil.report.charts import Bar, Line, Mark, Point, Stack, scatter_chart, stacked_chart
+from anadil.report.charts import Bar, Line, Point, Stack, scatter_chart, stacked_chart
 from anadil.report.elements import Chart, TextTable, chart
 from anadil.report.format import evenly
 from anadil.report.render import render_template
@@ -50,18 +50,8 @@ MAX_LAYOUT_POINTS = 400
 MAX_PLAN_ROWS = 60
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanHeadline:
-    """One large figure."""
-
-    name: str
-    unit: str
-    value: str
-    beside: str
-
-
 def render_plan(plan: Plan) -> str:
-    """The page of a plan; a field that is not known is a dash."""
+    """The page of a plan; an unknown field is a dash."""
     view: dict[str, object] = {
         "title": f"Plan of {one_line(plan.recipe, 100)}",
         "sections": PLAN_SECTIONS,
@@ -95,46 +85,27 @@ def render_plan(plan: Plan) -> str:
     return render_template("plan.html.j2", view)
 
 
-def _headlines(plan: Plan) -> list[PlanHeadline]:
-    memory, rate = plan.peak.memory, plan.peak
+def _headlines(plan: Plan) -> list[tuple[str, str, str, str]]:
+    """(name, unit, value, small print) of each large figure."""
+    peak, memory = plan.peak, plan.peak.memory
+    safe, by_device = human_bytes(memory.limit_bytes), human_count(peak.tokens_per_s_per_device)
+    hours, dollars = human_hours(plan.expected_hours), human_dollars(plan.expected_cost)
     return [
-        PlanHeadline(
-            name="Memory",
-            unit="one device at its worst moment",
-            value=human_bytes(memory.total_bytes),
-            beside=f"safe up to {human_bytes(memory.limit_bytes)}",
-        ),
-        PlanHeadline(
-            name="Rate",
-            unit="tokens per second, all devices",
-            value=human_count(rate.tokens_per_s),
-            beside=f"{human_count(rate.tokens_per_s_per_device)} per device",
-        ),
-        PlanHeadline(
-            name="Time",
-            unit="of training",
-            value=human_hours(plan.expected_hours),
-            beside=terminal.time_range(plan),
-        ),
-        PlanHeadline(
-            name="Cost",
-            unit="on demand",
-            value=human_dollars(plan.expected_cost),
-            beside=terminal.cost_range(plan),
-        ),
+        ("Memory", "one device at its worst moment", human_bytes(memory.total_bytes), f"safe up to {safe}"),
+        ("Rate", "tokens per second, all devices", human_count(peak.tokens_per_s), f"{by_device} per device"),
+        ("Time", "of training", hours, terminal.time_range(plan)),
+        ("Cost", "on demand", dollars, terminal.cost_range(plan)),
     ]
 
 
 def _memory_chart(plan: Plan) -> Chart | None:
     # So many thin parts outside the allocator would only be stripes; the table has each.
-    outside = tables.outside_parts(plan).values()
-    parts = tables.memory_parts(plan) | {
-        "outside the allocator": [sum(values) for values in zip(*outside, strict=True)]
-    }
+    outside = [sum(values) for values in zip(*tables.outside_parts(plan).values(), strict=True)]
+    parts = tables.memory_parts(plan) | {"outside the allocator": outside}
     totals = [human_bytes(phase.memory.total_bytes) for phase in plan.phases]
     peak = plan.peak.memory
     ends = (("device", peak.device_bytes), ("safe up to", peak.limit_bytes))
-    marks = [Mark(label=f"{name} {human_bytes(value)}", value=value / GIB) for name, value in ends]
+    marks = [Bar(f"{name} {human_bytes(value)}", value / GIB) for name, value in ends]
     title, stacks = "Memory of one device, by part", _stacks(plan, parts, totals, GIB, human_bytes)
     return chart(title, stacked_chart(stacks, title=title, unit="GiB", marks=marks))
 
@@ -153,47 +124,37 @@ def _stacks(
     unit: float,
     say: Callable[[float], str],
 ) -> list[Stack]:
+    def bar(part: str, value: float) -> Bar:
+        return Bar(f"{part}: {say(value)}", max(0.0, value) / unit, PART_COLOURS.get(part, GREY))
+
     return [
         Stack(
-            label=name,
-            total=totals[place],
-            parts=tuple(
-                Bar(
-                    label=f"{part}: {say(values[place])}",
-                    value=max(0.0, values[place]) / unit,
-                    colour=PART_COLOURS.get(part, GREY),
-                )
-                for part, values in parts.items()
-            ),
+            label=name, total=total, parts=tuple(bar(part, values[place]) for part, values in parts.items())
         )
-        for place, name in enumerate(tables.phase_names(plan))
+        for place, (name, total) in enumerate(zip(tables.phase_names(plan), totals, strict=True))
     ]
 
 
 def _frontier(plan: Plan) -> Chart | None:
-    """Memory against rate: what the search found best, and the plan's own layout."""
+    """Memory against rate: the best layouts of the search, and the plan's."""
     best, searched = (plan.search.best, plan.search.frontier) if plan.search else ((), ())
     frontier = sorted(_points(searched, 1), key=lambda point: (point.x, point.y))
+    chosen = next((each for each in [*searched, *best] if tables.is_chosen(plan, each)), None)
+    memory = chosen.total_bytes if chosen else plan.peak.memory.total_bytes
+    rate = chosen.tokens_per_s_per_device if chosen else plan.peak.tokens_per_s_per_device
     limit = plan.peak.memory.limit_bytes
     title = "Rate against memory, per device"
     svg = scatter_chart(
         [*_points(best, 0), *frontier],
-        Line(label="frontier", points=tuple((point.x, point.y) for point in frontier)),
+        Line("frontier", tuple((point.x, point.y) for point in frontier)),
+        limit=Bar(f"safe up to {human_bytes(limit)}", limit / GIB),
         title=title,
         units=("GiB", "tokens per second"),
-        chosen=_own_point(plan, [*searched, *best]),
-        limit=Mark(label=f"safe up to {human_bytes(limit)}", value=limit / GIB),
+        chosen=None if rate is None else Point("this plan", memory / GIB, rate),
     )
-    rows = tuple((p.label, human_bytes(p.x * GIB), human_count(round(p.y))) for p in frontier)
+    rows = [(p.label, human_bytes(p.x * GIB), human_count(round(p.y))) for p in frontier]
     columns = ("layout", "memory", "tokens per second")
-    return chart(title, svg, TextTable(caption="The frontier", columns=columns, rows=rows[:MAX_PLAN_ROWS]))
-
-
-def _own_point(plan: Plan, options: Sequence[LayoutOption]) -> Point | None:
-    own = next((each for each in options if tables.is_chosen(plan, each)), None)
-    memory = own.total_bytes if own else plan.peak.memory.total_bytes
-    rate = own.tokens_per_s_per_device if own else plan.peak.tokens_per_s_per_device
-    return None if rate is None else Point(label="this plan", x=memory / GIB, y=rate, colour=1)
+    return chart(title, svg, TextTable("The frontier", columns, rows[:MAX_PLAN_ROWS]))
 
 
 def _points(options: Sequence[LayoutOption], colour: int) -> list[Point]:
@@ -202,8 +163,7 @@ def _points(options: Sequence[LayoutOption], colour: int) -> list[Point]:
         layout = option.layout
         redone = "" if layout.recompute == "none" else f", {layout.recompute} recomputation"
         label = f"{layout.name()}, batch {human_count(layout.micro_batch_size)}{redone}"
-        memory, rate = option.total_bytes / GIB, option.tokens_per_s_per_device
-        points.append(Point(label=label, x=memory, y=rate, colour=colour))
+        points.append(Point(label, option.total_bytes / GIB, option.tokens_per_s_per_device, colour))
     return points
 
 

@@ -1,7 +1,5 @@
 """How to make the run again: recipe, artifacts and program, without the paths of a machine."""
 
-from dataclasses import dataclass
-
 import yaml
 
 from anadil import __version__
@@ -16,18 +14,9 @@ MAX_VALUE = 2_000
 LOCAL_PREFIXES = ("/", "~", "./", "../", "\\")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProvenanceView:
-    """The last section."""
-
-    version: str
-    recipe: str
-    artifacts: TextTable
-
-
-def provenance_view(facts: Facts) -> ProvenanceView:
-    """Build the section on how to reproduce the run."""
-    rows = tuple(
+def provenance_view(facts: Facts) -> dict[str, object]:
+    """Build the section on how to reproduce the run, by the names of the template."""
+    rows = [
         (
             f"{word}/{manifest.key}",
             f"sha256:{manifest.digest}",
@@ -35,25 +24,15 @@ def provenance_view(facts: Facts) -> ProvenanceView:
             clip(manifest.program.get("image") or DASH, 120),
         )
         for word, manifest in facts.manifests.items()
-    )
-    return ProvenanceView(
-        version=__version__,
-        recipe=recipe_text(facts),
-        artifacts=TextTable(
-            caption="Artifacts that this page was made from",
-            columns=("artifact", "digest", "program", "image"),
-            rows=rows,
-            words=(1, 2, 3),
-        ),
-    )
+    ]
+    columns = ("artifact", "digest", "program", "image")
+    table = TextTable("Artifacts that this page was made from", columns, rows, words=(1, 2, 3))
+    return {"version": __version__, "recipe": recipe_text(facts), "artifacts": table}
 
 
 def recipe_text(facts: Facts) -> str:
-    """The resolved recipe as YAML: what decides the result, not where it was stored or tracked.
-
-    Storage, tracking and cluster are left out: they change no number, and they hold the
-    addresses, perhaps the passwords, of a machine.
-    """
+    """The resolved recipe as YAML, without storage, tracking and cluster."""
+    # Those three change no number, and they hold the addresses, perhaps the passwords, of a machine.
     known = facts.recipe.model_dump(mode="json")
     sections = {section: _portable(known[section]) for section in STAGES["report"].sections}
     return clip(yaml.safe_dump(sections, allow_unicode=True, sort_keys=False, width=100), MAX_RECIPE)

@@ -1,7 +1,6 @@
 """JSON files and manifests of the other stages, read once.
 
-The files themselves were checked against their manifests before the stage began. A file that
-the flow always writes must be there; a field in it may be missing.
+The stage's runner has verified the files. A file that the flow always writes must exist; a field in it may be missing.
 """
 
 import itertools
@@ -23,13 +22,13 @@ from anadil.text.language import load_language
 from anadil.text.language_data import Language
 
 Json = dict[str, object]
-KEPT_SAMPLES = 3
-"""Kept documents that the page shows."""
+NUM_SAMPLES = 3
+"""Documents of the corpus that the page shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Everything that the page tells."""
+    """Inputs of the page."""
 
     recipe: Recipe
     language: Language
@@ -38,12 +37,12 @@ class Facts:
     stats: Json
     rejected: dict[str, list[Json]]
     """Rule -> dropped documents that were kept as samples."""
-    kept: list[Json]
-    """Some of those that are in the corpus."""
+    samples: list[Json]
+    """Some documents of the corpus."""
     fertility: Json
     choice: Json
     trial: Json
-    """Empty where the recipe names none."""
+    """Empty without one."""
     tokenizer_speed: Json
     """Candidate -> tokens per CPU-second."""
     training: list[Json]
@@ -52,7 +51,7 @@ class Facts:
     finetuning: list[Json]
     finetuning_summary: Json
     preference: list[Json]
-    """The curve of the step that learned from pairs; empty without one."""
+    """Curve of the step that learned from pairs; empty without one."""
     scores: Json
     places: dict[str, str]
     """Artifact word -> its place relative to the report's, where both lie in one storage."""
@@ -65,21 +64,20 @@ def read_facts(job: Job) -> Facts:
         DataError: A file that every run has is not there, or is no JSON.
     """
     inputs = job.inputs
-    corpus, tokenizer, model = inputs["corpus"], inputs["tokenizer"], inputs["model"]
-    trial = inputs.get("trial")
-    adapter, scores = inputs.get("adapter"), inputs["scores"]
-    manifests = {word: artifact.read_manifest(str(path)) for word, path in inputs.items()}
+    corpus, tokenizer, model, scores = (inputs[word] for word in ("corpus", "tokenizer", "model", "scores"))
+    trial, adapter = inputs.get("trial"), inputs.get("adapter")
+    manifests = {word: each for word, path in inputs.items() if (each := artifact.read_manifest(str(path)))}
     return Facts(
         recipe=job.recipe,
         language=load_language(job.recipe.language),
         base_name=base_name(job.recipe.base.model),
-        manifests={word: manifest for word, manifest in manifests.items() if manifest is not None},
+        manifests=manifests,
         stats=_table(corpus / "stats.json"),
         rejected={
             path.name.partition(".")[0]: _samples(path, 1)
             for path in sorted((corpus / "rejected").glob("*.jsonl*"))
         },
-        kept=_samples(corpus / "samples/kept.jsonl.zst", KEPT_SAMPLES),
+        samples=_samples(corpus / "samples/kept.jsonl.zst", NUM_SAMPLES),
         fertility=_table(tokenizer / "fertility.json"),
         choice=_table(tokenizer / "choice.json", needed=False),
         tokenizer_speed=_table(tokenizer / "speed.json", needed=False),
@@ -96,14 +94,12 @@ def read_facts(job: Job) -> Facts:
 
 
 def relative_place(target: str, uri: str) -> str:
-    """Where an artifact lies seen from the report, such as `../../model/0a1b`; empty where a link would not serve.
-
-    It has to be a neighbour: a longer way would tell the directories of a machine.
-    """
+    """Path of an artifact from the report, such as `../../model/0a1b`; empty where a link would not serve."""
     if not target or ("://" in target) != ("://" in uri):
         return ""
-    # Both are made paths first: `relpath` would take a scheme for a directory.
+    # Both become paths first: `relpath` would take a scheme for a directory.
     place = posixpath.relpath(uri.replace("://", "/"), target.replace("://", "/"))
+    # Only a neighbour: a longer way would tell the directories of a machine.
     return place if re.fullmatch(r"(\.\./){1,2}[\w.-]+(/[\w.-]+)?", place) else ""
 
 
@@ -127,12 +123,10 @@ def named_tables(value: object) -> list[tuple[str, Json]]:
 
 def series(lines: list[Json], key: str) -> tuple[tuple[float, float], ...]:
     """(step, value) of every line that holds both as finite numbers, by step."""
-    points = []
-    for place, line in enumerate(lines):
-        value, step = number(line.get(key)), number(line.get("step", place + 1))
-        if value is not None and step is not None:
-            points.append((float(step), float(value)))
-    return tuple(sorted(points))
+    points = (
+        (number(line.get("step", place)), number(line.get(key))) for place, line in enumerate(lines, start=1)
+    )
+    return tuple(sorted((float(x), float(y)) for x, y in points if x is not None and y is not None))
 
 
 def field(data: object, path: str) -> object:
@@ -157,10 +151,10 @@ def _table(path: Path, *, needed: bool = True) -> Json:
     return table_of(_parse(text, path)) if text else {}
 
 
-def _lines(path: Path, *, needed: bool = True, most: int | None = None) -> list[Json]:
+def _lines(path: Path, *, needed: bool = True) -> list[Json]:
     # Not `splitlines`: a text may hold U+2028 or U+0085, which end no line of JSON lines.
     lines = [line for line in _text(path, needed=needed).split("\n") if line.strip()]
-    return [table_of(_parse(line, path)) for line in lines[:most]]
+    return [table_of(_parse(line, path)) for line in lines]
 
 
 def _samples(path: Path, most: int) -> list[Json]:
@@ -180,9 +174,8 @@ def _text(path: Path, *, needed: bool) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{path}: cannot be read ({error}); make the {path.parent.name} artifact again"
-        ) from None
+        word = path.parent.name
+        raise DataError(f"{path}: cannot be read ({error}); make the {word} artifact again") from None
 
 
 def _parse(text: str, path: Path) -> object:

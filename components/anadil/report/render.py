@@ -19,13 +19,9 @@ def render_template(template: str, view: dict[str, object]) -> str:
     folder = Path(__file__).parent
     # A missing field is a mistake of ours and must fail; text from outside is never markup.
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-        keep_trailing_newline=True,
-    )
+        loader=jinja2.FileSystemLoader(folder), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
     environment.filters["cell"] = markdown_cell
     environment.filters["capfirst"] = lambda text: f"{text[:1].upper()}{text[1:]}"
     style = Markup((folder / "style.css").read_text(encoding="utf-8"))  # noqa: S704  our own file

@@ -1,4 +1,4 @@
-"""scores of all stages -> report: one page, the same in short as Markdown, and flat numbers.
+"""The report stage: results of all stages as one page, a short version in Markdown, and flat numbers.
 
 `python -m anadil.report --recipe R --corpus URI --tokenizer URI --model URI --adapter URI
 --scores URI --out URI`
@@ -13,7 +13,7 @@ from anadil.report.cost_view import DATA_CARD, MODEL_CARD, cost_view
 from anadil.report.data_card import card_of_corpus
 from anadil.report.format import change_percent, clip, ratio
 from anadil.report.generations_view import generations_view
-from anadil.report.learning import learnings
+from anadil.report.learning import FINETUNING, learnings
 from anadil.report.measures_view import measures_view
 from anadil.report.model_card import ModelFacts, card_of_model
 from anadil.report.next_steps import next_steps
@@ -50,7 +50,9 @@ def run(job: Job) -> Figures:
     """Write `report.html`, `report.md`, `metrics.json`, and the cards of corpus and model."""
     facts = read_facts(job)
     view = {
-        "title": clip(job.recipe.report.title or default_title(facts), 200),
+        "title": clip(
+            job.recipe.report.title or f"{facts.language.name}: what {facts.base_name} learned", 200
+        ),
         "facts": facts,
         "sections": REPORT_SECTIONS,
         "lang": job.recipe.language_code,
@@ -72,54 +74,48 @@ def run(job: Job) -> Figures:
     if size > MAX_PAGE_BYTES:
         log.warning("report.html has %s bytes, more than the %s that viewers take", size, MAX_PAGE_BYTES)
     numbers = metrics(facts)
-    # JSON can hold halves of surrogate pairs, which no UTF-8 file can.
-    (job.out / "report.html").write_text(page, encoding="utf-8", errors="replace")
-    short = render_template("report.md.j2", view)
-    (job.out / "report.md").write_text(short, encoding="utf-8", errors="replace")
-    _write_cards(job, facts)
-    text = json.dumps(numbers, indent=1, sort_keys=True)
-    (job.out / "metrics.json").write_text(text + "\n", encoding="utf-8")
+    files = {
+        "report.html": page,
+        "report.md": render_template("report.md.j2", view),
+        "metrics.json": json.dumps(numbers, indent=1, sort_keys=True) + "\n",
+        **_cards(facts),
+    }
+    for name, text in files.items():
+        # JSON can hold halves of surrogate pairs, which no UTF-8 file can.
+        (job.out / name).write_text(text, encoding="utf-8", errors="replace")
     job.tracker.metrics(numbers)
-    # Of scores that were there already the evaluate stage has said nothing.
+    # A reused scores artifact was not logged by this run's evaluate stage.
     job.tracker.run_metrics(deciding_scores(facts.scores))
     job.records["metrics"] = len(numbers)
     return _figures(facts)
 
 
-def _write_cards(job: Job, facts: Facts) -> None:
-    """Write the data card, and the card of the model that is released, else of the last one that was made."""
-    manifests = facts.manifests
+def _cards(facts: Facts) -> dict[str, str]:
+    """The data card, and the card of the model that is released, else of the last one that was trained."""
+    manifests, recipe = facts.manifests, facts.recipe.model_dump(mode="json")
     word = "adapter" if "adapter" in manifests and released_name(facts.scores) != "adapted" else "model"
-    recipe = facts.recipe.model_dump(mode="json")
-    card = card_of_model(
-        ModelFacts(
-            word=word, manifest=manifests[word], recipe=recipe, corpus=manifests["corpus"], stats=facts.stats,
-            training=facts.training_summary, finetuning=facts.finetuning_summary, chats=facts.mask_audit,
-            scores=facts.scores,
-        )
+    model = ModelFacts(
+        word=word, manifest=manifests[word], recipe=recipe, corpus=manifests["corpus"], stats=facts.stats,
+        training=facts.training_summary, finetuning=facts.finetuning_summary, chats=facts.mask_audit,
+        scores=facts.scores,
     )  # fmt: skip
-    cards = {MODEL_CARD: card, DATA_CARD: card_of_corpus(manifests["corpus"], facts.stats, recipe)}
-    for name, text in cards.items():
-        (job.out / name).write_text(text, encoding="utf-8", errors="replace")
-
-
-def default_title(facts: Facts) -> str:
-    """Language and base model, as a sentence."""
-    return f"{facts.language.name}: what {facts.base_name} learned"
+    data_card = card_of_corpus(manifests["corpus"], facts.stats, recipe)
+    return {MODEL_CARD: card_of_model(model), DATA_CARD: data_card}
 
 
 def metrics(facts: Facts) -> dict[str, float | int]:
     """Every number that is worth following over runs, by a flat name."""
+    cost, passed = cost_view(facts), field(facts.scores, "gate.passed")
     figures: dict[str, object] = {
         "corpus_in": facts.stats.get("in"),
         "corpus_kept": facts.stats.get("kept"),
         "corpus_words": facts.stats.get("words_out"),
         "corpus_bytes": facts.stats.get("bytes_out"),
-        "pretrain_final_loss": _last(facts, "loss"),
-        "finetune_final_loss": _last(facts, "loss", finetuning=True),
-        "gate_passed": {True: 1, False: 0}.get(field(facts.scores, "gate.passed") is True)
-        if isinstance(field(facts.scores, "gate.passed"), bool)
-        else None,
+        "pretrain_final_loss": _last_loss(facts.training),
+        "finetune_final_loss": _last_loss(facts.finetuning),
+        "gate_passed": int(passed) if isinstance(passed, bool) else None,
+        "seconds": cost.seconds or None,
+        "cost_usd": cost.dollars,
     }
     figures |= {f"corpus_{part}": int(count) for part, count in parts_of(facts)}
     for name, table in tokenizers_of(facts):
@@ -129,13 +125,10 @@ def metrics(facts: Facts) -> dict[str, float | int]:
     for name, table in candidates_of(facts.scores).items():
         figures |= _of_candidate(name, table)
     for task, by_candidate in named_tables(facts.scores.get("tasks")):
-        figures |= {
-            f"task_{task}_{name}": table_of(entry).get("value") for name, entry in by_candidate.items()
-        }
-    cost = cost_view(facts)
-    figures |= {"seconds": cost.seconds or None, "cost_usd": cost.dollars}
-    for each in learnings(facts):
-        figures[f"{'finetune' if each.stage == 'Finetuning' else 'pretrain'}_loss_fall"] = each.fall
+        for name, entry in by_candidate.items():
+            figures[f"task_{task}_{name}"] = table_of(entry).get("value")
+    for stage, each in learnings(facts).items():
+        figures[f"{'finetune' if stage == FINETUNING else 'pretrain'}_loss_fall"] = each.fall
     return {name: value for name, item in figures.items() if (value := number(item)) is not None}
 
 
@@ -153,23 +146,22 @@ def _of_candidate(name: str, table: Json) -> dict[str, object]:
     return figures
 
 
-def _last(facts: Facts, key: str, *, finetuning: bool = False) -> object:
-    lines = facts.finetuning if finetuning else facts.training
-    return next((line[key] for line in reversed(lines) if number(line.get(key)) is not None), None)
+def _last_loss(lines: list[Json]) -> object:
+    return next((line["loss"] for line in reversed(lines) if number(line.get("loss")) is not None), None)
 
 
 def _figures(facts: Facts) -> Figures:
-    candidates = candidates_of(facts.scores)
-    base, own = candidates.get("base", {}), candidates.get(released_name(facts.scores) or "adapted", {})
-    change = change_percent(base.get("bits_per_byte"), own.get("bits_per_byte"))
-    fertility = ratio(base.get("fertility"), own.get("fertility"))
+    candidates, released = candidates_of(facts.scores), released_name(facts.scores)
+    base, model = candidates.get("base", {}), candidates.get(released or "adapted", {})
+    change = change_percent(base.get("bits_per_byte"), model.get("bits_per_byte"))
+    fertility = ratio(base.get("fertility"), model.get("fertility"))
     passed = field(facts.scores, "gate.passed")
     figures: Figures = {}
     if change is not None:
         figures["bits_per_byte_change_percent"] = round(change, 2)
     if fertility is not None:
         figures["fertility_ratio"] = round(fertility, 4)
-    if released := released_name(facts.scores):
+    if released:
         figures["released"] = released
     figures["gate"] = {True: "passed", False: "not passed"}[passed] if isinstance(passed, bool) else "none"
     return figures

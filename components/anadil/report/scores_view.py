@@ -5,15 +5,7 @@ from dataclasses import dataclass, replace
 from anadil.core.format import DASH, number
 from anadil.report.charts import Bar, Estimate
 from anadil.report.elements import Chart, TextTable, bars, facts_table, intervals
-from anadil.report.format import (
-    MINUS,
-    change_percent,
-    clip,
-    figure,
-    percent,
-    plain_value,
-    signed_percent,
-)
+from anadil.report.format import MINUS, change_percent, clip, figure, percent, plain_value, signed_percent
 from anadil.report.measures_view import UNSURE, UNSURE_NOTE, interval_of, interval_words
 from anadil.report.read import Facts, Json, field, named_tables, table_of
 from anadil.report.verdict import (
@@ -50,19 +42,20 @@ COUNTERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headline:
-    """One large figure: what it is, before, after, and what others published."""
+    """One large figure: before, after, and as others published it."""
 
     name: str
     unit: str
-    of: str = "adapted"
-    """Whose figure `after` is."""
+    of: str
+    """Candidate whose figure `after` is."""
     compared: str = "base"
-    """Whose figure `before` is."""
+    """Candidate whose figure `before` is."""
     before: str
     after: str
     change: str
     better: bool | None
-    published: str
+    """True if the figure moved in the better direction; None if unchanged or unknown."""
+    published: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,17 +79,15 @@ class ScoresView:
 
 
 def scores_view(facts: Facts) -> ScoresView:
-    """Everything that `scores.json` says."""
+    """Build the section on scores from `scores.json`."""
     scores = facts.scores
-    candidates = candidates_of(scores)
+    candidates, differences = candidates_of(scores), _differences(scores)
     return ScoresView(
         headlines=_headlines(scores, facts.language.code),
         candidates=_figures("Candidates on the same held-out text", candidates, FIGURES),
         counters=_figures("What they were counted over", candidates, COUNTERS),
-        charts=_charts(scores, candidates),
-        differences=_difference_table(
-            "Differences in bits per byte, paired by document", _all_differences(scores)
-        ),
+        charts=_charts(candidates, differences),
+        differences=_difference_table("Differences in bits per byte, paired by document", differences),
         contamination=facts_table(
             "Held-out text that training has seen", table_of(scores.get("contamination"))
         ),
@@ -114,8 +105,8 @@ def _headlines(scores: Json, language: str) -> tuple[Headline, ...]:
     """Large figures of the released model; without one, of the adapted model, and nothing is marked better."""
     candidates, released = candidates_of(scores), released_name(scores)
     of = released or next(iter(subjects_of(scores)), "adapted")
-    base, own = candidates.get("base", {}), candidates.get(of, {})
-    context = number(own.get("context"))
+    base, adapted, model = (candidates.get(name, {}) for name in ("base", "adapted", of))
+    context = number(model.get("context"))
     room = f"in {figure(context)} tokens, more is better" if context is not None else "more is better"
     rows = (
         ("Bits per byte", "lower is better", "bits_per_byte", -1, "0.6830 to 0.5795 (\N{MINUS SIGN}15.2 %)"),
@@ -124,69 +115,52 @@ def _headlines(scores: Json, language: str) -> tuple[Headline, ...]:
     )  # fmt: skip
     headlines = [
         _headline(
-            name,
-            unit,
-            base.get(key),
-            own.get(key),
-            better,
-            published if language == PUBLISHED_LANGUAGE else "",
+            name, unit, of, base.get(key), model.get(key), better_way=better_way,
+            published=published if language == PUBLISHED_LANGUAGE else "",
         )
-        for name, unit, key, better, published in rows
-    ]
-    answers = _answer_headline(candidates) if of == "finetuned" else None
-    loops = replace(_loop_headline(loop_rate(base), loop_rate(own)), of=of)
-    tiles = (*(replace(each, of=of) for each in headlines), answers or loops)
+        for name, unit, key, better_way, published in rows
+    ]  # fmt: skip
+    before, after = (field(each, "questions.bits_per_byte") for each in (adapted, model))
+    if of == "finetuned" and number(before) is not None and number(after) is not None:
+        unit = "bits per byte of answers to unseen questions, lower is better"
+        headlines.append(_headline("Answers", unit, of, before, after, compared="adapted"))
+    else:
+        headlines.append(_loop_headline(of, loop_rate(base), loop_rate(model)))
     # A model that is not released gets no green figure, whatever moved.
     refused = isinstance(field(scores, "gate.passed"), bool) and not released
-    return tuple(replace(each, better=None) if refused and each.better else each for each in tiles)
-
-
-def _answer_headline(candidates: dict[str, Json]) -> Headline | None:
-    """Change of answers to unseen questions by finetuning; None if unknown."""
-    before, after = (
-        number(field(candidates.get(name, {}), "questions.bits_per_byte"))
-        for name in ("adapted", "finetuned")
-    )
-    if before is None or after is None:
-        return None
-    headline = _headline(
-        "Answers", "bits per byte of answers to unseen questions, lower is better", before, after, -1, ""
-    )
-    return replace(headline, of="finetuned", compared="adapted")
+    return tuple(replace(each, better=None) if refused and each.better else each for each in headlines)
 
 
 def _headline(
-    name: str, unit: str, before: object, after: object, better_way: int, published: str
+    name: str,
+    unit: str,
+    of: str,
+    before: object,
+    after: object,
+    *,
+    better_way: int = -1,
+    compared: str = "base",
+    published: str = "",
 ) -> Headline:
+    change = signed_percent(change_percent(before, after))
     return Headline(
-        name=name,
-        unit=unit,
-        before=figure(before),
-        after=figure(after),
-        change=signed_percent(change_percent(before, after)),
-        better=_better(before, after, better_way),
-        published=published,
-    )
+        name=name, unit=unit, of=of, compared=compared, before=figure(before), after=figure(after), change=change,
+        better=_better(number(before), number(after), better_way), published=published,
+    )  # fmt: skip
 
 
-def _loop_headline(before: float | None, after: float | None) -> Headline:
+def _loop_headline(of: str, before: float | None, after: float | None) -> Headline:
     moved = None if before is None or after is None else (after - before) * 100
-    points = signed_percent(moved).removesuffix(" %")
+    change = DASH if moved is None else f"{signed_percent(moved).removesuffix(' %')} points"
     return Headline(
-        name="Loop rate",
-        unit="greedy texts that end in a loop",
-        before=percent(before),
-        after=percent(after),
-        change=DASH if moved is None else f"{points} points",
-        better=_better(before, after, -1),
-        published="",
-    )
+        name="Loop rate", unit="greedy texts that end in a loop", of=of, before=percent(before),
+        after=percent(after), change=change, better=_better(before, after, -1),
+    )  # fmt: skip
 
 
-def _better(before: object, after: object, better_way: int) -> bool | None:
+def _better(before: float | None, after: float | None, better_way: int) -> bool | None:
     """True if a figure moved in the better direction (1 up, -1 down); None if unchanged or unknown."""
-    old, new = number(before), number(after)
-    return None if old is None or new is None or old == new else (new - old) * better_way > 0
+    return None if before is None or after is None or before == after else (after - before) * better_way > 0
 
 
 def _figures(caption: str, candidates: dict[str, Json], known: tuple[tuple[str, str], ...]) -> TextTable:
@@ -197,40 +171,33 @@ def _figures(caption: str, candidates: dict[str, Json], known: tuple[tuple[str, 
         for key, label in known
         if any(number(item.get(key)) is not None for item in figures.values())
     ]
-    rows = tuple(
+    rows = [
         (name, *(_loop_cell(item) if key == "loops" else figure(item.get(key)) for key, _ in present))
         for name, item in figures.items()
-    )
-    return TextTable(
-        caption=caption, columns=("candidate", *(label for _, label in present)), rows=rows if present else ()
-    )
+    ]
+    return TextTable(caption, ("candidate", *(label for _, label in present)), rows if present else ())
 
 
 def _loop_cell(item: Json) -> str:
-    """The share that the gate reads, and of how many texts it is."""
+    """The share that the gate reads, and the number of texts behind it."""
     count = number(field(item, "repetition.greedy.samples"))
-    of = f" of {figure(count)}" if count is not None else ""
-    return f"{percent(item.get('loops'))}{of if item.get('loops') is not None else ''}"
+    of = "" if count is None or item.get("loops") is None else f" of {figure(count)}"
+    return f"{percent(item.get('loops'))}{of}"
 
 
-def _charts(scores: Json, candidates: dict[str, Json]) -> tuple[Chart, ...]:
+def _charts(candidates: dict[str, Json], differences: list[tuple[str, Json]]) -> tuple[Chart, ...]:
     charts = []
     for key, title, unit in (
         ("bits_per_byte", "Bits per byte", "bits per byte, lower is better"),
         ("fertility", "Fertility", "tokens per word, lower is better"),
     ):
-        known = [(name, number(item.get(key))) for name, item in candidates.items()]
-        values = [(name, float(value)) for name, value in known if value is not None]
-        drawn = [Bar(label=name, value=value, colour=COLOURS.get(name, 3)) for name, value in values]
-        rows = tuple((name, figure(value)) for name, value in values)
-        charts.append(
-            bars(title, unit, drawn, TextTable(caption=title, columns=("candidate", unit), rows=rows))
-        )
-    text = [(label, item) for label, item in _all_differences(scores) if "," not in label]
+        values = [(name, n) for name, item in candidates.items() if (n := number(item.get(key))) is not None]
+        drawn = [Bar(name, float(value), COLOURS.get(name, 3)) for name, value in values]
+        rows = [(bar.label, figure(bar.value)) for bar in drawn]
+        charts.append(bars(title, unit, drawn, TextTable(title, ("candidate", unit), rows)))
+    text = [(label, item) for label, item in differences if "," not in label]
     answers = [
-        (label.removesuffix(OF_ANSWERS), item)
-        for label, item in _all_differences(scores)
-        if label.endswith(OF_ANSWERS)
+        (label.removesuffix(OF_ANSWERS), item) for label, item in differences if label.endswith(OF_ANSWERS)
     ]
     charts.append(_difference_chart("Differences on held-out text", text))
     charts.append(_difference_chart("Differences on answers to unseen questions", answers))
@@ -238,13 +205,12 @@ def _charts(scores: Json, candidates: dict[str, Json]) -> tuple[Chart, ...]:
 
 
 def _difference_chart(title: str, named: list[tuple[str, Json]]) -> Chart | None:
-    gains = [
-        Estimate(label=label, value=value, low=low, high=high, colour=COLOURS.get(label.partition(" ")[0], 3))
+    drawn = [
+        Estimate(label=label, value=value, low=ends[0], high=ends[1], colour=COLOURS.get(label.partition(" ")[0], 3))
         for label, item in named
         if (value := number(item.get("value"))) is not None and (ends := _ends(item)) is not None
-        for low, high in [ends]
-    ]
-    return intervals(title, "bits per byte, below zero is better", gains, _difference_table(title, named))
+    ]  # fmt: skip
+    return intervals(title, "bits per byte, below zero is better", drawn, _difference_table(title, named))
 
 
 def _ends(item: Json) -> tuple[float, float] | None:
@@ -252,7 +218,7 @@ def _ends(item: Json) -> tuple[float, float] | None:
     return interval_of([item.get("low"), item.get("high")])
 
 
-def _all_differences(scores: Json) -> list[tuple[str, Json]]:
+def _differences(scores: Json) -> list[tuple[str, Json]]:
     named = named_tables(scores.get("differences"))[:MAX_DIFFERENCES]
     return [(clip(name, 80).replace(" - ", f" {MINUS} "), item) for name, item in named]
 
@@ -260,36 +226,31 @@ def _all_differences(scores: Json) -> list[tuple[str, Json]]:
 def _difference_table(caption: str, named: list[tuple[str, Json]]) -> TextTable:
     rows = []
     for label, item in named:
-        ends = _ends(item)
         sure = item.get("significant")
         clear = ("yes" if sure else "no, the interval holds 0") if isinstance(sure, bool) else DASH
-        shown = DASH if ends is None else f"{figure(ends[0])} to {figure(ends[1])}"
-        rows.append((label, figure(item.get("value")), shown, figure(item.get("num_documents")), clear))
-    return TextTable(
-        caption=caption,
-        columns=("difference", "bits per byte", "95 % interval", "documents", "clear"),
-        rows=tuple(rows),
-        words=(4,),
-    )
+        ends = interval_words([item.get("low"), item.get("high")])
+        rows.append((label, figure(item.get("value")), ends, figure(item.get("num_documents")), clear))
+    columns = ("difference", "bits per byte", "95 % interval", "documents", "clear")
+    return TextTable(caption, columns, rows, words=(4,))
 
 
 def _checks(scores: Json) -> TextTable:
     rows = []
     with_intervals = any(check.get("interval") for check in checks_of(scores))
     for check in checks_of(scores)[:MAX_DIFFERENCES]:
-        passed, enforced = check.get("passed"), check.get("enforced", True)
+        passed = check.get("passed")
         outcome = ("passed" if passed else "not passed") if isinstance(passed, bool) else DASH
-        outcome = "undecided" if check.get("undecided") is True else outcome
-        weight = "decides" if enforced else "shown only"
-        interval = [interval_words(check.get("interval"))] if with_intervals else []
-        value, limit = plain_value(check.get("value")), limit_words(check)
-        value += UNSURE if check.get("unsure") is True else ""
-        rows.append((check_words(check), value, *interval, limit, outcome, weight))
+        rows.append(
+            (
+                check_words(check),
+                f"{plain_value(check.get('value'))}{UNSURE if check.get('unsure') is True else ''}",
+                *([interval_words(check.get("interval"))] if with_intervals else []),
+                limit_words(check),
+                "undecided" if check.get("undecided") is True else outcome,
+                "decides" if check.get("enforced", True) else "shown only",
+            )
+        )
     columns = ("check", "value", *(["95 % interval"] if with_intervals else []), "limit", "outcome", "weight")
-    return TextTable(
-        caption="Checks of the quality gate",
-        columns=columns,
-        rows=tuple(rows),
-        words=(len(columns) - 2, len(columns) - 1),
-        note=UNSURE_NOTE if any(check.get("unsure") is True for check in checks_of(scores)) else "",
-    )
+    note = UNSURE_NOTE if any(check.get("unsure") is True for check in checks_of(scores)) else ""
+    words = (len(columns) - 2, len(columns) - 1)
+    return TextTable("Checks of the quality gate", columns, rows, words=words, note=note)

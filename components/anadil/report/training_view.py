@@ -8,8 +8,8 @@ from anadil.core.format import integer_if_whole, number
 from anadil.report.charts import Band, Line
 from anadil.report.elements import Chart, TextTable, facts_table, lines, records_table
 from anadil.report.format import clip, figure, plain_value
-from anadil.report.learning import learnings
-from anadil.report.read import Facts, Json, field, list_of, named_tables, series
+from anadil.report.learning import FINETUNING, PRETRAINING, learnings
+from anadil.report.read import Facts, Json, field, list_of, named_tables, series, table_of
 from anadil.report.verdict import candidates_of
 
 PHASE_NAMES = {"embeddings": "embeddings", "all": "whole model"}
@@ -23,32 +23,24 @@ CURVES = (
     ("tokens_per_s", "Throughput", "tokens per second", True),
     ("grad_norm", "Gradient norm", "norm before clipping", True),
 )
-"""Key of a logged line, title, unit, whether the axis begins at zero."""
+"""Key of a logged line, title, unit, and True for an axis from zero."""
 OPEN_CURVES = 2
 CHANCE = 0.5
 """Share of pairs that any change wins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """A piece of a rendered chat, and whether the loss counts it."""
-
-    text: str
-    trained: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingView:
-    """Section 3."""
+    """The section on continued pre-training."""
 
     steps: str
-    """How many steps were made; empty if nothing says it."""
+    """Number of steps; empty if unknown."""
     phases: str
     """Phases with their steps."""
     words: str
     """Finding about the loss curve."""
-    charts: tuple[Chart, ...]
-    more_charts: tuple[Chart, ...]
+    charts: list[Chart]
+    more_charts: list[Chart]
     """Those that a reader looks at where something went wrong: in a fold."""
     phase_table: TextTable
     summary: TextTable
@@ -56,43 +48,38 @@ class TrainingView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinetuneView:
-    """Section 4."""
+    """The section on finetuning."""
 
     words: str
     """Finding about the loss curve."""
-    charts: tuple[Chart, ...]
+    charts: list[Chart]
     preference: str
     """Result of learning from pairs; empty without it."""
-    preference_charts: tuple[Chart, ...]
+    preference_charts: list[Chart]
     audit: TextTable
     summary: TextTable
-    sample: tuple[Span, ...]
+    sample: list[tuple[str, bool]]
+    """Pieces of a rendered chat, each with whether the loss counts it."""
 
 
 def training_view(facts: Facts) -> TrainingView:
-    """Curves of continued pre-training with its phases, and its summary."""
+    """Build the section on continued pre-training: curves with phases, and the summary."""
     bands = phases(facts)
-    charts = [_validation_chart(facts, bands)]
-    charts += [
-        lines(
-            title,
-            unit,
-            [Line(label=title.lower(), points=series(facts.training, key))],
-            bands,
-            from_zero=zero,
-        )
+    validation = _validation_chart(facts, bands)
+    drawn = [validation] + [
+        lines(title, unit, [Line(title.lower(), series(facts.training, key))], bands, from_zero=zero)
         for key, title, unit, zero in CURVES
-        if not (key == "loss" and charts[0])
+        if not (key == "loss" and validation)
     ]
+    charts = [chart for chart in drawn if chart]
     steps = max((step for line in facts.training if (step := number(line.get("step")))), default=None)
+    stretches = (f"{band.label} up to step {figure(integer_if_whole(band.end))}" for band in bands[:10])
     return TrainingView(
         steps="" if steps is None else figure(int(steps)),
-        phases="; ".join(
-            f"{band.label} up to step {figure(integer_if_whole(band.end))}" for band in bands[:10]
-        ),
-        words=_words(facts, "Continued pre-training"),
-        charts=tuple(chart for chart in charts if chart)[:OPEN_CURVES],
-        more_charts=tuple(chart for chart in charts if chart)[OPEN_CURVES:],
+        phases="; ".join(stretches),
+        words=_words(facts, PRETRAINING),
+        charts=charts[:OPEN_CURVES],
+        more_charts=charts[OPEN_CURVES:],
         phase_table=records_table("Phases", named_tables(facts.training_summary.get("phases")), "phase"),
         summary=facts_table("Continued pre-training in numbers", facts.training_summary, skipped=("phases",)),
     )
@@ -100,16 +87,15 @@ def training_view(facts: Facts) -> TrainingView:
 
 def finetune_view(facts: Facts) -> FinetuneView:
     """Build the section on finetuning."""
-    drawn = Line(label="training", points=series(facts.finetuning, "loss"))
-    validation = series(facts.finetuning, "validation_loss")
-    rate = Line(label="learning rate", points=series(facts.finetuning, "lr"))
+    loss = _validated(series(facts.finetuning, "loss"), series(facts.finetuning, "validation_loss"))
+    rate = Line("learning rate", series(facts.finetuning, "lr"))
     charts = [
-        lines("Loss on answers", "nats per token", [drawn, *_validation_line(validation)]),
+        lines("Loss on answers", "nats per token", loss),
         lines("Learning rate", "step size of AdamW", [rate], from_zero=True),
     ]
     return FinetuneView(
-        words=_words(facts, "Finetuning"),
-        charts=tuple(chart for chart in charts if chart),
+        words=_words(facts, FINETUNING),
+        charts=[chart for chart in charts if chart],
         preference=_preference_words(facts),
         preference_charts=_preference_charts(facts),
         audit=facts_table("Which tokens the loss counts", facts.mask_audit, skipped=("samples",)),
@@ -118,24 +104,22 @@ def finetune_view(facts: Facts) -> FinetuneView:
     )
 
 
-def _preference_charts(facts: Facts) -> tuple[Chart, ...]:
-    drawn = Line(label="training pairs", points=series(facts.preference, "reward_margin"))
-    heldout = series(facts.preference, "heldout_margin")
-    unseen = [Line(label="held-out pairs", points=heldout, colour=4, dashed=True)] if heldout else []
+def _preference_charts(facts: Facts) -> list[Chart]:
+    margins = [Line("training pairs", series(facts.preference, "reward_margin"))]
+    if heldout := series(facts.preference, "heldout_margin"):
+        margins.append(Line("held-out pairs", heldout, colour=4, dashed=True))
     sides = [
-        Line(label=f"{side} answers", points=series(facts.preference, f"reward_{side}"), colour=colour)
+        Line(f"{side} answers", series(facts.preference, f"reward_{side}"), colour=colour)
         for side, colour in (("chosen", 2), ("rejected", 3))
     ]
     unit = "beta x change of log-probability"
-    charts = (lines("Margin of the better answers", unit, [drawn, *unseen]), lines("Rewards", unit, sides))
-    return tuple(chart for chart in charts if chart)
+    charts = (lines("Margin of the better answers", unit, margins), lines("Rewards", unit, sides))
+    return [chart for chart in charts if chart]
 
 
 def _preference_words(facts: Facts) -> str:
-    """How many pairs the model would now answer as it was taught, of those it has not seen if there are any."""
-    summary = facts.finetuning_summary.get("preference")
-    if not isinstance(summary, dict):
-        return ""
+    """Share of the pairs whose better answer gained; of held-out pairs if there are any."""
+    summary = table_of(facts.finetuning_summary.get("preference"))
     heldout = number(summary.get("heldout_accuracy"))
     won = number(summary.get("reward_accuracy")) if heldout is None else heldout
     margin = number(summary.get("reward_margin" if heldout is None else "heldout_margin"))
@@ -150,26 +134,26 @@ def _preference_words(facts: Facts) -> str:
 
 
 def _words(facts: Facts, stage: str) -> str:
-    return next((f"{each.words}." for each in learnings(facts) if each.stage == stage), "")
+    learning = learnings(facts).get(stage)
+    return f"{learning.words}." if learning else ""
 
 
-def _validation_line(points: tuple[tuple[float, float], ...]) -> list[Line]:
-    return [Line(label="validation", points=points, colour=4, dashed=True)] if points else []
+def _validated(
+    training: tuple[tuple[float, float], ...], validation: tuple[tuple[float, float], ...]
+) -> list[Line]:
+    drawn = [Line("training", training)]
+    return [*drawn, Line("validation", validation, colour=4, dashed=True)] if validation else drawn
 
 
 def _validation_chart(facts: Facts, bands: list[Band]) -> Chart | None:
-    """Training and validation in bits per byte, on one axis; None where nothing was validated.
-
-    Training logs nats per token. Bytes per token of the held-out text turn it into bits per byte; the
-    text that is trained on has nearly the same.
-    """
+    """Training and validation in bits per byte, on one axis; None without validation."""
     validation = series(facts.training, "validation_bits_per_byte")
     size = number(field(candidates_of(facts.scores).get("adapted", {}), "bytes_per_token"))
     if not validation or not size:
         return None
+    # Training logs nats per token. Its text has nearly the bytes per token of the held-out text.
     loss = tuple((step, nats / math.log(2) / size) for step, nats in series(facts.training, "loss"))
-    drawn = [Line(label="training", points=loss), *_validation_line(validation)]
-    return lines("Training and validation", "bits per byte", drawn, bands)
+    return lines("Training and validation", "bits per byte", _validated(loss, validation), bands)
 
 
 def phases(facts: Facts) -> list[Band]:
@@ -181,17 +165,16 @@ def phases(facts: Facts) -> list[Band]:
         if not step:  # the base, before any phase
             continue
         if stretches and stretches[-1][0] == line.get("phase"):
-            start = stretches[-1][1]
-            stretches.pop()
+            start = stretches.pop()[1]
         stretches.append((line.get("phase"), start, float(step)))
         start = float(step)
-    return [Band(label=_phase_name(facts, phase), start=start, end=end) for phase, start, end in stretches]
+    return [Band(_phase_name(facts, phase), start, end) for phase, start, end in stretches]
 
 
 def _phase_name(facts: Facts, phase: object) -> str:
     """Name of a phase; logged lines hold its number from 1, or the word itself."""
     place = number(phase)
-    # A phase whose share of the epochs is no step is left out.
+    # The summary skips a phase whose share of the epochs is less than a step.
     trained = [table.get("trains") for _, table in named_tables(facts.training_summary.get("phases"))]
     kinds = trained or [each.trains for each in facts.recipe.pretrain.phases]
     if place is not None:
@@ -200,8 +183,8 @@ def _phase_name(facts: Facts, phase: object) -> str:
     return clip(PHASE_NAMES.get(str(phase), plain_value(phase)), 40)
 
 
-def _sample(audit: Json) -> tuple[Span, ...]:
+def _sample(audit: Json) -> list[tuple[str, bool]]:
     """The first sample chat, cut at the brackets that the audit puts round trained spans."""
     text = next((item for item in list_of(audit.get("samples")) if isinstance(item, str)), "")
     parts = re.split(f"{OPEN}(.*?){CLOSE}", clip(text, MAX_CHAT_SAMPLE), flags=re.DOTALL)
-    return tuple(Span(text=part, trained=bool(place % 2)) for place, part in enumerate(parts) if part)
+    return [(part, bool(place % 2)) for place, part in enumerate(parts) if part]

@@ -1,16 +1,15 @@
-"""The verdict: which model to release and why, or why none, and warnings."""
+"""The verdict on the release with its reasons, and warnings."""
 
 from dataclasses import dataclass
 
 from anadil.core.format import number
 from anadil.recipe.gate import USES
-from anadil.report.format import clip, figure, percent, plain_value, setting, words_of
-from anadil.report.learning import finetuning_of, learnings
+from anadil.report.format import clip, figure, percent, plain_value, ratio, setting, words_of
+from anadil.report.learning import FINETUNING, learnings
 from anadil.report.read import Facts, Json, field, list_of, named_tables, table_of
 from anadil.text.metrics import SURE_DOCUMENTS
 
 COLOURS = {"base": 0, "adapted": 1, "finetuned": 2, "champion": 3}
-CANDIDATES = tuple(COLOURS)
 MAX_REASONS = 4
 CHECKS = {
     "fertility": "tokens per word over the base's",
@@ -27,7 +26,7 @@ CHECKS = {
     "answers": "bits per byte of answers, less the adapted model's",
     "answers_to_champion": "bits per byte of answers, less the champion's",
 }
-"""Check of the gate -> what its value is; `_of_check` has those that depend on the candidate."""
+"""Check of the gate -> name of its value; `check_words` has those that depend on the candidate."""
 FORGETS = 0.05
 """Rise of bits per byte on a language to be retained from which on a warning says so."""
 NOT_ENDED = 0.5
@@ -62,63 +61,54 @@ def verdict(facts: Facts) -> VerdictView:
 def candidates_of(scores: Json) -> dict[str, Json]:
     """Figures of each candidate: base, adapted, finetuned, champion, then any other."""
     tables = dict(named_tables(scores.get("candidates")))
-    names = [name for name in CANDIDATES if name in tables]
-    return {name: tables[name] for name in [*names, *(other for other in tables if other not in COLOURS)]}
+    names = [name for name in COLOURS if name in tables]
+    return {name: tables[name] for name in dict.fromkeys([*names, *tables])}
 
 
 def released_name(scores: Json) -> str:
-    """The candidate that the gate releases; of older scores the last one that it judged. Empty: none."""
-    if field(scores, "gate.passed") is not True:
-        return ""
+    """The candidate that the gate releases; empty for none."""
     released = field(scores, "gate.released")
-    judged = _judged(scores)
-    return clip(released, 40) if isinstance(released, str) else judged[-1] if judged else "adapted"
+    return clip(released, 40) if isinstance(released, str) and field(scores, "gate.passed") is True else ""
 
 
 def subjects_of(scores: Json) -> tuple[str, ...]:
     """Candidates that warnings and large figures are about: the released one; where none is, all that were judged."""
     released = released_name(scores)
-    known = [name for name in USES if name in candidates_of(scores)]
-    return (released,) if released else tuple(known)
+    return (released,) if released else tuple(name for name in USES if name in candidates_of(scores))
 
 
 def gate_verdict(scores: Json) -> str:
-    """Which model to release and why, or why none."""
+    """Sentences about the model to release, or about each that did not pass."""
     if not isinstance(field(scores, "gate.passed"), bool):
         return "No quality gate was applied. Read the answers and figures below before you release a model."
-    judged = _judged(scores)
-    released = released_name(scores)
-    others = [name for name in judged if name != released]
-    if released:
-        own = len(_deciding(scores, released))
-        checks = f": all {own} deciding checks hold" if own > 1 else ""
-        rest = [_outcome(scores, name) for name in others]
-        head = f"Release the {released} model{_use(released)}{checks}."
-        return " ".join(filter(None, (head, _gain(scores, released), *rest)))
-    return " ".join(["Release none.", *(_outcome(scores, name) for name in reversed(judged))])
+    judged, released = _judged(scores), released_name(scores)
+    if not released:
+        return " ".join(["Release none.", *(_outcome(scores, name) for name in reversed(judged))])
+    count = len(_deciding(scores, released))
+    checks = f": all {count} deciding checks hold" if count > 1 else ""
+    head = f"Release the {released} model{_use(released)}{checks}."
+    others = [_outcome(scores, name) for name in judged if name != released]
+    return " ".join(filter(None, (head, _gain(scores, released), *others)))
 
 
-def checks_of(scores: Json) -> list[Json]:
-    """The gate's checks."""
-    return [table_of(check) for check in list_of(field(scores, "gate.checks"))]
+def checks_of(scores: Json, name: str = "") -> list[Json]:
+    """The gate's checks, of one candidate or of all."""
+    checks = [table_of(check) for check in list_of(field(scores, "gate.checks"))]
+    return [check for check in checks if str(check.get("name")).startswith(f"{name}." if name else "")]
 
 
 def check_words(check: Json, candidate: str = "") -> str:
     """Name of a check's value, after its candidate unless that is the given one."""
-    owner, _, name = str(check.get("name") or "").partition(".")
-    words = _of_check(owner, name)
-    return words if owner == candidate else f"{clip(owner, 40)}: {words}"
-
-
-def _of_check(owner: str, name: str) -> str:
-    other = "adapted model" if owner == "finetuned" else "base"
-    name, _, text = name.partition(".")
+    owner, _, rest = str(check.get("name") or "").partition(".")
+    name, _, text = rest.partition(".")
+    other = "adapted model" if owner == "finetuned" and not name.endswith("_to_base") else "base"
     if name == "bits_per_byte":
-        return f"bits per byte over the {other}'s"
-    if name in ("retained", "retained_to_base"):
-        other = "base" if name.endswith("_to_base") else other
-        return f"bits per byte on {clip(text, 40)} over the {other}'s"
-    return CHECKS.get(name, words_of(clip(f"{name} {text}".strip(), 80)))
+        words = f"bits per byte over the {other}'s"
+    elif name in ("retained", "retained_to_base"):
+        words = f"bits per byte on {clip(text, 40)} over the {other}'s"
+    else:
+        words = CHECKS.get(name, words_of(clip(f"{name} {text}".strip(), 80)))
+    return words if owner == candidate else f"{clip(owner, 40)}: {words}"
 
 
 def limit_words(check: Json) -> str:
@@ -126,29 +116,39 @@ def limit_words(check: Json) -> str:
     return f"{'at least ' if check.get('at_least') is True else ''}{setting(check.get('limit'))}"
 
 
+def outcome_words(check: Json) -> str:
+    """Clause with a check's value and limit."""
+    ends = [figure(end) for end in list_of(check.get("interval")) if number(end) is not None]
+    if check.get("undecided") is True:
+        around, count = " to ".join(ends[:2]), figure(check.get("num"))
+        return f"undecided: {count} texts, interval {around}, limit {limit_words(check)}; more texts needed"
+    around = f" ({' to '.join(ends)})" if len(ends) == 2 else ""
+    value = check.get("value")
+    measured = "was not measured" if number(value) is None else f"is {plain_value(value)}{around}"
+    return f"{measured}, the limit {limit_words(check)}"
+
+
 def difference_words(item: Json, what: str) -> str:
     """A difference in bits per byte with its interval, as a clause; empty where it is not known."""
     value, low, high = (number(item.get(key)) for key in ("value", "low", "high"))
     if value is None or low is None or high is None:
         return ""
-    side = "fewer" if value < 0 else "more"
-    ends = sorted((abs(low), abs(high))) if low * high > 0 else None
-    size = f"{figure(abs(value))} bits per byte {side} than {what}"
+    size = f"{figure(abs(value))} bits per byte {'fewer' if value < 0 else 'more'} than {what}"
     if low == high:  # one document: nothing to draw from
         return f"{size}, without an interval"
-    if ends is None:
+    if low * high <= 0:
         return f"{size}, and the 95 % interval holds 0 ({figure(low)} to {figure(high)})"
-    return f"{size} (95 % interval {figure(ends[0])} to {figure(ends[1])})"
+    near, far = sorted((abs(low), abs(high)))
+    return f"{size} (95 % interval {figure(near)} to {figure(far)})"
 
 
 def _judged(scores: Json) -> list[str]:
     """Candidates that a deciding check speaks of."""
-    return [name for name in CANDIDATES if _deciding(scores, name)]
+    return [name for name in COLOURS if _deciding(scores, name)]
 
 
 def _deciding(scores: Json, name: str) -> list[Json]:
-    enforced = [check for check in checks_of(scores) if check.get("enforced", True)]
-    return [check for check in enforced if str(check.get("name")).startswith(f"{name}.")]
+    return [check for check in checks_of(scores, name) if check.get("enforced", True)]
 
 
 def _outcome(scores: Json, name: str) -> str:
@@ -156,7 +156,7 @@ def _outcome(scores: Json, name: str) -> str:
     if all(check.get("passed") for check in _deciding(scores, name)):
         return f"The {name} model passed{_use(name)}."
     lost = [check for check in _deciding(scores, name) if check.get("passed") is False]
-    # What failed stands before what is undecided.
+    # Failed checks stand before undecided ones.
     lost.sort(key=lambda check: check.get("undecided") is True)
     failed = [f"{check_words(check, name)} {outcome_words(check)}" for check in lost]
     more = f"; and {len(failed) - MAX_REASONS} more" if len(failed) > MAX_REASONS else ""
@@ -168,65 +168,50 @@ def _use(name: str) -> str:
     return f" for {USES[name]}" if name in USES else ""
 
 
-def outcome_words(check: Json) -> str:
-    """Clause with a check's value and limit."""
-    if check.get("undecided") is True:
-        low, high = (figure(number(end)) for end in list_of(check.get("interval"))[:2])
-        count = figure(number(check.get("num")))
-        return f"undecided: {count} texts, interval {low} to {high}, limit {limit_words(check)}; more texts needed"
-    return f"{_measured(check)}, the limit {limit_words(check)}"
-
-
-def _measured(check: Json) -> str:
-    if number(check.get("value")) is None:
-        return "was not measured"
-    ends = [number(end) for end in list_of(check.get("interval"))]
-    low_high = [figure(end) for end in ends if end is not None]
-    around = f" ({' to '.join(low_high)})" if len(low_high) == 2 else ""
-    return f"is {plain_value(check['value'])}{around}"
-
-
 def _gain(scores: Json, released: str) -> str:
     """Sentence about the gain of the released model; empty if unknown."""
     differences = dict(named_tables(scores.get("differences")))
     name = GAINS.get(released, "")
-    if name not in differences:
-        name = "finetuned - base" if released == "finetuned" else name
-    words = difference_words(
-        differences.get(name, {}), f"the {'adapted' if name == ANSWERS else 'base'} model"
-    )
-    if not words:
-        return ""
-    subject = "Answers to questions it has not seen" if name == ANSWERS else "Held-out text"
-    verb = "cost" if name == ANSWERS else "costs"
-    return f"{subject} {verb} it {words}."
+    if name not in differences and released == "finetuned":
+        name = "finetuned - base"
+    other, subject = "base", "Held-out text costs"
+    if name == ANSWERS:
+        other, subject = "adapted", "Answers to questions it has not seen cost"
+    words = difference_words(differences.get(name, {}), f"the {other} model")
+    return f"{subject} it {words}." if words else ""
 
 
 def _warnings(facts: Facts) -> tuple[str, ...]:
     """Warnings about the released model, or about all candidates if none is released."""
-    candidates = candidates_of(facts.scores)
-    subjects = subjects_of(facts.scores)
-    stages = learnings(facts)
-    finetuning = finetuning_of(stages)
+    scores, subjects, stages = facts.scores, subjects_of(facts.scores), learnings(facts)
+    candidates = candidates_of(scores)
     texts = [
-        f"{each.stage}: {each.words}."
-        for each in stages
-        if each.warns and (each is not finetuning or "finetuned" in subjects)
+        f"{stage}: {each.words}."
+        for stage, each in stages.items()
+        if each.warns and (stage != FINETUNING or "finetuned" in subjects)
     ]
-    if released_name(facts.scores) == "finetuned" and finetuning and finetuning.warns:
+    if released_name(scores) == "finetuned" and FINETUNING in stages and stages[FINETUNING].warns:
         texts.append("The finetuned model still passes the gate. Read its answers before you release it.")
-    answers = dict(named_tables(facts.scores.get("differences"))).get(ANSWERS, {})
+    answers = table_of(table_of(scores.get("differences")).get(ANSWERS))
     high = number(answers.get("high"))
     if "finetuned" in subjects and high is not None and high >= 0:
         texts.append(f"Answers: the finetuned model needs {difference_words(answers, 'the adapted one')}.")
     for name in subjects:
-        texts += _costs(facts.scores, name)
+        texts += [
+            f"Shown only: of the {name} model, {check_words(check, name)} {outcome_words(check)}."
+            for check in lost_checks(scores, name)
+            if not check.get("enforced", True)
+        ]
         texts += [
             f"Forgetting: {clip(code, 40)} costs the {name} model {rise} more bits per byte than the base."
             for code, rise in forgotten(candidates, name)
         ]
     texts += _unfinished(candidates) if "finetuned" in subjects else []
-    return (*texts, *_few(candidates))
+    if (fewest := fewest_documents(candidates)) < SURE_DOCUMENTS:
+        texts.append(
+            f"Unsure: only {figure(fewest)} documents were scored. Below {SURE_DOCUMENTS} an interval says little."
+        )
+    return tuple(texts)
 
 
 def forgotten(candidates: dict[str, Json], name: str) -> list[tuple[str, str]]:
@@ -234,42 +219,27 @@ def forgotten(candidates: dict[str, Json], name: str) -> list[tuple[str, str]]:
     base = table_of(candidates.get("base", {}).get("retained"))
     losses = []
     for code, value in table_of(candidates.get(name, {}).get("retained")).items():
-        before, after = number(base.get(code)), number(value)
-        if before and after is not None and after / before > 1 + FORGETS:
-            losses.append((code, f"{figure((after / before - 1) * 100, 2)} %"))
+        if (share := ratio(base.get(code), value)) is not None and share > 1 + FORGETS:
+            losses.append((code, f"{figure((share - 1) * 100, 2)} %"))
     return losses[:MAX_REASONS]
 
 
 def lost_checks(scores: Json, name: str) -> list[Json]:
     """Checks of a candidate that did not hold, whether they decide or are only shown."""
-    own = [check for check in checks_of(scores) if str(check.get("name")).startswith(f"{name}.")]
-    return [check for check in own if check.get("passed") is False]
+    return [check for check in checks_of(scores, name) if check.get("passed") is False]
 
 
-def _costs(scores: Json, name: str) -> list[str]:
-    """Checks of a candidate that did not hold and do not decide."""
-    return [
-        f"Shown only: of the {name} model, {check_words(check, name)} {outcome_words(check)}."
-        for check in lost_checks(scores, name)
-        if not check.get("enforced", True)
-    ]
+def fewest_documents(candidates: dict[str, Json]) -> float:
+    """The fewest documents that a candidate was scored on; `SURE_DOCUMENTS` if unknown."""
+    counts = [number(item.get("num_documents")) for item in candidates.values()]
+    return min((count for count in counts if count is not None), default=SURE_DOCUMENTS)
 
 
 def _unfinished(candidates: dict[str, Json]) -> list[str]:
-    made = [table_of(one) for one in list_of(candidates.get("finetuned", {}).get("generations"))]
-    ends = [one.get("ended") for one in made if one.get("kind") == "answer" and one.get("mode") == "greedy"]
+    texts = [table_of(one) for one in list_of(candidates.get("finetuned", {}).get("generations"))]
+    ends = [one.get("ended") for one in texts if one.get("kind") == "answer" and one.get("mode") == "greedy"]
     known = [end for end in ends if isinstance(end, bool)]
     cut = known.count(False) / len(known) if known else 0.0
     if cut < NOT_ENDED:
         return []
     return [f"Answers: {percent(cut)} of the finetuned model's greedy answers do not end by themselves."]
-
-
-def _few(candidates: dict[str, Json]) -> list[str]:
-    counts = [number(item.get("num_documents")) for item in candidates.values()]
-    fewest = min((count for count in counts if count is not None), default=SURE_DOCUMENTS)
-    if fewest >= SURE_DOCUMENTS:
-        return []
-    return [
-        f"Unsure: only {figure(fewest)} documents were scored. Below {SURE_DOCUMENTS} an interval says little."
-    ]

@@ -13,7 +13,7 @@ from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.uri import absolute, join
 from anadil.core.errors import DataError, GateError, IntegrityError
 from anadil.release.verify_artifact import verify
-from anadil.report.newest_scores import newest_scores
+from anadil.report.model_card import newest_scores
 
 log = logging.getLogger(__name__)
 

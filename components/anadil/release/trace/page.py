@@ -16,7 +16,6 @@ from anadil.report.elements import TextTable
 from anadil.report.format import words_of
 from anadil.report.licence import UNKNOWN
 from anadil.report.model_card import model_name
-from anadil.report.plan_page import PlanHeadline
 from anadil.report.read import base_name, last_part
 from anadil.report.render import render_template
 
@@ -199,15 +198,15 @@ def documents_table(traced: TracedModel) -> TextTable:
     )  # fmt: skip
 
 
-def _headlines(traced: TracedModel) -> list[PlanHeadline]:
+def _headlines(traced: TracedModel) -> list[tuple[str, str, str, str]]:
     files = list(_all_files(traced.corpora))
     named = sum(count for file in files for licence, count in file.licences.items() if licence)
     num_kept = sum(file.documents for file in files)
     return [
-        PlanHeadline(name="Artifacts", unit="in the chain", value=f"{len(traced.links):,}", beside="each traced by its digest"),
-        PlanHeadline(name="Source files", unit="that no stage made", value=f"{len(traced.files):,}", beside=f"{sum(file.state == 'verified' for file in traced.files):,} compared with their bytes"),
-        PlanHeadline(name="Documents", unit="kept", value=human_figure(num_kept), beside=f"{human_figure(named)} of them name a licence"),
-        PlanHeadline(name="Words", unit="of text", value=human_figure(sum(file.words for file in files)), beside=human_bytes(sum(file.num_bytes for file in files))),
+        ("Artifacts", "in the chain", f"{len(traced.links):,}", "each traced by its digest"),
+        ("Source files", "that no stage made", f"{len(traced.files):,}", f"{sum(file.state == 'verified' for file in traced.files):,} compared with their bytes"),
+        ("Documents", "kept", human_figure(num_kept), f"{human_figure(named)} of them name a licence"),
+        ("Words", "of text", human_figure(sum(file.words for file in files)), human_bytes(sum(file.num_bytes for file in files))),
     ]  # fmt: skip
 
 
