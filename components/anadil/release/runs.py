@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from anadil.artifacts import local_directory, storage
-from anadil.artifacts.uri import MANIFEST, absolute, join
+from anadil.artifacts.uri import absolute, join
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.format import DASH, human_dollars, human_figure, human_seconds, number, one_line
 from anadil.core.stages import STAGES
@@ -243,14 +243,6 @@ def _dollars(record: RunRecord) -> float | None:
 def _prices() -> dict[str, float]:
     """Machine type -> USD an hour, on demand."""
     return {each.name: each.on_demand for each in machines() if each.on_demand is not None}
-
-
-def moved(uri: str, root: str) -> str:
-    """Where an artifact lies of a run whose directory was moved or copied since."""
-    if not uri or "://" in uri or (Path(uri) / MANIFEST).is_file():
-        return uri
-    beside = join(root, *uri.rstrip("/").split("/")[-2:])
-    return beside if (Path(beside) / MANIFEST).is_file() else uri
 
 
 def _cells(run: Run, now: float) -> tuple[str, ...]:

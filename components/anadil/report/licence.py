@@ -124,9 +124,9 @@ def licence_files(model: str, stated: str = "") -> dict[str, bytes]:
 def _of_directory(folder: Path) -> Iterator[Licence]:
     """Licences by the files of a base, most reliable first."""
     said = _front_matter(folder / "README.md")
-    name = said.get("license")
-    if isinstance(name, str) and name not in ("other", UNKNOWN):
-        yield named_licence(one_line(name, 200), "says the base's README.md")
+    stated = said.get("license")
+    if isinstance(stated, str) and stated not in ("other", UNKNOWN):
+        yield named_licence(one_line(stated, 200), "says the base's README.md")
     for file in (folder / each for each in LICENCE_FILES):
         text = _head(file)
         if match := LLAMA_AGREEMENT.search(text):

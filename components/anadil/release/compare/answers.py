@@ -1,15 +1,15 @@
-"""Answers of two runs' models to the same prompts, side by side."""
+"""Answers of the models of two runs to the same prompts."""
 
 from dataclasses import replace
 from typing import Any
 
 from anadil.release.compare.run_facts import RunFacts, records
-from anadil.report.generations_view import PromptView, chosen_prompts, prompts_of
+from anadil.report.generations_view import PromptView, chosen_prompts, is_greedy, prompts_of
 from anadil.report.read import Json
 from anadil.report.verdict import candidates_of
 
 KINDS = {"answer": ("finetuned", "adapted"), "continuation": ("adapted", "finetuned")}
-"""Kind of prompt -> whose text of it is shown: the first that the run has."""
+"""Kind of prompt -> candidates whose text is shown: the first that the run has."""
 
 
 def compared_prompts(a: RunFacts, b: RunFacts, kind: str) -> tuple[PromptView, ...]:
@@ -17,28 +17,21 @@ def compared_prompts(a: RunFacts, b: RunFacts, kind: str) -> tuple[PromptView, .
 
     A question that only one run has trained on is marked as neither.
     """
-    tables = {
-        f"{name} {candidate}": _greedy(run, candidate, kind)
-        for name, run in (("A", a), ("B", b))
-        if (candidate := _candidate(run, kind))
-    }
-    if len(tables) < 2:
-        return ()
-    asked = [{str(line.get("prompt")): line.get("seen") for line in lines} for lines in tables.values()]
-    common = asked[0].keys() & asked[1].keys()
+    texts = [(name, *_greedy(run, kind)) for name, run in (("A", a), ("B", b))]
+    seen = [{str(line.get("prompt")): line.get("seen") for line in lines} for _, _, lines in texts]
+    common = seen[0].keys() & seen[1].keys()
     shown: dict[str, Json] = {}
-    for name, lines in tables.items():
-        shared = [line for line in lines if str(line.get("prompt")) in common]
-        plain = [
-            line if asked[0][text] == asked[1][text] else line | {"seen": None}
-            for line in shared
-            for text in [str(line.get("prompt"))]
-        ]
-        shown[name] = {"generations": plain}
-    prompts = chosen_prompts(prompts_of(shown, kind))
+    for name, candidate, lines in texts:
+        shown[f"{name} {candidate}"] = {
+            "generations": [
+                line if seen[0][prompt] == seen[1][prompt] else line | {"seen": None}
+                for line in lines
+                if (prompt := str(line.get("prompt"))) in common
+            ]
+        }
     return tuple(
         replace(each, made=tuple(replace(one, style="adapted" if one.candidate.startswith("B") else "") for one in each.made))
-        for each in prompts
+        for each in chosen_prompts(prompts_of(shown, kind))
     )  # fmt: skip
 
 
@@ -47,8 +40,8 @@ def side_by_side(a: RunFacts, b: RunFacts) -> list[dict[str, Any]]:
     entries: dict[tuple[str, str], dict[str, Any]] = {}
     for kind in KINDS:
         for name, run in (("a", a), ("b", b)):
-            candidate = _candidate(run, kind)
-            for line in _greedy(run, candidate, kind) if candidate else []:
+            candidate, lines = _greedy(run, kind)
+            for line in lines:
                 text = str(line.get("prompt"))
                 entry = entries.setdefault((kind, text), {"kind": kind, "prompt": text, "a": None, "b": None})
                 keys = ("text", "seen", "exact", "ended", "loop", "chrf")
@@ -56,15 +49,11 @@ def side_by_side(a: RunFacts, b: RunFacts) -> list[dict[str, Any]]:
     return list(entries.values())
 
 
-def _candidate(run: RunFacts, kind: str) -> str:
+def _greedy(run: RunFacts, kind: str) -> tuple[str, list[Json]]:
+    """The candidate whose texts of a kind are shown, and those texts."""
     known = candidates_of(run.scores)
-    return next((name for name in KINDS[kind] if name in known), "")
-
-
-def _greedy(run: RunFacts, candidate: str, kind: str) -> list[Json]:
-    lines = records(candidates_of(run.scores).get(candidate, {}).get("generations"))
-    return [
-        each
-        for each in lines
-        if (each.get("kind") == "answer") == (kind == "answer") and each.get("mode") in ("greedy", None)
+    candidate = next((name for name in KINDS[kind] if name in known), "")
+    lines = records(known.get(candidate, {}).get("generations"))
+    return candidate, [
+        each for each in lines if (each.get("kind") == "answer") == (kind == "answer") and is_greedy(each)
     ]

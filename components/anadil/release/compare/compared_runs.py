@@ -1,4 +1,4 @@
-"""Two runs side by side, as data; the page, the terminal and the notebook render it."""
+"""The comparison of two runs as data, which page, terminal and notebook render."""
 
 from dataclasses import dataclass
 

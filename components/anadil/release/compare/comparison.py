@@ -1,4 +1,4 @@
-"""Two runs side by side: recipes, scores, curves, answers, time and cost, and what can be compared at all."""
+"""The comparison of two runs: recipes, scores, curves, answers, time and cost, and its limits."""
 
 import json
 import math
@@ -28,7 +28,7 @@ DECIDING = (
     ("adapted", "bits_per_byte", "held-out text"),
     ("finetuned", "questions.bits_per_byte", "answers to unseen questions"),
 )
-"""Candidate, measure, and what it is read on: what the first sentences are about."""
+"""Candidate, measure and text of the first sentences."""
 PLACES = ("storage.", "tracking.", "cluster.", "report.")
 """Sections of a recipe that decide no result."""
 
@@ -92,26 +92,21 @@ def compare(a: str, b: str, *, work: str | Path | None = WORK, root: str | None 
 
     Raises:
         DataError: There is no such run, or nothing of it is there.
-        IntegrityError: A file of it is not what its manifest says.
+        IntegrityError: A file of it differs from its manifest.
         RecipeError: A name begins the ids of several runs.
 
     Example:
         >>> anadil.compare("anadil-work", "s3://bucket/scores/0a1b").save("compare.html")  # doctest: +SKIP
     """
     first, second = (find_facts(name, work, root) for name in (a, b))
-    text = text_of(first, second)
-    pairs = tuple(score_pairs(first, second))
-    curves = _curves(first, second)
+    text, pairs, curves = text_of(first, second), tuple(score_pairs(first, second)), _curves(first, second)
+    common = [word for word in WORDS if word in first.digests and word in second.digests and word != "report"]
     return Comparison(
         a=first,
         b=second,
         text=text,
         recipe=_changes(first.recipe, second.recipe),
-        same={
-            word: first.digests[word] == second.digests[word]
-            for word in WORDS
-            if word in first.digests and word in second.digests and word != "report"
-        },
+        same={word: first.digests[word] == second.digests[word] for word in common},
         scores=pairs,
         curves=curves,
         costs=_costs(first, second),
@@ -122,20 +117,18 @@ def compare(a: str, b: str, *, work: str | Path | None = WORK, root: str | None 
 
 def _changes(a: Mapping[str, object], b: Mapping[str, object]) -> tuple[RecipeChange, ...]:
     """Keys that differ, those that decide a result first."""
-    if not a or not b:
-        return ()
+
+    def shown(value: object) -> object:
+        """A value without what only its owner may read."""
+        text = json.dumps(value, ensure_ascii=False)
+        return value if (safe := masked(text)) == text else json.loads(safe)
+
     changes = [
-        RecipeChange(key=key, a=_shown(a.get(key)), b=_shown(b.get(key)), decides=not key.startswith(PLACES))
+        RecipeChange(key=key, a=shown(a.get(key)), b=shown(b.get(key)), decides=not key.startswith(PLACES))
         for key in dict.fromkeys([*a, *b])
-        if a.get(key) != b.get(key)
+        if a and b and a.get(key) != b.get(key)
     ]
     return tuple(sorted(changes, key=lambda each: not each.decides))
-
-
-def _shown(value: object) -> object:
-    """A value without what only its owner may read."""
-    text = json.dumps(value, ensure_ascii=False)
-    return value if (safe := masked(text)) == text else json.loads(safe)
 
 
 def _curves(a: RunFacts, b: RunFacts) -> tuple[Curves, ...]:
@@ -144,66 +137,63 @@ def _curves(a: RunFacts, b: RunFacts) -> tuple[Curves, ...]:
     return tuple(each for each in stages if each.lines or each.why_not)
 
 
-def _pretraining(a: RunFacts, b: RunFacts, *, same_tokenizer: bool) -> Curves:
-    """Training and validation in bits per byte: nats per token of different tokenizers have no common axis.
+def _curve(name: str, points: tuple[tuple[float, float], ...], *, validation: bool = False) -> Curve:
+    label = f"{name.upper()}{' validation' if validation else ''}"
+    return Curve(label=label, run=name, validation=validation, points=points)
 
-    Bytes per token of the held-out text turn one into the other; the text that is trained on has nearly the same.
-    """
+
+def _pretraining(a: RunFacts, b: RunFacts, *, same_tokenizer: bool) -> Curves:
+    """Training and validation in bits per byte: nats per token of different tokenizers have no common axis."""
+    # Bytes per token of the held-out text turn one into the other; the training text has nearly the same.
     sizes = [number(field(candidates_of(run.scores).get("adapted", {}), "bytes_per_token")) for run in (a, b)]
-    in_bits = all(sizes)
-    lines: list[Curve] = []
+    curves: list[Curve] = []
     for name, run, size in (("a", a, sizes[0]), ("b", b, sizes[1])):
         loss = series(run.training, "loss")
-        if in_bits and size:
+        if size and all(sizes):
             loss = tuple((step, nats / math.log(2) / size) for step, nats in loss)
-        lines.append(Curve(label=name.upper(), run=name, validation=False, points=loss))
-        if in_bits:
-            points = series(run.training, "validation_bits_per_byte")
-            lines.append(Curve(label=f"{name.upper()} validation", run=name, validation=True, points=points))
-    drawn = tuple(line for line in lines if line.points)
-    unit = "bits per byte" if in_bits else "nats per token"
-    if drawn and not in_bits and not same_tokenizer:
-        why = "the tokenizers differ and a run has no scores that say how many bytes its tokens have"
-        return Curves(stage="Continued pre-training", unit=unit, lines=(), why_not=why)
-    return Curves(stage="Continued pre-training", unit=unit, lines=drawn)
+            curves.append(_curve(name, loss))
+            curves.append(_curve(name, series(run.training, "validation_bits_per_byte"), validation=True))
+        else:
+            curves.append(_curve(name, loss))
+    drawn, unit, why = tuple(line for line in curves if line.points), "bits per byte", ""
+    if not all(sizes):
+        unit = "nats per token"
+        if drawn and not same_tokenizer:
+            why = "the tokenizers differ and a run has no scores that say how many bytes its tokens have"
+    return Curves(stage="Continued pre-training", unit=unit, lines=() if why else drawn, why_not=why)
 
 
 def _finetuning(a: RunFacts, b: RunFacts, *, same_tokenizer: bool) -> Curves:
-    lines = [
-        Curve(
-            label=f"{name.upper()}{' validation' if key.startswith('validation') else ''}", run=name,
-            validation=key.startswith("validation"), points=series(run.finetuning, key),
-        )
+    curves = [
+        _curve(name, series(run.finetuning, key), validation=key.startswith("validation"))
         for name, run in (("a", a), ("b", b))
         for key in ("loss", "validation_loss")
-    ]  # fmt: skip
-    drawn = tuple(line for line in lines if line.points)
-    if drawn and not same_tokenizer and {line.run for line in drawn} == {"a", "b"}:
+    ]
+    drawn, why = tuple(line for line in curves if line.points), ""
+    if not same_tokenizer and {line.run for line in drawn} == {"a", "b"}:
         why = "the tokenizers differ, and nats per token of one are not those of the other"
-        return Curves(stage="Finetuning", unit="nats per token", lines=(), why_not=why)
-    return Curves(stage="Finetuning", unit="nats per token", lines=drawn)
+    return Curves(stage="Finetuning", unit="nats per token", lines=() if why else drawn, why_not=why)
 
 
 def _costs(a: RunFacts, b: RunFacts) -> tuple[CostPair, ...]:
-    def of(run: RunFacts) -> dict[str, StageCost]:
+    def costs_of(run: RunFacts) -> dict[str, StageCost]:
         summaries = {"model": run.training_summary, "adapter": run.finetuning_summary}
         return {each.name: each for each in stage_costs(run.manifests, summaries)}
 
-    first, second = of(a), of(b)
-    return tuple(
-        CostPair(
-            stage=stage.name,
-            a_seconds=one.seconds if (one := first.get(stage.name)) else None,
-            b_seconds=other.seconds if (other := second.get(stage.name)) else None,
-            a_dollars=one.dollars if one else None,
-            b_dollars=other.dollars if other else None,
-            shared=bool(
-                one and other and a.manifests[stage.writes].whole_digest == b.manifests[stage.writes].whole_digest
-            ),
-        )
-        for stage in FLOW
-        if stage.name in first or stage.name in second
-    )  # fmt: skip
+    first, second = costs_of(a), costs_of(b)
+    pairs = []
+    for stage in FLOW:
+        one, other = first.get(stage.name), second.get(stage.name)
+        manifests = [run.manifests.get(stage.writes) for run in (a, b)]
+        digests = [manifest.whole_digest if manifest else "" for manifest in manifests]
+        pairs.append(
+            CostPair(
+                stage=stage.name, a_seconds=one.seconds if one else None, b_seconds=other.seconds if other else None,
+                a_dollars=one.dollars if one else None, b_dollars=other.dollars if other else None,
+                shared=bool(one and other and digests[0] == digests[1]),
+            )
+        )  # fmt: skip
+    return tuple(each for each in pairs if each.a_seconds is not None or each.b_seconds is not None)
 
 
 def _verdict(pairs: tuple[ScorePair, ...]) -> tuple[str, ...]:
@@ -213,31 +203,23 @@ def _verdict(pairs: tuple[ScorePair, ...]) -> tuple[str, ...]:
         pair = next((each for each in pairs if (each.candidate, each.measure) == (candidate, measure)), None)
         if pair is None or pair.difference is None:
             continue
-        of = f"{subject} ({candidate} model)"
-        figures = f"A {human_figure(pair.a)}, B {human_figure(pair.b)} bits per byte"
-        around = ""
+        word = "are the same" if pair.difference == 0 else "are not clearly apart"
+        head = f"{pair.better.upper()} is better" if pair.better else f"A and B {word}"
+        sentence = f"{head} on {subject} ({candidate} model): A {human_figure(pair.a)}, B {human_figure(pair.b)} bits per byte"
         if pair.low is not None and pair.high is not None:
-            around = (
+            sentence += (
                 f"; difference {pair.difference:+.4f}, 95 % interval {pair.low:+.4f} to {pair.high:+.4f}, paired "
                 f"over {human_figure(pair.num_documents)}"
             )
-        if not pair.better:
-            word = "are the same" if pair.difference == 0 else "are not clearly apart"
-            sentence = f"A and B {word} on {of}: {figures}{around}."
-        else:
-            sentence = f"{pair.better.upper()} is better on {of}: {figures}{around}."
-        few = (
-            f" Fewer than {SURE_DOCUMENTS} make the interval too narrow."
-            if pair.unsure and pair.difference
-            else ""
-        )
-        sentences.append(sentence + few)
+        few = f" Fewer than {SURE_DOCUMENTS} make the interval too narrow."
+        sentences.append(f"{sentence}.{few if pair.unsure and pair.difference else ''}")
     return tuple(sentences)
 
 
 def _notes(a: RunFacts, b: RunFacts, text: Text, curves: tuple[Curves, ...]) -> tuple[str, ...]:
-    notes = [f"{name}: {gate_verdict(run.scores)}" for name, run in (("A", a), ("B", b)) if run.scores]
-    notes += [_missing(name, run) for name, run in (("A", a), ("B", b))]
+    runs = (("A", a), ("B", b))
+    notes = [f"{name}: {gate_verdict(run.scores)}" for name, run in runs if run.scores]
+    notes += [note for name, run in runs if (note := _missing(name, run))]
     if a.scores and b.scores and a.manifests["scores"].digest == b.manifests["scores"].digest:
         notes.append("Both have the same scores: no difference can be seen.")
     if a.language != b.language and a.language and b.language:
@@ -249,28 +231,29 @@ def _notes(a: RunFacts, b: RunFacts, text: Text, curves: tuple[Curves, ...]) -> 
         notes.append("The held-out texts differ: bits per byte compare on the same text only.")
     if text == "partly the same":
         notes.append("The held-out texts differ; bits per byte are those of the documents that both scored.")
-    if a.digests.get("tokenizer") != b.digests.get("tokenizer") and text in ("same", "partly the same"):
+    common = text in ("same", "partly the same")
+    if common and a.digests.get("tokenizer") != b.digests.get("tokenizer"):
         notes.append("The tokenizers differ: bits per byte still compare, losses per token do not.")
     windows = [
-        [
-            field(candidates_of(run.scores).get("adapted", {}), key)
-            for key in ("context", "stride", "window_bos")
-        ]
+        [field(candidates_of(run.scores).get("adapted"), key) for key in ("context", "stride", "window_bos")]
         for run in (a, b)
     ]
-    if windows[0] != windows[1] and text in ("same", "partly the same"):
+    if common and windows[0] != windows[1]:
         notes.append(
             "The models were scored in windows of different length or without BOS, which causes part of the difference."
         )
-    if (once := _seen_once(a, b)) > 0:
+    seen = [
+        {each.get("id"): each.get("seen") for each in records(field(run.scores, "questions.listed"))} for run in (a, b)
+    ]  # fmt: skip
+    if once := sum(seen[0][key] != seen[1][key] for key in seen[0].keys() & seen[1].keys()):
         notes.append(f"Only one run saw {once} of the questions in training; no interval counts them.")
     steps = [
-        (run.recipe.get("pretrain.batch_size"), run.recipe.get("pretrain.sequence_length")) for run in (a, b)
+        [run.recipe.get(f"pretrain.{key}") for key in ("batch_size", "sequence_length")] for run in (a, b)
     ]
     if steps[0] != steps[1] and curves:
         notes.append("A step of A and one of B hold different numbers of tokens.")
     notes += [f"{each.stage}: no common axis, because {each.why_not}." for each in curves if each.why_not]
-    return tuple(filter(None, notes))  # fmt: skip
+    return tuple(notes)
 
 
 def _missing(name: str, run: RunFacts) -> str:
@@ -278,13 +261,6 @@ def _missing(name: str, run: RunFacts) -> str:
     lacks = [word for word in ("model", "scores") if word not in run.manifests]
     why = f"; it is {run.run.state}" if run.run and run.run.state != "finished" else ""
     return f"{name} has no {' and no '.join(lacks)} here{why}." if lacks else ""
-
-
-def _seen_once(a: RunFacts, b: RunFacts) -> int:
-    seen = [
-        {each.get("id"): each.get("seen") for each in records(field(run.scores, "questions.listed"))} for run in (a, b)
-    ]  # fmt: skip
-    return sum(seen[0][key] != seen[1][key] for key in seen[0].keys() & seen[1].keys())
 
 
 def _about(run: RunFacts) -> Json:

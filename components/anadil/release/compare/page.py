@@ -1,7 +1,6 @@
 """A comparison as one page, in the report's style."""
 
 import re
-from collections.abc import Sequence
 
 from anadil import __version__
 from anadil.core.format import DASH
@@ -66,7 +65,7 @@ def render_comparison(runs: ComparedRuns) -> str:
         "more_answers": answers[OPEN_ANSWERS:],
         "beginnings": beginnings[:OPEN_BEGINNINGS],
         "more_beginnings": beginnings[OPEN_BEGINNINGS:],
-        "cost": _table("Time and cost by stage", COST_COLUMNS, cost_rows(runs)),
+        "cost": TextTable("Time and cost by stage", COST_COLUMNS, cost_rows(runs)),
         "artifacts": _artifacts(runs),
         "version": __version__,
     }
@@ -75,50 +74,48 @@ def render_comparison(runs: ComparedRuns) -> str:
 
 def _headlines(runs: ComparedRuns) -> list[dict[str, str]]:
     pairs = {(each.candidate, each.measure): each for each in runs.scores}
-    made = []
+
+    def shown(pair: ScorePair, value: float | None) -> str:
+        return f"{figure(value * 100, 3)} %" if pair.share and value is not None else figure(value)
+
+    headlines = []
     for candidate, measure, name, unit in HEADLINES:
-        pair = pairs.get((candidate, measure))
-        if pair is None:
+        if (pair := pairs.get((candidate, measure))) is None:
             continue
-        better = pair.better.upper() + " is better" if pair.better else ""
-        state = pair.why_not and f"not comparable: {pair.why_not}"
-        made.append(
+        change = "the same" if pair.difference == 0 else "not clearly apart"
+        if pair.better:
+            change = f"{pair.better.upper()} is better"
+        if pair.why_not:
+            change = f"not comparable: {pair.why_not}"
+        headlines.append(
             {
-                "name": name, "unit": unit, "a": _shown(pair, pair.a), "b": _shown(pair, pair.b),
-                "change": state or better or ("the same" if pair.difference == 0 else "not clearly apart"),
+                "name": name, "unit": unit, "a": shown(pair, pair.a), "b": shown(pair, pair.b), "change": change,
                 "kind": "better" if pair.better else "",
             }
         )  # fmt: skip
-    return made
-
-
-def _shown(pair: ScorePair, value: float | None) -> str:
-    if value is None or not pair.share:
-        return figure(value)
-    return f"{figure(value * 100, 3)} %"
+    return headlines
 
 
 def _scores(runs: ComparedRuns, *, differing: bool) -> TextTable:
     """Figures that differ or cannot be compared, or those that are the same."""
+
+    def signed(text: str) -> str:
+        return re.sub(r"(?<![\w.])-(?=[\d ])", MINUS, text)
+
     every, apart = score_rows(runs), score_rows(runs, differing=True)
     rows = apart if differing else [row for row in every if row not in apart]
     return TextTable(
-        caption="Figures that differ" if differing else "Figures that are the same",
-        columns=("figure", *(_signed(name) for name in SCORE_COLUMNS[2:])),
-        rows=tuple((f"{row[0]}, {row[1]}", *map(_signed, row[2:])) for row in rows),
+        "Figures that differ" if differing else "Figures that are the same",
+        ("figure", *map(signed, SCORE_COLUMNS[2:])),
+        [(f"{row[0]}, {row[1]}", *map(signed, row[2:])) for row in rows],
         words=(6,),
         pinned=True,
         note=NOTE if differing else "",
     )
 
 
-def _signed(text: str) -> str:
-    """With a minus sign for a hyphen before a number."""
-    return re.sub(r"(?<![\w.])-(?=[\d ])", MINUS, text)
-
-
 def _difference_chart(pairs: tuple[ScorePair, ...]) -> Chart | None:
-    """Differences with paired intervals; the base's are of the same model, mostly."""
+    """Differences with paired intervals, without the base: mostly both runs have the same one."""
     drawn = [
         Estimate(
             label=f"{pair.candidate}{' answers' if pair.measure != 'bits_per_byte' else ''}",
@@ -127,21 +124,17 @@ def _difference_chart(pairs: tuple[ScorePair, ...]) -> Chart | None:
         for pair in pairs
         if pair.candidate != "base" and pair.difference is not None and pair.low is not None and pair.high is not None
     ]  # fmt: skip
-    rows = tuple(
-        (each.label, figure(each.value), f"{figure(each.low)} to {figure(each.high)}") for each in drawn
-    )
-    table = TextTable(caption="B less A", columns=("candidate", "bits per byte", "95 % interval"), rows=rows)
+    rows = [(each.label, figure(each.value), f"{figure(each.low)} to {figure(each.high)}") for each in drawn]
+    table = TextTable("B less A", ("candidate", "bits per byte", "95 % interval"), rows)
     return intervals("B less A", "bits per byte, below zero B is better", drawn, table)
 
 
 def _recipe(runs: ComparedRuns) -> TextTable:
-    rows = tuple(
+    rows = [
         (change.key, _portable(change.a), _portable(change.b), "yes" if change.decides else "no")
         for change in runs.recipe
-    )
-    return TextTable(
-        caption="Keys that differ", columns=("key", "A", "B", "decides a result"), rows=rows, words=(1, 2, 3)
-    )
+    ]
+    return TextTable("Keys that differ", ("key", "A", "B", "decides a result"), rows, words=(1, 2, 3))
 
 
 def _portable(value: object) -> str:
@@ -155,27 +148,17 @@ def _portable(value: object) -> str:
 
 def _chart(curves: Curves) -> Chart | None:
     drawn = [
-        Line(label=each.label, points=each.points, colour=COLOURS[each.run], dashed=each.validation)
+        Line(each.label, each.points, colour=COLOURS[each.run], dashed=each.validation)
         for each in curves.lines
     ]
     return lines(curves.stage, curves.unit, drawn)
 
 
 def _artifacts(runs: ComparedRuns) -> TextTable:
-    words = dict.fromkeys([*runs.a.digests, *runs.b.digests])
-    rows = [
-        (
-            word,
-            *(run.digests.get(word, DASH)[:16] for run in (runs.a, runs.b)),
-            {True: "yes", False: "no"}[runs.same[word]] if word in runs.same else DASH,
-        )
-        for word in words
-        if word != "report"
-    ]
-    return _table("Digests of what they hold", ("artifact", "A", "B", "the same"), rows, words=(1, 2, 3))
-
-
-def _table(
-    caption: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], words: tuple[int, ...] = ()
-) -> TextTable:
-    return TextTable(caption=caption, columns=columns, rows=tuple(rows), words=words)
+    rows = []
+    for word in dict.fromkeys([*runs.a.digests, *runs.b.digests]):
+        digests = [run.digests.get(word, DASH)[:16] for run in (runs.a, runs.b)]
+        same = {True: "yes", False: "no", None: DASH}[runs.same.get(word)]
+        if word != "report":
+            rows.append((word, *digests, same))
+    return TextTable("Digests of what they hold", ("artifact", "A", "B", "the same"), rows, words=(1, 2, 3))

@@ -1,19 +1,19 @@
-"""Two runs' figures side by side: what can be compared, by how much they differ, and how sure that is.
+"""Figures of two runs side by side, with differences and their intervals.
 
-Bits per byte can be compared on the same text only, whatever the tokenizers; then both runs' losses of each
-document are paired (`evaluate.bootstrap`). A figure whose conditions differ stands there with the reason.
+Bits per byte compare on the same text only, whatever the tokenizers. Both runs' losses of each document are paired
+(`evaluate.bootstrap`). A figure whose conditions differ is not compared and names the reason.
 """
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from anadil.core.errors import PreflightError
 from anadil.core.format import number
 from anadil.core.install import install
 from anadil.release.compare.run_facts import RunFacts, records
-from anadil.report.read import Json, field, table_of
+from anadil.report.read import Json, field, list_of, table_of
 from anadil.report.verdict import candidates_of
 from anadil.text.metrics import SURE_DOCUMENTS, share_interval
 
@@ -21,7 +21,15 @@ CONTENT_ID = re.compile(r"[0-9a-f]{16,64}")
 """An id that `clean` or `evaluate` made of the text; one that a user gave may stand for another text."""
 SEED = 0
 LOWER, HIGHER = -1, 1
+SHARES = (
+    ("repetition.greedy.loop_rate", "repetition.greedy.samples", "greedy texts that loop", LOWER),
+    ("output_language.own", "output_language.num", "texts in the language", HIGHER),
+    ("questions.exact", "questions.num", "unseen questions: answered word for word", HIGHER),
+)
+"""Paths of a share and of its number of texts, label, better direction."""
 Text = Literal["same", "partly the same", "different", "unknown"]
+Tables = tuple[Json, Json]
+"""A candidate's tables of `scores.json` in both runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +45,7 @@ class ScorePair:
     b: float | None
     share: bool = False
     """A share, printed as per cent."""
-    wanted: int = LOWER
+    direction: int = LOWER
     """-1 where less is better, else 1."""
     a_interval: tuple[float, float] | None = None
     """95 %, of the run alone."""
@@ -48,34 +56,36 @@ class ScorePair:
     num_documents: int | None = None
     """Documents or answers that both runs scored."""
     why_not: str = ""
-    """Why the two are not to be compared; empty where they are."""
+    """Reason why the two do not compare; empty where they do."""
 
     @property
     def difference(self) -> float | None:
-        """B minus A; None where they are not to be compared."""
+        """B minus A; None where they do not compare."""
         return None if self.why_not or self.a is None or self.b is None else self.b - self.a
 
     @property
     def clear(self) -> bool | None:
-        """The interval excludes 0, or those of two shares do not overlap; None without intervals."""
-        if self.share and self.a_interval and self.b_interval and self.difference is not None:
+        """True if the interval excludes 0, or those of two shares do not overlap; None without intervals."""
+        if self.difference is None:
+            return None
+        if self.share and self.a_interval and self.b_interval:
             return self.a_interval[1] < self.b_interval[0] or self.b_interval[1] < self.a_interval[0]
-        if self.low is None or self.high is None or self.difference is None:
+        if self.low is None or self.high is None:
             return None
         return (self.num_documents or 0) > 1 and not self.low <= 0 <= self.high
 
     @property
     def unsure(self) -> bool:
-        """Too few documents: the interval is too narrow."""
+        """True if there are so few documents that the interval is too narrow."""
         return self.num_documents is not None and self.num_documents < SURE_DOCUMENTS
 
     @property
     def better(self) -> Literal["a", "b"] | None:
-        """Which run's figure is the better one; None where nothing says it clearly."""
+        """The run with the clearly better figure; None for neither."""
         moved = self.difference
         if not moved or self.clear is False:
             return None
-        return "b" if moved * self.wanted > 0 else "a"
+        return "b" if moved * self.direction > 0 else "a"
 
 
 def text_of(a: RunFacts, b: RunFacts) -> Text:
@@ -90,43 +100,41 @@ def text_of(a: RunFacts, b: RunFacts) -> Text:
 
 def score_pairs(a: RunFacts, b: RunFacts) -> list[ScorePair]:
     """Every figure that either run has, candidate by candidate."""
-    both = {name: (table_of(candidates_of(a.scores).get(name)), table_of(candidates_of(b.scores).get(name)))
-            for name in [*candidates_of(a.scores), *(set(candidates_of(b.scores)) - set(candidates_of(a.scores)))]}  # fmt: skip
-    pairs: list[ScorePair] = []
-    for name, tables in both.items():
-        measured = [
-            _text_pair(a, b, name, tables),
-            *_figures(a, b, name, tables),
+    candidates, pairs = [candidates_of(run.scores) for run in (a, b)], []
+    text, common = text_of(a, b), _common(a, b)
+    for name in dict.fromkeys([*candidates[0], *candidates[1]]):
+        tables = table_of(candidates[0].get(name)), table_of(candidates[1].get(name))
+        pairs += [
+            _text_pair(text, common, name, tables),
+            *_figures(a, b, text, name, tables),
             _answer_pair(a, b, name, tables),
             *_shares(a, b, name, tables),
             *_retained(a, b, name, tables),
         ]
-        pairs += [pair for pair in measured if pair and (pair.a is not None or pair.b is not None)]
-    return pairs
+    return [pair for pair in pairs if pair.a is not None or pair.b is not None]
 
 
-def _text_pair(a: RunFacts, b: RunFacts, name: str, tables: tuple[Json, Json]) -> ScorePair:
+def _text_pair(text: Text, common: list[tuple[Json, Json]], name: str, tables: Tables) -> ScorePair:
     """Bits per byte of the documents that both scored."""
     first, second = (number(table.get("bits_per_byte")) for table in tables)
     ends = [_ends(table.get("bits_per_byte_interval")) for table in tables]
     pair = ScorePair(
         candidate=name, measure="bits_per_byte", name="bits per byte", a=first, b=second,
-        a_interval=ends[0], b_interval=ends[1], why_not=_other_text(a, b),
+        a_interval=ends[0], b_interval=ends[1], why_not=_other_text(text),
     )  # fmt: skip
-    rows = [] if pair.why_not else _nats(_common(a, b), name)
-    if not rows:
-        return pair
-    return _paired(pair, rows, whole=text_of(a, b) == "same")
+    return pair if pair.why_not else _paired(pair, _nats(common, name), whole=text == "same")
 
 
 def _paired(pair: ScorePair, rows: list[tuple[float, float, int]], *, whole: bool) -> ScorePair:
-    """The pair with the interval of its difference.
+    """The pair with the interval of its difference, if there are rows.
 
     Args:
         pair: Figures of each run.
         rows: Nats in A, nats in B and bytes of each document.
-        whole: Whether the documents are all that each run scored; else the figures are those of the common ones.
+        whole: The documents are all that each run scored; else the figures become those of the common ones.
     """
+    if not rows:
+        return pair
     try:
         import numpy as np
 
@@ -136,29 +144,27 @@ def _paired(pair: ScorePair, rows: list[tuple[float, float, int]], *, whole: boo
     nats, sizes = np.array([row[:2] for row in rows]), np.array([row[2] for row in rows])
     # A fixed seed: the same two runs give the same interval each time.
     difference = paired_difference(nats[:, 1], nats[:, 0], sizes, SEED)
-    bits = nats.sum(axis=0) / math.log(2) / sizes.sum()
-    first, second = (pair.a, pair.b) if whole else (float(bits[0]), float(bits[1]))
-    return ScorePair(
-        candidate=pair.candidate, measure=pair.measure, name=pair.name, a=first, b=second,
-        a_interval=pair.a_interval if whole else None, b_interval=pair.b_interval if whole else None,
-        low=difference.low, high=difference.high, num_documents=difference.num_documents,
-    )  # fmt: skip
+    if not whole:
+        first, second = (float(bits) for bits in nats.sum(axis=0) / math.log(2) / sizes.sum())
+        pair = replace(pair, a=first, b=second, a_interval=None, b_interval=None)
+    return replace(pair, low=difference.low, high=difference.high, num_documents=difference.num_documents)
 
 
 def _common(a: RunFacts, b: RunFacts) -> list[tuple[Json, Json]]:
     """Documents that both runs scored."""
     first, second = (records(each.scores.get("documents")) for each in (a, b))
     if field(a.scores, "heldout.sha256") == field(b.scores, "heldout.sha256"):
-        same = len(first) == len(second) and all(map(_is_same, first, second))
-        return list(zip(first, second, strict=True)) if same else []
+        return _same_documents(first, second)
     # Only ids that are hashes of the text: an id that a user gave may name another text elsewhere.
     known = {str(each.get("id")): each for each in second if CONTENT_ID.fullmatch(str(each.get("id")))}
     pairs = [(each, known[str(each.get("id"))]) for each in first if str(each.get("id")) in known]
-    return [pair for pair in pairs if _is_same(*pair)]
+    return [(one, other) for one, other in pairs if one.get("num_bytes") == other.get("num_bytes")]
 
 
-def _is_same(a: Json, b: Json) -> bool:
-    return a.get("num_bytes") == b.get("num_bytes")
+def _same_documents(first: list[Json], second: list[Json]) -> list[tuple[Json, Json]]:
+    """Documents of two lists in pairs; none if one list has others."""
+    sizes = [[each.get("num_bytes") for each in documents] for documents in (first, second)]
+    return list(zip(first, second, strict=True)) if sizes[0] == sizes[1] else []
 
 
 def _nats(pairs: list[tuple[Json, Json]], name: str) -> list[tuple[float, float, int]]:
@@ -172,14 +178,13 @@ def _nats(pairs: list[tuple[Json, Json]], name: str) -> list[tuple[float, float,
     return rows
 
 
-def _other_text(a: RunFacts, b: RunFacts) -> str:
-    text = text_of(a, b)
+def _other_text(text: Text) -> str:
     if text == "unknown":
         return "a run has no scores that say which text they are of"
-    return "" if text != "different" else "other held-out text"
+    return "other held-out text" if text == "different" else ""
 
 
-def _answer_pair(a: RunFacts, b: RunFacts, name: str, tables: tuple[Json, Json]) -> ScorePair | None:
+def _answer_pair(a: RunFacts, b: RunFacts, name: str, tables: Tables) -> ScorePair:
     """Bits per byte of the right answers to questions that neither run has trained on."""
     first, second = (number(field(table, "questions.bits_per_byte")) for table in tables)
     listed = [
@@ -191,71 +196,67 @@ def _answer_pair(a: RunFacts, b: RunFacts, name: str, tables: tuple[Json, Json])
         for run in (a, b)
     ]
     common = [(each, listed[1][key]) for key, each in listed[0].items() if key in listed[1]]
-    rows = _nats(common, name)
-    whole = len(common) == len(listed[0]) == len(listed[1])
     pair = ScorePair(
         candidate=name, measure="questions.bits_per_byte", name="unseen questions: answer, bits per byte", a=first, b=second,
         why_not="" if common else "no question in common that neither was trained on",
     )  # fmt: skip
-    return _paired(pair, rows, whole=whole) if rows else pair
+    return _paired(pair, _nats(common, name), whole=len(common) == len(listed[0]) == len(listed[1]))
 
 
-def _figures(a: RunFacts, b: RunFacts, name: str, tables: tuple[Json, Json]) -> list[ScorePair]:
+def _figures(a: RunFacts, b: RunFacts, text: Text, name: str, tables: Tables) -> list[ScorePair]:
     """Tokens per word and words in context: of the same text only, and in the same language's words."""
-    why = _other_text(a, b) or ("only a part of the text is common" if text_of(a, b) != "same" else "")
+    why = _other_text(text) or ("only a part of the text is common" if text != "same" else "")
     if a.language != b.language:
         why = why or "other language, which counts words otherwise"
-    contexts = [
-        a.recipe.get(key) != b.recipe.get(key) for key in ("evaluate.context", "pretrain.sequence_length")
+    windows = [
+        [run.recipe.get(key) for key in ("evaluate.context", "pretrain.sequence_length")] for run in (a, b)
     ]
-    pairs = []
-    for key, label, better in (
-        ("fertility", "tokens per word", LOWER),
-        ("words_in_context", "words in context", HIGHER),
-    ):
-        first, second = (number(table.get(key)) for table in tables)
-        reason = why or ("other context" if key == "words_in_context" and any(contexts) else "")
-        pairs.append(
-            ScorePair(candidate=name, measure=key, name=label, a=first, b=second, wanted=better, why_not=reason)
-        )  # fmt: skip
-    return pairs
+    context = why or ("other context" if windows[0] != windows[1] else "")
+    return [
+        ScorePair(
+            candidate=name, measure=key, name=label, a=number(tables[0].get(key)), b=number(tables[1].get(key)),
+            direction=direction, why_not=reason,
+        )
+        for key, label, direction, reason in (
+            ("fertility", "tokens per word", LOWER, why),
+            ("words_in_context", "words in context", HIGHER, context),
+        )
+    ]  # fmt: skip
 
 
-def _shares(a: RunFacts, b: RunFacts, name: str, tables: tuple[Json, Json]) -> list[ScorePair]:
+def _shares(a: RunFacts, b: RunFacts, name: str, tables: Tables) -> list[ScorePair]:
     """Shares of the texts that a candidate wrote, where both runs gave it the same prompts."""
-    measures = (
-        ("repetition.greedy.loop_rate", "greedy texts that loop", LOWER, ("repetition.greedy.loop_rate", "repetition.greedy.samples")),
-        ("output_language.own", "texts in the language", HIGHER, ("output_language.own", "output_language.num")),
-        ("questions.exact", "unseen questions: answered word for word", HIGHER, ("questions.exact", "questions.num")),
-    )  # fmt: skip
-    same = _prompts(tables[0]) == _prompts(tables[1])
-    longer = a.recipe.get("evaluate.max_new_tokens") != b.recipe.get("evaluate.max_new_tokens")
-    why = "" if same else "other prompts"
-    why = why or ("evaluate.max_new_tokens differs" if longer else "")
+    prompts = [
+        [(each.get("kind"), each.get("prompt")) for each in records(table.get("generations"))]
+        for table in tables
+    ]
+    why = "" if prompts[0] == prompts[1] else "other prompts"
+    if a.recipe.get("evaluate.max_new_tokens") != b.recipe.get("evaluate.max_new_tokens"):
+        why = why or "evaluate.max_new_tokens differs"
     if a.language != b.language:
         why = why or "other language"
     pairs = []
-    for measure, label, better, paths in measures:
-        (first, num), (second, other) = (tuple(field(table, path) for path in paths) for table in tables)
-        shares = [number(each) for each in (first, second)]
-        counts = [int(count) if (count := number(each)) else None for each in (num, other)]
+    for measure, count, label, direction in SHARES:
+        shares = [number(field(table, measure)) for table in tables]
+        counts = [int(number(field(table, count)) or 0) for table in tables]
+        ends = [share_interval(share, n) for share, n in zip(shares, counts, strict=True)]
         pairs.append(
             ScorePair(
-                candidate=name, measure=measure, name=label, a=shares[0], b=shares[1], share=True, wanted=better,
-                a_interval=share_interval(shares[0], counts[0]), b_interval=share_interval(shares[1], counts[1]),
-                why_not=why,
+                candidate=name, measure=measure, name=label, a=shares[0], b=shares[1], share=True, direction=direction,
+                a_interval=ends[0], b_interval=ends[1], why_not=why,
             )
         )  # fmt: skip
     return pairs
 
 
-def _prompts(table: Json) -> list[tuple[object, object]]:
-    return [(each.get("kind"), each.get("prompt")) for each in records(table.get("generations"))]
-
-
-def _retained(a: RunFacts, b: RunFacts, name: str, tables: tuple[Json, Json]) -> list[ScorePair]:
+def _retained(a: RunFacts, b: RunFacts, name: str, tables: Tables) -> list[ScorePair]:
     """Bits per byte of languages that the base knows, where both runs scored the same files."""
-    why = "" if _retained_files(a) == _retained_files(b) else "other files of evaluate.retained"
+    origins = [run.manifests["scores"].origin if "scores" in run.manifests else {} for run in (a, b)]
+    files = [
+        sorted(text for key, text in each.items() if key.endswith(" of evaluate.retained"))
+        for each in origins
+    ]
+    why = "" if files[0] == files[1] else "other files of evaluate.retained"
     first, second = (table_of(table.get("retained")) for table in tables)
     listed = [records(field(run.scores, "retained.documents")) for run in (a, b)]
     pairs = []
@@ -264,19 +265,13 @@ def _retained(a: RunFacts, b: RunFacts, name: str, tables: tuple[Json, Json]) ->
             candidate=name, measure=f"retained.{code}", name=f"{code} retained, bits per byte", a=number(first.get(code)),
             b=number(second.get(code)), why_not=why,
         )  # fmt: skip
-        own = [[each for each in documents if each.get("lang") == code] for documents in listed]
-        # A tokenizer may have altered a document in one run, which then left it out.
-        same = len(own[0]) == len(own[1]) and all(map(_is_same, *own))
-        rows = _nats(list(zip(*own, strict=True)), name) if same and not why else []
-        pairs.append(_paired(pair, rows, whole=True) if rows else pair)
+        # A tokenizer may have altered a document in one run, which then skipped it.
+        documents = [[each for each in all_ if each.get("lang") == code] for all_ in listed]
+        rows = [] if why else _nats(_same_documents(*documents), name)
+        pairs.append(_paired(pair, rows, whole=True))
     return pairs
 
 
-def _retained_files(run: RunFacts) -> list[str]:
-    origin = run.manifests["scores"].origin if "scores" in run.manifests else {}
-    return sorted(text for key, text in origin.items() if key.endswith(" of evaluate.retained"))
-
-
 def _ends(value: object) -> tuple[float, float] | None:
-    ends = [number(each) for each in value] if isinstance(value, list) else []
-    return (float(ends[0]), float(ends[1])) if len(ends) == 2 and None not in ends else None  # type: ignore[arg-type]  # None was looked for
+    ends = [float(end) for each in list_of(value) if (end := number(each)) is not None]
+    return (ends[0], ends[1]) if len(ends) == 2 else None

@@ -1,4 +1,4 @@
-"""A comparison as tables: for a terminal and for a notebook."""
+"""A comparison as tables for a terminal and for a notebook."""
 
 import json
 import textwrap
@@ -34,11 +34,11 @@ def recipe_rows(runs: ComparedRuns) -> list[tuple[str, ...]]:
     """Key and both values."""
     return [
         (
-            change.key if change.decides else f"{change.key} (decides no result)",
-            value_text(change.a),
-            value_text(change.b),
+            f"{each.key}{'' if each.decides else ' (decides no result)'}",
+            value_text(each.a),
+            value_text(each.b),
         )
-        for change in runs.recipe
+        for each in runs.recipe
     ]
 
 
@@ -51,21 +51,14 @@ def value_text(value: object, limit: int = MAX_VALUE) -> str:
 
 def cost_rows(runs: ComparedRuns) -> list[tuple[str, ...]]:
     """Cells under `COST_COLUMNS`, the sums last."""
-    rows = [
-        (
-            f"{each.stage} (the same artifact)" if each.shared else each.stage, human_seconds(each.a_seconds),
-            human_seconds(each.b_seconds), human_dollars(each.a_dollars), human_dollars(each.b_dollars),
-        )
-        for each in runs.costs
-    ]  # fmt: skip
-    if not rows:
-        return []
-    seconds = [sum(getattr(each, f"{name}_seconds") or 0.0 for each in runs.costs) for name in "ab"]
-    known = [
-        [value for each in runs.costs if (value := getattr(each, f"{name}_dollars")) is not None] for name in "ab"
-    ]  # fmt: skip
-    dollars = [human_dollars(sum(each) if each else None) for each in known]
-    return [*rows, ("together", *(human_seconds(each) for each in seconds), *dollars)]
+    names = [f"{each.stage}{' (the same artifact)' if each.shared else ''}" for each in runs.costs]
+    columns: list[list[str]] = []
+    for key in ("a_seconds", "b_seconds", "a_dollars", "b_dollars"):
+        say, empty = (human_seconds, 0.0) if key.endswith("seconds") else (human_dollars, None)
+        values = [getattr(each, key) for each in runs.costs]
+        known = [value for value in values if value is not None]
+        columns.append([*map(say, values), say(sum(known) if known else empty)])
+    return list(zip([*names, "together"], *columns, strict=True)) if runs.costs else []
 
 
 def terminal_lines(runs: ComparedRuns) -> Iterator[str]:
@@ -79,9 +72,8 @@ def terminal_lines(runs: ComparedRuns) -> Iterator[str]:
         yield "\nRecipe"
         yield from text_table(("key", "A", "B"), recipe_rows(runs))
     else:
-        yield (
-            "\nRecipe: no key differs." if runs.a.recipe and runs.b.recipe else "\nRecipe: not kept by a run."
-        )
+        both = runs.a.recipe and runs.b.recipe
+        yield "\nRecipe: no key differs." if both else "\nRecipe: not kept by a run."
     if runs.scores:
         yield "\nScores"
         rows = score_rows(runs, differing=True)
@@ -105,7 +97,7 @@ def notebook_html(runs: ComparedRuns, page: str) -> str:
         parts.append(html_table("Scores", SCORE_COLUMNS, score_rows(runs), SCORE_NUMBERS))
     parts.append(html_table("Time and cost", COST_COLUMNS, cost_rows(runs), COST_NUMBERS))
     parts.append(html_page(page, "Curves and answers"))
-    return "\n".join(parts)  # fmt: skip
+    return "\n".join(parts)
 
 
 def _difference(pair: ScorePair) -> str:
@@ -113,8 +105,7 @@ def _difference(pair: ScorePair) -> str:
         return DASH
     if pair.share:
         return f"{pair.difference * 100:+.3g} points"
-    sign = "+" if pair.difference > 0 else ""
-    return f"{sign}{human_figure(pair.difference)}"
+    return f"{'+' if pair.difference > 0 else ''}{human_figure(pair.difference)}"
 
 
 def _interval(pair: ScorePair) -> str:
@@ -123,13 +114,12 @@ def _interval(pair: ScorePair) -> str:
         return ""
     if pair.low is not None and pair.high is not None:
         return "0" if pair.low == pair.high == 0 else f"{pair.low:+.4f} to {pair.high:+.4f}"
-    ends = [format_interval(pair, each) for each in (pair.a_interval, pair.b_interval)]
-    return f"A {ends[0]}, B {ends[1]}" if all(ends) else ""
-
-
-def format_interval(pair: ScorePair, ends: tuple[float, float] | None) -> str:
-    """An interval of one run."""
-    return f"{format_figure(pair, ends[0])} to {format_figure(pair, ends[1])}" if ends else ""
+    if not (pair.a_interval and pair.b_interval):
+        return ""
+    a, b = (
+        " to ".join(format_figure(pair, end) for end in ends) for ends in (pair.a_interval, pair.b_interval)
+    )
+    return f"A {a}, B {b}"
 
 
 def _better(pair: ScorePair) -> str:
