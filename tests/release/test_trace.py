@@ -325,9 +325,9 @@ def test_text_of_documents_stays_text(found: Trace, text: str) -> None:
 
 
 def test_the_summary_lists_a_tenth_of_the_domains_and_of_small_providers_a_twentieth(found: Trace) -> None:
-    assert len(listed_domains(found).hosts) == 4
-    assert len(listed_domains(found, is_sme=True).hosts) == 2
-    assert 0.05 < listed_domains(found, is_sme=True).share < 0.1
+    assert len(listed_domains(found)[0]) == 4
+    assert len(listed_domains(found, is_sme=True)[0]) == 2
+    assert 0.05 < listed_domains(found, is_sme=True)[2] < 0.1
 
 
 def test_hosts_are_counted_on_disk_whatever_the_pieces(

@@ -1,4 +1,4 @@
-"""Where a finished model lies: from what a person names to a directory of this machine that loads as it is."""
+"""Find a finished model by any name of it, as a directory of this machine that loads as it is."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class ModelSource:
     """A model on this machine; every byte of an artifact was compared with its manifest."""
 
     uri: str
-    """Absolute place of the artifact or directory; for a registered model, where its version lies."""
+    """Absolute place of the artifact or directory, or of a registered model's version."""
     kind: Kind
     """Word of the artifact; `directory` is any other Hugging Face model directory."""
     directory: Path | None
@@ -39,7 +39,7 @@ class ModelSource:
     manifest: Manifest | None
     """None for a directory that is not an artifact."""
     candidate: Candidate | None
-    """Its name in the scores; None for anything that is never scored."""
+    """Its name in the scores; None if it is never scored."""
 
 
 def find_model(uri: str, *, tracking: str | None = None) -> ModelSource:
@@ -48,16 +48,27 @@ def find_model(uri: str, *, tracking: str | None = None) -> ModelSource:
     Args:
         uri: A model or adapter artifact, local or on S3; the `merged` directory of an adapter; a checkpoint of
             pretrain; any Hugging Face model directory; or `models:/NAME@ALIAS` and `models:/NAME/VERSION`.
-        tracking: The registry's address; left out, as the registry's module finds it.
+        tracking: The registry's address; left out, MLFLOW_TRACKING_URI.
 
     Raises:
-        DataError: Nothing lies there, or something else.
+        DataError: There is no model.
         IntegrityError: Bytes differ from their manifest or from the registry's digest, or would run code.
         PreflightError: The storage or the registry cannot be used.
         RecipeError: The URI holds a password or a token.
     """
     place, manifest = locate(uri, tracking)
-    return _from_directory(place) if manifest is None else _from_artifact(place, manifest)
+    if manifest is None:
+        return _from_directory(place)
+    if manifest.kind == "checkpoint":
+        return ModelSource(uri=place, kind="checkpoint", directory=None, manifest=manifest, candidate=None)
+    if manifest.kind not in CANDIDATES:
+        raise DataError(f"{place}: holds a {manifest.kind}, not a model; {EXPECTED}")
+    kind: Kind = "model" if manifest.kind == "model" else "adapter"
+    path, _ = fetch(place, kind)
+    directory = path / MERGED if kind == "adapter" else path
+    return ModelSource(
+        uri=place, kind=kind, directory=directory, manifest=manifest, candidate=CANDIDATES[kind]
+    )
 
 
 def locate(uri: str, tracking: str | None = None) -> tuple[str, Manifest | None]:
@@ -95,11 +106,8 @@ def _locate(uri: str) -> tuple[str, Manifest | None]:
     except OSError as error:  # such as a name that is too long
         raise DataError(f"{place[:200]}: cannot be read ({error.strerror}); {EXPECTED}") from None
     parent, _, name = place.rpartition("/")
-    if manifest is None and name == MERGED:
-        above = artifact.read_manifest(parent)
-        if above is not None and above.kind == "adapter":
-            return parent, above
-    return place, manifest
+    adapter = artifact.read_manifest(parent) if manifest is None and name == MERGED else None
+    return (parent, adapter) if adapter and adapter.kind == "adapter" else (place, manifest)
 
 
 def _check_address(uri: str) -> None:
@@ -107,30 +115,15 @@ def _check_address(uri: str) -> None:
     scheme, separator, rest = uri.partition("://")
     if not uri.strip():
         raise RecipeError(f"an empty URI; {EXPECTED}")
-    if not separator:
-        return
-    if "@" in rest.partition("/")[0] or "?" in rest:
+    if separator and ("@" in rest.partition("/")[0] or "?" in rest):
         raise RecipeError(
             f"{scheme}://...: a URI with a password or a token, which logs and files would repeat; "
             "take it out and use environment variables (AWS_PROFILE, HF_TOKEN)"
         )
-    if scheme == "hf":
+    if separator and scheme == "hf":
         raise PreflightError(
             f"{uri}: download it first (hf download {rest}) and give its directory; {EXPECTED}"
         )
-
-
-def _from_artifact(uri: str, manifest: Manifest) -> ModelSource:
-    if manifest.kind == "checkpoint":
-        return ModelSource(uri=uri, kind="checkpoint", directory=None, manifest=manifest, candidate=None)
-    if manifest.kind not in CANDIDATES:
-        raise DataError(f"{uri}: holds a {manifest.kind}, not a model; {EXPECTED}")
-    kind: Kind = "model" if manifest.kind == "model" else "adapter"
-    path, _ = fetch(uri, kind)
-    directory = path / MERGED if kind == "adapter" else path
-    return ModelSource(
-        uri=uri, kind=kind, directory=directory, manifest=manifest, candidate=CANDIDATES[manifest.kind]
-    )
 
 
 def _from_directory(uri: str) -> ModelSource:
@@ -149,13 +142,13 @@ def _from_directory(uri: str) -> ModelSource:
         raise DataError(
             f"{uri}: a stage has not finished it; run the same command again, and give what it makes"
         )
-    if (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
+    if not (path / "config.json").is_file():
+        if not (path / "adapter_config.json").is_file():
+            raise DataError(f"{join(uri, 'config.json')}: no such file; {EXPECTED}")
         raise DataError(
             f"{uri}: is an adapter without its model; merge it first (peft: merge_and_unload), or give the adapter "
             "artifact of a run, which holds the merged model too"
         )
-    if not (path / "config.json").is_file():
-        raise DataError(f"{join(uri, 'config.json')}: no such file; {EXPECTED}")
     model_config(path)
     weight_files(path)
     return ModelSource(uri=uri, kind="directory", directory=path, manifest=None, candidate=None)

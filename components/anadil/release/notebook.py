@@ -32,20 +32,15 @@ def html_table(
     note: str = "",
 ) -> str:
     """A table in HTML; every text is escaped, colours and fonts are the notebook's."""
-    sides = ["right" if place in numbers else "left" for place in range(len(columns))]
-    head = "".join(
-        f'<th scope="col" style="{CELL.format(side)}">{escape(name)}</th>'
-        for name, side in zip(columns, sides, strict=True)
-    )
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f'<td style="{CELL.format(side)}">{escape(cell)}</td>'
-            for cell, side in zip(row, sides, strict=True)
-        )
-        + "</tr>"
-        for row in rows
-    )
+    sides = [CELL.format("right" if place in numbers else "left") for place in range(len(columns))]
+
+    def cells(texts: Sequence[str], tag: str) -> str:
+        name = tag.partition(" ")[0]
+        pairs = zip(texts, sides, strict=True)
+        return "".join(f'<{tag} style="{side}">{escape(text)}</{name}>' for text, side in pairs)
+
+    head = cells(columns, 'th scope="col"')
+    body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
     footnote = f"<p>{escape(note)}</p>" if note else ""
     return (
         f'<div style="overflow-x:auto"><table><caption style="text-align:left">{escape(caption)}</caption>'

@@ -1,9 +1,7 @@
-"""The runs of a work directory and of a store: state, recipe, age, time, cost, deciding score.
-
-Each run has a record (`runtime.run_record`): a thousand runs on S3 take two listings and a read of each that is shown.
-"""
+"""The runs of a work directory and of a store: state, recipe, age, time, cost, deciding score."""
 
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -41,9 +39,9 @@ class Run:
     started: datetime
     updated: datetime
     stage: str
-    """Where it is, or where it ended."""
+    """The current or last one."""
     progress: str
-    """Steps that are finished, of all: `3 of 6`."""
+    """Finished steps of all: `3 of 6`."""
     seconds: float
     """Compute time of all steps."""
     dollars: float | None
@@ -54,11 +52,11 @@ class Run:
     released: str
     """Candidate that the gate released, or `none`; empty before `evaluate`."""
     message: str
-    """Why it ended; what is damaged."""
+    """Reason of the end, or the damage."""
     place: str
-    """Work directory or root whose record this is."""
+    """Work directory or root of the record."""
     root: str
-    """Where its artifacts lie."""
+    """Place of its artifacts."""
     artifacts: dict[str, str]
     """Artifact word -> URI."""
 
@@ -94,8 +92,7 @@ def list_runs(
 ) -> RunList:
     """The runs of a work directory and of a store, the latest first.
 
-    A run that another process is in the midst of is listed as it stands; one whose record is damaged is listed
-    as such. Nothing is written.
+    A run in progress is listed as it stands, and one with a damaged record as `damaged`. Nothing is written.
 
     Args:
         work: Work directory of `anadil run`; None: none.
@@ -105,39 +102,37 @@ def list_runs(
     Raises:
         RecipeError: A file stands in the place of a directory.
         DataError: The store does not exist.
-        PreflightError: It is not one that we speak, or grants nothing.
+        PreflightError: Its scheme is unknown, or access is denied.
         RetryableError: It does not answer.
 
     Example:
         >>> anadil.list_runs("anadil-work")[0].bits_per_byte  # doctest: +SKIP
         1.36
     """
-    records = [listed for place in _places(work, root) for listed in _listed(place)]
-    latest = sorted(records, key=lambda each: (each.modified, each.run), reverse=True)
+    latest = sorted(_listed(_places(work, root)), reverse=True)
     shown = latest if limit is None else latest[:limit]
     # Reads of S3 mostly wait, so threads overlap them.
     with ThreadPoolExecutor(READERS) as pool:
-        read = list(pool.map(_read, shown))
-    runs: dict[str, Run] = {}
-    for run in sorted(read, key=lambda each: each.updated):
-        runs[run.id] = run  # of one that both places know, what was written last
+        read = list(pool.map(lambda each: _read(*each), shown))
+    # If both places know a run, the later record counts.
+    runs = {run.id: run for run in sorted(read, key=lambda each: each.updated)}
     result = RunList(sorted(runs.values(), key=lambda each: (each.started, each.id), reverse=True))
     result.hidden = len(latest) - len(shown)
     return result
 
 
 def find_run(name: str, work: str | Path | None = WORK, root: str | None = None) -> Run:
-    """A run by its id, or by an id's beginning of four characters or more that no other has.
+    """A run by its id, or by an unambiguous beginning of four characters or more.
 
     Raises:
         DataError: There is none.
         RecipeError: Several begin so.
     """
     places = _places(work, root)
-    known = [listed for place in places for listed in _listed(place)]
-    exact = [listed for listed in known if listed.run == name]
-    near = exact or [each for each in known if len(name) >= MIN_PREFIX and each.run.startswith(name)]
-    read = list(map(_read, near))
+    known = list(_listed(places))
+    exact = [each for each in known if each[1] == name]
+    near = exact or [each for each in known if len(name) >= MIN_PREFIX and each[1].startswith(name)]
+    read = [_read(*each) for each in near]
     if len(several := sorted({run.id for run in read})) > 1:
         raise RecipeError(f"run {name}: several begin so ({', '.join(several[:5])}); write more of it")
     if not read:
@@ -154,46 +149,38 @@ def _places(work: str | Path | None, root: str | None) -> list[str]:
     for key, place in given.items():
         if place and "://" not in place:
             local_directory.check_directory(Path(place), key)
-    # `absolute` would take the slashes of a URI that has nothing else for those at its end.
+    # `absolute` would strip the slashes of a URI that is only a scheme.
     return list(dict.fromkeys(p if p.endswith("://") else absolute(p) for p in given.values() if p))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ListedRecord:
-    """The record of a run, as the listing of a directory shows it."""
-
-    place: str
-    run: str
-    modified: float
-
-
-def _listed(place: str) -> list[_ListedRecord]:
-    names = storage.store(place).listed(join(place, "runs"))
-    return [
-        _ListedRecord(place=place, run=name.removesuffix(".json"), modified=when)
-        for name, when in names.items()
-        if name.endswith(".json") and not name.startswith(".")
-    ]
+def _listed(places: Sequence[str]) -> Iterator[tuple[float, str, str]]:
+    """Yield time of writing, run and place of each record. A thousand runs on S3 take two listings."""
+    for place in places:
+        for name, modified in storage.store(place).listed(join(place, "runs")).items():
+            if name.endswith(".json") and not name.startswith("."):
+                yield modified, name.removesuffix(".json"), place
 
 
-def _read(listed: _ListedRecord) -> Run:
+def _read(modified: float, run: str, place: str) -> Run:
     """Read a run; one whose record cannot be read is `damaged`."""
     try:
-        return _from_record(listed.place, read_record(record_uri(listed.place, listed.run)))
+        return _from_record(place, read_record(record_uri(place, run)))
     except DataError as error:
-        moment = datetime.fromtimestamp(listed.modified, UTC)
+        moment = datetime.fromtimestamp(modified, UTC)
         return Run(
-            id=listed.run, state="damaged", recipe="", started=moment, updated=moment, stage="", progress="", seconds=0,
-            dollars=None, base_bits_per_byte=None, bits_per_byte=None, released="", message=str(error),
-            place=listed.place, root="", artifacts={},
+            id=run, state="damaged", recipe="", started=moment, updated=moment, stage="", progress="", seconds=0,
+            dollars=None, base_bits_per_byte=None, bits_per_byte=None, released="", message=str(error), place=place,
+            root="", artifacts={},
         )  # fmt: skip
 
 
 def _from_record(place: str, record: RunRecord) -> Run:
     done = [name for name, step in record.steps.items() if step.status == "finished"]
-    scores = record.steps.get("evaluate")
-    figures = scores.figures if scores else {}
-    failed = [step.message for step in record.steps.values() if step.exit_code]
+    figures = record.steps["evaluate"].figures if "evaluate" in record.steps else {}
+    failed = next((step.message for step in record.steps.values() if step.exit_code), "")
+    is_gone = record.exit_code is None and record.state == "stopped"
+    gone = "its process is gone; run the same command again to resume" if is_gone else ""
+    seconds, dollars = _cost(record)
     return Run(
         id=record.id,
         state=record.state,
@@ -202,41 +189,29 @@ def _from_record(place: str, record: RunRecord) -> Run:
         updated=datetime.fromtimestamp(record.updated, UTC),
         stage=next(reversed(record.steps), ""),
         progress=f"{len(done)} of {len(record.stages)}",
-        seconds=round(sum(_seconds(record).values()), 1),
-        dollars=_dollars(record),
+        seconds=round(seconds, 1),
+        dollars=dollars,
         base_bits_per_byte=number(figures.get("base_bits_per_byte")),
         bits_per_byte=number(figures.get("bits_per_byte")),
         released=str(figures.get("released") or ""),
-        message=record.message or next(iter(failed), "") or _left(record),
+        message=record.message or failed or gone,
         place=place,
         root=record.root or place,
         artifacts={STAGES[name].writes: step.uri for name, step in record.steps.items() if step.uri},
     )
 
 
-def _left(record: RunRecord) -> str:
-    """Message for a run whose process is gone."""
-    gone = record.exit_code is None and record.state == "stopped"
-    return "its process is gone; run the same command again to resume" if gone else ""
-
-
-def _seconds(record: RunRecord) -> dict[str, float]:
-    """Stage -> how long it took, of one that still runs how long it has."""
-    since = time.time() - record.updated if record.state == "running" else 0.0
-    return {
-        name: step.seconds + (max(0.0, since) if step.status == "running" else 0.0)
-        for name, step in record.steps.items()
-    }
-
-
-def _dollars(record: RunRecord) -> float | None:
+def _cost(record: RunRecord) -> tuple[float, float | None]:
+    """Compute time of all steps, and USD of those with a model; a step in progress counts until now."""
+    since = max(0.0, time.time() - record.updated) if record.state == "running" else 0.0
     price = _prices().get(plain_name(record.instance))
-    if price is None:
-        return None
-    hours = {name: seconds / 3600 for name, seconds in _seconds(record).items() if STAGES[name].uses_model}
-    return sum(
-        each * price * (record.nodes if STAGES[name].distributed else 1) for name, each in hours.items()
-    )
+    total = dollars = 0.0
+    for name, step in record.steps.items():
+        seconds = step.seconds + (since if step.status == "running" else 0.0)
+        nodes = record.nodes if STAGES[name].distributed else 1
+        total += seconds
+        dollars += seconds / 3600 * (price or 0.0) * nodes if STAGES[name].uses_model else 0.0
+    return total, None if price is None else dollars
 
 
 @cache
@@ -246,7 +221,7 @@ def _prices() -> dict[str, float]:
 
 
 def _cells(run: Run, now: float) -> tuple[str, ...]:
-    score = human_figure(run.bits_per_byte) if run.bits_per_byte is not None else DASH
+    score = human_figure(run.bits_per_byte)
     if run.base_bits_per_byte is not None:
         score = f"{human_figure(run.base_bits_per_byte)} to {score}"
     silent = now - run.updated.timestamp()
@@ -256,20 +231,13 @@ def _cells(run: Run, now: float) -> tuple[str, ...]:
     if run.state in ("failed", "stopped", "damaged", "budget reached") and run.message:
         where = ": ".join(filter(None, (where, one_line(run.message, 80))))
     return (
-        run.id,
-        run.state,
-        one_line(run.recipe, 40),
-        age(now - run.started.timestamp()),
-        human_seconds(run.seconds),
-        human_dollars(run.dollars),
-        score,
-        run.released or DASH,
-        where,
-    )
+        run.id, run.state, one_line(run.recipe, 40), age(now - run.started.timestamp()), human_seconds(run.seconds),
+        human_dollars(run.dollars), score, run.released or DASH, where,
+    )  # fmt: skip
 
 
 def age(seconds: float) -> str:
-    """How long ago, in one unit: `12 min`, `3 h`, `5 d`."""
+    """A time in one unit: `12 min`, `3 h`, `5 d`."""
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds // size:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""`anadil run` out of Python: a process of its own, so that a notebook's signals, logs and event loop stay its own."""
+"""`anadil run` from Python, in another process: a notebook keeps its signals, logs and event loop."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ ERRORS: dict[int, type[AnadilError]] = {
     )
 }  # fmt: skip
 ERROR = "error: "
-"""Before the words of a failure, in the log."""
+"""Prefix of a failure in the log."""
 
 
 def run(
@@ -33,7 +33,7 @@ def run(
     until: str = "report",
     say: Callable[[str], object] = print,
 ) -> Run:
-    """Run the pipeline on this machine and wait for its end; what is made already is reused.
+    """Run the pipeline on this machine and wait for its end; existing artifacts are reused.
 
     An interrupt (the notebook's stop button) ends it after it has saved; the same call resumes it.
 
@@ -48,7 +48,7 @@ def run(
         The run as `list_runs` shows it.
 
     Raises:
-        AnadilError: Of the class that its exit code stands for, with its words.
+        AnadilError: The run failed; class and message are those of its exit.
         KeyboardInterrupt: After it has saved.
 
     Example:
@@ -76,11 +76,9 @@ def run(
 
 
 def _follow(command: list[str], say: Callable[[str], object]) -> tuple[int, int]:
-    """Process id and exit code of a command whose stderr is passed on; after an interrupt it may save first.
-
-    It has a process group of its own: a notebook interrupts all of the kernel's, and a second signal
-    would end the run before it has saved.
-    """
+    """Process id and exit code of a command whose stderr is passed on; after an interrupt it may save first."""
+    # A process group of its own: a notebook interrupts the kernel's whole group, and a second signal would end
+    # the run before it has saved.
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         encoding="utf-8", errors="replace", start_new_session=True,

@@ -1,4 +1,4 @@
-"""An artifact compared with its manifest, where it lies."""
+"""Verify an artifact in its storage."""
 
 import hashlib
 from pathlib import Path

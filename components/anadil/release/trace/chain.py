@@ -1,7 +1,7 @@
-"""The links of a chain of artifacts: each found by its digest, each byte compared with its manifest.
+"""The chain of artifacts behind a model, each verified byte by byte.
 
-An artifact names what it was made from by digest (`input model`, `input corpus`) and its outside files by name and
-SHA-256 (`file URI`). That its manifest names what it really was made from is told by its key, which is their hash.
+A manifest names inputs by digest (`input model`, `input corpus`) and outside files by name and SHA-256 (`file URI`).
+The artifact's key is the hash of those names, so a manifest that was changed no longer fits its key.
 """
 
 import re
@@ -20,14 +20,14 @@ from anadil.core.errors import AnadilError, IntegrityError
 from anadil.core.stages import FLOW, STAGES
 from anadil.release.verify_artifact import verify
 from anadil.report.licence import UNKNOWN_LICENCE, Licence, licence_of
-from anadil.report.read import field, table_of
+from anadil.report.read import field
 from anadil.runtime.cache_key import base_files
 
 WORDS = frozenset(stage.writes for stage in FLOW)
 DATA_KEYS = {stage.writes: stage.files for stage in FLOW if stage.files}
 """Artifact -> the recipe key that names its outside files."""
 OF_KEY = re.compile(r"(?P<uri>.*) of (?P<key>[a-z]+\.[a-z_]+)", re.DOTALL)
-"""How a manifest names a file that another recipe key names."""
+"""Name in a manifest of a file of another recipe key."""
 DIGITS = 16
 State = Literal["verified", "changed", "missing", "unknown"]
 
@@ -38,7 +38,7 @@ class Link:
 
     word: str
     uri: str
-    """Where it lies; empty where it was not found."""
+    """Its place; empty if it is missing."""
     digest: str
     key: str = ""
     needed_by: str = ""
@@ -70,7 +70,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseFiles:
-    """The model that was taught."""
+    """The base model."""
 
     model: str = ""
     revision: str = ""
@@ -81,10 +81,9 @@ class BaseFiles:
 
 
 class Chain:
-    """Follows artifacts to what they were made from."""
+    """Follows artifacts to their inputs."""
 
     def __init__(self, roots: Sequence[str]) -> None:
-        """Begin with nothing."""
         self._roots = roots
         self._seen: set[str] = set()
         self.links: list[Link] = []
@@ -94,10 +93,10 @@ class Chain:
         """Artifacts whose bytes are those of their manifests."""
 
     def follow(self, uri: str, manifest: Manifest, needed_by: str = "") -> None:
-        """Take in an artifact and everything that it was made from."""
+        """Add an artifact and all of its inputs."""
         # Marked before the recursion: two artifacts may share an input.
         self._seen.add(manifest.digest)
-        why = fault_of(uri, manifest)
+        why = _fault(uri, manifest)
         self.links.append(
             Link(
                 word=manifest.kind, uri=uri, digest=manifest.digest, key=manifest.key, needed_by=needed_by,
@@ -110,15 +109,17 @@ class Chain:
             self.whole.append((uri, manifest))
         stage = STAGES.get(manifest.origin.get("stage", ""))
         if stage and "base" in stage.sections:
-            self.base = base_of(manifest)
-        self.files += source_files(manifest)
+            self.base = _base(manifest)
+        self.files += _source_files(manifest)
         for name, digest in manifest.origin.items():
             if name.startswith("input ") and digest not in self._seen:
-                self._find(_word_of(name.removeprefix("input ")), digest, manifest.kind)
+                self._find(name.removeprefix("input "), digest, manifest.kind)
 
-    def _find(self, word: str, digest: str, needed_by: str) -> None:
-        source = find_artifact(self._roots, word, digest)
-        if source is not None:
+    def _find(self, name: str, digest: str, needed_by: str) -> None:
+        # An input is named by its kind, and that of `clean.since` by the recipe key.
+        stage = STAGES.get(name.partition(".")[0])
+        word = name if name in WORDS or stage is None else stage.writes
+        if source := find_artifact(self._roots, word, digest):
             self.follow(*source, needed_by)
             return
         self._seen.add(digest)
@@ -130,7 +131,7 @@ class Chain:
         self.links.append(link)
 
 
-def fault_of(uri: str, manifest: Manifest) -> str:
+def _fault(uri: str, manifest: Manifest) -> str:
     """Fault of an artifact, every byte of which is read where it lies; empty if there is none."""
     if manifest.key != artifact.origin_key(manifest.origin):
         return f"{uri}: its manifest was changed: its key is not that of what it says that it was made from"
@@ -141,17 +142,18 @@ def fault_of(uri: str, manifest: Manifest) -> str:
     return ""
 
 
-def source_files(manifest: Manifest) -> list[SourceFile]:
-    """The outside files that an artifact was made of, each compared with the digest that its manifest has of it."""
-    own: list[tuple[str, str, re.Match[str] | None]] = []
-    others: list[tuple[str, str, re.Match[str] | None]] = []
-    for name, digest in manifest.origin.items():
-        if name.startswith("file "):
-            match = OF_KEY.fullmatch(name.removeprefix("file "))
-            (others if match else own).append((name.removeprefix("file "), digest, match))
-    short = dict(zip([uri for uri, _, _ in own], names([uri for uri, _, _ in own]), strict=True))
+def _source_files(manifest: Manifest) -> list[SourceFile]:
+    """The outside files of an artifact, each compared with its digest in the manifest."""
+    texts = [
+        (name.removeprefix("file "), digest)
+        for name, digest in manifest.origin.items()
+        if name.startswith("file ")
+    ]
+    matches = [(text, digest, OF_KEY.fullmatch(text)) for text, digest in texts]
+    plain = [text for text, _, match in matches if not match]
+    short = dict(zip(plain, names(plain), strict=True))
     files = []
-    for text, digest, match in (*own, *others):
+    for text, digest, match in sorted(matches, key=lambda each: each[2] is not None):
         uri = match["uri"] if match else text
         state, why = _state_of(uri, digest)
         files.append(
@@ -177,16 +179,14 @@ def _state_of(uri: str, digest: str) -> tuple[State, str]:
     return "verified", ""
 
 
-def base_of(manifest: Manifest) -> BaseFiles:
+def _base(manifest: Manifest) -> BaseFiles:
     """The base of an artifact, its files compared with those that were read."""
-    recipe = manifest.recipe
-    model = str(field(recipe, "base.model") or "")
-    stated = str(table_of(field(recipe, "report.licences")).get("base") or "")
-    known = manifest.origin.get("base files", "")
-    revision = field(recipe, "base.revision")
-    state, why = _state_of_base(model, known)
+    model = str(field(manifest.recipe, "base.model") or "")
+    stated = str(field(manifest.recipe, "report.licences.base") or "")
+    digest = manifest.origin.get("base files", "")
+    state, why = _state_of_base(model, digest)
     return BaseFiles(
-        model=model, revision=str(revision or ""), digest=known, state=state, why=why,
+        model=model, revision=str(field(manifest.recipe, "base.revision") or ""), digest=digest, state=state, why=why,
         licence=licence_of(model, stated),
     )  # fmt: skip
 
@@ -202,9 +202,3 @@ def _state_of_base(model: str, known: str) -> tuple[State, str]:
     if model == TINY:
         return "missing", f"{TINY}: this program makes another one ({current[:DIGITS]}) than the one that was taught ({known[:DIGITS]})"  # fmt: skip
     return "changed", f"{model}: its files are not those that were taught: {current} now, {known} then"
-
-
-def _word_of(name: str) -> str:
-    """The kind of an input: its name, or of `clean.since` what that stage writes."""
-    stage = STAGES.get(name.partition(".")[0])
-    return name if name in WORDS or stage is None else stage.writes

@@ -1,7 +1,6 @@
-"""Documents of a chain's corpora: sums by file, licence, rule and host, and single documents.
+"""Documents of a chain's corpora: sums by file, licence, rule and host, and single documents."""
 
-Rows and documents are read in pieces and sums of hosts are kept on disk, so that memory does not grow with the corpus.
-"""
+# Rows and documents are read in batches, and sums of hosts lie on disk, so that memory does not grow with the corpus.
 
 import json
 import sqlite3
@@ -37,7 +36,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSums:
-    """Documents of a file that were kept, and what became of the others."""
+    """Documents of a file: kept ones, and dropped ones by rule."""
 
     name: str
     documents: int
@@ -94,8 +93,8 @@ def questions_of(texts: Sequence[str], files: Mapping[str, str]) -> list[str]:
     """Questions: an id, URL or source each, or the lines of a file, which may be JSON objects with such a field.
 
     Args:
-        texts: What a person gave.
-        files: Name that documents give a source file -> its path or URI. Such a path, with or without a place in the
+        texts: Questions and files.
+        files: Name of a source file in documents -> its path or URI. Such a path, with or without a place in the
             file, is a source.
 
     Raises:
@@ -144,8 +143,7 @@ def sum_rows(uri: str, manifest: Manifest) -> CorpusSums:
                 files[row["file"]].update({name: row[name] for name in ("documents", "words", "bytes")})
                 licences[row["file"]][row["licence"] or ""] += row["documents"]
                 words[row["licence"] or ""] += row["words"]
-            kept_rows = table.filter(table["reason"].is_null())
-            hosts.add(_grouped(kept_rows, ["host"]))
+            hosts.add(_grouped(table.filter(table["reason"].is_null()), ["host"]))
         top, num_hosts = hosts.top(TOP_HOSTS), hosts.count()
     return CorpusSums(
         uri=uri, digest=manifest.digest, hosts=top, num_hosts=num_hosts,
@@ -163,40 +161,37 @@ def sum_rows(uri: str, manifest: Manifest) -> CorpusSums:
 def find_documents(
     trained: tuple[str, Manifest] | None, corpora: Sequence[tuple[str, Manifest]], questions: Sequence[str]
 ) -> tuple[DocumentTrace, ...]:
-    """The answer to each question, from one pass over the documents, and one over the rows for those not among them.
+    """The answer to each question, from one pass over the documents, then one over the rows of dropped ones.
 
     Args:
-        trained: The corpus that was trained on, which holds the documents of those that it adds to; None where it
-            cannot be read.
+        trained: The corpus of the training, which holds the documents of those that it adds to; None if unreadable.
         corpora: All of the chain that can be read.
         questions: Ids, URLs or sources.
     """
     answers: dict[str, DocumentTrace] = {}
     others: Counter[str] = Counter()
     asked = frozenset(questions)
-    pieces = PARTS.items() if trained is not None and asked else ()
-    for part, state in pieces:
-        assert trained is not None
+    for part, state in PARTS.items() if trained is not None and asked else ():
         for document in _documents(*trained, part):
-            for name in _names_of(document) & asked:
+            # A question may leave out the record's place in its file.
+            names = {document.id, document.source, document.source.partition(" ")[0], document.url} - {""}
+            for name in names & asked:
                 others[name] += name in answers
                 answer = DocumentTrace(
                     question=name, state=state, id=document.id, source=document.source, url=document.url,
                     corpus=trained[0],
                 )  # fmt: skip
                 answers.setdefault(name, answer)
-    left = asked - answers.keys()
-    for uri, manifest in corpora if left else ():
+    missing = asked - answers.keys()
+    for uri, manifest in corpora if missing else ():
         for table in _rows(uri, manifest):
             for row in table.filter(table["reason"].is_valid()).to_pylist():
-                for name in {row["id"], row["source"], row["source"].partition(" ")[0]} & left:
-                    answers.setdefault(
-                        name,
-                        DocumentTrace(
-                            question=name, state=DROPPED, id=row["id"], source=row["source"], reason=row["reason"],
-                            duplicate_of=row["duplicate_of"] or "", corpus=uri,
-                        ),
+                for name in {row["id"], row["source"], row["source"].partition(" ")[0]} & missing:
+                    answer = DocumentTrace(
+                        question=name, state=DROPPED, id=row["id"], source=row["source"], reason=row["reason"],
+                        duplicate_of=row["duplicate_of"] or "", corpus=uri,
                     )  # fmt: skip
+                    answers.setdefault(name, answer)
     state = NOT_FOUND if trained else UNKNOWN
     unknown = {name: DocumentTrace(question=name, state=state) for name in questions}
     return tuple(replace((unknown | answers)[name], others=others[name]) for name in questions)
@@ -206,11 +201,6 @@ def list_documents(uri: str, manifest: Manifest) -> Iterator[Json]:
     """Id, source and URL of every document that a corpus gives to training."""
     for document in _documents(uri, manifest, "train"):
         yield {"id": document.id, "source": document.source, "url": document.url}
-
-
-def _names_of(document: Document) -> set[str]:
-    """Names of a document: id, source with and without the record's own, URL."""
-    return {document.id, document.source, document.source.partition(" ")[0]} | ({document.url} - {""})
 
 
 def _documents(uri: str, manifest: Manifest, part: str) -> Iterator[Document]:

@@ -1,4 +1,4 @@
-"""From a model back to every file that it was made of, and from a document to whether a model has seen it."""
+"""Trace a model back to its source files, and find documents in its training data."""
 
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -28,11 +28,8 @@ class Trace(TracedModel):
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        files = html_table(
-            "Source files",
-            ("file", "state", "named by"),
-            [(each.name, each.state, each.key) for each in self.files],
-        )
+        rows = [(each.name, each.state, each.key) for each in self.files]
+        files = html_table("Source files", ("file", "state", "named by"), rows)
         return f"<p>{escape(answer(self))}</p>{files}{html_page(trace_page(self), 'The whole chain')}"
 
     def list_documents(self) -> Iterator[Json]:
@@ -45,7 +42,7 @@ class Trace(TracedModel):
 def trace(
     uri: str, *, roots: Sequence[str] = (), documents: Sequence[str] = (), tracking: str | None = None
 ) -> Trace:
-    """Follow a model back to its sources. What is broken is told in the result, with all that is known otherwise.
+    """Follow a model back to its sources; the result names broken links beside the sound ones.
 
     Args:
         uri: A model or adapter artifact, the `merged` directory of one, a directory that was exported from one, or
@@ -58,7 +55,7 @@ def trace(
         DataError: There is no model there whose origin is known.
         IntegrityError: A registered model is not the one that was promoted.
     """
-    place, manifest = find_start(uri, roots, tracking)
+    place, manifest = _find_start(uri, roots, tracking)
     chain = Chain(_roots(place, manifest, roots))
     chain.follow(place, manifest)
     asked = questions_of(documents, {each.name: each.uri for each in chain.files if each.read_by == "corpus"})
@@ -76,29 +73,18 @@ def trace(
 
 
 def trained_corpus(whole: Sequence[tuple[str, Manifest]]) -> tuple[str, Manifest] | None:
-    """The corpus that the model of a chain was trained on; None where one of the two is not whole."""
+    """The corpus that the model of a chain was trained on; None if one of the two is not whole."""
     digests = {manifest.origin.get("input corpus") for _, manifest in whole if manifest.kind == "model"}
     return next((each for each in whole if each[1].kind == "corpus" and each[1].digest in digests), None)
 
 
-def find_start(uri: str, roots: Sequence[str] = (), tracking: str | None = None) -> tuple[str, Manifest]:
-    """Find the artifact that a name or an export stands for, and its manifest.
-
-    Raises:
-        DataError: There is none.
-        IntegrityError: A registered model is not the one that was promoted.
-        RecipeError: The URI is empty, or holds a password or a token.
-    """
+def _find_start(uri: str, roots: Sequence[str], tracking: str | None) -> tuple[str, Manifest]:
+    """Find the artifact of a name or, by the SHA-256 of its weights, of an exported directory."""
     place, manifest = locate(uri, tracking)
-    if manifest is None:
-        return _exported(uri, roots)
-    if manifest.kind not in KINDS:
-        raise DataError(f"{uri}: holds a {manifest.kind}, not a model; {EXPECTED}")
-    return place, manifest
-
-
-def _exported(uri: str, roots: Sequence[str]) -> tuple[str, Manifest]:
-    """Find the artifact whose weights lie in a directory, by their SHA-256."""
+    if manifest is not None:
+        if manifest.kind not in KINDS:
+            raise DataError(f"{uri}: holds a {manifest.kind}, not a model; {EXPECTED}")
+        return place, manifest
     weights = weight_files(Path(uri)) if Path(uri).is_dir() and has_weights(Path(uri)) else []
     if not weights:
         raise DataError(f"{uri}: no artifact and no directory with safetensors; {EXPECTED}")
@@ -116,5 +102,5 @@ def _exported(uri: str, roots: Sequence[str]) -> tuple[str, Manifest]:
 
 def _roots(place: str, manifest: Manifest, more: Sequence[str]) -> list[str]:
     known = field(manifest.recipe, "storage.root")
-    own = [known] if isinstance(known, str) else []
-    return list(dict.fromkeys([root_of(place), *own, *map(absolute, more)]))
+    stated = [known] if isinstance(known, str) else []
+    return list(dict.fromkeys([root_of(place), *stated, *map(absolute, more)]))

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 
 from anadil import __version__
 from anadil.core.format import DASH, human_bytes, human_figure, human_percent, one_line
-from anadil.release.trace.chain import DIGITS, SourceFile
-from anadil.release.trace.corpus_rows import CorpusSums, FileSums
+from anadil.release.trace.chain import DIGITS
+from anadil.release.trace.corpus_rows import DocumentTrace, FileSums, HostSums
 from anadil.release.trace.traced_model import TracedModel
 from anadil.report.data_card import NOT_STATED, recipe_language, stated_licence
 from anadil.report.elements import TextTable
-from anadil.report.format import words_of
+from anadil.report.format import ratio, words_of
 from anadil.report.licence import UNKNOWN
 from anadil.report.model_card import model_name
 from anadil.report.read import base_name, last_part
@@ -22,13 +22,9 @@ from anadil.report.render import render_template
 MAX_ROWS = 200
 """Most rows of a table; `-o json` has all."""
 SECTIONS = (
-    ("chain", "Chain"),
-    ("files", "Source files"),
-    ("licences", "Licences"),
-    ("rules", "Rules"),
-    ("domains", "Domains"),
-    ("documents", "Documents"),
-)
+    ("chain", "Chain"), ("files", "Source files"), ("licences", "Licences"), ("rules", "Rules"),
+    ("domains", "Domains"), ("documents", "Documents"),
+)  # fmt: skip
 DIGEST = f"SHA-256, first {DIGITS} digits"
 SAID = {"verified": "verified", "changed": "CHANGED", "missing": "not there", "unknown": "not checked"}
 """State of a file or artifact -> its words."""
@@ -38,6 +34,10 @@ def trace_page(traced: TracedModel) -> str:
     """The page."""
     language = recipe_language(traced.manifest.recipe)
     name = model_name(traced.base.model, language.code, traced.base.licence, traced.kind)
+    hosts = [host for corpus in traced.corpora for host in corpus.hosts]
+    num_hosts = sum(corpus.num_hosts for corpus in traced.corpora)
+    ranked = sorted(hosts, key=lambda host: (-host.num_bytes, host.host))
+    domains = hosts_table("Hosts of documents with an address", "host", ranked[:MAX_ROWS], _rest(num_hosts))
     view: dict[str, object] = {
         "title": f"What {name} was made of",
         "sections": SECTIONS,
@@ -46,13 +46,13 @@ def trace_page(traced: TracedModel) -> str:
         "is_whole": not traced.breaks and not traced.gaps,
         "problems": [_public(traced, text) for text in (*traced.breaks, *traced.gaps)],
         "headlines": _headlines(traced),
-        "chain": chain_table(traced),
-        "base": base_sentence(traced),
+        "chain": _chain_table(traced),
+        "base": _base_sentence(traced),
         "files": files_table(traced),
         "licences": licences_table(traced),
         "rules": rules_table(traced),
-        "domains": domains_table(traced),
-        "documents": documents_table(traced),
+        "domains": domains,
+        "documents": _documents_table(traced),
         "version": __version__,
     }
     return render_template("trace.html.j2", view)
@@ -66,22 +66,21 @@ def trace_lines(traced: TracedModel) -> Iterator[str]:
         yield f"{SAID[link.state]:<13}  {link.word:<9}  {link.digest[:DIGITS]}  {link.uri or DASH}"
     yield f"{SAID[traced.base.state]:<13}  {'base':<9}  {traced.base.digest[:DIGITS] or DASH:<16}  {one_line(traced.base.model)}"  # fmt: skip
     yield ""
-    sums = {each.name: each for corpus in traced.corpora for each in corpus.files}
+    by_file = _sums(traced)
     for file in traced.files:
-        own = sums.get(file.name) if file.key == "clean.inputs" else None
-        words = (
-            f"{own.documents:,} documents, {own.words:,} words, {_licence(traced, own)}" if own else file.key
-        )
+        words = file.key
+        if sums := by_file.get((file.key, file.name)):
+            words = f"{sums.documents:,} documents, {sums.words:,} words, {_licences(traced, sums)}"
         yield f"{SAID[file.state]:<13}  {file.digest[:DIGITS]:<16}  {one_line(file.uri)}: {one_line(words)}"
     if traced.documents:
         yield ""
-    for document in traced.documents:
-        more = ", ".join(filter(None, (document.id, document.source, document.url, _why(document.reason, document.duplicate_of))))  # fmt: skip
-        yield f"{document.state:<13}  {one_line(document.question)}: {one_line(more)}"
+    for each in traced.documents:
+        more = ", ".join(filter(None, (each.id, each.source, each.url, _why(each))))
+        yield f"{each.state:<13}  {one_line(each.question)}: {one_line(more)}"
 
 
 def answer(traced: TracedModel) -> str:
-    """One sentence: whether the chain holds."""
+    """One sentence about the whole chain."""
     states = Counter(each.state for each in traced.files)
     if traced.breaks:
         return f"The chain is broken: {len(traced.breaks)} of its artifacts and files are not what they were."
@@ -92,24 +91,24 @@ def answer(traced: TracedModel) -> str:
     return f"The chain holds: {len(traced.links):,} artifacts and {len(traced.files) - gone:,} source files have the digests that they had{rest}."  # fmt: skip
 
 
-def base_sentence(traced: TracedModel) -> str:
-    """The base, whether its files are those that were taught, and its licence."""
+def _base_sentence(traced: TracedModel) -> str:
+    """State of the base's files, and its licence."""
     base = traced.base
     licence = f"{base.licence.name} ({base.licence.told_by})" if base.licence.id != UNKNOWN else UNKNOWN
     return f"Base: {base_name(base.model)}, files {SAID[base.state]}; licence: {licence}. What it was trained on before is not known here."  # fmt: skip
 
 
-def chain_table(traced: TracedModel) -> TextTable:
+def _chain_table(traced: TracedModel) -> TextTable:
     """A row for each artifact."""
-    rows = tuple(
+    rows = [
         (
             f"{link.word}{'/' if link.key else ''}{link.key}", SAID[link.state], link.needed_by or DASH,
             f"{link.files:,}" if link.key else DASH, human_bytes(link.num_bytes) if link.key else DASH, link.digest[:DIGITS],
         )
         for link in traced.links
-    )  # fmt: skip
+    ]  # fmt: skip
     columns = ("artifact", "", "made into", "files", "size", DIGEST)
-    return TextTable(caption="Artifacts, the model first", columns=columns, rows=rows, words=(1, 2, 5))
+    return TextTable("Artifacts, the model first", columns, rows, words=(1, 2, 5))
 
 
 def files_table(traced: TracedModel, keys: tuple[str, ...] = ("",)) -> TextTable:
@@ -119,19 +118,21 @@ def files_table(traced: TracedModel, keys: tuple[str, ...] = ("",)) -> TextTable
         traced: The trace.
         keys: Beginnings of the recipe keys whose files are listed; left out, all.
     """
-    sums = {each.name: each for corpus in traced.corpora for each in corpus.files}
-    listed = [file for file in traced.files if file.key.startswith(keys)]
-    ranked = sorted(listed, key=lambda file: -_words(file, sums))
+    by_file = _sums(traced)
+    listed = [
+        (each, by_file.get((each.key, each.name))) for each in traced.files if each.key.startswith(keys)
+    ]
+    listed.sort(key=lambda pair: -pair[1].words if pair[1] else 0)
     rows = []
-    for file in ranked[:MAX_ROWS]:
-        own = sums.get(file.name) if file.key == "clean.inputs" else None
-        counts = (f"{own.documents:,}", f"{own.words:,}", _licence(traced, own)) if own else (DASH, DASH, _of_key(traced, file))  # fmt: skip
+    for file, sums in listed[:MAX_ROWS]:
+        counts = (DASH, DASH, DASH)
+        if sums:
+            counts = (f"{sums.documents:,}", f"{sums.words:,}", _licences(traced, sums))
+        elif file.key == "finetune.inputs":
+            counts = (DASH, DASH, stated_licence(traced.manifest.recipe, "chats") or NOT_STATED)
         rows.append((file.name, SAID[file.state], file.key, *counts, file.digest[:DIGITS]))
     columns = ("file", "", "named by", "documents", "words", "licence", DIGEST)
-    return TextTable(
-        caption="Files that no stage made", columns=columns, rows=tuple(rows), words=(1, 2, 5, 6),
-        note=_rest(len(ranked)),
-    )  # fmt: skip
+    return TextTable("Files that no stage made", columns, rows, words=(1, 2, 5, 6), note=_rest(len(listed)))
 
 
 def licences_table(traced: TracedModel) -> TextTable:
@@ -139,82 +140,76 @@ def licences_table(traced: TracedModel) -> TextTable:
     words: Counter[str] = Counter()
     for corpus in traced.corpora:
         words.update(corpus.words_by_licence)
-    total = words.total()
     stated = stated_licence(traced.manifest.recipe, "text")
     unnamed = f"{stated} (stated by the recipe)" if stated else NOT_STATED
-    rows = tuple(
-        (name or unnamed, f"{count:,}", human_percent(count / total if total else None))
+    rows = [
+        (name or unnamed, f"{count:,}", human_percent(ratio(words.total(), count)))
         for name, count in words.most_common(MAX_ROWS)
-    )
+    ]
     note = "As the records of the sources name them; nobody has checked it."
-    return TextTable(caption="Licences", columns=("licence", "words", "share"), rows=rows, note=note)
+    return TextTable("Licences", ("licence", "words", "share"), rows, note=note)
 
 
 def rules_table(traced: TracedModel) -> TextTable:
-    """Documents that rules have dropped, all files together."""
+    """Documents by the rule that dropped them, all files together."""
     dropped: Counter[str] = Counter()
-    num_kept = 0
-    for file in _all_files(traced.corpora):
+    for file in _all_files(traced):
         dropped.update(file.dropped)
-        num_kept += file.documents
+    num_kept = sum(file.documents for file in _all_files(traced))
+    counts = [("kept", num_kept), *((words_of(rule), count) for rule, count in dropped.most_common())]
     total = dropped.total() + num_kept
+    rows = [(name, f"{count:,}", human_percent(ratio(total, count))) for name, count in counts]
+    return TextTable("What became of the documents", ("rule", "documents", "share"), rows)
+
+
+def hosts_table(caption: str, column: str, hosts: Sequence[HostSums], note: str = "") -> TextTable:
+    """A row for each host."""
     rows = [
-        ("kept", f"{num_kept:,}", human_percent(num_kept / total if total else None)),
-        *(
-            (words_of(rule), f"{count:,}", human_percent(count / total))
-            for rule, count in dropped.most_common()
-        ),
+        (each.host, f"{each.documents:,}", f"{each.words:,}", human_bytes(each.num_bytes)) for each in hosts
     ]
-    return TextTable(
-        caption="What became of the documents", columns=("rule", "documents", "share"), rows=tuple(rows)
-    )
+    return TextTable(caption, (column, "documents", "words", "text"), rows, note=note)
 
 
-def domains_table(traced: TracedModel) -> TextTable:
-    """Hosts with most text."""
-    hosts = [host for corpus in traced.corpora for host in corpus.hosts]
-    count = sum(corpus.num_hosts for corpus in traced.corpora)
-    ranked = sorted(hosts, key=lambda host: (-host.num_bytes, host.host))[:MAX_ROWS]
-    rows = tuple((each.host, f"{each.documents:,}", f"{each.words:,}", human_bytes(each.num_bytes)) for each in ranked)  # fmt: skip
-    columns = ("host", "documents", "words", "text")
-    return TextTable(
-        caption="Hosts of documents with an address", columns=columns, rows=rows, note=_rest(count)
-    )
-
-
-def documents_table(traced: TracedModel) -> TextTable:
-    """The answers to what was asked for."""
-    rows = tuple(
-        (
-            one_line(each.question, 200), each.state, each.id or DASH, one_line(each.source, 200),
-            _why(each.reason, each.duplicate_of) or DASH,
-        )
+def _documents_table(traced: TracedModel) -> TextTable:
+    """The answers to the questions about documents."""
+    rows = [
+        (one_line(each.question, 200), each.state, each.id or DASH, one_line(each.source, 200), _why(each) or DASH)
         for each in traced.documents[:MAX_ROWS]
-    )  # fmt: skip
-    columns = ("asked", "", "id", "source", "why")
-    return TextTable(
-        caption="Documents that were asked for", columns=columns, rows=rows, words=(1, 2, 3, 4),
-        note=_rest(len(traced.documents)),
-    )  # fmt: skip
+    ]  # fmt: skip
+    columns, note = ("asked", "", "id", "source", "why"), _rest(len(traced.documents))
+    return TextTable("Documents that were asked for", columns, rows, words=(1, 2, 3, 4), note=note)
 
 
 def _headlines(traced: TracedModel) -> list[tuple[str, str, str, str]]:
-    files = list(_all_files(traced.corpora))
+    files = _all_files(traced)
     named = sum(count for file in files for licence, count in file.licences.items() if licence)
-    num_kept = sum(file.documents for file in files)
+    num_verified = sum(file.state == "verified" for file in traced.files)
+    num_kept, words, size = (
+        sum(getattr(file, key) for file in files) for key in ("documents", "words", "num_bytes")
+    )
     return [
         ("Artifacts", "in the chain", f"{len(traced.links):,}", "each traced by its digest"),
-        ("Source files", "that no stage made", f"{len(traced.files):,}", f"{sum(file.state == 'verified' for file in traced.files):,} compared with their bytes"),
+        (
+            "Source files",
+            "that no stage made",
+            f"{len(traced.files):,}",
+            f"{num_verified:,} compared with their bytes",
+        ),
         ("Documents", "kept", human_figure(num_kept), f"{human_figure(named)} of them name a licence"),
-        ("Words", "of text", human_figure(sum(file.words for file in files)), human_bytes(sum(file.num_bytes for file in files))),
-    ]  # fmt: skip
+        ("Words", "of text", human_figure(words), human_bytes(size)),
+    ]
 
 
-def _all_files(corpora: Sequence[CorpusSums]) -> Iterator[FileSums]:
-    return (file for corpus in corpora for file in corpus.files)
+def _all_files(traced: TracedModel) -> list[FileSums]:
+    return [file for corpus in traced.corpora for file in corpus.files]
 
 
-def _licence(traced: TracedModel, file: FileSums) -> str:
+def _sums(traced: TracedModel) -> dict[tuple[str, str], FileSums]:
+    """(recipe key, name) of each file of text -> its documents."""
+    return {("clean.inputs", each.name): each for each in _all_files(traced)}
+
+
+def _licences(traced: TracedModel, file: FileSums) -> str:
     """The licences that the kept records of a file name, most first."""
     stated = stated_licence(traced.manifest.recipe, "text")
     unnamed = f"{stated} (stated)" if stated else NOT_STATED
@@ -222,20 +217,9 @@ def _licence(traced: TracedModel, file: FileSums) -> str:
     return f"{', '.join(named[:3])}{f' and {len(named) - 3} more' if len(named) > 3 else ''}" or DASH
 
 
-def _of_key(traced: TracedModel, file: SourceFile) -> str:
-    """Licence that the recipe states for chats."""
-    if file.key != "finetune.inputs":
-        return DASH
-    return stated_licence(traced.manifest.recipe, "chats") or NOT_STATED
-
-
-def _words(file: SourceFile, sums: dict[str, FileSums]) -> int:
-    own = sums.get(file.name) if file.key == "clean.inputs" else None
-    return own.words if own else 0
-
-
-def _why(reason: str, duplicate_of: str) -> str:
-    return f"{words_of(reason)}{f' of {duplicate_of}' if duplicate_of else ''}"
+def _why(document: DocumentTrace) -> str:
+    of = f" of {document.duplicate_of}" if document.duplicate_of else ""
+    return f"{words_of(document.reason)}{of}"
 
 
 def _rest(count: int) -> str:

@@ -1,22 +1,20 @@
 """The public summary of a model's training content, by the template of the EU's AI Office.
 
-What the chain tells is filled in; everything else is marked for a person to fill in, and nothing is guessed.
+It fills in what the chain proves. Everything else is marked for a person, and nothing is guessed.
 
 Source: European Commission, "Template for the Public Summary of Training Content for general-purpose AI models required
 by Article 53(1)(d) of Regulation (EU) 2024/1689", July 2025. Its headings are kept, so that the two can be laid side by side.
 """
 
-from dataclasses import dataclass
-from itertools import islice
-from typing import Any
+from dataclasses import replace
 
 from anadil import __version__
 from anadil.core.format import human_bytes, human_figure, human_percent, number
 from anadil.release.trace.corpus_rows import HostSums
-from anadil.release.trace.page import answer, files_table, licences_table, rules_table
+from anadil.release.trace.page import answer, files_table, hosts_table, licences_table, rules_table
 from anadil.release.trace.traced_model import TracedModel
 from anadil.report.data_card import personal_data, processing, recipe_language
-from anadil.report.elements import TextTable
+from anadil.report.format import ratio
 from anadil.report.licence import UNKNOWN
 from anadil.report.model_card import model_name
 from anadil.report.read import base_name, field, list_of
@@ -32,24 +30,13 @@ CRAWLED = (".warc", ".warc.gz", ".warc.wet", ".warc.wet.gz", ".html", ".htm")
 """Kinds of files that hold web pages."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
-    """The domains that have to be listed."""
-
-    hosts: tuple[HostSums, ...]
-    num_hosts: int
-    """All of them."""
-    share: float
-    """Share of the text with an address that the listed domains hold."""
-
-
 def training_summary(traced: TracedModel, *, is_sme: bool = False) -> str:
     """The summary, as Markdown."""
     recipe = traced.manifest.recipe
     language, licence = recipe_language(recipe), traced.base.licence
     pages = [file.name for file in traced.files if file.key == "clean.inputs" and file.name.lower().endswith(CRAWLED)]  # fmt: skip
-    listed = listed_domains(traced, is_sme=is_sme)
-    view: dict[str, Any] = {
+    hosts, num_hosts, share = listed_domains(traced, is_sme=is_sme)
+    view: dict[str, object] = {
         "name": f"{model_name(traced.base.model, language.code, licence, traced.kind)} ({traced.digest[:16]})",
         "language": language,
         "base": base_name(traced.base.model),
@@ -59,9 +46,9 @@ def training_summary(traced: TracedModel, *, is_sme: bool = False) -> str:
         "files": files_table(traced, TRAINED_KEYS),
         "licences": licences_table(traced),
         "pages": pages,
-        "listed": listed,
-        "share": human_percent(listed.share),
-        "domains": _domains_table(listed),
+        "num_hosts": num_hosts,
+        "share": human_percent(share),
+        "domains": hosts_table("Domains", "domain", hosts),
         "rule": f"{SME_SHARE:.0%} or {SME_MOST:,}, whichever is fewer" if is_sme else f"{SHARE:.0%}",
         "has_chats": any(file.key == "finetune.inputs" for file in traced.files),
         "rules": rules_table(traced),
@@ -75,21 +62,20 @@ def training_summary(traced: TracedModel, *, is_sme: bool = False) -> str:
     return render_template("training_summary.md.j2", view)
 
 
-def listed_domains(traced: TracedModel, *, is_sme: bool = False) -> Listed:
-    """The share of all domains that has to be listed, those with most text."""
+def listed_domains(traced: TracedModel, *, is_sme: bool = False) -> tuple[list[HostSums], int, float]:
+    """The domains that have to be listed, those with most text; the number of all; the listed share of the text."""
     sums: dict[str, HostSums] = {}
-    for corpus in traced.corpora:
-        for host in corpus.hosts:
-            known = sums.get(host.host)
-            sums[host.host] = host if known is None else _added(known, host)
-    count = max(len(sums), *(corpus.num_hosts for corpus in traced.corpora), 0)
-    most = -(-count * int((SME_SHARE if is_sme else SHARE) * 100) // 100)  # at least one of any
-    most = min(most, SME_MOST) if is_sme else most
+    for host in (host for corpus in traced.corpora for host in corpus.hosts):
+        one = sums.get(host.host, replace(host, documents=0, words=0, num_bytes=0))
+        sums[host.host] = replace(
+            one, documents=one.documents + host.documents, words=one.words + host.words, num_bytes=one.num_bytes + host.num_bytes
+        )  # fmt: skip
+    num_hosts = max(len(sums), *(corpus.num_hosts for corpus in traced.corpora), 0)
+    most = -(-num_hosts * int((SME_SHARE if is_sme else SHARE) * 100) // 100)  # at least one of any
     ranked = sorted(sums.values(), key=lambda host: (-host.num_bytes, host.host))
-    total = sum(host.num_bytes for host in ranked)
-    chosen = tuple(islice(ranked, most))
-    share = sum(host.num_bytes for host in chosen) / total if total else 0.0
-    return Listed(hosts=chosen, num_hosts=count, share=share)
+    listed = ranked[: min(most, SME_MOST) if is_sme else most]
+    share = ratio(sum(host.num_bytes for host in ranked), sum(host.num_bytes for host in listed))
+    return listed, num_hosts, share or 0.0
 
 
 def text_size(traced: TracedModel) -> str:
@@ -107,17 +93,3 @@ def _extent(traced: TracedModel) -> str:
     if words is None and train is None:
         return ""
     return f"{human_figure(train)} documents for training; {human_figure(words)} words, {human_bytes(size)}, with those held out"
-
-
-def _added(first: HostSums, second: HostSums) -> HostSums:
-    return HostSums(
-        host=first.host, documents=first.documents + second.documents, words=first.words + second.words,
-        num_bytes=first.num_bytes + second.num_bytes,
-    )  # fmt: skip
-
-
-def _domains_table(listed: Listed) -> TextTable:
-    rows = tuple(
-        (host.host, f"{host.documents:,}", f"{host.words:,}", human_bytes(host.num_bytes)) for host in listed.hosts
-    )  # fmt: skip
-    return TextTable(caption="Domains", columns=("domain", "documents", "words", "text"), rows=rows)
