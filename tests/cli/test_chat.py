@@ -1,6 +1,5 @@
 """The command around a model: lines of a pipe, a person at a terminal. What the model does is in tests/release."""
 
-import argparse
 import contextlib
 import itertools
 import os
@@ -251,10 +250,10 @@ def test_a_system_turn_and_a_continuation_contradict(capsys: pytest.CaptureFixtu
 
 
 def test_an_interrupted_pipe_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(_options: argparse.Namespace) -> Any:
+    def interrupt(*_: object) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "_open", interrupt)
+    monkeypatch.setattr("anadil.release.chat.conversation.open_chat", interrupt)
 
     assert main(["chat", "URI"]) == 130
 

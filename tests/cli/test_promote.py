@@ -26,9 +26,9 @@ def test_a_model_that_did_not_pass_is_refused_with_the_checks_that_count(
     made = model(tmp_path / "model")
     judged = scores(tmp_path / "scores", made, adapted=False)
 
-    with pytest.raises(GateError, match=r"adapted\.bits_per_byte 1\.25 above 1; nothing was promoted"):
+    with pytest.raises(GateError, match=r"over the base.s is 1\.25, the limit 1; nothing was promoted"):
         check_promotable(str(judged), str(made))
-    assert main.main(["promote", "--scores", str(judged), "--model", str(made)]) == 6
+    assert main.main(["promote", "--scores", str(judged), str(made)]) == 6
     assert "significant" not in capsys.readouterr().err
 
 
@@ -38,10 +38,12 @@ def test_each_kind_is_judged_by_its_own_checks(tmp_path: Path) -> None:
     bad_model = str(scores(tmp_path / "2", made, adapter, adapted=False))
 
     assert check_promotable(bad_adapter, str(made)).manifest.kind == "model"
-    with pytest.raises(GateError, match=r"finetuned\.bits_per_byte 1\.21 above 1\.05; nothing was promoted"):
+    with pytest.raises(
+        GateError, match=r"over the adapted model's is 1\.21, the limit 1\.05; nothing was promoted"
+    ):
         check_promotable(bad_adapter, str(adapter))
     assert check_promotable(bad_model, str(adapter)).manifest.kind == "adapter"
-    with pytest.raises(GateError, match=r"adapted\.bits_per_byte 1\.25 above 1; nothing was promoted"):
+    with pytest.raises(GateError, match=r"over the base.s is 1\.25, the limit 1; nothing was promoted"):
         check_promotable(bad_model, str(made))
 
 
@@ -73,10 +75,11 @@ def test_the_verdict_of_the_kind_decides_and_says_what_may_be_promoted_instead(
 
     judged = rewrite(scores(tmp_path / "scores", made, adapter), fail)
 
-    assert main.main(["promote", "--scores", judged, "--model", str(adapter)]) == 6
+    assert main.main(["promote", "--scores", judged, str(adapter)]) == 6
     assert (
-        "finetuned.answers -0.1 [-0.3, 0.1] not surely under 0; finetuned.ended 0.2 below 0.5; "
-        "finetuned.ended not measured; nothing was promoted; the adapted model passed: promote the model"
+        "bits per byte of answers, less the adapted model's is −0.1 (−0.3000 to 0.1000), the limit 0; "
+        "share of answers that end is 0.2, the limit at least 0.5; share of answers that end was not measured, the limit "
+        "0.5; nothing was promoted; the adapted model passed: promote the model"
     ) in " ".join(capsys.readouterr().err.split())
     assert check_promotable(judged, str(made)).manifest.kind == "model"
 
@@ -99,7 +102,7 @@ def test_scores_of_an_earlier_release_are_judged_by_their_checks(tmp_path: Path)
             del check["enforced"]
 
     assert check_promotable(rewrite(scores(tmp_path / "1", made), forget), str(made)).manifest.kind == "model"
-    with pytest.raises(GateError, match=r"adapted\.bits_per_byte 1\.25 above 1;"):
+    with pytest.raises(GateError, match=r"bits per byte over the base's is 1\.25, the limit 1;"):
         check_promotable(rewrite(scores(tmp_path / "2", made, adapted=False), forget), str(made))
 
 
@@ -138,7 +141,7 @@ def test_without_a_server_the_remedy_is_told(tmp_path: Path, capsys: pytest.Capt
     made = model(tmp_path / "model")
     judged = scores(tmp_path / "scores", made)
 
-    assert main.main(["promote", "--scores", str(judged), "--model", str(made)]) == 2
+    assert main.main(["promote", "--scores", str(judged), str(made)]) == 2
     assert "set it or MLFLOW_TRACKING_URI" in capsys.readouterr().err
 
 
@@ -178,11 +181,6 @@ def test_scores_are_found_beside_the_model_the_newest_first(
             ["--name", "a/b"],
             "'a/b' is not a name of a registered model: '/', ':' and '@' are not allowed; rename it",
         ),
-        (["--alias", "latest"], "MLflow keeps the alias 'latest' for itself; write champion or challenger"),
-        (["--alias", "v3"], "MLflow keeps the alias 'v3' for itself"),
-        (["--alias", "a b"], "'a b' is not an alias"),
-        (["--as", "champion", "--alias", "best"], "give it or --as, not both"),
-        (["--model", "other"], "--model other: give it or"),
         (["--rollback", "--as", "champion"], "--rollback: takes no alias"),
     ],
 )

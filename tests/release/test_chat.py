@@ -12,8 +12,7 @@ from anadil.evaluate.decoding import Decoder
 from anadil.model.load import load_model
 from anadil.plan import memory_limit
 from anadil.release.chat import conversation
-from anadil.release.chat.conversation import Chat, ChatModel, ChatSettings, open_chat
-from anadil.release.chat.text_pieces import text_pieces
+from anadil.release.chat.conversation import Chat, ChatModel, ChatSettings, open_chat, text_pieces
 from tests.evaluate.conftest import TEMPLATE, tiny_model, train_tokenizer
 from tests.kit.families import make_family
 

@@ -137,10 +137,10 @@ def _of_directory(folder: Path) -> Iterator[Licence]:
     if said.get("license_name"):
         name, link = (one_line(str(said.get(key) or ""), 200) for key in ("license_name", "license_link"))
         yield Licence(id="other", name=name, link=link, told_by="says the base's README.md")
-    for file in LICENCE_FILES:
-        if (folder / file).is_file():
+    for each in LICENCE_FILES:
+        if (folder / each).is_file():
             yield Licence(
-                id="other", name=f"see {file} of the base", link=file, told_by="by the base's files"
+                id="other", name=f"see {each} of the base", link=each, told_by="by the base's files"
             )
 
 

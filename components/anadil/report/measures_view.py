@@ -3,7 +3,7 @@
 Each measure is a table and perhaps a chart; one that `scores.json` does not hold is skipped.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from anadil.core.format import DASH, number
@@ -74,7 +74,7 @@ def counted_words(count: object) -> str:
     return f"{figure(count)}{UNSURE if known is not None and known < SURE_DOCUMENTS else ''}"
 
 
-def _note(rows: list[tuple[str, ...]]) -> str:
+def _note(rows: Sequence[Sequence[str]]) -> str:
     return UNSURE_NOTE if any(row[1].endswith(UNSURE) for row in rows) else ""
 
 

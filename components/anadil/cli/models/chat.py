@@ -32,10 +32,7 @@ DESCRIPTION = """Talk to a finished model. In a terminal the answer is printed w
 question of its own, and each gets exactly one line: in an answer a backslash is written \\\\, a line break \\n and any
 other control character \\xHH or \\uHHHH. A line that cannot be answered gets an empty one, a message on stderr, and
 exit code 3 at the end."""
-ESCAPES = {
-    **CONTROLS,
-    ord("\\"): "\\\\",
-}
+ESCAPES = {**CONTROLS, ord("\\"): "\\\\"}
 """Characters that would end a line or move a cursor, if answers are lines."""
 UNSEEN = dict.fromkeys(code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t")
 """Characters that a model must not send to a terminal."""
@@ -69,49 +66,31 @@ def run_chat(options: argparse.Namespace) -> int:
     if options.complete and options.system:
         raise RecipeError("--system is for a chat, and --complete continues a text; leave one of them out")
     require_packages("evaluate")
-    in_terminal = (
-        sys.stdin is not None and sys.stdin.isatty() and sys.stdout is not None and sys.stdout.isatty()
-    )
-    try:
-        model = _open(options)
-        if not in_terminal:
-            return answer_lines(model, sys.stdin.fileno() if sys.stdin else None)
-        from anadil.release.chat.conversation import Chat
+    from anadil.release.chat.conversation import Chat, ChatSettings, open_chat
 
-        _greet(model)
+    names = ("system", "complete", "seed", "temperature", "max_tokens", "context")
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    try:
+        model = open_chat(options.model, ChatSettings(**given), options.tracking)
+        if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):
+            return answer_lines(model, sys.stdin.fileno() if sys.stdin else None)
+        does = "it continues what you begin" if model.settings.complete else "ask it something"
+        device = model.model.device.type
+        log.info("%s on %s, %s tokens; %s, or /help", model.name, device, f"{model.context:,}", does)
         return Terminal(Chat(model)).run()
-    except KeyboardInterrupt:  # of a person who wants to leave; nothing is to be resumed
+    except KeyboardInterrupt:  # a person leaves, and nothing is to be resumed
         return INTERRUPTED
 
 
-def _open(options: argparse.Namespace) -> "ChatModel":
-    from anadil.release.chat.conversation import ChatSettings, open_chat
-
-    given = {
-        name: value
-        for name in ("system", "complete", "seed", "temperature", "max_tokens", "context")
-        if (value := getattr(options, name)) is not None
-    }
-    return open_chat(options.model, ChatSettings(**given), options.tracking)
-
-
-def _greet(model: "ChatModel") -> None:
-    does = "it continues what you begin" if model.settings.complete else "ask it something"
-    log.info(
-        "%s on %s, %s tokens; %s, or /help", model.name, model.model.device.type, f"{model.context:,}", does
-    )
-
-
 class Terminal:
-    """A person who asks and reads."""
+    """A chat with a person.
+
+    Args:
+        chat: The chat.
+        read: Shows a prompt and returns a line, or raises EOFError.
+    """
 
     def __init__(self, chat: "Chat", read: Callable[[str], str] = input) -> None:
-        """Begin a chat.
-
-        Args:
-            chat: The chat.
-            read: Shows a prompt and gives a line, or raises EOFError.
-        """
         self._chat, self._read = chat, read
         self._interrupts = 0
         """Since the last line."""
@@ -182,10 +161,8 @@ class Terminal:
 
 
 def answer_lines(model: "ChatModel", descriptor: int | None) -> int:
-    """Write a line for each line of the input, in order; the exit code.
-
-    Lines that are there already are answered side by side, so who waits for an answer before the next question gets it.
-    """
+    """Write a line for each line of the input, in order; the exit code."""
+    # Only available lines form a batch, so a caller that waits for an answer before the next question gets it.
     failed = total = 0
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(encoding="utf-8")
@@ -206,18 +183,17 @@ def answer_lines(model: "ChatModel", descriptor: int | None) -> int:
 
 
 class Lines:
-    """The lines of a pipe or file, as many at a time as are there."""
+    """The lines of a pipe or file, in batches of those that are available."""
 
     def __init__(self, descriptor: int) -> None:
-        """Begin to read."""
         self._descriptor = descriptor
         self._buffer = bytearray()
         self._too_long = False
-        """Whether what is in the buffer continues a line that is left out."""
+        """True if the buffer continues a line that is skipped."""
         self._done = False
 
     def batches(self) -> Iterator[list[str | DataError]]:
-        """At least one line each, without its end; in the place of one that is no text or too long, why."""
+        """Yield at least one line each, without its end; an error for a line that is too long or no UTF-8."""
         while not self._done:
             lines: list[str | DataError] = []
             while not self._done and len(lines) < BATCH_LINES and (not lines or self._is_more()):

@@ -31,12 +31,8 @@ is looked up at the recipe's tracking.uri, or MLFLOW_TRACKING_URI."""
 
 def add_export(name: str, commands: Any, text: str) -> None:
     """Put the command among those of `anadil`."""
-    command = commands.add_parser(
-        name,
-        help=text,
-        description=f"{text[0].upper()}{text[1:]}.\n{DESCRIPTION}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    raw, description = argparse.RawDescriptionHelpFormatter, f"{text[0].upper()}{text[1:]}.\n{DESCRIPTION}"
+    command = commands.add_parser(name, help=text, description=description, formatter_class=raw)
     help_text = "model or adapter artifact, checkpoint, Hugging Face directory, or models:/NAME@ALIAS"
     command.add_argument("uri", metavar="URI", help=help_text)
     command.add_argument("--format", choices=FORMATS, default="hf", help="default: %(default)s")
@@ -50,20 +46,26 @@ def add_export(name: str, commands: Any, text: str) -> None:
     command.add_argument("--scores", metavar="URI", help=help_text)
     help_text = "upload the result to the Hugging Face hub, into a private repository"
     command.add_argument("--push", metavar="HUB_ID", help=help_text)
-    command.add_argument(
-        "--public", action="store_true", help="with --push: a repository that everybody sees"
-    )
+    help_text = "with --push: a repository that everybody sees"
+    command.add_argument("--public", action="store_true", help=help_text)
     add_recipe_options(command)
     command.add_argument("--tokenizer", metavar="URI", help="of a checkpoint: tokenizer artifact of its run")
     command.set_defaults(command=run_export)
 
 
 def run_export(options: argparse.Namespace) -> int:
-    """Write the model whole or not at all, and print where it is."""
+    """Write the model whole or not at all, and print its place."""
     _check(options)
-    Stop().listen()  # so that what is half written is taken away
-    hub_id = _hub_id(options.push)
-    source = find_model(options.uri, tracking=_tracking(options))
+    Stop().listen()  # so that a partial export is removed
+    hub_id = None
+    if options.push is not None:
+        require_packages("hub")
+        from anadil.release.export.hub import check_rights, push
+
+        hub_id = check_rights(options.push)
+    registered = options.uri.startswith(REGISTERED)
+    tracking = tracking_uri(load_recipe(options.recipe, options.set)) if registered else None
+    source = find_model(options.uri, tracking=tracking)
     exported = export(
         source,
         Path(options.out),
@@ -75,14 +77,12 @@ def run_export(options: argparse.Namespace) -> int:
     log.info("%s: %s", source.uri, human_bytes(exported.num_bytes))
     print(exported.path)
     if hub_id:
-        from anadil.release.export.hub import push
-
         log.info("%s", push(exported.folder, exported.names, hub_id, private=not options.public))
     return 0
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Refuse options that contradict each other, and see to the packages."""
+    """Refuse options that contradict each other, and missing packages."""
     if "://" in options.out:
         raise RecipeError(f"--out {options.out}: is no local path; export to a path, then copy the files")
     if options.quantize and options.format != "gguf":
@@ -103,25 +103,8 @@ def _check(options: argparse.Namespace) -> None:
         require_packages("pretrain")
 
 
-def _tracking(options: argparse.Namespace) -> str | None:
-    """The recipe's registry, where a name of one is given."""
-    return (
-        tracking_uri(load_recipe(options.recipe, options.set)) if options.uri.startswith(REGISTERED) else None
-    )
-
-
-def _hub_id(given: str | None) -> str | None:
-    """The id to upload to, whose rights are checked before anything is written."""
-    if given is None:
-        return None
-    require_packages("hub")
-    from anadil.release.export.hub import check_rights
-
-    return check_rights(given)
-
-
 def _checkpoint(options: argparse.Namespace, source: ModelSource) -> Any:
-    """Writes a checkpoint as a Hugging Face directory; None where it is none.
+    """A function that writes a checkpoint as a Hugging Face directory; None for other models.
 
     Raises:
         RecipeError: The tokenizer is not given.

@@ -17,7 +17,7 @@ from anadil.core.errors import RecipeError
 from anadil.core.log import masked
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
-from anadil.release.registry.client import SCHEME, check_alias, check_name, open_registry, parse, resolve
+from anadil.release.registry.client import SCHEME, check_name, open_registry, parse, resolve
 from anadil.release.registry.gate_verdict import Promotable, check_promotable, find_scores, read_model
 from anadil.runtime.champion import ALIAS
 from anadil.runtime.entry_point import add_recipe_options
@@ -49,83 +49,48 @@ def add_promote(name: str, commands: Any, text: str) -> None:
     command.add_argument("--name", metavar="NAME", help=help_text)
     help_text = "print what would be done, and do nothing"
     command.add_argument("--dry-run", action="store_true", help=help_text)
-    command.add_argument("--model", dest="named_model", metavar="URI", help="the same as URI")
-    command.add_argument("--alias", dest="other_alias", metavar="ALIAS", help="another alias instead of --as")
     add_recipe_options(command)
     command.set_defaults(command=promote, recipe=None)
 
 
 def promote(options: argparse.Namespace) -> int:
     """Check the verdict and the model, register it and move the alias; or go back to the champion before."""
-    alias = _alias_of(options)
-    given = _model_of(options)
+    recipe = load_recipe(options.recipe, options.set) if options.recipe else None
     if options.rollback:
-        return _roll_back(options, given)
-    if given is None:
+        return _roll_back(options, recipe or load_recipe("{}", options.set))
+    if options.model is None:
         raise RecipeError("promote: which model? give the URI of a model or adapter artifact")
-    recipe = _given_recipe(options)
-    uri, scores, name = _artifact_of(given, options, recipe)
-    check_name(name, "--name")
+    uri, scores, name = absolute(options.model), options.scores, options.name
+    if options.model.startswith(SCHEME):
+        version = resolve(options.model, tracking_uri(recipe or load_recipe("{}", options.set)))
+        uri, scores, name = version.uri, scores or version.scores or None, name or version.name
+    if name:
+        check_name(name, "--name")
     manifest = read_model(uri)
-    if recipe is None:
-        recipe = _recipe_of(manifest, options.set)
-        name = options.name or (name if given.startswith(SCHEME) else f"anadil-{recipe.language_code}")
+    recipe = recipe or _recipe_of(manifest, options.set)
+    name = name or f"anadil-{recipe.language_code}"
     model = check_promotable(scores or find_scores(uri, manifest, recipe.storage.root), uri)
     tracking = _tracking(recipe, uri)
     if options.dry_run:
-        return _say_only(model, name, alias, tracking)
+        return _say_only(model, name, options.alias, tracking)
     from anadil.release.registry.promotion import promote as release
 
     registry = open_registry(tracking)
-    done = release(registry, name, model, alias, recipe.tracking.experiment)
+    done = release(registry, name, model, options.alias, recipe.tracking.experiment)
     print(f"{done.name} version {done.version} is {done.alias}")
     if done.previous:
         print(f"{done.name} version {done.previous} is previous; anadil promote --rollback goes back to it")
     elif done.alias == ALIASES[1]:
         log.info("the champion stays: --as champion replaces it")
     if os.environ.get("MLFLOW_TRACKING_URI") != registry.uri:
-        log.info(
-            "for commands that name it: export MLFLOW_TRACKING_URI=%s", shlex.quote(masked(registry.uri))
-        )
+        address = shlex.quote(masked(registry.uri))
+        log.info("for commands that name it: export MLFLOW_TRACKING_URI=%s", address)
     log.info('to load it: mlflow.transformers.load_model("%s%s@%s")', SCHEME, done.name, done.alias)
     return 0
 
 
-def _alias_of(options: argparse.Namespace) -> str | None:
-    if options.alias and options.other_alias:
-        raise RecipeError("--alias: give it or --as, not both")
-    if options.other_alias:
-        check_alias(options.other_alias, "--alias")
-    if options.rollback and (options.alias or options.other_alias):
-        raise RecipeError("--rollback: takes no alias: it makes `previous` the champion")
-    alias: str | None = options.alias or options.other_alias
-    return alias
-
-
-def _model_of(options: argparse.Namespace) -> str | None:
-    if options.model and options.named_model:
-        raise RecipeError(f"--model {options.named_model}: give it or {options.model}, not both")
-    given: str | None = options.model or options.named_model
-    return given
-
-
-def _given_recipe(options: argparse.Namespace) -> Recipe | None:
-    return load_recipe(options.recipe, options.set) if options.recipe else None
-
-
-def _artifact_of(
-    given: str, options: argparse.Namespace, recipe: Recipe | None
-) -> tuple[str, str | None, str]:
-    """URI of the artifact, of its scores where they are known, and the registered model's name."""
-    if given.startswith(SCHEME):
-        found = resolve(given, tracking_uri(recipe or load_recipe("{}", options.set)))
-        return found.uri, options.scores or found.scores or None, options.name or found.name
-    name = options.name or (f"anadil-{recipe.language_code}" if recipe else "anadil")
-    return absolute(given), options.scores, name
-
-
 def _recipe_of(manifest: Manifest, overrides: list[str]) -> Recipe:
-    """The recipe that made a model; of another release, whose keys have changed, the built-in one."""
+    """The recipe that made a model; the built-in one if its keys are another release's."""
     try:
         return load_recipe(json.dumps(manifest.recipe or {}), overrides)
     except RecipeError:
@@ -133,7 +98,7 @@ def _recipe_of(manifest: Manifest, overrides: list[str]) -> Recipe:
 
 
 def _tracking(recipe: Recipe, model: str) -> str | None:
-    """Where the registry is: as for every command, else the database that `anadil run` keeps beside its artifacts."""
+    """Address of the registry: as for every command, else the database of `anadil run` beside the artifacts."""
     root = model.rpartition("/")[0].rpartition("/")[0]
     database = join(root, "mlflow.db")
     beside = "://" not in root and storage.store(database).exists(database)
@@ -150,11 +115,13 @@ def _say_only(model: Promotable, name: str, alias: str | None, tracking: str | N
     return 0
 
 
-def _roll_back(options: argparse.Namespace, given: str | None) -> int:
+def _roll_back(options: argparse.Namespace, recipe: Recipe) -> int:
     from anadil.release.registry.promotion import roll_back
 
-    recipe = _given_recipe(options) or load_recipe("{}", options.set)
-    name = options.name or (parse(given).name if given else f"anadil-{recipe.language_code}")
+    if options.alias:
+        raise RecipeError("--rollback: takes no alias: it makes `previous` the champion")
+    language = f"anadil-{recipe.language_code}"
+    name = options.name or (parse(options.model).name if options.model else language)
     check_name(name, "--name")
     registry = open_registry(tracking_uri(recipe), makes=False)
     if options.dry_run:

@@ -71,30 +71,21 @@ def _image(text: str) -> str:
 
 
 def serve_manifest(options: argparse.Namespace) -> int:
-    """Print the objects, with what their sizes follow from above them."""
+    """Print the objects under comments about their sizes."""
     model = describe_model(options.uri)
     context = _context(options.context, model)
     gpu_bytes = int(options.gpu_memory * GIB)
-    gpus = _gpus(options.gpus, model, context, gpu_bytes)
     serving = Serving(
-        name=_name(model) if options.name is None else options.name,
-        uri=model.uri,
-        context=context,
-        gpus=gpus,
-        weight_bytes=model.weight_bytes,
-        file_bytes=model.file_bytes,
-        dtype=model.dtype,
-        digest=model.digest,
-        has_template=model.has_template,
-        claim=options.claim,
-        service_account=options.service_account,
-        namespace=options.namespace,
-        image=options.image,
+        name=_name(model) if options.name is None else options.name, uri=model.uri, context=context,
+        gpus=_gpus(options.gpus, model, context, gpu_bytes), weight_bytes=model.weight_bytes,
+        file_bytes=model.file_bytes, dtype=model.dtype, digest=model.digest, has_template=model.has_template,
+        claim=options.claim, service_account=options.service_account, namespace=options.namespace, image=options.image,
         **({"tools_image": options.tools_image} if options.tools_image else {}),
+    )  # fmt: skip
+    text = yaml.dump_all(
+        objects(serving, options.kind), Dumper=Dumper, sort_keys=False, width=120, allow_unicode=True
     )
-    made = objects(serving, options.kind)
-    head = _about(serving, model, gpu_bytes)
-    print(head + yaml.dump_all(made, Dumper=Dumper, sort_keys=False, width=120, allow_unicode=True), end="")
+    print(_about(serving, model, gpu_bytes) + text, end="")
     return 0
 
 

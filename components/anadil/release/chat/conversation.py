@@ -1,4 +1,4 @@
-"""Talk to a finished model: chats that stay within its length, answers piece by piece or many at once."""
+"""Talk to a finished model: chats within its context, answers piece by piece or in batches."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -19,19 +19,21 @@ from anadil.model.load import document_ids, encode_text, load_tokenizer
 from anadil.plan.evaluating import evaluate_memory
 from anadil.plan.instances import CPU, this_machine
 from anadil.plan.model_shape import NotPlannedError, shape_from
-from anadil.release.chat.text_pieces import text_pieces
+from anadil.release.model_source import find_model
 
 log = logging.getLogger(__name__)
 
 MAX_CONTEXT = 8_192
-"""Tokens of a chat where nobody asks for more: of an 8B in BF16, with 128 KiB a token, 1 GiB of cache."""
+"""Default limit in tokens of a chat: 1 GiB of cache for an 8B in BF16, at 128 KiB a token."""
 MAX_TOKENS = 512
 """Default limit of an answer. Our choice."""
+NO_CHARACTER = "\ufffd"
+"""Stands for bytes that are no text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatSettings:
-    """How a model is asked."""
+    """Settings of a chat."""
 
     system: str = ""
     """System turn; empty for none."""
@@ -47,25 +49,24 @@ class ChatSettings:
 
 
 class ChatModel:
-    """A model in memory, and how it is asked."""
+    """A model in memory with the settings of its chats.
+
+    Raises:
+        DataError: It has no chat template and is to answer, or the system turn leaves no room.
+    """
 
     def __init__(self, model: Any, tokenizer: Any, settings: ChatSettings, name: str) -> None:
-        """Take a model.
-
-        Raises:
-            DataError: It has no chat template and is to answer, or the system turn leaves no room.
-        """
         self.model, self.settings, self.name = model, settings, name
         self._tokenizer = tokenizer
         self._longest = getattr(model.config, "max_position_embeddings", None) or MAX_CONTEXT
         self.context = min(self._longest, settings.context or MAX_CONTEXT)
         self.reserve = max(1, min(settings.max_tokens, self.context // 2))
-        """Tokens that are kept free for an answer."""
+        """Tokens reserved for an answer."""
         self.writer = open_decoder(model, tokenizer)
         self._prompt([], "?")
 
     def answers(self, questions: Sequence[str]) -> list[str | DataError]:
-        """Answer each question in a chat of its own, or say why not; a blank question gets a blank answer."""
+        """Answer each question in a new chat, or return its error; a blank question gets a blank answer."""
         answers: list[str | DataError] = [""] * len(questions)
         prompts: dict[int, list[int]] = {}
         for place, question in enumerate(questions):
@@ -88,7 +89,7 @@ class ChatModel:
     def stream(
         self, history: Sequence[dict[str, str]], question: str, *, seed: int | None
     ) -> tuple[Iterator[str], int]:
-        """Pieces of an answer, and how many of the oldest turns had to be left out for it.
+        """Pieces of an answer, and the number of the oldest turns that it skips.
 
         Raises:
             DataError: The question alone is longer than the model's length.
@@ -139,7 +140,6 @@ class Chat:
     """A chat of several turns with a model."""
 
     def __init__(self, model: ChatModel) -> None:
-        """Begin one."""
         self.model = model
         self._history: list[dict[str, str]] = []
         self._turns = 0
@@ -147,11 +147,11 @@ class Chat:
         """Messages that the model no longer sees."""
 
     def reset(self) -> None:
-        """Forget all turns; the next chat is another one, also where it begins alike."""
+        """Forget all turns; a chat with the same beginning gets other answers."""
         self._history, self.left_out = [], 0
 
     def ask(self, question: str) -> Iterator[str]:
-        """Pieces of the answer; what was read of it is part of the chat.
+        """Pieces of the answer; those that were read become part of the chat.
 
         Raises:
             DataError: The question alone is longer than the model's length.
@@ -160,45 +160,42 @@ class Chat:
         history = [] if self.model.settings.complete else self._history[self.left_out :]
         pieces, left_out = self.model.stream(history, question, seed=seed)
         self._turns += 1
-        return self._kept(question, pieces, left_out)
-
-    def _kept(self, question: str, pieces: Iterator[str], left_out: int) -> Iterator[str]:
         self.left_out += left_out
-        answer = ""
-        try:
-            for piece in pieces:
-                answer += piece
-                yield piece
-        finally:
-            self._history += [
-                {"role": "user", "content": question},
-                {"role": "assistant", "content": answer},
-            ]
+
+        def pieces_into_history() -> Iterator[str]:
+            answer = ""
+            try:
+                for piece in pieces:
+                    answer += piece
+                    yield piece
+            finally:
+                turns = (("user", question), ("assistant", answer))
+                self._history += [{"role": role, "content": content} for role, content in turns]
+
+        return pieces_into_history()
 
 
 def open_chat(uri: str, settings: ChatSettings, tracking: str | None = None) -> ChatModel:
-    """Find a model, look whether it can be asked so, and load it.
+    """Find a model, check it against the settings, and load it.
 
     Args:
-        uri: As `find_model` takes it.
-        settings: How it is asked.
+        uri: Any name of a model that `find_model` takes.
+        settings: Settings of the chat.
         tracking: Address of the registry, for `models:/`.
 
     Raises:
-        RecipeError: It was never taught to answer, and is not to continue a text either.
+        RecipeError: It cannot answer, and is not to continue text.
         DataError: There is no such model, or it cannot be loaded.
-        IntegrityError: Its bytes are not those of its manifest.
-        PreflightError: This machine does not hold it.
+        IntegrityError: Its bytes differ from its manifest.
+        PreflightError: This machine has too little memory.
     """
-    from anadil.release.model_source import find_model
-
     source = find_model(uri, tracking=tracking)
     if source.directory is None:
         raise RecipeError(
             f"{uri}: is a {source.kind}; make a model of it first: "
             f"anadil export {uri} --recipe RECIPE --tokenizer URI --out DIR"
         )
-    transformers_logging.set_verbosity_error()  # what is too long is told in our words
+    transformers_logging.set_verbosity_error()  # our errors replace its warnings about length
     tokenizer: Any = load_tokenizer(source.directory)
     if not settings.complete:
         _check_answers(uri, tokenizer.chat_template, adapted=source.candidate == "adapted")
@@ -208,14 +205,9 @@ def open_chat(uri: str, settings: ChatSettings, tracking: str | None = None) -> 
 
 def _check_answers(uri: str, template: object, *, adapted: bool) -> None:
     """Refuse a model that only continues texts."""
-    # Tokenizers made for a base without a template get ours, which nothing has taught the model before finetune.
-    untaught = adapted and template == CHAT_TEMPLATE.read_text(encoding="utf-8")
-    if template is None or untaught:
-        why = (
-            "has no chat template"
-            if template is None
-            else "is an adapted model of a base that knows no chats"
-        )
+    # Tokenizers made for a base without a template get ours, which only finetune teaches a model.
+    why = "has no chat template" if template is None else "is an adapted model of a base that knows no chats"
+    if template is None or (adapted and template == CHAT_TEMPLATE.read_text(encoding="utf-8")):
         raise RecipeError(
             f"{uri}: {why}, so it continues texts and answers none; add --complete, and give it the beginning of "
             "a text, or name the adapter that finetune made of it"
@@ -229,7 +221,7 @@ def _check_memory(directory: Path, name: str) -> None:
         return
     try:
         need = evaluate_memory(shape_from(model_config(directory), name), machine, 1)
-    except (NotPlannedError, DataError):  # of a shape that no plan knows; loading it says more
+    except (NotPlannedError, DataError):  # an unknown shape; loading it says more
         return
     if need.verdict == "no":
         raise PreflightError(
@@ -237,3 +229,27 @@ def _check_memory(directory: Path, name: str) -> None:
             f"{human_bytes(machine.memory_bytes)}; take a machine with more, or serve a smaller export: anadil export "
             f"{name} --format gguf --quantize q8_0"
         )
+
+
+def text_pieces(tokenizer: Any, tokens: Iterator[int]) -> Iterator[str]:
+    """Yield the text of tokens in whole characters: a character of several tokens comes with its last one.
+
+    The pieces together are `text_of` all tokens.
+    """
+    known: list[int] = []
+    # Decoding starts at `begin`, a token before the new ones: some tokenizers drop a text's first blank.
+    begin = read = shown = 0
+    for token in tokens:
+        known.append(token)
+        text = text_of(tokenizer, known[begin:])
+        # The bytes of an unfinished character are one such sign at the end; invalid bytes stay as they are.
+        whole = len(text) - text.endswith(NO_CHARACTER)
+        if whole > shown:
+            yield text[shown:whole]
+            shown = whole
+        if whole == len(text):
+            begin, read = read, len(known)
+            shown = len(text_of(tokenizer, known[begin:]))
+    text = text_of(tokenizer, known[begin:])
+    if len(text) > shown:
+        yield text[shown:]

@@ -1,4 +1,4 @@
-"""A finished model in the files of those who serve it: a Hugging Face directory, or GGUF; whole or not at all."""
+"""Export a finished model as a Hugging Face directory or GGUF, atomically."""
 
 import contextlib
 import fcntl
@@ -15,12 +15,13 @@ from types import MappingProxyType
 from typing import Literal
 
 from anadil.artifacts import local_directory
+from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import COPIED_TOKENIZER_FILES
 from anadil.artifacts.mlmodel import write_mlmodel
 from anadil.artifacts.weight_files import INDEX, stored_tensors, weight_files
 from anadil.core.errors import DataError, PreflightError, RecipeError
+from anadil.core.format import human_bytes
 from anadil.core.progress import progress
-from anadil.release.export.disk_space import check_space
 from anadil.release.model_source import ModelSource
 from anadil.report.model_card import licence_files_of, model_card
 
@@ -31,12 +32,7 @@ FORMATS: tuple[Format, ...] = ("hf", "gguf")
 DTYPES: Mapping[str, str] = MappingProxyType({"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"})
 """Our word for a precision -> torch's, which config.json has."""
 QUANTIZATIONS = ("q8_0",)
-COPIED = (
-    "config.json",
-    "generation_config.json",
-    INDEX,
-    *COPIED_TOKENIZER_FILES,
-)
+COPIED = ("config.json", "generation_config.json", INDEX, *COPIED_TOKENIZER_FILES)
 """Files of a model's directory that are exported, beside weights and `TERMS`."""
 TERMS = ("LICENSE*", "NOTICE*", "USE_POLICY*")
 """Files that the base's licence requires beside every copy."""
@@ -65,66 +61,72 @@ def export(
     scores: str | None = None,
     checkpoint: Callable[[Path], object] | None = None,
 ) -> Exported:
-    """Write a model for those who serve it.
+    """Write a model in a format of servers.
 
     Args:
         source: The model.
         out: Directory to write, or a file `NAME.gguf`, beside which its Modelfile, card and licence lie.
         kind: Format.
-        precision: Of the weights: one of `DTYPES`, for GGUF also of `QUANTIZATIONS`; as stored if it is not given.
+        precision: Of the weights: one of `DTYPES`, for GGUF also of `QUANTIZATIONS`; left out, as stored.
         scores: Artifact whose figures the model card shows.
-        checkpoint: Writes the Hugging Face directory of a checkpoint, in the precision asked for.
+        checkpoint: Writes the Hugging Face directory of a checkpoint, in the requested precision.
 
     Raises:
-        DataError: Something lies there already, or the model is not whole.
+        DataError: The place is occupied, or the model is not whole.
         PreflightError: The format does not hold such a model, or the disk is full.
         RecipeError: The place lies within the model's own directory.
     """
-    _check_place(source, out)
+    local_directory.refuse_occupied(str(out))
+    if "://" not in source.uri and out.absolute().is_relative_to(source.uri):
+        raise RecipeError(
+            f"--out {out}: lies within {source.uri}, whose files are not to change; give another place"
+        )
     as_file = kind == "gguf" and out.suffix == ".gguf"
     with draft_of(out) as draft:
         local_directory.refuse_occupied(str(out))  # another export may have ended there meanwhile
-        directory, written = source.directory, False
+        directory = source.directory
         if directory is None:
             assert checkpoint is not None, "only its caller knows the tokenizer of a checkpoint"
             directory = draft if kind == "hf" else draft / "checkpoint"
             checkpoint(directory)
-            written = True
         if kind == "hf":
-            _write_hf(source, directory, draft, None if written else precision, copies=not written)
+            if directory != draft:
+                _copy_model(source, directory, draft, precision)
+            write_mlmodel(draft, chats=source.kind in ("adapter", "directory"))
         else:
-            name = out.name if as_file else f"{_name(source, out)}.gguf"
-            _write_gguf(directory, draft, name, _name(source, out), precision)
-            for file in _files(directory, TERMS):
-                shutil.copyfile(file, draft / file.name)
-            shutil.rmtree(draft / "checkpoint", ignore_errors=True)
-        _write_card(source, scores, draft)
+            name = out.stem if out.suffix == ".gguf" else out.name or Path(source.uri).name
+            _write_gguf(directory, draft, out.name if as_file else f"{name}.gguf", name, precision)
+        if source.kind in ("model", "adapter") and source.manifest:
+            _write_card(source.uri, source.manifest, scores, draft)
         # Before the rename: after a power cut the name must not stand for torn files.
         local_directory.flush_directory(draft)
-        names = tuple(
-            sorted(each.relative_to(draft).as_posix() for each in draft.rglob("*") if each.is_file())
-        )
-        num_bytes = sum((draft / name).stat().st_size for name in names)
+        files = [each for each in draft.rglob("*") if each.is_file()]
+        names = tuple(sorted(each.relative_to(draft).as_posix() for each in files))
+        num_bytes = sum(each.stat().st_size for each in files)
         if as_file:
             names = _place_files(draft, out, names)
         else:
             draft.rename(out)
-    folder = out.parent if as_file else out
-    return Exported(folder=folder, names=names, path=out, num_bytes=num_bytes)
+    return Exported(folder=out.parent if as_file else out, names=names, path=out, num_bytes=num_bytes)
 
 
-def _check_place(source: ModelSource, out: Path) -> None:
-    local_directory.refuse_occupied(str(out))
-    own = Path(source.uri)
-    if "://" not in source.uri and out.absolute().is_relative_to(own):
-        raise RecipeError(
-            f"--out {out}: lies within {own}, whose files are not to change; give another place"
+def check_space(path: Path, num_bytes: int) -> None:
+    """Check that the disk of a path has room, before an hour of writing.
+
+    Raises:
+        PreflightError: It has not.
+    """
+    free = shutil.disk_usage(path.parent).free
+    if num_bytes > free:
+        raise PreflightError(
+            f"{path.parent}: {human_bytes(num_bytes)} are to be written there and {human_bytes(free)} are free; free some, "
+            "or give another --out"
         )
 
 
 @contextlib.contextmanager
 def draft_of(out: Path) -> Iterator[Path]:
-    """An empty directory beside a place, removed at the end unless it was renamed; one export at a time has it.
+    """An empty directory beside a place for one export at a time, removed at the end unless it was renamed.
 
     Raises:
         PreflightError: Another export writes there.
@@ -160,27 +162,18 @@ def _lock(draft: Path) -> int | None:
     return None
 
 
-def _name(source: ModelSource, out: Path) -> str:
-    """Display name of the model."""
-    return out.stem if out.suffix == ".gguf" else out.name or Path(source.uri).name
-
-
-def _write_hf(
-    source: ModelSource, directory: Path, draft: Path, precision: str | None, *, copies: bool
-) -> None:
-    """The directory of a model that lies elsewhere, in its precision or another, and what servers want beside it."""
-    if copies:
-        files = [*weight_files(directory), *_files(directory, (*COPIED, *TERMS))]
-        if source.kind == "directory" and (directory / CARD).is_file():
-            files.append(directory / CARD)
-        check_space(draft, sum(file.stat().st_size for file in files))
-        with progress("exporting", len(files)) as bar:
-            for file in files:
-                _copy(file, draft / file.name, precision)
-                bar.advance()
-        if precision:
-            _name_precision(draft, precision)
-    write_mlmodel(draft, chats=source.kind in ("adapter", "directory"))
+def _copy_model(source: ModelSource, directory: Path, draft: Path, precision: str | None) -> None:
+    """Copy the files that servers load, with weights in a precision."""
+    files = [*weight_files(directory), *_files(directory, (*COPIED, *TERMS))]
+    if source.kind == "directory" and (directory / CARD).is_file():
+        files.append(directory / CARD)
+    check_space(draft, sum(file.stat().st_size for file in files))
+    with progress("exporting", len(files)) as bar:
+        for file in files:
+            _copy(file, draft / file.name, precision)
+            bar.advance()
+    if precision:
+        _name_precision(draft, precision)
 
 
 def _files(directory: Path, patterns: Sequence[str]) -> list[Path]:
@@ -209,7 +202,7 @@ def _copy(file: Path, target: Path, precision: str | None) -> None:
 
 
 def _name_precision(draft: Path, precision: str) -> None:
-    """Say the precision in both spellings, and the size of all files."""
+    """Update the precision in config.json and the size of all files in the index."""
     file = draft / "config.json"
     config = json.loads(file.read_text(encoding="utf-8"))
     config |= dict.fromkeys(("dtype", "torch_dtype"), DTYPES[precision])
@@ -227,21 +220,23 @@ def _write_gguf(directory: Path, draft: Path, file: str, name: str, precision: s
     from anadil.release.export.gguf_file import write_gguf
     from anadil.release.export.ollama import modelfile
 
-    held = write_gguf(directory, draft / file, name=name, precision=precision)
-    text = modelfile(file, directory, adds_bos=bool(held["adds_bos"]))
-    (draft / MODELFILE).write_text(text, encoding="utf-8")
+    adds_bos = write_gguf(directory, draft / file, name=name, precision=precision)
+    (draft / MODELFILE).write_text(modelfile(file, directory, adds_bos=adds_bos), encoding="utf-8")
+    for terms in _files(directory, TERMS):
+        shutil.copyfile(terms, draft / terms.name)
+    if directory.parent == draft:  # that of a checkpoint
+        shutil.rmtree(directory)
 
 
-def _write_card(source: ModelSource, scores: str | None, draft: Path) -> None:
-    """README.md of an artifact, whose lineage is known, and the files that the licence of its base asks for."""
-    if source.kind in ("model", "adapter") and source.manifest:
-        (draft / CARD).write_text(model_card(source.uri, scores), encoding="utf-8")
-        for name, content in licence_files_of(source.manifest).items():
-            (draft / name).write_bytes(content)
+def _write_card(uri: str, manifest: Manifest, scores: str | None, draft: Path) -> None:
+    """README.md, and the files that the licence of the base asks for."""
+    (draft / CARD).write_text(model_card(uri, scores), encoding="utf-8")
+    for name, content in licence_files_of(manifest).items():
+        (draft / name).write_bytes(content)
 
 
 def _place_files(draft: Path, out: Path, names: Sequence[str]) -> tuple[str, ...]:
-    """Give the GGUF file its name at last, and what belongs to it one beside it that is free, such as `NAME.README.md`."""
+    """Move the GGUF file to its place last, and its companions to free names beside it, such as `NAME.README.md`."""
     targets = {name: out if name == out.name else _free_name(out, name) for name in names}
     for name, target in sorted(targets.items(), key=lambda each: each[1] == out):
         (draft / name).replace(target)
@@ -251,7 +246,7 @@ def _place_files(draft: Path, out: Path, names: Sequence[str]) -> tuple[str, ...
 
 
 def _free_name(out: Path, name: str) -> Path:
-    """A name beside a file for what belongs to it; the Modelfile has its own where that is free."""
+    """A free name beside a file for a companion; the Modelfile keeps its own if that is free."""
     numbers = (f".{number}" for number in itertools.count(2))
     ours = (f"{out.stem}{number}.{name}" for number in itertools.chain([""], numbers))
     names = itertools.chain([MODELFILE] if name == MODELFILE else [], ours)

@@ -1,6 +1,6 @@
-"""Which of llama.cpp's pre-tokenizers cuts texts as a tokenizer does: known before anything is trained.
+"""Pre-tokenizers of llama.cpp that cut texts as a given tokenizer does.
 
-A GGUF file has no place for an expression. It names one that llama.cpp has, with code of its own.
+A GGUF file holds no expression, only the name of one in llama.cpp's code.
 """
 
 import json
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 SENTENCE_PIECE = "default"
-"""llama.cpp's name where there is nothing to cut."""
+"""llama.cpp's name for no cuts."""
 DIGIT, DIGITS = r"\p{N}", r"\p{N}+"
 JAIS_2_REGEX = LLAMA_3_REGEX.removesuffix(r"|\s+(?!\S)|\s+") + "".join(
     [rf"|\s{{{number}}}(?!\S)" for number in (512, 256, 128, 64, 32, 16, 8, 4)] + [r"|\s{1,2}(?!\S)|\s{1}"]
@@ -64,26 +64,15 @@ NAMES: Mapping[tuple[str, ...], str] = MappingProxyType(
         (BLOOM_REGEX, DIGIT): "viking",
     }
 )
-"""Expressions, one after another -> llama.cpp's name. Source: llama.cpp, src/llama-vocab.cpp and src/unicode.cpp.
-
-Not among them are those that it cuts otherwise than the expression does: `gpt-4o`, `tekken`, `superbpe`, `exaone-moe`,
-`deepseek-coder`.
-"""
+"""Expressions, one after another -> llama.cpp's name. Source: llama.cpp, src/llama-vocab.cpp and src/unicode.cpp."""
+# llama.cpp's code for `gpt-4o`, `tekken`, `superbpe`, `exaone-moe` and `deepseek-coder` cuts otherwise than their
+# expressions, so those names are missing.
 TAKES_WHOLE = "llama-bpe"
-"""The one of them for which llama.cpp takes a piece that is a token as it is, whether merges make it or not."""
+"""The one name for which llama.cpp takes a whole piece as a token without its merges."""
 SAME_CUTS = "smaug-bpe"
-"""Cuts as that one does, and merges every piece."""
-
-
+"""Cuts like `TAKES_WHOLE`, and merges every piece."""
 CONTROLS = ("</s>", "<eos>", "<EOT>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>")
 """Texts that llama.cpp takes for ends whatever a file says of them. Source: llama.cpp, src/llama-vocab.cpp."""
-
-
-def ordinary_texts(content: JsonObject) -> set[str]:
-    """Tokens that are not special."""
-    special = {each["content"] for each in content.get("added_tokens", ()) if each["special"]}
-    added = {each["content"] for each in content.get("added_tokens", ())}
-    return {*content["model"]["vocab"], *added} - special
 
 
 def expressions(pre_tokenizer: JsonObject | None) -> tuple[str, ...] | None:
@@ -101,7 +90,7 @@ def _expression(part: JsonObject) -> str | None:
     if part.get("type") == "Split":
         pattern: str | None = part["pattern"].get("Regex")
         how = (part.get("behavior"), bool(part.get("invert")))
-        # tiktoken's way to say it: keep what is found, drop the rest, of which these leave none.
+        # tiktoken's spelling: keep the matches and drop the rest, which is empty here.
         covers = how == ("Removed", True) and (pattern or "").endswith(r"|\s+")
         if how != ("Isolated", False) and not covers:
             return None
@@ -111,18 +100,15 @@ def _expression(part: JsonObject) -> str | None:
 
 
 def gguf_fault(tokenizer: "Tokenizer") -> str:
-    """Why llama.cpp cannot read a tokenizer; empty where it can."""
+    """Reason why llama.cpp cannot read a tokenizer; empty if it can."""
     content = json.loads(tokenizer.to_str())
     model = content["model"]
-    faults = {
-        f"it is of type {model.get('type')}, not BPE": model.get("type") != "BPE",
-        "it drops merges at random": bool(model.get("dropout")),
-        "it marks the beginnings or ends of words": bool(
-            model.get("continuing_subword_prefix") or model.get("end_of_word_suffix")
-        ),
-    }
-    if fault := next((reason for reason, holds in faults.items() if holds), ""):
-        return fault
+    if model.get("type") != "BPE":
+        return f"it is of type {model.get('type')}, not BPE"
+    if model.get("dropout"):
+        return "it drops merges at random"
+    if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
+        return "it marks the beginnings or ends of words"
     texts = tokenizer.get_vocab(with_added_tokens=True)
     if cut := next((text for text in texts if "\0" in text), None):
         return f"its token {cut!r} holds a NUL, at which llama.cpp ends a text"
@@ -159,12 +145,12 @@ def gguf_note(tokenizer: "Tokenizer") -> str:
         notes.append(
             f"its vocabulary lacks {missing} of the 256 bytes: a text that holds one becomes other tokens in llama.cpp"
         )
-    if ends := sorted(ordinary_texts(content).intersection(CONTROLS)):
+    added = content.get("added_tokens", ())
+    special = {each["content"] for each in added if each["special"]}
+    ordinary = {*content["model"]["vocab"], *(each["content"] for each in added)} - special
+    if ends := sorted(ordinary.intersection(CONTROLS)):
         notes.append(f"llama.cpp takes the token {ends[0]!r} for a control token, which a text cannot hold")
-    stripping = [
-        each["content"] for each in content.get("added_tokens", ()) if each["lstrip"] or each["rstrip"]
-    ]
-    if stripping:
+    if stripping := [each["content"] for each in added if each["lstrip"] or each["rstrip"]]:
         notes.append(f"blanks beside {stripping[0]!r} are swallowed here, and tokens in llama.cpp")
     return "; ".join(notes)
 

@@ -1,11 +1,10 @@
-"""A model as one GGUF file, which llama.cpp, Ollama and LM Studio read; memory holds one tensor of it at a time."""
+"""Write a model as one GGUF file for llama.cpp, Ollama and LM Studio, a tensor at a time."""
 
 import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 from gguf import GGMLQuantizationType as Type
@@ -17,7 +16,7 @@ from anadil.model.architecture import check_fit, read_config
 from anadil.model.family import Gguf
 from anadil.model.safetensors_files import SafetensorsFiles
 from anadil.release.export import gguf_shape, gguf_tensors
-from anadil.release.export.disk_space import check_space
+from anadil.release.export.export_model import check_space
 from anadil.release.export.gguf_refusal import check_gguf
 from anadil.release.export.gguf_vocabulary import Vocabulary, read_vocabulary
 
@@ -28,12 +27,10 @@ PRECISIONS: Mapping[str, Type] = MappingProxyType(
 )
 FILE_TYPES: Mapping[Type, LlamaFileType] = MappingProxyType(
     {
-        Type.F32: LlamaFileType.ALL_F32,
-        Type.F16: LlamaFileType.MOSTLY_F16,
-        Type.BF16: LlamaFileType.MOSTLY_BF16,
+        Type.F32: LlamaFileType.ALL_F32, Type.F16: LlamaFileType.MOSTLY_F16, Type.BF16: LlamaFileType.MOSTLY_BF16,
         Type.Q8_0: LlamaFileType.MOSTLY_Q8_0,
     }
-)
+)  # fmt: skip
 QUANTIZATION_VERSION = 2
 """Version of quantized blocks. Source: llama.cpp, ggml/include/ggml.h, GGML_QNT_VERSION."""
 SCALINGS: Mapping[str, RopeScalingType] = MappingProxyType(
@@ -42,8 +39,11 @@ SCALINGS: Mapping[str, RopeScalingType] = MappingProxyType(
 FACTORS = "rope_freqs.weight"
 
 
-def write_gguf(directory: Path, out: Path, *, name: str, precision: str | None = None) -> dict[str, int]:
-    """Write a model's directory as a GGUF file; what it holds, in numbers.
+def write_gguf(directory: Path, out: Path, *, name: str, precision: str | None = None) -> bool:
+    """Write a model's directory as a GGUF file.
+
+    Returns:
+        True if the file says that BOS is put before a text.
 
     Raises:
         DataError: The model is not whole, or FP16 cannot hold its numbers.
@@ -54,19 +54,9 @@ def write_gguf(directory: Path, out: Path, *, name: str, precision: str | None =
     check_fit(directory)
     config = read_config(directory)
     vocabulary = read_vocabulary(directory, config.vocab_size)
-    return _write(SafetensorsFiles(directory), config, vocabulary, out, name, precision)
-
-
-def _write(
-    weights: SafetensorsFiles,
-    config: PreTrainedConfig,
-    vocabulary: Vocabulary,
-    out: Path,
-    name: str,
-    precision: str | None,
-) -> dict[str, int]:
     kind = gguf_shape.gguf_family(config)
     assert kind is not None, "refused before"
+    weights = SafetensorsFiles(directory)
     names = gguf_tensors.gguf_names(weights, config, kind)
     requested = PRECISIONS[precision] if precision else None
     types = {
@@ -79,42 +69,41 @@ def _write(
         writer.add_quantization_version(QUANTIZATION_VERSION)
         _add_shape(writer, config, kind)
         _add_vocabulary(writer, vocabulary)
-        factors = _factors(config)
-        sizes = {each: gguf_tensors.num_bytes(weights.shape(each), types[each]) for each in names}
-        check_space(out, sum(sizes.values()))
-        for each, gguf_name in names.items():
-            writer.add_tensor_info(
-                gguf_name, weights.shape(each), np.dtype(np.float32), sizes[each], raw_dtype=types[each]
-            )
-        if factors is not None:
-            writer.add_tensor_info(FACTORS, factors.shape, factors.dtype, factors.nbytes)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_ti_data_to_file()
-        with progress("writing GGUF", len(names)) as bar:
-            for each, gguf_name in names.items():
-                tensor = gguf_tensors.converted(gguf_name, weights.read(each), config, kind)
-                writer.write_tensor_data(gguf_tensors.packed(tensor, types[each], each))
-                bar.advance()
-        if factors is not None:
-            writer.write_tensor_data(factors)
-        _flush(writer)
+        _write_tensors(writer, weights, names, types, config, kind, out)
     finally:
         writer.close()
-    return {"tensors": len(names), "bytes": out.stat().st_size, "adds_bos": vocabulary.adds_bos}
+    return vocabulary.adds_bos
 
 
-def _flush(writer: GGUFWriter) -> None:
-    """Bring the file to the disk before it gets its name."""
+def _write_tensors(
+    writer: GGUFWriter, weights: SafetensorsFiles, names: Mapping[str, str], types: Mapping[str, Type],
+    config: PreTrainedConfig, kind: Gguf, out: Path,
+) -> None:  # fmt: skip
+    scaling = gguf_shape.rotation(config)
+    factors = gguf_tensors.llama3_factors(config, scaling) if scaling["rope_type"] == "llama3" else None
+    sizes = {each: gguf_tensors.num_bytes(weights.shape(each), types[each]) for each in names}
+    check_space(out, sum(sizes.values()))
+    for each, gguf_name in names.items():
+        writer.add_tensor_info(
+            gguf_name, weights.shape(each), np.dtype(np.float32), sizes[each], raw_dtype=types[each]
+        )
+    if factors is not None:
+        writer.add_tensor_info(FACTORS, factors.shape, factors.dtype, factors.nbytes)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    with progress("writing GGUF", len(names)) as bar:
+        for each, gguf_name in names.items():
+            tensor = gguf_tensors.converted(gguf_name, weights.read(each), config, kind)
+            writer.write_tensor_data(gguf_tensors.packed(tensor, types[each], each))
+            bar.advance()
+    if factors is not None:
+        writer.write_tensor_data(factors)
     writer.flush()
+    # The bytes reach the disk before the file gets its name.
     assert writer.fout is not None
     for file in writer.fout:
         os.fsync(file.fileno())
-
-
-def _factors(config: PreTrainedConfig) -> Any:
-    scaling = gguf_shape.rotation(config)
-    return gguf_tensors.llama3_factors(config, scaling) if scaling["rope_type"] == "llama3" else None
 
 
 def _add_shape(writer: GGUFWriter, config: PreTrainedConfig, kind: Gguf) -> None:
@@ -137,14 +126,8 @@ def _add_shape(writer: GGUFWriter, config: PreTrainedConfig, kind: Gguf) -> None
         period = gguf_shape.window_period(config)
         assert period is not None, "refused before"
         writer.add_sliding_window_pattern(period)
-    _add_rotation(writer, config)
-
-
-def _add_rotation(writer: GGUFWriter, config: PreTrainedConfig) -> None:
     scaling = gguf_shape.rotation(config)
-    writer.add_rope_dimension_count(
-        int(gguf_shape.head_size(config) * scaling.get("partial_rotary_factor", 1.0))
-    )
+    writer.add_rope_dimension_count(int(size * scaling.get("partial_rotary_factor", 1.0)))
     writer.add_rope_freq_base(scaling["rope_theta"])
     if local := config.rope_parameters.get(gguf_shape.SLIDING):
         writer.add_rope_freq_base_swa(local["rope_theta"])
@@ -169,15 +152,8 @@ def _add_vocabulary(writer: GGUFWriter, vocabulary: Vocabulary) -> None:
         writer.add_add_space_prefix(vocabulary.adds_blank)
     else:
         writer.add_token_merges(vocabulary.merges)
-    add = {
-        "bos": writer.add_bos_token_id,
-        "eos": writer.add_eos_token_id,
-        "eot": writer.add_eot_token_id,
-        "pad": writer.add_pad_token_id,
-        "unk": writer.add_unk_token_id,
-    }
     for role, index in vocabulary.special.items():
-        add[role](index)
+        getattr(writer, f"add_{role}_token_id")(index)
     writer.add_add_bos_token(vocabulary.adds_bos)
     writer.add_add_eos_token(vocabulary.adds_eos)
     if vocabulary.template:

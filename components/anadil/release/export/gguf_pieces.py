@@ -1,7 +1,7 @@
-"""SentencePiece's kind of tokenizer for GGUF: characters merged by the scores of what they become, bytes for the rest.
+"""SentencePiece's kind of tokenizer for GGUF: merges of characters by score, bytes for the rest.
 
-llama.cpp merges by the score of the token that comes out, and may merge any two; `tokenizer.json` lists pairs in order.
-Both cut alike where each pair that makes a token is listed, and where the pairs of one token follow one another.
+llama.cpp merges any two neighbours, by the score of the result; `tokenizer.json` lists pairs in order. Both cut alike if
+each pair that makes a token is listed, and the pairs of one token follow one another.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,6 +11,8 @@ from anadil.text.cut_patterns import JsonObject, pre_tokenizer_parts
 BLANK = "\u2581"
 """Stands for a space in tokens."""
 NUM_BYTES = 256
+PREPENDS: JsonObject = {"type": "Prepend", "prepend": BLANK}
+REPLACES: JsonObject = {"type": "Replace", "pattern": {"String": " "}, "content": BLANK}
 
 
 def is_of_pieces(content: JsonObject) -> bool:
@@ -24,7 +26,7 @@ def byte_token(byte: int) -> str:
 
 
 def pieces_fault(content: JsonObject) -> str:
-    """Why llama.cpp cannot cut as such a tokenizer; empty where it can."""
+    """Reason why llama.cpp cannot cut as such a tokenizer; empty if it can."""
     model = content["model"]
     vocab: Mapping[str, int] = model["vocab"]
     if model.get("ignore_merges"):
@@ -35,11 +37,11 @@ def pieces_fault(content: JsonObject) -> str:
 
 
 def _blanks_fault(content: JsonObject) -> str:
-    """Spaces become `BLANK`, with one more before the text or not; llama.cpp does nothing else to a text."""
+    """Reason why spaces are read otherwise than by llama.cpp; empty if they are not."""
+    # llama.cpp replaces spaces by `BLANK`, puts one before the text or not, and changes nothing else.
     parts = normalizer_parts(content)
-    for each in parts:
-        if each not in (PREPENDS, REPLACES):
-            return f"it normalizes texts ({each['type']})"
+    if others := [each["type"] for each in parts if each not in (PREPENDS, REPLACES)]:
+        return f"it normalizes texts ({others[0]})"
     cuts = [each for each in pre_tokenizer_parts(content.get("pre_tokenizer") or {}) if each]
     metaspaces = [each for each in cuts if each.get("type") == "Metaspace" and each["replacement"] == BLANK]
     # Gemma's: there are no spaces any more where it would cut.
@@ -48,15 +50,10 @@ def _blanks_fault(content: JsonObject) -> str:
         return "it cuts texts otherwise than SentencePiece"
     if not metaspaces and REPLACES not in parts:
         return "it does not mark spaces"
-    if any(each.get("split", True) for each in metaspaces) and any(
-        BLANK in text.lstrip(BLANK) for text in content["model"]["vocab"]
-    ):
+    splits = any(each.get("split", True) for each in metaspaces)
+    if splits and any(BLANK in text.lstrip(BLANK) for text in content["model"]["vocab"]):
         return "it cuts at every space, and has tokens that hold one"
     return ""
-
-
-PREPENDS: JsonObject = {"type": "Prepend", "prepend": BLANK}
-REPLACES: JsonObject = {"type": "Replace", "pattern": {"String": " "}, "content": BLANK}
 
 
 def normalizer_parts(content: JsonObject) -> list[JsonObject]:
@@ -90,28 +87,24 @@ def _pairs(model: JsonObject) -> Iterator[tuple[str, str]]:
 
 
 def _merges_fault(vocab: Mapping[str, int], pairs: list[tuple[str, str]]) -> str:
-    made: dict[str, None] = {}
-    last = ""
+    seen, last = set(), ""
     for left, right in pairs:
         text = left + right
-        if text != last and text in made:
+        if text != last and text in seen:
             return f"the merges that make {text!r} do not follow one another"
-        made[text] = None
+        seen.add(text)
         last = text
     listed = set(pairs)
     for text in vocab:
         for at in range(1, len(text)):
             left, right = text[:at], text[at:]
-            if (
-                (left in vocab or at == 1)
-                and (right in vocab or len(right) == 1)
-                and (left, right) not in listed
-            ):
+            parts_known = (left in vocab or at == 1) and (right in vocab or len(right) == 1)
+            if parts_known and (left, right) not in listed:
                 return f"its merges do not make {text!r} of {left!r} and {right!r}, and llama.cpp would"
     return ""
 
 
 def scores(model: JsonObject) -> dict[str, float]:
-    """Token -> score, the higher the earlier its merges stand; only of tokens that merges make."""
-    made = dict.fromkeys(left + right for left, right in _pairs(model))
-    return {text: -float(rank) for rank, text in enumerate(made, 1)}
+    """Token -> score, higher for earlier merges; only for tokens that merges make."""
+    merged = dict.fromkeys(left + right for left, right in _pairs(model))
+    return {text: -float(rank) for rank, text in enumerate(merged, 1)}

@@ -15,7 +15,7 @@ INSTEAD = "export with --format hf, and serve it with vLLM, or convert that with
 
 
 def gguf_refusal(directory: Path) -> str:
-    """Why a model's directory cannot be written as GGUF, by its config.json and tokenizer; empty where it can.
+    """Reason why a model cannot be written as GGUF, by its config.json and tokenizer; empty if it can.
 
     Raises:
         DataError: A file is missing, or cannot be read.
@@ -46,10 +46,7 @@ def gguf_words(directory: Path) -> str:
 
 
 def special_ids(directory: Path, tokenizer: Tokenizer) -> dict[str, int]:
-    """Ids of special tokens by their roles in GGUF, as far as there are such.
-
-    What a tokenizer puts round a text is BOS and EOS where its settings name none.
-    """
+    """Role in GGUF -> id of each special token."""
     settings = tokenizer_config(directory)
     ids: dict[str, int] = {}
     for role in ("bos", "eos", "pad", "unk"):
@@ -58,6 +55,7 @@ def special_ids(directory: Path, tokenizer: Tokenizer) -> dict[str, int]:
         index = tokenizer.token_to_id(text) if text else None
         if index is not None:
             ids[role] = index
+    # Without a setting, BOS and EOS are the tokens that the tokenizer puts round a text.
     for role, put in zip(("bos", "eos"), frame(tokenizer), strict=True):
         if len(put) == 1:
             ids.setdefault(role, put[0])

@@ -1,4 +1,4 @@
-"""Which models llama.cpp computes as transformers does, by config.json: asked by export, and before anything is trained."""
+"""Architectures that llama.cpp computes as transformers does, by config.json; checked by export and before training."""
 
 import math
 from collections.abc import Mapping
@@ -12,19 +12,19 @@ from anadil.model.family_table import families
 SLIDING, FULL = "sliding_attention", "full_attention"
 """transformers' kinds of layers."""
 YARN_KEYS = ("mscale", "mscale_all_dim", "truncate")
-"""That change what YaRN computes, and have no place in GGUF."""
+"""Settings of YaRN that GGUF does not hold."""
 ROTATED_LAYERS = 4
-"""Layers of which the last is not rotated. Source: llama.cpp, src/models/smollm3.cpp, `n_no_rope_layer_step`."""
+"""Period of layers whose last one is not rotated. Source: llama.cpp, src/models/smollm3.cpp, `n_no_rope_layer_step`."""
 
 
 def gguf_family(config: PreTrainedConfig) -> Gguf | None:
-    """How llama.cpp has the model's type; None where it is not exported."""
+    """llama.cpp's settings for the model's type; None if it is not exported."""
     family = families().get(config.model_type)
     return family.gguf if family else None
 
 
 def shape_fault(config: PreTrainedConfig) -> str:
-    """Why llama.cpp cannot compute a model; empty where it can."""
+    """Reason why llama.cpp cannot compute a model; empty if it can."""
     kind = gguf_family(config)
     if kind is None:
         types = ", ".join(sorted(name for name, each in families().items() if each.gguf))
@@ -77,7 +77,7 @@ def layer_types(config: PreTrainedConfig) -> list[str]:
 
 
 def window_period(config: PreTrainedConfig) -> int | None:
-    """Number of layers of which the last sees all; None where there is no such number."""
+    """Period of layers whose last one sees all; None without such a period."""
     types = layer_types(config)
     period = types.index(FULL) + 1 if FULL in types else len(types) + 1
     regular = [SLIDING if (layer + 1) % period else FULL for layer in range(len(types))]
@@ -85,14 +85,14 @@ def window_period(config: PreTrainedConfig) -> int | None:
 
 
 def context_length(config: PreTrainedConfig, kind: Gguf) -> int:
-    """Tokens that llama.cpp computes as transformers does: a window's, where it does not know windows."""
+    """Tokens that llama.cpp computes as transformers does; those of a window if it knows no windows."""
     longest = int(config.max_position_embeddings)
     knows = kind.windows != "none" or SLIDING not in layer_types(config)
     return longest if knows else min(longest, int(config.sliding_window))
 
 
 def rotation(config: PreTrainedConfig) -> Mapping[str, Any]:
-    """Base and scaling of the rotation, of layers that see all where there are two."""
+    """Base and scaling of the rotation; of layers that see all if there are two."""
     written: Mapping[str, Any] = config.rope_parameters
     return written.get(FULL, written)  # type: ignore[no-any-return]
 

@@ -22,14 +22,14 @@ from anadil.release.export import gguf_shape
 
 HEAD = ModuleNames().tables[1]
 CONSTANTS = (".rotary_emb.inv_freq",)
-"""Ends of names that old files hold and that are recomputed."""
+"""Ends of names of constants in old files, which are recomputed."""
 STORED: Mapping[str, Type] = MappingProxyType({"F32": Type.F32, "F16": Type.F16, "BF16": Type.BF16})
 """safetensors' names of precisions that GGUF has too."""
 TORCH = MappingProxyType({Type.F32: torch.float32, Type.F16: torch.float16, Type.BF16: torch.bfloat16})
 BLOCK = 32
 """Numbers that share a scale in Q8_0; rows of other widths stay in FP16, as in llama.cpp's own converter."""
 ROWS = 4_096
-"""Rows that are quantized at a time: numpy needs several times their bytes."""
+"""Rows that are quantized at a time, as numpy needs several times their bytes."""
 
 
 def gguf_names(weights: SafetensorsFiles, config: PreTrainedConfig, kind: Gguf) -> dict[str, str]:
@@ -43,7 +43,7 @@ def gguf_names(weights: SafetensorsFiles, config: PreTrainedConfig, kind: Gguf) 
     gguf_name_of: dict[str, str] = {}
     for name in weights:
         if name.endswith(CONSTANTS) or (config.tie_word_embeddings and name == HEAD):
-            continue  # llama.cpp takes the embedding where no output is
+            continue  # without an output llama.cpp takes the embedding
         ours = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if ours is None:
             raise PreflightError(
@@ -55,8 +55,8 @@ def gguf_names(weights: SafetensorsFiles, config: PreTrainedConfig, kind: Gguf) 
 
 
 def gguf_type(shape: tuple[int, ...], stored: str, requested: Type | None) -> Type:
-    """Precision of a tensor in the file: norms and biases are small, and FP32 there."""
-    if len(shape) == 1:
+    """Precision of a tensor in the file."""
+    if len(shape) == 1:  # norms and biases are small
         return Type.F32
     if requested is Type.Q8_0 and shape[-1] % BLOCK:
         return Type.F16
@@ -94,19 +94,15 @@ def converted(name: str, tensor: torch.Tensor, config: PreTrainedConfig, kind: G
     if kind.norm_offset and part.endswith("norm"):
         tensor = tensor.float() + kind.norm_offset
     if part == "attn_q_norm" and (scalar := getattr(config, "query_pre_attn_scalar", None)):
-        tensor = tensor * math.sqrt(_gemma_scalar(config) / scalar)
+        # Square of llama.cpp's divisor of queries. Source: llama.cpp, src/models/gemma3.cpp: 62 layers are the 27B's.
+        is_27b = config.num_hidden_layers == 62
+        width = config.hidden_size / config.num_attention_heads if is_27b else gguf_shape.head_size(config)
+        tensor = tensor * math.sqrt(width / scalar)
     heads = {"attn_q": config.num_attention_heads, "attn_k": gguf_shape.key_value_heads(config)}
     if not kind.turns_neighbours or part not in heads:
         return tensor
     pairs = tensor.reshape(heads[part], 2, tensor.shape[0] // heads[part] // 2, *tensor.shape[1:])
     return pairs.transpose(1, 2).reshape(tensor.shape)
-
-
-def _gemma_scalar(config: PreTrainedConfig) -> float:
-    """Square of what llama.cpp divides queries by. Source: llama.cpp, src/models/gemma3.cpp: 62 layers are the 27B's."""
-    if config.num_hidden_layers == 62:
-        return float(config.hidden_size / config.num_attention_heads)
-    return float(gguf_shape.head_size(config))
 
 
 def llama3_factors(config: PreTrainedConfig, scaling: Mapping[str, Any]) -> NDArray[np.float32]:

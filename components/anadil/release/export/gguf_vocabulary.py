@@ -1,4 +1,4 @@
-"""A tokenizer in the words of GGUF: of one without `gguf_refusal`."""
+"""The vocabulary of a tokenizer without `gguf_refusal`, in the fields of GGUF."""
 
 import json
 import logging
@@ -42,7 +42,7 @@ class Vocabulary:
     """The tokenizer itself puts BOS before a text."""
     adds_eos: bool
     special: Mapping[str, int]
-    """`bos`, `eos`, `eot`, `pad`, `unk`, as far as there are such -> id; `eot` ends a turn of a chat."""
+    """`bos`, `eos`, `eot`, `pad` or `unk` -> id; `eot` ends a turn of a chat."""
     template: str | None
     """Jinja of the chats."""
 
@@ -62,7 +62,7 @@ def read_vocabulary(directory: Path, rows: int) -> Vocabulary:
     content: dict[str, Any] = json.loads(tokenizer.to_str())
     tokens, types = _tokens(file, tokenizer, content, rows)
     pieces = is_of_pieces(content)
-    made = scores(content["model"]) if pieces else {}
+    score = scores(content["model"]) if pieces else {}
     before, after = frame(tokenizer)
     special = special_ids(directory, tokenizer)
     turns = (tokenizer.token_to_id(text) for text in (END_OF_TURN, *OTHER_ENDS_OF_TURNS))
@@ -71,7 +71,7 @@ def read_vocabulary(directory: Path, rows: int) -> Vocabulary:
         tokens=tokens,
         types=types,
         merges=[] if pieces else list(map(" ".join, content["model"]["merges"])),
-        scores=[made.get(token, 0.0) for token in tokens] if pieces else [],
+        scores=[score.get(token, 0.0) for token in tokens] if pieces else [],
         adds_blank=pieces and adds_blank(content),
         pre_tokenizer=gguf_name(content),
         adds_bos=bool(before),

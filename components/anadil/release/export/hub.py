@@ -1,4 +1,4 @@
-"""Upload of an exported model to the Hugging Face hub, private unless it is asked for otherwise."""
+"""Upload of an exported model to the Hugging Face hub, private by default."""
 
 import logging
 import os
@@ -18,14 +18,14 @@ READERS = ("read",)
 
 
 def check_rights(hub_id: str) -> str:
-    """Make sure that a model can be uploaded, before hours of export; nothing is made.
+    """Check that a model can be uploaded, before hours of export; nothing is created.
 
     Returns:
         The id with its owner.
 
     Raises:
         PreflightError: There is no token, or it has no right to write there.
-        RecipeError: It is no id.
+        RecipeError: The id is invalid.
         RetryableError: The hub does not answer.
     """
     from huggingface_hub.errors import HFValidationError
@@ -56,7 +56,7 @@ def check_rights(hub_id: str) -> str:
 
 
 def push(folder: Path, names: Sequence[str], hub_id: str, *, private: bool = True) -> str:
-    """Upload files of a folder in one commit; a repository that is there keeps its visibility.
+    """Upload files of a folder in one commit; an existing repository keeps its visibility.
 
     Returns:
         The model's page.
@@ -76,7 +76,9 @@ def push(folder: Path, names: Sequence[str], hub_id: str, *, private: bool = Tru
         api.upload_folder(
             repo_id=hub_id,
             folder_path=folder,
-            allow_patterns=[_escaped(name) for name in names],
+            allow_patterns=[
+                "".join(f"[{sign}]" if sign in "*?[" else sign for sign in name) for name in names
+            ],
             commit_message="Upload by anadil export",
         )
     except Exception as error:  # noqa: BLE001  the client raises errors of several libraries
@@ -89,11 +91,6 @@ def _api() -> Any:
 
     # Read here: the library reads its environment once, when it is imported.
     return HfApi(endpoint=os.environ.get("HF_ENDPOINT"), token=os.environ.get("HF_TOKEN"))
-
-
-def _escaped(name: str) -> str:
-    """A name as a pattern that fits it alone."""
-    return "".join(f"[{char}]" if char in "*?[" else char for char in name)
 
 
 def _failure(hub_id: str, error: Exception) -> AnadilError:

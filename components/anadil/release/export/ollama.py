@@ -1,7 +1,7 @@
 """An Ollama Modelfile: the chat template in Go's language, and the words that end an answer.
 
-Ollama does not read Jinja. Its template is made of what ours writes on sample chats, and proven on others; where ours
-cannot be put together from turns, the file has none, and Ollama takes what it finds in the GGUF file.
+Ollama does not read Jinja. Its template is derived from renderings of sample chats, and checked on others. A template that
+is not a sequence of turns is skipped, and Ollama uses the GGUF file's.
 """
 
 import json
@@ -24,12 +24,12 @@ SAMPLES: Sequence[Sequence[tuple[str, str]]] = (
     (("system", "Qısa."), ("user", "1 + 1?"), ("assistant", "2."), ("user", "3?")),
     (("user", "Bir"), ("assistant", "iki"), ("user", "üç"), ("assistant", "dörd"), ("user", "beş")),
 )
-"""Chats whose renderings must be the same."""
+"""Chats for the check of the derived template."""
 Chat = Sequence[tuple[str, str]]
 
 
 class UnusualTemplateError(Exception):
-    """A chat template that is not made of turns one after the other."""
+    """A chat template that is not a sequence of turns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Turns:
     """Text of a chat template around each turn."""
 
     begin: str
-    """BOS, where the template writes it."""
+    """BOS, if the template writes it."""
     before: Mapping[str, str]
     after: Mapping[str, str]
     """Role -> text."""
@@ -56,7 +56,7 @@ def modelfile(model: str, directory: Path, *, adds_bos: bool) -> str:
     Args:
         model: Path of the GGUF file from where the Modelfile lies.
         directory: The model's Hugging Face directory.
-        adds_bos: Whether the GGUF file says that BOS is put before a text, so that the template must not.
+        adds_bos: The GGUF file says that BOS is put before a text, so the template must not.
     """
     tokenizer: Any = load_tokenizer(directory)
     lines = [f"FROM ./{model}"]

@@ -1,4 +1,4 @@
-"""MLflow's model registry: what `models:/name@alias` stands for, and one translation of its errors into ours."""
+"""MLflow's model registry: versions behind `models:/name@alias`, and the translation of its errors."""
 
 import json
 import logging
@@ -48,15 +48,15 @@ class RegisteredModel:
     version: str
     """Its number."""
     aliases: tuple[str, ...] = ()
-    """That stand for it now."""
+    """Its aliases now."""
     uri: str
-    """Where the artifact lies: local path or `s3://`."""
+    """Place of the artifact: local path or `s3://`."""
     digest: str
     """Digest of the promoted artifact; empty if another program registered it."""
     kind: str
     """`model` or `adapter`; empty as the digest."""
     scores: str = ""
-    """URI of the scores that it was promoted by."""
+    """URI of the scores behind the promotion."""
     source: str = ""
     """Directory that MLflow loads, with the file MLmodel."""
     tags: dict[str, str] = field(default_factory=dict, compare=False)
@@ -72,10 +72,10 @@ class ModelName:
 
 
 def resolve(uri: str, tracking: str | None = None) -> RegisteredModel:
-    """Where the artifact of a registered model lies, and its digest; nothing of it is read.
+    """Find the artifact and digest of a registered model; nothing of the artifact is read.
 
     Raises:
-        RecipeError: It is no such URI, or there is no registry.
+        RecipeError: The URI is not a registered model's, or there is no registry.
         DataError: The registry has no such model, alias or version.
         PreflightError: The registry refuses, or is too old.
         RetryableError: The registry does not answer.
@@ -83,10 +83,8 @@ def resolve(uri: str, tracking: str | None = None) -> RegisteredModel:
     model = parse(uri)
     registry = open_registry(tracking, makes=False)
     with registry_errors(registry.uri):
-        if model.alias:
-            version = registry.by_alias(model.name, model.alias)
-        else:
-            version = registry.by_number(model.name, model.version)
+        number = model.version or registry.number(model.name, model.alias)
+        version = registry.by_number(model.name, number) if number else None
     if version is None:
         raise DataError(f"{uri}: not in the registry at {masked(registry.uri)}; {registry.known(model.name)}")
     return version
@@ -112,10 +110,10 @@ def parse(uri: str) -> ModelName:
 
 
 def check_name(name: str, given_by: str) -> None:
-    """Make sure that MLflow takes a name for a registered model.
+    """Refuse a name that MLflow does not take for a registered model.
 
     Raises:
-        RecipeError: It does not.
+        RecipeError: With the reason.
     """
     if not name.strip() or any(sign in name for sign in "/:@") or name in {".", ".."}:
         raise RecipeError(
@@ -124,10 +122,10 @@ def check_name(name: str, given_by: str) -> None:
 
 
 def check_alias(alias: str, given_by: str) -> None:
-    """Make sure that MLflow takes an alias.
+    """Refuse an alias that MLflow does not take.
 
     Raises:
-        RecipeError: It does not: `latest` and `v3` are words of its own.
+        RecipeError: With the reason: `latest` and `v3` are words of its own.
     """
     if alias.lower() == "latest" or re.fullmatch(r"[vV]\d+", alias):
         raise RecipeError(
@@ -139,8 +137,20 @@ def check_alias(alias: str, given_by: str) -> None:
         )
 
 
+@contextmanager
+def _missing_ok() -> Iterator[None]:
+    """Leave the block where MLflow says that a thing does not exist."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+
+
 class Registry:
-    """A registry, open."""
+    """An open registry."""
 
     def __init__(self, uri: str, client: Any) -> None:
         self.uri = uri
@@ -153,25 +163,20 @@ class Registry:
         return self.uri.startswith(("http://", "https://", "arn:"))
 
     def by_alias(self, name: str, alias: str) -> RegisteredModel | None:
-        """The version that an alias stands for."""
+        """The version of an alias."""
         number = self.number(name, alias)
         return self.by_number(name, number) if number else None
 
     def number(self, name: str, alias: str) -> str:
-        """Number of the version that an alias stands for; empty where there is none."""
+        """Number of the version of an alias; empty without one."""
         model = self.model(name)
         return str(model.aliases.get(alias, "")) if model else ""
 
     def by_number(self, name: str, number: str) -> RegisteredModel | None:
         """One version."""
-        from mlflow.exceptions import MlflowException
-
-        try:
+        with _missing_ok():
             return registered(self.client.get_model_version(name, number))
-        except MlflowException as error:
-            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-                return None
-            raise
+        return None
 
     def of_digest(self, name: str, digest: str) -> list[RegisteredModel]:
         """Versions of a name that are an artifact of this digest, the newest first."""
@@ -180,15 +185,10 @@ class Registry:
         return sorted(versions, key=lambda each: -int(each.version))
 
     def model(self, name: str) -> Any:
-        """MLflow's registered model; None where there is none."""
-        from mlflow.exceptions import MlflowException
-
-        try:
+        """MLflow's registered model; None if it does not exist."""
+        with _missing_ok():
             return self.client.get_registered_model(name)
-        except MlflowException as error:
-            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-                return None
-            raise
+        return None
 
     def known(self, name: str) -> str:
         """List what exists, as the remedy of an error."""
@@ -205,16 +205,10 @@ def registered(version: Any) -> RegisteredModel:
     """MLflow's version of a model as ours."""
     tags = {str(key): str(value) for key, value in version.tags.items()}
     return RegisteredModel(
-        name=str(version.name),
-        version=str(version.version),
-        aliases=tuple(sorted(map(str, version.aliases or ()))),
-        uri=tags.get(URI_TAG, str(version.source)).removeprefix("file://"),
-        digest=tags.get(DIGEST_TAG, ""),
-        kind=tags.get(KIND_TAG, ""),
-        scores=tags.get(SCORES_TAG, ""),
-        source=str(version.source),
-        tags=tags,
-    )
+        name=str(version.name), version=str(version.version), aliases=tuple(sorted(map(str, version.aliases or ()))),
+        uri=tags.get(URI_TAG, str(version.source)).removeprefix("file://"), digest=tags.get(DIGEST_TAG, ""),
+        kind=tags.get(KIND_TAG, ""), scores=tags.get(SCORES_TAG, ""), source=str(version.source), tags=tags,
+    )  # fmt: skip
 
 
 def open_registry(tracking: str | None = None, *, makes: bool = True) -> Registry:
@@ -222,10 +216,10 @@ def open_registry(tracking: str | None = None, *, makes: bool = True) -> Registr
 
     Args:
         tracking: The MLflow server or database; left out, MLFLOW_TRACKING_URI.
-        makes: Whether a database file that is not there is made.
+        makes: Create a missing database file.
 
     Raises:
-        DataError: It is not there.
+        DataError: The database is missing.
         RecipeError: No address is given, or one that no recipe may name.
         PreflightError: MLflow is not installed, or the server is one of MLflow 2.
         RetryableError: The server does not answer.
@@ -243,7 +237,7 @@ def open_registry(tracking: str | None = None, *, makes: bool = True) -> Registr
         raise DataError(f"tracking.uri: {uri}: no such database; promote a model first, or correct the path")
     if uri.startswith("http"):
         _refuse_old_server(uri)
-    # A person waits: a server that is away should be told in seconds, not minutes.
+    # A person waits: an absent server is to be reported in seconds, not minutes.
     os.environ.update(TIMEOUTS | QUIET | os.environ)
     try:
         from mlflow import MlflowClient, set_tracking_uri
@@ -258,19 +252,15 @@ def open_registry(tracking: str | None = None, *, makes: bool = True) -> Registr
         logging.getLogger("mlflow.store").setLevel(logging.CRITICAL)
         logging.getLogger("urllib3").setLevel(logging.ERROR)
         if not uri.startswith(("http", "arn:", "sqlite:")):
-            _connect_once(uri)
+            from sqlalchemy import create_engine
+
+            # MLflow itself tries a database that does not answer for 100 s.
+            create_engine(uri).connect().close()
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         client.search_registered_models(max_results=1)
         if makes:
             follow_move(uri)
         return Registry(uri, client)
-
-
-def _connect_once(uri: str) -> None:
-    """Find out whether a database answers; MLflow tries for 100 s."""
-    from sqlalchemy import create_engine
-
-    create_engine(uri).connect().close()
 
 
 def _refuse_old_server(uri: str) -> None:

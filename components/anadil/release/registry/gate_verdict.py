@@ -13,12 +13,11 @@ from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.uri import absolute, join
 from anadil.core.errors import DataError, GateError, IntegrityError
 from anadil.release.verify_artifact import verify
-from anadil.report.model_card import newest_scores
+from anadil.report.model_card import CANDIDATES, newest_scores
+from anadil.report.verdict import check_words, checks_of, outcome_words
 
 log = logging.getLogger(__name__)
 
-PROMOTED = {"model": "adapted", "adapter": "finetuned"}
-"""Kinds of artifacts that speak -> the candidate of the scores that each of them is."""
 AGAINST_CHAMPION = {"bits_per_byte_to_champion": 1.0, "answers_to_champion": 0.0}
 """Checks that compare with the champion, and the value at which both are equal; less is better."""
 
@@ -38,17 +37,17 @@ class Promotable:
     @property
     def candidate(self) -> str:
         """Name of the model in the scores."""
-        return PROMOTED[self.manifest.kind]
+        return CANDIDATES[self.manifest.kind]
 
     @property
     def checks(self) -> list[dict[str, Any]]:
         """The gate's checks of this candidate."""
-        return _own_checks(self.table["gate"], self.candidate)
+        return checks_of(self.table, self.candidate)
 
     def has_beaten(self, champion: str) -> bool:
         """True if the scores show with 95 % confidence that it beats this champion.
 
-        Every comparison holds (of a model that answers, those that decide), and the 95 % interval of one of them is on this side of equal.
+        All comparisons hold, and the 95 % interval of one of them excludes equality.
         """
         if self.scores_manifest.origin.get("input champion") != champion:
             return False
@@ -66,33 +65,38 @@ class Promotable:
 
 
 def check_promotable(scores: str, model: str) -> Promotable:
-    """A model whose scores passed the gate: the checks of what it is itself.
+    """Verify a model whose scores passed the gate, by the checks of its own candidate.
 
     Raises:
-        GateError: One of them was not passed.
+        GateError: A deciding check did not pass.
         IntegrityError: The scores are of another model, or a file of the model is missing or changed.
         DataError: One of the two is no such artifact.
     """
-    folder, judged = fetch(scores, "scores")
+    folder, scored = fetch(scores, "scores")
     table = _table_of(scores, folder / "scores.json")
     manifest = read_model(model)
-    if judged.origin.get(f"input {manifest.kind}") != manifest.digest:
+    if scored.origin.get(f"input {manifest.kind}") != manifest.digest:
         raise IntegrityError(
             f"{scores}: the scores are not of {model}; give the {manifest.kind} that was evaluated, or evaluate it"
         )
-    gate, candidate = table["gate"], PROMOTED[manifest.kind]
-    own = _own_checks(gate, candidate)
-    failed = [check for check in own if check.get("enforced", True) and not check["passed"]]
+    gate, candidate = table["gate"], CANDIDATES[manifest.kind]
+    checks = checks_of(table, candidate)
+    if not checks:
+        raise DataError(f"{scores}: holds no checks of the {candidate} model; run evaluate again")
+    failed = [check for check in checks if check.get("enforced", True) and not check["passed"]]
     # Scores of an earlier release have checks and no verdicts.
     verdict = (gate.get("verdicts") or {}).get(manifest.kind, {"passed": True})
-    if not own:
-        raise DataError(f"{scores}: holds no checks of the {candidate} model; run evaluate again")
     if failed or not verdict["passed"]:
-        reasons = "; ".join(map(_reason, failed)) or ", ".join(verdict.get("failed", []))
-        raise GateError(f"{model}: the gate was not passed: {reasons}; nothing was promoted{_other(gate)}")
+        reasons = [f"{check_words(check, candidate)} {outcome_words(check)}" for check in failed]
+        kind = next((kind for kind, name in CANDIDATES.items() if name == gate.get("released")), "")
+        other = f"; the {gate['released']} model passed: promote the {kind}" if kind else ""
+        raise GateError(
+            f"{model}: the gate was not passed: {'; '.join(reasons) or ', '.join(verdict.get('failed', []))}; "
+            f"nothing was promoted{other}"
+        )
     verify(model, manifest)
     return Promotable(
-        uri=absolute(model), manifest=manifest, scores=absolute(scores), scores_manifest=judged, table=table
+        uri=absolute(model), manifest=manifest, scores=absolute(scores), scores_manifest=scored, table=table
     )
 
 
@@ -103,8 +107,8 @@ def read_model(uri: str) -> Manifest:
         DataError: There is none.
     """
     manifest = artifact.read_manifest(uri)
-    if manifest is None or manifest.kind not in PROMOTED:
-        raise DataError(f"--model {uri}: no finished model or adapter there; give the URI of one")
+    if manifest is None or manifest.kind not in CANDIDATES:
+        raise DataError(f"{uri}: no finished model or adapter there; give the URI of one")
     return manifest
 
 
@@ -128,7 +132,7 @@ def _table_of(scores: str, path: Path) -> dict[str, Any]:
     """Read `scores.json`.
 
     Raises:
-        DataError: There is no verdict, or checks are not as any release wrote them.
+        DataError: There is no verdict, or a check has no name or outcome.
     """
     table = json.loads(path.read_text(encoding="utf-8"))
     gate = table.get("gate")
@@ -136,32 +140,3 @@ def _table_of(scores: str, path: Path) -> dict[str, Any]:
     if not isinstance(checks, list) or not all({"name", "passed"} <= set(check) for check in checks):
         raise DataError(f"{scores}: scores.json holds no verdict of the gate; run evaluate again")
     return dict(table)
-
-
-def _own_checks(gate: dict[str, Any], candidate: str) -> list[dict[str, Any]]:
-    return [check for check in gate["checks"] if str(check["name"]).startswith(f"{candidate}.")]
-
-
-def _reason(check: dict[str, Any]) -> str:
-    """A failed check: `finetuned.ended 0.2 below 0.5`."""
-    value, limit = check.get("value"), check.get("limit")
-    if value is None or limit is None:
-        return f"{check['name']} not measured"
-    ends = check.get("interval") or [value]
-    if check.get("undecided") is True:
-        return (
-            f"{check['name']} undecided: {check.get('num')} texts, interval {ends[0]:.4g} to {ends[-1]:.4g}, "
-            f"limit {limit:.4g}; more texts needed"
-        )
-    around = f" [{ends[0]:.4g}, {ends[-1]:.4g}]" if len(ends) > 1 else ""
-    side = "below" if check.get("at_least") else "above"
-    holds = value >= limit if check.get("at_least") else value <= limit
-    # Then it is its interval that does not hold.
-    return f"{check['name']} {value:.4g}{around} {'not surely under' if holds else side} {limit:.4g}"
-
-
-def _other(gate: dict[str, Any]) -> str:
-    """Name the model that may be promoted instead."""
-    released = gate.get("released")
-    kinds = [kind for kind, candidate in PROMOTED.items() if candidate == released]
-    return f"; the {released} model passed: promote the {kinds[0]}" if kinds else ""

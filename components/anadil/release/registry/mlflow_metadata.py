@@ -48,11 +48,9 @@ class Source:
 
 
 def source_of(registry: Registry, model: Promotable, experiment: str, undo: Undo) -> Source:
-    """Where MLflow loads a model from; weights stay where they are.
-
-    A server takes no path, unless it lies below a run's own artifacts: others could read its disk by it. So the run
-    or its logged model gets a small directory that names the path, with the tokenizer. Whoever loads the model has to see the path.
-    """
+    """Find the directory that MLflow loads a model from; weights stay in their place."""
+    # A server takes no path, unless it lies below a run's own artifacts: others could read its disk by it. So the run
+    # or its logged model gets a small directory that names the path. Whoever loads the model has to see that path.
     inside = mlmodel_directory(model.manifest.kind)
     directory = join(model.uri, inside) if inside else model.uri
     loads = (f"{inside}/{MLMODEL}" if inside else MLMODEL) in model.manifest.files
@@ -67,23 +65,32 @@ def source_of(registry: Registry, model: Promotable, experiment: str, undo: Undo
             )
         return Source(source=directory, run_id=run, model_id=logged.model_id if logged and run else None)
     if run is None:
-        made = run = _new_run(registry, model, experiment)
-        undo.append(lambda: registry.client.delete_run(made))
+        created = run = _new_run(registry, model, experiment)
+        undo.append(lambda: registry.client.delete_run(created))
     return _by_reference(registry, model, Path(directory), run, logged, undo)
 
 
 def _by_reference(
     registry: Registry, model: Promotable, directory: Path, run: str, logged: Any, undo: Undo
 ) -> Source:
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
     client, path = registry.client, f"{FOLDER}/{model.manifest.digest[:16]}"
     root = logged.artifact_location if logged else client.get_run(run).info.artifact_uri
-    undo.append(lambda: _remove_artifacts(registry, root, path))
-    with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
-        _write_reference(directory, model, Path(folder) / path)
+    undo.append(lambda: get_artifact_repository(root, tracking_uri=registry.uri).delete_artifacts(path))
+    with tempfile.TemporaryDirectory(prefix="anadil-") as draft:
+        folder, scores = Path(draft) / path, Path(model.scores) / "scores.json"
+        folder.mkdir(parents=True)
+        if (directory / "config.json").is_file():
+            write_mlmodel(directory, chats=model.manifest.kind == "adapter", out=folder)
+        if scores.is_file():
+            shutil.copyfile(scores, folder / "scores.json")
+        reference = {"uri": model.uri, "sha256": model.manifest.digest}
+        (folder / "anadil.json").write_text(json.dumps(reference), encoding="utf-8")
         if logged:
-            client.log_model_artifacts(logged.model_id, folder)
+            client.log_model_artifacts(logged.model_id, draft)
         else:
-            client.log_artifacts(run, folder)
+            client.log_artifacts(run, draft)
     log.info(
         "%s: a path, which MLflow's server does not take: it got what names it, and the weights stay there; who loads "
         "the model has to see that path (with storage.root on S3 everybody does)"
@@ -93,16 +100,6 @@ def _by_reference(
     )
     source = join(root, path) if logged else f"runs:/{run}/{path}"
     return Source(source=source, run_id=run, model_id=logged.model_id if logged else None)
-
-
-def _write_reference(directory: Path, model: Promotable, folder: Path) -> None:
-    folder.mkdir(parents=True)
-    if (directory / "config.json").is_file():
-        write_mlmodel(directory, chats=model.manifest.kind == "adapter", out=folder)
-    scores = Path(model.scores) / "scores.json"
-    if scores.is_file():
-        shutil.copyfile(scores, folder / "scores.json")
-    (folder / "anadil.json").write_text(json.dumps({"uri": model.uri, "sha256": model.manifest.digest}))
 
 
 def _new_run(registry: Registry, model: Promotable, experiment: str) -> str:
@@ -128,15 +125,9 @@ def _experiment(registry: Registry, name: str, root: str) -> str:
         return str(experiment.experiment_id)  # another process has just made it
 
 
-def _remove_artifacts(registry: Registry, root: str, path: str) -> None:
-    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
-
-    get_artifact_repository(root, tracking_uri=registry.uri).delete_artifacts(path)
-
-
 @contextlib.contextmanager
 def undone_on_failure() -> Iterator[Undo]:
-    """A list for what takes back each thing that the block makes; called where the block fails."""
+    """A list of functions that undo each step of the block; called if the block fails."""
     undo: Undo = []
     try:
         yield undo
@@ -146,7 +137,7 @@ def undone_on_failure() -> Iterator[Undo]:
 
 
 def take_back(undo: Undo) -> None:
-    """Undo, last first; what cannot be undone, since nobody answers, stays."""
+    """Undo, last first; a step stays if nobody answers."""
     while undo:
         with contextlib.suppress(Exception):
             undo.pop()()
@@ -157,9 +148,8 @@ def _run_of(registry: Registry, model: Promotable) -> str | None:
     client = registry.client
     experiments = [each.experiment_id for each in client.search_experiments(max_results=1_000)]
     for tag, value in ((DIGEST_TAG, model.manifest.digest), ("anadil.artifact", model.uri)):
-        quoted = value.replace("'", "")
-        runs = client.search_runs(experiments, f"tags.`{tag}` = '{quoted}'", max_results=1)
-        if runs:
+        query = f"tags.`{tag}` = '{value.replace(chr(39), '')}'"
+        if runs := client.search_runs(experiments, query, max_results=1):
             return str(runs[0].info.run_id)
     return None
 
@@ -170,10 +160,9 @@ def _logged_model_of(registry: Registry, model: Promotable) -> Any:
 
     client = registry.client
     experiments = [each.experiment_id for each in client.search_experiments(max_results=1_000)]
+    query = f"tags.`{DIGEST_TAG}` = '{model.manifest.digest}'"
     try:
-        models = client.search_logged_models(
-            experiments, f"tags.`{DIGEST_TAG}` = '{model.manifest.digest}'", max_results=1
-        )
+        models = client.search_logged_models(experiments, query, max_results=1)
     except MlflowException as error:  # such as a server of another maker
         log.info("no logged model is linked: %s", error)
         return None
@@ -198,38 +187,26 @@ def tags_of(model: Promotable) -> dict[str, str]:
     for path in FIGURES:
         if (value := number(field(figures, path))) is not None:
             tags[f"anadil.{path}"] = f"{value:.6g}"
-    if report := _report_of(model):
-        tags["anadil.report"], tags["anadil.report_sha256"] = report
-    return tags
-
-
-def _report_of(model: Promotable) -> tuple[str, str] | None:
-    """URI and digest of the page that shows these scores, where it lies beside them."""
+    # The page that shows these scores, where it lies beside them.
     with contextlib.suppress(AnadilError, OSError):
         for uri, manifest in artifacts_below([root_of(model.scores)], "report"):
             if manifest.origin.get("input scores") == model.scores_manifest.whole_digest:
-                return join(uri, "report.html"), manifest.whole_digest
-    return None
+                tags["anadil.report"] = join(uri, "report.html")
+                tags["anadil.report_sha256"] = manifest.whole_digest
+                break
+    return tags
 
 
 def description_of(model: Promotable) -> str:
-    """The model card without its front matter; where there is none, what the gate measured."""
+    """The model card without its front matter; a table of the gate's checks if there is no card."""
     text = ""
     try:
-        text = _body(model_card(model.uri, model.scores))
+        card = model_card(model.uri, model.scores)
+        text = card.removeprefix("---\n").partition("\n---\n")[2].lstrip()
     except (AnadilError, OSError) as error:
         log.warning("%s: no model card: %s", model.uri, error)
-    text = text or _gate_table(model)
-    if len(text) <= MOST_CHARS:
-        return text
-    more = f"\n\n... ({model.uri})"
-    return text[: MOST_CHARS - len(more)] + more
-
-
-def _body(card: str) -> str:
-    if not card.startswith("---\n"):
-        return card
-    return card[4:].partition("\n---\n")[2].lstrip()
+    text, more = text or _gate_table(model), f"\n\n... ({model.uri})"
+    return text if len(text) <= MOST_CHARS else text[: MOST_CHARS - len(more)] + more
 
 
 def _gate_table(model: Promotable) -> str:

@@ -1,8 +1,9 @@
-"""Aliases of the registry: a model that passed its gate becomes champion or challenger, and a step back."""
+"""Aliases of the registry: promotion to champion or challenger, and rollback."""
 
 import datetime as dt
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from anadil.artifacts import artifact
@@ -44,7 +45,7 @@ class Promotion:
     version: str
     alias: str
     previous: str = ""
-    """Number of the version that `previous` stands for now; empty where no champion was replaced."""
+    """Number of the version that is `previous` now; empty if no champion was replaced."""
 
 
 def promote(
@@ -54,9 +55,9 @@ def promote(
 
     Args:
         registry: Open.
-        name: Registered model; made where it is not there.
+        name: Registered model; created if it is missing.
         model: Passed its gate.
-        alias: The alias; left out, `champion` where there is none or these scores show that it is beaten, else
+        alias: The alias; left out, `champion` if there is none or these scores show that it is beaten, else
             `challenger`.
         experiment: MLflow experiment, for a model that no run of the server made.
 
@@ -65,7 +66,7 @@ def promote(
         PreflightError: The registry refuses.
         RetryableError: The registry does not answer, or others promote for too long.
     """
-    # All that reads files comes before the lock, which others wait for.
+    # Files are read before the lock, which others wait for.
     tags, description = tags_of(model), description_of(model)
     with registry_errors(registry.uri), undone_on_failure() as placed:
         _usable(registry.by_alias(name, ALIAS), model, alias, whole=True)
@@ -91,7 +92,7 @@ def promote(
 
 
 def target_alias(champion: RegisteredModel | None, model: Promotable) -> str:
-    """`champion` where there is none, where it is this one, or where the scores show that it is beaten."""
+    """`champion` if there is none, if it is this one, or if the scores show that it is beaten."""
     if champion is None or champion.digest == model.manifest.digest or model.has_beaten(champion.digest):
         return ALIAS
     return CHALLENGER
@@ -127,15 +128,12 @@ def _pair(registry: Registry, name: str) -> tuple[RegisteredModel | None, Regist
 
 
 def _same(registry: Registry, name: str, model: Promotable) -> RegisteredModel | None:
-    """A version that holds the same bytes, where they still lie."""
+    """A version with the same bytes, if they are still in their place."""
     for version in registry.of_digest(name, model.manifest.digest):
-        if version.uri == model.uri:
+        with suppress(AnadilError, OSError):
+            if version.uri != model.uri:
+                _verify(version, whole=False)
             return version
-        try:
-            _verify(version, whole=False)
-        except (AnadilError, OSError):
-            continue
-        return version
     return None
 
 
@@ -183,55 +181,38 @@ def _verify(version: RegisteredModel, *, whole: bool) -> None:
 
 
 def _create(
-    registry: Registry,
-    name: str,
-    source: Source,
-    tags: dict[str, str],
-    description: str,
-    undo: Undo,
-    check: Check,
-) -> RegisteredModel:
-    """A version, and the registered model where it is the first."""
+    registry: Registry, name: str, source: Source, tags: dict[str, str], description: str, undo: Undo, check: Check
+) -> RegisteredModel:  # fmt: skip
+    """A version, and the registered model if it is the first."""
     client = registry.client
     check()
     if registry.model(name) is None:
         undo.append(lambda: client.delete_registered_model(name))
         client.create_registered_model(name, description="Models that passed their gate, by anadil promote.")
     if source.model_id:
-        undo.append(_linked_before(registry, source.model_id))
-    made = client.create_model_version(
+        logged = source.model_id
+        links = client.get_logged_model(logged).tags.get(LINKS_TAG)
+        # MLflow adds the version to the links of the logged model.
+        undo.append(
+            (lambda: client.delete_logged_model_tag(logged, LINKS_TAG))
+            if links is None
+            else (lambda: client.set_logged_model_tags(logged, {LINKS_TAG: links}))
+        )
+    created = client.create_model_version(
         name, source.source, run_id=source.run_id, tags=tags, description=description,
         model_id=source.model_id, await_creation_for=0,
     )  # fmt: skip
-    undo.append(lambda: client.delete_model_version(name, made.version))
-    version = registry.by_number(name, str(made.version))
+    undo.append(lambda: client.delete_model_version(name, created.version))
+    version = registry.by_number(name, str(created.version))
     assert version is not None
     return version
 
 
-def _linked_before(registry: Registry, model_id: str) -> Callable[[], None]:
-    """Return a function that restores the versions that a logged model names now."""
-    client = registry.client
-    links = client.get_logged_model(model_id).tags.get(LINKS_TAG)
-
-    def restore() -> None:
-        if links is None:
-            client.delete_logged_model_tag(model_id, LINKS_TAG)
-        else:
-            client.set_logged_model_tags(model_id, {LINKS_TAG: links})
-
-    return restore
-
-
 def _move(
-    registry: Registry,
-    version: RegisteredModel,
-    alias: str,
-    champion: RegisteredModel | None,
-    undo: Undo,
-    check: Check,
-) -> Promotion:
-    """Set the alias; the champion before becomes `previous` first, so that a crash between the two loses neither."""
+    registry: Registry, version: RegisteredModel, alias: str, champion: RegisteredModel | None, undo: Undo, check: Check
+) -> Promotion:  # fmt: skip
+    """Set the alias, and `previous` to the champion before."""
+    # `previous` first, so that a crash between the two loses neither.
     client, name, left = registry.client, version.name, ""
     if alias == ALIAS and champion and champion.version != version.version:
         left = champion.version
@@ -246,7 +227,7 @@ def _move(
 
 
 def _point(registry: Registry, name: str, alias: str, number: str, undo: Undo, check: Check) -> None:
-    """Let an alias stand for a version, or, of an empty number, for none."""
+    """Point an alias to a version; an empty number deletes the alias."""
 
     def write(number: str) -> None:
         if number:

@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from anadil.artifacts import artifact, storage
@@ -36,9 +35,9 @@ class ServedModel:
     digest: str
     """Digest of the artifact; empty for a directory that is not an artifact."""
     config: Mapping[str, Any]
-    """config.json; of a model of text and pictures the part about text."""
+    """config.json; its text part for a model of text and pictures."""
     weight_bytes: int
-    """In the memory of the GPUs: as they are stored, 32-bit ones in 16 bits."""
+    """Weights in the memory of the GPUs: as stored, and FP32 in 16 bits."""
     file_bytes: int
     """Size of the files that a server needs."""
     dtype: str
@@ -53,26 +52,28 @@ class ServedModel:
         """Tokens of the longest text, as the model's own configuration says."""
         return int(self.config["max_position_embeddings"])
 
-    def cache_bytes(self, context: int) -> int:
-        """Keys and values of one text of so many tokens, in bytes: 2 * layers * heads * width * 2 bytes a token."""
-        heads = int(self.config.get("num_key_value_heads") or self.config["num_attention_heads"])
+    @property
+    def heads(self) -> tuple[int, int]:
+        """Number of attention heads, and of heads for keys and values."""
         queries = int(self.config["num_attention_heads"])
+        return queries, int(self.config.get("num_key_value_heads") or queries)
+
+    def cache_bytes(self, context: int) -> int:
+        """Keys and values of one text of `context` tokens, in bytes: 2 * layers * heads * width * 2 bytes a token."""
+        queries, heads = self.heads
         width = int(self.config.get("head_dim") or self.config["hidden_size"] // queries)
         return 2 * int(self.config["num_hidden_layers"]) * heads * width * CACHE_BYTES * context
 
     def gpus(self, context: int, gpu_bytes: int) -> int:
         """The fewest GPUs of a machine that hold the model and one text of `context` tokens.
 
-        vLLM does not start where one text of the longest kind has no room.
-
         Raises:
-            PreflightError: Eight do not.
+            PreflightError: Eight do not; vLLM would not start.
         """
-        queries = int(self.config["num_attention_heads"])
-        heads = int(self.config.get("num_key_value_heads") or queries)
+        queries, heads = self.heads
         needed = 0
         for count in (each for each in GPU_COUNTS if queries % each == 0):
-            # Heads of keys are repeated where there are more GPUs than heads.
+            # Heads of keys are repeated if there are more GPUs than heads.
             share = max(1 / count, 1 / heads)
             needed = int(self.weight_bytes / count + self.cache_bytes(context) * share) + WORKING_BYTES
             if needed <= MEMORY_SHARE * gpu_bytes:
@@ -88,28 +89,25 @@ def describe_model(uri: str, *, tracking: str | None = None) -> ServedModel:
     """Describe a model for its server; on S3 only manifest and configuration are fetched.
 
     Raises:
-        DataError: There is no such model, or its config.json does not say what a server has to know.
+        DataError: There is no such model, or its config.json lacks a number.
         IntegrityError: Bytes are not those of the manifest, or of the registry's digest.
         RecipeError: It is a checkpoint, which no server loads.
     """
     located, _ = locate(uri, tracking)
     if "://" in located:
         place, manifest, prefix = artifact_of(located)
-        sizes = {
-            name.removeprefix(prefix): int(entry["bytes"])
-            for name, entry in manifest.files.items()
-            if name.startswith(prefix)
-        }
-        content = _checked(place, f"{prefix}config.json", manifest)
-        return _served(join(place, prefix.rstrip("/")) if prefix else place, content, sizes, manifest)
+        files = {name: int(entry["bytes"]) for name, entry in manifest.files.items()}
+        sizes = {name.removeprefix(prefix): size for name, size in files.items() if name.startswith(prefix)}
+        directory = join(place, prefix.rstrip("/")) if prefix else place
+        return _served(directory, _config(place, prefix, manifest), sizes, manifest)
     source = find_model(located)
     if source.directory is None:
         raise RecipeError(
             f"{uri}: a checkpoint, which no server loads; make a model of it first: anadil export {uri} --out DIR"
         )
-    files = {path.name: path.stat().st_size for path in source.directory.iterdir() if path.is_file()}
+    sizes = {path.name: path.stat().st_size for path in source.directory.iterdir() if path.is_file()}
     content = (source.directory / "config.json").read_bytes()
-    return _served(str(Path(source.directory).resolve()), content, files, source.manifest)
+    return _served(str(source.directory.resolve()), content, sizes, source.manifest)
 
 
 def artifact_of(uri: str) -> tuple[str, Manifest, str]:
@@ -126,8 +124,9 @@ def artifact_of(uri: str) -> tuple[str, Manifest, str]:
     return place, manifest, f"{MERGED}/" if manifest.kind == "adapter" else ""
 
 
-def _checked(place: str, name: str, manifest: Manifest) -> bytes:
-    """A small file of an artifact, as its manifest says."""
+def _config(place: str, prefix: str, manifest: Manifest) -> bytes:
+    """config.json of an artifact, verified by its manifest."""
+    name = f"{prefix}config.json"
     if name not in manifest.files:
         raise IntegrityError(f"{place}: its manifest names no {name}; remove the artifact and make it again")
     content: bytes = storage.store(place).read(join(place, name))

@@ -171,7 +171,9 @@ def find_documents(
     answers: dict[str, DocumentTrace] = {}
     others: Counter[str] = Counter()
     asked = frozenset(questions)
-    for part, state in PARTS.items() if trained is not None and asked else ():
+    parts = PARTS.items() if trained is not None and asked else ()
+    for part, state in parts:
+        assert trained is not None
         for document in _documents(*trained, part):
             # A question may leave out the record's place in its file.
             names = {document.id, document.source, document.source.partition(" ")[0], document.url} - {""}
