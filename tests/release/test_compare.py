@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from anadil.cli import main
-from anadil.core.errors import DataError, IntegrityError, RecipeError
+from anadil.core.errors import IntegrityError
 from anadil.evaluate import bootstrap
 from anadil.release.compare.comparison import Comparison, compare
 from anadil.release.compare.score_pairs import ScorePair
@@ -124,11 +124,20 @@ def test_other_tokenizers_are_compared_in_bits_per_byte(tmp_path: Path) -> None:
     assert "losses per token do not" in " ".join(found.notes)
 
 
-def test_other_languages_are_told_apart(tmp_path: Path) -> None:
-    found = both(tmp_path, b={"recipe": recipe(language="tr")})
+@pytest.mark.parametrize(
+    ("b", "measure", "reason"),
+    [
+        ({"recipe": recipe(language="tr")}, "fertility", "other language, which counts words otherwise"),
+        ({"scores": scores(num_prompts=3)}, "output_language.own", "other prompts"),
+    ],
+)
+def test_figures_under_other_conditions_are_not_compared(
+    b: dict[str, Any], measure: str, reason: str, tmp_path: Path
+) -> None:
+    found = both(tmp_path, b=b)
 
-    assert "The languages differ (az and tr)" in " ".join(found.notes)
-    assert pair(found, "adapted", "fertility").why_not == "other language, which counts words otherwise"
+    assert pair(found, "adapted", measure).why_not == reason
+    assert ("The languages differ (az and tr)" in " ".join(found.notes)) == ("recipe" in b)
 
 
 def test_a_recipe_s_keys_that_differ_have_both_values(tmp_path: Path) -> None:
@@ -154,11 +163,11 @@ def test_a_key_of_a_later_release_has_the_value_that_changes_nothing(tmp_path: P
     make_run(tmp_path, "run-b")
     for name in ("run-a", "run-b"):
         path = tmp_path / "runs" / name / "recipe.json"
-        kept = json.loads(path.read_text())
-        kept["finetune"]["rslora"] = False
+        resolved = json.loads(path.read_text())
+        resolved["finetune"]["rslora"] = False
         if name == "run-a":
-            del kept["finetune"]["rslora"]
-        path.write_text(json.dumps(kept))
+            del resolved["finetune"]["rslora"]
+        path.write_text(json.dumps(resolved))
 
     assert compare("run-a", "run-b", work=tmp_path).recipe == ()
 
@@ -172,12 +181,6 @@ def test_a_question_that_one_run_has_trained_on_counts_for_neither(tmp_path: Pat
 
     assert pair(found, "finetuned", "questions.bits_per_byte").num_documents == 100
     assert "Only one run saw 20 of the questions in training" in " ".join(found.notes)
-
-
-def test_shares_are_of_the_same_prompts_or_not_compared(tmp_path: Path) -> None:
-    found = both(tmp_path, b={"scores": scores(num_prompts=3)})
-
-    assert pair(found, "adapted", "output_language.own").why_not == "other prompts"
 
 
 def test_a_share_that_is_not_clearly_another_says_so(tmp_path: Path) -> None:
@@ -210,13 +213,7 @@ def test_an_artifact_stands_for_its_run(tmp_path: Path, word: str) -> None:
 
     assert found.a.uris.keys() == {"corpus", "tokenizer", "model", "adapter", "scores"}
     assert pair(found, "adapted", "bits_per_byte").better == "b"
-    assert found.same == {
-        "corpus": True,
-        "tokenizer": True,
-        "model": False,
-        "adapter": False,
-        "scores": False,
-    }
+    assert [word for word, same in found.same.items() if same] == ["corpus", "tokenizer"]
 
 
 def test_a_work_directory_stands_for_its_latest_run_wherever_it_was_moved(tmp_path: Path) -> None:
@@ -233,10 +230,9 @@ def test_a_work_directory_stands_for_its_latest_run_wherever_it_was_moved(tmp_pa
 def test_a_work_directory_of_artifacts_alone_stands_for_its_newest_scores(tmp_path: Path) -> None:
     make_run(tmp_path, "run-a", record=False)
 
-    assert (
-        compare(str(tmp_path), str(tmp_path)).a.label
-        == "scores/" + compare(str(tmp_path), str(tmp_path)).a.manifests["scores"].key
-    )
+    found = compare(str(tmp_path), str(tmp_path))
+
+    assert found.a.label == f"scores/{found.a.manifests['scores'].key}"
 
 
 def test_runs_of_a_store_are_compared_without_fetching_weights(tmp_path: Path, bucket: str) -> None:
@@ -295,16 +291,8 @@ def test_a_page_is_inert_and_loads_nothing(tmp_path: Path) -> None:
 def test_a_page_shows_answers_curves_and_what_differs(tmp_path: Path) -> None:
     page = both(tmp_path, b={"scores": scores(better=0.1), "recipe": recipe(seed=5)}).page()
 
-    for words in (
-        "A finetuned",
-        "B finetuned",
-        "Continued pre-training",
-        "adapted, bits per byte",
-        ">seed<",
-        "2 min",
-    ):
-        assert words in page or words == "2 min"
-    assert "The same artifact" not in page
+    for words in ("A finetuned", "B finetuned", "Continued pre-training", "adapted, bits per byte", ">seed<"):
+        assert words in page
 
 
 def test_a_comparison_is_a_table_json_or_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -379,16 +367,6 @@ def test_a_damaged_manifest_ends_a_comparison_with_exit_code_5(
 
     assert main.main(["compare", "run-a", "run-a", "--work", str(tmp_path)]) == IntegrityError.exit_code
     assert "no manifest of this program" in capsys.readouterr().err
-
-
-def test_errors_are_those_of_the_contract(tmp_path: Path) -> None:
-    make_run(tmp_path, "run-a")
-    make_run(tmp_path, "run-b")
-
-    with pytest.raises(DataError):
-        compare("nothing", "run-a", work=tmp_path)
-    with pytest.raises(RecipeError):
-        compare("run-", "run-a", work=tmp_path)
 
 
 def test_a_secret_in_a_recipe_is_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

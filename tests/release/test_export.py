@@ -60,13 +60,14 @@ def test_an_adapter_becomes_a_directory_of_its_merged_model_and_nothing_else(
 
     assert (code, capsys.readouterr().out) == (0, f"{tmp_path / 'out'}\n")
     assert not {"optimizer.pt", "training.jsonl", "adapter_config.json"} & set(names(tmp_path / "out"))
-    for name in (
+    copied = (
         "model.safetensors",
         "tokenizer.json",
         "chat_template.jinja",
         "generation_config.json",
         "LICENSE.txt",
-    ):
+    )
+    for name in copied:
         assert (tmp_path / "out" / name).read_bytes() == (adapter / "merged" / name).read_bytes()
     assert names(tmp_path) == ["out", *(f"out/{name}" for name in names(tmp_path / "out"))]
 
@@ -141,25 +142,20 @@ def test_a_model_has_its_card_and_the_file_by_which_mlflow_loads_it(
 
 
 def test_a_checkpoint_becomes_gguf_too(adapter: Path, tmp_path: Path) -> None:
-    from anadil.release.export.export_model import export as write
+    step = str(tmp_path / "step")
+    source = ModelSource(uri=step, kind="checkpoint", directory=None, manifest=None, candidate=None)
 
-    source = ModelSource(
-        uri=str(tmp_path / "step"), kind="checkpoint", directory=None, manifest=None, candidate=None
+    export_model.export(
+        source, tmp_path / "out", "gguf", checkpoint=lambda path: shutil.copytree(adapter / "merged", path)
     )
-
-    write(source, tmp_path / "out", "gguf", checkpoint=lambda path: shutil.copytree(adapter / "merged", path))
 
     assert names(tmp_path / "out") == ["LICENSE.txt", "Modelfile", "out.gguf"]
 
 
 @pytest.mark.parametrize("options", [(), ("--format", "gguf")])
 def test_a_full_disk_leaves_nothing(
-    options: tuple[str, ...],
-    adapter: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    options: tuple[str, ...], adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -251,13 +247,8 @@ def test_two_exports_to_one_place_do_not_mix(
     ],
 )
 def test_options_that_cannot_be_are_refused(
-    options: tuple[str, ...],
-    code: int,
-    message: str,
-    adapter: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    options: tuple[str, ...], code: int, message: str, adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
     given = [each.format(adapter=adapter) for each in options]
 
     assert export(adapter, tmp_path / "out", *given) == code
@@ -277,10 +268,9 @@ def test_a_name_is_looked_up_in_the_registry_of_the_recipe(
 
     monkeypatch.setattr("anadil.cli.models.export.find_model", find)
 
-    assert (
-        export("models:/anadil-az@champion", tmp_path / "out", "--set", "tracking.uri=sqlite:///here.db") == 0
-    )
+    options = ("--set", "tracking.uri=sqlite:///here.db")
 
+    assert export("models:/anadil-az@champion", tmp_path / "out", *options) == 0
     assert asked == [("models:/anadil-az@champion", "sqlite:///here.db")]
 
 
@@ -340,12 +330,12 @@ def test_ollamas_template_writes_what_the_jinja_template_writes(
 
     for number, chat in enumerate(SAMPLES):
         messages = [{"role": role, "content": content} for role, content in chat]
-        wanted = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        expected = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         written = by_helm(go_template(turns, adds_bos=False), chat, tmp_path / f"a{number}")
-        assert written == wanted
+        assert written == expected
         # Where the file says that BOS is put before a text, Ollama does so.
         without = by_helm(go_template(turns, adds_bos=True), chat, tmp_path / f"b{number}")
-        assert without == wanted.removeprefix("<|begin_of_text|>")
+        assert without == expected.removeprefix("<|begin_of_text|>")
 
 
 def test_the_modelfile_names_the_file_the_stops_and_only_a_proven_template(

@@ -100,7 +100,7 @@ def test_llama_cpp_computes_the_logits_of_transformers(
         ("qwen2", LLAMA_3, "rotation scaled by 'llama3' .* only default, linear, yarn"),
         (
             "llama",
-            {**YARN, "rope_parameters": YARN["rope_parameters"] | {"attention_factor": 2.0}},
+            {"rope_parameters": YARN["rope_parameters"] | {"attention_factor": 2.0}},
             "'yarn' with att",
         ),
         ("llama", scaled("dynamic"), "rotation scaled by 'dynamic'"),

@@ -72,17 +72,19 @@ def drop_byte(content: Any) -> None:
     del content["model"]["vocab"]["<0x41>"]
 
 
-def drop_pair(content: Any) -> None:
+def drop_pair(content: Any) -> Any:
     """A token that merges make in two ways is made in one."""
     merges = content["model"]["merges"]
-    made = ["".join(pair) for pair in merges]
-    merges.pop(next(at for at, text in enumerate(made) if made.count(text) > 1))
+    tokens = ["".join(pair) for pair in merges]
+    return merges.pop(next(at for at, text in enumerate(tokens) if tokens.count(text) > 1))
 
 
 def part_pairs(content: Any) -> None:
-    merges = content["model"]["merges"]
-    made = ["".join(pair) for pair in merges]
-    merges.append(merges.pop(next(at for at, text in enumerate(made) if made.count(text) > 1)))
+    content["model"]["merges"].append(drop_pair(content))
+
+
+def add_nul(content: Any) -> None:
+    content["added_tokens"].append(content["added_tokens"][-1] | {"id": 9_000, "content": "a\0"})
 
 
 @pytest.mark.parametrize(
@@ -94,12 +96,7 @@ def part_pairs(content: Any) -> None:
         (lambda content: content.update(normalizer={"type": "NFKC"}), r"normalizes texts \(NFKC\)"),
         (lambda content: content.update(normalizer=None, pre_tokenizer=None), "does not mark spaces"),
         (lambda content: content.update(pre_tokenizer={"type": "Whitespace"}), "cuts texts otherwise"),
-        (
-            lambda content: content["added_tokens"].append(
-                content["added_tokens"][-1] | {"id": 9_000, "content": "a\0"}
-            ),
-            "holds a NUL",
-        ),
+        (add_nul, "holds a NUL"),
         (lambda content: content["model"].update(ignore_merges=True), "whole pieces without merges"),
     ],
 )

@@ -94,19 +94,10 @@ def test_the_guide_s_code_runs_in_an_event_loop(tmp_path: Path, monkeypatch: pyt
         """A finished run in place of one that takes minutes; a real one has a test below."""
         seed = int(overrides[0].partition("=")[2])
         run = f"run-{seed}"
-        figures = {
-            "seconds": 60.0,
-            "bits_per_byte": 1.7 - seed / 10,
-            "base_bits_per_byte": 2.9,
-            "released": "adapted",
-        }
+        bits = {"bits_per_byte": 1.7 - seed / 10, "base_bits_per_byte": 2.9}
+        given = {"scores": scores(better=seed / 10), "recipe": recipe(seed=seed)}
         make_run(
-            Path(work),
-            run,
-            name=name,
-            scores=scores(better=seed / 10),
-            recipe=recipe(seed=seed),
-            figures=figures,
+            Path(work), run, name=name, figures={"seconds": 60.0, "released": "adapted", **bits}, **given
         )
         return find_run(run, work)
 

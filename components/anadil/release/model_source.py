@@ -19,7 +19,6 @@ Kind = Literal["model", "adapter", "checkpoint", "directory"]
 Candidate = Literal["adapted", "finetuned"]
 
 REGISTERED = "models:/"
-"""Prefix of names in MLflow's registry."""
 MERGED = "merged"
 """Directory of an adapter artifact that holds the whole model."""
 CANDIDATES: Mapping[str, Candidate] = MappingProxyType({"model": "adapted", "adapter": "finetuned"})
@@ -37,7 +36,6 @@ class ModelSource:
     directory: Path | None
     """Local Hugging Face directory that loads as it is: `merged/` of an adapter; None for a checkpoint."""
     manifest: Manifest | None
-    """None for a directory that is not an artifact."""
     candidate: Candidate | None
     """Its name in the scores; None if it is never scored."""
 

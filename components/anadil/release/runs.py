@@ -19,13 +19,11 @@ from anadil.release.notebook import html_table, text_table
 from anadil.runtime.run_record import RunRecord, State, read_record, record_uri
 
 WORK = "anadil-work"
-"""Default work directory of `anadil run`."""
+# Records that are read at a time; boto3's client keeps ten connections.
 READERS = 8
-"""Records that are read at a time; boto3's client keeps ten connections."""
 MIN_PREFIX = 4
 COLUMNS = ("id", "state", "recipe", "age", "time", "cost", "bits per byte", "released", "stage")
 NUMBERS = (3, 4, 5, 6)
-"""Columns that hold numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +37,9 @@ class Run:
     started: datetime
     updated: datetime
     stage: str
-    """The current or last one."""
     progress: str
     """Finished steps of all: `3 of 6`."""
     seconds: float
-    """Compute time of all steps."""
     dollars: float | None
     """Cost of the steps with a model by the price table; None if it lacks the machine."""
     base_bits_per_byte: float | None
@@ -54,11 +50,8 @@ class Run:
     message: str
     """Reason of the end, or the damage."""
     place: str
-    """Work directory or root of the record."""
     root: str
-    """Place of its artifacts."""
     artifacts: dict[str, str]
-    """Artifact word -> URI."""
 
     def to_dict(self) -> dict[str, Any]:
         """Fields as JSON has them; times in ISO 8601, UTC."""

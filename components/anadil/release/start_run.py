@@ -22,7 +22,6 @@ ERRORS: dict[int, type[AnadilError]] = {
     )
 }  # fmt: skip
 ERROR = "error: "
-"""Prefix of a failure in the log."""
 
 
 def run(

@@ -18,14 +18,13 @@ HEIGHT = 262
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 40, 40
 BAR_ROW = 30
 MAX_LABEL = 22
-"""Characters of a bar's label."""
+# Width of a letter; system fonts differ, so it is a generous one.
 LETTER = 7.4
-"""Width of a letter; system fonts differ, so it is a generous one."""
 BAR_VALUE = 78
 STACK_ROW = 62
 MARK_ROW = 18
+# Most points of a drawn line; more than the pixels it gets would only make the page larger.
 MAX_POINTS = 600
-"""Most points of a drawn line; more than the pixels it gets would only make the page larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,6 @@ class Stack:
 
     label: str
     total: str
-    """The sum with its unit."""
     parts: tuple[Bar, ...]
     """From the left; a colour of theirs is `k0`, `k1`, ..."""
 

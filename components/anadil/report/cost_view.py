@@ -38,7 +38,6 @@ class CostView:
     """Cost of the stages with a known price; None if there are none."""
     licences: TextTable
     cards: tuple[tuple[str, str], ...]
-    """(label, link from the page)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from anadil.text.language_data import UnknownLanguageError
 MAX_ROWS = 50
 """Most rows of a table; the rest is summed in one row."""
 NOT_STATED = "not stated"
+SOURCE_COLUMNS = ("documents read", "documents kept", "words", "share of words")
 SIZES = (
     (1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"),
     (10**7, "1M<n<10M"), (10**8, "10M<n<100M"), (10**9, "100M<n<1B"), (10**10, "1B<n<10B"),
@@ -42,6 +43,8 @@ def card_of_corpus(manifest: Manifest, stats: Json, recipe: Json | None = None) 
     """The card of a corpus whose files are at hand."""
     recipe = recipe or manifest.recipe
     language = recipe_language(recipe)
+    hosts = _ranked(stats.get("hosts"), stats, ("in",))
+    note = "The hosts with most documents; the others are not listed." if len(hosts) >= MAX_ROWS else ""
     view: dict[str, object] = {
         "front": front_matter(_fields(manifest, stats, language, recipe)),
         "language": language,
@@ -50,7 +53,7 @@ def card_of_corpus(manifest: Manifest, stats: Json, recipe: Json | None = None) 
         "version": manifest.program.get("version") or __version__,
         "facts": corpus_facts(manifest, stats),
         "sources": sources_table(stats),
-        "hosts": _hosts_table(stats),
+        "hosts": TextTable("Domains", ("host", *SOURCE_COLUMNS), hosts, note=note),
         "licences": licences_by_words(recipe, stats),
         "dropped": _dropped_table(stats),
         "personal": personal_data(recipe, stats),
@@ -108,20 +111,12 @@ def corpus_facts(manifest: Manifest, stats: Json) -> list[tuple[str, str]]:
 
 def sources_table(stats: Json) -> TextTable:
     """Input files, by words."""
-    columns = ("file", "documents read", "documents kept", "words", "share of words")
     records = [number(count) for count in table_of(stats.get("records")).values()]
     # The documents of an earlier corpus are counted in its own card.
     all_counted = sum(filter(None, records)) == number(stats.get("kept"))
     note = "Of the corpus that this one adds to, see its own card." if records and not all_counted else ""
-    return TextTable("Sources", columns, _ranked(stats.get("by_source"), stats, ("in",)), note=note)
-
-
-def _hosts_table(stats: Json) -> TextTable:
-    """Hosts of the documents that have an address, by words."""
-    rows = _ranked(stats.get("hosts"), stats, ("in",))
-    columns = ("host", "documents read", "documents kept", "words", "share of words")
-    note = "The hosts with most documents; the others are not listed." if len(rows) >= MAX_ROWS else ""
-    return TextTable("Domains", columns, rows, note=note)
+    rows = _ranked(stats.get("by_source"), stats, ("in",))
+    return TextTable("Sources", ("file", *SOURCE_COLUMNS), rows, note=note)
 
 
 def licences_by_words(recipe: Json, stats: Json) -> TextTable:

@@ -10,8 +10,8 @@ from anadil.report.charts import Band, Bar, Estimate, Line, bar_chart, interval_
 from anadil.report.format import cell, evenly, figure, words_of
 from anadil.report.read import table_of
 
+# Most rows of the table under a line chart; the artifact holds every one.
 TABLE_ROWS = 20
-"""Most rows of the table under a line chart; the artifact holds every one."""
 FACTS_ROWS = 40
 
 
@@ -26,7 +26,6 @@ class TextTable:
     words: tuple[int, ...] = ()
     """Columns, beside the first, that hold words and are aligned as such."""
     marked: int | None = None
-    """Row that stands out."""
     note: str = ""
     keys: tuple[int, ...] = ()
     """Colours of the first rows in the chart beside it; the rows after them are sums."""

@@ -12,8 +12,8 @@ from anadil.core.format import DASH, DIGITS, human_figure, human_percent, intege
 T = TypeVar("T")
 
 MINUS = "\N{MINUS SIGN}"
+# No figure of a report is as small; sums of FP64 numbers near 1 differ by less.
 ROUNDING = 1e-12
-"""No figure of a report is as small; sums of FP64 numbers near 1 differ by less."""
 
 
 def figure(value: object, digits: int = DIGITS) -> str:

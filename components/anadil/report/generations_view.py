@@ -11,16 +11,16 @@ from anadil.report.verdict import COLOURS
 
 MAX_PROMPTS = 24
 """Most questions, and most beginnings, on the page."""
+# Questions that are there to be read; the others are in a fold.
 OPEN_ANSWERS = 8
-"""Questions that are there to be read; the others are in a fold."""
 OPEN_BEGINNINGS = 2
 MAX_PROMPT = 400
 MAX_TEXT = 1_200
 """Characters of a generation that the page shows."""
 MAX_REPETITION_ROWS = 40
 SEEN = {False: "not seen in training", True: "seen in training", None: ""}
+# Whose answers decide; the base's are in the fold.
 COMPARED = ("adapted", "finetuned", "champion")
-"""Whose answers decide; the base's are in the fold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,6 @@ class CandidateText:
     candidate: str
     text: str
     badges: tuple[tuple[str, str], ...]
-    """(class of the style sheet, word): loops, word for word."""
     note: str
     style: str
     """Class of the style sheet; empty for a candidate that it does not know."""
@@ -42,10 +41,8 @@ class PromptView:
 
     text: str
     seen: bool | None
-    """Training has seen the question; None if unknown."""
     seen_words: str
     reference: str
-    """The right answer; empty where there is none."""
     made: tuple[CandidateText, ...]
     others: tuple[CandidateText, ...]
     """Sampled texts, and what the base wrote: in the fold."""

@@ -6,12 +6,12 @@ from anadil.core.format import integer_if_whole, number
 from anadil.report.format import figure
 from anadil.report.read import Facts, Json, series
 
+# Fall of the loss under which a stage taught nothing: batches differ by as much. Chosen by us.
 NOTHING = 0.02
-"""Fall of the loss under which a stage taught nothing: batches differ by as much. Chosen by us."""
+# The same for finetuning and "little": an adapter whose loss fell by 8 % answered no question of the demo.
 LITTLE = 0.10
-"""The same for finetuning and "little": an adapter whose loss fell by 8 % answered no question of the demo."""
+# Rise of the validation figure over its lowest from which on a stage overfits. Chosen by us.
 TURNED = 0.02
-"""Rise of the validation figure over its lowest from which on a stage overfits. Chosen by us."""
 MAX_END_STEPS = 10
 VALIDATION = ("validation_loss", "validation_bits_per_byte")
 """Keys of a logged line: finetuning's in nats per token, pre-training's in bits per byte."""
@@ -31,7 +31,6 @@ class Learning:
     words: str
     """All of it as a sentence, without the stop."""
     warns: bool
-    """The sentence is a warning."""
 
 
 def learnings(facts: Facts) -> dict[str, Learning]:
@@ -43,12 +42,6 @@ def learnings(facts: Facts) -> dict[str, Learning]:
     return {stage: each for stage, each in stages.items() if each}
 
 
-def _percent(fall: float) -> str:
-    """Format a fall or rise with two digits; never as 100 %."""
-    percent = abs(fall) * 100
-    return figure(min(percent, 99.9), 3) if 0.99 < fall < 1 else figure(percent, 2)
-
-
 def _learning(lines: list[Json], summary: Json, little: float) -> Learning | None:
     losses = [value for _, value in series(lines, "loss")]
     if len(losses) < 2:
@@ -57,7 +50,9 @@ def _learning(lines: list[Json], summary: Json, little: float) -> Learning | Non
     first = float(number(summary.get("first_loss")) or _mean(losses[:size]))
     last = float(number(summary.get("last_loss")) or _mean(losses[-size:]))
     fall, turn = _fall(first, last), _turn(lines)
-    moved = f"loss {'fell' if fall >= 0 else 'rose'} by {_percent(fall)} %"
+    # Two digits, but a loss that is not 0 never fell by 100 %.
+    percent = figure(min(fall * 100, 99.9), 3) if 0.99 < fall < 1 else figure(abs(fall) * 100, 2)
+    moved = f"loss {'fell' if fall >= 0 else 'rose'} by {percent} %"
     taught = "nothing" if fall < NOTHING else "little" if fall < little else ""
     words = f"{moved}, from {figure(first)} to {figure(last)}"
     if taught:

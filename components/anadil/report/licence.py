@@ -56,9 +56,7 @@ class Licence:
     told_by: str = ""
     """Source, such as `says the base's README.md`; empty: none."""
     built_with: str = ""
-    """Text that a page about the model must show."""
     prefix: str = ""
-    """Required beginning of the model's name."""
     notice: str = ""
     """Required content of a file `NOTICE` beside the weights."""
 

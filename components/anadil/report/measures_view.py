@@ -18,11 +18,11 @@ MAX_NAMES = 40
 """Most domains, sources, tasks or languages that the page lists."""
 UNSURE = " *"
 UNSURE_NOTE = f"* unsure: fewer than {SURE_DOCUMENTS}, so the interval says little."
+# Source: `benchmarks/evaluate/coverage.py`, 6 to 300 Azerbaijani documents of 3,000 bytes in the middle.
 ALONE_NOTE = (
     "Intervals of one model are too narrow if a few long documents hold most of the text. On real documents they held the "
     "truth 79 to 86 times in 100, not 95. Compare models by the interval of their difference."
 )
-"""Source: `benchmarks/evaluate/coverage.py`, 6 to 300 Azerbaijani documents of 3,000 bytes in the middle."""
 PARTS = (("questions", "not seen in training"), ("seen_questions", "seen in training"))
 
 Candidates = Mapping[str, Json]
@@ -34,7 +34,6 @@ class Measure:
 
     title: str
     lead: str
-    """Meaning and how to read it."""
     table: TextTable
     chart: Chart | None = None
 

@@ -52,7 +52,6 @@ MEASURES = (
 SHARES = ("questions.exact",)
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 MAX_NAME = 96
-"""Characters of a name on the hub."""
 MAX_TASKS = 30
 
 
@@ -61,7 +60,6 @@ class ModelFacts:
     """Facts for a card; tables are the artifacts' JSON, empty if an artifact is missing."""
 
     word: str
-    """`model` or `adapter`."""
     manifest: Manifest
     recipe: Json
     """The resolved recipe, whose licences may be newer than the artifact's own."""

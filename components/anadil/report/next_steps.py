@@ -28,10 +28,10 @@ MAX_LOOPS = 0.2
 """Share of greedy texts that loop."""
 MIN_ENDED = 0.9
 MIN_OWN_LANGUAGE = 0.9
+# Fall of the loss over the last tenth of the steps.
 STILL_FALLING = 0.02
-"""Fall of the loss over the last tenth of the steps."""
+# Share of the documents that cleaning may drop before its rules are worth a look.
 MANY_DROPPED = 0.5
-"""Share of the documents that cleaning may drop before its rules are worth a look."""
 # All limits are our choice: where a reader would stop and ask.
 
 
@@ -41,7 +41,6 @@ class NextStep:
 
     action: str
     why: str
-    """The figure and the rule."""
 
 
 def next_steps(facts: Facts) -> tuple[NextStep, ...]:

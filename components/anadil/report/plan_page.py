@@ -29,6 +29,7 @@ PLAN_SECTIONS = (
     ("checkpoints", "Checkpoints and storage"),
     ("assumptions", "Assumptions"),
 )
+# Green for the model's state, brown for a batch, blue for communication.
 PART_COLOURS = {
     "weights": 0,
     "gradients": 1,
@@ -44,7 +45,6 @@ PART_COLOURS = {
     "memory traffic": 4,
     "exposed communication": 7,
 }
-"""Green for the model's state, brown for a batch, blue for communication."""
 GREY = 9
 MAX_LAYOUT_POINTS = 400
 MAX_PLAN_ROWS = 60

@@ -38,11 +38,9 @@ class Facts:
     rejected: dict[str, list[Json]]
     """Rule -> dropped documents that were kept as samples."""
     samples: list[Json]
-    """Some documents of the corpus."""
     fertility: Json
     choice: Json
     trial: Json
-    """Empty without one."""
     tokenizer_speed: Json
     """Candidate -> tokens per CPU-second."""
     training: list[Json]
@@ -51,7 +49,6 @@ class Facts:
     finetuning: list[Json]
     finetuning_summary: Json
     preference: list[Json]
-    """Curve of the step that learned from pairs; empty without one."""
     scores: Json
     places: dict[str, str]
     """Artifact word -> its place relative to the report's, where both lie in one storage."""

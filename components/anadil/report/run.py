@@ -7,18 +7,22 @@
 import json
 import logging
 
-from anadil.core.format import number
+import yaml
+
+from anadil import __version__
+from anadil.core.format import DASH, number
+from anadil.core.stages import STAGES
 from anadil.report.corpus_view import corpus_view, parts_of
 from anadil.report.cost_view import DATA_CARD, MODEL_CARD, cost_view
 from anadil.report.data_card import card_of_corpus
+from anadil.report.elements import TextTable
 from anadil.report.format import change_percent, clip, ratio
 from anadil.report.generations_view import generations_view
 from anadil.report.learning import FINETUNING, learnings
 from anadil.report.measures_view import measures_view
 from anadil.report.model_card import ModelFacts, card_of_model
 from anadil.report.next_steps import next_steps
-from anadil.report.provenance import provenance_view
-from anadil.report.read import Facts, Json, field, named_tables, read_facts, table_of
+from anadil.report.read import Facts, Json, field, last_part, named_tables, read_facts, table_of
 from anadil.report.render import render_template
 from anadil.report.scores_view import loop_rate, scores_view
 from anadil.report.tokenizer_view import tokenizer_view, tokenizers_of
@@ -30,8 +34,11 @@ from anadil.text.metrics import deciding_scores
 
 log = logging.getLogger(__name__)
 
+# Largest page that KFP's and MLflow's viewers show.
 MAX_PAGE_BYTES = 2_000_000
-"""Largest page that KFP's and MLflow's viewers show."""
+MAX_RECIPE = 40_000
+MAX_VALUE = 2_000
+LOCAL_PREFIXES = ("/", "~", "./", "../", "\\")
 SCORED = ("bits_per_byte", "fertility", "bytes_per_token", "words_in_context")
 ANSWERED = ("bits_per_byte", "chrf", "exact", "ended")
 REPORT_SECTIONS = (
@@ -67,7 +74,7 @@ def run(job: Job) -> Figures:
         "generations": generations_view(candidates_of(facts.scores)),
         "cost": cost_view(facts),
         "next_steps": next_steps(facts),
-        "provenance": provenance_view(facts),
+        "provenance": _provenance(facts),
     }
     page = render_template("page.html.j2", view)
     size = len(page.encode(errors="replace"))
@@ -101,6 +108,42 @@ def _cards(facts: Facts) -> dict[str, str]:
     )  # fmt: skip
     data_card = card_of_corpus(manifests["corpus"], facts.stats, recipe)
     return {MODEL_CARD: card_of_model(model), DATA_CARD: data_card}
+
+
+def _provenance(facts: Facts) -> dict[str, object]:
+    """Build the section on how to reproduce the run."""
+    rows = [
+        (
+            f"{word}/{manifest.key}",
+            f"sha256:{manifest.digest}",
+            clip(manifest.program.get("version") or DASH, 40),
+            clip(manifest.program.get("image") or DASH, 120),
+        )
+        for word, manifest in facts.manifests.items()
+    ]
+    columns = ("artifact", "digest", "program", "image")
+    table = TextTable("Artifacts that this page was made from", columns, rows, words=(1, 2, 3))
+    return {"version": __version__, "recipe": _recipe_text(facts), "artifacts": table}
+
+
+def _recipe_text(facts: Facts) -> str:
+    """The resolved recipe as YAML, without storage, tracking and cluster."""
+    # Those three change no number, and they hold the addresses, perhaps the passwords, of a machine.
+    known = facts.recipe.model_dump(mode="json")
+    sections = {section: _portable(known[section]) for section in STAGES["report"].sections}
+    return clip(yaml.safe_dump(sections, allow_unicode=True, sort_keys=False, width=100), MAX_RECIPE)
+
+
+def _portable(node: object) -> object:
+    if isinstance(node, dict):
+        return {key: _portable(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_portable(value) for value in node]
+    if not isinstance(node, str):
+        return node
+    if node.startswith(LOCAL_PREFIXES) or "://" in node:
+        return f"\N{HORIZONTAL ELLIPSIS}/{last_part(node)}"
+    return clip(node, MAX_VALUE)
 
 
 def metrics(facts: Facts) -> dict[str, float | int]:

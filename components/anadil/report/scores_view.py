@@ -27,8 +27,8 @@ FIGURES = (
     ("bytes_per_token", "bytes per token"),
     ("words_in_context", "words in context"),
 )
+# Language of the published figures; they say nothing about words and bytes of others.
 PUBLISHED_LANGUAGE = "az"
-"""Language of the published figures; they say nothing about words and bytes of others."""
 COUNTERS = (
     ("num_documents", "documents"),
     ("num_words", "words"),
@@ -47,9 +47,7 @@ class Headline:
     name: str
     unit: str
     of: str
-    """Candidate whose figure `after` is."""
     compared: str = "base"
-    """Candidate whose figure `before` is."""
     before: str
     after: str
     change: str
@@ -65,7 +63,6 @@ class ScoresView:
     headlines: tuple[Headline, ...]
     candidates: TextTable
     counters: TextTable
-    """Counts behind each candidate's figures."""
     charts: tuple[Chart, ...]
     differences: TextTable
     contamination: TextTable
@@ -171,18 +168,15 @@ def _figures(caption: str, candidates: dict[str, Json], known: tuple[tuple[str, 
         for key, label in known
         if any(number(item.get(key)) is not None for item in figures.values())
     ]
-    rows = [
-        (name, *(_loop_cell(item) if key == "loops" else figure(item.get(key)) for key, _ in present))
-        for name, item in figures.items()
-    ]
+    rows = []
+    for name, item in figures.items():
+        cells = {key: figure(item.get(key)) for key, _ in present}
+        if "loops" in cells:
+            count = number(field(item, "repetition.greedy.samples"))
+            of = "" if count is None or item.get("loops") is None else f" of {figure(count)}"
+            cells["loops"] = f"{percent(item.get('loops'))}{of}"
+        rows.append((name, *cells.values()))
     return TextTable(caption, ("candidate", *(label for _, label in present)), rows if present else ())
-
-
-def _loop_cell(item: Json) -> str:
-    """The share that the gate reads, and the number of texts behind it."""
-    count = number(field(item, "repetition.greedy.samples"))
-    of = "" if count is None or item.get("loops") is None else f" of {figure(count)}"
-    return f"{percent(item.get('loops'))}{of}"
 
 
 def _charts(candidates: dict[str, Json], differences: list[tuple[str, Json]]) -> tuple[Chart, ...]:

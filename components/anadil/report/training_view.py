@@ -34,11 +34,8 @@ class TrainingView:
     """The section on continued pre-training."""
 
     steps: str
-    """Number of steps; empty if unknown."""
     phases: str
-    """Phases with their steps."""
     words: str
-    """Finding about the loss curve."""
     charts: list[Chart]
     more_charts: list[Chart]
     """Those that a reader looks at where something went wrong: in a fold."""
@@ -51,10 +48,8 @@ class FinetuneView:
     """The section on finetuning."""
 
     words: str
-    """Finding about the loss curve."""
     charts: list[Chart]
     preference: str
-    """Result of learning from pairs; empty without it."""
     preference_charts: list[Chart]
     audit: TextTable
     summary: TextTable

@@ -27,10 +27,10 @@ CHECKS = {
     "answers_to_champion": "bits per byte of answers, less the champion's",
 }
 """Check of the gate -> name of its value; `check_words` has those that depend on the candidate."""
+# Rise of bits per byte on a language to be retained from which on a warning says so.
 FORGETS = 0.05
-"""Rise of bits per byte on a language to be retained from which on a warning says so."""
+# Share of greedy answers that are cut at the limit, from which on a warning says so.
 NOT_ENDED = 0.5
-"""Share of greedy answers that are cut at the limit, from which on a warning says so."""
 ANSWERS = "finetuned - adapted, answers"
 """Name of the difference that tells whether finetuning made the answers better."""
 GAINS = {"adapted": "adapted - base", "finetuned": ANSWERS}
@@ -43,7 +43,6 @@ class VerdictView:
     text: str
     passed: bool | None
     released: str
-    """Name of the candidate; empty where none is released."""
     warnings: tuple[str, ...]
 
 
@@ -81,7 +80,7 @@ def gate_verdict(scores: Json) -> str:
     """Sentences about the model to release, or about each that did not pass."""
     if not isinstance(field(scores, "gate.passed"), bool):
         return "No quality gate was applied. Read the answers and figures below before you release a model."
-    judged, released = _judged(scores), released_name(scores)
+    judged, released = [name for name in COLOURS if _deciding(scores, name)], released_name(scores)
     if not released:
         return " ".join(["Release none.", *(_outcome(scores, name) for name in reversed(judged))])
     count = len(_deciding(scores, released))
@@ -140,11 +139,6 @@ def difference_words(item: Json, what: str) -> str:
         return f"{size}, and the 95 % interval holds 0 ({figure(low)} to {figure(high)})"
     near, far = sorted((abs(low), abs(high)))
     return f"{size} (95 % interval {figure(near)} to {figure(far)})"
-
-
-def _judged(scores: Json) -> list[str]:
-    """Candidates that a deciding check speaks of."""
-    return [name for name in COLOURS if _deciding(scores, name)]
 
 
 def _deciding(scores: Json, name: str) -> list[Json]:

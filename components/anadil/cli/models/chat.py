@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# Longest line that is read; no model's length has room for it.
 MAX_LINE_BYTES = MIB
-"""Longest line that is read; no model's length has room for it."""
 BATCH_LINES = 32
 """Most lines of a pipe that are answered side by side."""
 HELP = """/reset  forget this chat and begin another
@@ -32,10 +32,10 @@ DESCRIPTION = """Talk to a finished model. In a terminal the answer is printed w
 question of its own, and each gets exactly one line: in an answer a backslash is written \\\\, a line break \\n and any
 other control character \\xHH or \\uHHHH. A line that cannot be answered gets an empty one, a message on stderr, and
 exit code 3 at the end."""
+# Characters that would end a line or move a cursor, if answers are lines.
 ESCAPES = {**CONTROLS, ord("\\"): "\\\\"}
-"""Characters that would end a line or move a cursor, if answers are lines."""
+# Characters that a model must not send to a terminal.
 UNSEEN = dict.fromkeys(code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t")
-"""Characters that a model must not send to a terminal."""
 
 
 def add_chat(name: str, commands: Any, text: str) -> None:

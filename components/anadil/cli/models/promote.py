@@ -18,7 +18,7 @@ from anadil.core.log import masked
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.release.registry.client import SCHEME, check_name, open_registry, parse, resolve
-from anadil.release.registry.gate_verdict import Promotable, check_promotable, find_scores, read_model
+from anadil.release.registry.gate_verdict import check_promotable, find_scores, read_model
 from anadil.runtime.champion import ALIAS
 from anadil.runtime.entry_point import add_recipe_options
 from anadil.runtime.mlflow_spool import tracking_uri
@@ -71,10 +71,14 @@ def promote(options: argparse.Namespace) -> int:
     name = name or f"anadil-{recipe.language_code}"
     model = check_promotable(scores or find_scores(uri, manifest, recipe.storage.root), uri)
     tracking = _tracking(recipe, uri)
-    if options.dry_run:
-        return _say_only(model, name, options.alias, tracking)
     from anadil.release.registry.promotion import promote as release
+    from anadil.release.registry.promotion import target_alias
 
+    if options.dry_run:
+        registry = open_registry(tracking, makes=False) if tracking else None
+        champion = registry.by_alias(name, ALIAS) if registry and not options.alias else None
+        print(f"{model.uri} would be {name}@{options.alias or target_alias(champion, model)}")
+        return 0
     registry = open_registry(tracking)
     done = release(registry, name, model, options.alias, recipe.tracking.experiment)
     print(f"{done.name} version {done.version} is {done.alias}")
@@ -103,16 +107,6 @@ def _tracking(recipe: Recipe, model: str) -> str | None:
     database = join(root, "mlflow.db")
     beside = "://" not in root and storage.store(database).exists(database)
     return tracking_uri(recipe, default=f"sqlite:///{database}" if beside else None)
-
-
-def _say_only(model: Promotable, name: str, alias: str | None, tracking: str | None) -> int:
-    from anadil.release.registry.promotion import target_alias
-
-    if alias is None:
-        registry = open_registry(tracking, makes=False) if tracking else None
-        alias = target_alias(registry.by_alias(name, ALIAS) if registry else None, model)
-    print(f"{model.uri} would be {name}@{alias}")
-    return 0
 
 
 def _roll_back(options: argparse.Namespace, recipe: Recipe) -> int:

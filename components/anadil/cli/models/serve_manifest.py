@@ -15,8 +15,8 @@ from anadil.release.serving.served_model import MEMORY_SHARE, ServedModel, descr
 
 GPU_GIB = 80.0
 """Memory of an A100 or H100."""
+# Tokens, where the model takes more: what a chat needs. Longer ones cost memory for keys and values.
 CONTEXT = 8192
-"""Tokens, where the model takes more: what a chat needs. Longer ones cost memory for keys and values."""
 
 
 def add_serve_manifest(name: str, commands: Any, text: str) -> None:
@@ -115,7 +115,7 @@ def _context(asked: int | None, model: ServedModel) -> int:
 def _gpus(asked: int | None, model: ServedModel, context: int, gpu_bytes: int) -> int:
     if asked is None:
         return model.gpus(context, gpu_bytes)
-    heads = int(model.config["num_attention_heads"])
+    heads, _ = model.heads
     if asked < 1 or heads % asked:
         fitting = ", ".join(str(each) for each in range(1, 17) if heads % each == 0)
         raise RecipeError(f"--gpus {asked}: does not divide the model's {heads} heads; give one of {fitting}")

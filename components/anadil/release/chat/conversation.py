@@ -23,12 +23,11 @@ from anadil.release.model_source import find_model
 
 log = logging.getLogger(__name__)
 
+# Default limit in tokens of a chat: 1 GiB of cache for an 8B in BF16, at 128 KiB a token.
 MAX_CONTEXT = 8_192
-"""Default limit in tokens of a chat: 1 GiB of cache for an 8B in BF16, at 128 KiB a token."""
 MAX_TOKENS = 512
 """Default limit of an answer. Our choice."""
 NO_CHARACTER = "\ufffd"
-"""Stands for bytes that are no text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +35,11 @@ class ChatSettings:
     """Settings of a chat."""
 
     system: str = ""
-    """System turn; empty for none."""
     complete: bool = False
     """Continue a text instead of answering."""
     seed: int = 0
     temperature: float = TEMPERATURE
-    """Sampling temperature; 0 is greedy."""
     max_tokens: int = MAX_TOKENS
-    """Most tokens of an answer."""
     context: int | None = None
     """Tokens of chat and answer together; left out, the model's, at most `MAX_CONTEXT`."""
 

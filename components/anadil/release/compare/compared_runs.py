@@ -24,10 +24,8 @@ class Curve:
 
     label: str
     run: str
-    """`a` or `b`."""
     validation: bool
     points: tuple[tuple[float, float], ...]
-    """(step, value)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +59,8 @@ class ComparedRuns:
     a: RunFacts
     b: RunFacts
     text: Text
-    """The held-out texts of both."""
     recipe: tuple[RecipeChange, ...]
     same: dict[str, bool]
-    """Artifact word -> both have the same content."""
     scores: tuple[ScorePair, ...]
     curves: tuple[Curves, ...]
     costs: tuple[CostPair, ...]

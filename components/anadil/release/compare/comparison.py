@@ -99,7 +99,14 @@ def compare(a: str, b: str, *, work: str | Path | None = WORK, root: str | None 
         >>> anadil.compare("anadil-work", "s3://bucket/scores/0a1b").save("compare.html")  # doctest: +SKIP
     """
     first, second = (find_facts(name, work, root) for name in (a, b))
-    text, pairs, curves = text_of(first, second), tuple(score_pairs(first, second)), _curves(first, second)
+    text, pairs = text_of(first, second), tuple(score_pairs(first, second))
+    tokenizers = [run.digests.get("tokenizer") for run in (first, second)]
+    same = bool(tokenizers[0]) and tokenizers[0] == tokenizers[1]
+    stages = (
+        _pretraining(first, second, same_tokenizer=same),
+        _finetuning(first, second, same_tokenizer=same),
+    )
+    curves = tuple(each for each in stages if each.lines or each.why_not)
     common = [word for word in WORDS if word in first.digests and word in second.digests and word != "report"]
     return Comparison(
         a=first,
@@ -129,12 +136,6 @@ def _changes(a: Mapping[str, object], b: Mapping[str, object]) -> tuple[RecipeCh
         if a and b and a.get(key) != b.get(key)
     ]
     return tuple(sorted(changes, key=lambda each: not each.decides))
-
-
-def _curves(a: RunFacts, b: RunFacts) -> tuple[Curves, ...]:
-    same = bool(a.digests.get("tokenizer")) and a.digests.get("tokenizer") == b.digests.get("tokenizer")
-    stages = [_pretraining(a, b, same_tokenizer=same), _finetuning(a, b, same_tokenizer=same)]
-    return tuple(each for each in stages if each.lines or each.why_not)
 
 
 def _curve(name: str, points: tuple[tuple[float, float], ...], *, validation: bool = False) -> Curve:

@@ -5,7 +5,7 @@ import re
 from anadil import __version__
 from anadil.core.format import DASH
 from anadil.release.compare.answers import compared_prompts
-from anadil.release.compare.compared_runs import ComparedRuns, Curves
+from anadil.release.compare.compared_runs import ComparedRuns
 from anadil.release.compare.score_pairs import ScorePair
 from anadil.release.compare.tables import COST_COLUMNS, SCORE_COLUMNS, cost_rows, score_rows, value_text
 from anadil.report.charts import Estimate, Line
@@ -59,7 +59,18 @@ def render_comparison(runs: ComparedRuns) -> str:
         "difference": _difference_chart(runs.scores),
         "recipe": _recipe(runs),
         "has_recipes": bool(runs.a.recipe and runs.b.recipe),
-        "charts": [chart for each in runs.curves if (chart := _chart(each))],
+        "charts": [
+            lines(
+                each.stage,
+                each.unit,
+                [
+                    Line(one.label, one.points, colour=COLOURS[one.run], dashed=one.validation)
+                    for one in each.lines
+                ],
+            )
+            for each in runs.curves
+            if each.lines
+        ],
         "no_axis": [f"{each.stage}: {each.why_not}." for each in runs.curves if each.why_not],
         "answers": answers[:OPEN_ANSWERS],
         "more_answers": answers[OPEN_ANSWERS:],
@@ -144,14 +155,6 @@ def _portable(value: object) -> str:
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return clip(", ".join(_portable(each) for each in value), MAX_VALUE)
     return value_text(value, MAX_VALUE)
-
-
-def _chart(curves: Curves) -> Chart | None:
-    drawn = [
-        Line(each.label, each.points, colour=COLOURS[each.run], dashed=each.validation)
-        for each in curves.lines
-    ]
-    return lines(curves.stage, curves.unit, drawn)
 
 
 def _artifacts(runs: ComparedRuns) -> TextTable:

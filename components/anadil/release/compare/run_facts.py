@@ -21,8 +21,8 @@ from anadil.runtime.cache_key import recipe_keys
 from anadil.runtime.run_record import recipe_of
 
 WORDS = tuple(stage.writes for stage in FLOW)
+# Files whose address people copy, for the artifact that holds them.
 SHOWN_FILES = ("/report.html", "/scores.json", "/manifest.json")
-"""Files whose address people copy, for the artifact that holds them."""
 NAMED = ("report", "scores", "adapter", "model")
 """Artifacts that stand for the run that made them."""
 
@@ -32,11 +32,9 @@ class RunFacts:
     """Facts of one run."""
 
     name: str
-    """As the user named it."""
     run: Run | None
     """As a list shows it; None if an artifact names the run."""
     uris: dict[str, str]
-    """Artifact word -> where it lies."""
     manifests: dict[str, Manifest]
     digests: dict[str, str]
     """Artifact word -> digest of its content, also of inputs that are gone."""

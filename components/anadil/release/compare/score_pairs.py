@@ -17,8 +17,8 @@ from anadil.report.read import Json, field, list_of, table_of
 from anadil.report.verdict import candidates_of
 from anadil.text.metrics import SURE_DOCUMENTS, share_interval
 
+# An id that `clean` or `evaluate` made of the text; one that a user gave may stand for another text.
 CONTENT_ID = re.compile(r"[0-9a-f]{16,64}")
-"""An id that `clean` or `evaluate` made of the text; one that a user gave may stand for another text."""
 SEED = 0
 LOWER, HIGHER = -1, 1
 SHARES = (
@@ -29,7 +29,6 @@ SHARES = (
 """Paths of a share and of its number of texts, label, better direction."""
 Text = Literal["same", "partly the same", "different", "unknown"]
 Tables = tuple[Json, Json]
-"""A candidate's tables of `scores.json` in both runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +39,6 @@ class ScorePair:
     measure: str
     """Path in the candidate's table of `scores.json`."""
     name: str
-    """Label for people."""
     a: float | None
     b: float | None
     share: bool = False

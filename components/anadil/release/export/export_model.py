@@ -48,7 +48,6 @@ class Exported:
     names: tuple[str, ...]
     """Files in it that are of the model."""
     path: Path
-    """The directory or GGUF file that was requested."""
     num_bytes: int
 
 

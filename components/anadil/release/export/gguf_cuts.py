@@ -70,7 +70,6 @@ NAMES: Mapping[tuple[str, ...], str] = MappingProxyType(
 TAKES_WHOLE = "llama-bpe"
 """The one name for which llama.cpp takes a whole piece as a token without its merges."""
 SAME_CUTS = "smaug-bpe"
-"""Cuts like `TAKES_WHOLE`, and merges every piece."""
 CONTROLS = ("</s>", "<eos>", "<EOT>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>")
 """Texts that llama.cpp takes for ends whatever a file says of them. Source: llama.cpp, src/llama-vocab.cpp."""
 

@@ -26,10 +26,10 @@ CONSTANTS = (".rotary_emb.inv_freq",)
 STORED: Mapping[str, Type] = MappingProxyType({"F32": Type.F32, "F16": Type.F16, "BF16": Type.BF16})
 """safetensors' names of precisions that GGUF has too."""
 TORCH = MappingProxyType({Type.F32: torch.float32, Type.F16: torch.float16, Type.BF16: torch.bfloat16})
+# Numbers that share a scale in Q8_0; rows of other widths stay in FP16, as in llama.cpp's own converter.
 BLOCK = 32
-"""Numbers that share a scale in Q8_0; rows of other widths stay in FP16, as in llama.cpp's own converter."""
+# Rows that are quantized at a time, as numpy needs several times their bytes.
 ROWS = 4_096
-"""Rows that are quantized at a time, as numpy needs several times their bytes."""
 
 
 def gguf_names(weights: SafetensorsFiles, config: PreTrainedConfig, kind: Gguf) -> dict[str, str]:

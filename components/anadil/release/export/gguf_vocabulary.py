@@ -31,20 +31,16 @@ class Vocabulary:
     """By id: byte symbols of ordinary tokens, the text of added ones."""
     types: Sequence[int]
     merges: Sequence[str]
-    """Only for byte-level tokenizers."""
     scores: Sequence[float]
     """By id, of tokenizers of SentencePiece's kind."""
     adds_blank: bool
     """A text gets a space in front; only for SentencePiece's kind."""
     pre_tokenizer: str
-    """llama.cpp's name."""
     adds_bos: bool
-    """The tokenizer itself puts BOS before a text."""
     adds_eos: bool
     special: Mapping[str, int]
     """`bos`, `eos`, `eot`, `pad` or `unk` -> id; `eot` ends a turn of a chat."""
     template: str | None
-    """Jinja of the chats."""
 
 
 def read_vocabulary(directory: Path, rows: int) -> Vocabulary:
@@ -106,11 +102,8 @@ def _tokens(file: Path, tokenizer: Tokenizer, content: Any, rows: int) -> tuple[
                 "the model was trained with"
             )
         tokens[index] = text
-        types[index] = int(TokenType.BYTE if text in single else _type(added.get(text)))
+        kind = TokenType.BYTE if text in single else TokenType.NORMAL
+        if text in added and text not in single:
+            kind = TokenType.CONTROL if added[text]["special"] else TokenType.USER_DEFINED
+        types[index] = int(kind)
     return tokens, types
-
-
-def _type(added: Mapping[str, Any] | None) -> TokenType:
-    if added is None:
-        return TokenType.NORMAL
-    return TokenType.CONTROL if added["special"] else TokenType.USER_DEFINED

@@ -40,9 +40,7 @@ class Turns:
     """BOS, if the template writes it."""
     before: Mapping[str, str]
     after: Mapping[str, str]
-    """Role -> text."""
     prompt: str
-    """Text that opens the answer."""
 
     def render(self, chat: Chat) -> str:
         """A chat and the beginning of its answer."""

@@ -24,20 +24,20 @@ KIND_TAG = "anadil.kind"
 SCORES_TAG = "anadil.scores"
 WHOLE_TAG = "anadil.files_sha256"
 """Tag of a version: digest over every file of the artifact, MLmodel included."""
+# Major version of the oldest MLflow server that is used: versions of models of runs, aliases and logged models.
 OLDEST_SERVER = 3
-"""Major version of the oldest MLflow server that is used: versions of models of runs, aliases and logged models."""
 VERSION_TIMEOUT_S = 5.0
 DRIVERS = {"psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
 """Module -> package, where the names differ."""
+# stdout is data.
 QUIET = {"MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true", "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false"}
-"""stdout is data."""
 READ_ONLY = re.compile(r"read-?only", re.IGNORECASE)
+# Messages of MLflow's client and of database drivers if nobody answers.
 AWAY = re.compile(
     r"API request to .* failed with exception|Connection refused|could not connect|Max retries exceeded|timed out|"
     r"could not translate host name",
     re.IGNORECASE | re.DOTALL,
 )
-"""Messages of MLflow's client and of database drivers if nobody answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +46,7 @@ class RegisteredModel:
 
     name: str
     version: str
-    """Its number."""
     aliases: tuple[str, ...] = ()
-    """Its aliases now."""
     uri: str
     """Place of the artifact: local path or `s3://`."""
     digest: str
@@ -56,7 +54,6 @@ class RegisteredModel:
     kind: str
     """`model` or `adapter`; empty as the digest."""
     scores: str = ""
-    """URI of the scores behind the promotion."""
     source: str = ""
     """Directory that MLflow loads, with the file MLmodel."""
     tags: dict[str, str] = field(default_factory=dict, compare=False)
@@ -100,7 +97,14 @@ def parse(uri: str) -> ModelName:
     name, sign, alias = text.rpartition("@")
     if text != uri and sign:
         check_name(name, uri)
-        check_alias(alias, uri)
+        if alias.lower() == "latest" or re.fullmatch(r"[vV]\d+", alias):
+            raise RecipeError(
+                f"{uri}: MLflow keeps the alias {alias!r} for itself; write champion or challenger"
+            )
+        if not re.fullmatch(r"[\w-]{1,255}", alias):
+            raise RecipeError(
+                f"{uri}: {alias!r} is not an alias: use letters, digits, '_' and '-' only; rename it"
+            )
         return ModelName(name=name, alias=alias)
     name, _, version = text.rpartition("/")
     if text == uri or not version.isdigit():
@@ -118,22 +122,6 @@ def check_name(name: str, given_by: str) -> None:
     if not name.strip() or any(sign in name for sign in "/:@") or name in {".", ".."}:
         raise RecipeError(
             f"{given_by}: {name!r} is not a name of a registered model: '/', ':' and '@' are not allowed; rename it"
-        )
-
-
-def check_alias(alias: str, given_by: str) -> None:
-    """Refuse an alias that MLflow does not take.
-
-    Raises:
-        RecipeError: With the reason: `latest` and `v3` are words of its own.
-    """
-    if alias.lower() == "latest" or re.fullmatch(r"[vV]\d+", alias):
-        raise RecipeError(
-            f"{given_by}: MLflow keeps the alias {alias!r} for itself; write champion or challenger"
-        )
-    if not re.fullmatch(r"[\w-]{1,255}", alias):
-        raise RecipeError(
-            f"{given_by}: {alias!r} is not an alias: use letters, digits, '_' and '-' only; rename it"
         )
 
 

@@ -29,10 +29,8 @@ class Promotable:
     uri: str
     manifest: Manifest
     scores: str
-    """URI of the scores artifact."""
     scores_manifest: Manifest
     table: dict[str, Any]
-    """`scores.json`."""
 
     @property
     def candidate(self) -> str:

@@ -29,8 +29,8 @@ MOST_CHARS = 5_000
 """Longest description in MLflow's database. Source: mlflow 3.17, store/model_registry/dbmodels/models.py."""
 FIGURES = ("bits_per_byte", "fertility", "bytes_per_token", "questions.bits_per_byte", "questions.exact")
 """Paths in a candidate's scores that a version shows."""
+# Folder among a run's artifacts with what MLflow needs to load a model on a path.
 FOLDER = "promoted"
-"""Folder among a run's artifacts with what MLflow needs to load a model on a path."""
 
 
 Undo = list[Callable[[], object]]
@@ -41,10 +41,8 @@ class Source:
     """Source of a version."""
 
     source: str
-    """Directory that MLflow loads."""
     run_id: str | None
     model_id: str | None
-    """Id of the run's LoggedModel, if it has one."""
 
 
 def source_of(registry: Registry, model: Promotable, experiment: str, undo: Undo) -> Source:

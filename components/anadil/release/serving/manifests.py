@@ -25,10 +25,10 @@ Object = dict[str, Any]
 
 TEMPLATES = Path(__file__).with_name("objects.yaml")
 VLLM_IMAGE = "vllm/vllm-openai:v0.33.0"
+# Name of an InferenceService; its objects append `-predictor` and more.
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
-"""Name of an InferenceService; its objects append `-predictor` and more."""
+# Name of a namespace, strict enough for claims and accounts. Source: Kubernetes, RFC 1123 label names.
 OBJECT = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-"""Name of a namespace, strict enough for claims and accounts. Source: Kubernetes, RFC 1123 label names."""
 OBJECTS: Mapping[Kind, tuple[str, ...]] = {"kserve": ("InferenceService",), "vllm": ("Deployment", "Service")}
 """Kind of server -> its objects, beside account and network policy."""
 PROBES: Mapping[Kind, Mapping[str, object]] = {
@@ -50,7 +50,6 @@ class Serving:
     """A served model and its resources."""
 
     name: str
-    """Name of the objects, and of the model in requests."""
     uri: str
     """The model's directory: `s3://`, or a path on `claim`."""
     context: int

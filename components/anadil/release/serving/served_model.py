@@ -16,14 +16,13 @@ from anadil.release.model_source import CANDIDATES, MERGED, find_model, locate
 
 FILES = re.compile(r"[^/]+\.(safetensors|json|jinja|model|txt)|LICENSE[^/]*|NOTICE")
 """Files that a server loads: weights, configuration, tokenizer, template, licence."""
+# GPUs of a machine that share a model; more are several machines, which is another kind of deployment.
 GPU_COUNTS = (1, 2, 4, 8)
-"""GPUs of a machine that share a model; more are several machines, which is another kind of deployment."""
 MEMORY_SHARE = 0.9
 """Share of a GPU's memory for vLLM (`--gpu-memory-utilization`). Source: vLLM's default."""
+# On each GPU beside weights, keys and values: activations, CUDA graphs, NCCL. Assumption.
 WORKING_BYTES = 3 * GIB
-"""On each GPU beside weights, keys and values: activations, CUDA graphs, NCCL. Assumption."""
 CACHE_BYTES = 2
-"""Bytes of a cached key or value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +38,10 @@ class ServedModel:
     weight_bytes: int
     """Weights in the memory of the GPUs: as stored, and FP32 in 16 bits."""
     file_bytes: int
-    """Size of the files that a server needs."""
     dtype: str
     """Precision while serving: bfloat16, or float16 if stored so."""
     has_template: bool
-    """chat_template.jinja lies beside the weights."""
     language: str
-    """Language of the recipe that made it; empty if unknown."""
 
     @property
     def max_context(self) -> int:

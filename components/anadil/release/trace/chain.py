@@ -42,14 +42,11 @@ class Link:
     digest: str
     key: str = ""
     needed_by: str = ""
-    """Word of the artifact that was made from it; empty of the model that is traced."""
     version: str = ""
-    """Version of the program that made it."""
     files: int = 0
     num_bytes: int = 0
     state: State = "verified"
     why: str = ""
-    """Fault; empty for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +55,8 @@ class SourceFile:
 
     uri: str
     name: str
-    """Its name in documents."""
     key: str
-    """Recipe key that names it."""
     read_by: str
-    """Word of the artifact that was made from it."""
     digest: str
     state: State = "verified"
     why: str = ""

@@ -24,11 +24,10 @@ from anadil.core.errors import DataError
 from anadil.text.corpus import Document, read_file
 
 BATCH_ROWS = 16_384
+# Hosts that a trace holds; all are counted.
 TOP_HOSTS = 100_000
-"""Hosts that a trace holds; all are counted."""
 MAX_QUESTIONS = 1_000_000
 COLUMNS = ("id", "file", "source", "host", "licence", "bytes_out", "reason", "duplicate_of", "words")
-"""Columns of `stats/`."""
 PARTS = {"train": "trained on", "heldout": "held out"}
 NOT_FOUND, DROPPED, UNKNOWN = "not found", "dropped", "unknown"
 Json = dict[str, Any]
@@ -43,7 +42,6 @@ class FileSums:
     words: int
     num_bytes: int
     dropped: Mapping[str, int]
-    """By rule."""
     licences: Mapping[str, int]
     """Kept documents by the licence that their records name; an empty name: none."""
 
@@ -82,7 +80,6 @@ class DocumentTrace:
     source: str = ""
     url: str = ""
     reason: str = ""
-    """Rule that dropped it."""
     duplicate_of: str = ""
     corpus: str = ""
     others: int = 0

@@ -27,7 +27,6 @@ SECTIONS = (
 )  # fmt: skip
 DIGEST = f"SHA-256, first {DIGITS} digits"
 SAID = {"verified": "verified", "changed": "CHANGED", "missing": "not there", "unknown": "not checked"}
-"""State of a file or artifact -> its words."""
 
 
 def trace_page(traced: TracedModel) -> str:

@@ -26,11 +26,8 @@ class TracedModel:
     corpora: tuple[CorpusSums, ...]
     """Sums of each whole corpus of the chain."""
     stats: Json
-    """`stats.json` of the training corpus."""
     training: Json
-    """`training.json` of the model."""
     documents: tuple[DocumentTrace, ...] = ()
-    """Answers to the questions about documents."""
     whole: tuple[tuple[str, Manifest], ...] = ()
     """Artifacts of the chain, every byte of which was compared."""
 
