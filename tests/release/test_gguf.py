@@ -199,24 +199,18 @@ def test_llama_cpps_own_server_writes_a_chat_into_our_tokens(made: Path, tmp_pat
     assert written.removesuffix(text) in ("", tokenizer.bos_token)  # put before it as a token, once
 
 
-def test_rows_of_the_embedding_without_a_token_are_filled_up(tmp_path: Path) -> None:
+def test_rows_of_the_embedding_without_a_token_are_filled_up_beside_a_token_of_such_a_name(
+    tmp_path: Path,
+) -> None:
     directory = make_llama_3(tmp_path / "model", vocab_size=960)
-
-    file = write(directory, tmp_path / "m.gguf")
-
     vocabulary = read_vocabulary(directory, 960)
     assert (vocabulary.tokens[-1], vocabulary.types[-1]) == ("[PAD959]", int(gguf.TokenType.UNUSED))
-    with opened(file) as model:
-        assert model.num_tokens == 960
-
-
-def test_a_token_with_the_name_of_an_empty_row_has_it_alone(tmp_path: Path) -> None:
-    directory = make_llama_3(tmp_path / "model", vocab_size=960)
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     tokenizer.add_tokens(["[PAD959]"])
     tokenizer.save(str(directory / "tokenizer.json"))
 
     with opened(write(directory, tmp_path / "m.gguf")) as model:
+        assert model.num_tokens == 960
         assert model.encode("[PAD959]") == [888]
 
 

@@ -50,20 +50,15 @@ class Hub:
             asked = request.body
             owner = asked.get("organization") or self.user["name"]
             self.repositories.setdefault(f"{owner}/{asked['name']}", asked["visibility"] == "private")
-            return Reply(
-                body={"url": f"{self.address}/{owner}/{asked['name']}", "id": f"{owner}/{asked['name']}"}
-            )
+            hub_id = f"{owner}/{asked['name']}"
+            return Reply(body={"url": f"{self.address}/{hub_id}", "id": hub_id})
         if "/preupload/" in path:
-            files = [
-                {"path": each["path"], "uploadMode": "regular", "shouldIgnore": False}
-                for each in request.body["files"]
-            ]
-            return Reply(body={"files": files})
+            how = {"uploadMode": "regular", "shouldIgnore": False}
+            return Reply(body={"files": [{"path": each["path"], **how} for each in request.body["files"]]})
         if "/commit/" in path:
             self.commit(request.content)
-            return Reply(
-                body={"commitUrl": f"{self.address}/leyla/azeri/commit/1", "commitOid": "1", "success": True}
-            )
+            url = f"{self.address}/leyla/azeri/commit/1"
+            return Reply(body={"commitUrl": url, "commitOid": "1", "success": True})
         name = path.removeprefix("api/models/").partition("/revision/")[0]
         if name not in self.repositories:
             return Reply(status=404, body={"error": "no such"}, headers={"X-Error-Code": "RepoNotFound"})
@@ -162,10 +157,7 @@ def test_one_file_is_not_pushed_without_its_card_and_licence(
 @pytest.mark.parametrize(
     ("hub_id", "message"),
     [
-        (
-            "meta-llama/mine",
-            "the token is of leyla, who may not write to meta-llama; give one of leyla, dil as owner",
-        ),
+        ("meta-llama/mine", "is of leyla, who may not write to meta-llama; give one of leyla, dil as owner"),
         ("guests/mine", "who may not write to guests"),
     ],
 )
@@ -207,16 +199,15 @@ def test_a_refusal_of_the_hub_itself_is_exit_code_4_and_the_export_stays(
 def test_a_hub_that_does_not_let_us_in_is_told_apart_from_one_that_is_away(
     harm: str, error: type[AnadilError], message: str, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    variables = {"wrong token": ("HF_TOKEN", "hf_other"), "away": ("HF_ENDPOINT", "http://127.0.0.1:9")}
+    if harm in variables:
+        monkeypatch.setenv(*variables[harm])
     if harm == "no token":
         monkeypatch.delenv("HF_TOKEN")
-    if harm == "wrong token":
-        monkeypatch.setenv("HF_TOKEN", "hf_other")
     if harm == "read token":
         hub.user["auth"] = {"accessToken": {"role": "read"}}
     if harm == "down":
         hub.status["whoami-v2"] = 500
-    if harm == "away":
-        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
 
     with pytest.raises(error, match=message):
         check_rights("leyla/azeri")

@@ -42,16 +42,7 @@ def num_bos(ids: list[int], tokenizer: Any) -> int:
     return ids.count(tokenizer.bos_token_id)
 
 
-def test_transformers_writes_one(tokenizer: Any) -> None:
-    text = tokenizer(TEXT)["input_ids"]
-    chat = tokenizer.apply_chat_template(CHAT, add_generation_prompt=True)["input_ids"]
-
-    for ids in (text, chat):
-        assert ids[0] == tokenizer.bos_token_id
-        assert num_bos(ids, tokenizer) == 1
-
-
-def test_vllm_s_two_end_points_write_one(tokenizer: Any) -> None:
+def test_transformers_and_vllm_s_two_end_points_write_one(tokenizer: Any) -> None:
     """vLLM cannot run here; these are its calls.
 
     Source: vllm-project/vllm, vllm/entrypoints/openai/protocol.py: `add_special_tokens` is True in a CompletionRequest and
@@ -64,6 +55,7 @@ def test_vllm_s_two_end_points_write_one(tokenizer: Any) -> None:
     for ids in (completions, chat):
         assert ids[0] == tokenizer.bos_token_id
         assert num_bos(ids, tokenizer) == 1
+    assert completions == tokenizer(TEXT)["input_ids"]
     assert chat == tokenizer.apply_chat_template(CHAT, add_generation_prompt=True)["input_ids"]
 
 

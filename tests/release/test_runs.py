@@ -16,7 +16,7 @@ from anadil.recipe.sections import Recipe
 from anadil.release.runs import Run, age, find_run, list_runs
 from anadil.runtime.run_record import StepRecord, _write, new_record, record_uri, this_process
 
-FIGURES = {"base_bits_per_byte": 0.683, "bits_per_byte": 0.58, "released": "adapted"}
+FIGURES: dict[str, Any] = {"base_bits_per_byte": 0.683, "bits_per_byte": 0.58, "released": "adapted"}
 SCORED = StepRecord(status="finished", uri="s3://b/scores/1", seconds=1_800, figures=FIGURES)
 TRAINED = StepRecord(status="finished", uri="s3://b/model/1", seconds=7_200)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from anadil.recipe.sections import Recipe
-from anadil.report.cost_view import cost_view
+from anadil.report.cost_view import NOT_STATED, OWN, cost_view
 from anadil.report.generations_view import generations_view
 from anadil.report.measures_view import Measure, interval_of, interval_words, measures_view
 from anadil.report.read import read_facts, relative_place
@@ -29,7 +29,7 @@ def found(tmp_path: Path) -> dict[str, Measure]:
 def test_every_measure_has_its_table_in_the_order_in_which_they_decide(found: dict[str, Measure]) -> None:
     assert list(found) == [
         "Forgetting", "By domain", "By source", "Tasks", "Held-out questions and answers", "Choices",
-        "Language of what they write",
+        "Generated language",
     ]  # fmt: skip
 
 
@@ -57,14 +57,8 @@ def test_pairs_that_training_has_seen_stand_below_those_that_it_has_not(found: d
 def test_choices_are_held_against_chance_in_table_and_chart(found: dict[str, Measure]) -> None:
     choices = found["Choices"]
 
-    assert choices.table.rows[0] == (
-        "xcopa, base",
-        "500",
-        "51.0 %",
-        "47.0 % to 55.0 %",
-        "50.0 %",
-        "not told apart",
-    )
+    first = ("xcopa, base", "500", "51.0 %", "47.0 % to 55.0 %", "50.0 %", "not told apart")
+    assert choices.table.rows[0] == first
     assert choices.table.rows[2][-1] == "better"
     assert choices.chart
     assert choices.chart.svg.count('class="mark"') == 3
@@ -164,59 +158,37 @@ def test_cost_is_time_by_the_dated_price_of_the_machines_that_the_recipe_named(t
     assert found.seconds == 3_660.0
 
 
-def test_of_a_run_without_prices_the_time_alone_is_shown(tmp_path: Path) -> None:
-    found = cost_view(read_facts(report_run.job(tmp_path, seconds={"model": 100.0})))
+def test_of_a_run_without_prices_time_and_peak_memory_are_shown(tmp_path: Path) -> None:
+    summary = {"peak_memory_bytes": 3 * 1024**3, "seconds": 400.0}
+
+    found = cost_view(read_facts(report_run.job(tmp_path, seconds={"model": 100.0}, summary=summary)))
 
     assert found.dollars is None
-    assert found.table.columns == ("stage", "time", "machine")
+    assert found.table.columns == ("stage", "time", "machine", "peak memory")
+    assert found.table.rows[0][3] == "3.0 GiB"
+    assert found.seconds == 400.0, "all starts of training, not the last"
     assert "is not a machine type" in found.table.note
 
 
-def test_peak_memory_is_shown_where_training_says_it(tmp_path: Path) -> None:
-    job = report_run.job(tmp_path, seconds={"model": 100.0}, summary={"peak_memory_bytes": 3 * 1024**3})
+@pytest.mark.parametrize(
+    ("recipe", "licences"),
+    [
+        (
+            {"report": {"licences": {"base": "Llama 3.2", "lists": "CC0"}}, "clean": {"inputs": ["/a.jsonl"]}},
+            {"base": "Llama 3.2", "text": NOT_STATED, "chats": NOT_STATED, "lists": "CC0"},
+        ),
+        (
+            {"base": {"model": "tiny"}, "clean": {"inputs": ["builtin:az/prose.jsonl"]}, "finetune": {"inputs": ["/a.jsonl"]}},
+            {"base": OWN, "text": OWN, "chats": NOT_STATED},
+        ),
+    ],
+)  # fmt: skip
+def test_licences_are_those_of_the_recipe_or_of_the_program_and_a_missing_one_is_said_to_be_missing(
+    recipe: dict[str, Any], licences: dict[str, str], tmp_path: Path
+) -> None:
+    found = cost_view(read_facts(report_run.job(tmp_path, Recipe.model_validate(recipe))))
 
-    found = cost_view(read_facts(job))
-
-    assert found.table.rows[0][3] == "3.0 GiB"
-
-
-def test_time_of_training_is_that_of_all_its_starts(tmp_path: Path) -> None:
-    job = report_run.job(tmp_path, seconds={"model": 100.0}, summary={"seconds": 400.0})
-
-    assert cost_view(read_facts(job)).seconds == 400.0
-
-
-def test_licences_are_those_of_the_recipe_and_a_missing_one_is_said_to_be_missing(tmp_path: Path) -> None:
-    recipe = Recipe.model_validate(
-        {"report": {"licences": {"base": "Llama 3.2", "lists": "CC0"}}, "clean": {"inputs": ["/a.jsonl"]}}
-    )
-
-    found = cost_view(read_facts(report_run.job(tmp_path, recipe)))
-
-    assert found.licences.rows == [
-        ("base", "Llama 3.2"),
-        ("text", "not stated; name it in report.licences"),
-        ("chats", "not stated; name it in report.licences"),
-        ("lists", "CC0"),
-    ]
-
-
-def test_what_is_built_in_has_the_licence_of_the_program(tmp_path: Path) -> None:
-    recipe = Recipe.model_validate(
-        {
-            "base": {"model": "tiny"},
-            "clean": {"inputs": ["builtin:az/prose.jsonl"]},
-            "finetune": {"inputs": ["/a.jsonl"]},
-        }
-    )
-
-    rows = cost_view(read_facts(report_run.job(tmp_path, recipe))).licences.rows
-
-    assert [row[1].partition(",")[0] for row in rows] == [
-        "Apache-2.0",
-        "Apache-2.0",
-        "not stated; name it in report.licences",
-    ]
+    assert dict(found.licences.rows) == licences  # type: ignore[arg-type]  # rows of two cells
 
 
 def test_cards_are_linked_where_they_lie_beside_the_page_and_nowhere_else(tmp_path: Path) -> None:

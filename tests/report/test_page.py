@@ -352,7 +352,7 @@ def test_questions_are_marked_as_seen_or_not_and_answers_as_word_for_word(outcom
 def test_raw_counters_are_folded(outcome: Outcome) -> None:
     page = outcome[0]
 
-    for caption in ("What they were counted over", "The held-out text", "Finetuning in numbers"):
+    for caption in ("Counts behind the figures", "The held-out text", "Finetuning in numbers"):
         before = page[: page.index(f"<caption>{caption}</caption>")]
         assert before.count("<details>") - before.count("</details>") == 1
 

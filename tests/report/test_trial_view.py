@@ -11,14 +11,9 @@ from tests.report.test_page import Page
 
 def finalist(name: str, bits: float, parameters: int, words: int) -> dict[str, object]:
     scored = {"bits_per_byte": bits, "interval": [bits - 0.1, bits + 0.1]}
-    return {
-        "name": name,
-        "parameters": parameters,
-        "words_in_context": words,
-        "steps": 200,
-        "keep": {"en": {"bits_per_byte": 1.0, "interval": [0.9, 1.1]}},
-        **scored,
-    }
+    keep = {"en": {"bits_per_byte": 1.0, "interval": [0.9, 1.1]}}
+    more = {"parameters": parameters, "words_in_context": words, "steps": 200, "keep": keep}
+    return {"name": name, **more, **scored}
 
 
 def test_the_finalists_of_a_trial_stand_beside_each_other_with_the_front(tmp_path: Path) -> None:
@@ -39,15 +34,8 @@ def test_the_finalists_of_a_trial_stand_beside_each_other_with_the_front(tmp_pat
     artifact.seal(trial, kind="trial", origin={})
     out = tmp_path / "out"
     out.mkdir()
-    job = Job(
-        recipe=Recipe(),
-        inputs={**inputs, "trial": trial},
-        out=out,
-        work=tmp_path / "work",
-        base_cache=tmp_path / "base",
-    )
-
-    run(job)
+    made = {**inputs, "trial": trial}
+    run(Job(recipe=Recipe(), inputs=made, out=out, work=tmp_path / "work", base_cache=tmp_path / "base"))
 
     text = (out / "report.html").read_text(encoding="utf-8")
     page = Page(text)

@@ -33,7 +33,7 @@ def test_it_names_the_model_to_release_and_what_that_one_is_better_at(facts: Fac
 
     assert found.released == "finetuned"
     assert found.text == (
-        "Release the finetuned model for answering: all 4 deciding checks hold. Answers to questions it has not seen cost it "
+        "Release the finetuned model for answering: all 4 deciding checks hold. On answers to unseen questions it needs "
         "0.8085 bits per byte fewer than the adapted model (95 % interval 0.7000 to 0.9100). The adapted model passed for "
         "continuing text."
     )
@@ -47,7 +47,7 @@ def test_a_finetuned_model_that_fails_leaves_the_adapted_one(tmp_path: Path) -> 
     found = verdict(of(tmp_path, scores=scores))
 
     assert found.text.startswith(
-        "Release the adapted model for continuing text: all 3 deciding checks hold. Held-out text costs it"
+        "Release the adapted model for continuing text: all 3 deciding checks hold. On held-out text it needs"
     )
     assert found.text.endswith(
         "The finetuned model did not pass for answering: bits per byte over the adapted model's is 1.208, the limit 1.05."
@@ -134,7 +134,7 @@ def test_a_check_that_is_only_shown_and_does_not_hold_is_told_as_a_cost(tmp_path
 
     assert found.released == "finetuned"
     assert (
-        "Shown only: of the finetuned model, bits per byte over the adapted model's is 1.8, the limit 1.05."
+        "Not decisive: bits per byte over the adapted model's is 1.8, the limit 1.05 (finetuned model)."
         in found.warnings
     )
 
@@ -227,10 +227,8 @@ def test_few_documents_are_warned_of(tmp_path: Path, facts: Facts) -> None:
 
 
 def test_what_was_forgotten_is_warned_of(facts: Facts) -> None:
-    assert (
-        "Forgetting: en costs the finetuned model 11 % more bits per byte than the base."
-        in verdict(facts).warnings
-    )
+    words = "Forgetting: en costs the finetuned model 11 % more bits per byte than the base."
+    assert words in verdict(facts).warnings
 
 
 def test_three_lines_follow_from_the_figures_each_with_its_rule(tmp_path: Path, facts: Facts) -> None:
@@ -240,10 +238,8 @@ def test_three_lines_follow_from_the_figures_each_with_its_rule(tmp_path: Path, 
 
     assert len(next_steps(facts)) == 3
     assert contaminated[0].action.startswith("Score on text from another source (evaluate.heldout)")
-    assert (
-        contaminated[0].why
-        == "20.0 % of the held-out documents are also in the training part. Rule: above 5.00 %."
-    )
+    assert contaminated[0].why.startswith("20.0 % of the held-out documents are also in the training part.")
+    assert contaminated[0].why.endswith("Rule: above 5.00 %.")
     assert len(contaminated) == 3
 
 

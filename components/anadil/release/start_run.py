@@ -14,13 +14,7 @@ from anadil.core.errors import AnadilError, DataError
 from anadil.recipe.sections import Recipe
 from anadil.release.runs import WORK, Run, list_runs
 
-ERRORS: dict[int, type[AnadilError]] = {
-    each.exit_code: each
-    for each in (
-        errors.RecipeError, errors.DataError, errors.PreflightError, errors.IntegrityError, errors.GateError,
-        errors.BudgetReached, errors.RetryableError, errors.Stopped,
-    )
-}  # fmt: skip
+ERRORS = {kind.exit_code: kind for kind in AnadilError.__subclasses__()}
 ERROR = "error: "
 
 

@@ -60,13 +60,13 @@ def parts_of(facts: Facts) -> list[tuple[str, float]]:
 
 
 def _funnel(facts: Facts) -> Chart | None:
-    stages = [("came in", number(facts.stats.get("in"))), ("kept", number(facts.stats.get("kept")))]
+    stages = [("read", number(facts.stats.get("in"))), ("kept", number(facts.stats.get("kept")))]
     stages += [(PARTS[part], count) for part, count in parts_of(facts)]
     known = [(label, float(count)) for label, count in stages if count is not None]
     came = known[0][1] if known else 0
     rows = [(label, figure(int(n)), percent(ratio(came, n))) for label, n in known]
     drawn = [Bar(label, n, min(place, 1)) for place, (label, n) in enumerate(known)]
-    table = TextTable("Documents on their way into the corpus", ("", "documents", "of all"), rows)
+    table = TextTable("Documents by step", ("", "documents", "of all"), rows)
     return bars("From raw text to training", "documents", drawn, table)
 
 

@@ -93,7 +93,9 @@ def _forgetting(candidates: Candidates) -> Measure:
                 label = name if len(names) == 1 else f"{name}, {clip(code, 20)}"
                 drawn.append(Bar(label, float(value), COLOURS.get(name, 3)))
         rows.append((clip(code, 60), *cells))
-    table = TextTable("Forgetting: bits per byte on what the base knew", ("text", *candidates), rows)
+    table = TextTable(
+        "Forgetting: bits per byte on text that the base could read", ("text", *candidates), rows
+    )
     lead = "Bits per byte on text that the base could read, with the change from the base. Lower is better."
     chart = bars("Forgetting", "bits per byte, lower is better", drawn[:MAX_NAMES], table)
     return Measure("Forgetting", lead, table, chart)
@@ -222,9 +224,9 @@ def _language(candidates: Candidates) -> Measure:
         shares = sorted(((number(share) or 0, code) for code, share in by_code), reverse=True)
         words = ", ".join(f"{clip(code, 20)} {percent(share)}" for share, code in shares[:6] if share)
         rows.append((name, figure(entry.get("num")), percent(entry["own"]), words or DASH))
-    columns = ("candidate", "texts", "own language", "found")
-    table = TextTable("Language of the texts that the candidates write", columns, rows, words=(3,))
-    return Measure("Language of what they write", "Identified as clean does it.", table)
+    columns = ("candidate", "texts", "own language", "identified")
+    table = TextTable("Language of generated texts", columns, rows, words=(3,))
+    return Measure("Generated language", "Identified by the language identification of clean.", table)
 
 
 def _names(candidates: Candidates, key: str) -> list[str]:

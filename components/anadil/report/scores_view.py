@@ -82,7 +82,7 @@ def scores_view(facts: Facts) -> ScoresView:
     return ScoresView(
         headlines=_headlines(scores, facts.language.code),
         candidates=_figures("Candidates on the same held-out text", candidates, FIGURES),
-        counters=_figures("What they were counted over", candidates, COUNTERS),
+        counters=_figures("Counts behind the figures", candidates, COUNTERS),
         charts=_charts(candidates, differences),
         differences=_difference_table("Differences in bits per byte, paired by document", differences),
         contamination=facts_table(

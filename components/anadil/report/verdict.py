@@ -168,11 +168,9 @@ def _gain(scores: Json, released: str) -> str:
     name = GAINS.get(released, "")
     if name not in differences and released == "finetuned":
         name = "finetuned - base"
-    other, subject = "base", "Held-out text costs"
-    if name == ANSWERS:
-        other, subject = "adapted", "Answers to questions it has not seen cost"
+    other, text = ("adapted", "answers to unseen questions") if name == ANSWERS else ("base", "held-out text")
     words = difference_words(differences.get(name, {}), f"the {other} model")
-    return f"{subject} it {words}." if words else ""
+    return f"On {text} it needs {words}." if words else ""
 
 
 def _warnings(facts: Facts) -> tuple[str, ...]:
@@ -192,7 +190,7 @@ def _warnings(facts: Facts) -> tuple[str, ...]:
         texts.append(f"Answers: the finetuned model needs {difference_words(answers, 'the adapted one')}.")
     for name in subjects:
         texts += [
-            f"Shown only: of the {name} model, {check_words(check, name)} {outcome_words(check)}."
+            f"Not decisive: {check_words(check, name)} {outcome_words(check)} ({name} model)."
             for check in lost_checks(scores, name)
             if not check.get("enforced", True)
         ]

@@ -82,19 +82,19 @@ def answer(traced: TracedModel) -> str:
     """One sentence about the whole chain."""
     states = Counter(each.state for each in traced.files)
     if traced.breaks:
-        return f"The chain is broken: {len(traced.breaks)} of its artifacts and files are not what they were."
+        return f"The chain is broken: {len(traced.breaks)} of its artifacts and files have changed."
     if traced.gaps:
         return f"The chain ends early: {len(traced.gaps)} of its artifacts were not traced."
     gone = states["missing"] + states["unknown"]
-    rest = f"; {gone:,} source files are not there any more, and known by their digests alone" if gone else ""
-    return f"The chain holds: {len(traced.links):,} artifacts and {len(traced.files) - gone:,} source files have the digests that they had{rest}."  # fmt: skip
+    rest = f"; {gone:,} source files are gone, and only their digests are known" if gone else ""
+    return f"The chain holds: {len(traced.links):,} artifacts and {len(traced.files) - gone:,} source files have their recorded digests{rest}."  # fmt: skip
 
 
 def _base_sentence(traced: TracedModel) -> str:
     """State of the base's files, and its licence."""
     base = traced.base
     licence = f"{base.licence.name} ({base.licence.told_by})" if base.licence.id != UNKNOWN else UNKNOWN
-    return f"Base: {base_name(base.model)}, files {SAID[base.state]}; licence: {licence}. What it was trained on before is not known here."  # fmt: skip
+    return f"Base: {base_name(base.model)}, files {SAID[base.state]}; licence: {licence}. Its own training data is unknown here."  # fmt: skip
 
 
 def _chain_table(traced: TracedModel) -> TextTable:
@@ -131,7 +131,7 @@ def files_table(traced: TracedModel, keys: tuple[str, ...] = ("",)) -> TextTable
             counts = (DASH, DASH, stated_licence(traced.manifest.recipe, "chats") or NOT_STATED)
         rows.append((file.name, SAID[file.state], file.key, *counts, file.digest[:DIGITS]))
     columns = ("file", "", "named by", "documents", "words", "licence", DIGEST)
-    return TextTable("Files that no stage made", columns, rows, words=(1, 2, 5, 6), note=_rest(len(listed)))
+    return TextTable("Source files", columns, rows, words=(1, 2, 5, 6), note=_rest(len(listed)))
 
 
 def licences_table(traced: TracedModel) -> TextTable:
@@ -158,7 +158,7 @@ def rules_table(traced: TracedModel) -> TextTable:
     counts = [("kept", num_kept), *((words_of(rule), count) for rule, count in dropped.most_common())]
     total = dropped.total() + num_kept
     rows = [(name, f"{count:,}", human_percent(ratio(total, count))) for name, count in counts]
-    return TextTable("What became of the documents", ("rule", "documents", "share"), rows)
+    return TextTable("Documents by rule", ("rule", "documents", "share"), rows)
 
 
 def hosts_table(caption: str, column: str, hosts: Sequence[HostSums], note: str = "") -> TextTable:
@@ -176,7 +176,7 @@ def _documents_table(traced: TracedModel) -> TextTable:
         for each in traced.documents[:MAX_ROWS]
     ]  # fmt: skip
     columns, note = ("asked", "", "id", "source", "why"), _rest(len(traced.documents))
-    return TextTable("Documents that were asked for", columns, rows, words=(1, 2, 3, 4), note=note)
+    return TextTable("Requested documents", columns, rows, words=(1, 2, 3, 4), note=note)
 
 
 def _headlines(traced: TracedModel) -> list[tuple[str, str, str, str]]:
