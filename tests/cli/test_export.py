@@ -52,37 +52,20 @@ def test_a_checkpoint_becomes_a_model_directory_and_a_second_export_overwrites_n
     assert not (tmp_path / "exported.partial").exists()
 
 
-def test_another_tokenizer_than_that_of_the_run_is_refused(
-    trained: tuple[Job, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(
+    ("has_tokenizer", "code", "reason"),
+    [
+        (True, 3, "other: is not the tokenizer that"),
+        (False, 2, "is a checkpoint; give --recipe and --tokenizer of its run"),
+    ],
+)
+def test_a_checkpoint_with_another_tokenizer_or_none_is_refused(
+    has_tokenizer: bool, code: int, reason: str, trained: tuple[Job, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
     make_tokenizer_artifact(tmp_path / "other", vocab_size=290)
-    arguments = [*trained[1], "--tokenizer", str(tmp_path / "other")]
+    more = ["--tokenizer", str(tmp_path / "other")] if has_tokenizer else []
 
-    code = main.main([*arguments, "--out", str(tmp_path / "exported")])
+    assert main.main([*trained[1], *more, "--out", str(tmp_path / "exported")]) == code
 
-    assert code == 3
-    assert "other: is not the tokenizer that" in capsys.readouterr().err
-    assert not (tmp_path / "exported").exists()
-
-
-def test_a_place_where_nothing_lies_is_named(
-    trained: tuple[Job, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    job, (_, _, *options) = trained
-    options += ["--tokenizer", str(job.out.parents[1] / "tokenizer"), "--out", str(tmp_path / "exported")]
-
-    code = main.main(["export", str(tmp_path / "nowhere"), *options])
-
-    assert code == 3
-    assert "nowhere: no such directory; give a model or adapter artifact" in capsys.readouterr().err
-    assert not (tmp_path / "exported").exists()
-
-
-def test_a_checkpoint_without_its_tokenizer_is_named(
-    trained: tuple[Job, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = main.main([*trained[1], "--out", str(tmp_path / "exported")])
-
-    assert code == 2
-    assert "is a checkpoint; give --recipe and --tokenizer of its run" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
+    assert reason in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]

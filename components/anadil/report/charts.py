@@ -76,7 +76,7 @@ class Stack:
     label: str
     total: str
     parts: tuple[Bar, ...]
-    """From the left; a colour of theirs is `k0`, `k1`, ..."""
+    """Parts from the left; their colours are `k0`, `k1`, ..."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ def scatter_chart(
 
 
 class _Scale:
-    """From values to places in the view box."""
+    """Map from values to places in the view box."""
 
     def __init__(self, low: float, high: float, ticks: list[float]) -> None:
         self.low, self.high, self.ticks = low, high, ticks

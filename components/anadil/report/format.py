@@ -114,6 +114,6 @@ def evenly(items: Sequence[T], limit: int) -> list[T]:
 
 
 def _printed(text: str) -> str:
-    """With a minus sign for a hyphen; an exponent stays as programs write it, `2e-4`."""
+    """Replace a hyphen before a number by a minus sign; an exponent stays as programs write it, `2e-4`."""
     mantissa, sign, exponent = text.partition("e")
     return f"{mantissa.replace('-', MINUS)}{sign}{exponent}"

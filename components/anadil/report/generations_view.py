@@ -55,7 +55,7 @@ class GenerationsView:
     answers: tuple[PromptView, ...]
     more_answers: tuple[PromptView, ...]
     summary: TextTable
-    """How many answers are those of the reference, by candidate; no rows where nothing says it."""
+    """Number of answers that are the reference, by candidate; no rows if unknown."""
     beginnings: tuple[PromptView, ...]
     more_beginnings: tuple[PromptView, ...]
     hidden: str

@@ -32,7 +32,7 @@ HUB_LICENCES = frozenset(HUB_LICENCE_NAMES.split())
 LLAMA = re.compile(r"llama[-_ ]?(?P<version>[234](\.[123])?)(?![\d.]*[bB])", re.IGNORECASE)
 LLAMA_AGREEMENT = re.compile(r"LLAMA\s+(?P<version>[234](\.[123])?)\s+COMMUNITY\s+LICENSE", re.IGNORECASE)
 META_NAME = re.compile(r"(?:Meta-)?Llama-(?P<version>[234](?:\.[123])?)-", re.IGNORECASE)
-"""How Meta names its models: `Llama-3.2-1B`, `Meta-Llama-3-8B-Instruct`."""
+"""Names of Meta's models, such as `Llama-3.2-1B` and `Meta-Llama-3-8B-Instruct`."""
 BEGINNINGS = {
     "apache-2.0": re.compile(r"Apache License\s+Version 2\.0", re.IGNORECASE),
     "mit": re.compile(r"\bMIT License\b|Permission is hereby granted, free of charge", re.IGNORECASE),
@@ -50,7 +50,7 @@ class Licence:
     """A licence, as far as it is known."""
 
     id: str = UNKNOWN
-    """As the hub calls it; `other` where the hub has no name for it."""
+    """Name on the hub; `other` without one."""
     name: str = ""
     link: str = ""
     told_by: str = ""

@@ -39,7 +39,7 @@ class Measure:
 
 
 def measures_view(facts: Facts) -> tuple[Measure, ...]:
-    """In the order in which they decide: losses to the base, strengths by text, abilities."""
+    """Measures in the order in which they decide: losses to the base, strengths by text, abilities."""
     candidates = candidates_of(facts.scores)
     measures = (
         _forgetting(candidates),

@@ -38,7 +38,7 @@ class TrainingView:
     words: str
     charts: list[Chart]
     more_charts: list[Chart]
-    """Those that a reader looks at where something went wrong: in a fold."""
+    """Charts for a reader who looks for a fault, in a fold."""
     phase_table: TextTable
     summary: TextTable
 

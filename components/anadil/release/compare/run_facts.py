@@ -33,7 +33,7 @@ class RunFacts:
 
     name: str
     run: Run | None
-    """As a list shows it; None if an artifact names the run."""
+    """The listed run; None if an artifact names it."""
     uris: dict[str, str]
     manifests: dict[str, Manifest]
     digests: dict[str, str]

@@ -28,11 +28,11 @@ class Vocabulary:
     """A tokenizer in the fields of GGUF."""
 
     tokens: Sequence[str]
-    """By id: byte symbols of ordinary tokens, the text of added ones."""
+    """Byte symbols of ordinary tokens and the text of added ones, by id."""
     types: Sequence[int]
     merges: Sequence[str]
     scores: Sequence[float]
-    """By id, of tokenizers of SentencePiece's kind."""
+    """Scores by id; only for SentencePiece's kind."""
     adds_blank: bool
     """A text gets a space in front; only for SentencePiece's kind."""
     pre_tokenizer: str

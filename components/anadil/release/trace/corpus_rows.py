@@ -64,7 +64,7 @@ class CorpusSums:
     digest: str
     files: tuple[FileSums, ...]
     hosts: tuple[HostSums, ...]
-    """Those with most text first."""
+    """Hosts, those with most text first."""
     num_hosts: int
     words_by_licence: Mapping[str, int]
 
@@ -258,12 +258,12 @@ class _HostCounts:
         self._base.execute("COMMIT")
 
     def count(self) -> int:
-        """How many there are."""
+        """Number of hosts."""
         with closing(self._base.execute("SELECT count(*) FROM hosts")) as cursor:
             return int(cursor.fetchone()[0])
 
     def top(self, most: int) -> tuple[HostSums, ...]:
-        """Those with most text."""
+        """Hosts with most text."""
         query = "SELECT host, documents, words, bytes FROM hosts ORDER BY bytes DESC, host LIMIT ?"
         with closing(self._base.execute(query, (most,))) as cursor:
             return tuple(HostSums(host=host, documents=documents, words=words, num_bytes=size) for host, documents, words, size in cursor)  # fmt: skip
