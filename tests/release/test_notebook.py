@@ -19,6 +19,7 @@ from anadil.release import start_run
 from anadil.release.notebook import html_table, text_table
 from anadil.release.runs import Run, find_run
 from tests.kit.compared_run import make_run, recipe, scores
+from tests.kit.marks import slow
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs/guides/notebook.md"
@@ -151,7 +152,7 @@ def test_a_run_out_of_an_event_loop_is_a_process_of_its_own(raw: Path, tmp_path:
     ("settings", "error", "words"),
     [
         (["nonsense=1"], RecipeError, "unknown key"),
-        (["clean.inputs=[/none.jsonl]"], DataError, "no file matches '/none.jsonl'"),
+        slow(["clean.inputs=[/none.jsonl]"], DataError, "no file matches '/none.jsonl'"),
     ],
 )
 def test_a_run_that_fails_raises_what_its_exit_code_stands_for(

@@ -40,6 +40,7 @@ class Run:
     progress: str
     """Finished steps of all: `3 of 6`."""
     seconds: float
+    """Compute time of all steps."""
     dollars: float | None
     """Cost of the steps with a model by the price table; None if it lacks the machine."""
     base_bits_per_byte: float | None
@@ -50,8 +51,11 @@ class Run:
     message: str
     """Reason of the end, or the damage."""
     place: str
+    """Work directory or root of the record."""
     root: str
+    """Place of its artifacts."""
     artifacts: dict[str, str]
+    """Artifact word -> URI."""
 
     def to_dict(self) -> dict[str, Any]:
         """Fields as JSON has them; times in ISO 8601, UTC."""

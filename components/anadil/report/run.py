@@ -25,9 +25,8 @@ from anadil.report.next_steps import next_steps
 from anadil.report.read import Facts, Json, field, last_part, named_tables, read_facts, table_of
 from anadil.report.render import render_template
 from anadil.report.scores_view import loop_rate, scores_view
-from anadil.report.tokenizer_view import tokenizer_view, tokenizers_of
+from anadil.report.tokenizer_view import tokenizer_view, tokenizers_of, trial_view
 from anadil.report.training_view import finetune_view, training_view
-from anadil.report.trial_view import trial_view
 from anadil.report.verdict import candidates_of, released_name, verdict
 from anadil.runtime.job import Figures, Job
 from anadil.text.metrics import deciding_scores

@@ -1,8 +1,8 @@
-"""The section on the tokenizer: the candidates, the choice with its reason, and how they cut words."""
+"""The section on the tokenizer: candidates, choice, cuts of words, and the trial of finalists at equal compute."""
 
 from collections.abc import Callable, Sequence
 
-from anadil.core.format import number
+from anadil.core.format import human_parameters, number
 from anadil.report.charts import Bar
 from anadil.report.elements import Chart, TextTable, bars
 from anadil.report.format import clip, figure, percent, ratio
@@ -125,3 +125,68 @@ def _cuts(candidates: Sequence[tuple[str, Json]], language: Language) -> Cuts:
             by_word.setdefault(word, []).append((name, cut))
     in_script = {word: cuts for word, cuts in by_word.items() if any(map(language.is_script, word))}
     return [(clip(word, 80), cuts) for word, cuts in (in_script or by_word).items()][:MAX_WORDS]
+
+
+def trial_view(facts: Facts) -> dict[str, object] | None:
+    """The finalists beside each other, by the names of the template; None without a trial."""
+    finalists = named_tables(facts.trial.get("finalists"))
+    if not finalists:
+        return None
+    winner = clip(facts.trial.get("winner"), 80)
+    names = [name for name, _ in finalists]
+    keep_names = list(dict.fromkeys(kind for _, each in finalists for kind in table_of(each.get("keep"))))
+    front = pareto_front(finalists)
+    columns = (
+        "tokenizer", "bits per byte", *(f"{clip(kind, 40)}, bits per byte" for kind in keep_names), "parameters",
+        "words in the context", "steps", "on the front",
+    )  # fmt: skip
+    rows = [
+        (
+            name,
+            _scored(each),
+            *(_scored(table_of(table_of(each.get("keep")).get(kind))) for kind in keep_names),
+            human_parameters(int(number(each.get("parameters")) or 0)),
+            figure(each.get("words_in_context")),
+            figure(each.get("steps")),
+            "yes" if name in front else "no",
+        )
+        for name, each in finalists
+    ]
+    table = TextTable(
+        "Tokenizers that were tried at equal compute",
+        columns,
+        rows,
+        marked=names.index(winner) if winner in names else None,
+        note="Intervals are 95 % over documents. No tokenizer on the front is beaten in every figure.",
+    )
+    reason, steps = clip(facts.trial.get("reason"), 300), figure(facts.trial.get("steps"))
+    return {"winner": winner, "reason": reason, "steps": steps, "finalists": table}
+
+
+def pareto_front(finalists: Sequence[tuple[str, Json]]) -> tuple[str, ...]:
+    """Finalists that no other is as good as in all figures and better than in one.
+
+    Fewer bits per byte, on the target and on each text of `tokenizer.keep`, fewer parameters and more words in the
+    context are better.
+    """
+    # Words are negative, so that less is better in each figure.
+    figures = {}
+    for name, each in finalists:
+        keep = [table_of(text).get("bits_per_byte") for text in table_of(each.get("keep")).values()]
+        values = [each.get("bits_per_byte"), *keep, each.get("parameters")]
+        words = number(each.get("words_in_context")) or 0
+        figures[name] = (*(number(value) or 0.0 for value in values), -words)
+
+    def beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+        return one != other and all(a <= b for a, b in zip(one, other, strict=True))
+
+    return tuple(
+        name
+        for name, values in figures.items()
+        if not any(beats(other, values) for other in figures.values())
+    )
+
+
+def _scored(table: Json) -> str:
+    low, high = (figure(value) for value in (list_of(table.get("interval")) or [None, None])[:2])
+    return f"{figure(table.get('bits_per_byte'))} [{low}, {high}]"

@@ -35,10 +35,12 @@ class ChatSettings:
     """Settings of a chat."""
 
     system: str = ""
+    """System turn; empty for none."""
     complete: bool = False
     """Continue a text instead of answering."""
     seed: int = 0
     temperature: float = TEMPERATURE
+    """Sampling temperature; 0 is greedy."""
     max_tokens: int = MAX_TOKENS
     context: int | None = None
     """Tokens of chat and answer together; left out, the model's, at most `MAX_CONTEXT`."""

@@ -12,9 +12,8 @@ from anadil.core.errors import RecipeError
 from anadil.core.format import human_figure, number
 from anadil.core.log import masked
 from anadil.core.stages import FLOW
-from anadil.release.compare.answers import side_by_side
 from anadil.release.compare.compared_runs import ComparedRuns, CostPair, Curve, Curves, RecipeChange
-from anadil.release.compare.page import render_comparison
+from anadil.release.compare.page import render_comparison, side_by_side
 from anadil.release.compare.run_facts import WORDS, RunFacts, find_facts, records
 from anadil.release.compare.score_pairs import ScorePair, Text, score_pairs, text_of
 from anadil.release.compare.tables import notebook_html, terminal_lines

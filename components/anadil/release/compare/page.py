@@ -1,19 +1,29 @@
-"""A comparison as one page, in the report's style."""
+"""A comparison as one page in the report's style, and answers of both runs to the same prompts."""
 
 import re
+from dataclasses import replace
+from typing import Any
 
 from anadil import __version__
 from anadil.core.format import DASH
-from anadil.release.compare.answers import compared_prompts
 from anadil.release.compare.compared_runs import ComparedRuns
+from anadil.release.compare.run_facts import RunFacts, records
 from anadil.release.compare.score_pairs import ScorePair
 from anadil.release.compare.tables import COST_COLUMNS, SCORE_COLUMNS, cost_rows, score_rows, value_text
 from anadil.report.charts import Estimate, Line
 from anadil.report.elements import Chart, TextTable, intervals, lines
 from anadil.report.format import MINUS, clip, figure
-from anadil.report.generations_view import OPEN_ANSWERS, OPEN_BEGINNINGS
-from anadil.report.read import last_part
+from anadil.report.generations_view import (
+    OPEN_ANSWERS,
+    OPEN_BEGINNINGS,
+    PromptView,
+    chosen_prompts,
+    is_greedy,
+    prompts_of,
+)
+from anadil.report.read import Json, last_part
 from anadil.report.render import render_template
+from anadil.report.verdict import candidates_of
 
 SECTIONS = (
     ("scores", "Scores"),
@@ -23,6 +33,8 @@ SECTIONS = (
     ("cost", "Time and cost"),
     ("artifacts", "Artifacts"),
 )
+KINDS = {"answer": ("finetuned", "adapted"), "continuation": ("adapted", "finetuned")}
+"""Kind of prompt -> candidates whose text is shown: the first that the run has."""
 COLOURS = {"a": 4, "b": 1}
 MAX_VALUE = 300
 NOTE = (
@@ -165,3 +177,51 @@ def _artifacts(runs: ComparedRuns) -> TextTable:
         if word != "report":
             rows.append((word, *digests, same))
     return TextTable("Digests of what they hold", ("artifact", "A", "B", "the same"), rows, words=(1, 2, 3))
+
+
+def compared_prompts(a: RunFacts, b: RunFacts, kind: str) -> tuple[PromptView, ...]:
+    """Prompts of a kind that both runs gave their models, and the greedy text of each; at most those of a report.
+
+    A question that only one run has trained on is marked as neither.
+    """
+    texts = [(name, *_greedy(run, kind)) for name, run in (("A", a), ("B", b))]
+    seen = [{str(line.get("prompt")): line.get("seen") for line in lines} for _, _, lines in texts]
+    common = seen[0].keys() & seen[1].keys()
+    shown: dict[str, Json] = {
+        f"{name} {candidate}": {
+            "generations": [
+                line if seen[0][prompt] == seen[1][prompt] else line | {"seen": None}
+                for line in lines_
+                if (prompt := str(line.get("prompt"))) in common
+            ]
+        }
+        for name, candidate, lines_ in texts
+    }
+    return tuple(
+        replace(each, made=tuple(replace(one, style="adapted" if one.candidate.startswith("B") else "") for one in each.made))
+        for each in chosen_prompts(prompts_of(shown, kind))
+    )  # fmt: skip
+
+
+def side_by_side(a: RunFacts, b: RunFacts) -> list[dict[str, Any]]:
+    """The same for JSON, every prompt of both runs."""
+    entries: dict[tuple[str, str], dict[str, Any]] = {}
+    for kind in KINDS:
+        for name, run in (("a", a), ("b", b)):
+            candidate, lines = _greedy(run, kind)
+            for line in lines:
+                text = str(line.get("prompt"))
+                entry = entries.setdefault((kind, text), {"kind": kind, "prompt": text, "a": None, "b": None})
+                keys = ("text", "seen", "exact", "ended", "loop", "chrf")
+                entry[name] = {"candidate": candidate} | {key: line.get(key) for key in keys}
+    return list(entries.values())
+
+
+def _greedy(run: RunFacts, kind: str) -> tuple[str, list[Json]]:
+    """The candidate whose texts of a kind are shown, and those texts."""
+    known = candidates_of(run.scores)
+    candidate = next((name for name in KINDS[kind] if name in known), "")
+    lines = records(known.get(candidate, {}).get("generations"))
+    return candidate, [
+        each for each in lines if (each.get("kind") == "answer") == (kind == "answer") and is_greedy(each)
+    ]

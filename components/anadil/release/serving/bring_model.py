@@ -1,7 +1,7 @@
 """`python -m anadil.release.serving.bring_model URI DIRECTORY`: a served model's files, before its server starts.
 
-A server of models trusts what lies on its disk. This compares every byte with the artifact's manifest first, and
-brings what the model needs alone: of an adapter `merged/`, of no artifact its logs.
+A model server trusts the files on its disk. So every byte is compared with the manifest, and only files that the model
+needs are brought: `merged/` of an adapter, and no logs.
 """
 
 import logging
@@ -27,21 +27,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _bring(arguments: Sequence[str]) -> int:
+    """Fill a directory with the files of a model and nothing else."""
     if len(arguments) != 2:
         raise RecipeError("give the URI of a model or adapter artifact, and a directory")
-    bring(arguments[0], Path(arguments[1]))
-    return 0
-
-
-def bring(uri: str, directory: Path) -> None:
-    """Make a directory hold the files of a model, each compared with its manifest, and nothing else.
-
-    Raises:
-        DataError: There is no such artifact.
-        IntegrityError: Files are not those of the manifest.
-        PreflightError: The disk has too little space.
-    """
-    place, manifest, prefix = artifact_of(uri)
+    place, manifest, prefix = artifact_of(arguments[0])
     files = [
         FileEntry(name=name.removeprefix(prefix), size=int(entry["bytes"]), sha256=str(entry["sha256"]))
         for name, entry in manifest.files.items()
@@ -49,8 +38,9 @@ def bring(uri: str, directory: Path) -> None:
     ]
     source = join(place, prefix.rstrip("/")) if prefix else place
     remedy = "give the volume of the model more space (ephemeral-storage)"
-    fill(directory, files, fetch_from(source), source, remedy)
+    fill(Path(arguments[1]), files, fetch_from(source), source, remedy)
     log.info("%s: %d files, each as its manifest says", source, len(files))
+    return 0
 
 
 if __name__ == "__main__":
