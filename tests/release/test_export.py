@@ -274,21 +274,24 @@ def test_a_name_is_looked_up_in_the_registry_of_the_recipe(
     assert asked == [("models:/anadil-az@champion", "sqlite:///here.db")]
 
 
-def test_a_changed_artifact_and_another_architecture_are_refused_and_nothing_is_written(
+def test_a_changed_artifact_another_architecture_and_no_tokenizer_are_refused_and_nothing_is_written(
     adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(adapter, tmp_path / "changed")
     (tmp_path / "changed/merged/config.json").write_text("{}")
     make_family(tmp_path / "bitnet", "bitnet")
+    make_family(tmp_path / "llama", "llama")
 
     codes = [
         export(tmp_path / "changed", tmp_path / "out"),
         export(tmp_path / "bitnet", tmp_path / "out", "--format", "gguf"),
+        export(tmp_path / "llama", tmp_path / "out", "--format", "gguf"),
         export(tmp_path / "bitnet", tmp_path / "bitnet-out"),
     ]
 
     told = capsys.readouterr().err
-    assert codes == [5, 4, 0]
+    assert codes == [5, 4, 3, 0]
+    assert "tokenizer.json: no such file; give a whole Hugging Face model directory" in told
     assert "config.json: differs from its manifest" in told
     assert "model type 'bitnet' is not written as GGUF, only arcee," in told
     assert "; export with --format hf" in told

@@ -6,7 +6,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from anadil.artifacts.base_model import tokenizer_config
-from anadil.core.errors import PreflightError
+from anadil.core.errors import DataError, PreflightError
 from anadil.model.architecture import read_config
 from anadil.release.export.gguf_cuts import gguf_fault, gguf_name, gguf_note
 from anadil.release.export.gguf_shape import shape_fault
@@ -22,9 +22,21 @@ def gguf_refusal(directory: Path) -> str:
     """
     if fault := shape_fault(read_config(directory)):
         return fault
-    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    tokenizer = read_tokenizer(directory)
     fault = gguf_fault(tokenizer) or _frame_fault(directory, tokenizer)
     return f"llama.cpp cannot read its tokenizer: {fault}" if fault else ""
+
+
+def read_tokenizer(directory: Path) -> Tokenizer:
+    """The tokenizer of a model's directory.
+
+    Raises:
+        DataError: It has no tokenizer.json.
+    """
+    file = directory / "tokenizer.json"
+    if not file.is_file():
+        raise DataError(f"{file}: no such file; give a whole Hugging Face model directory")
+    return Tokenizer.from_file(str(file))
 
 
 def check_gguf(directory: Path) -> None:
@@ -40,7 +52,7 @@ def check_gguf(directory: Path) -> None:
 
 def gguf_words(directory: Path) -> str:
     """llama.cpp's name for the tokenizer of a model without `gguf_refusal`, and its differences."""
-    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    tokenizer = read_tokenizer(directory)
     note = gguf_note(tokenizer)
     return gguf_name(json.loads(tokenizer.to_str())) + (f" ({note})" if note else "")
 

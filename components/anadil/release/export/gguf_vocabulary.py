@@ -15,7 +15,7 @@ from anadil.core.errors import DataError
 from anadil.model.load import END_OF_TURN, OTHER_ENDS_OF_TURNS
 from anadil.release.export.gguf_cuts import gguf_name, gguf_note
 from anadil.release.export.gguf_pieces import NUM_BYTES, adds_blank, byte_token, is_of_pieces, scores
-from anadil.release.export.gguf_refusal import frame, special_ids
+from anadil.release.export.gguf_refusal import frame, read_tokenizer, special_ids
 
 log = logging.getLogger(__name__)
 
@@ -50,9 +50,7 @@ def read_vocabulary(directory: Path, rows: int) -> Vocabulary:
         DataError: The tokenizer does not fit to the model.
     """
     file = directory / "tokenizer.json"
-    if not file.is_file():
-        raise DataError(f"{file}: no such file; give a whole Hugging Face model directory")
-    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer = read_tokenizer(directory)
     if note := gguf_note(tokenizer):
         log.warning("%s: %s", file, note)
     content: dict[str, Any] = json.loads(tokenizer.to_str())
