@@ -9,10 +9,9 @@ import pytest
 import yaml
 
 from anadil.artifacts import artifact
-from anadil.artifacts.find import read_table
 from anadil.core.errors import DataError, IntegrityError
 from anadil.recipe.sections import Recipe
-from anadil.report.data_card import card_of_corpus
+from anadil.report.data_card import card_of_corpus, data_card
 from anadil.report.licence import licence_files, licence_of
 from anadil.report.model_card import licence_files_of, model_card, model_name
 from anadil.report.run import run
@@ -26,11 +25,6 @@ HOSTILE = (
     "\u2028--- {{7*7}} {% raw %}\x00\x1b[31m",
 )
 Json = dict[str, Any]
-
-
-def data_card(corpus: str) -> str:
-    manifest = artifact.finished_manifest(corpus, "corpus")
-    return card_of_corpus(manifest, read_table(corpus, manifest, "stats.json"))
 
 
 def recipe(**more: Any) -> Json:

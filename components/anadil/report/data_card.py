@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from anadil import __version__
+from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.find import read_table
 from anadil.artifacts.storage import BUILT_IN
 from anadil.core.format import DASH, human_bytes, human_figure, human_percent, integer_if_whole, number
 from anadil.report.elements import TextTable
@@ -37,6 +39,17 @@ class NamedLanguage:
     name: str
     word_note: str = ""
     """Meaning of "word" in scripts without spaces."""
+
+
+def data_card(corpus: str) -> str:
+    """The card of a corpus artifact, as Markdown with front matter.
+
+    Raises:
+        DataError: There is no such artifact.
+        IntegrityError: An input of the card differs from its manifest.
+    """
+    manifest = artifact.finished_manifest(corpus, "corpus")
+    return card_of_corpus(manifest, read_table(corpus, manifest, "stats.json"))
 
 
 def card_of_corpus(manifest: Manifest, stats: Json, recipe: Json | None = None) -> str:
