@@ -92,15 +92,7 @@ class Point:
 def line_chart(
     lines: Sequence[Line], *, title: str, unit: str, bands: Sequence[Band] = (), from_zero: bool = False
 ) -> Markup:
-    """A line chart with ticks, unit, labelled bands and the ends of each line; empty without points.
-
-    Args:
-        lines: Points in ascending x.
-        title: Name for screen readers.
-        unit: Unit and name of the vertical axis.
-        bands: Stretches to shade, in turn.
-        from_zero: Begin the vertical axis at zero, as it must where sizes are compared.
-    """
+    """A line chart of points in ascending x, with ticks, unit and labelled bands; empty without points."""
     # A long run has more steps than a screen has pixels, and the page has to stay small.
     drawn = [replace(line, points=thinned(line.points)) for line in lines if line.points]
     if not drawn:
@@ -226,16 +218,7 @@ def scatter_chart(
     units: tuple[str, str],
     chosen: Point | None = None,
 ) -> Markup:
-    """Dots over two axes that begin at zero, a line through some, and a ring round the chosen one.
-
-    Args:
-        points: Dots beside those of the line.
-        line: Upper bound of the dots, in ascending x.
-        limit: Place of a vertical line.
-        title: Name for screen readers.
-        units: Name and unit of the horizontal axis and of the vertical one.
-        chosen: The dot that is marked, with its label beside it.
-    """
+    """Dots over two axes from zero, a line in ascending x as their upper bound, and a ring round the chosen dot."""
     dots = [*points, *([chosen] if chosen else [])]
     xs = [*(dot.x for dot in dots), *(x for x, _ in line.points)]
     ys = [*(dot.y for dot in dots), *(y for _, y in line.points)]

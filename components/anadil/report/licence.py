@@ -75,12 +75,7 @@ UNKNOWN_LICENCE: Licence = Licence()
 
 
 def licence_of(model: str, stated: str = "") -> Licence:
-    """The licence of everything made from a base model.
-
-    Args:
-        model: `base.model` of the recipe: a directory, a hub id or `tiny`.
-        stated: `base` of `report.licences`; empty: nothing.
-    """
+    """The licence of everything made from `base.model`, with `report.licences.base` as the last source."""
     if model == TINY:
         return Licence(id="apache-2.0", name="Apache License 2.0", told_by="the base is made by anadil")
     folder = Path(model).expanduser()

@@ -83,12 +83,7 @@ def run_chat(options: argparse.Namespace) -> int:
 
 
 class Terminal:
-    """A chat with a person.
-
-    Args:
-        chat: The chat.
-        read: Shows a prompt and returns a line, or raises EOFError.
-    """
+    """A chat with a person; `read` shows a prompt and returns a line, or raises EOFError."""
 
     def __init__(self, chat: "Chat", read: Callable[[str], str] = input) -> None:
         self._chat, self._read = chat, read

@@ -174,12 +174,12 @@ class Chat:
 
 
 def open_chat(uri: str, settings: ChatSettings, tracking: str | None = None) -> ChatModel:
-    """Find a model, check it against the settings, and load it.
+    """Find a model by any name that `find_model` takes, check it against the settings, and load it.
 
     Args:
-        uri: Any name of a model that `find_model` takes.
+        uri: The model.
         settings: Settings of the chat.
-        tracking: Address of the registry, for `models:/`.
+        tracking: Address of the registry of `models:/`.
 
     Raises:
         RecipeError: It cannot answer, and is not to continue text.

@@ -61,12 +61,7 @@ class RunFacts:
 
 
 def find_facts(name: str, work: str | Path | None, root: str | None = None) -> RunFacts:
-    """Facts of a run.
-
-    Args:
-        name: A work directory (its latest run), the URI of a report, scores, adapter or model, or a run's id.
-        work: Work directory whose runs have ids.
-        root: Store whose runs have ids.
+    """Facts of a run: `compare` lists its possible names.
 
     Raises:
         DataError: There is no such run, or nothing of it is there.

@@ -124,13 +124,8 @@ def _text_pair(text: Text, common: list[tuple[Json, Json]], name: str, tables: T
 
 
 def _paired(pair: ScorePair, rows: list[tuple[float, float, int]], *, whole: bool) -> ScorePair:
-    """The pair with the interval of its difference, if there are rows.
-
-    Args:
-        pair: Figures of each run.
-        rows: Nats in A, nats in B and bytes of each document.
-        whole: The documents are all that each run scored; else the figures become those of the common ones.
-    """
+    """The pair with the interval of its difference, by (nats in A, nats in B, bytes) of each document."""
+    # Unless the documents are all that each run scored, the figures become those of the common ones.
     if not rows:
         return pair
     try:

@@ -49,13 +49,7 @@ class Turns:
 
 
 def modelfile(model: str, directory: Path, *, adds_bos: bool) -> str:
-    """The text of a Modelfile.
-
-    Args:
-        model: Path of the GGUF file from where the Modelfile lies.
-        directory: The model's Hugging Face directory.
-        adds_bos: The GGUF file says that BOS is put before a text, so the template must not.
-    """
+    """The text of a Modelfile for a GGUF file beside it; with `adds_bos` the template writes no BOS."""
     tokenizer: Any = load_tokenizer(directory)
     lines = [f"FROM ./{model}"]
     try:

@@ -51,15 +51,7 @@ class Promotion:
 def promote(
     registry: Registry, name: str, model: Promotable, alias: str | None, experiment: str
 ) -> Promotion:
-    """Give a model a version and an alias; a failure leaves the registry as it was.
-
-    Args:
-        registry: Open.
-        name: Registered model; created if it is missing.
-        model: Passed its gate.
-        alias: The alias; left out, `champion` if there is none or these scores show that it is beaten, else
-            `challenger`.
-        experiment: MLflow experiment, for a model that no run of the server made.
+    """Give a model a version and an alias, by default that of `target_alias`; a failure leaves the registry as it was.
 
     Raises:
         IntegrityError: The champion is gone or changed, and no alias is given.

@@ -89,10 +89,7 @@ class DocumentTrace:
 def questions_of(texts: Sequence[str], files: Mapping[str, str]) -> list[str]:
     """Questions: an id, URL or source each, or the lines of a file, which may be JSON objects with such a field.
 
-    Args:
-        texts: Questions and files.
-        files: Name of a source file in documents -> its path or URI. Such a path, with or without a place in the
-            file, is a source.
+    A path or URI of `files` (name in documents -> path or URI), with or without a place in the file, is a source.
 
     Raises:
         DataError: A file has a line that names no document, or too many lines.
@@ -158,13 +155,9 @@ def sum_rows(uri: str, manifest: Manifest) -> CorpusSums:
 def find_documents(
     trained: tuple[str, Manifest] | None, corpora: Sequence[tuple[str, Manifest]], questions: Sequence[str]
 ) -> tuple[DocumentTrace, ...]:
-    """The answer to each question, from one pass over the documents, then one over the rows of dropped ones.
-
-    Args:
-        trained: The corpus of the training, which holds the documents of those that it adds to; None if unreadable.
-        corpora: All of the chain that can be read.
-        questions: Ids, URLs or sources.
-    """
+    """The answer to each question, from the training corpus (None if unreadable) and the rows of all corpora."""
+    # One pass over the documents, then one over the rows of dropped ones. The training corpus holds the documents of
+    # the corpora that it adds to.
     answers: dict[str, DocumentTrace] = {}
     others: Counter[str] = Counter()
     asked = frozenset(questions)

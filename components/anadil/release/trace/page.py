@@ -111,12 +111,7 @@ def _chain_table(traced: TracedModel) -> TextTable:
 
 
 def files_table(traced: TracedModel, keys: tuple[str, ...] = ("",)) -> TextTable:
-    """A row for each source file.
-
-    Args:
-        traced: The trace.
-        keys: Beginnings of the recipe keys whose files are listed; left out, all.
-    """
+    """A row for each source file whose recipe key begins with one of `keys`."""
     by_file = _sums(traced)
     listed = [
         (each, by_file.get((each.key, each.name))) for each in traced.files if each.key.startswith(keys)
