@@ -61,6 +61,7 @@ def test_retained_languages_are_compared_document_by_document_if_both_scored_the
     assert (russian.clear, russian.better) == (False, None)
     alone = pair(other, "adapted", "retained.en")
     assert alone.low is None
+    assert re.search(r'class="name"[^>]*>adapted en<', found.page())
 
 
 def with_retained(more: float, count: int = 12) -> Any:

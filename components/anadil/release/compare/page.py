@@ -36,6 +36,8 @@ SECTIONS = (
 KINDS = {"answer": ("finetuned", "adapted"), "continuation": ("adapted", "finetuned")}
 """Kind of prompt -> candidates whose text is shown: the first that the run has."""
 COLOURS = {"a": 4, "b": 1}
+TEXTS = {"bits_per_byte": "", "questions.bits_per_byte": " answers"}
+"""Measure in bits per byte -> its text after the candidate in a chart; retained languages have their codes."""
 MAX_VALUE = 300
 NOTE = (
     "The interval of a difference comes from a bootstrap over documents, the same draw for both runs. If it contains 0, "
@@ -141,7 +143,7 @@ def _difference_chart(pairs: tuple[ScorePair, ...]) -> Chart | None:
     """Differences with paired intervals, without the base: mostly both runs have the same one."""
     drawn = [
         Estimate(
-            label=f"{pair.candidate}{' answers' if pair.measure != 'bits_per_byte' else ''}",
+            label=f"{pair.candidate}{TEXTS.get(pair.measure, pair.measure.replace('retained.', ' '))}",
             value=pair.difference, low=pair.low, high=pair.high, colour=COLOURS[pair.better] if pair.better else 0,
         )
         for pair in pairs

@@ -20,8 +20,8 @@ from anadil.artifacts.base_model import COPIED_TOKENIZER_FILES
 from anadil.artifacts.mlmodel import write_mlmodel
 from anadil.artifacts.weight_files import INDEX, stored_tensors, weight_files
 from anadil.core.errors import DataError, PreflightError, RecipeError
-from anadil.core.format import human_bytes
 from anadil.core.progress import progress
+from anadil.release.export.disk_space import check_space
 from anadil.release.model_source import ModelSource
 from anadil.report.model_card import licence_files_of, model_card
 
@@ -107,20 +107,6 @@ def export(
         else:
             draft.rename(out)
     return Exported(folder=out.parent if as_file else out, names=names, path=out, num_bytes=num_bytes)
-
-
-def check_space(path: Path, num_bytes: int) -> None:
-    """Check that the disk of a path has room, before an hour of writing.
-
-    Raises:
-        PreflightError: It has not.
-    """
-    free = shutil.disk_usage(path.parent).free
-    if num_bytes > free:
-        raise PreflightError(
-            f"{path.parent}: {human_bytes(num_bytes)} are to be written there and {human_bytes(free)} are free; free some, "
-            "or give another --out"
-        )
 
 
 @contextlib.contextmanager
