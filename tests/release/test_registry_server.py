@@ -5,9 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,6 +22,7 @@ from anadil.release.registry.client import Registry, open_registry, resolve
 from anadil.release.registry.gate_verdict import Promotable, check_promotable
 from anadil.release.registry.promotion import promote, roll_back
 from anadil.runtime.champion import DIGEST_TAG
+from tests.kit.http_server import Reply, http_server
 from tests.kit.mlflow_server import MlflowServer
 from tests.kit.promotable import model, scores
 
@@ -304,23 +303,9 @@ def test_the_champion_loads_in_a_fresh_process_from_another_directory(
 
 @pytest.fixture
 def old_server() -> Iterator[str]:
-    """What says that it is MLflow 2."""
-
-    class Old(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"2.22.1")
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = HTTPServer(("127.0.0.1", 0), Old)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://user:hunter2-hunter2@127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    """A server that says that it is MLflow 2."""
+    with http_server(lambda _: Reply(text="2.22.1")) as port:
+        yield f"http://user:hunter2-hunter2@127.0.0.1:{port}"
 
 
 def test_a_registry_that_is_away_old_or_cannot_be_written_is_said_without_its_password(
