@@ -11,7 +11,7 @@ from kfp.local import config, subprocess_task_handler
 from anadil.artifacts import artifact
 from anadil.core.errors import RecipeError
 from anadil.core.stages import FLOW, STAGES
-from anadil.launch import exit_handler, kfp_steps
+from anadil.launch import kfp_steps
 from anadil.recipe.load import load_recipe, shipped
 from anadil.runtime import kfp
 from anadil_pipelines import laptop
@@ -138,7 +138,7 @@ def test_a_wrong_value_is_told_by_its_name(values: dict[str, str], told: str) ->
 
 def test_the_exit_handler_looks_where_the_run_was_told_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[str | None, str]] = []
-    monkeypatch.setattr(exit_handler, "finish", lambda recipe, run: told.append((recipe.storage.root, run)))
+    monkeypatch.setattr(kfp_steps, "finish", lambda recipe, run: told.append((recipe.storage.root, run)))
     values = {"recipe": RECIPE.model_dump_json(), "run": "run-1", "root": "s3://bucket/other"}
 
     code = kfp_steps.main(["finish", "--executor-input", json.dumps({"inputs": {"parameterValues": values}})])
