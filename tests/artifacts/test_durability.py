@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from anadil.artifacts import lock
+from anadil.artifacts import lease
 from anadil.artifacts.prefetch import fetch
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
@@ -110,7 +110,7 @@ def test_a_file_system_without_locks_is_told_and_used(
 
     monkeypatch.setattr("fcntl.flock", refuse)
 
-    with lock.locked(tmp_path / "work"):
+    with lease.locked(tmp_path / "work"):
         pass
 
     assert "this file system has no locks" in caplog.text
@@ -119,13 +119,13 @@ def test_a_file_system_without_locks_is_told_and_used(
 def test_the_lock_of_a_killed_process_is_free_and_other_users_may_ask_for_it(tmp_path: Path) -> None:
     code = (
         "import os, pathlib, signal, sys\n"
-        "from anadil.artifacts import lock\n"
-        "with lock.locked(pathlib.Path(sys.argv[1])):\n"
+        "from anadil.artifacts import lease\n"
+        "with lease.locked(pathlib.Path(sys.argv[1])):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
 
     assert (tmp_path / "lock").stat().st_mode & 0o666 == 0o666
-    assert not lock.is_held(tmp_path)
-    with lock.locked(tmp_path):
-        assert lock.is_held(tmp_path)
+    assert not lease.is_held(tmp_path)
+    with lease.locked(tmp_path):
+        assert lease.is_held(tmp_path)

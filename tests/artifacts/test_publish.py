@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from anadil.artifacts import artifact, object_lock, publish, s3, storage
+from anadil.artifacts import artifact, lease, publish, s3, storage
 from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.uri import AlreadyThereError
 from anadil.core.errors import IntegrityError, PreflightError, RecipeError, RetryableError
@@ -270,15 +270,15 @@ def test_a_request_that_arrives_after_the_claim_was_lost_changes_nothing(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: str
 ) -> None:
     uri = f"{bucket}/out"
-    monkeypatch.setattr(object_lock, "RENEW_S", 1000)
+    monkeypatch.setattr(lease, "RENEW_S", 1000)
     first, second = made(tmp_path)[0], made(tmp_path, "two")[0]
     content = (second / "manifest.json").read_bytes()
 
     def be_overtaken(params: dict[str, Any], **_: Any) -> None:
         if params["url_path"].endswith(f"/out/{late}"):
             s3.s3_client().meta.events.unregister("before-call.s3.PutObject", be_overtaken)
-            monkeypatch.setattr(object_lock, "RENEW_S", 0.1)
-            monkeypatch.setattr(object_lock, "SILENT_S", 0.3)
+            monkeypatch.setattr(lease, "RENEW_S", 0.1)
+            monkeypatch.setattr(lease, "SILENT_S", 0.3)
             storage.store(uri).put_directory(second, uri)
 
     s3.s3_client().meta.events.register("before-call.s3.PutObject", be_overtaken)
@@ -294,7 +294,7 @@ def test_a_run_that_lost_its_claim_after_the_last_file_does_not_finish_the_artif
 ) -> None:
     uri, (folder, manifest) = f"{bucket}/out", made(tmp_path)
     for name, seconds in (("RENEW_S", 0.1), ("SILENT_S", 0.3)):
-        monkeypatch.setattr(object_lock, name, seconds)
+        monkeypatch.setattr(lease, name, seconds)
     holders, send = list[str](), publish._send
 
     def overtaken(*arguments: Any) -> None:
@@ -320,7 +320,7 @@ def test_a_run_that_waits_too_long_can_be_tried_again(
 ) -> None:
     uri = f"{bucket}/corpus/k"
     monkeypatch.setattr(publish, "PATIENCE_S", 0.5)
-    monkeypatch.setattr(object_lock, "RENEW_S", 0.4)
+    monkeypatch.setattr(lease, "RENEW_S", 0.4)
     run = start("run", uri, tmp_path, files=3, pause_s=0.7)
     begun(run)
 

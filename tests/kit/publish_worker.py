@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anadil.artifacts import artifact, object_lock, s3
+from anadil.artifacts import artifact, lease, s3
 from anadil.artifacts.uri import MANIFEST
 from anadil.core.stages import STAGES
 from anadil.runtime import execute, termination
@@ -55,7 +55,7 @@ def main() -> int:
     name, uri, folder, num_files, file_bytes, pause_s = sys.argv[1:]
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     logging.getLogger("anadil").setLevel(logging.INFO)
-    object_lock.RENEW_S, object_lock.SILENT_S = 0.4, 2.0
+    lease.RENEW_S, lease.SILENT_S = 0.4, 2.0
     partial = Path(folder) / f"{name}.partial"
     if MANIFEST in {path.name for path in partial.glob("*")}:
         manifest = artifact.read_manifest(str(partial))

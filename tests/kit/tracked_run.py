@@ -45,8 +45,8 @@ def write_pretrain(spool: Path, name: str, *, start: int = 1, stop: int = STEPS)
     made = artifacts(name)
     if start == 1:
         tracker.start()
-        tracker.run_tags(evidence.run_tags(parse_recipe("", "r"), STAGES["pretrain"]))
-        tracker.run_params({"language": "az", "note": "postgresql://me:hunter2-and-more@db/x"})
+        tracker.texts("run tags", evidence.run_tags(parse_recipe("", "r"), STAGES["pretrain"]))
+        tracker.texts("run params", {"language": "az", "note": "postgresql://me:hunter2-and-more@db/x"})
         tracker.files({"recipe.yaml": "language: az\n"})
         uris = {"corpus": "s3://bucket/corpus/1"}
         evidence.tell_inputs(tracker, STAGES["pretrain"], {"corpus": made["corpus"]}, uris, {})

@@ -7,30 +7,38 @@ from typing import Any
 
 import pytest
 
-from anadil.artifacts import artifact
+from anadil.artifacts import artifact, lease
+from anadil.artifacts.lease import Taken
 from anadil.core.errors import IntegrityError, RetryableError
 from anadil.release.registry import promotion, promotion_lock
 from anadil.release.registry.client import WHOLE_TAG, RegisteredModel
+from anadil.release.registry.promotion_lock import RegistryLease
 from tests.kit.promotable import model
 
 LOCK = "az.promotion-lock"
 
 
 class Registry:
-    """One lock, of which a test says who holds it."""
+    """One lease, of which a test says who holds it."""
 
     uri = "http://mlflow"
 
     def __init__(self) -> None:
         self.client = self
-        self.owner = ""
+        self.tags: dict[str, str] = {}
         self.removed: list[str] = []
 
+    def hold(self, owner: str) -> None:
+        self.tags = {promotion_lock.OWNER_TAG: owner}
+
     def model(self, _: str) -> Any:
-        return SimpleNamespace(tags={promotion_lock.OWNER_TAG: self.owner}) if self.owner else None
+        return SimpleNamespace(tags=self.tags) if self.tags else None
+
+    def set_registered_model_tag(self, _: str, name: str, value: str) -> None:
+        self.tags[name] = value
 
     def delete_registered_model(self, name: str) -> None:
-        self.owner = ""
+        self.tags = {}
         self.removed.append(name)
 
 
@@ -38,13 +46,13 @@ class Registry:
 def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
     made = Registry()
 
-    def create(_registry: Registry, _lock: str, owner: str) -> bool:
-        if not made.owner:
-            made.owner = owner
-        return made.owner == owner
+    def create(lease: RegistryLease) -> bool:
+        if not made.tags:
+            made.hold(lease._owner)
+        return made.tags[promotion_lock.OWNER_TAG] == lease._owner
 
-    monkeypatch.setattr(promotion_lock, "_create", create)
-    monkeypatch.setattr(promotion_lock, "POLL_S", (0.0, 0.0))
+    monkeypatch.setattr(RegistryLease, "_create", create)
+    monkeypatch.setattr(lease, "POLL_S", 0.0)
     monkeypatch.setattr(promotion_lock, "SETTLE_S", 0.0)
     for module in (promotion_lock, promotion):
         monkeypatch.setattr(module, "registry_errors", lambda _: nullcontext())
@@ -55,41 +63,61 @@ def locked(registry: Any) -> Any:
     return promotion_lock.exclusive(registry, "az")
 
 
-def test_who_has_lost_the_lock_writes_nothing_more_and_leaves_it_to_its_owner(
+def test_who_has_lost_the_lease_writes_nothing_more_and_leaves_it_to_its_owner(
     registry: Registry, caplog: pytest.LogCaptureFixture
 ) -> None:
     with locked(registry) as check:
         check()
-        registry.owner = "another"
-        with pytest.raises(RetryableError, match="another may have begun; run the same command again"):
+        assert promotion_lock.RENEWED_TAG in registry.tags
+        registry.hold("node-2 1 another")
+        with pytest.raises(Taken, match="another run on node-2 writes there now"):
             check()
 
-    assert (registry.owner, registry.removed) == ("another", [])
+    assert (registry.tags, registry.removed) == ({promotion_lock.OWNER_TAG: "node-2 1 another"}, [])
     assert "not given back" in caplog.text
 
 
-def test_the_lock_of_a_dead_process_is_taken_over_after_its_lease(
+def test_who_was_too_slow_writes_nothing_more(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RegistryLease, "fence_s", -1.0)
+
+    with (
+        pytest.raises(RetryableError, match="took so long that another may have begun"),
+        locked(registry) as check,
+    ):
+        check()
+
+    assert registry.removed == []
+
+
+def test_the_lease_of_a_dead_process_is_taken_over(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(promotion_lock, "LEASE_S", 0.0)
-    monkeypatch.setattr(promotion_lock, "CALL_S", -60.0)
-    monkeypatch.setattr(promotion_lock, "PATIENCE_S", 20.0)
-    registry.owner = "host 1 dead"
+    registry.hold("host 1 dead")
 
     with locked(registry):
         assert registry.removed == [LOCK]
 
     assert registry.removed == [LOCK, LOCK]
-    assert "host 1 dead  has ended without giving it back" in caplog.text
+    assert "host 1 dead has ended without giving it back" in caplog.text
 
 
-def test_a_lock_that_is_never_given_back_is_waited_for_no_longer_than_that(
+def test_a_lease_that_is_renewed_for_ever_is_waited_for_no_longer_than_that(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(promotion_lock, "PATIENCE_S", 0.0)
-    registry.owner = "host 1 busy"
+    owners = (f"host 1 {number}" for number in range(9))
 
-    with pytest.raises(RetryableError, match="host 1 busy  holds it"), locked(registry):
+    def model(_: str) -> Any:
+        registry.hold(next(owners))
+        return SimpleNamespace(tags=registry.tags)
+
+    monkeypatch.setattr(registry, "model", model)
+
+    with (
+        pytest.raises(RetryableError, match="another run on host writes there now; see whether"),
+        locked(registry),
+    ):
         pass
 
     assert registry.removed == []

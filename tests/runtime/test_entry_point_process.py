@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.artifacts import artifact, lock
+from anadil.artifacts import artifact, lease
 from anadil.core import log as logs
 from anadil.core.errors import DataError, PreflightError, RetryableError
 from anadil.core.stages import STAGES
@@ -52,11 +52,11 @@ def test_two_processes_at_once_make_one_artifact(recipe: Recipe, tmp_path: Path)
 def test_who_waits_too_long_for_another_process_says_so(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(lease, "PATIENCE_S", 0.1)
     out = tmp_path / "out"
 
     # A cluster tries it again: by then the other one may be done.
-    with lock.locked(tmp_path / "out.work"), pytest.raises(RetryableError) as caught:
+    with lease.locked(tmp_path / "out.work"), pytest.raises(RetryableError) as caught:
         execute.execute(CLEAN, recipe, {}, (), str(out))
 
     assert "another process makes this artifact; wait for it or stop it" in str(caught.value)
@@ -66,7 +66,7 @@ def test_who_waits_too_long_for_another_process_says_so(
 def test_a_place_where_nothing_can_be_made_is_named() -> None:
     with (
         pytest.raises(PreflightError, match=r"/proc/x\.work: no directory can be made there"),
-        lock.locked(Path("/proc/x.work")),
+        lease.locked(Path("/proc/x.work")),
     ):
         pass
 

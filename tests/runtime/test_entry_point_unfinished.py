@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.artifacts import artifact, lock
+from anadil.artifacts import artifact, lease
 from anadil.core.errors import RetryableError
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
@@ -53,11 +53,11 @@ def warned(
     inputs: dict[str, str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> Warned:
     """What a start warns of before its work begins, from which a lock keeps it."""
-    monkeypatch.setattr(lock, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(lease, "PATIENCE_S", 0.0)
 
     def start(recipe: Recipe, out: str | None) -> list[str]:
         work = planned_artifact(PRETRAIN, recipe, inputs, (), out).work
-        with lock.locked(work), pytest.raises(RetryableError, match="another process"):
+        with lease.locked(work), pytest.raises(RetryableError, match="another process"):
             execute.execute(PRETRAIN, recipe, inputs, (), out)
         return [line.getMessage() for line in caplog.records if line.levelno == logging.WARNING]
 
@@ -132,7 +132,7 @@ def test_a_neighbour_that_is_at_work_is_not_named(
         checkpoint(root / f"{name}.work", 12)
         (root / f"{name}.work" / "lock").touch()
 
-    with lock.locked(root / "live.work"):
+    with lease.locked(root / "live.work"):
         told = warned(recipe, None)
 
     assert len(told) == 1

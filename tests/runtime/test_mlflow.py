@@ -47,14 +47,14 @@ def fill(spool: Path) -> None:
     spool.mkdir(parents=True)
     clean, pretrain = Tracker(spool / "clean.jsonl"), Tracker(spool / "pretrain.jsonl", "pretrain")
     clean.start()
-    clean.params({"clean.minhash_bands": 14, "clean.inputs": '["a.jsonl"]'})
-    clean.tags({"anadil.artifact": "s3://bucket/corpus/1"})
+    clean.texts("params", {"clean.minhash_bands": 14, "clean.inputs": '["a.jsonl"]'})
+    clean.texts("tags", {"anadil.artifact": "s3://bucket/corpus/1"})
     clean.metrics({"kept": 74, "docs_per_s": 165.7})
-    clean.run_params({"language": "az", "base.model": "tiny"})
+    clean.texts("run params", {"language": "az", "base.model": "tiny"})
     clean.end("FINISHED")
     pretrain.start()
-    pretrain.params({"lr": 1})
-    pretrain.params({"lr": 2})  # MLflow refuses to change one
+    pretrain.texts("params", {"lr": 1})
+    pretrain.texts("params", {"lr": 2})  # MLflow refuses to change one
     with (spool / "pretrain.jsonl").open("a") as file:
         file.write('{"kind": "metrics", "val{"kind": "start"}\n')  # what a kill in mid-write leaves
     for step in range(1, 6):
@@ -63,7 +63,7 @@ def fill(spool: Path) -> None:
             step,
         )
     for _ in range(2):  # as evaluate and report say what both know
-        pretrain.run_params({"language": "az"})
+        pretrain.texts("run params", {"language": "az"})
         pretrain.run_metrics({"bits_per_byte/adapted": 1.25})
         pretrain.metrics({"loss": 1.5})
         time.sleep(0.002)

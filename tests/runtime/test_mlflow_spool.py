@@ -127,7 +127,7 @@ def test_no_call_fails_whatever_it_is_given(tmp_path: Path) -> None:
     tracker = Tracker(tmp_path / "spool.jsonl")
 
     tracker.metrics({"loss": numpy.float32(0.5), "steps": numpy.int64(3), "nan": float("nan")})
-    tracker.params({"path": "data/\udcff", "long": "x" * 10_000})
+    tracker.texts("params", {"path": "data/\udcff", "long": "x" * 10_000})
 
     metrics, params = (json.loads(line) for line in (tmp_path / "spool.jsonl").read_text().splitlines())
     assert metrics["values"]["loss"] == 0.5
@@ -224,8 +224,9 @@ def test_files_wait_in_the_spool_with_secrets_masked_and_what_is_too_large_is_le
         {"recipe.yaml": f"a: http://me:{PASSWORD}@x\nb: hf_canary_canary\n", "note": tmp_path / "note"}
     )
     tracker.files({"weights": tmp_path / "weights", "gone": tmp_path / "gone"})
-    tracker.params(
-        {"uri": f"postgresql://me:{PASSWORD}@db/x", "url": "https://x/y?X-Amz-Signature=canary7&a=1"}
+    tracker.texts(
+        "params",
+        {"uri": f"postgresql://me:{PASSWORD}@db/x", "url": "https://x/y?X-Amz-Signature=canary7&a=1"},
     )
 
     files, params = (json.loads(line) for line in (tmp_path / "spool.jsonl").read_text().splitlines())

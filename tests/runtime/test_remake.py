@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.artifacts import artifact, lock
+from anadil.artifacts import artifact, lease
 from anadil.cli import main
 from anadil.core.errors import RecipeError, RetryableError
 from anadil.core.stages import STAGES, Stage
@@ -45,11 +45,11 @@ def finished(recipe: Recipe, inputs: dict[str, str]) -> Path:
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Start:
     """Starts pre-training; ends with the error of a lock where the work would begin."""
-    monkeypatch.setattr(lock, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(lease, "PATIENCE_S", 0.0)
 
     def run(stage: Stage, recipe: Recipe, inputs: dict[str, str], out: str | None = None) -> None:
         work = planned_artifact(stage, recipe, inputs, (), out).work
-        with lock.locked(work):
+        with lease.locked(work):
             execute.execute(stage, recipe, inputs, (), out)
 
     return run

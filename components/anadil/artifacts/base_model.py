@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anadil.artifacts.lock import locked
+from anadil.artifacts.lease import locked
 from anadil.artifacts.model_directory import check_directory
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.core.json_text import parse_json
@@ -81,17 +81,12 @@ as well be a hub id when it has gone."""
 
 
 def base_tokenizer(base: Base, cache: Path) -> Path:
-    """A directory with the base's `tokenizer.json` and, where it has them, its other tokenizer files.
+    """Return a directory with the base's `tokenizer.json` and, where it has them, its other tokenizer files.
 
-    The weights are not checked: a directory with nothing but a tokenizer is enough to
-    compare tokenizers, and loading the model says what else is missing.
-
-    Args:
-        base: Which model.
-        cache: Where the tokenizer of `tiny` is kept.
+    Weights are not checked: a tokenizer alone is enough to compare tokenizers. That of `tiny` is kept in `cache`.
 
     Raises:
-        DataError: The directory is not there or holds no `tokenizer.json`.
+        DataError: The directory is missing or holds no `tokenizer.json`.
         IntegrityError: Its tokenizer wants to run code of its own.
         PreflightError: A hub model is not in the local cache and cannot be fetched.
     """
@@ -247,19 +242,18 @@ def _prose(topic: str) -> Iterator[str]:
 
 
 def _tiny_tokenizer(cache: Path) -> Path:
-    """The directory of the tokenizer of `tiny`; made once, in one step, for all processes."""
     text = tiny_text()
     template = CHAT_TEMPLATE.read_text(encoding="utf-8")
     target = cache / f"tiny-tokenizer-{tiny_source()[:16]}"
-    with made_once(target) as is_there:
-        if not is_there:
+    with made_once(target) as exists:
+        if not exists:
             _make_tiny_tokenizer(target, text, template)
     return target
 
 
 @contextlib.contextmanager
 def made_once(target: Path) -> Iterator[bool]:
-    """Whether a directory of `tiny` is there; of several processes, the first makes it and the others wait."""
+    """Yield whether a directory of `tiny` exists; of several processes, the first makes it and the others wait."""
     if target.is_dir():
         yield True
         return

@@ -60,7 +60,7 @@ def inputs_of(job: Job, processes: Group) -> Job:
         )
     if processes.is_first and job.recipe.cluster.instance:
         if (price := usd_per_hour(job.recipe.cluster)) is not None:
-            job.tracker.run_tags({"anadil.usd_per_hour": price})
+            job.tracker.texts("run tags", {"anadil.usd_per_hour": price})
         if SPOOL_VARIABLE not in os.environ:  # `anadil run` keeps the plan for the machine that it runs on
             job.tracker.files(plan_as_file(job.recipe, job.recipe.language_code, here=False))
     return job

@@ -1,7 +1,7 @@
-"""Entries of a finished artifact in MLflow: the data it was made from, the model that it is, its small files.
+"""Entries of a finished artifact in MLflow: its data, its model, its small files.
 
-It follows from the stage's row in `core/stages.py`, the manifests and what lies in the directory, so that no
-stage speaks of datasets or models itself.
+They follow from the stage's row in `core/stages.py`, the manifests and the files in the directory, so that no stage
+handles datasets or models of MLflow itself.
 """
 
 import getpass
@@ -15,18 +15,13 @@ from urllib.parse import urlsplit
 import yaml
 
 from anadil import __version__
-from anadil.artifacts import storage
 from anadil.artifacts.artifact import Manifest
-from anadil.artifacts.line_reader import PLAIN_LINES
-from anadil.core.json_text import parse_json
 from anadil.core.stages import Stage
 from anadil.recipe.sections import Recipe
 from anadil.runtime.environment import image_name
 from anadil.runtime.mlflow_spool import Dataset, Tracker
 from anadil.text.metrics import deciding_scores
 
-CORPUS_SCHEMA = dict.fromkeys(("id", "text", "source", "url", "lang"), "string")
-"""Columns of a corpus."""
 CONTEXTS = {"evaluate": "evaluation", "report": "evaluation", "finetune": "finetuning", "clean": "raw"}
 """Stage -> what MLflow calls the use of its data; any other trains."""
 CANDIDATES = {"model": "adapted", "adapter": "finetuned"}
@@ -36,9 +31,6 @@ LEARNT = ("loss", "validation_loss", "tokens", "trained_tokens")
 PAGES = ("report.html", "report.md", "metrics.json", "model_card.md", "data_card.md")
 NOTE_TAG = "mlflow.note.content"
 """Tag that MLflow's page shows as the description."""
-MAX_ROW_BYTES = 1_000_000
-TYPES = {str: "string", bool: "boolean", int: "long", float: "double", list: "array"}
-"""Type of a value -> MLflow's name of it."""
 MAX_FILES = 50
 """Most outside files that are shown one by one; a crawl of thousands stands in the manifest."""
 
@@ -89,15 +81,7 @@ def tell_inputs(
     uris: Mapping[str, str],
     origin: Mapping[str, str],
 ) -> None:
-    """Name the data and the models that a stage reads.
-
-    Args:
-        tracker: Of the stage.
-        stage: Its row.
-        inputs: Artifact word -> manifest.
-        uris: Artifact word -> where it lies.
-        origin: What decides the result; it names outside files with their digests.
-    """
+    """Name the data and the models that a stage reads. `uris` says where each lies, `origin` names outside files."""
     datasets = [*_corpora(stage, inputs, uris), *_outside(stage, origin)]
     if datasets:
         tracker.inputs(datasets)
@@ -110,13 +94,13 @@ def _corpora(stage: Stage, inputs: Mapping[str, Manifest], uris: Mapping[str, st
     context = CONTEXTS.get(stage.name, "training")
     if corpus := inputs.get("corpus"):
         yield Dataset(
-            name="corpus", uri=uris["corpus"], digest=corpus.digest, context=context, schema=CORPUS_SCHEMA,
+            name="corpus", uri=uris["corpus"], digest=corpus.digest, context=context,
             rows=corpus.records.get("train", 0) + corpus.records.get("heldout", 0),
         )  # fmt: skip
 
 
 def _outside(stage: Stage, origin: Mapping[str, str]) -> Iterator[Dataset]:
-    """Outside files, such as chats and questions; more than can be checked are left out."""
+    """Yield outside files, such as chats and questions; too many to be looked through are skipped."""
     named = [
         (name.removeprefix("file "), digest) for name, digest in origin.items() if name.startswith("file ")
     ]
@@ -125,29 +109,12 @@ def _outside(stage: Stage, origin: Mapping[str, str]) -> Iterator[Dataset]:
         # What an S3 server calls a version is no digest of content, but tells it apart as well.
         name = Path(urlsplit(uri).path if "://" in uri else uri.partition(":")[2] or uri).name
         context = CONTEXTS.get(stage.name, "training")
-        is_for_scores = key.startswith("evaluate.")
         yield Dataset(
             name=name or uri,
             uri=uri,
             digest=digest.strip('"'),
-            context="evaluation" if is_for_scores else context,
-            schema=_columns(uri),
+            context="evaluation" if key.startswith("evaluate.") else context,
         )
-
-
-def _columns(uri: str) -> dict[str, str]:
-    """Columns of JSON lines on this machine, by their first line; of anything else none."""
-    place = storage.built_in(uri) if uri.startswith(storage.BUILT_IN) else Path(uri)
-    if "://" in uri or place.suffix not in PLAIN_LINES:
-        return {}
-    with suppress(OSError, ValueError), place.open("rb") as lines:
-        row = parse_json(lines.readline(MAX_ROW_BYTES))
-        return (
-            {str(name): TYPES.get(type(value), "object") for name, value in row.items()}
-            if isinstance(row, dict)
-            else {}
-        )
-    return {}
 
 
 def tell_result(
@@ -160,15 +127,15 @@ def tell_result(
     uris: Mapping[str, str],
     read: Mapping[str, Path],
 ) -> None:
-    """Name the model that was made, link scores to what they are of, keep the pages.
+    """Name the model that was made, link scores to their models, keep the pages.
 
     Args:
         tracker: Of the stage.
         stage: Its row.
-        result: Manifest of what it made.
-        uri: Where that will lie.
+        result: Manifest of the new artifact.
+        uri: Where it will lie.
         folder: Where it lies now.
-        inputs: Artifact word -> manifest, of what it read.
+        inputs: Artifact word -> manifest of an input.
         uris: Artifact word -> where that lies.
         read: Artifact word -> local directory of it.
     """
@@ -185,20 +152,14 @@ def tell_result(
     scores = folder if stage.writes == "scores" else read.get("scores")
     if scores and (scores / "scores.json").is_file():
         _tell_scores(tracker, scores / "scores.json", stage, inputs, uris)
-    pages = (
-        {name: folder / name for name in PAGES if (folder / name).is_file()}
-        if stage.writes == "report"
-        else {}
-    )
-    if pages:
+    pages = {name: folder / name for name in PAGES if (folder / name).is_file()}
+    if stage.writes == "report" and pages:
         tracker.files(pages)
-        tracker.run_tags({NOTE_TAG: _lead(folder / "report.md")})
-
-
-def _lead(path: Path) -> str:
-    """First words of the report, as Markdown: the verdict and the figures before and after."""
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    return text.partition("\n## ")[0].partition("\n")[2].strip()
+        # The first words of the report: the verdict and the figures before and after.
+        text = (
+            pages["report.md"].read_text(encoding="utf-8", errors="replace") if "report.md" in pages else ""
+        )
+        tracker.texts("run tags", {NOTE_TAG: text.partition("\n## ")[0].partition("\n")[2].strip()})
 
 
 def _tell_scores(
@@ -211,5 +172,5 @@ def _tell_scores(
     deciding = deciding_scores(scores)
     for word, candidate in CANDIDATES.items():
         if word in inputs:
-            own = {name: value for name, value in deciding.items() if name.endswith(f"/{candidate}")}
-            tracker.model(candidate, uris[word], inputs[word].digest, word, own, dataset=heldout)
+            figures = {name: value for name, value in deciding.items() if name.endswith(f"/{candidate}")}
+            tracker.model(candidate, uris[word], inputs[word].digest, word, figures, dataset=heldout)

@@ -1,4 +1,4 @@
-"""Find the artifact that a recipe and inputs lead to, and make it only if it is not there.
+"""Reuse of the artifact that a recipe and inputs lead to, or its making.
 
 It is made in `<out>.partial`, sealed by its manifest, then moved to `<out>` in one step.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from anadil import __version__
 from anadil.artifacts import artifact, local_directory, storage
 from anadil.artifacts.artifact import Manifest
-from anadil.artifacts.lock import clear, locked
+from anadil.artifacts.lease import clear, locked
 from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.publish import NO_COPIES
 from anadil.artifacts.uri import AlreadyThereError
@@ -95,7 +95,6 @@ def execute(
 
 
 def _why(planned: PlannedArtifact, neighbours: Neighbours) -> str:
-    """Why the artifact is made: compared with the latest of its kind."""
     if not neighbours:
         return "running: nothing to reuse yet"
     _, latest = neighbours[0]
@@ -135,7 +134,6 @@ def _make(
 
 
 def _seal(planned: PlannedArtifact, job: Job, figures: Figures) -> Manifest:
-    """Seal what was made; a disk that fails leaves nothing that the next start would take for whole."""
     try:
         return artifact.seal(
             job.out, kind=planned.stage.writes, origin=planned.origin, records=job.records, varying=job.varying,
@@ -148,14 +146,13 @@ def _seal(planned: PlannedArtifact, job: Job, figures: Figures) -> Manifest:
 
 
 def _await_first_node(target: str) -> None:
-    """Stay until the first node has put the artifact in its place.
-
-    The training operator calls an elastic job a success as soon as one of its pods ends well,
-    and may then remove the pod that still uploads.
+    """Wait until the first node has put the artifact in its place.
 
     Raises:
         RetryableError: It takes too long.
     """
+    # The training operator calls an elastic job a success as soon as one of its pods ends well, and may then remove the
+    # pod that still uploads.
     num_nodes = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
     if num_nodes == 1 or os.environ.get("LOCAL_RANK") != "0":
         return
@@ -199,23 +196,18 @@ def _run(planned: PlannedArtifact, job: Job, rank: int, manifests: Mapping[str, 
 def _tell_start(
     tracker: Tracker, planned: PlannedArtifact, job: Job, manifests: Mapping[str, Manifest]
 ) -> None:
-    """Tell the tracker what is known of a stage before it runs: settings, place of its artifact, inputs."""
-    tracker.params(recipe_keys(job.recipe, planned.stage.sections))
-    tracker.run_params(run_settings(job.recipe))
-    tracker.run_tags(evidence.run_tags(job.recipe, planned.stage))
-    tracker.tags(
-        {"anadil.artifact": planned.target, "anadil.key": planned.key} | evidence.stage_tags(planned.stage)
+    tracker.texts("params", recipe_keys(job.recipe, planned.stage.sections))
+    tracker.texts("run params", run_settings(job.recipe))
+    tracker.texts("run tags", evidence.run_tags(job.recipe, planned.stage))
+    tracker.texts(
+        "tags",
+        {"anadil.artifact": planned.target, "anadil.key": planned.key} | evidence.stage_tags(planned.stage),
     )
     tracker.files({"recipe.yaml": evidence.recipe_text(job.recipe)})
     evidence.tell_inputs(tracker, planned.stage, manifests, job.uris, planned.origin)
 
 
 def _clear(partial: Path) -> None:
-    """Remove what a killed run has left.
-
-    Raises:
-        PreflightError: It cannot be removed.
-    """
     shutil.rmtree(partial, ignore_errors=True)
     if partial.exists():
         raise PreflightError(
@@ -225,7 +217,7 @@ def _clear(partial: Path) -> None:
 
 
 def _sealed(planned: PlannedArtifact) -> Manifest | None:
-    """The manifest of what was made whole but not moved, because an upload failed."""
+    """Return the manifest of an artifact that was sealed but not moved, because an upload failed."""
     partial = planned.partial
     with contextlib.suppress(IntegrityError):
         manifest = artifact.read_manifest(str(partial))
@@ -257,5 +249,4 @@ def base_cache(recipe: Recipe) -> Path:
     root = recipe.storage.root
     if root and "://" not in root:
         return Path(root) / "base"
-    own = os.environ.get("ANADIL_CACHE")
-    return (Path(own) if own else cache_folder()) / "base"
+    return Path(os.environ.get("ANADIL_CACHE") or cache_folder()) / "base"

@@ -15,9 +15,10 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from anadil.core.errors import PreflightError
 from anadil.core.log import masked, secrets
@@ -63,6 +64,10 @@ MAX_DIGEST_CHARS = 36
 """Longest digest of a dataset that MLflow 3 takes."""
 
 
+TextKind = Literal["params", "tags", "run params", "run tags"]
+"""Settings and tags of a stage, or of the whole run that it is a part of."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
     """Data that a stage reads, as MLflow's dataset pages show it."""
@@ -76,8 +81,6 @@ class Dataset:
     """Use of the data: training, finetuning, evaluation."""
     source: str = ""
     """Scheme of `uri`; left out, that of the URI."""
-    schema: dict[str, str] = field(default_factory=dict)
-    """Column -> type of MLflow: string, long, double."""
     rows: int | None = None
 
     @property
@@ -97,13 +100,11 @@ class Tracker:
         """The stage begins, maybe again after it was killed."""
         self._append({"kind": "start", "time": _now_ms()})
 
-    def params(self, values: Mapping[str, object]) -> None:
-        """Settings of the stage."""
-        self._append({"kind": "params", "values": _texts(values)})
-
-    def tags(self, values: Mapping[str, object]) -> None:
-        """Words by which runs are found, such as URIs and digests."""
-        self._append({"kind": "tags", "values": _texts(values)})
+    def texts(self, kind: TextKind, values: Mapping[str, object]) -> None:
+        """Record settings, or words by which runs are found, such as URIs and digests."""
+        hidden = secrets()
+        texts = {name: masked(str(value), hidden)[:MAX_VALUE_CHARS] for name, value in values.items()}
+        self._append({"kind": kind, "values": texts})
 
     def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
         """Numbers of a step (for training an optimizer step), or without one the stage's final figures.
@@ -112,23 +113,16 @@ class Tracker:
         of MLflow has two meanings, in one run or in two.
         """
         prometheus.set_gauges(self._stage, values, step or 0)
+        final = f"{self._stage}_" if self._stage else ""
         keyed = {
-            self._final(name) if step is None else curve_key(self._stage, name): value
+            f"{final}{name}" if step is None else curve_key(self._stage, name): value
             for name, value in values.items()
         }
         self._append({"kind": "metrics", "values": keyed, "step": step, "time": _now_ms()})
 
-    def run_params(self, values: Mapping[str, object]) -> None:
-        """Settings of the whole run, of which this stage is a part."""
-        self._append({"kind": "run params", "values": _texts(values)})
-
     def run_metrics(self, values: Mapping[str, float]) -> None:
         """Figures by which whole runs are compared."""
         self._append({"kind": "run metrics", "values": dict(values), "time": _now_ms()})
-
-    def run_tags(self, values: Mapping[str, object]) -> None:
-        """Words by which whole runs are found."""
-        self._append({"kind": "run tags", "values": _texts(values)})
 
     def inputs(self, datasets: Sequence[Dataset]) -> None:
         """Data that the stage reads; it is named and not copied."""
@@ -146,15 +140,15 @@ class Tracker:
         is_new: bool = False,
         dataset: Dataset | None = None,
     ) -> None:
-        """A model that the stage makes or reads; its weights stay where they lie.
+        """Record a model that the stage makes or reads; its weights stay where they lie.
 
         Args:
-            name: The candidate that it is: adapted, finetuned.
+            name: The candidate: adapted, finetuned.
             uri: Where it lies.
-            digest: Of the artifact, by which a registered version is told to be this model.
+            digest: Of the artifact; a registered version is known by it.
             kind: model or adapter.
-            metrics: Figures that say how good it is.
-            is_new: Whether this stage made it.
+            metrics: Its figures.
+            is_new: This stage made it.
             dataset: What the figures were measured on.
         """
         self._append(
@@ -166,19 +160,18 @@ class Tracker:
         )  # fmt: skip
 
     def files(self, files: Mapping[str, Path | str]) -> None:
-        """Small files that become artifacts of the run, by name; they are kept in the spool until they are sent.
-
-        Args:
-            files: Name -> path of a file, or its text.
-        """
+        """Keep small files (a path or a text by name) in the spool; they become artifacts of the run."""
         if self._path is None:
             return
         texts = {}
         for name, source in files.items():
             try:
-                content = (
-                    masked(source).encode(errors="replace") if isinstance(source, str) else _read(source)
-                )
+                if isinstance(source, str):
+                    content = masked(source).encode(errors="replace")
+                elif (size := source.stat().st_size) > MAX_FILE_BYTES:
+                    raise ValueError(f"it has {size} bytes, more than {MAX_FILE_BYTES}")
+                else:
+                    content = source.read_bytes()
                 place = self._path.parent / FILES / hashlib.sha256(content).hexdigest()[:32]
                 place.parent.mkdir(parents=True, exist_ok=True)
                 if not place.exists():
@@ -190,9 +183,6 @@ class Tracker:
                 log.warning("tracking: %s is not sent (%s)", name, error)
         if texts:
             self._append({"kind": "files", "values": texts})
-
-    def _final(self, name: str) -> str:
-        return f"{self._stage}_{name}" if self._stage else name
 
     def end(self, status: str) -> None:
         """How the stage ended: FINISHED, FAILED or KILLED."""
@@ -212,13 +202,7 @@ class Tracker:
 
 @contextmanager
 def track_stage(stage: str, recipe: Recipe, work: Path) -> Iterator[Tracker]:
-    """A tracker for one stage; outside `anadil run` with a sender of its own.
-
-    Args:
-        stage: Name of the nested run.
-        recipe: Its `tracking` section says where MLflow is.
-        work: Directory for the spool where nobody else has one.
-    """
+    """Yield a tracker for one stage; outside `anadil run` it has a sender of its own, with its spool in `work`."""
     prometheus.begin(stage)
     if int(os.environ.get("RANK", "0")) > 0:
         yield Tracker(None, stage)
@@ -275,12 +259,7 @@ def _flat(prefix: str, node: object) -> Iterator[tuple[str, str]]:
 def run_sender(spool: Path, uri: str, experiment: str, name: str, shared: str = "") -> Iterator[None]:
     """Run a sender beside the block, and wait a bounded time for it at the end.
 
-    Args:
-        spool: Directory of the lines; it is made.
-        uri: Where MLflow is.
-        experiment: Of MLflow.
-        name: What the parent run is called.
-        shared: Id of a run whose other stages have senders of their own, and the same parent.
+    `shared` is the id of a run whose other stages have senders of their own, and the same parent.
     """
     spool.mkdir(parents=True, exist_ok=True)
     (spool / CLOSED).unlink(missing_ok=True)
@@ -311,7 +290,7 @@ def run_sender(spool: Path, uri: str, experiment: str, name: str, shared: str = 
 
 
 def _end(process: "subprocess.Popen[bytes]", uri: str, sent: Path) -> int:
-    """The exit code of a sender that has all lines; one that would only wait for a silent server is ended."""
+    """Wait for a sender that has all lines, kill one whose server is silent, and return its exit code."""
     deadline = time.monotonic() + (DATABASE_PATIENCE_S if uri.startswith("sqlite:") else PATIENCE_S)
     while process.poll() is None and time.monotonic() < deadline:
         before = _written(sent)
@@ -325,12 +304,11 @@ def _end(process: "subprocess.Popen[bytes]", uri: str, sent: Path) -> int:
 
 
 def _written(path: Path) -> int:
-    """When a file was written, in ns; 0 where there is none."""
     return path.stat().st_mtime_ns if path.exists() else 0
 
 
 def has_unsent(spool: Path) -> bool:
-    """Whether an earlier run left lines in this spool that MLflow has not taken yet."""
+    """Return whether an earlier run left lines in this spool that MLflow has not taken yet."""
     return (spool / CLOSED).exists() and not (spool / DONE).exists() and any(spool.glob("*.jsonl"))
 
 
@@ -340,22 +318,6 @@ def _open(spool: Path, stage: str) -> Tracker:
     tracker = Tracker(path, stage)
     tracker.start()
     return tracker
-
-
-def _read(path: Path) -> bytes:
-    """A file's content.
-
-    Raises:
-        ValueError: It is too large.
-    """
-    if (size := path.stat().st_size) > MAX_FILE_BYTES:
-        raise ValueError(f"it has {size} bytes, more than {MAX_FILE_BYTES}")
-    return path.read_bytes()
-
-
-def _texts(values: Mapping[str, object]) -> dict[str, str]:
-    hidden = secrets()
-    return {name: masked(str(value), hidden)[:MAX_VALUE_CHARS] for name, value in values.items()}
 
 
 def _now_ms() -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.find import artifacts_below
-from anadil.artifacts.lock import is_held
+from anadil.artifacts.lease import is_held
 from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import AnadilError, RecipeError
 from anadil.core.stages import STAGES, Stage
@@ -79,15 +79,19 @@ def earlier_work(planned: PlannedArtifact) -> Path | None:
     Its checkpoints name every recipe key, as its artifact's origin did. With them the earlier key can be made
     again, and so is the work directory's name: no other run is taken for this one.
     """
-    stage, own = planned.stage, planned.work
-    if planned.out or stage.name not in CHECKPOINTS or _checkpoints(stage, own.parent, glob.escape(own.name)):
+    stage, work = planned.stage, planned.work
+    if (
+        planned.out
+        or stage.name not in CHECKPOINTS
+        or _checkpoints(stage, work.parent, glob.escape(work.name))
+    ):
         return None
     for path, manifest in _unfinished(planned):
         earlier = {name: text for name, text in manifest.origin.items() if name.startswith(RECIPE)}
-        work = work_of(place_of(stage, planned.root, planned.origin | earlier))
+        candidate = work_of(place_of(stage, planned.root, planned.origin | earlier))
         before, now = _comparable(manifest, planned)
-        if work.name == path.parts[0] and before == now:
-            return work
+        if candidate.name == path.parts[0] and before == now:
+            return candidate
     return None
 
 
@@ -128,7 +132,7 @@ def _is_alike(
     origin: Mapping[str, str],
     inputs: "functools._lru_cache_wrapper[list[tuple[str, Manifest]]]",
 ) -> bool:
-    """True if an artifact differs from a planned one by the program alone. Its inputs may differ so too."""
+    """Return whether an artifact differs from a planned one by the program alone. Its inputs may differ so too."""
     before = _origin_of(old)
     for name in before.keys() | origin.keys():
         digests = before.get(name), origin.get(name)
@@ -179,7 +183,7 @@ def _checkpoints(stage: Stage, folder: Path, name: str) -> list[Path]:
 
 
 def _unfinished_checkpoints(planned: PlannedArtifact) -> list[Path]:
-    """Those in directories beside a work directory, or in it, whose run has not finished."""
+    """Return checkpoints beside or in a work directory whose run has not finished."""
     work = work_of(planned.target)
     # A finished run keeps its directory for tracking that is not sent yet.
     return [

@@ -13,7 +13,7 @@ import torch
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from anadil.artifacts import s3, storage
-from anadil.artifacts.object_lock import Taken
+from anadil.artifacts.lease import Taken
 from anadil.artifacts.uri import join
 from anadil.core.errors import RetryableError
 from anadil.pretrain.checkpoint import directory

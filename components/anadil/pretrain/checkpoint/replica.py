@@ -1,11 +1,8 @@
 """Replicas of finished checkpoints in another place: an `s3://` prefix or another directory.
 
-One run at a time may write there. In S3 a lock object, written only if it is still as it was seen last
-(conditional writes), is renewed while the run lives; a run that is silent may be succeeded. In a
-directory, a file lock.
+One run at a time may write there: it holds a lease, a locked file or an object in S3.
 """
 
-import fcntl
 import logging
 import os
 import shutil
@@ -14,10 +11,9 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from pathlib import Path, PurePosixPath
 from time import monotonic
-from typing import IO
 
 from anadil.artifacts import prefetch, storage
-from anadil.artifacts.object_lock import RENEW_S, SILENT_S, ObjectLock, Taken
+from anadil.artifacts.lease import RENEW_S, SILENT_S, FileLease, Lease, StandingObjectLease, Taken
 from anadil.artifacts.uri import MANIFEST, Count, join
 from anadil.core.errors import AnadilError, DataError, IntegrityError, RecipeError
 from anadil.core.stages import STAGES
@@ -48,15 +44,12 @@ class CheckpointReplica:
         self.uri = uri
         self._keep = keep
         self._is_remote = "://" in uri
-        self._lock: ObjectLock | FileLock = (
-            ObjectLock(join(uri, LOCK), REMEDY, renew_s, silent_s)
-            if self._is_remote
-            else FileLock(Path(uri) / LOCK)
-        )
+        place = join(uri, LOCK)
+        kind = StandingObjectLease if self._is_remote else FileLease
+        self._lease: Lease = kind(place, REMEDY, renew_s, silent_s)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="archive")
         self._working: Future[None] | None = None
         self._queued: Path | None = None
-        self._held = False
         self._ended = threading.Event()
         self._moved = 0
 
@@ -66,8 +59,7 @@ class CheckpointReplica:
         Raises:
             Taken: Another run does.
         """
-        self._lock.take()
-        self._held = True
+        self._lease.acquire()
         try:
             self._clean_partials()
         except (AnadilError, OSError) as error:
@@ -80,7 +72,7 @@ class CheckpointReplica:
             Taken: One has.
         """
         try:
-            self._lock.check()
+            self._lease.check()
         except Taken:
             raise
         except AnadilError as error:
@@ -98,7 +90,7 @@ class CheckpointReplica:
         """Wait for the copy under way, then remove the replicas of steps after `after`."""
         self.wait()
         try:
-            self._lock.check()
+            self._lease.check()
             self._remove(step for step in self._steps() if step > after)
         except (AnadilError, OSError) as error:
             log.warning("%s: replicas of steps after %s have to be removed there: %s", self.uri, after, error)
@@ -112,9 +104,7 @@ class CheckpointReplica:
         """Abort the copy under way, and let other runs write here."""
         self._ended.set()
         self._thread.shutdown(cancel_futures=True)
-        if self._held:
-            self._lock.release()
-            self._held = False
+        self._lease.release()
 
     def fetch(self, folder: Path, origin: Mapping[str, str], after: int = -1) -> None:
         """Begin to bring the newest sound checkpoint back; `fetched` tells how far that is.
@@ -190,7 +180,7 @@ class CheckpointReplica:
         started = monotonic()
         try:
             # Before each copy: a run that was silent may have been succeeded.
-            self._lock.check()
+            self._lease.check()
             if self._has(path):
                 log.info("%s is in %s already", path.name, self.uri)
             else:
@@ -285,31 +275,3 @@ def _link(source: str, target: str) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-
-
-class FileLock:
-    """A lock on a file, which the kernel gives back when the process ends."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: IO[str] | None = None
-
-    def take(self) -> None:
-        """Lock the file, where the file system has locks."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._path.open("a+", encoding="utf-8")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._file.close()
-            raise Taken(f"{self._path.parent}: another run writes there now; {REMEDY}") from None
-        except OSError as error:
-            log.warning("%s: no lock against a second run (%s)", self._path, error)
-
-    def check(self) -> None:
-        """Nothing: the kernel takes no lock away."""
-
-    def release(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()

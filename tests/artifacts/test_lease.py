@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.artifacts import lock
+from anadil.artifacts import lease
 from anadil.core.errors import PreflightError
 
 PROCESSES, TURNS = 6, 60
@@ -15,19 +15,19 @@ PROCESSES, TURNS = 6, 60
 
 def _take_turns(work: Path, mark: Path) -> None:
     for turn in range(TURNS):
-        with lock.locked(work):
+        with lease.locked(work):
             os.close(os.open(mark, os.O_CREAT | os.O_EXCL))  # two at once cannot both make it
             (work / "checkpoints").mkdir()
             mark.unlink()
             if turn % 2:
-                lock.clear(work)  # as a run does that is done
+                lease.clear(work)  # as a run does that is done
             else:
                 (work / "checkpoints").rmdir()
 
 
 def _ask(work: Path, _mark: Path) -> None:
     for _ in range(TURNS * 10):
-        lock.is_held(work)
+        lease.is_held(work)
 
 
 def test_one_process_at_a_time_is_at_work_however_often_the_directory_goes_and_comes(
@@ -68,19 +68,19 @@ def test_a_directory_that_goes_while_it_is_made_is_made_again(
 
     monkeypatch.setattr(Path, "is_dir", gone)
 
-    with lock.locked(work):
-        assert lock.is_held(work)
+    with lease.locked(work):
+        assert lease.is_held(work)
     assert seen
 
 
 def test_the_lock_of_the_next_process_stays_when_this_one_ends(tmp_path: Path) -> None:
     work = tmp_path / "work"
-    with lock.locked(work):
+    with lease.locked(work):
         (work / "lock").unlink()  # as by hand
-        next_one = lock.locked(work)
+        next_one = lease.locked(work)
         next_one.__enter__()
 
-    assert lock.is_held(work)
+    assert lease.is_held(work)
     next_one.__exit__(None, None, None)
     assert not work.exists()
 
@@ -88,15 +88,15 @@ def test_the_lock_of_the_next_process_stays_when_this_one_ends(tmp_path: Path) -
 def test_clearing_leaves_the_lock_and_nothing_else(tmp_path: Path) -> None:
     work, elsewhere = tmp_path / "work", tmp_path / "elsewhere"
     elsewhere.mkdir()
-    with lock.locked(work):
+    with lease.locked(work):
         (work / "checkpoints" / "step-1").mkdir(parents=True)
         (work / "training.jsonl").touch()
         (work / "link").symlink_to(elsewhere)
 
-        lock.clear(work)
+        lease.clear(work)
 
         assert [path.name for path in work.iterdir()] == ["lock"]
-        assert lock.is_held(work)
+        assert lease.is_held(work)
     assert elsewhere.is_dir()
 
 
@@ -104,7 +104,7 @@ def test_many_who_ask_at_once_are_none_at_work(tmp_path: Path) -> None:
     (tmp_path / "lock").touch()  # of a process that was killed
     answers: list[bool] = []
     threads = [
-        threading.Thread(target=lambda: answers.extend(lock.is_held(tmp_path) for _ in range(200)))
+        threading.Thread(target=lambda: answers.extend(lease.is_held(tmp_path) for _ in range(200)))
         for _ in range(4)
     ]
 
@@ -122,4 +122,4 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         PreflightError, match=r"file/work: no directory can be made there .*choose another place"
     ):
-        lock.locked(tmp_path / "file/work").__enter__()
+        lease.locked(tmp_path / "file/work").__enter__()
