@@ -31,7 +31,9 @@ def test_a_table_without_pyarrow_names_the_package(tmp_path: Path, monkeypatch: 
     (tmp_path / "chats.parquet").write_bytes(b"PAR1")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
 
-    with pytest.raises(PreflightError, match=r"chats\.parquet: reading \.parquet needs pyarrow; install"):
+    with pytest.raises(
+        PreflightError, match=r"chats\.parquet: reading Parquet and Arrow needs pyarrow; install"
+    ):
         list(read_chats([str(tmp_path / "chats.parquet")], DroppedChats()))
 
 

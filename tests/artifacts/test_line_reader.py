@@ -68,11 +68,9 @@ def with_long_line(path: Path, mib: int = LONG_MIB) -> Path:
         (CLEAN, "['bir', 'bir'] ['a.jsonl:2: line of 300.0 MiB is longer than 16.0 MiB']"),
         slow(
             CHATS,
-            "a.jsonl:2: line of 300.0 MiB is longer than 16.0 MiB; write each chat as a line of its own",
+            "a.jsonl:2: line of 300.0 MiB is longer than 16.0 MiB; write each record as a line of its own",
         ),
-        matrix(
-            HELDOUT, "a.jsonl:2: line of 300.0 MiB is longer than 16.0 MiB; write each document as a line"
-        ),
+        matrix(HELDOUT, "a.jsonl:2: line of 300.0 MiB is longer than 16.0 MiB; write each record as a line"),
     ],
     ids=["clean", "chats", "heldout"],
 )

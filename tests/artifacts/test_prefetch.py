@@ -188,22 +188,19 @@ def test_a_copy_is_checked_anew_when_the_parent_is_another_process_of_the_same_i
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = make_artifact(tmp_path / "mount")
-    monkeypatch.setattr(prefetch, "PROC", tmp_path / "proc")
+    boot = tmp_path / "boot_id"
+    monkeypatch.setattr(prefetch, "BOOT", boot)
     monkeypatch.setenv("LOCAL_RANK", "0")
-    boot = tmp_path / "proc/sys/kernel/random/boot_id"
-    stat = tmp_path / "proc" / str(os.getppid()) / "stat"
-    for path in (boot, stat):
-        path.parent.mkdir(parents=True)
 
-    def after_a_start(machine: str, since: int) -> str:
+    def after_a_start(machine: str, since: str) -> str:
         boot.write_text(machine)
-        stat.write_text(f"1 (a name) of blanks) S {'0 ' * 18}{since} 0 0")
+        monkeypatch.setattr(prefetch, "start_of", lambda _: since)
         path = copied(source)
         found = (path / "train" / "b").read_text()
         (path / "train" / "b").write_text("ik1")
         return found
 
-    found = [after_a_start(*start) for start in (("one", 7), ("one", 7), ("one", 8), ("two", 8))]
+    found = [after_a_start(*start) for start in (("one", "7"), ("one", "7"), ("one", "8"), ("two", "8"))]
 
     assert found == ["iki", "ik1", "iki", "iki"]  # damaged after each; the second is a sibling's look
 

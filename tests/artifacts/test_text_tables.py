@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from anadil.artifacts.chat_files import read_chats
-from anadil.artifacts.text_tables import table_rows
+from anadil.artifacts.text_tables import separated_rows
 from anadil.core.errors import DataError
 from anadil.text.chats import DroppedChats
 
@@ -52,7 +52,7 @@ def test_rows_have_the_number_of_their_first_line(tmp_path: Path) -> None:
         'question,answer,,\n\n"bir\niki",üç\n,,,\ndörd,beş,,\naltı\n', encoding="utf-8"
     )
 
-    assert list(table_rows(tmp_path / "a.csv", "a.csv", ".csv")) == [
+    assert list(separated_rows(tmp_path / "a.csv", "a.csv", ".csv")) == [
         (3, {"question": "bir\niki", "answer": "üç"}),
         (6, {"question": "dörd", "answer": "beş"}),
         (7, {"question": "altı", "answer": None}),
@@ -111,7 +111,7 @@ def test_the_first_sheet_of_a_workbook_is_read_and_others_are_named(
         for name, text in PARTS.items():
             book.writestr(name, text)
 
-    rows = list(table_rows(tmp_path / "a.xlsx", "a.xlsx", ".xlsx"))
+    rows = list(separated_rows(tmp_path / "a.xlsx", "a.xlsx", ".xlsx"))
 
     assert rows == [
         (3, {"question": "Neçə dənə?", "column 2": "7", "answer": "42"}),

@@ -92,7 +92,7 @@ def test_a_text_file_is_one_text(tmp_path: Path) -> None:
         ("qa.xml", b"a,b", r"qa\.xml: cannot be compared with; its name must end in one of \.jsonl"),
         ("qa.jsonl", b'{"a": "b"}\n{"a":', r"qa\.jsonl:2: is not JSON \(Expecting value"),
         ("qa.jsonl", b"[" * 100_000, r"qa\.jsonl:1: is not JSON \(nested too deep"),
-        ("qa.parquet", b"PAR1", r"qa\.parquet: is damaged Parquet \("),
+        ("qa.parquet", b"PAR1", r"qa\.parquet: is a damaged table \("),
         ("qa.jsonl.gz", gzip.compress(b'{"a": "b"}\n' * 50)[:-9], r"qa\.jsonl\.gz: damaged \("),
     ],
 )

@@ -47,7 +47,9 @@ def put(folder: Path, name: str, content: bytes) -> Path:
 def test_parquet_without_pyarrow_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
 
-    with pytest.raises(PreflightError, match=r"a\.parquet: reading Parquet needs pyarrow; install pyarrow"):
+    with pytest.raises(
+        PreflightError, match=r"a\.parquet: reading Parquet and Arrow needs pyarrow; install pyarrow"
+    ):
         read(put(tmp_path, "a.parquet", b"PAR1"))
 
 
@@ -119,17 +121,17 @@ def test_the_digest_follows_the_texts(tmp_path: Path) -> None:
             b"",
             r"a\.warc\.gz: held-out text is read from .*; convert the file \(anadil clean takes",
         ),
-        ("a.jsonl", b'{"text": "a"}\n{"text": ', r"a\.jsonl:2: is not JSON"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": ', r"a\.jsonl:2: not a JSON line"),
         ("a.jsonl", b'{"body": "a"}\n', r"a\.jsonl:1: has no text in 'text'; set clean\.text_field"),
-        ("a.jsonl", b"[" * 100_000 + b"\n", r"a\.jsonl:1: is not JSON"),
+        ("a.jsonl", b"[" * 100_000 + b"\n", r"a\.jsonl:1: not a JSON line"),
         ("a.jsonl", b"[1]\n", r"a\.jsonl:1: has no text in 'text'"),
         ("a.jsonl", b'{"text": "\\ud83d"}\n', r"a\.jsonl:1: holds half a surrogate pair"),
-        ("a.jsonl", b'{"text": "\xff"}\n', r"a\.jsonl: is damaged or not UTF-8"),
+        ("a.jsonl", b'{"text": "\xff"}\n', r"a\.jsonl:1: not a JSON line .*utf-8"),
         ("a.jsonl.gz", gzip.compress(LINES)[:-20], r"a\.jsonl\.gz: is damaged"),
         ("a.jsonl.gz", b"no gzip", r"a\.jsonl\.gz: is damaged"),
         ("a.jsonl.zst", b"no zstd", r"a\.jsonl\.zst: is damaged"),
         ("a.txt", b"\xff\xfe", r"a\.txt: is damaged or not UTF-8"),
-        ("a.parquet", b"no parquet", r"a\.parquet: is damaged Parquet"),
+        ("a.parquet", b"no parquet", r"a\.parquet: is a damaged table"),
     ],
 )
 def test_what_cannot_be_read_is_a_data_error(name: str, content: bytes, message: str, tmp_path: Path) -> None:
@@ -178,7 +180,9 @@ def test_a_text_file_longer_than_a_document_is_refused_unread(tmp_path: Path) ->
 def test_a_row_longer_than_a_document_is_refused(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"text": ["Salam", "x" * (16 * MIB + 1)]}), tmp_path / "a.parquet")
 
-    with pytest.raises(DataError, match=r"a\.parquet:2: row of 16\.0 MiB is longer than 16\.0 MiB; cut it"):
+    with pytest.raises(
+        DataError, match=r"a\.parquet:2: row of 16\.0 MiB is longer than 16\.0 MiB; cut or repair the row"
+    ):
         read(tmp_path / "a.parquet")
 
 

@@ -1,4 +1,4 @@
-"""Sizes that the packed batches of Arrow's formats unpack to, by their own heads and before any is unpacked.
+"""Bytes that packed batches of Arrow files unpack to, read from their headers before anything is unpacked.
 
 Source: Apache Arrow, "Columnar format", sections on IPC and buffer compression; `Message.fbs`; FlatBuffers, "Internals".
 """
@@ -38,8 +38,6 @@ def _of_message(head: memoryview, body: Any) -> int:
 
 
 class _Table:
-    """A table of FlatBuffers."""
-
     def __init__(self, data: memoryview, place: int) -> None:
         self._data, self._place = data, place
         self._fields = place - struct.unpack_from("<i", data, place)[0]

@@ -129,7 +129,7 @@ def parse_manifest(content: bytes, uri: str) -> Manifest:
 
 @functools.cache
 def _adapter() -> TypeAdapter[Manifest]:
-    """Made once: it takes longer than a manifest."""
+    """Return one adapter for all manifests; making it takes longer than a manifest."""
     return TypeAdapter(Manifest)
 
 

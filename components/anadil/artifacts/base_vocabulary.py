@@ -49,14 +49,10 @@ def read_base(folder: Path) -> "Tokenizer":
 
 
 def base_settings(folder: Path, tokenizer: "Tokenizer") -> dict[str, Any]:
-    """The base's `tokenizer_config.json` with the roles that only other files name.
+    """Return the base's `tokenizer_config.json` with the roles that only other files name.
 
-    A role whose token the vocabulary lacks is left out with a warning: transformers would give it an id that has no
-    row in the embedding.
-
-    Args:
-        folder: Directory of the base.
-        tokenizer: The base's.
+    A role whose token the vocabulary lacks is skipped with a warning: transformers would give it an id without a row in the
+    embedding.
     """
     settings = _settings(folder)
     for name, token in _unknown_roles(settings, tokenizer).items():
@@ -132,7 +128,6 @@ def _usual_end(folder: Path, tokenizer: "Tokenizer") -> str:
 
 
 def _special_tokens(folder: Path, tokenizer: "Tokenizer") -> list[str]:
-    """Tokens of the vocabulary that the files name as special."""
     settings = _settings(folder)
     named = [_content(settings.get(f"{role}_token")) for role in ROLES]
     for key in LISTS:

@@ -13,11 +13,11 @@ from typing import Literal
 
 from anadil.artifacts import storage
 from anadil.artifacts.json_values import holds_lines, json_values
-from anadil.artifacts.line_reader import DAMAGED, PACKED_LINES, PLAIN_LINES, TooLong, bounded_lines
+from anadil.artifacts.line_reader import DAMAGED
 from anadil.artifacts.no_data import is_no_data
-from anadil.artifacts.text_tables import TEXT_TABLES, table_rows
-from anadil.core.errors import DataError, PreflightError
-from anadil.core.json_text import parse_json
+from anadil.artifacts.text_files import LINE_SUFFIXES, json_rows, table_rows
+from anadil.artifacts.text_tables import TEXT_TABLES, separated_rows
+from anadil.core.errors import DataError
 from anadil.text.chat_columns import (
     ANSWERS,
     LISTS,
@@ -39,7 +39,7 @@ from anadil.text.unread_values import UnreadValues
 log = logging.getLogger(__name__)
 
 TABLES = (".parquet", ".arrow")
-SUFFIXES = (*PLAIN_LINES, *PACKED_LINES, ".json", *TABLES, *TEXT_TABLES)
+SUFFIXES = (*LINE_SUFFIXES, ".json", *TABLES, *TEXT_TABLES)
 NO_NAME = re.compile(r"(train|data|part|shard|default|0+)?[-_.]?\d*(-of-\d+)?", re.IGNORECASE)
 """Names of files that do not tell a data set from others; its directory does."""
 TRAIN, OTHER = re.compile(r"train\b|train_"), re.compile(r"(test|validation|valid|val|dev|eval)(\b|_)")
@@ -61,13 +61,7 @@ def read_chats(
     copy: storage.Copy = storage.local_copy,
     columns: Names = NO_NAMES,
 ) -> Iterator[Chat]:
-    """The good chats of files, in order; the other rows are counted in `dropped`.
-
-    Args:
-        uris: The files.
-        dropped: Gets the rows that are no chats, and what of the others is not read.
-        copy: Gives what is to be read of a file.
-        columns: `finetune.columns`.
+    """Yield the good chats of files, in order; rows that are no chats are counted in `dropped`.
 
     Raises:
         DataError: A file is of another kind or damaged, or a row is not a JSON object; with file and line.
@@ -87,7 +81,7 @@ def read_pairs(
     copy: storage.Copy = storage.local_copy,
     columns: Names = NO_NAMES,
 ) -> Iterator[Pair]:
-    """The good pairs of answers of files, in order; the other rows are counted in `dropped`. As `read_chats`."""
+    """Yield the good pairs of answers of files, in order; the rest is as in `read_chats`."""
 
     def read(row: Mapping[str, object]) -> set[str]:
         return {*columns_read(row, answers=()), *SIDES}
@@ -108,7 +102,7 @@ def _rows_in(
     dropped: DroppedChats,
     read: Callable[[Mapping[str, object]], set[str]],
 ) -> Iterator[tuple[dict[str, object], str, str]]:
-    """Every row, its place, and the name of its data set; what of it is not read is counted."""
+    """Yield each row, its place and the name of its data set; count what is not read."""
     for uri in check_chat_files(uris):
         source, name = data_set_of(uri), Path(uri).name
         hints = UnreadValues()
@@ -154,10 +148,9 @@ def _unread(
 
 
 def _uses(rows: Iterator[dict[str, object]], uri: str, names: set[str]) -> dict[str, Use]:
-    """Use of each key of a file that may mark answers."""
     answers = ((row, str(row.get(first_of(row, (*ANSWERS, *LISTS)) or "", ""))) for row in rows)
-    found = uses_of(itertools.islice(answers, MAX_LOOKED_AT))
-    uses: dict[str, Use] = {name: found.get(name, "class") for name in sorted(names)}
+    use_of = uses_of(itertools.islice(answers, MAX_LOOKED_AT))
+    uses: dict[str, Use] = {name: use_of.get(name, "class") for name in sorted(names)}
     words = {"mark": "marks answers", "class": "is a class, not a mark", "scale": "is a scale, not a mark"}
     for name, use in uses.items():
         log.info("%s: `%s` %s", uri, name, words[use])
@@ -198,7 +191,7 @@ def check_chat_files(uris: Sequence[str]) -> list[str]:
 
 
 def _part_of(uri: str, name: re.Pattern[str]) -> str:
-    """Where a dataset lies of which a file is a part of such a name; empty if it is none."""
+    """Return the directory of the dataset that has a file as a part of this name; empty if it is none."""
     path = PurePosixPath(uri)
     for folder in (path, path.parent):
         if name.match(folder.name.lower()):
@@ -233,11 +226,7 @@ def refuse_no_chats(
 
 
 def rows_of(path: Path, name: str) -> Iterator[tuple[int, dict[str, object]]]:
-    """The rows of one file, numbered from 1, of lines by their line.
-
-    Args:
-        path: Where it can be read.
-        name: Its URI, whose end tells its kind.
+    """Yield the rows of one file, numbered from 1 or by line; the end of `name`, its URI, tells its kind.
 
     Raises:
         DataError: It is damaged, or a row is not an object; with its place.
@@ -245,73 +234,29 @@ def rows_of(path: Path, name: str) -> Iterator[tuple[int, dict[str, object]]]:
     """
     suffix = next(end for end in SUFFIXES if name.lower().endswith(end))
     try:
+        if suffix in TEXT_TABLES:
+            yield from separated_rows(path, name, suffix)
+            return
         if suffix in TABLES:
-            yield from _table_rows(path, name, suffix)
-        elif suffix in TEXT_TABLES:
-            yield from table_rows(path, name, suffix)
-        elif suffix == ".json":
-            yield from _json_values(path, name)
+            rows = table_rows(path, name, at_a_time=ROWS_AT_A_TIME)
+        elif suffix == ".json" and not holds_lines(path, suffix):
+            rows = _json_values(path, name)
         else:
-            yield from _json_lines(path, name, suffix)
+            rows = json_rows(path, name)
+        for number, row in rows:
+            if not isinstance(row, dict):
+                raise DataError(
+                    f"{name}:{number}: a {type(row).__name__}, not an object; {DROP_REMEDIES['no_chat']}"
+                )
+            yield number, row
     except DAMAGED as error:
         raise DataError(f"{name}: is damaged ({error}); repair the file") from None
 
 
-def _table_rows(path: Path, name: str, suffix: str) -> Iterator[tuple[int, dict[str, object]]]:
-    try:
-        import pyarrow as pa
-
-        from anadil.artifacts.table_rows import arrow_batches, batch_rows, parquet_batches
-    except ModuleNotFoundError:
-        raise PreflightError(
-            f"{name}: reading {suffix} needs pyarrow; install pyarrow or give .jsonl"
-        ) from None
+def _json_values(path: Path, name: str) -> Iterator[tuple[int, object]]:
     number = 0
     try:
-        with pa.memory_map(str(path)) as file:
-            if suffix == ".parquet":
-                batches = parquet_batches(file, name, ROWS_AT_A_TIME)
-            else:
-                batches = arrow_batches(file, name)
-            for row in (row for batch in batches for row in batch_rows(batch)):
-                number += 1
-                if not isinstance(row, dict):
-                    raise DataError(f"{name}:{number}: {row}; repair the row, or leave it out")
-                yield number, row
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{name}: is a damaged table ({error}); repair the file") from None
-
-
-def _json_values(path: Path, name: str) -> Iterator[tuple[int, dict[str, object]]]:
-    number = 0
-    try:
-        if holds_lines(path, ".json"):
-            yield from _json_lines(path, name, ".json")
-            return
         for number, row in json_values(path, ".json"):
-            _refuse_no_object(row, f"{name}:{number}")
-            yield number, row  # type: ignore[misc]  # it is an object
+            yield number, row
     except ValueError as error:
         raise DataError(f"{name}: is not JSON behind item {number} ({error}); correct it") from None
-
-
-def _json_lines(path: Path, name: str, suffix: str) -> Iterator[tuple[int, dict[str, object]]]:
-    for number, line in enumerate(bounded_lines(path, suffix), start=1):
-        if isinstance(line, TooLong):
-            raise DataError(f"{name}:{number}: {line}; write each chat as a line of its own")
-        if not line.strip():
-            continue
-        try:
-            # Some editors begin a file with a byte order mark.
-            row = parse_json(line.decode("utf-8-sig" if number == 1 else "utf-8"))
-        except ValueError as error:
-            raise DataError(
-                f"{name}:{number}: not a JSON line ({error}); correct or remove the line"
-            ) from None
-        _refuse_no_object(row, f"{name}:{number}")
-        yield number, row
-
-
-def _refuse_no_object(row: object, place: str) -> None:
-    if not isinstance(row, dict):
-        raise DataError(f"{place}: a {type(row).__name__}, not an object; {DROP_REMEDIES['no_chat']}")

@@ -1,4 +1,4 @@
-"""An artifact by its digest, among those that lie where a run keeps them: `<root>/<word>/<key>`."""
+"""Artifacts found by digest where a run keeps them: `<root>/<word>/<key>`."""
 
 import hashlib
 import json
@@ -20,12 +20,7 @@ def root_of(uri: str) -> str:
 
 
 def artifacts_below(roots: Sequence[str], word: str) -> Iterator[tuple[str, Manifest]]:
-    """Every finished artifact of a kind below some roots, newest first; damaged manifests are passed over.
-
-    Args:
-        roots: Directories or `s3://` URIs, as `storage.root` of recipes.
-        word: Kind of artifact, which is the name of its directory too.
-    """
+    """Yield every finished artifact of a kind below some roots, newest first; damaged manifests are skipped."""
     for root in dict.fromkeys(roots):
         place = join(root, word)
         uris = storage.store(place).directories(place)[::-1]

@@ -1,7 +1,7 @@
-"""The values of a `.json` file, one at a time: of a list its items, else the values that follow one another.
+"""Values of a `.json` file, one at a time: the items of a list, or values that follow one another.
 
-A file may unpack to terabytes, and what Python makes of JSON takes up to thirty times its bytes: so no more is held than
-one value of bounded length.
+A file may unpack to terabytes, and Python takes up to thirty times the bytes of JSON. So one value of bounded length
+is held at a time.
 """
 
 import codecs
@@ -43,7 +43,7 @@ def refuse_wide(name: str, first: bytes | TooLong) -> None:
 
 
 def holds_lines(path: ReadableFile, suffix: str) -> bool:
-    """Whether a `.json` file is one of JSON lines, as many data sets have them: its first line is an object."""
+    """Return whether a `.json` file holds JSON lines, as in many data sets: its first line is an object."""
     with unpacked(path, suffix) as file:
         # A line feed of 16 or 32 bits ends no line.
         refuse_wide(path.name, file.read(FIRST_BYTES))
@@ -88,7 +88,6 @@ class _Text:
         self._text, self._place, self._is_whole = "", 0, False
 
     def value(self) -> object:
-        """Read the value that begins here."""
         while True:
             try:
                 parsed, end = parse_next(self._text, self._place)
@@ -107,13 +106,12 @@ class _Text:
             self._fill()
 
     def next_is(self, sign: str) -> bool:
-        """Read a sign, if it is the next one."""
         is_next = not self.at_end() and self._text[self._place] == sign
         self._place += is_next
         return is_next
 
     def at_end(self) -> bool:
-        """Whether nothing follows but white space."""
+        """Return whether only white space follows."""
         while True:
             space = SPACE.match(self._text, self._place)
             self._place = space.end() if space else self._place

@@ -56,11 +56,7 @@ class TooLong:
 
 
 def bounded_lines(path: Path, suffix: str | None = None) -> Iterator[bytes | TooLong]:
-    """The lines of a file, each with its end; only a window of the file is in memory.
-
-    Args:
-        path: The file; `.gz` and `.zst` are unpacked.
-        suffix: Instead of its own.
+    """Yield the lines of a file, each with its end; `suffix` stands for its own and says whether it is packed.
 
     Raises:
         EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError: Compressed data is damaged (`DAMAGED`).
@@ -126,12 +122,7 @@ class ZstdFile(io.BufferedIOBase):
     """Unpacks frames of zstd; unlike the library's stream it knows a file that ends within a frame."""
 
     def __init__(self, source: BinaryIO, max_window_bytes: int = MAX_ZSTD_WINDOW_BYTES) -> None:
-        """Take a stream of packed bytes.
-
-        Args:
-            source: The stream.
-            max_window_bytes: Most memory that a frame may ask for.
-        """
+        """Take a stream of packed bytes, and the most memory that a frame may ask for."""
         self._source = source
         self._max_window_bytes = max_window_bytes
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=max_window_bytes)
@@ -206,7 +197,6 @@ def unpacked(path: ReadableFile, suffix: str) -> BinaryIO:
 
 
 def _skipped(file: BinaryIO) -> int:
-    """Bytes up to the end of the line, now read."""
     num_bytes = 0
     while piece := file.readline(SKIP_BYTES):
         num_bytes += len(piece)

@@ -9,20 +9,15 @@ from pathlib import Path
 from anadil.core.errors import DataError, PreflightError, RecipeError
 
 
-def files_below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
-    """Everything below that is no directory, also behind links, as a glob has it, but for what is hidden.
-
-    Desktops leave `.DS_Store` and `._page.txt`, which nobody has put there. `Path.rglob` follows no link and says
-    nothing of a directory that it may not read: what is there would be missing, and nobody would know.
-
-    Args:
-        folder: Where.
-        above: The directories that led here; a link back to one of them is not followed.
+def files_below(folder: Path, parents: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """Yield every file below, also behind links, but for hidden names; a link back to one of `parents` is not followed.
 
     Raises:
         DataError: A directory cannot be read.
     """
-    above = (*above, folder.resolve())
+    # Desktops leave `.DS_Store` and `._page.txt`. `Path.rglob` follows no link and silently passes over directories that it
+    # may not read.
+    parents = (*parents, folder.resolve())
     try:
         entries = list(folder.iterdir())
     except FileNotFoundError:  # taken away meanwhile
@@ -34,8 +29,8 @@ def files_below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
             continue
         if not entry.is_dir():
             yield entry
-        elif entry.resolve() not in above:
-            yield from files_below(entry, above)
+        elif entry.resolve() not in parents:
+            yield from files_below(entry, parents)
 
 
 def names_below(folder: Path) -> Iterator[str]:
@@ -58,11 +53,7 @@ def names_below(folder: Path) -> Iterator[str]:
 
 
 def check_directory(path: Path, key: str) -> None:
-    """Make sure that a place is a directory, or can become one.
-
-    Args:
-        path: The place.
-        key: What it was given by, for the message.
+    """Make sure that a place, given by `key`, is a directory or can become one.
 
     Raises:
         PreflightError: This user may not look there.
@@ -80,11 +71,7 @@ def check_directory(path: Path, key: str) -> None:
 
 
 def check_writable(path: Path, key: str) -> None:
-    """Make sure that a directory can be written, or made.
-
-    Args:
-        path: The place.
-        key: What it was given by, for the message.
+    """Make sure that a directory, given by `key`, can be written or made.
 
     Raises:
         PreflightError: It, or what it would be made in, cannot be written.

@@ -36,11 +36,11 @@ def write_mlmodel(directory: Path, *, chats: bool, out: Path | None = None) -> l
 
     Args:
         directory: Holds config.json, weights and the tokenizer.
-        chats: Whether the model was trained on chats: then a server takes `messages`, else a `prompt`.
+        chats: The model was trained on chats: a server takes `messages`, else a `prompt`.
         out: Another place to write to, from which the model is found by its absolute path.
 
     Returns:
-        The files that were written, below their directory. None is part of the content: weights are the same without.
+        The files that were written. None is part of the content: weights are the same without.
     """
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     chats = chats and (directory / "chat_template.jinja").is_file()
@@ -92,7 +92,7 @@ def _mlmodel(config: dict[str, Any], weights: str, *, chats: bool) -> dict[str, 
 
 
 def _requirements() -> list[str]:
-    """Packages with their versions, without the build of torch that is this machine's own."""
+    """Return packages with their versions, without the local build tag of torch."""
     requirements = ["mlflow>=3.11,<4"]
     for name in PACKAGES:
         try:

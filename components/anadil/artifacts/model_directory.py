@@ -31,10 +31,6 @@ WEIGHTS_KEY = "transformers_weights"
 def check_directory(folder: Path, config: Mapping[str, Any]) -> None:
     """Refuse a directory that would make another model than its config, tokenizer and weights describe.
 
-    Args:
-        folder: Of the model.
-        config: Content of its config.json.
-
     Raises:
         IntegrityError: It brings code, an adapter or a link to files elsewhere.
     """
@@ -66,7 +62,6 @@ def check_directory(folder: Path, config: Mapping[str, Any]) -> None:
 
 
 def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Every key and its value, those of nested sections too."""
     for key, value in config.items():
         yield key, value
         if isinstance(value, Mapping) and key != "auto_map":
@@ -74,7 +69,7 @@ def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _is_inside(target: Path, folder: Path) -> bool:
-    """Whether a file lies in the directory, or in the hub's cache, whose snapshots are links to blobs."""
+    """Return whether a file lies in the directory or in the hub's cache, whose snapshots are links to blobs."""
     blobs = target.parent
     return target.is_relative_to(folder) or (
         blobs.name == "blobs" and blobs.parent.name.startswith("models--")

@@ -29,7 +29,7 @@ FOLDERS = frozenset(("_delta_log", "_temporary", "_spark_metadata", "_symlink_fo
 
 
 def is_no_data(path: str) -> bool:
-    """Whether a file's name says that it holds no data.
+    """Return whether a file's name says that it holds no data.
 
     Args:
         path: From the directory that a recipe names, so that hidden directories above count for nothing.

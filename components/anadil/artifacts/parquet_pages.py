@@ -1,7 +1,7 @@
-"""Sizes that the pages of a Parquet file unpack to, by their own headers and before any is unpacked.
+"""Bytes that pages of a Parquet file unpack to, read from their headers before anything is unpacked.
 
-Arrow gives a page the memory that its header asks for, and 28 kB of a file may ask for gigabytes. The footer tells of
-whole columns only, which may be as large as they like where their pages are small.
+Arrow allocates what a page's header asks for, and 28 kB of a file may ask for gigabytes. The footer tells only of whole
+columns, which may be large where their pages are small.
 Source: parquet-format, `parquet.thrift` (PageHeader); Thrift, "Compact protocol".
 """
 
@@ -29,14 +29,7 @@ class ColumnPages(NamedTuple):
 def column_pages(
     stream: BinaryIO, metadata: Any, groups: Sequence[int], columns: Sequence[str] | None
 ) -> Iterator[ColumnPages]:
-    """The pages of some columns in some row groups.
-
-    Args:
-        stream: The file.
-        metadata: Its footer, as PyArrow gives it.
-        groups: Numbers of row groups.
-        columns: Paths of columns, or of what they are in; None: all.
-    """
+    """Yield the pages of some row groups and columns (names, or paths of what they are in; None: all)."""
     for group in groups:
         row_group = metadata.row_group(group)
         for index in range(row_group.num_columns):
@@ -53,12 +46,12 @@ def _pages_of(stream: BinaryIO, column: Any, path: str) -> ColumnPages:
     end = place + column.total_compressed_size
     largest = num_values = 0
     while place < end:
-        found = _header_at(stream, place)
-        if found is None:
+        header_and_size = _header_at(stream, place)
+        if header_and_size is None:
             # Not as the format has it: Arrow tells what is wrong, and the footer how much there is.
             largest = max(largest, column.total_uncompressed_size)
             break
-        header, size = found
+        header, size = header_and_size
         largest = max(largest, int(header[PAGE_SIZE]))
         num_values += sum(int(header[kind].get(NUM_VALUES, 0)) for kind in DATA_HEADERS if kind in header)
         place += size + int(header[PACKED_SIZE])

@@ -1,7 +1,6 @@
-"""Artifacts in S3 -> this machine's own disk, once for all its processes.
+"""Copies of S3 artifacts on this machine's own disk, fetched once for all its processes.
 
-Files are fetched side by side, checked against their manifest, and kept for the next start: a
-killed run resumes with the files that are not there yet.
+Files are fetched side by side and checked against their manifest. A killed run resumes with the files that are missing.
 """
 
 import hashlib
@@ -22,6 +21,7 @@ from anadil.artifacts.uri import MANIFEST, Count, join
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RetryableError, Stopped
 from anadil.core.format import human_bytes
 from anadil.core.own_folder import temporary_folder
+from anadil.core.processes import start_of
 from anadil.core.progress import progress
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,8 @@ FILES_AT_A_TIME = 8
 RESERVE_BYTES = 1024**3
 """Space that is left free on the disk."""
 POLL_S = 0.5
-PROC = Path("/proc")
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+"""Another one after each start of the machine, and on each machine."""
 ATTEMPTS = 2
 """Times that a file is fetched whose bytes are not those of the manifest."""
 
@@ -53,8 +54,7 @@ Fetch = Callable[[str, Path, Count], None]
 
 def cache() -> Path:
     """Where copies are kept: ANADIL_CACHE, to be set to the node's fastest disk."""
-    own = os.environ.get("ANADIL_CACHE")
-    return Path(own) if own else temporary_folder("anadil-cache")
+    return Path(os.environ.get("ANADIL_CACHE") or temporary_folder("anadil-cache"))
 
 
 def fetch(uri: str, kind: str) -> tuple[Path, Manifest]:
@@ -110,16 +110,9 @@ def fill(
     source: str,
     remedy: str = "set ANADIL_CACHE to a directory on a larger disk",
 ) -> None:
-    """Make `target` hold the files, every byte of them checked, a manifest if it has one, and nothing else.
+    """Make `target` hold these files, every byte checked, a manifest if it has one, and nothing else.
 
-    Files that are there already are kept if they have the right bytes.
-
-    Args:
-        target: A local directory.
-        files: What it is to hold.
-        fetch: From `fetch_from`.
-        source: The URI, for messages.
-        remedy: What to do where the disk is too small.
+    Files that have the right bytes are kept. `source` and `remedy` are for messages.
 
     Raises:
         IntegrityError: Files of the source are not those of its manifest.
@@ -157,7 +150,6 @@ def fill(
 
 
 def _bring(target: Path, entry: FileEntry, fetch: Fetch, source: str, stop: threading.Event) -> None:
-    """Have one file with the right bytes in its place."""
     path = target / entry.name
     path.parent.mkdir(parents=True, exist_ok=True)
 
@@ -225,14 +217,9 @@ def _start() -> str:
     In a container the parent is process 1 each time; when it was started tells one from the next.
     """
     parent = os.getppid()
-    try:
-        boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
-        # Field 22 of proc_pid_stat(5), in ticks since boot; the second is a name, which may hold blanks.
-        since = (PROC / f"{parent}/stat").read_text().rpartition(")")[2].split()[19]
-    except FileNotFoundError:  # no Linux
-        boot = since = ""
+    boot = BOOT.read_text(encoding="utf-8").strip() if BOOT.is_file() else ""
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT")
-    return f"{boot} {parent} {since} {os.environ.get('TORCHELASTIC_RUN_ID')} {restart}"
+    return f"{boot} {parent} {start_of(parent)} {os.environ.get('TORCHELASTIC_RUN_ID')} {restart}"
 
 
 def _checked_by_sibling(target: Path) -> bool:

@@ -75,12 +75,7 @@ class RangedStream(io.RawIOBase):
     """The bytes of an object; each read is one request."""
 
     def __init__(self, uri: str, version: str) -> None:
-        """Ask nothing yet.
-
-        Args:
-            uri: The object.
-            version: Its ETag and size, joined by `-`.
-        """
+        """Ask nothing yet; `version` is ETag and size, joined by `-`."""
         super().__init__()
         self._uri = uri
         self._tag, _, size = version.rpartition("-")
@@ -88,11 +83,11 @@ class RangedStream(io.RawIOBase):
         self._position = 0
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:

@@ -47,7 +47,7 @@ class S3:
         self._client: Any = s3_client()
 
     def exists(self, uri: str) -> bool:
-        """Whether an object is there."""
+        """Return whether an object exists."""
         bucket, key = split_uri(uri)
         with s3_errors(uri):
             answer = self._client.list_objects_v2(Bucket=bucket, Prefix=key, MaxKeys=1)
@@ -81,12 +81,9 @@ class S3:
             self._client.put_object(Bucket=bucket, Key=key, Body=content)
 
     def write_if(self, uri: str, content: bytes, tag: str) -> str | None:
-        """Write an object that is as it was seen last.
+        """Write an object if it is as it was seen last.
 
-        Args:
-            uri: The object.
-            content: Its new bytes.
-            tag: What `read_tagged` or this call returned for it; empty for an object that is not there.
+        `tag` comes from `read_tagged` or this call; empty for an object that is not there.
 
         Returns:
             Its new tag; None where it was written or removed meanwhile, and is left as it is.
@@ -111,7 +108,7 @@ class S3:
             count: Gets the bytes of each piece; raises to stop.
 
         Returns:
-            Whether it was as it was seen; where not, it is left as it is.
+            False if it was changed meanwhile, and is left as it is.
         """
         from boto3.exceptions import S3UploadFailedError
 
@@ -126,15 +123,7 @@ class S3:
                 raise
 
     def copy(self, source: str, uri: str, tag: str | None) -> bool:
-        """Copy an object within the storage, without a byte of it through this machine.
-
-        Args:
-            source: The object that is copied.
-            uri: Where to.
-            tag: As `upload` takes it.
-
-        Returns:
-            As `upload`.
+        """Copy an object within the storage; `tag` and the answer are those of `upload`.
 
         Raises:
             DataError: There is no such object.
@@ -320,11 +309,6 @@ os.register_at_fork(after_in_child=s3_client.cache_clear)
 
 
 def _fetch(uri: str, fetch: Callable[[], T]) -> T:
-    """Result of `fetch`; tried again where the bytes come damaged or cut off.
-
-    Raises:
-        RetryableError: They do so each time.
-    """
     for attempt in range(1, DOWNLOADS + 1):
         try:
             with s3_errors(uri):
@@ -358,10 +342,10 @@ def _condition(tag: str) -> dict[str, str]:
 
 
 def _was_changed(error: Exception, uri: str) -> bool:
-    """Whether a write on condition was refused because of the condition.
+    """Return whether a write on condition was refused because of the condition.
 
     Raises:
-        ConditionsError: The storage knows no conditions.
+        ConditionsError: The storage has no conditional writes.
     """
     code, status = error_code(error), error_status(error)
     if status == HTTPStatus.NOT_IMPLEMENTED or code == "NotImplemented":

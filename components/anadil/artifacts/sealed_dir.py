@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from anadil.artifacts import artifact
+from anadil.artifacts.prefetch import BOOT
 from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import IntegrityError
 
@@ -20,8 +21,6 @@ log = logging.getLogger(__name__)
 
 KIND = "work"
 PARTIAL = ".partial"
-BOOT = Path("/proc/sys/kernel/random/boot_id")
-"""Another one after each start of the machine, and on each machine."""
 
 
 @contextmanager

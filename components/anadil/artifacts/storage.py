@@ -52,12 +52,7 @@ def store(uri: str) -> "LocalStore | S3Store":
 
 
 def readable(uri: str, version: str = "") -> ReadableFile:
-    """A file to read where it lies; of an object pieces are fetched as they are read.
-
-    Args:
-        uri: The file.
-        version: Of an object, as `version` of its store gives it; left out, the one that is there now.
-    """
+    """Return a file to read where it lies; of an object, pieces are fetched as they are read."""
     if "://" in uri:
         return RangedFile(uri, version or S3Store().version(uri))
     return built_in(uri) if uri.startswith(BUILT_IN) else Path(uri)
@@ -148,7 +143,7 @@ class LocalStore:
         return Path(uri)
 
     def exists(self, uri: str) -> bool:
-        """Whether a file is there."""
+        """Return whether a file exists."""
         return self._path(uri).is_file()
 
     def read(self, uri: str) -> bytes:
@@ -200,8 +195,8 @@ class LocalStore:
         if path.is_file():
             return [str(path)]
         # Path.glob takes no absolute pattern.
-        found = glob.glob(str(path), recursive=True)  # noqa: PTH207
-        return sorted(name for name in found if not Path(name).is_dir())
+        names = glob.glob(str(path), recursive=True)  # noqa: PTH207
+        return sorted(name for name in names if not Path(name).is_dir())
 
     def sizes(self, pattern: str) -> dict[str, int]:
         """Bytes of each of those files, by its URI.
@@ -241,12 +236,7 @@ class LocalStore:
         return stat
 
     def put_directory(self, source: Path, uri: str, copies: Mapping[str, str] = NO_COPIES) -> None:
-        """Rename `source` to `uri`, in one step, after its bytes have reached the disk.
-
-        Args:
-            source: Directory on the same disk, with every file.
-            uri: Where to.
-            copies: None: only S3 copies files without this machine.
+        """Rename `source`, on the same disk, to `uri` in one step, after its bytes have reached the disk.
 
         Raises:
             AlreadyThereError: Another run has finished it first; `source` is left.
@@ -326,8 +316,8 @@ class BuiltInStore(LocalStore):
     def files(self, pattern: str) -> list[str]:
         """Sorted names, with the prefix."""
         root = built_in(BUILT_IN)
-        found = super().files(str(built_in(pattern)))
-        return [f"{BUILT_IN}{Path(path).relative_to(root).as_posix()}" for path in found]
+        paths = super().files(str(built_in(pattern)))
+        return [f"{BUILT_IN}{Path(path).relative_to(root).as_posix()}" for path in paths]
 
 
 def built_in(uri: str) -> Path:

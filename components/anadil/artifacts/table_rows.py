@@ -1,7 +1,7 @@
-"""Rows of Parquet and Arrow files within a few hundred megabytes of memory, whatever the files hold: the one reader of tables.
+"""Reader of Parquet and Arrow files in a few hundred megabytes of memory, whatever the files hold.
 
-Pages and batches that would unpack to more are refused before they are unpacked. Values that a dictionary stands for are
-counted before Python makes them, and a row that is too long is told by its size alone.
+Pages and batches that would unpack to more are refused first. Values of dictionaries are counted before Python makes
+them, and of a row that is too long only the size is given.
 """
 
 from collections.abc import Iterator, Sequence
@@ -46,7 +46,7 @@ def parquet_batches(
     *,
     look_into_pages: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of rows, as small as their pages ask for.
+    """Yield batches of rows, as small as their pages ask for.
 
     Args:
         stream: The file.
@@ -54,7 +54,7 @@ def parquet_batches(
         most_rows: Of a batch.
         columns: Names or paths; None: all.
         groups: Numbers of row groups; None: all.
-        look_into_pages: Whether headers of pages are read; of a remote file each is a request.
+        look_into_pages: Read headers of pages; of a remote file each is a request.
 
     Raises:
         TooLargeError: A page unpacks to too much, or a column of lists holds too many values.
@@ -91,11 +91,7 @@ def _texts_in_lists(schema: Any) -> dict[str, bool]:
 
 
 def arrow_batches(file: Any, name: str) -> Iterator[pa.RecordBatch]:
-    """The batches of an `.arrow` file of either format.
-
-    Args:
-        file: A memory map.
-        name: For messages.
+    """Yield the batches of an `.arrow` file of either format, given as a memory map.
 
     Raises:
         TooLargeError: A packed batch unpacks to too much.

@@ -1,6 +1,6 @@
-"""Text files that a stage reads beside its data, where one bad record is an error: the one reader of them.
+"""Reader of text files that a stage reads beside its data. One bad record is an error.
 
-`clean` reads its own inputs otherwise: it counts bad records and goes on.
+`clean` has a reader of its own: it counts bad records and goes on.
 """
 
 from collections.abc import Iterator
@@ -25,17 +25,14 @@ ROWS_AT_A_TIME = 16
 
 
 def text_suffix(uri: str) -> str:
-    """The suffix that says how a file is read; empty for one of another kind."""
+    """Return the suffix that says how a file is read; empty for one of another kind."""
     return next((end for end in TEXT_SUFFIXES if uri.lower().endswith(end)), "")
 
 
 def text_rows(path: Path, name: str, field: str) -> Iterator[tuple[str, object]]:
-    """Rows of a file with their place in it, such as `:17`; a text file is one row.
+    """Yield the rows of a file with their place, such as `a.jsonl:17`; a text file is one row.
 
-    Args:
-        path: The file.
-        name: For messages; its suffix says how the file is read.
-        field: Key or column of the text.
+    The suffix of `name` says how the file is read, `field` which key or column holds the text.
 
     Raises:
         DataError: A record cannot be read; with its place.
@@ -43,79 +40,83 @@ def text_rows(path: Path, name: str, field: str) -> Iterator[tuple[str, object]]
     """
     suffix = text_suffix(name)
     try:
-        if suffix == ".parquet":
-            yield from table_rows(path, name, field)
-        elif suffix == ".txt":
+        if suffix == ".txt":
             if path.stat().st_size > MAX_LINE_BYTES:
                 raise DataError(
                     f"{name}: is one document of {human_bytes(path.stat().st_size)}, longer than "
                     f"{human_bytes(MAX_LINE_BYTES)}; give its documents as .jsonl"
                 )
-            yield "", {field: path.read_bytes().decode("utf-8-sig")}
-        else:
-            yield from json_rows(path, name)
+            yield name, {field: path.read_bytes().decode("utf-8-sig")}
+            return
+        rows = table_rows(path, name, field) if suffix == ".parquet" else json_rows(path, name)
+        for number, row in rows:
+            yield f"{name}:{number}", row
     except (UnicodeDecodeError, *DAMAGED) as error:
         raise DataError(f"{name}: is damaged or not UTF-8 ({error}); repair the file") from None
 
 
-def json_rows(path: Path, name: str, remedy: str = "") -> Iterator[tuple[str, object]]:
-    """Values of the lines of a file with their place in it.
+def json_rows(path: Path, name: str, remedy: str = "") -> Iterator[tuple[int, object]]:
+    """Yield the values of the lines of a file with the number of their line; blank lines have none.
 
-    Args:
-        path: The file.
-        name: For messages.
-        remedy: For messages; left out, to correct the line.
+    Raises:
+        DataError: A line is too long, or not JSON.
     """
-    for number, line in enumerate(bounded_lines(path, text_suffix(name)), 1):
+    for number, line in enumerate(bounded_lines(path, name), start=1):
         if isinstance(line, TooLong):
-            raise DataError(
-                f"{name}:{number}: {line}; {remedy or 'write each document as a line of its own'}"
-            )
+            raise DataError(f"{name}:{number}: {line}; {remedy or 'write each record as a line of its own'}")
         if not line.strip():
             continue
-        text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         try:
-            value = parse_json(text)
+            # Some editors begin a file with a byte order mark.
+            value = parse_json(line.decode("utf-8-sig" if number == 1 else "utf-8"))
         except ValueError as error:
             raise DataError(
-                f"{name}:{number}: is not JSON ({error}); {remedy or 'correct the line'}"
+                f"{name}:{number}: not a JSON line ({error}); {remedy or 'correct or remove the line'}"
             ) from None
-        yield f":{number}", value
+        yield number, value
 
 
 def table_rows(
-    path: Path, name: str, field: str | None = None, remedy: str = ""
-) -> Iterator[tuple[str, object]]:
-    """Rows of a Parquet file with their place in it.
+    path: Path, name: str, field: str | None = None, remedy: str = "", *, at_a_time: int = ROWS_AT_A_TIME
+) -> Iterator[tuple[int, object]]:
+    """Yield the rows of a Parquet or Arrow file, numbered from 1.
 
     Args:
         path: The file.
-        name: For messages.
-        field: The column that is read; None: all of them.
-        remedy: For messages; left out, to cut the row or repair the file.
+        name: For messages; one that ends in `.arrow` is Arrow's.
+        field: The column of a Parquet file that is read; None: all of them.
+        remedy: For messages; left out, to repair the row or the file.
+        at_a_time: Rows in memory at a time, fewer where they are long.
+
+    Raises:
+        DataError: A row is too long, or the file is damaged.
+        PreflightError: pyarrow is not installed.
     """
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        from anadil.artifacts.table_rows import batch_rows, parquet_batches
+        from anadil.artifacts.table_rows import arrow_batches, batch_rows, parquet_batches
     except ModuleNotFoundError:
         raise PreflightError(
-            f"{name}: reading Parquet needs pyarrow; install pyarrow or give JSONL"
+            f"{name}: reading Parquet and Arrow needs pyarrow; install pyarrow or give .jsonl"
         ) from None
     try:
-        with path.open("rb") as stream:
-            if field is not None and field not in pq.read_schema(stream).names:
+        with pa.memory_map(str(path)) as stream:
+            if name.lower().endswith(".arrow"):
+                batches = arrow_batches(stream, name)
+            elif field is not None and field not in pq.read_schema(stream).names:
                 raise DataError(f"{name}: has no column {field!r}; set clean.text_field")
-            batches = parquet_batches(stream, name, ROWS_AT_A_TIME, None if field is None else [field])
+            else:
+                batches = parquet_batches(stream, name, at_a_time, None if field is None else [field])
             for number, row in enumerate((row for batch in batches for row in batch_rows(batch)), start=1):
-                if isinstance(row, TooLong):
-                    raise DataError(f"{name}:{number}: {row}; {remedy or 'cut it'}")
-                if isinstance(row, UnicodeDecodeError):
-                    raise row
-                yield f":{number}", row
+                if isinstance(row, TooLong | UnicodeDecodeError):
+                    raise DataError(
+                        f"{name}:{number}: {row}; {remedy or 'cut or repair the row, or leave it out'}"
+                    )
+                yield number, row
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{name}: is damaged Parquet ({error}); {remedy or 'repair the file'}") from None
+        raise DataError(f"{name}: is a damaged table ({error}); {remedy or 'repair the file'}") from None
 
 
 def text_of(row: object, field: str, place: str) -> str:

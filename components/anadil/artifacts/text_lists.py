@@ -1,7 +1,6 @@
-"""Entries of lists, one a line, of plain, packed or archived files: the one reader of lists that people hand out.
+"""Reader of lists that people hand out, one entry a line, in plain, packed or archived files.
 
-What a file is follows from its first bytes. What is not text is refused by name: as entries it would match nothing, and
-nobody would know.
+The first bytes tell the kind of file. Anything but text is refused by name: its entries would silently match nothing.
 """
 
 import codecs
@@ -41,12 +40,12 @@ WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
 def list_lines(path: Path, key: str, members: Sequence[str] = ()) -> Iterator[bytes]:
-    """The entries, without white space around them; blank lines and those that begin with `#` are none.
+    """Yield the entries without white space around them; skip blank lines and those that begin with `#`.
 
     Args:
         path: The file.
         key: Recipe key that names it, for messages.
-        members: Names of the files to read of an archive; where it has none of them, or none are given, all are read.
+        members: Files to read of an archive; where it has none of them, or none are given, all are read.
 
     Raises:
         DataError: It is not text, is damaged, or too large.
@@ -84,7 +83,6 @@ def _check_text(line: bytes, name: str) -> None:
 
 
 def _streams(path: Path, name: str, members: Sequence[str]) -> Iterator[BinaryIO]:
-    """The files of text that a file is or holds."""
     with path.open("rb") as file:
         first = file.read(BLOCK)
     for magic, command in OTHER.items():
@@ -110,7 +108,7 @@ def _streams(path: Path, name: str, members: Sequence[str]) -> Iterator[BinaryIO
 
 
 def _of_tar(stream: BinaryIO) -> Iterator[tuple[str, BinaryIO]]:
-    """Name and content of each file of an archive, which is read once, a piece at a time."""
+    """Yield name and content of each file of an archive, in one pass."""
     while (head := stream.read(BLOCK)).strip(b"\0"):
         digits = head[SIZE].strip(b"\0 ")
         if head[MAGIC] != b"ustar" or not OCTAL.fullmatch(digits):
@@ -124,8 +122,6 @@ def _of_tar(stream: BinaryIO) -> Iterator[tuple[str, BinaryIO]]:
 
 
 class _Member(io.RawIOBase):
-    """So many bytes of a stream."""
-
     def __init__(self, stream: BinaryIO, size: int) -> None:
         self._stream, self._left = stream, size
 
@@ -159,6 +155,5 @@ def _of_zip(path: Path, members: Sequence[str]) -> Iterator[BinaryIO]:
 
 
 def _chosen(names: Sequence[str], members: Sequence[str]) -> set[str]:
-    """The files of an archive that are read."""
     named = {name for name in names if name.rsplit("/", 1)[-1] in members}
     return named or {name for name in names if not is_no_data(name.removeprefix("./"))}

@@ -37,13 +37,8 @@ ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
 Row = tuple[int, dict[str, object]]
 
 
-def table_rows(path: Path, name: str, suffix: str) -> Iterator[Row]:
-    """Each row with the number of its line; a cell without text is None.
-
-    Args:
-        path: The file.
-        name: Its URI, for messages.
-        suffix: One of `TEXT_TABLES`.
+def separated_rows(path: Path, name: str, suffix: str) -> Iterator[Row]:
+    """Yield each row with the number of its line; a cell without text is None.
 
     Raises:
         DataError: It is damaged, or its rows have more cells than columns; with its place.
@@ -108,13 +103,12 @@ def _lines(text: IO[str], name: str) -> Iterator[str]:
 
 
 def _separator(first: str, candidates: str) -> str:
-    """The sign that stands most often outside quotes in the line of the columns' names."""
+    """Return the sign that stands most often outside quotes in the header line."""
     plain = re.sub(r'"[^"]*"?', "", first)
     return max(candidates, key=plain.count)
 
 
 def _workbook_cells(path: Path, name: str) -> Iterator[tuple[int, list[object]]]:
-    """The cells of the first sheet."""
     try:
         with zipfile.ZipFile(path) as book:
             strings = list(_strings(book, name)) if STRINGS in book.namelist() else []

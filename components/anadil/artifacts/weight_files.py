@@ -37,7 +37,7 @@ class StoredTensor:
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether a directory names weights at all; one with a config alone can be planned."""
+    """Return whether a directory names weights; one with a config alone can be planned."""
     return (folder / ALONE).is_file() or (folder / INDEX).is_file()
 
 
@@ -130,7 +130,7 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
 
 
 def holds_own_head(tensors: Mapping[str, StoredTensor], tables: tuple[str, str]) -> bool:
-    """Whether the files hold an output table that is not the input table, whatever config.json says.
+    """Return whether the files hold an output table that is not the input table, whatever config.json says.
 
     Args:
         tensors: Of the model.
@@ -170,7 +170,6 @@ def write_weight_index(out: Path, places: Mapping[str, str], total_bytes: int) -
 
 
 def _weight_map(folder: Path) -> dict[str, str]:
-    """Tensor -> file, as the index says; empty where there is none."""
     index = folder / INDEX
     if not index.is_file():
         return {}
@@ -198,7 +197,6 @@ def _no_weights(folder: Path) -> list[Path]:
 
 
 def _same(one: StoredTensor, other: StoredTensor) -> bool:
-    """Whether two tensors are equal, byte for byte."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     with one.file.open("rb") as first, other.file.open("rb") as second:

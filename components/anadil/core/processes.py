@@ -19,6 +19,15 @@ def die_with(parent: int) -> None:
             os._exit(1)
 
 
+def start_of(pid: int) -> str:
+    """When a process began, in ticks since boot: it tells a process from a later one of the same id. Empty if unknown."""
+    try:
+        # Field 22 of proc(5); the second is a name, which may hold blanks.
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+    except OSError:  # no Linux, no such process, or one outside of the container
+        return ""
+
+
 def allow_more_memory(num_bytes: int) -> None:
     """Leave room for what the process holds all the time, such as a model of the user's."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)

@@ -124,7 +124,7 @@ def documents_of(
     for uri in files:
         with copy(uri) as path:
             for place, row in text_rows(path, uri, text_field):
-                yield _document(row, f"{uri}{place}", text_field, language)
+                yield _document(row, place, text_field, language)
 
 
 def refuse_too_large(documents: Iterable[Document], key: str = "evaluate.heldout") -> Iterator[Document]:

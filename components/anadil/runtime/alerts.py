@@ -1,8 +1,7 @@
-"""Alerts: tell people how a run goes, by every channel of `CHANNELS` whose variable is set.
+"""Alerts about a run, sent by every channel of `CHANNELS` whose variable is set.
 
-An alert that cannot be sent is a warning in the log, never an error: nobody loses a run because
-Slack is down. The doctor and the pipeline read the table too, so a channel is one row here and one
-in docs/guides/follow-a-job.md.
+An alert that cannot be sent is a warning in the log, never an error: no run is lost because Slack is down. The doctor
+and the pipeline read the table too, so a channel is one row here and one in docs/guides/follow-a-job.md.
 """
 
 import ipaddress
@@ -99,7 +98,8 @@ def slack_text(event: Event) -> str:
     if event.figures:
         lines.append(_escaped(_figures(event)))
     if event.artifact:
-        lines.append(f"Artifact: `{_code(event.artifact)}`")
+        code = masked(event.artifact).replace("`", "'").replace("\n", " ")
+        lines.append(f"Artifact: `{_escaped(code)}`")
     if event.resume:
         lines.append(f"To go on: {_escaped(_cut(event.resume))}")
     return _cut("\n".join(line for line in lines if line))
@@ -149,7 +149,7 @@ def _to_slack(url: str, event: Event) -> None:
 
 
 def _check_address(url: str) -> None:
-    """Refuse what is no webhook but a way into the machine or its cloud account."""
+    """Refuse an address of this machine or of its cloud account."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
@@ -160,7 +160,8 @@ def _check_address(url: str) -> None:
         raise _Unsent("only https:// is taken")
     if parts.username or parts.password or not host:
         raise _Unsent("a webhook has a host and no user")
-    if is_local or _through_proxy(parts.scheme, host):
+    through_proxy = parts.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(host)
+    if is_local or through_proxy:
         return
     try:
         addresses = socket.getaddrinfo(host, port or 443, type=socket.SOCK_STREAM)
@@ -169,10 +170,6 @@ def _check_address(url: str) -> None:
     for address in {str(each[4][0]).partition("%")[0] for each in addresses}:
         if _is_inside(address):
             raise _Unsent("its host is an address of this machine or of the cloud's metadata")
-
-
-def _through_proxy(scheme: str, host: str) -> bool:
-    return scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(host)
 
 
 def _is_inside(text: str) -> bool:
@@ -219,10 +216,6 @@ def _cut(text: str) -> str:
 def _escaped(text: str) -> str:
     """Source: Slack API, "Formatting text": these three, so that nothing becomes a link or a mention."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def _code(text: str) -> str:
-    return _escaped(masked(text).replace("`", "'").replace("\n", " "))
 
 
 class Channel(NamedTuple):

@@ -1,7 +1,7 @@
 """Origin of an artifact: everything that decides a stage's result. Its hash is the artifact's key.
 
-It holds the recipe keys that differ from their defaults, the content of the inputs, and the stage's result
-version. The source and the program's version are left out, so a release makes no artifact again.
+It holds recipe keys that differ from their defaults, digests of the inputs, and the stage's result version. Source code
+and program version are not part of it, so a release makes no artifact again.
 """
 
 import hashlib
@@ -88,12 +88,9 @@ def recipe_origin(recipe: Recipe, sections: Sequence[str]) -> dict[str, str]:
 
 
 def recipe_keys(recipe: Recipe, sections: Sequence[str], *, exclude_defaults: bool = False) -> dict[str, str]:
-    """Recipe keys that decide a result, by path, as JSON.
+    """Return the recipe keys of some sections or single keys, by path, as JSON.
 
-    Args:
-        recipe: The whole recipe.
-        sections: Sections such as `clean`, or single keys such as `pretrain.sequence_length`.
-        exclude_defaults: Without keys that have their default, also in the items of lists.
+    `exclude_defaults` skips keys that have their default, also in the items of lists.
     """
     keys: dict[str, str] = {}
     for section in sections:
@@ -112,14 +109,9 @@ def recipe_keys(recipe: Recipe, sections: Sequence[str], *, exclude_defaults: bo
 def current_origin(
     origin: Mapping[str, str], sections: Sequence[str], recipe: Mapping[str, object] | None = None
 ) -> dict[str, str]:
-    """An origin that an earlier release wrote, as this one writes it.
+    """Return the origin of an earlier release's artifact or checkpoint as this release writes it.
 
-    Releases up to 0.1 named keys with their default too.
-
-    Args:
-        origin: Of an artifact or a checkpoint.
-        sections: Recipe keys that decide the result.
-        recipe: The resolved recipe of the manifest; without one, the keys that the origin names.
+    Releases up to 0.1 named keys with their default too. Without the resolved recipe, the keys in the origin are used.
     """
     others = {
         name: text
@@ -149,7 +141,6 @@ def origin_changes(
 
 
 def _nested(origin: Mapping[str, str]) -> dict[str, Any]:
-    """The recipe that the keys in an origin make."""
     data: dict[str, Any] = {}
     for name, text in origin.items():
         if name.startswith(RECIPE):

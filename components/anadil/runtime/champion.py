@@ -51,11 +51,7 @@ class Champion:
 
 
 def find_champion(recipe: Recipe, inputs: Mapping[str, Manifest]) -> Champion | None:
-    """The model to compare with, as `evaluate.champion` says; None where there is none, with the reason logged.
-
-    Args:
-        recipe: Names it, or the registry.
-        inputs: What is evaluated; a champion among them is compared with already.
+    """Return the model to compare with, as `evaluate.champion` says; None, with the reason logged, if there is none.
 
     Raises:
         DataError: The recipe names a URI where no model lies.
@@ -118,7 +114,7 @@ def _registered(recipe: Recipe, named: str | None) -> Champion | None:
 
 
 def _ask(uri: str, name: str, alias: str) -> tuple[dict[str, Any], str]:
-    """The version that an alias stands for, empty where there is none; or why that is not known."""
+    """Return the version that an alias stands for, empty if there is none, or the reason why it is unknown."""
     command = [sys.executable, "-m", "anadil.runtime.champion", name, alias]
     environment = TIMEOUTS | os.environ | {"MLFLOW_TRACKING_URI": uri}
     try:

@@ -1,4 +1,4 @@
-"""How a stage starts: its command line, Kubeflow Pipelines' executor input, its exit code."""
+"""Start of a stage: command line, input of Kubeflow Pipelines, exit code."""
 
 import argparse
 import importlib
@@ -126,7 +126,6 @@ def _start(stage: Stage, options: argparse.Namespace, arguments: list[str], engi
 
 
 def _num_processes(stage: Stage, recipe: Recipe) -> int:
-    """Training processes to start on this node; 1 in a process that torchrun has started."""
     if not stage.distributed or in_group():
         return 1
     num_gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
@@ -138,7 +137,7 @@ def _num_processes(stage: Stage, recipe: Recipe) -> int:
 
 
 def _has_rendezvous(stage: Stage) -> bool:
-    """Whether the platform says where the nodes of a job meet, in torchrun's own variables."""
+    """Return whether the platform names the meeting point of a job's nodes, in torchrun's own variables."""
     if not stage.distributed or in_group():
         return False
     os.environ.update(sagemaker.rendezvous())
@@ -152,7 +151,6 @@ def _under_torchrun(stage: Stage, arguments: list[str], processes: int) -> int:
 
 
 def _from_pipeline(stage: Stage, text: str, arguments: list[str], engines: Engines | None) -> int:
-    """Run with the input of a KFP container component, and write what its launcher reads."""
     call = kfp.parse_executor_input(stage, text)
     recipe = load_recipe(call.recipe)
     if call.run:

@@ -14,9 +14,8 @@ def image_name() -> str:
 
 
 def in_group() -> bool:
-    """Whether torchrun has started this process.
+    """Return whether torchrun has started this process.
 
-    Not told by RANK alone: the training operator sets that to the number of the machine in a
-    job with a master.
+    RANK alone does not tell: the training operator sets it to the number of the machine in a job with a master.
     """
     return "LOCAL_RANK" in os.environ or ("RANK" in os.environ and "PET_NNODES" not in os.environ)

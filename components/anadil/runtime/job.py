@@ -82,7 +82,7 @@ class Job:
 
 
 def is_left_out(stage: Stage, recipe: Recipe) -> bool:
-    """Whether a run goes without the stage: without chats it is one of continued pre-training only."""
+    """Return whether a run skips the stage: without chats it is continued pre-training only."""
     if stage.only_if and not _value(recipe, stage.only_if):
         return True
     return stage.without_files == "skipped" and not named_files(stage, recipe)
@@ -134,7 +134,7 @@ def named_side_files(stage: Stage, recipe: Recipe) -> dict[str, tuple[str, ...]]
 
 
 def is_place(name: str, kind: SideFiles) -> bool:
-    """Whether a value of the recipe names a file, and not a thing that has a name."""
+    """Return whether a value of the recipe names a file, not a thing with a name."""
     return not kind.or_names or "/" in _built_in(name, kind) or name.endswith((".yaml", *PLAIN_LINES))
 
 

@@ -1,4 +1,4 @@
-"""Input that Kubeflow Pipelines passes to a container component, and output that its launcher reads back."""
+"""Input of Kubeflow Pipelines for a container component, and the output that its launcher reads."""
 
 import json
 import math
@@ -63,10 +63,9 @@ def parse_executor_input(stage: Stage, text: str) -> ExecutorInput:
         inputs = {
             word: str(values[word]) for word in stage.reads if word not in stage.optional or values.get(word)
         }
-        recipe = _of_one_size(varied_recipe(values), str(values.get("size", "")))
-        strategy = str(values.get("strategy", ""))
+        size, strategy = (str(values.get(name, "")) for name in ("size", "strategy"))
         return ExecutorInput(
-            recipe=_of_one_strategy(recipe, strategy),
+            recipe=_of_one_part(varied_recipe(values), size, strategy),
             inputs=inputs,
             outputs=dict(given["outputs"]),
             step=f"{stage.name}-{strategy}" if strategy else stage.name,
@@ -77,10 +76,7 @@ def parse_executor_input(stage: Stage, text: str) -> ExecutorInput:
 
 
 def varied_recipe(values: Mapping[str, Any]) -> str:
-    """The recipe, JSON text, with what the other parameters of a run set in it.
-
-    Args:
-        values: Parameters of a step: `recipe`, and any of `VARIED`.
+    """Return the recipe, JSON text, with the parameters of `VARIED` that a run sets.
 
     Raises:
         RecipeError: A value is no YAML, or is not one for each phase.
@@ -103,13 +99,12 @@ def varied_recipe(values: Mapping[str, Any]) -> str:
                 f"parameter {name}: {text!r} has {len(each)} values, and pretrain.phases has {len(phases)}; give one "
                 "for each phase, or one number, for the last"
             )
-        for phase, own in zip(phases, each, strict=True):
-            phase[of_phase[0]] = own
+        for phase, one in zip(phases, each, strict=True):
+            phase[of_phase[0]] = one
     return json.dumps(data)
 
 
 def _value(name: str, text: str) -> Any:
-    """Value of a parameter's text: a place as it stands, anything else as YAML; one of several needs no brackets."""
     if name in ("base", "root") or (name == "inputs" and not text.startswith("[")):
         return [text] if name == "inputs" else text
     value, _ = parse_yaml(text, f"parameter {name}")
@@ -133,33 +128,21 @@ def varied_values(recipe: Recipe) -> dict[str, str]:
     }
 
 
-def _of_one_size(recipe: str, size: str) -> str:
-    """The recipe of a pod of the parallel sweep, which trains one vocabulary size only."""
-    if not size:
+def _of_one_part(recipe: str, size: str, strategy: str) -> str:
+    """Return the recipe of a pod of a parallel loop: of one vocabulary size, or one strategy of the trial."""
+    if not size and not strategy:
         return recipe
     data = json.loads(recipe)
-    data["tokenizer"] = data.get("tokenizer", {}) | {"vocab_sizes": [int(size)]}
-    return json.dumps(data)
-
-
-def _of_one_strategy(recipe: str, strategy: str) -> str:
-    """The recipe of a pod of the trial, which trains with one strategy's tokenizer only."""
-    if not strategy:
-        return recipe
-    data = json.loads(recipe)
-    data["tokenizer"]["trial"] |= {"strategies": [strategy]}
+    tokenizer = data.setdefault("tokenizer", {})
+    if size:
+        tokenizer["vocab_sizes"] = [int(size)]
+    if strategy:
+        tokenizer["trial"] |= {"strategies": [strategy]}
     return json.dumps(data)
 
 
 def write_outputs(stage: Stage, outputs: dict[str, Any], uri: str, manifest: Manifest) -> None:
-    """Write the parameter, the artifacts' metadata and files, and the pages of a finished artifact.
-
-    What stands for the artifact in Kubeflow's lineage keeps the URI that the launcher gave it, below the run's
-    pipeline root, and its file is a card of a few lines; where the artifact lies is in card and metadata. With the
-    artifact's own URI the launcher would fail the step: what it registers on `s3://` must lie below that root
-    (`uploadOutputArtifacts` and `KeyFromURI` in kubeflow/pipelines, backend/src/v2/component/launcher_v2.go and
-    backend/src/v2/objectstore/config.go), and newer ones fail it where no file was written.
-    """
+    """Write the parameter, the artifacts' metadata and files, and the pages of a finished artifact."""
     path = Path(outputs["parameters"][stage.writes]["outputFile"])
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(uri, encoding="utf-8")
@@ -168,6 +151,11 @@ def write_outputs(stage: Stage, outputs: dict[str, Any], uri: str, manifest: Man
         described = dict(listed["artifacts"][0])
         described["metadata"] = _metadata(name, described, uri, manifest)
         if name != METRICS:
+            # What stands for the artifact in Kubeflow's lineage keeps the launcher's URI, and its file is a card that says
+            # where the artifact lies. With the artifact's own URI the step would fail: what the launcher registers on
+            # `s3://` must lie below the run's pipeline root (`uploadOutputArtifacts` and `KeyFromURI` in
+            # kubeflow/pipelines, backend/src/v2/component/launcher_v2.go, backend/src/v2/objectstore/config.go). Newer
+            # launchers fail a step that has written no file.
             file = _launcher_path(described["uri"])
             file.parent.mkdir(parents=True, exist_ok=True)
             if name in PAGES:

@@ -1,4 +1,4 @@
-"""The database file of MLflow: where artifacts of its runs lie, and that they are found where it was moved to."""
+"""MLflow's database file: the place of its artifacts, also after the file was moved."""
 
 import hashlib
 import os
@@ -23,12 +23,7 @@ PLACES = {"experiments": "artifact_location", "runs": "artifact_uri", "logged_mo
 
 
 def artifact_place(uri: str, root: str) -> str | None:
-    """Where artifacts of a database without a server lie, and not below wherever the sender was started.
-
-    Args:
-        uri: Of the tracking store.
-        root: Directory or URI for them, where the database is no file that they can lie beside.
-    """
+    """Return where artifacts of a database without a server lie: beside its file, or below `root`."""
     if uri.partition(":")[0].partition("+")[0].lower() not in DATABASES:
         return None  # the server decides
     if uri.startswith(SCHEME):

@@ -1,4 +1,4 @@
-"""Records of one run on an MLflow server: parent, stages, datasets, models; each is made once, also by a sender that starts again."""
+"""Records of one run in MLflow: parent, stages, datasets, models. Each is made once, also after a sender's restart."""
 
 import copy
 import json
@@ -140,15 +140,11 @@ class Records:
         inputs = []
         for each in datasets:
             scheme = urlsplit(each["uri"]).scheme
-            columns = [
-                {"type": kind, "name": name, "required": True} for name, kind in each["schema"].items()
-            ]
             dataset = Dataset(
                 name=each["name"],
                 digest=each["digest"],
                 source_type=each["source"] or SOURCES.get(scheme, "local"),
                 source=json.dumps({"uri": each["uri"]}),
-                schema=json.dumps({"mlflow_colspec": columns}) if columns else None,
                 profile=json.dumps({"num_rows": each["rows"]}) if each["rows"] is not None else None,
             )
             inputs.append(DatasetInput(dataset, [InputTag(CONTEXT_TAG, each["context"])]))
@@ -208,12 +204,18 @@ class Records:
         models: dict[str, str] = self.state["models"]
         digest = line["digest"]
         if digest not in models:
-            found = self.client.search_logged_models(
+            models_of_digest = self.client.search_logged_models(
                 [self.experiment_id], filter_string=f"tags.`{DIGEST_TAG}` = '{digest}'", max_results=1
             )
-            model = found[0] if found else self._new_model(stage, line)
+            model = models_of_digest[0] if models_of_digest else self._new_model(stage, line)
             if str(model.status) != READY:
-                self._finish_model(model)
+                # MLflow asks for the file before it registers a model whose weights lie elsewhere.
+                name = f"MLmodel of {model.model_id}"
+                place = self.spool / FILES / name
+                place.parent.mkdir(exist_ok=True)
+                place.write_text(json.dumps(_external_mlmodel(model)), encoding="utf-8")
+                self.state["uploads"][name] = {"file": name, "model": model.model_id, "name": "MLmodel"}
+                self.client.finalize_logged_model(model.model_id, READY)
             models[digest] = str(model.model_id)
             self.save()
         return models[digest]
@@ -227,15 +229,6 @@ class Records:
             self.experiment_id, name=line["name"], source_run_id=self.run(stage) if line["new"] else None,
             tags=tags, params={"uri": line["uri"], "digest": line["digest"]}, model_type=line["artifact"],
         )  # fmt: skip
-
-    def _finish_model(self, model: Any) -> None:
-        """Give it the file that MLflow asks for before it registers one whose weights lie elsewhere."""
-        name = f"MLmodel of {model.model_id}"
-        place = self.spool / FILES / name
-        place.parent.mkdir(exist_ok=True)
-        place.write_text(json.dumps(_external_mlmodel(model)), encoding="utf-8")
-        self.state["uploads"][name] = {"file": name, "model": model.model_id, "name": "MLmodel"}
-        self.client.finalize_logged_model(model.model_id, "READY")
 
     def add_files(self, files: Mapping[str, str]) -> None:
         """Remember small files that are to become artifacts of the parent run."""
@@ -272,16 +265,7 @@ class Records:
                 self.client.log_artifact(self.state["parent"], str(path))
 
     def unless_refused(self, call: Callable[..., object], *values: object, quiet: bool = False) -> bool:
-        """Make a call; what the server will never take is left out, so that it does not block the rest.
-
-        Args:
-            call: Of the client.
-            values: Its arguments.
-            quiet: Whether to say nothing of a refusal.
-
-        Returns:
-            Whether the server took it.
-        """
+        """Make a call of the client; return False for what the server will never take, so that it does not block the rest."""
         from mlflow.exceptions import MlflowException, RestException
 
         try:

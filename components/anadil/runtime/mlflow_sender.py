@@ -33,6 +33,8 @@ LIMITS = {
 """Timeouts of MLflow's client: whoever waits for a sender waits seconds, the spool keeps what is left, and a sender tries
 again itself. It neither prints the address, which may hold a password, nor tells others of its use."""
 SIGN_IN = frozenset((401, 403))
+MAX_BATCH = 1_000
+"""Metrics of a call, as many as MLflow takes."""
 
 
 class Sender:
@@ -73,7 +75,6 @@ class Sender:
         (self.spool / DONE).touch()
 
     def _end(self) -> None:
-        """Say how the runs ended; a stage without a last line was killed."""
         ended: dict[str, str] = self.state["ended"]
         for stage, run in self.state["runs"].items():
             if stage not in ended:
@@ -102,7 +103,8 @@ class Sender:
                 log.warning("left out a damaged line of %s: its writer was killed", path)
                 continue
             metrics += self._send(path.stem, data)
-        self._log(path.stem, metrics)
+        for start in range(0, len(metrics), MAX_BATCH):
+            self._log_batch(self.records.run(path.stem), metrics[start : start + MAX_BATCH])
         if lines:
             self.records.save_lines(path.name, offset + sum(map(len, lines)))
         return len(lines)
@@ -144,11 +146,6 @@ class Sender:
         values = line["values"] if step else self.records.fresh(owner, line["values"])
         return [Metric(name, float(value), moment, step or 0) for name, value in values.items()]
 
-    def _log(self, stage: str, metrics: list[Any]) -> None:
-        for start in range(0, len(metrics), 1000):  # MLflow's largest batch
-            batch = metrics[start : start + 1000]
-            self._log_batch(self.records.run(stage), batch)
-
     def _log_batch(self, run: str, metrics: list[Any]) -> None:
         """Send what the server takes of a batch that it refuses: one bad name must not cost a thousand figures."""
         if self.records.unless_refused(self.client.log_batch, run, metrics, quiet=len(metrics) > 1):
@@ -178,7 +175,7 @@ def main() -> int:
     options = parser.parse_args()
     logs.set_up("tracking")
     os.environ.update(LIMITS | os.environ)
-    waiting = [
+    unsent = [
         path for path in sorted(options.spool.parent.iterdir()) if path != options.spool and has_unsent(path)
     ]
 
@@ -188,22 +185,20 @@ def main() -> int:
             closed.touch()  # the run was killed: nobody else will
         return closed.exists()
 
-    while not waiting and not any(path.stem != RUN for path in options.spool.glob("*.jsonl")):
+    while not unsent and not any(path.stem != RUN for path in options.spool.glob("*.jsonl")):
         if is_closed():
             return 0  # every stage was reused: there is nothing to send, and MLflow takes seconds to import
         time.sleep(0.2)
 
     def send(spool: Path) -> None:
-        own = spool == options.spool
-        Sender(spool, options.experiment, options.name, options.run if own else "").follow(
-            is_closed if own else lambda: True
-        )
+        is_of_run = spool == options.spool
+        sender = Sender(spool, options.experiment, options.name, options.run if is_of_run else "")
+        sender.follow(is_closed if is_of_run else lambda: True)
 
-    return _send_all([*waiting, options.spool], send, is_closed)
+    return _send_all([*unsent, options.spool], send, is_closed)
 
 
 def _send_all(spools: list[Path], send: Callable[[Path], None], is_closed: Callable[[], bool]) -> int:
-    """Send spools one after another; while the run continues, a server that is away is tried again."""
     pause_s = 1.0
     while True:
         last = is_closed()
@@ -218,7 +213,7 @@ def _send_all(spools: list[Path], send: Callable[[Path], None], is_closed: Calla
 
 
 def _trouble(spools: list[Path], send: Callable[[Path], None]) -> str:
-    """Send what there is; why that did not work."""
+    """Send all spools; return why that failed, empty if it did not."""
     uri = os.environ.get("MLFLOW_TRACKING_URI", "")
     if not answers(uri, PROBE_S):
         return f"MLflow is away: nothing answers at {uri}"

@@ -1,8 +1,8 @@
-"""The artifact that a recipe and inputs lead to: its origin, its place, and whether it is there already."""
+"""Artifact before it is made: its origin, its place, and the finished one if there is any."""
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -12,7 +12,7 @@ from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.find import artifacts_below
 from anadil.artifacts.uri import absolute, join
 from anadil.core.aws import NoBucketError
-from anadil.core.errors import PreflightError, RecipeError
+from anadil.core.errors import IntegrityError, PreflightError, RecipeError
 from anadil.core.format import human_figure, human_seconds
 from anadil.core.own_folder import work_folder
 from anadil.core.stages import Stage
@@ -20,12 +20,15 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import RECIPE, current_origin, origin_changes, stage_origin
 from anadil.runtime.champion import Champion, find_champion
 from anadil.runtime.job import Figures, external_files, external_side_files
-from anadil.runtime.lineage import refuse_strangers
 
 log = logging.getLogger(__name__)
 
 CHAMPION = "input champion"
 """Name of the champion's digest in an origin."""
+MADE_FROM = (("adapter", "model"), ("scores", "model"), ("scores", "adapter"))
+"""Artifact, and one whose content it speaks of: beside another of that kind its figures would be wrong."""
+DIGITS = 16
+"""Of a digest, in messages."""
 Neighbours = Sequence[tuple[str, Manifest]]
 """URI and manifest of other artifacts of the same kind, the newest first."""
 
@@ -91,18 +94,18 @@ def planned_artifact(
     files: Sequence[str],
     out: str | None,
 ) -> PlannedArtifact:
-    """The artifact that a recipe and inputs lead to, and where it belongs.
+    """Return the artifact that a recipe and inputs lead to, and its place.
 
     Args:
         stage: Which stage.
-        recipe: The whole recipe; its `storage.root` is used where `out` is left out.
+        recipe: Its `storage.root` is used where `out` is left out.
         inputs: Artifact word -> URI.
         files: Outside files instead of the recipe's.
         out: Where to write.
 
     Raises:
         RecipeError: There is no place to write.
-        DataError: An input or a file is not there.
+        DataError: An input or a file is missing.
         IntegrityError: An adapter was trained on another model, or scores are of another.
     """
     manifests = {word: artifact.finished_manifest(uri, word) for word, uri in inputs.items()}
@@ -119,6 +122,23 @@ def planned_artifact(
     return PlannedArtifact(
         stage=stage, origin=origin, root=root, out=out, files=outside, side_files=beside, champion=champion
     )
+
+
+def refuse_strangers(manifests: Mapping[str, Manifest], uris: Mapping[str, str]) -> None:
+    """Refuse an adapter beside a model that it was not trained on, and scores of another model.
+
+    Raises:
+        IntegrityError: With both digests.
+    """
+    for word, other in MADE_FROM:
+        if word in manifests and other in manifests:
+            expected = manifests[word].origin.get(f"input {other}")
+            digest = manifests[other].digest
+            if expected not in {None, digest}:
+                raise IntegrityError(
+                    f"{uris[word]}: is made from the {other} {str(expected)[:DIGITS]}, and {uris[other]} is the {other} "
+                    f"{digest[:DIGITS]}; give the {other} that it was made from, or make the {word} again"
+                )
 
 
 def place_of(stage: Stage, root: str, origin: dict[str, str]) -> str:

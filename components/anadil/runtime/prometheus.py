@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, SupportsFloat
 
 from anadil import __version__
+from anadil.core.processes import start_of
 from anadil.runtime.metric_table import METRICS, gauge_name
 
 if TYPE_CHECKING:
@@ -48,12 +49,9 @@ def begin(stage: str) -> None:
 
 
 def set_gauges(stage: str, values: Mapping[str, object], step: int = 0) -> None:
-    """Set metrics of a stage; only rank 0 does, as all processes have the same.
+    """Set metrics of a stage, numbers only. Only rank 0 does, as all processes have the same.
 
-    Args:
-        stage: Name of the stage.
-        values: As they go to MLflow; what is no number is left out.
-        step: Optimizer step; 0 where the numbers belong to none.
+    `step` is the optimizer step; 0 where the numbers belong to none.
     """
     if not _is_first():
         return
@@ -103,7 +101,7 @@ def _gauge(metric: str, labels: tuple[str, ...]) -> "Gauge":
 
 @functools.cache
 def _start() -> bool:
-    """Whether this process has metrics; the first call makes its file, and the first process of a pod listens."""
+    """Return whether this process has metrics; the first call makes its file, and the first process of a pod listens."""
     port = os.environ.get(PORT_VARIABLE, "")
     serves = os.environ.get("LOCAL_RANK", "0") == "0"
     if not port:
@@ -129,19 +127,12 @@ def _start() -> bool:
 
 
 def _make_directory() -> Path:
-    """Directory of the processes that one torchrun started.
-
-    Raises:
-        OSError: It cannot be made, or somebody else may write there.
-    """
+    # One for the processes that one torchrun started.
     parent = os.getppid()
-    started = ""
-    with contextlib.suppress(OSError, IndexError):  # no /proc, or the parent is outside of the container
-        started = Path(f"/proc/{parent}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
-    directory = Path(tempfile.gettempdir()) / f"anadil-metrics-{os.getuid()}-{parent}-{started}"
+    directory = Path(tempfile.gettempdir()) / f"anadil-metrics-{os.getuid()}-{parent}-{start_of(parent)}"
     directory.mkdir(mode=0o700, exist_ok=True)
-    found = directory.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    status = directory.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise OSError(f"{directory}: not a directory of this user")
     return directory
 
@@ -180,7 +171,6 @@ class _DeadProcesses:
 
 
 def _remove_files(directory: Path) -> None:
-    """Leave nothing behind; the last process removes the directory."""
     with contextlib.suppress(OSError):
         (directory / f"gauge_{MODE}_{os.getpid()}.db").unlink(missing_ok=True)
         directory.rmdir()
@@ -191,7 +181,6 @@ def _is_first() -> bool:
 
 
 def _as_number(value: object) -> float | None:
-    """Numbers of NumPy and torch are numbers too; truth values and words are not."""
     if isinstance(value, bool) or not isinstance(value, SupportsFloat):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Whether anything answers at an address of MLflow, found out within a bounded time and without MLflow's client."""
+"""Reachability of an MLflow address, tested within a bounded time and without MLflow's client."""
 
 import os
 import socket
@@ -18,15 +18,9 @@ PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 
 
 def answers(uri: str, within_s: float) -> bool:
-    """Whether a server is there and does what it is asked; a file is.
-
-    A thread looks, because the resolver of host names knows no time limit, and neither does a server that
-    answers a byte now and then.
-
-    Args:
-        uri: As `tracking.uri` takes it.
-        within_s: Longest that it takes, in seconds.
-    """
+    """Return whether a server answers within some seconds; True for a file."""
+    # A thread, because the resolver of host names knows no time limit, and neither does a server that answers a byte now
+    # and then.
     answers_seen: list[bool] = []
     thread = threading.Thread(target=lambda: answers_seen.append(_answers(uri, within_s)), daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""The artifact that a stage made for another recipe of the same inputs: a part of what this run is to make."""
+"""Artifact that a stage made for another recipe of the same inputs, reused as a part of this run's result."""
 
 import logging
 from pathlib import Path
@@ -17,13 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def reusable_artifact(job: Job, name: str, recipe: Recipe) -> tuple[Path, Manifest] | None:
-    """Artifact under `storage.root` by its key, fetched; None where there is none that can be used.
-
-    Args:
-        job: Of the stage that looks for it, with its inputs.
-        name: Of the stage.
-        recipe: Another one than the job's.
-    """
+    """Return the artifact of a stage for another recipe and this job's inputs, fetched; None if there is none."""
     if job.recipe.storage.root is None:
         return None
     inputs: dict[str, Manifest] = {}

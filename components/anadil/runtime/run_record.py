@@ -1,9 +1,9 @@
-"""Record of a run: which recipe, how far it came, what its steps took and gave.
+"""Record of a run: its recipe, its progress, cost and results of its steps.
 
-It is one small file, `<storage.root>/runs/<run>.json`, so that a list of many runs is one listing and a read
-of each; `runs/<run>/recipe.json` beside it is the resolved recipe. `anadil run` begins and ends it, each step
-notes itself in it. Steps of a run follow one another, so that no two write at the same time. Those of a pipeline,
-of which some run side by side, write `runs/<run>/<stage>.json` too.
+One small file, `<storage.root>/runs/<run>.json`, so that many runs are listed by one listing and a read of each;
+`runs/<run>/recipe.json` is the resolved recipe. `anadil run` begins and ends it, and each step adds itself. Steps of a
+run follow one another, so no two write at once. Steps of a pipeline may run side by side, and also write
+`runs/<run>/<stage>.json`.
 """
 
 import functools
@@ -25,6 +25,7 @@ from anadil.artifacts.uri import join
 from anadil.core import errors
 from anadil.core.errors import AnadilError, DataError
 from anadil.core.log import masked
+from anadil.core.processes import start_of
 from anadil.core.stages import FLOW, STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_left_out
@@ -125,19 +126,14 @@ def read_record(uri: str) -> RunRecord:
 
 @functools.cache
 def _adapter() -> TypeAdapter[RunRecord]:
-    """Made once: it takes longer than a record."""
+    """Return one adapter for all records; making it takes longer than a record."""
     return TypeAdapter(RunRecord)
 
 
 def new_record(recipe: Recipe, run: str, *, name: str = "", until: str = "", process: str = "") -> RunRecord:
-    """A record of a run that begins now.
+    """Return the record of a run that begins now.
 
-    Args:
-        recipe: What it runs.
-        run: Its id.
-        name: What the user called the recipe.
-        until: Last stage; left out, the last of the flow.
-        process: As `this_process` gives it.
+    `name` is what the user called the recipe, `until` the last stage, `process` from `this_process`.
     """
     flow = FLOW[: FLOW.index(STAGES[until]) + 1] if until else FLOW
     now = time.time()
@@ -194,12 +190,7 @@ def read_step(uri: str) -> StepRecord:
 
 @contextmanager
 def record_step(recipe: Recipe, run: str, stage: str) -> Iterator[StepRecord]:
-    """Write that the block runs and how it ended; nothing without a run or a `storage.root`.
-
-    Args:
-        recipe: Of the run.
-        run: Id of the pipeline run.
-        stage: Name of the stage.
+    """Record that the block runs and how it ended; nothing without a run or a `storage.root`.
 
     Yields:
         A record that takes the artifact, its figures, and the exit code of processes whose error is not known here.
@@ -214,7 +205,10 @@ def record_step(recipe: Recipe, run: str, stage: str) -> Iterator[StepRecord]:
         step.status = "finished" if not code else "stopped" if code in STOPPED else "failed"
         step.exit_code, step.message = code, masked(message)[:MAX_MESSAGE_CHARS]
         step.seconds = round(time.monotonic() - started, 1)
-        _write_step(root, run, step)
+        uri = step_uri(root, run, stage)
+        # The step itself has ended as it has; only the page about the run knows less.
+        with no_failure(record_uri(root, run), uri):
+            storage.store(uri).write(uri, json.dumps(asdict(step), ensure_ascii=False).encode())
         note_step(recipe, run, stage, step)
 
     try:
@@ -231,14 +225,12 @@ def record_step(recipe: Recipe, run: str, stage: str) -> Iterator[StepRecord]:
     # A process of the group may have recorded its URI or its error already. That record is more exact, so it stays.
     if step.uri:
         end(0)
-    elif step.exit_code and not _has_failed(root, run, stage):
-        end(step.exit_code)
-
-
-def _has_failed(root: str, run: str, stage: str) -> bool:
-    with suppress(AnadilError):
-        return any(each.exit_code for each in read_steps(root, run, [stage]))
-    return False
+    elif step.exit_code:
+        recorded: list[StepRecord] = []
+        with suppress(AnadilError):
+            recorded = read_steps(root, run, [stage])
+        if not any(each.exit_code for each in recorded):
+            end(step.exit_code)
 
 
 def end_run(root: str, run: str, exit_code: int, message: str = "") -> None:
@@ -267,13 +259,6 @@ def recipe_name(name_or_path: str) -> str:
 @contextmanager
 def recorded_run(recipe: Recipe, work: Path, run: str, name: str, until: str) -> Iterator[list[int]]:
     """Keep the record of a run that this process drives, in its storage root and in the work directory.
-
-    Args:
-        recipe: Its `storage.root` must be set.
-        work: Work directory of the run.
-        run: Id of the run.
-        name: What the user called the recipe.
-        until: Last stage.
 
     Yields:
         A list that takes the run's exit code.
@@ -305,22 +290,14 @@ def recorded_run(recipe: Recipe, work: Path, run: str, name: str, until: str) ->
 
 def this_process() -> str:
     """Mark that tells this process from every other one, also after its id was given to another."""
-    return f"{socket.gethostname()} {os.getpid()} {_start_of(os.getpid())}"
+    return f"{socket.gethostname()} {os.getpid()} {start_of(os.getpid())}"
 
 
 def is_gone(process: str) -> bool:
-    """Whether a process of this machine has ended; of another machine's nobody here knows."""
+    """Return whether a process of this machine has ended; False for other machines."""
     host, _, rest = process.partition(" ")
     number, _, start = rest.partition(" ")
-    return host == socket.gethostname() and number.isdigit() and _start_of(int(number)) != start
-
-
-def _start_of(number: int) -> str:
-    """When a process began, in ticks since the machine did; empty where there is none. Source: proc(5)."""
-    try:
-        return Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
-    except OSError:
-        return ""
+    return host == socket.gethostname() and number.isdigit() and start_of(int(number)) != start
 
 
 def _known(uri: str) -> RunRecord | None:
@@ -332,13 +309,6 @@ def _write(uri: str, record: RunRecord) -> None:
     storage.store(uri).write(uri, json.dumps(content, ensure_ascii=False).encode(errors="replace"))
 
 
-def _write_step(root: str, run: str, step: StepRecord) -> None:
-    uri = step_uri(root, run, step.stage)
-    # The step itself has ended as it has; only the page about the run knows less.
-    with no_failure(record_uri(root, run), uri):
-        storage.store(uri).write(uri, json.dumps(asdict(step), ensure_ascii=False).encode())
-
-
 def _write_recipe(root: str, run: str, recipe: Recipe) -> None:
     uri = join(root, "runs", run, RECIPE_FILE)
     storage.store(uri).write(uri, recipe.model_dump_json(indent=1).encode(errors="replace"))
@@ -346,12 +316,7 @@ def _write_recipe(root: str, run: str, recipe: Recipe) -> None:
 
 @contextmanager
 def no_failure(record: str, uri: str = "") -> Iterator[None]:
-    """Let a run continue whose record cannot be written, with one warning: only the list of runs knows less.
-
-    Args:
-        record: URI of the record.
-        uri: What is written, if not the record.
-    """
+    """Let a run continue whose record, or a file of it, cannot be written: one warning for each record."""
     try:
         yield
     except (AnadilError, OSError) as error:

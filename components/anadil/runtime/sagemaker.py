@@ -37,10 +37,7 @@ SECRETS = "ANADIL_SECRETS"
 
 
 def rendezvous(resources: Path = RESOURCES) -> dict[str, str]:
-    """Where the machines of this job meet, in torchrun's own variables; none on one machine alone.
-
-    Args:
-        resources: File that SageMaker writes.
+    """Return torchrun's variables for where the machines of this job meet; none on one machine alone.
 
     Raises:
         PreflightError: The file is not what SageMaker writes.
@@ -74,11 +71,7 @@ def rendezvous(resources: Path = RESOURCES) -> dict[str, str]:
 
 
 def command(arguments: Sequence[str], hyperparameters: Path = HYPERPARAMETERS) -> list[str]:
-    """The command line of a stage, its recipe put together again.
-
-    Args:
-        arguments: Name of the stage, then its arguments but for the recipe.
-        hyperparameters: File that SageMaker writes.
+    """Return the command line of a stage, given its name and arguments, with its recipe put together again.
 
     Raises:
         PreflightError: The file is not what `anadil launch` asked for.
@@ -94,13 +87,13 @@ def command(arguments: Sequence[str], hyperparameters: Path = HYPERPARAMETERS) -
 
 
 def secrets(names: str) -> dict[str, str]:
-    """Variables out of AWS Secrets Manager, which neither the request nor the log of a job shows.
+    """Return variables out of AWS Secrets Manager, which neither the request nor the log of a job shows.
 
     Args:
         names: JSON, secret -> keys of the JSON object that it holds.
 
     Raises:
-        PreflightError: A secret or a key is not there, or the job's role may not read it.
+        PreflightError: A secret or a key is missing, or the job's role may not read it.
         RetryableError: Secrets Manager does not answer.
     """
     values = {}
@@ -132,12 +125,7 @@ def check_work(work: str) -> None:
 
 
 def tell_failure(words: str, file: Path = FAILURE) -> None:
-    """Leave the last words of a failure for SageMaker; those of the process that failed first stay.
-
-    Args:
-        words: Text.
-        file: Where SageMaker looks; nothing is written where its directory is not there.
-    """
+    """Leave the reason of a failure where SageMaker looks; that of the process that failed first stays."""
     with contextlib.suppress(OSError), file.open("x", encoding="utf-8") as stream:
         stream.write(words[:1_024])
 

@@ -18,7 +18,7 @@ FORKED_WAIT_S = 0.01
 
 
 class _Fork:
-    """Whether the process is forking: Python prints and drops what a handler raises among the hooks of `os.fork`."""
+    """Flag of a fork under way: Python prints and drops what a handler raises among the hooks of `os.fork`."""
 
     under_way = False
 
@@ -43,7 +43,7 @@ class Stop:
     def __init__(self) -> None:
         self.signal: int | None = None
         self.unsaved = True
-        """Whether there is something to save inside `deferred`; where there is not, a signal does not wait."""
+        """There is something to save inside `deferred`; where there is not, a signal does not wait."""
         self._deferred = False
 
     def listen(self) -> None:

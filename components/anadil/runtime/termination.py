@@ -1,4 +1,4 @@
-"""How a process ends: one clear message, its exit code, and whether another start would end the same."""
+"""End of a process: one clear message, its exit code, and whether another start would end the same."""
 
 import contextlib
 import errno
@@ -92,7 +92,7 @@ def _not_in_locale(error: UnicodeEncodeError) -> str:
 
 
 def is_wrong_place(error: OSError) -> bool:
-    """Whether the place that an error names can never hold a file of this user."""
+    """Return whether the place that an error names can never hold a file of this user."""
     # Below /proc and /sys the kernel says of a new file that it does not exist.
     kernels = str(error.filename or "").startswith(KERNELS) and error.errno == errno.ENOENT
     return kernels or error.errno in NO_PLACE or NO_TEMPORARY in str(error)
@@ -153,7 +153,7 @@ def report_failure(message: str, code: int, *, logged: bool = False) -> int:
 
 
 def is_deterministic(code: int | None, message: str) -> bool:
-    """Whether another start of a process that ended so would end so too."""
+    """Return whether another start of a process that ended so would end so too."""
     return code in DETERMINISTIC and not (code == errors.BUG and HARDWARE.search(message))
 
 

@@ -1,4 +1,4 @@
-"""How many threads and processes a stage may have, and how threads wait: one rule for laptops, containers and pods."""
+"""Number of threads and processes of a stage, and how threads wait: one rule for laptops, containers and pods."""
 
 import multiprocessing
 import os

@@ -31,18 +31,11 @@ SHUTDOWN_S = 110
 
 
 def launch_group(module: str, arguments: Sequence[str], processes: int) -> int:
-    """Run `python -m module arguments` in processes that train together; the exit code.
+    """Run `python -m module arguments` in processes that train together; return the exit code.
 
-    Args:
-        module: What each process runs.
-        arguments: Its command line.
-        processes: How many on this node, unless the platform's environment says so.
-
-    Where a platform has set torchrun's own variables (PET_*, as the Kubeflow training operator
-    does), they say how many nodes there are and where they meet.
-
-    Where processes fail, torchrun starts them again, as often as the platform says. After a failure
-    that would come again, those of the same node end at once, with the same exit code.
+    Variables of torchrun (PET_*), as the Kubeflow training operator sets them, say how many processes and nodes there are
+    and where they meet. torchrun restarts failed processes, as often as the platform says. After a failure that would come
+    again, those of the same node end at once, with the same exit code.
 
     Raises:
         AnadilError: A process said why another start would end the same.
@@ -80,7 +73,7 @@ def launch_group(module: str, arguments: Sequence[str], processes: int) -> int:
 
 
 def _raise_said(end: Path) -> None:
-    """Raise the error that one of the processes has left: the others ended because it did, some of them earlier."""
+    """Raise the error that one process has left: the others ended because it did."""
     try:
         payload = json.loads(end.read_text(encoding="utf-8"))
     except (OSError, ValueError):

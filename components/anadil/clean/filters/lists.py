@@ -143,12 +143,10 @@ def read_items(uris: Sequence[str]) -> Iterator[tuple[str, str]]:
 def _texts(path: Path, uri: str) -> Iterator[tuple[str, str]]:
     lower = uri.lower()
     try:
-        if lower.endswith(LINE_SUFFIXES):
-            rows = json_rows(path, uri, SIDE_FILE)
-            yield from ((place, text) for place, row in rows for text in texts_of(row))
-        elif lower.endswith(".parquet"):
-            rows = table_rows(path, uri, remedy=SIDE_FILE)
-            yield from ((place, text) for place, row in rows for text in texts_of(row))
+        if lower.endswith((*LINE_SUFFIXES, ".parquet")):
+            read = json_rows if lower.endswith(LINE_SUFFIXES) else table_rows
+            rows = read(path, uri, remedy=SIDE_FILE)
+            yield from ((f":{number}", text) for number, row in rows for text in texts_of(row))
         elif lower.endswith((".json", ".arrow", *TEXT_TABLES)):
             if lower.endswith(TEXT_TABLES):  # names of columns, or the first row of a table that has none
                 yield from (

@@ -111,8 +111,6 @@ class Processes:
 
 
 class _Worker:
-    """A process that runs one task at a time."""
-
     def __init__(self, may_fork: bool) -> None:
         forked, spawned = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
         context = forked if may_fork and _can_fork() else spawned
@@ -169,8 +167,6 @@ class _Worker:
 
 
 class _LogToParent(logging.Handler):
-    """Sends what a process logs to the one that started it."""
-
     def __init__(self, connection: Connection) -> None:
         super().__init__()
         self._connection = connection
@@ -201,7 +197,6 @@ def _can_fork() -> bool:
 
 
 def _serve(connection: Connection, parent: int, level: int) -> None:
-    """Run tasks as they come, until nobody sends any."""
     sys.meta_path.insert(0, _Unused())
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # what a copied process does with it is not ours to do
     die_with(parent)

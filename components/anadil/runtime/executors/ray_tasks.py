@@ -163,7 +163,6 @@ class RayTasks:
 
 
 def _work(function: Callable[[Any], None], task: Task, level: int) -> None:
-    """Run a task in a process below this worker of Ray."""
     global _process  # noqa: PLW0603  one for each worker
     if _process is None:
         logging.getLogger().setLevel(level)

@@ -33,13 +33,7 @@ ERRORS: dict[str, type[AnadilError]] = {kind.__name__: kind for kind in AnadilEr
 
 
 def write_tasks(folder: Path, function: Callable[[Any], None], tasks: Sequence[Task]) -> str:
-    """Write the tasks down; the digest that `run_task` asks for.
-
-    Args:
-        folder: Anew.
-        function: Called with each.
-        tasks: In order.
-    """
+    """Write tasks into a new folder; return the digest that `run_task` asks for."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     digests = []
