@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.core.errors import BudgetReached, DataError
+from anadil.core.errors import BudgetReached, DataError, IntegrityError
 from anadil.launch.kfp_steps import finish
 from anadil.recipe.sections import Recipe
 from anadil.runtime.run_record import (
@@ -18,10 +18,12 @@ from anadil.runtime.run_record import (
     new_record,
     note_step,
     read_record,
+    read_steps,
     recipe_of,
     record_step,
     record_uri,
     recorded_run,
+    step_uri,
     this_process,
 )
 
@@ -158,7 +160,8 @@ def test_a_record_that_cannot_be_written_fails_no_run(
         caplog.at_level(logging.WARNING),
         recorded_run(recipe_in(tmp_path), tmp_path, "r", "", "clean") as codes,
     ):
-        note_step(recipe_in(tmp_path), "r", "clean", DONE)
+        with record_step(recipe_in(tmp_path), "r", "clean") as step:
+            step.uri = "s3://bucket/corpus/1"
         codes.append(0)
 
     assert "r.json: cannot be written" in caplog.text
@@ -167,12 +170,13 @@ def test_a_record_that_cannot_be_written_fails_no_run(
 
 def test_a_secret_in_a_message_is_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_abcdefghij")
-    recipe = recipe_in(tmp_path)
 
-    note_step(recipe, "r", "clean", StepRecord(status="failed", exit_code=3, message="401 for hf_abcdefghij"))
+    with pytest.raises(DataError), record_step(recipe_in(tmp_path), "r", "clean"):
+        raise DataError("401 for hf_abcdefghij")
     end_run(str(tmp_path), "r", 3, "because of hf_abcdefghij")
 
-    assert "hf_abcdefghij" not in Path(record_uri(str(tmp_path), "r")).read_text()
+    for path in (record_uri(str(tmp_path), "r"), step_uri(str(tmp_path), "r", "clean")):
+        assert "hf_abcdefghij" not in Path(path).read_text()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", json.dumps({"id": "r"})])
@@ -182,3 +186,78 @@ def test_a_damaged_record_is_named(tmp_path: Path, text: str) -> None:
 
     with pytest.raises(DataError, match=r"r\.json: not the record of a run"):
         read_record(str(path))
+
+
+def step_of(root: Path, stage: str = "pretrain") -> StepRecord:
+    """The only step of a run that has left a record."""
+    (step,) = read_steps(str(root), "r", [stage, "tokenizer"])
+    return step
+
+
+def test_a_step_that_finished_leaves_its_artifact(tmp_path: Path) -> None:
+    with record_step(recipe_in(tmp_path), "r", "clean") as record:
+        record.uri = "s3://bucket/corpus/1"
+
+    step = step_of(tmp_path, "clean")
+
+    assert (step.stage, step.status, step.exit_code) == ("clean", "finished", 0)
+    assert step.uri == "s3://bucket/corpus/1"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code", "message"),
+    [
+        (DataError("part-1 is torn"), "failed", 3, "part-1 is torn"),
+        (IntegrityError("bytes differ"), "failed", 5, "bytes differ"),
+        (KeyboardInterrupt(), "stopped", 130, "interrupted"),
+        (ZeroDivisionError("x"), "failed", 70, "bug: ZeroDivisionError: x"),
+    ],
+)
+def test_a_step_that_failed_leaves_why(
+    tmp_path: Path, error: BaseException, status: str, code: int, message: str
+) -> None:
+    with pytest.raises(type(error)), record_step(recipe_in(tmp_path), "r", "pretrain"):
+        raise error
+
+    step = step_of(tmp_path)
+
+    assert (step.status, step.exit_code, step.message) == (status, code, message)
+
+
+def test_a_group_of_processes_keeps_what_one_of_them_has_recorded(tmp_path: Path) -> None:
+    recipe = recipe_in(tmp_path)
+
+    with record_step(recipe, "r", "pretrain") as outer:
+        with pytest.raises(DataError), record_step(recipe, "r", "pretrain"):
+            raise DataError("no text")
+        outer.exit_code = 3
+    failed = step_of(tmp_path)
+    with record_step(recipe, "r", "pretrain"), record_step(recipe, "r", "pretrain") as inner:
+        inner.uri = "s3://bucket/model/1"
+    finished = step_of(tmp_path)
+
+    assert failed.message == "no text"
+    assert (finished.status, finished.uri) == ("finished", "s3://bucket/model/1")
+
+
+def test_a_group_that_was_killed_leaves_its_exit_code(tmp_path: Path) -> None:
+    with record_step(recipe_in(tmp_path), "r", "pretrain") as record:
+        record.exit_code = 137
+
+    assert (step_of(tmp_path).status, step_of(tmp_path).exit_code) == ("failed", 137)
+
+
+def test_without_a_run_nothing_is_written(tmp_path: Path) -> None:
+    with record_step(recipe_in(tmp_path), "", "clean"):
+        pass
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_torn_step_is_named(tmp_path: Path) -> None:
+    path = Path(step_uri(str(tmp_path), "r", "clean"))
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"stage": "clean", "colour": 1}))
+
+    with pytest.raises(DataError, match=r"clean\.json: not the status of a step"):
+        read_steps(str(tmp_path), "r", ["clean"])
