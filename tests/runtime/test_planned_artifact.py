@@ -11,9 +11,11 @@ from anadil.artifacts.artifact import Manifest
 from anadil.core.errors import IntegrityError, RecipeError
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
+from anadil.runtime import entry_point
 from anadil.runtime.cache_key import origin_changes, recipe_keys
-from anadil.runtime.execute import execute
+from anadil.runtime.execute import execute, find_for_group
 from anadil.runtime.planned_artifact import (
+    LOOKED_UP,
     PlannedArtifact,
     look_up,
     place_of,
@@ -188,3 +190,43 @@ def test_evaluate_does_not_begin_with_an_adapter_of_another_model(tmp_path: Path
 
     del inputs["adapter"]
     assert planned_artifact(STAGES["evaluate"], recipe, inputs, (), str(tmp_path / "out")).key
+
+
+def test_the_processes_of_a_node_leave_it_to_their_launcher_to_read_all_manifests(
+    recipe: Recipe, planned: PlannedArtifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin = {**planned.origin, "recipe seed": "1"}
+    seal(Path(place_of(PRETRAIN, planned.root, origin)), "model", origin, again(recipe, "seed=1"))
+    monkeypatch.setenv(LOOKED_UP, "")  # so that it is taken back
+    inputs = {word: str(Path(planned.root) / word / "first") for word in ("corpus", "tokenizer")}
+
+    alone = look_up(planned)
+    looked = find_for_group(PRETRAIN, recipe, inputs, (), None)
+    in_group = look_up(planned)
+
+    assert (len(alone[1]), looked, in_group) == (1, None, (None, ()))
+    made = seal(Path(planned.target), "model", planned.origin, recipe)
+    again_looked = find_for_group(PRETRAIN, recipe, inputs, (), None)
+    assert again_looked is not None
+    assert again_looked.uri == str(made)
+
+
+def test_a_finished_artifact_starts_no_processes(
+    recipe: Recipe,
+    planned: PlannedArtifact,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    made = seal(Path(planned.target), "model", planned.origin, recipe)
+    file = tmp_path / "recipe.yaml"
+    file.write_text(recipe.model_dump_json())
+    monkeypatch.setattr(entry_point, "_under_torchrun", lambda *_: pytest.fail("torchrun was started"))
+    inputs = [
+        part for word in ("corpus", "tokenizer") for part in (f"--{word}", f"{planned.root}/{word}/first")
+    ]
+    many = ["--set", "cluster.processes_per_node=3"]
+
+    assert entry_point.main("pretrain", ["--recipe", str(file), *many, *inputs]) == 0
+
+    assert capsys.readouterr().out == f"{made}\n"

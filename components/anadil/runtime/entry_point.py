@@ -17,7 +17,7 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime import kfp, sagemaker
 from anadil.runtime.command_line import Parser
 from anadil.runtime.environment import in_group
-from anadil.runtime.execute import execute
+from anadil.runtime.execute import execute, find_for_group
 from anadil.runtime.job import Engines, most_processes
 from anadil.runtime.mlflow_spool import PIPELINE_RUN
 from anadil.runtime.remake import allow_remake
@@ -116,10 +116,13 @@ def _start(stage: Stage, options: argparse.Namespace, arguments: list[str], engi
     if missing:
         raise RecipeError(f"{stage.name}: {' '.join(missing)} missing; give the URI of each artifact to read")
     processes = _num_processes(stage, recipe)
-    if processes > 1 or _has_rendezvous(stage):
-        return _under_torchrun(stage, arguments, processes)
     files = getattr(options, stage.files_flag) if stage.files_flag else []
-    made = execute(stage, recipe, inputs, files, options.out, engines)
+    made = None
+    if processes > 1 or _has_rendezvous(stage):
+        made = find_for_group(stage, recipe, inputs, files, options.out)
+        if made is None:
+            return _under_torchrun(stage, arguments, processes)
+    made = made or execute(stage, recipe, inputs, files, options.out, engines)
     if int(os.environ.get("RANK", "0")) == 0:
         print(made.uri)
     return 0
@@ -158,10 +161,11 @@ def _from_pipeline(stage: Stage, text: str, arguments: list[str], engines: Engin
     is_first = int(os.environ.get("RANK", "0")) == 0
     with record_step(recipe, call.run if is_first else "", call.step) as record:
         processes = _num_processes(stage, recipe)
-        if processes > 1:
+        made = find_for_group(stage, recipe, call.inputs, (), None) if processes > 1 else None
+        if processes > 1 and made is None:
             record.exit_code = _under_torchrun(stage, arguments, processes)
             return record.exit_code
-        made = execute(stage, recipe, call.inputs, (), None, engines)
+        made = made or execute(stage, recipe, call.inputs, (), None, engines)
         record.uri, record.figures = made.uri, made.manifest.figures
         if is_first:
             kfp.write_outputs(stage, call.outputs, made.uri, made.manifest)

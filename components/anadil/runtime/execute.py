@@ -31,6 +31,7 @@ from anadil.runtime.environment import image_name, in_group
 from anadil.runtime.job import Engines, Figures, Job, StageRun
 from anadil.runtime.mlflow_spool import SPOOL, Tracker, has_unsent, run_settings, track_stage
 from anadil.runtime.planned_artifact import (
+    LOOKED_UP,
     MadeArtifact,
     Neighbours,
     PlannedArtifact,
@@ -74,7 +75,8 @@ def execute(
         return made
 
     local_directory.refuse_occupied(planned.target)
-    log.info("%s", _why(planned, neighbours))
+    if LOOKED_UP not in os.environ:
+        log.info("%s", _why(planned, neighbours))
     planned = replace(planned, earlier_work=earlier_work(planned))
     refuse_remake(planned, neighbours)
     rank = int(os.environ.get("RANK", "0"))
@@ -92,6 +94,23 @@ def execute(
                 f"{planned.target}: another run has just made it; run the same command again"
             )
         return made or _make(planned, recipe, inputs, rank, stop, engines)
+
+
+def find_for_group(
+    stage: Stage, recipe: Recipe, inputs: dict[str, str], files: Sequence[str], out: str | None
+) -> MadeArtifact | None:
+    """Look for an artifact before the processes of a node are started, which then look at its own place only.
+
+    Raises:
+        AnadilError: As `execute`.
+    """
+    planned = planned_artifact(stage, recipe, inputs, files, out)
+    made, neighbours = look_up(planned)
+    if not made:
+        refuse_remake(replace(planned, earlier_work=earlier_work(planned)), neighbours)
+        log.info("%s", _why(planned, neighbours))
+        os.environ[LOOKED_UP] = planned.key
+    return made
 
 
 def _why(planned: PlannedArtifact, neighbours: Neighbours) -> str:

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -29,6 +30,8 @@ MADE_FROM = (("adapter", "model"), ("scores", "model"), ("scores", "adapter"))
 """Artifact, and one whose content it speaks of: beside another of that kind its figures would be wrong."""
 DIGITS = 16
 """Of a digest, in messages."""
+LOOKED_UP = "ANADIL_LOOKED_UP"
+"""Variable with the key of an artifact that this process's launcher has looked for among all others."""
 Neighbours = Sequence[tuple[str, Manifest]]
 """URI and manifest of other artifacts of the same kind, the newest first."""
 
@@ -156,7 +159,8 @@ def work_of(target: str) -> Path:
 def look_up(planned: PlannedArtifact) -> tuple[MadeArtifact | None, Neighbours]:
     """The artifact if it is there already, or else its neighbours, read once for all who ask; raises as `reusable`."""
     made = reusable(planned)
-    if made or not planned.root:
+    # The manifests of a thousand neighbours are read once for a node, not by each of its processes.
+    if made or not planned.root or os.environ.get(LOOKED_UP) == planned.key:
         return made, ()
     # The newest one is named as the reason to run; a place of its own is looked up nowhere else.
     number = 1 if planned.out else None
