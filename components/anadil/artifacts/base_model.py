@@ -91,7 +91,11 @@ def base_tokenizer(base: Base, cache: Path) -> Path:
         PreflightError: A hub model is not in the local cache and cannot be fetched.
     """
     if base.model == TINY:
-        return _tiny_tokenizer(cache)
+        target = cache / f"tiny-tokenizer-{tiny_source()[:16]}"
+        with made_once(target) as exists:
+            if not exists:
+                _make_tiny_tokenizer(target)
+        return target
     folder = Path(base.model).expanduser()
     if not is_local(base.model):
         folder = from_hub(base, TOKENIZER_FILES)
@@ -241,16 +245,6 @@ def _prose(topic: str) -> Iterator[str]:
             yield line
 
 
-def _tiny_tokenizer(cache: Path) -> Path:
-    text = tiny_text()
-    template = CHAT_TEMPLATE.read_text(encoding="utf-8")
-    target = cache / f"tiny-tokenizer-{tiny_source()[:16]}"
-    with made_once(target) as exists:
-        if not exists:
-            _make_tiny_tokenizer(target, text, template)
-    return target
-
-
 @contextlib.contextmanager
 def made_once(target: Path) -> Iterator[bool]:
     """Yield whether a directory of `tiny` exists; of several processes, the first makes it and the others wait."""
@@ -261,7 +255,8 @@ def made_once(target: Path) -> Iterator[bool]:
         yield target.is_dir()
 
 
-def _make_tiny_tokenizer(target: Path, text: str, template: str) -> None:
+def _make_tiny_tokenizer(target: Path) -> None:
+    text = tiny_text()
     log.info("making the tokenizer of the base model %s from %s KB of English", TINY, len(text) // 1000)
     cache = target.parent
     draft = Path(tempfile.mkdtemp(prefix="tiny-tokenizer-", dir=cache))
@@ -277,7 +272,7 @@ def _make_tiny_tokenizer(target: Path, text: str, template: str) -> None:
         "model_input_names": ["input_ids", "attention_mask"],
     }
     (draft / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    (draft / CHAT_TEMPLATE.name).write_text(template, encoding="utf-8")
+    shutil.copyfile(CHAT_TEMPLATE, draft / CHAT_TEMPLATE.name)
     try:
         draft.rename(target)
     except OSError:

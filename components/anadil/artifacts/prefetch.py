@@ -81,11 +81,13 @@ def copy_to_cache(uri: str, manifest: Manifest) -> Path:
     # Keyed by the manifest, so that a directory that was written again is fetched again.
     target = cache() / hashlib.sha256(uri.encode() + content).hexdigest()[:16]
     target.parent.mkdir(parents=True, exist_ok=True)
+    mark = target.with_name(f"{target.name}.checked")
     with FileLock(f"{target}.lock", mode=0o666, fallback_to_soft=False):
-        if not _checked_by_sibling(target):
+        has_mark = "LOCAL_RANK" in os.environ and (target / MANIFEST).is_file() and mark.is_file()
+        if not has_mark or mark.read_text() != _start():
             fill(target, file_entries(manifest), fetch_from(uri), uri)
             storage.LocalStore().write(str(target / MANIFEST), content)
-            _tell_siblings(target)
+            mark.write_text(_start())
     return target
 
 
@@ -220,13 +222,3 @@ def _start() -> str:
     boot = BOOT.read_text(encoding="utf-8").strip() if BOOT.is_file() else ""
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT")
     return f"{boot} {parent} {start_of(parent)} {os.environ.get('TORCHELASTIC_RUN_ID')} {restart}"
-
-
-def _checked_by_sibling(target: Path) -> bool:
-    mark = target.with_name(f"{target.name}.checked")
-    in_group = "LOCAL_RANK" in os.environ
-    return in_group and (target / MANIFEST).is_file() and mark.is_file() and mark.read_text() == _start()
-
-
-def _tell_siblings(target: Path) -> None:
-    target.with_name(f"{target.name}.checked").write_text(_start())

@@ -56,7 +56,18 @@ def list_lines(path: Path, key: str, members: Sequence[str] = ()) -> Iterator[by
         for stream in _streams(path, name, members):
             while line := stream.readline(MAX_ENTRY_BYTES):
                 num_bytes += len(line)
-                _check_text(line, name)
+                if line.startswith(WIDE_MARKS):
+                    raise DataError(
+                        f"{name} is in UTF-16; convert it, such as with `iconv -f UTF-16 -t UTF-8`"
+                    )
+                if b"\0" in line:
+                    raise DataError(
+                        f"{name} is not text: it holds zero bytes; give a file of text in UTF-8, an entry a line"
+                    )
+                if len(line) >= MAX_ENTRY_BYTES:
+                    raise DataError(
+                        f"{name} holds a line over {human_bytes(MAX_ENTRY_BYTES)}; write an entry a line"
+                    )
                 entry = line.removeprefix(codecs.BOM_UTF8).strip()
                 if entry and not entry.startswith(b"#"):
                     num_entries += 1
@@ -69,17 +80,6 @@ def list_lines(path: Path, key: str, members: Sequence[str] = ()) -> Iterator[by
         raise DataError(
             f"{name} is damaged, or packed in a way that is not read ({error}); unpack it"
         ) from None
-
-
-def _check_text(line: bytes, name: str) -> None:
-    if line.startswith(WIDE_MARKS):
-        raise DataError(f"{name} is in UTF-16; convert it, such as with `iconv -f UTF-16 -t UTF-8`")
-    if b"\0" in line:
-        raise DataError(
-            f"{name} is not text: it holds zero bytes; give a file of text in UTF-8, an entry a line"
-        )
-    if len(line) >= MAX_ENTRY_BYTES:
-        raise DataError(f"{name} holds a line over {human_bytes(MAX_ENTRY_BYTES)}; write an entry a line")
 
 
 def _streams(path: Path, name: str, members: Sequence[str]) -> Iterator[BinaryIO]:

@@ -172,7 +172,7 @@ def write_outputs(stage: Stage, outputs: dict[str, Any], uri: str, manifest: Man
 
 
 def _launcher_path(uri: str) -> Path:
-    """Where KFP's launcher takes the file of an artifact from: `s3://b/k` is `/s3/b/k`."""
+    """Return the place where the launcher takes a file from: `s3://b/k` is `/s3/b/k`."""
     scheme, separator, rest = uri.partition("://")
     return Path(f"/{scheme.replace('gs', 'gcs')}/{rest}") if separator else Path(uri)
 

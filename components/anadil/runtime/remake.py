@@ -53,7 +53,7 @@ def refuse_remake(planned: PlannedArtifact, neighbours: Neighbours) -> None:
         RecipeError: There is such a model, or checkpoints of one, and no `--remake`.
     """
     stage, work = planned.stage, planned.work
-    if not stage.costly or may_remake() or _checkpoints(stage, work.parent, glob.escape(work.name)):
+    if not stage.costly or may_remake() or _has_checkpoints(planned):
         return
     inputs = functools.cache(lambda word: list(artifacts_below([planned.root], word)))
     for uri, manifest in () if planned.out else neighbours:
@@ -79,26 +79,22 @@ def earlier_work(planned: PlannedArtifact) -> Path | None:
     Its checkpoints name every recipe key, as its artifact's origin did. With them the earlier key can be made
     again, and so is the work directory's name: no other run is taken for this one.
     """
-    stage, work = planned.stage, planned.work
-    if (
-        planned.out
-        or stage.name not in CHECKPOINTS
-        or _checkpoints(stage, work.parent, glob.escape(work.name))
-    ):
+    stage = planned.stage
+    if planned.out or stage.name not in CHECKPOINTS or _has_checkpoints(planned):
         return None
     for path, manifest in _unfinished(planned):
         earlier = {name: text for name, text in manifest.origin.items() if name.startswith(RECIPE)}
-        candidate = work_of(place_of(stage, planned.root, planned.origin | earlier))
+        work = work_of(place_of(stage, planned.root, planned.origin | earlier))
         before, now = _comparable(manifest, planned)
-        if candidate.name == path.parts[0] and before == now:
-            return candidate
+        if work.name == path.parts[0] and before == now:
+            return work
     return None
 
 
 def unused_checkpoints(planned: PlannedArtifact) -> str:
     """A warning of unfinished runs' checkpoints beside a work directory that has none; empty where nothing is lost."""
     stage, work = planned.stage, planned.work
-    if stage.name != "pretrain" or _checkpoints(stage, work.parent, glob.escape(work.name)):
+    if stage.name != "pretrain" or _has_checkpoints(planned):
         return ""
     root = work.parent
     # A run that is at work needs its checkpoints.
@@ -119,6 +115,10 @@ def unused_checkpoints(planned: PlannedArtifact) -> str:
         f"use: {why}. To resume from them, start that run again with its own recipe and inputs"
         f"{'' if causes else rename}. If nobody needs them, remove {folder}"
     )
+
+
+def _has_checkpoints(planned: PlannedArtifact) -> bool:
+    return bool(_checkpoints(planned.stage, planned.work.parent, glob.escape(planned.work.name)))
 
 
 def _made_by(manifest: Manifest, planned: PlannedArtifact) -> str:

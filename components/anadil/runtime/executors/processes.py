@@ -91,7 +91,12 @@ class Processes:
                 task = worker.task
                 if worker.connection in ready and not worker.receive() and task is not None:
                     deaths[task.name] += 1
-                    self._check(task, deaths[task.name], worker.death)
+                    log.warning("%s: its process died (%s); another one continues", task.name, worker.death)
+                    if deaths[task.name] >= MAX_DEATHS:
+                        raise PreflightError(
+                            f"{task.name}: {MAX_DEATHS} processes died at it, the last one {worker.death}; look for what "
+                            "kills them (the machine's kernel log tells of memory), or set clean.workers lower"
+                        )
                     self._start(place)
                     left.appendleft(task)
 
@@ -100,14 +105,6 @@ class Processes:
         with self._stop.deferred():
             self._workers[place : place + 1] = [_Worker(self._may_fork)]
         self._stop.check()
-
-    def _check(self, task: Task, num_deaths: int, how: str) -> None:
-        log.warning("%s: its process died (%s); another one continues", task.name, how)
-        if num_deaths >= MAX_DEATHS:
-            raise PreflightError(
-                f"{task.name}: {num_deaths} processes died at it, the last one {how}; look for what kills them "
-                "(the machine's kernel log tells of memory), or set clean.workers lower"
-            )
 
 
 class _Worker:

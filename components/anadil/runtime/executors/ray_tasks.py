@@ -84,7 +84,8 @@ class RayTasks:
     def __exit__(self, *error: object) -> None:
         """Leave the cluster; one that was started here ends."""
         self._ray.shutdown()
-        self._end_cluster()
+        if self._cluster:
+            self._cluster.__exit__(None, None, None)
 
     def map(
         self, function: Callable[[Any], None], tasks: Sequence[Task], tick: Callable[[], None] = lambda: None
@@ -156,10 +157,6 @@ class RayTasks:
                 f"{self._work}: a node of Ray does not see this directory; put cluster.work on a volume that every "
                 "node mounts"
             )
-
-    def _end_cluster(self) -> None:
-        if self._cluster:
-            self._cluster.__exit__(None, None, None)
 
 
 def _work(function: Callable[[Any], None], task: Task, level: int) -> None:

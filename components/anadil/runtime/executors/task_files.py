@@ -60,7 +60,7 @@ def run_task(folder: Path, digest: str, index: int) -> None:
             process.map(function, [task])
     except AnadilError as error:
         words = {"kind": type(error).__name__, "message": str(error)}
-        LocalStore().write(str(_error_file(folder, index)), json.dumps(words).encode())
+        LocalStore().write(str(folder / f"error-{index:06}.json"), json.dumps(words).encode())
         raise
 
 
@@ -107,10 +107,6 @@ def _read_task(folder: Path, digest: str, index: int) -> tuple[Callable[[Any], N
 
 def _task_file(folder: Path, index: int) -> Path:
     return folder / f"task-{index:06}.pickle"
-
-
-def _error_file(folder: Path, index: int) -> Path:
-    return folder / f"error-{index:06}.json"
 
 
 if __name__ == "__main__":
