@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.artifacts import artifact, s3
+from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.prefetch import fetch
 from anadil.core.errors import DataError, IntegrityError
@@ -232,37 +232,6 @@ def test_differences_are_told_in_a_phrase_each() -> None:
 
 def test_a_long_value_is_only_said_to_have_changed() -> None:
     assert artifact.origin_differences({"recipe a": "x" * 50}, {"recipe a": "y" * 50}) == ["recipe a changed"]
-
-
-def uploaded(made: Path, bucket: str) -> str:
-    uri = f"{bucket}/corpus/1"
-    for file in made.rglob("*"):
-        if file.is_file():
-            key = f"corpus/1/{file.relative_to(made).as_posix()}"
-            s3.s3_client().upload_file(str(file), bucket.removeprefix("s3://"), key)
-    return uri
-
-
-def test_a_damaged_copy_in_the_cache_is_fetched_again(made: Path, bucket: str) -> None:
-    uri = uploaded(made, bucket)
-    copy, _ = fetch(uri, "corpus")
-    (copy / "stats.json").write_text("[]", encoding="utf-8")
-    (copy / "left-over.tmp").touch()
-
-    again, _ = fetch(uri, "corpus")
-
-    assert again == copy
-    assert (again / "stats.json").read_text() == "{}"
-
-
-def test_a_damaged_object_is_refused(made: Path, bucket: str) -> None:
-    (made / "stats.json").write_text("[]", encoding="utf-8")
-    uri = uploaded(made, bucket)
-
-    with pytest.raises(IntegrityError) as caught:
-        fetch(uri, "corpus")
-
-    assert f"{uri}/stats.json: differs from its manifest; run `anadil remove {uri}`" in str(caught.value)
 
 
 def test_an_artifact_in_a_bucket_without_a_manifest_does_not_exist(bucket: str) -> None:

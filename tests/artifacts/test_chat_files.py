@@ -3,7 +3,6 @@
 import gzip
 import json
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from pyarrow import parquet as pq
 
 from anadil.artifacts.chat_files import check_chat_files, read_chats, refuse_no_chats
 from anadil.artifacts.storage import expand
-from anadil.core.errors import DataError, PreflightError
+from anadil.core.errors import DataError
 from anadil.text.chats import Chat, DroppedChats, Message
 
 QUESTION = {"role": "user", "content": "Azərbaycanın paytaxtı hansı şəhərdir?"}
@@ -25,16 +24,6 @@ def written(folder: Path, *rows: object) -> str:
     file = folder / "chats.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return str(file)
-
-
-def test_a_table_without_pyarrow_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "chats.parquet").write_bytes(b"PAR1")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-
-    with pytest.raises(
-        PreflightError, match=r"chats\.parquet: reading Parquet and Arrow needs pyarrow; install"
-    ):
-        list(read_chats([str(tmp_path / "chats.parquet")], DroppedChats()))
 
 
 def test_messages_go_before_a_prompt_column_beside_them(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from anadil.artifacts import line_reader
 from anadil.artifacts.line_reader import DAMAGED, TooLong, bounded_lines
 from anadil.core.format import MIB
 from tests.kit.child import peak_memory
-from tests.kit.marks import matrix, slow
+from tests.kit.marks import slow
 
 Pack = Callable[[bytes], bytes]
 PACKS: dict[str, Pack] = {
@@ -29,16 +29,6 @@ from anadil.clean.read.readers import read_records
 from anadil.clean.read.read_stats import ReadStats
 read_stats = ReadStats()
 print([raw.text for raw in read_records(sys.argv[1], "a.jsonl", "text", read_stats)], read_stats.places)
-"""
-CHATS = """
-import sys
-from anadil.core.errors import DataError
-from anadil.artifacts.chat_files import read_chats
-from anadil.text.chats import DroppedChats
-try:
-    list(read_chats(sys.argv[1:], DroppedChats()))
-except DataError as error:
-    print(error)
 """
 HELDOUT = """
 import sys
@@ -66,13 +56,9 @@ def with_long_line(path: Path, mib: int = LONG_MIB) -> Path:
     ("reader", "said"),
     [
         (CLEAN, "['bir', 'bir'] ['a.jsonl:2: line of 300.0 MiB is longer than 16.0 MiB']"),
-        slow(
-            CHATS,
-            "a.jsonl:2: line of 300.0 MiB is longer than 16.0 MiB; write each record as a line of its own",
-        ),
-        matrix(HELDOUT, "a.jsonl:2: line of 300.0 MiB is longer than 16.0 MiB; write each record as a line"),
+        slow(HELDOUT, "a.jsonl:2: line of 300.0 MiB is longer than 16.0 MiB; write each record as a line"),
     ],
-    ids=["clean", "chats", "heldout"],
+    ids=["clean", "heldout"],
 )
 def test_a_line_without_end_is_named_and_needs_no_memory(tmp_path: Path, reader: str, said: str) -> None:
     path = with_long_line(tmp_path / "a.jsonl")

@@ -176,9 +176,7 @@ def test_a_stopped_copy_stops_within_a_file(tmp_path: Path, monkeypatch: pytest.
         prefetch.fetch_from(str(source))(name, path, stopped)
 
     with pytest.raises(Stopped):
-        prefetch.fill(
-            tmp_path / "copy", [prefetch.FileEntry(name="train/a", size=100, sha256="")], fetch, "mount"
-        )
+        prefetch.fill(tmp_path / "copy", {"train/a": {"bytes": 100, "sha256": ""}}, fetch, "mount")
 
     assert written == [10, 10, 10]
     assert not (tmp_path / "copy" / "train" / "a").exists()

@@ -11,7 +11,7 @@ from zlib import crc32
 import pytest
 
 from anadil.artifacts import artifact, s3, storage
-from anadil.artifacts.prefetch import FileEntry, fetch_from, fill
+from anadil.artifacts.prefetch import fetch_from, fill
 from anadil.core.errors import IntegrityError, RetryableError
 from anadil.runtime import termination
 
@@ -128,10 +128,6 @@ def test_bytes_that_stay_damaged_are_to_be_tried_again(
     assert not list(tmp_path.iterdir())
 
 
-def wanted() -> list[FileEntry]:
-    return [FileEntry(name="object", size=len(BODY), sha256=hashlib.sha256(BODY).hexdigest())]
-
-
 @pytest.mark.parametrize(
     ("kind", "error", "message"),
     [
@@ -143,9 +139,10 @@ def test_without_checksums_other_bytes_each_time_are_the_networks_fault_and_the_
     fault: Fault, tmp_path: Path, kind: str, error: type[Exception], message: str
 ) -> None:
     fault.says_checksum, fault.kind, fault.left = False, kind, 1000
+    files = {"object": {"bytes": len(BODY), "sha256": hashlib.sha256(BODY).hexdigest()}}
 
     with pytest.raises(error, match=message):
-        fill(tmp_path / "copy", wanted(), fetch_from("s3://bucket"), "s3://bucket")
+        fill(tmp_path / "copy", files, fetch_from("s3://bucket"), "s3://bucket")
 
 
 def test_an_upload_that_did_not_arrive_whole_can_be_tried_again(bucket: str, tmp_path: Path) -> None:

@@ -90,8 +90,8 @@ def test_a_text_file_is_one_text(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("qa.xml", b"a,b", r"qa\.xml: cannot be compared with; its name must end in one of \.jsonl"),
-        ("qa.jsonl", b'{"a": "b"}\n{"a":', r"qa\.jsonl:2: is not JSON \(Expecting value"),
-        ("qa.jsonl", b"[" * 100_000, r"qa\.jsonl:1: is not JSON \(nested too deep"),
+        ("qa.jsonl", b'{"a": "b"}\n{"a":', r"qa\.jsonl:2: not a JSON line \(Expecting value"),
+        ("qa.jsonl", b"[" * 100_000, r"qa\.jsonl:1: not a JSON line \(nested too deep"),
         ("qa.parquet", b"PAR1", r"qa\.parquet: is a damaged table \("),
         ("qa.jsonl.gz", gzip.compress(b'{"a": "b"}\n' * 50)[:-9], r"qa\.jsonl\.gz: damaged \("),
     ],
@@ -115,7 +115,7 @@ def test_a_table_whose_text_is_not_utf_8_is_told(tmp_path: Path) -> None:
     texts = pa.array([b"\xfe\xff"], pa.binary()).view(pa.string())
     pq.write_table(pa.table({"a": texts}), tmp_path / "qa.parquet")
 
-    with pytest.raises(DataError, match=r"qa\.parquet: damaged \('utf-8' codec"):
+    with pytest.raises(DataError, match=r"qa\.parquet:1: 'utf-8' codec"):
         list(read_items([str(tmp_path / "qa.parquet")]))
 
 

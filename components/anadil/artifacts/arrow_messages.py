@@ -16,7 +16,7 @@ LENGTH_BYTES = 8
 
 
 def unpacked_bytes(file: Any) -> Iterator[int]:
-    """Bytes that each message with packed buffers unpacks to; 0 of one that is not packed, and lies in the file as it is."""
+    """Yield the bytes that each message with packed buffers unpacks to; 0 for an unpacked one."""
     for message in ipc.MessageReader.open_stream(file):
         if message.body is not None:
             yield _of_message(memoryview(message.metadata), message.body)
@@ -43,7 +43,7 @@ class _Table:
         self._fields = place - struct.unpack_from("<i", data, place)[0]
 
     def _at(self, field: int) -> int:
-        """Where a field lies; 0: it is left out."""
+        """Return the place of a field; 0 if it is absent."""
         (size,) = struct.unpack_from("<H", self._data, self._fields)
         place = 4 + 2 * field
         offset = struct.unpack_from("<H", self._data, self._fields + place)[0] if place < size else 0

@@ -1,8 +1,7 @@
-"""An artifact: a directory that is written once and whose manifest, written last, seals it.
+"""Artifact: a directory that is written once and whose manifest, written last, seals it.
 
-A directory without a manifest does not exist to readers, and a reader refuses a directory
-whose files are not those of its manifest. `key` is the hash of everything that decides the
-content, so an artifact with the wanted key need not be made again.
+A directory without a manifest does not exist to readers, and a reader refuses a directory whose files are not those of
+its manifest. `key` is the hash of everything that decides the content, so an artifact with the same key is not remade.
 """
 
 import functools
@@ -170,8 +169,7 @@ def verify_files(path: Path, manifest: Manifest, name: str) -> None:
 def check_sizes(uri: str, manifest: Manifest) -> None:
     """Compare the size of every file with the manifest, and the digests of small ones, without fetching the rest.
 
-    What a program that was stopped, or two that wrote at the same time, leave behind is noticed so;
-    a reader verifies every byte.
+    This notices what a stopped program, or two that wrote at once, leave behind; a reader verifies every byte.
 
     Raises:
         IntegrityError: With the first file that differs and the remedy.
@@ -251,7 +249,7 @@ def seal(
 
 
 def origin_differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    """Why `new` gives another artifact than `old`, a phrase for each cause."""
+    """Return why `new` gives another artifact than `old`, a phrase for each cause."""
     causes = []
     for name in sorted(old.keys() | new.keys()):
         before, after = old.get(name), new.get(name)

@@ -1,7 +1,6 @@
-"""The base model's tokenizer, and the small English base `tiny` that is made on the spot.
+"""Tokenizer of the base model, and the small English base `tiny` that is made on the spot.
 
-Tokenizers are opened by the `tokenizers` library alone, which reads data and runs no code of
-the model's repository.
+Tokenizers are opened by the `tokenizers` library alone, which reads data and runs no code of the model's repository.
 """
 
 import contextlib
@@ -207,7 +206,7 @@ def read_tokenizer(directory: Path) -> "Tokenizer":
 
 
 def _require_own_ids(tokenizer: "Tokenizer", path: Path) -> None:
-    """Where ids are missing, the library counts those of added tokens from the number of tokens, without a word."""
+    """Refuse a file without some ids: the library then silently counts those of added tokens from the number of tokens."""
     for token in parse_json(path.read_text(encoding="utf-8")).get("added_tokens", ()):
         own_id = tokenizer.token_to_id(token["content"])
         if own_id != token["id"]:

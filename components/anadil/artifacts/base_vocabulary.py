@@ -29,10 +29,9 @@ LISTS = ("additional_special_tokens", "extra_special_tokens")
 
 
 def read_base(folder: Path) -> "Tokenizer":
-    """The tokenizer of a base, in which all that its files name as a special token is one.
+    """Return the tokenizer of a base, in which every special token that its files name is one.
 
-    What only its vocabulary and its settings hold would be taken for an ordinary token, and be lost with the others
-    where they are replaced.
+    One that only its vocabulary and settings name would count as an ordinary token, and be lost where those are replaced.
 
     Raises:
         DataError: `tokenizer.json` is missing, or a file of settings cannot be read.
@@ -154,7 +153,7 @@ def _tokens_by_id(folder: Path, tokenizer: "Tokenizer") -> dict[str, list[str]]:
 
 
 def _unmerged_tokens(tokenizer: "Tokenizer") -> set[str]:
-    """Special tokens, and those of a BPE's vocabulary that no text can become: neither one letter nor made by a merge."""
+    """Return special tokens, and those of a BPE's vocabulary that no text becomes: neither one letter nor made by a merge."""
     content = json.loads(tokenizer.to_str())
     special = {token["content"] for token in content["added_tokens"] if token["special"]}
     if content["model"]["type"] != "BPE":

@@ -1,7 +1,6 @@
 """Chats out of files: JSON lines, JSON, Parquet, CSV, Excel, and directories of Hugging Face datasets.
 
-A row that is no good chat is left out under a reason; a line that is no JSON ends the stage, because
-then the file itself is damaged.
+A row that is no good chat is skipped under a reason. A line that is no JSON ends the stage: the file itself is damaged.
 """
 
 import itertools
@@ -169,10 +168,9 @@ def data_set_of(uri: str) -> str:
 
 
 def check_chat_files(uris: Sequence[str]) -> list[str]:
-    """The files that hold chats to train on; refuses those of another kind, before any is read.
+    """Return the files that hold chats to train on; refuse those of another kind, before any is read.
 
-    Of a dataset with parts only `train` is read, unless the recipe names files of another part alone: a test part
-    beside it is there to judge by.
+    Of a dataset with parts only `train` is read, unless the recipe names files of another part alone.
 
     Raises:
         DataError: Of the first such file.

@@ -57,7 +57,7 @@ def holds_lines(path: ReadableFile, suffix: str) -> bool:
 
 
 def json_values(path: ReadableFile, suffix: str) -> Iterator[tuple[int, object]]:
-    """Each value and its number from 1 on.
+    """Yield each value and its number from 1 on.
 
     Raises:
         ValueError: What follows is not JSON in UTF-8, or a value is too long.

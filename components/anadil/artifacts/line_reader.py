@@ -1,7 +1,7 @@
-"""Lines of bounded length out of plain and compressed files: the one reader of all files of lines.
+"""Lines of bounded length out of plain and compressed files: the reader of all files of lines.
 
-Neither a line without an end nor a compressed file that unpacks to terabytes takes more memory
-than a few times `MAX_LINE_BYTES`.
+Neither a line without an end nor a compressed file that unpacks to terabytes takes more memory than a few times
+`MAX_LINE_BYTES`.
 """
 
 import gzip
@@ -90,8 +90,6 @@ def lines_with_offsets(
 
 
 class _GzipFile(gzip.GzipFile):
-    """Unpacks a stream, and closes it too."""
-
     def close(self) -> None:
         with self._source:
             super().close()
@@ -102,7 +100,7 @@ class _GzipFile(gzip.GzipFile):
 
 
 class _Unpacked(io.RawIOBase):
-    """Gives what one read unpacks: a fuller read that meets damage loses what it unpacked before."""
+    """Stream of what single reads unpack: a fuller read that meets damage loses what it unpacked before."""
 
     def __init__(self, source: Any) -> None:
         self._source = source
@@ -119,7 +117,7 @@ class _Unpacked(io.RawIOBase):
 
 
 class ZstdFile(io.BufferedIOBase):
-    """Unpacks frames of zstd; unlike the library's stream it knows a file that ends within a frame."""
+    """Frames of zstd, unpacked. Unlike the library's stream it notices a file that ends within a frame."""
 
     def __init__(self, source: BinaryIO, max_window_bytes: int = MAX_ZSTD_WINDOW_BYTES) -> None:
         """Take a stream of packed bytes, and the most memory that a frame may ask for."""
@@ -170,8 +168,6 @@ class ZstdFile(io.BufferedIOBase):
 
 
 class _NamedZstdFile(ZstdFile):
-    """The frames of one file, which messages name."""
-
     def __init__(self, path: ReadableFile) -> None:
         super().__init__(path.open("rb"))
         self._name = path.name
@@ -187,7 +183,7 @@ class _NamedZstdFile(ZstdFile):
 
 
 def unpacked(path: ReadableFile, suffix: str) -> BinaryIO:
-    """A stream of the content of a file; it never holds more than a window of it."""
+    """Return a stream of a file's content; it never holds more than a window of it."""
     if suffix.lower().endswith(".gz"):
         return io.BufferedReader(_Unpacked(_GzipFile(path.open("rb"))))
     if suffix.lower().endswith(".zst"):

@@ -63,7 +63,7 @@ def write_mlmodel(directory: Path, *, chats: bool, out: Path | None = None) -> l
 
 
 def mlmodel_directory(kind: str) -> str:
-    """Where the file lies in a model or an adapter artifact, below it; empty: beside its manifest."""
+    """Return the file's directory in a model or an adapter artifact; empty: beside its manifest."""
     return "merged" if kind == "adapter" else ""
 
 

@@ -1,8 +1,8 @@
 """Checks of a model's directory before anything of it is loaded.
 
-transformers acts on more than config, tokenizer and weights: it applies an adapter that lies beside the weights
-where PEFT is installed, fetches kernels that config.json names, and follows links. None of it is part of the model
-that the recipe names, and it differs from machine to machine.
+transformers acts on more than config, tokenizer and weights: where PEFT is installed it applies an adapter beside the
+weights, it fetches kernels that config.json names, and it follows links. None of it is part of the model that the recipe
+names, and it differs from machine to machine.
 """
 
 from collections.abc import Iterator, Mapping

@@ -41,7 +41,7 @@ def is_no_data(path: str) -> bool:
 
 
 def are_beside_rows(paths: Iterable[str]) -> set[str]:
-    """Those of some files that tell of the files of rows in their directory."""
+    """Return the files that describe files of rows in their directory."""
     names = [*paths]
     with_rows = {
         name.rpartition("/")[0] for name in names if ROWS.fullmatch(name) and not is_no_data(_last(name))

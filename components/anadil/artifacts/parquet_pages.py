@@ -73,7 +73,7 @@ def _header_at(stream: BinaryIO, place: int) -> tuple[dict[int, Any], int] | Non
 
 
 class _Compact:
-    """Reads a struct in Thrift's compact protocol: numbers and structs, passing over all else."""
+    """Reader of a struct in Thrift's compact protocol: numbers and structs; it skips all else."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -8,9 +8,8 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock
@@ -37,23 +36,14 @@ ATTEMPTS = 2
 """Times that a file is fetched whose bytes are not those of the manifest."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileEntry:
-    """One file."""
-
-    name: str
-    """Path below the directory."""
-    size: int
-    sha256: str
-    """As the manifest says."""
-
-
+Entry = Mapping[str, str | int]
+"""`bytes` and `sha256` of a file, as in a manifest."""
 Fetch = Callable[[str, Path, Count], None]
 """Gets a file by its name into a path, which is there when it is whole."""
 
 
 def cache() -> Path:
-    """Where copies are kept: ANADIL_CACHE, to be set to the node's fastest disk."""
+    """Return the directory of copies: ANADIL_CACHE, to be set to the node's fastest disk."""
     return Path(os.environ.get("ANADIL_CACHE") or temporary_folder("anadil-cache"))
 
 
@@ -85,29 +75,21 @@ def copy_to_cache(uri: str, manifest: Manifest) -> Path:
     with FileLock(f"{target}.lock", mode=0o666, fallback_to_soft=False):
         has_mark = "LOCAL_RANK" in os.environ and (target / MANIFEST).is_file() and mark.is_file()
         if not has_mark or mark.read_text() != _start():
-            fill(target, file_entries(manifest), fetch_from(uri), uri)
+            fill(target, manifest.files, fetch_from(uri), uri)
             storage.LocalStore().write(str(target / MANIFEST), content)
             mark.write_text(_start())
     return target
 
 
 def fetch_from(uri: str) -> Fetch:
-    """How the files below a URI are fetched."""
+    """Return a function that fetches files below a URI."""
     store = storage.store(uri)
     return lambda name, path, count: store.download(join(uri, name), path, count)
 
 
-def file_entries(manifest: Manifest) -> list[FileEntry]:
-    """The files that a manifest names."""
-    return [
-        FileEntry(name=name, size=int(entry["bytes"]), sha256=str(entry["sha256"]))
-        for name, entry in manifest.files.items()
-    ]
-
-
 def fill(
     target: Path,
-    files: Sequence[FileEntry],
+    files: Mapping[str, Entry],
     fetch: Fetch,
     source: str,
     remedy: str = "set ANADIL_CACHE to a directory on a larger disk",
@@ -120,26 +102,23 @@ def fill(
         IntegrityError: Files of the source are not those of its manifest.
         PreflightError: The disk has too little space.
     """
-    for entry in files:
-        if not (target / entry.name).resolve().is_relative_to(target.resolve()):
-            raise IntegrityError(
-                f"{source}: its manifest names {entry.name!r}, out of its directory; remove it"
-            )
-    names = {MANIFEST, *(entry.name for entry in files)}
+    for name in files:
+        if not (target / name).resolve().is_relative_to(target.resolve()):
+            raise IntegrityError(f"{source}: its manifest names {name!r}, out of its directory; remove it")
     for file in [path for path in target.rglob("*") if path.is_file()]:
-        if file.relative_to(target).as_posix() not in names:
+        if file.relative_to(target).as_posix() not in {MANIFEST, *files}:
             file.unlink()  # what a killed run was fetching
-    total = sum(entry.size for entry in files)
-    absent = [entry for entry in files if not _has_size(target, entry)]
-    _check_space(target, sum(entry.size for entry in absent), source, remedy)
+    total = sum(int(entry["bytes"]) for entry in files.values())
+    absent = sum(int(entry["bytes"]) for name, entry in files.items() if not _has_size(target / name, entry))
+    _check_space(target, absent, source, remedy)
     if absent:
-        log.info("%s: fetching %s into %s", source, human_bytes(sum(each.size for each in absent)), target)
+        log.info("%s: fetching %s into %s", source, human_bytes(absent), target)
     stop = threading.Event()
     with (
         ThreadPoolExecutor(FILES_AT_A_TIME, "anadil-preload") as pool,
         progress(f"fetching {source}, MB", max(1, total // 10**6)) as bar,
     ):
-        left = {pool.submit(_bring, target, entry, fetch, source, stop) for entry in files}
+        left = {pool.submit(_bring, target, *item, fetch, source, stop) for item in files.items()}
         try:
             while left:
                 done, left = wait(left, timeout=POLL_S)
@@ -151,44 +130,43 @@ def fill(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _bring(target: Path, entry: FileEntry, fetch: Fetch, source: str, stop: threading.Event) -> None:
-    path = target / entry.name
+def _bring(target: Path, name: str, entry: Entry, fetch: Fetch, source: str, stop: threading.Event) -> None:
+    path = target / name
     path.parent.mkdir(parents=True, exist_ok=True)
 
     def count(_: int) -> None:
         if stop.is_set():
             raise Stopped(f"{source}: fetching was stopped; run the same command again to resume")
 
-    names_seen = set()
+    digests = set()
     for attempt in range(ATTEMPTS + 1):
         count(0)
-        if _has_size(target, entry):
+        if _has_size(path, entry):
             digest = artifact.file_entry(path)["sha256"]
-            if digest == entry.sha256:
+            if digest == entry["sha256"]:
                 return
             if attempt:
-                names_seen.add(digest)
-            log.warning("%s: the copy of %s in %s is damaged; fetching it again", source, entry.name, target)
+                digests.add(digest)
+            log.warning("%s: the copy of %s in %s is damaged; fetching it again", source, name, target)
             path.unlink()
         if attempt < ATTEMPTS:
             try:
-                fetch(entry.name, path, count)
+                fetch(name, path, count)
             except DataError:
                 remedy = artifact.remedy_of(source)
                 raise IntegrityError(
-                    f"{source}/{entry.name}: missing, but its manifest names it; {remedy}"
+                    f"{source}/{name}: missing, but its manifest names it; {remedy}"
                 ) from None
-    if len(names_seen) > 1:  # what is stored would come twice alike
+    if len(digests) > 1:  # what is stored would come twice alike
         raise RetryableError(
-            f"{source}/{entry.name}: came with other bytes each time; check the network and any proxy, "
+            f"{source}/{name}: came with other bytes each time; check the network and any proxy, "
             "then run the same command again"
         )
-    raise IntegrityError(f"{source}/{entry.name}: differs from its manifest; {artifact.remedy_of(source)}")
+    raise IntegrityError(f"{source}/{name}: differs from its manifest; {artifact.remedy_of(source)}")
 
 
-def _has_size(target: Path, entry: FileEntry) -> bool:
-    path = target / entry.name
-    return path.is_file() and path.stat().st_size == entry.size
+def _has_size(path: Path, entry: Entry) -> bool:
+    return path.is_file() and path.stat().st_size == entry["bytes"]
 
 
 def _check_space(target: Path, need: int, source: str, remedy: str) -> None:
@@ -214,7 +192,7 @@ def _present_bytes(target: Path) -> int:
 
 
 def _start() -> str:
-    """Names this start of the machine's processes: those of one torchrun have one parent.
+    """Return a name of this start of the machine's processes: those of one torchrun have one parent.
 
     In a container the parent is process 1 each time; when it was started tells one from the next.
     """

@@ -1,8 +1,8 @@
-"""A finished directory -> S3, so that of several runs that make it one alone writes it, and whole.
+"""Upload of a finished directory to S3, so that of several runs one alone writes it, and completely.
 
-A run first claims the address with a lease, an object beside it, `<uri>.claim`. Each file goes up on the
-condition that its object is as it was seen before the claim was confirmed, so that a run that has lost
-its claim cannot change what its successor has written. The manifest, last, goes up if there is none.
+A run first claims the address with a lease, an object beside it, `<uri>.claim`. Each file goes up on the condition that
+its object is as it was seen before the claim was confirmed, so that a run that has lost its claim cannot change its
+successor's files. The manifest, last, goes up if there is none.
 """
 
 import logging

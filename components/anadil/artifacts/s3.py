@@ -58,7 +58,7 @@ class S3:
         return self.read_tagged(uri)[0]
 
     def part(self, uri: str, start: int, num_bytes: int) -> tuple[bytes, int]:
-        """Some bytes of an object and the size of all of it; a negative start counts from its end."""
+        """Return some bytes of an object and its size; a negative start counts from its end."""
         bucket, key = split_uri(uri)
         byte_range = f"bytes={start}" if start < 0 else f"bytes={start}-{start + num_bytes - 1}"
         with s3_errors(uri):
@@ -171,7 +171,7 @@ class S3:
         return _fetch(uri, fetch)
 
     def files(self, pattern: str) -> list[str]:
-        """Sorted objects of a URI, prefix or glob (`*` crosses `/`)."""
+        """Return the sorted objects of a URI, prefix or glob (`*` crosses `/`)."""
         return list(self.sizes(pattern))
 
     def sizes(self, pattern: str) -> dict[str, int]:
@@ -221,7 +221,7 @@ class S3:
         return {name: int(item["Size"]) for name, item in self._named(uri)}
 
     def tags(self, uri: str) -> dict[str, str]:
-        """For `upload`: what tells the bytes of each object below the prefix from others."""
+        """Return what tells the bytes of each object below the prefix from others, for `upload`."""
         return {name: str(item["ETag"]) for name, item in self._named(uri)}
 
     def abort_uploads(self, uri: str) -> None:
@@ -251,9 +251,9 @@ class S3:
         return self.fingerprint(uri)
 
     def listed(self, uri: str) -> dict[str, float]:
-        """Names right below a prefix, as a directory shows them; one request for each thousand names.
+        """Return names right below a prefix, and when each was written, in seconds since 1970.
 
-        A name -> when it was written, in seconds since 1970; of a prefix, which ends in `/`, nobody knows.
+        Of a prefix, whose name ends in `/`, the time is unknown: 0. A request gives a thousand names.
         """
         bucket, prefix = split_uri(uri)
         pages = self._client.get_paginator("list_objects_v2")

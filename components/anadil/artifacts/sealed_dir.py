@@ -1,7 +1,7 @@
-"""Directories that a run makes for itself and for its next start: each is whole, or not there.
+"""Directories that a run makes for itself and its next start: each is complete, or absent.
 
-One is filled beside its place, sealed by a manifest as an artifact is, and renamed. Before reuse its origin and
-every byte are compared, so neither other settings nor a torn disk pass for it.
+One is filled beside its place, sealed by a manifest as an artifact is, and renamed. Before reuse its origin and every byte
+are compared, so that neither other settings nor a torn disk are taken for it.
 """
 
 import json
@@ -25,16 +25,16 @@ PARTIAL = ".partial"
 
 @contextmanager
 def create(folder: Path, origin: Mapping[str, str], owner: str = "") -> Iterator[Path]:
-    """Draft of a directory to fill; it is sealed and takes its place when the block ends well.
+    """Yield the draft of a directory to fill; it is sealed and renamed when the block ends well.
 
     Several processes may make the same directory: each has a draft of its own, with equal bytes.
 
     Args:
-        folder: Its place. What lies there is replaced unless it has the same origin: another process was
-            faster then, and others may be reading it.
+        folder: Its place. A directory there is replaced, unless it has the same origin: another process was faster then,
+            and others may be reading it.
         origin: What decides the content.
-        owner: Name of the draft's owner, in place of this process: the host where a next start, in another
-            process, shall remove what a killed one has left.
+        owner: Owner of the draft in place of this process: the host, if a next start in another process shall remove what
+            a killed one has left.
     """
     draft = _draft_of(folder, owner or str(os.getpid()))
     shutil.rmtree(draft, ignore_errors=True)
@@ -54,18 +54,15 @@ def create(folder: Path, origin: Mapping[str, str], owner: str = "") -> Iterator
 
 
 def exists(folder: Path) -> bool:
-    """True if a directory was finished; `verify` compares its bytes."""
+    """Return whether a directory was finished; `verify` compares its bytes."""
     return (folder / MANIFEST).is_file()
 
 
 def verify(folder: Path, origin: Mapping[str, str], *, once_a_boot: bool = False) -> bool:
-    """True if a directory has this origin and all its bytes are as written. A damaged one is removed.
+    """Return whether a directory has this origin and all its bytes are as written; remove a damaged one.
 
-    Args:
-        folder: Its place.
-        origin: What decides the content.
-        once_a_boot: Read large files once a node and boot: a restart finds a mark beside the directory, and
-            trusts files that nobody has touched since.
+    With `once_a_boot`, large files are read once a node and boot: a restart finds a mark beside the directory, and trusts
+    files that nobody has touched since.
     """
     try:
         manifest = artifact.read_manifest(str(folder))
@@ -109,7 +106,7 @@ def _draft_of(folder: Path, owner: str) -> Path:
 
 
 def _mark(folder: Path) -> Path | None:
-    """Where this node notes, until its next boot, what it has verified; None where the kernel does not tell boots apart."""
+    """Return this node's mark of what it has verified since boot; None if the kernel does not tell boots apart."""
     if not BOOT.is_file():
         return None
     return folder.with_name("verified") / f"{folder.name}-{BOOT.read_text(encoding='utf-8').strip()}"

@@ -89,11 +89,11 @@ def expand(patterns: Sequence[str], key: str) -> list[str]:
 
 
 def sizes(patterns: Sequence[str], key: str) -> dict[str, int]:
-    """Bytes of each of the files that inputs name, by its URI, in order; nothing is read.
+    """Return the bytes of each file that inputs name, by URI, in order; nothing is read.
 
     Args:
-        patterns: Paths, globs, directories, `s3://` URIs. Of directories and globs what is no data by its name
-            (`_SUCCESS`, `README.md`) is passed over, and said.
+        patterns: Paths, globs, directories, `s3://` URIs. Files of directories and globs whose name says that they hold
+            no data (`_SUCCESS`, `README.md`) are skipped, and said.
         key: The recipe key that holds them, for messages.
 
     Raises:
@@ -125,7 +125,7 @@ def sizes(patterns: Sequence[str], key: str) -> dict[str, int]:
 
 
 def _without_data(pattern: str, names: Iterable[str]) -> list[str]:
-    """Those of the files of a pattern that lie there beside data; never one that the pattern names itself."""
+    """Return files that lie beside data; never one that the pattern names itself."""
     root = pattern if "://" in pattern else str(Path(pattern).expanduser())
     fixed = re.split(r"[*?[]", root, maxsplit=1)[0]
     folder = root if fixed == root else fixed.rpartition("/")[0]
@@ -154,7 +154,7 @@ class LocalStore:
             raise DataError(f"{uri}: no such file") from None
 
     def part(self, uri: str, start: int, num_bytes: int) -> tuple[bytes, int]:
-        """Some bytes of a file and the size of all of it; a negative start counts from its end.
+        """Return some bytes of a file and its size; a negative start counts from its end.
 
         Raises:
             DataError: There is no such file, or it cannot be read.
@@ -184,7 +184,7 @@ class LocalStore:
             raise
 
     def files(self, pattern: str) -> list[str]:
-        """Sorted files of a path, directory or glob (`**` goes down); what is hidden has to be named itself.
+        """Return the sorted files of a path, directory or glob (`**` goes down); hidden ones have to be named.
 
         Raises:
             DataError: A directory cannot be read.
@@ -199,7 +199,7 @@ class LocalStore:
         return sorted(name for name in names if not Path(name).is_dir())
 
     def sizes(self, pattern: str) -> dict[str, int]:
-        """Bytes of each of those files, by its URI.
+        """Return the bytes of each of those files, by its URI.
 
         Raises:
             DataError: One cannot be read, such as a link to nowhere, or is no file, such as a pipe.
@@ -287,9 +287,9 @@ class LocalStore:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def listed(self, uri: str) -> dict[str, float]:
-        """Names right below a directory -> when each was written, in seconds since 1970.
+        """Return names right below a directory, and when each was written, in seconds since 1970.
 
-        A directory's name ends in `/`. Nothing where there is no directory.
+        A directory's name ends in `/`. Empty if there is no directory.
         """
         root = self._path(uri)
         if not root.is_dir():
@@ -321,7 +321,7 @@ class BuiltInStore(LocalStore):
 
 
 def built_in(uri: str) -> Path:
-    """Where a `builtin:` file lies on this machine."""
+    """Return the place of a `builtin:` file on this machine."""
     return Path(__file__).parents[1] / "builtin" / uri.removeprefix(BUILT_IN)
 
 

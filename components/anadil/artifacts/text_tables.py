@@ -1,4 +1,4 @@
-"""Rows of CSV, TSV and Excel files, of which the first names the columns."""
+"""Reader of CSV, TSV and Excel files whose first row names the columns."""
 
 import csv
 import logging
@@ -155,7 +155,7 @@ def _strings(book: zipfile.ZipFile, name: str) -> Iterator[str]:
 
 
 def _elements(file: IO[bytes], tag: str) -> Iterator[Any]:
-    """Each element of a name, forgotten when the next is asked for."""
+    """Yield each element of a name; it is freed when the next is asked for."""
     parents: list[Any] = []
     for event, element in ET.iterparse(file, ("start", "end")):  # noqa: S314  expat bounds entities, `_part` the size
         if event == "start":

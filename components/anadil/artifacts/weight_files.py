@@ -1,7 +1,7 @@
-"""The weights of a Hugging Face directory: which files hold them, what their headers say, where new ones go.
+"""Weights of a Hugging Face directory: their files, headers, and places of new ones.
 
-Whoever loads a model, whole or in shards, and whoever plans, merges, exports or checks one, asks here, so that all
-read the same files. Nothing here imports torch.
+Whoever loads, plans, merges, exports or checks a model asks here, so that all read the same files. Nothing here imports
+torch.
 """
 
 import json

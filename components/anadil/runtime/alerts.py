@@ -57,7 +57,7 @@ class Event:
 
 
 class _Unsent(Exception):
-    """Why a message was not sent, without its address."""
+    """Reason why a message was not sent, without its address."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -118,7 +118,7 @@ def plain_text(event: Event) -> str:
 
 
 def title(event: Event) -> str:
-    """Who and what, in a few words."""
+    """Return who and what, in a few words."""
     stage = f" {event.stage}" if event.stage else ""
     return masked(f"anadil{stage} {event.kind}: {event.run or 'a run'}")
 
@@ -227,7 +227,7 @@ class Channel(NamedTuple):
     """Sends an event to an address; raises what it likes."""
 
     def address(self) -> str:
-        """Where the environment says that alerts go; empty for nowhere."""
+        """Return the address in the environment; empty for none."""
         return os.environ.get(self.variable, "").strip()
 
 

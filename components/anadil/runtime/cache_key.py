@@ -44,10 +44,10 @@ def stage_origin(
     files: Sequence[str],
     side_files: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, str]:
-    """Everything that decides a stage's result, by name; its hash is the artifact's key.
+    """Return everything that decides a stage's result, by name; its hash is the artifact's key.
 
-    The number of processes is not part of it: the order of the data does not depend on it,
-    so that a killed run can resume with more or fewer. Nor is the program, but for `result_version`.
+    Neither the number of processes is part of it, since the order of the data does not depend on it, nor the program, but
+    for `result_version`.
     """
     origin = {"stage": stage.name, **result_version(stage), **recipe_origin(recipe, stage.sections)}
     for name, manifest in inputs.items():
@@ -188,10 +188,10 @@ def _keys_of(parent: BaseModel, name: str, path: str, *, exclude_defaults: bool)
 
 
 def base_files(model: str) -> dict[str, str]:
-    """Origin entry of a base model's directory: names, sizes and digests of its files.
+    """Return the origin entry of a base model's directory: names, sizes and digests of its files.
 
-    `tiny` is known by what it is made from, since its bytes follow from that on every machine. Of a file of
-    16 MiB or more, pieces all over it are read: other weights differ everywhere.
+    `tiny` is known by what it is made from: its bytes follow from that on every machine. Files of 16 MiB or more are read in
+    parts, since other weights differ everywhere.
     """
     folder = Path(model).expanduser()
     if model == TINY:

@@ -14,12 +14,12 @@ class Task(Protocol):
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """Return a name for messages."""
         ...
 
     @property
     def folder(self) -> Path:
-        """Its result."""
+        """Return the folder of its result."""
         ...
 
 
@@ -28,7 +28,7 @@ class Executor(Protocol):
 
     @property
     def num_workers(self) -> int:
-        """How many tasks it runs at a time."""
+        """Return the number of tasks that run at a time."""
         ...
 
     def __enter__(self) -> Self:

@@ -1,10 +1,8 @@
-"""Everything that a stage gets.
+"""Input of a stage.
 
-A stage's code is imported only when its artifact has to be made, so that finding an
-artifact that is there already costs no import of torch.
-
-A stage's `run.py` offers `run(job) -> figures`: it reads `job.inputs`, fills the directory
-`job.out`, and returns the figures of its last line.
+A stage's code is imported only when its artifact has to be made, so that finding a finished artifact costs no import of
+torch. A stage's `run.py` offers `run(job) -> figures`: it reads `job.inputs`, fills the directory `job.out`, and returns
+the figures of its last line.
 """
 
 import sys

@@ -33,10 +33,10 @@ def artifact_place(uri: str, root: str) -> str | None:
 
 
 def follow_move(uri: str) -> None:
-    """Let a database name `artifact_place` where it was moved or copied together with what lies there.
+    """Correct the places in a database that was moved or copied together with its artifacts.
 
-    MLflow keeps absolute places: without this, files of new runs go to where the work directory once was, and
-    those of earlier runs are not found.
+    MLflow keeps absolute places: files of new runs would go to where the work directory once was, and those of earlier runs
+    would not be found.
     """
     here = artifact_place(uri, "/")
     if not uri.startswith(SCHEME) or here is None:
@@ -63,7 +63,7 @@ def _was_moved(place: str, here: str) -> bool:
 
 
 def alone_at(uri: str) -> AbstractContextManager[object]:
-    """A lock for the time in which a database file is opened: of two processes that make its tables both fail."""
+    """Return a lock for opening a database file: of two processes that make its tables at once both fail."""
     database = uri.removeprefix(SCHEME)
     if database == uri:
         return nullcontext()

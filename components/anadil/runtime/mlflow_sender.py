@@ -1,7 +1,7 @@
-"""The process that hands a run's tracking to MLflow: `python -m anadil.runtime.mlflow_sender SPOOL`.
+"""Process that hands a run's tracking to MLflow: `python -m anadil.runtime.mlflow_sender SPOOL`.
 
-It follows the spool of a run, tries again while the server is away, ends with the run, and
-leaves what could not be sent for the next sender in the same place.
+It follows the spool of a run, tries again while the server is away, ends with the run, and leaves what could not be sent
+for the next sender in the same place.
 """
 
 import argparse

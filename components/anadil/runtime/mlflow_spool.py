@@ -1,9 +1,8 @@
-"""MLflow that cannot stop a run: stages append to a spool, another process sends it.
+"""MLflow that cannot stop a run: stages append to a spool, and another process sends it.
 
-One metric to a server that is away blocks the MLflow client for minutes, so no stage ever
-calls it. A `Tracker` appends JSON lines to `<spool>/<stage>.jsonl`; `mlflow_sender.py`, in a process
-of its own, follows the files and remembers in `sent.json` how far it came. What could not be sent stays in the spool; the sender of the next
-run with the same work directory sends it.
+One metric to a server that is away blocks the MLflow client for minutes, so no stage calls it. A `Tracker` appends JSON
+lines to `<spool>/<stage>.jsonl`. `mlflow_sender.py`, in a process of its own, follows the files and notes in `sent.json`
+how far it came. Unsent lines stay in the spool, and the sender of the next run with the same work directory sends them.
 """
 
 import hashlib
@@ -85,7 +84,7 @@ class Dataset:
 
     @property
     def key(self) -> tuple[str, str]:
-        """By what MLflow finds it."""
+        """Return name and digest, as MLflow stores them."""
         return self.name, self.digest[:MAX_DIGEST_CHARS]
 
 
@@ -97,7 +96,7 @@ class Tracker:
         self._stage = stage
 
     def start(self) -> None:
-        """The stage begins, maybe again after it was killed."""
+        """Record that the stage begins, maybe again after it was killed."""
         self._append({"kind": "start", "time": _now_ms()})
 
     def texts(self, kind: TextKind, values: Mapping[str, object]) -> None:
@@ -107,10 +106,10 @@ class Tracker:
         self._append({"kind": kind, "values": texts})
 
     def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
-        """Numbers of a step (for training an optimizer step), or without one the stage's final figures.
+        """Record numbers of an optimizer step, or without a step the stage's final figures.
 
-        A curve's key begins with its group and a slash, a final figure's with the stage, so that no key
-        of MLflow has two meanings, in one run or in two.
+        A curve's key begins with its group and a slash, a final figure's with the stage, so that no key of MLflow has two
+        meanings.
         """
         prometheus.set_gauges(self._stage, values, step or 0)
         final = f"{self._stage}_" if self._stage else ""
@@ -121,11 +120,11 @@ class Tracker:
         self._append({"kind": "metrics", "values": keyed, "step": step, "time": _now_ms()})
 
     def run_metrics(self, values: Mapping[str, float]) -> None:
-        """Figures by which whole runs are compared."""
+        """Record figures by which whole runs are compared."""
         self._append({"kind": "run metrics", "values": dict(values), "time": _now_ms()})
 
     def inputs(self, datasets: Sequence[Dataset]) -> None:
-        """Data that the stage reads; it is named and not copied."""
+        """Record data that the stage reads; it is named and not copied."""
         listed = [asdict(each) | {"digest": each.key[1], "uri": masked(each.uri)} for each in datasets]
         self._append({"kind": "inputs", "datasets": listed})
 
@@ -185,7 +184,7 @@ class Tracker:
             self._append({"kind": "files", "values": texts})
 
     def end(self, status: str) -> None:
-        """How the stage ended: FINISHED, FAILED or KILLED."""
+        """Record how the stage ended: FINISHED, FAILED or KILLED."""
         self._append({"kind": "end", "status": status, "time": _now_ms()})
 
     def _append(self, line: dict[str, object]) -> None:
@@ -228,7 +227,7 @@ def run_name(recipe_name: str, moment: datetime | None = None) -> str:
 
 
 def tracking_uri(recipe: Recipe, default: str | None = None) -> str | None:
-    """Where MLflow is: the recipe, else MLFLOW_TRACKING_URI, else `default`; None for `off`.
+    """Return MLflow's address: of the recipe, else MLFLOW_TRACKING_URI, else `default`; None for `off`.
 
     Raises:
         PreflightError: The variable names no address that a recipe may name.

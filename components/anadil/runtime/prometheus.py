@@ -1,10 +1,9 @@
 """Metrics of a running stage for Prometheus: `http://POD:$ANADIL_METRICS_PORT/metrics`.
 
-Every number that goes to MLflow is a gauge `anadil_<name>` with labels `stage` and `rank`, set by
-rank 0; each process adds what is its own. The processes of a pod share one port: the first serves, and
-reads the files that `prometheus_client` (multiprocess mode) keeps for every process. Nothing listens
-where ANADIL_METRICS_PORT is not set, and nothing here fails a run: a port that is taken costs a
-warning.
+Every number that goes to MLflow is a gauge `anadil_<name>` with labels `stage` and `rank`, set by rank 0. Each process adds
+its own. The processes of a pod share one port: the first serves, and reads the files that `prometheus_client`
+(multiprocess mode) keeps for every process. Without ANADIL_METRICS_PORT nothing listens. Nothing here fails a run: a taken
+port costs a warning.
 """
 
 import atexit

@@ -1,7 +1,7 @@
-"""A training that took days is not repeated because the program is another, unless `--remake` says so.
+"""Protection against repeating a training of days only because the program changed, without `--remake`.
 
-A stage's `result_version` is part of its artifact's key, so a release that raises it has another place
-for the same model. A cheap stage is made again without a word. Training is not: the person decides.
+A stage's `result_version` is part of its artifact's key, so a release that raises it has another place for the same
+model. A cheap stage is silently made again. For training, the person decides.
 """
 
 import functools
@@ -37,17 +37,15 @@ def allow_remake() -> None:
 
 
 def may_remake() -> bool:
-    """True if a training may be made again although only the program differs."""
+    """Return whether a training may be made again although only the program differs."""
     return os.environ.get(VARIABLE, "0") not in ("", "0")
 
 
 def refuse_remake(planned: PlannedArtifact, neighbours: Neighbours) -> None:
     """Stop before a training that differs from an earlier one by the program alone.
 
-    Args:
-        planned: The artifact that is not there; only that of a costly stage is checked. A work directory
-            with checkpoints resumes, since that was decided before.
-        neighbours: Other artifacts of its kind; an artifact with a place of its own is compared with none.
+    Only a costly stage is checked. A work directory with checkpoints resumes, since that was decided before. An artifact
+    with a place of its own is not compared with its neighbours.
 
     Raises:
         RecipeError: There is such a model, or checkpoints of one, and no `--remake`.
@@ -74,10 +72,10 @@ def refuse_remake(planned: PlannedArtifact, neighbours: Neighbours) -> None:
 
 
 def earlier_work(planned: PlannedArtifact) -> Path | None:
-    """Work directory of an unfinished run of the same origin under the key of an earlier release.
+    """Return the work directory of an unfinished run of the same origin under the key of an earlier release.
 
-    Its checkpoints name every recipe key, as its artifact's origin did. With them the earlier key can be made
-    again, and so is the work directory's name: no other run is taken for this one.
+    Its checkpoints name every recipe key, as its artifact's origin did. With them the earlier key, and so the directory's
+    name, can be made again: no other run is taken for this one.
     """
     stage = planned.stage
     if planned.out or stage.name not in CHECKPOINTS or _has_checkpoints(planned):
@@ -92,7 +90,7 @@ def earlier_work(planned: PlannedArtifact) -> Path | None:
 
 
 def unused_checkpoints(planned: PlannedArtifact) -> str:
-    """A warning of unfinished runs' checkpoints beside a work directory that has none; empty where nothing is lost."""
+    """Return a warning about checkpoints of unfinished runs beside a work directory without any; empty if there are none."""
     stage, work = planned.stage, planned.work
     if stage.name != "pretrain" or _has_checkpoints(planned):
         return ""

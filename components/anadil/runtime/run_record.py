@@ -87,7 +87,7 @@ class RunRecord:
 
     @property
     def state(self) -> State:
-        """Where the run stands."""
+        """Return the state of the run."""
         if self.exit_code is not None:
             return state_of(self.exit_code)
         if codes := [step.exit_code for step in self.steps.values() if step.exit_code]:
@@ -106,7 +106,7 @@ def state_of(exit_code: int) -> State:
 
 
 def record_uri(root: str, run: str) -> str:
-    """Where the record of a run lies."""
+    """Return the place of a run's record."""
     return join(root, "runs", f"{run}.json")
 
 
@@ -161,7 +161,7 @@ def note_step(recipe: Recipe, run: str, stage: str, step: StepRecord) -> None:
 
 
 def step_uri(root: str, run: str, stage: str) -> str:
-    """Where the record of a step lies."""
+    """Return the place of a step's record."""
     return join(root, "runs", run, f"{stage}.json")
 
 
@@ -234,7 +234,7 @@ def record_step(recipe: Recipe, run: str, stage: str) -> Iterator[StepRecord]:
 
 
 def end_run(root: str, run: str, exit_code: int, message: str = "") -> None:
-    """Say in the record of a run how the whole of it ended; of a run without a record nothing is said."""
+    """Record how a whole run ended, if it has a record."""
     uri = record_uri(root, run)
     with no_failure(uri):
         if record := _known(uri):
@@ -243,7 +243,7 @@ def end_run(root: str, run: str, exit_code: int, message: str = "") -> None:
 
 
 def end_left_run(root: str, run: str, message: str) -> None:
-    """Say of a run whose record still says that it runs that it has failed: its last step left no word."""
+    """Record as failed a run that still says that it runs: its last step left no word."""
     uri = record_uri(root, run)
     with no_failure(uri):
         record = _known(uri)

@@ -34,10 +34,10 @@ def _watch_forks() -> None:
 
 
 class Stop:
-    """SIGTERM and Ctrl-C: at once by default, at a safe point inside `deferred`.
+    """SIGTERM and Ctrl-C: handled at once by default, at a safe point inside `deferred`.
 
-    At once is an exception, which a library's `except Exception` may swallow; so the signal is
-    remembered, and `check` and the next `deferred` raise it again.
+    At once means an exception, which a library's `except Exception` may swallow. So the signal is remembered, and `check` and
+    the next `deferred` raise it again.
     """
 
     def __init__(self) -> None:

@@ -100,7 +100,7 @@ def is_wrong_place(error: OSError) -> bool:
 
 @contextlib.contextmanager
 def writing(place: Path) -> Iterator[None]:
-    """Note the place on an error of the block: Arrow's and Python's own name none where a disk is full."""
+    """Note the place on an error of the block: Arrow's and Python's own name none on a full disk."""
     try:
         yield
     except Exception as error:  # of any kind: torch's writers raise a RuntimeError, and it goes on as it came
@@ -109,7 +109,7 @@ def writing(place: Path) -> Iterator[None]:
 
 
 def disk_error(error: BaseException) -> AnadilError | None:
-    """Words of an error about the disk, however deep libraries have wrapped it; None where nothing."""
+    """Return an error about the disk, however deep libraries have wrapped it; None if it is about something else."""
     seen: BaseException | None = error
     notes = getattr(error, "__notes__", ())
     place = next((f", {note}" for note in notes if note.startswith(WRITING)), "")

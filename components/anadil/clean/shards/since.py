@@ -15,7 +15,7 @@ import numpy as np
 
 from anadil.artifacts import sealed_dir, storage
 from anadil.artifacts.artifact import Manifest, check_sizes, finished_manifest, verify_files
-from anadil.artifacts.prefetch import fetch_from, file_entries, fill
+from anadil.artifacts.prefetch import fetch_from, fill
 from anadil.artifacts.uri import join
 from anadil.clean.dedup.find_duplicates import Verdicts
 from anadil.clean.dedup.signatures import Signatures
@@ -100,11 +100,11 @@ def earlier_corpus(uri: str, settings: Settings, job: Job) -> EarlierCorpus:
     if is_remote:
         check_sizes(uri, manifest)
         _check_meta(uri, settings)
-        files = [
-            each
-            for each in file_entries(manifest)
-            if each.name.startswith((f"{INDEX}/", "heldout/")) or (_is_part(each.name) and not is_copied)
-        ]
+        files = {
+            name: entry
+            for name, entry in manifest.files.items()
+            if name.startswith((f"{INDEX}/", "heldout/")) or (_is_part(name) and not is_copied)
+        }
         fill(folder, files, fetch_from(uri), uri, "set ANADIL_WORK to a directory on a larger disk")
     else:
         verify_files(folder, manifest, uri)

@@ -169,7 +169,7 @@ class CheckpointReplica:
                     "restore them, or give another pretrain.copies.archive"
                 )
             remedy = "put storage.root on a larger disk"
-            prefetch.fill(draft, prefetch.file_entries(manifest), counted, source, remedy)
+            prefetch.fill(draft, manifest.files, counted, source, remedy)
         except DataError as error:  # an object that is gone
             raise IntegrityError(str(error)) from None
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from anadil.artifacts.prefetch import FileEntry, fetch_from, fill
+from anadil.artifacts.prefetch import fetch_from, fill
 from anadil.artifacts.uri import join
 from anadil.core import log as logs
 from anadil.core.errors import RecipeError
@@ -31,11 +31,11 @@ def _bring(arguments: Sequence[str]) -> int:
     if len(arguments) != 2:
         raise RecipeError("give the URI of a model or adapter artifact, and a directory")
     place, manifest, prefix = artifact_of(arguments[0])
-    files = [
-        FileEntry(name=name.removeprefix(prefix), size=int(entry["bytes"]), sha256=str(entry["sha256"]))
+    files = {
+        name.removeprefix(prefix): entry
         for name, entry in manifest.files.items()
         if name.startswith(prefix) and FILES.fullmatch(name.removeprefix(prefix))
-    ]
+    }
     source = join(place, prefix.rstrip("/")) if prefix else place
     remedy = "give the volume of the model more space (ephemeral-storage)"
     fill(Path(arguments[1]), files, fetch_from(source), source, remedy)

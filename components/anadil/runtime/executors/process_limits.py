@@ -41,7 +41,7 @@ def allow_one_more_record() -> None:
 
 
 def describe_exit(exit_code: int | None) -> str:
-    """How a process ended, in words."""
+    """Describe in words how a process ended."""
     if exit_code == OUT_OF_MEMORY:
         return f"more than {MEMORY_BYTES // GIB} GiB of memory"
     if exit_code == -signal.SIGXCPU:

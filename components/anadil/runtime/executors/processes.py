@@ -1,7 +1,6 @@
 """Tasks in processes of this machine.
 
-A process that dies takes nothing with it: its task is given to a new one, whose function knows from what the
-last one has left where it died.
+The task of a process that dies goes to a new one, whose function knows from what was left where the last one died.
 """
 
 import contextlib
@@ -177,7 +176,7 @@ class _LogToParent(logging.Handler):
 
 
 class _Unused:
-    """Finds what is unused to be not installed. None in `sys.modules` would do, but Cython takes that for the package."""
+    """Importer that reports unused packages as not installed: Cython takes None in `sys.modules` for the package."""
 
     def find_spec(self, name: str, *_: object) -> None:
         if name in UNUSED:
@@ -185,10 +184,10 @@ class _Unused:
 
 
 def _can_fork() -> bool:
-    """True if a copy of this process works: it saves the .6 CPU seconds of imports that a new one begins with.
+    """Return whether a copy of this process works: it saves the .6 CPU seconds of imports that a new one begins with.
 
-    A lock that another thread holds stays locked in a copy for ever, and S3 outputs and MLflow have threads. Those of
-    OpenBLAS and Arrow, which are no threads of Python, are made for it: both ask the system to be told of copies.
+    A lock that another thread holds stays locked in a copy for ever, and S3 outputs and MLflow have threads. The threads of
+    OpenBLAS and Arrow are no threads of Python; both libraries ask the system to be told of copies.
     """
     return sys.platform == "linux" and threading.active_count() == 1
 

@@ -1,8 +1,8 @@
 """Tasks on Ray: on this machine, or on the cluster that RAY_ADDRESS names.
 
-A task is run in a process of its own below Ray's worker, with the limits that it has everywhere, and a record
-that kills it is left out alike. A worker or a node that dies takes its task with it; Ray gives that to another one.
-Texts do not go through Ray: tasks read and write files that every node sees.
+A task runs in a process of its own below Ray's worker, with the usual limits, and a record that kills it is skipped as
+usual. Ray gives the tasks of a dead worker or node to another one. Texts do not go through Ray: tasks read and write
+files that every node sees.
 """
 
 import atexit

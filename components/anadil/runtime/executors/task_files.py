@@ -1,7 +1,6 @@
-"""Tasks as files of a directory that several machines see: one writes them, each other one runs one of them.
+"""Tasks as files of a directory that several machines see: one writes them, the others run one each.
 
-Whoever runs a task knows the digest of the list of digests, so that no other bytes than those that were
-written are made into objects.
+The one that runs a task knows the digest of the list of digests, so that only bytes that were written become objects.
 """
 
 import argparse
