@@ -1,5 +1,4 @@
 import io
-import json
 import os
 import sqlite3
 import subprocess
@@ -73,7 +72,7 @@ def fill(spool: Path) -> None:
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A spool that met a closed port, then a database, then lost the memory of its last half."""
+    """A spool that met a closed port, then a database."""
     base = tmp_path_factory.mktemp("history")
     spool, database = base / "spools" / "first", base / "mlflow.db"
     fill(spool)
@@ -85,12 +84,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     Tracker(second / "clean.jsonl").start()
     (second / CLOSED).touch()
     there = send_here(second, f"sqlite:///{database}")
-    state = json.loads((spool / "sent.json").read_text())
-    state["offsets"]["pretrain.jsonl"] = 0
-    (spool / "sent.json").write_text(json.dumps(state))
-    (spool / DONE).unlink()
-    again = send_here(spool, f"sqlite:///{database}")
-    return {"away": away, "kept": kept, "there": there, "again": again, "database": database, "spool": spool}
+    return {"away": away, "kept": kept, "there": there, "database": database, "spool": spool}
 
 
 def rows(history: dict[str, Any], query: str) -> list[tuple[Any, ...]]:
@@ -200,15 +194,6 @@ def test_what_the_server_refuses_does_not_block_the_rest(history: dict[str, Any]
     assert "left out: " in told
     assert "left out a damaged line of" in told
     assert rows(history, "select count(*) from metrics where key = 'train/loss'") == [(5,)]
-
-
-@pytest.mark.slow
-def test_lines_that_are_sent_twice_are_stored_once(history: dict[str, Any]) -> None:
-    losses = rows(history, "select step, value from metrics where key = 'train/loss' order by step")
-
-    assert history["again"][0] == 0, history["again"]
-    assert losses == [(step, 9.0 / step) for step in range(1, 6)]
-    assert len(rows(history, "select * from runs")) == 5
 
 
 class Handed:

@@ -148,19 +148,6 @@ def test_a_model_has_the_file_that_mlflow_itself_would_write(
     assert {"signature", "metadata", "model_id", "run_id"} <= set(ours)
 
 
-def test_no_key_is_a_curve_in_one_run_and_a_figure_in_another(sent: tuple[MlflowServer, str]) -> None:
-    client, experiment = sent[0].client(), sent[1]
-    kinds: dict[str, set[bool]] = {}
-
-    for run in runs_of(client, experiment).values():
-        for key in run.data.metrics:
-            is_curve = len(client.get_metric_history(run.info.run_id, key)) > 1
-            kinds.setdefault(key, set()).add(is_curve)
-
-    assert [key for key, found in kinds.items() if True in found] == ["train/loss", "system/tokens_per_s"]
-    assert [key for key, found in kinds.items() if len(found) > 1] == []
-
-
 def test_a_server_that_is_killed_while_a_run_goes_on_loses_nothing(
     mlflow_server: MlflowServer, tmp_path: Path
 ) -> None:
