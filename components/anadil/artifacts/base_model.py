@@ -112,7 +112,8 @@ def base_tokenizer(base: Base, cache: Path) -> Path:
 
 
 def is_local(model: str) -> bool:
-    """`base.model` is a directory now. A path that was a directory in this run is never looked up on the hub."""
+    """Return whether `base.model` is a directory now."""
+    # A path that was a directory in this run is never looked up on the hub.
     if is_directory := Path(model).expanduser().is_dir():
         os.environ[LOCAL_BASES] = "\n".join({*_local_bases(), model})
     return is_directory
@@ -176,11 +177,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def read_tokenizer(directory: Path) -> "Tokenizer":
-    """The tokenizer of a directory, set to read documents.
-
-    Text such as `<|eot_id|>` inside a document stays text: `tokenizers` does not store that
-    setting, and leaving out BOS and EOS (`add_special_tokens=False`) does not give it. What
-    the file says of truncation and padding is dropped, because it would lose text.
+    """Return the tokenizer of a directory, set to read documents.
 
     Raises:
         DataError: `tokenizer.json` is missing, cannot be read, gets other ids by being read, or cuts at random.
@@ -199,8 +196,11 @@ def read_tokenizer(directory: Path) -> "Tokenizer":
         raise DataError(
             f"{path}: model.dropout is {dropout:g}, so each reading cuts a text another way; set it to null"
         )
+    # Truncation and padding of the file would lose text.
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    # Text such as `<|eot_id|>` inside a document stays text. The file does not store this setting, and
+    # `add_special_tokens=False` does not give it.
     tokenizer.encode_special_tokens = True
     return tokenizer
 

@@ -34,14 +34,13 @@ def files_below(folder: Path, parents: tuple[Path, ...] = ()) -> Iterator[Path]:
 
 
 def names_below(folder: Path) -> Iterator[str]:
-    """Paths from a folder to everything below that is no directory; links are named, not followed.
-
-    `Path.rglob` says nothing of a directory that it may not read: a sound artifact would lack files, and be removed.
+    """Yield paths from a folder to every file below; links are named, not followed.
 
     Raises:
         OSError: A directory cannot be read.
     """
 
+    # `Path.rglob` silently skips a directory that it may not read: a sound artifact would lack files, and be removed.
     def refuse(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):  # taken away meanwhile
             raise error
@@ -102,9 +101,7 @@ def refuse_occupied(uri: str) -> None:
 
 
 def flush_directory(path: Path) -> None:
-    """Bring files and then directories to the disk; removes them all where that fails.
-
-    After a failed fsync the kernel may give pages that are not on the disk, and calls them clean.
+    """Bring files and then directories to the disk; remove them all if that fails.
 
     Raises:
         OSError: It fails.
@@ -118,6 +115,7 @@ def flush_directory(path: Path) -> None:
             flush(file)
         flush(path)
     except OSError:
+        # After a failed fsync the kernel calls pages clean that are not on the disk: no later sync would bring them there.
         shutil.rmtree(path, ignore_errors=True)
         raise
 

@@ -192,10 +192,8 @@ def _present_bytes(target: Path) -> int:
 
 
 def _start() -> str:
-    """Return a name of this start of the machine's processes: those of one torchrun have one parent.
-
-    In a container the parent is process 1 each time; when it was started tells one from the next.
-    """
+    """Return a name of this start of the machine's processes: those of one torchrun have one parent."""
+    # In a container the parent is process 1 each time; when it was started tells one from the next.
     parent = os.getppid()
     boot = BOOT.read_text(encoding="utf-8").strip() if BOOT.is_file() else ""
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT")

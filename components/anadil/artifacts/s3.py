@@ -293,14 +293,12 @@ class S3:
 
 @functools.cache
 def s3_client() -> Any:
-    """The one client of this process; making one takes longer than most calls.
-
-    A dead endpoint is given up after some 10 s of retries, a silent one after a minute;
-    AWS_MAX_ATTEMPTS (5) sets another patience.
+    """Return the one client of this process; making one takes longer than most calls.
 
     Raises:
         PreflightError: boto3 is not installed, or its profile or endpoint is wrong.
     """
+    # A dead endpoint is given up after some 10 s of retries, a silent one after a minute. AWS_MAX_ATTEMPTS changes that.
     return aws_client("s3", attempts=ATTEMPTS)
 
 

@@ -27,8 +27,6 @@ PARTIAL = ".partial"
 def create(folder: Path, origin: Mapping[str, str], owner: str = "") -> Iterator[Path]:
     """Yield the draft of a directory to fill; it is sealed and renamed when the block ends well.
 
-    Several processes may make the same directory: each has a draft of its own, with equal bytes.
-
     Args:
         folder: Its place. A directory there is replaced, unless it has the same origin: another process was faster then,
             and others may be reading it.
@@ -36,6 +34,7 @@ def create(folder: Path, origin: Mapping[str, str], owner: str = "") -> Iterator
         owner: Owner of the draft in place of this process: the host, if a next start in another process shall remove what
             a killed one has left.
     """
+    # Several processes may make the same directory: each has a draft of its own, with equal bytes.
     draft = _draft_of(folder, owner or str(os.getpid()))
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)

@@ -44,11 +44,9 @@ def stage_origin(
     files: Sequence[str],
     side_files: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, str]:
-    """Return everything that decides a stage's result, by name; its hash is the artifact's key.
-
-    Neither the number of processes is part of it, since the order of the data does not depend on it, nor the program, but
-    for `result_version`.
-    """
+    """Return everything that decides a stage's result, by name; its hash is the artifact's key."""
+    # The number of processes decides nothing: the order of the data does not depend on it, so that a killed run can resume
+    # with more or fewer. Nor does the program, but for `result_version`.
     origin = {"stage": stage.name, **result_version(stage), **recipe_origin(recipe, stage.sections)}
     for name, manifest in inputs.items():
         origin[f"input {name}"] = manifest.whole_digest if stage.reads_beside else manifest.digest
@@ -78,11 +76,9 @@ def result_version(stage: Stage) -> dict[str, str]:
 
 
 def recipe_origin(recipe: Recipe, sections: Sequence[str]) -> dict[str, str]:
-    """Recipe part of an origin: the keys of some sections that differ from their defaults.
-
-    A release that adds a key so changes no origin. One that changes a default raises `result_version`, or
-    what the old default made would be taken for the new one's.
-    """
+    """Return the recipe part of an origin: the keys of some sections that differ from their defaults."""
+    # A release that adds a key so changes no origin. One that changes a default raises `result_version`, or what the old
+    # default made would be taken for the new one's.
     keys = recipe_keys(recipe, sections, exclude_defaults=True)
     return {f"{RECIPE}{path}": text for path, text in keys.items()}
 
@@ -188,19 +184,17 @@ def _keys_of(parent: BaseModel, name: str, path: str, *, exclude_defaults: bool)
 
 
 def base_files(model: str) -> dict[str, str]:
-    """Return the origin entry of a base model's directory: names, sizes and digests of its files.
-
-    `tiny` is known by what it is made from: its bytes follow from that on every machine. Files of 16 MiB or more are read in
-    parts, since other weights differ everywhere.
-    """
+    """Return the origin entry of a base model's directory: names, sizes and digests of its files."""
     folder = Path(model).expanduser()
     if model == TINY:
+        # Its bytes follow on every machine from what it is made from.
         return {BASE_FILES: tiny_source()}
     if not is_local(model):
         return {}
     parts = []
     for file in sorted(path for path in folder.iterdir() if path.is_file() and path.suffix in BASE_SUFFIXES):
         size = file.stat().st_size
+        # Other weights differ everywhere, so pieces of a large file tell it from another.
         content = artifact.file_entry(file)["sha256"] if size < 16 * MIB else _sampled(file, size)
         parts.append(f"{file.name} {size} {content}")
     return {BASE_FILES: hashlib.sha256("\n".join(parts).encode()).hexdigest()}

@@ -14,8 +14,6 @@ def image_name() -> str:
 
 
 def in_group() -> bool:
-    """Return whether torchrun has started this process.
-
-    RANK alone does not tell: the training operator sets it to the number of the machine in a job with a master.
-    """
+    """Return whether torchrun has started this process."""
+    # RANK alone does not tell: the training operator sets it to the number of the machine in a job with a master.
     return "LOCAL_RANK" in os.environ or ("RANK" in os.environ and "PET_NNODES" not in os.environ)

@@ -33,11 +33,9 @@ def artifact_place(uri: str, root: str) -> str | None:
 
 
 def follow_move(uri: str) -> None:
-    """Correct the places in a database that was moved or copied together with its artifacts.
-
-    MLflow keeps absolute places: files of new runs would go to where the work directory once was, and those of earlier runs
-    would not be found.
-    """
+    """Correct the places in a database that was moved or copied together with its artifacts."""
+    # MLflow keeps absolute places: files of new runs would go to where the work directory once was, and those of earlier
+    # runs would not be found.
     here = artifact_place(uri, "/")
     if not uri.startswith(SCHEME) or here is None:
         return

@@ -282,12 +282,9 @@ class Records:
 
 
 def _external_mlmodel(model: Any) -> dict[str, Any]:
-    """MLmodel of a model whose weights lie outside MLflow. JSON is YAML, and MLflow reads YAML.
-
-    Not mlflow.models.utils.get_external_mlflow_model_spec: that module needs numpy and pandas, which no image has.
-
-    Source: its fields, mlflow 3.17. The signature is its placeholder for registries that ask for one.
-    """
+    """Return the MLmodel of a model whose weights lie outside MLflow. Source: mlflow 3.17."""
+    # mlflow.models.utils.get_external_mlflow_model_spec does the same, but that module needs numpy and pandas, which no
+    # image has. The signature is its placeholder for registries that ask for one.
     placeholder = '[{"type": "boolean", "required": true}]'
     return {
         "artifact_path": model.artifact_location,

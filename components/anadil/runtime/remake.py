@@ -72,15 +72,13 @@ def refuse_remake(planned: PlannedArtifact, neighbours: Neighbours) -> None:
 
 
 def earlier_work(planned: PlannedArtifact) -> Path | None:
-    """Return the work directory of an unfinished run of the same origin under the key of an earlier release.
-
-    Its checkpoints name every recipe key, as its artifact's origin did. With them the earlier key, and so the directory's
-    name, can be made again: no other run is taken for this one.
-    """
+    """Return the work directory of an unfinished run of the same origin under the key of an earlier release."""
     stage = planned.stage
     if planned.out or stage.name not in CHECKPOINTS or _has_checkpoints(planned):
         return None
     for path, manifest in _unfinished(planned):
+        # A checkpoint names every recipe key, as its artifact's origin did. With them the earlier key, and so the directory's
+        # name, can be made again: no other run is taken for this one.
         earlier = {name: text for name, text in manifest.origin.items() if name.startswith(RECIPE)}
         work = work_of(place_of(stage, planned.root, planned.origin | earlier))
         before, now = _comparable(manifest, planned)

@@ -25,10 +25,8 @@ class _Fork:
 
 @cache
 def _watch_forks() -> None:
-    """Set `_Fork.under_way` around the hooks that are registered so far, those of logging among them.
-
-    Once in a process, since hooks cannot be taken back. `partial` runs no bytecode: no handler between it and them.
-    """
+    """Set `_Fork.under_way` around the hooks that are registered so far, those of logging among them."""
+    # Once in a process, since hooks cannot be taken back. `partial` runs no bytecode, so no handler runs before its end.
     begins, ended = (partial(setattr, _Fork, "under_way", value) for value in (True, False))
     os.register_at_fork(before=begins, after_in_parent=ended, after_in_child=ended)
 

@@ -6,16 +6,16 @@ An entry of `evaluate.tasks` is a name of the harness or of ours, a language tha
 
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from anadil.artifacts import storage
-from anadil.artifacts.line_reader import TooLong, bounded_lines
+from anadil.artifacts.text_files import json_rows
 from anadil.core.errors import DataError, IntegrityError
-from anadil.core.json_text import TooDeepError, parse_json, refuse_deep
+from anadil.core.json_text import TooDeepError, refuse_deep
 from anadil.tasks.shipped.choices import question_of
 
 KEY = "evaluate.tasks"
@@ -118,7 +118,7 @@ def _choices_task(folder: Path, uri: str) -> str:
     """Write the task of a file of questions with choices; its name is the file's."""
     path = folder / uri.rpartition("/")[2]
     name = path.name.split(".")[0]
-    if not any(question_of(row) for row in _rows(path, uri)):
+    if not any(question_of(row) for _, row in json_rows(path, uri) if isinstance(row, dict)):
         raise DataError(
             f"{KEY}: {uri} has no question with choices: a row is {{question, choices, answer}}, or a prompt that lists "
             "choices (`1) ...`, a line each) with one of them as response; name other chats in evaluate.questions"
@@ -130,16 +130,3 @@ def _choices_task(folder: Path, uri: str) -> str:
     }
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(task), encoding="utf-8")
     return name
-
-
-def _rows(path: Path, uri: str) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(bounded_lines(path), start=1):
-        if isinstance(line, TooLong):
-            raise DataError(f"{uri}:{number}: {line}")
-        try:
-            row = parse_json(line) if line.strip() else {}
-        except ValueError as error:
-            raise DataError(
-                f"{uri}:{number}: not a JSON line ({error}); correct or remove the line"
-            ) from None
-        yield row if isinstance(row, dict) else {}

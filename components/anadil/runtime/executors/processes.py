@@ -184,11 +184,9 @@ class _Unused:
 
 
 def _can_fork() -> bool:
-    """Return whether a copy of this process works: it saves the .6 CPU seconds of imports that a new one begins with.
-
-    A lock that another thread holds stays locked in a copy for ever, and S3 outputs and MLflow have threads. The threads of
-    OpenBLAS and Arrow are no threads of Python; both libraries ask the system to be told of copies.
-    """
+    """Return whether a copy of this process works: it saves the .6 CPU seconds of imports that a new one begins with."""
+    # A lock that another thread holds stays locked in a copy for ever, and S3 outputs and MLflow have threads. Those of
+    # OpenBLAS and Arrow are no threads of Python, and both libraries ask the system to be told of copies.
     return sys.platform == "linux" and threading.active_count() == 1
 
 
