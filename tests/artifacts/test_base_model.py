@@ -198,25 +198,21 @@ def test_a_directory_that_vanishes_under_a_run_is_not_looked_up_on_the_hub(
         base_tokenizer(Base(model=name), tmp_path)
 
 
-def test_a_process_that_a_run_starts_knows_that_the_base_was_a_directory(tiny: Path, tmp_path: Path) -> None:
-    parts = (
-        "import shutil, subprocess, sys, pathlib",
-        "from anadil.artifacts.base_model import base_tokenizer, is_local",
-        "from anadil.recipe.sections import Base",
-        "name = 'models/mine'",
-        "if len(sys.argv) > 1:",
-        "    is_local(name)",
-        "    shutil.rmtree(name)",
-        "    sys.exit(subprocess.run([sys.executable, __file__]).returncode)",
-        "base_tokenizer(Base(model=name), pathlib.Path('cache'))",
+def test_a_process_that_a_run_starts_knows_that_the_base_was_a_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(base_model.LOCAL_BASES, "")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    code = (
+        "import pathlib; from anadil.artifacts.base_model import base_tokenizer; from anadil.recipe.sections import Base\n"
+        "base_tokenizer(Base(model='models/mine'), pathlib.Path('cache'))"
     )
-    shutil.copytree(tiny, tmp_path / "models/mine")
-    (tmp_path / "stage.py").write_text("\n".join(parts))
+    Path("models/mine").mkdir(parents=True)
+    assert base_model.is_local("models/mine")
+    Path("models/mine").rmdir()
 
-    done = subprocess.run(
-        [sys.executable, "stage.py", "first"], cwd=tmp_path, env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert "the directory 'models/mine' has gone since the start; put it back" in done.stderr
 
