@@ -29,7 +29,7 @@ CHAMPION = "input champion"
 MADE_FROM = (("adapter", "model"), ("scores", "model"), ("scores", "adapter"))
 """Artifact, and one whose content it speaks of: beside another of that kind its figures would be wrong."""
 DIGITS = 16
-"""Of a digest, in messages."""
+"""Shown of a digest in messages."""
 LOOKED_UP = "ANADIL_LOOKED_UP"
 """Variable with the key of an artifact that this process's launcher has looked for among all others."""
 Neighbours = Sequence[tuple[str, Manifest]]
