@@ -59,12 +59,6 @@ def test_only_keys_of_its_own_sections_change_a_stage() -> None:
     assert causes("finetune", before, after) == ["recipe finetune.lr 0.0001 -> 0.001"]
 
 
-def test_a_phase_is_part_of_the_origin() -> None:
-    found = causes("pretrain", Recipe(), parse_recipe("", "r", ["pretrain.phases.0.steps=1"]))
-
-    assert found == ["recipe pretrain.phases changed"]
-
-
 def test_an_input_is_known_by_its_bytes_not_by_its_place() -> None:
     other = Manifest(kind="corpus", key="k", origin={}, files={"a": {"bytes": 1, "sha256": "11"}})
     stage = STAGES["tokenizer"]
@@ -267,11 +261,6 @@ def test_a_stage_without_its_files_says_which_key_to_fill() -> None:
     assert str(caught.value) == "finetune.inputs: names no file; list the data to read"
 
 
-def test_a_file_that_is_not_there_is_a_data_error() -> None:
-    with pytest.raises(DataError, match=r"clean\.inputs: no file matches '/none/\*'"):
-        external_files(STAGES["clean"], parse_recipe("", "r", ["clean.inputs=[/none/*]"]))
-
-
 def test_a_signal_ends_at_once_outside_and_waits_inside_a_deferred_block() -> None:
     stop = Stop()
     stop.listen()
@@ -326,10 +315,6 @@ def test_a_signal_that_a_library_swallowed_is_raised_at_the_next_look() -> None:
         stop.check()
     with pytest.raises(Stopped), stop.deferred():
         pytest.fail("began to train")
-
-
-def test_without_a_signal_nothing_is_raised() -> None:
-    Stop().check()
 
 
 def test_a_language_without_built_in_text_is_not_taken_for_a_file() -> None:
