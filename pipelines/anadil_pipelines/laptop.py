@@ -210,7 +210,7 @@ def run_here(
         steps.spool = spool
         spool.mkdir(parents=True, exist_ok=True)
         tracker = Tracker(spool / f"{RUN}.jsonl")
-        tracker.run_tags({"anadil.run": run_id})
+        tracker.texts("run tags", {"anadil.run": run_id})
         tracker.files(files)
     if runner == "docker":
         local.init(

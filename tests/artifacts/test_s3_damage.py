@@ -139,7 +139,9 @@ def test_without_checksums_other_bytes_each_time_are_the_networks_fault_and_the_
     fault: Fault, tmp_path: Path, kind: str, error: type[Exception], message: str
 ) -> None:
     fault.says_checksum, fault.kind, fault.left = False, kind, 1000
-    files = {"object": {"bytes": len(BODY), "sha256": hashlib.sha256(BODY).hexdigest()}}
+    files: dict[str, dict[str, str | int]] = {
+        "object": {"bytes": len(BODY), "sha256": hashlib.sha256(BODY).hexdigest()}
+    }
 
     with pytest.raises(error, match=message):
         fill(tmp_path / "copy", files, fetch_from("s3://bucket"), "s3://bucket")
