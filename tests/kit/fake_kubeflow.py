@@ -152,19 +152,19 @@ class FakeKubeflow:
             found["state"] = self.states.pop(0)
         return _checked("V2beta1Run", found)
 
+    def _create(self, model: str, word: str, body: Json, **more: str) -> Json:
+        _check_fields(model, body)
+        made = {**body, f"{word}_id": str(uuid.uuid4()), "created_at": NOW, **more}
+        getattr(self, f"{word}s").append(made)
+        return _checked(model, made)
+
     def _create_experiment(self, request: Request) -> Json:
-        _check_fields("V2beta1Experiment", request.body)
         _refuse_second(self.experiments, request.body)
-        made = {**request.body, "experiment_id": str(uuid.uuid4()), "created_at": NOW}
-        self.experiments.append(made)
-        return _checked("V2beta1Experiment", made)
+        return self._create("V2beta1Experiment", "experiment", request.body)
 
     def _create_pipeline(self, request: Request) -> Json:
-        _check_fields("V2beta1Pipeline", request.body)
         _refuse_second(self.pipelines, request.body)
-        made = {**request.body, "pipeline_id": str(uuid.uuid4()), "created_at": NOW}
-        self.pipelines.append(made)
-        return _checked("V2beta1Pipeline", made)
+        return self._create("V2beta1Pipeline", "pipeline", request.body)
 
     def _upload_version(self, request: Request) -> Json:
         query = request.query
@@ -189,20 +189,14 @@ class FakeKubeflow:
         return _checked("V2beta1PipelineVersion", made)
 
     def _create_run(self, request: Request) -> Json:
-        _check_fields("V2beta1Run", request.body)
         self._check_reference(request.body)
-        made = {**request.body, "run_id": str(uuid.uuid4()), "state": "PENDING", "created_at": NOW}
-        self.runs.append(made)
-        return _checked("V2beta1Run", made)
+        return self._create("V2beta1Run", "run", request.body, state="PENDING")
 
     def _create_recurring_run(self, request: Request) -> Json:
-        _check_fields("V2beta1RecurringRun", request.body)
         self._check_reference(request.body)
         if not 1 <= int(request.body["max_concurrency"]) <= 10:
             raise Refusal(400, "max_concurrency")
-        made = {**request.body, "recurring_run_id": str(uuid.uuid4()), "created_at": NOW, "status": "ENABLED"}
-        self.recurring_runs.append(made)
-        return _checked("V2beta1RecurringRun", made)
+        return self._create("V2beta1RecurringRun", "recurring_run", request.body, status="ENABLED")
 
     def _delete_recurring_run(self, request: Request, name: str) -> Json:
         self.recurring_runs.remove(_by_id(self.recurring_runs, "recurring_run_id", name))

@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from anadil.core.errors import PreflightError
+from anadil.core.errors import GateError, PreflightError
 from anadil.recipe.load import load_recipe
-from anadil.runtime.run_record import StepRecord, _write_step
+from anadil.runtime.run_record import record_step
 from anadil_pipelines import submit
 from anadil_pipelines.follow import follow
 from anadil_pipelines.server import Kubeflow
@@ -51,17 +51,14 @@ def test_the_end_of_a_run_is_waited_for(
 def test_a_failed_run_has_the_exit_code_of_its_step(
     kubeflow: FakeKubeflow,
     followed: tuple[Kubeflow, Any, str],
-    root: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     kubeflow.states = ["FAILED"]
-    run = followed[2]
-    _write_step(root, run, StepRecord(stage="clean", status="finished"))
-    _write_step(
-        root,
-        run,
-        StepRecord(stage="evaluate", status="failed", exit_code=6, message="the gate is closed"),
-    )
+    _, recipe, run = followed
+    with record_step(recipe, run, "clean") as step:
+        step.uri = "s3://bucket/corpus/1"
+    with pytest.raises(GateError), record_step(recipe, run, "evaluate"):
+        raise GateError("the gate is closed")
 
     code = follow(*followed, poll_s=0)
 
