@@ -2,6 +2,9 @@
 
 import json
 import os
+import shutil
+import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,6 @@ from anadil.runtime import mlflow_sender
 from anadil.runtime.mlflow_sender import Sender
 from anadil.runtime.mlflow_spool import DONE, has_unsent
 from anadil.runtime.reachable import SAGEMAKER_VARIABLE
-from tests.kit.browser import page_text
 from tests.kit.http_server import Reply, Request, http_server
 from tests.kit.marks import matrix
 from tests.kit.mlflow_server import MlflowServer
@@ -303,6 +305,22 @@ def test_a_server_that_wants_a_login_says_what_to_set_and_shows_no_password(
     assert "MLFLOW_TRACKING_TOKEN" in told
     assert PASSWORD not in told
     assert has_unsent(spool)
+
+
+def page_text(url: str, wait_ms: int = 20_000) -> str:
+    """A page as HTML after its scripts have run; the time that it may take stands still while it loads something."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    program = next(filter(None, map(shutil.which, names)), None)
+    if program is None:
+        pytest.skip("no Chromium: apt-get install chromium")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        command = [
+            program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+            f"--user-data-dir={profile}", f"--virtual-time-budget={wait_ms}", "--dump-dom", url,
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
 
 
 @pytest.fixture(scope="module")

@@ -75,7 +75,7 @@ def execute(
         return made
 
     local_directory.refuse_occupied(planned.target)
-    if LOOKED_UP not in os.environ:
+    if os.environ.get(LOOKED_UP) != planned.key:
         log.info("%s", _why(planned, neighbours))
     planned = replace(planned, earlier_work=earlier_work(planned))
     refuse_remake(planned, neighbours)
