@@ -23,7 +23,7 @@ from anadil.runtime.cache_key import (
     stage_origin,
 )
 from anadil.runtime.environment import image_name
-from anadil.runtime.job import external_files, external_side_files
+from anadil.runtime.job import external_files, external_side_files, named_side_files
 from anadil.runtime.signals import Stop
 
 INPUT = Manifest(kind="corpus", key="k", origin={}, files={"a": {"bytes": 1, "sha256": "00"}})
@@ -348,3 +348,17 @@ def test_a_base_that_an_input_was_made_of_and_that_has_gone_is_no_hub_id(
     assert stage_origin(STAGES["pretrain"], another, inputs, ())
     (tmp_path / "models/mine").mkdir(parents=True)
     assert "base files" in stage_origin(STAGES["pretrain"], recipe, inputs, ())
+
+
+def test_of_the_tasks_files_are_read_and_names_are_not() -> None:
+    tasks = ["belebele_azj_Latn", "az", "own.yaml", "s3://bucket/tasks/", "questions.jsonl"]
+    recipe = Recipe.model_validate({"evaluate": {"tasks": tasks}})
+
+    places = ("builtin:az/tasks.yaml", "own.yaml", "s3://bucket/tasks/", "questions.jsonl")
+    assert named_side_files(STAGES["tasks"], recipe) == {"evaluate.tasks": places}
+
+
+def test_names_alone_are_no_files() -> None:
+    recipe = Recipe.model_validate({"evaluate": {"tasks": ["belebele_azj_Latn"]}})
+
+    assert named_side_files(STAGES["tasks"], recipe) == {}
