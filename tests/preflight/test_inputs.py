@@ -305,7 +305,7 @@ def test_every_file_is_looked_into_and_one_without_a_readable_record_is_named(
     ("name", "content", "message"),
     [
         ("a.html", b"<p>", r"a\.html: held-out text is read from"),
-        ("a.jsonl", lines({"text": "Salam"}) + b"?\n", r"a\.jsonl:2: is not JSON"),
+        ("a.jsonl", lines({"text": "Salam"}) + b"?\n", r"a\.jsonl:2: not a JSON line"),
         ("a.jsonl", lines({"text": ""}), r"held-out text is empty: .*a\.jsonl"),
     ],
 )
