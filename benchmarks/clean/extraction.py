@@ -29,7 +29,7 @@ from anadil.clean.extract.extract import Extraction, decode_page, main_text
 from anadil.recipe.sections import ExtractMode
 from anadil.text.language import load_language
 from anadil.text.language_data import Language
-from anadil.text.scripts import WITHOUT_SPACES, script_of
+from anadil.text.letters import WITHOUT_SPACES, script_of
 
 WORDS_IN_RUN = 4
 FOUND_SHARE = 0.8

@@ -33,9 +33,9 @@ from anadil.model.load import load_model
 from anadil.model.tiny import base_model
 from anadil.pretrain.embedding_init import Init, fit_vocabulary
 from anadil.recipe.sections import Base
+from anadil.tokenizer.bpe import continue_merges
 from anadil.tokenizer.candidate import TokenizerCandidate, chat_template, extend_vocabulary, write_tokenizer
 from anadil.tokenizer.embedding_map import write_embedding_map
-from anadil.tokenizer.extend_bpe import continue_merges
 from anadil.tokenizer.pretokens import count_texts
 
 BUILT_IN = Path(artifact.__file__).parents[1] / "builtin" / "az"

@@ -67,7 +67,7 @@ def count() -> int:
 
 def merge() -> int:
     """Our merges, from the table."""
-    from anadil.tokenizer.train_bpe import train_vocabulary
+    from anadil.tokenizer.bpe import train_vocabulary
     from anadil.tokenizer.word_counts import read_counts
 
     trained = train_vocabulary(read_counts(TABLE), SIZE, 2)
@@ -77,8 +77,8 @@ def merge() -> int:
 
 def whole() -> int:
     """Our table and merges, in one process."""
+    from anadil.tokenizer.bpe import train_vocabulary
     from anadil.tokenizer.pretokens import count_texts
-    from anadil.tokenizer.train_bpe import train_vocabulary
 
     return 256 + len(train_vocabulary(count_texts(bare(), texts()), SIZE, 2).merges)
 
@@ -88,8 +88,7 @@ def extend() -> int:
     from tokenizers import Tokenizer, models
 
     from anadil.text.byte_symbols import ALPHABET
-    from anadil.tokenizer.extend_bpe import continue_merges
-    from anadil.tokenizer.train_bpe import TrainedVocabulary
+    from anadil.tokenizer.bpe import TrainedVocabulary, continue_merges
     from anadil.tokenizer.word_counts import read_counts
 
     merges = [(left, right) for left, right in json.loads(TABLE.with_suffix(".ours").read_text())]

@@ -10,8 +10,8 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
 from anadil.text.cut_patterns import LLAMA_3_REGEX
+from anadil.tokenizer.bpe import train_vocabulary
 from anadil.tokenizer.corpus_counts import corpus_counts
-from anadil.tokenizer.train_bpe import train_vocabulary
 
 
 def main() -> None:

@@ -16,10 +16,10 @@ from anadil.release.export import gguf_tensors
 from anadil.release.export.gguf_file import write_gguf
 from anadil.release.export.gguf_vocabulary import read_vocabulary
 from anadil.text.cut_patterns import LLAMA_3_REGEX, QWEN_REGEX
+from anadil.tokenizer.bpe import train_vocabulary
 from anadil.tokenizer.candidate import TokenizerCandidate, replace_vocabulary, write_tokenizer
 from anadil.tokenizer.makers import recut_base
 from anadil.tokenizer.pretokens import count_texts
-from anadil.tokenizer.train_bpe import train_vocabulary
 from tests.kit.base_styles import make_base_tokenizer
 from tests.kit.llama import small_llama
 from tests.kit.llama_3 import SCALED, SCRIPTS, UNICODE_16, make_llama_3, mixed_documents

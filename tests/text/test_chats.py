@@ -167,16 +167,10 @@ def test_a_question_falls_in_one_part_whatever_its_answer_and_the_shares_hold() 
 @pytest.mark.parametrize(
     "mark",
     [
-        {"weight": 0.0},
-        {"train": False},
-        {"training": False},
-        {"loss": False},
-        {"loss_scale": 0},
-        {"train": "false"},
-        {"masked": True},
-        {"label": False},
+        {"weight": 0.0}, {"train": False}, {"training": False}, {"loss": False}, {"loss_scale": 0},
+        {"train": "false"}, {"masked": True}, {"label": False},
     ],
-)
+)  # fmt: skip
 def test_a_turn_that_is_marked_as_not_to_be_learnt_is_context(mark: dict[str, Any]) -> None:
     turns = [
         turn("user", "Çay?"),
@@ -203,15 +197,10 @@ def test_a_mark_that_lets_a_turn_be_learnt_changes_nothing() -> None:
 @pytest.mark.parametrize(
     "mark",
     [
-        {"label": False},
-        {"kto_tag": False},
-        {"kto_tag": "False"},
-        {"is_correct": 0},
-        {"rating": "bad"},
-        {"train": False},
-        {"weight": 0},
+        {"label": False}, {"kto_tag": False}, {"kto_tag": "False"}, {"is_correct": 0}, {"rating": "bad"},
+        {"train": False}, {"weight": 0},
     ],
-)
+)  # fmt: skip
 def test_a_row_whose_answer_is_marked_as_bad_is_no_good_chat(mark: dict[str, Any]) -> None:
     [(name, value)] = mark.items()
 

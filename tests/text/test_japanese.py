@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anadil.text.japanese import remove_footer, unify_punctuation
 from anadil.text.language import load_language
+from anadil.text.languages.ja import remove_footer, unify_punctuation
 
 BODY = "本文はここにあります。二つ目の文もあります。\n三つ目の文は次の行にあります。"
 FOOTER = ["コメント", "トラックバック一覧", "Copyright", "スポンサーリンク", "ランキング 一覧へ"]

@@ -13,7 +13,7 @@ import pytest
 
 from anadil.text.language import language_codes, load_language
 from anadil.text.language_pack import LanguagePack, to_language
-from anadil.text.scripts import script_of
+from anadil.text.letters import script_of
 from anadil.text.unicode_repair import is_sound
 
 ROWS = [

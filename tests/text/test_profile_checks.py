@@ -6,7 +6,8 @@ import pytest
 from anadil.text.language_data import Profile
 from anadil.text.ngram_profile import ASSOCIATED, count_table, pack_table
 from anadil.text.profile_checks import check_profile, is_likely
-from anadil.text.word_endings import (
+from anadil.text.word_order import WordOrder, words_of
+from anadil.text.word_shapes import (
     KNOWN,
     count_endings,
     pack_endings,
@@ -14,7 +15,6 @@ from anadil.text.word_endings import (
     small_letters_of,
     unpack_endings,
 )
-from anadil.text.word_order import WordOrder, words_of
 
 WORDS = "kitab oxuyan uşaq bağda gəzir və ana ona baxır sonra evə gedib yemək bişirir ata işdən gec gəlir"
 

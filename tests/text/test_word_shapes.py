@@ -1,10 +1,20 @@
+import itertools
 import math
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from anadil.text.ngram_profile import letters_of
-from anadil.text.word_shapes import WINDOW, distinct_words, inner_capitals, inner_signs
+from anadil.text.word_shapes import (
+    WINDOW,
+    distinct_words,
+    ending_buckets,
+    inner_capitals,
+    inner_signs,
+    small_letters_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -46,3 +56,27 @@ def test_a_long_text_has_as_many_distinct_words_in_a_window_as_a_short_one() -> 
     assert distinct_words(letters_of(" ".join(words * 2))) == pytest.approx(100 / WINDOW)
     assert distinct_words(letters_of(" ".join(words * 20))) == pytest.approx(100 / WINDOW, abs=0.01)
     assert distinct_words(letters_of(" ".join(spam))) == pytest.approx(8 / WINDOW)
+
+
+@pytest.mark.parametrize(
+    ("text", "letters"),
+    [
+        ("Bakı şəhəri NATO-nun iPhone", " şəhəri nun iphone "),
+        ("İstanbul'da ısıtır", " da ısıtır "),
+        ("ev Kitab ev", " ev ev "),
+        ("किताबें पढ़ो।", " किताबें पढ़ो "),
+        ("ŞƏHƏR", " "),
+        ("", " "),
+    ],
+)
+def test_words_with_a_capital_do_not_count_since_names_end_in_any_way(text: str, letters: str) -> None:
+    assert small_letters_of(text).split() == letters.split()
+
+
+@given(st.text("abə ", max_size=40))
+def test_words_of_one_ending_have_one_bucket_and_no_others(text: str) -> None:
+    letters = letters_of(text)
+    found = dict(zip(letters.split(), ending_buckets(letters).tolist(), strict=True))
+
+    for first, second in itertools.combinations(found, 2):
+        assert (found[first] == found[second]) == (first[-4:] == second[-4:])

@@ -10,6 +10,7 @@ from anadil.artifacts.base_model import LLAMA_3_SPECIALS, OTHER_CHAT_TOKENS, rea
 from anadil.artifacts.base_vocabulary import base_settings
 from anadil.core.errors import IntegrityError
 from anadil.recipe.sections import Strategy
+from anadil.tokenizer.bpe import continue_merges, train_vocabulary
 from anadil.tokenizer.candidate import (
     TokenizerCandidate,
     chat_template,
@@ -19,9 +20,7 @@ from anadil.tokenizer.candidate import (
     write_tokenizer,
 )
 from anadil.tokenizer.embedding_map import embedding_rows
-from anadil.tokenizer.extend_bpe import continue_merges
 from anadil.tokenizer.pretokens import count_texts
-from anadil.tokenizer.train_bpe import train_vocabulary
 from anadil.tokenizer.word_counts import WordCounts
 from tests.kit.reference_bpe import merged_word
 

@@ -17,7 +17,7 @@ from anadil.text.corpus import Document, write_documents
 from anadil.text.language import load_language
 from anadil.tokenizer.fertility import measure_fertility, measure_morphology
 from anadil.tokenizer.run import run
-from anadil.tokenizer.samples import sample_heldout
+from anadil.tokenizer.samples import sample_heldout, suffix_borders
 from anadil.tokenizer.tables import SPEED
 from tests.tokenizer.conftest import SENTENCES, documents
 
@@ -202,3 +202,37 @@ def test_a_corpus_that_supports_no_token_leaves_the_base(
         DataError, match=r"the corpus uses no new token 100 times, so tokenizer\.vocab_sizes: auto"
     ):
         run(make_job(corpus=tmp_path / "few", vocab_sizes="auto", strategies=["extend", "replace"]))
+
+
+STEMS = {"kitab", "kitablar", "şəhər", "ev", "evlərdə", "müəllim", "evler", "kitapçı", "kitap"}
+
+
+def cut(word: str, code: str = "az") -> str:
+    language = load_language(code)
+    borders = sorted(
+        suffix_borders(language.fold(word), language.suffixes, {language.fold(each) for each in STEMS})
+    )
+    return "|".join(word[start:end] for start, end in zip([0, *borders], [*borders, len(word)], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("kitablardan", "kitab|lar|dan"),
+        ("Kitabları", "kitab|lar|ı"),
+        ("şəhərlərindən", "şəhər|lər|i|ndən"),
+        ("müəllimsizlik", "müəllim|siz|lik"),
+        # Neither a stem that the text does not hold nor an end that is no suffix.
+        ("dəftərdən", "dəftərdən"),
+        ("kitabxana", "kitabxana"),
+        # Two letters are no stem.
+        ("evlər", "evlər"),
+    ],
+)
+def test_suffixes_follow_a_stem_that_the_text_holds(word: str, expected: str) -> None:
+    assert cut(word).lower() == expected
+
+
+def test_every_language_with_vowel_harmony_has_its_own() -> None:
+    assert cut("kitapçılardan", "tr") == "kitap|çı|lar|dan"
+    assert load_language("en").suffixes == frozenset()

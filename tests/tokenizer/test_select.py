@@ -19,14 +19,13 @@ from anadil.recipe.sections import Base, Recipe, Strategy
 from anadil.recipe.sections import Tokenizer as Settings
 from anadil.runtime.job import Job
 from anadil.text.corpus import write_documents
+from anadil.tokenizer.bpe import continue_merges, train_vocabulary
 from anadil.tokenizer.candidate import TokenizerCandidate, extend_vocabulary, replace_vocabulary
 from anadil.tokenizer.cost import ModelCompute, cost_of
-from anadil.tokenizer.extend_bpe import continue_merges
 from anadil.tokenizer.fertility import Fertility, TextFertility
 from anadil.tokenizer.pretokens import count_texts
 from anadil.tokenizer.run import run
 from anadil.tokenizer.select import Choice, MeasuredCandidate, choose_candidate
-from anadil.tokenizer.train_bpe import train_vocabulary
 from anadil.tokenizer.usage import SweepUsage, TokenUsage
 from tests.tokenizer.conftest import SENTENCES, documents
 

@@ -4,22 +4,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from anadil.artifacts.base_model import LLAMA_3_SPECIALS, read_tokenizer
+from anadil.artifacts.base_model import LLAMA_3_SPECIALS, read_tokenizer, tiny_text
 from anadil.artifacts.base_vocabulary import base_settings
 from anadil.core.errors import DataError, IntegrityError
 from anadil.recipe.sections import Tokenizer as Settings
 from anadil.runtime.job import Job
 from anadil.text.cut_patterns import LLAMA_3_REGEX
-from anadil.tokenizer.ban_list import unchanged_share
-from anadil.tokenizer.candidate import TokenizerCandidate, chat_template, write_tokenizer
+from anadil.tokenizer import surgery as surgery_module
+from anadil.tokenizer.bpe import continue_merges
+from anadil.tokenizer.candidate import TokenizerCandidate, chat_template, extend_vocabulary, write_tokenizer
 from anadil.tokenizer.embedding_map import embedding_rows, write_embedding_map
-from anadil.tokenizer.extend_bpe import continue_merges
+from anadil.tokenizer.fertility import unchanged_share
 from anadil.tokenizer.makers import Maker, extensions, surgeries
 from anadil.tokenizer.pretokens import count_texts
 from anadil.tokenizer.run import run
-from anadil.tokenizer.surgery import Surgery, plan_surgery
+from anadil.tokenizer.surgery import BanList, Surgery, plan_surgery, pruned_base
 from anadil.tokenizer.usage import SweepUsage
 from anadil.tokenizer.word_counts import WordCounts
 
@@ -285,3 +288,55 @@ def test_more_than_can_be_exchanged_is_said(
         f"asked for 5000 tokens, but only {len(surgery.removable)} of the base's can be exchanged"
         in caplog.text
     )
+
+
+WORDS = st.lists(st.text("abc", min_size=1, max_size=6), min_size=1, max_size=8)
+
+
+@given(words=WORDS, token=st.text("abc", min_size=1, max_size=4))
+def test_a_string_is_banned_if_and_only_if_it_is_part_of_a_pretoken(words: list[str], token: str) -> None:
+    assert BanList(words)(token) == any(token in word for word in words)
+
+
+def test_kept_texts_are_cut_as_before_though_the_corpus_holds_their_words(tiny: Tokenizer) -> None:
+    kept = ["A handwritten newspaper.", "Kitabxanada newspapers of Bakı"]
+    corpus = [*SENTENCES, *kept] * 20
+    counts = count_texts(tiny, corpus)
+    banned = BanList(dict(count_texts(tiny, kept).items()))
+
+    merges = continue_merges(tiny, counts, 300, 2, banned)
+    free = continue_merges(tiny, counts, 300, 2)
+
+    assert unchanged_share(tiny, extend_vocabulary(tiny, merges), kept) == 1
+    assert unchanged_share(tiny, extend_vocabulary(tiny, free), kept) == 0
+    assert not any(banned(left + right) for left, right in merges)
+
+
+KEPT = tiny_text()[:20_000].splitlines()
+
+
+def test_unused_tokens_leave_and_every_text_of_the_sample_is_cut_as_before(
+    tiny: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(surgery_module, "LEAST_KEPT_BYTES", 10_000)
+    words = count_texts(tiny, SENTENCES * 3)
+    kept = count_texts(tiny, KEPT)
+
+    pruned = pruned_base(tiny, words.items(), kept.items())
+    extended = extend_vocabulary(pruned, continue_merges(pruned, words, 50, 2))
+
+    size = pruned.get_vocab_size()
+    assert size < 0.6 * tiny.get_vocab_size()
+    assert unchanged_share(tiny, pruned, [*KEPT, *SENTENCES]) == 1
+    assert sorted(pruned.get_vocab().values()) == list(range(size))
+    assert [pruned.token_to_id(each) for each in LLAMA_3_SPECIALS] == list(range(size - 6, size))
+    text = "日本語 слово any other text 😀"
+    assert pruned.decode(pruned.encode(text, add_special_tokens=False).ids) == text
+    for index, row in enumerate(embedding_rows(tiny, extended)):
+        assert "".join(tiny.id_to_token(piece) or "" for piece in row) == extended.id_to_token(index)
+        assert (len(row) == 1) == (index < size)
+
+
+def test_a_short_sample_is_refused(tiny: Tokenizer) -> None:
+    with pytest.raises(DataError, match=r"tokenizer\.prune: the texts of tokenizer\.keep have 9 bytes"):
+        pruned_base(tiny, [("kitab", 1)], [("the", 3)])

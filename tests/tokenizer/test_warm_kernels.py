@@ -9,9 +9,9 @@ USE = """
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 from anadil.artifacts.base_model import base_tokenizer, read_tokenizer
-from anadil.tokenizer.extend_bpe import continue_merges
+from anadil.tokenizer.bpe import continue_merges
 from anadil.tokenizer.pretokens import count_texts
-from anadil.tokenizer.train_bpe import train_vocabulary
+from anadil.tokenizer.bpe import train_vocabulary
 from anadil.tokenizer.word_counts import read_counts, sum_counts, write_counts
 from anadil.recipe.sections import Base
 from pathlib import Path

@@ -15,13 +15,13 @@ from anadil.language.made_noise import MAX_TEXTS, noise_of_kind
 from anadil.language.sample_parts import parts_of
 from anadil.language.sample_quantile import source_quantile
 from anadil.language.sample_tables import Counted, Tables
-from anadil.text import ngram_profile, word_endings, word_shapes
+from anadil.text import ngram_profile, word_shapes
 from anadil.text.language import find_language, known_languages
 from anadil.text.language_data import KnownLanguage, LanguageModel, Profile
 from anadil.text.language_id import LONG_CHARS, cld2_label, label_share, main_label
 from anadil.text.language_pack import Identification
 from anadil.text.ngram_profile import Table, letters_of
-from anadil.text.word_endings import small_letters_of
+from anadil.text.word_shapes import small_letters_of
 
 log = logging.getLogger(__name__)
 
@@ -272,7 +272,7 @@ def _profile(
     parts = _judged_by_others(sampled)
     limits = [_limits(parts, length, other_tables, widened) for length in LENGTHS]
     likelihoods, margins = zip(*limits, strict=True)
-    has_endings = word_endings.capitals_share(fit) >= MIN_CAPITALS
+    has_endings = word_shapes.capitals_share(fit) >= MIN_CAPITALS
     pack = ngram_profile.pack_table
     return Profile(
         orders=ngram_profile.ORDERS, own=pack(tables.own), others=tuple(map(pack, other_tables)), min_chars=LENGTHS,
@@ -281,7 +281,7 @@ def _profile(
         min_associations=_damage_limits(parts, "misread", lambda part, piece: part.tables.association(piece)),
         word_order=tables.word_order.pack(),
         min_word_order=_damage_limits(parts, "shuffled", lambda part, piece: part.tables.word_order.score(piece)),
-        endings=word_endings.pack_endings(tables.endings) if has_endings else "",
+        endings=word_shapes.pack_endings(tables.endings) if has_endings else "",
         max_new_endings=tuple(_endings_limit(parts, length, widened) for length in LENGTHS) if has_endings else (),
         max_inner_signs=tuple(_signs_limit(parts, length) for length in LENGTHS),
         max_inner_capitals=_capitals_limit(parts), min_distinct_words=_distinct_limit(parts, widened),
@@ -349,7 +349,7 @@ def _damage_limits(
 def _endings_limit(parts: Sequence[_Part], length: int, widened: float) -> float:
     """Most words that end otherwise, of pieces of the length."""
     shares = _figures(
-        parts, "small", length, lambda part, piece: word_endings.score_endings(piece, part.tables.endings)
+        parts, "small", length, lambda part, piece: word_shapes.score_endings(piece, part.tables.endings)
     )
     limit = _outermost(shares, DROP_RATE, largest=True, widened=widened)
     return round(min(max(limit, MIN_NEW_ENDINGS), 1.0), 3)

@@ -24,7 +24,7 @@ from anadil.language.sample_texts import SampleText
 from anadil.text.language import find_language
 from anadil.text.language_data import Language, LanguageModel
 from anadil.text.language_pack import LanguagePack, PackLimits, general_limits, normalize, to_language
-from anadil.text.scripts import NAMES, WITHOUT_SPACES, script_of
+from anadil.text.letters import NAMES, WITHOUT_SPACES, script_of
 
 MIN_BYTES = 1_000_000
 """Bytes of good text. Our choice: of less, n-grams of siblings overlap."""

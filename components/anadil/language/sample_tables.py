@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from anadil.text import ngram_profile
 from anadil.text.ngram_profile import Table
-from anadil.text.word_endings import KNOWN, Endings, count_endings
 from anadil.text.word_order import WordOrder, Words, words_of
+from anadil.text.word_shapes import KNOWN, Endings, count_endings
 
 NUM_ORDERS = max(*ngram_profile.ORDERS, *ngram_profile.ASSOCIATED)
 

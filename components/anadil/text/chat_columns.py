@@ -8,7 +8,7 @@ from typing import Literal
 from anadil.core.field_paths import field_of
 from anadil.core.json_text import parse_json
 from anadil.text.chat_marks import DETAILS, MARK_KEYS, MASKS, SWITCHES, number_of, verdict
-from anadil.text.choices import CHOICE_ANSWERS, CHOICE_COLUMNS
+from anadil.text.choices import CHOICE_ANSWERS, CHOICE_COLUMNS, has_choices
 
 LISTS = ("messages", "conversations", "conversation")
 QUESTIONS = ("prompt", "instruction", "question", "query", "input")
@@ -47,39 +47,11 @@ ALIASES: Mapping[ChatColumn, tuple[str, ...]] = {
     "context": PASSAGES,
 }
 """Role of a column -> the columns that one of the user's names replaces."""
-MARKS_OF_ROWS = frozenset(
-    [
-        "id",
-        "_id",
-        "idx",
-        "index",
-        "uid",
-        "uuid",
-        "row_id",
-        "conversation_id",
-        "message_id",
-        "sha256",
-        "hash",
-        "url",
-        "uri",
-        "source",
-        "dataset",
-        "split",
-        "lang",
-        "language",
-        "locale",
-        "date",
-        "time",
-        "timestamp",
-        "created",
-        "created_at",
-        "updated_at",
-        "licence",
-        "license",
-        "model",
-        "version",
-    ]
-)
+MARKS_OF_ROWS = frozenset((
+    "id", "_id", "idx", "index", "uid", "uuid", "row_id", "conversation_id", "message_id", "sha256", "hash", "url", "uri",
+    "source", "dataset", "split", "lang", "language", "locale", "date", "time", "timestamp", "created", "created_at",
+    "updated_at", "licence", "license", "model", "version",
+))  # fmt: skip
 """Names of columns that tell where a row comes from: they are counted, and nobody misses their text."""
 KEYS = (
     *LISTS, *QUESTIONS, *PASSAGES, *ANSWERS, *REASONINGS, HISTORY, *SYSTEMS, CHOICES, *TURN_TEXTS, *MARK_KEYS, *DETAILS,
@@ -102,15 +74,15 @@ _NAMES = {_letters(key): key for key in KEYS}
 
 
 def with_known_names(row: Mapping[str, object]) -> dict[str, object]:
-    """A row or a turn with the keys that are read under their names; one that is written so goes first."""
+    """A row or a turn with the keys that are read under their names; a key that is written so goes first."""
     return {key if (name := known_name(key)) in row else name: value for key, value in row.items()}
 
 
 def with_names(row: Mapping[str, object], columns: Names) -> dict[str, object]:
     """A row with the columns that a recipe names, under the names that are read.
 
-    An instruction stays beside a named question, as it does beside `question`, but for one of another answer: that of
-    a row in two languages.
+    An instruction stays beside a named question, as beside `question`, but not beside another answer: a row in two languages
+    has both.
     """
     named = named_in(row, columns)
     if not named:
@@ -142,7 +114,7 @@ def first_of(row: Mapping[str, object], names: Iterable[str]) -> str | None:
 
 
 def below(row: Mapping[str, object], asked: str) -> list[str]:
-    """The columns whose texts belong below what a column asks."""
+    """Columns whose texts belong below the text of a column."""
     if asked in LISTS:
         return [name for name in OF_CHATS if passage_text(row.get(name))]
     names = (*PASSAGES, "question", "query") if asked == INSTRUCTION else PASSAGES
@@ -164,7 +136,7 @@ def passage_text(given: object) -> str | None:
 
 
 def first_answer(given: object) -> object:
-    """An answer, of several that all are right the first: SQuAD's `answers`; an empty list where there is none."""
+    """The answer; the first of several that are all right, such as SQuAD's `answers`; an empty list if there is none."""
     listed = given.get("text") if isinstance(given, Mapping) else given
     if not isinstance(listed, list | tuple):
         return given if listed is None else listed
@@ -173,7 +145,7 @@ def first_answer(given: object) -> object:
 
 
 def columns_read(row: Mapping[str, object], answers: Iterable[str] = ANSWERS) -> set[str]:
-    """The columns of a row that its chat is made of."""
+    """Columns of a row that its chat is made of."""
     marks = {name for name in MARK_KEYS if verdict(row, name) is not None}
     read = marks | {name for name in SYSTEMS if isinstance(row.get(name), str)}
     listed = first_of(row, LISTS)
@@ -182,11 +154,8 @@ def columns_read(row: Mapping[str, object], answers: Iterable[str] = ANSWERS) ->
     answer, asked = first_of(row, answers), first_of(row, QUESTIONS)
     choices = {CHOICES, *CHOICE_ANSWERS, *CHOICE_COLUMNS, *(["label"] if CHOICE_COLUMNS[0] in row else [])}
     read |= {name for name in (answer, asked, HISTORY, reasoning_beside(row, answer)) if name}
-    return (
-        read
-        | ({*below(row, asked)} if asked else set())
-        | (choices if CHOICES in row or CHOICE_COLUMNS[0] in row else set())
-    )
+    read |= {*below(row, asked)} if asked else set()
+    return read | choices if has_choices(row) else read
 
 
 def reasoning_beside(row: Mapping[str, object], answer: str | None) -> str | None:
@@ -202,12 +171,12 @@ def reasoning_of(turn: Mapping[str, object]) -> str:
 
 
 def may_hold_text(column: str) -> bool:
-    """True if a column, or a key of turns such as `messages.id`, may hold text by its name."""
+    """Return True if a column, or a key of turns such as `messages.id`, may hold text by its name."""
     return column.rpartition(".")[2].lower() not in MARKS_OF_ROWS
 
 
 def unread_columns(row: Mapping[str, object], read: set[str]) -> Iterator[str]:
-    """The columns of a row that hold something and are not among those that are read."""
+    """Columns of a row that hold something and are not read."""
     return (name for name, value in row.items() if known_name(name) not in read and _holds(value))
 
 
@@ -230,38 +199,26 @@ def turns_of(given: object) -> object:
 
 
 def unread_of_turns(row: Mapping[str, object], columns: Iterable[str]) -> dict[str, list[object]]:
-    """Keys of the turns in some columns that are not read, such as `messages.reasoning_content`, and their values."""
+    """Keys of turns that are not read, such as `messages.reasoning_content`, and their values."""
     unread: dict[str, list[object]] = {}
     for column in columns:
         turns = given_turns(row.get(column))
         for turn in turns if isinstance(turns, list | tuple) else []:
             for key, value in turn.items() if isinstance(turn, Mapping) else ():
-                if _holds(value) and not _is_read(turn, str(key), value):
+                name = known_name(str(key))
+                if name in MARK_KEYS and name not in (*SWITCHES, *MASKS):
+                    is_read = verdict({name: value}, name) is not None
+                elif name in REASONINGS:
+                    is_read = isinstance(value, str) and role_of(turn) == "assistant"
+                else:
+                    is_read = name in (*TURN_TEXTS, *SWITCHES, *MASKS, *DETAILS)
+                if _holds(value) and not is_read:
                     unread.setdefault(f"{column}.{key}", []).append(value)
     return unread
 
 
-def _is_read(turn: object, key: str, value: object) -> bool:
-    """True for a key that a chat is made of; reasoning is, if it is the assistant's text."""
-    name = known_name(key)
-    if name in (*TURN_TEXTS, *SWITCHES, *MASKS, *DETAILS):
-        return True
-    if name in MARK_KEYS:
-        return verdict({name: value}, name) is not None
-    return name in REASONINGS and isinstance(value, str) and is_answer(turn)
-
-
-def is_answer(turn: object) -> bool:
-    """True for a turn of the assistant."""
-    return _role(turn) == "assistant"
-
-
-def is_question(turn: object) -> bool:
-    """True for a turn of the user."""
-    return _role(turn) == "user"
-
-
-def _role(turn: object) -> str | None:
+def role_of(turn: object) -> str | None:
+    """`user`, `assistant` or `system`; None for what is no turn or has another role."""
     given = with_known_names(turn) if isinstance(turn, Mapping) else {}
     role = given.get("role", given.get("from"))
     return ROLES.get(role.strip().casefold()) if isinstance(role, str) else None

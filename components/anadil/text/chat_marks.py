@@ -1,6 +1,6 @@
-"""Marks of answers: which keys say that one is bad or not to be learnt, and what their values say.
+"""Marks of answers: keys that say that one is bad or not to be learnt, and the meaning of their values.
 
-A mark that nobody here knows must not pass as praise: a row whose mark says neither good nor bad is left out.
+A mark that nobody here knows must not pass as praise: a row whose mark says neither good nor bad is dropped.
 """
 
 import unicodedata
@@ -106,7 +106,7 @@ def marked_by(row: Mapping[str, object]) -> str:
 
 
 def is_learnt(turn: Mapping[str, object]) -> bool | str:
-    """True if an answer may be learnt, False if a mark forbids it, or the first mark that says neither."""
+    """Return True if an answer may be learnt, False if a mark forbids it, or the first mark that says neither."""
     learnt = True
     for name in (*SWITCHES, *MASKS):
         value, mark = turn.get(name), verdict(turn, name)
@@ -115,17 +115,16 @@ def is_learnt(turn: Mapping[str, object]) -> bool | str:
         learnt = learnt and mark is not False
     for name in DETAILS:
         parts = turn.get(name)
-        if parts and (not isinstance(parts, list | tuple) or not all(map(_is_learnt_part, parts))):
+        if parts and not (
+            isinstance(parts, list | tuple)
+            and all(isinstance(part, Mapping) and mark_of(part.get("train", True)) is True for part in parts)
+        ):
             return f"{name} of a part"
     return learnt and all(verdict(turn, name) is not False for name in (*VERDICTS, *FAULTS))
 
 
-def _is_learnt_part(part: object) -> bool:
-    return isinstance(part, Mapping) and mark_of(part.get("train", True)) is True
-
-
 def unsure(row: Mapping[str, object]) -> list[str]:
-    """The marks of a row whose meaning the whole file tells: values that nobody knows, and what may be a class."""
+    """Marks of a row whose meaning only the whole file tells: unknown values, and what may be a class."""
     return [
         name
         for name in (*VERDICTS, *FAULTS)
@@ -142,21 +141,20 @@ def uses_of(rows: Iterable[tuple[Mapping[str, object], str]]) -> dict[str, Use]:
     for row, answer in rows:
         for name in unsure(row):
             answers.setdefault(name, {}).setdefault(_plain(str(row[name])), []).append(answer)
-    return {name: _use(values) for name, values in answers.items()}
-
-
-def _use(answers: Mapping[str, list[str]]) -> Use:
-    """Marks are few and stand beside free answers; the answer tells the class."""
-    total = sum(map(len, answers.values()))
-    free = sum(len(each) for each in answers.values() if 2 * len(set(each)) > len(each))
-    if len(answers) > MAX_VALUES or free < MIN_FREE * total:
-        return "class"
-    is_scale = any(number_of(value) is not None and mark_of(value) is None for value in answers)
-    return "scale" if is_scale else "mark"
+    uses: dict[str, Use] = {}
+    for name, values in answers.items():
+        # Marks are few and stand beside free answers. The answer tells the class.
+        free = sum(len(each) for each in values.values() if 2 * len(set(each)) > len(each))
+        if len(values) > MAX_VALUES or free < MIN_FREE * sum(map(len, values.values())):
+            uses[name] = "class"
+        else:
+            is_scale = any(number_of(value) is not None and mark_of(value) is None for value in values)
+            uses[name] = "scale" if is_scale else "mark"
+    return uses
 
 
 def _plain(value: str) -> str:
-    """Small letters without underscores, variants of signs and colours of skin."""
+    """Lower case without underscores, variants of signs and colours of skin."""
     text = unicodedata.normalize("NFKC", value).casefold().replace("_", " ").strip().strip(".!")
     plain = "".join(char for char in text if unicodedata.category(char) not in ("Mn", "Sk"))
     return " ".join((plain[:1] + plain[1:].replace("-", " ")).split())

@@ -1,9 +1,10 @@
 """Chats: what one is, and how a row of the usual layouts becomes one.
 
-A row is read by the first of these layouts that it has; every other column is counted as not read:
-`messages` or `conversations` (lists of `role` and `content`, or ShareGPT's `from` and `value`), or a question
-(`prompt`, `instruction`, `question`), with the passage that it is about (`input`, `context`) below it, beside its answer
-(`response`, `completion`, `output`, `answer`). A passage beside a list stands below the first question of it.
+A row is read by the first of these layouts that it has. Its other columns are counted as not read.
+- `messages` or `conversations`: lists of `role` and `content`, or ShareGPT's `from` and `value`. A passage (`context`)
+  stands below the first question.
+- A question (`prompt`, `instruction`, `question`), with its passage (`input`, `context`) below it, and its answer
+  (`response`, `completion`, `output`, `answer`).
 """
 
 import hashlib
@@ -25,11 +26,11 @@ from anadil.text.chat_columns import (
     first_answer,
     first_of,
     given_turns,
-    is_question,
     may_hold_text,
     passage_text,
     reasoning_beside,
     reasoning_of,
+    role_of,
     with_known_names,
 )
 from anadil.text.chat_marks import is_learnt, marked_by
@@ -40,18 +41,9 @@ log = logging.getLogger(__name__)
 
 MAX_DROPPED_PLACES = 5
 """Places kept for each reason."""
-TOOL_ROLES = frozenset(
-    [
-        "tool",
-        "function",
-        "function_call",
-        "function_response",
-        "tool_call",
-        "tool_response",
-        "observation",
-        "ipython",
-    ]
-)
+TOOL_ROLES = frozenset((
+    "tool", "function", "function_call", "function_response", "tool_call", "tool_response", "observation", "ipython",
+))  # fmt: skip
 TOOL_KEYS = ("tool_calls", "function_call")
 TEXT_PARTS = ("text", "input_text", "output_text")
 """Types of a part that is text; the last two of OpenAI's Responses."""
@@ -106,7 +98,7 @@ class Chat:
         return any(message.reasoning for message in self.messages)
 
     def without_reasoning(self, *, but_last: bool) -> "Chat":
-        """The chat without what is thought before its answers, or before all but the last."""
+        """The chat without the reasoning before its answers, or before all but the last."""
         *earlier, last = self.messages
         turns = [replace(message, reasoning="") for message in earlier]
         return replace(self, messages=(*turns, last if but_last else replace(last, reasoning="")))
@@ -126,7 +118,7 @@ class Chat:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a row is no chat."""
+    """Reason why a row is no chat."""
 
     reason: Reason
     value: str = ""
@@ -135,7 +127,7 @@ class Refusal:
 
 @dataclass(slots=True)
 class DroppedChats:
-    """How many rows were left out, by reason, and where the first of them are; and what of the others is not read."""
+    """Counts of dropped rows by reason, with the first places, and of columns that are not read."""
 
     counts: dict[Reason, int] = field(default_factory=dict)
     places: dict[Reason, list[str]] = field(default_factory=dict)
@@ -160,8 +152,7 @@ class DroppedChats:
 
     def add_untaught(self, place: str) -> None:
         """Count one row with reasoning that is not taught, or not before each answer."""
-        counts = self.unread.setdefault(place.rpartition(":")[0], {})
-        counts[UNTAUGHT] = counts.get(UNTAUGHT, 0) + 1
+        self.add_columns(place.rpartition(":")[0], (), [UNTAUGHT])
 
     def say_untaught(self) -> None:
         """Log how many rows have reasoning that is not taught."""
@@ -173,7 +164,7 @@ class DroppedChats:
             )  # fmt: skip
 
     def say_unread(self, file: str) -> None:
-        """Log what is not read of a file."""
+        """Log the columns of a file that are not read."""
         counts = self.unread.get(file, {})
         if names := sorted(filter(may_hold_text, counts), key=lambda one: (-counts[one], one)):
             listed = ", ".join(f"{name} ({counts[name]:,})" for name in names)
@@ -196,7 +187,7 @@ class DroppedChats:
 
 
 def messages_of(row: Mapping[str, object]) -> tuple[Message, ...] | Refusal:
-    """The messages of a row, or why there are none; turns at the end from which nothing is learnt are left out."""
+    """The messages of a row, without turns at the end from which nothing is learnt; or why there are none."""
     listed = first_of(row, LISTS)
     given = _pair(row) if listed is None else given_turns(row[listed])
     if listed is None and names_no_choice(row):
@@ -239,12 +230,8 @@ def _checked(messages: list[Message], row: Mapping[str, object]) -> tuple[Messag
 def split_of(chat: Chat, validation_fraction: float, heldout_fraction: float) -> Part:
     """The part of the data that a chat belongs to, by a hash of its folded first question.
 
-    So a chat stays where it is when others come or go, and two answers to one question are never on both sides.
-
-    Args:
-        chat: The chat.
-        validation_fraction: Share of questions on which training is judged, 0 to 1.
-        heldout_fraction: Share that training never sees.
+    So a chat stays where it is when others come or go, and two answers to one question are never on both sides. Both
+    fractions are shares of questions, 0 to 1.
     """
     place = fingerprint(folded(chat.questions[0])) / 2**64
     if place < heldout_fraction:
@@ -253,7 +240,7 @@ def split_of(chat: Chat, validation_fraction: float, heldout_fraction: float) ->
 
 
 def folded(text: str) -> str:
-    """A text without what an equal question may differ in: case, forms of letters, blanks, punctuation of words."""
+    """A text without differences that equal questions may have: case, forms of letters, blanks, punctuation of words."""
     plain = unicodedata.normalize("NFKC", text).casefold().translate(LETTERS_I)
     # A word of punctuation alone stays: "2 - 2" is not "2 2".
     return " ".join(word.strip(PUNCTUATION) or word for word in plain.split())
@@ -299,7 +286,7 @@ def _with_passages(
     """Turns with a row's passages below one of them, by default the first question."""
     turns = list(given)
     if place is None:
-        place = next((at for at, turn in enumerate(turns) if is_question(turn)), -1)
+        place = next((at for at, turn in enumerate(turns) if role_of(turn) == "user"), -1)
     for name in names if place >= 0 else ():
         passage, texts = passage_text(row[name]), [*map(_turn_text, turns)]
         text = texts[place]

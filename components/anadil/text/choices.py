@@ -19,26 +19,16 @@ begin with `choice1` are left alone: COPA's `question` is `cause` or `effect`, n
 
 
 def choices_of(row: Mapping[str, object], question: str, answer: str) -> tuple[str, ...]:
-    """The choices of a question; empty if its answer is free.
+    """The choices of a question: the texts of the row's `choices`, or numbered lines at the question's end.
 
-    They are the texts of the row's `choices`, or else numbered lines at the end of the question.
-
-    Args:
-        row: The record.
-        question: Its last question.
-        answer: The answer to that; it is among the choices.
+    Empty if its answer is free. `answer` is the one to the row's last question and must be among them.
     """
     choices = tuple(text.strip() for text in _listed(row)[0]) or _numbered(question)
     return choices if all(choices) and answer in choices and len(set(choices)) == len(choices) > 1 else ()
 
 
 def chosen_text(row: Mapping[str, object], first: int = 0) -> str | None:
-    """The text among `choices` that a row's `answer` names by itself, its letter or its place; None where it names none.
-
-    Args:
-        row: The record.
-        first: The place of the first choice; see `first_place`.
-    """
+    """The text among `choices` that a row's `answer` names by itself, its letter or its place (counted from `first`), or None."""
     texts, labels = _listed(row)
     answer = _answer(row)
     if isinstance(answer, str):
@@ -55,7 +45,7 @@ def chosen_text(row: Mapping[str, object], first: int = 0) -> str | None:
 
 
 def names_no_choice(row: Mapping[str, object]) -> bool:
-    """True if a row has choices and does not say which one is right."""
+    """Return True if a row has choices and does not say which one is right."""
     if not _listed(row)[0] or chosen_text(row) is not None:
         return False
     free = (key for key in ("response", "completion", "output") if row.get(key) is not None)
@@ -63,10 +53,7 @@ def names_no_choice(row: Mapping[str, object]) -> bool:
 
 
 def first_place(rows: Iterable[Mapping[str, object]]) -> int:
-    """0 or 1: the place of the first choice in rows that name the right one by its place.
-
-    One row of a file that counts from 1 looks like one that counts from 0, but some row names the last choice.
-    """
+    """0 or 1: the place of the first choice in rows that name the right one by its place."""
     is_last = False
     for row in rows:
         place = _place(row)
@@ -83,12 +70,12 @@ def with_chosen(row: dict[str, object], first: int) -> dict[str, object]:
 
 
 def has_choices(row: Mapping[str, object]) -> bool:
-    """True if a row has choices, whose `label` is the right one."""
+    """Return True if a row has choices, whose `label` is the right one."""
     return "choices" in row or CHOICE_COLUMNS[0] in row
 
 
 def names_place(row: Mapping[str, object]) -> bool:
-    """True if a row names the right choice by its place."""
+    """Return True if a row names the right choice by its place."""
     return _place(row) is not None
 
 

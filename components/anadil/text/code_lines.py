@@ -36,10 +36,10 @@ MIN_CODE = 0.5
 
 
 def indents_of(lines: Sequence[str]) -> list[str]:
-    """The white space before each line, where it belongs to code; empty before prose.
+    """White space before each line that belongs to code; empty before prose.
 
-    Indented lines that follow each other are judged together with the line above them, since a line of a program may
-    look like a word.
+    Indented lines that follow each other are judged together with the line above them: one line of a program may look like
+    a word.
     """
     indents = [""] * len(lines)
     head, run, is_hunk = "", list[int](), False
@@ -59,28 +59,24 @@ def indents_of(lines: Sequence[str]) -> list[str]:
 
 def _is_code(head: str, run: Sequence[str], after: str) -> bool:
     """True if indented lines between two others are code: by what holds them, by their shape, or by most of themselves."""
-    if DEFINITION.search(head.strip()[:MAX_LINE]) or _is_in_brackets(head, run, after) or _is_tree(head, run):
+    if DEFINITION.search(head.strip()[:MAX_LINE]):
+        return True
+    # Brackets of the first line are closed at the end of the lines below it, or right behind them.
+    depth = _depth(head)
+    is_closed = run[-1].rstrip(";, \t").endswith((*CLOSING,)) and depth + sum(map(_depth, run)) == 0
+    if depth > 0 and (is_closed or after[:1] in CLOSING):
+        return True
+    # Names below names, some deeper than others or in a folder, are files or keys.
+    if all(len(line.split()) == 1 for line in (head, *run)) and (
+        len({len(line) - len(line.lstrip()) for line in run}) > 1 or head.rstrip().endswith("/")
+    ):
         return True
     texts = [" ".join(line[:MAX_LINE].split()) for line in (head, *run) if line.strip()]
     return sum(CODE.search(text) is not None for text in texts) >= MIN_CODE * len(texts)
 
 
-def _is_in_brackets(head: str, run: Sequence[str], after: str) -> bool:
-    """True if brackets of the first line are closed at the end of the lines below it, or right behind them."""
-    depth = _depth(head)
-    is_closed = run[-1].rstrip(";, \t").endswith((*CLOSING,)) and depth + sum(map(_depth, run)) == 0
-    return depth > 0 and (is_closed or after[:1] in CLOSING)
-
-
 def _depth(line: str) -> int:
     return sum(map(line.count, OPENING)) - sum(map(line.count, CLOSING))
-
-
-def _is_tree(head: str, run: Sequence[str]) -> bool:
-    """True if names are below names, some deeper than others or in a folder: files, or keys."""
-    levels = {len(line) - len(line.lstrip()) for line in run}
-    are_names = all(len(line.split()) == 1 for line in (head, *run))
-    return are_names and (len(levels) > 1 or head.rstrip().endswith("/"))
 
 
 def _indent(line: str) -> str:

@@ -35,63 +35,47 @@ class Document:
     """ISO 639-1."""
 
     def as_row(self) -> dict[str, str]:
-        """Its JSON object; a tenth of the time of `asdict`, which copies every value."""
+        """Its JSON object, in a tenth of the time of `asdict`, which copies every value."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 def write_documents(corpus: Path, part: CorpusPart, documents: Iterable[Document]) -> int:
-    """Write `<part>/part-*.jsonl.zst` below the corpus directory; how many documents it was.
+    """Write `<part>/part-*.jsonl.zst` below the corpus directory; return the number of documents.
 
-    Equal documents in equal order give equal bytes, and equal texts the same borders between files.
+    Equal documents in equal order give equal bytes, and equal texts the same limits of files.
     """
-    rest = _Peekable(documents)
+    rest = iter(documents)
+    document = next(rest, None)
+
+    def lines_of_file() -> Iterator[tuple[bytes, str]]:
+        nonlocal document
+        size = 0
+        while document is not None and size < MAX_PART_BYTES:
+            yield line_of(document), document.text
+            size += len(document.text.encode())
+            document = next(rest, None)
+
     count = number = 0
     # A part without documents gets an empty file, so that readers can tell it from a lost one.
-    while rest.is_there or number == 0:
-        count += write_part(corpus, part_name(part, number), rest.lines_of_part())[1]
+    while document is not None or number == 0:
+        count += write_part(corpus, part_name(part, number), lines_of_file())[1]
         number += 1
     return count
 
 
-class _Peekable:
-    """Documents of which the next one is known."""
-
-    def __init__(self, documents: Iterable[Document]) -> None:
-        self._rest = iter(documents)
-        self._next = next(self._rest, None)
-
-    @property
-    def is_there(self) -> bool:
-        return self._next is not None
-
-    def lines_of_part(self) -> Iterator[tuple[bytes, str]]:
-        size = 0
-        while self._next is not None and size < MAX_PART_BYTES:
-            text = self._next.text
-            yield line_of(self._next), text
-            size += len(text.encode())
-            self._next = next(self._rest, None)
-
-
 def part_name(part: CorpusPart, number: int) -> str:
-    """Where in a corpus a file of a part lies."""
+    """Path of a file of a part within a corpus."""
     return f"{part}/part-{number:05}.jsonl.zst"
 
 
 def line_of(document: Document) -> bytes:
-    """A document as a line: what `json.dumps` makes of its row, in half the time."""
+    """A document as a line: equal to `json.dumps` of its row, in half the time."""
     values = (f'"{name}": {ENCODE(getattr(document, name))}' for name in Document.__slots__)
     return f"{{{', '.join(values)}}}\n".encode()
 
 
 def write_part(corpus: Path, name: str, lines: Iterable[tuple[bytes, str]]) -> tuple[str, int]:
-    """Write one file of a part; the digest of its texts, and how many they are.
-
-    Args:
-        corpus: The directory.
-        name: From `part_name`.
-        lines: Of `line_of`, each with its text.
-    """
+    """Write one file of a part from `line_of` lines with their texts; return the digest of the texts and their number."""
     path = corpus / name
     path.parent.mkdir(parents=True, exist_ok=True)
     texts = hashlib.sha256()

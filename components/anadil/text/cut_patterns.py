@@ -1,4 +1,4 @@
-"""Where byte-level tokenizers cut a text before they merge: the patterns whose cuts we know."""
+"""Patterns by which byte-level tokenizers cut a text before they merge."""
 
 import re
 from typing import Any
@@ -35,7 +35,7 @@ NEW_LEADS = (0xE0, 0xE1, 0xEA, 0xF0)
 
 
 def known_pattern(pre_tokenizer: JsonObject | None) -> str | None:
-    """The pattern of a pre-tokenizer, as its library writes it, that cuts by a known one and then writes byte symbols."""
+    """The pattern of a pre-tokenizer that cuts by a known one and then writes byte symbols; else None."""
     *before, last = pre_tokenizer_parts(pre_tokenizer or {})
     if last.get("type") != "ByteLevel" or last.get("add_prefix_space"):
         return None

@@ -1,4 +1,4 @@
-"""Which domain a document belongs to: figures of one mixed text say little about each kind in it."""
+"""Domains of documents: one figure of a mixed text says little about each kind in it."""
 
 import re
 from collections import Counter, defaultdict
@@ -19,10 +19,9 @@ SOURCE = re.compile(r"(?P<file>.*?):\d+(?: (?P<origin>.*))?", re.DOTALL)
 
 
 def domains_of(documents: Sequence[Document], sizes: Sequence[int]) -> tuple[str, ...]:
-    """A domain for each document.
+    """A domain for each document: its file, its source in a file of several sources, its host in a crawl's file.
 
-    It is the file that the document came from. A file of several sources is split by them, and one that is a crawl
-    by host. The largest have a domain of their own, and the rest share one.
+    The largest have a domain of their own, and the rest share one.
     """
     parts = [_parts(document) for document in documents]
     origins: dict[str, set[str]] = defaultdict(set)
@@ -40,7 +39,7 @@ def domains_of(documents: Sequence[Document], sizes: Sequence[int]) -> tuple[str
 
 
 def sources_of(documents: Sequence[Document], sizes: Sequence[int]) -> tuple[str, ...]:
-    """For each document the name of the file that it came from; the largest are told apart, and the rest share one."""
+    """The file of each document; the largest are told apart, and the rest share one name."""
     return _largest([name_of_file(_parts(document)[0]) for document in documents], sizes)
 
 
@@ -51,8 +50,8 @@ def _largest(names: Sequence[str], sizes: Sequence[int]) -> tuple[str, ...]:
         total[name] += size
     ranked = sorted(total, key=lambda name: (-total[name], name))
     # One place is for the rest.
-    own = frozenset(ranked if len(ranked) <= MAX_DOMAINS else ranked[: MAX_DOMAINS - 1])
-    return tuple(name if name in own else OTHER for name in names)
+    largest = frozenset(ranked if len(ranked) <= MAX_DOMAINS else ranked[: MAX_DOMAINS - 1])
+    return tuple(name if name in largest else OTHER for name in names)
 
 
 def _parts(document: Document) -> tuple[str, str, str]:
@@ -67,7 +66,7 @@ def _parts(document: Document) -> tuple[str, str, str]:
 
 
 def name_of_file(file: str) -> str:
-    """The file's name without what says how it is packed: `/data/news.2024.jsonl.zst` is `news.2024`."""
+    """The file's name without its packing: `/data/news.2024.jsonl.zst` is `news.2024`."""
     path = PurePosixPath(file)
     while path.suffix in PACKED:
         path = path.with_suffix("")

@@ -1,32 +1,12 @@
-"""Why a row of chats or of pairs of answers is left out, and what each reason asks of the user."""
+"""Reasons why a row of chats or of pairs is dropped, and the remedy for each."""
 
 from typing import Literal
 
 Reason = Literal[
-    "no_chat",
-    "malformed",
-    "not_text",
-    "tool_turn",
-    "unknown_role",
-    "role_order",
-    "no_answer",
-    "empty_message",
-    "no_choice",
-    "no_passage",
-    "marked",
-    "unknown_mark",
-    "not_unicode",
-    "template",
-    "too_long",
-    "duplicate",
-    "near_duplicate",
-    "evaluation_question",
-    "no_pair",
-    "other_question",
-    "same_answer",
-    "question_in_answer",
-]
-
+    "no_chat", "malformed", "not_text", "tool_turn", "unknown_role", "role_order", "no_answer", "empty_message", "no_choice",
+    "no_passage", "marked", "unknown_mark", "not_unicode", "template", "too_long", "duplicate", "near_duplicate",
+    "evaluation_question", "no_pair", "other_question", "same_answer", "question_in_answer",
+]  # fmt: skip
 DROP_REMEDIES: dict[Reason, str] = {
     "no_chat": "a row needs `messages`, `conversations`, or a question and its answer, such as `prompt` and `response`; "
     "finetune.columns names columns of other names, such as {question: Q, answer: A}",
@@ -53,6 +33,5 @@ DROP_REMEDIES: dict[Reason, str] = {
     "same_answer": "the answers of a pair must differ",
     "question_in_answer": "both answers begin with the question, which would be learnt; cut it off",
 }
-"""Advice for each reason."""
 HARMLESS: tuple[Reason, ...] = ("duplicate", "near_duplicate", "evaluation_question")
-"""Reasons for which a good chat is left out on purpose."""
+"""Reasons to drop a good chat on purpose."""

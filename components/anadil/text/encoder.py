@@ -1,13 +1,15 @@
-"""Texts -> token ids, one way for corpus, evaluation, fertility and chats: exact, then fast.
+"""Token ids of texts, one way for corpus, evaluation, fertility and chats: exact, then fast.
 
-The ids are those of the tokenizers library. gigatoken gives them many times as fast where a tokenizer's merges
-can be written as ranks. A sample is compared each time.
+The ids are those of the tokenizers library. gigatoken gives them many times as fast if a tokenizer's merges can be
+written as ranks. A sample is compared each time.
 """
 
+import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -15,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anadil.core.errors import DataError
-from anadil.text.bpe_ranks import BpeRanks, ranks_of
-from anadil.text.cut_patterns import NEW_LEADS, NEW_LETTERS
+from anadil.text.byte_symbols import ALPHABET
+from anadil.text.cut_patterns import NEW_LEADS, NEW_LETTERS, known_pattern, pre_tokenizer_parts
 
 if TYPE_CHECKING:
     import gigatoken
@@ -36,12 +38,66 @@ WORDS_AT_ONCE = 10_000
 SHOWN_CHARS = 80
 
 
-class Encoder:
-    """Token ids of texts, without BOS and EOS; special tokens in a text are read as their letters.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BpeRanks:
+    """A vocabulary in the order of merging, without gaps."""
 
-    Leaving out the special tokens that a tokenizer adds does not keep it from finding them in
-    the text, where anybody may have written them.
+    ids: NDArray[np.int32]
+    """(ranks,): the token's id, which may stand in another order and with gaps."""
+    content: str
+    """`tokenizer.json` with ranks as ids, and without normalizer, added tokens and what adds BOS."""
+
+
+def ranks_of(tokenizer: "Tokenizer") -> BpeRanks | str:
+    """The ranks of a tokenizer, or why gigatoken would not give its ids.
+
+    gigatoken joins two neighbours if their joined bytes are a token, the one of least rank first, and takes a whole word
+    that is a token at once. `tokenizers` joins by a list of pairs. Both do the same if a token's rank is the place of the
+    first pair that makes it. A token that no pair makes comes last: with `ignore_merges` a whole word may be one, without it
+    nothing can. Added tokens have no rank, so no text becomes one.
     """
+    content = json.loads(tokenizer.to_str())
+    model = content["model"]
+    if model.get("type") != "BPE":
+        return f"its model is {model.get('type')}, not BPE"
+    for setting in ("dropout", "byte_fallback", "continuing_subword_prefix", "end_of_word_suffix"):
+        if model.get(setting):
+            return f"its model has {setting}"
+    if known_pattern(content.get("pre_tokenizer")) is None:
+        return "its text is cut by a pattern that is not known here"
+    added = {token["content"] for token in content.get("added_tokens") or ()}
+    vocab: dict[str, int] = {
+        symbols: index for symbols, index in model["vocab"].items() if symbols not in added
+    }
+    alphabet = set(ALPHABET)
+    if not alphabet <= vocab.keys():
+        return "its vocabulary lacks some of the 256 bytes"
+    tokenize = tokenizer.model.tokenize
+    order = dict.fromkeys(ALPHABET)
+    # Files of older versions hold `left right`.
+    merged = (pair.replace(" ", "") if isinstance(pair, str) else "".join(pair) for pair in model["merges"])
+    order |= dict.fromkeys(symbols for symbols in merged if symbols in vocab)
+    if model.get("ignore_merges"):
+        whole = sorted(vocab.keys() - order.keys(), key=vocab.__getitem__)
+        order |= dict.fromkeys(symbols for symbols in whole if alphabet.issuperset(symbols))
+    elif any(len(tokenize(symbols)) > 1 for symbols in order):
+        return "some of its tokens are not what their own text is merged to"
+    cuts = pre_tokenizer_parts(content["pre_tokenizer"])
+    # gigatoken would find added tokens and add BOS even if asked not to.
+    bare = {name: content[name] for name in ("version", "decoder")} | {
+        "added_tokens": [],
+        # gigatoken knows no sequence of one.
+        "pre_tokenizer": content["pre_tokenizer"] if len(cuts) > 1 else cuts[0],
+        "model": model | {"vocab": {symbols: rank for rank, symbols in enumerate(order)}},
+    }
+    return BpeRanks(
+        content=json.dumps(bare, ensure_ascii=False),
+        ids=np.array([vocab[symbols] for symbols in order], dtype=np.int32),
+    )
+
+
+class Encoder:
+    """Token ids of texts, without BOS and EOS; special tokens in a text are read as their letters."""
 
     def __init__(self, tokenizer: "Tokenizer", *, threads: int = 1) -> None:
         """An encoder with the ids of a tokenizer.
@@ -63,7 +119,7 @@ class Encoder:
 
     @property
     def is_fast(self) -> bool:
-        """True if text goes the fast way: not before there is enough of it."""
+        """True if text goes the fast way, which it does not before there is enough of it."""
         return self._fast is not None
 
     def begin_sample(self) -> None:
@@ -98,7 +154,7 @@ class Encoder:
         return encoded
 
     def check(self, texts: Iterable[str]) -> bool:
-        """True if the fast way, if any, gives the ids of `tokenizers` for every text; else see `difference`.
+        """Return True if the fast way, if any, gives the ids of `tokenizers` for every text; else see `difference`.
 
         Raises:
             DataError: A text holds half a surrogate pair.
@@ -165,7 +221,6 @@ class _FastEncoder:
         self._sought = re.compile("|".join(map(re.escape, sought))) if sought else None
 
     def encode(self, texts: Sequence[str], threads: int) -> list[Ids]:
-        """The ids of each text."""
         if threads == 1 or len(texts) == 1:
             return list(map(self._encode, texts))
         with ThreadPoolExecutor(threads) as pool:
@@ -208,5 +263,5 @@ def _refuse_surrogates(texts: Iterable[str]) -> None:
 
 
 def _shortened(text: str) -> str:
-    """The beginning of a text, in ASCII."""
+    """The start of a text, in ASCII."""
     return ascii(text[:SHOWN_CHARS]) + ("..." if len(text) > SHOWN_CHARS else "")

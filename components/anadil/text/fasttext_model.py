@@ -41,13 +41,7 @@ def load_fasttext(path: str, sha256: str = "") -> Any:
 
 
 def predict(model: Any, text: str, num_labels: int = 1) -> dict[str, float]:
-    """Labels and probabilities of a text, likeliest first.
-
-    Args:
-        model: Of `load_fasttext`.
-        text: Its line ends count as spaces, because a model takes one line.
-        num_labels: How many; -1 for all.
-    """
+    """Labels and probabilities of a text, likeliest first; `num_labels` -1 for all."""
     # A model reads one line, and refuses a text with a line feed.
     labels, shares = model.predict(" ".join(text.split()), k=num_labels)
     return dict(zip(map(str, labels), map(float, shares), strict=True))

@@ -1,9 +1,8 @@
-"""A text as hashes of its words, in which case, diacritics, punctuation and spacing leave no trace.
+"""A text as hashes of its words, whatever its case, diacritics, punctuation and spacing.
 
-People type Azerbaijani without its diacritics, programs write it in capitals, in NFD, or with other
-quotation marks; all of these are copies of one text. A word is a run of letters and digits in the
-language's own case folding, each letter without its marks. Where a language writes no spaces, each
-letter is a unit.
+People type Azerbaijani without diacritics, programs write it in capitals, in NFD, or with other quotation marks: all are
+copies of one text. A word is a run of letters and digits in the language's own case folding, each letter without its
+marks. In a language without spaces each letter is a unit.
 """
 
 import functools
@@ -52,14 +51,9 @@ def unit_hashes(text: str, language: Language, *, by_character: bool) -> Hashes:
 
 
 def ngram_hashes(units: Hashes, length: int) -> Hashes:
-    """A hash of each run of `length` units, of which billions rarely meet.
+    """A hash of each run of `length` units, at least 1, of which billions rarely meet.
 
-    Args:
-        units: Of `unit_hashes`; shape (N,).
-        length: Units of a run, at least 1.
-
-    Returns:
-        Shape (N - length + 1,), or (0,) where there are fewer units.
+    `units` comes from `unit_hashes`, shape (N,). The result has shape (N - length + 1,), or (0,) for fewer units.
     """
     count = len(units) - length + 1
     if count <= 0:
@@ -84,7 +78,7 @@ def mix_bits(values: Hashes) -> Hashes:
 
 
 def _joined(left: Hashes, right: Hashes) -> Hashes:
-    """Hash of each pair; what has no partner at the end goes."""
+    """Hash of each pair; a unit without a partner at the end goes."""
     return mix_bits(left[: len(right)] * np.uint64(3) + right[: len(left)])
 
 
@@ -121,7 +115,7 @@ def _plain(character: str) -> int:
 
 
 def _is_diacritic(character: str) -> bool:
-    """A mark on a letter that can do without it: of Latin, Greek, Cyrillic, Hebrew and Arabic.
+    """True for a mark on a letter that can do without it: of Latin, Greek, Cyrillic, Hebrew and Arabic.
 
     Vowels and tones of Indic scripts and of Thai, and the voiced kana's mark, are in other classes.
     Source: Unicode 15, table 4-3, canonical combining classes.

@@ -34,7 +34,7 @@ def language_codes() -> list[str]:
 
 
 def is_pack_path(language: str) -> bool:
-    """True if a recipe names a language by the path of a pack."""
+    """Return True if a recipe names a language by the path of a pack."""
     return language.endswith(PACK_SUFFIXES) or "/" in language
 
 
@@ -49,9 +49,9 @@ def _by_other_id() -> dict[str, KnownLanguage]:
 
 
 def find_language(code: str) -> KnownLanguage | None:
-    """The row of an id, in any common spelling: `kk`, `kaz`, `kk-Cyrl`, `kaz_Cyrl`, `azj_Latn`, `__label__kaz_Cyrl`.
+    """The row of an id, in any common spelling: `kk`, `kaz`, `kk-Cyrl`, `kaz_Cyrl`, `__label__kaz_Cyrl`.
 
-    A script other than the usual one takes its identifiers away: they have not seen it.
+    With a script other than the usual one it has no identifiers, because they have not seen it.
     """
     first, _, script = code.removeprefix("__label__").replace("_", "-").partition("-")
     rows, script = known_languages(), script.title()
@@ -68,7 +68,7 @@ def find_language(code: str) -> KnownLanguage | None:
 
 @functools.cache
 def is_alone_in_script(code: str, script: str) -> bool:
-    """True if the list has one language with this usual script, and it is this one."""
+    """Return True if no other language of the list has this usual script."""
     return [row.code for row in known_languages().values() if row.script == script] == [code]
 
 

@@ -134,7 +134,7 @@ class Language:
 
     @property
     def word_note(self) -> str:
-        """A sentence for those who read figures of words; empty where spaces part them."""
+        """A note for readers of figures of words; empty where spaces part them."""
         if not self.word_unit:
             return ""
         return (

@@ -1,4 +1,4 @@
-"""A language as one file of data: its keys, how it is read, and the language that comes of it."""
+"""A language as one file of data: its keys, and the language that comes of it."""
 
 import functools
 import importlib
@@ -18,9 +18,8 @@ from anadil.core.reasons import reason_of
 from anadil.text import languages
 from anadil.text.filter_rules import Share, limits_model
 from anadil.text.language_data import KnownLanguage, Language, LanguageModel, Profile, UnknownLanguageError
-from anadil.text.letters import letters_of
+from anadil.text.letters import WITHOUT_SPACES, letters_of, script_test
 from anadil.text.lookalikes import lookalike_repair
-from anadil.text.scripts import WITHOUT_SPACES, script_test
 from anadil.text.unicode_repair import (
     MAX_PASSES,
     apply_until_stable,
@@ -74,7 +73,7 @@ def _checked(profile: Profile | None) -> Profile | None:
 
 
 class Identification(_Table):
-    """How the language is told from others."""
+    """Signs that tell the language from others."""
 
     cld2: tuple[str, ...] = ()
     """Labels of CLD2."""
@@ -155,24 +154,21 @@ def read_pack(path: Path, version: tuple[int, int]) -> Language:
         pack = LanguagePack.model_validate(data)
     except RecipeError as error:
         raise UnknownLanguageError(str(error)) from None
+    except ValidationError as error:
+        reasons = (
+            f"{'.'.join(map(str, each['loc'])) or 'the file'}: {reason_of(each)}" for each in error.errors()
+        )
+        raise UnknownLanguageError(f"the language pack {path}: {'; '.join(reasons)}") from None
     except (OSError, ValueError) as error:
-        raise UnknownLanguageError(f"the language pack {path}: {_reason(error)}") from None
+        raise UnknownLanguageError(f"the language pack {path}: {' '.join(str(error).split())}") from None
     return to_language(pack)
 
 
-def _reason(error: Exception) -> str:
-    if not isinstance(error, ValidationError):
-        return " ".join(str(error).split())
-    return "; ".join(
-        f"{'.'.join(map(str, each['loc'])) or 'the file'}: {reason_of(each)}" for each in error.errors()
-    )
-
-
 def general_limits(*, has_spaces: bool) -> PackLimits:
-    """Limits of a language of which no more is known than whether spaces part its words.
+    """Limits of a language of which only is known whether spaces part its words.
 
-    Where a character is a word, a twentieth of the words that are damaged is a hundredth of the characters, and runs of
-    five to ten are a word or two, which all text repeats. Measured on eight such languages: .13 to .77 of the .99 quantile of
+    Without spaces a character is a word: a twentieth of damaged words is a hundredth of the characters, and runs of five to
+    ten are a word or two, which all text repeats. Measured on eight such languages: .13 to .77 of the .99 quantile of
     documents, .88 of a paragraph eight times.
     """
     if has_spaces:
@@ -198,7 +194,7 @@ def without_pack(row: KnownLanguage) -> Language:
 
 
 def to_language(pack: LanguagePack) -> Language:
-    """The language of a pack's data; its module's functions where it names one."""
+    """The language of a pack's data; functions of its module go first."""
     module = importlib.import_module(f"{languages.__name__}.{pack.functions}") if pack.functions else None
 
     def function(name: str, general: Callable[..., Any]) -> Callable[..., Any]:
@@ -250,15 +246,13 @@ def to_language(pack: LanguagePack) -> Language:
 
 def normalize(text: str) -> str:
     """NFC, misread bytes put right, no characters that nobody sees or needs, tidy spaces."""
-    return apply_until_stable(_normalize_once, text)
-
-
-def _normalize_once(text: str) -> str:
-    return text if is_sound(text) else normalize_spaces(repair_characters(text))
+    return apply_until_stable(
+        lambda once: once if is_sound(once) else normalize_spaces(repair_characters(once)), text
+    )
 
 
 def _normalizer(pack: LanguagePack, module: ModuleType | None) -> Callable[[str], str]:
-    """The same, with the repairs of a language's letters."""
+    """`normalize` with the repairs of a language's letters."""
     own = getattr(module, "normalize", normalize)
     repair_lookalikes = lookalike_repair(pack.script, letters_of(pack.code, pack.alphabet))
     has_dots = pack.code in DOTTED
@@ -279,10 +273,7 @@ def _normalizer(pack: LanguagePack, module: ModuleType | None) -> Callable[[str]
 
 
 def fold_turkic(text: str) -> str:
-    """Lower case in which I, İ, ı and i are one letter.
-
-    Upper-cased text of any origin must meet its lower case: I and İ both stand for ı or i there.
-    """
+    """Lower case in which I, İ, ı and i are one letter: in upper-cased text I and İ both stand for ı or i."""
     # Four replacements are six times as fast as one `translate`.
     one = text.replace("İ", "i").replace("I", "i").replace("ı", "i").replace("\u0307", "")
     return one.lower()

@@ -39,7 +39,7 @@ Tables = Mapping[tuple[str, str], Mapping[str, str]]
 def lookalike_repair(script: str, letters: Letters) -> Callable[[str], str]:
     """Repair of words with letters of two scripts, for a language in Latin, Cyrillic or Greek script.
 
-    The script of a word is that of its letters which no other script has. Where all of them may be of either, and in words
+    The script of a word is that of its letters which no other script has. If all of them may be of either, and in words
     with Greek letters, it is the language's.
     """
     if script not in LETTERS_OF:
@@ -69,7 +69,7 @@ def lookalike_repair(script: str, letters: Letters) -> Callable[[str], str]:
 
 
 def _reversed(latin_of: Mapping[str, str], known: frozenset[str]) -> dict[str, str]:
-    """Latin letter -> the known one that looks like it, where there is one only."""
+    """Latin letter -> the known one that looks like it, if there is one only."""
     similar: defaultdict[str, list[str]] = defaultdict(list)
     for letter, latin in latin_of.items():
         if letter in known:

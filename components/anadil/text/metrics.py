@@ -17,16 +17,12 @@ MIN_LOOP_REPEATS = 4
 
 
 def scores_other_text(num_altered: int, num_documents: int) -> bool:
-    """True if a tokenizer alters so many documents that bits per byte would count other text than is scored."""
+    """Return True if a tokenizer alters so many documents that bits per byte would count other text than is scored."""
     return num_altered > math.ceil(MAX_ALTERED * num_documents) or 0 < num_altered == num_documents
 
 
 def fertility(num_tokens: int, num_words: int) -> float:
-    """Tokens per word: what a text costs in this tokenizer; lower is better.
-
-    Args:
-        num_tokens: Tokens of the text, special tokens left out.
-        num_words: Words of the same text, as its language defines them.
+    """Tokens per word, without special tokens; lower is better. Words are those of the text's language.
 
     Raises:
         DataError: `num_words` is 0.
@@ -37,18 +33,18 @@ def fertility(num_tokens: int, num_words: int) -> float:
 
 
 def words_in_context(context: int, tokens_per_word: float) -> int:
-    """How many words fit into `context` tokens."""
+    """Words that fit into `context` tokens."""
     return int(context / tokens_per_word)
 
 
 def bits_per_byte(nats: float, num_bytes: int) -> float:
     """Turn summed cross-entropy into bits per UTF-8 byte; lower is better.
 
-    Perplexity per token rewards a vocabulary for cutting text coarsely; bits per byte
-    does not, so it can compare a model before and after its tokenizer changed.
+    Perplexity per token rewards a vocabulary for cutting text coarsely. Bits per byte does not, so it can compare a model
+    before and after its tokenizer changed.
 
     Args:
-        nats: Sum of -ln p over the tokens of the text; special tokens left out.
+        nats: Sum of -ln p over the tokens of the text, without special tokens.
         num_bytes: Length of that text in UTF-8.
 
     Raises:
@@ -78,7 +74,7 @@ def deciding_scores(scores: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _table(node: object, key: str) -> dict[str, Any]:
-    """A table inside a table; an empty one where something else or nothing is there."""
+    """A table inside a table; an empty one if something else or nothing is there."""
     inner = node.get(key) if isinstance(node, Mapping) else None
     return inner if isinstance(inner, dict) else {}
 
@@ -93,7 +89,7 @@ def distinct(tokens: Sequence[int], n: int) -> float:
 
 
 def is_loop(tokens: Sequence[int]) -> bool:
-    """True if a text ends in a loop: its last 1 to 32 tokens come four times or more."""
+    """Return True if a text ends in a loop: its last 1 to 32 tokens come four times or more."""
     for length in range(1, MAX_LOOP_TOKENS + 1):
         if len(tokens) < length * MIN_LOOP_REPEATS:
             return False

@@ -1,4 +1,4 @@
-"""UTF-8 that was read in a code page of one byte a character, read again: whole texts, lines, or a few words."""
+"""Repair of UTF-8 that was read in a code page of one byte a character: whole texts, lines, or a few words."""
 
 import re
 from functools import partial
@@ -74,16 +74,16 @@ CAPITAL_AND_SIGN = re.compile(
 
 
 def is_suspect(text: str) -> bool:
-    """True if a text may hold UTF-8 that was misread."""
+    """Return True if a text may hold UTF-8 that was misread."""
     first_looks = CAPITAL_AND_SIGN, BOXES, *(suspect for suspect, _ in MISREADINGS)
     return any(look.search(text) for look in first_looks)
 
 
 def undo_mojibake(text: str) -> str:
-    """Undo UTF-8 that was read as Latin-1, Windows-1250 to -1252, in DOS or Mac Roman: `É™` and `Й™` were the letter `ə`.
+    """Undo UTF-8 that was read as Latin-1, Windows-1250 to -1252, in DOS or Mac Roman: `É™` and `Й™` were `ə`.
 
-    Sound text never changes: nearly all non-ASCII characters of a text, of a line, or of a stretch between two sound
-    ones must form valid UTF-8 sequences. One alone must be a capital and a sign where no word has them.
+    Sound text never changes: nearly all non-ASCII characters of a text, of a line, or of a stretch between two sound ones
+    must form valid UTF-8 sequences. One alone must be a capital and a sign where no word has them.
     """
     for suspect, table in MISREADINGS:
         if suspect.search(text) and (sound := _lines_undone(text, suspect, table)) != text:
@@ -93,7 +93,13 @@ def undo_mojibake(text: str) -> str:
         if suspect.search(text) and not BOXES.search(sound := _lines_undone(text, suspect, table)):
             return sound
     if CONTROL.search(text):
-        text = "\n".join(_decoded(line, line) if _is_certain(line) else line for line in text.split("\n"))
+        lines = text.split("\n")
+        for number, line in enumerate(lines):
+            sequences = [each for each in MISREAD.findall(line) if CONTROL.search(each)]
+            # All control characters of the line are second bytes of letters.
+            if len(sequences) >= MIN_CERTAIN and not CONTROL.search(MISREAD.sub("", line)):
+                lines[number] = _decoded(line, line)
+        text = "\n".join(lines)
     if CAPITAL_AND_SIGN.search(text):
         for single, table in SINGLE:
             text = single.sub(partial(_letter, table), text)
@@ -118,7 +124,7 @@ def _letter(table: dict[int, int], match: re.Match[str]) -> str:
 
 
 def _lines_undone(text: str, suspect: re.Pattern[str], table: dict[int, int]) -> str:
-    """The text as UTF-8, or each of its lines, or stretches of them, as far as the code page of the table made them."""
+    """The text as UTF-8, or each of its lines, or stretches of them, as far as the table's code page made them."""
     whole = _undone(text, table)
     if whole is not None:
         return whole
@@ -126,14 +132,8 @@ def _lines_undone(text: str, suspect: re.Pattern[str], table: dict[int, int]) ->
     return "\n".join(lines)
 
 
-def _is_certain(line: str) -> bool:
-    """True if all control characters of a line are the second bytes of letters."""
-    sequences = [each for each in MISREAD.findall(line) if CONTROL.search(each)]
-    return len(sequences) >= MIN_CERTAIN and not CONTROL.search(MISREAD.sub("", line))
-
-
 def _undone(text: str, table: dict[int, int]) -> str | None:
-    """The text as UTF-8, if the code page of the table made it what it is."""
+    """The text as UTF-8, if the table's code page made it."""
     bytewise = text.translate(table)
     sequences = MISREAD.findall(bytewise)
     if len(sequences) < MIN_MISREAD:
@@ -145,7 +145,6 @@ def _undone(text: str, table: dict[int, int]) -> str | None:
 
 
 def _line_undone(line: str, table: dict[int, int]) -> str:
-    """A line, or what of it was misread beside sound text."""
     whole = _undone(line, table)
     if whole is not None:
         return whole

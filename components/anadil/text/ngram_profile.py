@@ -1,12 +1,10 @@
-"""A language known by its own text alone: log-probabilities of hashed n-grams of letters.
+"""Profile of a language by its own text alone: log-probabilities of hashed n-grams of letters.
 
-Where CLD2 does not know a language, its sample is all there is. A text is of the language if the sample
-makes its n-grams likely, and likelier than any text that it is not: its siblings, or noise. The limits
-are of the text's length, because the mean over few n-grams varies more.
-
-How likely n-grams are follows the topic, most of all where a script has thousands of letters. Whether letters stand
-together as seldom as in no text of the sample does not, and tells damaged text. Whether frequent words do tells shuffled
-text, also where a script has no capitals to betray it.
+If CLD2 does not know a language, its sample is all there is. A text is of the language if the sample makes its n-grams
+likely, and likelier than any text that it is not: its siblings, or noise. Limits depend on the text's length, because the
+mean over few n-grams varies more. The likelihood of n-grams follows the topic, most of all in scripts with thousands of
+letters. Letters that stand together as seldom as in no text of the sample do not, and tell damaged text. Frequent words
+tell shuffled text, also in a script without capitals.
 """
 
 import base64
@@ -67,9 +65,7 @@ def code_point_kinds() -> npt.NDArray[np.uint8]:
 def letters_of(text: str, *, marks: bool = True) -> str:
     """Words of lower-case letters with one space around each.
 
-    Args:
-        text: Any.
-        marks: Vowel signs and tone marks are letters, and points that texts may leave out are left out.
+    With `marks`, vowel signs and tone marks are letters, and points that texts may omit are dropped.
     """
     codes = np.frombuffer(f" {text.lower()} ".encode("utf-32-le", "replace"), np.uint32)
     kinds = code_point_kinds()[codes]
@@ -97,9 +93,9 @@ def buckets(letters: str, num: int) -> Buckets:
 
 def to_buckets(hashed: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     """Numbers mixed, and cut to those of the tables."""
-    mixed = (hashed ^ (hashed >> np.uint64(31))) * MIXER
-    mixed ^= mixed >> np.uint64(29)
-    return (mixed & np.uint64(NUM_BUCKETS - 1)).astype(np.int64)
+    hashed = (hashed ^ (hashed >> np.uint64(31))) * MIXER
+    hashed ^= hashed >> np.uint64(29)
+    return (hashed & np.uint64(NUM_BUCKETS - 1)).astype(np.int64)
 
 
 def word_buckets(letters: str) -> npt.NDArray[np.int64]:
@@ -119,7 +115,7 @@ def word_buckets(letters: str) -> npt.NDArray[np.int64]:
 
 
 def count_ngrams(texts: Iterable[str], num: int) -> npt.NDArray[np.float64]:
-    """How often the n-grams of texts are in each bucket, those of one letter first, of up to `num`."""
+    """Counts of the n-grams of texts in each bucket, those of one letter first, of up to `num`."""
     counts = np.zeros((num, NUM_BUCKETS))
     for text in texts:
         for order, hashed in enumerate(buckets(letters_of(text), num)):
@@ -188,15 +184,10 @@ def score_letters(
 
 
 def score_association(ngrams: Buckets, tables: Sequence[Table], least: float = RARER) -> float:
-    """By how much pairs and triples of letters are rarer in the sample than chance has it: mean nats, at most 0.
+    """Mean nats, at most 0, by which pairs and triples of letters are rarer in the sample than chance has it.
 
-    Those that are more frequent count as 0: they follow the topic. A letter that the sample lacks tells nothing
-    here, because chance has it nowhere.
-
-    Args:
-        ngrams: Buckets of a text.
-        tables: Of the orders `ASSOCIATED`.
-        least: Nats rarer from which one counts, by what lies beyond.
+    More frequent ones count as 0: they follow the topic. A letter that the sample lacks tells nothing, because chance has
+    it nowhere. `tables` are of the orders `ASSOCIATED`; only nats beyond `least` count.
 
     Source: pointwise mutual information; Church and Hanks 1990, "Word association norms, mutual information, and
     lexicography".

@@ -1,7 +1,7 @@
-"""How much of a document stands in other text: by runs of units, and by the stretches that these make.
+"""Overlap of a document with other text: by runs of units, and by the stretches that these make.
 
-A document counts as seen if at least 70 % of its n-grams stand in the other text, or at least 30 % of it is
-stretches of 13 words (50 characters where no spaces are written) that do.
+A document counts as seen if at least 70 % of its n-grams stand in the other text, or at least 30 % of it is stretches of
+13 words (50 characters where no spaces are written) that do.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ MAX_FILTER_BITS = 26
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenDocument:
-    """How much of a document stands in the training part."""
+    """Overlap of a document with the training part."""
 
     id: str
     share: float
@@ -64,7 +64,7 @@ def seen_document(name: str, marks: NDArray[np.bool_], ngram: int, stretch: int)
 
 
 class SeenNgrams:
-    """Which of some n-grams other text holds; memory follows these, whatever the text."""
+    """Marks of n-grams that other text holds; memory follows these, whatever the text."""
 
     def __init__(self, ngrams: Hashes) -> None:
         """Ask for n-grams, of which each may come several times."""

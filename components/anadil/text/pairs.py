@@ -1,15 +1,15 @@
-"""Pairs of answers to one question, of which people or a model preferred one, out of rows of the usual layouts.
+"""Pairs of answers to one question, one of which is preferred, from rows of the usual layouts.
 
 `chosen` and `rejected` are each a text, a message, or a list of messages. A list that begins with the user or a system
-turn is the whole chat (UltraFeedback, Capybara); else the question is in `prompt` or another column of a question, or in
-`conversations` (LLaMA-Factory). Texts with turns of `Human:` and `Assistant:` (hh-rlhf) are whole chats, too.
+turn is the whole chat (UltraFeedback, Capybara). Else the question is in a column of questions, or in `conversations`
+(LLaMA-Factory). Texts with turns of `Human:` and `Assistant:` (hh-rlhf) are whole chats, too.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from anadil.text.chat_columns import LISTS, SYSTEMS, is_answer, turns_of
+from anadil.text.chat_columns import LISTS, SYSTEMS, role_of, turns_of
 from anadil.text.chat_marks import SIDES
 from anadil.text.chats import Chat, Message, Refusal, messages_of, question_turns
 
@@ -70,7 +70,7 @@ def _asked(row: Mapping[str, object]) -> list[object] | Refusal | None:
 
 
 def _transcript(text: str) -> list[object]:
-    """The turns of a text that is a chat as hh-rlhf writes it; else none."""
+    """Turns of a text that is a chat as hh-rlhf writes it; else none."""
     parts = TURN.split(text)
     if len(parts) == 1 or parts[0].strip() or parts[1] != "Human":
         return []
@@ -81,7 +81,7 @@ def _transcript(text: str) -> list[object]:
 
 
 def _turns(side: object, asked: list[object] | None) -> list[object] | None:
-    """All turns of one side, which are not checked yet; None where nothing says what it answers."""
+    """All turns of one side, not checked yet; None if nothing says what it answers."""
     if isinstance(side, str):
         if turns := _transcript(side):
             return turns
@@ -89,7 +89,7 @@ def _turns(side: object, asked: list[object] | None) -> list[object] | None:
     elif isinstance(side, Mapping):
         answer = [side]
     elif isinstance(side, list) and side:
-        if not is_answer(side[0]):
+        if role_of(side[0]) != "assistant":
             return side
         answer = side
     else:

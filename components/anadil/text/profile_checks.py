@@ -15,9 +15,16 @@ from anadil.text.ngram_profile import (
     score_letters,
     unpack_table,
 )
-from anadil.text.word_endings import Endings, score_endings, small_letters_of, unpack_endings
 from anadil.text.word_order import WordOrder
-from anadil.text.word_shapes import distinct_words, inner_capitals, inner_signs
+from anadil.text.word_shapes import (
+    Endings,
+    distinct_words,
+    inner_capitals,
+    inner_signs,
+    score_endings,
+    small_letters_of,
+    unpack_endings,
+)
 
 MAX_ORDER = 8
 """Longest n-grams of a pack. Our choice: longer ones are words."""
@@ -49,7 +56,7 @@ def _tables(profile: Profile) -> _Tables:
 
 
 def check_profile(profile: Profile) -> None:
-    """Make sure that a profile's tables can be read, and that each has a limit of each length.
+    """Check that a profile's tables can be read, and that each has a limit of each length.
 
     Raises:
         ValueError: With what is wrong.
@@ -136,18 +143,15 @@ def profile_checks(text: str, profile: Profile) -> Iterator[ProfileCheck]:
 
 
 def is_likely(text: str, profile: Profile, *, is_sure: bool = False) -> bool:
-    """Tell if a text is of the profile's language. One too short to tell is.
+    """Return True if a normalized text is of the profile's language, or too short to tell.
 
-    Args:
-        text: Normalized.
-        profile: Of the language.
-        is_sure: Whether something else is sure of it. Then `TOPICAL` checks decide nothing: they would say that the text is
-            of another kind than the sample. What tells damage decides as ever.
+    If something else `is_sure` of the language, `TOPICAL` checks decide nothing: they would say that the text is of another
+    kind than the sample. Checks of damage decide as ever.
     """
     checks = profile_checks(text, profile)
     return all(check.passes or (is_sure and check.name in TOPICAL) for check in checks)
 
 
 def _place(letters: str, profile: Profile) -> int:
-    """Which limits hold for a text; -1: it is too short for any."""
+    """Index of the limits that hold for a text; -1: it is too short for any."""
     return sum(len(letters) >= least for least in profile.min_chars) - 1

@@ -5,9 +5,52 @@ import unicodedata
 from collections.abc import Callable
 
 from anadil.text.code_lines import indents_of
-from anadil.text.invisible import INVISIBLE, JOINER, SPACES, has_stray_joiner, remove_invisible
 from anadil.text.mojibake import MIN_MISREAD, is_suspect, undo_mojibake
 
+CURSIVE = (
+    "\u0600-\u08ff\ufb50-\ufdff\ufe70-\ufefc\U00010ac0-\U00010aff\U00010d00-\U00010d3f\U00010f30-\U00010faf"
+    "\U0001e900-\U0001e95f"
+)
+"""Scripts whose letters join: Arabic, Syriac, N'Ko, Mandaic, Manichaean, Rohingya, Sogdian, Adlam."""
+CONJUNCT = (
+    "\u0900-\u109f\u1700-\u18af\u1900-\u1c7f\u1cd0-\u1cff\ua800-\ua95f\ua980-\uaaff\uabc0-\uabff"
+    "\U00010a00-\U00010a5f\U00011000-\U00011fff"
+)
+"""Scripts of India, South-East Asia, Tibet and Mongolia: what stands behind a letter gives it its form, also at a word's end."""
+JOINED = CURSIVE + CONJUNCT
+UNSPACED = "\u0e00-\u109f\u1780-\u17ff\u1950-\u1bff\ua930-\ua95f\ua980-\uaadf"
+"""Scripts of South-East Asia and Tibet that put no space between words, or a zero-width one."""
+MONGOLIAN = "\u1800-\u18af"
+PICTURES = "\u2190-\u2bff\U0001f000-\U0001faff"
+"""Arrows, signs and emoji, which the zero-width joiner holds together."""
+
+INVISIBLE = re.compile(
+    "[\x00-\x08\x0e-\x1f\x7f\xad\u061c\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ufff9-\ufffc\ud800-\udfff"
+    "\ue000-\uf8ff\ufdd0-\ufdef\ufffe\uffff\U000e0000-\U0010ffff]"
+)
+"""Controls, soft hyphens, direction marks, surrogates, private use and non-characters: no language needs them."""
+LOST = re.compile("[\ue000-\uf8ff](?<=[^\\W\\d_].)[\ue000-\uf8ff]*(?=[^\\W\\d_])")
+"""Letters of a font's own code: nobody can tell which, and without them the words are others."""
+JOINER = re.compile("[\u200b-\u200d\ufe00-\ufe0f]")
+STRAY_JOINER = re.compile(
+    f"\u200b(?<![{UNSPACED}].)(?![{UNSPACED}])|\u200b(?<=\u200b.)"
+    f"|\u200c(?<![{CONJUNCT}].)(?!\\S)|\u200c(?<![{JOINED}].)(?![{JOINED}])|\u200c(?<![^\\s\u200c].)"
+    f"|\u200d(?<![{JOINED}].)(?![{JOINED}{PICTURES}])|\u200d(?<=\u200d.)"
+)
+STRAY_SELECTOR = re.compile(f"[\ufe00-\ufe0f](?<![{JOINED}].)")
+"""Zero-width spaces, joiners and variation selectors where no letter beside them takes another form by them.
+
+Persian writes half-spaces with U+200C, behind figures and Latin words too; Bengali, Kannada, Malayalam and Sinhala choose
+the form of conjuncts by U+200C and U+200D; Khmer, Thai, Burmese and Javanese part words by U+200B.
+"""
+NARROW_SPACE = f"(?<=[{MONGOLIAN}])\u202f(?=[{MONGOLIAN}])"
+"""Space that Mongolian puts before a suffix, whose form depends on it."""
+SPACES = re.compile(f"(?:(?!{NARROW_SPACE})\\s)+")
+C1 = {code: ord(bytes([code]).decode("cp1252", "replace")) for code in range(0x80, 0xA0)}
+"""Control characters that nothing has used since terminals -> what they are in Windows-1252, which was read as Latin-1; else a
+lost character. Source: HTML, "numeric character reference end state"."""
+OF_WINDOWS = re.compile("[\x80-\x84\x86-\x9f]")
+LINE_ENDS = re.compile("\r\n|[\r\x0b\x0c\x85\u2028\u2029]")
 MAX_PASSES = 8
 """A repair may uncover another (text that was misread twice); more depth than this is noise."""
 
@@ -49,18 +92,16 @@ def join_surrogates(text: str) -> str:
 
 
 def undo_latin_5(text: str) -> str:
-    """Undo Latin-5 that was read as Latin-1, of a language that writes ş, ğ, ı and none of þ, ð, ý.
-
-    Where one of those letters stands the text was read rightly, and þ is þ.
-    """
+    """Undo Latin-5 that was read as Latin-1, of a language that writes ş, ğ, ı and none of þ, ð, ý."""
     num_foreign = sum(map(text.count, "þðý"))
+    # If one of its letters stands there, the text was read rightly, and þ is þ.
     if num_foreign < MIN_MISREAD or any(map(text.__contains__, LATIN_5_LETTERS)):
         return text
     return text.translate(LATIN_5)
 
 
 def normalize_spaces(text: str) -> str:
-    """Single spaces, none at line ends, one blank line at most; code keeps its indentation, cells of tables a tab."""
+    """Single spaces, none at line ends, one blank line at most; code keeps its indentation, table cells a tab."""
     lines = text.split("\n")
     tidy = map(_tidy_line, lines)
     if INDENTED.search(text):
@@ -69,9 +110,7 @@ def normalize_spaces(text: str) -> str:
 
 
 def _tidy_line(line: str) -> str:
-    if "\t" not in line:
-        return _tidy_cell(line)
-    return "\t".join(filter(None, map(_tidy_cell, line.split("\t"))))
+    return "\t".join(filter(None, map(_tidy_cell, line.split("\t")))) if "\t" in line else _tidy_cell(line)
 
 
 def _tidy_cell(cell: str) -> str:
@@ -80,11 +119,9 @@ def _tidy_cell(cell: str) -> str:
 
 
 def is_sound(text: str) -> bool:
-    """True if neither `repair_characters` nor `normalize_spaces` changes a text; a fifth of their time.
-
-    Expressions look at what is beyond plain ASCII only: most texts have little of it. Where that brings characters
-    together that are apart in the text, the answer is no, and the repairs look closer.
-    """
+    """Return True if neither `repair_characters` nor `normalize_spaces` changes a text, in a fifth of their time."""
+    # Expressions see only what is beyond plain ASCII, of which most texts have little. If that brings characters together
+    # that are apart in the text, the answer is no, and the repairs look closer.
     try:
         rest = text.encode().translate(None, PLAIN_ASCII).decode()
     except UnicodeEncodeError:
@@ -104,3 +141,19 @@ def repair_characters(text: str) -> str:
     visible = remove_invisible(apply_until_stable(undo_mojibake, join_surrogates(text)))
     plain = SHAPES.sub(lambda match: unicodedata.normalize("NFKC", match[0]), visible)
     return unicodedata.normalize("NFC", plain)
+
+
+def remove_invisible(text: str) -> str:
+    """Text without invisible characters that nothing needs, with line feeds for line ends.
+
+    UTF-8 that was misread must have been put right before: its bytes stand as control characters.
+    """
+    if OF_WINDOWS.search(text):
+        text = text.translate(C1)
+    text = INVISIBLE.sub("", LOST.sub("\ufffd", LINE_ENDS.sub("\n", text)))
+    return STRAY_SELECTOR.sub("", STRAY_JOINER.sub("", text)) if JOINER.search(text) else text
+
+
+def has_stray_joiner(text: str) -> bool:
+    """Return True if a joiner or selector stands where no script needs it."""
+    return bool(STRAY_JOINER.search(text) or STRAY_SELECTOR.search(text))

@@ -1,4 +1,4 @@
-"""Guess at columns that are not read: marks of answers, or passages that a question is about."""
+"""Guesses at columns that are not read: marks of answers, or passages that a question is about."""
 
 import logging
 from collections import Counter
@@ -24,18 +24,17 @@ class UnreadValues:
         self._many: set[str] = set()
 
     def add(self, unread: Mapping[str, Iterable[object]], said: Iterable[object]) -> None:
-        """Note what one row holds.
-
-        Args:
-            unread: Column, or key of a turn, and what it holds.
-            said: What is read of the row.
-        """
+        """Note the values of a row that are not read, by column or key of a turn, and the texts that are."""
         texts: list[str] | None = None
         for name, values in unread.items():
             self._rows[name] += 1
             for value in values:
                 self._count(name, value)
-                if isinstance(value, str) and _is_prose(value):
+                # Text without spaces is told by its characters.
+                if isinstance(value, str) and (
+                    len(value.split()) >= MIN_PROSE_WORDS
+                    or (len(value) >= MIN_PROSE_CHARS and not value.isascii())
+                ):
                     texts = [*_texts(said)] if texts is None else texts
                     is_copy = any(value in text for text in texts) or all(text in value for text in texts)
                     self._prose[name] += not is_copy
@@ -49,7 +48,7 @@ class UnreadValues:
             counts[str(value)] += 1
 
     def say(self, file: str, classes: Iterable[str] = ()) -> None:
-        """Warn of columns with which a user may mean what is not heeded."""
+        """Warn of columns that may mean something and are not read."""
         marks = [name for name in self._rows if name not in classes and self._may_mark(name)]
         for name in marks:
             counts = ", ".join(f"{value} ({number:,})" for value, number in self._values[name].most_common())
@@ -74,12 +73,7 @@ class UnreadValues:
         return False in marks and (None not in marks or (True in marks and not numbers))
 
 
-def _is_prose(value: str) -> bool:
-    return len(value.split()) >= MIN_PROSE_WORDS or (len(value) >= MIN_PROSE_CHARS and not value.isascii())
-
-
 def _texts(value: object) -> Iterable[str]:
-    """All texts in a value."""
     if isinstance(value, str):
         yield from [value.strip()] if value.strip() else []
     elif not isinstance(value, bytes):

@@ -1,8 +1,8 @@
-"""Which words follow which: what tells running text from lists of keywords and from shuffled words.
+"""Order of words: tells running text from lists of keywords and from shuffled words.
 
-Frequent words are classes of their own; all others are of the class of their last letters, since in a language that inflects
-these say what a word does in its sentence. By how much more often than chance two classes stand together, in the mean over a
-text, is well above 0 in running text of any kind, and about 0 or less where no sentence has ordered the words.
+Frequent words are classes of their own. All others are of the class of their last letters, which in a language that
+inflects say what a word does in its sentence. The mean by which two classes stand together more often than chance is
+well above 0 in running text of any kind, and about 0 or less in other text.
 """
 
 import math
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anadil.text.ngram_profile import NUM_BUCKETS, pack, unpack, word_buckets
-from anadil.text.word_endings import ending_buckets
+from anadil.text.word_shapes import ending_buckets
 
 NUM_WORDS, NUM_ENDINGS = 128, 127
 """Classes. Measured on thirteen languages, of .6 to 2 MB each: between the hundredth of running text and the twentieth of shuffled text that
@@ -49,8 +49,7 @@ class WordOrder:
     def learn(cls, texts: Iterable[Words]) -> Self:
         """Learn from the words of a sample.
 
-        Source: pointwise mutual information, as of `score_association`, with one added to what was counted and to what chance would
-        have: without, pairs that are too rare to be counted weigh most.
+        Source: pointwise mutual information, as of `score_association`.
         """
         sample = [*texts]
         numbers = np.zeros((2, NUM_BUCKETS), np.uint8)
@@ -67,16 +66,13 @@ class WordOrder:
             first, second = _neighbours(_classes(numbers, each, last))
             pairs += np.bincount(first * NUM_CLASSES + second, minlength=NUM_CLASSES**2)
         counted = pairs.reshape(NUM_CLASSES, NUM_CLASSES)
+        # One is added to both: without, pairs that are too rare to be counted weigh most.
         chance = counted.sum(1, keepdims=True) * counted.sum(0, keepdims=True) / max(1.0, counted.sum())
         steps = np.rint(STEPS * np.log((counted + 1) / (chance + 1)))
         return cls(numbers, np.clip(steps, -127, 127).astype(np.int8))
 
     def score(self, letters: str) -> float:
-        """Mean nats by which the neighbours of a text are more frequent than chance; NaN of fewer than `MIN_PAIRS`, which is less than no limit.
-
-        Args:
-            letters: `letters_of` a text, or a piece of it.
-        """
+        """Mean nats by which the neighbours in `letters_of` a text are more frequent than chance; NaN for fewer than `MIN_PAIRS`."""
         classes = _classes(self.numbers, *words_of(f" {letters} "))
         first, second = _neighbours(classes)
         if len(first) < MIN_PAIRS:
@@ -84,7 +80,7 @@ class WordOrder:
         return float(self.associations[first, second].mean()) / STEPS
 
     def pack(self) -> str:
-        """As text of a pack."""
+        """Pack as text."""
         return pack(self.numbers.tobytes() + self.associations.tobytes())
 
     @classmethod
@@ -102,7 +98,7 @@ class WordOrder:
 
 
 def words_of(letters: str) -> Words:
-    """The words of `letters_of` a text."""
+    """Words of `letters_of` a text."""
     return word_buckets(letters), ending_buckets(letters, ENDING)
 
 
@@ -115,8 +111,8 @@ def _number(numbers: Classes, counts: npt.NDArray[np.int64], first: int, most: i
 
 
 def _classes(numbers: Classes, words: npt.NDArray[np.int64], endings: npt.NDArray[np.int64]) -> Numbers:
-    own = numbers[0][words]
-    classes: Numbers = np.where(own > 0, own, numbers[1][endings]).astype(np.int64)
+    whole = numbers[0][words]
+    classes: Numbers = np.where(whole > 0, whole, numbers[1][endings]).astype(np.int64)
     return classes
 
 

@@ -1,20 +1,34 @@
-"""Signs of damaged and made-up text in any language: signs and capitals within words, and few words again and again.
+"""Shapes of words: endings that tell a language from unknown siblings, and signs of damaged or made-up text.
 
-A scan read badly has figures and signs where letters were. Pages made for search engines repeat a handful of words in
-ever new orders, so that no line and no run of words is a duplicate. Both are measured against the language's own text,
-since some write apostrophes, colons or capitals within words.
+Words end in few ways, which topics share and siblings do not. A text with many words that end as no word of the sample
+does is a sibling's, or misread. Words with a capital do not count, since names end in any way. A scan read badly has
+figures and signs where letters were. Pages made for search engines repeat a handful of words in ever new orders, so no
+line and no run of words is a duplicate. All are measured against the language's own text: some write apostrophes,
+colons or capitals within words.
 """
 
 import functools
+import itertools
 import math
 import sys
 import unicodedata
+from collections import Counter
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 
-from anadil.text.ngram_profile import code_point_kinds, word_buckets
-from anadil.text.word_endings import is_capital
+from anadil.text.letters import name_of
+from anadil.text.ngram_profile import (
+    MULTIPLIER,
+    NUM_BUCKETS,
+    code_point_kinds,
+    letters_of,
+    pack,
+    to_buckets,
+    unpack,
+    word_buckets,
+)
 
 WINDOW = 128
 """Words of which the distinct ones are counted: the share falls with the length of a text, so windows of one length are compared."""
@@ -24,6 +38,82 @@ USUAL = " \n\t\r-_/:@=&#.,;()[]<>{}'\"\u02bc"
 """Blanks and ASCII signs that words, addresses and code have within. All punctuation beyond ASCII is usual: some scripts put no
 blank behind it, or write it within words."""
 BEYOND_ASCII = range(0x80, 0x20000)
+ENDING = 4
+"""Letters at the end of a word, with its border. Measured on seven languages learnt of handbooks: where .03 of messages of
+programs in the language are lost, .00 to .28 of siblings are kept by four letters, .00 to .51 by five or by whole words."""
+KNOWN = 2
+"""Texts of the sample that end a word so, from which an ending is known: a misprint or a quotation is in one."""
+
+Endings = npt.NDArray[np.bool_]
+"""True for each bucket that is an ending of the language."""
+
+
+@functools.cache
+def is_capital() -> npt.NDArray[np.bool_]:
+    """True for each code point that is a capital."""
+    return np.strings.isupper(np.arange(sys.maxunicode + 1, dtype=np.uint32).view("U1"))
+
+
+def capitals_share(texts: Iterable[str]) -> float:
+    """Share of capitals in the most frequent script. Latin names make no capitals of a script that has none."""
+    letters = Counter(filter(str.isalpha, itertools.chain.from_iterable(texts)))
+    scripts: Counter[str] = Counter()
+    for letter, count in letters.items():
+        scripts[name_of(letter)] += count
+    most = max(scripts, key=scripts.__getitem__, default="")
+    capitals = sum(count for each, count in letters.items() if each.isupper() and name_of(each) == most)
+    return capitals / max(1, scripts[most])
+
+
+def small_letters_of(text: str) -> str:
+    """`letters_of` the words that begin with no capital."""
+    codes = np.frombuffer(f" {text} ".encode("utf-32-le", "replace"), np.uint32)
+    is_letter = code_point_kinds()[codes] > 0
+    starts = np.zeros_like(is_letter)
+    starts[1:] = is_letter[1:] & ~is_letter[:-1]
+    is_name = np.append(False, is_capital()[codes[starts]])[np.cumsum(starts)]
+    return letters_of(
+        np.where(is_letter & ~is_name, codes, np.uint32(ord(" "))).tobytes().decode("utf-32-le")
+    )
+
+
+def ending_buckets(letters: str, num: int = ENDING) -> npt.NDArray[np.int64]:
+    """The bucket of the last letters of every word of `letters_of` a text, or of `small_letters_of` it."""
+    codes = np.frombuffer(letters.encode("utf-32-le", "replace"), np.uint32)
+    is_letter = codes != ord(" ")
+    last = np.flatnonzero(is_letter[:-1] & ~is_letter[1:])
+    places = last[:, np.newaxis] - np.arange(num)
+    inside = np.logical_and.accumulate((places >= 0) & is_letter[places], axis=1)
+    factors = np.array([pow(int(MULTIPLIER), place + 1, 1 << 64) for place in range(num)], np.uint64)
+    return to_buckets((np.where(inside, codes[places], 0) * factors).sum(axis=1, dtype=np.uint64))
+
+
+def count_endings(texts: Iterable[str]) -> npt.NDArray[np.uint32]:
+    """Texts in which a word ends so, by bucket. From `KNOWN` on it is an ending of the language."""
+    counts = np.zeros(NUM_BUCKETS, np.uint32)
+    for text in texts:
+        counts[np.unique(ending_buckets(small_letters_of(text)))] += 1
+    return counts
+
+
+def pack_endings(endings: Endings) -> str:
+    """Endings as text."""
+    return pack(np.packbits(endings).tobytes())
+
+
+def unpack_endings(packed: str) -> Endings:
+    """Unpack a text of `pack_endings`.
+
+    Raises:
+        ValueError: It is none.
+    """
+    return np.unpackbits(np.frombuffer(unpack(packed, NUM_BUCKETS // 8), np.uint8)).astype(np.bool_)
+
+
+def score_endings(letters: str, endings: Endings) -> float:
+    """The share of words that end as none of the language."""
+    endings_of_text = ending_buckets(letters)
+    return float(np.mean(~endings[endings_of_text])) if len(endings_of_text) else 1.0
 
 
 @functools.cache
@@ -43,7 +133,7 @@ def inner_signs(text: str) -> float:
 
 
 def inner_capitals(text: str) -> float:
-    """Capitals behind small letters, for each letter; NaN of a text of few letters, which is more than no limit."""
+    """Capitals behind small letters, for each letter; NaN for few letters, which exceeds no limit."""
     codes, is_letter = _letters(text)
     num_letters = int(is_letter.sum())
     if num_letters < MIN_LETTERS:
@@ -59,11 +149,7 @@ def _letters(text: str) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.bool_]]:
 
 
 def distinct_words(letters: str) -> float:
-    """Mean share of distinct words in windows of a text; NaN of one shorter than a window, which is less than no limit.
-
-    Args:
-        letters: `letters_of` a text.
-    """
+    """Mean share of distinct words in windows of `letters_of` a text; NaN if shorter than a window, which is below no limit."""
     words = word_buckets(letters)
     num_windows = len(words) // WINDOW
     if not num_windows:

@@ -1,23 +1,26 @@
-"""Which tokens no text of some languages can hold: those with letters of other scripts.
+"""Scripts of tokens: which ones no text of some languages can hold, and what losing them costs.
 
-A small sample says little about which words a language needs, but it shows its scripts. A token
-that spells a letter of a script that is in use nowhere is in no word of the languages, nor is it
-made on the way to a token of theirs: without it each of their texts is encoded as before.
+A small sample does not show all words of a language, but it shows its scripts. A token with a letter of an unused
+script is in none of its words, and in no token that makes them. Without it all its texts are encoded as before.
 """
 
 import codecs
 import itertools
 import unicodedata
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import fmean
+
+from tokenizers import Tokenizer
 
 from anadil.text.byte_symbols import to_bytes, to_text
-from anadil.text.scripts import NAMES, name_of
+from anadil.text.letters import NAMES, name_of
 
 SCRIPTS = frozenset(itertools.chain.from_iterable(NAMES.values()))
 """Scripts by the first word of their letters' names; signs, digits and emoji have none of these."""
 MIN_SHARE = 0.001
-"""Share of a text's letters from which on their script is in use there, and no name or quotation. Assumption."""
+"""Least share of a text's letters for their script to be in use, not a name or a quotation. Assumption."""
 LAST_LETTER = 0x2FFFF
 """Code points beyond hold the rarest Chinese characters, and no scripts."""
 INSIDE = bytes(range(0x80, 0xC0))
@@ -25,7 +28,7 @@ INSIDE = bytes(range(0x80, 0xC0))
 
 
 def characters(words: Iterable[tuple[str, int]]) -> Counter[str]:
-    """How often each character stands in a word-count table: pretokens in byte symbols, and their counts."""
+    """Count the characters of a word-count table, whose pretokens are in byte symbols."""
     counts: Counter[str] = Counter()
     for word, count in words:
         for character in to_text(word):
@@ -34,7 +37,7 @@ def characters(words: Iterable[tuple[str, int]]) -> Counter[str]:
 
 
 def scripts_of(counts: Counter[str]) -> set[str]:
-    """The scripts in use among counted characters: at least one letter in a thousand."""
+    """Scripts of at least one letter in a thousand among counted characters."""
     scripts: Counter[str] = Counter()
     for character, count in counts.items():
         scripts[name_of(character)] += count
@@ -68,7 +71,7 @@ class Alphabet:
                 )
 
     def has(self, character: str) -> bool:
-        """True if a text may hold the character."""
+        """Return True if a text may hold the character."""
         return (
             ord(character) > LAST_LETTER
             or character in self._letters
@@ -76,7 +79,7 @@ class Alphabet:
         )
 
     def spells(self, token: str) -> bool:
-        """True if a token, in byte symbols, may be in a text. It may begin and end inside a character."""
+        """Return True if a text may hold a token, in byte symbols, which may begin and end inside a character."""
         text = to_bytes(token)
         body = text.lstrip(INSIDE)
         head = text[: len(text) - len(body)]
@@ -86,3 +89,36 @@ class Alphabet:
             return False
         cut = (head, body[num_bytes:])
         return all(map(self.has, whole)) and all(piece in self._parts for piece in cut if piece)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostScript:
+    """Tokens of one script that the base has and a candidate lacks.
+
+    No text of the script is at hand, or the tokens would have been needed. Their own cost says what such text costs.
+    """
+
+    tokens: int
+    cost: float
+    """Mean number of the candidate's tokens for the text of one of them."""
+
+
+def lost_scripts(base: Tokenizer, candidate: Tokenizer) -> dict[str, LostScript]:
+    """Script, such as `Cyrillic` -> its lost tokens, most first; pieces of letters have no script and do not count."""
+    own = candidate.get_vocab(with_added_tokens=True)
+    costs: dict[str, list[int]] = defaultdict(list)
+    for token in base.get_vocab(with_added_tokens=False):
+        text = to_text(token)
+        script = next((name for name in map(name_of, text) if name in SCRIPTS), "")
+        if script and token not in own and "\ufffd" not in text:
+            costs[script.capitalize()].append(len(candidate.model.tokenize(token)))
+    lost = {name: LostScript(tokens=len(each), cost=round(fmean(each), 2)) for name, each in costs.items()}
+    return dict(sorted(lost.items(), key=lambda pair: (-pair[1].tokens, pair[0])))
+
+
+def lost_text(lost: Mapping[str, LostScript]) -> str:
+    """Words for people; empty where nothing is lost."""
+    return ", ".join(
+        f"{script} {each.tokens:,} (a text that was one of them takes {each.cost:g})"
+        for script, each in lost.items()
+    )

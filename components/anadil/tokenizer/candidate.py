@@ -37,7 +37,7 @@ class TokenizerCandidate:
 
     @property
     def name(self) -> str:
-        """How files and tables call it."""
+        """Name in files and tables."""
         return "base" if self.strategy == "base" else f"{self.strategy}-{self.asked}"
 
     @property
@@ -53,7 +53,7 @@ class TokenizerCandidate:
 
 
 def vocab_size(tokenizer: Tokenizer) -> int:
-    """The largest id and one more; with gaps in the ids it exceeds the number of tokens."""
+    """The largest id and one more: with gaps in the ids, more than the number of tokens."""
     return max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
 
 
@@ -72,14 +72,16 @@ def replace_vocabulary(base: Tokenizer, vocab: dict[str, int], merges: Merges) -
 def extend_vocabulary(base: Tokenizer, merges: Merges) -> Tokenizer:
     """The base's tokenizer with more merges; the new tokens come after all old ids."""
     content = json.loads(base.to_str())
-    vocab: dict[str, int] = content["model"]["vocab"]
+    content["model"]["merges"] += merges
+    return _with_tokens(content, [left + right for left, right in merges], vocab_size(base))
+
+
+def _with_tokens(content: JsonObject, tokens: list[str], first: int) -> Tokenizer:
+    """The tokenizer of a JSON object with new tokens, whose ids begin at `first`."""
     ids = {token["content"]: token["id"] for token in content["added_tokens"]}
-    first = vocab_size(base)
     # Special tokens that stand only in `added_tokens` get new ids when the file is read, counted
     # from the size of the model's vocabulary, and would collide with the new tokens.
-    vocab |= ids
-    vocab |= {left + right: first + number for number, (left, right) in enumerate(merges)}
-    content["model"]["merges"] += merges
+    content["model"]["vocab"] |= ids | {token: first + number for number, token in enumerate(tokens)}
     return checked_tokenizer(content, ids)
 
 
@@ -89,28 +91,23 @@ def missing_bytes(vocab: Mapping[str, int]) -> list[str]:
 
 
 def with_all_bytes(base: Tokenizer) -> Tokenizer:
-    """The base's tokenizer, in which each of the 256 bytes is a token; bytes that it lacks come after all old ids.
+    """The base's tokenizer, in which each of the 256 bytes is a token; new ones come after all old ids.
 
-    Its own model loses them without a word, and with them a part of every new token that holds one.
+    Its model drops bytes that it lacks without a word, and each new token that holds one would lose them too.
     """
     content = json.loads(base.to_str())
-    vocab: dict[str, int] = content["model"]["vocab"]
-    missing = missing_bytes(vocab)
+    missing = missing_bytes(content["model"]["vocab"])
     if not missing:
         return base
     log.info(
         "the base's vocabulary lacks %d of the 256 bytes, which become tokens: %s",
         len(missing), " ".join(to_bytes(symbol).hex() for symbol in missing),
     )  # fmt: skip
-    ids = {token["content"]: token["id"] for token in content["added_tokens"]}
-    first = vocab_size(base)
-    vocab |= ids
-    vocab |= {symbol: first + number for number, symbol in enumerate(missing)}
-    return checked_tokenizer(content, ids)
+    return _with_tokens(content, missing, vocab_size(base))
 
 
 def _renumbered(processor: JsonObject | None, ids: dict[str, int]) -> JsonObject | None:
-    """The post-processor, which adds BOS and EOS, with new ids of the same tokens."""
+    """The post-processor, which adds BOS and EOS, with new ids."""
     if processor is None or processor["type"] == "ByteLevel":
         return processor
     if processor["type"] == "Sequence":
@@ -128,7 +125,7 @@ def _renumbered(processor: JsonObject | None, ids: dict[str, int]) -> JsonObject
 
 
 def checked_tokenizer(content: JsonObject, ids: dict[str, int]) -> Tokenizer:
-    """The tokenizer of a JSON object; the library renumbers tokens without a word, so ids are compared."""
+    """The tokenizer of a JSON object, with its ids compared: the library renumbers tokens without a word."""
     tokenizer = Tokenizer.from_str(json.dumps(content, ensure_ascii=False))
     for token, expected in (content["model"]["vocab"] | ids).items():
         actual = tokenizer.token_to_id(token)
@@ -160,7 +157,15 @@ def write_tokenizer(
         shutil.copyfile(base / "tokenizer.json", target / "tokenizer.json")
     else:
         served.save(str(target / "tokenizer.json"))
-    config = _config(settings, candidate)
+    dropped = ("added_tokens_decoder", "chat_template", "add_eos_token")
+    config = {key: value for key, value in settings.items() if key not in dropped}
+    if candidate.strategy != "base" or not config:
+        # A class of the base's own may build its own tokenizer instead of reading tokenizer.json.
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    # Left to itself this setting joins " ," to "," when text is decoded.
+    config["clean_up_tokenization_spaces"] = False
+    if not config.get("pad_token") and candidate.tokenizer.token_to_id(PAD) is not None:
+        config["pad_token"] = PAD
     (target / "tokenizer_config.json").write_text(
         json.dumps(config, ensure_ascii=False, indent=2) + "\n", encoding="utf-8"
     )
@@ -200,25 +205,9 @@ def prompt_tokenizer(tokenizer: Tokenizer, settings: JsonObject) -> Tokenizer:
     return changed
 
 
-def _config(base: JsonObject, candidate: TokenizerCandidate) -> JsonObject:
-    config = {
-        key: value
-        for key, value in base.items()
-        if key not in ("added_tokens_decoder", "chat_template", "add_eos_token")
-    }
-    if candidate.strategy != "base" or not config:
-        # A class of the base's own may build its own tokenizer instead of reading tokenizer.json.
-        config["tokenizer_class"] = "PreTrainedTokenizerFast"
-    # Left to itself this setting joins " ," to "," when text is decoded.
-    config["clean_up_tokenization_spaces"] = False
-    if not config.get("pad_token") and candidate.tokenizer.token_to_id(PAD) is not None:
-        config["pad_token"] = PAD
-    return config
-
-
 def chat_template(base: Path, tokenizer: Tokenizer) -> str:
     """The chat template of every candidate: ours for Llama 3's control tokens, else the base's own."""
-    if all(tokenizer.token_to_id(token) is not None for token in CHAT_TOKENS):
+    if None not in map(tokenizer.token_to_id, CHAT_TOKENS):
         return CHAT_TEMPLATE.read_text(encoding="utf-8")
     own = base / CHAT_TEMPLATE.name
     if own.is_file():
@@ -226,13 +215,9 @@ def chat_template(base: Path, tokenizer: Tokenizer) -> str:
     inline = tokenizer_config(base).get("chat_template")
     if isinstance(inline, str):
         return inline
-    others = [
-        tokens[0]
-        for tokens in OTHER_CHAT_TOKENS
-        if all(tokenizer.token_to_id(token) is not None for token in tokens)
-    ]
-    if others:
-        log.info("the base has no chat template; finetune takes the template of %s", others[0])
+    other = next((each for each in OTHER_CHAT_TOKENS if None not in map(tokenizer.token_to_id, each)), None)
+    if other:
+        log.info("the base has no chat template; finetune takes the template of %s", other[0])
     else:
         log.warning(
             "the base has no chat template and no control tokens of a known one, such as %s: finetune cannot teach it chats",

@@ -1,7 +1,7 @@
-"""The word-count table of a corpus: counted once, one table for each of its files, and kept.
+"""The word-count table of a corpus: counted once, one table for each of its files, and stored.
 
-Under `storage.root` it is an artifact of its own, `counts`, which every later run on the corpus finds that
-cuts texts in the same way, whatever strategies and sizes it tries.
+Below `storage.root` it is an artifact, `counts`. Every later run on the corpus that cuts texts in the same way reuses it,
+whatever strategies and sizes it tries.
 """
 
 import json
@@ -52,11 +52,11 @@ class PartTask:
 
 
 def corpus_counts(job: Job, tokenizer: Tokenizer) -> WordCounts:
-    """The table of the train documents of a job's corpus: the one that is kept, or counted now and then kept.
+    """The table of the train documents of a job's corpus: the stored one, or counted now and stored.
 
     Raises:
         DataError: The corpus holds no words.
-        IntegrityError: What is kept is damaged, or something else.
+        IntegrityError: The stored table is damaged, or of something else.
         PreflightError: A process that counts was killed.
     """
     corpus = artifact.read_manifest(str(job.inputs["corpus"]))
@@ -64,10 +64,10 @@ def corpus_counts(job: Job, tokenizer: Tokenizer) -> WordCounts:
         return _pruned(job, _counted(job, tokenizer, "counts"))
     origin = counts_origin(corpus, tokenizer)
     uri = join(str(job.recipe.storage.root), KIND, artifact.origin_key(origin))
-    table = _kept(uri, origin)
+    table = _stored(uri, origin)
     if table is None:
         table = _counted(job, tokenizer, f"counts-{artifact.origin_key(origin)}")
-        _keep(job, uri, origin, table)
+        _store(job, uri, origin, table)
     return _pruned(job, table)
 
 
@@ -84,7 +84,7 @@ def counts_origin(corpus: Manifest, tokenizer: Tokenizer) -> dict[str, str]:
 
 
 def count_part(task: PartTask) -> None:
-    """Write the table of one file of a corpus, unless it is there and whole.
+    """Write the table of one file of a corpus, unless it is there and complete.
 
     Raises:
         IntegrityError: The file of the corpus is damaged.
@@ -106,9 +106,13 @@ def _counted(job: Job, tokenizer: Tokenizer, name: str) -> WordCounts:
     if name == "counts":
         shutil.rmtree(folder, ignore_errors=True)  # nothing says of which corpus they are
     folder.mkdir(parents=True, exist_ok=True)
-    cutter = _cutter(tokenizer)
+    # It cuts texts without the vocabulary, which takes long to read.
+    cutter = Tokenizer(BPE())
+    if tokenizer.normalizer is not None:
+        cutter.normalizer = tokenizer.normalizer
+    cutter.pre_tokenizer = tokenizer.pre_tokenizer
     tasks = [
-        PartTask(file=file, table=folder / f"{file.name}.counts", cutter=cutter)
+        PartTask(file=file, table=folder / f"{file.name}.counts", cutter=cutter.to_str())
         for file in document_files(job.inputs["corpus"], "train")
     ]
     for _ in track(
@@ -141,16 +145,7 @@ def _count_all(tasks: list[PartTask], num_workers: int) -> Iterator[None]:
         pool.shutdown(cancel_futures=True)
 
 
-def _cutter(tokenizer: Tokenizer) -> str:
-    """A tokenizer that cuts texts, without the vocabulary, which takes long to read."""
-    cutter = Tokenizer(BPE())
-    if tokenizer.normalizer is not None:
-        cutter.normalizer = tokenizer.normalizer
-    cutter.pre_tokenizer = tokenizer.pre_tokenizer
-    return cutter.to_str()
-
-
-def _kept(uri: str, origin: dict[str, str]) -> WordCounts | None:
+def _stored(uri: str, origin: dict[str, str]) -> WordCounts | None:
     manifest = artifact.read_manifest(uri)
     if manifest is None:
         return None
@@ -164,8 +159,8 @@ def _kept(uri: str, origin: dict[str, str]) -> WordCounts | None:
     return read_counts(folder / TABLE)
 
 
-def _keep(job: Job, uri: str, origin: dict[str, str], table: WordCounts) -> None:
-    """Make the artifact; of two runs that do at the same time the first one's stays."""
+def _store(job: Job, uri: str, origin: dict[str, str], table: WordCounts) -> None:
+    """Make the artifact; the first one stays if two runs do so at the same time."""
     # A rename needs the same file system, and another run a name of its own.
     draft = Path(f"{job.work / KIND if '://' in uri else uri}.partial-{uuid4().hex[:8]}")
     draft.mkdir(parents=True)

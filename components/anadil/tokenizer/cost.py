@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCompute:
-    """The sizes of the recipe's model, as far as they are known."""
+    """Sizes of the recipe's model, as far as they are known."""
 
     shape: Shape | None
     """None where the base has no `config.json` that can be planned with: every token then counts alike."""
@@ -39,7 +39,7 @@ class ModelCompute:
 
     @property
     def name(self) -> str | None:
-        """The model's, without the directory that it lies in; None where it is not known."""
+        """The model's name, without the directory that it lies in; None where it is not known."""
         if self.shape is None:
             return None
         folder = Path(self.shape.name).expanduser()

@@ -1,4 +1,4 @@
-"""Cost of a tokenizer on text, by domain; its cuts of words; and its round trip."""
+"""Figures of a tokenizer on text: tokens per word by domain, cuts of words, round trip."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -40,9 +40,9 @@ class TextFertility:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Morphology:
-    """How well borders of tokens agree with those of suffixes, over words that are cut at all and have suffixes.
+    """Agreement of token borders with suffix borders, over words that are cut at all and have suffixes.
 
-    Source: Arnett et al. 2025, arXiv:2507.06378, section 3: precision and recall of borders, one-token words left out.
+    Source: Arnett et al. 2025, arXiv:2507.06378, section 3: precision and recall of borders, one-token words skipped.
     """
 
     score: float
@@ -148,12 +148,15 @@ class _Run:
         ids = [one.tolist() for one in self._encoder.encode(texts)]
         self.cpu_s += time.process_time() - begin
         decoded = self._tokenizer.decode_batch(ids, skip_special_tokens=False)
+        normalizer = self._tokenizer.normalizer
         self.used.update(*ids)
         for number, (before, after) in enumerate(zip(texts, decoded, strict=True), self._num_texts):
             # What SentencePiece's normalizers write for blanks is undone by its decoder.
             if after != before:
                 self.altered.append(number)
-                self.changed += [number] if after != _normalized(self._tokenizer, before) else []
+                # All that decoding can give back is what the normalizer leaves.
+                normal = before if normalizer is None else normalizer.normalize_str(before)
+                self.changed += [number] if after != normal else []
         self._num_texts += len(texts)
         num_tokens = sum(map(len, ids))
         self.num_tokens += num_tokens
@@ -175,11 +178,11 @@ class _Run:
 
 
 def measure_morphology(tokenizer: Tokenizer, borders: Mapping[str, frozenset[int]]) -> Morphology | None:
-    """Compare borders of tokens with those of suffixes; see `Morphology`.
+    """Compare borders of tokens with those of suffixes; a border inside a letter counts as one within the stem.
 
     Args:
-        tokenizer: Byte level or not; a border inside a letter counts as one within the stem.
-        borders: Word, with the space before it -> places of its suffixes in it, the space not counted.
+        tokenizer: Of any kind.
+        borders: Word, with the space before it -> places of its suffixes, the space not counted.
     """
     words = list(borders)
     num_words = num_borders = num_suffixes = num_both = 0
@@ -187,14 +190,18 @@ def measure_morphology(tokenizer: Tokenizer, borders: Mapping[str, frozenset[int
         batch = words[start : start + WORD_BATCH]
         encodings = tokenizer.encode_batch(batch, add_special_tokens=False)
         for word, encoding in zip(batch, encodings, strict=True):
-            inner = _inner_borders(word, encoding.offsets)
-            if not inner:
-                continue
-            suffixes = borders[word]
-            num_words += 1
-            num_borders += len(inner)
-            num_suffixes += len(suffixes)
-            num_both += len(suffixes.intersection(inner))
+            space = len(word) - len(word.lstrip())
+            # The token after one that ends inside a letter begins with that letter again: its border is -1.
+            begins = (
+                -1 if start < end else start - space for (_, end), (start, _) in pairwise(encoding.offsets)
+            )
+            inner = [begin for begin in begins if begin]
+            if inner:
+                suffixes = borders[word]
+                num_words += 1
+                num_borders += len(inner)
+                num_suffixes += len(suffixes)
+                num_both += len(suffixes.intersection(inner))
     if not num_words:
         return None
     return Morphology(
@@ -205,21 +212,15 @@ def measure_morphology(tokenizer: Tokenizer, borders: Mapping[str, frozenset[int
     )
 
 
-def _inner_borders(word: str, offsets: Sequence[tuple[int, int]]) -> list[int]:
-    """Where tokens begin inside the word, the space before it left out; -1 for one inside a letter."""
-    space = len(word) - len(word.lstrip())
-    # The token after one that ends in the middle of a letter begins with that letter again.
-    begins = [-1 if start < end else start - space for (_, end), (start, _) in pairwise(offsets)]
-    return [begin for begin in begins if begin]
-
-
-def _normalized(tokenizer: Tokenizer, text: str) -> str:
-    """The text as the tokenizer's own normalizer leaves it: all that decoding can give back."""
-    return text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
-
-
 def pieces_of(tokenizer: Tokenizer, word: str) -> list[str]:
-    """How a word is cut, the space before it left out."""
+    """Pieces of a word, without the space before it."""
     (ids,) = Encoder(tokenizer).encode([word])
     pieces = [tokenizer.decode([index], skip_special_tokens=False) for index in ids.tolist()]
     return [pieces[0].lstrip(), *pieces[1:]] if pieces[0].strip() else pieces[1:]
+
+
+def unchanged_share(base: Tokenizer, candidate: Tokenizer, texts: Sequence[str]) -> float:
+    """Share of texts that both tokenizers cut into the same tokens, 0 to 1."""
+    cuts = [each.encode_batch(list(texts), add_special_tokens=False) for each in (base, candidate)]
+    same = sum(bool(before.tokens == after.tokens) for before, after in zip(*cuts, strict=True))
+    return same / len(texts)

@@ -1,20 +1,16 @@
-"""Byte-pair merges from a word-count table: one inner loop for `replace` and `extend`.
+"""State of a BPE training: all pretokens as the tokens that they are made of by now.
 
-Pairs are merged in the order of tokenizers' trainer: the most frequent first, of equal ones the one with
-the lower ids. Counts have 64 bits, time does not depend on how long a pretoken is, and memory follows the
-number of different pretokens: some 20 bytes for each of their bytes.
+Pairs are merged in the order of tokenizers' trainer: the most frequent first, of equal ones the one with the lower ids.
+Counts have 64 bits. Memory follows the number of different pretokens: some 20 bytes for each of their bytes.
 
 Source: Sennrich et al. 2016, arXiv:1508.07909, algorithm 1; tokenizers 0.23, models/bpe/trainer.rs.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from anadil.core.errors import DataError
-from anadil.core.progress import progress
-from anadil.text.byte_symbols import Merge
 from anadil.tokenizer.kernels import merge_kernel as kernel
 from anadil.tokenizer.kernels import merge_layout as layout
 from anadil.tokenizer.kernels.merge_layout import Array
@@ -48,9 +44,9 @@ class Merger:
         """Lay the pretokens out and count the pairs.
 
         Args:
-            words: Of which those of one token are passed over.
+            words: The pretokens; those of one token are skipped.
             num_ids: One more than the largest id that will be.
-            least: How often a pair has to occur to be merged, at least 1.
+            least: Least count of a pair that is merged, at least 1.
 
         Raises:
             DataError: The table is too large for positions of 32 bits.
@@ -135,40 +131,3 @@ def _longer(array: Array, size: int, num: int) -> Array:
     copy = np.empty((max(int(len(array) * GROWTH), size + num), *array.shape[1:]), dtype=array.dtype)
     copy[:size] = array[:size]
     return copy
-
-
-def merges_of(
-    merger: Merger,
-    symbols: dict[int, str],
-    num_tokens: int,
-    is_banned: Callable[[str], bool] | None = None,
-) -> list[Merge]:
-    """Merge until there are enough new tokens or no pair occurs often enough; merge k makes new token k.
-
-    A pair whose joined text is a token already is left out for good: a second way to an old token would
-    change how the base encodes. Begun at single bytes, training never meets one: as no merge is undone and
-    pairs of a run are taken from the left, the same bytes become a token in the same way everywhere.
-
-    Args:
-        merger: At its beginning.
-        symbols: Id -> token in byte symbols, of all tokens; the new ones, which have the ids above, are added.
-        num_tokens: Most tokens to add.
-        is_banned: Whether a token must not be made, by its byte symbols.
-    """
-    first = max(symbols) + 1
-    taken = set(symbols.values())
-    merges: list[Merge] = []
-    with progress("merging", num_tokens) as bar:
-        while len(merges) < num_tokens and (pair := merger.pair) is not None:
-            left, right = symbols[pair[0]], symbols[pair[1]]
-            joined = left + right
-            if joined in taken or (is_banned is not None and is_banned(joined)):
-                merger.discard()
-                continue
-            new = first + len(merges)
-            symbols[new] = joined
-            taken.add(joined)
-            merges.append((left, right))
-            merger.merge(new)
-            bar.advance()
-    return merges

@@ -1,7 +1,4 @@
-"""How often each pretoken stands in some texts.
-
-A pretoken is what the pre-tokenizer cuts a text into; merges never cross its borders.
-"""
+"""Count the pretokens of texts: the pieces that the pre-tokenizer cuts. Merges never cross their borders."""
 
 import json
 import logging
@@ -71,8 +68,7 @@ def require_words(table: WordCounts) -> None:
 def count_texts(tokenizer: Tokenizer, texts: Iterable[str]) -> WordCounts:
     """The table of some texts as the tokenizer's own normalizer and pre-tokenizer cut them.
 
-    Its records count documents, and pretokens that were left out. Memory follows the number of different pretokens, some
-    50 bytes each.
+    Its records count documents, and pretokens that were too long. Memory: some 50 bytes for each different pretoken.
     """
     pattern = known_pattern(json.loads(tokenizer.to_str()).get("pre_tokenizer"))
     if tokenizer.normalizer is not None:
@@ -98,10 +94,7 @@ def kernel_settings(pattern: str) -> Array:
 
 
 class CharacterKinds:
-    """Code point -> its kind, as the library's regular expressions see it: their Unicode is not Python's.
-
-    They are asked for the pages of 256 code points that texts use; all at once would take seconds.
-    """
+    """Code point -> its kind, as the library's regular expressions see it: their Unicode is not Python's."""
 
     def __init__(self, letters: str) -> None:
         self._patterns = (*PATTERNS, (letters, kernel.LETTER))
@@ -109,21 +102,18 @@ class CharacterKinds:
         self._is_known = np.zeros(0x1100, dtype=np.bool_)
 
     def learn(self, data: Array) -> None:
-        """Find out what the characters of a text in UTF-8 are."""
+        """Look up the kinds of the characters of a text in UTF-8, by pages of 256: all at once would take seconds."""
         pages = np.zeros_like(self._is_known)
         kernel.mark_pages(data, pages)
         for page in np.flatnonzero(pages & ~self._is_known).tolist():
-            self._learn_page(256 * page)
+            first = 256 * page
+            text = "".join(map(chr, range(first, first + 256)))
+            for pattern, kind in self._patterns:
+                # What stands between two runs that were taken out is no such character.
+                outside = [span for _, span in Split(Regex(pattern), "removed").pre_tokenize_str(text)]
+                for (_, start), (end, _) in pairwise([(0, 0), *outside, (256, 256)]):
+                    self.kinds[first + start : first + end] = kind
         self._is_known |= pages
-
-    def _learn_page(self, first: int) -> None:
-        text = "".join(map(chr, range(first, first + 256)))
-        kinds = self.kinds[first : first + 256]
-        for pattern, kind in self._patterns:
-            # What stands between two runs that were taken out is no such character.
-            outside = [span for _, span in Split(Regex(pattern), "removed").pre_tokenize_str(text)]
-            for (_, start), (end, _) in pairwise([(0, 0), *outside, (256, 256)]):
-                kinds[start:end] = kind
 
 
 character_kinds = cache(CharacterKinds)

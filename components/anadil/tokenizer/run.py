@@ -14,13 +14,15 @@ from tokenizers import Tokenizer
 from anadil.artifacts.base_model import base_tokenizer
 from anadil.artifacts.base_vocabulary import base_settings, read_base, require_byte_level
 from anadil.core.errors import DataError, IntegrityError
+from anadil.core.progress import track
 from anadil.recipe.sections import Strategy
 from anadil.runtime.job import Figures, Job
 from anadil.text import metrics
+from anadil.text.byte_symbols import to_text
 from anadil.text.corpus import read_documents
+from anadil.text.encoder import Encoder
 from anadil.text.language import load_language
-from anadil.tokenizer.alphabet import MIN_SHARE, characters
-from anadil.tokenizer.ban_list import unchanged_share
+from anadil.tokenizer.alphabet import MIN_SHARE, characters, lost_scripts, lost_text
 from anadil.tokenizer.candidate import (
     TokenizerCandidate,
     chat_template,
@@ -30,20 +32,20 @@ from anadil.tokenizer.candidate import (
 from anadil.tokenizer.corpus_counts import corpus_counts
 from anadil.tokenizer.cost import ModelCompute, cost_of, model_compute
 from anadil.tokenizer.embedding_map import write_embedding_map
-from anadil.tokenizer.encoder_check import EncoderCheck, check_encoder
-from anadil.tokenizer.fertility import DIGITS, Fertility, measure_fertility
-from anadil.tokenizer.keep import read_keep_texts
-from anadil.tokenizer.lost_scripts import lost_scripts, lost_text
+from anadil.tokenizer.fertility import DIGITS, Fertility, measure_fertility, unchanged_share
 from anadil.tokenizer.makers import MAKERS, cuts_at_marks, mark_share, recut_base, require_room
 from anadil.tokenizer.pretokens import count_texts
-from anadil.tokenizer.samples import HeldoutSample, sample_heldout
+from anadil.tokenizer.samples import HeldoutSample, read_keep_texts, sample_heldout
 from anadil.tokenizer.select import MeasuredCandidate, choose_candidate
 from anadil.tokenizer.sweep_reuse import SweepCandidates, find_sweep_candidates
-from anadil.tokenizer.tables import TABLES, write_choice, write_tables
+from anadil.tokenizer.tables import TABLES, EncoderCheck, write_choice, write_tables
 from anadil.tokenizer.usage import SweepUsage
 from anadil.tokenizer.word_counts import WordCounts
 
 log = logging.getLogger(__name__)
+
+WORDS_PER_LOOK = 10_000
+"""Words after which the stage checks if it is to stop."""
 
 
 def run(job: Job) -> Figures:
@@ -139,11 +141,29 @@ class _Candidates:
                     yield candidate
 
     def check_encoder(self, chosen: TokenizerCandidate) -> EncoderCheck | None:
-        """Comparison on the words of the corpus; None for the base alone, for which they are not counted."""
+        """Compare the fast encoder with `tokenizers` on every different word of the corpus, up to the first difference.
+
+        Training encodes by it, and compares a sample of its documents only.
+
+        Returns:
+            `fast`: True if there is a fast way for this tokenizer, and it gives the same ids; `compared_words`;
+            `difference`: the word that it encodes otherwise, or empty. None for the base alone: no words are counted.
+        """
         if not set(self._strategies) - {"base"}:
             return None
-        _, counts = self._cut_for(chosen.strategy)
-        return check_encoder(chosen.tokenizer, counts, self._job.stop)
+        _, table = self._cut_for(chosen.strategy)
+        encoder, num_words = Encoder(chosen.tokenizer), 0
+
+        def words() -> Iterator[str]:
+            nonlocal num_words
+            for word in track(map(to_text, table.pretokens()), "comparing encoders", len(table)):
+                if num_words % WORDS_PER_LOOK == 0:
+                    self._job.stop.check()
+                num_words += 1
+                yield word
+
+        encoder.check(words())
+        return {"fast": encoder.is_fast, "compared_words": num_words, "difference": encoder.difference}
 
     def _cut_for(self, strategy: Strategy) -> tuple[Tokenizer, WordCounts]:
         """The tokenizer that a strategy changes, and the corpus as it cuts it."""
@@ -193,28 +213,31 @@ class _Measure:
         self._job, self._heldout, self._base = job, heldout, base.tokenizer
         fertility = self._fertility(base)
         self._unit = (fertility.mean_fertility, base.vocab_size)
-        self._require_own_text(fertility)
-        self.base = self._with_cost(base, fertility)
-
-    def _require_own_text(self, fertility: Fertility) -> None:
-        """Refuse a base here that every later comparison would refuse, after training."""
-        altered, documents = (
-            fertility.altered_documents,
-            sum(len(each.texts) for each in self._heldout.domains),
-        )
+        altered, documents = fertility.altered_documents, sum(len(each.texts) for each in heldout.domains)
+        # Every later comparison would refuse such a base, after training.
         if metrics.scores_other_text(len(altered), documents):
             raise DataError(
                 f"base.model: its tokenizer gives {len(altered)} of {documents} held-out documents back as another text "
                 f"(first: number {altered[0]}), so bits per byte would count other text than is scored; choose a "
                 "base.model whose tokenizer gives back what it reads"
             )
+        self.base = self._with_cost(base, fertility)
 
     def __call__(self, candidate: TokenizerCandidate) -> MeasuredCandidate:
         # The base was measured first, as the unit of all costs.
-        item = self.base
-        if candidate.strategy != "base":
-            item = self._with_cost(candidate, self._fertility(candidate))
-        _check(item)
+        is_base = candidate.strategy == "base"
+        item = self.base if is_base else self._with_cost(candidate, self._fertility(candidate))
+        if changed := item.fertility.changed_documents:
+            words = (
+                f"tokenizer {candidate.name}: {len(changed)} held-out documents decode to another text "
+                f"(first: number {changed[0]})"
+            )
+            # The base may lose text, because it does so anyway.
+            if not is_base:
+                raise IntegrityError(
+                    f"{words}; the base's tokenizer settings lose text, choose another base.model"
+                )
+            log.warning("%s; this base's tokenizer loses text", words)
         _track(item, self._job)
         if text := item.warning:
             log.warning("%s", text)
@@ -227,33 +250,17 @@ class _Measure:
         rows = candidate.num_rows(self._job.recipe.tokenizer.pad_to)
         cost = cost_of(fertility.mean_fertility, rows, self._unit, self.compute)
         unchanged = {
-            each.name: round(
-                unchanged_share(self._base, candidate.tokenizer, each.unseen or each.texts), DIGITS
-            )
+            each.name: unchanged_share(self._base, candidate.tokenizer, each.unseen or each.texts)
             for each in self._heldout.keep
         }
         return MeasuredCandidate(
             candidate=candidate,
             fertility=fertility,
             cost=cost,
-            unchanged=unchanged,
+            unchanged={name: round(share, DIGITS) for name, share in unchanged.items()},
             unseen={each.name: len(each.unseen) for each in self._heldout.keep},
             lost={} if candidate.strategy == "base" else lost_scripts(self._base, candidate.tokenizer),
         )
-
-
-def _check(item: MeasuredCandidate) -> None:
-    """Refuse a candidate that loses text; the base may, because it does so anyway."""
-    changed = item.fertility.changed_documents
-    if not changed:
-        return
-    words = (
-        f"tokenizer {item.candidate.name}: {len(changed)} held-out documents decode to another text "
-        f"(first: number {changed[0]})"
-    )
-    if item.candidate.strategy != "base":
-        raise IntegrityError(f"{words}; the base's tokenizer settings lose text, choose another base.model")
-    log.warning("%s; this base's tokenizer loses text", words)
 
 
 def _track(item: MeasuredCandidate, job: Job) -> None:
@@ -265,11 +272,8 @@ def _track(item: MeasuredCandidate, job: Job) -> None:
         fertility.bytes_per_token, item.cost.relative,
     )  # fmt: skip
     for text, share in item.unchanged.items():
-        of = (
-            f"{item.unseen[text]} documents that it was not made with"
-            if item.unseen[text]
-            else "the text it was made with"
-        )
+        unseen = item.unseen[text]
+        of = f"{unseen} documents that it was not made with" if unseen else "the text it was made with"
         log.info("%s: %.1f %% of %s (%s) are cut as by the base", name, 100 * share, text, of)
     if item.lost:
         log.info("%s: lacks tokens of the base: %s", name, lost_text(item.lost))
@@ -286,17 +290,13 @@ def _write(
     job: Job, measured: list[MeasuredCandidate], best: MeasuredCandidate, base: Tokenizer, base_folder: Path
 ) -> None:
     """The chosen tokenizer at the top; with a choice to make, all of them below `candidates/`."""
-    out, pad_to = job.out, job.recipe.tokenizer.pad_to
-    candidates = out / "candidates"
     settings, template = base_settings(base_folder, base), chat_template(base_folder, base)
-    for item in measured if len(measured) > 1 else ():
-        target = candidates / item.candidate.name
-        write_tokenizer(item.candidate, base_folder, settings, template, target)
-        write_embedding_map(item.candidate, base, target, pad_to)
+    targets = [(job.out / "candidates" / item.candidate.name, item) for item in measured]
     # A folder of its own, because `write_tokenizer` makes the folder that it fills.
-    draft = out / "chosen"
-    write_tokenizer(best.candidate, base_folder, settings, template, draft)
-    write_embedding_map(best.candidate, base, draft, pad_to)
+    draft = job.out / "chosen"
+    for target, item in [*(targets if len(targets) > 1 else ()), (draft, best)]:
+        write_tokenizer(item.candidate, base_folder, settings, template, target)
+        write_embedding_map(item.candidate, base, target, job.recipe.tokenizer.pad_to)
     for file in sorted(draft.iterdir()):
-        shutil.move(file, out / file.name)
+        shutil.move(file, job.out / file.name)
     draft.rmdir()

@@ -1,23 +1,30 @@
-"""The text that every candidate is measured on: held out, by domain, and what is to be kept."""
+"""Texts that every candidate is measured on: held out, by domain, and those of `tokenizer.keep`."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import accumulate
 
+from anadil.artifacts import storage
+from anadil.artifacts.text_files import TEXT_SUFFIXES, text_of, text_rows, text_suffix
 from anadil.core.errors import DataError
+from anadil.runtime.job import Job
 from anadil.text.corpus import Document
-from anadil.text.domains import domains_of
+from anadil.text.domains import domains_of, name_of_file
 from anadil.text.language import load_language
 from anadil.text.language_data import Language
-from anadil.text.suffixes import MIN_WORD, suffix_borders
+
+KEY = "tokenizer.keep"
 
 NUM_SAMPLE_WORDS = 8
 MIN_SAMPLE_CHARS = 8
 UNSEEN_EVERY, LEAST_TEXTS = 5, 10
 """One document of so many of `tokenizer.keep` is left out when candidates are made, where there are so many. Chosen by us."""
 KEPT_LANGUAGE = "en"
-"""Whose words those of `tokenizer.keep` are: what stands between spaces."""
+"""Its words, which stand between spaces, are those of `tokenizer.keep`."""
+MIN_STEM, MIN_WORD = 3, 6
+"""Letters of the shortest stem, because shorter ones are mostly chance, and of the shortest word with borders."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +92,7 @@ def sample_heldout(
 
     Args:
         documents: The held-out part.
-        language: That is taught.
+        language: The language that is taught.
         keep: Name of each text of `tokenizer.keep` -> its documents.
 
     Raises:
@@ -129,7 +136,7 @@ def _sample(name: str, texts: Sequence[str], words: Callable[[str], list[str]]) 
 def _words_to_show(
     counts: Counter[str], documents: Sequence[Document], language: Language
 ) -> tuple[tuple[str, ...], bool]:
-    """Words to cut up, and whether words stand after spaces."""
+    """Words to cut up, and True if words stand after spaces."""
     long = [word for word in counts if len(word) >= MIN_SAMPLE_CHARS and word.isalpha()]
     frequent = sorted(long or counts, key=lambda word: (-counts[word], word))
     words = dict.fromkeys([*language.sample_words, *frequent[:NUM_SAMPLE_WORDS]])
@@ -137,7 +144,7 @@ def _words_to_show(
 
 
 def _borders(counts: Mapping[str, int], language: Language) -> dict[str, frozenset[int]]:
-    """Words that end in suffixes of the language, and where those begin."""
+    """Words that end in suffixes of the language -> places where those begin."""
     if not language.suffixes:
         return {}
     bare = {word for word in map(core, counts) if word.isalpha()}
@@ -159,3 +166,67 @@ def core(word: str) -> str:
     while end > start and not word[end - 1].isalnum():
         end -= 1
     return word[start:end]
+
+
+def suffix_borders(word: str, suffixes: Collection[str], stems: Collection[str]) -> frozenset[int]:
+    """Places in a folded word at which a suffix begins; none where no known stem is found.
+
+    A stem is a word that the text holds by itself, such as `kitablar` or `kitab` of `kitablardan`. The longest one comes
+    first, what follows it being suffixes, and then the same within the stem.
+
+    Args:
+        word: In one case, as `Language.fold` gives it.
+        suffixes: Of the language, folded too.
+        stems: Words of the text, folded too.
+    """
+    borders: set[int] = set()
+    end = len(word)
+    for border in range(len(word) - 1, MIN_STEM - 1, -1):
+        if word[:border] not in stems:
+            continue
+        if chain := _chain(word[border:end], frozenset(suffixes)):
+            borders.update(accumulate(map(len, chain[:-1]), initial=border))
+            end = border
+    return frozenset(borders)
+
+
+# Stems differ, but endings come again and again.
+@lru_cache(maxsize=65_536)
+def _chain(text: str, suffixes: frozenset[str]) -> tuple[str, ...]:
+    """The fewest suffixes that make up a text; none where it is no chain of them."""
+    if text in suffixes:
+        return (text,)
+    shortest: tuple[str, ...] = ()
+    for cut in range(1, len(text)):
+        if text[:cut] in suffixes:
+            rest = _chain(text[cut:], suffixes)
+            if rest and (not shortest or len(rest) + 1 < len(shortest)):
+                shortest = (text[:cut], *rest)
+    return shortest
+
+
+def read_keep_texts(job: Job) -> dict[str, tuple[str, ...]]:
+    """Name of each text of `tokenizer.keep` -> its documents; the name is a language's id, or that of the file.
+
+    Raises:
+        DataError: A file is of another kind, is damaged, or holds no text.
+    """
+    documents: dict[str, tuple[str, ...]] = {}
+    for uri in job.side_files.get(KEY, ()):
+        if not text_suffix(uri):
+            raise DataError(
+                f"{KEY}: {uri} is neither {', '.join(TEXT_SUFFIXES)} nor the id of a language with built-in text; name one of those"
+            )
+        is_built_in = uri.startswith(storage.BUILT_IN)
+        # clean.text_field is the key of the user's files, not of built-in ones.
+        field = "text" if is_built_in else job.recipe.clean.text_field
+        place = f"{KEY}: {uri}"
+        with storage.local_copy(uri) as path:
+            read = (text_of(row, field, f"{place}{number}") for number, row in text_rows(path, place, field))
+            texts = tuple(text for text in read if text.strip())
+        if not texts:
+            raise DataError(f"{place} holds no text; name another file")
+        language = uri.removeprefix(storage.BUILT_IN).partition("/")[0]
+        name = language if is_built_in else name_of_file(uri.partition("?")[0])
+        documents[name] = documents.get(name, ()) + texts
+    return documents

@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass, field
 
 from anadil.recipe.sections import Strategy
 from anadil.recipe.sections import Tokenizer as Settings
+from anadil.tokenizer.alphabet import LostScript, lost_text
 from anadil.tokenizer.candidate import TokenizerCandidate
 from anadil.tokenizer.cost import Cost
 from anadil.tokenizer.fertility import Fertility
-from anadil.tokenizer.lost_scripts import LostScript, lost_text
 from anadil.tokenizer.usage import MIN_SHARE
 
 TIE = 0.02
@@ -37,24 +37,15 @@ class MeasuredCandidate:
     def as_json(self) -> dict[str, object]:
         """Its entry in `fertility.json` and `choice.json`."""
         candidate = self.candidate
-        sizes = {
-            "strategy": candidate.strategy,
-            "asked": candidate.asked,
-            "got": candidate.got,
-            "vocab_size": candidate.vocab_size,
+        return {
+            **{name: getattr(candidate, name) for name in ("strategy", "asked", "got", "vocab_size")},
+            **(asdict(candidate.usage) if candidate.usage else {}),
+            **self.fertility.as_json(),
+            "unchanged": dict(self.unchanged),
+            "unchanged_documents": dict(self.unseen),
+            "lost_scripts": {name: asdict(each) for name, each in self.lost.items()},
+            "cost": asdict(self.cost),
         }
-        usage = asdict(candidate.usage) if candidate.usage else {}
-        return (
-            sizes
-            | usage
-            | self.fertility.as_json()
-            | {
-                "unchanged": dict(self.unchanged),
-                "unchanged_documents": dict(self.unseen),
-                "lost_scripts": {name: asdict(each) for name, each in self.lost.items()},
-                "cost": asdict(self.cost),
-            }
-        )
 
     @property
     def warning(self) -> str:
@@ -129,7 +120,7 @@ def choose_candidate(
         for item in measured
         if item is not best
     }
-    reason = _reason(best, cheapest, rivals, pool, choice)
+    reason = _reason(best, cheapest, len(rivals), len(pool), choice)
     if left_out := [item for item in rivals if item not in pool and _cost(item) < _cost(best)]:
         least = min(left_out, key=_cost)
         reason += (
@@ -153,7 +144,7 @@ def _own_tokens(item: MeasuredCandidate) -> int:
 def _pool(
     rivals: Sequence[MeasuredCandidate], against: dict[str, dict[str, str]]
 ) -> tuple[list[MeasuredCandidate], str]:
-    """Those that are compared by cost, and what is to be said where the rule of uses cannot be held."""
+    """Candidates that are compared by cost, and a sentence for the reason if none has enough uses."""
 
     def without(*faults: str) -> list[MeasuredCandidate]:
         return [
@@ -170,20 +161,16 @@ def _pool(
     keeping = [item for item in readable if item.candidate.strategy in KEEPS_BASE]
     if all(item.candidate.strategy == "base" for item in keeping):
         keeping = readable
-    return keeping, (
-        f"no candidate has {MIN_SHARE:.0%} of its own tokens seen often enough: this corpus supports "
-        + ", ".join(_supported(readable))
-    )
-
-
-def _supported(items: Sequence[MeasuredCandidate]) -> list[str]:
-    """The size that the corpus supports, by strategy; the largest candidate tells most of it."""
+    # The largest candidate of a strategy tells most of the size that the corpus supports.
     sizes: dict[Strategy, int] = {}
-    for item in items:
+    for item in readable:
         if item.candidate.usage and item.candidate.strategy != "base":
             size = item.candidate.usage.supported_size
             sizes[item.candidate.strategy] = max(size, sizes.get(item.candidate.strategy, 0))
-    return [f"{strategy} {size:,}" for strategy, size in sizes.items()]
+    return keeping, (
+        f"no candidate has {MIN_SHARE:.0%} of its own tokens seen often enough: this corpus supports "
+        + ", ".join(f"{strategy} {size:,}" for strategy, size in sizes.items())
+    )
 
 
 def _against(item: MeasuredCandidate, base: MeasuredCandidate, min_uses: int) -> dict[str, str]:
@@ -212,17 +199,13 @@ def _against(item: MeasuredCandidate, base: MeasuredCandidate, min_uses: int) ->
 
 
 def _reason(
-    best: MeasuredCandidate,
-    cheapest: MeasuredCandidate,
-    rivals: Sequence[MeasuredCandidate],
-    pool: Sequence[MeasuredCandidate],
-    choice: str,
+    best: MeasuredCandidate, cheapest: MeasuredCandidate, num_rivals: int, num_compared: int, choice: str
 ) -> str:
     why = f"tokenizer.choice is {choice}"
-    if len(rivals) == 1:
+    if num_rivals == 1:
         return why
-    of = f"{len(rivals)} candidates" if choice == "auto" else f"its {len(rivals)} sizes"
-    left = "" if len(pool) == len(rivals) else f", of which {len(pool)} could be compared,"
+    of = f"{num_rivals} candidates" if choice == "auto" else f"its {num_rivals} sizes"
+    left = "" if num_compared == num_rivals else f", of which {num_compared} could be compared,"
     why += f"; of {of}{left} {cheapest.candidate.name} costs least, {_figures(cheapest)}"
     if best is not cheapest:
         why += f", and within {TIE:.0%} of it {best.candidate.name} has the fewest tokens to learn, {_figures(best)}"

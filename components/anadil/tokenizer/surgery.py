@@ -1,23 +1,56 @@
-"""Exchange tokens of the base that nothing needs for new ones: the strategy `surgery`.
+"""Take tokens of the base away that nothing needs: the strategy `surgery`, and `tokenizer.prune` for `extend`.
 
-The vocabulary keeps its size, every other token its id and its row, and texts of the kept
-languages their tokens. Tokens leave that neither a kept text nor the corpus can hold, the last
-merged first, as many as there are new merges; those take their ids.
+Surgery exchanges tokens that neither a kept text nor the corpus can hold, last merged first, for as many new ones. The
+vocabulary keeps its size, every other token its id and row, and kept texts their tokens. A pruned base is smaller:
+each token less saves a row of the embedding and of the softmax.
 """
 
 import json
+import logging
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tokenizers import Tokenizer
 
-from anadil.core.errors import IntegrityError
+from anadil.core.errors import DataError, IntegrityError
+from anadil.core.format import MIB
 from anadil.tokenizer.alphabet import Alphabet, characters, scripts_of
-from anadil.tokenizer.ban_list import BanList
-from anadil.tokenizer.candidate import JsonObject, Merges, checked_tokenizer, missing_bytes, vocab_size
+from anadil.tokenizer.candidate import (
+    JsonObject,
+    Merges,
+    checked_tokenizer,
+    missing_bytes,
+    replace_vocabulary,
+    vocab_size,
+)
 
+log = logging.getLogger(__name__)
+
+LEAST_KEPT_BYTES = MIB
+"""Least size of the kept texts for pruning: most words of a language do not occur in less. Assumption."""
 Words = Iterable[tuple[str, int]]
 """A word-count table's items: pretoken in byte symbols, how often it occurs."""
+
+
+class BanList:
+    """All strings within the pretokens of a sample; called with a token, it tells if it is one of them.
+
+    A new token can stand in a word only if the word holds its string. Without such tokens each word of the sample
+    keeps its own. On GPT-2 extended by 8,000 tokens a sample of 3 MB left 98 % of other English documents as they
+    were, instead of 75 %.
+    """
+
+    def __init__(self, pretokens: Iterable[str]) -> None:
+        """Sort the ends of all pretokens, in byte symbols, each once. Memory: some 25 MB for 3 MB of prose."""
+        # Each part of a pretoken begins one of its ends.
+        self._ends = sorted({word[start:] for word in pretokens for start in range(len(word))})
+
+    def __call__(self, token: str) -> bool:
+        """Return True if some pretoken holds the token."""
+        place = bisect_left(self._ends, token)
+        return place < len(self._ends) and self._ends[place].startswith(token)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,14 +73,14 @@ class Surgery:
         return max(0, len(self.removable) - len(self.missing))
 
     def is_banned(self, token: str) -> bool:
-        """True if a new token would change a kept text, or could only be in one of no use."""
+        """Return True if a new token would change a kept text, or holds a letter of an unused script."""
         return self.banned(token) or not self.alphabet.spells(token)
 
     def exchanged(self, merges: Merges) -> Tokenizer:
         """The base's tokenizer with new merges, whose tokens take the ids of as many others.
 
         Args:
-            merges: Those that continue `reduced`, at most as many as there is `room` for, or the first of them.
+            merges: The first of those that continue `reduced`, at most `room`.
 
         Raises:
             IntegrityError: A new token cannot be reached by merging its bytes.
@@ -76,9 +109,14 @@ def plan_surgery(base: Tokenizer, words: Words, keep: Words) -> Surgery:
     alphabet = Alphabet(scripts_of(of_kept) | scripts_of(characters(words)), of_kept)
     content = json.loads(base.to_str())
     added = {token["content"]: token["id"] for token in content["added_tokens"]}
-    candidates = (token for token in _last_merged_first(content["model"]) if token not in added)
+    merges, vocab = content["model"]["merges"], content["model"]["vocab"]
+    made = {left + right: number for number, (left, right) in reversed([*enumerate(merges)])}
+    # Each token comes before those that it is made of.
+    ordered = sorted(vocab, key=lambda token: (-made.get(token, len(made)), -vocab[token]))
     # Single bytes stay: any text can be encoded with them.
-    removable = tuple(token for token in candidates if len(token) > 1 and not alphabet.spells(token))
+    removable = tuple(
+        token for token in ordered if token not in added and len(token) > 1 and not alphabet.spells(token)
+    )
     _remove(content, set(removable))
     # Where ids are missing, special tokens get other ones unless the vocabulary says theirs.
     content["model"]["vocab"] |= added
@@ -93,12 +131,6 @@ def plan_surgery(base: Tokenizer, words: Words, keep: Words) -> Surgery:
         alphabet=alphabet,
         banned=BanList(word for word, _ in keep),
     )
-
-
-def _last_merged_first(model: JsonObject) -> list[str]:
-    """Tokens in an order in which each comes before those that it is made of."""
-    made = {left + right: number for number, (left, right) in reversed([*enumerate(model["merges"])])}
-    return sorted(model["vocab"], key=lambda token: (-made.get(token, len(made)), -model["vocab"][token]))
 
 
 def _remove(content: JsonObject, tokens: set[str]) -> None:
@@ -124,3 +156,48 @@ def _require_reachable(content: JsonObject, tokens: Sequence[str]) -> None:
                 f"tokenizer: the new token {token!r} is out of reach, its bytes become {pieces}; "
                 "leave surgery out of tokenizer.strategies, and report this base.model"
             )
+
+
+def pruned_base(
+    base: Tokenizer, words: Iterable[tuple[str, int]], keep: Iterable[tuple[str, int]]
+) -> Tokenizer:
+    """The base's tokenizer without unused tokens; ids are renumbered, special tokens last.
+
+    What a used token is made of stays, so every text of the sample and of the corpus is cut as before. Other words of the
+    kept languages may take more tokens afterwards.
+
+    Args:
+        base: Byte-level BPE.
+        words: The corpus's word-count table: pretoken in byte symbols, count.
+        keep: That of the texts that must not change.
+
+    Raises:
+        DataError: The kept texts are too short to say what their languages need.
+    """
+    keep = list(keep)
+    num_bytes = sum(len(word) * count for word, count in keep)
+    if num_bytes < LEAST_KEPT_BYTES:
+        raise DataError(
+            f"tokenizer.prune: the texts of tokenizer.keep have {num_bytes:,} bytes, and tokens that such a short sample "
+            f"does not use may well be needed; name files of at least {LEAST_KEPT_BYTES:,} bytes in tokenizer.keep, "
+            "or set tokenizer.prune to false"
+        )
+    content = json.loads(base.to_str())
+    model = content["model"]
+    parts: dict[str, list[str]] = defaultdict(list)
+    for left, right in model["merges"]:
+        parts[left + right] += (left, right)
+    needed: set[str] = set()
+    queue = {token.value for each in (words, keep) for word, _ in each for token in base.model.tokenize(word)}
+    while queue:
+        token = queue.pop()
+        needed.add(token)
+        queue.update(part for part in parts.get(token, ()) if part not in needed)
+    special = {token["content"] for token in content["added_tokens"]}
+    old = sorted(model["vocab"], key=model["vocab"].__getitem__)
+    # All bytes stay, or some text could not be encoded.
+    staying = [token for token in old if token not in special and (len(token) == 1 or token in needed)]
+    vocab = {token: index for index, token in enumerate(staying)}
+    merges = [(left, right) for left, right in model["merges"] if {left, right, left + right} <= vocab.keys()]
+    log.info("left out %s tokens of the base that no text uses", f"{len(old) - len(staying):,}")
+    return replace_vocabulary(base, vocab, merges)

@@ -1,16 +1,13 @@
-"""Candidates that were trained before, one size at a time, by the pods of a parallel sweep.
+"""Candidates that the pods of a parallel sweep trained before, one size at a time.
 
-A tokenizer artifact of one of the sizes and otherwise the same recipe and corpus holds
-what this run would train for that size, byte for byte: a smaller vocabulary is the start of a
-larger one. It is found as every artifact is, by the key of what decides it.
+A tokenizer artifact of one size and otherwise the same recipe and corpus holds what this run would train for that size,
+byte for byte: a smaller vocabulary is the start of a larger one. It is found by its key, as every artifact.
 """
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 from anadil.artifacts.base_model import read_tokenizer
 from anadil.recipe.sections import Strategy
@@ -22,12 +19,8 @@ from anadil.tokenizer.usage import TokenUsage, usage_in
 log = logging.getLogger(__name__)
 
 COUNTS = (
-    "train_documents",
-    "train_pretokens",
-    "different_pretokens",
-    "dropped_pretokens",
-    "pruned_pretokens",
-)
+    "train_documents", "train_pretokens", "different_pretokens", "dropped_pretokens", "pruned_pretokens",
+)  # fmt: skip
 """Records of the corpus, which do not depend on the sizes."""
 
 
@@ -58,23 +51,19 @@ def find_sweep_candidates(job: Job) -> SweepCandidates:
             continue
         folder, manifest = artifact
         table = json.loads((folder / "fertility.json").read_text(encoding="utf-8"))["candidates"]
-        candidates |= {(each.strategy, each.asked): each for each in _candidates_in(folder, table)}
+        for name, entry in table.items():
+            strategy, asked, place = entry["strategy"], entry["asked"], folder / "candidates" / name
+            if strategy != "base":
+                tokenizer = read_tokenizer(place if place.is_dir() else folder)
+                candidates[strategy, asked] = TokenizerCandidate(
+                    strategy=strategy,
+                    asked=asked,
+                    got=entry["got"],
+                    tokenizer=tokenizer,
+                    usage=usage_in(entry),
+                )
         # Equal in all of them: neither depends on the sizes.
         base_usage = usage_in(table["base"])
         counts = {name: manifest.records[name] for name in COUNTS if name in manifest.records}
         log.info("size %d: taken from a run of its own", size)
     return SweepCandidates(candidates=candidates, counts=counts, base_usage=base_usage)
-
-
-def _candidates_in(folder: Path, table: Mapping[str, Any]) -> Iterator[TokenizerCandidate]:
-    for name, entry in table.items():
-        if entry["strategy"] == "base":
-            continue
-        place = folder / "candidates" / name
-        yield TokenizerCandidate(
-            strategy=entry["strategy"],
-            asked=entry["asked"],
-            got=entry["got"],
-            usage=usage_in(entry),
-            tokenizer=read_tokenizer(place if place.is_dir() else folder),
-        )

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from anadil.recipe.sections import Tokenizer as Settings
 from anadil.tokenizer.cost import ModelCompute
-from anadil.tokenizer.encoder_check import EncoderCheck
 from anadil.tokenizer.samples import HeldoutSample
 from anadil.tokenizer.select import MAX_KEEP_RATIO, TIE, Choice, MeasuredCandidate, rule_text
 from anadil.tokenizer.usage import MIN_SHARE
@@ -17,6 +16,7 @@ log = logging.getLogger(__name__)
 SPEED = "speed.json"
 """Tokens per CPU-second of each candidate, which vary from run to run."""
 TABLES = ("fertility.json", "choice.json", SPEED)
+EncoderCheck = dict[str, bool | int | str]
 
 
 def write_tables(
@@ -28,10 +28,7 @@ def write_tables(
     language: str,
     encoder: EncoderCheck | None,
 ) -> None:
-    """Write `fertility.json` and `speed.json`.
-
-    The base's tokenizer is in them in any case, because the others are compared with it.
-    """
+    """Write `fertility.json` and `speed.json`, with the base in any case: the others are compared with it."""
     warnings = _warnings(measured, choice)
     if encoder and encoder["difference"]:
         warnings.append(str(encoder["difference"]))
@@ -59,7 +56,7 @@ def write_choice(
     settings: Settings,
     compute: ModelCompute,
 ) -> None:
-    """Write `choice.json` where there was a choice: the rule, every candidate with its figures, and why not each other."""
+    """Write `choice.json` where there was a choice: the rule, each candidate's figures, and why not each other one."""
     if len(measured) == 1:
         return
     entries = []

@@ -1,4 +1,4 @@
-"""How often the corpus uses the tokens of a candidate: too rare a token cannot be learnt."""
+"""Uses of a candidate's tokens in the corpus: too rare a token cannot be learnt."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ RARE = (10, 100, 1_000, 10_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenUsage:
-    """How often the training text uses a candidate's tokens; own ones are those that its own merges make."""
+    """Uses of a candidate's tokens in the training text; its own tokens are those that its own merges make."""
 
     own_tokens: int
     """Those that the base does not have (extend, surgery), or all but bytes and special tokens (replace)."""
@@ -46,9 +46,9 @@ def usage_in(entry: Mapping[str, Any]) -> TokenUsage | None:
 
 
 class SweepUsage:
-    """How often the corpus uses the tokens of one tokenizer and of those with the first of its merges.
+    """Uses of the tokens of the largest tokenizer of a sweep, and of the smaller ones.
 
-    Without its last merge a BPE leaves that token's two parts where it stood, so one count says it of all sizes.
+    Without its last merge a BPE leaves that token's two parts where it stood, so one count tells the uses of all sizes.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class SweepUsage:
             counts: Pretoken in byte symbols -> how often it occurs in the training text.
             own: Its own merges, in order; a smaller size of the same corpus has the first of them.
             other: Tokens of a size beside those: bytes and special tokens, where the size counts them.
-            min_uses: From how many uses on a token counts as seen.
-            is_alike: Whether all sizes cut a pretoken alike but for their own merges; others are counted for each.
+            min_uses: Least uses of a token that counts as seen.
+            is_alike: Test of pretokens that all sizes cut alike but for their own merges; others are counted for each.
         """
         self._own, self._other, self._min_uses = own, other, min_uses
         alike = ((word, count) for word, count in counts.items() if is_alike is None or is_alike(word))
@@ -84,7 +84,24 @@ class SweepUsage:
             uses[left] += freed
             uses[right] += freed
         uses.update(_uses(tokenizer, self._rest))
-        return _usage(tokenizer, uses, self._own[:size], self._other, self._min_uses)
+        # Training sets special tokens by their ids, so no count of words holds them.
+        special = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+        vocabulary = tokenizer.get_vocab(with_added_tokens=False).keys() - special
+        counts = [uses[token] for token in vocabulary]
+        table = {"tokens": len(counts), "never": counts.count(0)}
+        table |= {f"under_{limit}": sum(number < limit for number in counts) for limit in RARE}
+        # Two merges may give the same token; the first one made it.
+        merges = dict[str, Merge]()
+        for left, right in self._own[:size]:
+            merges.setdefault(left + right, (left, right))
+        seen = sum(uses[token] >= self._min_uses for token in merges)
+        return TokenUsage(
+            own_tokens=len(merges),
+            own_tokens_seen=seen,
+            supported_size=self._other + _supported(merges, uses, seen, self._min_uses),
+            min_uses=self._min_uses,
+            uses=table,
+        )
 
 
 def _uses(tokenizer: Tokenizer, items: Iterable[tuple[str, int]]) -> Counter[str]:
@@ -96,35 +113,8 @@ def _uses(tokenizer: Tokenizer, items: Iterable[tuple[str, int]]) -> Counter[str
     return uses
 
 
-def _usage(
-    tokenizer: Tokenizer, uses: Counter[str], own: Sequence[Merge], other: int, min_uses: int
-) -> TokenUsage:
-    # Training sets special tokens by their ids, so no count of words holds them.
-    special = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    vocabulary = tokenizer.get_vocab(with_added_tokens=False).keys() - special
-    counts = [uses[token] for token in vocabulary]
-    table = {"tokens": len(counts), "never": counts.count(0)}
-    table |= {f"under_{limit}": sum(number < limit for number in counts) for limit in RARE}
-    # Two merges may give the same token; the first one made it.
-    merges = dict[str, Merge]()
-    for left, right in own:
-        merges.setdefault(left + right, (left, right))
-    seen = sum(uses[token] >= min_uses for token in merges)
-    return TokenUsage(
-        own_tokens=len(merges),
-        own_tokens_seen=seen,
-        supported_size=other + _supported(merges, uses, seen, min_uses),
-        min_uses=min_uses,
-        uses=table,
-    )
-
-
 def _supported(merges: Mapping[str, Merge], uses: Counter[str], seen: int, min_uses: int) -> int:
-    """How many of the merges, from the first on, the corpus supports.
-
-    Without its last merge a BPE leaves that token's two parts where it stood, so the uses of every
-    smaller vocabulary follow from those of the largest.
-    """
+    """Number of merges, from the first on, that the corpus supports."""
     tokens = list(merges)
     while tokens and seen < MIN_SHARE * len(tokens):
         token = tokens.pop()

@@ -9,10 +9,9 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
-from anadil.tokenizer.extend_bpe import continue_merges
+from anadil.tokenizer.bpe import continue_merges, train_vocabulary
 from anadil.tokenizer.kernels.compiled import KERNELS
 from anadil.tokenizer.pretokens import count_texts
-from anadil.tokenizer.train_bpe import train_vocabulary
 from anadil.tokenizer.word_counts import sum_counts
 
 

@@ -1,7 +1,6 @@
-"""A word-count table: how often each pretoken occurs, sorted, in memory and in a file.
+"""A word-count table: pretokens and how often each occurs, sorted, in memory and in a file.
 
-A pretoken is kept as the bytes that it stands for, and given out in byte symbols: one character of the
-byte-level alphabet for each byte, which is how tokenizers writes it.
+A pretoken is stored as its bytes and given out in byte symbols, one character for each byte, as tokenizers writes it.
 """
 
 import hashlib
@@ -42,12 +41,12 @@ class WordCounts:
     """Other counts, such as documents. They are added up where tables are."""
 
     def __len__(self) -> int:
-        """How many different pretokens there are."""
+        """Number of different pretokens."""
         return len(self.counts)
 
     @property
     def total(self) -> int:
-        """How many pretokens there are, each as often as it occurs."""
+        """Number of pretokens, repeated ones too."""
         return int(self.counts.sum())
 
     def items(self) -> Iterator[tuple[str, int]]:
@@ -64,7 +63,7 @@ class WordCounts:
                 yield text[start:end]
 
     def pruned(self, least: int) -> "WordCounts":
-        """Without the pretokens that occur less often."""
+        """Return the table without the pretokens that occur less often."""
         chosen = self.counts >= least
         lengths = np.diff(self.starts)
         return WordCounts(
@@ -85,7 +84,7 @@ def word_counts(items: Iterable[tuple[str, int]], records: Mapping[str, int] | N
 
 
 def as_table(counts: "WordCounts | Mapping[str, int]") -> WordCounts:
-    """The table itself, or that of a dictionary of pretokens in byte symbols."""
+    """Return the table itself, or that of a dictionary of pretokens in byte symbols."""
     return counts if isinstance(counts, WordCounts) else word_counts(counts.items())
 
 
@@ -101,11 +100,7 @@ def of_bytes(counts: Mapping[bytes, int], records: Mapping[str, int] | None = No
 
 
 def sum_counts(tables: Iterable[WordCounts]) -> WordCounts:
-    """All tables added up; their order changes nothing.
-
-    Tables of about the same size are added to each other first, so that each pretoken is moved as often
-    as the logarithm of the number of tables says, and of small ones only few wait.
-    """
+    """Add up tables; their order changes nothing."""
     stack: list[WordCounts] = []
     for table in tables:
         stack.append(table)
@@ -119,10 +114,7 @@ def sum_counts(tables: Iterable[WordCounts]) -> WordCounts:
 
 
 def write_counts(table: WordCounts, path: Path) -> None:
-    """Write a table; the same pretokens with the same counts and records give the same bytes.
-
-    The file is complete or not there: it is written beside, then renamed.
-    """
+    """Write a table to a complete file or none; equal tables give equal bytes."""
     header = {"pretokens": len(table), "bytes": len(table.text), "records": dict(table.records)}
     first = json.dumps(header, sort_keys=True).encode() + b"\n"
     columns = _columns(table)
@@ -139,7 +131,7 @@ def write_counts(table: WordCounts, path: Path) -> None:
 
 
 def read_counts(path: Path) -> WordCounts:
-    """The table of a file.
+    """Read the table of a file.
 
     Raises:
         IntegrityError: It is no such file, or damaged.

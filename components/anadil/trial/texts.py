@@ -11,7 +11,7 @@ from anadil.evaluate.models import EncodedDocuments, ScoredModel, encode_for_all
 from anadil.runtime.job import Job
 from anadil.text.corpus import Document, read_documents
 from anadil.text.language import load_language
-from anadil.tokenizer.keep import read_keep_texts
+from anadil.tokenizer.samples import read_keep_texts
 from anadil.trial.finalists import Finalist
 
 TARGET = "target"

@@ -120,10 +120,7 @@ def _pop(entries: Array, heap: Array, state: Array) -> None:
 def replace_pair(
     cells: Array, words: Words, lengths: Array, entries: Array, pool: Array, entry: int, new: int
 ) -> int:
-    """Write a token wherever its pair stands, and subtract the pairs that go; at how many cells.
-
-    Those cells stand at the beginning of the entry's part of the pool.
-    """
+    """Write a token wherever its pair stands, and subtract the pairs that go; return the number of its cells, the first in the pool."""
     left_length = lengths[entries[entry, PAIR] >> RIGHT_BITS]
     length = lengths[new]
     first, last = entries[entry, FIRST], entries[entry + 1, FIRST]
@@ -153,7 +150,7 @@ def replace_pair(
 
 @compiled
 def _token_before(cells: Array, place: int) -> int:
-    """Where the token begins that ends before a cell."""
+    """First cell of the token that ends before a cell."""
     before = cells[place - 1, TOKEN]
     return place - 1 if before >= 0 else place + before
 
@@ -162,16 +159,10 @@ def _token_before(cells: Array, place: int) -> int:
 def group_neighbours(
     cells: Array, words: Words, lengths: Array, places: Array, groups: Array, group_of: Array, new: int
 ) -> int:
-    """Count the pairs of a token with what stands beside it; how many pairs.
+    """Count the pairs of a new token with its neighbours; return the number of pairs.
 
-    Args:
-        cells: After `replace_pair`.
-        words: The pretokens.
-        lengths: Cells of each token.
-        places: Where the token stands, in order.
-        groups: Filled: the pairs.
-        group_of: Neighbour -> its group, as the left one in row 0 and as the right one in row 1.
-        new: The token.
+    `places` are the cells where it begins, in order. `groups` is filled. `group_of` maps a neighbour to its group, as the
+    left one in row 0 and as the right one in row 1.
     """
     num = 0
     for place in places:
@@ -196,7 +187,7 @@ def group_neighbours(
 
 @compiled
 def _neighbour(cells: Array, place: int, side: int, length: int) -> int:
-    """Where the token to the left (0) or right (1) begins; -1 at a border."""
+    """First cell of the token to the left (0) or right (1); -1 at a border."""
     if side == 0:
         return NONE if cells[place - 1, TOKEN] == BORDER else _token_before(cells, place)
     return NONE if cells[place + length, TOKEN] == BORDER else place + length
@@ -245,23 +236,10 @@ def merge_and_choose(
     cells: Array, words: Words, lengths: Array, entries: Array, pool: Array, heap: Array, groups: Array,
     group_of: Array, state: Array, new: int, least: int,
 ) -> bool:  # fmt: skip
-    """Make a token of the chosen pair, and choose the next pair.
-
-    Args:
-        cells: All tokens.
-        words: The pretokens.
-        lengths: Cells of each token.
-        entries: All pairs.
-        pool: Their cells.
-        heap: The frequent ones.
-        groups: Room for twice as many pairs as tokens.
-        group_of: From `group_neighbours`, all free.
-        state: With the pair chosen, and after it the next one.
-        new: The token; -1 to leave the pair as it is.
-        least: How often a pair has to occur.
+    """Make a token of the chosen pair (-1: leave the pair as it is), and choose the next pair.
 
     Returns:
-        Whether there was room; else nothing was done, and the state says how many cells of the pool to free.
+        True if there was room; else nothing was done, and the state holds the number of pool cells to free.
     """
     entry = state[CHOSEN]
     if new >= 0:
@@ -282,7 +260,7 @@ def merge_and_choose(
 
 @compiled
 def forget_pairs(cells: Array, entries: Array, pool: Array, heap: Array, state: Array, least: int) -> None:
-    """Take out pairs that are gone or too rare, and cells that begin another pair by now; others are renumbered."""
+    """Take out pairs that are gone or too rare, and cells that begin another pair by now; renumber the others."""
     num = size = 0
     chosen = NONE
     last = entries[0, FIRST]

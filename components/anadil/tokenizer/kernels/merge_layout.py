@@ -1,7 +1,4 @@
-"""The beginning of BPE training: pretokens written into cells, and their pairs counted and listed.
-
-What cells, entries and words are: `merge_kernel`.
-"""
+"""Layout at the beginning of BPE training: pretokens written into cells, and their pairs counted and listed. See `merge_kernel`."""
 
 from typing import Any
 
@@ -65,7 +62,7 @@ def lay_out(ids: Array, tokens: Array, starts: Array, cells: Array, firsts: Arra
 
 @compiled
 def count_at(words: Words, place: int) -> Any:
-    """How often the pretoken of a cell occurs."""
+    """Count of the pretoken of a cell."""
     firsts, blocks, counts = words
     word = blocks[place >> BLOCK_BITS]
     while firsts[word + 1] <= place:
@@ -75,17 +72,12 @@ def count_at(words: Words, place: int) -> Any:
 
 @compiled
 def count_pairs(cells: Array, words: Words, slots: Array, pairs: Array, num: int) -> int:
-    """Give each cell that begins a pair the number of its pair, and count the pairs, as far as there is room.
+    """Give each cell that begins a pair the number of its pair, and count the pairs.
 
-    Args:
-        cells: From `lay_out`.
-        words: The pretokens.
-        slots: Hash table of their numbers, -1 where free; a power of two long.
-        pairs: Room for pairs; KEY, WEIGHT and NUM of each.
-        num: Pairs found.
+    `slots` is a hash table of their numbers, -1 where free, a power of two long. `pairs` gets KEY, WEIGHT and NUM of each.
 
     Returns:
-        How many pairs there are; -1 where there is no room for more.
+        The number of pairs; -1 where there is no room for more.
     """
     mask = len(slots) - 1
     for place in range(len(cells) - 1):
@@ -114,23 +106,14 @@ def count_pairs(cells: Array, words: Words, slots: Array, pairs: Array, num: int
 
 @compiled
 def _slot_of(pair: Any) -> Any:
-    """A number that spreads pairs; Knuth's multiplicative hash with the golden ratio."""
+    """A number that spreads pairs. Source: Knuth's multiplicative hash with the golden ratio."""
     mixed = np.uint64(pair) * np.uint64(0x9E3779B97F4A7C15)
     return np.int64(mixed >> np.uint64(RIGHT_BITS))
 
 
 @compiled
 def list_pairs(cells: Array, pairs: Array, entries: Array, pool: Array, state: Array, least: int) -> None:
-    """Make entries of the pairs of the beginning that occur often enough.
-
-    Args:
-        cells: From `count_pairs`.
-        pairs: From `count_pairs`.
-        entries: Room for as many and one more.
-        pool: Room for as many cells as begin pairs.
-        state: Filled.
-        least: How often a pair has to occur.
-    """
+    """Make entries of the pairs that occur `least` times, with their cells in the pool, and fill the state."""
     num = size = 0
     highest = 0
     for number in range(len(pairs)):

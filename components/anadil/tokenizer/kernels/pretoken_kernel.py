@@ -31,7 +31,7 @@ STATE = 5
 
 @compiled
 def _look(data: Array, place: int, end: int, kinds: Array) -> Any:
-    """Kind of the character at a place, and above its bits how many bytes it has."""
+    """Kind of the character at a place; above its bits the number of its bytes."""
     if place >= end:
         return END
     first = np.int64(data[place])
@@ -49,7 +49,7 @@ def _look(data: Array, place: int, end: int, kinds: Array) -> Any:
 
 @compiled
 def mark_pages(data: Array, pages: Array) -> None:
-    """Mark which pages of 256 code points the characters of a text are on."""
+    """Mark the pages of 256 code points that a text uses."""
     pages[0] = True
     for place in range(len(data)):
         first = np.int64(data[place])
@@ -66,7 +66,7 @@ def mark_pages(data: Array, pages: Array) -> None:
 
 @compiled
 def _after_run(data: Array, place: int, end: int, kinds: Array, kind: int, most: int) -> int:
-    """Where a run of one kind ends that is at most so many characters long."""
+    """End of a run of at most so many characters of one kind."""
     while most > 0:
         seen = _look(data, place, end, kinds)
         if seen & 7 != kind:
@@ -98,7 +98,7 @@ def _contraction(data: Array, place: int, end: int, ignores_case: bool) -> int:
 
 @compiled
 def end_of_pretoken(data: Array, place: int, end: int, kinds: Array, settings: Array) -> int:
-    """Where the pretoken ends that begins at a place.
+    """End of the pretoken that begins at a place.
 
     Source: the alternatives of `LLAMA_3_REGEX` and of openai/gpt-2, src/encoder.py, in their order.
     """
@@ -150,18 +150,11 @@ def count_batch(
 ) -> bool:  # fmt: skip
     """Count the pretokens of some texts, as far as there is room.
 
-    Args:
-        data: The texts in UTF-8, one after another.
-        ends: Where each ends.
-        kinds: Code point -> kind of character.
-        settings: Of the pattern.
-        slots: Hash table of entries, -1 where free; a power of two long.
-        entries: The pretokens so far; one more is kept free.
-        text: Their bytes.
-        state: Where to begin; afterwards where the next call resumes.
+    `data` holds the texts in UTF-8, `ends` where each ends. `slots` is a hash table of entries, -1 where free, a power of
+    two long. `state` says where to resume.
 
     Returns:
-        Whether all was counted; else there has to be more room first.
+        True if all was counted; else there has to be more room first.
     """
     mask = len(slots) - 1
     # Half of the slots stays free, or searches would get long.

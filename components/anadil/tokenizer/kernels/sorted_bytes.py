@@ -14,12 +14,7 @@ PIECE = 7
 
 
 def sorted_order(text: Array, starts: Array) -> Array:
-    """The numbers of the strings in the order of their bytes.
-
-    Args:
-        text: uint8, all strings one after another.
-        starts: Where each begins and the last one ends.
-    """
+    """The numbers of the strings in the order of their bytes; `starts` is where each begins in `text` and the last one ends."""
     order = np.arange(len(starts) - 1)
     places, groups = np.arange(len(order)), np.zeros(len(order), dtype=np.int64)
     piece = 0

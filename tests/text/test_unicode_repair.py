@@ -1,0 +1,186 @@
+"""UTF-8 that was read in a code page, in part of a text."""
+
+import pytest
+
+from anadil.text.language import language_codes, load_language
+from anadil.text.language_pack import LanguagePack, normalize, to_language
+from anadil.text.mojibake import undo_mojibake
+from tests.kit.texts import ANOTHER, AZERBAIJANI, RUSSIAN, TURKISH
+
+POLISH = "Wczoraj chłopiec położył się spać, śniąc o źrebięciu i żółtych gęsiach."
+CZECH = "Příliš žluťoučký kůň úpěl ďábelské ódy, řekl strýček Jiří."
+
+
+def misread(text: str, codec: str) -> str:
+    """UTF-8 as a code page shows it; bytes without a character of their own stand as control characters."""
+    return "".join(bytes([byte]).decode(codec, "ignore") or chr(byte) for byte in text.encode())
+
+
+@pytest.mark.parametrize(
+    ("text", "codec"),
+    [
+        *((ANOTHER, codec) for codec in ("latin-1", "cp1252", "cp1251")), (POLISH, "cp1250"), (CZECH, "cp1250"),
+        (RUSSIAN, "cp1252"), (RUSSIAN, "cp866"), (RUSSIAN, "koi8-r"), (TURKISH, "cp857"), (AZERBAIJANI, "cp857"),
+        (AZERBAIJANI, "mac-roman"), (TURKISH, "cp850"),
+    ],
+)  # fmt: skip
+def test_a_misread_paragraph_is_read_again_beside_sound_ones(text: str, codec: str) -> None:
+    assert normalize(f"{text}\n{misread(text, codec)}\n\n{text}") == f"{text}\n{text}\n\n{text}"
+
+
+@pytest.mark.parametrize("text", [POLISH, CZECH])
+def test_capitals_of_central_europe_are_sound(text: str) -> None:
+    assert normalize(text.upper()) == text.upper()
+
+
+def test_a_misread_sentence_is_read_again_in_a_sound_line() -> None:
+    first, *_ = ANOTHER.split(". ")
+
+    said = normalize(f"Şəhərdə: «{misread(first, 'latin-1')}» – dedi, sonra getdi.")
+
+    assert said == f"Şəhərdə: «{first}» – dedi, sonra getdi."
+
+
+def test_a_letter_that_lost_a_byte_is_marked_as_lost() -> None:
+    text = misread("平等の権利を持つ", "latin-1").replace("\xad", "")
+
+    assert normalize(f"{AZERBAIJANI}\n{text}") == f"{AZERBAIJANI}\n平\ufffdの権利を持つ"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Düz mətn, sonra Ä\x9f və É\x99 gəlir", "Düz mətn, sonra ğ və ə gəlir"),
+        ("Qəzet itâ€™s deyir, sonra 20Â°C", "Qəzet it’s deyir, sonra 20°C"),
+    ],
+)
+def test_letters_in_control_characters_and_an_apostrophe_are_certain(text: str, expected: str) -> None:
+    assert undo_mojibake(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "«BÜTÜN TÜRKÜ» «KÖRPÜ» «GÜZGÜ» mahnıları\n«SÜRÜ» isə az",
+        "“Ü” hərfi, É™ deyil",
+        "Çox gözəl üçüncü gün: ölkə, ürək, çiçək",
+        "Съешь же ещё этих мягких французских булок. ЁЖИК, МЁД, ВЁРСТЫ, ПЁТР, ГЁТЕ",
+        "Её мёд, моё «Её», №1. Ещё «своё»… Ели её, «ё»",
+        "Київ: «Ії» та «Ті», «Ві»; Її, Її",
+        "PRÉCISÉ : « CAFÉ » et l’été à Évian",
+        "CAFÉ\u00bb, DÉJÀ\u00bb",
+        "kafeÉ\u00bb dedi; iPadÄ» və MMC-nÜ”; A±b, Å³; École± və 3Ã²",
+        "СССР± и мСР» тоже; 5Р№ и Я№1",
+    ],
+)
+def test_no_line_of_sound_text_is_read_again(text: str) -> None:
+    assert undo_mojibake(text) == text
+
+
+@pytest.mark.parametrize("codec", ["cp1252", "cp1250", "cp1251", "latin-1"])
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("Im Winter schneit es dort häufig, und Züge fahren später.", "häufig"),
+        ("Axşam kitabı oxudum, sonra həyətə çıxdım.", "kitabı"),
+        ("Dün şirin bir çocuk gördüm, ağaçların altındaydı.", "altındaydı"),
+        ("Mañana comió piña el niño.", "piña"),
+        ("Wczoraj chłopiec poszedł spać.", "poszedł"),
+    ],
+)
+def test_one_misread_word_is_read_again_in_a_sound_line(text: str, word: str, codec: str) -> None:
+    assert undo_mojibake(text.replace(word, misread(word, codec))) == text
+
+
+def test_a_drawn_table_stays() -> None:
+    table = "┌────────┐\n│ Şəhər │\n├────────┤\n└────────┘"
+
+    assert undo_mojibake(f"{AZERBAIJANI}\n{table}\n√2 ≈ 1,41") == f"{AZERBAIJANI}\n{table}\n√2 ≈ 1,41"
+
+
+RIGHT = [
+    ("kk", "Cyrl", "Aлмaты қaлaсы мeн бiз", "Алматы қаласы мен біз"),
+    ("ru", "Cyrl", "Пpивeт, Mосква", "Привет, Москва"),
+    ("uk", "Cyrl", "мicто Київ", "місто Київ"),
+    ("cv", "Cyrl", "чăваш чĕлхи ҫулçă", "чӑваш чӗлхи ҫулҫӑ"),
+    ("os", "Cyrl", "Ирон æвзаг", "Ирон ӕвзаг"),
+    ("mk", "Cyrl", "jазик ѕвезда", "јазик ѕвезда"),
+    ("az", "Latn", "Вakı, Аzərbaycanın pаytaxtı", "Bakı, Azərbaycanın paytaxtı"),
+    ("en", "Latn", "Windоws and Mоscow", "Windows and Moscow"),
+    ("ru", "Cyrl", "система Windоws", "система Windows"),
+    ("el", "Grek", "Aθήνα, µία Eλλάδα", "Αθήνα, μία Ελλάδα"),
+    ("kab", "Latn", "tεmyuγin", "tɛmyuɣin"),
+    ("ee", "Latn", "ɖεwo", "ɖɛwo"),
+]
+KEPT = [
+    ("kk", "Cyrl", "Facebookта iPhoneның PDF-ке ATMде"),
+    ("kk", "Cyrl", "бyл Yлкен"),  # y may be у or ү
+    ("ru", "Cyrl", "IT-компания ХХ век MHz"),
+    ("en", "Latn", "kΩ ΔT hν μm, Привет"),
+    ("el", "Grek", "Δx kΩ"),
+    ("ru", "Cyrl", "oбъяснiть"),  # Russian has no і
+    ("ja", "Jpan", "TシャツとCДROM"),
+]
+
+
+@pytest.mark.parametrize(("code", "script", "raw", "expected"), RIGHT)
+def test_a_word_gets_the_letters_of_one_script(code: str, script: str, raw: str, expected: str) -> None:
+    normalize = to_language(LanguagePack(code=code, name=code, script=script)).normalize
+
+    assert normalize(raw) == expected
+    assert normalize(expected) == expected
+
+
+@pytest.mark.parametrize(("code", "script", "text"), KEPT)
+def test_names_with_an_ending_and_what_may_be_several_letters_stay(code: str, script: str, text: str) -> None:
+    assert to_language(LanguagePack(code=code, name=code, script=script)).normalize(text) == text
+
+
+PYTHON = "def orta(x):\n    if not x:\n        return 0\n\n    cəm = sum(x)\n    return cəm / len(x)"
+MAKEFILE = "hamısı:\n\tgcc -O2 -o proqram proqram.c\n\trm -f proqram.o"
+YAML = "xidmət:\n  host: 127.0.0.1\n  ports:\n    - 8080\n    - 8443"
+C = 'int main(void)\n{\n\tfor (int i = 0; i < 3; i++) {\n\t\tputs("salam");\n\t}\n}'
+HTML = "<ul>\n  <li>bir</li>\n  <li>iki</li>\n</ul>"
+SQL = "SELECT ad\nFROM kitablar\nWHERE il > 2000\n  AND dil = 'az'"
+
+DOCSTRING = 'class Anbar:\n    """Anbar malları saxlayır.\n\n    Mal gələndə qeyd olunur.\n    Gedəndə silinir.\n    """'
+LISP = "(cond\n  (yağış\n     çətir)\n  (qar papaq))"
+DIFF = "@@ -1,3 +1,3 @@\n birinci sətir qaldı\n-köhnə\n+yeni\n sonuncu sətir də qaldı"
+TREE = "kitab\n  fəsillər\n    giriş\n    son\n  şəkillər"
+FOLDER = "kitab/\n  giriş\n  son"
+CODES = {
+    "python": PYTHON, "make": MAKEFILE, "yaml": YAML, "c": C, "html": HTML, "sql": SQL, "docstring": DOCSTRING,
+    "lisp": LISP, "diff": DIFF, "tree": TREE, "folder": FOLDER,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("code", CODES.values(), ids=CODES)
+@pytest.mark.parametrize("language", language_codes())
+def test_lines_of_code_keep_the_spaces_before_them(language: str, code: str) -> None:
+    text = f"Yuxarıdakı nümunəyə baxın.\n\n{code}\n\nBurada isə izah verilir."
+
+    assert load_language(language).normalize(text) == text
+
+
+@pytest.mark.parametrize(
+    "prose",
+    [
+        "    Səhər açıldı, hamı işə getdi.\nAxşam isə evə qayıtdılar.\n    Gecə sakit keçdi (bax: 3).",
+        "Sənədlər:\n    1.1. ərizə;\n    1.2. şəxsiyyət vəsiqəsi (surəti);\n    1.3. arayış.",
+        "Yol uzun\n    gecə qısa\n        söz az",
+        "\u3000朝になった。\n\u3000みんな仕事に行った。",
+        "Gələnlər (hamısı\n  sadalanmır), gedənlər\n  və qalanlar barədə danışdılar.",
+        "Lazımdır:\n   un\n   su\n   duz",
+        "  If it rains, we stay at home.\n  For the rest of the day we read, while others sleep.",
+    ],
+)
+def test_prose_does_not_keep_the_spaces_before_its_lines(prose: str) -> None:
+    expected = "\n".join(line.strip() for line in prose.split("\n"))
+
+    assert load_language("az").normalize(prose) == expected
+
+
+def test_cells_of_a_table_stay_apart() -> None:
+    assert (
+        load_language("az").normalize("Şəhər\t\tƏhali \nGəncə \t 335 600\t") == "Şəhər\tƏhali\nGəncə\t335 600"
+    )
