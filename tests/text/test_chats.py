@@ -25,8 +25,10 @@ def part(kind: str, text: str) -> dict[str, str]:
 
 
 def read(row: dict[str, Any]) -> Any:
-    found = messages_of(row)
-    return found if isinstance(found, Refusal) else tuple((each.role, each.content) for each in found)
+    messages = messages_of(row)
+    return (
+        messages if isinstance(messages, Refusal) else tuple((each.role, each.content) for each in messages)
+    )
 
 
 def chat(*questions: str) -> Chat:
@@ -79,12 +81,6 @@ def test_usual_layouts_give_the_same_chat(row: dict[str, Any]) -> None:
 )
 def test_a_system_turn_is_read_in_each_layout(row: dict[str, Any]) -> None:
     assert read(row) == (SYSTEM, *PAIR)
-
-
-def test_the_input_of_an_instruction_belongs_to_its_question() -> None:
-    row = {"instruction": "Tərcümə et:", "input": "salam", "output": "hello"}
-
-    assert read(row) == (("user", "Tərcümə et:\n\nsalam"), ("assistant", "hello"))
 
 
 def test_the_history_of_an_instruction_comes_before_it() -> None:
@@ -220,6 +216,7 @@ def test_what_is_no_mark_of_a_bad_answer_leaves_the_row(mark: dict[str, Any]) ->
     [
         ({"question": "Nə vaxt?", "context": "Qatar altıda gedir."}, "Nə vaxt?\n\nQatar altıda gedir."),
         ({"prompt": "Tərcümə et:", "input": "kitab"}, "Tərcümə et:\n\nkitab"),
+        ({"instruction": "Tərcümə et:", "input": "salam"}, "Tərcümə et:\n\nsalam"),
         ({"question": "Kim?", "passages": "x", "documents": ["Əli gəldi.", {"title": "A", "text": "Vəli getdi."}]}, "Kim?\n\nƏli gəldi.\n\nVəli getdi."),
         ({"instruction": "Cavab ver.", "question": "Kim?", "passage": "Əli gəldi."}, "Cavab ver.\n\nƏli gəldi.\n\nKim?"),
         ({"prompt": "Mətn: Əli gəldi. Kim?", "context": "Əli gəldi."}, "Mətn: Əli gəldi. Kim?"),

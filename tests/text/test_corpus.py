@@ -1,9 +1,10 @@
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anadil.core.errors import IntegrityError
@@ -31,10 +32,9 @@ def test_documents_come_back_as_they_went_in(tmp_path: Path) -> None:
     assert list(read_documents(tmp_path, "train")) == documents(3)
 
 
-@given(text=st.text())
+@settings(deadline=None)
+@given(text=st.text(st.characters(exclude_categories=["Cs"])))
 def test_any_text_survives(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    if any(0xD800 <= ord(letter) < 0xE000 for letter in text):
-        return
     folder = tmp_path_factory.mktemp("corpus")
     document = dataclasses.replace(DOCUMENT, text=text)
 
@@ -72,35 +72,31 @@ def test_no_documents_are_one_empty_part(tmp_path: Path) -> None:
     assert list(read_documents(tmp_path, "heldout")) == []
 
 
-@pytest.mark.parametrize("kept", [0.0, 0.5, 0.99])
-def test_a_part_that_was_cut_off_is_refused(tmp_path: Path, kept: float) -> None:
+def flipped(content: bytes) -> bytes:
+    changed = bytearray(content)
+    changed[-2] ^= 1  # in the checksum
+    return bytes(changed)
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda _: b"",
+    "half": lambda content: content[: len(content) // 2],
+    "cut off": lambda content: content[: int(len(content) * 0.99)],
+    "a bit": flipped,
+    "text": lambda _: b"no zstd at all",
+    "other frame": lambda _: b"\x28\xb5\x2f\xfd" + b"\xff" * 30,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_part_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     write_documents(tmp_path, "train", documents(200))
     path = tmp_path / PART
-    content = path.read_bytes()
-    path.write_bytes(content[: int(len(content) * kept)])
+    path.write_bytes(damage(path.read_bytes()))
 
     with pytest.raises(
         IntegrityError, match=r"part-00000\.jsonl\.zst: damaged corpus part \(.*\); run clean again"
     ):
-        list(read_documents(tmp_path, "train"))
-
-
-@pytest.mark.parametrize("content", [b"no zstd at all", b"\x28\xb5\x2f\xfd" + b"\xff" * 30])
-def test_a_part_of_other_bytes_is_refused(tmp_path: Path, content: bytes) -> None:
-    write_documents(tmp_path, "train", documents(1))
-    (tmp_path / PART).write_bytes(content)
-
-    with pytest.raises(IntegrityError, match="damaged corpus part"):
-        list(read_documents(tmp_path, "train"))
-
-
-def test_a_flipped_bit_is_refused(tmp_path: Path) -> None:
-    write_documents(tmp_path, "train", documents(200))
-    content = bytearray((tmp_path / PART).read_bytes())
-    content[-2] ^= 1  # in the checksum
-    (tmp_path / PART).write_bytes(content)
-
-    with pytest.raises(IntegrityError, match="damaged corpus part"):
         list(read_documents(tmp_path, "train"))
 
 

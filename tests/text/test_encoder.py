@@ -12,15 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from anadil.artifacts.base_model import base_tokenizer, read_tokenizer, tiny_text
 from anadil.core.errors import DataError
 from anadil.recipe.sections import Base
 from anadil.text import encoder as encoder_module
-from anadil.text.byte_symbols import ALPHABET, to_bytes, to_text
+from anadil.text.byte_symbols import ALPHABET
 from anadil.text.cut_patterns import GPT_2_REGEX, KNOWN_PATTERNS, LLAMA_3_REGEX, NEW_LETTERS, QWEN_REGEX
 from anadil.text.encoder import COMPARED, BpeRanks, Encoder, ranks_of
 from tests.kit.encoding import ODD, Unlike, exactly, lists, random_texts
@@ -181,19 +179,6 @@ def test_ids_may_stand_in_any_order_with_gaps() -> None:
     assert list(vocabulary(ranks).values()) == list(range(len(ranks.ids)))
 
 
-@given(st.text())
-@settings(max_examples=200, deadline=None)
-def test_the_bytes_of_the_tokens_are_those_of_the_text(text: str) -> None:
-    encoder = shared_encoder()
-
-    ids = encoder.encode([text])[0].tolist()
-
-    shown = [encoder._tokenizer.id_to_token(index) or "" for index in ids]
-    tokens = [to_bytes(symbols) for symbols in shown]
-    assert sum(map(len, tokens)) == len(text.encode())
-    assert b"".join(tokens).decode() == text
-
-
 _shared: list[Encoder] = []
 
 
@@ -294,12 +279,6 @@ def test_a_check_of_all_words_finds_the_one_that_differs() -> None:
     assert not encoder.check([*words, "xabc", *words])
     assert "for 'xabc'; encoding by tokenizers" in encoder.difference
     assert not encoder.check([])
-
-
-def test_the_words_of_a_count_table_are_checked_as_text() -> None:
-    shown = [piece for piece, _ in Tokenizer.from_str(tiny()).pre_tokenizer.pre_tokenize_str("Ölkə bu gün")]
-
-    assert list(map(to_text, [*shown, "Ã"])) == ["Ölkə", " bu", " gün", "\ufffd"]
 
 
 @pytest.mark.usefixtures("differing")

@@ -5,14 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anadil.core.errors import DataError
-from anadil.text.metrics import (
-    bits_per_byte,
-    deciding_scores,
-    distinct,
-    fertility,
-    is_loop,
-    words_in_context,
-)
+from anadil.text.metrics import bits_per_byte, deciding_scores, distinct, fertility, is_loop, words_in_context
 
 
 def test_fertility_is_tokens_over_words() -> None:

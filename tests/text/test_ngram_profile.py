@@ -4,13 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anadil.text.ngram_profile import (
-    count_table,
-    letters_of,
-    pack_table,
-    unpack_table,
-    word_buckets,
-)
+from anadil.text.ngram_profile import count_table, letters_of, pack_table, unpack_table, word_buckets
 
 WORDS = "kitab oxuyan uşaq bağda gəzir və ana ona baxır sonra evə gedib yemək bişirir ata işdən gec gəlir"
 

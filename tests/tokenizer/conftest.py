@@ -1,4 +1,5 @@
 import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,14 +36,15 @@ SENTENCES = (
 def documents(texts: list[str]) -> list[Document]:
     return [
         Document(
-            id=hashlib.sha256(text.encode()).hexdigest(),
-            text=text,
-            source=f"memory {number}",
-            url="",
-            lang="az",
+            id=hashlib.sha256(text.encode()).hexdigest(), text=text, source=f"memory {n}", url="", lang="az"
         )
-        for number, text in enumerate(texts)
+        for n, text in enumerate(texts)
     ]
+
+
+def written(job: Job, name: str) -> Any:
+    """A JSON file that the stage wrote."""
+    return json.loads((job.out / f"{name}.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="session")
@@ -76,13 +78,10 @@ def make_job(tmp_path: Path, corpus: Path, base_cache: Path) -> Callable[..., Jo
         recipe = Recipe.model_validate({"base": {"model": base}, "tokenizer": tokenizer})
         out = tmp_path / f"out-{len(list(tmp_path.glob('out-*')))}"
         out.mkdir()
+        side_files = external_side_files(STAGES["tokenizer"], recipe)
         return Job(
-            recipe=recipe,
-            inputs={"corpus": corpus},
-            side_files=external_side_files(STAGES["tokenizer"], recipe),
-            out=out,
-            work=tmp_path / "work",
+            recipe=recipe, inputs={"corpus": corpus}, side_files=side_files, out=out, work=tmp_path / "work",
             base_cache=base_cache,
-        )
+        )  # fmt: skip
 
     return make

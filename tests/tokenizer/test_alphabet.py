@@ -10,14 +10,17 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from anadil.recipe.sections import Strategy
 from anadil.text.byte_symbols import to_bytes, to_symbols
+from anadil.text.language import load_language
 from anadil.tokenizer.alphabet import Alphabet, LostScript, characters, lost_scripts, lost_text, scripts_of
 from anadil.tokenizer.candidate import TokenizerCandidate
+from anadil.tokenizer.cost import Cost
+from anadil.tokenizer.fertility import measure_fertility
 from anadil.tokenizer.pretokens import count_texts
-from anadil.tokenizer.samples import TextSample
+from anadil.tokenizer.samples import TextSample, sample_heldout
 from anadil.tokenizer.select import MeasuredCandidate
 from anadil.tokenizer.surgery import plan_surgery
 
-from .conftest import SENTENCES
+from .conftest import SENTENCES, documents
 from .test_surgery import ENGLISH, trained
 
 LATIN = Alphabet({"LATIN"}, "λ")
@@ -50,13 +53,11 @@ def test_neither_may_the_beginning_of_such_a_letter_or_what_is_no_utf_8(text: by
 
 
 def test_a_script_is_in_use_from_a_letter_in_a_thousand_on() -> None:
-    words = [
-        (to_symbols("söz".encode()), 1_000),
-        (to_symbols("слово".encode()), 1),
-        (to_symbols("日".encode()), 1),
-    ]
+    counts = {"söz": 1_000, "слово": 1, "日": 1}
 
-    assert scripts_of(characters(words)) == {"LATIN", "CYRILLIC"}
+    used = scripts_of(characters((to_symbols(word.encode()), count) for word, count in counts.items()))
+
+    assert used == {"LATIN", "CYRILLIC"}
 
 
 def test_each_script_that_leaves_has_its_cost() -> None:
@@ -73,6 +74,7 @@ def test_each_script_that_leaves_has_its_cost() -> None:
     assert 2 <= lost["Cyrillic"].cost < 30
     assert list(lost) == sorted(lost, key=lambda name: -lost[name].tokens)
     assert lost_scripts(base, base) == {}
+    assert lost_text({}) == ""
 
 
 @pytest.mark.parametrize(
@@ -97,25 +99,14 @@ def test_a_candidate_that_seems_to_keep_the_base_asks_for_texts_to_keep(
 
 @pytest.fixture
 def measured(tiny: Tokenizer) -> MeasuredCandidate:
-    from anadil.text.language import load_language
-    from anadil.tokenizer.cost import Cost
-    from anadil.tokenizer.fertility import measure_fertility
-    from anadil.tokenizer.samples import sample_heldout
-
-    from .conftest import documents
-
     heldout = sample_heldout(documents(list(SENTENCES)), load_language("az"), {})
     candidate = TokenizerCandidate(strategy="surgery", asked=5, got=5, tokenizer=tiny)
     cost = Cost(
-        tokens_per_word=1.0,
-        flops_per_token=None,
-        flops_per_word=None,
-        relative=1.0,
+        tokens_per_word=1.0, flops_per_token=None, flops_per_word=None, relative=1.0,
         embedding_parameters_added=None,
-    )
-    return MeasuredCandidate(
-        candidate=candidate, fertility=measure_fertility(tiny, heldout, "s", 64), cost=cost
-    )
+    )  # fmt: skip
+    fertility = measure_fertility(tiny, heldout, "s", 64)
+    return MeasuredCandidate(candidate=candidate, fertility=fertility, cost=cost)
 
 
 def test_what_is_kept_is_measured_on_documents_that_made_no_candidate() -> None:
@@ -125,7 +116,3 @@ def test_what_is_kept_is_measured_on_documents_that_made_no_candidate() -> None:
     assert several.unseen == ("text 4", "text 9", "text 14", "text 19")
     assert sorted([*several.unseen, *several.seen]) == sorted(several.texts)
     assert (few.unseen, few.seen) == ((), few.texts)
-
-
-def test_nothing_lost_is_nothing_to_say() -> None:
-    assert lost_text({}) == ""

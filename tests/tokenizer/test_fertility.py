@@ -1,6 +1,5 @@
 """What a candidate is measured by: domains, words, morphology, what is to be kept."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from anadil.tokenizer.fertility import measure_fertility, measure_morphology
 from anadil.tokenizer.run import run
 from anadil.tokenizer.samples import sample_heldout, suffix_borders
 from anadil.tokenizer.tables import SPEED
-from tests.tokenizer.conftest import SENTENCES, documents
+from tests.tokenizer.conftest import SENTENCES, documents, written
 
 
 def of(name: str, *texts: str) -> list[Document]:
@@ -131,10 +130,10 @@ def test_what_is_kept_stands_beside_each_candidate_and_its_speed_apart(
 
     run(job)
 
-    table = json.loads((job.out / "fertility.json").read_text(encoding="utf-8"))["candidates"]
+    table = written(job, "fertility")["candidates"]
     base_rows = table["base"]["vocab_size"]
     padded = -(-(base_rows + 100) // 128) * 128
-    speed = json.loads((job.out / SPEED).read_text(encoding="utf-8"))
+    speed = written(job, "speed")
     assert list(table["base"]["keep"]) == list(table["extend-100"]["keep"]) == ["en", "turkish"]
     assert table["base"]["keep"]["en"]["num_words"] > 900
     assert table["base"]["keep"]["turkish"]["num_words"] == 4
@@ -174,7 +173,7 @@ def test_sizes_of_auto_are_those_that_the_corpus_supports(make_job: Callable[...
 
     run(job)
 
-    choice = json.loads((job.out / "choice.json").read_text(encoding="utf-8"))
+    choice = written(job, "choice")
     found = {entry["name"]: entry for entry in choice["candidates"]}
     assert choice["warnings"] == []
     for strategy in ("extend", "replace"):

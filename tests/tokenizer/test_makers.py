@@ -42,6 +42,10 @@ def pieces(tokenizer: Tokenizer, text: str) -> int:
     return len(tokenizer.pre_tokenizer.pre_tokenize_str(text))
 
 
+def pattern_of(tokenizer: Tokenizer) -> str | None:
+    return known_pattern(json.loads(tokenizer.to_str())["pre_tokenizer"])
+
+
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("language", WORDS)
 def test_a_word_with_marks_is_one_piece(base: str, language: str) -> None:
@@ -50,14 +54,7 @@ def test_a_word_with_marks_is_one_piece(base: str, language: str) -> None:
     recut = recut_base(tokenizer, has_marks=True)
 
     assert pieces(recut, text) == len(text.split()) < pieces(tokenizer, text)
-    assert known_pattern(recut_content(recut)) == QWEN_3_5_REGEX
-
-
-def recut_content(tokenizer: Tokenizer) -> dict[str, object]:
-    import json
-
-    content: dict[str, object] = json.loads(tokenizer.to_str())["pre_tokenizer"]
-    return content
+    assert pattern_of(recut) == QWEN_3_5_REGEX
 
 
 def test_text_without_marks_is_cut_as_by_qwen() -> None:
@@ -71,7 +68,7 @@ def test_a_language_without_marks_keeps_the_expression_that_it_had() -> None:
     base = tokenizer_of(BASES["llama"])
 
     assert recut_base(base) is base
-    assert known_pattern(recut_content(recut_base(tokenizer_of(GPT_2)))) == LLAMA_3_REGEX
+    assert pattern_of(recut_base(tokenizer_of(GPT_2))) == LLAMA_3_REGEX
 
 
 def test_a_base_that_keeps_marks_together_is_left_as_it_is() -> None:

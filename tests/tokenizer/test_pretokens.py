@@ -101,12 +101,12 @@ def test_real_text_is_cut_as_by_the_library(family: str, language: str, every: i
     ],
 )
 def test_any_other_pre_tokenizer_cuts_itself(tokenizer: Tokenizer) -> None:
-    found = count_texts(tokenizer, [texts.ENGLISH, texts.AZERBAIJANI])
+    several = [texts.ENGLISH, texts.AZERBAIJANI]
+
+    table = count_texts(tokenizer, several)
 
     assert known_pattern(json.loads(tokenizer.to_str())["pre_tokenizer"]) is None
-    assert list(found.items()) == list(
-        count_by_library(tokenizer, [texts.ENGLISH, texts.AZERBAIJANI]).items()
-    )
+    assert list(table.items()) == list(count_by_library(tokenizer, several).items())
 
 
 def test_a_normalizer_comes_first() -> None:
@@ -146,7 +146,5 @@ def test_a_corpus_without_words_is_a_data_error(tiny: Tokenizer) -> None:
 
 def test_a_corpus_of_one_document_or_of_one_word_is_counted(tiny: Tokenizer) -> None:
     assert dict(count_texts(tiny, ["kitab"]).items()) == {"kitab": 1}
-    assert dict(count_texts(tiny, ["kitab" + " kitab" * 99_999]).items()) == {
-        "kitab": 1,
-        "Ġkitab": 99_999,
-    }
+    many = count_texts(tiny, ["kitab" + " kitab" * 99_999])
+    assert dict(many.items()) == {"kitab": 1, "Ġkitab": 99_999}

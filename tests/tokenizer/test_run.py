@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from anadil.artifacts.base_model import read_tokenizer
 from anadil.core.errors import DataError, IntegrityError, RecipeError
 from anadil.runtime.job import Job
-from anadil.text.corpus import CorpusPart, Document, read_documents, write_documents
+from anadil.text.corpus import CorpusPart, Document, write_documents
 from anadil.text.encoder import Ids, _FastEncoder
 from anadil.tokenizer.candidate import JsonObject
 from anadil.tokenizer.fertility import Morphology
@@ -20,7 +19,7 @@ from anadil.tokenizer.run import run
 from anadil.tokenizer.tables import SPEED
 from tests.kit.marks import matrix, slow
 
-from .conftest import SENTENCES, documents
+from .conftest import SENTENCES, documents, written
 
 ROOT = Path(__file__).parents[2]
 ALL = ("base", "extend", "replace")
@@ -57,8 +56,8 @@ def test_the_candidates_are_compared_and_the_new_vocabulary_goes_on(make_job: Ca
 
     figures = run(job)
 
-    shown = json.loads((job.out / "fertility.json").read_text(encoding="utf-8"))
-    choice = json.loads((job.out / "choice.json").read_text(encoding="utf-8"))
+    shown = written(job, "fertility")
+    choice = written(job, "choice")
     assert figures["strategy"] == "replace"
     assert figures["vocab_size"] == 600
     assert figures["fertility"] == shown["candidates"]["replace-600"]["fertility"]
@@ -86,7 +85,7 @@ def test_the_fast_encoder_is_tried_with_every_word_of_the_corpus(make_job: Calla
     for job in jobs:
         run(job)
 
-    found, alone = (json.loads((job.out / "fertility.json").read_text(encoding="utf-8")) for job in jobs)
+    found, alone = (written(job, "fertility") for job in jobs)
     words = jobs[0].records["different_pretokens"]
     assert found["encoder"] == {"fast": True, "compared_words": words, "difference": ""}
     assert alone["encoder"] is None
@@ -106,7 +105,7 @@ def test_a_word_that_the_fast_encoder_cuts_otherwise_is_said_and_recorded(
 
     run(job)
 
-    shown = json.loads((job.out / "fertility.json").read_text(encoding="utf-8"))
+    shown = written(job, "fertility")
     said = "the fast encoder gives other token ids than tokenizers for ' bombo\\u015f'"
     assert not shown["encoder"]["fast"]
     assert shown["encoder"]["difference"].startswith(said)
@@ -114,36 +113,28 @@ def test_a_word_that_the_fast_encoder_cuts_otherwise_is_said_and_recorded(
     assert said in caplog.text
 
 
-def test_fertility_is_tokens_per_word_of_the_heldout_text_without_special_tokens(
-    make_job: Callable[..., Job], corpus: Path
-) -> None:
-    job = make_job(strategies=["replace"], vocab_sizes=[600])
-    texts = [document.text for document in read_documents(corpus, "heldout")]
-
-    figures = run(job)
-
-    tokenizer = read_tokenizer(job.out)
-    num_tokens = sum(len(tokenizer.encode(text, add_special_tokens=False).ids) for text in texts)
-    entry = json.loads((job.out / "fertility.json").read_text(encoding="utf-8"))["candidates"]["replace-600"]
-    assert entry["num_tokens"] == num_tokens
-    assert figures["bytes_per_token"] == pytest.approx(
-        sum(len(t.encode()) for t in texts) / num_tokens, abs=1e-4
-    )
-
-
 def test_one_candidate_leaves_no_choice_and_no_directory_of_candidates(make_job: Callable[..., Job]) -> None:
     job = make_job(strategies=["extend"], vocab_sizes=[100])
 
     run(job)
 
-    written = json.loads((job.out / "embedding_map.json").read_text(encoding="utf-8"))
+    rows_map = written(job, "embedding_map")
     assert set(contents(job.out)) == {
         "chat_template.jinja", "embedding_map.json", "fertility.json", "tokenizer.json", "tokenizer_config.json",
     }  # fmt: skip
-    assert (written["strategy"], written["base_vocab_size"], written["vocab_size"]) == ("extend", 4102, 4224)
-    assert (written["tokens"], written["kept"], written["new"], written["unused"]) == (4202, 4102, 100, 22)
-    assert len(written["rows"]) == 4224
-    assert written["rows"][4202:] == [[]] * 22
+    assert (rows_map["strategy"], rows_map["base_vocab_size"], rows_map["vocab_size"]) == (
+        "extend",
+        4102,
+        4224,
+    )
+    assert (rows_map["tokens"], rows_map["kept"], rows_map["new"], rows_map["unused"]) == (
+        4202,
+        4102,
+        100,
+        22,
+    )
+    assert len(rows_map["rows"]) == 4224
+    assert rows_map["rows"][4202:] == [[]] * 22
 
 
 def test_the_base_alone_is_passed_on_byte_by_byte_with_no_rows_to_change(
@@ -153,8 +144,8 @@ def test_the_base_alone_is_passed_on_byte_by_byte_with_no_rows_to_change(
 
     figures = run(job)
 
-    written = json.loads((job.out / "embedding_map.json").read_text(encoding="utf-8"))
-    assert written == {"strategy": "base", "base_vocab_size": 4102, "vocab_size": 4102, "rows": None}
+    rows_map = written(job, "embedding_map")
+    assert rows_map == {"strategy": "base", "base_vocab_size": 4102, "vocab_size": 4102, "rows": None}
     assert (job.out / "tokenizer.json").read_bytes() == (tiny_folder / "tokenizer.json").read_bytes()
     assert figures["fertility"] == figures["base_fertility"]
 
@@ -164,7 +155,7 @@ def test_the_recipes_choice_beats_the_order_and_the_best_size_wins(make_job: Cal
 
     figures = run(job)
 
-    choice = json.loads((job.out / "choice.json").read_text(encoding="utf-8"))
+    choice = written(job, "choice")
     assert (figures["strategy"], figures["vocab_size"]) == ("extend", 4482)
     assert choice["reason"].startswith(
         "tokenizer.choice is extend; of its 2 sizes extend-380 costs least, 0."
@@ -190,7 +181,7 @@ def test_fewer_tokens_than_asked_are_said_and_recorded(
 
     figures = run(job)
 
-    shown = json.loads((job.out / "fertility.json").read_text(encoding="utf-8"))["candidates"]
+    shown = written(job, "fertility")["candidates"]
     assert "replace: asked for 50000 tokens, the corpus gives" in caplog.text
     assert "extend: asked for 50000 tokens, the corpus gives" in caplog.text
     assert shown["replace-50000"]["asked"] == 50_000
@@ -293,8 +284,8 @@ def test_on_real_text_a_new_vocabulary_halves_the_tokens_of_a_word(
 
     figures = run(job)
 
-    written = json.loads((job.out / "embedding_map.json").read_text(encoding="utf-8"))
+    rows_map = written(job, "embedding_map")
     assert len(parts["heldout"]) > 20
     assert number(figures["fertility"]) < 0.5 * number(figures["base_fertility"])
-    assert len(written["rows"]) == 4_096  # 4,000 tokens, and the rows that `tokenizer.pad_to` adds
-    assert max(chain.from_iterable(written["rows"])) < written["base_vocab_size"]
+    assert len(rows_map["rows"]) == 4_096  # 4,000 tokens, and the rows that `tokenizer.pad_to` adds
+    assert max(chain.from_iterable(rows_map["rows"])) < rows_map["base_vocab_size"]

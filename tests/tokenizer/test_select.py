@@ -27,7 +27,7 @@ from anadil.tokenizer.pretokens import count_texts
 from anadil.tokenizer.run import run
 from anadil.tokenizer.select import Choice, MeasuredCandidate, choose_candidate
 from anadil.tokenizer.usage import SweepUsage, TokenUsage
-from tests.tokenizer.conftest import SENTENCES, documents
+from tests.tokenizer.conftest import SENTENCES, documents, written
 
 MIN_USES = 100
 ROWS = 128_000
@@ -68,19 +68,13 @@ def candidates(
     for name, value in figures.items():
         strategy, _, size = name.partition("_")
         each = value if isinstance(value, Figures) else Figures(value)
+        num = int(size or 0)
         usage = TokenUsage(
-            own_tokens=0 if strategy == "base" else int(size),
-            own_tokens_seen=0 if strategy == "base" else round(int(size) * each.share),
-            supported_size=700,
-            min_uses=100,
+            own_tokens=num, own_tokens_seen=round(num * each.share), supported_size=700, min_uses=100
         )
         candidate = Sized(
-            strategy=cast("Strategy", strategy),
-            asked=int(size or 0),
-            got=int(size or 0),
-            tokenizer=tiny,
-            usage=usage,
-        )
+            strategy=cast("Strategy", strategy), asked=num, got=num, tokenizer=tiny, usage=usage
+        )  # fmt: skip
         fertility = Fertility(
             num_tokens=1, fertility=each.fertility, mean_fertility=each.fertility, bytes_per_token=1, unused_tokens=0,
             changed_documents=(), samples={}, domains={}, keep={"en": replace(KEEP, fertility=each.english)},
@@ -108,10 +102,12 @@ def chosen(measured: list[MeasuredCandidate], **settings: object) -> Choice:
         ({"base": 5.5, "extend_16000": 1.72, "replace_32000": 1.68}, "replace-32000"),
         ({"base": 1.41, "extend_16000": 1.40}, "base"),
         ({"base": 1.42, "surgery_16000": 1.40, "extend_16000": 1.41}, "base"),
+        # A new vocabulary may cost English more.
+        ({"base": 3.0, "replace_8": Figures(1.6, english=2.6)}, "replace-8"),
     ],
 )
 def test_the_cheapest_wins_and_within_two_percent_the_fewest_tokens_to_learn(
-    tiny: Tokenizer, figures: dict[str, float], best: str
+    tiny: Tokenizer, figures: dict[str, float | Figures], best: str
 ) -> None:
     assert chosen(candidates(tiny, figures)).best.candidate.name == best
 
@@ -162,18 +158,12 @@ def test_tokens_that_the_corpus_hardly_uses_rule_a_candidate_out(tiny: Tokenizer
 
 def test_without_a_candidate_of_learnt_tokens_one_that_keeps_the_bases_goes_on(tiny: Tokenizer) -> None:
     """And not the base itself, for no other reason than that."""
-    measured = candidates(
-        tiny,
-        {
-            "base": 3.26,
-            "extend_16000": Figures(1.680, 0.2),
-            "extend_28000": Figures(1.592, 0.1),
-            "replace_32000": Figures(1.5, 0.03),
-        },
-        LLAMA,
-    )
+    figures = {
+        "base": 3.26, "extend_16000": Figures(1.680, 0.2), "extend_28000": Figures(1.592, 0.1),
+        "replace_32000": Figures(1.5, 0.03),
+    }  # fmt: skip
 
-    choice = chosen(measured)
+    choice = chosen(candidates(tiny, figures, LLAMA))
 
     assert choice.best.candidate.name == "extend-28000"
     # The chosen one has too few learnt tokens as well, so that cannot be all that speaks against the cheaper one.
@@ -199,13 +189,6 @@ def test_what_keeps_the_bases_vocabulary_may_cost_english_a_twentieth(tiny: Toke
 
     assert choice.best.candidate.name == f"{strategy}-8"
     assert choice.why_not[f"{strategy}-16"] == "en costs 1.051 of the base's tokens, and 1.05 is the most"
-
-
-def test_a_new_vocabulary_may_cost_english_more(tiny: Tokenizer) -> None:
-    assert (
-        chosen(candidates(tiny, {"base": 3.0, "replace_8": Figures(1.6, english=2.6)})).best.candidate.name
-        == "replace-8"
-    )
 
 
 def test_the_recipes_own_choice_leaves_only_the_size_to_the_rule(tiny: Tokenizer) -> None:
@@ -262,9 +245,7 @@ def test_rare_tokens_are_warned_of_in_the_log_and_in_both_tables(
     with caplog.at_level(logging.WARNING):
         run(job)
 
-    choice, fertility = (
-        json.loads((job.out / f"{name}.json").read_text(encoding="utf-8")) for name in ("choice", "fertility")
-    )
+    choice, fertility = (written(job, name) for name in ("choice", "fertility"))
     entries = {entry["name"]: entry for entry in choice["candidates"]}
     large = entries["extend-400"]
     share = round(100 * large["own_tokens_seen"] / large["own_tokens"])
@@ -324,7 +305,7 @@ def test_on_real_text_over_an_english_base_the_largest_new_vocabulary_does_not_w
 
     run(job)
 
-    choice = json.loads((job.out / "choice.json").read_text(encoding="utf-8"))
+    choice = written(job, "choice")
     costs = {entry["name"]: entry["cost"]["relative"] for entry in choice["candidates"]}
     kept = {name: cost for name, cost in costs.items() if not name.startswith("replace")}
     assert kept[choice["chosen"]] <= 1.02 * min(kept.values())

@@ -8,15 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from anadil.artifacts.base_model import LLAMA_3_SPECIALS, read_tokenizer, tiny_text
-from anadil.artifacts.base_vocabulary import base_settings
+from anadil.artifacts.base_model import LLAMA_3_SPECIALS, tiny_text
 from anadil.core.errors import DataError, IntegrityError
 from anadil.recipe.sections import Tokenizer as Settings
 from anadil.runtime.job import Job
 from anadil.text.cut_patterns import LLAMA_3_REGEX
 from anadil.tokenizer import surgery as surgery_module
 from anadil.tokenizer.bpe import continue_merges
-from anadil.tokenizer.candidate import TokenizerCandidate, chat_template, extend_vocabulary, write_tokenizer
+from anadil.tokenizer.candidate import TokenizerCandidate, extend_vocabulary
 from anadil.tokenizer.embedding_map import embedding_rows, write_embedding_map
 from anadil.tokenizer.fertility import unchanged_share
 from anadil.tokenizer.makers import Maker, extensions, surgeries
@@ -26,7 +25,7 @@ from anadil.tokenizer.surgery import BanList, Surgery, plan_surgery, pruned_base
 from anadil.tokenizer.usage import SweepUsage
 from anadil.tokenizer.word_counts import WordCounts
 
-from .conftest import SENTENCES
+from .conftest import SENTENCES, written
 
 ENGLISH = (
     "The statement is used to wrap the execution of a block with methods defined by a context manager.",
@@ -190,27 +189,6 @@ def test_the_map_keeps_rows_and_makes_new_ones_of_old_pieces(
         assert (row == [index]) == (index not in new)
 
 
-def test_transformers_and_a_second_save_keep_all_ids(
-    base: Tokenizer, made: Tokenizer, tmp_path: Path
-) -> None:
-    from transformers import AutoTokenizer
-
-    folder = tmp_path / "base"
-    folder.mkdir()
-    candidate = TokenizerCandidate(strategy="surgery", asked=1, got=1, tokenizer=made)
-    settings, template = base_settings(folder, base), chat_template(folder, base)
-    write_tokenizer(candidate, folder, settings, template, tmp_path / "written")
-
-    AutoTokenizer.from_pretrained(tmp_path / "written").save_pretrained(tmp_path / "again")
-
-    again = read_tokenizer(tmp_path / "again")
-    assert again.get_vocab() == made.get_vocab()
-    assert again.encode(TEXT).ids == made.encode(TEXT).ids
-    assert [made.token_to_id(each) for each in LLAMA_3_SPECIALS] == [
-        base.token_to_id(each) for each in LLAMA_3_SPECIALS
-    ]
-
-
 def test_a_smaller_exchange_is_the_start_of_a_larger_one(
     base: Tokenizer, counts: WordCounts, merges: list[tuple[str, str]]
 ) -> None:
@@ -258,7 +236,7 @@ def test_a_base_with_nothing_to_exchange_leaves_the_other_strategies_their_compa
 
     run(job)
 
-    table = json.loads((job.out / "fertility.json").read_text(encoding="utf-8"))["candidates"]
+    table = written(job, "fertility")["candidates"]
     assert set(table) == {"base", "extend-50"}
     assert "tokenizer.strategies: surgery: the base has no token of a script" in caplog.text
 

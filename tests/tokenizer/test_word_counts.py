@@ -7,7 +7,7 @@ import pytest
 from tokenizers.pre_tokenizers import ByteLevel
 
 from anadil.core.errors import IntegrityError
-from anadil.text.byte_symbols import SYMBOLS
+from anadil.text.byte_symbols import SYMBOLS, to_text
 from anadil.tokenizer.word_counts import (
     WordCounts,
     of_bytes,
@@ -37,6 +37,7 @@ def test_byte_symbols_are_those_of_the_library() -> None:
 
     assert set(SYMBOLS) == set(ByteLevel.alphabet())
     assert "".join(piece for piece, _ in pieces) == "".join(SYMBOLS[byte] for byte in text.encode())
+    assert [to_text(each) for each in ("ÃĸlkÉĻ", "Ġbu", "Ã")] == ["Ölkə", " bu", "\ufffd"]
 
 
 def test_a_table_gives_back_its_pretokens_sorted_by_their_bytes() -> None:

@@ -253,13 +253,13 @@ def normalize(text: str) -> str:
 
 def _normalizer(pack: LanguagePack, module: ModuleType | None) -> Callable[[str], str]:
     """`normalize` with the repairs of a language's letters."""
-    own = getattr(module, "normalize", normalize)
+    repair = getattr(module, "normalize", normalize)
     repair_lookalikes = lookalike_repair(pack.script, letters_of(pack.code, pack.alphabet))
     has_dots = pack.code in DOTTED
 
     def normalized(text: str) -> str:
         for _ in range(MAX_PASSES):
-            text = after = own(text)
+            text = after = repair(text)
             if "\u0307" in text and not has_dots:
                 # What most programs make of İ in lower case.
                 after = text.replace("i\u0307", "i").replace("ı\u0307", "i")

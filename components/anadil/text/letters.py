@@ -45,13 +45,13 @@ UNKNOWN = Letters()
 def _table() -> dict[str, tuple[str, str]]:
     lines = TABLE.read_text(encoding="utf-8").splitlines()[1:]
     rows = (line.split("\t") for line in lines)
-    return {code: (own, others) for code, own, others in rows}
+    return {code: (usual, others) for code, usual, others in rows}
 
 
 def letters_of(code: str, alphabet: str = "") -> Letters:
     """The letters of a language's id, or of its alphabet if the table lacks it."""
-    own, others = _table().get(code, (alphabet, ""))
-    return Letters(own=_both_cases(own), others=_both_cases(others))
+    usual, others = _table().get(code, (alphabet, ""))
+    return Letters(own=_both_cases(usual), others=_both_cases(others))
 
 
 def _both_cases(letters: Iterable[str]) -> frozenset[str]:

@@ -74,14 +74,14 @@ def _reversed(latin_of: Mapping[str, str], known: frozenset[str]) -> dict[str, s
     for letter, latin in latin_of.items():
         if letter in known:
             similar[latin].append(letter)
-    return {latin: own[0] for latin, own in similar.items() if len(own) == 1}
+    return {latin: letters[0] for latin, letters in similar.items() if len(letters) == 1}
 
 
 def _in_one_script(word: str, script: str, tables: Tables) -> str:
     if not MIXED.search(word):
         return word
     letters_by_script = {name: re.findall(f"[{letters}]", word) for name, letters in LETTERS_OF.items()}
-    present = [name for name, own in letters_by_script.items() if own]
+    present = [name for name, letters in letters_by_script.items() if letters]
     if len(present) != 2 or sum(map(len, letters_by_script.values())) < len(word):
         return word
     if letters_by_script["Grek"] and len(word) < MIN_GREEK_WORD:

@@ -179,8 +179,8 @@ def score_letters(
     together = np.concatenate([ngrams[order - 1] for order in orders])
     if not len(together):
         return -255 / STEPS, -255 / STEPS
-    own, *others = (float(table[together].mean()) for table in tables)
-    return own, own - max(others) if others else np.inf
+    mean, *others = (float(table[together].mean()) for table in tables)
+    return mean, mean - max(others) if others else np.inf
 
 
 def score_association(ngrams: Buckets, tables: Sequence[Table], least: float = RARER) -> float:

@@ -122,8 +122,8 @@ def profile_checks(text: str, profile: Profile) -> Iterator[ProfileCheck]:
         return
     tables = _tables(profile)
     ngrams = buckets(letters, max(*profile.orders, len(ASSOCIATED)))
-    own, margin = score_letters(ngrams, tables.likelihoods, profile.orders)
-    yield ProfileCheck("likelihood", own, profile.min_likelihoods[place])
+    likelihood, margin = score_letters(ngrams, tables.likelihoods, profile.orders)
+    yield ProfileCheck("likelihood", likelihood, profile.min_likelihoods[place])
     if profile.others:
         yield ProfileCheck("margin", margin, profile.min_margins[place])
     if tables.associations:

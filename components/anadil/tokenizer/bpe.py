@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from anadil.core.progress import progress
 from anadil.text.byte_symbols import ALPHABET, SYMBOLS, Merge
-from anadil.tokenizer.merger import Merger, SegmentedWords
+from anadil.tokenizer.merger import Merger
 from anadil.tokenizer.word_counts import WordCounts, as_table
 
 
@@ -45,15 +45,10 @@ def train_vocabulary(
     table = as_table(counts)
     # All 256 bytes, also those that the corpus lacks: later texts may hold them.
     ids = {symbol: number for number, symbol in enumerate(ALPHABET)}
-    words = SegmentedWords(
-        ids=table.text,
-        tokens=np.array([ids[symbol] for symbol in SYMBOLS], dtype=np.int32),
-        starts=table.starts,
-        counts=table.counts,
-    )
+    tokens = np.array([ids[symbol] for symbol in SYMBOLS], dtype=np.int32)
     # Each new token is two or more bytes of some word, so a size beyond all words needs no room.
     num_ids = min(max(num_tokens, len(ALPHABET)), len(ALPHABET) + len(table.text))
-    merger = Merger(words, num_ids, min_frequency)
+    merger = Merger(table.text, tokens, table.starts, table.counts, num_ids=num_ids, least=min_frequency)
     return TrainedVocabulary(merges=merges_of(merger, dict(enumerate(ALPHABET)), num_tokens - len(ALPHABET)))
 
 
@@ -84,20 +79,15 @@ def continue_merges(
     for pretoken in table.pretokens():
         ids.extend([token.id for token in tokenize(pretoken)])
         starts.append(len(ids))
-    words = SegmentedWords(
-        ids=np.array(ids, dtype=np.int32),
-        tokens=np.arange(num_ids, dtype=np.int32),
-        starts=np.array(starts, dtype=np.int64),
-        counts=table.counts,
-    )
-    return merges_of(Merger(words, num_ids, min_frequency), symbols, num_tokens, is_banned)
+    merger = Merger(
+        np.array(ids, dtype=np.int32), np.arange(num_ids, dtype=np.int32), np.array(starts, dtype=np.int64),
+        table.counts, num_ids=num_ids, least=min_frequency,
+    )  # fmt: skip
+    return merges_of(merger, symbols, num_tokens, is_banned)
 
 
 def merges_of(
-    merger: Merger,
-    symbols: dict[int, str],
-    num_tokens: int,
-    is_banned: Callable[[str], bool] | None = None,
+    merger: Merger, symbols: dict[int, str], num_tokens: int, is_banned: Callable[[str], bool] | None = None
 ) -> list[Merge]:
     """Merge until there are enough new tokens or no pair occurs often enough.
 

@@ -209,9 +209,9 @@ def chat_template(base: Path, tokenizer: Tokenizer) -> str:
     """The chat template of every candidate: ours for Llama 3's control tokens, else the base's own."""
     if None not in map(tokenizer.token_to_id, CHAT_TOKENS):
         return CHAT_TEMPLATE.read_text(encoding="utf-8")
-    own = base / CHAT_TEMPLATE.name
-    if own.is_file():
-        return own.read_text(encoding="utf-8")
+    path = base / CHAT_TEMPLATE.name
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
     inline = tokenizer_config(base).get("chat_template")
     if isinstance(inline, str):
         return inline

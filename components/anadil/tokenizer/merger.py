@@ -6,8 +6,6 @@ Counts have 64 bits. Memory follows the number of different pretokens: some 20 b
 Source: Sennrich et al. 2016, arXiv:1508.07909, algorithm 1; tokenizers 0.23, models/bpe/trainer.rs.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from anadil.core.errors import DataError
@@ -23,47 +21,38 @@ FIRST_PAIRS = 2**17
 """Different pairs of the beginning that there is room for at first; of bytes there are 65,536 at most."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentedWords:
-    """The pretokens of a table as the tokens that training begins with."""
-
-    ids: Array
-    """All pretokens, one after another."""
-    tokens: Array
-    """int32: what stands in `ids` -> id of the token."""
-    starts: Array
-    """int64, one more than pretokens: where in `ids` each begins and the last one ends."""
-    counts: Array
-    """int64: how often each occurs."""
-
-
 class Merger:
     """The state of a training: all pretokens as the tokens that they are made of by now."""
 
-    def __init__(self, words: SegmentedWords, num_ids: int, least: int) -> None:
+    def __init__(
+        self, ids: Array, tokens: Array, starts: Array, counts: Array, *, num_ids: int, least: int
+    ) -> None:
         """Lay the pretokens out and count the pairs.
 
         Args:
-            words: The pretokens; those of one token are skipped.
+            ids: All pretokens, one after another; those of one token are skipped.
+            tokens: int32: what stands in `ids` -> id of the token.
+            starts: int64, one more than pretokens: where in `ids` each begins and the last one ends.
+            counts: int64: how often each pretoken occurs.
             num_ids: One more than the largest id that will be.
             least: Least count of a pair that is merged, at least 1.
 
         Raises:
             DataError: The table is too large for positions of 32 bits.
         """
-        lengths = np.diff(words.starts)
+        lengths = np.diff(starts)
         num_cells = int(lengths[lengths > 1].sum() + (lengths > 1).sum()) + 1
         if num_cells > MAX_CELLS:
             raise DataError(
-                f"tokenizer: the different words of the corpus have {len(words.ids):,} bytes, of which training "
+                f"tokenizer: the different words of the corpus have {len(ids):,} bytes, of which training "
                 "takes 2 billion; leave rare ones out with tokenizer.min_word_count"
             )
         self._least = least
-        counts = words.counts[lengths > 1]
+        counts = counts[lengths > 1]
         self._cells = np.empty((num_cells, 2), dtype=np.int32)
         firsts = np.empty(len(counts) + 1, dtype=np.int32)
         blocks = np.zeros((num_cells >> layout.BLOCK_BITS) + 1, dtype=np.int32)
-        layout.lay_out(words.ids, words.tokens, words.starts, self._cells, firsts, blocks)
+        layout.lay_out(ids, tokens, starts, self._cells, firsts, blocks)
         self._words = (firsts, blocks, counts)
         self._lengths = np.ones(num_ids, dtype=np.int32)
         self._groups = np.empty((2 * num_ids, 4), dtype=np.int64)

@@ -12,13 +12,7 @@ from tokenizers import Regex, Tokenizer
 from tokenizers.pre_tokenizers import Split
 
 from anadil.core.errors import DataError
-from anadil.text.cut_patterns import (
-    GPT_2_REGEX,
-    LLAMA_3_REGEX,
-    QWEN_3_5_REGEX,
-    QWEN_REGEX,
-    known_pattern,
-)
+from anadil.text.cut_patterns import GPT_2_REGEX, LLAMA_3_REGEX, QWEN_3_5_REGEX, QWEN_REGEX, known_pattern
 from anadil.tokenizer.kernels import pretoken_kernel as kernel
 from anadil.tokenizer.kernels.pretoken_kernel import Array
 from anadil.tokenizer.kernels.sorted_bytes import gather, sorted_order
@@ -41,11 +35,7 @@ BATCH_CHARS = 1_000_000
 """Text that is handed to compiled code at a time."""
 ROOM = 2**16
 """Different pretokens that there is room for at first."""
-PATTERNS = (
-    (r"\p{N}+", kernel.NUMBER),
-    (r"\s+", kernel.SPACE),
-    (r"[\r\n]+", kernel.NEWLINE),
-)
+PATTERNS = ((r"\p{N}+", kernel.NUMBER), (r"\s+", kernel.SPACE), (r"[\r\n]+", kernel.NEWLINE))
 DOCUMENTS, TOO_LONG = "train_documents", "dropped_pretokens"
 """Records of a table."""
 

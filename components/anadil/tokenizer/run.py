@@ -23,12 +23,7 @@ from anadil.text.corpus import read_documents
 from anadil.text.encoder import Encoder
 from anadil.text.language import load_language
 from anadil.tokenizer.alphabet import MIN_SHARE, characters, lost_scripts, lost_text
-from anadil.tokenizer.candidate import (
-    TokenizerCandidate,
-    chat_template,
-    vocab_size,
-    write_tokenizer,
-)
+from anadil.tokenizer.candidate import TokenizerCandidate, chat_template, vocab_size, write_tokenizer
 from anadil.tokenizer.corpus_counts import corpus_counts
 from anadil.tokenizer.cost import ModelCompute, cost_of, model_compute
 from anadil.tokenizer.embedding_map import write_embedding_map
@@ -132,7 +127,7 @@ class _Candidates:
             made: Iterator[TokenizerCandidate] = iter(())
             if missing or not sizes:
                 base, counts = self._cut_for(strategy)
-                made = MAKERS[strategy](base, counts, missing, self._settings, self._kept)
+                made = MAKERS[strategy](base, counts, missing, self._settings, self._keep_counts)
             if not sizes:
                 yield from made
             for size in sizes:
@@ -198,7 +193,7 @@ class _Candidates:
         return True
 
     @cached_property
-    def _kept(self) -> Mapping[str, int]:
+    def _keep_counts(self) -> Mapping[str, int]:
         texts = [text for sample in self._heldout.keep for text in sample.seen]
         # Letters of all documents count: whether a script is in use is not measured.
         texts += ["\n".join(sorted(set("".join(sample.unseen)))) for sample in self._heldout.keep]

@@ -181,12 +181,12 @@ def suffix_borders(word: str, suffixes: Collection[str], stems: Collection[str])
     """
     borders: set[int] = set()
     end = len(word)
-    for border in range(len(word) - 1, MIN_STEM - 1, -1):
-        if word[:border] not in stems:
+    for start in range(len(word) - 1, MIN_STEM - 1, -1):
+        if word[:start] not in stems:
             continue
-        if chain := _chain(word[border:end], frozenset(suffixes)):
-            borders.update(accumulate(map(len, chain[:-1]), initial=border))
-            end = border
+        if chain := _chain(word[start:end], frozenset(suffixes)):
+            borders.update(accumulate(map(len, chain[:-1]), initial=start))
+            end = start
     return frozenset(borders)
 
 

@@ -55,7 +55,7 @@ class SweepUsage:
         self,
         largest: Tokenizer,
         counts: WordCounts | Mapping[str, int],
-        own: Sequence[Merge] = (),
+        merges: Sequence[Merge] = (),
         other: int = 0,
         *,
         min_uses: int,
@@ -66,12 +66,12 @@ class SweepUsage:
         Args:
             largest: The tokenizer with all merges.
             counts: Pretoken in byte symbols -> how often it occurs in the training text.
-            own: Its own merges, in order; a smaller size of the same corpus has the first of them.
+            merges: Its own merges, in order; a smaller size of the same corpus has the first of them.
             other: Tokens of a size beside those: bytes and special tokens, where the size counts them.
             min_uses: Least uses of a token that counts as seen.
             is_alike: Test of pretokens that all sizes cut alike but for their own merges; others are counted for each.
         """
-        self._own, self._other, self._min_uses = own, other, min_uses
+        self._merges, self._other, self._min_uses = merges, other, min_uses
         alike = ((word, count) for word, count in counts.items() if is_alike is None or is_alike(word))
         self._uses = _uses(largest, alike)
         self._rest = [item for item in counts.items() if is_alike and not is_alike(item[0])]
@@ -79,7 +79,7 @@ class SweepUsage:
     def of(self, tokenizer: Tokenizer, size: int) -> TokenUsage:
         """The usage of the tokenizer that has the first `size` of the merges."""
         uses = self._uses.copy()
-        for left, right in reversed(self._own[size:]):
+        for left, right in reversed(self._merges[size:]):
             freed = uses.pop(left + right, 0)
             uses[left] += freed
             uses[right] += freed
@@ -92,7 +92,7 @@ class SweepUsage:
         table |= {f"under_{limit}": sum(number < limit for number in counts) for limit in RARE}
         # Two merges may give the same token; the first one made it.
         merges = dict[str, Merge]()
-        for left, right in self._own[:size]:
+        for left, right in self._merges[:size]:
             merges.setdefault(left + right, (left, right))
         seen = sum(uses[token] >= self._min_uses for token in merges)
         return TokenUsage(

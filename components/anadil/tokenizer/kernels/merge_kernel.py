@@ -89,11 +89,11 @@ def _push(entries: Array, heap: Array, state: Array, entry: int) -> None:
     place = state[HEAP_SIZE]
     state[HEAP_SIZE] += 1
     while place > 0:
-        above = (place - 1) // 2
-        if not _comes_before(entries, entry, count, heap[above, 0], heap[above, 1]):
+        parent = (place - 1) // 2
+        if not _comes_before(entries, entry, count, heap[parent, 0], heap[parent, 1]):
             break
-        heap[place, 0], heap[place, 1] = heap[above, 0], heap[above, 1]
-        place = above
+        heap[place, 0], heap[place, 1] = heap[parent, 0], heap[parent, 1]
+        place = parent
     heap[place, 0], heap[place, 1] = entry, count
 
 

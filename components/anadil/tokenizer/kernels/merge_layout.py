@@ -107,8 +107,8 @@ def count_pairs(cells: Array, words: Words, slots: Array, pairs: Array, num: int
 @compiled
 def _slot_of(pair: Any) -> Any:
     """A number that spreads pairs. Source: Knuth's multiplicative hash with the golden ratio."""
-    mixed = np.uint64(pair) * np.uint64(0x9E3779B97F4A7C15)
-    return np.int64(mixed >> np.uint64(RIGHT_BITS))
+    hashed = np.uint64(pair) * np.uint64(0x9E3779B97F4A7C15)
+    return np.int64(hashed >> np.uint64(RIGHT_BITS))
 
 
 @compiled

@@ -181,10 +181,10 @@ def _count(
     data: Array, place: int, after: int, slots: Array, mask: int, entries: Array, text: Array, state: Array
 ) -> None:
     """Count one pretoken; FNV-1a tells them apart, then their bytes."""
-    mixed = np.uint64(0xCBF29CE484222325)
+    hashed = np.uint64(0xCBF29CE484222325)
     for at in range(place, after):
-        mixed = (mixed ^ np.uint64(data[at])) * np.uint64(0x100000001B3)
-    name = np.int64(mixed ^ (mixed >> np.uint64(32)))
+        hashed = (hashed ^ np.uint64(data[at])) * np.uint64(0x100000001B3)
+    name = np.int64(hashed ^ (hashed >> np.uint64(32)))
     slot = name & mask
     while slots[slot] >= 0:
         entry = slots[slot]
