@@ -158,7 +158,7 @@ def test_tokens_that_the_corpus_hardly_uses_rule_a_candidate_out(tiny: Tokenizer
 
 def test_without_a_candidate_of_learnt_tokens_one_that_keeps_the_bases_goes_on(tiny: Tokenizer) -> None:
     """And not the base itself, for no other reason than that."""
-    figures = {
+    figures: dict[str, float | Figures] = {
         "base": 3.26, "extend_16000": Figures(1.680, 0.2), "extend_28000": Figures(1.592, 0.1),
         "replace_32000": Figures(1.5, 0.03),
     }  # fmt: skip

@@ -57,8 +57,7 @@ WORDS: Mapping[str, bool] = {
     **dict.fromkeys((*_BAD.split(), "thumbs down", "thumb down", "not ok", "very bad", "very poor"), False),
 }
 """Values of a mark, in small letters."""
-MAX_VALUES = 8
-"""Values of a mark in one file, at most. More of them are classes, or texts."""
+MAX_VALUES = 8  # Values of a mark in one file, at most. More of them are classes, or texts.
 MIN_FREE = 0.1
 """Share of rows with a free answer, from which on values are marks: the answers of a class come again and again."""
 

@@ -39,8 +39,7 @@ from anadil.text.drop_reasons import DROP_REMEDIES, Reason
 
 log = logging.getLogger(__name__)
 
-MAX_DROPPED_PLACES = 5
-"""Places kept for each reason."""
+MAX_DROPPED_PLACES = 5  # Places kept for each reason
 TOOL_ROLES = frozenset((
     "tool", "function", "function_call", "function_response", "tool_call", "tool_response", "observation", "ipython",
 ))  # fmt: skip
@@ -186,35 +185,42 @@ class DroppedChats:
         )
 
 
+class RefusedRowError(Exception):
+    """A row is no chat. Whoever reads a row turns it into its `refusal`."""
+
+    def __init__(self, reason: Reason, value: str = "") -> None:
+        """Say why, as a `Refusal` does."""
+        super().__init__(reason)
+        self.refusal = Refusal(reason, value)
+
+
 def messages_of(row: Mapping[str, object]) -> tuple[Message, ...] | Refusal:
     """The messages of a row, without turns at the end from which nothing is learnt; or why there are none."""
+    try:
+        return read_messages(row)
+    except RefusedRowError as error:
+        return error.refusal
+
+
+def read_messages(row: Mapping[str, object]) -> tuple[Message, ...]:
+    """As `messages_of`.
+
+    Raises:
+        RefusedRowError: The row is no chat.
+    """
     listed = first_of(row, LISTS)
-    given = _pair(row) if listed is None else given_turns(row[listed])
     if listed is None and names_no_choice(row):
-        return Refusal("no_choice", str(row.get("answer", "")))
+        raise RefusedRowError("no_choice", str(row.get("answer", "")))
+    given = _pair(row) if listed is None else given_turns(row[listed])
     if given is None:
-        return Refusal("no_chat", ", ".join(name for name, value in row.items() if value is not None))
-    if isinstance(given, Refusal):
-        return given
+        raise RefusedRowError("no_chat", ", ".join(name for name, value in row.items() if value is not None))
     if not isinstance(given, list | tuple):
-        return Refusal("malformed")
+        raise RefusedRowError("malformed")
     if listed:
         given = _with_passages(given, below(row, listed), row)
-        if isinstance(given, Refusal):
-            return given
     if mark := marked_by(row):
-        return Refusal("marked", f"{mark} {row[mark]}")
-    messages: list[Message] = []
-    for item in given:
-        message = _message(item)
-        if isinstance(message, Refusal):
-            return message
-        messages.append(message)
-    return _checked(messages, row)
-
-
-def _checked(messages: list[Message], row: Mapping[str, object]) -> tuple[Message, ...] | Refusal:
-    """The messages with the row's system turn, as far as the last answer that is learnt."""
+        raise RefusedRowError("marked", f"{mark} {row[mark]}")
+    messages = [_message(item) for item in given]
     if messages and messages[0].role == "system" and not messages[0].content:
         messages.pop(0)  # as ShareGPT's files have it where nothing is to be said
     system = next((text for key in SYSTEMS if isinstance(text := row.get(key), str) and text.strip()), None)
@@ -223,8 +229,8 @@ def _checked(messages: list[Message], row: Mapping[str, object]) -> tuple[Messag
     # Turns behind the last answer that is learnt cost tokens and teach nothing.
     while messages and (messages[-1].role == "user" or not messages[-1].trained):
         messages.pop()
-    fault = _fault(messages)
-    return Refusal(fault) if fault else tuple(messages)
+    _check_turns(messages)
+    return tuple(messages)
 
 
 def split_of(chat: Chat, validation_fraction: float, heldout_fraction: float) -> Part:
@@ -251,23 +257,27 @@ def fingerprint(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-def _pair(row: Mapping[str, object]) -> list[object] | Refusal | None:
+def _pair(row: Mapping[str, object]) -> list[object] | None:
     """The turns of a question and its answer; each may be a text or already a list of turns."""
     name = first_of(row, ANSWERS)
     # A row of choices may name its answer by its letter or place.
     answer = chosen_text(row) or (first_answer(row[name]) if name else None)
     turns = question_turns(row)
-    if isinstance(turns, Refusal) or turns is None or answer is None:
-        return turns if isinstance(turns, Refusal) else None
+    if turns is None or answer is None:
+        return None
     if answer == []:
-        return Refusal("no_answer")
+        raise RefusedRowError("no_answer")
     thought = reasoning_beside(row, name)
     turn = {"role": "assistant", "content": answer, **({REASONINGS[0]: row[thought]} if thought else {})}
     return turns + (answer if isinstance(answer, list) else [turn])
 
 
-def question_turns(row: Mapping[str, object]) -> list[object] | Refusal | None:
-    """Question of a row, as turns that are not checked yet; None if no column holds it."""
+def question_turns(row: Mapping[str, object]) -> list[object] | None:
+    """Question of a row, as turns that are not checked yet; None if no column holds it.
+
+    Raises:
+        RefusedRowError: What it is about is no text.
+    """
     asked = first_of(row, QUESTIONS)
     if asked is None:
         return None
@@ -282,7 +292,7 @@ def question_turns(row: Mapping[str, object]) -> list[object] | Refusal | None:
 
 def _with_passages(
     given: Sequence[object], names: Iterable[str], row: Mapping[str, object], place: int | None = None
-) -> list[object] | Refusal:
+) -> list[object]:
     """Turns with a row's passages below one of them, by default the first question."""
     turns = list(given)
     if place is None:
@@ -291,7 +301,7 @@ def _with_passages(
         passage, texts = passage_text(row[name]), [*map(_turn_text, turns)]
         text = texts[place]
         if passage is None or text is None:
-            return Refusal("no_passage", name)
+            raise RefusedRowError("no_passage", name)
         if not any(passage in each for each in texts if each):  # as in a prompt that is already written out
             turn: Any = turns[place]
             turns[place] = {**with_known_names(turn), "content": f"{text.strip()}\n\n{passage}"}
@@ -300,8 +310,10 @@ def _with_passages(
 
 def _turn_text(turn: object) -> str | None:
     given = with_known_names(turn) if isinstance(turn, Mapping) else {}
-    text = _text(_either(given, "content", "value"))
-    return text if isinstance(text, str) else None
+    try:
+        return _text(_either(given, "content", "value"))
+    except RefusedRowError:
+        return None
 
 
 def _history(given: object) -> list[object]:
@@ -322,56 +334,53 @@ def _either(item: Mapping[str, object], name: str, other: str) -> object:
     return item.get(other) if first is None else first
 
 
-def _message(item: object) -> Message | Refusal:
+def _message(item: object) -> Message:
     if not isinstance(item, Mapping):
-        return Refusal("malformed")
+        raise RefusedRowError("malformed")
     item = with_known_names(item)
     role = _either(item, "role", "from")
     if not isinstance(role, str):
-        return Refusal("malformed")
+        raise RefusedRowError("malformed")
     plain = role.strip().casefold()
     if plain in TOOL_ROLES or any(item.get(key) for key in TOOL_KEYS):
-        return Refusal("tool_turn", role)
+        raise RefusedRowError("tool_turn", role)
     if plain not in ROLES:
-        return Refusal("unknown_role", role)
+        raise RefusedRowError("unknown_role", role)
     text = _text(_either(item, "content", "value"))
-    if isinstance(text, Refusal):
-        return text
     learnt = is_learnt(item)
     if isinstance(learnt, str):
-        return Refusal("unknown_mark", learnt)
+        raise RefusedRowError("unknown_mark", learnt)
     thought = reasoning_of(item) if ROLES[plain] == "assistant" else ""
     return Message(role=ROLES[plain], content=text.strip(), trained=learnt, reasoning=thought)
 
 
-def _text(content: object) -> str | Refusal:
+def _text(content: object) -> str:
     """A content, or the texts of its parts one after another, as chat templates write them."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list | tuple):
-        return Refusal("malformed")
+        raise RefusedRowError("malformed")
     texts = []
     for part in content:
         if isinstance(part, Mapping) and part.get("type", "text") not in TEXT_PARTS:
-            return Refusal("not_text", str(part.get("type")))
+            raise RefusedRowError("not_text", str(part.get("type")))
         text = part.get("text") if isinstance(part, Mapping) else part
         if not isinstance(text, str):
-            return Refusal("malformed")
+            raise RefusedRowError("malformed")
         texts.append(text)
     return "".join(texts)
 
 
-def _fault(messages: list[Message]) -> Reason | None:
+def _check_turns(messages: list[Message]) -> None:
     roles = [message.role for message in messages]
     if "assistant" not in roles:
-        return "no_answer"
+        raise RefusedRowError("no_answer")
     turns = roles[1:] if roles[0] == "system" else roles
     if turns != ["user", "assistant"] * (len(turns) // 2):
-        return "role_order"
+        raise RefusedRowError("role_order")
     if not all(message.content for message in messages):
-        return "empty_message"
+        raise RefusedRowError("empty_message")
     try:
         "".join(message.content + message.reasoning for message in messages).encode()
     except UnicodeEncodeError:
-        return "not_unicode"
-    return None
+        raise RefusedRowError("not_unicode") from None

@@ -29,10 +29,8 @@ DEFINITION = re.compile(
 OPENING, CLOSING = "([{", ")]}"
 HUNK = re.compile(r"^@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@")
 """Head of a piece of a diff, in which a line that did not change begins with a space."""
-MAX_LINE = 400
-"""Characters of a line that are looked at."""
-MIN_CODE = 0.5
-"""Share of a run of indented lines that is code, at least."""
+MAX_LINE = 400  # Characters of a line that are looked at
+MIN_CODE = 0.5  # Share of a run of indented lines that is code, at least
 
 
 def indents_of(lines: Sequence[str]) -> list[str]:

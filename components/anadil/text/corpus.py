@@ -13,8 +13,7 @@ from anadil.core.errors import IntegrityError
 
 CorpusPart = Literal["train", "heldout"]
 
-MAX_PART_BYTES = 256 * 1024**2
-"""Text of one part before the next begins; a part is what one worker reads."""
+MAX_PART_BYTES = 256 * 1024**2  # Text of one part before the next begins; a part is what one worker reads
 ZSTD_LEVEL = 3
 READ_BYTES = 1024**2
 ENCODE = json.JSONEncoder(ensure_ascii=False).encode

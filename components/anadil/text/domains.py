@@ -8,8 +8,7 @@ from urllib.parse import urlsplit
 
 from anadil.text.corpus import Document
 
-MAX_DOMAINS = 12
-"""Most that are told apart; a crawl has thousands of hosts, and nobody reads a table of them."""
+MAX_DOMAINS = 12  # Most that are told apart; a crawl has thousands of hosts, and nobody reads a table of them
 OTHER = "other"
 """The domain of all the rest."""
 PACKED = (".gz", ".zst", ".jsonl", ".ndjson", ".txt", ".html", ".warc", ".wet", ".parquet")

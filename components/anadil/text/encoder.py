@@ -32,8 +32,7 @@ FAST_FROM_CHARS = 1_000_000
 """Text from which on the fast way is worth its start, a second with 128,000 tokens."""
 FORGET_CHARS = 1_000_000_000
 """Text after which the fast way is restarted: gigatoken keeps each different word, some 80 bytes of it."""
-COMPARED = 100
-"""One text of so many is encoded by both libraries, the first of all too."""
+COMPARED = 100  # One text of so many is encoded by both libraries, the first of all too
 WORDS_AT_ONCE = 10_000
 SHOWN_CHARS = 80
 

@@ -15,8 +15,7 @@ from anadil.text.language_data import Language
 
 Hashes = NDArray[np.uint64]
 
-LAST = 0x33400
-"""No letter stands behind it. Source: Unicode 15, blocks; CJK extension H ends at 323AF."""
+LAST = 0x33400  # No letter stands behind it. Source: Unicode 15, blocks; CJK extension H ends at 323AF.
 PLAIN_RANGES = ((0x3400, 0xA000), (0xAC00, 0xD7A4), (0xE000, 0xF900), (0x17000, 0x18D00), (0x20000, LAST + 1))
 """Ideographs, syllables and private use, which are what they are: 8 of 10 code points need no look at their names."""
 DROPPED, SEPARATOR = 0, 1
@@ -26,8 +25,7 @@ PLAIN = dict(zip("ıəәǝøłđħŧŋɓɗƙ", "ieeeoldhtnbdk", strict=True))
 """Letters that decompose into nothing, and what people without their keyboard type."""
 MIX = np.uint64(0x9E3779B97F4A7C15)
 """An odd multiplier with well-mixed bits. Source: Steele et al. 2014, SplitMix64."""
-LONGEST_WORD = 256
-"""Letters of a word that have a place of their own in its hash."""
+LONGEST_WORD = 256  # Letters of a word that have a place of their own in its hash
 
 
 def unit_hashes(text: str, language: Language, *, by_character: bool) -> Hashes:

@@ -22,10 +22,8 @@ LONG_CHARS = 400
 PIECE_CHARS = 60
 """Characters of a piece, if CLD2 takes the whole for a sibling. Measured: of such Indonesian text a third to a half of
 the pieces are taken for Indonesian, of Malay one in sixteen; of pieces of 40, 100 or 250 more of Malay passes where as much own text is lost."""
-MIN_OWN_SCRIPT = 0.9
-"""Share of letters in the own script; the others are names and quotations."""
-MAX_SECOND_CHARS = 2_000
-"""Characters that the second opinion reads. It is ten times as slow as CLD2."""
+MIN_OWN_SCRIPT = 0.9  # Share of letters in the own script; the others are names and quotations
+MAX_SECOND_CHARS = 2_000  # Characters that the second opinion reads. It is ten times as slow as CLD2.
 REFUSED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 """Characters that make CLD2 refuse a text as invalid UTF-8."""
 

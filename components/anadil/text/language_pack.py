@@ -30,8 +30,7 @@ from anadil.text.unicode_repair import (
 
 GENERAL_ENDS = ".!?…:;。！？؟۔।॥။።՞།"
 """Ends of sentences in the scripts that have signs of their own."""
-MAX_PACK_BYTES = 16 * MIB
-"""Our choice: a learnt pack takes some 100 kB."""
+MAX_PACK_BYTES = 16 * MIB  # Our choice: a learnt pack takes some 100 kB
 CODE = r"^[A-Za-z][A-Za-z0-9-]{0,63}$"
 """Pattern of an id."""
 CHARACTERS = re.compile(r"[^\W\d_]|\d+")
@@ -40,8 +39,7 @@ CHARACTERS = re.compile(r"[^\W\d_]|\d+")
 DOTTED = frozenset({"lt", "sgs"})
 """Languages that write a dot under the accent of an i. Source: Unicode, SpecialCasing.txt."""
 MAX_SEARCHES = 20
-CERTAIN = 2.0
-"""Times the guard's share from which a text needs no other opinion."""
+CERTAIN = 2.0  # Times the guard's share from which a text needs no other opinion
 
 
 class _Table(BaseModel):

@@ -20,8 +20,7 @@ LATIN_OF_GREEK = dict(
 )  # fmt: skip
 LATIN_LIKE_GREEK = "ΑΒΕΖΗΙΚΜΝΟΡΤΥΧο"
 """Letters that pass for ASCII in a Latin word. A small letter beside it is more likely a formula's."""
-MIN_GREEK_WORD = 3
-"""Letters of a word with Greek ones; a shorter one is a unit or a symbol, such as kΩ."""
+MIN_GREEK_WORD = 3  # Letters of a word with Greek ones; a shorter one is a unit or a symbol, such as kΩ
 MIXED = re.compile(f"[{LATIN}](?:(?=[{CYRILLIC}{GREEK}])|(?<=[{CYRILLIC}{GREEK}].))")
 """A Latin letter beside one of another script."""
 NO_LEAD = bytes(set(range(0x100)) - {*range(0xCD, 0xD5), 0xE1})

@@ -6,12 +6,9 @@ from typing import Any
 
 from anadil.core.errors import DataError
 
-SURE_DOCUMENTS = 100
-"""Fewer scored documents than these make an interval that says little."""
-NORMAL_QUANTILE = 1.96
-"""The standard normal distribution at 97.5 %."""
-MAX_ALTERED = 0.01
-"""Share of documents that a tokenizer may fail to give back before they are an error."""
+SURE_DOCUMENTS = 100  # Fewer scored documents than these make an interval that says little
+NORMAL_QUANTILE = 1.96  # The standard normal distribution at 97.5 %
+MAX_ALTERED = 0.01  # Share of documents that a tokenizer may fail to give back before they are an error
 MAX_LOOP_TOKENS = 32
 MIN_LOOP_REPEATS = 4
 

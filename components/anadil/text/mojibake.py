@@ -11,10 +11,8 @@ CUT = re.compile(f"{MISREAD.pattern}|[\u00e0-\u00f4][\u0080-\u00bf]{{1,2}}")
 """The same, or a sequence of which a program removed a byte, such as a soft hyphen."""
 LOST_SPACE = re.compile("[\u00e0-\u00ef](?: [\u0080-\u00bf]|[\u0080-\u00bf] )")
 """The same where a program took the byte A0 for a space; certain only inside misread text."""
-MIN_MISREAD = 3
-"""Fewer sequences may be chance, such as a capital letter before a closing quotation mark."""
-MIN_MISREAD_SHARE = 0.8
-"""Least share of the non-ASCII characters that is misread; in sound text it is near 0."""
+MIN_MISREAD = 3  # Fewer sequences may be chance, such as a capital letter before a closing quotation mark
+MIN_MISREAD_SHARE = 0.8  # Least share of the non-ASCII characters that is misread; in sound text it is near 0
 RUN = re.compile(f"(?:(?:{MISREAD.pattern})[\x00-\x7f]*+){{{MIN_MISREAD},}}")
 """Sequences with nothing but ASCII between them: a misread quotation in a sound line."""
 MIN_CERTAIN = 2

@@ -28,12 +28,10 @@ RARER = 3.5
 other kinds of text are full of pairs that the sample has seldom; misread letters make those that it never has. Chosen between 3 and 4: of 1,280
 letters, where .03 of Azerbaijani text on React is lost by a sample of laws, 1.00 of misread text is kept from 0 nats on, .22 from
 3, .04 from 4; of Amharic learnt of .4 MB .00 from 3 and .11 from 4, where .01 of like text is lost."""
-NUM_BUCKETS = 1 << 16
-"""Hashed n-grams. Four times as many make no difference at 2 MB of sample."""
+NUM_BUCKETS = 1 << 16  # Hashed n-grams. Four times as many make no difference at 2 MB of sample.
 SMOOTHING = 0.1
 """Added to each count. Our choice: an n-gram that 2 MB do not hold costs 3 nats more than a rare one."""
-STEPS = 12
-"""Steps of a nat in a pack: a byte holds 0 to -21."""
+STEPS = 12  # Steps of a nat in a pack: a byte holds 0 to -21
 VOWEL_POINTS = range(10, 37)
 """Canonical combining classes of Hebrew and Arabic points, which texts may leave out. Source: Unicode, UAX 44."""
 MARKS = range(0x300, 0x20000)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from anadil.text.chat_columns import LISTS, SYSTEMS, role_of, turns_of
 from anadil.text.chat_marks import SIDES
-from anadil.text.chats import Chat, Message, Refusal, messages_of, question_turns
+from anadil.text.chats import Chat, Message, Refusal, RefusedRowError, question_turns, read_messages
 
 SPEAKERS = {"Human": "user", "Assistant": "assistant"}
 TURN = re.compile(r"\n\n(Human|Assistant):")
@@ -35,35 +35,36 @@ class Pair:
 
 def pair_of(row: Mapping[str, object]) -> tuple[tuple[Message, ...], tuple[Message, ...]] | Refusal:
     """The messages of the chosen and of the rejected chat of a row, or why there are none."""
+    try:
+        return _read_pair(row)
+    except RefusedRowError as error:
+        return error.refusal
+
+
+def _read_pair(row: Mapping[str, object]) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
     listed = next((turns for key in LISTS if isinstance(turns := turns_of(row.get(key)), list)), None)
     asked = listed or _asked(row)
-    if isinstance(asked, Refusal):
-        return asked
     sides: list[tuple[Message, ...]] = []
     for name in SIDES:
         turns = _turns(turns_of(row.get(name)), asked)
         if turns is None:
-            return Refusal("no_pair", "" if row.get(name) is not None else f"no {name}")
-        messages = messages_of({**{key: row[key] for key in SYSTEMS if key in row}, "messages": turns})
-        if isinstance(messages, Refusal):
-            return messages
-        sides.append(messages)
+            raise RefusedRowError("no_pair", "" if row.get(name) is not None else f"no {name}")
+        system = {key: row[key] for key in SYSTEMS if key in row}
+        sides.append(read_messages({**system, "messages": turns}))
     chosen, rejected = sides
     if chosen[:-1] != rejected[:-1]:
-        return Refusal("other_question")
+        raise RefusedRowError("other_question")
     if chosen[-1].content == rejected[-1].content:
-        return Refusal("same_answer")
+        raise RefusedRowError("same_answer")
     # The question would be learnt as a part of the answer.
     if all(side[-1].content.startswith(chosen[-2].content) for side in sides):
-        return Refusal("question_in_answer")
+        raise RefusedRowError("question_in_answer")
     return chosen, rejected
 
 
-def _asked(row: Mapping[str, object]) -> list[object] | Refusal | None:
+def _asked(row: Mapping[str, object]) -> list[object] | None:
     """Question of a row. A text with turns of `Human:` ends in an opened turn of the assistant (Dahoas/rm-static)."""
     asked = question_turns(row)
-    if isinstance(asked, Refusal):
-        return asked
     text = asked[-1].get("content") if asked and isinstance(asked[-1], Mapping) else None
     turns = _transcript(text.rstrip().removesuffix(OPENED)) if isinstance(text, str) else []
     return turns or asked

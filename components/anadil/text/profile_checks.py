@@ -26,8 +26,7 @@ from anadil.text.word_shapes import (
     unpack_endings,
 )
 
-MAX_ORDER = 8
-"""Longest n-grams of a pack. Our choice: longer ones are words."""
+MAX_ORDER = 8  # Longest n-grams of a pack. Our choice: longer ones are words.
 TOPICAL = frozenset({"likelihood", "new_endings"})
 """Checks whose figures follow the kind of a text."""
 AGAIN = "learn the pack again"

@@ -51,8 +51,7 @@ C1 = {code: ord(bytes([code]).decode("cp1252", "replace")) for code in range(0x8
 lost character. Source: HTML, "numeric character reference end state"."""
 OF_WINDOWS = re.compile("[\x80-\x84\x86-\x9f]")
 LINE_ENDS = re.compile("\r\n|[\r\x0b\x0c\x85\u2028\u2029]")
-MAX_PASSES = 8
-"""A repair may uncover another (text that was misread twice); more depth than this is noise."""
+MAX_PASSES = 8  # A repair may uncover another (text that was misread twice); more depth than this is noise
 
 INDENTED = re.compile(r"^[^\S\n]+\S", re.MULTILINE)
 BLANK_LINES = re.compile(r"\n{3,}")

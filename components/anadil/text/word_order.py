@@ -22,13 +22,10 @@ are nearest to each other lies .61 of their spread in the mean and .06 at the le
 .45; of pairs of a thousand hashed classes .15 (nine of the languages), and less of larger samples, because pairs share buckets."""
 ENDING = 3
 """Letters of an ending. Of two letters .63 in the mean, but Azerbaijani and Turkish overlap (-.10, -.23); of one .32."""
-MIN_PAIRS = 16
-"""Neighbours with a class, from which a text is judged by them."""
-STEPS = 8
-"""Steps of a nat in a pack: a byte holds -15 to 15."""
+MIN_PAIRS = 16  # Neighbours with a class, from which a text is judged by them
+STEPS = 8  # Steps of a nat in a pack: a byte holds -15 to 15
 NUM_CLASSES = 1 + NUM_WORDS + NUM_ENDINGS
-SIZE = 2 * NUM_BUCKETS + NUM_CLASSES**2
-"""Bytes of a packed table."""
+SIZE = 2 * NUM_BUCKETS + NUM_CLASSES**2  # Bytes of a packed table
 
 Words = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 """Buckets of each whole word of a text, and of each ending."""

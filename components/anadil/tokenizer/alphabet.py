@@ -21,8 +21,7 @@ SCRIPTS = frozenset(itertools.chain.from_iterable(NAMES.values()))
 """Scripts by the first word of their letters' names; signs, digits and emoji have none of these."""
 MIN_SHARE = 0.001
 """Least share of a text's letters for their script to be in use, not a name or a quotation. Assumption."""
-LAST_LETTER = 0x2FFFF
-"""Code points beyond hold the rarest Chinese characters, and no scripts."""
+LAST_LETTER = 0x2FFFF  # Code points beyond hold the rarest Chinese characters, and no scripts
 INSIDE = bytes(range(0x80, 0xC0))
 """Bytes that continue a character in UTF-8."""
 

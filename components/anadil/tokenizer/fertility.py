@@ -13,11 +13,9 @@ from anadil.text import metrics
 from anadil.text.encoder import Encoder
 from anadil.tokenizer.samples import HeldoutSample, TextSample, core
 
-BATCH = 64
-"""Documents encoded at a time."""
+BATCH = 64  # Documents encoded at a time
 WORD_BATCH = 4_096
-DIGITS = 4
-"""Decimals of figures in the tables."""
+DIGITS = 4  # Decimals of figures in the tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

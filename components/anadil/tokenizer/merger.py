@@ -14,8 +14,7 @@ from anadil.tokenizer.kernels import merge_layout as layout
 from anadil.tokenizer.kernels.merge_layout import Array
 
 GROWTH = 1.25
-FULL = 0.8
-"""Share of a list in use, when what is forgotten has been taken out, from which on it grows."""
+FULL = 0.8  # Share of a list in use, when what is forgotten has been taken out, from which on it grows
 MAX_CELLS = 2**31 - 1
 FIRST_PAIRS = 2**17
 """Different pairs of the beginning that there is room for at first; of bytes there are 65,536 at most."""

@@ -20,8 +20,7 @@ from anadil.tokenizer.word_counts import WordCounts, word_counts
 
 log = logging.getLogger(__name__)
 
-MAX_PRETOKEN_BYTES = 256
-"""Longer ones are left out: they are no words."""
+MAX_PRETOKEN_BYTES = 256  # Longer ones are left out: they are no words
 UNLIMITED = 2**62
 LETTERS, WITH_MARKS = r"\p{L}+", r"[\p{L}\p{M}]+"
 STYLES = {
@@ -31,10 +30,8 @@ STYLES = {
     QWEN_3_5_REGEX: (kernel.LLAMA, 1, WITH_MARKS),
 }
 """Known pattern -> how the compiled loop cuts: its style, most digits in a pretoken, and what counts as a letter."""
-BATCH_CHARS = 1_000_000
-"""Text that is handed to compiled code at a time."""
-ROOM = 2**16
-"""Different pretokens that there is room for at first."""
+BATCH_CHARS = 1_000_000  # Text that is handed to compiled code at a time
+ROOM = 2**16  # Different pretokens that there is room for at first
 PATTERNS = ((r"\p{N}+", kernel.NUMBER), (r"\s+", kernel.SPACE), (r"[\r\n]+", kernel.NEWLINE))
 DOCUMENTS, TOO_LONG = "train_documents", "dropped_pretokens"
 """Records of a table."""

@@ -39,8 +39,7 @@ from anadil.tokenizer.word_counts import WordCounts
 
 log = logging.getLogger(__name__)
 
-WORDS_PER_LOOK = 10_000
-"""Words after which the stage checks if it is to stop."""
+WORDS_PER_LOOK = 10_000  # Words after which the stage checks if it is to stop
 
 
 def run(job: Job) -> Figures:

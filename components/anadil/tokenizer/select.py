@@ -12,8 +12,7 @@ from anadil.tokenizer.cost import Cost
 from anadil.tokenizer.fertility import Fertility
 from anadil.tokenizer.usage import MIN_SHARE
 
-TIE = 0.02
-"""Costs so much apart are taken for equal, and the fewest tokens to learn win. Assumption."""
+TIE = 0.02  # Costs so much apart are taken for equal, and the fewest tokens to learn win. Assumption.
 MAX_KEEP_RATIO = 1.05
 """Most tokens per word of a text of `tokenizer.keep`, over the base's, for what keeps the base's vocabulary. Assumption."""
 KEEPS_BASE: frozenset[Strategy] = frozenset({"base", "extend", "surgery"})

@@ -53,12 +53,9 @@ FOOTER_WORDS = (
 FOOTER = re.compile("|".join(map(re.escape, sorted(FOOTER_WORDS, key=len, reverse=True))), re.IGNORECASE)
 MIN_FOOTER_SHARE = 0.3
 """Share of a line in such words that makes it a footer. Source: swallow-corpus, footer.py."""
-FOOTER_LINES = 10
-"""Last lines in which a footer may begin. Source: swallow-corpus, footer.py."""
-MAX_FOOTER_CHARS = 150
-"""A longer line is no footer."""
-MAX_BETWEEN_CHARS = 30
-"""A line between footers that is no longer, and ends no sentence, goes with them."""
+FOOTER_LINES = 10  # Last lines in which a footer may begin. Source: swallow-corpus, footer.py.
+MAX_FOOTER_CHARS = 150  # A longer line is no footer
+MAX_BETWEEN_CHARS = 30  # A line between footers that is no longer, and ends no sentence, goes with them
 SQUARES = {
     each: "".join(chr(int(code, 16)) for code in unicodedata.decomposition(each).split()[1:])
     for each in "㎟㎠㎡㎢㎣㎤㎥㎦㎨㎯"
