@@ -36,29 +36,26 @@ def test_numbered_lines_at_the_end_of_a_question_are_choices_if_its_answer_is_on
     assert choices_of({}, question, answer) == expected
 
 
+CHOICES = {"question": "Hansı?", "choices": ["bir", "iki"]}
+ARC = {"question": "Hansı?", "choices": {"text": ["bir", "iki"], "label": ["1", "2"]}}
+COMMONSENSE = {"question": "Hansı?", "choice0": "bir", "choice1": "iki"}
+
+
 @pytest.mark.parametrize(
     ("row", "answer"),
     [
-        ('{"question": "Hansı?", "choices": ["bir", "iki"], "answer": 1}', "iki"),
-        ('{"question": "Hansı?", "choices": ["bir", "iki"], "answer": 0}', "bir"),
-        ('{"prompt": "Hansı?", "choices": ["bir", "iki"], "answer": "iki"}', "iki"),
-        ('{"question": "Hansı?", "choices": ["bir", "iki"], "answer": "B"}', "iki"),
-        ('{"question": "Hansı?", "choices": ["bir", "iki"], "answer": "(a)"}', "bir"),
-        ('{"question": "Hansı?", "choices": ["bir", "iki"], "answer": "1"}', "iki"),
-        ('{"question": "どれ？", "choices": ["bir", "iki"], "answer": "（Ｂ）"}', "iki"),
-        ('{"question": "どれ？", "choices": ["bir", "iki"], "answer": "イ"}', "iki"),
-        (
-            '{"question": "Hansı?", "choices": {"text": ["bir", "iki"], "label": ["1", "2"]}, "answerKey": "1"}',
-            "bir",
-        ),
-        ('{"question": "Hansı?", "choice0": "bir", "choice1": "iki", "label": 1}', "iki"),
-        ('{"question": "Hansı?", "choice0": "bir", "choice1": "iki", "label": 0}', "bir"),
+        *(({**CHOICES, "answer": each}, "iki") for each in (1, "iki", "B", "1", "（Ｂ）", "イ")),
+        *(({**CHOICES, "answer": each}, "bir") for each in (0, "(a)")),
+        ({"prompt": "Hansı?", "choices": ["bir", "iki"], "answer": "iki"}, "iki"),
+        ({**ARC, "answerKey": "1"}, "bir"),
+        ({**COMMONSENSE, "label": 1}, "iki"),
+        ({**COMMONSENSE, "label": 0}, "bir"),
     ],
 )
 def test_a_row_of_choices_is_a_chat_whose_answer_is_one_of_them(
-    row: str, answer: str, tmp_path: Path
+    row: dict[str, object], answer: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "c.jsonl").write_text(row, encoding="utf-8")
+    (tmp_path / "c.jsonl").write_text(json.dumps(row), encoding="utf-8")
 
     (chat,) = read_chats([str(tmp_path / "c.jsonl")], DroppedChats())
 
@@ -68,10 +65,7 @@ def test_a_row_of_choices_is_a_chat_whose_answer_is_one_of_them(
 
 
 def rows(*answers: object) -> str:
-    made = [
-        {"question": f"Hansı {n}?", "choices": ["bir", "iki"], "answer": each}
-        for n, each in enumerate(answers)
-    ]
+    made = ({**CHOICES, "question": f"Hansı {n}?", "answer": each} for n, each in enumerate(answers))
     return "".join(json.dumps(row) + "\n" for row in made)
 
 

@@ -144,25 +144,23 @@ def test_transformers_gives_equal_ids_also_after_saving_again(
 
     tokenizer = {"base": base, "extend": extension, "replace": replacement}[strategy]
     candidate = TokenizerCandidate(strategy=strategy, asked=1, got=1, tokenizer=tokenizer)
-    settings, template = base_settings(tiny_folder, base), chat_template(tiny_folder, base)
-    write_tokenizer(candidate, tiny_folder, settings, template, tmp_path / "written")
+    written, saved = tmp_path / "written", tmp_path / "again"
+    template = chat_template(tiny_folder, base)
+    write_tokenizer(candidate, tiny_folder, base_settings(tiny_folder, base), template, written)
     if model_type:
         # A model directory says which tokenizer class its model usually has.
-        (tmp_path / "written" / "config.json").write_text(
-            json.dumps({"model_type": model_type}), encoding="utf-8"
-        )
+        (written / "config.json").write_text(json.dumps({"model_type": model_type}), encoding="utf-8")
 
-    loaded = AutoTokenizer.from_pretrained(tmp_path / "written")
-    loaded.save_pretrained(tmp_path / "again")
-    again = AutoTokenizer.from_pretrained(tmp_path / "again", split_special_tokens=True)
+    loaded = AutoTokenizer.from_pretrained(written)
+    loaded.save_pretrained(saved)
+    again = AutoTokenizer.from_pretrained(saved, split_special_tokens=True)
 
     expected = tokenizer.encode(TEXT).ids
-    assert loaded(TEXT, split_special_tokens=True).input_ids == expected
-    assert again(TEXT).input_ids == expected
+    assert loaded(TEXT, split_special_tokens=True).input_ids == again(TEXT).input_ids == expected
     assert loaded.decode(expected, skip_special_tokens=True) == TEXT
     assert loaded.pad_token == "<|finetune_right_pad_id|>"
-    for token in LLAMA_3_SPECIALS:
-        assert loaded.convert_tokens_to_ids(token) == tokenizer.token_to_id(token)
+    ids = [tokenizer.token_to_id(token) for token in LLAMA_3_SPECIALS]
+    assert loaded.convert_tokens_to_ids(list(LLAMA_3_SPECIALS)) == ids
     chat = loaded.apply_chat_template([{"role": "user", "content": "Salam"}], return_dict=False)
     assert chat.count(tokenizer.token_to_id("<|eot_id|>")) == 1
 

@@ -1,9 +1,7 @@
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +9,12 @@ import pytest
 
 from anadil.core.errors import DataError, IntegrityError, RecipeError
 from anadil.runtime.job import Job
-from anadil.text.corpus import CorpusPart, Document, write_documents
+from anadil.text.corpus import write_documents
 from anadil.text.encoder import Ids, _FastEncoder
 from anadil.tokenizer.candidate import JsonObject
 from anadil.tokenizer.fertility import Morphology
 from anadil.tokenizer.run import run
 from anadil.tokenizer.tables import SPEED
-from tests.kit.marks import matrix, slow
 
 from .conftest import SENTENCES, documents, written
 
@@ -259,33 +256,3 @@ def test_a_base_that_loses_a_document_in_a_hundred_may_be_kept_but_not_changed(
         run(make_job(base, corpus=tmp_path / "corpus", strategies=["replace"], vocab_sizes=[600]))
 
     assert "tokenizer base: 1 held-out documents decode to another text" in caplog.text
-
-
-@pytest.mark.skipif("ANADIL_DATA" not in os.environ, reason="ANADIL_DATA names no directory of real text")
-@pytest.mark.parametrize("base", [matrix("tiny"), slow("gpt2")])
-def test_on_real_text_a_new_vocabulary_halves_the_tokens_of_a_word(
-    make_job: Callable[..., Job], tmp_path: Path, base: str
-) -> None:
-    data = Path(os.environ["ANADIL_DATA"])
-    files = sorted(
-        path
-        for path in (data / "az").glob("*.jsonl")
-        if "udhr" not in path.name and "legal_codes" not in path.name
-    )
-    lines = [line for path in files for line in path.read_text(encoding="utf-8").split("\n") if line]
-    every = documents([json.loads(line)["text"] for line in lines])
-    parts: dict[CorpusPart, list[Document]] = {"train": [], "heldout": []}
-    for document in every:
-        parts["heldout" if int(document.id, 16) % 10 == 0 else "train"].append(document)
-    for part, chosen in parts.items():
-        write_documents(tmp_path / "real", part, chosen)
-    model = "tiny" if base == "tiny" else str(data / "tokenizers" / base)
-    job = make_job(model, corpus=tmp_path / "real", strategies=ALL, choice="replace", vocab_sizes=[4_000])
-
-    figures = run(job)
-
-    rows_map = written(job, "embedding_map")
-    assert len(parts["heldout"]) > 20
-    assert number(figures["fertility"]) < 0.5 * number(figures["base_fertility"])
-    assert len(rows_map["rows"]) == 4_096  # 4,000 tokens, and the rows that `tokenizer.pad_to` adds
-    assert max(chain.from_iterable(rows_map["rows"])) < rows_map["base_vocab_size"]

@@ -214,9 +214,8 @@ def test_the_size_that_the_corpus_supports_is_that_of_the_smaller_vocabularies(
             return extend_vocabulary(tiny, merges[:num])
         return replace_vocabulary(tiny, *trained.cut(256 + num))
 
-    whole = SweepUsage(made(len(merges)), counts, merges, min_uses=MIN_USES).of(
-        made(len(merges)), len(merges)
-    )
+    sweep = SweepUsage(made(len(merges)), counts, merges, min_uses=MIN_USES)
+    whole = sweep.of(made(len(merges)), len(merges))
 
     shares = {}
     for num in range(1, len(merges) + 1):
@@ -228,7 +227,6 @@ def test_the_size_that_the_corpus_supports_is_that_of_the_smaller_vocabularies(
         shares[num] = sum(uses[left + right] >= MIN_USES for left, right in merges[:num]) / num
     expected = max(num for num, share in shares.items() if share >= 0.9)
     assert 0 < expected < len(merges)
-    sweep = SweepUsage(made(len(merges)), counts, merges, min_uses=MIN_USES)
     for num in (0, 1, 25, 59, 60):
         alone = SweepUsage(made(num), counts, merges[:num], min_uses=MIN_USES)
         assert sweep.of(made(num), num) == alone.of(made(num), num)

@@ -203,7 +203,7 @@ def messages_of(row: Mapping[str, object]) -> tuple[Message, ...] | Refusal:
 
 
 def read_messages(row: Mapping[str, object]) -> tuple[Message, ...]:
-    """As `messages_of`.
+    """Read a row as `messages_of` does.
 
     Raises:
         RefusedRowError: The row is no chat.

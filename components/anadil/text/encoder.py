@@ -99,12 +99,7 @@ class Encoder:
     """Token ids of texts, without BOS and EOS; special tokens in a text are read as their letters."""
 
     def __init__(self, tokenizer: "Tokenizer", *, threads: int = 1) -> None:
-        """An encoder with the ids of a tokenizer.
-
-        Args:
-            tokenizer: What truncates or pads in it is taken out; else it is left as it is.
-            threads: Texts encoded at a time; `tokenizers` has a setting of its own.
-        """
+        """An encoder with the ids of a tokenizer, in which nothing truncates or pads from now on; `threads` texts at a time."""
         # tokenizer.json may ask for both, and ids would be cut or filled without a word.
         tokenizer.no_truncation()
         tokenizer.no_padding()

@@ -87,14 +87,11 @@ def load_language(language: str) -> Language:
                 f"the language pack {language} cannot be read: {error.strerror}"
             ) from None
         return read_pack(path, (status.st_mtime_ns, status.st_size))
-    path = PACKS / f"{language}.yaml"
-    if language in language_codes():
-        # A shipped pack never changes while the program runs.
-        return read_pack(path, (0, 0))
     row = find_language(language)
     if row is None:
         raise UnknownLanguageError(_unknown(language))
     if row.code in language_codes():
+        # A shipped pack never changes while the program runs.
         return read_pack(PACKS / f"{row.code}.yaml", (0, 0))
     if not row.cld2:
         usual = known_languages().get(row.code.partition("-")[0], row)

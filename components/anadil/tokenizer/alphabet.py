@@ -49,12 +49,7 @@ class Alphabet:
     """All characters but letters of scripts that are not in use."""
 
     def __init__(self, scripts: Iterable[str], letters: Iterable[str] = ()) -> None:
-        """List what whole and cut characters look like in UTF-8.
-
-        Args:
-            scripts: Those in use, as `SCRIPTS` names them.
-            letters: Single letters of other scripts that are in use too.
-        """
+        """List what whole and cut characters look like in UTF-8. `letters` are single ones of scripts that are not in use."""
         self._foreign = SCRIPTS - set(scripts)
         self._letters = frozenset(letters)
         self._parts: set[bytes] = set()

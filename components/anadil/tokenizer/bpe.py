@@ -91,11 +91,7 @@ def merges_of(
 ) -> list[Merge]:
     """Merge until there are enough new tokens or no pair occurs often enough.
 
-    Args:
-        merger: At its beginning.
-        symbols: Id -> byte symbols of all tokens; new ones are added with the next ids.
-        num_tokens: Most tokens to add.
-        is_banned: As of `continue_merges`.
+    `symbols` maps ids to the byte symbols of all tokens. New ones are added with the next ids.
     """
     first = max(symbols) + 1
     taken = set(symbols.values())

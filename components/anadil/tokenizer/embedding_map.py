@@ -24,10 +24,7 @@ Rows = list[list[int]]
 def embedding_rows(base: Tokenizer, new: Tokenizer, num_rows: int | None = None) -> Rows:
     """For every row of the new embedding the base ids whose rows are averaged; none for a row that no token has.
 
-    Args:
-        base: The base's tokenizer.
-        new: One made from it; every special token of it is the base's too.
-        num_rows: Rows of the embedding; None: as many as the tokenizer has ids.
+    Every special token of `new` is the base's too. `num_rows` None means as many as the tokenizer has ids.
     """
     base_ids = base.get_vocab(with_added_tokens=True)
     tokens = {index: token for token, index in new.get_vocab(with_added_tokens=True).items()}

@@ -178,9 +178,7 @@ class _Run:
 def measure_morphology(tokenizer: Tokenizer, borders: Mapping[str, frozenset[int]]) -> Morphology | None:
     """Compare borders of tokens with those of suffixes; a border inside a letter counts as one within the stem.
 
-    Args:
-        tokenizer: Of any kind.
-        borders: Word, with the space before it -> places of its suffixes, the space not counted.
+    `borders` maps a word, with the space before it, to places of its suffixes, the space not counted.
     """
     words = list(borders)
     num_words = num_borders = num_suffixes = num_both = 0

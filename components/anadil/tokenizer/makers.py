@@ -67,12 +67,9 @@ class Sweep:
         most: int | None = None,
         is_alike: Callable[[str], bool] | None = None,
     ) -> Iterator[TokenizerCandidate]:
-        """A candidate of each size, or of those that the corpus supports.
+        """A candidate of each size, or without sizes of those that the corpus supports.
 
-        Args:
-            sizes: Sizes asked for; none: `auto`.
-            most: Tokens that the base can exchange; None: no limit.
-            is_alike: As of `SweepUsage`.
+        `most` is the number of tokens that the base can exchange, None for no limit, and `is_alike` that of `SweepUsage`.
         """
         whole, floor = self.make(len(self.merges)), _floor(sizes, self.settings)
         usage = SweepUsage(
@@ -181,12 +178,7 @@ MAKERS: Mapping[Strategy, Maker] = {"extend": extensions, "replace": replacement
 
 
 def recut_base(base: Tokenizer, *, has_marks: bool = False) -> Tokenizer:
-    """The base's tokenizer as `replace` changes it: with the pre-tokenizer of a new vocabulary.
-
-    Args:
-        base: Byte-level BPE.
-        has_marks: The language writes combining marks, which then stay with their letters.
-    """
+    """The base's tokenizer with the pre-tokenizer of a new vocabulary; `has_marks`: combining marks stay with their letters."""
     content = json.loads(base.to_str())
 
     def with_cut(cut: dict[str, Any]) -> Tokenizer:

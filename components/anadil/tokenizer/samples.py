@@ -88,12 +88,7 @@ class HeldoutSample:
 def sample_heldout(
     documents: Iterable[Document], language: Language, keep: Mapping[str, Sequence[str]]
 ) -> HeldoutSample:
-    """Count words once, and choose the words to show.
-
-    Args:
-        documents: The held-out part.
-        language: The language that is taught.
-        keep: Name of each text of `tokenizer.keep` -> its documents.
+    """Count the words of held-out documents and of texts to keep (name -> documents), and choose the words to show.
 
     Raises:
         DataError: There is no held-out text, or no word in it.
@@ -169,15 +164,10 @@ def core(word: str) -> str:
 
 
 def suffix_borders(word: str, suffixes: Collection[str], stems: Collection[str]) -> frozenset[int]:
-    """Places in a folded word at which a suffix begins; none where no known stem is found.
+    """Places in a word at which a suffix begins; none where no known stem is found. All text is folded.
 
     A stem is a word that the text holds by itself, such as `kitablar` or `kitab` of `kitablardan`. The longest one comes
     first, what follows it being suffixes, and then the same within the stem.
-
-    Args:
-        word: In one case, as `Language.fold` gives it.
-        suffixes: Of the language, folded too.
-        stems: Words of the text, folded too.
     """
     borders: set[int] = set()
     end = len(word)

@@ -97,13 +97,7 @@ def rule_text(settings: Settings, model: str) -> str:
 def choose_candidate(
     measured: Sequence[MeasuredCandidate], base: MeasuredCandidate, settings: Settings
 ) -> Choice:
-    """The chosen candidate; see `rule_text`.
-
-    Args:
-        measured: The candidates, in the order of the recipe.
-        base: The base's tokenizer, with which texts of `tokenizer.keep` are compared.
-        settings: The recipe's section.
-    """
+    """The candidate that `rule_text` chooses; `base` is the base's tokenizer, whose cost of `tokenizer.keep` is the unit."""
     choice = settings.choice
     rivals = [item for item in measured if choice in ("auto", item.candidate.strategy)]
     against = {item.candidate.name: _against(item, base, settings.min_uses) for item in rivals}

@@ -77,10 +77,7 @@ class Surgery:
         return self.banned(token) or not self.alphabet.spells(token)
 
     def exchanged(self, merges: Merges) -> Tokenizer:
-        """The base's tokenizer with new merges, whose tokens take the ids of as many others.
-
-        Args:
-            merges: The first of those that continue `reduced`, at most `room`.
+        """The base's tokenizer with new merges, the first `room` of those that continue `reduced`.
 
         Raises:
             IntegrityError: A new token cannot be reached by merging its bytes.
@@ -163,13 +160,8 @@ def pruned_base(
 ) -> Tokenizer:
     """The base's tokenizer without unused tokens; ids are renumbered, special tokens last.
 
-    What a used token is made of stays, so every text of the sample and of the corpus is cut as before. Other words of the
-    kept languages may take more tokens afterwards.
-
-    Args:
-        base: Byte-level BPE.
-        words: The corpus's word-count table: pretoken in byte symbols, count.
-        keep: That of the texts that must not change.
+    What a used token is made of stays, so every text of the kept sample and of the corpus is cut as before. Other words of
+    the kept languages may take more tokens afterwards. `words` and `keep` hold pretokens in byte symbols and their counts.
 
     Raises:
         DataError: The kept texts are too short to say what their languages need.
