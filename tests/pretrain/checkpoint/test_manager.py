@@ -16,7 +16,6 @@ from anadil.core.errors import IntegrityError, PreflightError, RetryableError
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint import folder as module
 from anadil.pretrain.checkpoint.dcp import write_tensors
-from anadil.pretrain.checkpoint.in_memory import MemoryReplica
 from anadil.pretrain.state import State
 from tests.kit.checkpoint_samples import NAME, Make, assert_newest, loaded, maker, save, state_of, tensors_of
 
@@ -289,21 +288,6 @@ def test_whoever_waits_for_a_checkpoint_is_told_when_it_is_sealed(make: Make) ->
     save(make(on_saved=told.append), 3)
 
     assert told == [state_of(3)]
-
-
-def test_a_roll_back_restores_what_was_copied_last_whatever_training_did_since() -> None:
-    replica = MemoryReplica()
-    tensors = tensors_of(1)
-    for step in (1, 2, 3):
-        for name, tensor in tensors_of(step).items():
-            tensors[name].copy_(tensor)
-        if step < 3:
-            replica.save(state_of(step), tensors)
-
-    state = replica.restore(tensors)
-
-    assert state == state_of(2)
-    assert all(torch.equal(tensors[name], tensor) for name, tensor in tensors_of(2).items())
 
 
 def test_close_writes_what_is_left(make: Make, caplog: pytest.LogCaptureFixture) -> None:

@@ -70,6 +70,24 @@ def test_a_batch_is_left_out_right_after_a_resume_at_the_border_of_a_phase(
     assert losses(tmp_path / "a/out").keys() == set(range(1, 13))
 
 
+def test_a_roll_back_restores_the_last_snapshot_whatever_training_did_since(
+    tmp_path: Path, base: Path
+) -> None:
+    tiers = make_tiers(tmp_path, make_recipe(base, faults={"on_anomaly": "skip"}))
+    tensors = tiers._trainer.tensors(moments=True)
+    for step in (5, 6, 7):
+        for tensor in tensors.values():
+            tensor.fill_(step)
+        if step < 7:
+            tiers.snapshot(state_of(step), force=True)
+
+    state = tiers.restore_snapshot()
+    tiers.close()
+
+    assert state == state_of(6)
+    assert all(bool((tensor == 6).all()) for tensor in tensors.values())
+
+
 def test_a_run_that_has_finished_leaves_its_last_copy_in_the_archive_and_none_on_the_machine_s_disk(
     tmp_path: Path, base: Path
 ) -> None:

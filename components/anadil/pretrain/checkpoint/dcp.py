@@ -3,6 +3,7 @@
 import errno
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,30 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from anadil.core.errors import IntegrityError, PreflightError, RetryableError
 from anadil.pretrain.checkpoint.directory import hold_open
-from anadil.pretrain.checkpoint.verified import VerifiedCheckpoint
+from anadil.pretrain.state import State
 
 Tensors = Mapping[str, torch.Tensor]
 
 
-class Staging:
-    """Copies in main memory, from which files are written while training continues.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedCheckpoint:
+    """A checkpoint whose every byte has been compared with its manifest."""
 
-    The memory is kept from one checkpoint to the next: as much as this process holds of the
-    model and its moments, page-locked where there is a GPU.
+    path: Path
+    state: State
+    metadata: Metadata = field(repr=False)
+    """Tensors of its files, with their places. Reading it runs no code."""
+
+    @property
+    def names(self) -> set[str]:
+        """Names of the tensors that it holds: at a phase's end parameters without moments."""
+        return set(self.metadata.state_dict_metadata)
+
+
+class Staging:
+    """Copies of this process's tensors in main memory, page-locked where there is a GPU.
+
+    The memory is reused for the next copy: page-locked memory is slow to allocate.
     """
 
     def __init__(self) -> None:
@@ -53,7 +68,7 @@ class Staging:
 
 class _Writer(FileSystemWriter):
     def storage_meta(self) -> None:
-        """Nothing: a path and a random id would make equal checkpoints differ."""
+        """Write none: a path and a random id would make equal checkpoints differ."""
 
     def write_data(self, plan: Any, planner: Any) -> Any:
         try:
@@ -105,7 +120,7 @@ def read_tensors(
     """Fill tensors in place, whatever layout and number of processes they were written from.
 
     Args:
-        checkpoint: The checkpoint.
+        checkpoint: Their source.
         tensors: By name; each process gives those that it holds, sharded or whole.
         readers: The processes that read; None for this one alone.
 
@@ -131,13 +146,7 @@ def read_tensors(
 
 
 def failure(error: BaseException, place: Path, step: int) -> PreflightError | RetryableError:
-    """Turn a failure to save into an error with a remedy.
-
-    Args:
-        error: What was raised.
-        place: Where the checkpoint was to be written.
-        step: Its step.
-    """
+    """Turn a failure to save the checkpoint of `step` into an error with a remedy."""
     if isinstance(error, CheckpointException):
         # The first process hears of all failures. A full disk says more than what follows from it.
         failures = [_cause(failed[0]) for failed in error.failures.values()]
@@ -158,13 +167,11 @@ def failure(error: BaseException, place: Path, step: int) -> PreflightError | Re
 
 
 def _cause(error: BaseException) -> BaseException:
-    """The first OSError that led to an error; the error itself where there is none."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, OSError):
-            return seen
-        seen = seen.__cause__ or seen.__context__
-    return error
+    """Return the first OSError that led to an error; the error itself where there is none."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or cause.__context__
+    return cause or error
 
 
 def _check(checkpoint: VerifiedCheckpoint, tensors: Tensors) -> None:

@@ -9,7 +9,6 @@ import fcntl
 import hashlib
 import json
 import logging
-import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -20,6 +19,7 @@ from pathlib import Path
 from anadil import __version__
 from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.local_directory import flush
 from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.pretrain.state import State
@@ -28,12 +28,10 @@ log = logging.getLogger(__name__)
 
 KIND = "checkpoint"
 STATE = "state.json"
-PARTIAL = ".partial"
-"""Being written."""
+PARTIAL, REMOVED = ".partial", ".removed"
+"""Being written; being removed."""
 REPLACED = ".old"
 """The checkpoint of the same step that a new one takes the place of."""
-REMOVED = ".removed"
-"""Being removed."""
 UPLOAD = ".upload"
 """More names for a checkpoint's files, while they are copied to the archive."""
 DOWNLOAD = ".download"
@@ -58,7 +56,7 @@ def path_of(folder: Path, step: int) -> Path:
 
 
 def step_in_name(name: str) -> int | None:
-    """The step of a checkpoint's name; None where it is no such name."""
+    """Parse the step from a checkpoint's name; None for any other name."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None
 
@@ -68,11 +66,9 @@ def steps(folder: Path) -> list[int]:
     numbers = []
     for path in folder.glob("step-*"):
         step = step_in_name(path.name)
-        if step is None:
-            continue
-        if (path / MANIFEST).is_file():
+        if step is not None and (path / MANIFEST).is_file():
             numbers.append(step)
-        else:
+        elif step is not None:
             log.warning("%s: has no %s, so it does not count as a checkpoint; remove it", path, MANIFEST)
     return sorted(numbers, reverse=True)
 
@@ -83,7 +79,7 @@ def listed(numbers: list[int]) -> str:
 
 
 def who_has(listings: list[tuple[str, list[int]]]) -> str:
-    """Which steps each process has; those of one node with the same ones are named once."""
+    """Name the steps that each process has; processes of one node with equal steps are named once."""
     shown = [
         f"rank {rank} on {host}: {listed(listing)}"
         for rank, (host, listing) in enumerate(listings)
@@ -107,20 +103,11 @@ def clean_partials(folder: Path) -> None:
             old.rename(target)
 
 
-def fresh(partial: Path) -> None:
-    """An empty directory to write a checkpoint into."""
-    if partial.exists():
-        shutil.rmtree(partial)
-    partial.mkdir(parents=True)
-
-
 def describe_files(paths: list[Path]) -> Entries:
     """Bytes and SHA-256 of files, by name."""
     with ThreadPoolExecutor(HASHING_THREADS) as threads:
-        return {
-            path.name: entry
-            for path, entry in zip(paths, threads.map(artifact.file_entry, paths), strict=True)
-        }
+        entries = threads.map(artifact.file_entry, paths)
+        return {path.name: entry for path, entry in zip(paths, entries, strict=True)}
 
 
 def commit(partial: Path, state: State, origin: Mapping[str, str], files: Entries) -> Path:
@@ -133,7 +120,7 @@ def commit(partial: Path, state: State, origin: Mapping[str, str], files: Entrie
         files: Files of all processes.
 
     Raises:
-        PreflightError: Files of other processes are not there: the disk is not a shared one.
+        PreflightError: Files of other processes are missing, because the disk is not shared.
     """
     for name, entry in files.items():
         if not (partial / name).is_file() or (partial / name).stat().st_size != entry["bytes"]:
@@ -142,7 +129,8 @@ def commit(partial: Path, state: State, origin: Mapping[str, str], files: Entrie
                 "put storage.root on a file system that all nodes share"
             )
     # Last before the manifest: it is small, and of no use without the tensors.
-    write_flushed(partial / STATE, state.to_json())
+    (partial / STATE).write_text(state.to_json(), encoding="utf-8")
+    flush(partial / STATE)
     manifest = Manifest(
         kind=KIND,
         key=artifact.origin_key(origin),
@@ -152,7 +140,8 @@ def commit(partial: Path, state: State, origin: Mapping[str, str], files: Entrie
         program={"version": __version__},
     )
     # The manifest seals: a directory without one is no checkpoint.
-    write_flushed(partial / MANIFEST, sealed(manifest))
+    (partial / MANIFEST).write_text(sealed(manifest), encoding="utf-8")
+    flush(partial / MANIFEST)
     # A rename may reach the disk before the names inside; after a power cut the files would be gone.
     flush(partial)
     target = partial.with_suffix("")
@@ -168,10 +157,8 @@ def commit(partial: Path, state: State, origin: Mapping[str, str], files: Entrie
 
 
 def retain(folder: Path, keep: int, written: int) -> None:
-    """Remove checkpoints beyond the newest `keep`, but neither the one just written nor one being read.
-
-    Those that were set aside as later than where the run resumed go when it has come past them.
-    """
+    """Remove checkpoints beyond the newest `keep`, but neither the one just written nor one being read."""
+    # Set aside when the run resumed from an earlier step, which has now come past them.
     for aside in folder.glob(f"step-*{LATER}"):
         if (step_in_name(aside.stem) or 0) <= written:
             shutil.rmtree(aside, ignore_errors=True)
@@ -187,18 +174,13 @@ def retain(folder: Path, keep: int, written: int) -> None:
             except OSError:
                 log.debug("%s: its file system has no locks", folder)
             # Renamed first: a kill amid the removal must not leave half a checkpoint under its name.
-            gone = path.with_suffix(REMOVED)
-            path.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
+            removed = set_aside(path, REMOVED)
+        shutil.rmtree(removed, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def hold_open(path: Path) -> Iterator[None]:
-    """Keep a checkpoint from being removed while it is read.
-
-    Raises:
-        DataError: It has been removed already.
-    """
+    """Protect a checkpoint from removal while it is read; `DataError` where it is gone already."""
     try:
         file = (path / MANIFEST).open("rb")
     except FileNotFoundError:
@@ -210,18 +192,14 @@ def hold_open(path: Path) -> Iterator[None]:
 
 
 def sealed(manifest: Manifest) -> str:
-    """The text of a manifest that also holds the digest of itself, so that no bit of it can change unseen."""
+    """Render a manifest with a digest of itself, so that no bit of it can change unseen."""
     plain = json.dumps(replace(manifest, figures={}).fields(), sort_keys=True)
     figures: dict[str, bool | float | int | str] = {"digest": hashlib.sha256(plain.encode()).hexdigest()}
     return json.dumps(replace(manifest, figures=figures).fields(), ensure_ascii=False, indent=1)
 
 
 def manifest_of(path: Path) -> Manifest:
-    """The manifest of a checkpoint, which is that of its step.
-
-    Raises:
-        IntegrityError: It has none, or that of something else.
-    """
+    """Read the manifest of a checkpoint; `IntegrityError` for a missing, changed or foreign one."""
     manifest = artifact.read_manifest(str(path))
     if manifest is None:
         raise IntegrityError(f"{path}: has no {MANIFEST}")
@@ -240,13 +218,7 @@ def manifest_of(path: Path) -> Manifest:
 
 
 def verify_part(path: Path, manifest: Manifest, rank: int = 0, size: int = 1) -> None:
-    """Compare a checkpoint with its manifest: all names and sizes, and the bytes of a share of the files.
-
-    Args:
-        path: The checkpoint.
-        manifest: Its manifest.
-        rank: This process among those that share the work.
-        size: Processes that share the work.
+    """Compare all names and sizes with the manifest, and the bytes of the share of process `rank` of `size`.
 
     Raises:
         IntegrityError: A file is missing, added or changed.
@@ -268,9 +240,9 @@ def verify_part(path: Path, manifest: Manifest, rank: int = 0, size: int = 1) ->
             raise IntegrityError(f"{path}/{name}: differs from its manifest")
 
 
-def set_aside(path: Path) -> Path:
-    """Rename a damaged checkpoint, so that it can be inspected and is not read again."""
-    aside = path.with_suffix(DAMAGED)
+def set_aside(path: Path, suffix: str = DAMAGED) -> Path:
+    """Rename a checkpoint, so that it is not read again."""
+    aside = path.with_suffix(suffix)
     shutil.rmtree(aside, ignore_errors=True)
     path.rename(aside)
     return aside
@@ -280,34 +252,12 @@ def discard_later(folder: Path, step: int, *, remove: bool) -> None:
     """Rename or remove checkpoints after `step`, so that they neither count nor come back."""
     later = [each for each in steps(folder) if each > step]
     for each in later:
-        path = path_of(folder, each)
-        aside = path.with_suffix(REMOVED if remove else LATER)
-        shutil.rmtree(aside, ignore_errors=True)
-        path.rename(aside)
+        aside = set_aside(path_of(folder, each), REMOVED if remove else LATER)
         if remove:
             shutil.rmtree(aside, ignore_errors=True)
     if later:
         log.warning(
             "%s: the run resumes from step %s; checkpoints of later steps (%s) are %s",
-            folder,
-            f"{max(step, 0):,}",
-            listed(later),
+            folder, f"{max(step, 0):,}", listed(later),
             "removed" if remove else f"set aside as step-*{LATER}",
-        )
-
-
-def write_flushed(path: Path, text: str) -> None:
-    """Write a small file that has reached the disk when this returns."""
-    with path.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def flush(directory: Path) -> None:
-    """Make the names in a directory reach the disk."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        )  # fmt: skip

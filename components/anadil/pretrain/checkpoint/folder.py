@@ -1,10 +1,4 @@
-"""Checkpoints in one folder: written in the background, sealed, verified byte by byte before use.
-
-`save` copies the tensors to main memory and returns; a thread writes them, and every process
-hashes what it wrote. The first process writes the manifest last and renames the directory, so a
-run killed at any moment leaves old or new. `newest` compares every byte with the manifest before
-anything is unpickled.
-"""
+"""Checkpoints in one folder: written in the background, sealed, verified byte by byte before use."""
 
 import contextlib
 import logging
@@ -26,10 +20,16 @@ from anadil.core.errors import AnadilError, IntegrityError, PreflightError, Reci
 from anadil.core.stages import STAGES
 from anadil.model.process_group import FAILURES, Group
 from anadil.pretrain.checkpoint import directory
-from anadil.pretrain.checkpoint.dcp import Staging, Tensors, failure, read_tensors, write_tensors
+from anadil.pretrain.checkpoint.dcp import (
+    Staging,
+    Tensors,
+    VerifiedCheckpoint,
+    failure,
+    read_tensors,
+    write_tensors,
+)
 from anadil.pretrain.checkpoint.replica import CheckpointReplica
 from anadil.pretrain.checkpoint.safe_metadata import METADATA, read_metadata, refuse_hostile
-from anadil.pretrain.checkpoint.verified import VerifiedCheckpoint
 from anadil.pretrain.parallel.ddp import local_part
 from anadil.pretrain.state import State
 from anadil.runtime.cache_key import origin_changes
@@ -47,7 +47,7 @@ NOTABLE_S = 1.0
 
 
 class CheckpointFolder:
-    """The checkpoints in one directory: `save`, `wait`, `newest`, `load`, `close`."""
+    """The checkpoints in one directory. Every process makes one, at the same point of the program."""
 
     def __init__(
         self,
@@ -62,33 +62,26 @@ class CheckpointFolder:
         on_saved: Callable[[State], None] | None = None,
         heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
-        """Every process makes one, at the same point of the program.
+        """Claim the archive.
 
         Args:
-            folder: Where all checkpoints are, on a disk that all processes share.
+            folder: On a disk that all processes share.
             group: The processes of the run.
             origin: Settings and data that decide the losses; a resume with others is refused.
             keep: Checkpoints to keep.
-            per_process: `folder` belongs to this process alone, on its node's disk: it holds this
-                process's part, and is of use to the same layout and processes only.
-            optional: With `per_process`: a checkpoint that cannot be written is only warned of, since
-                another tier has one.
+            per_process: `folder` is on the node's disk and holds the part of this process alone. Only the
+                same layout and processes can use it.
+            optional: With `per_process`: a failure to write is a warning, since another tier has a checkpoint.
             replica: Gets copies of finished checkpoints.
             on_saved: Called on the first process, in another thread, when a checkpoint is sealed.
-            heartbeat: Called as long as a download from the archive continues: it is no hang.
+            heartbeat: Called while a download from the archive makes progress: it is no hang.
 
         Raises:
             PreflightError: Another run writes to the archive.
         """
-        self.folder = folder
-        self._per_process = per_process
-        self._optional = optional
-        self._origin = dict(origin)
-        self._keep = keep
-        self._replica = replica
-        self._on_saved = on_saved
-        self._heartbeat = heartbeat
-        self._all = group
+        self.folder, self._all, self._origin, self._keep = folder, group, dict(origin), keep
+        self._per_process, self._optional = per_process, optional
+        self._replica, self._on_saved, self._heartbeat = replica, on_saved, heartbeat
         self._writers = Group() if per_process else group
         if self._writers.host is not None:
             # Its own group: the thread's messages must not mix with those of training.
@@ -102,9 +95,7 @@ class CheckpointFolder:
             self._all.run_on_first(replica.claim)
 
     def save(self, state: State, tensors: Tensors) -> None:
-        """Begin to write a checkpoint; training stands still until the tensors are copied.
-
-        Waits for the checkpoint before, if that is still being written. Every process calls it.
+        """Copy the tensors, then write them in a background thread. Every process calls it.
 
         Args:
             state: Where the run stands.
@@ -123,9 +114,8 @@ class CheckpointFolder:
             log.warning(
                 "training waited %.1f s for the checkpoint of step %s; "
                 "raise pretrain.checkpoint_every or write to a faster disk",
-                waited,
-                f"{before[0].step:,}",
-            )
+                waited, f"{before[0].step:,}",
+            )  # fmt: skip
         if self._per_process:
             tensors = {name: local_part(tensor) for name, tensor in tensors.items()}
         # From here on training may change the tensors.
@@ -134,13 +124,19 @@ class CheckpointFolder:
 
     def wait(self) -> None:
         """Return when nothing is being written here any more; raises as `save` does."""
-        if self._running is not None:
-            _, written = self._running
-            self._running = None
-            if self._per_process:
-                self._agree(written)
-            else:
-                written.result()
+        if self._running is None:
+            return
+        written, self._running = self._running[1], None
+        if self._per_process and not self._optional:
+            # Each process has written a checkpoint of its own; the run ends as the worst of them.
+            self._all.run_everywhere(written.result)
+            return
+        try:
+            written.result()
+        except AnadilError as error:
+            if not self._optional:
+                raise
+            log.warning("%s", error)
 
     def finish(self) -> None:
         """Wait until everything is written, also to the archive; raises as `save` does."""
@@ -168,13 +164,9 @@ class CheckpointFolder:
                 self._replica.close()
 
     def newest(self, after: int = -1) -> VerifiedCheckpoint | None:
-        """The newest checkpoint that every process can read and whose every byte is right.
+        """Return the newest sound checkpoint after step `after`; every process calls it and gets the same step.
 
-        Damaged ones are set aside as `step-N.damaged`, and the one before is taken. Every
-        process calls it and gets the same step.
-
-        Args:
-            after: Look at later steps only; what another tier has need not be read.
+        Damaged ones are set aside as `step-N.damaged`, and the one before is taken.
 
         Raises:
             IntegrityError: A checkpoint was made to run code.
@@ -186,16 +178,21 @@ class CheckpointFolder:
             return checkpoint
         if self._all.run_on_first(lambda: directory.steps(self.folder)):
             return None
-        self._fetch(self._replica, after)
+        if self._all.is_first:
+            self._replica.fetch(self.folder, self._origin, after)
+        done, before = False, -1
+        # Every process has to come round, or its watchdog takes the download for a hang.
+        while not done:
+            done, moved = self._all.run_on_first(self._replica.fetched)
+            if moved != before:
+                self._heartbeat()
+            before = moved
         return self._newest(after)
 
     def discard_later_checkpoints(self, step: int) -> None:
-        """Remove or rename checkpoints after `step`, from which the run resumes.
+        """Remove or rename checkpoints after `step` (-1 for none), from which the run resumes.
 
         Every process calls it, for each tier. The archive gets the checkpoint if it lacks it.
-
-        Args:
-            step: Step of the checkpoint that was taken; -1 for none.
         """
         self._tidy(lambda: directory.discard_later(self.folder, step, remove=self._optional))
         path = directory.path_of(self.folder, max(step, 0))
@@ -210,15 +207,9 @@ class CheckpointFolder:
             self._replica.invalidate_after(step)
 
     def load(self, checkpoint: VerifiedCheckpoint, tensors: Tensors) -> None:
-        """Fill tensors in place, whatever the layout that they were saved from.
+        """Fill tensors in place from the result of `newest`; raises as `read_tensors`.
 
-        Args:
-            checkpoint: Result of `newest`.
-            tensors: Any of `checkpoint.names`. Every process calls it with those that it holds.
-
-        Raises:
-            IntegrityError: A tensor is not there, or has another shape or type.
-            RetryableError: A file cannot be read.
+        Every process calls it with those of `checkpoint.names` that it holds, in any layout.
         """
         if self._per_process:
             read_tensors(checkpoint, {name: local_part(tensor) for name, tensor in tensors.items()}, None)
@@ -226,12 +217,12 @@ class CheckpointFolder:
             read_tensors(checkpoint, tensors, self._all.host)
 
     def _write(self, state: State, staged: Tensors) -> None:
-        """In the background: files, their digests, the manifest, retention."""
         writers = self._writers
         target = directory.path_of(self.folder, state.step)
         partial = target.with_name(target.name + directory.PARTIAL)
         try:
-            writers.run_on_first(lambda: directory.fresh(partial))
+            writers.run_on_first(lambda: shutil.rmtree(partial, ignore_errors=True))
+            writers.run_on_first(lambda: partial.mkdir(parents=True))
             write_tensors(staged, partial, writers.host)
             del staged
             parts = writers.run_everywhere(lambda: directory.describe_files(self._written(partial)))
@@ -263,48 +254,32 @@ class CheckpointFolder:
         return [*mine, partial / METADATA] if self._writers.is_first else mine
 
     def _newest(self, after: int) -> VerifiedCheckpoint | None:
-        readers = self._all
         self._tidy(lambda: directory.clean_partials(self.folder))
-        listings = readers.run_everywhere(lambda: (socket.gethostname(), directory.steps(self.folder)))
+        listings = self._all.run_everywhere(lambda: (socket.gethostname(), directory.steps(self.folder)))
         # A step that one process lacks cannot be resumed from.
         common = set(listings[0][1]).intersection(*(listing for _, listing in listings))
-        if readers.is_first:
-            self._compare(listings, common)
-        for step in sorted(common, reverse=True):
-            if step <= after:
-                break
+        if self._all.is_first:
+            self._warn_of_odd_steps(listings, common)
+        for step in sorted(each for each in common if each > after)[::-1]:
             checkpoint = self._verified(directory.path_of(self.folder, step))
             if checkpoint is not None:
                 return checkpoint
         return None
 
-    def _compare(self, listings: list[tuple[str, list[int]]], common: set[int]) -> None:
-        """Say who has which checkpoints, where that is not as it should be."""
+    def _warn_of_odd_steps(self, listings: list[tuple[str, list[int]]], common: set[int]) -> None:
         latest = max(common, default=-1)
         odd = [listing for _, listing in listings if set(listing) != common]
+        # Of its own checkpoints a process may still have an older one.
         if not odd or (self._per_process and all(max(listing, default=-1) <= latest for listing in odd)):
-            return  # of its own checkpoints a process may still have an older one
+            return
         log.warning(
             "%s: processes have checkpoints of different steps (%s), and only a step that all of them have counts%s",
-            self.folder,
-            directory.who_has(listings),
+            self.folder, directory.who_has(listings),
             "" if self._per_process else "; all nodes have to share its disk",
-        )
-
-    def _fetch(self, replica: CheckpointReplica, after: int) -> None:
-        """Fill the directory from the archive; every process gives signs of life while bytes come."""
-        if self._all.is_first:
-            replica.fetch(self.folder, self._origin, after)
-        done, before = False, -1
-        # Every process has to come round, or its watchdog takes the download for a hang.
-        while not done:
-            done, moved = self._all.run_on_first(replica.fetched)
-            if moved != before:
-                self._heartbeat()
-            before = moved
+        )  # fmt: skip
 
     def _verified(self, path: Path) -> VerifiedCheckpoint | None:
-        """The checkpoint, or None where some process finds it damaged, which then sets it aside."""
+        """Verify a checkpoint; None where some process finds it damaged, which then sets it aside."""
         # On a shared disk each process reads its share, so that 1 TiB is read once.
         share = (0, 1) if self._per_process else (self._all.rank, self._all.size)
         words = self._all.run_everywhere(lambda: _damage(path, *share))
@@ -333,18 +308,6 @@ class CheckpointFolder:
             raise IntegrityError(f"{name}: says step {state.step}; remove {path}")
         return VerifiedCheckpoint(path=path, state=state, metadata=read[0])
 
-    def _agree(self, written: Future[None]) -> None:
-        """End as the worst of all processes, each of which has written a checkpoint of its own."""
-        try:
-            if self._optional:
-                written.result()
-            else:
-                self._all.run_everywhere(written.result)
-        except AnadilError as error:
-            if not self._optional:
-                raise
-            log.warning("%s", error)
-
     def _tidy(self, work: Callable[[], T]) -> T:
         """Change the directory: each process its own, the first one that of all."""
         if self._per_process:
@@ -353,26 +316,14 @@ class CheckpointFolder:
 
 
 def local_folder(path: Path, origin: Mapping[str, str], layout: str, group: Group) -> Path:
-    """Directory of a process's own checkpoints on its node's disk.
-
-    Another layout or origin has another directory, so that nothing unreadable is in it.
-
-    Args:
-        path: `pretrain.copies.local_path`.
-        origin: Settings and data that decide the losses.
-        layout: The degrees of parallelism, such as their JSON.
-        group: The processes of the run.
-    """
+    """Name the directory below `path` for a process's own checkpoints on its node's disk."""
+    # Another layout or origin has another directory, so that nothing unreadable is in it.
     key = artifact.origin_key({**origin, "layout": layout, "processes": str(group.size)})
     return path / key / f"rank-{group.rank}"
 
 
 def _damage(path: Path, rank: int, size: int) -> str:
-    """Damage of a checkpoint, in words; empty for none.
-
-    Raises:
-        IntegrityError: It was made to run code.
-    """
+    """Describe the damage of a checkpoint, empty for none; `IntegrityError` if it was made to run code."""
     try:
         directory.verify_part(path, directory.manifest_of(path), rank, size)
     except IntegrityError as error:

@@ -1,4 +1,4 @@
-"""generation_config.json of a base whose vocabulary was changed: ids in it mean other tokens now, or none."""
+"""The generation_config.json of a base whose vocabulary was changed: ids in it mean other tokens now, or none."""
 
 import json
 import logging
@@ -15,21 +15,14 @@ LISTED = ("suppress_tokens", "begin_suppress_tokens")
 SINGLE = ("forced_bos_token_id", "forced_eos_token_id", "decoder_start_token_id")
 SEQUENCES = ("bad_words_ids", "force_words_ids")
 """Lists of ids, or of such lists."""
-PLACED, BIASED = "forced_decoder_ids", "sequence_bias"
+ID_AT = {"forced_decoder_ids": 1, "sequence_bias": 0}
 """Pairs of a place and an id; pairs of ids and a number. Source: transformers' GenerationConfig."""
 SAMPLING = ("do_sample", "temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 def clean_generation_settings(folder: Path, tokenizer: Path) -> None:
-    """Take out of a model's generation_config.json what names tokens by ids that they no longer have.
-
-    Ids are not renumbered: what the base forbade to be written by one token, a new vocabulary writes by others.
-    How the base samples stays: it belongs to the model, not to its vocabulary.
-
-    Args:
-        folder: The model, written with the base's settings; its BOS, EOS and padding are right already.
-        tokenizer: The tokenizer artifact.
-    """
+    """Remove settings that name tokens by ids that they no longer have from the generation_config.json in `folder`."""
+    # Ids are not renumbered: what the base wrote with one token, a new vocabulary writes with others.
     file = folder / FILE
     settings: dict[str, object] = json.loads(file.read_text(encoding="utf-8"))
     sampling = ", ".join(f"{key} {settings[key]}" for key in SAMPLING if settings.get(key) is not None)
@@ -39,26 +32,24 @@ def clean_generation_settings(folder: Path, tokenizer: Path) -> None:
     if rows is None:
         return
     same = {index for index, row in enumerate(rows) if row == [index]}
-    kept = {key: _kept(key, value, same) for key, value in settings.items()}
-    lost = sorted(key for key in kept if kept[key] != settings[key])
+    valid = {key: _valid(key, value, same) for key, value in settings.items()}
+    lost = sorted(key for key in valid if valid[key] != settings[key])
     if lost:
         log.warning(
             "%s: %s named tokens by ids that they no longer have; these are left out", FILE, ", ".join(lost)
         )
-    kept = {key: value for key, value in kept.items() if value not in (None, [])}
-    file.write_text(json.dumps(kept, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    valid = {key: value for key, value in valid.items() if value not in (None, [])}
+    file.write_text(json.dumps(valid, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
 
 
-def _kept(key: str, value: object, same: AbstractSet[int]) -> object:
-    """The value of a key without the ids of other tokens, and the lists that hold one."""
+def _valid(key: str, value: object, same: AbstractSet[int]) -> object:
+    """Return the value of a key without the ids of other tokens, and the lists that hold one."""
     if key in SINGLE:
         return value if _are(value, same) else None
     if key in (*LISTED, *SEQUENCES) and isinstance(value, list):
         return [each for each in value if _are(each, same)]
-    if key == PLACED and isinstance(value, list):
-        return [pair for pair in value if _are(pair[1], same)]
-    if key == BIASED and isinstance(value, list):
-        return [pair for pair in value if _are(pair[0], same)]
+    if key in ID_AT and isinstance(value, list):
+        return [pair for pair in value if _are(pair[ID_AT[key]], same)]
     return value
 
 

@@ -1,16 +1,10 @@
-"""A checkpoint as a Hugging Face model directory, without the nodes that trained it.
+"""A checkpoint as a Hugging Face model directory, without the nodes that trained it."""
 
-Everything is verified first. Tensors are read one file's worth at a time, so that the model
-never has to fit into memory as a whole.
-"""
-
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch.distributed.checkpoint.metadata import Metadata
 from transformers import GenerationConfig
 
 from anadil.artifacts.base_model import model_config
@@ -24,10 +18,9 @@ from anadil.model.load import copy_tokenizer, end_ids, load_tokenizer
 from anadil.model.safetensors_files import SafetensorsFiles
 from anadil.model.spellings import write_both_spellings
 from anadil.pretrain.checkpoint import directory
-from anadil.pretrain.checkpoint.dcp import read_tensors
+from anadil.pretrain.checkpoint.dcp import VerifiedCheckpoint, read_tensors
 from anadil.pretrain.checkpoint.generation_settings import clean_generation_settings
 from anadil.pretrain.checkpoint.safe_metadata import read_metadata
-from anadil.pretrain.checkpoint.verified import VerifiedCheckpoint
 from anadil.pretrain.data.tokens import digest_of
 from anadil.pretrain.state import State
 
@@ -36,7 +29,7 @@ SHARD_BYTES = 5 * 1000**3
 
 
 def open_checkpoint(path: Path) -> VerifiedCheckpoint:
-    """One checkpoint, whoever wrote it, every byte compared with its manifest.
+    """Open a checkpoint of any run, with every byte compared with its manifest.
 
     Raises:
         DataError: There is none.
@@ -60,14 +53,14 @@ def export_checkpoint(
     dtype: torch.dtype | None = None,
     shard_bytes: int = SHARD_BYTES,
 ) -> dict[str, int]:
-    """Write a directory that transformers 4 and 5 and vLLM load as it is; what it holds, in numbers.
+    """Write a directory that transformers 4 and 5 and vLLM load as it is; return its counts.
 
     Args:
         path: The checkpoint, `.../checkpoints/step-N`.
-        base: Hugging Face directory of the base model, of which the config is read.
+        base: Hugging Face directory of the base model.
         tokenizer: Directory of the run's tokenizer.
         out: Directory to write, made if it is not there.
-        dtype: Of the weights; as they were trained if it is not given.
+        dtype: Type of the weights; None keeps that of training.
         shard_bytes: Most bytes of a file; a larger tensor has one of its own.
 
     Raises:
@@ -82,17 +75,24 @@ def export_checkpoint(
     trained = directory.manifest_of(path).origin.get("input tokenizer")
     if trained is not None and trained != digest_of(tokenizer):
         raise DataError(f"{tokenizer}: is not the tokenizer that {path} was trained with; give that one")
-    parameters = sorted(name for name in checkpoint.names if " " not in name)
-    files = files_of(_sizes(checkpoint.metadata, parameters, dtype), shard_bytes)
+    saved: dict[str, Any] = checkpoint.metadata.state_dict_metadata
+    parameters = sorted(name for name in saved if " " not in name)
+    sizes = {
+        name: saved[name].size.numel() * (dtype or saved[name].properties.dtype).itemsize
+        for name in parameters
+    }
+    files = files_of(sizes, shard_bytes)
     out.mkdir(parents=True, exist_ok=True)
-    _write_config(checkpoint.metadata, base, tokenizer, out, dtype)
-    constants = _constants(base)
-    places = {}
-    total = 0
+    _write_config(saved, base, tokenizer, out, dtype)
+    places, total = {}, 0
     with progress("exporting", len(files)) as shown:
+        # One file at a time: the model never has to fit into memory as a whole.
         for file, names in files.items():
-            kept = constants if file == [*files][-1] else {}
-            tensors = {in_files(name): tensor for name, tensor in _shard(checkpoint, names, kept, dtype)}
+            whole = _constants(base) if file == [*files][-1] else {}
+            for name in names:
+                whole[name] = torch.empty(saved[name].size, dtype=saved[name].properties.dtype)
+                read_tensors(checkpoint, {name: whole[name]}, None)
+            tensors = {in_files(name): tensor.to(dtype or tensor.dtype) for name, tensor in whole.items()}
             save_file(tensors, out / file, metadata={"format": "pt"})
             # safetensors writes 0600, which a server under another user cannot read
             (out / file).chmod(0o644)
@@ -103,14 +103,6 @@ def export_checkpoint(
     clean_generation_settings(out, tokenizer)
     copy_tokenizer(tokenizer, out)
     return {"step": checkpoint.state.step, "tensors": len(places), "bytes": total, "files": len(files)}
-
-
-def _sizes(metadata: Metadata, names: list[str], dtype: torch.dtype | None) -> dict[str, int]:
-    """Bytes of each tensor as it will be stored."""
-    saved: dict[str, Any] = {name: metadata.state_dict_metadata[name] for name in names}
-    return {
-        name: each.size.numel() * (dtype or each.properties.dtype).itemsize for name, each in saved.items()
-    }
 
 
 def _constants(base: Path) -> dict[str, torch.Tensor]:
@@ -124,27 +116,10 @@ def _constants(base: Path) -> dict[str, torch.Tensor]:
     }
 
 
-def _shard(
-    checkpoint: VerifiedCheckpoint,
-    names: list[str],
-    kept: Mapping[str, torch.Tensor],
-    dtype: torch.dtype | None,
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors of one file by their names in the model."""
-    for name, tensor in kept.items():
-        yield name, tensor if dtype is None else tensor.to(dtype)
-    for name in names:
-        saved: Any = checkpoint.metadata.state_dict_metadata[name]
-        whole = torch.empty(saved.size, dtype=saved.properties.dtype)
-        read_tensors(checkpoint, {name: whole}, None)
-        yield name, whole if dtype is None else whole.to(dtype)
-
-
 def _write_config(
-    metadata: Metadata, base: Path, tokenizer: Path, out: Path, dtype: torch.dtype | None
+    tensors: dict[str, Any], base: Path, tokenizer: Path, out: Path, dtype: torch.dtype | None
 ) -> None:
-    """The base's config with the vocabulary of the checkpoint and the special tokens of the tokenizer."""
-    tensors: dict[str, Any] = metadata.state_dict_metadata
+    """Write the base's config with the vocabulary of the checkpoint and the special tokens of the tokenizer."""
     config = read_config(base)
     inputs, outputs = families()[config.model_type].names.tables
     if inputs not in tensors:

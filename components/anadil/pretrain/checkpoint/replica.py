@@ -1,7 +1,4 @@
-"""Replicas of finished checkpoints in another place: an `s3://` prefix or another directory.
-
-One run at a time may write there: it holds a lease, a locked file or an object in S3.
-"""
+"""Replicas of finished checkpoints in another place, an `s3://` prefix or a directory: one run at a time writes there."""
 
 import logging
 import os
@@ -14,6 +11,7 @@ from time import monotonic
 
 from anadil.artifacts import prefetch, storage
 from anadil.artifacts.lease import RENEW_S, SILENT_S, FileLease, Lease, StandingObjectLease, Taken
+from anadil.artifacts.s3 import S3
 from anadil.artifacts.uri import MANIFEST, Count, join
 from anadil.core.errors import AnadilError, DataError, IntegrityError, RecipeError
 from anadil.core.stages import STAGES
@@ -24,7 +22,6 @@ log = logging.getLogger(__name__)
 
 LOCK = "writer.json"
 REMEDY = "stop that run, or give this one another pretrain.copies.archive"
-"""Remedy where another run writes."""
 LOOK_S = 10.0
 """Between two checks of a download: far below the silence that the watchdog takes for a hang."""
 
@@ -33,20 +30,12 @@ class CheckpointReplica:
     """Uploads checkpoints in the background; the manifest last."""
 
     def __init__(self, uri: str, keep: int, *, renew_s: float = RENEW_S, silent_s: float = SILENT_S) -> None:
-        """Every process may make one; the first alone uses it.
-
-        Args:
-            uri: `pretrain.copies.archive`.
-            keep: Checkpoints to keep there.
-            renew_s: Seconds between renewals of the lock.
-            silent_s: Seconds without a renewal after which another run may take the lock over.
-        """
+        """Set up; every process may make one, and the first alone uses it. See `Lease` for the times."""
         self.uri = uri
         self._keep = keep
         self._is_remote = "://" in uri
-        place = join(uri, LOCK)
         kind = StandingObjectLease if self._is_remote else FileLease
-        self._lease: Lease = kind(place, REMEDY, renew_s, silent_s)
+        self._lease: Lease = kind(join(uri, LOCK), REMEDY, renew_s, silent_s)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="archive")
         self._working: Future[None] | None = None
         self._queued: Path | None = None
@@ -54,16 +43,16 @@ class CheckpointReplica:
         self._moved = 0
 
     def claim(self) -> None:
-        """Become the one run that writes here, and remove what a killed one left half copied.
+        """Become the one run that writes here, and remove partial copies of a killed run.
 
         Raises:
-            Taken: Another run does.
+            Taken: Another run writes here.
         """
         self._lease.acquire()
         try:
             self._clean_partials()
         except (AnadilError, OSError) as error:
-            log.warning("%s: what is half copied there cannot be removed: %s", self.uri, error)
+            log.warning("%s: partial copies there cannot be removed: %s", self.uri, error)
 
     def check(self) -> None:
         """Make sure that no other run has taken over, as far as the storage answers.
@@ -79,10 +68,7 @@ class CheckpointReplica:
             log.warning("%s: the lock cannot be read; training continues: %s", self.uri, error)
 
     def enqueue_upload(self, path: Path) -> None:
-        """Copy a checkpoint when the one before is done. Of several in the queue only the newest is copied.
-
-        It is taken for the newest of the run: replicas of later steps are removed.
-        """
+        """Copy a checkpoint in the background, or only the newest of several; replicas of later steps are removed."""
         self._queued = path
         self._working = self._thread.submit(self._copy_queued)
 
@@ -107,13 +93,7 @@ class CheckpointReplica:
         self._lease.release()
 
     def fetch(self, folder: Path, origin: Mapping[str, str], after: int = -1) -> None:
-        """Begin to bring the newest sound checkpoint back; `fetched` tells how far that is.
-
-        Args:
-            folder: Where checkpoints are.
-            origin: Settings and data that decide the losses.
-            after: Look at later steps only.
-        """
+        """Begin to fetch the newest sound checkpoint after step `after` into `folder`; see `fetched`."""
         self._working = self._thread.submit(self._fetch, folder, origin, after)
 
     def fetched(self) -> tuple[bool, int]:
@@ -148,7 +128,7 @@ class CheckpointReplica:
             return
 
     def _download(self, source: str, draft: Path, origin: Mapping[str, str]) -> None:
-        """Make `draft` hold a checkpoint; what an earlier start has fetched of it is kept."""
+        """Fetch a checkpoint into `draft`, without the files that an earlier start has fetched."""
         fetch = prefetch.fetch_from(source)
 
         def counted(name: str, path: Path, count: Count) -> None:
@@ -194,7 +174,7 @@ class CheckpointReplica:
             log.warning("%s: %s is not copied there: %s", self.uri, path.name, error)
 
     def _has(self, path: Path) -> bool:
-        """This very checkpoint was copied, and not one of the same step before a roll-back."""
+        # A manifest of the same step before a roll-back differs.
         store, manifest = storage.store(self.uri), join(self.uri, path.name, MANIFEST)
         return store.exists(manifest) and store.read(manifest) == (path / MANIFEST).read_bytes()
 
@@ -210,8 +190,6 @@ class CheckpointReplica:
             if store.exists(join(target, MANIFEST)):
                 store.remove_directory(target)
             if self._is_remote:
-                from anadil.artifacts.s3 import S3
-
                 S3().upload_directory(source, target, self._count)
             else:
                 store.put_directory(source, target)
@@ -222,14 +200,14 @@ class CheckpointReplica:
         storage.LocalStore().download(source, Path(target), self._count)
 
     def _count(self, num: int) -> None:
-        """A piece has gone or come; raises where the run ends."""
+        """Count bytes that were copied; raises where the run ends."""
         if self._ended.is_set():
             # Of all errors in the middle of an upload, botocore repeats the request but for this one.
             raise CancelledError
         self._moved += num
 
     def _remove_others(self, path: Path) -> None:
-        """Keep the newest few up to a step; those above are of a run that has gone back since."""
+        """Keep the newest few up to a step; later ones are of a run that has resumed from before them."""
         written = directory.step_in_name(path.name)
         assert written is not None
         steps = self._steps()
@@ -237,18 +215,17 @@ class CheckpointReplica:
         if later:
             log.warning(
                 "%s: the run resumed from an earlier step; removing the replicas of steps %s",
-                self.uri,
-                directory.listed(later),
-            )
+                self.uri, directory.listed(later),
+            )  # fmt: skip
         self._remove([*later, *steps[len(later) + self._keep :]])
 
     def _remove(self, steps: Iterable[int]) -> None:
         for step in steps:
-            name = directory.path_of(Path(), step).name
-            storage.store(self.uri).remove_directory(join(self.uri, name))
+            uri = join(self.uri, directory.path_of(Path(), step).name)
+            storage.store(self.uri).remove_directory(uri)
 
     def _clean_partials(self) -> None:
-        """Remove what has no manifest, or not its final name; nobody else writes here."""
+        """Remove checkpoints without a manifest or under a draft's name; nobody else writes here."""
         store = storage.store(self.uri)
         finished = {directory.path_of(Path(), step).name for step in self._steps()}
         present = {PurePosixPath(file).relative_to(self.uri).parts[0] for file in store.files(self.uri)}
@@ -256,22 +233,18 @@ class CheckpointReplica:
             if name.startswith("step-"):
                 store.remove_directory(join(self.uri, name))
         if self._is_remote:
-            from anadil.artifacts.s3 import S3
-
             S3().abort_uploads(self.uri)
 
     def _steps(self) -> list[int]:
         """Steps of the finished copies, the newest first."""
         names = [uri.rpartition("/")[2] for uri in storage.store(self.uri).directories(self.uri)]
-        return sorted(
-            (step for name in names if (step := directory.step_in_name(name)) is not None), reverse=True
-        )
+        steps = (directory.step_in_name(name) for name in names)
+        return sorted((step for step in steps if step is not None), reverse=True)
 
 
 def _link(source: str, target: str) -> None:
-    """Another name for a file, or a copy where the file system has no such names."""
     try:
         # A link costs nothing, and the file stays when the checkpoint is removed meanwhile.
         os.link(source, target)
-    except OSError:
+    except OSError:  # a file system without hard links
         shutil.copyfile(source, target)

@@ -1,8 +1,8 @@
-"""Reads the `.metadata` of torch.distributed.checkpoint without running what is in it.
+"""A reader of the `.metadata` of torch.distributed.checkpoint that runs no code.
 
-The file is a pickle, and `dcp.load` unpickles it as it is, so that whoever can write the file can
-run code (pytorch/pytorch#189308). Here only the names that torch 2.13 itself writes are known. Each
-stands for a plain record, whose fields are checked before torch's own objects are made of them.
+The file is a pickle. `dcp.load` unpickles it as it is, so that whoever can write it can run code
+(pytorch/pytorch#189308). This reader knows only the names that torch 2.13 writes. Each stands for a
+plain record, whose fields are checked before torch's own objects are made of them.
 """
 
 import importlib.util
@@ -98,10 +98,11 @@ class _Getattr(_Record):
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
+        # New objects each time: a pickle may set attributes on them.
         if (module, name) == GETATTR:
-            return _Getattr()  # a new one each time too
+            return _Getattr()
         if (module, name) in ALLOWED:
-            return type(name, (_Record,), {})  # a new one each time: a pickle may set attributes on it
+            return type(name, (_Record,), {})
         if (module, name) == ("torch", "Size"):
             return torch.Size
         dtype = getattr(torch, name, None) if module == "torch" and name.isidentifier() else None
@@ -114,15 +115,11 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_metadata(path: Path, files: Collection[str]) -> Metadata:
-    """Read the `.metadata` of a checkpoint.
-
-    Args:
-        path: The checkpoint, whose bytes have been verified.
-        files: Names that its manifest lists; tensors may lie in no other file.
+    """Read the `.metadata` of a verified checkpoint, whose tensors may lie in `files` alone.
 
     Raises:
-        IntegrityError: It names a class or function that metadata has no use for, or holds
-            something else than metadata. Nothing in it has been run.
+        IntegrityError: It names a class or function that metadata has no use for, or is not metadata.
+            Nothing in it has been run.
     """
     file = path / METADATA
     try:
@@ -147,7 +144,12 @@ def refuse_hostile(path: Path) -> None:
     try:
         _unpickled(file)
     except ForeignNameError as error:
-        if _exists(error.module.partition(".")[0]):
+        module = error.module.partition(".")[0]
+        # Old protocols call builtins so; `__main__` has no spec.
+        exists = module in {"__builtin__", "__main__"} or (
+            module != "torch" and module.isidentifier() and importlib.util.find_spec(module) is not None
+        )
+        if exists:
             raise _hostile(file, error) from None
     except (OSError, *DAMAGE):
         return
@@ -156,12 +158,6 @@ def refuse_hostile(path: Path) -> None:
 def _unpickled(file: Path) -> Any:
     with file.open("rb") as stream:
         return _Unpickler(stream).load()
-
-
-def _exists(module: str) -> bool:
-    if module in {"__builtin__", "__main__"}:  # as old protocols call builtins, and what has no spec
-        return True
-    return module != "torch" and module.isidentifier() and importlib.util.find_spec(module) is not None
 
 
 def _hostile(file: Path, error: ForeignNameError) -> IntegrityError:
@@ -174,7 +170,7 @@ def _hostile(file: Path, error: ForeignNameError) -> IntegrityError:
 
 
 def _rebuilt(value: Any, files: Collection[str]) -> Metadata:
-    """Torch's own objects, out of records whose every field is checked."""
+    """Make torch's own objects of records whose every field is checked."""
     fields = _fields(value, "Metadata")
     tensors: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {
         _is(name, str): _tensor(entry) for name, entry in _is(fields["state_dict_metadata"], dict).items()

@@ -10,11 +10,11 @@ from anadil.artifacts.uri import join
 from anadil.core.errors import PreflightError
 from anadil.model.process_group import Group
 from anadil.pretrain.callback import Callback
+from anadil.pretrain.checkpoint.dcp import Staging, Tensors, VerifiedCheckpoint
 from anadil.pretrain.checkpoint.folder import CheckpointFolder, local_folder
-from anadil.pretrain.checkpoint.in_memory import MemoryReplica
 from anadil.pretrain.checkpoint.replica import CheckpointReplica
-from anadil.pretrain.checkpoint.verified import VerifiedCheckpoint
 from anadil.pretrain.lr_schedule import ends_phase, phase_of
+from anadil.pretrain.parallel.ddp import local_part
 from anadil.pretrain.resilience.out_of_memory import no_room
 from anadil.pretrain.state import State
 from anadil.pretrain.trainer import Step, Trainer
@@ -28,7 +28,7 @@ PROBE = ".shared"
 
 
 class CheckpointStorage(Callback):
-    """All places of one run, each with its own interval between copies."""
+    """All places of one run. Every process makes one, at the same point of the program."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class CheckpointStorage(Callback):
         *,
         heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
-        """Every process makes one, at the same point of the program.
+        """Claim all places.
 
         Args:
             recipe: The run's.
@@ -48,7 +48,7 @@ class CheckpointStorage(Callback):
             trainer: What is saved.
             group: All processes.
             origin: Settings and data that decide the losses; a resume with others is refused.
-            heartbeat: Called as long as a download from the archive continues: it is no hang.
+            heartbeat: Called while a download from the archive makes progress: it is no hang.
 
         Raises:
             PreflightError: Another run writes to the archive, or the nodes share no disk where that is needed.
@@ -65,20 +65,16 @@ class CheckpointStorage(Callback):
                 f"{work}: is not the same directory on all nodes, and processes that share a model share their "
                 "checkpoints too; put cluster.work (or storage.root) on a volume that all nodes mount"
             )
-        folder = work / CHECKPOINTS
-        replica = (
+        folder, replica = work / CHECKPOINTS, None
+        if self._copies.archive:
+            if not self.is_shared:
+                raise PreflightError(
+                    f"{work}: is not the same directory on all nodes, from which pretrain.copies.archive is written; "
+                    "put cluster.work (or storage.root) on a volume that all nodes mount"
+                )
             # A directory for each run: one lock, one origin.
-            CheckpointReplica(
-                join(self._copies.archive, artifact.origin_key(dict(origin))), self._copies.archive_keep
-            )
-            if self._copies.archive and self.is_shared
-            else None
-        )
-        if self._copies.archive and replica is None:
-            raise PreflightError(
-                f"{work}: is not the same directory on all nodes, from which pretrain.copies.archive is written; "
-                "put cluster.work (or storage.root) on a volume that all nodes mount"
-            )
+            uri = join(self._copies.archive, artifact.origin_key(dict(origin)))
+            replica = CheckpointReplica(uri, self._copies.archive_keep)
         self.durable = CheckpointFolder(
             folder if self.is_shared else local_folder(folder, origin, layout, group),
             group,
@@ -97,14 +93,15 @@ class CheckpointStorage(Callback):
             )
         # The nearest first: what it has need not be read from farther away.
         self._tiers = [tier for tier in (self._local, self.durable) if tier is not None]
-        self._memory = MemoryReplica() if settings.faults.on_anomaly == "skip" else None
+        self._memory = Staging() if settings.faults.on_anomaly == "skip" else None
+        self._snapshot: tuple[State, Tensors] | None = None
 
     def resume(self) -> State | None:
-        """Put back what an earlier start saved; None where it saved nothing."""
+        """Restore the newest checkpoint; None where there is none."""
         best = newest_of(self._tiers)
         if best is not None:
             self._restore(*best)
-        # Also where nothing was found: an older start may have left later steps.
+        # Also without one: an older start may have left later steps.
         for tier in self._tiers:
             tier.discard_later_checkpoints(best[1].state.step if best is not None else -1)
         return best[1].state if best is not None else None
@@ -121,7 +118,7 @@ class CheckpointStorage(Callback):
             self.snapshot(checkpoint.state, force=True)
 
     def post_phase_start(self) -> None:
-        """Take the first copy of a phase in memory, so that its first steps can be rolled back."""
+        """Take the first snapshot of a phase, so that its first steps can be rolled back."""
         if self._memory is not None:
             state = self.training.state
             with no_room(self._recipe, "allocating the optimizer", rank=self._group.rank):
@@ -152,18 +149,13 @@ class CheckpointStorage(Callback):
         self.durable.wait()
 
     def due(self, step: int) -> bool:
-        """The durable tier or the node's disk gets a copy after `step`."""
+        """Return whether the durable tier or the node's disk gets a copy after `step`."""
         every, local = self._settings.checkpoint_every, self._copies.local_every
         phase_end = ends_phase(step, self._settings.phases)
         return phase_end or step % every == 0 or bool(local and step % local == 0)
 
     def save(self, state: State, *, force: bool = False) -> None:
-        """Write where it is due after `state.step`.
-
-        Args:
-            state: Where the run stands.
-            force: Write to the durable tier in any case, and wait for it: the run is about to end.
-        """
+        """Write where it is due; with `force` to the durable tier, and wait for it: the run is about to end."""
         phase_end = ends_phase(state.step, self._settings.phases)
         # At a phase's end the next start makes a new optimizer, so moments would be dead weight.
         tensors = self._trainer.tensors(moments=not phase_end)
@@ -175,7 +167,7 @@ class CheckpointStorage(Callback):
             self._local.save(state, tensors)
 
     def snapshot(self, state: State, *, force: bool = False) -> None:
-        """Keep a copy in memory where that is due, for `rollback`.
+        """Copy to memory for `restore_snapshot` where that is due.
 
         Args:
             state: Where the run stands.
@@ -184,30 +176,29 @@ class CheckpointStorage(Callback):
         if self._memory is None:
             return
         if ends_phase(state.step, self._settings.phases) and not force:
-            self._memory.clear()
+            self._snapshot = None
             return
         every = self._copies.memory_every or self._settings.checkpoint_every
         if force or state.step % every == 0 or self.due(state.step):
-            self._memory.save(state, self._trainer.tensors(moments=True))
+            self._snapshot = (state, self._memory.copy(self._trainer.tensors(moments=True)))
 
     def restore_snapshot(self) -> State:
-        """Put the newest copy in memory back; where the run stood then."""
-        assert self._memory is not None
-        state = self._memory.restore(self._trainer.tensors(moments=True))
+        """Restore the newest copy in memory; return where the run stood then."""
+        assert self._snapshot is not None
+        state, saved = self._snapshot
+        for name, tensor in self._trainer.tensors(moments=True).items():
+            local_part(tensor).copy_(local_part(saved[name]))
         self._trainer.set_step(state.step)
         self._trainer.net.after_step()  # scales of FP8 follow the weights
         return state
 
     def invalidate_after(self, step: int) -> None:
-        """Keep later starts from resuming from what was saved after a step; every process calls it."""
+        """Keep later starts from resuming after a step; every process calls it."""
         for tier in self._tiers:
             tier.invalidate_after(step)
 
     def finish(self) -> None:
-        """Finish all copies after the last step, and free the node's disk; raises where that fails.
-
-        Every process calls it. Without it `close` aborts what is being copied to the archive.
-        """
+        """Finish all copies and free the node's disk; every process calls it. Without it `close` aborts them."""
         self.durable.wait()
         # The disk of the node is freed only when the durable tier has everything.
         if self._local is not None:
@@ -216,6 +207,8 @@ class CheckpointStorage(Callback):
 
     def close(self) -> None:
         """Finish what is being written, but abort copies to the archive; raises where that fails."""
+        if self._memory is not None:
+            self._memory.close()
         try:
             if self._local is not None:
                 self._local.close()
@@ -224,12 +217,7 @@ class CheckpointStorage(Callback):
 
 
 def newest_of(tiers: list[CheckpointFolder]) -> tuple[CheckpointFolder, VerifiedCheckpoint] | None:
-    """The newest checkpoint of several tiers, the nearest first; a farther one must be newer.
-
-    Raises:
-        RecipeError: A checkpoint belongs to a run with other settings.
-        IntegrityError: A checkpoint was made to run code.
-    """
+    """Find the newest checkpoint of several tiers; of equal ones the nearest. Raises as `CheckpointFolder.newest`."""
     best: tuple[CheckpointFolder, VerifiedCheckpoint] | None = None
     for tier in tiers:
         newer = tier.newest(after=best[1].state.step if best else -1)
@@ -239,7 +227,7 @@ def newest_of(tiers: list[CheckpointFolder]) -> tuple[CheckpointFolder, Verified
 
 
 def _is_shared(work: Path, group: Group) -> bool:
-    """Every process sees the first one's work directory."""
+    """Return whether every process sees the first one's work directory."""
     if group.size == 1:
         return True
     probe = work / PROBE
