@@ -13,7 +13,12 @@ import torch
 from anadil.model.loss import IGNORED
 from anadil.pretrain.data.packing import Batch, Packed, pack
 from anadil.pretrain.data.tokens import TokenStream
-from anadil.pretrain.first_position import FirstPosition, probe_first_position, tell_first_position
+from anadil.pretrain.first_position import (
+    LEANS_FROM,
+    FirstPosition,
+    probe_first_position,
+    tell_first_position,
+)
 from tests.kit.pretraining import make_tokenizer
 
 BOS = 297
@@ -63,7 +68,7 @@ def test_the_same_targets_are_scored_behind_bos_and_without(length: int, groups:
 
     assert found is not None
     assert (found.with_bos, found.without) == pytest.approx((1.0, 3.5))
-    assert found.leans
+    assert found.without - found.with_bos > LEANS_FROM
     assert 0 < found.targets <= length
 
 
@@ -71,7 +76,7 @@ def test_a_base_that_does_not_mind_does_not_lean() -> None:
     found = ask(Model(without=0.99), packed(90, 20))
 
     assert found is not None
-    assert not found.leans
+    assert found.without - found.with_bos <= LEANS_FROM
 
 
 def test_short_documents_are_no_answer() -> None:

@@ -1,8 +1,8 @@
-"""Embedding rows for a new vocabulary, out of the rows that the base model has.
+"""Embedding rows for a new vocabulary, made of the base model's rows.
 
-`embedding_map.json` of the tokenizer says what each row comes from; `pretrain.embedding_init` says
-how rows of new tokens are made of it. A model in one piece and one that is loaded shard by shard go
-through the same arithmetic, so that rows do not depend on the number of processes.
+`embedding_map.json` of the tokenizer names the sources of each row. `pretrain.embedding_init` says
+how new rows are made of them. A whole model and one that is loaded shard by shard go through the
+same arithmetic, so that rows do not depend on the number of processes.
 """
 
 import json
@@ -37,16 +37,15 @@ class VocabularyRows:
     sources: Sequence[Sequence[int]]
     """Base ids of each row; none: the mean of all base rows."""
     random: Collection[int] = ()
-    """Rows that are spread as the base's rows are."""
+    """Rows with the mean and standard deviation of the base's rows."""
     seed: int = 0
 
     def __len__(self) -> int:
-        """Rows of the new embeddings."""
         return len(self.sources)
 
 
 class BaseTable:
-    """One of the base's embeddings, or some columns of it, that is read a few rows at a time."""
+    """One of the base's embeddings, or some columns of it, read a few rows at a time."""
 
     def __init__(
         self,
@@ -58,9 +57,9 @@ class BaseTable:
         """Name a table.
 
         Args:
-            read: Called with the first row and their number, gives (number, columns).
-            shape: Of the whole table: rows, width.
-            columns: Those that `read` gives.
+            read: Reads rows by the first one and their number: (number, columns).
+            shape: Rows and width of the whole table.
+            columns: Columns that `read` gives.
             number: 0 for the input, 1 for the output: each has noise of its own.
         """
         self.read, self.columns, self.number = read, columns, number
@@ -84,35 +83,32 @@ class BaseTable:
         return torch.from_numpy(whole)[self.columns]
 
 
-def fit_vocabulary(
-    model: PreTrainedModel,
-    tokenizer: Path,
-    init: Init = "mean",
-    *,
-    seed: int = 0,
-) -> None:
-    """Give `model` the embedding rows of the tokenizer artifact.
-
-    The mean of the rows of the base's pieces beat random rows by 0.11 bits per byte after 100 steps on
-    Azerbaijani. Tried: noise on the mean, and rows of tokens that the corpus uses alike (FOCUS,
-    arXiv:2305.14481); neither was better after 300 steps (`benchmarks/tokenizer`).
-    Tied models stay tied; of others, input and output rows are both made.
+def fit_vocabulary(model: PreTrainedModel, tokenizer: Path, init: Init = "mean", *, seed: int = 0) -> None:
+    """Give `model` the embedding rows of the tokenizer artifact; tied tables stay tied.
 
     Raises:
         DataError: The map does not fit the tokenizer or the base model.
     """
-    held: Any = model.get_input_embeddings()
-    # Nothing is padded here: it would be a token of the base's, or by now an ordinary one, that is never trained.
-    held.padding_idx = None
-    rows = vocabulary_rows(tokenizer, held.weight.shape[0], init, seed=seed)
+    # The mean of the rows of the base's pieces beat random rows by 0.11 bits per byte after 100 steps on
+    # Azerbaijani. Tried: noise on the mean, and rows of tokens that the corpus uses alike (FOCUS,
+    # arXiv:2305.14481). Neither was better after 300 steps (`benchmarks/tokenizer`).
+    inputs: Any = model.get_input_embeddings()
+    # Nothing is padded here: the padding token may be an ordinary one by now, and would never be trained.
+    inputs.padding_idx = None
+    rows = vocabulary_rows(tokenizer, inputs.weight.shape[0], init, seed=seed)
     if rows is None:
         return
-    tied = bool(model.config.tie_word_embeddings)
-    made = [whole_table(rows, table, number) for number, table in enumerate(_tables(model, tied=tied))]
+
+    def tables() -> list[torch.Tensor]:
+        modules: list[Any] = [model.get_input_embeddings()]
+        if not model.config.tie_word_embeddings:
+            modules.append(model.get_output_embeddings())
+        return [module.weight.data for module in modules]
+
+    weights = [whole_table(rows, table, number) for number, table in enumerate(tables())]
     model.resize_token_embeddings(len(rows), mean_resizing=False)
-    with torch.no_grad():
-        for table, weight in zip(_tables(model, tied=tied), made, strict=True):
-            table.copy_(weight)
+    for table, weight in zip(tables(), weights, strict=True):
+        table.copy_(weight)
     num_new = sum(pieces != [token] for token, pieces in enumerate(rows.sources))
     log.info(
         "embeddings: %s rows, %s of them new or of other ids (%s)", f"{len(rows):,}", f"{num_new:,}", init
@@ -120,13 +116,9 @@ def fit_vocabulary(
 
 
 def vocabulary_rows(
-    tokenizer: Path,
-    num_base: int,
-    init: Init = "mean",
-    *,
-    seed: int = 0,
+    tokenizer: Path, num_base: int, init: Init = "mean", *, seed: int = 0
 ) -> VocabularyRows | None:
-    """Sources of each row; None where the base's own vocabulary stays.
+    """Find the sources of each row; None where the base's own vocabulary stays.
 
     Args:
         tokenizer: The tokenizer artifact.
@@ -147,7 +139,7 @@ def vocabulary_rows(
             )
         return None
     _check(rows, tokenizer, used=used, num_base=num_base)
-    if keeps_size:  # of an embedding that has more rows than the base's tokenizer has ids, too
+    if keeps_size:
         rows += [[] for _ in range(len(rows), num_base)]
     new = [row for row, pieces in enumerate(rows) if len(pieces) > 1]
     sources = [pieces or ([row] if row < num_base else []) for row, pieces in enumerate(rows)]
@@ -159,7 +151,7 @@ def vocabulary_rows(
 
 
 def embedding_map(tokenizer: Path) -> list[list[int]] | None:
-    """Base ids of each row, none where no token has it; None where the base's own vocabulary stays.
+    """Read the base ids of each row; None where the base's own vocabulary stays.
 
     Raises:
         DataError: The artifact holds no map.
@@ -168,7 +160,7 @@ def embedding_map(tokenizer: Path) -> list[list[int]] | None:
 
 
 def _read_map(tokenizer: Path) -> tuple[list[list[int]] | None, bool]:
-    """The map, and whether the embedding keeps the base's size whatever that is."""
+    """Read the map, and whether the embedding keeps the size of the base's, which may exceed its vocabulary."""
     file = tokenizer / "embedding_map.json"
     if not file.is_file():
         raise DataError(f"{file}: no such file; run the tokenizer stage again")
@@ -198,21 +190,8 @@ def _check(rows: list[list[int]], tokenizer: Path, *, used: Mapping[int, str], n
             )
 
 
-def _tables(model: PreTrainedModel, *, tied: bool) -> list[torch.Tensor]:
-    modules: list[Any] = [model.get_input_embeddings()]
-    if not tied:
-        modules.append(model.get_output_embeddings())
-    return [module.weight.data for module in modules]
-
-
 def whole_table(rows: VocabularyRows, table: torch.Tensor, number: int = 0) -> torch.Tensor:
-    """All new rows, in FP32: (rows, width).
-
-    Args:
-        rows: What they are made of.
-        table: The base's, (rows, width).
-        number: As that of `BaseTable`.
-    """
+    """Make all new rows of a base's table (rows, width), in FP32; see `BaseTable` for `number`."""
     num_rows, width = table.shape
     base = BaseTable(lambda first, count: table[first : first + count], (num_rows, width), number=number)
     made = torch.empty(len(rows), width)
@@ -224,14 +203,7 @@ def whole_table(rows: VocabularyRows, table: torch.Tensor, number: int = 0) -> t
 def new_rows(
     rows: VocabularyRows, base: BaseTable, first: int, count: int
 ) -> Iterator[tuple[int, torch.Tensor]]:
-    """Make some of the new rows, in FP32: number of the first of them, counted from `first`, and they.
-
-    Args:
-        rows: What all rows are made of.
-        base: The table that they come from.
-        first: The first row.
-        count: How many rows.
-    """
+    """Make `count` new rows from row `first` on, in FP32, in chunks: a chunk's place after `first`, and the chunk."""
     for start in range(first, first + count, ROWS_AT_A_TIME):
         end = min(start + ROWS_AT_A_TIME, first + count)
         yield start - first, _chunk(rows, base, range(start, end))
@@ -243,7 +215,11 @@ def _chunk(rows: VocabularyRows, base: BaseTable, chosen: range) -> torch.Tensor
     place = {piece: number for number, piece in enumerate(ids)}
     empty = torch.empty(0, len(range(base.width)[base.columns]))
     table = torch.cat([empty, *(base.read(first, count).float() for first, count in _runs(ids))])
-    made = _means([[place[piece] for piece in pieces] for pieces in sources], table)
+    made = torch.zeros(len(sources), table.shape[1])
+    if len(table):
+        flat = torch.tensor([place[piece] for pieces in sources for piece in pieces], dtype=torch.int64)
+        sizes = torch.tensor([len(pieces) for pieces in sources])
+        made = nn.functional.embedding_bag(flat, table, torch.cumsum(sizes, 0) - sizes, mode="mean")
     for number, row in enumerate(chosen):
         if not sources[number]:
             made[number] = base.statistics[0]
@@ -252,17 +228,8 @@ def _chunk(rows: VocabularyRows, base: BaseTable, chosen: range) -> torch.Tensor
     return made
 
 
-def _means(pieces: Sequence[Sequence[int]], table: torch.Tensor) -> torch.Tensor:
-    """Mean of some rows of `table`, one for each list of places; zeros for an empty one."""
-    if not len(table):
-        return torch.zeros(len(pieces), table.shape[1])
-    flat = torch.tensor([place for each in pieces for place in each], dtype=torch.int64)
-    sizes = torch.tensor([len(each) for each in pieces])
-    return nn.functional.embedding_bag(flat, table, torch.cumsum(sizes, 0) - sizes, mode="mean")
-
-
 def _runs(ids: list[int]) -> Iterator[tuple[int, int]]:
-    """Rising numbers as ranges without a gap: first number, and how many."""
+    """Group rising numbers into ranges without a gap: first number, and count."""
     start = 0
     for end in range(1, len(ids) + 1):
         if end == len(ids) or ids[end] != ids[end - 1] + 1:

@@ -1,6 +1,6 @@
 """The base's need of BOS at position 0: nats of the same targets with BOS before a piece of text, and without.
 
-A family of which every text began with BOS may lean on it, another does not mind; its files do not say which.
+Some families need it, and their files do not say so.
 """
 
 import logging
@@ -33,17 +33,12 @@ class FirstPosition:
     without: float
     targets: int
 
-    @property
-    def leans(self) -> bool:
-        """The base needs BOS there."""
-        return self.without - self.with_bos > LEANS_FROM
-
 
 class FirstPositionProbe(Callback):
-    """Says once, before the first step, whether the base leans on BOS at position 0."""
+    """Reports once, before the first step, how much the base leans on BOS at position 0."""
 
     def pre_train(self) -> None:
-        """Probe; a run that resumes was told before."""
+        """Probe and report, unless the run resumes."""
         run = self.training
         if run.state.step:
             return
@@ -54,10 +49,7 @@ class FirstPositionProbe(Callback):
 
 
 def probe_first_position(net: ParallelModel, packed: Packed) -> FirstPosition | None:
-    """Ask the model, by two forward passes over one sequence; None where no document is long enough.
-
-    Every process calls it, and gets the same.
-    """
+    """Score one sequence twice, a collective; None where no document is long enough."""
     pieces = _pieces(packed.stream, packed.length)
     if not len(pieces):
         return None
@@ -80,7 +72,7 @@ def probe_first_position(net: ParallelModel, packed: Packed) -> FirstPosition | 
 
 
 def _pieces(stream: TokenStream, length: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """Start and pairs of pieces from the middle of documents, as many as fit into a sequence with BOS before each."""
+    """Choose pieces from the middle of documents, as many as fit into a sequence: start and pairs of each."""
     pairs = min(MOST_PAIRS, length - 1)
     sizes = np.diff(stream.starts)
     # The end token is no target, and a piece begins one behind the document's prefix at the earliest.
@@ -93,7 +85,7 @@ def _pieces(stream: TokenStream, length: int) -> np.ndarray[tuple[int, int], np.
 
 
 def tell_first_position(position: FirstPosition, packed: Packed, tokenizer: Path) -> None:
-    """Say what the model needs, and what it gets."""
+    """Log the base's need of BOS, and warn where the tokenizer does not set it."""
     name = load_tokenizer(tokenizer).decode(packed.stream.ids[:1].tolist())
     sets_bos = packed.stream.bos is not None
     log.info(
@@ -103,7 +95,7 @@ def tell_first_position(position: FirstPosition, packed: Packed, tokenizer: Path
         "the tokenizer sets it before every text, so every piece and window begins with it"
         if sets_bos else "the tokenizer sets none, so only documents begin with it",
     )  # fmt: skip
-    if position.leans and not sets_bos:
+    if position.without - position.with_bos > LEANS_FROM and not sets_bos:
         log.warning(
             "the base leans on %s at the beginning of every text, and its tokenizer sets none: give base.model a "
             "tokenizer whose post-processor sets it (add_bos_token in tokenizer_config.json), and run again",

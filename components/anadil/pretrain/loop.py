@@ -74,7 +74,7 @@ class Training:
         with stop.deferred():
             stop.unsaved = False
             self._clock = time.monotonic() - self.state.seconds
-            self.metrics.resumed(self.state.step)
+            self.metrics.resume_after(self.state.step)
             for each in self.callbacks:
                 each.training = self
             for each in self.callbacks:
@@ -90,7 +90,7 @@ class Training:
                         self.state = objector.rollback(step)
                         # Batches made ahead are those of later steps, or of batches that are skipped now.
                         data.restart(self.state.step)
-                        self.metrics.resumed(self.state.step)
+                        self.metrics.resume_after(self.state.step)
                         for each in self.callbacks:
                             each.post_rollback()
                         continue
@@ -157,5 +157,5 @@ class Training:
     def _collective_wait(self) -> Iterator[None]:
         """This process has done its part of a step. What follows is no work of its own."""
         self.enter("reduce")
-        with self.metrics.waiting():
+        with self.metrics.collective_wait():
             yield

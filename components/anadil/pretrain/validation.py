@@ -1,10 +1,9 @@
 """Bits per byte of the corpus's held-out part while a model is trained.
 
-Documents are `[prefix] + ids`, as training reads and evaluate scores them: the prefix (BOS, else the
-end token) is context only, no end token is scored, and each byte counts once. A document longer than
-a sequence is cut into pieces, of which the later ones see only themselves, behind BOS where the
-tokenizer sets one; evaluate fills its last window up with earlier context. So both give the same
-number for documents that fit into a sequence, and this one a slightly higher one for longer documents.
+Documents are `[prefix] + ids`, as in training and in evaluate: the prefix (BOS, else the end token) is
+context only, no end token is scored, and each byte counts once. A document longer than a sequence is
+cut into pieces that do not see each other; evaluate fills its last window with earlier context. So
+both give the same number for documents that fit into a sequence. For longer ones this one is slightly higher.
 """
 
 import logging
@@ -21,7 +20,7 @@ from anadil.core.errors import RecipeError
 from anadil.model.load import document_ids, encode_texts, load_tokenizer, window_bos
 from anadil.pretrain.callback import Callback
 from anadil.pretrain.data.packing import Batch, Packed, batch_of, pack
-from anadil.pretrain.data.tokens import Ids, TokenStream
+from anadil.pretrain.data.tokens import stream_of
 from anadil.pretrain.trainer import Step
 from anadil.recipe.pretrain import Pretrain
 from anadil.text.corpus import read_documents
@@ -55,18 +54,13 @@ class Validation:
         add_up: Sum | None = None,
         ends: Callable[[], bool] | None = None,
     ) -> float | None:
-        """Score the documents with the weights as they are; every process gets the same number.
-
-        All processes make equally many forward passes, since a sharded model is gathered in each.
-        The number does not depend on how many processes there are, but for rounding.
+        """Score the documents; every process gets the same number.
 
         Args:
-            summed_loss: The trainer's own forward pass without z-loss and gradients: batch (on the
-                host) -> summed nats of its labels, or what this process holds of them.
+            summed_loss: Forward pass of a batch on the host: this process's part of the summed nats.
             data: Groups of processes that work on sequences of their own.
             data_rank: This process's group.
-            add_up: Gives the sum over all processes of what each of them holds, as for the loss
-                of training; left out, this process holds everything.
+            add_up: Sums over all processes; None where this process holds everything.
             ends: Asked between passes whether to give up, with None; all processes have to agree.
 
         Raises:
@@ -74,13 +68,14 @@ class Validation:
         """
         nats = torch.zeros((), dtype=torch.float64)
         mine = np.arange(data_rank, self.packed.num_sequences, data)
+        # Equally many passes in all processes, since a sharded model is gathered in each.
         passes = -(-self.packed.num_sequences // (data * self.rows))
         with torch.no_grad():
             for number in range(passes):
                 if number and ends and ends():
                     return None
                 chosen = mine[number * self.rows : (number + 1) * self.rows]
-                # A process that is done passes a row without labels: a sharded model needs all processes.
+                # A process that is done passes a row without labels.
                 loss = summed_loss(batch_of(self.packed, chosen, rows=1))
                 # FP64: thousands of small sums.
                 nats = nats.to(loss.device) + loss.detach().double()
@@ -99,7 +94,7 @@ class Validator(Callback):
         self._validation = validation
 
     def pre_train(self) -> None:
-        """Score the base in the run's vocabulary, where the curve begins; a resume does not repeat it."""
+        """Score the base in the run's vocabulary, unless the run resumes."""
         if self.training.state.step == 0:
             score = self._score()
             log.info("before the first step: %.4f bits per byte of the held-out part", score)
@@ -115,7 +110,7 @@ class Validator(Callback):
             log.info("validation of step %s is skipped, since the run stops", f"{run.state.step:,}")
 
     def _score(self) -> float | None:
-        """Record bits per byte; None where a signal came while there is something left to do after it."""
+        """Record bits per byte; None where a signal came before the last step."""
         run = self.training
         net, done, stop = run.trainer.net, run.state.step, run.job.stop
 
@@ -141,13 +136,7 @@ class Validator(Callback):
 
 
 def validation_of(corpus: Path, tokenizer_dir: Path, settings: Pretrain, *, rows: int) -> Validation | None:
-    """The held-out documents that a run is validated on; None where it is not, or there are none.
-
-    Args:
-        corpus: Corpus artifact.
-        tokenizer_dir: Tokenizer artifact.
-        settings: `validate_every`, `validate_documents`, `sequence_length`.
-        rows: Sequences of a forward pass.
+    """Encode and pack the held-out documents of a run, `rows` sequences a pass; None for no validation.
 
     Raises:
         DataError: The tokenizer has no end token.
@@ -161,20 +150,13 @@ def validation_of(corpus: Path, tokenizer_dir: Path, settings: Pretrain, *, rows
     if not chosen:
         log.info("%s/heldout is empty: no bits per byte while training; see clean.heldout_fraction", corpus)
         return None
-    stream = _stream(chosen, tokenizer_dir)
-    packed = pack(stream, settings.sequence_length)
+    tokenizer = load_tokenizer(tokenizer_dir)
+    prefix, _ = document_ids(tokenizer, str(tokenizer_dir))
+    documents = [np.array([prefix, *ids], dtype=np.int32) for ids in encode_texts(tokenizer, chosen)]
+    packed = pack(stream_of(documents, window_bos(tokenizer)), settings.sequence_length)
     num_bytes = sum(len(text.encode()) for text in chosen)
     log.info(
         "validation: %s held-out documents, %s bytes, %s tokens in %s sequences",
         f"{len(chosen):,}", f"{num_bytes:,}", f"{packed.num_targets:,}", f"{packed.num_sequences:,}",
     )  # fmt: skip
     return Validation(packed=packed, num_bytes=num_bytes, rows=rows)
-
-
-def _stream(texts: list[str], tokenizer_dir: Path) -> TokenStream:
-    tokenizer = load_tokenizer(tokenizer_dir)
-    prefix, _ = document_ids(tokenizer, str(tokenizer_dir))
-    documents = [np.array([prefix, *ids], dtype=np.int32) for ids in encode_texts(tokenizer, texts)]
-    starts = np.concatenate([[0], np.cumsum([len(ids) for ids in documents])])
-    ids: Ids = np.concatenate(documents)
-    return TokenStream(ids=ids, starts=starts, digest="", bos=window_bos(tokenizer))

@@ -15,7 +15,7 @@ from anadil.core.errors import RecipeError
 from anadil.core.progress import progress
 from anadil.model.loss import IGNORED
 from anadil.pretrain.data.packing import Packed, batch_of, cut_pieces
-from anadil.pretrain.data.tokens import TokenStream
+from anadil.pretrain.data.tokens import stream_of
 from anadil.pretrain.parallel.parallelize import ParallelModel
 
 
@@ -44,11 +44,10 @@ def document_nats(
         RecipeError: The model gives no numbers any more.
     """
     documents = [np.concatenate(([prefix], ids)).astype(np.int32) for ids in encoded]
-    starts = np.concatenate([[0], np.cumsum([len(ids) for ids in documents])])
-    stream = TokenStream(ids=np.concatenate(documents), starts=starts, digest="", bos=bos)
+    stream = stream_of(documents, bos)
     pieces = cut_pieces(stream, length)
     packed = Packed(stream=stream, pieces=pieces, rows=np.arange(len(pieces) + 1), length=length)
-    document_of = np.searchsorted(starts, pieces[:, 0], side="right") - 1
+    document_of = np.searchsorted(stream.starts, pieces[:, 0], side="right") - 1
     mesh = net.mesh
     mine = np.arange(mesh.data_rank, len(pieces), mesh.data)
     nats = torch.zeros(len(documents), dtype=torch.float64, device=net.device)

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from anadil.plan.reliability import NODE_MTBF_S, checkpoint_interval, effective_training_time_ratio
 from anadil.pretrain.metrics import goodput as module
-from anadil.pretrain.metrics.checkpoint_interval import checkpoint_interval_of
 from anadil.pretrain.metrics.goodput import BADPUT_TYPES, BEAT_S, CAUSES, FILE, MOST_MARKS, Goodput
+from anadil.pretrain.metrics.metrics import compare_interval
 from tests.kit.pretraining import in_child
 
 
@@ -81,12 +81,12 @@ def test_a_block_inside_another_takes_its_time_out(tmp_path: Path) -> None:
 def test_steps_after_the_checkpoint_of_a_resume_are_wasted(tmp_path: Path) -> None:
     clock = Clock()
     first = clock.goodput(tmp_path)
-    first.resumed(0)
+    first.resume_after(0)
     train(clock, first, range(1, 14))  # the last beat was at or after step 11
     clock.seconds += 60
 
     second = clock.goodput(tmp_path, age_s=10.0)
-    second.resumed(10)
+    second.resume_after(10)
 
     assert second.seconds["step"] == 20
     assert second.seconds["wasted"] + second.seconds["restart"] == pytest.approx(6 + 50)
@@ -99,12 +99,12 @@ def test_steps_after_the_checkpoint_of_a_resume_are_wasted(tmp_path: Path) -> No
 def test_a_run_killed_before_its_first_checkpoint_has_wasted_all_its_steps(tmp_path: Path) -> None:
     clock = Clock()
     first = clock.goodput(tmp_path)
-    first.resumed(0)
+    first.resume_after(0)
     train(clock, first, range(1, 4))
     first.heartbeat(force=True)
 
     second = clock.goodput(tmp_path)
-    second.resumed(0)
+    second.resume_after(0)
 
     assert second.seconds["step"] == 0
     assert second.seconds["wasted"] == 6
@@ -115,7 +115,7 @@ def test_a_roll_back_within_a_start_wastes_the_steps_it_takes_back(tmp_path: Pat
     accounts = clock.goodput(tmp_path)
     train(clock, accounts, range(1, 11))
 
-    accounts.resumed(7)
+    accounts.resume_after(7)
     train(clock, accounts, range(8, 11), step_s=1.0)
 
     assert accounts.seconds["wasted"] == 6
@@ -127,7 +127,7 @@ def test_a_work_directory_that_was_lost_makes_no_steps_wasted(tmp_path: Path) ->
     clock = Clock()
     accounts = clock.goodput(tmp_path)
 
-    accounts.resumed(5_000)
+    accounts.resume_after(5_000)
     train(clock, accounts, range(5_001, 5_003))
 
     assert accounts.seconds["wasted"] == 0
@@ -141,7 +141,7 @@ def test_a_long_run_remembers_few_steps_and_still_knows_the_time_of_each(tmp_pat
     accounts.heartbeat(force=True)
     size = (tmp_path / FILE).stat().st_size
 
-    accounts.resumed(333)
+    accounts.resume_after(333)
 
     assert size < 40 * MOST_MARKS
     assert accounts.seconds["step"] == pytest.approx(666)
@@ -229,7 +229,7 @@ def test_a_full_disk_costs_one_warning(tmp_path: Path, caplog: pytest.LogCapture
 def test_other_processes_count_and_write_nothing(tmp_path: Path) -> None:
     accounts = Goodput(tmp_path, writes=False, age_s=0)
 
-    accounts.resumed(3)
+    accounts.resume_after(3)
 
     assert not list(tmp_path.iterdir())
 
@@ -254,7 +254,7 @@ def test_the_shares_add_up_to_one_and_the_seconds_to_the_clock_whatever_happens(
     (tmp_path / FILE).unlink(missing_ok=True)
     clock = Clock()
     accounts = clock.goodput(tmp_path)
-    accounts.resumed(0)
+    accounts.resume_after(0)
     step = 0
     for what, number in events:
         if what == "idle":
@@ -263,10 +263,10 @@ def test_the_shares_add_up_to_one_and_the_seconds_to_the_clock_whatever_happens(
             clock.seconds += number
             accounts = clock.goodput(tmp_path, age_s=number / 2)
             step = int(step * number)
-            accounts.resumed(step)
+            accounts.resume_after(step)
         elif what == "back":
             step = int(step * number)
-            accounts.resumed(step)
+            accounts.resume_after(step)
         elif what == "hang":
             clock.seconds += number
             accounts.hung()
@@ -306,29 +306,26 @@ def test_the_summary_is_for_people_and_programs(tmp_path: Path) -> None:
 def test_the_interval_between_checkpoints_stands_beside_the_best_one(tmp_path: Path) -> None:
     clock = Clock()
     accounts = clock.goodput(tmp_path)
-    assert checkpoint_interval_of(accounts, 5, 4) is None
+    assert compare_interval(accounts, 5, 4) is None
     for first in (1, 6):
         train(clock, accounts, range(first, first + 5))
         clock.spend(accounts, "checkpoint", 3)
 
-    found = checkpoint_interval_of(accounts, 5, 4)
+    found = compare_interval(accounts, 5, 4)
 
+    best_s = checkpoint_interval(3, NODE_MTBF_S / 4)
+    ratio = effective_training_time_ratio(10, 3, NODE_MTBF_S / 4)
     assert found is not None
-    assert (found.seconds, found.stall_s, found.mtbf_s) == (10, 3, NODE_MTBF_S / 4)
-    assert found.best_seconds == checkpoint_interval(3, NODE_MTBF_S / 4)
-    assert found.best_every == round(found.best_seconds / 2)
-    assert found.best_waste < found.waste
-    assert found.goodput == 20 / 26
-    assert found.expected_goodput == effective_training_time_ratio(10, 3, NODE_MTBF_S / 4)
-    assert found.sentence() == (
-        "checkpoints every 5 steps (10 s) stall 3 s each and waste 30 % with a failure every 1,280 h (assumed); "
-        f"every {found.best_every:,} steps (1 h 27 min) would waste least, 0.11 %"
-    )
+    assert (found["seconds"], found["stall_s"], found["mtbf_s"]) == (10, 3, NODE_MTBF_S / 4)
+    assert found["best_seconds"] == round(best_s, 1)
+    assert found["best_every"] == round(best_s / 2)
+    assert found["best_waste"] < found["waste"]
+    assert found["expected_goodput"] == round(ratio, 6)
 
 
 def count_for_ever(work: Path, ready: int) -> None:
     accounts = Goodput(work, age_s=0)
-    accounts.resumed(0)
+    accounts.resume_after(0)
     os.write(ready, b"x")
     for step in itertools.count(1):
         with accounts.spend("step"):

@@ -74,7 +74,7 @@ def test_a_process_that_is_half_slower_is_named_with_its_section(ranks: int, sec
         means = simulated(random, ranks)
         means[slow, at] += excess
         found = slow_ranks(rows_of(means), RATIO)
-        hits += [(each.rank, each.section) for each in found] == [(slow, section)]
+        hits += list(found) == [(slow, section)]
 
     assert hits == 100
 
@@ -86,15 +86,15 @@ def test_two_slow_processes_of_eight_are_both_named() -> None:
 
     found = slow_ranks(rows_of(means), RATIO)
 
-    assert [(each.rank, each.section) for each in found] == [(2, "data"), (5, "compute")]
-    assert found[1].ratio == pytest.approx(0.414 / 0.214)
-    assert (found[1].section_s, found[1].median_s) == pytest.approx((0.4, 0.2))
+    assert list(found) == [(2, "data"), (5, "compute")]
+    assert "takes 1.93 x the median" in found[5, "compute"]
+    assert "compute 400 ms a step, median 200 ms;" in found[5, "compute"]
 
 
 def test_differences_of_a_few_milliseconds_name_nobody() -> None:
     means = np.array([[0.001, 0.002, 0.0], [0.001, 0.006, 0.0]])
 
-    assert slow_ranks(rows_of(means), RATIO) == ()
+    assert slow_ranks(rows_of(means), RATIO) == {}
 
 
 def test_a_slow_gpu_is_named_by_its_probe_though_all_wait_equally_long() -> None:
@@ -102,8 +102,8 @@ def test_a_slow_gpu_is_named_by_its_probe_though_all_wait_equally_long() -> None
 
     found = slow_ranks(rows_of(means, [0.002, 0.002, 0.003, 0.002]), RATIO)
 
-    assert [(each.rank, each.section) for each in found] == [(2, "compute")]
-    assert found[0].section_s == pytest.approx(0.3)
+    assert list(found) == [(2, "compute")]
+    assert "compute 300 ms a step" in found[2, "compute"]
 
 
 def test_a_host_that_is_late_with_its_gpus_work_is_named() -> None:
@@ -112,8 +112,8 @@ def test_a_host_that_is_late_with_its_gpus_work_is_named() -> None:
 
     found = slow_ranks(rows_of(means, [0.002] * 4), RATIO)
 
-    assert [(each.rank, each.section) for each in found] == [(1, "compute")]
-    assert (found[0].section_s, found[0].median_s) == pytest.approx((0.350, 0.200))
+    assert list(found) == [(1, "compute")]
+    assert "compute 350 ms a step, median 200 ms;" in found[1, "compute"]
 
 
 def test_noise_of_probes_and_hosts_names_nobody() -> None:
@@ -121,7 +121,7 @@ def test_noise_of_probes_and_hosts_names_nobody() -> None:
     for _ in range(200):
         means = np.array([0.010, 0.020, 0.0]) * random.uniform(0.95, 1.05, size=(8, 3))
 
-        assert slow_ranks(rows_of(means, random.uniform(0.0019, 0.0021, 8).tolist()), RATIO) == ()
+        assert slow_ranks(rows_of(means, random.uniform(0.0019, 0.0021, 8).tolist()), RATIO) == {}
 
 
 def test_waiting_for_others_does_not_count_and_a_block_takes_its_time_out_of_the_one_around() -> None:
@@ -137,7 +137,7 @@ def test_waiting_for_others_does_not_count_and_a_block_takes_its_time_out_of_the
     clock.seconds += 50
     meter.step_done()
 
-    assert meter.own() == {"data": 1, "compute": 3, "save": 0}
+    assert meter.times() == {"data": 1, "compute": 3, "save": 0}
 
 
 def test_only_the_last_steps_count() -> None:
@@ -148,7 +148,7 @@ def test_only_the_last_steps_count() -> None:
             clock.seconds += 10 if step < WINDOW else 1
         meter.step_done()
 
-    assert meter.own()["compute"] == 1
+    assert meter.times()["compute"] == 1
 
 
 class Recorded(Stragglers):
@@ -161,7 +161,7 @@ class Recorded(Stragglers):
         for _ in range(steps):
             self.step_done()
 
-    def _gathered(self, own: Sequence[float]) -> list[tuple[float, ...]]:
+    def _gathered(self, mine: Sequence[float]) -> list[tuple[float, ...]]:
         return [tuple(row) for row in self.rows]
 
 
@@ -213,7 +213,7 @@ def test_nobody_is_named_in_the_first_steps() -> None:
     slow = np.tile(MEANS, (4, 1))
     slow[0, 1] *= 3
 
-    assert Recorded(rows_of(slow), FEWEST - 1).compare().slow == ()
+    assert Recorded(rows_of(slow), FEWEST - 1).compare().slow == {}
     assert len(Recorded(rows_of(slow), FEWEST).compare().slow) == 1
 
 
@@ -226,7 +226,7 @@ def test_a_process_alone_is_its_own_median() -> None:
 
     found = meter.compare()
 
-    assert found.slow == ()
+    assert found.slow == {}
     assert found.ratio == 1
 
 
@@ -243,7 +243,7 @@ def one_of_two_is_slow(rank: int, root: str) -> None:
         meter.step_done()
     for _ in range(3):
         found = meter.compare()
-    Path(root, f"rank-{rank}.json").write_text(json.dumps([[each.rank, each.section] for each in found.slow]))
+    Path(root, f"rank-{rank}.json").write_text(json.dumps(list(found.slow)))
 
 
 def test_of_two_processes_over_gloo_both_learn_which_one_is_slow(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from anadil.model.peer_failure import peers
 from anadil.model.process_group import Group
 from anadil.pretrain import prepare
 from anadil.pretrain.parallel.mesh import Mesh
-from anadil.pretrain.resilience.replica_check import check_replicas, checksum, checksums, peers_of
+from anadil.pretrain.resilience.replica_check import check_replicas, checksum, peers_of
 from anadil.pretrain.run import run
 from tests.pretrain.resilience.test_watchdog import start, told_by
 
@@ -53,7 +53,6 @@ def test_a_tensor_that_is_a_view_with_gaps_can_be_summed() -> None:
     tensor = torch.arange(100.0).view(10, 10)
 
     assert int(checksum(tensor.T)) == int(checksum(tensor.T.contiguous()))
-    assert checksums({"a": tensor, "b": tensor.T}).shape == (2,)
 
 
 def test_one_process_has_nothing_to_compare() -> None:

@@ -1,8 +1,4 @@
-"""One file of a corpus -> its token ids on disk.
-
-Runs in processes of its own, one for each file at a time, which load neither torch nor
-transformers.
-"""
+"""Encodes one file of a corpus into token ids on disk, in a process that loads neither torch nor transformers."""
 
 import logging
 import os
@@ -22,7 +18,7 @@ from anadil.text.corpus import read_file
 from anadil.text.encoder import Encoder
 
 BATCH_CHARS = 1_000_000
-"""Text that is encoded by one call, which spreads it over the threads of the process."""
+"""Text of one call, which spreads it over the threads of the process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +44,7 @@ _threads = 1
 
 
 def begin_process(read: Any, parent: int, threads: int) -> None:
-    """Make a new process ready for `encode_file`.
-
-    Args:
-        read: Shared number, raised by the bytes of the corpus that are done.
-        parent: Process whose end ends this one.
-        threads: Threads that encode.
-    """
+    """Prepare a process for `encode_file`: `read` counts bytes of the corpus that are done, in shared memory."""
     global _read, _threads  # the one place that a process pool leaves for them
     _read, _threads = read, threads
     os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
@@ -65,10 +55,10 @@ def begin_process(read: Any, parent: int, threads: int) -> None:
 
 
 def encode_file(task: EncodeTask) -> str:
-    """Make the shard of one file of a corpus, unless it is there; `difference` of its encoder.
+    """Make the shard of one file of a corpus, unless it is there; return `difference` of its encoder.
 
     Raises:
-        DataError: A document is no Unicode text.
+        DataError: A document is not Unicode text.
         IntegrityError: The file is damaged.
         OSError: The disk is full, among others.
     """
@@ -84,7 +74,7 @@ def encode_file(task: EncodeTask) -> str:
     with sealed_dir.create(task.shard, task.origin, socket.gethostname()) as draft:
         _write(task, encoder, draft)
         if encoder.difference != known:
-            # Documents before that one may differ too.
+            # Documents before the one that differs may differ too.
             _write(task, encoder, draft)
     return encoder.difference
 

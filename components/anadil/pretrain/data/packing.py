@@ -1,9 +1,9 @@
-"""token stream -> sequences: documents packed side by side, and the order of training.
+"""Sequences of a token stream: documents packed side by side, and the order of training.
 
-A document of n tokens gives n - 1 pairs (token, next token). Pairs, not tokens, are cut into
-pieces, so every token is predicted exactly once in an epoch and no label crosses a border.
-Each piece counts its positions from 0: that is how transformers knows where one ends. A piece that
-begins inside a document has BOS before it, as an input alone, where the tokenizer sets BOS before every text.
+A document of n tokens gives n - 1 pairs (token, next token). Pairs, not tokens, are cut into pieces.
+So every token is predicted exactly once in an epoch and no label crosses a border. Each piece counts
+its positions from 0. Where the tokenizer sets BOS before every text, a piece that begins inside a
+document has BOS before it, as an input alone.
 """
 
 import socket
@@ -91,16 +91,16 @@ class Batch:
 
 
 def packed_stream(stream: TokenStream, length: int, work: Path, *, write: bool) -> Packed:
-    """Pack once, keep the result in `work`, and read it from there in all processes of a node.
+    """Pack a stream into sequences of `length` once, in `work`, and read the result in all processes of a node.
 
     Args:
         stream: The tokens.
         length: Tokens of a sequence.
-        work: Directory that keeps it.
-        write: Whether this process makes it, one on each node; the others find it made.
+        work: Directory of the result.
+        write: True in one process of each node, which packs before the others read.
 
     Raises:
-        DataError: There is nothing to predict, or nobody made it.
+        DataError: There is nothing to predict, or nobody packed.
     """
     origin = {"tokens": stream.digest, "length": str(length), "bos": str(stream.bos)}
     folder = work / f"sequences-{artifact.origin_key(origin)}"
@@ -122,12 +122,10 @@ def packed_stream(stream: TokenStream, length: int, work: Path, *, write: bool) 
 def pack(stream: TokenStream, length: int) -> Packed:
     """Cut documents into pieces of at most `length` pairs and fit the pieces into sequences.
 
-    A piece goes to the fullest sequence that has room for it, the longest pieces first.
-
     Raises:
         DataError: There is nothing to predict.
 
-    Source: Ding et al. 2024, "Fewer Truncations Improve Language Modeling", arXiv:2404.10830.
+    Source: best fit of the longest pieces first: Ding et al. 2024, "Fewer Truncations Improve Language Modeling", arXiv:2404.10830.
     """
     pieces = cut_pieces(stream, length)
     if not len(pieces):
@@ -141,7 +139,7 @@ def pack(stream: TokenStream, length: int) -> Packed:
 
 
 def batch_of(packed: Packed, sequences: Sequences, *, rows: int = 0) -> Batch:
-    """The tensors of some sequences, and of rows of padding up to `rows`; padding has no labels."""
+    """Make the tensors of some sequences, and of padding up to `rows`; padding has no labels."""
     rows, length = max(rows, len(sequences)), packed.length
     chosen, sizes, begins = _pieces_of(packed, sequences)
     inputs = np.zeros(rows * length, dtype=np.int64)
@@ -179,10 +177,7 @@ def _pieces_of(packed: Packed, sequences: Sequences) -> tuple[Pieces, Places, Pl
 
 
 def sequences_of_step(step: int, *, batch_size: int, num_sequences: int, seed: int) -> Sequences:
-    """Sequences of optimizer step `step` (from 0), whatever the number of processes.
-
-    Each epoch is a permutation of its own; a step may end one and begin the next.
-    """
+    """Choose the sequences of optimizer step `step` (from 0); a step may end one epoch and begin the next."""
     places = np.arange(step * batch_size, (step + 1) * batch_size)
     epochs, within = places // num_sequences, places % num_sequences
     chosen = np.empty(batch_size, dtype=np.int64)
@@ -215,17 +210,15 @@ def cut_pieces(stream: TokenStream, length: int) -> Pieces:
 
 
 def _best_fit(sizes: Places, length: int) -> Places:
-    """The sequence that each piece goes to.
-
-    Pieces of one size are placed at once: a sequence that is the fullest with room for one
-    stays the fullest for the next, as long as another fits, so it takes as many as fit.
-    """
+    """Find a sequence for each piece: the fullest with room for it, the longest pieces first."""
     order = np.argsort(-sizes if length > SMALL else (-sizes).astype(np.int16), kind="stable")
     bins = np.empty(len(sizes), dtype=np.int64)
     rooms = Rooms(length)
-    at = 0
-    for size, num in zip(*_largest_first(sizes), strict=True):
-        left = num
+    at, counts = 0, np.bincount(sizes)
+    # Pieces of one size are placed at once: the fullest sequence with room for one stays the fullest
+    # for the next as long as another fits, so it takes as many as fit.
+    for size in np.flatnonzero(counts)[::-1].tolist():
+        left = int(counts[size])
         while left:
             room = rooms.least(size)
             share = room // size
@@ -239,12 +232,6 @@ def _best_fit(sizes: Places, length: int) -> Places:
             rooms.put(room - share * size, chosen[:-1])
             rooms.put(room - in_last * size, chosen[-1:])
     return bins
-
-
-def _largest_first(sizes: Places) -> tuple[list[int], list[int]]:
-    counts = np.bincount(sizes)
-    used = np.flatnonzero(counts)[::-1]
-    return used.tolist(), counts[used].tolist()
 
 
 class Rooms:

@@ -1,8 +1,8 @@
-"""corpus -> token stream: every training document encoded once, kept for a resume.
+"""The token stream of a corpus: every training document encoded once and stored for a resume.
 
-Each file of the corpus becomes a shard: one file of 32-bit ids, documents one after another,
-each as `[BOS] text [end of text]`, or with the end of text in place of a BOS that is not there, beside an array with the place where each begins. A shard is
-sealed when it is whole, so that a killed run resumes with the next one.
+Each file of the corpus becomes a shard: a file of 32-bit ids and an array of the places where documents
+begin. A document is `[BOS] text [end of text]`; without a BOS the end of text stands before it too. A
+finished shard is sealed, so that a killed run resumes with the next one.
 """
 
 import errno
@@ -11,10 +11,9 @@ import logging
 import multiprocessing
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -45,7 +44,7 @@ POLL_S = 0.5
 
 
 class Shards:
-    """Arrays of ids one after another, read through their slices without being joined."""
+    """Arrays of ids one after another, read by slices without joining them."""
 
     def __init__(self, arrays: Sequence[Ids]) -> None:
         self._arrays = list(arrays)
@@ -74,26 +73,31 @@ class TokenStream:
     """The encoded training part of a corpus."""
 
     ids: Ids | Shards
-    """(tokens,): all documents, one after another; to be read by slices."""
+    """(tokens,): all documents, one after another; read by slices."""
     starts: Places
     """(documents + 1,): where each document begins; the last entry is the number of tokens."""
     digest: str
-    """Stands for the content: equal digests mean equal ids."""
+    """Equal digests mean equal ids."""
     bos: int | None = None
     """Id before each piece that begins inside a document; None for none."""
 
 
-def token_stream(corpus: Path, tokenizer: Path, work: Path, *, write: bool) -> TokenStream:
-    """The stream of a corpus under a tokenizer, from `work` where it is there and undamaged.
+def stream_of(documents: Sequence[Ids], bos: int | None) -> TokenStream:
+    """Join documents in memory, each with its prefix, into a stream."""
+    starts = np.concatenate([[0], np.cumsum([len(ids) for ids in documents])])
+    return TokenStream(ids=np.concatenate(documents), starts=starts, digest="", bos=bos)
 
-    Nodes that share `work` share the files of the corpus out among themselves; nodes that
-    do not each encode all.
+
+def token_stream(corpus: Path, tokenizer: Path, work: Path, *, write: bool) -> TokenStream:
+    """Open the stream of a corpus under a tokenizer in `work`, and make what is missing or damaged.
+
+    Nodes that share `work` share the files of the corpus among themselves; other nodes encode all.
 
     Args:
         corpus: Corpus artifact.
         tokenizer: Tokenizer artifact.
-        work: Directory that keeps the stream.
-        write: Whether this process makes it, one on each node; the others find it made.
+        work: Directory of the stream.
+        write: True in one process of each node, which makes the stream before the others read it.
 
     Raises:
         DataError: The corpus has no training text.
@@ -108,24 +112,21 @@ def token_stream(corpus: Path, tokenizer: Path, work: Path, *, write: bool) -> T
     shards = [folder / file.name.partition(".")[0] for file in files]
     origins = [{**origin, "part": file.name} for file in files]
     if write:
-        whole = _whole(shards, origins)
-        missing = [number for number in _in_turn(len(files)) if number not in whole]
-        if missing:
-            backend: Any = loaded.backend_tokenizer
-            text = backend.to_str()
-            _make(
-                [
-                    EncodeTask(
-                        file=files[number],
-                        shard=shards[number],
-                        tokenizer=text,
-                        begin=begin,
-                        end=end,
-                        origin=origins[number],
-                    )
-                    for number in missing
-                ]
+        with ThreadPoolExecutor(min(8, num_cores())) as pool:
+            sound = list(pool.map(partial(sealed_dir.verify, once_a_boot=True), shards, origins))
+        if any(sound):
+            log.info("%s of %s shards of the token stream are there", sum(sound), len(sound))
+        backend: Any = loaded.backend_tokenizer
+        text = "" if all(sound) else backend.to_str()
+        tasks = [
+            EncodeTask(
+                file=files[at], shard=shards[at], tokenizer=text, begin=begin, end=end, origin=origins[at]
             )
+            for at in _in_turn(len(files))
+            if not sound[at]
+        ]
+        if tasks:
+            _make(tasks)
     stream = _opened(shards, window_bos(loaded))
     if not len(stream.ids):
         raise DataError(f"{corpus}/train: holds no text; run clean with more data or milder rules")
@@ -133,11 +134,7 @@ def token_stream(corpus: Path, tokenizer: Path, work: Path, *, write: bool) -> T
 
 
 def digest_of(path: Path) -> str:
-    """Digest of an artifact's manifest.
-
-    Raises:
-        DataError: There is no manifest.
-    """
+    """Digest of an artifact's manifest; `DataError` without one."""
     manifest = artifact.read_manifest(str(path))
     if manifest is None:
         raise DataError(f"{path}: no finished artifact there; run the stage that writes it")
@@ -145,21 +142,12 @@ def digest_of(path: Path) -> str:
 
 
 def _in_turn(num: int) -> list[int]:
-    """The shards from a place on that is this node's own, then those before it."""
+    """Order the shards so that each node begins at a place of its own."""
     # torchrun's names for nodes.
     machine = int(os.environ.get("GROUP_RANK", "0"))
     machines = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
     first = machine * num // machines
     return [*range(first, num), *range(first)]
-
-
-def _whole(shards: Sequence[Path], origins: Sequence[Mapping[str, str]]) -> set[int]:
-    """Numbers of the shards that are there with every byte as it was written."""
-    with ThreadPoolExecutor(min(8, num_cores())) as pool:
-        verdicts = list(pool.map(partial(sealed_dir.verify, once_a_boot=True), shards, origins))
-    if any(verdicts):
-        log.info("%s of %s shards of the token stream are there", sum(verdicts), len(verdicts))
-    return {number for number, is_whole in enumerate(verdicts) if is_whole}
 
 
 def _opened(shards: Sequence[Path], bos: int | None) -> TokenStream:
@@ -170,14 +158,13 @@ def _opened(shards: Sequence[Path], bos: int | None) -> TokenStream:
         if manifest is None:
             raise DataError(f"{shard}: not there; each node's first process makes it in its work directory")
         digests.append(manifest.digest)
-        size = (shard / "ids.bin").stat().st_size
+        file = shard / "ids.bin"
         # A plain view: slicing np.memmap itself is ten times slower. An empty file cannot be mapped.
-        mapped = (
-            np.memmap(shard / "ids.bin", dtype=np.int32, mode="r") if size else np.empty(0, dtype=np.int32)
-        )
-        arrays.append(mapped.view(np.ndarray))
+        empty = file.stat().st_size == 0
+        ids = np.empty(0, dtype=np.int32) if empty else np.memmap(file, dtype=np.int32, mode="r")
+        arrays.append(ids.view(np.ndarray))
         starts.append(np.load(shard / "starts.npy", allow_pickle=False)[1:] + total)
-        total += len(mapped)
+        total += len(ids)
     digest = hashlib.sha256("\n".join(digests).encode()).hexdigest()[:16]
     return TokenStream(ids=Shards(arrays), starts=np.concatenate(starts), digest=digest, bos=bos)
 
@@ -204,49 +191,36 @@ def _make(tasks: Sequence[EncodeTask]) -> None:
 
 
 def _in_processes(tasks: Sequence[EncodeTask], total: int) -> None:
-    """Encode files on all cores, one process for each; a lone file has the threads of the tokenizer."""
+    # One process for each file; a single file gets the threads of the tokenizer.
     cores = num_cores()
     workers = min(len(tasks), cores)
     check_shared_locks()
     context = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
     read: Any = context.Value("q", 0)
     setting = (read, os.getpid(), max(1, cores // workers))
+    before = {child.pid for child in multiprocessing.active_children()}
     with (
         ProcessPoolExecutor(workers, context, encode.begin_process, setting) as pool,
-        _ended_with(pool),
         progress("encoding the corpus, MB compressed", max(1, total // 10**6)) as shown,
     ):
-        left = {pool.submit(encode.encode_file, task) for task in tasks}
-        differences: list[str] = []
-        while left:
-            done, left = wait(left, timeout=POLL_S)
-            shown.advance(max(0, read.value // 10**6 - shown.done))
-            for future in done:
-                _pass_on(future.exception())
-                differences += filter(None, [future.result()])
+        try:
+            left = {pool.submit(encode.encode_file, task) for task in tasks}
+            differences: list[str] = []
+            while left:
+                done, left = wait(left, timeout=POLL_S)
+                shown.advance(max(0, read.value // 10**6 - shown.done))
+                differences += filter(None, [future.result() for future in done])
+        except BaseException as error:
+            # At once, also where the run is stopped: leaving the pool would wait for its files.
+            for child in multiprocessing.active_children():
+                if child.pid not in before:
+                    child.kill()
+            pool.shutdown(wait=False, cancel_futures=True)
+            if isinstance(error, BrokenProcessPool):
+                raise PreflightError(
+                    "pretrain: a process that encodes the corpus was killed, most likely for lack of memory; "
+                    "run the same command again with more of it or fewer cores: finished parts are kept"
+                ) from None
+            raise
     if differences:
         log.warning("%s", differences[0])
-
-
-def _pass_on(error: BaseException | None) -> None:
-    if isinstance(error, BrokenProcessPool):
-        raise PreflightError(
-            "pretrain: a process that encodes the corpus was killed, most likely for lack of memory; "
-            "run the same command again with more of it or fewer cores: finished parts are kept"
-        ) from None
-    if error is not None:
-        raise error
-
-
-@contextmanager
-def _ended_with(pool: ProcessPoolExecutor) -> Iterator[None]:
-    """End the pool's processes at once where the block fails or is stopped."""
-    before = {child.pid for child in multiprocessing.active_children()}
-    try:
-        yield
-    except BaseException:
-        for child in multiprocessing.active_children():
-            if child.pid not in before:
-                child.kill()
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise

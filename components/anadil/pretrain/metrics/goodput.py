@@ -1,10 +1,8 @@
 """Time of a run by cause, over all its starts: what trained it, and what kept it from training.
 
-Every moment from the first start on belongs to one cause, so the shares add up to 1. They are
-kept in `goodput.json` in the work directory, which is replaced whole while the run lasts: a
-process that is killed leaves what it knew about a second before. Within a start the clock is the
-monotonic one. Between two starts too, on the same boot of the same node; elsewhere only the
-wall clock is left, which may have been set.
+Every moment from the first start on belongs to one cause, so the shares add up to 1. The clock is the
+monotonic one, also between two starts on the same boot of the same node. Elsewhere only the wall clock
+is left, which may have been set.
 """
 
 import json
@@ -40,9 +38,9 @@ BADPUT_TYPES: Mapping[Cause, str] = {
 """Name of each cause in Google's library; `step` is goodput.
 Source: ml-goodput-measurement, goodput_utils.py, BadputType."""
 BEAT_S = 1.0
-"""Least time between two writes of the file: what a kill can count as `restart` instead. Assumption."""
+"""Least time between two writes of the file: as much may count as `restart` after a kill. Assumption."""
 MOST_MARKS = 256
-"""Steps whose time is remembered; between them it is taken as even. Beyond, older ones are thinned out."""
+"""Steps whose time is stored; between them it is interpolated. Beyond, older ones are thinned out."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -62,7 +60,7 @@ class Goodput:
 
         Args:
             work: Directory that outlives a killed run.
-            writes: Whether this process keeps the file; the others count for themselves.
+            writes: True in the process that writes the file; the others count for themselves.
             age_s: Seconds since this process began; None asks the system.
             now: A clock that never goes back.
             wall: Unix time.
@@ -78,48 +76,53 @@ class Goodput:
         self._open: list[Cause] = []
         self._idle: Cause = "init"
         self._since = self._written = now()
-        self._begin(process_age_s() if age_s is None else age_s)
+        age_s = process_age_s() if age_s is None else age_s
+        gap = self._read() if self._path.is_file() else None
+        if gap is not None:
+            self.starts += 1
+            if age_s > gap:
+                age_s = 0.0  # this very process wrote the file, in an earlier run of the stage
+            self.seconds["restart"] += gap - age_s
+        self.seconds["init"] += age_s
+        self.heartbeat(force=True)
 
     @contextmanager
     def spend(self, cause: Cause) -> Iterator[None]:
         """Count the block's time under a cause; blocks inside it take theirs out."""
-        self._settle()
+        self._account()
         if cause == "step":
-            # After the first step what has no name is no start any more.
+            # After the first step time without a name is no start any more.
             self._idle = "other"
         self._open.append(cause)
         try:
             yield
         finally:
-            self._settle()
+            self._account()
             self.counts[cause] += 1
             self._open.pop()
             self.heartbeat(force=cause == "checkpoint")
 
     def step_done(self, step: int) -> None:
-        """Optimizer step `step` (from 1) is done: what was spent on it counts, until it is done again."""
-        self._settle()
+        """Note that optimizer step `step` (from 1) is done: its time counts, until it is done again."""
+        self._account()
         with self._lock:
             self._mark(step)
         self.heartbeat()
 
-    def resumed(self, step: int) -> None:
-        """Training resumes after `step`: what was spent on later steps is wasted, as they are done again.
-
-        Call it at each start, also with 0, and at each roll-back.
-        """
-        self._settle()
+    def resume_after(self, step: int) -> None:
+        """Count the time of steps after `step` as wasted: at each start, also with 0, and at each roll-back."""
+        self._account()
         with self._lock:
-            kept = self._spent_until(step)
-            # Those steps are done again, so their first time was for nothing.
-            self.seconds["wasted"] += self.seconds["step"] - kept
-            self.seconds["step"] = kept
+            counted = self._spent_until(step)
+            # Later steps are done again, so their first time was for nothing.
+            self.seconds["wasted"] += self.seconds["step"] - counted
+            self.seconds["step"] = counted
             del self._marks[bisect_right(self._marks, (step, math.inf)) :]
             self._mark(step)
         self.heartbeat(force=True)
 
     def hung(self) -> None:
-        """Count the block that is open now as a hang, and write; for a watchdog before it ends the process."""
+        """Count the open block as a hang, and write; for a watchdog before it ends the process."""
         with self._lock:
             now = self._now()
             self.seconds["hang"] += now - self._since
@@ -131,7 +134,7 @@ class Goodput:
         """Write the accounts, if that is due."""
         if not self._writes or not (force or self._now() - self._written >= BEAT_S):
             return
-        self._settle()
+        self._account()
         with self._lock:
             self._written = self._now()
             content = {
@@ -154,12 +157,12 @@ class Goodput:
     @property
     def total_s(self) -> float:
         """Seconds from the first start until now."""
-        self._settle()
+        self._account()
         return sum(self.seconds.values())
 
     @property
     def running_s(self) -> float:
-        """The same without the time between starts, in which nobody knows whether nodes were kept."""
+        """The same without the time between starts, in which nodes may have been given back."""
         return self.total_s - self.seconds["restart"]
 
     @property
@@ -175,7 +178,7 @@ class Goodput:
         return {cause: self.seconds[cause] / total for cause in CAUSES}
 
     def summary(self) -> dict[str, Any]:
-        """For `training.json`: seconds and share of each cause, and how often it came."""
+        """Seconds and share of each cause, for `training.json`."""
         shares = self.shares()
         return {
             "goodput": round(shares["step"], 6),
@@ -191,8 +194,8 @@ class Goodput:
             },
         }
 
-    def _settle(self) -> None:
-        """Give the time since the last call to the activity that was under way."""
+    def _account(self) -> None:
+        """Add the time since the last call to the cause that was open."""
         with self._lock:
             now = self._now()
             self.seconds[self._open[-1] if self._open else self._idle] += now - self._since
@@ -216,29 +219,19 @@ class Goodput:
         later, more = self._marks[at + 1]
         return spent + (more - spent) * (step - done) / (later - done)
 
-    def _begin(self, age_s: float) -> None:
-        gap = self._read() if self._path.is_file() else None
-        if gap is not None:
-            self.starts += 1
-            if age_s > gap:
-                age_s = 0.0  # this very process wrote the file, in an earlier run of the stage
-            self.seconds["restart"] += gap - age_s
-        self.seconds["init"] += age_s
-        self.heartbeat(force=True)
-
     def _read(self) -> float | None:
-        """Take over the accounts of the file; seconds since they were written."""
+        """Read the accounts of the file; return the seconds since they were written."""
         try:
             content = json.loads(self._path.read_text(encoding="utf-8"))
             seconds: dict[Cause, float] = {c: float(content["seconds"].get(c, 0)) for c in CAUSES}
             counts: dict[Cause, int] = {c: int(content["counts"].get(c, 0)) for c in CAUSES}
             marks = [(int(step), float(spent)) for step, spent in content["marks"]]
-            starts, beat = int(content["starts"]), content["beat"]
+            starts, last = int(content["starts"]), content["beat"]
             # The monotonic clock begins anew with each boot.
-            same_boot = beat["boot"] == _boot_id() != ""
-            gap = self._now() - float(beat["monotonic"]) if same_boot else -1.0
+            same_boot = last["boot"] == _boot_id() != ""
+            gap = self._now() - float(last["monotonic"]) if same_boot else -1.0
             if gap < 0:
-                gap = max(0.0, self._wall() - float(beat["wall"]))
+                gap = max(0.0, self._wall() - float(last["wall"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("%s is damaged (%s); time is counted from this start on", self._path, error)
             return None
@@ -248,11 +241,9 @@ class Goodput:
 
 
 def process_age_s() -> float:
-    """Seconds since this process began; 0 where the system does not tell.
-
-    Source: Linux, proc_pid_stat(5), field 22, `starttime`.
-    """
+    """Seconds since this process began; 0 where the system does not tell."""
     try:
+        # Source: Linux, proc_pid_stat(5), field 22, `starttime`.
         fields = Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         began = int(fields[19]) / os.sysconf("SC_CLK_TCK")
         return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began)

@@ -41,7 +41,7 @@ class MetricsWriter:
         Args:
             folder: The work directory.
             num_done: Optimizer steps done.
-            saved: `text` when the checkpoint was saved, which counts where the directory knows less.
+            saved: `text` when the checkpoint was saved, for lines that the directory lacks.
         """
         self._path = folder / FILE
         folder.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ class MetricsWriter:
         return self._path.read_text(encoding="utf-8")
 
     def add(self, line: dict[str, Any]) -> None:
-        """Append a line, so that it is there if the process dies right after."""
+        """Append a line."""
         self.lines.append(line)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
@@ -72,7 +72,7 @@ class MetricsLogger(Callback):
         self._clock, self._tokens = 0.0, 0
 
     def pre_train(self) -> None:
-        """Resume the file, and write what was recorded of the base."""
+        """Resume the file, and write the base's metrics."""
         run = self.training
         # A run that begins again scores its base again, which may be another one.
         self._begin(run.state.step or -1, run.state.journal)

@@ -1,7 +1,7 @@
 """Meters of the loop: time by cause, slow processes, throughput, cost.
 
-The loop names what it does, `with metrics.section("data"): ...`; from that follow the accounts of
-time and the search for slow processes.
+The loop names each part, `with metrics.section("data"): ...`. The accounts of time and the search
+for slow processes follow from that.
 """
 
 import logging
@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
+from anadil.core.format import human_seconds
 from anadil.model.process_group import Group
+from anadil.plan import reliability
 from anadil.plan.model_shape import Trains
-from anadil.pretrain.metrics.checkpoint_interval import checkpoint_interval_of
 from anadil.pretrain.metrics.goodput import Cause, Goodput
 from anadil.pretrain.metrics.stragglers import SECTIONS, Section, Stragglers
 from anadil.pretrain.metrics.tensorboard import TensorBoardWriter
@@ -24,11 +25,10 @@ from anadil.runtime.job import Job
 
 LEAST_TOLD = 0.005
 """Share of the time of a cause that is named at the end of a run."""
+SECTION_OF: Mapping[Cause, Section] = {"data": "data", "step": "compute", "checkpoint": "save"}
+"""Own work of a process, by the cause that its time is counted under."""
 
 log = logging.getLogger(__name__)
-
-SECTION_OF: Mapping[Cause, Section] = {"data": "data", "step": "compute", "checkpoint": "save"}
-"""Own work of a process, by what its time is counted under."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,36 +47,35 @@ class Metrics:
 
     @contextmanager
     def section(self, cause: Cause) -> Iterator[None]:
-        """Count the block under a cause, and as own work where it is some; blocks may lie in others."""
-        own = SECTION_OF.get(cause)
-        with self.goodput.spend(cause), self.stragglers.section(own):
+        """Count the block under a cause, and as own work where it is some; blocks may be nested."""
+        with self.goodput.spend(cause), self.stragglers.section(SECTION_OF.get(cause)):
             yield
 
     @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Inside a section: this process waits for others, which is no work of its own."""
+    def collective_wait(self) -> Iterator[None]:
+        """Exclude the block from the own work of the section around it: this process waits for others."""
         with self.stragglers.section(None):
             yield
 
-    def resumed(self, step: int) -> None:
-        """Training resumes after `step`: at each start, also with 0, and at each roll-back."""
-        self.goodput.resumed(step)
+    def resume_after(self, step: int) -> None:
+        """Note that training resumes after `step`: at each start, also with 0, and at each roll-back."""
+        self.goodput.resume_after(step)
         # Encoding and restoring were no steps.
         self.stragglers.forget()
         self.events.begin(step)
 
     def step_done(self, step: int) -> None:
-        """Optimizer step `step` (from 1) is done."""
+        """Note that optimizer step `step` (from 1) is done."""
         self.stragglers.step_done()
         self.goodput.step_done(step)
 
     def figures(self, tokens: float, seconds: float, trains: Trains) -> dict[str, float]:
-        """For the logged line; every process calls this at the same step, since they compare themselves.
+        """Measure the logged line; a collective, since processes compare themselves.
 
         Args:
             tokens: Target tokens of all devices since the line before.
-            seconds: In which they were trained on.
-            trains: What the phase trains.
+            seconds: Time for them.
+            trains: Trained part of the model in this phase.
         """
         assert self.rates is not None
         # The comparison is a collective: its wait is nobody's own work.
@@ -101,27 +100,23 @@ class Metrics:
         return line
 
     def time_shares(self) -> dict[str, float]:
-        """For MLflow and the exporter beside the logged line: share of each cause."""
+        """Share of each cause, for MLflow and Prometheus."""
         return {f"time_share/{cause}": round(share, 6) for cause, share in self.goodput.shares().items()}
 
     def show_own(self, peak_memory_bytes: int | None) -> None:
-        """Tell the exporter what is this process's own; every process calls this at a logged step."""
-        own = self.stragglers.own()
-        values = {"own_work_s": sum(own.values()), "own_data_wait_s": own["data"]}
+        """Set the gauges of this process; every process calls it at a logged step."""
+        times = self.stragglers.times()
+        values = {"own_work_s": sum(times.values()), "own_data_wait_s": times["data"]}
         if peak_memory_bytes is not None:
             values["peak_memory_bytes"] = peak_memory_bytes
         prometheus.set_own("pretrain", values)
 
     def budget_reached(self) -> str | None:
-        """Text of `BudgetReached` by this process's clock; let the first process's word count."""
+        """Text of `BudgetReached` by this process's clock; let the first process decide."""
         return self.budget.reached(self.goodput.running_s)
 
     def summary(self, steps: int) -> dict[str, Any]:
-        """For `training.json`: time by cause, cost, and the interval between checkpoints beside the best one.
-
-        Args:
-            steps: Of the whole run; an interval beyond them is no advice for the log.
-        """
+        """Summarise a run of `steps` for `training.json`: time by cause, cost, checkpoint interval."""
         summary: dict[str, Any] = {"time": self.goodput.summary()}
         shares = sorted(self.goodput.shares().items(), key=lambda one: -one[1])
         spent = ", ".join(f"{100 * share:.0f} % {cause}" for cause, share in shares if share >= LEAST_TOLD)
@@ -129,36 +124,59 @@ class Metrics:
         cost = self.budget.cost(self.goodput.running_s)
         if cost is not None:
             summary["cost_usd"] = round(cost, 2)
-        interval = checkpoint_interval_of(self.goodput, self.every, self.nodes)
+        interval = compare_interval(self.goodput, self.every, self.nodes)
         if interval is not None:
-            # An interval longer than the run would be no advice.
-            if interval.best_every <= steps:
-                log.info("%s", interval.sentence())
-            summary["checkpoint_interval"] = {
-                "seconds": round(interval.seconds, 3),
-                "stall_s": round(interval.stall_s, 4),
-                "mtbf_s": interval.mtbf_s,
-                "waste": round(interval.waste, 6),
-                "best_every": interval.best_every,
-                "best_seconds": round(interval.best_seconds, 1),
-                "best_waste": round(interval.best_waste, 6),
-                "expected_goodput": round(interval.expected_goodput, 6),
-            }
+            summary["checkpoint_interval"] = interval
+            # A best interval longer than the run would be no advice.
+            if interval["best_every"] <= steps:
+                log.info(
+                    "checkpoints every %s steps (%s) stall %.2g s each and waste %.2g %% with a failure every %s "
+                    "(assumed); every %s steps (%s) would waste least, %.2g %%",
+                    f"{self.every:,}", human_seconds(interval["seconds"]), interval["stall_s"],
+                    100 * interval["waste"], human_seconds(interval["mtbf_s"]), f"{interval['best_every']:,}",
+                    human_seconds(interval["best_seconds"]), 100 * interval["best_waste"],
+                )  # fmt: skip
         return summary
 
     def close(self) -> None:
-        """The run ends: write what is still to be written."""
+        """Write what is still to be written."""
         self.goodput.heartbeat(force=True)
         self.events.close()
 
 
-def metrics_of(job: Job, group: Group, device: torch.device) -> Metrics:
-    """The metrics of a run; make them first thing, since blocks of time can be named from here on.
+def compare_interval(goodput: Goodput, every: int, nodes: int) -> dict[str, float] | None:
+    """Compare `pretrain.checkpoint_every` with the interval of Young and Daly; None before the first checkpoint.
+
+    `waste` is the expected share of the time that stalls and lost work take.
 
     Args:
-        job: Its work directory keeps the accounts.
-        group: All processes.
-        device: Of this process.
+        goodput: Accounts of the run.
+        every: Optimizer steps between checkpoints.
+        nodes: Nodes of the run. They fail independently, and a run fails when any of them does.
+
+    Source: see anadil.plan.reliability.
+    """
+    saves, steps = goodput.counts["checkpoint"], goodput.steps
+    step_s = (goodput.seconds["step"] + goodput.seconds["data"]) / max(steps, 1)
+    stall_s = goodput.seconds["checkpoint"] / max(saves, 1)
+    if not (saves and steps and step_s and stall_s):
+        return None
+    mtbf_s, seconds = reliability.NODE_MTBF_S / nodes, every * step_s
+    best = reliability.checkpoint_interval(stall_s, mtbf_s)
+    return {
+        "seconds": round(seconds, 3),
+        "stall_s": round(stall_s, 4),
+        "mtbf_s": mtbf_s,
+        "waste": round(reliability.waste(seconds, stall_s, mtbf_s), 6),
+        "best_every": max(1, round(best / step_s)),
+        "best_seconds": round(best, 1),
+        "best_waste": round(reliability.waste(best, stall_s, mtbf_s), 6),
+        "expected_goodput": round(reliability.effective_training_time_ratio(seconds, stall_s, mtbf_s), 6),
+    }
+
+
+def metrics_of(job: Job, group: Group, device: torch.device) -> Metrics:
+    """Make the metrics of a run; its work directory keeps the accounts.
 
     Raises:
         PreflightError: There is a budget in money, and no price.

@@ -1,8 +1,8 @@
-"""A trace of some optimizer steps: for Chrome's or Perfetto's viewer, and in short as JSON.
+"""A trace of some optimizer steps.
 
 `trace.json` opens in https://ui.perfetto.dev. `profile.json` names the operators and kernels that
-took the most time, and says which fused kernels ran: Liger's replace parts of transformers without
-a word, so that a slow run looks like a fast one until somebody looks.
+took the most time, and says which fused kernels ran: Liger's replace parts of transformers silently,
+so that a slow run looks like a fast one.
 """
 
 import json
@@ -55,10 +55,8 @@ class Profiler(Callback):
         num_steps = settings.profile_steps if run.group.is_first else 0
         if num_steps:
             first_step = max(1, min(TRACED_AFTER, settings.steps - run.state.step - num_steps))
-            folder = run.job.work / PROFILE
-            self._profile = self._held.enter_context(
-                profiled(folder, first_step, num_steps, run.trainer.device)
-            )
+            tracing = profiled(run.job.work / PROFILE, first_step, num_steps, run.trainer.device)
+            self._profile = self._held.enter_context(tracing)
 
     def post_step(self, step: Step) -> None:  # noqa: ARG002  a hook
         """Count a step."""
@@ -72,15 +70,15 @@ class Profiler(Callback):
 
 @contextmanager
 def profiled(folder: Path, first_step: int, num_steps: int, device: torch.device) -> Iterator[profile]:
-    """Trace optimizer steps done inside and write `TRACE` and `SUMMARY`; call `.step()` after each.
+    """Trace optimizer steps inside and write `TRACE` and `SUMMARY`; call `.step()` after each.
 
-    Where the steps end before, what was traced until then is written; where none was, nothing but a warning.
+    A block that ends early writes the steps until then, or warns where there were none.
 
     Args:
-        folder: Directory, made where it is not there; one process writes there.
-        first_step: Steps that are let pass before, counted from here; at least 1, in which the profiler starts.
-        num_steps: Steps that are traced, at least 1.
-        device: Of the training.
+        folder: Directory of the files.
+        first_step: Steps before the trace, at least 1, in which the profiler starts.
+        num_steps: Traced steps, at least 1.
+        device: Device of the training.
     """
     folder.mkdir(parents=True, exist_ok=True)
     activities = [ProfilerActivity.CPU]
@@ -107,11 +105,7 @@ def profiled(folder: Path, first_step: int, num_steps: int, device: torch.device
 
 
 def fused_kernels(events: Iterable[str]) -> dict[str, bool]:
-    """Which parts of a step ran as fused kernels or operators, by the names of what ran.
-
-    Args:
-        events: Names of a trace, of operators and kernels alike.
-    """
+    """Tell which parts of a step ran as fused kernels, by a trace's names of operators and kernels."""
     names = set(events)
     return {
         part: any(known in name for known in kernels for name in names) for part, kernels in KERNELS.items()
@@ -119,7 +113,6 @@ def fused_kernels(events: Iterable[str]) -> dict[str, bool]:
 
 
 def _write(ready: Any, folder: Path, device: torch.device) -> None:
-    """Write trace and summary, each in one step."""
     on_gpu = device.type == "cuda"
     averages = ready.key_averages()
     # On a GPU the kernels themselves: an operator's time is that of the kernels it started, once more.
@@ -131,11 +124,11 @@ def _write(ready: Any, folder: Path, device: torch.device) -> None:
     ]
     taken.sort(key=lambda entry: entry[1], reverse=True)
     total = sum(microseconds for _, microseconds, _ in taken)
-    names = {entry.key for entry in averages}
+    fused = fused_kernels(entry.key for entry in averages)
     summary = {
         "device": device.type,
         "total_s": round(total / 1e6, 6),
-        "fused": fused_kernels(names),
+        "fused": fused,
         "top": [
             {
                 "name": name,
@@ -153,5 +146,5 @@ def _write(ready: Any, folder: Path, device: torch.device) -> None:
     draft = folder / f"{SUMMARY}.partial"
     draft.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     draft.rename(folder / SUMMARY)
-    fused = ", ".join(part for part, seen in fused_kernels(names).items() if seen) or "nothing"
-    log.info("profile: %s; fused: %s", folder / TRACE, fused)
+    parts = ", ".join(part for part, seen in fused.items() if seen) or "nothing"
+    log.info("profile: %s; fused: %s", folder / TRACE, parts)

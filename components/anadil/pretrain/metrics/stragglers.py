@@ -1,11 +1,10 @@
 """Stragglers: the process that keeps the others waiting, and the part of its work.
 
-Processes that train together finish their steps together, so a slow one is not seen in the time of
-a step. What tells it is the time of a process's own work, measured before it waits for others: data,
-compute, save. The host does not see how fast its GPU computes, and a GPU that waits in a collective
-operation looks busy; so on GPUs a small fixed product is timed beside, and stands for how the device's
-compute compares with that of the others. On CPUs that share a model collective operations lie within
-the passes, where they cannot be told from computing: there only the rest of the step is compared.
+Processes that train together finish their steps together, so the time of a step does not show a slow one.
+The time of a process's own work does, measured before it waits for others: data, compute, save. The host
+does not see how fast its GPU computes, and a GPU that waits in a collective looks busy. So on GPUs a small
+fixed product is timed too, and stands for the device's compute. On CPUs that share a model, collectives
+lie within the passes and cannot be told from computing: there only the rest of the step is compared.
 """
 
 import logging
@@ -28,7 +27,7 @@ log = logging.getLogger(__name__)
 Section = Literal["data", "compute", "save"]
 SECTIONS: tuple[Section, ...] = get_args(Section)
 WINDOW = 20
-"""Steps that are looked back on."""
+"""Last steps that are compared."""
 FEWEST = 10
 """Steps before anybody is named: the first ones are not alike."""
 LEAST_EXCESS_S = 0.005
@@ -46,27 +45,8 @@ REMEDIES: Mapping[Section, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slow:
-    """A process whose own work takes longer than that of the others."""
-
-    rank: int
-    section: Section
-    """Where most of the difference lies."""
-    ratio: float
-    """Its own work over the median of the processes."""
-    section_s: float
-    """Seconds per step in that section."""
-    median_s: float
-    """The same of the median process."""
-
-    def sentence(self) -> str:
-        """Say what is slow, where, by how much, and what to check."""
-        return (
-            f"process {self.rank} takes {self.ratio:.2f} x the median of the processes for its own work: "
-            f"{self.section} {human_seconds(self.section_s)} a step, median "
-            f"{human_seconds(self.median_s)}; {REMEDIES[self.section]}"
-        )
+Case = tuple[int, Section]
+"""Rank of a slow process, and the section in which most of the difference lies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +55,8 @@ class StragglerComparison:
 
     rows: tuple[tuple[float, ...], ...]
     """Seconds per step of each process, by `SECTIONS`."""
-    slow: tuple[Slow, ...]
+    slow: Mapping[Case, str]
+    """Slow processes, each with a sentence."""
 
     @property
     def ratio(self) -> float:
@@ -100,103 +81,83 @@ class Stragglers:
         self._whole = 0.0
         self._open: list[Section | None] = []
         self._since = now()
-        self._in_a_row: dict[tuple[int, Section], int] = {}
-        self._named_at: dict[tuple[int, Section], float] = {}
+        self._in_a_row: dict[Case, int] = {}
+        self._named_at: dict[Case, float] = {}
         self._enough = 1 if device.type == "cuda" else IN_A_ROW
-        # Kept from the start, so that a full device still has the room.
+        # Allocated at the start, so that a full device still has the room.
         self._probe = _Probe(device) if device.type == "cuda" and group.size > 1 else None
 
     @contextmanager
     def section(self, name: Section | None) -> Iterator[None]:
-        """Count the block's time; None is waiting for others, which a block inside another takes out."""
-        self._settle()
+        """Count the block's time without that of inner blocks; None waits for others, which does not count."""
+        self._account()
         self._open.append(name)
         began = self._since
         try:
             yield
         finally:
-            self._settle()
+            self._account()
             self._open.pop()
             if name == "compute":
                 self._whole += self._since - began
 
     def step_done(self) -> None:
-        """An optimizer step is over."""
-        self._settle()
+        """Close the accounts of an optimizer step."""
+        self._account()
         self._steps.append((*self._spent.values(), self._whole))
-        self._clear()
+        self._spent, self._whole = dict.fromkeys(SECTIONS, 0.0), 0.0
 
     def forget(self) -> None:
-        """Start over: what was done until now was no step, such as encoding the corpus."""
-        self._settle()
+        """Start over: the time until now was no step, such as encoding the corpus."""
+        self.step_done()
         self._steps.clear()
-        self._clear()
 
-    def own(self) -> dict[Section, float]:
+    def times(self) -> dict[Section, float]:
         """Seconds per step of this process in each section, over the last steps."""
         return dict(zip(SECTIONS, self._typical(), strict=False))
 
     def compare(self) -> StragglerComparison:
-        """Compare the processes; all of them call this, at the same step. The first one warns of new cases.
-
-        A device of its own that is slow is news at once; on CPUs, which are shared, when it stays so.
-        """
+        """Compare the processes; all of them call this, at the same step. The first one warns of new cases."""
         # The probe runs here, at a logged step, where the device is idle for a moment anyway.
-        own = [*self._typical(), self._probe.seconds() if self._probe else 0.0]
-        rows = self._gathered(own)
-        slow = slow_ranks(rows, self.ratio) if len(self._steps) >= FEWEST else ()
-        self._in_a_row = {
-            (each.rank, each.section): self._in_a_row.get((each.rank, each.section), 0) + 1 for each in slow
-        }
-        for each in slow:
-            if self.group.is_first and self._is_news((each.rank, each.section)):
-                log.warning("%s", each.sentence())
+        rows = self._gathered([*self._typical(), self._probe.seconds() if self._probe else 0.0])
+        slow = slow_ranks(rows, self.ratio) if len(self._steps) >= FEWEST else {}
+        self._in_a_row = {case: self._in_a_row.get(case, 0) + 1 for case in slow}
+        for case, sentence in slow.items() if self.group.is_first else ():
+            now = self._now()
+            # A slow device of its own is news at once; on CPUs, which are shared, when it stays slow.
+            if self._in_a_row[case] < self._enough or now < self._named_at.get(case, -AGAIN_S) + AGAIN_S:
+                continue
+            self._named_at[case] = now
+            log.warning("%s", sentence)
         return StragglerComparison(rows=tuple(_scaled(rows)), slow=slow)
 
-    def _is_news(self, case: tuple[int, Section]) -> bool:
-        now = self._now()
-        if self._in_a_row[case] < self._enough or now < self._named_at.get(case, -AGAIN_S) + AGAIN_S:
-            return False
-        self._named_at[case] = now
-        return True
-
-    def _gathered(self, own: Sequence[float]) -> list[tuple[float, ...]]:
+    def _gathered(self, mine: Sequence[float]) -> list[tuple[float, ...]]:
         if self.group.host is None:
-            return [tuple(own)]
-        mine = torch.tensor(own, dtype=torch.float64)
-        every = [torch.empty_like(mine) for _ in range(self.group.size)]
-        dist.all_gather(every, mine, group=self.group.host)
-        return [tuple(row.tolist()) for row in every]
+            return [tuple(mine)]
+        sent = torch.tensor(mine, dtype=torch.float64)
+        rows = [torch.empty_like(sent) for _ in range(self.group.size)]
+        dist.all_gather(rows, sent, group=self.group.host)
+        return [tuple(row.tolist()) for row in rows]
 
     def _typical(self) -> list[float]:
-        """Seconds per step by `SECTIONS`, then of compute with its waits.
-
-        Medians, which one uneven step does not move: a pause of the scheduler, the first step. Most
-        steps save nothing, so of that it is the mean.
-        """
+        """Seconds per step by `SECTIONS`, then of compute with its waits."""
         if not self._steps:
             return [0.0] * (len(SECTIONS) + 1)
-        columns = list(zip(*self._steps, strict=True))
+        # Medians, which one uneven step does not move. Most steps save nothing, so saves have a mean.
         return [
             mean(column) if i == SECTIONS.index("save") else median_low(column)
-            for i, column in enumerate(columns)
+            for i, column in enumerate(zip(*self._steps, strict=True))
         ]
 
-    def _clear(self) -> None:
-        self._spent = dict.fromkeys(SECTIONS, 0.0)
-        self._whole = 0.0
-
-    def _settle(self) -> None:
+    def _account(self) -> None:
         now = self._now()
         if self._open and (name := self._open[-1]) is not None:
             self._spent[name] += now - self._since
         self._since = now
 
 
-def slow_ranks(rows: Sequence[Sequence[float]], ratio: float) -> tuple[Slow, ...]:
-    """The processes whose own work takes more than `ratio` times the median.
-
-    Of an even number of processes the lower median counts: of two, one can be slow.
+def slow_ranks(rows: Sequence[Sequence[float]], ratio: float) -> dict[Case, str]:
+    """List the processes whose own work takes more than `ratio` times the median.
 
     Args:
         rows: Of each process: seconds per step by `SECTIONS`, then of compute with its waits, then its
@@ -205,30 +166,27 @@ def slow_ranks(rows: Sequence[Sequence[float]], ratio: float) -> tuple[Slow, ...
     """
     scaled = _scaled(rows)
     totals = [sum(row) for row in scaled]
+    # The lower median: of two processes, one can be slow.
     middle = median_low(totals)
     medians = [median_low(column) for column in zip(*scaled, strict=True)]
-    slow = []
+    slow = {}
     for rank, (row, total) in enumerate(zip(scaled, totals, strict=True)):
         if total <= ratio * middle or total - middle < LEAST_EXCESS_S:
             continue
         # The section with the largest excess, not the longest one: compute is always long.
         at = max(range(len(SECTIONS)), key=lambda i: row[i] - medians[i])
-        slow.append(
-            Slow(
-                rank=rank,
-                section=SECTIONS[at],
-                ratio=total / middle if middle else float("inf"),
-                section_s=row[at],
-                median_s=medians[at],
-            )
+        times = total / middle if middle else float("inf")
+        slow[rank, SECTIONS[at]] = (
+            f"process {rank} takes {times:.2f} x the median of the processes for its own work: {SECTIONS[at]} "
+            f"{human_seconds(row[at])} a step, median {human_seconds(medians[at])}; {REMEDIES[SECTIONS[at]]}"
         )
-    return tuple(slow)
+    return slow
 
 
 def _scaled(rows: Sequence[Sequence[float]]) -> list[tuple[float, ...]]:
-    """Rows by `SECTIONS`; where devices were probed, compute is what the probe makes of the median's.
+    """Rows by `SECTIONS`; where devices were probed, compute is the median's, scaled by the probe's time.
 
-    To that comes what a host took longer than the others to tell its device what to do.
+    The time that a host took longer than the others to launch its device's work is added.
     """
     at, whole, probe = SECTIONS.index("compute"), len(SECTIONS), len(SECTIONS) + 1
     if not all(row[probe] for row in rows):
@@ -249,7 +207,7 @@ class _Probe:
         self.device = device
 
     def seconds(self) -> float:
-        """Time of the products, on an idle device; it waits for what is queued there."""
+        """Time of the products on an idle device."""
         # Work of the step that is still queued would count as the probe's.
         torch.cuda.synchronize(self.device)
         event: Any = torch.cuda.Event  # torch leaves it untyped

@@ -1,8 +1,8 @@
-"""The numbers of training for TensorBoard: event files in `tensorboard/` of the work directory.
+"""TensorBoard event files in `tensorboard/` of the work directory, where the package tensorboardX is installed.
 
-Only where the package tensorboardX is installed; nothing here can fail a run or make it wait.
-tensorboardX's own SummaryWriter hands events to a thread through a short queue, and waits for ever
-once that thread has died of a full disk; so its file format is used without its thread.
+Nothing here can fail a run or make it wait. tensorboardX's own SummaryWriter hands events to a thread
+through a short queue, and waits for ever once that thread has died of a full disk. So its file format
+is used without its thread.
 """
 
 import logging
@@ -21,12 +21,7 @@ class TensorBoardWriter:
     """One event file of one start; TensorBoard shows the starts of a run as one."""
 
     def __init__(self, work: Path, *, writes: bool = True) -> None:
-        """Events of a run.
-
-        Args:
-            work: Directory that outlives a killed run.
-            writes: Whether this process is the one that writes.
-        """
+        """Write below `work`, which outlives a killed run, on the process that `writes`."""
         self._folder = work / FOLDER
         self._writes = writes
         self._writer: Any = None
@@ -34,14 +29,14 @@ class TensorBoardWriter:
         self._summaries: Any = None
 
     def begin(self, step: int) -> None:
-        """Resume after `step`: what was said of later ones, here or by an earlier start, is taken back.
+        """Resume after `step`: events of later steps, of this or an earlier start, are hidden.
 
         A start from the beginning scores its base again, so step 0 of an earlier start goes too.
         """
         if not self._writes:
             return
         try:
-            event_file_writer = import_module("tensorboardX.event_file_writer")
+            file_writer = import_module("tensorboardX.event_file_writer")
             self._events = import_module("tensorboardX.proto.event_pb2")
             self._summaries = import_module("tensorboardX.proto.summary_pb2")
         except ImportError:
@@ -50,44 +45,39 @@ class TensorBoardWriter:
             return
         # Source: TensorBoard, event.proto: START hides what there is from this step on.
         hidden = step + 1 if step or self._writer else 0
-        begun = self._events.SessionLog(status=self._events.SessionLog.START)
-        try:
-            if self._writer is None:
+        if self._writer is None:
+            try:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                self._writer = event_file_writer.EventsWriter(str(self._folder / "events"))
-            self._write(self._events.Event(wall_time=time.time(), step=hidden, session_log=begun))
-        except OSError as error:
-            self._give_up(error)
+                self._writer = file_writer.EventsWriter(str(self._folder / "events"))
+            except OSError as error:
+                self._give_up(error)
+                return
+        begun = self._events.SessionLog(status=self._events.SessionLog.START)
+        self._write(hidden, session_log=begun)
 
     def add(self, values: Mapping[str, float], step: int) -> None:
         """Add numbers of a step, all in one event."""
-        if self._writer is None:
-            return
-        scalars = [
-            self._summaries.Summary.Value(tag=name, simple_value=float(value))
-            for name, value in values.items()
-        ]
-        event = self._events.Event(
-            wall_time=time.time(), step=step, summary=self._summaries.Summary(value=scalars)
-        )
-        try:
-            self._write(event)
-        except OSError as error:
-            self._give_up(error)
+        if self._writer is not None:
+            value = self._summaries.Summary.Value
+            scalars = [value(tag=name, simple_value=float(number)) for name, number in values.items()]
+            self._write(step, summary=self._summaries.Summary(value=scalars))
 
     def close(self) -> None:
         """End the file."""
-        if self._writer is not None:
-            try:
+        try:
+            if self._writer is not None:
                 self._writer.close()
-            except OSError as error:
-                self._give_up(error)
-            self._writer = None
+        except OSError as error:
+            self._give_up(error)
+        self._writer = None
 
-    def _write(self, event: Any) -> None:
-        self._writer.write_event(event)
-        # A killed run keeps what it said.
-        self._writer.flush()
+    def _write(self, step: int, **content: Any) -> None:
+        try:
+            self._writer.write_event(self._events.Event(wall_time=time.time(), step=step, **content))
+            # A killed run keeps its events.
+            self._writer.flush()
+        except OSError as error:
+            self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
         log.warning("event files for TensorBoard end here (%s); the run continues", error)

@@ -30,28 +30,20 @@ class Throughput:
     """Dense bf16 peak of one device, whatever the precision; None where it is not known, as on a CPU."""
 
     def figures(self, tokens: float, seconds: float, trains: Trains) -> dict[str, float]:
-        """Rates of a part of training.
-
-        Args:
-            tokens: Target tokens of all devices.
-            seconds: In which they were trained on.
-            trains: What the phase trains; a frozen layer makes no gradients of its weights.
-
-        Source: anadil.plan.model_shape, flops_per_token: 6 N + 12 L h S, with N the numbers that a
-            token is multiplied with; so that measured and planned MFU mean the same.
-        """
+        """Rates of a part of training that took `seconds` for `tokens` targets of all devices."""
         rate = tokens / max(seconds, 1e-9)
         # Per device too: it compares runs of different sizes.
         each = rate / self.devices
         rates = {"tokens_per_s": round(rate, 1), "tokens_per_s_per_device": round(each, 1)}
         if self.peak_flops:
+            # The planner's FLOPs, so that measured and planned MFU mean the same.
             flops = self.shape.flops_per_token(self.context, trains)
             rates["mfu"] = round(each * flops / self.peak_flops, 5)
         return rates
 
 
 def rates_of(config: Any, *, context: int, devices: int, device: torch.device) -> Throughput:
-    """Rates for a model of transformers, by its `config` (after its vocabulary was fitted).
+    """Make the rates of a model from its `config` after its vocabulary was fitted.
 
     Raises:
         DataError: The configuration is not that of a Llama-like model.
@@ -65,12 +57,9 @@ def rates_of(config: Any, *, context: int, devices: int, device: torch.device) -
 
 
 def peak_of(name: str) -> float | None:
-    """Dense bf16 peak of a GPU by its driver's name; None for one that the table does not hold.
+    """Dense bf16 peak of a GPU by its driver's name, such as `NVIDIA H100 80GB HBM3`; None for an unknown one.
 
-    Args:
-        name: Such as `NVIDIA H100 80GB HBM3`, from `torch.cuda.get_device_name`.
-
-    Source: anadil.plan, instances.yaml: data sheets. PCIe and other forms have peaks of their own.
+    Source: anadil.plan, instances.yaml: data sheets.
     """
     words = set(re.split(r"[^A-Z0-9]+", name.upper()))
     # A PCIe card of the same name has another peak. No MFU is better than a wrong one.
@@ -93,11 +82,7 @@ class RunBudget:
         return None if self.usd_per_hour is None else self.usd_per_hour * seconds / 3600
 
     def reached(self, seconds: float) -> str | None:
-        """The text of `BudgetReached` where the budget is used up; say after it that all is saved.
-
-        Args:
-            seconds: On the nodes, over all starts.
-        """
+        """Text of `BudgetReached` after `seconds` on the nodes, over all starts; None before the budget's end."""
         cost = self.cost(seconds)
         # Hours first: they are measured, money is a price list's.
         if self.hours is not None and seconds >= self.hours * 3600:
@@ -113,7 +98,7 @@ class RunBudget:
 
 
 def recipe_budget(faults: Faults, cluster: Cluster) -> RunBudget:
-    """The recipe's budget, with the on-demand price of its nodes.
+    """Make the recipe's budget, with the on-demand price of its nodes.
 
     Raises:
         PreflightError: There is a budget in money, and no price.
@@ -129,10 +114,7 @@ def recipe_budget(faults: Faults, cluster: Cluster) -> RunBudget:
 
 
 def usd_per_hour(cluster: Cluster) -> float | None:
-    """On-demand price of all nodes of a run; None where the type or its price is not known.
-
-    Source: anadil.plan, instances.yaml, which dates each price.
-    """
+    """On-demand price of all nodes of a run; None where the type or its price is not known."""
     # SageMaker's names are EC2's behind `ml.`.
     prices = {each.name: each.on_demand for each in machines()}
     price = prices.get((cluster.instance or "").removeprefix("ml."))

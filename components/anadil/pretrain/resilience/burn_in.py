@@ -1,7 +1,6 @@
-"""Tests of every device, of the network between them, and of the disks, before the first step.
+"""Tests of every device, of the network and of the disks, before the first step.
 
-A device that computes wrongly or slowly, a node with a bad link or a full disk spoils days of
-all others; seconds at the start find it and say where it is.
+A node with a broken device, link or disk spoils days of all others; seconds at the start find it.
 """
 
 import contextlib
@@ -69,9 +68,14 @@ class BurnInResult:
     wrong: str = ""
     """A failure that somebody has to mend."""
 
+    @property
+    def where(self) -> str:
+        """Rank and host, for messages."""
+        return f"rank {self.rank} on {self.host}"
+
 
 def burn_in_enabled(setting: Literal["auto", "always", "never"], device: torch.device) -> bool:
-    """True if `pretrain.faults.burn_in` asks for the test on this device."""
+    """Return whether `pretrain.faults.burn_in` asks for the test on this device."""
     return setting == "always" or (setting == "auto" and device.type == "cuda")
 
 
@@ -87,11 +91,11 @@ def burn_in(
 
     Args:
         group: All processes.
-        device: Of this process.
-        dtype: That training computes in.
+        device: Device of this process.
+        dtype: Type that training computes in.
         folder: The work directory.
-        archive: Where checkpoints are copied to; None for nowhere.
-        local: Where checkpoints are kept on the node's own disk; None for nowhere.
+        archive: `pretrain.copies.archive`.
+        local: `pretrain.copies.local_path`, where it is used.
 
     Raises:
         RetryableError: A device or a link is broken, which another node would not be.
@@ -117,19 +121,18 @@ def burn_in(
 
 
 def refuse_failed(results: Sequence[BurnInResult]) -> None:
-    """Refuse to train with what failed.
-
-    Raises:
-        RetryableError: See `burn_in`.
-        PreflightError: See `burn_in`.
-    """
-    wrong = [f"rank {one.rank} on {one.host}: {one.wrong}" for one in results if one.wrong]
-    retry = [f"rank {one.rank} on {one.host}: {one.retry}" for one in results if one.retry]
-    retry += [
-        f"rank {one.rank} on {one.host}: {one.device} gives another product than the {one.device} of the "
-        "other processes"
-        for one in _odd(results)
-    ]
+    """Refuse to train where a test failed; raises as `burn_in`."""
+    wrong = [f"{one.where}: {one.wrong}" for one in results if one.wrong]
+    retry = [f"{one.where}: {one.retry}" for one in results if one.retry]
+    for device in dict.fromkeys(one.device for one in results):
+        same = [one for one in results if one.device == device]
+        usual, _ = Counter(one.digest for one in same).most_common(1)[0]
+        # Processors of several kinds may round differently, and all of them call themselves CPU.
+        retry += [
+            f"{one.where}: {device} gives another product than the {device} of the other processes"
+            for one in same
+            if one.digest != usual and device != "CPU"
+        ]
     if wrong:
         raise PreflightError("burn-in: " + "; ".join([*wrong, *retry]))
     if retry:
@@ -145,8 +148,8 @@ def slow(results: Sequence[BurnInResult]) -> list[str]:
         rates = [one.rates[test] for one in results if test in one.rates]
         usual = median(rates) if rates else 0.0
         lines += [
-            f"rank {one.rank} on {one.host} is slow: {test} {one.rates[test]:.3g} {UNITS[test]}, the median is "
-            f"{usual:.3g}; it will hold up all others"
+            f"{one.where} is slow: {test} {one.rates[test]:.3g} {UNITS[test]}, the median is {usual:.3g}; "
+            "it will hold up all others"
             for one in results
             if one.rates.get(test, usual) < SLOW_SHARE * usual
         ]
@@ -161,17 +164,6 @@ def summary(results: Sequence[BurnInResult]) -> str:
         if rates:
             texts.append(f"{test} {median(rates):.3g} {unit}")
     return f"{counted(len(results), 'process')}, {', '.join(texts)}"
-
-
-def _odd(results: Sequence[BurnInResult]) -> list[BurnInResult]:
-    """Processes whose product differs from that of most equal devices."""
-    broken = []
-    for device in {one.device: None for one in results}:
-        same = [one for one in results if one.device == device]
-        usual, _ = Counter(one.digest for one in same).most_common(1)[0]
-        # Processors of several kinds may round differently, and all of them call themselves CPU.
-        broken += [one for one in same if one.digest != usual and device != "CPU"]
-    return broken
 
 
 def _test_device(mine: BurnInResult, device: torch.device, dtype: torch.dtype) -> None:
@@ -195,15 +187,15 @@ def _test_device(mine: BurnInResult, device: torch.device, dtype: torch.dtype) -
 
 
 def _numbers(rows: int, shift: int) -> torch.Tensor:
-    """A square matrix of FP32 in [-0.5, 0.5), the same everywhere and without a random generator."""
+    """Make a square matrix of FP32 in [-0.5, 0.5), the same everywhere and without a random generator."""
     count = torch.arange(rows * rows, dtype=torch.int64) + shift * rows * rows
     return ((count * 2_654_435_761 % 2**24).float() / 2**24 - 0.5).view(rows, rows)
 
 
 def _test_network(mine: BurnInResult, group: Group, device: torch.device) -> None:
-    """Rank r sends r + 1 everywhere; then sums and places of all are known."""
     if group.host is None:
         return
+    # Rank r sends r + 1 everywhere, so that the sums and places of all are known.
     sent = torch.full((SENT_NUMBERS[device.type],), float(group.rank + 1), device=device)
     received = torch.empty(group.size, len(sent), device=device)
     dist.all_reduce(sent[:1].clone())  # makes the connections

@@ -1,18 +1,17 @@
-"""Loss spikes: the judgement of each step before the optimizer uses it, the same in every process.
+"""Loss spikes: the judgement of each step before the optimizer uses it.
 
-Both numbers are sums over all processes, so each process judges them alone and all agree.
+Loss and norm are sums over all processes, so each process judges alone and all agree.
 """
 
 import json
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,34 +26,23 @@ from anadil.recipe.pretrain import Faults
 log = logging.getLogger(__name__)
 
 WINDOW = 100
-"""Losses whose median is what is usual."""
+"""Losses whose median a step is compared with."""
 WARM_UP = 20
-"""Steps of a phase that are not compared, because a new phase may change what is usual. The standard
+"""Steps of a phase that are not compared, because a new phase may change the usual loss. The standard
 error of the median of 20 is 1.25 / sqrt(20) = 28 % of one standard deviation of the noise. The largest
 ratio in the recipe `smoke`, logged at each step, is 1.11 (batches of 1,024 tokens), far from 2."""
-
 MOST_CHARS = 200
 """Characters shown of each document."""
 MOST_TOKENS = 256
 """Tokens decoded for them: no tokenizer in use has tokens of less than one character on average."""
-
-Decode = Callable[[Sequence[int]], str]
-
-
-class StepAction(StrEnum):
-    """Consequence of a step's loss and gradient norm."""
-
-    FINE = "fine"
-    SKIP = "skip"
-    """Go back to the last copy and skip the batches since."""
-    STOP = "stop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepVerdict:
     """Judgement on one step."""
 
-    finding: StepAction
+    finding: Literal["fine", "skip", "stop"]
+    """`skip` goes back to the last copy and skips the batches since."""
     step: int
     """Optimizer step, from 1."""
     loss: float
@@ -70,12 +58,7 @@ class SpikeDetector(Callback):
     """
 
     def __init__(self, settings: Faults, restore_snapshot: Callable[[], State] | None = None) -> None:
-        """Start without anomalies.
-
-        Args:
-            settings: `pretrain.faults`.
-            restore_snapshot: Puts the newest copy in memory back and returns its state; for `on_anomaly: skip`.
-        """
+        """Start without anomalies; `on_anomaly: skip` needs `restore_snapshot`."""
         self._settings = settings
         self._restore_snapshot = restore_snapshot
         self._verdict: StepVerdict | None = None
@@ -100,22 +83,18 @@ class SpikeDetector(Callback):
         """
         run = self.training
         self._verdict = self.judge(run.state.step + 1, step.loss, step.grad_norm, step.phase)
-        if self._verdict.finding is StepAction.STOP:
+        if self._verdict.finding == "stop":
             lr = run.job.recipe.pretrain.phases[step.phase].lr
             raise refuse(self._verdict, lr, self._report(self._verdict))
-        return self._verdict.finding is StepAction.FINE
+        return self._verdict.finding == "fine"
 
     def rollback(self, step: Step) -> State:  # noqa: ARG002  a hook
-        """Go back to the newest copy in memory, and skip the batches since.
-
-        Raises:
-            RecipeError: There were `most_skips` roll-backs already.
-        """
+        """Go back to the newest copy in memory, and skip the batches since; raises as `skip_since`."""
         assert self._verdict is not None
         assert self._restore_snapshot is not None
         verdict, report = self._verdict, self._report(self._verdict)
         state = self._restore_snapshot()
-        self.rolled_back(verdict, state.step)
+        self.skip_since(verdict, state.step)
         log.warning(
             "%s at step %s: back to step %s, without the batches since; their documents are in %s",
             verdict.reason, f"{verdict.step:,}", f"{state.step:,}", report,
@@ -127,41 +106,36 @@ class SpikeDetector(Callback):
         return replace(state, anomalies=self.state())
 
     def _report(self, verdict: StepVerdict) -> str:
-        """List the documents of a step that cannot be used; the path of the list."""
+        """List the documents of a rejected step; return the path of the list."""
         run = self.training
         if not run.group.is_first:
             return str(run.job.work)
-        sequences = run.trainer.sequences(verdict.step - 1)
-        decode = decoder(run.job.inputs["tokenizer"])
-        return str(write_documents_of_step(run.job.work, verdict, run.trainer.packed, sequences, decode))
+        sequences, tokenizer = run.trainer.sequences(verdict.step - 1), run.job.inputs["tokenizer"]
+        return str(write_documents_of_step(run.job.work, verdict, run.trainer.packed, sequences, tokenizer))
 
     def judge(self, step: int, loss: float, norm: float, phase: int = 0) -> StepVerdict:
-        """Check a step before the optimizer uses its gradient.
+        """Check a step (from 1) before the optimizer uses its gradient.
 
         Args:
             step: Optimizer step, from 1.
             loss: Mean nats per token over all processes.
-            norm: Of the gradient over all processes, before clipping.
-            phase: Number of the phase; another one starts over, since it may change what is usual.
+            norm: Norm of the gradient over all processes, before clipping.
+            phase: Number of the phase.
         """
         if phase != self._phase:
+            # A new phase may change the usual loss.
             self._phase = phase
             self._losses.clear()
         reason = self._reason(loss, norm)
-        if not reason:
-            # A spike does not become part of what is usual.
-            self._losses.append((step, loss))
-            return StepVerdict(finding=StepAction.FINE, step=step, loss=loss, norm=norm)
-        skips = self._settings.on_anomaly == "skip"
-        finding = StepAction.SKIP if skips else StepAction.STOP
-        return StepVerdict(finding=finding, step=step, loss=loss, norm=norm, reason=reason)
+        if reason:
+            finding = self._settings.on_anomaly
+            return StepVerdict(finding=finding, step=step, loss=loss, norm=norm, reason=reason)
+        # A spike does not become part of the usual losses.
+        self._losses.append((step, loss))
+        return StepVerdict(finding="fine", step=step, loss=loss, norm=norm)
 
-    def rolled_back(self, verdict: StepVerdict, step: int) -> None:
-        """Skip the batches that were used since a copy, the judged one included.
-
-        Args:
-            verdict: Cause of the roll-back.
-            step: Optimizer steps done at the copy.
+    def skip_since(self, verdict: StepVerdict, step: int) -> None:
+        """Skip the batches that were used since a copy after `step` steps, the judged one included.
 
         Raises:
             RecipeError: There were `most_skips` roll-backs already.
@@ -194,7 +168,7 @@ class SpikeDetector(Callback):
         return batch
 
     def state(self) -> dict[str, Any]:
-        """All that a resume needs to repeat the same judgements, for JSON."""
+        """State for JSON from which a resume makes the same judgements."""
         return {
             "phase": self._phase,
             "losses": [list(one) for one in self._losses],
@@ -215,7 +189,6 @@ class SpikeDetector(Callback):
             return f"the loss is {loss:g}"
         if not math.isfinite(norm):
             return f"the gradient's norm is {norm:g}"
-        # NaN and Inf are judged before: no comparison is needed for them.
         if len(self._losses) < WARM_UP:
             return ""
         usual = median(loss for _, loss in self._losses)
@@ -225,13 +198,7 @@ class SpikeDetector(Callback):
 
 
 def refuse(verdict: StepVerdict, lr: float, report: str) -> RecipeError:
-    """The error that ends a run at a step that cannot be used.
-
-    Args:
-        verdict: On the step.
-        lr: Its learning rate.
-        report: Where its documents are listed.
-    """
+    """Make the error that ends a run at a rejected step, whose documents are listed in `report`."""
     return RecipeError(
         f"pretrain: {verdict.reason} at step {verdict.step} (gradient norm {verdict.norm:.4g}, learning rate "
         f"{lr:.3g}); its documents are listed in {report}: clean them, lower the learning rate, or set "
@@ -239,35 +206,22 @@ def refuse(verdict: StepVerdict, lr: float, report: str) -> RecipeError:
     )
 
 
-def decoder(tokenizer: Path) -> Decode:
-    """A function that turns ids into text, special tokens shown.
+def write_documents_of_step(
+    folder: Path, verdict: StepVerdict, packed: Packed, sequences: Sequences, tokenizer: Path
+) -> Path:
+    """Write `anomaly-step-N.json`: each sequence of the step with its documents and their first characters.
 
     Raises:
         DataError: The directory holds no tokenizer.
     """
-    opened = read_tokenizer(tokenizer)
-    return lambda ids: str(opened.decode(list(ids), skip_special_tokens=False))
-
-
-def write_documents_of_step(
-    folder: Path, verdict: StepVerdict, packed: Packed, sequences: Sequences, decode: Decode | None = None
-) -> Path:
-    """Write `anomaly-step-N.json`: each sequence of the step with its documents and how they begin.
-
-    Args:
-        folder: The work directory.
-        verdict: On the step.
-        packed: The sequences of the corpus.
-        sequences: Those of the step, over all processes.
-        decode: Turns ids into text; without it there are only numbers.
-    """
     path = folder / f"anomaly-step-{verdict.step}.json"
+    decode = read_tokenizer(tokenizer).decode
     content = {
         "step": verdict.step,
         "loss": str(verdict.loss),  # JSON has no NaN
         "grad_norm": str(verdict.norm),
         "reason": verdict.reason,
-        "finding": verdict.finding.value,
+        "finding": verdict.finding,
         "sequences": [
             {"sequence": int(sequence), "documents": _documents(packed, int(sequence), decode)}
             for sequence in sequences
@@ -277,19 +231,19 @@ def write_documents_of_step(
     return path
 
 
-def _documents(packed: Packed, sequence: int, decode: Decode | None) -> list[dict[str, Any]]:
-    """The pieces of a sequence: `document` counts the corpus' training documents from 0."""
+def _documents(packed: Packed, sequence: int, decode: Callable[..., str]) -> list[dict[str, Any]]:
+    """List the pieces of a sequence: `document` counts the corpus' training documents from 0."""
     stream = packed.stream
     pieces: list[dict[str, Any]] = []
     for start, num, _ in packed.pieces[packed.rows[sequence] : packed.rows[sequence + 1]]:
         document = int(np.searchsorted(stream.starts, start, side="right")) - 1
-        entry: dict[str, Any] = {
-            "document": document,
-            "first_token": int(start - stream.starts[document]),
-            "tokens": int(num),
-        }
-        if decode is not None:
-            ids = stream.ids[start : start + min(int(num) + 1, MOST_TOKENS)].tolist()
-            entry["text"] = decode(ids)[:MOST_CHARS]
-        pieces.append(entry)
+        ids = stream.ids[start : start + min(int(num) + 1, MOST_TOKENS)].tolist()
+        pieces.append(
+            {
+                "document": document,
+                "first_token": int(start - stream.starts[document]),
+                "tokens": int(num),
+                "text": decode(ids, skip_special_tokens=False)[:MOST_CHARS],
+            }
+        )
     return pieces

@@ -1,8 +1,8 @@
-"""A device that runs out of memory: what to change, or resume with half the micro-batch.
+"""A device that runs out of memory: advice, or a resume with half the micro-batch.
 
 The process that failed cannot tell the others, which wait for it in a collective. So it notes the
-smaller micro-batch in the work directory and ends; the job is started again and resumes from its
-last checkpoint, with twice the accumulation and so with the same losses.
+smaller micro-batch in the work directory and ends. The next start resumes from the last checkpoint
+with twice the accumulation, and so with the same losses.
 """
 
 import json
@@ -38,7 +38,7 @@ MAIN_MEMORY = (
     "(pretrain.parallelism.shard), or set pretrain.faults.on_anomaly=stop, which keeps no copy for a roll-back"
 )
 IN_A_STEP = {"pretrain.micro_batch_size", "pretrain.activation_checkpointing", "pretrain.sequence_length"}
-"""Settings that change what a step holds, and not the weights and the optimizer's moments."""
+"""Settings that change the memory of a step, and not that of the weights and the optimizer's moments."""
 MOST_REMEDIES = 4
 
 
@@ -46,18 +46,11 @@ MOST_REMEDIES = 4
 def out_of_memory(
     recipe: Recipe, folder: Path, micro_batch_size: int, *, step: int, rank: int
 ) -> Iterator[None]:
-    """Give a step that runs out of memory an end that helps.
-
-    Args:
-        recipe: The run's.
-        folder: The work directory.
-        micro_batch_size: That is in use, which may be less than the recipe's.
-        step: Optimizer step, from 1.
-        rank: Of this process.
+    """Turn a lack of memory in optimizer step `step` (from 1) into an error with a remedy.
 
     Raises:
         RetryableError: Half the micro-batch is noted for the next start (`on_out_of_memory: halve`).
-        PreflightError: It is to stop, or there is nothing to halve; with what needs less memory.
+        PreflightError: It is to stop, or there is nothing to halve; with settings that need less memory.
     """
     try:
         yield
@@ -78,15 +71,10 @@ def out_of_memory(
 
 @contextmanager
 def no_room(recipe: Recipe, doing: str, *, rank: int) -> Iterator[None]:
-    """Give what runs out of memory outside a step an end that helps; half the micro-batch would not.
-
-    Args:
-        recipe: The run's.
-        doing: What the block does, such as `loading the base model`.
-        rank: Of this process.
+    """Turn a lack of memory outside a step, such as `loading the base model`, into an error with a remedy.
 
     Raises:
-        PreflightError: There was not enough memory; with what needs less.
+        PreflightError: There was not enough memory; half the micro-batch would not help.
     """
     try:
         yield
@@ -100,7 +88,7 @@ def no_room(recipe: Recipe, doing: str, *, rank: int) -> Iterator[None]:
 
 
 def _memory_error(error: BaseException) -> str | None:
-    """First line of an error for lack of memory; None of any other."""
+    """First line of an error for lack of memory; None for any other error."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError) or NO_MEMORY.search(str(error)):
         return (str(error).splitlines() or ["no memory"])[0][:300]
     return None
@@ -116,14 +104,9 @@ def note(folder: Path, recipe: Recipe, micro_batch_size: int, step: int) -> None
 
 
 def micro_batch_size(recipe: Recipe, folder: Path, group: Group) -> int:
-    """The recipe's, or the smaller one that an earlier start has noted; the same in all processes.
+    """Choose the recipe's, or the smaller one that an earlier start noted in `folder`; a collective.
 
     The note counts for as long as the recipe says `halve` and asks for the same micro-batch.
-
-    Args:
-        recipe: The run's.
-        folder: The work directory; nodes may have one each.
-        group: All processes; each of them calls this.
     """
     asked = recipe.pretrain.micro_batch_size
     mine = asked
@@ -143,19 +126,17 @@ def micro_batch_size(recipe: Recipe, folder: Path, group: Group) -> int:
         log.warning(
             "micro-batch %s instead of pretrain.micro_batch_size %s: an earlier start ran out of memory; "
             "set pretrain.micro_batch_size=%s to keep it",
-            mine,
-            asked,
-            mine,
-        )
+            mine, asked, mine,
+        )  # fmt: skip
     return mine
 
 
 def advice(recipe: Recipe, *, step: bool = True) -> str:
-    """Report the planner's figures of the run's memory here, and the nearest settings that need less.
+    """Report the planner's figures of the run's memory, and the nearest settings that need less.
 
     Args:
-        recipe: The run's.
-        step: Whether a step ran out of memory, not what it begins with.
+        recipe: The recipe of the run.
+        step: True if a step ran out of memory, False for anything before or after it.
     """
     try:
         shape, kind = trained_shape(recipe), this_machine()

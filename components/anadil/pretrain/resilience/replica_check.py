@@ -1,7 +1,7 @@
 """Comparison of the copies of the parameters, bit by bit.
 
-Copies that get the same gradients stay equal in every bit; one that differs was computed by a
-device that is broken, which no loss or norm shows at once.
+Copies that get the same gradients stay equal in every bit. A copy that differs was computed by a
+broken device, which no loss or norm shows at once.
 """
 
 import socket
@@ -53,11 +53,10 @@ class ReplicaCheck(Callback):
 
 
 def checksum(tensor: torch.Tensor) -> torch.Tensor:
-    """A number of int64 on the tensor's device that changes with any one bit.
+    """Return an int64 on the tensor's device that changes with any one bit.
 
-    Words of 8 bytes are read as integers, so NaN counts like any number. They are summed modulo
-    2**64 in columns, which are summed with odd weights: an odd weight loses no difference. Flips
-    of several bits may cancel, which by chance they hardly do.
+    Words of 8 bytes are read as integers and summed modulo 2**64 in columns. The columns are summed
+    with odd weights: an odd weight loses no difference. Flips of several bits may cancel by chance.
     """
     flat = local_part(tensor).contiguous().view(-1)
     if flat.data_ptr() % 8 or flat.storage_offset() * flat.element_size() % 8:
@@ -83,13 +82,8 @@ def _weights(device: torch.device) -> torch.Tensor:
     return (numbers * -7046029254386353131) | 1
 
 
-def checksums(tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The checksum of each tensor, in order: (tensors,) of int64 on their device."""
-    return torch.stack([checksum(tensor) for tensor in tensors.values()])
-
-
 def peers_of(mesh: Mesh) -> list[list[int]]:
-    """Ranks that hold the same parameters, group by group; empty where no two do."""
+    """List the ranks that hold the same parameters, group by group; none where no two do."""
     if mesh.parameters is None or mesh.replicas == 1:
         return []
     # Dimensions pipeline, replicate, shard, tensor.
@@ -101,20 +95,14 @@ def peers_of(mesh: Mesh) -> list[list[int]]:
 def check_replicas(
     tensors: Mapping[str, torch.Tensor], peers: Sequence[Sequence[int]], group: Group, *, step: int
 ) -> None:
-    """Compare all copies; every process calls it and comes to the same result.
-
-    Args:
-        tensors: What this process holds, whole or a shard, by name.
-        peers: From `peers_of`.
-        group: All processes.
-        step: Optimizer steps done, for the message.
+    """Compare all copies; every process calls it with its tensors and the groups of `peers_of`.
 
     Raises:
-        IntegrityError: Copies differ: which process, and in which tensor first.
+        IntegrityError: Copies differ; it names the process and the first tensor.
     """
     if not peers or group.host is None:
         return
-    each = checksums(tensors)
+    each = torch.stack([checksum(tensor) for tensor in tensors.values()])
     total = (each * _weights(each.device)[: len(each)]).sum() if len(each) <= COLUMNS else each.sum()
     mine = total.reshape(1).cpu()  # the only number that leaves the device
     all_totals = [torch.zeros_like(mine) for _ in range(group.size)]
@@ -135,25 +123,15 @@ def check_replicas(
 
 
 def _fault(ranks: Sequence[int], totals: Sequence[int], details: Sequence[tuple[str, dict[str, int]]]) -> str:
-    """Who differs among copies: the minority, or all of them where there is none."""
-    votes = Counter(totals[rank] for rank in ranks).most_common()
-    usual, number = votes[0]
-    odd = [rank for rank in ranks if totals[rank] != usual]
+    """Describe how copies differ: the minority, or all of them where there is no majority."""
+    usual, number = Counter(totals[rank] for rank in ranks).most_common(1)[0]
+    has_majority = 2 * number > len(ranks)
     # Without a majority nobody knows which copy is right.
-    if 2 * number <= len(ranks):
-        shown = ", ".join(f"rank {rank} on {details[rank][0]}" for rank in ranks)
-        return (
-            f"the parameters of {shown} differ at {_first(ranks, details)}, and none of them has a majority"
-        )
-    right = next(rank for rank in ranks if totals[rank] == usual)
-    shown = ", ".join(f"rank {rank} on {details[rank][0]}" for rank in odd)
-    return (
-        f"the parameters of {shown} differ from the {number} other copies at {_first([right, *odd], details)}"
-    )
-
-
-def _first(ranks: Sequence[int], details: Sequence[tuple[str, dict[str, int]]]) -> str:
-    """The first tensor in which some copies differ, and how many do."""
+    odd = [rank for rank in ranks if totals[rank] != usual or not has_majority]
     sums = [details[rank][1] for rank in ranks]
     names = [name for name in sums[0] if len({one.get(name) for one in sums}) > 1]
-    return f"{names[0]} ({len(names)} of {len(sums[0])} tensors)"
+    at = f"at {names[0]} ({len(names)} of {len(sums[0])} tensors)"
+    shown = ", ".join(f"rank {rank} on {details[rank][0]}" for rank in odd)
+    if has_majority:
+        return f"the parameters of {shown} differ from the {number} other copies {at}"
+    return f"the parameters of {shown} differ {at}, and none of them has a majority"

@@ -1,19 +1,17 @@
 """A thread that ends a run that hangs, and says which process is stuck where.
 
-Each process counts what it does (`Watchdog.heartbeat`, nanoseconds) and tells the others through a
-key-value store that needs no collective; a thread in C keeps it in the first process, whatever the
-main thread does. Who does nothing for too long raises the alarm; then each process writes the
-stacks of its threads and ends with exit code 138, so that the job is started again. Where the
-first process is gone or stopped, the store is too, and each of the others watches itself alone.
+Each process counts its progress (`Watchdog.heartbeat`, nanoseconds) and writes it to a key-value store,
+which a thread in C of the first process serves. A process that is silent for too long raises the alarm.
+Then each process writes its stacks and ends with exit code 138, so that the job is started again. Without
+the store each process watches itself alone.
 
-Three lines of defence, each for what the one before cannot see:
+Three lines of defence:
 
 1. This thread sees a main thread that waits in a collective, a read or a loop of Python.
-2. A process that does not run at all (stopped, its node gone) is seen by the others: its
-   count of ticks stands still.
-3. A main thread that computes in C without letting go of Python's lock stops this thread too. For
-   it `faulthandler`, whose timer is a C thread, writes the stacks, and the kernel's own timer
-   ends the process by SIGALRM (exit code 142, which is started again like 138).
+2. The others see a process that does not run at all: its count of ticks stands still.
+3. A main thread that computes in C with Python's lock held stops this thread too. Then `faulthandler`,
+   whose timer is a C thread, writes the stacks, and the kernel's own timer ends the process by SIGALRM
+   (exit code 142, which is started again like 138).
 """
 
 import contextlib
@@ -49,19 +47,17 @@ START_AFTER_S = 1_800.0
 """Silence allowed before the first optimizer step is done: `torch.compile` and the first kernels take
 minutes. Assumption."""
 LOAD_AFTER_S = PATIENCE.total_seconds()
-"""The same while the base model is fetched and loaded and the corpus is encoded: one process of each node
-may work for hours, and the others wait for it that long."""
+"""The same while the base model is loaded and the corpus is encoded: one process of each node may work for hours."""
 MOST_POLL_S = 5.0
-"""Longest time between two looks of the thread."""
+"""Longest time between two rounds of the thread."""
 POLLS = 20
-"""Looks within the time that a hang may last, so that it is noticed 5 % late at most."""
+"""Rounds within the time that a hang may last, so that it is noticed 5 % late at most."""
 GATHER_S = 10.0
-"""How long the stacks of the others are waited for, once one process has raised the alarm."""
+"""Longest wait for the stacks of the others after an alarm."""
 STORE_PATIENCE_S = 10.0
-"""How long an answer of the store is waited for; it takes less than a millisecond."""
-ALARM = "alarm"
-SPEAKER = "speaker"
-SAID = "said"
+"""Longest wait for an answer of the store, which takes less than a millisecond."""
+ALARM, SPEAKER, SAID = "alarm", "speaker", "said"
+"""Keys of the store."""
 
 
 class Watchdog(Callback):
@@ -79,15 +75,15 @@ class Watchdog(Callback):
         on_hang: Callable[[], None] | None = None,
         end: Callable[[str], None] | None = None,
     ) -> None:
-        """Nothing runs before `running` is entered.
+        """Set up; nothing runs before `running` is entered.
 
         Args:
-            folder: Where `hang-rank-N.txt` is written.
+            folder: Directory of `hang-rank-N.txt`.
             hang_after_s: Silence that is a hang.
-            rank: Of this process.
+            rank: Rank of this process.
             size: Processes of the job.
-            store: Through which they tell each other; None where there is one process.
-            start_after_s: The same before the first optimizer step.
+            store: Their key-value store; None where there is one process.
+            start_after_s: Silence that is a hang before the first optimizer step.
             on_hang: Called before this process ends for a hang.
             end: Called with the reason instead of ending the process; for tests.
         """
@@ -112,11 +108,9 @@ class Watchdog(Callback):
         self.heartbeat(section, self.training.state.step)
 
     def heartbeat(self, section: Section, step: int | None = None) -> None:
-        """Note that the main thread begins something.
+        """Note that the main thread begins a section, and a step where it changes.
 
-        Args:
-            section: Name of it; `start` grants the long time again (a phase that recompiles), `load` the longest.
-            step: Optimizer step, when it changes.
+        `start` grants the long time again (a phase that recompiles), `load` the longest.
         """
         if step is not None and step != self._step:
             self._step, self._beats = step, 0
@@ -161,30 +155,34 @@ class Watchdog(Callback):
         while not self._closed.wait(self._poll_s):
             now = time.monotonic()
             if now - before > 4 * self._poll_s + 1:
-                # Nobody could run here: the process was stopped (Ctrl-Z) and continues.
+                # The process was stopped (Ctrl-Z) and continues.
                 self._at = now
             before = now
             self._ticks += 1
-            self._arm_last_resort()
+            # The last resort, if this thread never comes round again.
+            seconds = self.allowance_s + 2 * GATHER_S + 4 * self._poll_s
+            assert self._stacks is not None
+            faulthandler.dump_traceback_later(seconds, file=self._stacks)
+            # A second later, when the stacks are on the disk. SIGALRM's default ends the process.
+            signal.setitimer(signal.ITIMER_REAL, seconds + 1)
             silent = now - self._at > self.allowance_s
             try:
                 alarm = self._exchange(raise_alarm=silent)
             except DistError as error:
-                self._lost_store(error)
-                return
+                if self._closed.is_set():
+                    return  # a process that ends closes the store, which is no hang
+                log.warning(
+                    "watchdog: the processes' key-value store cannot be reached (%s); watching this process alone",
+                    error,
+                )
+                # Asking took long, which must not look like a stopped process.
+                self._store, alarm, before = None, False, time.monotonic()
             if (silent or alarm) and not self._closed.is_set():
                 self._give_up()
                 return
 
-    def _arm_last_resort(self) -> None:
-        seconds = self.allowance_s + 2 * GATHER_S + 4 * self._poll_s
-        assert self._stacks is not None
-        faulthandler.dump_traceback_later(seconds, file=self._stacks)
-        # A second later, when the stacks are on the disk. SIGALRM's default ends the process.
-        signal.setitimer(signal.ITIMER_REAL, seconds + 1)
-
     def _exchange(self, *, raise_alarm: bool) -> bool:
-        """Tell the others what this process does; whether one of them has raised the alarm."""
+        """Publish this process's progress; return whether one of the processes has raised the alarm."""
         store = self._store
         if store is None:
             return False
@@ -208,7 +206,7 @@ class Watchdog(Callback):
         )  # fmt: skip
 
     def _give_up(self) -> None:
-        """Write the stacks, find out who is stuck, end."""
+        """Write the stacks, name the process that is stuck, end."""
         with self._file.open("w", encoding="utf-8") as file:
             file.write(f"{self._progress()}\n")
             file.flush()
@@ -222,7 +220,7 @@ class Watchdog(Callback):
         self._end(verdict)
 
     def _verdict(self) -> str:
-        """Who is stuck, on the process that is first to ask; empty on the others."""
+        """Name the process that is stuck, on the first process that asks; empty on the others."""
         try:
             ranks = self._gathered()
             if self._store is None:
@@ -237,7 +235,7 @@ class Watchdog(Callback):
         return ""
 
     def _await_others(self, number: int) -> None:
-        """Let them end only when each has read what it needs: one of them may keep the store."""
+        """Wait until the others have read the store: one of them may serve it, and ends next."""
         assert self._store is not None
         deadline = time.monotonic() + self._poll_s + 1
         while self._store.add(SPEAKER, 0) < number and time.monotonic() < deadline:
@@ -245,48 +243,30 @@ class Watchdog(Callback):
         self._store.set(SAID, "yes")
 
     def _gathered(self) -> dict[int, RankProgress]:
-        """Last sign of life of every process; those that do not tick any more are marked so."""
-        if self._store is None:
+        """Last sign of life of every process; those that do not tick any more are marked."""
+        store = self._store
+        if store is None:
             return {self._rank: self._progress()}
-        self._store.set(f"dumped {self._rank}", "yes")
-        names = [f"progress {rank}" for rank in range(self._size)]
-        before = self._read(names)
+
+        def read() -> dict[int, RankProgress]:
+            there = [rank for rank in range(self._size) if store.check([f"progress {rank}"])]
+            return {rank: RankProgress(**json.loads(store.get(f"progress {rank}"))) for rank in there}
+
+        store.set(f"dumped {self._rank}", "yes")
+        before = read()
         deadline = time.monotonic() + min(GATHER_S, self._hang_after_s)
         dumped = [f"dumped {rank}" for rank in range(self._size)]
-        while time.monotonic() < deadline and not self._store.check(dumped):
+        while time.monotonic() < deadline and not store.check(dumped):
             time.sleep(0.05)
-        after = self._read(names)
+        after = read()
         for rank, one in after.items():
-            if rank != self._rank and rank in before and not self._store.check([f"dumped {rank}"]):
+            if rank != self._rank and rank in before and not store.check([f"dumped {rank}"]):
                 after[rank] = one.stopped_since(before[rank])
         return after
 
-    def _read(self, names: list[str]) -> dict[int, RankProgress]:
-        assert self._store is not None
-        ranks = {}
-        for rank, name in enumerate(names):
-            if self._store.check([name]):
-                ranks[rank] = RankProgress(**json.loads(self._store.get(name)))
-        return ranks
-
-    def _lost_store(self, error: DistError) -> None:
-        """Without the store nobody is told; a process that ends closes it, which is no hang."""
-        if self._closed.is_set():
-            return
-        log.warning(
-            "watchdog: the processes' key-value store cannot be reached (%s); watching this process alone",
-            error,
-        )
-        self._store = None
-        self._watch()
-
 
 def answered(ask: Callable[[], bool]) -> bool:
-    """Ask the store; a `Store`'s own timeout does not count while its process is stopped.
-
-    Raises:
-        DistError: It has not said anything, or that it cannot.
-    """
+    """Ask the store, or raise its `DistError`; a `Store`'s own timeout does not count while its process is stopped."""
     answers: list[bool | DistError] = []
 
     def wait() -> None:
@@ -305,15 +285,14 @@ def answered(ask: Callable[[], bool]) -> bool:
 
 
 def connect_store(rank: int) -> Store | None:
-    """A connection of its own to the store that the processes of the job met at; None without one.
-
-    A `Store` answers one call at a time, so the main thread's cannot be shared.
+    """Connect to the store that the processes of the job met at; None without one.
 
     Raises:
         RetryableError: It does not answer.
 
     Source: `TORCHELASTIC_USE_AGENT_STORE`: torch.distributed.rendezvous, torch 2.13.
     """
+    # A connection of its own: a `Store` answers one call at a time, so the main thread's cannot be shared.
     address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     if address is None or port is None:
         return None
