@@ -306,7 +306,7 @@ def split_by_tensor_parallelism(kind: MatmulFormat) -> None:
     expected = float(states_of(converted(kind)).square().sum().detach())
     mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("shard", "tensor"))
     made = converted(kind, tensor=2, sharded=True)
-    apply_tensor_parallel(made, mesh["tensor"], config=made.config, sequence_length=64)
+    apply_tensor_parallel(made, mesh["tensor"], config=made.config)
     for layer in decoder_layers(made):
         fully_shard(layer, mesh=mesh["shard"])
     fully_shard(made.base_model, mesh=mesh["shard"])

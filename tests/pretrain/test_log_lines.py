@@ -16,13 +16,7 @@ from anadil.runtime.metric_table import METRICS, MetricSpec, complete, values_fo
 from anadil.runtime.planned_artifact import log_figures
 from tests.kit.pretraining import make_job, make_recipe
 
-SOMETIMES = {
-    "mfu",
-    "peak_memory_bytes",
-    "straggler_ratio",
-    "cost_usd",
-    "validation_bits_per_byte",
-}
+SOMETIMES = {"mfu", "peak_memory_bytes", "straggler_ratio", "cost_usd", "validation_bits_per_byte"}
 """On a GPU, in several processes, where there is a price or a held-out part."""
 
 

@@ -187,11 +187,7 @@ def test_bf16_on_a_cpu_reports_the_loss_in_full_precision(
 
 
 def test_a_cpu_without_bf16_products_computes_in_fp32_and_says_so(
-    tmp_path: Path,
-    base: Path,
-    whole: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, base: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for module in (parallelize, prepare):
         monkeypatch.setattr(module, "has_fast_bf16", lambda _device: False)

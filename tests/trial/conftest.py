@@ -35,12 +35,7 @@ def recipe(base: Path, steps: int = 20, **trial: Any) -> Recipe:
                 "min_uses": 1,
                 "trial": {"steps": steps, **trial},
             },
-            "pretrain": {
-                "phases": SHORT,
-                "batch_size": 2,
-                "micro_batch_size": 2,
-                "sequence_length": 32,
-            },
+            "pretrain": {"phases": SHORT, "batch_size": 2, "micro_batch_size": 2, "sequence_length": 32},
         }
     )
 

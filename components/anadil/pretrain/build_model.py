@@ -39,44 +39,28 @@ SMALL = {
     "num_key_value_heads": 2,
     "head_dim": 16,
 }
-"""Sizes of a model that stands for one that no process holds whole."""
-MOST_TOKENS = 128
-"""Tokens of the trial sequence for each process that shares it: no format of products needs more."""
-SAME = 1e-5
-"""As `TOLERANCE`, of a summed loss whose products are the same, of the same shapes, if documents see each other or
-not; but formats of 8 bits and less scale all tokens by the largest. A tenth of a mean over a sequence gives 9e-4."""
-ROUGH = 0.02
-"""As `TOLERANCE`, of a summed loss where products are rounded to BF16 or less."""
+"""Sizes of the model that is tested in place of a large one."""
 LENGTHS = (5, 7)
-"""Tokens of the two documents that are tried."""
+"""Tokens of the two documents of the test."""
+MOST_TOKENS = 128
+"""Tokens of the test sequence for each process that shares it: no format of products needs more."""
 TOLERANCE = 1e-3
 """Largest difference, as a share of the largest value; a leak gives 0.1 and more, rounding 1e-6."""
+SAME = 1e-5
+"""The same for a summed loss of equal products. A tenth of a mean over a sequence gives 9e-4."""
+ROUGH = 0.02
+"""The same where products are rounded to BF16 or less; formats of 8 bits scale all tokens by the largest."""
 
 
 def build(
-    base: Path,
-    tokenizer: Path,
-    settings: Pretrain,
-    mesh: Mesh,
-    device: torch.device,
-    *,
-    seed: int = 0,
+    base: Path, tokenizer: Path, settings: Pretrain, mesh: Mesh, device: torch.device, *, seed: int = 0
 ) -> ParallelModel:
     """Load a base model, give it the tokenizer's vocabulary, and parallelize it.
-
-    Args:
-        base: Local Hugging Face directory.
-        tokenizer: Tokenizer artifact.
-        settings: Section `pretrain`.
-        mesh: This process's place.
-        device: Where it is to be trained.
-        seed: Seed of random embedding rows.
 
     Raises:
         DataError: The base model or the tokenizer cannot be used, or do not fit together.
         IntegrityError: Weights are damaged, or would run code.
-        PreflightError: The layout is not proven for the model or does not fit it, or the device has not what is
-            asked for.
+        PreflightError: The layout is not proven for the model or does not fit it, or the device lacks a feature.
         RecipeError: Keys of `pretrain` contradict each other.
     """
     check_family(model_config(base), settings.parallelism.model_dump())
@@ -94,16 +78,7 @@ def build(
     rows = vocabulary_rows(tokenizer, config.vocab_size, settings.embedding_init, seed=seed)
     model = empty_model(base, num_tokens=None if rows is None else len(rows))
     check_layout(settings, model.config, mesh, device)
-    small: Any = _small(config)
-    check_architecture(small.to(device))
-    net = parallelize(model, settings, mesh, device)
-    load_weights(net.model, SafetensorsFiles(base), device, rows=rows)
-    check_net(net, settings)
-    return net
-
-
-def _small(config: Any) -> PreTrainedModel:
-    """A random model of the same architecture."""
+    # A small random model of the same architecture stands for one that no process holds whole.
     changed: Any = copy.deepcopy(config)
     for name, size in SMALL.items():
         setattr(changed, name, size)
@@ -111,9 +86,13 @@ def _small(config: Any) -> PreTrainedModel:
     rotation = getattr(changed, "rope_parameters", None) or {}
     if rotation.get("rope_type") == "longrope":  # its factors are those of the width of the model's own heads
         changed.rope_parameters = {**rotation, "rope_type": "default"}
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(changed, dtype=torch.float32).eval()
-    use_packed_attention(model)
-    return model
+    small: Any = AutoModelForCausalLM.from_config(changed, dtype=torch.float32).eval()
+    use_packed_attention(small)
+    check_architecture(small.to(device))
+    net = parallelize(model, settings, mesh, device)
+    load_weights(net.model, SafetensorsFiles(base), device, rows=rows)
+    check_net(net, settings)
+    return net
 
 
 @torch.no_grad()
@@ -146,13 +125,9 @@ def check_architecture(model: PreTrainedModel) -> None:
 
 @torch.no_grad()
 def check_net(net: ParallelModel, settings: Pretrain) -> None:
-    """Try the model itself, parallelized and with its weights in; all processes call it.
+    """Test a large model itself with its weights; all processes call it.
 
     Its layers may differ by their number or width, which a small model of the same type does not show.
-
-    Args:
-        net: From `parallelize`, filled by `load_weights`.
-        settings: Section `pretrain`.
 
     Raises:
         DataError: It cannot be trained in this layout; on every process.
@@ -184,7 +159,7 @@ def check_net(net: ParallelModel, settings: Pretrain) -> None:
 
 
 def _packed(net: ParallelModel, length: int, *, first: int | None = None) -> Batch:
-    """A sequence of one document, or of two with the labels of the second, whatever the `first` one holds."""
+    """Make a sequence of one document, or of two with labels for the second; `first` changes the first one."""
     place = torch.arange(length)
     ids = (place * 7 + 3) % net.model.config.vocab_size
     labels = ids.roll(-1)
@@ -202,12 +177,12 @@ def _packed(net: ParallelModel, length: int, *, first: int | None = None) -> Bat
 
 
 def _loss(net: ParallelModel, batch: Batch) -> float:
-    """Summed loss of a batch that every group of processes takes, the same on all of them."""
+    """Summed loss of a batch that every group of processes takes, equal on all of them."""
     return net.add_up(net.nats(batch).double()).item() / net.mesh.data
 
 
 def _own_loss(net: ParallelModel, batch: Batch) -> float:
-    """The same by the model's own forward pass and torch's loss."""
+    """Summed loss by the model's own forward pass and torch's loss."""
     whole: Any = net.model
     trained = whole.forward
     # FSDP gathers parameters around the call of the model, whatever its forward pass is.
@@ -222,5 +197,5 @@ def _own_loss(net: ParallelModel, batch: Batch) -> float:
 
 
 def _differs(one: torch.Tensor, other: torch.Tensor) -> bool:
-    # No number is no agreement.
+    # NaN is a difference.
     return not bool((one - other).abs().max() <= TOLERANCE * other.abs().max())

@@ -26,11 +26,11 @@ def callbacks_of(job: Job, trainer: Trainer, storage: CheckpointStorage) -> list
         FirstPositionProbe(),
         SpikeDetector(settings.faults, storage.restore_snapshot),
         *([] if validation is None else [Validator(validation)]),
-        # After what records metrics of a step.
+        # After the callbacks that record metrics of a step.
         MetricsLogger(),
         BudgetGuard(),
         ReplicaCheck(storage.invalidate_after),
-        # After what ends a run, and what finds that a step must not be resumed from.
+        # After the callbacks that end a run, and the one that forbids to resume from a step.
         storage,
         Profiler(),
         ProgressBar(),

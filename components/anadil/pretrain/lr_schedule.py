@@ -1,4 +1,4 @@
-"""Where a step stands: its phase, and how far its learning rate is from the peak."""
+"""The phase of a step, and the share of the peak learning rate in it."""
 
 import math
 from collections.abc import Sequence
@@ -29,13 +29,11 @@ def rate_factor(step: int, phase: Phase, settings: Pretrain) -> float:
     """Share of the peak rate, above 0 and up to 1, in a phase's step (from 0).
 
     A linear rise reaches the peak by the last step of the warm-up. From there `cosine` falls in half
-    a cosine, and `wsd` stays at the peak but for the last `decay_fraction` of the phase, in which it
-    falls in a line. Both reach `final_lr_fraction` by the last step of the phase.
+    a cosine, and `wsd` falls linearly in the last `decay_fraction` of the phase. Both reach
+    `final_lr_fraction` by the last step of the phase.
 
-    Source: `cosine`: Loshchilov & Hutter 2017, "SGDR", arXiv:1608.03983, equation 5 without restarts.
-    `wsd`: Hu et al. 2024, "MiniCPM", arXiv:2404.06395, section 4.2, which leaves the form of the fall
-    open and itself takes an exponential one; the line is that of Haegele et al. 2024, "Scaling Laws
-    and Compute-Optimal Training Beyond Fixed Training Durations", arXiv:2405.18392, section 3.
+    Source: `cosine`: Loshchilov & Hutter 2017, arXiv:1608.03983, equation 5 without restarts. `wsd`: Hu et al.
+    2024, arXiv:2404.06395, section 4.2, with the line of Haegele et al. 2024, arXiv:2405.18392, section 3.
     """
     warmup = math.ceil(settings.warmup_fraction * phase.steps)
     if step < warmup:

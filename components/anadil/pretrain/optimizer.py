@@ -1,7 +1,6 @@
-"""The optimizer of what a phase trains: its groups, its rates, and its moments as named tensors.
+"""The optimizer of a phase: its groups, its rates, and its moments as named tensors.
 
-The optimizer is made after parameters are spread over processes: one that was made before would
-hold the tensors that they were, and change nothing.
+It is made after parameters are spread over processes: before, it would hold other tensors and change nothing.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -39,38 +38,41 @@ def train_only(parameters: Parameters, chosen: Collection[str]) -> None:
 def make_optimizer(
     parameters: Parameters, phase: Phase, settings: Pretrain, embeddings: Collection[str]
 ) -> torch.optim.Optimizer:
-    """The recipe's optimizer over the parameters that require a gradient, at the phase's peak rates.
-
-    Matrices and embeddings decay as the recipe says, vectors do not. Fused kernels want the tensors of
-    a group on one mesh, so each mesh is a group of its own.
+    """Make the recipe's optimizer over the parameters that require a gradient, at the phase's peak rates.
 
     Args:
-        parameters: Spread over processes already, where they are to be. Frozen ones get no state.
-        phase: Whose `lr` and `embedding_lr` are the peaks.
-        settings: The optimizer, weight decay and betas.
+        parameters: Parameters on their devices, spread over processes.
+        phase: The phase with the peaks `lr` and `embedding_lr`.
+        settings: Optimizer, weight decay and betas.
         embeddings: Names of the input and output embeddings.
     """
     groups: dict[Any, dict[str, Any]] = {}
     moments = OPTIMIZERS[settings.optimizer].moments
     for name, parameter in parameters.items():
-        if parameter.requires_grad:
-            lr, decay = _peak_and_decay(name in embeddings, parameter, phase, settings)
-            mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
-            entry = {"params": [], "lr": lr, "peak_lr": lr, "weight_decay": decay, "moments": moments}
-            group = groups.setdefault((name in embeddings, parameter.ndim < 2, mesh), entry)
-            group["params"].append(parameter)
+        if not parameter.requires_grad:
+            continue
+        lr, decay = phase.lr, settings.weight_decay if parameter.ndim >= 2 else 0.0
+        if name in embeddings:
+            lr = phase.lr if phase.embedding_lr is None else phase.embedding_lr
+            of_embeddings = settings.embedding_weight_decay
+            decay = settings.weight_decay if of_embeddings is None else of_embeddings
+        # Fused kernels want the tensors of a group on one mesh, so each mesh is a group of its own.
+        mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
+        entry = {"params": [], "lr": lr, "peak_lr": lr, "weight_decay": decay, "moments": moments}
+        group = groups.setdefault((name in embeddings, parameter.ndim < 2, mesh), entry)
+        group["params"].append(parameter)
     return MAKERS[settings.optimizer](list(groups.values()), settings)
 
 
 def set_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
-    """Set each group's rate to its peak times `factor`, which is that of `rate_factor`."""
+    """Set each group's rate to its peak times `factor`."""
     for group in optimizer.param_groups:
         # From the peak each time: a factor on the last rate would drift after a resume.
         group["lr"] = group["peak_lr"] * factor
 
 
 def allocate_state(optimizer: torch.optim.Optimizer) -> None:
-    """Give each parameter zero moments at step 0, spread as the parameter is; to be loaded into."""
+    """Allocate zero moments at step 0, spread as the parameters are, to load into."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             optimizer.state[parameter] = {
@@ -81,10 +83,7 @@ def allocate_state(optimizer: torch.optim.Optimizer) -> None:
 
 
 def state_tensors(optimizer: torch.optim.Optimizer, parameters: Parameters) -> dict[str, torch.Tensor]:
-    """The moments themselves, by `<moment> <parameter>`; only of parameters that have been trained.
-
-    The number of steps is left out: it is that of the phase; see `set_step`.
-    """
+    """Moments of trained parameters by `<moment> <parameter>`, without step counts: see `set_step`."""
     moments = {each: group["moments"] for group in optimizer.param_groups for each in group["params"]}
     return {
         f"{moment} {name}": optimizer.state[parameter][moment]
@@ -95,23 +94,13 @@ def state_tensors(optimizer: torch.optim.Optimizer, parameters: Parameters) -> d
 
 
 def set_step(optimizer: torch.optim.Optimizer, step: int) -> None:
-    """Tell the optimizer how many steps its moments have seen: those done in this phase."""
+    """Set the step count of the moments: the steps done in this phase."""
     for state in optimizer.state.values():
         state["step"].fill_(step)
 
 
 def free_state(optimizer: torch.optim.Optimizer) -> None:
-    """Let go of moments and gradients at a phase's end, whoever else still holds the optimizer."""
+    """Free moments and gradients at a phase's end, whoever else still holds the optimizer."""
     optimizer.zero_grad(set_to_none=True)
     optimizer.state.clear()
     optimizer.param_groups.clear()
-
-
-def _peak_and_decay(
-    is_embedding: bool, parameter: nn.Parameter, phase: Phase, settings: Pretrain
-) -> tuple[float, float]:
-    if not is_embedding:
-        return phase.lr, settings.weight_decay if parameter.ndim >= 2 else 0.0
-    lr = phase.lr if phase.embedding_lr is None else phase.embedding_lr
-    decay = settings.embedding_weight_decay
-    return lr, settings.weight_decay if decay is None else decay

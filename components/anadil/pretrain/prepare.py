@@ -1,4 +1,4 @@
-"""Before the first step: the processes, the base model's weights, the encoded corpus, the number of steps."""
+"""Everything before the first step: the processes, the base model's weights, the encoded corpus, the number of steps."""
 
 import logging
 import os
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def in_training_group(job: Job) -> Iterator[tuple[Group, torch.device]]:
-    """Let the processes of a job meet; all of them, and the device of this one."""
+    """Let the processes of a job meet; give all of them, and the device of this one."""
     device = pick_device()
     # Kernels that are missing are an error of each process, not of the group.
     uses_liger(job.recipe.pretrain.kernels, device)
@@ -51,7 +51,7 @@ def in_training_group(job: Job) -> Iterator[tuple[Group, torch.device]]:
 
 
 def inputs_of(job: Job, processes: Group) -> Job:
-    """The job with the trial's choice as its tokenizer, if there is a trial; and its price in the tracker."""
+    """Take the tokenizer from the trial, where there is one, and track price and plan."""
     if "trial" in job.inputs:
         job = replace(job, inputs={**job.inputs, "tokenizer": job.inputs["trial"]})
     elif job.recipe.tokenizer.trial is not None and processes.is_first:
@@ -67,33 +67,34 @@ def inputs_of(job: Job, processes: Group) -> Job:
 
 
 def prepare(
-    job: Job,
-    processes: Group,
-    device: torch.device,
-    metrics: Metrics,
-    heartbeat: Callable[[Section], None],
+    job: Job, processes: Group, device: torch.device, metrics: Metrics, heartbeat: Callable[[Section], None]
 ) -> tuple[Trainer, Job]:
-    """Test the nodes, load the base model and encode the corpus; the trainer, and the job with its steps."""
+    """Test the nodes, load the base model and encode the corpus; return the trainer, and the job with its steps."""
     settings = job.recipe.pretrain
     if burn_in.burn_in_enabled(settings.faults.burn_in, device):
         copies = settings.copies
         local = Path(copies.local_path) if copies.local_every and copies.local_path else None
-        dtype = compute_dtype(settings, device)
-        burn_in.burn_in(processes, device, dtype, job.work, copies.archive, local)
+        burn_in.burn_in(processes, device, compute_dtype(settings, device), job.work, copies.archive, local)
     mesh = mesh_of(settings.parallelism, processes, device.type)
     heartbeat("load")
     with no_room(job.recipe, "loading the base model", rank=processes.rank):
         net = _net(job, processes, mesh, device)
+
+    def pack(writes: bool) -> Packed:
+        stream = token_stream(job.inputs["corpus"], job.inputs["tokenizer"], job.work, write=writes)
+        return packed_stream(stream, settings.sequence_length, job.work, write=writes)
+
     with metrics.section("data"):
-        packed = processes.local_first(lambda writes: _packed(job, writes=writes))
+        packed = processes.local_first(pack)
     # Only the packed corpus knows how many steps an epoch has.
     settings = settings.within_epochs(packed.num_sequences)
     job = replace(job, recipe=job.recipe.model_copy(update={"pretrain": settings}))
-    _log_data(packed, settings, job.inputs["tokenizer"])
+    tokenizer = job.inputs["tokenizer"]
+    log.info("documents: %s", document_frame(load_tokenizer(tokenizer), str(tokenizer)))
     # Encoding is over: from here on silence is suspicious sooner.
     heartbeat("start")
     if processes.is_first:
-        _warn_of_lengths(net, packed, settings)
+        _log_lengths(net, packed, settings)
     trainer = Trainer(net, packed, job.recipe, processes)
     trainer.micro_batch_size = micro_batch_size(job.recipe, job.work, processes)
     metrics.rates = rates_of(
@@ -115,27 +116,14 @@ def training_origin(job: Job, trainer: Trainer) -> dict[str, str]:
     }
 
 
-def _packed(job: Job, *, writes: bool) -> Packed:
-    stream = token_stream(job.inputs["corpus"], job.inputs["tokenizer"], job.work, write=writes)
-    return packed_stream(stream, job.recipe.pretrain.sequence_length, job.work, write=writes)
-
-
-def _log_data(packed: Packed, settings: Pretrain, tokenizer: Path) -> None:
-    log.info("documents: %s", document_frame(load_tokenizer(tokenizer), str(tokenizer)))
+def _log_lengths(net: ParallelModel, packed: Packed, settings: Pretrain) -> None:
+    """Log the lengths of the data, and warn of those that are likely a mistake."""
     log.info(
         "%s documents, %s tokens in %s sequences of %s (%.1f %% padding); %s steps are %.2f epochs",
-        f"{len(packed.stream.starts) - 1:,}",
-        f"{packed.num_targets:,}",
-        f"{packed.num_sequences:,}",
-        f"{packed.length:,}",
-        100 * packed.waste,
-        f"{settings.steps:,}",
+        f"{len(packed.stream.starts) - 1:,}", f"{packed.num_targets:,}", f"{packed.num_sequences:,}",
+        f"{packed.length:,}", 100 * packed.waste, f"{settings.steps:,}",
         settings.steps * settings.batch_size / packed.num_sequences,
-    )
-
-
-def _warn_of_lengths(net: ParallelModel, packed: Packed, settings: Pretrain) -> None:
-    """Warn of lengths that are likely a mistake; nothing stops the run."""
+    )  # fmt: skip
     positions = getattr(net.model.config, "max_position_embeddings", None)
     if positions is not None and settings.sequence_length > positions:
         log.warning(

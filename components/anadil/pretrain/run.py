@@ -1,4 +1,4 @@
-"""corpus, tokenizer -> model: continued pre-training in phases, resumable at every step.
+"""Continued pre-training in phases, resumable at every step: corpus, tokenizer -> model.
 
 python -m anadil.pretrain --recipe smoke --corpus DIR --tokenizer DIR --out DIR
 torchrun --nproc-per-node 8 -m anadil.pretrain ...the same
@@ -24,11 +24,7 @@ from anadil.runtime.job import Figures, Job
 
 
 def run(job: Job, callbacks: Sequence[Callback] = ()) -> Figures:
-    """Train the base model on the corpus, in the vocabulary of the tokenizer.
-
-    Args:
-        job: With `corpus`, and `tokenizer` or `trial` among its inputs.
-        callbacks: Called after those of every run.
+    """Train the base model on the corpus, in the vocabulary of the tokenizer or trial; `callbacks` come last.
 
     Raises:
         DataError: Corpus, tokenizer or base model cannot be used, or do not fit together.
@@ -45,24 +41,14 @@ def run(job: Job, callbacks: Sequence[Callback] = ()) -> Figures:
 
 
 def train(job: Job, processes: Group, device: torch.device, callbacks: Sequence[Callback] = ()) -> Training:
-    """Do all steps of the recipe, from the last checkpoint in `job.work` on; write no artifact.
-
-    Args:
-        job: With `corpus` and `tokenizer` among its inputs.
-        processes: All processes of the run; each of them calls it.
-        device: Device of this process.
-        callbacks: Called after those of every run.
-
-    Raises:
-        AnadilError: As `run`.
-    """
+    """Do all steps of the recipe, from the last checkpoint in `job.work` on; every process calls it. Raises as `run`."""
     metrics = metrics_of(job, processes, device)
     watchdog = watchdog_of(job, processes, on_hang=metrics.goodput.hung)
-    with ExitStack() as held:
-        # The watchdog ends before what `held` closes: copies that are being finished are no hang.
+    with ExitStack() as stack:
+        # The watchdog ends before `stack` closes: copies that are being finished are no hang.
         with watchdog.running():
             trainer, job = prepare(job, processes, device, metrics, watchdog.heartbeat)
-            held.callback(metrics.close)
+            stack.callback(metrics.close)
             storage = CheckpointStorage(
                 job.recipe,
                 job.work,
@@ -71,7 +57,7 @@ def train(job: Job, processes: Group, device: torch.device, callbacks: Sequence[
                 training_origin(job, trainer),
                 heartbeat=lambda: watchdog.heartbeat("start"),
             )
-            held.callback(storage.close)
+            stack.callback(storage.close)
             with (
                 metrics.section("restore"),
                 no_room(job.recipe, "resuming from a checkpoint", rank=processes.rank),
@@ -87,7 +73,7 @@ def train(job: Job, processes: Group, device: torch.device, callbacks: Sequence[
             )
             for each in training.callbacks:
                 if each is not storage:
-                    held.callback(each.close)
+                    stack.callback(each.close)
             training.train()
         storage.finish()
     return training

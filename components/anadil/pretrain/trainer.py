@@ -10,22 +10,13 @@ import torch
 
 from anadil.core.errors import RecipeError
 from anadil.model.process_group import Group
+from anadil.pretrain import optimizer as optimizers
 from anadil.pretrain.data.packing import Batch, Packed, Sequences, batch_of, sequences_of_step
 from anadil.pretrain.lr_schedule import phase_of, rate_factor
-from anadil.pretrain.optimizer import (
-    allocate_state,
-    free_state,
-    make_optimizer,
-    set_rates,
-    set_step,
-    state_tensors,
-    train_only,
-)
 from anadil.pretrain.parallel.ddp import Replicas
 from anadil.pretrain.parallel.parallelize import ParallelModel
 from anadil.recipe.sections import Recipe
 
-Tensors = dict[str, torch.Tensor]
 Batches = Sequence[Batch]
 """One for each micro-batch of a step."""
 
@@ -49,7 +40,7 @@ class Step:
 
     @property
     def is_finite(self) -> bool:
-        """Neither loss nor gradient norm is NaN or Inf."""
+        """True if neither loss nor gradient norm is NaN or Inf."""
         return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
 
 
@@ -57,14 +48,10 @@ class Trainer:
     """The model, its optimizer, and the data that each step takes."""
 
     def __init__(self, net: ParallelModel, packed: Packed, recipe: Recipe, group: Group) -> None:
-        """Train `net` on the sequences of `packed` as the recipe says."""
-        self.net = net
-        self.packed = packed
-        self.group = group
-        self.settings = recipe.pretrain
-        self.seed = recipe.seed
-        self.device = net.device
-        self.dtype = net.dtype
+        """Train `net` on the sequences of `packed` by the recipe."""
+        self.net, self.packed, self.group = net, packed, group
+        self.settings, self.seed = recipe.pretrain, recipe.seed
+        self.device, self.dtype = net.device, net.dtype
         self.parameters = net.parameters()
         self.optimizer: torch.optim.Optimizer | None = None
         self.micro_batch_size = recipe.pretrain.micro_batch_size
@@ -76,40 +63,39 @@ class Trainer:
         self._replicas: Replicas | None = None
 
     def begin_phase(self, number: int) -> None:
-        """Freeze what the phase (from 0) does not train, then make an optimizer for the rest."""
-        phase = self.settings.phases[number]
+        """Freeze the parameters that the phase (from 0) does not train, then make an optimizer for the rest."""
         if self._replicas is not None:
             self._replicas.remove()
         if self.optimizer is not None:
             # The last phase's moments go before the next ones come: both together may not fit.
-            free_state(self.optimizer)
-        train_only(self.parameters, [name for name in self.parameters if self._is_trained(name, number)])
-        self.optimizer = make_optimizer(self.parameters, phase, self.settings, self.net.tables)
+            optimizers.free_state(self.optimizer)
+        chosen = [name for name in self.parameters if self._is_trained(name, number)]
+        optimizers.train_only(self.parameters, chosen)
+        phase = self.settings.phases[number]
+        self.optimizer = optimizers.make_optimizer(self.parameters, phase, self.settings, self.net.tables)
         self._replicas = Replicas(self._trained(), self.net.replicas_group())
         # Phases train different parameters, so each has a peak of its own.
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
 
     def batches(self, step: int) -> Batches:
-        """Micro-batches of this process for an optimizer step (from 0).
-
-        Every process has equally many, of equal shape where a pipeline needs that. Missing rows have no labels.
-        """
+        """Make this process's micro-batches of an optimizer step (from 0), equally many in every process."""
         mesh, size = self.net.mesh, self.micro_batch_size
         sequences = self.sequences(step)
         mine = sequences[mesh.data_rank :: mesh.data]
         most = -(-len(sequences) // mesh.data)
         micro = [mine[at : at + size] for at in range(0, most, size)]
         # A sharded model is gathered in each pass, so a process without sequences passes an empty row too.
+        # A pipeline needs equal shapes.
         rows = min(size, most) if mesh.pipeline > 1 else 1
         return [self.net.share(batch_of(self.packed, each, rows=rows)) for each in micro]
 
     def gradients(self, step: int, batches: Batches | None = None, received: int = 0) -> Step:
-        """Sum the gradients of an optimizer step (from 0) and clip them; `apply` then takes them.
+        """Sum the gradients of an optimizer step (from 0) and clip them, for `apply`.
 
         Args:
             step: Number of the step.
-            batches: Result of `batches`; None computes it now.
+            batches: Result of `batches`; None makes them now.
             received: Signal that this process has received; 0 for none.
         """
         assert self.optimizer is not None
@@ -117,7 +103,7 @@ class Trainer:
         number, within = phase_of(step, self.settings.phases)
         phase = self.settings.phases[number]
         factor = rate_factor(within, phase, self.settings)
-        set_rates(self.optimizer, factor)
+        optimizers.set_rates(self.optimizer, factor)
         # Freed, not filled with zeros: else they lie beside the activations of the forward pass.
         self.optimizer.zero_grad(set_to_none=True)
         # The divisor is that of the whole batch: then neither accumulation nor the number of
@@ -151,7 +137,7 @@ class Trainer:
         return done
 
     def sequences(self, step: int) -> Sequences:
-        """Numbers of the packed sequences of an optimizer step (from 0), over all processes."""
+        """Choose the packed sequences of an optimizer step (from 0), over all processes."""
         return sequences_of_step(
             self.batch_of(step),
             batch_size=self.settings.batch_size,
@@ -168,24 +154,24 @@ class Trainer:
         shapes = self.net.shapes
         return sum(math.prod(shapes[name]) for name in shapes if self._is_trained(name, phase))
 
-    def tensors(self, *, moments: bool) -> Tensors:
-        """Tensors of a checkpoint: parameters by name, tied ones once, and if asked the optimizer's moments."""
+    def tensors(self, *, moments: bool) -> dict[str, torch.Tensor]:
+        """Tensors of a checkpoint by name: parameters, tied ones once, and with `moments` the optimizer's."""
         tensors = self.net.plain_tensors()
         if moments:
             assert self.optimizer is not None
-            tensors |= state_tensors(self.optimizer, self.parameters)
+            tensors |= optimizers.state_tensors(self.optimizer, self.parameters)
         return tensors
 
     def allocate(self, step: int) -> None:
         """Allocate moments to load into, as after optimizer step `step` of all phases."""
         assert self.optimizer is not None
-        allocate_state(self.optimizer)
+        optimizers.allocate_state(self.optimizer)
         self.set_step(step)
 
     def set_step(self, step: int) -> None:
         """Set the optimizer's step count to that after optimizer step `step` of all phases."""
         assert self.optimizer is not None
-        set_step(self.optimizer, phase_of(step, self.settings.phases)[1])
+        optimizers.set_step(self.optimizer, phase_of(step, self.settings.phases)[1])
 
     def _agree(self, loss: torch.Tensor, received: int) -> tuple[float, int]:
         """Sum the loss over all processes, and pick a signal that some process has received."""

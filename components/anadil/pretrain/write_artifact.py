@@ -1,4 +1,4 @@
-"""trained model -> artifact: weights, tokenizer, metrics, summary."""
+"""The artifact of a trained model: weights, tokenizer, metrics, summary."""
 
 import json
 import math
@@ -25,7 +25,7 @@ SUMMARY = "training.json"
 
 
 def write_artifact(training: Training) -> Figures:
-    """Write model, tokenizer, metrics and summary; the figures of the last line."""
+    """Write model, tokenizer, metrics and summary; return the figures for the last line of the log."""
     job = training.job
     trainer, tokenizer = training.trainer, job.inputs["tokenizer"]
     if trainer.net.mesh.shares_model:

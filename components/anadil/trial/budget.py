@@ -1,4 +1,4 @@
-"""Equal compute: how many steps each finalist gets, and what its recipe is."""
+"""Equal compute: the steps and the recipe of each finalist."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ class Budget:
     tokens_per_step: int
     """Tokens of a batch, padding included."""
     steps: int
-    """With the base's vocabulary."""
+    """Steps with the base's vocabulary."""
 
     @property
     def flops(self) -> float:
@@ -40,11 +40,7 @@ class Budget:
 
 
 def budget_of(recipe: Recipe, steps: int) -> Budget:
-    """The budget of a recipe's trial.
-
-    Raises:
-        AnadilError: The model's sizes are not known, so that compute cannot be told.
-    """
+    """Make the budget of a recipe's trial; `AnadilError` where the model's sizes are not known."""
     settings = recipe.pretrain
     return Budget(
         shape=base_shape(recipe),
@@ -55,7 +51,7 @@ def budget_of(recipe: Recipe, steps: int) -> Budget:
 
 
 def trial_recipe(recipe: Recipe, steps: int) -> Recipe:
-    """The recipe of a finalist: pretrain's, shorter, and without what only a long run needs."""
+    """Make the recipe of a finalist: pretrain's, shorter, and without settings that only a long run needs."""
     settings = recipe.pretrain
     faults = settings.faults.model_copy(update={"budget_hours": None, "budget_usd": None, "burn_in": "never"})
     changed = {

@@ -1,4 +1,4 @@
-"""Who takes part: the best size of each strategy, by the rule that the tokenizer stage chooses by."""
+"""The finalists of a trial: the best size of each strategy, by the rule of the tokenizer stage."""
 
 import json
 import shutil
@@ -28,15 +28,15 @@ class Finalist:
 
     strategy: Strategy
     name: str
-    """As `fertility.json` calls it."""
+    """Name in `fertility.json`."""
     folder: Path
     """Its directory in the tokenizer artifact."""
     reason: str
-    """Why it, of the strategy's sizes."""
+    """Reason for this one of the strategy's sizes."""
 
 
 def find_finalists(artifact_folder: Path, settings: Settings) -> tuple[Finalist, ...]:
-    """The best candidate of each strategy, in the order of the recipe.
+    """Find the best candidate of each strategy, in the order of the recipe.
 
     Raises:
         DataError: A strategy has no candidate in the artifact, or an older release made it.
@@ -46,8 +46,7 @@ def find_finalists(artifact_folder: Path, settings: Settings) -> tuple[Finalist,
         measured = {
             name: _measured(entry, artifact_folder / "candidates" / name) for name, entry in table.items()
         }
-        # Where the recipe does not compare the base its tokenizer is not kept; its figures are, and nothing else is
-        # looked at.
+        # A recipe that does not compare the base stores its figures alone, and nothing else is needed.
         base = measured["base"] or _measured(table["base"], artifact_folder)
     except (KeyError, TypeError) as error:
         raise DataError(
@@ -56,31 +55,22 @@ def find_finalists(artifact_folder: Path, settings: Settings) -> tuple[Finalist,
         ) from None
     chosen = []
     for strategy in dict.fromkeys(settings.strategies):
-        sizes = [
-            item for item in measured.values() if item is not None and item.candidate.strategy == strategy
-        ]
+        sizes = [each for each in measured.values() if each and each.candidate.strategy == strategy]
         if not sizes or base is None:
             raise DataError(
                 f"{artifact_folder}: holds no candidate of the strategy {strategy}; take it out of tokenizer.strategies, "
                 "or make the tokenizer again with this recipe"
             )
-        choice = choose_candidate(
-            sizes, base, settings.model_copy(update={"choice": strategy, "trial": None})
-        )
+        rule = settings.model_copy(update={"choice": strategy, "trial": None})
+        choice = choose_candidate(sizes, base, rule)
         name = choice.best.candidate.name
-        chosen.append(
-            Finalist(
-                strategy=strategy,
-                name=name,
-                folder=artifact_folder / "candidates" / name,
-                reason=choice.reason,
-            )
-        )
+        folder = artifact_folder / "candidates" / name
+        chosen.append(Finalist(strategy=strategy, name=name, folder=folder, reason=choice.reason))
     return tuple(chosen)
 
 
 def sealed_copy(finalist: Finalist, target: Path) -> Path:
-    """Its tokenizer as an artifact of its own, which is what pretrain reads."""
+    """Copy its tokenizer into an artifact of its own, for pretrain."""
     if artifact.read_manifest(str(target)) is None:
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(finalist.folder, target)
@@ -89,7 +79,7 @@ def sealed_copy(finalist: Finalist, target: Path) -> Path:
 
 
 def _measured(entry: Mapping[str, Any], folder: Path) -> MeasuredCandidate | None:
-    """A candidate as the tokenizer stage measured it; None where its tokenizer was not kept."""
+    """Read a candidate with its figures; None where its tokenizer is not stored."""
     if not (folder / "tokenizer.json").is_file():
         return None
     tokenizer: Tokenizer = read_tokenizer(folder)
@@ -105,6 +95,6 @@ def _measured(entry: Mapping[str, Any], folder: Path) -> MeasuredCandidate | Non
         for kind in ("domains", "keep")
     }
     figures = {each.name: entry[each.name] for each in fields(Fertility) if each.name in entry}
-    # What `fertility.json` leaves out, and the choice ignores.
+    # `fertility.json` leaves these out, and the choice ignores them.
     fertility = Fertility(**figures | kinds | {"changed_documents": (), "tokens_per_cpu_s": 0.0})
     return MeasuredCandidate(candidate=candidate, fertility=fertility, cost=Cost(**entry["cost"]))

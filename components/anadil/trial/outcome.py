@@ -1,4 +1,4 @@
-"""Results of the finalists -> the winner, with intervals, and `trial.json`."""
+"""The winner of the finalists, with intervals, and `trial.json`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -54,7 +54,7 @@ class Winner:
 
 
 def choose_winner(results: Sequence[FinalistResult], texts: TrialTexts, seed: int) -> Winner:
-    """The fewest bits per byte on the held-out text; of those that are not told apart from it, the smallest vocabulary."""
+    """Choose the fewest bits per byte on the held-out text; among equals the smallest vocabulary."""
     num_bytes = texts.num_bytes(TARGET)
     score = {each.name: bits_per_byte(sum(each.nats[TARGET]), int(num_bytes.sum())) for each in results}
     ranked = sorted(results, key=lambda each: (score[each.name], each.rows))
@@ -64,7 +64,7 @@ def choose_winner(results: Sequence[FinalistResult], texts: TrialTexts, seed: in
         for each in ranked[1:]
     }
     near = [best, *(each for each in ranked[1:] if not differences[each.name].significant)]
-    # Among equals the smallest vocabulary: it costs the fewest embedding parameters.
+    # The smallest vocabulary costs the fewest embedding parameters.
     winner = min(near, key=lambda each: (each.rows, score[each.name]))
     reason = f"{score[winner.name]:.4f} bits per byte"
     if winner is not best:
@@ -76,16 +76,15 @@ def choose_winner(results: Sequence[FinalistResult], texts: TrialTexts, seed: in
         reason += f", the fewest, and the smallest vocabulary of {len(near)} that are not told apart"
     elif len(results) > 1:
         reason += f", the fewest; {ranked[1].name} has {_shown(differences[ranked[1].name])}"
-    why_not = {}
-    for each in results:
-        if each is winner:
-            continue
-        if each is best:
-            why_not[each.name] = f"not told apart from {winner.name}, which has the smaller vocabulary"
-        elif each in near:
-            why_not[each.name] = f"{_shown(differences[each.name])}: not told apart, and {each.rows:,} rows"
-        else:
-            why_not[each.name] = f"{_shown(differences[each.name])} than {best.name}"
+    why_not = {
+        each.name: f"{_shown(differences[each.name])}: not told apart, and {each.rows:,} rows"
+        if each in near
+        else f"{_shown(differences[each.name])} than {best.name}"
+        for each in results
+        if each.name not in {winner.name, best.name}
+    }
+    if winner is not best:
+        why_not[best.name] = f"not told apart from {winner.name}, which has the smaller vocabulary"
     return Winner(name=winner.name, reason=reason, why_not=why_not, differences=differences)
 
 
@@ -131,7 +130,7 @@ def _entry(
     del figures["nats"]
     return figures | {
         "chosen_because": finalist.reason,
-        # As far as the held-out text's bytes per token tell.
+        # Estimated by the held-out text's bytes per token.
         "bytes": round(result.tokens * bytes_per_token),
         "fertility": round(tokens_per_word, 4),
         "words_in_context": words_in_context(budget.context, tokens_per_word),

@@ -1,4 +1,4 @@
-"""corpus, tokenizer -> trial: train with each strategy's best tokenizer at equal compute, and choose by bits per byte.
+"""A short training with each strategy's best tokenizer at equal compute, chosen by bits per byte: corpus, tokenizer -> trial.
 
 python -m anadil.trial --recipe R --corpus URI --tokenizer URI --out URI
 torchrun --nproc-per-node 8 -m anadil.trial ...the same
@@ -8,7 +8,8 @@ import json
 import logging
 import math
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,57 +21,75 @@ from anadil.pretrain.prepare import in_training_group
 from anadil.pretrain.run import train
 from anadil.runtime.job import Figures, Job
 from anadil.runtime.mlflow_spool import Tracker
+from anadil.runtime.reusable_artifact import reusable_artifact
 from anadil.trial.budget import Budget, budget_of, trial_recipe
 from anadil.trial.finalists import Finalist, find_finalists, sealed_copy
 from anadil.trial.outcome import FinalistResult, choose_winner, outcome_table
-from anadil.trial.reuse import FOLDER, find_result, keep_result
 from anadil.trial.score import document_nats
 from anadil.trial.texts import TARGET, TrialTexts, read_texts
 
 log = logging.getLogger(__name__)
 
 TABLE = "trial.json"
+FOLDER = "finalists"
+"""Directory of results, in the artifact and in the work directory."""
 
 
 def run(job: Job) -> Figures:
-    """Fill `job.out` with the winner's tokenizer, `trial.json`, and what each finalist gave.
+    """Fill `job.out` with the winner's tokenizer, `trial.json`, and the result of each finalist.
 
     Raises:
         AnadilError: As `pretrain`, and where there is no held-out text or the model's compute is not known.
     """
-    if job.recipe.tokenizer.trial is None:
+    settings, trial = job.recipe.tokenizer, job.recipe.tokenizer.trial
+    if trial is None:
         raise RecipeError(
             "tokenizer.trial: not set, so there is no trial to run; set it, such as {steps: 200}"
         )
     with in_training_group(job) as (processes, device):
-        return _run(job, processes, device)
-
-
-def _run(job: Job, processes: Group, device: torch.device) -> Figures:
-    settings, trial = job.recipe.tokenizer, job.recipe.tokenizer.trial
-    assert trial is not None
-    finalists = find_finalists(job.inputs["tokenizer"], settings)
-    texts = read_texts(job, finalists)
-    budget = budget_of(job.recipe, trial.steps)
-    chosen = [each for each in finalists if each.strategy in (trial.strategies or settings.strategies)]
-    results = []
-    for finalist in chosen:
-
-        def found(finalist: Finalist = finalist) -> FinalistResult | None:
-            return find_result(job, finalist)
-
-        result = processes.run_on_first(found)
-        results.append(result or try_finalist(job, finalist, texts, budget, processes, device))
-        job.stop.check()
-    figures = _write(job, chosen, results, texts, budget) if processes.is_first else {}
-    processes.wait()
+        finalists = find_finalists(job.inputs["tokenizer"], settings)
+        texts = read_texts(job, finalists)
+        budget = budget_of(job.recipe, trial.steps)
+        chosen = [each for each in finalists if each.strategy in (trial.strategies or settings.strategies)]
+        results = []
+        for finalist in chosen:
+            result = processes.run_on_first(partial(find_result, job, finalist))
+            results.append(result or try_finalist(job, finalist, texts, budget, processes, device))
+            job.stop.check()
+        figures = _write(job, chosen, results, texts, budget) if processes.is_first else {}
+        processes.wait()
     return figures
+
+
+def find_result(job: Job, finalist: Finalist) -> FinalistResult | None:
+    """Find the result of a finalist that an earlier start or a trial of its strategy alone has trained."""
+    file = Path(FOLDER, f"{finalist.name}.json")
+    path, trial = job.work / file, job.recipe.tokenizer.trial
+    assert trial is not None
+    if not path.is_file() and trial.strategies != (finalist.strategy,):
+        # Pods of a pipeline train one strategy each. Their artifacts have keys, as every artifact does.
+        alone = trial.model_copy(update={"strategies": (finalist.strategy,)})
+        settings = job.recipe.tokenizer.model_copy(update={"trial": alone})
+        reusable = reusable_artifact(job, "trial", job.recipe.model_copy(update={"tokenizer": settings}))
+        path = reusable[0] / file if reusable else path
+    if not path.is_file():
+        return None
+    log.info("%s: trained already", finalist.name)
+    return FinalistResult(**json.loads(path.read_text(encoding="utf-8")))
+
+
+def _store_result(folder: Path, result: FinalistResult) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    # Renamed whole: a start after a kill finds a whole result or none.
+    draft = folder / f"{result.name}.draft"
+    draft.write_text(json.dumps(asdict(result), indent=1) + "\n", encoding="utf-8")
+    draft.replace(folder / f"{result.name}.json")
 
 
 def try_finalist(
     job: Job, finalist: Finalist, texts: TrialTexts, budget: Budget, processes: Group, device: torch.device
 ) -> FinalistResult:
-    """Train with a finalist's tokenizer and score what came out; its weights are not kept."""
+    """Train with a finalist's tokenizer and score the model, which is then dropped."""
     work = job.work / finalist.name
     tokenizer = work / "tokenizer"
     if processes.local_rank == 0:
@@ -116,7 +135,7 @@ def try_finalist(
     del net, training
     free_memory()
     if processes.is_first:
-        keep_result(job.work / FOLDER, result)
+        _store_result(job.work / FOLDER, result)
     processes.wait()
     if processes.local_rank == 0:
         shutil.rmtree(work, ignore_errors=True)
@@ -126,14 +145,14 @@ def try_finalist(
 def _write(
     job: Job, finalists: list[Finalist], results: list[FinalistResult], texts: TrialTexts, budget: Budget
 ) -> Figures:
-    """The winner's tokenizer is the content: what is beside it says why, and changes no key of pretrain."""
+    # The winner's tokenizer is the content. The files beside it say why, and change no key of pretrain.
     winner = choose_winner(results, texts, job.recipe.seed)
     table = outcome_table(finalists, results, texts, budget, winner, job.recipe.seed)
     [folder] = [each.folder for each in finalists if each.name == winner.name]
     for file in sorted(folder.iterdir()):
         shutil.copyfile(file, job.out / file.name)
     for result in results:
-        keep_result(job.out / FOLDER, result)
+        _store_result(job.out / FOLDER, result)
     text = json.dumps(table, ensure_ascii=False, indent=1, allow_nan=False)
     (job.out / TABLE).write_text(text + "\n", encoding="utf-8")
     job.varying.extend([*(Path(FOLDER, f"{each.name}.json").as_posix() for each in results), TABLE])

@@ -1,8 +1,4 @@
-"""Nats of each held-out document under a model as it was trained, however it is spread over processes.
-
-Documents are `[prefix] + ids`, each alone in its sequences, with the trainer's own forward pass. A document longer than a
-sequence is cut into pieces of which the later ones see only themselves and BOS, as when training is validated.
-"""
+"""Nats of each held-out document under a trained model, however it is spread over processes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,9 +24,10 @@ def document_nats(
     length: int,
     name: str,
 ) -> NDArray[np.float64]:
-    """Sum of -ln p over the tokens of each document, the same on every process.
+    """Sum -ln p over the tokens of each document, equal on every process.
 
-    All processes make equally many forward passes, since a sharded model is gathered in each.
+    Documents are `[prefix] + ids`, each alone in its sequences. A document longer than a sequence is cut
+    into pieces that do not see each other, as in the validation of training.
 
     Args:
         net: The model.
@@ -38,10 +35,10 @@ def document_nats(
         prefix: Token before each document; not scored.
         bos: Token before each later piece; None for none.
         length: Tokens of a sequence.
-        name: What is scored, for progress and messages.
+        name: Name for progress and messages.
 
     Raises:
-        RecipeError: The model gives no numbers any more.
+        RecipeError: The loss is NaN or Inf.
     """
     documents = [np.concatenate(([prefix], ids)).astype(np.int32) for ids in encoded]
     stream = stream_of(documents, bos)
@@ -52,13 +49,14 @@ def document_nats(
     mine = np.arange(mesh.data_rank, len(pieces), mesh.data)
     nats = torch.zeros(len(documents), dtype=torch.float64, device=net.device)
     net.model.eval()
+    # Equally many passes in all processes, since a sharded model is gathered in each.
     passes = -(-len(pieces) // mesh.data)
     with torch.no_grad(), progress(f"score {name}", total=passes) as bar:
         for number in range(passes):
             if number < len(mine):
                 document = int(document_of[mine[number]])
                 nats[document] += net.nats(batch_of(packed, mine[number : number + 1])).double()
-            else:  # it goes through the model with the others, and counts for nothing
+            else:  # without labels it counts for nothing
                 batch = batch_of(packed, np.zeros(1, dtype=np.int64))
                 net.nats(replace(batch, labels=torch.full_like(batch.labels, IGNORED)))
             bar.advance()

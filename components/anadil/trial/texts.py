@@ -1,6 +1,6 @@
-"""The text that every finalist is scored on: the corpus's held-out part, and what `tokenizer.keep` names."""
+"""The texts that every finalist is scored on: the corpus's held-out part, and those of `tokenizer.keep`."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,7 +44,7 @@ class TrialTexts:
 
 
 def read_texts(job: Job, finalists: Sequence[Finalist]) -> TrialTexts:
-    """The texts, encoded by all finalists, so that each is scored on the same bytes.
+    """Read and encode the texts with all finalists, so that each is scored on the same bytes.
 
     Raises:
         DataError: There is no held-out text, or a tokenizer alters more than 1 % of the documents.
@@ -55,15 +55,14 @@ def read_texts(job: Job, finalists: Sequence[Finalist]) -> TrialTexts:
     refuse_no_heldout(len(heldout), [f"{corpus}/heldout"])
     kinds = {TARGET: encode_for_all(models, heldout)}
     for name, texts in read_keep_texts(job).items():
-        kinds[name] = encode_for_all(models, list(_documents(name, texts)))
+        documents = [
+            Document(id=f"{name}-{number}", text=text, source=name, url="", lang=name)
+            for number, text in enumerate(texts)
+        ]
+        kinds[name] = encode_for_all(models, documents)
     words = load_language(job.recipe.language).words
     return TrialTexts(
         kinds=kinds,
         models={model.name: model for model in models},
         num_words=sum(len(words(document.text)) for document in kinds[TARGET].documents),
     )
-
-
-def _documents(name: str, texts: Iterable[str]) -> Iterable[Document]:
-    for number, text in enumerate(texts):
-        yield Document(id=f"{name}-{number}", text=text, source=name, url="", lang=name)

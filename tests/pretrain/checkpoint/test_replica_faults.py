@@ -26,8 +26,7 @@ from tests.kit.checkpoint_samples import Make, assert_newest, maker, save, state
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 DENIED = ClientError(
-    {"Error": {"Code": "AccessDenied"}, "ResponseMetadata": {"HTTPStatusCode": 403}},
-    "PutObject",
+    {"Error": {"Code": "AccessDenied"}, "ResponseMetadata": {"HTTPStatusCode": 403}}, "PutObject"
 )
 DOWN = EndpointConnectionError(endpoint_url="http://s3")
 

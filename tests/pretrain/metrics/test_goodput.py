@@ -237,8 +237,7 @@ def test_other_processes_count_and_write_nothing(tmp_path: Path) -> None:
 EVENTS = st.lists(
     st.one_of(
         st.tuples(
-            st.sampled_from(["data", "step", "checkpoint", "validation", "restore", "idle"]),
-            st.floats(0, 50),
+            st.sampled_from(["data", "step", "checkpoint", "validation", "restore", "idle"]), st.floats(0, 50)
         ),
         st.tuples(st.sampled_from(["kill", "back", "hang"]), st.floats(0, 1)),
     ),

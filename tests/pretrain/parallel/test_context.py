@@ -97,6 +97,6 @@ def test_a_length_that_cannot_be_shared_is_refused_with_the_remedy() -> None:
 
     with pytest.raises(
         PreflightError,
-        match=r"sequence_length: 2044 tokens are no multiple of context 4 x tensor 2.*a multiple of 8",
+        match=r"sequence_length: 2044 tokens are not a multiple of context 4 x tensor 2.*a multiple of 8",
     ):
         check_context(2044, 4, 2)

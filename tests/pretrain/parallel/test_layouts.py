@@ -12,15 +12,7 @@ from anadil.model.load import load_model
 from anadil.pretrain.run import run
 from anadil.runtime.job import Job
 from tests.kit.marks import gpu, matrix, slow
-from tests.kit.pretraining import (
-    SHORT,
-    SignalAt,
-    losses,
-    make_job,
-    make_recipe,
-    run_in_child,
-    run_in_several,
-)
+from tests.kit.pretraining import SHORT, SignalAt, losses, make_job, make_recipe, run_in_child, run_in_several
 from tests.pretrain.conftest import trained
 
 TWO: list[dict[str, int]] = [

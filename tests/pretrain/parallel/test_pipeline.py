@@ -1,5 +1,6 @@
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -21,13 +22,7 @@ from anadil.pretrain.parallel.ddp import Replicas
 from anadil.pretrain.parallel.fsdp import shard
 from anadil.pretrain.parallel.loss_forward import last_hidden
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
-from anadil.pretrain.parallel.pipeline import (
-    Pipeline,
-    check_micro_batches,
-    check_pipeline,
-    cut_stage,
-    layers_of_stage,
-)
+from anadil.pretrain.parallel.pipeline import Pipeline, check_pipeline, cut_stage, layers_of_stage
 from anadil.pretrain.parallel.tensor import apply_tensor_parallel, summed_loss_of_head
 from anadil.recipe.pretrain import Parallelism, Pretrain
 from tests.kit import families
@@ -154,7 +149,7 @@ def split_stages_equal_whole(rank: int) -> None:
     model = llama()
     use_packed_attention(model)
     cut_stage(model, rank // 2, 2)
-    apply_tensor_parallel(model, devices["tensor"], config=model.config, sequence_length=LENGTH)
+    apply_tensor_parallel(model, devices["tensor"], config=model.config)
     pipeline = Pipeline(model, summed_loss_of_head, devices["pipeline"].get_group(), device=CPU, tensor=2)
     given = batches(3)
     loss, expected = expected_of(given)
@@ -232,24 +227,24 @@ def test_layers_are_spread_evenly(layers: int, stages: int, expected: list[int])
     assert [number for part in parts for number in part] == list(range(layers))
 
 
-def test_tied_tables_are_refused_with_the_remedy() -> None:
-    with pytest.raises(
-        PreflightError, match=r"pipeline: 2 stages would part the input embeddings.*pipeline to 1"
-    ):
-        cut_stage(llama(tied=True), 0, 2)
+@pytest.mark.parametrize(
+    ("stages", "changes", "words"),
+    [
+        (2, {"tied": True}, r"2 stages would part the input embeddings.*pipeline to 1"),
+        (8, {"layers": 5}, r"8 stages are more than the 5 layers.*set it to 5 or less"),
+        (
+            4,
+            {"sequences": 6},
+            r"4 stages need as many micro-batches .* are 3; lower .*micro_batch_size \(2\)",
+        ),
+    ],
+)
+def test_what_cannot_be_cut_into_stages_is_refused_with_the_remedy(
+    stages: int, changes: dict[str, Any], words: str
+) -> None:
+    fits: dict[str, Any] = {"tied": False, "layers": 8, "sequences": 8, "micro_batch_size": 2}
+    with pytest.raises(PreflightError, match=words):
+        check_pipeline(stages, **{**fits, **changes})
 
-
-def test_more_stages_than_layers_are_refused_with_the_remedy() -> None:
-    with pytest.raises(PreflightError, match=r"8 stages are more than the 5 layers.*set it to 5 or less"):
-        check_pipeline(tied=False, layers=5, stages=8)
-
-
-def test_fewer_passes_than_stages_are_refused_with_the_remedy() -> None:
-    with pytest.raises(
-        PreflightError,
-        match=r"4 stages need as many micro-batches .* there are 3; lower .*micro_batch_size \(2\)",
-    ):
-        check_micro_batches(4, sequences=6, micro_batch_size=2)
-
-    check_micro_batches(4, sequences=7, micro_batch_size=2)
-    check_micro_batches(1, sequences=1, micro_batch_size=14)
+    check_pipeline(4, **{**fits, "sequences": 7})
+    check_pipeline(1, tied=True, layers=1, sequences=1, micro_batch_size=14)

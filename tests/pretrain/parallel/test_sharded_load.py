@@ -104,7 +104,7 @@ def only_its_own(rank: int, folder: str) -> None:
     whole, model, _, rows = whole_and_empty(Path(folder))
     mesh = mesh_of(Parallelism(shard=2, tensor=2), Group(rank=rank, size=4), "cpu")
     assert mesh.parameters is not None
-    apply_tensor_parallel(model, mesh.parameters["tensor"], config=model.config, sequence_length=8)
+    apply_tensor_parallel(model, mesh.parameters["tensor"], config=model.config)
     shard(model, decoder_layers(model), mesh, MixedPrecisionPolicy())
     weights = Counted(Path(folder) / "model")
 
@@ -120,7 +120,7 @@ def new_rows_in_both_tables(rank: int, folder: str) -> None:
     whole, model, weights, rows = whole_and_empty(Path(folder))
     mesh = mesh_of(Parallelism(tensor=2), Group(rank=rank, size=2), "cpu")
     assert mesh.parameters is not None
-    apply_tensor_parallel(model, mesh.parameters["tensor"], config=model.config, sequence_length=8)
+    apply_tensor_parallel(model, mesh.parameters["tensor"], config=model.config)
 
     load_weights(model, weights, CPU, rows=rows)
 

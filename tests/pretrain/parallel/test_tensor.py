@@ -85,7 +85,7 @@ def spread(folder: str, mesh: Mesh, policy: Policy = "none", precision: MixedPre
     assert mesh.parameters is not None
     model = empty_model(Path(folder))
     use_packed_attention(model)
-    apply_tensor_parallel(model, mesh.parameters["tensor"], config=model.config, sequence_length=LENGTH)
+    apply_tensor_parallel(model, mesh.parameters["tensor"], config=model.config)
     checkpoint_layers(decoder_layers(model), policy)
     if mesh.shard > 1:
         shard(model, decoder_layers(model), mesh, precision)
@@ -162,7 +162,7 @@ def unknown_layer(mesh: Mesh) -> None:
     with pytest.raises(
         PreflightError, match=r"llama model is not a Llama's \(self_attn.q_norm\); set it to 1"
     ):
-        apply_tensor_parallel(model, mesh.parameters["tensor"], config=config(), sequence_length=LENGTH)
+        apply_tensor_parallel(model, mesh.parameters["tensor"], config=config())
 
 
 def middle_stage(folder: str, mesh: Mesh) -> None:
@@ -172,7 +172,7 @@ def middle_stage(folder: str, mesh: Mesh) -> None:
     stage = nn.Module()
     stage.model = nn.Module()
     stage.model.layers = nn.ModuleDict({"1": copy.deepcopy(whole.model.layers[1])})
-    apply_tensor_parallel(stage, mesh.parameters["tensor"], config=whole.config, sequence_length=LENGTH)
+    apply_tensor_parallel(stage, mesh.parameters["tensor"], config=whole.config)
     batch = rows_of(0, 1)
     states = torch.randn(4, LENGTH, 32, generator=torch.Generator().manual_seed(5))
     turned = whole.model.rotary_emb(states, batch["position_ids"])

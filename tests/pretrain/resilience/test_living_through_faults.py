@@ -37,11 +37,7 @@ NAN = json.dumps({"nan": {"step": 8}})
 
 
 def test_a_batch_whose_loss_is_no_number_is_left_out_and_a_resume_leaves_it_out_too(
-    tmp_path: Path,
-    base: Path,
-    whole: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, base: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     recipe = make_recipe(base, faults={"on_anomaly": "skip"})
     monkeypatch.setenv(VARIABLE, NAN)

@@ -29,10 +29,7 @@ def recipe(on: str = "halve", **pretrain: Any) -> Recipe:
 
 
 def test_halve_notes_half_the_micro_batch_for_the_next_start_and_asks_for_it(tmp_path: Path) -> None:
-    with (
-        pytest.raises(RetryableError) as caught,
-        out_of_memory(recipe(), tmp_path, 8, step=12, rank=3),
-    ):
+    with pytest.raises(RetryableError) as caught, out_of_memory(recipe(), tmp_path, 8, step=12, rank=3):
         raise ERROR
 
     text = str(caught.value)
@@ -120,10 +117,7 @@ def test_other_errors_outside_a_step_pass() -> None:
 
 
 def test_other_errors_pass(tmp_path: Path) -> None:
-    with (
-        pytest.raises(RuntimeError, match="shapes"),
-        out_of_memory(recipe(), tmp_path, 8, step=1, rank=0),
-    ):
+    with pytest.raises(RuntimeError, match="shapes"), out_of_memory(recipe(), tmp_path, 8, step=1, rank=0):
         raise RuntimeError("shapes differ")
 
 

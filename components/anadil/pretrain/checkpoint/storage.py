@@ -130,10 +130,7 @@ class CheckpointStorage(Callback):
         run, rank = self.training, self._group.rank
         done = run.state.step
         if run.ends or self.due(done):
-            with (
-                run.metrics.section("checkpoint"),
-                no_room(self._recipe, f"saving step {done}", rank=rank),
-            ):
+            with run.metrics.section("checkpoint"), no_room(self._recipe, f"saving step {done}", rank=rank):
                 run.enter("save")
                 state = run.state
                 for each in run.callbacks:

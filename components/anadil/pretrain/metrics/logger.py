@@ -21,14 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FILE = "training.jsonl"
-FORMATS = {
-    "step": "d",
-    "phase": "d",
-    "loss": ".4f",
-    "lr": ".3g",
-    "grad_norm": ".3f",
-    "tokens_per_s": ".0f",
-}
+FORMATS = {"step": "d", "phase": "d", "loss": ".4f", "lr": ".3g", "grad_norm": ".3f", "tokens_per_s": ".0f"}
 """First in a line of the log: patterns of HyperPod, of SageMaker and of the launcher look for them."""
 
 

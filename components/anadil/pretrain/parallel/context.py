@@ -1,11 +1,9 @@
 """Context parallelism: each process of a group holds one slice of every sequence of a batch.
 
-All but attention looks at a token by itself. For attention each process gathers keys and values
-of the whole sequences and attends with its own queries: to its own slice, and to what lies
-before it of the document that reaches into it. Backwards, gradients of keys and values are added
-up over the group and each process gets those of its slice. Packed documents are short, so
-slices cost about the same; a document as long as a sequence costs the last process most.
-The gathering waits: nothing is computed meanwhile.
+Only attention looks at several tokens. For it each process gathers keys and values of the whole
+sequences and attends with its own queries. Backwards, gradients of keys and values are summed over
+the group and each process gets those of its slice. Packed documents are short, so slices cost about
+the same; a document as long as a sequence costs the last process most. The gathering is not overlapped.
 """
 
 from dataclasses import dataclass, replace
@@ -29,29 +27,18 @@ NAME = "anadil_context"
 
 
 def check_context(sequence_length: int, context: int, tensor: int = 1) -> None:
-    """Refuse degrees that do not cut sequences into slices of one length.
-
-    Raises:
-        PreflightError: `pretrain.sequence_length` is no multiple of context x tensor.
-    """
+    """Refuse degrees that do not cut sequences into slices of one length."""
     if not cuts_evenly(sequence_length, context=context, tensor=tensor):
         raise PreflightError(
-            f"pretrain.sequence_length: {sequence_length} tokens are no multiple of context {context} x tensor "
+            f"pretrain.sequence_length: {sequence_length} tokens are not a multiple of context {context} x tensor "
             f"{tensor}, so they cannot be shared evenly; choose a multiple of {context * tensor}, or change "
             "pretrain.parallelism"
         )
 
 
 def slice_of(batch: Batch, rank: int, size: int) -> Batch:
-    """A process's slice of every sequence; borders stay those of the whole sequences.
-
-    Labels are those of packing, already moved by one token, so that none is lost at a cut.
-
-    Args:
-        batch: Whole sequences.
-        rank: Place in the context group.
-        size: Processes of the context group.
-    """
+    """Cut out the slice of every sequence for process `rank` of `size`; borders stay those of whole sequences."""
+    # Packing has moved labels by one token already, so that none is lost at a cut.
     length = batch.input_ids.shape[1] // size
     mine = slice(rank * length, (rank + 1) * length)
     return replace(
@@ -63,13 +50,7 @@ def slice_of(batch: Batch, rank: int, size: int) -> Batch:
 
 
 def use_context_attention(model: PreTrainedModel, group: dist.ProcessGroup) -> None:
-    """Let a model attend over sequences that `group` shares; see `use_packed_attention`.
-
-    A process belongs to one such group. `borders` are those of the whole sequences.
-
-    Raises:
-        DataError: The architecture does not let its attention be chosen.
-    """
+    """Let a model attend over sequences that `group` shares; raises as `use_packed_attention`."""
     AttentionInterface.register(NAME, partial(context_attention, group=group))
     AttentionMaskInterface.register(NAME, no_mask)
     choose_attention(model, NAME)
@@ -88,21 +69,18 @@ def context_attention(
     group: dist.ProcessGroup,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention function that transformers calls in each layer.
+    """Attend in a layer of transformers, to (sequences, tokens, heads, head width).
 
     Args:
         module: The layer's attention.
         query: This process's slice, (sequences, heads, tokens, head width).
         key: The same with the heads of keys.
         value: As `key`.
-        attention_mask: None.
-        scaling: What scores are multiplied with.
-        borders: Of documents in the whole sequences, see `anadil.model.attention`.
+        attention_mask: None; borders take its place.
+        scaling: Factor of the scores.
+        borders: Borders of documents in the whole sequences, see `anadil.model.attention`.
         group: The processes that share the sequences, in their order.
-        others: What the architecture asks for besides.
-
-    Returns:
-        Attended values, (sequences, tokens, heads, head width).
+        others: Further options of the architecture.
 
     Raises:
         DataError: The architecture changes its scores in a way that this attention does not know.
@@ -116,8 +94,8 @@ def context_attention(
         key, value = (states.to(torch.get_autocast_dtype(device)) for states in (key, value))
     part = _part(borders.cpu().numpy().tobytes(), rows, length, dist.get_rank(group), size)
     # Tokens first, as the gathering lays one process's after another's.
-    own = torch.stack([states.permute(2, 0, 1, 3) for states in (key, value)], dim=2)
-    whole: torch.Tensor = _Gather.apply(own.contiguous(), group)  # type: ignore[no-untyped-call]
+    mine = torch.stack([states.permute(2, 0, 1, 3) for states in (key, value)], dim=2)
+    whole: torch.Tensor = _Gather.apply(mine.contiguous(), group)  # type: ignore[no-untyped-call]
     seen = torch.cat([whole[begin : part.end, row] for row, begin in enumerate(part.begins)])
     attended = attend(
         flatten_rows(query),
@@ -132,21 +110,21 @@ def context_attention(
 
 
 class _Gather(torch.autograd.Function):
-    """Tokens of all processes one after another; backwards the sum of all gradients of one's own."""
+    """Gathers the tokens of all processes; backwards sums the gradients of each process's tokens."""
 
     @staticmethod
-    def forward(ctx: Any, own: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+    def forward(ctx: Any, mine: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
         ctx.group = group
-        whole = own.new_empty(own.shape[0] * dist.get_world_size(group), *own.shape[1:])
-        dist.all_gather_single(whole, own, group=group)
+        whole = mine.new_empty(mine.shape[0] * dist.get_world_size(group), *mine.shape[1:])
+        dist.all_gather_single(whole, mine, group=group)
         return whole
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> tuple[torch.Tensor, None]:
         gradient: torch.Tensor = grad_outputs[0]
-        own = gradient.new_empty(gradient.shape[0] // dist.get_world_size(ctx.group), *gradient.shape[1:])
-        dist.reduce_scatter_single(own, gradient.contiguous(), group=ctx.group)
-        return own, None
+        mine = gradient.new_empty(gradient.shape[0] // dist.get_world_size(ctx.group), *gradient.shape[1:])
+        dist.reduce_scatter_single(mine, gradient.contiguous(), group=ctx.group)
+        return mine, None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +141,7 @@ class _Part:
 
 @lru_cache(maxsize=64)
 def _part(borders: bytes, rows: int, length: int, rank: int, size: int) -> _Part:
-    """The documents of one slice: queries within it, keys from each document's begin."""
+    """Find the documents of one slice: queries within it, keys from each document's begin."""
     documents = list(pairwise(np.frombuffer(borders, dtype=np.int32).tolist()))
     queries, keys, begins = [0], [0], []
     for row in range(rows):

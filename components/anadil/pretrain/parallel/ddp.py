@@ -9,16 +9,14 @@ from torch.distributed.tensor import DTensor
 
 
 class Replicas:
-    """Sums gradients over the processes that hold the same parameters.
+    """Sums gradients over the processes that hold the same parameters, which must do the same passes.
 
-    A gradient is sent the moment it is whole, in the last backward pass of a step, so that the network
-    works beside the matrix products. All processes must do the same passes.
-
-    Tried: torch's composable `replicate` on FSDP, and `fully_shard` with one shard (torch 2.13). Losses and
-    gradients are the same to the bit, but each holds a second copy of the parameters while it trains and
-    takes a quarter more of the CPU's time for a step; nothing is gained on one shard.
+    A gradient is sent the moment it is whole, in the last backward pass of a step.
     """
 
+    # Tried: torch's composable `replicate` on FSDP, and `fully_shard` with one shard (torch 2.13). Losses and
+    # gradients are the same to the bit, but each holds a second copy of the parameters while it trains and
+    # takes a quarter more of the CPU's time for a step.
     def __init__(self, parameters: Iterable[torch.nn.Parameter], group: Any) -> None:
         """Watch the gradients of `parameters`, which `group` sums; None where there is one process."""
         self._group = group
@@ -32,7 +30,7 @@ class Replicas:
         ]
 
     def arm(self) -> None:
-        """The backward pass that begins now is the last of this step."""
+        """Note that the backward pass that begins now is the last of this step."""
         self._armed = True
 
     def send(self) -> None:

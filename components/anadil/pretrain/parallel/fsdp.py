@@ -20,18 +20,16 @@ def shard(
     prefetch: int = 1,
     reshard: bool = True,
 ) -> None:
-    """Spread a model over the processes that `mesh` says, its layers one group each, the rest another.
-
-    Gradients come out summed, not averaged: losses are divided by the tokens of the whole batch.
+    """Shard a model over processes: each layer is a group, the rest another.
 
     Args:
         model: Its `forward` reads the head's weight itself, which is whole inside of it. Tied tables must
             lie in `model` outside of `layers`.
         layers: Modules that are called once in a forward pass, in its order.
-        mesh: `shard` above 1; with several replicas too, gradients are summed over them as well (HSDP).
-        policy: Precision of what is gathered and of the sums.
+        mesh: `shard` above 1; with several replicas gradients are summed over them too (HSDP).
+        policy: Precision of gathered parameters and of sums.
         prefetch: Layers that are gathered ahead.
-        reshard: Whether a layer is freed after its forward pass and gathered again; else it is kept.
+        reshard: True to free a layer after its forward pass and gather it again.
     """
     assert mesh.parameters is not None
     names = ("replicate", "shard") if mesh.replicas > 1 else ("shard",)
@@ -42,6 +40,7 @@ def shard(
     gather_ahead(layers, prefetch)
     for module in model.modules():
         if isinstance(module, FSDPModule):
+            # Summed, not averaged: losses are divided by the tokens of the whole batch.
             module.set_gradient_divide_factor(1.0)
             # Without it a divisor of 1 becomes a scaled sum, which gloo does not have.
             module.set_force_sum_reduction_for_comms(True)
@@ -49,11 +48,9 @@ def shard(
 
 
 def _let_go(model: nn.Module, _inputs: object, _output: object) -> None:
-    """Free what is still gathered when no backward pass follows that would free it.
-
-    Kept from a validation to the next training step it would be trained as in the phase before:
-    gathered parameters learn whether they need a gradient when they are gathered (torch 2.13).
-    """
+    """Free gathered parameters when no backward pass follows that would free them."""
+    # Parameters learn whether they need a gradient when they are gathered (torch 2.13). Those gathered in a
+    # validation would be trained as in the phase before.
     if not torch.is_grad_enabled():
         for module in model.modules():
             if isinstance(module, FSDPModule):

@@ -15,11 +15,7 @@ Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def train_on(model: PreTrainedModel, loss: Loss) -> None:
-    """Replace the forward pass: `model(input_ids, position_ids, labels, borders)` is the summed loss.
-
-    Borders are an array of numpy: FSDP moves every tensor that a root module is given to the GPU, where
-    reading them would wait for all that was asked of it before.
-    """
+    """Replace the forward pass: `model(input_ids, position_ids, labels, borders)` is the summed loss."""
     changed: Any = model
     changed.forward = partial(_loss_of, model, loss)
 
@@ -33,7 +29,7 @@ def last_hidden(
         model: With packed attention.
         ids: (sequences, tokens).
         positions: The same shape, from 0 in each document.
-        borders: Where documents begin and end in all tokens one after another, int32 on the CPU.
+        borders: Borders of documents in all tokens one after another, int32 on the CPU.
     """
     inner: Any = model.base_model
     states: torch.Tensor = inner(
@@ -52,5 +48,6 @@ def _loss_of(
 ) -> torch.Tensor:
     head: Any = model.get_output_embeddings()
     weight: nn.Parameter = head.weight
-    # The states have no name here, which would keep them through the backward pass.
+    # Borders are numpy's: FSDP moves every tensor that a root module is given to the GPU, and reading them
+    # there would wait for all its queued work. The states have no name, which would keep them in memory.
     return loss(last_hidden(model, input_ids, position_ids, torch.from_numpy(borders)), weight, labels)

@@ -1,8 +1,8 @@
-"""Which processes share what: the degrees of the recipe on the ranks.
+"""The degrees of parallelism on the ranks.
 
-Ranks are counted with tensor parallelism innermost, so that it stays within a node, then
-context, then data, then pipeline stages outermost. Data and context together are cut once more,
-into replicas of groups that share parameters.
+Tensor parallelism is innermost, so that it stays within a node, then context, data, and pipeline
+stages outermost. Data and context together are cut once more, into replicas of groups that share
+parameters.
 """
 
 from dataclasses import dataclass
@@ -37,30 +37,25 @@ class Mesh:
 
     @property
     def is_alone(self) -> bool:
-        """One process does everything."""
+        """True if one process does everything."""
         return self.parameters is None
 
     @property
     def shares_model(self) -> bool:
-        """A process holds less than the whole model, or works on less than whole sequences."""
+        """True if a process holds less than the whole model, or works on less than whole sequences."""
         return self.shard * self.context * self.tensor * self.pipeline > 1
 
     @property
     def is_last_stage(self) -> bool:
-        """This process computes the loss."""
+        """True if this process computes the loss."""
         return self.pipeline_rank == self.pipeline - 1
 
 
 def mesh_of(degrees: Parallelism, group: Group, device: str) -> Mesh:
-    """Place the processes by the degrees.
-
-    Args:
-        degrees: `pretrain.parallelism`.
-        group: All processes.
-        device: `cpu` or `cuda`.
+    """Place the processes by the degrees, on `cpu` or `cuda`.
 
     Raises:
-        PreflightError: The number of processes is no multiple of the degrees.
+        PreflightError: The number of processes is not a multiple of the degrees.
     """
     if group.size == 1 and degrees == Parallelism():
         return Mesh()
@@ -82,6 +77,10 @@ def mesh_of(degrees: Parallelism, group: Group, device: str) -> Mesh:
     replicas = share // degrees.shard
     if group.size == 1:
         return Mesh()
+
+    def mesh_with(**sizes: int) -> DeviceMesh:
+        return init_device_mesh(device, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+
     order = group.rank // degrees.tensor
     return Mesh(
         data=data,
@@ -94,14 +93,10 @@ def mesh_of(degrees: Parallelism, group: Group, device: str) -> Mesh:
         context_rank=order % degrees.context,
         tensor_rank=group.rank % degrees.tensor,
         pipeline_rank=order // share,
-        parameters=init_device_mesh(
-            device,
-            (degrees.pipeline, replicas, degrees.shard, degrees.tensor),
-            mesh_dim_names=("pipeline", "replicate", "shard", "tensor"),
+        parameters=mesh_with(
+            pipeline=degrees.pipeline, replicate=replicas, shard=degrees.shard, tensor=degrees.tensor
         ),
-        batches=init_device_mesh(
-            device,
-            (degrees.pipeline, data, degrees.context, degrees.tensor),
-            mesh_dim_names=("pipeline", "data", "context", "tensor"),
+        batches=mesh_with(
+            pipeline=degrees.pipeline, data=data, context=degrees.context, tensor=degrees.tensor
         ),
     )

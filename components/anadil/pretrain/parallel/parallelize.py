@@ -29,7 +29,7 @@ from anadil.pretrain.parallel.fsdp import last_pass, policy_of, shard
 from anadil.pretrain.parallel.grad_norm import clip_gradients_
 from anadil.pretrain.parallel.loss_forward import train_on
 from anadil.pretrain.parallel.mesh import Mesh
-from anadil.pretrain.parallel.pipeline import Pipeline, check_micro_batches, check_pipeline, cut_stage
+from anadil.pretrain.parallel.pipeline import Pipeline, check_pipeline, cut_stage
 from anadil.pretrain.parallel.tensor import apply_tensor_parallel, check_tensor, summed_loss_of_head
 from anadil.recipe.pretrain import Pretrain
 
@@ -43,8 +43,8 @@ class ParallelModel:
     device: torch.device
     dtype: torch.dtype
     """Precision of matrix products."""
-    mixed: bool
-    """Autocast chooses the precision: weights are FP32 and nothing casts them before."""
+    autocast: bool
+    """Autocast casts weights: they are FP32, and FSDP does not cast them."""
     tables: frozenset[str]
     """Names of the embeddings, input and output; a tied model has one."""
     shapes: dict[str, tuple[int, ...]]
@@ -56,11 +56,11 @@ class ParallelModel:
         return dict(self.model.named_parameters())
 
     def plain_tensors(self) -> dict[str, torch.Tensor]:
-        """The parameters as checkpoints hold them, sharing their memory."""
+        """Parameters as checkpoints hold them, sharing their memory."""
         return {name: plain_tensor(parameter.detach()) for name, parameter in self.parameters().items()}
 
     def clip_gradients(self, parameters: Sequence[nn.Parameter], max_norm: float) -> float:
-        """Scale gradients so that their common norm is at most `max_norm`; the norm before."""
+        """Scale gradients so that their common norm is at most `max_norm`; return the norm before."""
         return clip_gradients_(parameters, max_norm, self.mesh)
 
     def replicas_group(self) -> Any:
@@ -70,14 +70,14 @@ class ParallelModel:
         return self.mesh.parameters["replicate"].get_group()
 
     def share(self, batch: Batch) -> Batch:
-        """This process's share of the tokens of some sequences, ready to be copied to its device."""
+        """Cut out this process's share of some sequences, ready to be copied to its device."""
         if self.mesh.context > 1:
             batch = slice_of(batch, self.mesh.context_rank, self.mesh.context)
         return batch.pinned() if self.device.type == "cuda" else batch
 
     def loss(self, batch: Batch) -> torch.Tensor:
         """Sum of the FP32 loss. Every rank of a tensor- or context-parallel group holds the full sum."""
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.mixed):
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.autocast):
             if self.pipeline is not None:
                 return self.pipeline.loss_of([batch] * self.mesh.pipeline) / self.mesh.pipeline
             whole: Any = self.model
@@ -86,15 +86,12 @@ class ParallelModel:
         return loss
 
     def backward(self, batches: Sequence[Batch], divisor: float, *, replicas: Replicas) -> torch.Tensor:
-        """Forward and backward passes of one optimizer step; the summed loss in FP64.
+        """Run the passes of one optimizer step, with gradients of the loss over `divisor`; sum the loss in FP64.
 
-        Args:
-            batches: One for each micro-batch.
-            divisor: Gradients are those of the sum over it.
-            replicas: Sums the gradients over the processes that hold the same parameters; wait for it.
+        Wait for `replicas`, which sums the gradients over the processes that hold the same parameters.
         """
         if self.pipeline is not None:
-            with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.mixed):
+            with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.autocast):
                 total = self.pipeline.step(batches, divisor)
             replicas.send()
         else:
@@ -110,19 +107,19 @@ class ParallelModel:
         return total
 
     def nats(self, batch: Batch) -> torch.Tensor:
-        """Summed loss of whole sequences, as far as this process counts it: `add_up` makes it whole."""
+        """This process's part of the summed loss of whole sequences, for `add_up`."""
         loss = self.loss(self.share(batch))
         return loss if self.counts else torch.zeros_like(loss)
 
     def add_up(self, number: torch.Tensor) -> torch.Tensor:
-        """The sum of a number over all processes, in its place."""
+        """Sum a number over all processes, in place."""
         if not self.mesh.is_alone:
             dist.all_reduce(number)
         return number
 
     @property
     def counts(self) -> bool:
-        """This process's loss counts: it is that of tokens which no other one counts."""
+        """True if this process's loss counts: that of tokens that no other process counts."""
         return self.mesh.tensor_rank == 0 and self.mesh.is_last_stage
 
     def after_step(self) -> None:
@@ -131,13 +128,7 @@ class ParallelModel:
 
 
 def check_layout(settings: Pretrain, config: Any, mesh: Mesh, device: torch.device) -> None:
-    """Reject unsupported combinations before loading the model.
-
-    Args:
-        settings: Section `pretrain`.
-        config: Of the base model.
-        mesh: This process's place.
-        device: Where it is to be trained.
+    """Reject unsupported combinations of settings, base model (`config`), layout and device.
 
     Raises:
         PreflightError: The degrees do not fit the model, or the device has not what is asked for.
@@ -146,33 +137,31 @@ def check_layout(settings: Pretrain, config: Any, mesh: Mesh, device: torch.devi
     length = settings.sequence_length
     check_context(length, mesh.context, mesh.tensor)
     check_tensor(config, mesh.tensor, length // mesh.context)
-    tied, layers = bool(config.tie_word_embeddings), int(config.num_hidden_layers)
-    check_pipeline(tied=tied, layers=layers, stages=mesh.pipeline)
-    sequences = -(-settings.batch_size // mesh.data)
-    check_micro_batches(mesh.pipeline, sequences=sequences, micro_batch_size=settings.micro_batch_size)
-    dtype = compute_dtype(settings, device)
+    check_pipeline(
+        mesh.pipeline,
+        tied=bool(config.tie_word_embeddings),
+        layers=int(config.num_hidden_layers),
+        sequences=-(-settings.batch_size // mesh.data),
+        micro_batch_size=settings.micro_batch_size,
+    )
+    dtype, tokens = compute_dtype(settings, device), length // mesh.context
     check_low_precision(
-        settings.matmul,
-        device,
-        dtype,
-        tokens=length // mesh.context,
-        tensor=mesh.tensor,
-        compiled=settings.compile,
+        settings.matmul, device, dtype, tokens=tokens, tensor=mesh.tensor, compiled=settings.compile
     )
 
 
 def parallelize(
     model: PreTrainedModel, settings: Pretrain, mesh: Mesh, device: torch.device
 ) -> ParallelModel:
-    """Make a model ready to be trained as the recipe says; it is changed in place.
+    """Prepare a model for training, in place.
 
     Args:
         model: In FP32, on the meta device or with its weights; the same on every process.
         settings: Section `pretrain`.
         mesh: This process's place.
-        device: Where it is to be trained.
+        device: Device of the training.
     """
-    # Without dropout: eval mode. So no random number is drawn, and a resume needs none.
+    # Without dropout no random number is drawn, and a resume needs none.
     model.eval()
     config: Any = model.config
     dtype = compute_dtype(settings, device)
@@ -184,7 +173,9 @@ def parallelize(
         use_context_attention(model, mesh.batches["context"].get_group())
     else:
         use_packed_attention(model)
-    tables = _tables(model)
+    embeddings: list[Any] = [model.get_input_embeddings(), model.get_output_embeddings()]
+    weights = {id(table.weight) for table in embeddings}
+    tables = frozenset(name for name, parameter in model.named_parameters() if id(parameter) in weights)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     scored = summed_loss_of_head if mesh.tensor > 1 else partial(summed_loss, kernels=settings.kernels)
     loss = partial(_objective, scored, settings.z_loss)
@@ -193,16 +184,16 @@ def parallelize(
     layers = decoder_layers(model)
     _change_layers(model, layers, settings, mesh, config)
     # FSDP casts what it gathers; all else is cast by autocast.
-    mixed = settings.state == "fp32" and dtype == torch.bfloat16 and mesh.shard == 1
+    autocast = settings.state == "fp32" and dtype == torch.bfloat16 and mesh.shard == 1
     net = ParallelModel(
-        model=model, mesh=mesh, device=device, dtype=dtype, mixed=mixed, tables=tables, shapes=shapes
+        model=model, mesh=mesh, device=device, dtype=dtype, autocast=autocast, tables=tables, shapes=shapes
     )
     if mesh.pipeline == 1:
         train_on(model, loss)
     else:
         assert mesh.parameters is not None
         group = mesh.parameters["pipeline"].get_group()
-        between = torch.float32 if mixed else dtype
+        between = torch.float32 if autocast else dtype
         net.pipeline = Pipeline(model, loss, group, device=device, dtype=between, tensor=mesh.tensor)
     if mesh.shard > 1:
         policy, how = policy_of(settings.state, dtype), settings.parallelism
@@ -217,40 +208,29 @@ def _objective(
     weight: torch.Tensor,
     labels: torch.Tensor,
 ) -> torch.Tensor:
-    """The loss of training with its z-loss; without gradients, in validation, the loss alone."""
+    # Without gradients, in validation, the loss alone.
     return scored(hidden, weight, labels, z_loss=z_loss if torch.is_grad_enabled() else 0.0)
 
 
 def _change_layers(
     model: PreTrainedModel, layers: Sequence[nn.Module], settings: Pretrain, mesh: Mesh, config: Any
 ) -> None:
-    """Precision, tensor parallelism, recomputation and compilation, each on the result of the one before."""
+    """Apply precision, tensor parallelism, recomputation and compilation, each to the result of the one before."""
     chosen = low_precision_layers(model, settings.matmul)
     use_low_precision(chosen, settings.matmul, sharded=mesh.shard > 1, tensor=mesh.tensor)
     if mesh.tensor > 1:
         assert mesh.parameters is not None
-        length = settings.sequence_length // mesh.context
-        apply_tensor_parallel(model, mesh.parameters["tensor"], config=config, sequence_length=length)
+        apply_tensor_parallel(model, mesh.parameters["tensor"], config=config)
     checkpoint_layers(layers, settings.activation_checkpointing)
     if settings.compile:
         compile_layers(layers)
 
 
 def compute_dtype(settings: Pretrain, device: torch.device) -> torch.dtype:
-    """Precision of matrix products: BF16, or FP32 where the recipe asks for it or a CPU has no BF16 products.
-
-    Such a CPU imitates BF16 10 to 200 times as slowly; one that has them trains a model of 135 million parameters in
-    BF16 2.0 to 2.7 times as fast as in FP32. Weights kept in BF16 and products in FP8 leave no choice.
-    """
+    """Choose the precision of matrix products: BF16, or FP32 by the recipe or on a CPU without BF16 products."""
     if settings.state == "bf16":
         return torch.bfloat16
-    # Products in FP8 begin with BF16 ones on any device.
+    # A CPU without BF16 products imitates them 10 to 200 times as slowly; one that has them trains a model of
+    # 135 million parameters in BF16 2.0 to 2.7 times as fast as in FP32. FP8 begins with BF16 on any device.
     fast = has_fast_bf16(device) or (settings.matmul != "same" and settings.precision == "bf16")
     return torch.bfloat16 if fast and settings.precision != "fp32" else torch.float32
-
-
-def _tables(model: PreTrainedModel) -> frozenset[str]:
-    """Names of the embeddings among the parameters, input and output."""
-    held: list[Any] = [model.get_input_embeddings(), model.get_output_embeddings()]
-    kept = {id(table.weight) for table in held}
-    return frozenset(name for name, parameter in model.named_parameters() if id(parameter) in kept)

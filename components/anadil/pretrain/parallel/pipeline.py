@@ -1,11 +1,8 @@
 """Pipeline parallelism: each process holds consecutive layers, and hidden states pass between.
 
-An optimizer step's micro-batches run one forward, one backward (1F1B), by torch 2.13's
-torch.distributed.pipelining. Positions, borders and labels do not travel: every stage reads them
-from its own copy of the batch.
-
-Under FSDP2 torch's stage gathers parameters once and adds gradients up unsharded, over all
-micro-batches, before it reduces them: a stage then needs memory for both, whole.
+Micro-batches run one forward, one backward (1F1B), by torch 2.13's torch.distributed.pipelining. Every
+stage reads positions, borders and labels from its own copy of the batch. Under FSDP2 torch's stage
+gathers parameters once and sums gradients unsharded before it reduces them: it needs memory for both, whole.
 """
 
 from collections import deque
@@ -25,16 +22,15 @@ from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.parallel.loss_forward import Loss
 
 
-def check_pipeline(*, tied: bool, layers: int, stages: int) -> None:
-    """Refuse what cannot be cut into stages.
+def check_pipeline(stages: int, *, tied: bool, layers: int, sequences: int, micro_batch_size: int) -> None:
+    """Refuse models that cannot be cut into stages, and steps that do not give every stage a micro-batch.
 
     Args:
-        tied: Whether input and output embeddings are one table.
-        layers: Layers of the model.
         stages: `pretrain.parallelism.pipeline`.
-
-    Raises:
-        PreflightError: There are more stages than layers, or the tables are tied.
+        tied: True if input and output embeddings are one table.
+        layers: Layers of the model.
+        sequences: Sequences of a step in one pipeline.
+        micro_batch_size: Most sequences of a micro-batch.
     """
     if stages > 1 and tied:
         raise PreflightError(
@@ -46,19 +42,6 @@ def check_pipeline(*, tied: bool, layers: int, stages: int) -> None:
             f"pretrain.parallelism.pipeline: {stages} stages are more than the {layers} layers of base.model; "
             f"set it to {layers} or less"
         )
-
-
-def check_micro_batches(stages: int, *, sequences: int, micro_batch_size: int) -> None:
-    """Refuse steps that do not give every stage a micro-batch.
-
-    Args:
-        stages: `pretrain.parallelism.pipeline`.
-        sequences: Of a step, that one pipeline gets.
-        micro_batch_size: Most sequences of a micro-batch.
-
-    Raises:
-        PreflightError: There are fewer micro-batches than stages.
-    """
     micro_batches = -(-sequences // min(micro_batch_size, sequences))
     if micro_batches < stages:
         raise PreflightError(
@@ -74,19 +57,14 @@ def layers_of_stage(layers: int, stage: int, stages: int) -> range:
 
 
 def cut_stage(model: PreTrainedModel, stage: int, stages: int) -> None:
-    """Take from a Llama-like model what other stages hold; parameters keep their names.
+    """Remove the modules of other stages; parameters keep their names, layers lie in an `nn.ModuleDict`.
 
-    Layers come to lie in an `nn.ModuleDict` by their numbers. The model cannot be called until
-    `Pipeline` gives it a forward pass.
-
-    Raises:
-        PreflightError: See `check_pipeline`.
+    The model cannot be called until `Pipeline` gives it a forward pass.
     """
     names = families()[model.config.model_type].names
     layers = list(model.get_submodule(names.layers).children())
-    check_pipeline(tied=bool(model.config.tie_word_embeddings), layers=len(layers), stages=stages)
-    held = {str(number): layers[number] for number in layers_of_stage(len(layers), stage, stages)}
-    _replace(model, names.layers, nn.ModuleDict(held))
+    mine = {str(number): layers[number] for number in layers_of_stage(len(layers), stage, stages)}
+    _replace(model, names.layers, nn.ModuleDict(mine))
     if stage > 0:
         _replace(model, names.embeddings, None)
     if stage < stages - 1:
@@ -115,11 +93,11 @@ class Pipeline:
         """Give the model the forward pass of its stage.
 
         Args:
-            model: Cut, and then split, compiled and sharded as it has to be.
-            loss: Last hidden states, the head's weight, labels -> summed loss in FP32.
+            model: Cut, and then split, compiled and sharded.
+            loss: The objective.
             group: The processes of the pipeline, first stage first.
-            device: Where this stage computes.
-            dtype: Of the hidden states between stages: FP32 under autocast, else that of the layers.
+            device: Device of this stage.
+            dtype: Type of the hidden states between stages: FP32 under autocast, else that of the layers.
             tensor: Processes that share hidden states along the sequence.
         """
         self.model: Any = model
@@ -128,39 +106,26 @@ class Pipeline:
         self.width: int = model.config.hidden_size
         self.loss, self.group, self.device, self.dtype, self.tensor = loss, group, device, dtype, tensor
         self.stage, self.stages = dist.get_rank(group), dist.get_world_size(group)
-        self._waiting: deque[Batch] = deque()
+        self._queue: deque[Batch] = deque()
         self._losses: list[torch.Tensor] = []
         self._divisor = 1.0
         self._schedules: dict[tuple[int, ...], Schedule1F1B] = {}
+        self.is_first, self.is_last = self.stage == 0, self.stage == self.stages - 1
         self.model.forward = self._forward
 
-    @property
-    def is_first(self) -> bool:
-        """This stage embeds tokens."""
-        return self.stage == 0
-
-    @property
-    def is_last(self) -> bool:
-        """This stage computes the loss."""
-        return self.stage == self.stages - 1
-
     def step(self, batches: Sequence[Batch], divisor: float = 1.0) -> torch.Tensor:
-        """Run micro-batches forwards and backwards; gradients of all are added up, averaged by none.
+        """Run micro-batches forwards and backwards, with gradients of the loss over `divisor`, summed.
 
         Called once between two calls of the optimizer: on the first call of its shape torch
-        drops gradients that are there.
+        drops earlier gradients.
 
         Args:
-            batches: Micro-batches of one shape, with context parallelism this process's slices;
-                the same in all stages.
-            divisor: What the loss is divided by before the backward pass.
+            batches: Micro-batches of one shape, the same in all stages.
+            divisor: Divisor of the loss before the backward pass.
 
         Returns:
             The summed loss of all micro-batches in FP64, undivided and without a gradient, in all
             stages.
-
-        Raises:
-            PreflightError: There are fewer micro-batches than stages.
         """
         self._divisor = divisor
         return self._run(batches, backward=True)
@@ -173,13 +138,13 @@ class Pipeline:
     def _run(self, batches: Sequence[Batch], *, backward: bool) -> torch.Tensor:
         schedule = self._schedule(batches, backward=backward)
         run = schedule.step if backward else schedule.eval
-        self._waiting, self._losses = deque(batches), []
+        self._queue, self._losses = deque(batches), []
         given = [torch.cat([batch.input_ids for batch in batches]).to(self.device)] if self.is_first else []
         target = torch.zeros(len(batches)) if self.is_last else None
         try:
             run(*given, target=target, return_outputs=False)
         except RuntimeError as error:
-            # torch wraps whatever a stage raises; who ran out of memory has to be told so.
+            # torch wraps every error of a stage, also a lack of memory, which has a message of its own.
             if error.__cause__ is None:
                 raise
             raise error.__cause__ from None
@@ -190,22 +155,16 @@ class Pipeline:
         return total
 
     def _schedule(self, batches: Sequence[Batch], *, backward: bool) -> Schedule1F1B:
-        """The order of micro-batches, with places to receive them, for their number and shape."""
+        """Make the order of micro-batches, with buffers to receive them, once for their number and shape."""
         rows, length = batches[0].input_ids.shape
         assert all(batch.input_ids.shape == (rows, length) for batch in batches), "one shape for all"
         key = (len(batches), rows, length, int(backward))
         if key not in self._schedules:
-            states = torch.empty(
-                rows,
-                length // self.tensor,
-                self.width,
-                dtype=self.dtype,
-                device="meta",
-                requires_grad=backward,
-            )
+            shape = (rows, length // self.tensor, self.width)
+            states = torch.empty(shape, dtype=self.dtype, device="meta", requires_grad=backward)
             ids = torch.empty(rows, length, dtype=torch.int64, device="meta")
             loss = torch.empty((), dtype=torch.float32, device="meta", requires_grad=backward)
-            # Shapes are told, else torch runs the first micro-batch twice to find them out.
+            # Shapes are given, else torch runs the first micro-batch twice to infer them.
             stage = PipelineStage(
                 self.model,
                 self.stage,
@@ -221,12 +180,8 @@ class Pipeline:
         return self._schedules[key]
 
     def _forward(self, given: torch.Tensor) -> torch.Tensor:
-        """Hidden states for the next stage, (sequences, tokens, width), or the summed loss.
-
-        Args:
-            given: Ids of tokens, (sequences, tokens), in the first stage, else hidden states.
-        """
-        batch = self._waiting.popleft()
+        """Compute hidden states for the next stage, (sequences, tokens, width), or the summed loss."""
+        batch = self._queue.popleft()
         positions = batch.position_ids.to(self.device, non_blocking=True)
         hidden = self._part(self.names.embeddings)(given) if self.is_first else given
         rotary = self.model.base_model.rotary_emb(hidden, positions)

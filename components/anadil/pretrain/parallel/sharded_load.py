@@ -1,8 +1,7 @@
-"""A model that no process holds whole: made without memory, then filled shard by shard from its files."""
+"""Loads a model that no process holds whole: made without memory, then filled shard by shard from its files."""
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,26 +17,18 @@ from anadil.pretrain.embedding_init import BaseTable, VocabularyRows, new_rows
 
 
 def load_weights(
-    part: nn.Module,
-    weights: SafetensorsFiles,
-    device: torch.device,
-    *,
-    rows: VocabularyRows | None = None,
+    part: nn.Module, weights: SafetensorsFiles, device: torch.device, *, rows: VocabularyRows | None = None
 ) -> None:
     """Give each parameter of a model on the meta device its memory, and this process's shard of its values.
 
     Called after pipeline cut, tensor split and `fully_shard`, before the optimizer is made.
-    Parameters keep their precision, DTensors their layout, tied weights their tie. Each process
-    reads only what it keeps; new embedding rows are made of base rows, of which some are read
-    at a time. Buffers become what transformers makes of them when it loads a model.
 
     Args:
         part: A model of transformers, or the stage that a pipeline cut out; names are those of the whole
             model. Parameters are all on the meta device, or all elsewhere and filled in place.
         weights: Files of the base model.
-        device: Where the parameters go.
-        rows: What each row of the embeddings is made of (`vocabulary_rows`); None where the base's own
-            vocabulary stays.
+        device: Device of the parameters.
+        rows: Sources of each row of the embeddings (`vocabulary_rows`); None for the base's own vocabulary.
 
     Raises:
         DataError: The architecture has a constant that neither its files nor transformers make.
@@ -47,7 +38,13 @@ def load_weights(
     config: Any = part.config
     tables = {name: number for number, name in enumerate(families()[config.model_type].names.tables)}
     for name, parameter in parameters.items():
-        _check(name, parameter, weights, rows if name in tables else None)
+        shape = weights.shape(name)
+        expected = (len(rows), *shape[1:]) if rows is not None and name in tables else shape
+        if tuple(parameter.shape) != expected:
+            raise IntegrityError(
+                f"{weights.folder}: weights do not fit config.json ({name} makes {list(expected)}, the model has "
+                f"{list(parameter.shape)}); fetch or make the model again"
+            )
     if any(parameter.is_meta for parameter in parameters.values()):
         _materialise(part, device)
         _make_buffers(part, weights)
@@ -56,25 +53,13 @@ def load_weights(
             _fill(name, parameter, weights, rows if name in tables else None, tables.get(name, 0))
 
 
-def _check(
-    name: str, parameter: nn.Parameter, weights: SafetensorsFiles, rows: VocabularyRows | None
-) -> None:
-    shape = weights.shape(name)
-    expected = shape if rows is None else (len(rows), *shape[1:])
-    if tuple(parameter.shape) != expected:
-        raise IntegrityError(
-            f"{weights.folder}: weights do not fit config.json ({name} makes {list(expected)}, the model has "
-            f"{list(parameter.shape)}); fetch or make the model again"
-        )
-
-
 def _materialise(part: nn.Module, device: torch.device) -> None:
-    """Memory for every parameter and buffer; `to_empty` alone would untie what is tied."""
+    """Allocate every parameter and buffer; `to_empty` alone would untie tied weights."""
     places: dict[int, list[tuple[nn.Module, str]]] = defaultdict(list)
     for module in part.modules():
         for name, parameter in module.named_parameters(recurse=False):
             places[id(parameter)].append((module, name))
-    tied = [held for held in places.values() if len(held) > 1]
+    tied = [several for several in places.values() if len(several) > 1]
     trained = {name: parameter.requires_grad for name, parameter in part.named_parameters()}
     part.to_empty(device=device)
     for (first, name), *others in tied:
@@ -85,38 +70,32 @@ def _materialise(part: nn.Module, device: torch.device) -> None:
 
 
 def _make_buffers(part: nn.Module, weights: SafetensorsFiles) -> None:
-    """Give every buffer its value: from the files where they hold it, else as transformers initialises it.
-
-    Scales of embeddings, rotary frequencies of each kind of layer and an activation's constants are
-    buffers; memory that nobody fills would be taken for them. So it holds no number before.
-    """
+    """Give every buffer its value: from the files where they hold it, else as transformers initialises it."""
     model: Any = part
     for parameter in part.parameters():
         parameter._is_hf_initialized = True  # type: ignore[attr-defined]  # noqa: SLF001  else transformers draws its weights
     for module in part.modules():
         module._is_hf_initialized = False  # type: ignore[assignment]  # noqa: SLF001
         for buffer in module.buffers(recurse=False):
+            # Else memory that nobody fills would be taken for scales or rotary frequencies.
             buffer.fill_(math.nan if buffer.is_floating_point() else 0)
     model.initialize_weights()
     stored = model.state_dict().keys()
     for name, buffer in part.named_buffers():
         if name in stored and name in weights:
             buffer.copy_(weights.read(name, [0] * buffer.dim(), buffer.shape))
-    for name, tensor in _constants(part):
+    attributes = [
+        (f"{prefix}.{name}", value)
+        for prefix, module in part.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, torch.Tensor)
+    ]
+    for name, tensor in [*part.named_buffers(), *attributes]:
         if tensor.is_meta or not tensor.is_floating_point() or bool(tensor.isnan().any()):
             raise DataError(
                 f"base.model: {name} of a {model.config.model_type} model is made neither from its files nor by "
                 "transformers, so processes cannot share it; set every degree of pretrain.parallelism to 1"
             )
-
-
-def _constants(part: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Buffers, and tensors that modules keep as plain attributes, by name."""
-    yield from part.named_buffers()
-    for prefix, module in part.named_modules():
-        for name, value in vars(module).items():
-            if isinstance(value, torch.Tensor):
-                yield f"{prefix}.{name}", value
 
 
 def _fill(

@@ -36,12 +36,9 @@ def check_tensor(config: Any, degree: int, sequence_length: int) -> None:
     """Refuse a model or a sequence that `degree` processes cannot share.
 
     Args:
-        config: Config of a Llama-like model of transformers, with the vocabulary that is trained.
+        config: Config of a model of transformers, with the vocabulary that is trained.
         degree: `pretrain.parallelism.tensor`.
         sequence_length: Tokens of a sequence, those of one process under context parallelism.
-
-    Raises:
-        PreflightError: The degree is above 1 and does not divide what is shared, or embeddings are tied.
     """
     if degree == 1:
         return
@@ -64,27 +61,19 @@ def check_tensor(config: Any, degree: int, sequence_length: int) -> None:
         )
 
 
-def apply_tensor_parallel(part: nn.Module, mesh: DeviceMesh, *, config: Any, sequence_length: int) -> None:
-    """Split a Llama, or the pipeline stage that `part` is, in place; parameters become DTensors.
+def apply_tensor_parallel(part: nn.Module, mesh: DeviceMesh, *, config: Any) -> None:
+    """Split a Llama, or a stage of a pipeline, in place; parameters become DTensors that require gradients.
 
     Called before activation checkpointing, compilation and `fully_shard`, on the meta device or with
-    equal weights on every process. Afterwards `part.model` takes full `input_ids` and full
-    `position_ids` (which must be given), hands from layer to layer and from stage to stage this
-    process's slice of the tokens, (sequences, tokens / degree, width), and returns it from the
-    norm. The head is not called: see `summed_loss_of_head`. Every parameter requires a gradient
-    afterwards.
+    equal weights on every process. Afterwards `part.model` takes full `input_ids` and `position_ids`,
+    and passes on this process's slice of the tokens, (sequences, tokens / degree, width). The head is
+    not called: see `summed_loss_of_head`.
 
     Args:
-        part: Has `model.layers`, an `nn.ModuleList` or an `nn.ModuleDict`, and those of
-            `model.embed_tokens`, `model.norm` and `lm_head` that its stage computes.
+        part: The model, or a stage with its layers and those of embeddings, norm and head that it computes.
         mesh: The dimension `tensor`.
-        config: Config of the whole model.
-        sequence_length: Tokens of a sequence, those of one process under context parallelism.
-
-    Raises:
-        PreflightError: See `check_tensor`.
+        config: Config of the whole model, which `check_tensor` has accepted.
     """
-    check_tensor(config, mesh.size(), sequence_length)
     family = families()[config.model_type]
     ends: dict[str, ParallelStyle] = {
         family.names.embeddings: RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
@@ -104,11 +93,11 @@ def apply_tensor_parallel(part: nn.Module, mesh: DeviceMesh, *, config: Any, seq
 def summed_loss_of_head(
     hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, *, z_loss: float = 0.0
 ) -> torch.Tensor:
-    """`summed_loss_of_rows` with the weight of a head that `apply_tensor_parallel` has split.
+    """Sum the loss with the weight of a head that `apply_tensor_parallel` has split, a DTensor.
 
     Args:
-        hidden: What the norm returns, (sequences, tokens / degree, width).
-        weight: `lm_head.weight`, a DTensor; under `fully_shard` inside the root's forward.
+        hidden: Output of the norm, (sequences, tokens / degree, width).
+        weight: `lm_head.weight`; under `fully_shard` inside the root's forward.
         labels: Ids of the tokens to predict, (sequences, tokens).
         z_loss: `pretrain.z_loss`.
     """
@@ -120,15 +109,12 @@ def summed_loss_of_head(
 
 
 class LocalNorm(ParallelStyle):
-    """A norm of this process's tokens as plain tensors.
+    """A norm of this process's tokens as plain tensors."""
 
-    torch's `SequenceParallel` hands DTensors to the norm. Liger's (0.8.5, ops/rms_norm.py) gathers
-    all tokens of a DTensor and returns a plain tensor of them, which the next module would take
-    for a slice. A norm looks at one token at a time, so plain tensors do for every kernel; only the
-    gradient of its weight, a sum over tokens, must be added up, which DTensor does for a partial
-    gradient. Liger's rotation and SwiGLU get plain tensors anyway.
-    """
-
+    # torch's `SequenceParallel` hands DTensors to the norm. Liger's (0.8.5, ops/rms_norm.py) gathers all
+    # tokens of a DTensor and returns a plain tensor of them, which the next module would take for a slice.
+    # A norm looks at one token at a time, so plain tensors do for every kernel. Only the gradient of its
+    # weight, a sum over tokens, must be summed, which DTensor does for a partial gradient.
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         weight = module.get_parameter("weight").data
         laid = DTensor.from_local(weight, device_mesh, [Replicate()], run_check=False)
@@ -143,12 +129,12 @@ class LocalNorm(ParallelStyle):
 
 
 def _copied(_module: nn.Module, _inputs: Any, states: torch.Tensor) -> torch.Tensor:
-    """A copy, since a compiled layer takes the result of a collective under way for a DTensor (torch 2.13)."""
+    # A compiled layer takes the result of a collective under way for a DTensor (torch 2.13).
     return states.clone()
 
 
 def _norm_of_slice(module: Any, seen: Any, hidden: torch.Tensor) -> torch.Tensor:
-    """The norm's own forward on what it takes for itself: its settings, and its weight as a plain tensor."""
+    """Call the norm's own forward on its settings and its weight as a plain tensor."""
     view = seen()
     view.weight = module.weight.to_local(grad_placements=(Partial(),))
     result: torch.Tensor = type(module).forward(view, hidden)
