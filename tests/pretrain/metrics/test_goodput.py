@@ -15,10 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anadil.plan.reliability import NODE_MTBF_S, checkpoint_interval, effective_training_time_ratio
 from anadil.pretrain.metrics import goodput as module
 from anadil.pretrain.metrics.goodput import BADPUT_TYPES, BEAT_S, CAUSES, FILE, MOST_MARKS, Goodput
-from anadil.pretrain.metrics.metrics import compare_interval
 from tests.kit.pretraining import in_child
 
 
@@ -300,26 +298,6 @@ def test_the_summary_is_for_people_and_programs(tmp_path: Path) -> None:
         "badput_type": "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME",
     }
     assert json.loads(json.dumps(found)) == found
-
-
-def test_the_interval_between_checkpoints_stands_beside_the_best_one(tmp_path: Path) -> None:
-    clock = Clock()
-    accounts = clock.goodput(tmp_path)
-    assert compare_interval(accounts, 5, 4) is None
-    for first in (1, 6):
-        train(clock, accounts, range(first, first + 5))
-        clock.spend(accounts, "checkpoint", 3)
-
-    found = compare_interval(accounts, 5, 4)
-
-    best_s = checkpoint_interval(3, NODE_MTBF_S / 4)
-    ratio = effective_training_time_ratio(10, 3, NODE_MTBF_S / 4)
-    assert found is not None
-    assert (found["seconds"], found["stall_s"], found["mtbf_s"]) == (10, 3, NODE_MTBF_S / 4)
-    assert found["best_seconds"] == round(best_s, 1)
-    assert found["best_every"] == round(best_s / 2)
-    assert found["best_waste"] < found["waste"]
-    assert found["expected_goodput"] == round(ratio, 6)
 
 
 def count_for_ever(work: Path, ready: int) -> None:

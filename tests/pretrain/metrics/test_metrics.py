@@ -2,7 +2,6 @@
 
 import logging
 import os
-import re
 import struct
 import sys
 import time
@@ -161,33 +160,17 @@ def test_a_budget_of_money_without_a_price_stops_before_the_run(tmp_path: Path) 
         made(tmp_path, pretrain={"faults": {"budget_usd": 5.0}})
 
 
-def test_the_summary_tells_causes_cost_and_the_best_interval(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    metrics = made(
-        tmp_path, cluster={"instance": "p5.48xlarge", "nodes": 2}, pretrain={"checkpoint_every": 1}
-    )
+def test_the_summary_tells_causes_and_cost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    metrics = made(tmp_path, cluster={"instance": "p5.48xlarge"})
     metrics.resume_after(0)
-    assert set(metrics.summary(9)) == {"time", "cost_usd"}
     step(metrics, 1)
-    with metrics.section("checkpoint"):
-        time.sleep(0.01)
 
     with caplog.at_level(logging.INFO):
-        found = metrics.summary(10**6)
+        summary = metrics.summary()
 
-    assert found["time"]["goodput"] == found["time"]["causes"]["step"]["share"]
-    assert found["checkpoint_interval"]["best_every"] > 1
-    assert re.search(
-        r"checkpoints every 1 steps \(.*\) stall 0.01\d* s each and waste \d+ % with a failure every 2,560 h "
-        r"\(assumed\); every [\d,]+ steps \(.*\) would waste least, 0\.\d+ %",
-        caplog.text,
-    )
+    assert set(summary) == {"time", "cost_usd"}
+    assert summary["time"]["goodput"] == summary["time"]["causes"]["step"]["share"]
     assert "time of all 1 starts: " in caplog.text
-    caplog.clear()
-    with caplog.at_level(logging.INFO):
-        metrics.summary(steps=1)
-    assert "checkpoints every" not in caplog.text  # longer than the run: no advice
 
 
 def test_only_the_first_process_writes(tmp_path: Path) -> None:
