@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from anadil.pretrain.lr_schedule import ends_phase, phase_of, rate_factor
@@ -24,22 +26,21 @@ def test_the_rate_rises_to_the_peak_then_falls_to_its_tenth() -> None:
     assert rates[9] == pytest.approx(0.1)
 
 
-def test_a_phase_of_one_step_is_at_the_peak() -> None:
-    phase = Phase(trains="all", steps=1, lr=0.3)
+@pytest.mark.parametrize(
+    ("steps", "step", "changes"),
+    [
+        (1, 0, {}),
+        (20, 0, {"warmup_fraction": 0.0}),
+        (10, 9, {"warmup_fraction": 1.0}),
+        (10, 9, {"schedule": "wsd", "decay_fraction": 0.0}),
+    ],
+)
+def test_the_rate_is_at_the_peak_where_nothing_rises_or_falls(
+    steps: int, step: int, changes: dict[str, Any]
+) -> None:
+    phase = Phase(trains="all", steps=steps, lr=0.3)
 
-    assert rate_factor(0, phase, SETTINGS) == 1.0
-
-
-def test_without_warm_up_the_rate_begins_close_to_the_peak() -> None:
-    settings = SETTINGS.model_copy(update={"warmup_fraction": 0.0})
-
-    assert rate_factor(0, PHASES[1], settings) == pytest.approx(1.0, rel=0.01)
-
-
-def test_a_phase_may_be_all_warm_up() -> None:
-    settings = SETTINGS.model_copy(update={"warmup_fraction": 1.0})
-
-    assert rate_factor(9, PHASES[0], settings) == 1.0
+    assert rate_factor(step, phase, SETTINGS.model_copy(update=changes)) == pytest.approx(1.0, rel=0.01)
 
 
 WSD = SETTINGS.model_copy(update={"schedule": "wsd", "decay_fraction": 0.3})
@@ -49,12 +50,6 @@ def test_wsd_stays_at_the_peak_then_falls_in_a_line() -> None:
     factors = [rate_factor(step, PHASES[0], WSD) for step in range(10)]
 
     assert factors == pytest.approx([0.5, 1, 1, 1, 1, 1, 1, 0.7, 0.4, 0.1])
-
-
-def test_wsd_without_decay_stays_at_the_peak() -> None:
-    settings = WSD.model_copy(update={"decay_fraction": 0.0})
-
-    assert rate_factor(9, PHASES[0], settings) == 1.0
 
 
 def test_the_warm_up_comes_first_where_it_overlaps_the_fall() -> None:

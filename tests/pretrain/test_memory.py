@@ -1,7 +1,6 @@
 """Settings that change what training keeps in memory, and what they may change besides."""
 
 import json
-import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -9,12 +8,9 @@ from typing import Any
 import pytest
 import torch
 from pydantic import ValidationError
-from transformers.models.llama import modeling_llama
 
 from anadil.core.errors import PreflightError
-from anadil.model.kernels import use_liger_kernels
 from anadil.model.load import load_model
-from anadil.model.loss import HAS_LIGER
 from anadil.model.process_group import Group
 from anadil.pretrain.checkpoint.hf_export import open_checkpoint
 from anadil.pretrain.data.packing import pack
@@ -30,7 +26,6 @@ from tests.kit.pretraining import (
     SHORT,
     SignalAt,
     generations,
-    in_child,
     losses,
     make_job,
     make_recipe,
@@ -128,8 +123,7 @@ def test_gradients_are_freed_before_the_next_forward_pass(tmp_path: Path, base: 
 
 def test_bf16_state_and_fp32_products_contradict_each_other() -> None:
     with pytest.raises(
-        ValidationError,
-        match=r"precision fp32 contradicts state bf16.*set precision to auto or bf16, or state",
+        ValidationError, match=r"precision fp32 contradicts state bf16.*set precision to auto"
     ):
         Pretrain(state="bf16", precision="fp32")
 
@@ -154,18 +148,3 @@ def test_liger_without_a_gpu_is_refused_before_data_is_read(tmp_path: Path, base
         match=r"pretrain.kernels is liger, but.*need a GPU.*set pretrain.kernels to auto or torch",
     ):
         run(job)
-
-
-@pytest.mark.skipif(not HAS_LIGER, reason="liger-kernel is not installed")
-def test_kernels_that_overwrite_a_kept_product_are_left_out() -> None:
-    def work() -> None:
-        torch_rotation = modeling_llama.apply_rotary_pos_emb
-        use_liger_kernels("selective")
-        assert modeling_llama.apply_rotary_pos_emb is torch_rotation
-        assert modeling_llama.LlamaMLP.__module__.startswith("liger_kernel")
-        use_liger_kernels("full")
-        assert modeling_llama.apply_rotary_pos_emb is not torch_rotation
-
-    child = in_child(work)  # the classes of transformers stay replaced
-
-    assert os.waitpid(child, 0)[1] == 0

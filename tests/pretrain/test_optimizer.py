@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.distributed.tensor.placement_types import Shard
 
@@ -15,7 +14,6 @@ from anadil.pretrain.optimizer import (
     free_state,
     make_optimizer,
     set_rates,
-    set_step,
     state_tensors,
     train_only,
 )
@@ -117,32 +115,6 @@ def test_frozen_parameters_have_no_state_no_gradient_and_stay() -> None:
     assert changed == set(EMBEDDINGS)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_resume_is_equal_to_the_bit(dtype: torch.dtype) -> None:
-    whole = model(dtype)
-    optimizer = make_optimizer(parameters(whole), PHASE, SETTINGS, EMBEDDINGS)
-    expected = [step(whole, optimizer) for _ in range(5)]
-
-    first = model(dtype)
-    optimizer = make_optimizer(parameters(first), PHASE, SETTINGS, EMBEDDINGS)
-    found = [step(first, optimizer) for _ in range(2)]
-    saved = {name: tensor.clone() for name, tensor in state_tensors(optimizer, parameters(first)).items()}
-    second = Model(dtype)
-    second.load_state_dict(first.state_dict())
-    optimizer = make_optimizer(parameters(second), PHASE, SETTINGS, EMBEDDINGS)
-    allocate_state(optimizer)
-    for name, tensor in state_tensors(optimizer, parameters(second)).items():
-        tensor.copy_(saved[name])
-    set_step(optimizer, 2)
-    found += [step(second, optimizer) for _ in range(3)]
-
-    assert found == expected
-    assert all(tensor.dtype == dtype for tensor in saved.values())
-    assert all(
-        torch.equal(one, other) for one, other in zip(whole.parameters(), second.parameters(), strict=True)
-    )
-
-
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_each_optimizer_keeps_the_moments_that_the_table_says(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -188,73 +160,22 @@ def test_moments_and_gradients_are_freed_at_a_phase_border() -> None:
     assert [reference() for reference in held] == [None] * 12
 
 
-def trained_in_phases(made: Model, phases: int) -> tuple[list[float], torch.optim.Optimizer]:
-    """Losses of two steps that train embeddings, then of two that train all, if asked."""
-    losses = []
-    optimizer = None
-    for phase in range(phases):
-        named = parameters(made)
-        if optimizer is not None:
-            free_state(optimizer)
-        train_only(named, EMBEDDINGS if phase == 0 else named)
-        optimizer = make_optimizer(named, PHASE, SETTINGS, EMBEDDINGS)
-        losses += [step(made, optimizer) for _ in range(2)]
-    assert optimizer is not None
-    return losses, optimizer
-
-
-def sharded() -> Model:
-    made = model()
-    mesh = init_device_mesh("cpu", (2,))
-    fully_shard(made.inner, mesh=mesh)
-    fully_shard(made, mesh=mesh)
-    return made
-
-
-def sharded_as_whole(_rank: int) -> None:
-    """On each of two processes, which see the same batch, so that averaging changes nothing."""
-    plain = model()
-    expected, reference = trained_in_phases(plain, 2)
-    made = sharded()
-
-    found, optimizer = trained_in_phases(made, 2)
-
-    assert found == pytest.approx(expected, rel=1e-6), (found, expected)
-    named = parameters(made)
-    moments = state_tensors(optimizer, named)
-    assert len(moments) == 8
-    assert all(isinstance(tensor, DTensor) for tensor in moments.values())
-    for name, tensor in state_tensors(reference, parameters(plain)).items():
-        moment = moments[name]
-        assert isinstance(moment, DTensor)
-        torch.testing.assert_close(moment.full_tensor(), tensor)
-
-    # A resume in new objects goes on to the bit.
-    again = sharded()
-    for name, parameter in again.named_parameters():
-        parameter.detach().copy_(named[name].detach())
-    resumed = make_optimizer(parameters(again), PHASE, SETTINGS, EMBEDDINGS)
-    allocate_state(resumed)
-    for name, tensor in state_tensors(resumed, parameters(again)).items():
-        assert isinstance(tensor, DTensor)
-        tensor.copy_(moments[name])
-    set_step(resumed, 2)
-    assert [step(again, resumed) for _ in range(2)] == [step(made, optimizer) for _ in range(2)]
-
-    # Parameters on different meshes, and on none, in one optimizer.
+def on_several_meshes(_rank: int) -> None:
     flat, square = init_device_mesh("cpu", (2,)), init_device_mesh("cpu", (1, 2))
-    mixed = {
+    several = {
         "a": nn.Parameter(distribute_tensor(torch.ones(4, 4), flat, [Shard(0)])),
         "b": nn.Parameter(distribute_tensor(torch.ones(4, 4), square, [Shard(0), Shard(1)])),
         "c": nn.Parameter(torch.ones(4, 4)),
     }
-    for parameter in mixed.values():
+    for parameter in several.values():
         parameter.grad = torch.ones_like(parameter)
-    make_optimizer(mixed, PHASE, SETTINGS, ()).step()
-    changed = [p.full_tensor() if isinstance(p, DTensor) else p for p in mixed.values()]
+
+    make_optimizer(several, PHASE, SETTINGS, ()).step()
+
+    changed = [p.full_tensor() if isinstance(p, DTensor) else p for p in several.values()]
     assert torch.equal(changed[0], changed[1])
     assert torch.equal(changed[0], changed[2])
 
 
-def test_sharded_parameters_train_freeze_and_resume_as_whole_ones() -> None:
-    in_ranks(sharded_as_whole, 2)
+def test_parameters_on_different_meshes_and_on_none_have_one_optimizer() -> None:
+    in_ranks(on_several_meshes, 2)

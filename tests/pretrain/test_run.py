@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from anadil.core.errors import DataError, RecipeError, Stopped
+from anadil.core.errors import RecipeError, Stopped
 from anadil.model.architecture import empty_model
 from anadil.model.load import load_model, load_tokenizer
 from anadil.pretrain import prepare
@@ -249,15 +249,6 @@ def test_a_corpus_shorter_than_a_sequence_still_trains(tmp_path: Path, base: Pat
     assert all(math.isfinite(loss) for loss in losses(job.out).values())
 
 
-def test_an_empty_corpus_is_a_data_error(tmp_path: Path, base: Path) -> None:
-    make_corpus(tmp_path / "empty", [])
-    job = make_job(tmp_path, make_recipe(base))
-    job.inputs["corpus"] = tmp_path / "empty"
-
-    with pytest.raises(DataError, match="holds no text; run clean with more data"):
-        run(job)
-
-
 def test_control_text_in_a_document_never_becomes_a_control_token(tmp_path: Path, base: Path) -> None:
     make_corpus(tmp_path / "planted", ["Sual <|eot_id|> cavab <|end_of_text|> son"])
     tokenizer = tmp_path / "tokenizer"
@@ -269,20 +260,6 @@ def test_control_text_in_a_document_never_becomes_a_control_token(tmp_path: Path
     assert vocabulary["<|eot_id|>"] not in ids
     assert ids.count(vocabulary["<|end_of_text|>"]) == 1
     assert (ids[0], ids[-1]) == (vocabulary["<|begin_of_text|>"], vocabulary["<|end_of_text|>"])
-
-
-def test_a_damaged_token_stream_is_made_again(
-    tmp_path: Path, base: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    places = (tmp_path / "corpus", tmp_path / "tokenizer", tmp_path / "work")
-    before = token_stream(*places, write=True).ids[:].tolist()
-    file = next((tmp_path / "work").glob("tokens-*/*/ids.bin"))
-    file.write_bytes(file.read_bytes()[:-4])
-
-    stream = token_stream(*places, write=True)
-
-    assert "ids.bin: differs from its manifest" in caplog.text
-    assert stream.ids[:].tolist() == before
 
 
 @pytest.mark.parametrize("steps", [9, 12])  # in the middle, and all of them

@@ -57,6 +57,7 @@ class Scorer:
         hidden = self.model.model(
             input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False
         ).last_hidden_state
+        assert not hidden.requires_grad
         return summed_loss(hidden, self.model.lm_head.weight, batch.labels)
 
 
@@ -93,10 +94,13 @@ def test_without_a_bos_the_end_token_stands_before_a_document_as_in_evaluate(
     assert validation.bits_per_byte(Scorer(model)) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("with_bos", [False, True])
 @pytest.mark.parametrize("length", [8, 13, 32])
 def test_every_token_of_a_long_document_is_scored_exactly_once(
-    tmp_path: Path, tokenizer: Path, model: LlamaForCausalLM, length: int
+    tmp_path: Path, tokenizer: Path, model: LlamaForCausalLM, length: int, with_bos: bool
 ) -> None:
+    if with_bos:
+        set_bos(tokenizer)
     validation = made(make_corpus(tmp_path / "corpus", heldout=HELDOUT), tokenizer, length)
     loaded = load_tokenizer(tokenizer)
     expected = sorted(token for text in HELDOUT for token in encode_text(loaded, text))
@@ -107,6 +111,8 @@ def test_every_token_of_a_long_document_is_scored_exactly_once(
     labels = torch.cat([batch.labels.flatten() for batch in scorer.batches])
     assert sorted(labels[labels != IGNORED].tolist()) == expected
     assert validation.num_bytes == sum(len(text.encode()) for text in HELDOUT)
+    begins = [lead for _, _, lead in validation.packed.pieces.tolist()]
+    assert begins.count(1) == (len(begins) - len(HELDOUT) if with_bos else 0)
 
 
 def test_a_model_that_knows_nothing_takes_the_log_of_the_vocabulary_for_each_token(
@@ -152,20 +158,6 @@ def test_it_is_given_up_between_two_passes_when_the_run_ends(
     assert len(scorer.batches) == 2
 
 
-def test_no_gradient_is_kept(tmp_path: Path, tokenizer: Path, model: LlamaForCausalLM) -> None:
-    validation = made(make_corpus(tmp_path / "corpus", heldout=HELDOUT), tokenizer)
-    losses: list[torch.Tensor] = []
-    scorer = Scorer(model)
-
-    def loss(batch: Batch) -> torch.Tensor:
-        losses.append(scorer(batch))
-        return losses[-1]
-
-    validation.bits_per_byte(loss)
-
-    assert not any(each.requires_grad for each in losses)
-
-
 def test_only_the_first_documents_with_text_count(tmp_path: Path, tokenizer: Path) -> None:
     corpus = make_corpus(tmp_path / "corpus", heldout=("", *HELDOUT))
 
@@ -197,27 +189,3 @@ def test_a_loss_that_is_no_number_is_said(tmp_path: Path, tokenizer: Path) -> No
 
     with pytest.raises(RecipeError, match="held-out loss is nan; lower the learning rate"):
         validation.bits_per_byte(lambda _batch: torch.tensor(math.nan))
-
-
-@pytest.mark.parametrize("length", [8, 13, 32])
-def test_a_tokenizer_that_sets_bos_sets_it_before_every_piece_and_no_target_is_lost(
-    tmp_path: Path, tokenizer: Path, length: int
-) -> None:
-    set_bos(tokenizer)
-    loaded = load_tokenizer(tokenizer)
-    expected = sorted(token for text in HELDOUT for token in encode_text(loaded, text))
-    validation = made(make_corpus(tmp_path / "corpus", heldout=HELDOUT), tokenizer, length)
-    batches: list[Batch] = []
-
-    def keep(batch: Batch) -> torch.Tensor:
-        batches.append(batch)
-        return torch.zeros(())
-
-    validation.bits_per_byte(keep)
-
-    labels = torch.cat([batch.labels.flatten() for batch in batches])
-    assert sorted(labels[labels != IGNORED].tolist()) == expected
-    stream = validation.packed.stream
-    begins = [int(stream.ids[start]) for start, _, lead in validation.packed.pieces if not lead]
-    assert {stream.bos, *begins} == {loaded.bos_token_id}
-    assert len(begins) == len(HELDOUT) < len(validation.packed.pieces)

@@ -3,6 +3,7 @@
 import os
 import pickle
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,8 @@ from anadil.core.errors import IntegrityError, RecipeError
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.safe_metadata import read_metadata
 from tests.kit.checkpoint_samples import NAME, ORIGIN, Make, assert_newest, maker, save, state_of
+
+TENSORS = "__0_0.distcp"
 
 
 @pytest.fixture
@@ -59,39 +62,6 @@ def test_single_flipped_bits_are_found(make: Make, tmp_path: Path) -> None:
     assert_newest(checkpoints, 4)
 
 
-def truncate(path: Path) -> None:
-    os.truncate(path / "__0_0.distcp", 1000)
-
-
-def fill_with_zeros(path: Path) -> None:
-    file = path / "__0_0.distcp"
-    file.write_bytes(bytes(file.stat().st_size))
-
-
-def lose_a_file(path: Path) -> None:
-    (path / "__0_0.distcp").unlink()
-
-
-def lose_metadata(path: Path) -> None:
-    (path / ".metadata").unlink()
-
-
-def add_a_file(path: Path) -> None:
-    (path / "__1_0.distcp").write_bytes(b"")
-
-
-def swap_a_file(path: Path) -> None:
-    (path / "__0_0.distcp").write_bytes((path.with_name("step-00000002") / "__0_0.distcp").read_bytes())
-
-
-def change_the_state(path: Path) -> None:
-    (path / "state.json").write_text(state_of(5).to_json())
-
-
-def spoil_the_manifest(path: Path) -> None:
-    (path / "manifest.json").write_text("{")
-
-
 def be_another_step(path: Path) -> None:
     manifest = artifact.read_manifest(str(path))
     assert manifest is not None
@@ -106,14 +76,23 @@ def change_the_manifest(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (truncate, "__0_0.distcp: size differs from the manifest: "),
-        (fill_with_zeros, "__0_0.distcp: differs from its manifest"),
-        (lose_a_file, "__0_0.distcp: missing, but its manifest names it"),
-        (lose_metadata, ".metadata: missing, but its manifest names it"),
-        (add_a_file, "__1_0.distcp: not in its manifest"),
-        (swap_a_file, "__0_0.distcp: differs from its manifest"),
-        (change_the_state, "state.json: differs from its manifest"),
-        (spoil_the_manifest, "no manifest of this program"),
+        (lambda path: os.truncate(path / TENSORS, 1000), "__0_0.distcp: size differs from the manifest: "),
+        (
+            lambda path: (path / TENSORS).write_bytes(bytes((path / TENSORS).stat().st_size)),
+            "__0_0.distcp: differs from its manifest",
+        ),
+        (lambda path: (path / TENSORS).unlink(), "__0_0.distcp: missing, but its manifest names it"),
+        (lambda path: (path / ".metadata").unlink(), ".metadata: missing, but its manifest names it"),
+        (lambda path: (path / "__1_0.distcp").write_bytes(b""), "__1_0.distcp: not in its manifest"),
+        (
+            lambda path: shutil.copy(path.with_name("step-00000002") / TENSORS, path),
+            "__0_0.distcp: differs from its manifest",
+        ),
+        (
+            lambda path: (path / "state.json").write_text(state_of(5).to_json()),
+            "state.json: differs from its manifest",
+        ),
+        (lambda path: (path / "manifest.json").write_text("{"), "no manifest of this program"),
         (be_another_step, "its manifest is that of step 2"),
         (change_the_manifest, "manifest.json: is not as it was written"),
     ],
@@ -194,46 +173,43 @@ def test_metadata_that_would_run_code_is_refused(
     assert not canary.exists()
 
 
-def test_metadata_that_would_run_code_of_torch_is_refused(make: Make, tmp_path: Path) -> None:
-    checkpoints = make()
-    save(checkpoints, 4)
-    path, canary = tmp_path / "checkpoints/step-00000004", tmp_path / "canary"
-    (path / ".metadata").write_bytes(pickle.dumps(TorchPayload(canary)))
-    forge(path)
-
-    with pytest.raises(IntegrityError, match=r"asks to load torch\.utils\.collect_env\.run"):
-        checkpoints.newest()
-
-    assert not canary.exists()
+def torch_payload(_: Any, canary: Path) -> Any:
+    return TorchPayload(canary)
 
 
-def test_a_payload_inside_real_metadata_is_refused(make: Make, tmp_path: Path) -> None:
-    checkpoints = make()
-    save(checkpoints, 4)
-    path, canary = tmp_path / "checkpoints/step-00000004", tmp_path / "canary"
-    content = pickle.loads((path / ".metadata").read_bytes())
+def payload_inside(content: Any, canary: Path) -> Any:
     content.planner_data = Payload(canary)
-    (path / ".metadata").write_bytes(pickle.dumps(content))
-    forge(path)
-
-    with pytest.raises(IntegrityError, match=r"asks to load posix\.system"):
-        checkpoints.newest()
-
-    assert not canary.exists()
+    return content
 
 
-def test_metadata_may_not_point_out_of_its_checkpoint(make: Make, tmp_path: Path) -> None:
-    checkpoints = make()
-    save(checkpoints, 4)
-    path = tmp_path / "checkpoints/step-00000004"
-    content = pickle.loads((path / ".metadata").read_bytes())
+def point_outside(content: Any, _: Path) -> Any:
     for place in content.storage_data.values():
         place.relative_path = "../step-00000002/__0_0.distcp"
-    (path / ".metadata").write_bytes(pickle.dumps(content))
+    return content
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (torch_payload, r"asks to load torch\.utils\.collect_env\.run"),
+        (payload_inside, r"asks to load posix\.system"),
+        (point_outside, r"lies in '\.\./step-00000002/__0_0\.distcp'"),
+    ],
+)
+def test_metadata_with_a_sealed_payload_or_a_place_outside_is_refused(
+    make: Make, tmp_path: Path, change: Callable[[Any, Path], Any], words: str
+) -> None:
+    checkpoints = make()
+    save(checkpoints, 4)
+    path, canary = tmp_path / "checkpoints/step-00000004", tmp_path / "canary"
+    content = pickle.loads((path / ".metadata").read_bytes())
+    (path / ".metadata").write_bytes(pickle.dumps(change(content, canary)))
     forge(path)
 
-    with pytest.raises(IntegrityError, match=r"lies in '\.\./step-00000002/__0_0\.distcp'"):
+    with pytest.raises(IntegrityError, match=words):
         checkpoints.newest()
+
+    assert not canary.exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x04.", b"(lp0\n.", pickle.dumps({"a": 1}), b"\x80\x04N."])

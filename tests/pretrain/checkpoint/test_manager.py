@@ -1,6 +1,5 @@
 """Checkpoints of one process: what comes back, what is refused, what is kept."""
 
-import logging
 import os
 import subprocess
 import threading
@@ -26,26 +25,31 @@ def make(tmp_path: Path) -> Iterator[Make]:
     yield from maker(tmp_path / "checkpoints")
 
 
-def test_an_empty_directory_holds_no_checkpoint(make: Make) -> None:
-    assert make().newest() is None
-
-
-def test_what_is_saved_comes_back_bit_by_bit(make: Make) -> None:
-    save(make(), 5)
-
-    assert_newest(make(), 5)
-
-
-def test_training_may_go_on_while_a_checkpoint_is_written(make: Make) -> None:
+def test_training_goes_on_while_a_checkpoint_is_written_and_closing_finishes_it(make: Make) -> None:
     checkpoints = make()
     tensors = tensors_of(1)
 
+    assert checkpoints.newest() is None
     checkpoints.save(state_of(1), tensors)
     for tensor in tensors.values():
         tensor.zero_()
-    checkpoints.wait()
+    checkpoints.close()
 
-    assert_newest(checkpoints, 1)
+    assert_newest(make(), 1)
+
+
+def test_a_part_of_a_checkpoint_is_loaded_and_another_shape_is_refused(make: Make) -> None:
+    checkpoints = make()
+    save(checkpoints, 3)
+    weight, words = torch.zeros(12, 4), r"float32 \[12, 4\] there and torch.float32 \[14, 4\] in the model"
+
+    found = checkpoints.newest()
+    assert found is not None
+    checkpoints.load(found, {NAME: weight})
+
+    assert torch.equal(weight, tensors_of(3)[NAME])
+    with pytest.raises(IntegrityError, match=words):
+        checkpoints.load(found, {NAME: torch.zeros(14, 4)})
 
 
 def test_the_memory_of_one_checkpoint_serves_the_next(make: Make) -> None:
@@ -86,30 +90,6 @@ def test_at_a_phase_border_there_are_parameters_only(make: Make) -> None:
     assert found.names == parameters.keys()
     with pytest.raises(IntegrityError, match=r"holds 2 tensors, but not exp_avg model\.embed.* and 2 more"):
         found_by.load(found, tensors_of(0))
-
-
-def test_part_of_a_checkpoint_can_be_loaded(make: Make) -> None:
-    checkpoints = make()
-    save(checkpoints, 3)
-    weight = torch.zeros(12, 4)
-
-    found = checkpoints.newest()
-    assert found is not None
-    checkpoints.load(found, {NAME: weight})
-
-    assert torch.equal(weight, tensors_of(3)[NAME])
-
-
-def test_another_shape_is_refused(make: Make) -> None:
-    checkpoints = make()
-    save(checkpoints, 3)
-    found = checkpoints.newest()
-    assert found is not None
-
-    with pytest.raises(
-        IntegrityError, match=r"float32 \[12, 4\] there and torch.float32 \[14, 4\] in the model"
-    ):
-        checkpoints.load(found, {NAME: torch.zeros(14, 4)})
 
 
 def test_equal_states_give_equal_bytes(make: Make, tmp_path: Path) -> None:
@@ -288,13 +268,3 @@ def test_whoever_waits_for_a_checkpoint_is_told_when_it_is_sealed(make: Make) ->
     save(make(on_saved=told.append), 3)
 
     assert told == [state_of(3)]
-
-
-def test_close_writes_what_is_left(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    checkpoints = make()
-    checkpoints.save(state_of(1), tensors_of(1))
-
-    checkpoints.close()
-
-    assert_newest(make(), 1)

@@ -90,16 +90,21 @@ def test_storage_that_fails_at_a_save_is_a_warning_and_the_next_is_copied(
     assert storage.store(bucket).fingerprint(f"{bucket}/archive/{LOCK}") != renewed
 
 
-def test_a_copy_that_lacks_a_file_is_left_out(
-    make: Make, place: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_copy_that_lacks_a_file_or_has_a_damaged_one_is_left_out(
+    make: Make, place: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: bool
 ) -> None:
     save_all(make, place, 2, 4)
-    lost = join(place, "step-00000004", "__0_0.distcp")
-    if place.startswith("s3://"):
-        bucket, _, key = lost.removeprefix("s3://").partition("/")
+    file = join(place, "step-00000004", "__0_0.distcp")
+    content = bytearray(storage.store(place).read(file))
+    content[500] ^= 1
+    if not lost:
+        storage.store(place).write(file, bytes(content))
+    elif place.startswith("s3://"):
+        bucket, _, key = file.removeprefix("s3://").partition("/")
         s3.s3_client().delete_object(Bucket=bucket, Key=key)
     else:
-        Path(lost).unlink()
+        Path(file).unlink()
     shutil.rmtree(tmp_path / "checkpoints")
 
     assert_newest(make(replica=archive_at(place)), 2)

@@ -90,14 +90,6 @@ def test_borders_are_the_begins_of_documents_of_rows_and_of_paddings() -> None:
     assert batch.borders[:-1].tolist() == begins.tolist()
 
 
-def test_a_row_without_padding_has_one_border_at_its_end() -> None:
-    packed = pack(stream_of(100), 16)
-
-    batch = batch_of(packed, np.array([0, 1]))
-
-    assert batch.borders.tolist() == [0, 16, 32]
-
-
 def test_a_process_without_sequences_has_an_empty_batch() -> None:
     packed = pack(stream_of(3, 40), 16)
     chosen = sequences_of_step(0, batch_size=2, num_sequences=packed.num_sequences, seed=0)
@@ -277,14 +269,6 @@ def test_a_step_may_span_epochs_and_be_larger_than_one() -> None:
 
     assert Counter(chosen[:6].tolist()) == {0: 2, 1: 2, 2: 2}
     assert len(chosen) == 7
-
-
-def test_the_processes_share_a_step_without_overlap() -> None:
-    chosen = sequences_of_step(4, batch_size=8, num_sequences=100, seed=1)
-
-    shares = [chosen[rank::3] for rank in range(3)]
-
-    assert sorted(np.concatenate(shares)) == sorted(chosen)
 
 
 def with_bos(*sizes: int) -> TokenStream:

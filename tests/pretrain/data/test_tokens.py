@@ -161,15 +161,6 @@ def test_a_restart_reads_again_only_what_somebody_has_touched(
     assert start() == ["part-00000", "part-00001"]
 
 
-def test_the_digest_follows_the_ids(tmp_path: Path, tokenizer: Path) -> None:
-    one = token_stream(make_corpus(tmp_path / "a"), tokenizer, tmp_path / "work", write=True)
-    other = token_stream(
-        make_corpus(tmp_path / "b", PRETRAINING_TEXTS[:4]), tokenizer, tmp_path / "work", write=True
-    )
-
-    assert one.digest != other.digest
-
-
 def test_a_process_that_does_not_write_reads_what_the_first_made(tmp_path: Path, tokenizer: Path) -> None:
     corpus = make_corpus(tmp_path / "corpus")
     with pytest.raises(DataError, match="part-00000: not there; each node's first process makes it"):

@@ -38,7 +38,7 @@ def test_training_that_ends_early_leaves_what_was_traced(tmp_path: Path) -> None
             step()
             tracing.step()
 
-    assert steps_of(tmp_path) == {"ProfilerStep#1", "ProfilerStep#2"}
+    assert {"ProfilerStep#1", "ProfilerStep#2"} <= steps_of(tmp_path)
 
 
 @pytest.mark.parametrize(("first", "num", "warnings"), [(10, 2, 1), (3, 1, 1)])

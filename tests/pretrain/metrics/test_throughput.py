@@ -1,10 +1,12 @@
 """Throughput, share of the peak, cost, and the end of a budget."""
 
+import re
+
 import pytest
 import torch
 from transformers import LlamaConfig
 
-from anadil.core.errors import BudgetReached, DataError, PreflightError
+from anadil.core.errors import DataError, PreflightError
 from anadil.plan.instances import machine
 from anadil.plan.model_shape import KNOWN, shape_from
 from anadil.pretrain.metrics.throughput import (
@@ -97,33 +99,22 @@ def test_the_price_is_that_of_all_machines() -> None:
     assert usd_per_hour(Cluster(instance="p5e.48xlarge")) is None
 
 
-def test_cost_is_price_times_hours() -> None:
-    assert RunBudget(hours=None, usd=None, usd_per_hour=55.04).cost(1_800) == pytest.approx(27.52)
-    assert RunBudget(hours=None, usd=None, usd_per_hour=None).cost(1_800) is None
-
-
-def test_a_budget_of_hours_ends_with_exit_code_7() -> None:
-    budget = RunBudget(hours=2, usd=None, usd_per_hour=None)
-
-    assert budget.reached(7_199) is None
-    text = budget.reached(7_200)
-    assert text is not None
-    assert text == (
-        "the budget is used up: 2 h of 2 hours; training is saved, and the same command resumes "
-        "from there with a larger pretrain.faults.budget_hours"
-    )
-    assert BudgetReached(text).exit_code == 7
-
-
-def test_a_budget_of_money_ends_when_the_machines_have_cost_it() -> None:
-    budget = RunBudget(hours=100, usd=1_000, usd_per_hour=200)
-
-    assert budget.reached(5 * 3600 - 1) is None
-    assert (budget.reached(5 * 3600) or "").startswith("the budget is used up: 1,000.00 USD of 1,000 USD;")
-    assert "budget_usd" in (budget.reached(5 * 3600) or "")
-
-
-def test_no_budget_is_never_reached() -> None:
+@pytest.mark.parametrize(
+    ("budget", "seconds", "words"),
+    [
+        (RunBudget(hours=2, usd=None, usd_per_hour=None), 7_200, "2 h of 2 hours; .*larger .*budget_hours"),
+        (
+            RunBudget(hours=100, usd=1_000, usd_per_hour=200),
+            18_000,
+            "1,000.00 USD of 1,000 USD; .*budget_usd",
+        ),
+    ],
+)
+def test_a_budget_ends_when_its_hours_or_its_money_are_used_up(
+    budget: RunBudget, seconds: float, words: str
+) -> None:
+    assert budget.reached(seconds - 1) is None
+    assert re.fullmatch(f"the budget is used up: {words}", budget.reached(seconds) or "")
     assert RunBudget(hours=None, usd=None, usd_per_hour=200).reached(1e12) is None
 
 

@@ -5,8 +5,6 @@ from typing import Any
 import pytest
 import torch
 from torch import distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 from transformers import LlamaForCausalLM
 
@@ -17,13 +15,10 @@ from anadil.model.loss import summed_loss
 from anadil.model.process_group import Group
 from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.parallel import parallelize as spread_module
-from anadil.pretrain.parallel.context import slice_of, use_context_attention
 from anadil.pretrain.parallel.ddp import Replicas
-from anadil.pretrain.parallel.fsdp import shard
 from anadil.pretrain.parallel.loss_forward import last_hidden
-from anadil.pretrain.parallel.mesh import Mesh, mesh_of
+from anadil.pretrain.parallel.mesh import mesh_of
 from anadil.pretrain.parallel.pipeline import Pipeline, check_pipeline, cut_stage, layers_of_stage
-from anadil.pretrain.parallel.tensor import apply_tensor_parallel, summed_loss_of_head
 from anadil.recipe.pretrain import Parallelism, Pretrain
 from tests.kit import families
 from tests.kit.families import ROWS
@@ -99,67 +94,6 @@ def stages_equal_whole(group: dist.ProcessGroup | None) -> None:
         assert_equal(gradients(model), expected, divisor)
 
 
-def sharded_stages_equal_whole(rank: int) -> None:
-    devices = init_device_mesh(
-        "cpu", (2, 1, 2, 1), mesh_dim_names=("pipeline", "replicate", "shard", "tensor")
-    )
-    model = llama()
-    use_packed_attention(model)
-    cut_stage(model, rank // 2, 2)
-    mesh = Mesh(data=2, shard=2, pipeline=2, parameters=devices, batches=devices)
-    shard(model, decoder_layers(model), mesh, MixedPrecisionPolicy())
-    pipeline = Pipeline(model, summed_loss, devices["pipeline"].get_group(), device=CPU)
-    shares = [batches(4, seed=1), batches(4, seed=2)]
-    loss, expected = expected_of([*shares[0], *shares[1]])
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-
-    for _ in range(2):  # a step leaves nothing behind
-        validated = pipeline.loss_of(shares[rank % 2])
-        found = pipeline.step(shares[rank % 2])
-
-        assert found == pytest.approx(validated.item(), rel=1e-6)
-        dist.all_reduce(found, group=devices["shard"].get_group())
-        assert abs(found.item() / loss - 1) < 1e-6
-        assert_equal(gradients(model), expected)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-
-def stages_of_stretches_equal_whole(rank: int) -> None:
-    devices = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pipeline", "context"))
-    context = devices["context"].get_group()
-    model = llama()
-    use_context_attention(model, context)
-    cut_stage(model, rank // 2, 2)
-    pipeline = Pipeline(model, summed_loss, devices["pipeline"].get_group(), device=CPU)
-    given = batches(3)
-    loss, expected = expected_of(given)
-
-    found = pipeline.step([slice_of(one, rank % 2, 2) for one in given])
-
-    sums = [found, *(parameter.grad for parameter in model.parameters())]
-    for one in sums:
-        dist.all_reduce(one, group=context)
-    assert abs(found.item() / loss - 1) < 1e-6
-    assert_equal(gradients(model), expected)
-
-
-def split_stages_equal_whole(rank: int) -> None:
-    devices = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pipeline", "tensor"))
-    model = llama()
-    use_packed_attention(model)
-    cut_stage(model, rank // 2, 2)
-    apply_tensor_parallel(model, devices["tensor"], config=model.config)
-    pipeline = Pipeline(model, summed_loss_of_head, devices["pipeline"].get_group(), device=CPU, tensor=2)
-    given = batches(3)
-    loss, expected = expected_of(given)
-
-    found = pipeline.step(given)
-
-    assert abs(found.item() / loss - 1) < 1e-6
-    assert_equal(gradients(model), expected)
-
-
 def bf16_validates_as_it_trains(rank: int) -> None:
     vars(spread_module)["has_fast_bf16"] = lambda _device: True
     degrees = Parallelism(pipeline=2)
@@ -206,9 +140,6 @@ def scenarios(rank: int) -> None:
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     stages_equal_whole(pairs[rank // 2])
     stages_equal_whole(dist.group.WORLD)
-    sharded_stages_equal_whole(rank)
-    stages_of_stretches_equal_whole(rank)
-    split_stages_equal_whole(rank)
     what_is_wrong_is_said(rank)
 
 

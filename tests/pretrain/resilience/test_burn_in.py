@@ -61,11 +61,6 @@ def test_a_device_that_multiplies_wrongly_is_named_and_the_job_started_elsewhere
     assert "Take that node out of service and run the same command again" in text
 
 
-def test_a_disk_that_cannot_be_written_is_for_somebody_to_mend(tmp_path: Path) -> None:
-    with pytest.raises(PreflightError, match=r"rank 0 on .*: /.*/none: cannot be written .*No such file"):
-        burn_in(Group(), CPU, torch.float32, tmp_path / "none")
-
-
 def test_the_machine_s_own_disk_is_tested_too_and_made_as_its_first_checkpoint_would(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
 
@@ -76,32 +71,30 @@ def test_the_machine_s_own_disk_is_tested_too_and_made_as_its_first_checkpoint_w
     assert list((tmp_path / "nvme").rglob("*")) == [tmp_path / "nvme/anadil"]
 
 
-def test_a_disk_of_the_machine_that_cannot_be_written_is_named_by_its_key(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("work", "places", "words"),
+    [
+        ("none", {}, r"/.*/none: cannot be written .*No such file"),
+        ("", {"local": "file"}, r".*/file: cannot be written .*choose another pretrain.copies.local_path"),
+        ("", {"archive": "file"}, r"pretrain.copies.archive: .*file"),
+        ("", {"archive": "s3://none-such-bucket/archive"}, r"pretrain\.copies\.archive: .*none-such"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_for_somebody_to_mend(
+    tmp_path: Path, bucket: str, work: str, places: dict[str, str], words: str
+) -> None:
     (tmp_path / "file").touch()
+    given: Any = {key: uri if "://" in uri else tmp_path / uri for key, uri in places.items()}
+    given |= {"archive": str(given["archive"])} if "archive" in given else {}
 
-    with pytest.raises(
-        PreflightError,
-        match=r"rank 0 on .*/file: cannot be written .*choose another pretrain.copies.local_path",
-    ):
-        burn_in(Group(), CPU, torch.float32, tmp_path, local=tmp_path / "file")
-
-
-def test_an_archive_that_cannot_be_written_is_named_by_its_key(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-
-    with pytest.raises(PreflightError, match=r"rank 0 on .*: pretrain.copies.archive: .*file"):
-        burn_in(Group(), CPU, torch.float32, tmp_path, str(tmp_path / "file"))
+    with pytest.raises(PreflightError, match=f"rank 0 on .*: {words}"):
+        burn_in(Group(), CPU, torch.float32, tmp_path / work, **given)
 
 
 def test_the_archive_may_be_a_bucket(tmp_path: Path, bucket: str) -> None:
     [result] = burn_in(Group(), CPU, torch.float32, tmp_path, f"{bucket}/archive")
 
     assert not result.wrong
-
-
-def test_a_bucket_that_is_not_there_is_told_before_the_first_step(tmp_path: Path, bucket: str) -> None:
-    with pytest.raises(PreflightError, match=r"pretrain\.copies\.archive: .*none-such"):
-        burn_in(Group(), CPU, torch.float32, tmp_path, "s3://none-such-bucket/archive")
 
 
 def test_the_device_with_another_product_than_equal_ones_is_named() -> None:

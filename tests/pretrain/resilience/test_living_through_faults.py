@@ -101,17 +101,6 @@ def test_a_process_that_ran_out_of_memory_goes_on_with_half_the_micro_batch(
     assert losses(tmp_path / "a/out") == pytest.approx(losses(whole), rel=1e-5)
 
 
-def test_out_of_memory_is_told_with_what_the_planner_knows(
-    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(VARIABLE, json.dumps({"oom": {"step": 2}}))
-
-    with pytest.raises(
-        PreflightError, match=r"out of memory in step 2.*the planner expects .* of the device's"
-    ):
-        run(make_job(tmp_path, make_recipe(base)))
-
-
 def without_memory(*_args: Any, **_more: Any) -> torch.Tensor:
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.96 GiB.")
 

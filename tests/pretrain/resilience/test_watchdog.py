@@ -4,9 +4,11 @@ import signal
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from anadil.pretrain.callback import Section
 from anadil.pretrain.resilience.hang_report import RankProgress, culprits
 from anadil.pretrain.resilience.watchdog import Watchdog
 from tests.kit import faulty_worker
@@ -46,12 +48,11 @@ def at(
     step: int = 7,
     beats: int = 3,
     ticks: int = 9,
-    where: str = "",
-    waits: bool = False,
+    **place: Any,
 ) -> RankProgress:
     return RankProgress(
         rank=rank, host=f"node-{rank // 8}", pid=100 + rank, step=step, beats=beats, section=section,
-        silent_s=600, ticks=ticks, where=where, waits=waits,
+        silent_s=600, ticks=ticks, **place,
     )  # fmt: skip
 
 
@@ -67,16 +68,30 @@ def test_the_process_that_did_not_reach_the_sum_is_named(tmp_path: Path) -> None
     assert "rank 0" not in text
 
 
-def test_a_process_in_a_later_micro_batch_is_not_behind_one_in_an_earlier(tmp_path: Path) -> None:
-    found = {0: at(0, "data", beats=4), 1: at(1, "backward", beats=3)}
-
-    assert "rank 1" in culprits(found, 0, tmp_path)
+INSIDE = {"where": "distributed_c10d.py:all_reduce", "waits": True}
 
 
-def test_a_process_without_its_last_micro_batch_waits_and_is_not_behind(tmp_path: Path) -> None:
-    found = {0: at(0, "reduce", beats=4), 1: at(1, "forward", beats=5)}
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        # In an earlier micro-batch.
+        [at(0, "data", beats=4), at(1, "backward", beats=3)],
+        # The other waits without its last micro-batch.
+        [at(0, "reduce", beats=4), at(1, "forward", beats=5)],
+        # Equally far, but outside of the collective.
+        [at(0, "forward", **INSIDE), at(1, "forward", where="attention.py:forward")],
+        # Equally far, but in another place.
+        [
+            at(rank, "forward", where=f"trainer.py:{'hook' if rank == 1 else 'gradients'}")
+            for rank in range(4)
+        ],
+    ],
+)
+def test_the_process_that_is_behind_or_elsewhere_is_named(tmp_path: Path, ranks: list[RankProgress]) -> None:
+    text = culprits(dict(enumerate(ranks)), 0, tmp_path)
 
-    assert "rank 1" in culprits(found, 0, tmp_path)
+    assert text.startswith("the run hangs: rank 1 on node-0 (process 101) is stuck in ")
+    assert "rank 0" not in text
 
 
 def test_a_process_that_does_not_tick_is_named_whatever_it_said_last(tmp_path: Path) -> None:
@@ -88,25 +103,6 @@ def test_a_process_that_does_not_tick_is_named_whatever_it_said_last(tmp_path: P
     assert "rank 9 on node-1 (process 109) is stuck in reduce of step 7, and does not run" in text
 
 
-def test_where_all_came_equally_far_the_one_outside_a_collective_is_named(tmp_path: Path) -> None:
-    inside = at(0, "forward", where="distributed_c10d.py:all_reduce", waits=True)
-    found = {0: inside, 1: at(1, "forward", where="attention.py:forward")}
-
-    text = culprits(found, 0, tmp_path)
-
-    assert (
-        "rank 1 on node-0 (process 101) is stuck in forward of step 7 at attention.py:forward, silent" in text
-    )
-    assert "rank 0" not in text
-
-
-def test_where_all_came_equally_far_the_one_in_another_place_is_named(tmp_path: Path) -> None:
-    found = {rank: at(rank, "forward", where="trainer.py:gradients") for rank in range(4)}
-    found[2] = at(2, "forward", where="injector.py:inject")
-
-    assert "rank 2 on node-0 (process 102)" in culprits(found, 0, tmp_path)
-
-
 def test_where_all_wait_in_the_same_place_it_is_the_network(tmp_path: Path) -> None:
     found = {rank: at(rank, "reduce") for rank in range(4)}
 
@@ -115,37 +111,25 @@ def test_where_all_wait_in_the_same_place_it_is_the_network(tmp_path: Path) -> N
     assert "all 4 processes wait in reduce of step 7, and none is behind: check the network" in text
 
 
-def test_a_save_may_take_as_long_as_a_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        (["forward", "optimizer", "start"], [900, 60, 900]),
+        (["optimizer", "save", "data"], [60, 900, 60]),
+        (["load", "start"], [12 * 3_600, 900]),
+    ],
+)
+def test_a_start_and_a_save_may_take_longer_than_a_step_and_loading_hours(
+    tmp_path: Path, sections: list[Section], expected: list[float]
+) -> None:
     watch = Watchdog(tmp_path, 60, start_after_s=900)
-    watch.heartbeat("optimizer", 1)
+    allowed = []
 
-    watch.heartbeat("save", 1)
-    saving = watch.allowance_s
-    watch.heartbeat("data", 1)
+    for section in sections:
+        watch.heartbeat(section, 1)
+        allowed.append(watch.allowance_s)
 
-    assert (saving, watch.allowance_s) == (900, 60)
-
-
-def test_who_fetches_or_encodes_and_who_waits_for_it_has_hours(tmp_path: Path) -> None:
-    watch = Watchdog(tmp_path, 60, start_after_s=900)
-
-    watch.heartbeat("load")
-    loading = watch.allowance_s
-    watch.heartbeat("start")
-
-    assert (loading, watch.allowance_s) == (12 * 3_600, 900)
-
-
-def test_the_first_step_may_take_longer(tmp_path: Path) -> None:
-    watch = Watchdog(tmp_path, 60, start_after_s=900)
-
-    watch.heartbeat("forward", 1)
-    first = watch.allowance_s
-    watch.heartbeat("optimizer")
-    later = watch.allowance_s
-    watch.heartbeat("start", 2)
-
-    assert (first, later, watch.allowance_s) == (900, 60, 900)
+    assert allowed == expected
 
 
 def test_a_run_that_goes_on_is_left_alone(tmp_path: Path) -> None:
