@@ -118,13 +118,7 @@ def fit_vocabulary(model: PreTrainedModel, tokenizer: Path, init: Init = "mean",
 def vocabulary_rows(
     tokenizer: Path, num_base: int, init: Init = "mean", *, seed: int = 0
 ) -> VocabularyRows | None:
-    """Find the sources of each row; None where the base's own vocabulary stays.
-
-    Args:
-        tokenizer: The tokenizer artifact.
-        num_base: Embedding rows of the base model.
-        init: `pretrain.embedding_init`.
-        seed: Seed of random rows.
+    """Find the sources of each row for a base of `num_base` rows; None where the base's own vocabulary stays.
 
     Raises:
         DataError: The map does not fit the tokenizer or the base model.

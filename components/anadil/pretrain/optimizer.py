@@ -38,14 +38,7 @@ def train_only(parameters: Parameters, chosen: Collection[str]) -> None:
 def make_optimizer(
     parameters: Parameters, phase: Phase, settings: Pretrain, embeddings: Collection[str]
 ) -> torch.optim.Optimizer:
-    """Make the recipe's optimizer over the parameters that require a gradient, at the phase's peak rates.
-
-    Args:
-        parameters: Parameters on their devices, spread over processes.
-        phase: The phase with the peaks `lr` and `embedding_lr`.
-        settings: Optimizer, weight decay and betas.
-        embeddings: Names of the input and output embeddings.
-    """
+    """Make the recipe's optimizer over the parameters that require a gradient, at the phase's peak rates."""
     groups: dict[Any, dict[str, Any]] = {}
     moments = OPTIMIZERS[settings.optimizer].moments
     for name, parameter in parameters.items():

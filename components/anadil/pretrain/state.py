@@ -30,15 +30,7 @@ class State:
 
     @classmethod
     def from_json(cls, text: bytes, name: str) -> "State":
-        """Read the text of `to_json`.
-
-        Args:
-            text: The content of the file.
-            name: The file, for messages.
-
-        Raises:
-            IntegrityError: It is not a state of ours.
-        """
+        """Read the text of `to_json` in the file `name`; `IntegrityError` for any other text."""
         try:
             # Typed, so that a damaged or foreign file ends here and not in the loop.
             return TypeAdapter(cls).validate_json(text)

@@ -93,10 +93,7 @@ class Trainer:
     def gradients(self, step: int, batches: Batches | None = None, received: int = 0) -> Step:
         """Sum the gradients of an optimizer step (from 0) and clip them, for `apply`.
 
-        Args:
-            step: Number of the step.
-            batches: Result of `batches`; None makes them now.
-            received: Signal that this process has received; 0 for none.
+        Without `batches` they are made now. `received` is a signal to this process; 0 for none.
         """
         assert self.optimizer is not None
         assert self._replicas is not None
@@ -113,7 +110,13 @@ class Trainer:
         mine = self.net.backward(batches, tokens, replicas=self._replicas)
         with self.collective_wait():
             self._replicas.wait()
-            loss, agreed = self._agree(mine, received)
+            # One collective for both: a signal that only one process has must end all at the same step.
+            sums = torch.zeros(1 + len(SIGNALS), dtype=torch.float64, device=self.device)
+            sums[0] = mine if self.net.counts else 0
+            if received in SIGNALS:
+                sums[1 + SIGNALS.index(received)] = 1
+            loss, *counts = self.net.add_up(sums).tolist()
+            agreed = next((number for number, count in zip(SIGNALS, counts, strict=True) if count), 0)
             norm = self.net.clip_gradients(self._trained(), self.settings.max_grad_norm)
         rate = phase.lr * factor
         return Step(phase=number, loss=loss / tokens, lr=rate, grad_norm=norm, tokens=tokens, signal=agreed)
@@ -172,17 +175,6 @@ class Trainer:
         """Set the optimizer's step count to that after optimizer step `step` of all phases."""
         assert self.optimizer is not None
         optimizers.set_step(self.optimizer, phase_of(step, self.settings.phases)[1])
-
-    def _agree(self, loss: torch.Tensor, received: int) -> tuple[float, int]:
-        """Sum the loss over all processes, and pick a signal that some process has received."""
-        # One collective for both: a signal that only one process has must end all at the same step.
-        sums = torch.zeros(1 + len(SIGNALS), dtype=torch.float64, device=self.device)
-        sums[0] = loss if self.net.counts else 0
-        if received in SIGNALS:
-            sums[1 + SIGNALS.index(received)] = 1
-        summed, *counts = self.net.add_up(sums).tolist()
-        agreed = [number for number, count in zip(SIGNALS, counts, strict=True) if count]
-        return summed, agreed[0] if agreed else 0
 
     def _trained(self) -> list[torch.nn.Parameter]:
         return [parameter for parameter in self.parameters.values() if parameter.requires_grad]

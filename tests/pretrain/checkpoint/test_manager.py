@@ -260,11 +260,3 @@ def test_a_disk_of_the_machine_that_is_the_only_one_does_stop_training(
 
     with pytest.raises(PreflightError, match=r"may not be written .*Read-only file system.*; grant access"):
         save(checkpoints, 4)
-
-
-def test_whoever_waits_for_a_checkpoint_is_told_when_it_is_sealed(make: Make) -> None:
-    told: list[State] = []
-
-    save(make(on_saved=told.append), 3)
-
-    assert told == [state_of(3)]

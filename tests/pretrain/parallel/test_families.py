@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ WINDOWED: dict[str, dict[str, Any]] = {
 
 
 def trains_as_transformers(
-    rank: int, work: str, layout: str, kinds: list[str], window: int | None = None
+    rank: int, work: str, layout: str, kinds: list[str], window: int | None = None, **changes: Any
 ) -> None:
     """Some processes, with memory that holds no number until it is filled; `layout` may be two joined by a plus."""
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -74,8 +75,8 @@ def trains_as_transformers(
     untied = {"tie_word_embeddings": False} if {"tensor", "pipeline"} & set(degrees) else {}
     # Of a group the first process alone saves models.
     for kind in kinds if rank == 0 else []:
-        changes = {} if window is None else {**WINDOWED[kind], "sliding_window": window}
-        make_family(Path(work, kind), kind, **untied, **changes)
+        windows = {} if window is None else {**WINDOWED[kind], "sliding_window": window}
+        make_family(Path(work, kind), kind, **untied, **windows, **changes)
     torch.distributed.barrier()
     for kind in kinds[rank::size]:
         found = by_transformers(Path(work, kind), Path(work, "tokenizer"), given)
@@ -135,26 +136,13 @@ def test_every_type_with_a_window_trains_as_transformers(tmp_path: Path, layout:
     in_ranks(trains_as_transformers, processes_of(layout), str(tmp_path), layout, kinds, WINDOW)
 
 
-def heads_have_factors_of_their_own(rank: int, work: str) -> None:
-    given = batches(2)
-    expected, gradients = by_transformers(Path(work, "model"), Path(work, "tokenizer"), given)
-
-    loss, found = by_layout(Path(work, "model"), Path(work, "tokenizer"), {"shard": 2}, rank, 2, given)
-
-    assert loss == pytest.approx(expected, rel=ROUNDING)
-    for name, gradient in found.items():
-        assert (gradient - gradients[name]).norm() <= ROUNDING * gradients[name].norm(), name
-
-
 def test_a_rotation_with_factors_for_the_width_of_a_head_is_sharded(tmp_path: Path) -> None:
     factors = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [2.0, 3.0, 4.0, 5.0]}
     rotation = {"rope_type": "longrope", "rope_theta": 1e4, **factors}
-    make_family(
-        tmp_path / "model", "phi3", rope_parameters=rotation, original_max_position_embeddings=4 * LENGTH
-    )
+    changes = {"rope_parameters": rotation, "original_max_position_embeddings": 4 * LENGTH}
     make_vocabulary(tmp_path / "tokenizer")
 
-    in_ranks(heads_have_factors_of_their_own, 2, str(tmp_path))
+    in_ranks(partial(trains_as_transformers, **changes), 2, str(tmp_path), "shard", ["phi3"])
 
 
 def constants_are_missed(rank: int, work: str) -> None:

@@ -91,10 +91,7 @@ class _Reader(FileSystemReader):
 def write_tensors(staged: Tensors, folder: Path, writers: "dist.ProcessGroup | None") -> None:
     """Write tensors into `<folder>/__<rank>_<n>.distcp`, each of them once, and `.metadata`.
 
-    Args:
-        staged: Copies in main memory, by name.
-        folder: An empty directory.
-        writers: The processes that hold parts of the tensors; None where this one holds all.
+    `writers` is None where this process holds all tensors whole.
 
     Raises:
         CheckpointException: Some process has failed (it is no `Exception`).
@@ -117,12 +114,7 @@ def write_tensors(staged: Tensors, folder: Path, writers: "dist.ProcessGroup | N
 def read_tensors(
     checkpoint: VerifiedCheckpoint, tensors: Tensors, readers: "dist.ProcessGroup | None"
 ) -> None:
-    """Fill tensors in place, whatever layout and number of processes they were written from.
-
-    Args:
-        checkpoint: Their source.
-        tensors: By name; each process gives those that it holds, sharded or whole.
-        readers: The processes that read; None for this one alone.
+    """Fill this process's tensors in place, whatever layout they were written from; None reads alone.
 
     Raises:
         DataError: The checkpoint has been removed meanwhile.

@@ -111,13 +111,7 @@ def describe_files(paths: list[Path]) -> Entries:
 
 
 def commit(partial: Path, state: State, origin: Mapping[str, str], files: Entries) -> Path:
-    """Seal a checkpoint whose tensors are written, and give it its name.
-
-    Args:
-        partial: The directory that holds them, flushed.
-        state: Where the run stands.
-        origin: Settings and data that decide the losses.
-        files: Files of all processes.
+    """Seal a checkpoint whose tensors are written and flushed by all processes, and give it its name.
 
     Raises:
         PreflightError: Files of other processes are missing, because the disk is not shared.

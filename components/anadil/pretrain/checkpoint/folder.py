@@ -32,6 +32,7 @@ from anadil.pretrain.checkpoint.replica import CheckpointReplica
 from anadil.pretrain.checkpoint.safe_metadata import METADATA, read_metadata, refuse_hostile
 from anadil.pretrain.parallel.ddp import local_part
 from anadil.pretrain.state import State
+from anadil.runtime import prometheus
 from anadil.runtime.cache_key import origin_changes
 
 if TYPE_CHECKING:
@@ -59,29 +60,22 @@ class CheckpointFolder:
         per_process: bool = False,
         optional: bool = False,
         replica: CheckpointReplica | None = None,
-        on_saved: Callable[[State], None] | None = None,
         heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
         """Claim the archive.
 
-        Args:
-            folder: On a disk that all processes share.
-            group: The processes of the run.
-            origin: Settings and data that decide the losses; a resume with others is refused.
-            keep: Checkpoints to keep.
-            per_process: `folder` is on the node's disk and holds the part of this process alone. Only the
-                same layout and processes can use it.
-            optional: With `per_process`: a failure to write is a warning, since another tier has a checkpoint.
-            replica: Gets copies of finished checkpoints.
-            on_saved: Called on the first process, in another thread, when a checkpoint is sealed.
-            heartbeat: Called while a download from the archive makes progress: it is no hang.
+        A resume with another `origin` is refused. `heartbeat` is called while a download from the archive makes
+        progress: it is no hang.
 
         Raises:
             PreflightError: Another run writes to the archive.
         """
+        # `per_process`: the folder is on the node's disk and holds the part of this process alone. Only the same
+        # layout and processes can use it. `optional`: a failure to write is a warning, since another tier has one.
         self.folder, self._all, self._origin, self._keep = folder, group, dict(origin), keep
         self._per_process, self._optional = per_process, optional
-        self._replica, self._on_saved, self._heartbeat = replica, on_saved, heartbeat
+        self._replica, self._heartbeat = replica, heartbeat
+        self._uploads = replica if group.is_first else None
         self._writers = Group() if per_process else group
         if self._writers.host is not None:
             # Its own group: the thread's messages must not mix with those of training.
@@ -96,10 +90,6 @@ class CheckpointFolder:
 
     def save(self, state: State, tensors: Tensors) -> None:
         """Copy the tensors, then write them in a background thread. Every process calls it.
-
-        Args:
-            state: Where the run stands.
-            tensors: What this process holds, by name; sharded ones as DTensors.
 
         Raises:
             PreflightError: The checkpoint before could not be written: no space, no right.
@@ -141,8 +131,8 @@ class CheckpointFolder:
     def finish(self) -> None:
         """Wait until everything is written, also to the archive; raises as `save` does."""
         self.wait()
-        if self._replica is not None and self._all.is_first:
-            self._replica.wait()
+        if self._uploads is not None:
+            self._uploads.wait()
 
     def remove(self) -> None:
         """Remove all checkpoints of this process, whose disk is its own."""
@@ -160,8 +150,8 @@ class CheckpointFolder:
         finally:
             self._thread.shutdown()
             self._staging.close()
-            if self._replica is not None and self._all.is_first:
-                self._replica.close()
+            if self._uploads is not None:
+                self._uploads.close()
 
     def newest(self, after: int = -1) -> VerifiedCheckpoint | None:
         """Return the newest sound checkpoint after step `after`; every process calls it and gets the same step.
@@ -196,15 +186,15 @@ class CheckpointFolder:
         """
         self._tidy(lambda: directory.discard_later(self.folder, step, remove=self._optional))
         path = directory.path_of(self.folder, max(step, 0))
-        if self._replica is not None and self._all.is_first and (path / MANIFEST).is_file():
-            self._replica.enqueue_upload(path)
+        if self._uploads is not None and (path / MANIFEST).is_file():
+            self._uploads.enqueue_upload(path)
 
     def invalidate_after(self, step: int) -> None:
         """Set aside, here and in the archive, what was saved after a step; every process calls it."""
         self.wait()
         self._tidy(lambda: directory.discard_later(self.folder, step, remove=self._optional))
-        if self._replica is not None and self._all.is_first:
-            self._replica.invalidate_after(step)
+        if self._uploads is not None:
+            self._uploads.invalidate_after(step)
 
     def load(self, checkpoint: VerifiedCheckpoint, tensors: Tensors) -> None:
         """Fill tensors in place from the result of `newest`; raises as `read_tensors`.
@@ -239,15 +229,15 @@ class CheckpointFolder:
             writers.run_on_first(self._replica.check)
         if not writers.is_first:
             return
-        if self._replica is not None:
-            self._replica.enqueue_upload(target)
+        if self._uploads is not None:
+            self._uploads.enqueue_upload(target)
         try:
             # Only now: until the new one is sealed the old ones are all there is.
             directory.retain(self.folder, self._keep, state.step)
         except OSError as error:
             log.warning("%s: old checkpoints cannot be removed (%s)", self.folder, error)
-        if self._on_saved is not None and self._all.is_first:
-            self._on_saved(state)
+        if self._all.is_first and not self._optional:
+            prometheus.saved_checkpoint("pretrain", state.step)
 
     def _written(self, partial: Path) -> list[Path]:
         mine = sorted(partial.glob(f"__{self._writers.rank}_*"))

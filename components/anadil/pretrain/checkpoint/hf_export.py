@@ -55,13 +55,7 @@ def export_checkpoint(
 ) -> dict[str, int]:
     """Write a directory that transformers 4 and 5 and vLLM load as it is; return its counts.
 
-    Args:
-        path: The checkpoint, `.../checkpoints/step-N`.
-        base: Hugging Face directory of the base model.
-        tokenizer: Directory of the run's tokenizer.
-        out: Directory to write, made if it is not there.
-        dtype: Type of the weights; None keeps that of training.
-        shard_bytes: Most bytes of a file; a larger tensor has one of its own.
+    A tensor larger than `shard_bytes` has a file of its own. Without `dtype` weights keep the type of training.
 
     Raises:
         DataError: There is no such checkpoint, or it is not of this base model and tokenizer.

@@ -19,7 +19,6 @@ from anadil.pretrain.resilience.out_of_memory import no_room
 from anadil.pretrain.state import State
 from anadil.pretrain.trainer import Step, Trainer
 from anadil.recipe.sections import Recipe
-from anadil.runtime import prometheus
 
 log = logging.getLogger(__name__)
 
@@ -40,15 +39,7 @@ class CheckpointStorage(Callback):
         *,
         heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
-        """Claim all places.
-
-        Args:
-            recipe: The run's.
-            work: Directory that outlives a killed run.
-            trainer: What is saved.
-            group: All processes.
-            origin: Settings and data that decide the losses; a resume with others is refused.
-            heartbeat: Called while a download from the archive makes progress: it is no hang.
+        """Claim all places; `work` outlives a killed run. See `CheckpointFolder`.
 
         Raises:
             PreflightError: Another run writes to the archive, or the nodes share no disk where that is needed.
@@ -82,7 +73,6 @@ class CheckpointStorage(Callback):
             settings.keep_checkpoints,
             per_process=not self.is_shared,
             replica=replica,
-            on_saved=lambda state: prometheus.saved_checkpoint("pretrain", state.step),
             heartbeat=heartbeat,
         )
         self._local = None
@@ -98,24 +88,22 @@ class CheckpointStorage(Callback):
 
     def resume(self) -> State | None:
         """Restore the newest checkpoint; None where there is none."""
-        best = newest_of(self._tiers)
+        best, state = newest_of(self._tiers), None
         if best is not None:
-            self._restore(*best)
-        # Also without one: an older start may have left later steps.
+            source, checkpoint = best
+            state, phases = checkpoint.state, self._settings.phases
+            log.info("the newest checkpoint is %s", checkpoint.path)
+            within = not ends_phase(state.step, phases)
+            if within:
+                self._trainer.begin_phase(phase_of(state.step, phases)[0])
+                self._trainer.allocate(state.step)
+            source.load(checkpoint, self._trainer.tensors(moments=within))
+            if within:
+                self.snapshot(state, force=True)
+        # Also without a checkpoint: an older start may have left later steps.
         for tier in self._tiers:
-            tier.discard_later_checkpoints(best[1].state.step if best is not None else -1)
-        return best[1].state if best is not None else None
-
-    def _restore(self, tier: CheckpointFolder, checkpoint: VerifiedCheckpoint) -> None:
-        log.info("the newest checkpoint is %s", checkpoint.path)
-        step, phases = checkpoint.state.step, self._settings.phases
-        within = not ends_phase(step, phases)
-        if within:
-            self._trainer.begin_phase(phase_of(step, phases)[0])
-            self._trainer.allocate(step)
-        tier.load(checkpoint, self._trainer.tensors(moments=within))
-        if within:
-            self.snapshot(checkpoint.state, force=True)
+            tier.discard_later_checkpoints(-1 if state is None else state.step)
+        return state
 
     def post_phase_start(self) -> None:
         """Take the first snapshot of a phase, so that its first steps can be rolled back."""
@@ -164,14 +152,10 @@ class CheckpointStorage(Callback):
             self._local.save(state, tensors)
 
     def snapshot(self, state: State, *, force: bool = False) -> None:
-        """Copy to memory for `restore_snapshot` where that is due.
-
-        Args:
-            state: Where the run stands.
-            force: Copy in any case; at a phase's end its optimizer has begun the next phase.
-        """
+        """Copy to memory for `restore_snapshot` where that is due, or with `force` in any case."""
         if self._memory is None:
             return
+        # At a phase's end with `force` the optimizer has begun the next phase.
         if ends_phase(state.step, self._settings.phases) and not force:
             self._snapshot = None
             return

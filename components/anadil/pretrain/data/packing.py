@@ -93,11 +93,7 @@ class Batch:
 def packed_stream(stream: TokenStream, length: int, work: Path, *, write: bool) -> Packed:
     """Pack a stream into sequences of `length` once, in `work`, and read the result in all processes of a node.
 
-    Args:
-        stream: The tokens.
-        length: Tokens of a sequence.
-        work: Directory of the result.
-        write: True in one process of each node, which packs before the others read.
+    `write` is True in one process of each node, which packs before the others read.
 
     Raises:
         DataError: There is nothing to predict, or nobody packed.

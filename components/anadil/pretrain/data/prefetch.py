@@ -19,14 +19,7 @@ class Prefetcher(Generic[T]):
     def __init__(
         self, make: Callable[[int], T], first_step: int, end_step: int, device: torch.device | None = None
     ) -> None:
-        """Begin with `first_step`.
-
-        Args:
-            make: Makes the data of a step from its number alone; called from the thread.
-            first_step: The first step.
-            end_step: The step after the last one.
-            device: Device of this process.
-        """
+        """Begin with `first_step`; `make` is called from the thread and gives data by the step's number alone."""
         self._make = make
         self._end = end_step
         # A thread that pins memory without knowing its GPU would occupy the first GPU of the node.

@@ -93,11 +93,7 @@ def token_stream(corpus: Path, tokenizer: Path, work: Path, *, write: bool) -> T
 
     Nodes that share `work` share the files of the corpus among themselves; other nodes encode all.
 
-    Args:
-        corpus: Corpus artifact.
-        tokenizer: Tokenizer artifact.
-        work: Directory of the stream.
-        write: True in one process of each node, which makes the stream before the others read it.
+    `write` is True in one process of each node, which makes the stream before the others read it.
 
     Raises:
         DataError: The corpus has no training text.

@@ -58,12 +58,7 @@ class Goodput:
     ) -> None:
         """Continue the accounts of earlier starts; until its first step a start counts as `init`.
 
-        Args:
-            work: Directory that outlives a killed run.
-            writes: True in the process that writes the file; the others count for themselves.
-            age_s: Seconds since this process began; None asks the system.
-            now: A clock that never goes back.
-            wall: Unix time.
+        One process writes the file. `age_s` is the time since this process began; None asks the system.
         """
         self._path = work / FILE
         self._writes = writes

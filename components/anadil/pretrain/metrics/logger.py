@@ -29,13 +29,7 @@ class MetricsWriter:
     """`training.jsonl` in the work directory: each logged step once, also after a resume."""
 
     def __init__(self, folder: Path, num_done: int, saved: str = "") -> None:
-        """Resume after optimizer step `num_done`; later lines of a killed run are dropped.
-
-        Args:
-            folder: The work directory.
-            num_done: Optimizer steps done.
-            saved: `text` when the checkpoint was saved, for lines that the directory lacks.
-        """
+        """Resume after optimizer step `num_done`, without later lines; `saved` is `text` of the checkpoint."""
         self._path = folder / FILE
         folder.mkdir(parents=True, exist_ok=True)
         text = self.text if self._path.is_file() else ""

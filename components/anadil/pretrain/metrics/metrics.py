@@ -65,13 +65,7 @@ class Metrics:
         self.goodput.step_done(step)
 
     def figures(self, tokens: float, seconds: float, trains: Trains) -> dict[str, float]:
-        """Measure the logged line; a collective, since processes compare themselves.
-
-        Args:
-            tokens: Target tokens of all devices since the line before.
-            seconds: Time for them.
-            trains: Trained part of the model in this phase.
-        """
+        """Measure the logged line of `tokens` targets of all devices; a collective, since processes compare themselves."""
         assert self.rates is not None
         # The comparison is a collective: its wait is nobody's own work.
         with self.goodput.spend("other"), self.stragglers.section(None):

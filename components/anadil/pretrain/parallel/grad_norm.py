@@ -22,12 +22,8 @@ _norms_of_all: Any = torch._foreach_norm  # noqa: SLF001
 def clip_gradients_(parameters: Iterable[torch.nn.Parameter], max_norm: float, mesh: Mesh) -> float:
     """Scale gradients in place so that their common norm is at most `max_norm`; return the norm before.
 
-    A norm of NaN or Inf leaves the gradients as they are.
-
-    Args:
-        parameters: Parameters of this process's stage, tied ones once, with gradients summed over the batch.
-        max_norm: `pretrain.max_grad_norm`.
-        mesh: This process's place.
+    Parameters are those of this process's stage, tied ones once, with gradients summed over the batch. A norm
+    of NaN or Inf leaves the gradients as they are.
     """
     gradients, copies = [], []
     for parameter in parameters:

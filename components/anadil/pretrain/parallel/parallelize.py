@@ -10,18 +10,12 @@ from torch import distributed as dist
 from torch import nn
 from transformers import PreTrainedModel
 
+from anadil.model import low_precision
 from anadil.model.activation_checkpointing import checkpoint_layers, decoder_layers
 from anadil.model.attention import use_packed_attention
 from anadil.model.compile import compile_layers
 from anadil.model.load import cast_parameters
 from anadil.model.loss import has_fast_bf16, summed_loss
-from anadil.model.low_precision import (
-    check_low_precision,
-    low_precision_layers,
-    plain_tensor,
-    update_fp8_scales,
-    use_low_precision,
-)
 from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.parallel.context import check_context, slice_of, use_context_attention
 from anadil.pretrain.parallel.ddp import Replicas
@@ -57,7 +51,10 @@ class ParallelModel:
 
     def plain_tensors(self) -> dict[str, torch.Tensor]:
         """Parameters as checkpoints hold them, sharing their memory."""
-        return {name: plain_tensor(parameter.detach()) for name, parameter in self.parameters().items()}
+        return {
+            name: low_precision.plain_tensor(parameter.detach())
+            for name, parameter in self.parameters().items()
+        }
 
     def clip_gradients(self, parameters: Sequence[nn.Parameter], max_norm: float) -> float:
         """Scale gradients so that their common norm is at most `max_norm`; return the norm before."""
@@ -124,7 +121,7 @@ class ParallelModel:
 
     def after_step(self) -> None:
         """Update the scales of FP8 products after the weights changed."""
-        update_fp8_scales(self.model)
+        low_precision.update_fp8_scales(self.model)
 
 
 def check_layout(settings: Pretrain, config: Any, mesh: Mesh, device: torch.device) -> None:
@@ -145,7 +142,7 @@ def check_layout(settings: Pretrain, config: Any, mesh: Mesh, device: torch.devi
         micro_batch_size=settings.micro_batch_size,
     )
     dtype, tokens = compute_dtype(settings, device), length // mesh.context
-    check_low_precision(
+    low_precision.check_low_precision(
         settings.matmul, device, dtype, tokens=tokens, tensor=mesh.tensor, compiled=settings.compile
     )
 
@@ -153,14 +150,7 @@ def check_layout(settings: Pretrain, config: Any, mesh: Mesh, device: torch.devi
 def parallelize(
     model: PreTrainedModel, settings: Pretrain, mesh: Mesh, device: torch.device
 ) -> ParallelModel:
-    """Prepare a model for training, in place.
-
-    Args:
-        model: In FP32, on the meta device or with its weights; the same on every process.
-        settings: Section `pretrain`.
-        mesh: This process's place.
-        device: Device of the training.
-    """
+    """Prepare a model in FP32, on the meta device or with its weights, for training, in place."""
     # Without dropout no random number is drawn, and a resume needs none.
     model.eval()
     config: Any = model.config
@@ -216,8 +206,8 @@ def _change_layers(
     model: PreTrainedModel, layers: Sequence[nn.Module], settings: Pretrain, mesh: Mesh, config: Any
 ) -> None:
     """Apply precision, tensor parallelism, recomputation and compilation, each to the result of the one before."""
-    chosen = low_precision_layers(model, settings.matmul)
-    use_low_precision(chosen, settings.matmul, sharded=mesh.shard > 1, tensor=mesh.tensor)
+    chosen = low_precision.low_precision_layers(model, settings.matmul)
+    low_precision.use_low_precision(chosen, settings.matmul, sharded=mesh.shard > 1, tensor=mesh.tensor)
     if mesh.tensor > 1:
         assert mesh.parameters is not None
         apply_tensor_parallel(model, mesh.parameters["tensor"], config=config)

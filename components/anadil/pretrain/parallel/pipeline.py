@@ -23,15 +23,7 @@ from anadil.pretrain.parallel.loss_forward import Loss
 
 
 def check_pipeline(stages: int, *, tied: bool, layers: int, sequences: int, micro_batch_size: int) -> None:
-    """Refuse models that cannot be cut into stages, and steps that do not give every stage a micro-batch.
-
-    Args:
-        stages: `pretrain.parallelism.pipeline`.
-        tied: True if input and output embeddings are one table.
-        layers: Layers of the model.
-        sequences: Sequences of a step in one pipeline.
-        micro_batch_size: Most sequences of a micro-batch.
-    """
+    """Refuse models that cannot be cut into stages, and steps that do not give every stage a micro-batch."""
     if stages > 1 and tied:
         raise PreflightError(
             f"pretrain.parallelism.pipeline: {stages} stages would part the input embeddings from the output, "
@@ -90,16 +82,7 @@ class Pipeline:
         dtype: torch.dtype = torch.float32,
         tensor: int = 1,
     ) -> None:
-        """Give the model the forward pass of its stage.
-
-        Args:
-            model: Cut, and then split, compiled and sharded.
-            loss: The objective.
-            group: The processes of the pipeline, first stage first.
-            device: Device of this stage.
-            dtype: Type of the hidden states between stages: FP32 under autocast, else that of the layers.
-            tensor: Processes that share hidden states along the sequence.
-        """
+        """Give a cut model the forward pass of its stage; `tensor` processes share hidden states of type `dtype`."""
         self.model: Any = model
         self.names = families()[model.config.model_type].names
         self._part: Any = model.get_submodule
@@ -114,18 +97,10 @@ class Pipeline:
         self.model.forward = self._forward
 
     def step(self, batches: Sequence[Batch], divisor: float = 1.0) -> torch.Tensor:
-        """Run micro-batches forwards and backwards, with gradients of the loss over `divisor`, summed.
+        """Run micro-batches of one shape, with gradients of the loss over `divisor`; return the summed loss in FP64.
 
         Called once between two calls of the optimizer: on the first call of its shape torch
         drops earlier gradients.
-
-        Args:
-            batches: Micro-batches of one shape, the same in all stages.
-            divisor: Divisor of the loss before the backward pass.
-
-        Returns:
-            The summed loss of all micro-batches in FP64, undivided and without a gradient, in all
-            stages.
         """
         self._divisor = divisor
         return self._run(batches, backward=True)

@@ -21,14 +21,8 @@ def load_weights(
 ) -> None:
     """Give each parameter of a model on the meta device its memory, and this process's shard of its values.
 
-    Called after pipeline cut, tensor split and `fully_shard`, before the optimizer is made.
-
-    Args:
-        part: A model of transformers, or the stage that a pipeline cut out; names are those of the whole
-            model. Parameters are all on the meta device, or all elsewhere and filled in place.
-        weights: Files of the base model.
-        device: Device of the parameters.
-        rows: Sources of each row of the embeddings (`vocabulary_rows`); None for the base's own vocabulary.
+    Called after pipeline cut, tensor split and `fully_shard`, before the optimizer is made. Parameters that
+    are elsewhere are filled in place. Without `rows` the base's own vocabulary stays.
 
     Raises:
         DataError: The architecture has a constant that neither its files nor transformers make.

@@ -33,13 +33,7 @@ KEY = "pretrain.parallelism.tensor"
 
 
 def check_tensor(config: Any, degree: int, sequence_length: int) -> None:
-    """Refuse a model or a sequence that `degree` processes cannot share.
-
-    Args:
-        config: Config of a model of transformers, with the vocabulary that is trained.
-        degree: `pretrain.parallelism.tensor`.
-        sequence_length: Tokens of a sequence, those of one process under context parallelism.
-    """
+    """Refuse a model or a sequence, or one process's part of it, that `degree` processes cannot share."""
     if degree == 1:
         return
     if config.tie_word_embeddings:
@@ -68,11 +62,6 @@ def apply_tensor_parallel(part: nn.Module, mesh: DeviceMesh, *, config: Any) -> 
     equal weights on every process. Afterwards `part.model` takes full `input_ids` and `position_ids`,
     and passes on this process's slice of the tokens, (sequences, tokens / degree, width). The head is
     not called: see `summed_loss_of_head`.
-
-    Args:
-        part: The model, or a stage with its layers and those of embeddings, norm and head that it computes.
-        mesh: The dimension `tensor`.
-        config: Config of the whole model, which `check_tensor` has accepted.
     """
     family = families()[config.model_type]
     ends: dict[str, ParallelStyle] = {

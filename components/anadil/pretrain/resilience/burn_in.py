@@ -4,14 +4,13 @@ A node with a broken device, link or disk spoils days of all others; seconds at 
 """
 
 import contextlib
-import json
 import logging
 import os
 import socket
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Literal
@@ -87,15 +86,7 @@ def burn_in(
     archive: str | None = None,
     local: Path | None = None,
 ) -> list[BurnInResult]:
-    """Test device, network and storage; every process comes to the same result.
-
-    Args:
-        group: All processes.
-        device: Device of this process.
-        dtype: Type that training computes in.
-        folder: The work directory.
-        archive: `pretrain.copies.archive`.
-        local: `pretrain.copies.local_path`, where it is used.
+    """Test device, network, work directory, archive and local disk; every process comes to the same result.
 
     Raises:
         RetryableError: A device or a link is broken, which another node would not be.
@@ -112,7 +103,7 @@ def burn_in(
             _test_disk(mine, local, "local disk", "pretrain.copies.local_path")
         if archive is not None:
             _test_archive(mine, archive)
-    results = [BurnInResult(**json.loads(text)) for text in group.gather(json.dumps(asdict(mine)))]
+    results = group.run_everywhere(lambda: mine)
     refuse_failed(results)
     log.info("burn-in: %s (%.1f s)", summary(results), time.monotonic() - started)
     for line in slow(results):

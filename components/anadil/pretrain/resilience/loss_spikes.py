@@ -114,14 +114,7 @@ class SpikeDetector(Callback):
         return str(write_documents_of_step(run.job.work, verdict, run.trainer.packed, sequences, tokenizer))
 
     def judge(self, step: int, loss: float, norm: float, phase: int = 0) -> StepVerdict:
-        """Check a step (from 1) before the optimizer uses its gradient.
-
-        Args:
-            step: Optimizer step, from 1.
-            loss: Mean nats per token over all processes.
-            norm: Norm of the gradient over all processes, before clipping.
-            phase: Number of the phase.
-        """
+        """Check a step (from 1) by its mean loss and norm over all processes, before the optimizer uses its gradient."""
         if phase != self._phase:
             # A new phase may change the usual loss.
             self._phase = phase

@@ -132,12 +132,7 @@ def micro_batch_size(recipe: Recipe, folder: Path, group: Group) -> int:
 
 
 def advice(recipe: Recipe, *, step: bool = True) -> str:
-    """Report the planner's figures of the run's memory, and the nearest settings that need less.
-
-    Args:
-        recipe: The recipe of the run.
-        step: True if a step ran out of memory, False for anything before or after it.
-    """
+    """Report the planner's figures of the run's memory, and the nearest settings that need less in or outside a step."""
     try:
         shape, kind = trained_shape(recipe), this_machine()
         layout = layout_of(recipe, kind, max(1, recipe.cluster.nodes))

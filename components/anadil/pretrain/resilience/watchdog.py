@@ -77,15 +77,8 @@ class Watchdog(Callback):
     ) -> None:
         """Set up; nothing runs before `running` is entered.
 
-        Args:
-            folder: Directory of `hang-rank-N.txt`.
-            hang_after_s: Silence that is a hang.
-            rank: Rank of this process.
-            size: Processes of the job.
-            store: Their key-value store; None where there is one process.
-            start_after_s: Silence that is a hang before the first optimizer step.
-            on_hang: Called before this process ends for a hang.
-            end: Called with the reason instead of ending the process; for tests.
+        Silence of `hang_after_s` is a hang, of `start_after_s` before the first step. `on_hang` is called before
+        this process ends, and `end`, with the reason, instead of ending it.
         """
         self._hang_after_s = hang_after_s
         self._start_after_s = max(start_after_s, hang_after_s)
@@ -226,21 +219,18 @@ class Watchdog(Callback):
             if self._store is None:
                 return culprits(ranks, self._rank, self._file.parent)
             if self._store.add(SPEAKER, 1) == 1:
-                self._await_others(sum(one.runs for one in ranks.values()))
+                # Wait until the others have read the store: one of them may serve it, and ends next.
+                running = sum(one.runs for one in ranks.values())
+                deadline = time.monotonic() + self._poll_s + 1
+                while self._store.add(SPEAKER, 0) < running and time.monotonic() < deadline:
+                    time.sleep(0.02)
+                self._store.set(SAID, "yes")
                 return culprits(ranks, self._rank, self._file.parent)
         except DistError as error:
             return f"the run hangs, and the store of the processes does not answer either ({error})"
         with contextlib.suppress(DistError):  # the process that keeps the store has ended
             self._store.wait([SAID], timedelta(seconds=STORE_PATIENCE_S))
         return ""
-
-    def _await_others(self, number: int) -> None:
-        """Wait until the others have read the store: one of them may serve it, and ends next."""
-        assert self._store is not None
-        deadline = time.monotonic() + self._poll_s + 1
-        while self._store.add(SPEAKER, 0) < number and time.monotonic() < deadline:
-            time.sleep(0.02)
-        self._store.set(SAID, "yes")
 
     def _gathered(self) -> dict[int, RankProgress]:
         """Last sign of life of every process; those that do not tick any more are marked."""
