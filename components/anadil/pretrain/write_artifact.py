@@ -83,5 +83,5 @@ def _summary(training: Training) -> dict[str, Any]:
         "precision": "bf16" if net.dtype == torch.bfloat16 else "fp32",
         "world_size": trainer.group.size,
         "parallelism": settings.parallelism.model_dump(mode="json"),
-        **training.metrics.summary(),
+        **training.metrics.summary(settings.steps),
     }

@@ -15,6 +15,7 @@ import torch
 from transformers import LlamaConfig
 
 from anadil.model.process_group import Group
+from anadil.plan.reliability import NODE_MTBF_S, checkpoint_interval, effective_training_time_ratio
 from anadil.pretrain.metrics.logger import MetricsWriter
 from anadil.pretrain.metrics.metrics import Metrics, metrics_of
 from anadil.pretrain.metrics.tensorboard import FOLDER, TensorBoardWriter
@@ -154,17 +155,34 @@ def test_the_budget_is_over_when_the_time_on_the_machines_is(tmp_path: Path) -> 
     assert "pretrain.faults.budget_hours" in (metrics.budget_reached() or "")
 
 
-def test_the_summary_tells_causes_and_cost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    metrics = made(tmp_path, cluster={"instance": "p5.48xlarge"})
+def test_the_summary_tells_causes_cost_and_the_best_interval(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    metrics = made(
+        tmp_path, cluster={"instance": "p5.48xlarge", "nodes": 2}, pretrain={"checkpoint_every": 5}
+    )
     metrics.resume_after(0)
-    step(metrics, 1)
+    assert set(metrics.summary(9)) == {"time", "cost_usd"}
+    metrics.goodput.seconds |= {"step": 20.0, "checkpoint": 6.0}
+    metrics.goodput.counts["checkpoint"] = 2
+    metrics.goodput._marks = [(10, 20.0)]
+    metrics.summary(1)  # shorter than the best interval, which would be no advice
+    assert "checkpoints every" not in caplog.text
 
     with caplog.at_level(logging.INFO):
-        summary = metrics.summary()
+        summary = metrics.summary(10**6)
 
-    assert set(summary) == {"time", "cost_usd"}
+    mtbf_s, interval = NODE_MTBF_S / 2, summary["checkpoint_interval"]
+    assert (interval["seconds"], interval["stall_s"], interval["mtbf_s"]) == (10, 3, mtbf_s)
+    assert interval["best_every"] == round(checkpoint_interval(3, mtbf_s) / 2)
+    assert interval["best_waste"] < interval["waste"]
+    assert interval["expected_goodput"] == round(effective_training_time_ratio(10, 3, mtbf_s), 6)
     assert summary["time"]["goodput"] == summary["time"]["causes"]["step"]["share"]
     assert "time of all 1 starts: " in caplog.text
+    assert (
+        "checkpoints every 5 steps (10 s) stall 3 s each and waste 30 % with a failure every 2,560 h (assumed); "
+        f"every {interval['best_every']:,} steps (2 h 3 min) would waste least, 0.081 %"
+    ) in caplog.text
 
 
 def test_only_the_first_process_writes(tmp_path: Path) -> None:

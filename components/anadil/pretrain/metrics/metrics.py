@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
+from anadil.core.format import human_seconds
 from anadil.model.process_group import Group
+from anadil.plan import reliability
 from anadil.plan.model_shape import Trains
 from anadil.pretrain.metrics.goodput import Cause, Goodput
 from anadil.pretrain.metrics.stragglers import SECTIONS, Section, Stragglers
@@ -37,6 +39,9 @@ class Metrics:
     stragglers: Stragglers
     budget: RunBudget
     events: TensorBoardWriter
+    every: int
+    """`pretrain.checkpoint_every`."""
+    nodes: int
     rates: Throughput | None = None
     """From `rates_of`, once there is a model; before the first logged line."""
 
@@ -104,8 +109,8 @@ class Metrics:
         """Text of `BudgetReached` by this process's clock; let the first process decide."""
         return self.budget.reached(self.goodput.running_s)
 
-    def summary(self) -> dict[str, Any]:
-        """Summarise the run for `training.json`: time by cause, and cost."""
+    def summary(self, steps: int) -> dict[str, Any]:
+        """Summarise a run of `steps` for `training.json`: time by cause, cost, checkpoint interval."""
         summary: dict[str, Any] = {"time": self.goodput.summary()}
         shares = sorted(self.goodput.shares().items(), key=lambda one: -one[1])
         spent = ", ".join(f"{100 * share:.0f} % {cause}" for cause, share in shares if share >= MIN_SHARE)
@@ -113,12 +118,49 @@ class Metrics:
         cost = self.budget.cost(self.goodput.running_s)
         if cost is not None:
             summary["cost_usd"] = round(cost, 2)
+        interval = compare_interval(self.goodput, self.every, self.nodes)
+        if interval is not None:
+            summary["checkpoint_interval"] = interval
+            # A best interval longer than the run would be no advice.
+            if interval["best_every"] <= steps:
+                log.info(
+                    "checkpoints every %s steps (%s) stall %.2g s each and waste %.2g %% with a failure every %s "
+                    "(assumed); every %s steps (%s) would waste least, %.2g %%",
+                    f"{self.every:,}", human_seconds(interval["seconds"]), interval["stall_s"],
+                    100 * interval["waste"], human_seconds(interval["mtbf_s"]), f"{interval['best_every']:,}",
+                    human_seconds(interval["best_seconds"]), 100 * interval["best_waste"],
+                )  # fmt: skip
         return summary
 
     def close(self) -> None:
         """Write what is still to be written."""
         self.goodput.heartbeat(force=True)
         self.events.close()
+
+
+def compare_interval(goodput: Goodput, every: int, nodes: int) -> dict[str, float] | None:
+    """Compare `pretrain.checkpoint_every` with the interval of Young and Daly; None before the first checkpoint.
+
+    `waste` is the expected share of the time that stalls and lost work take. Source: anadil.plan.reliability.
+    """
+    saves, steps = goodput.counts["checkpoint"], goodput.steps
+    step_s = (goodput.seconds["step"] + goodput.seconds["data"]) / max(steps, 1)
+    stall_s = goodput.seconds["checkpoint"] / max(saves, 1)
+    if not (saves and steps and step_s and stall_s):
+        return None
+    # A run fails when any of its nodes does.
+    mtbf_s, seconds = reliability.NODE_MTBF_S / nodes, every * step_s
+    best = reliability.checkpoint_interval(stall_s, mtbf_s)
+    return {
+        "seconds": round(seconds, 3),
+        "stall_s": round(stall_s, 4),
+        "mtbf_s": mtbf_s,
+        "waste": round(reliability.waste(seconds, stall_s, mtbf_s), 6),
+        "best_every": max(1, round(best / step_s)),
+        "best_seconds": round(best, 1),
+        "best_waste": round(reliability.waste(best, stall_s, mtbf_s), 6),
+        "expected_goodput": round(reliability.effective_training_time_ratio(seconds, stall_s, mtbf_s), 6),
+    }
 
 
 def metrics_of(job: Job, group: Group, device: torch.device) -> Metrics:
@@ -133,4 +175,6 @@ def metrics_of(job: Job, group: Group, device: torch.device) -> Metrics:
         stragglers=Stragglers(group, settings.faults.straggler_ratio, device),
         budget=recipe_budget(settings.faults, cluster),
         events=TensorBoardWriter(job.work, writes=group.is_first),
+        every=settings.checkpoint_every,
+        nodes=cluster.nodes,
     )
