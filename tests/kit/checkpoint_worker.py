@@ -92,7 +92,7 @@ def load_sharded(folder: Path, group: Group) -> None:
     found = saved.newest()
     assert found is not None
     assert found.state.step == 3
-    assert found.names == tensors.keys()
+    assert found.metadata.state_dict_metadata.keys() == tensors.keys()
     saved.load(found, tensors)
     _assert_same(folder, whole(tensors))
     saved.close()

@@ -155,7 +155,7 @@ class Training:
 
     @contextmanager
     def _collective_wait(self) -> Iterator[None]:
-        """This process has done its part of a step. What follows is no work of its own."""
+        # This process has done its part of a step. What follows is no work of its own.
         self.enter("reduce")
-        with self.metrics.collective_wait():
+        with self.metrics.stragglers.section(None):
             yield

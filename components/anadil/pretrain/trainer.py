@@ -14,6 +14,7 @@ from anadil.pretrain import optimizer as optimizers
 from anadil.pretrain.data.packing import Batch, Packed, Sequences, batch_of, sequences_of_step
 from anadil.pretrain.lr_schedule import phase_of, rate_factor
 from anadil.pretrain.parallel.ddp import Replicas
+from anadil.pretrain.parallel.grad_norm import clip_gradients_
 from anadil.pretrain.parallel.parallelize import ParallelModel
 from anadil.recipe.sections import Recipe
 
@@ -37,11 +38,6 @@ class Step:
     """Target tokens of the whole batch."""
     signal: int
     """Signal that some process has received; 0 for none."""
-
-    @property
-    def is_finite(self) -> bool:
-        """True if neither loss nor gradient norm is NaN or Inf."""
-        return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
 
 
 class Trainer:
@@ -117,7 +113,7 @@ class Trainer:
                 sums[1 + SIGNALS.index(received)] = 1
             loss, *counts = self.net.add_up(sums).tolist()
             agreed = next((number for number, count in zip(SIGNALS, counts, strict=True) if count), 0)
-            norm = self.net.clip_gradients(self._trained(), self.settings.max_grad_norm)
+            norm = clip_gradients_(self._trained(), self.settings.max_grad_norm, self.net.mesh)
         rate = phase.lr * factor
         return Step(phase=number, loss=loss / tokens, lr=rate, grad_norm=norm, tokens=tokens, signal=agreed)
 
@@ -134,7 +130,7 @@ class Trainer:
             RecipeError: The loss or the gradient norm is NaN or Inf.
         """
         done = self.gradients(step)
-        if not done.is_finite:
+        if not (math.isfinite(done.loss) and math.isfinite(done.grad_norm)):
             raise RecipeError(f"loss {done.loss:.4g}, gradient norm {done.grad_norm:.4g} at step {step + 1}")
         self.apply()
         return done

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anadil.evaluate.bootstrap import Difference, paired_difference
+from anadil.evaluate.heldout import digest_of
 from anadil.text.metrics import bits_per_byte, fertility, words_in_context
 from anadil.tokenizer.cost import ModelCompute
 from anadil.trial.budget import Budget
@@ -108,7 +109,7 @@ def outcome_table(
         "heldout": {
             "documents": len(texts.kinds[TARGET].documents),
             "bytes": int(texts.num_bytes(TARGET).sum()),
-            "sha256": texts.sha256,
+            "sha256": digest_of(texts.kinds[TARGET].documents),
         },
         "finalists": [
             _entry(by_name[each.name], each, texts, budget, seed) | {"why_not": winner.why_not.get(each.name)}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anadil.evaluate.heldout import digest_of, refuse_no_heldout
+from anadil.evaluate.heldout import refuse_no_heldout
 from anadil.evaluate.models import EncodedDocuments, ScoredModel, encode_for_all, open_model
 from anadil.runtime.job import Job
 from anadil.text.corpus import Document, read_documents
@@ -36,11 +36,6 @@ class TrialTexts:
     def num_tokens(self, kind: str, finalist: str) -> int:
         """Tokens of all documents under a finalist, without special tokens."""
         return sum(len(ids) for ids in self.kinds[kind].ids[finalist])
-
-    @property
-    def sha256(self) -> str:
-        """Digest of the held-out texts in order."""
-        return digest_of(self.kinds[TARGET].documents)
 
 
 def read_texts(job: Job, finalists: Sequence[Finalist]) -> TrialTexts:

@@ -87,7 +87,7 @@ def test_at_a_phase_border_there_are_parameters_only(make: Make) -> None:
     found = found_by.newest()
 
     assert found is not None
-    assert found.names == parameters.keys()
+    assert found.metadata.state_dict_metadata.keys() == parameters.keys()
     with pytest.raises(IntegrityError, match=r"holds 2 tensors, but not exp_avg model\.embed.* and 2 more"):
         found_by.load(found, tensors_of(0))
 

@@ -69,7 +69,7 @@ def step(metrics: Metrics, number: int, data_s: float = 0.002, compute_s: float 
         time.sleep(data_s)
     with metrics.section("step"):
         time.sleep(compute_s)
-        with metrics.collective_wait():
+        with metrics.stragglers.section(None):
             time.sleep(0.004)
     metrics.step_done(number)
 
@@ -146,13 +146,13 @@ def test_every_number_has_a_metric_that_the_reference_explains(tmp_path: Path, g
 def test_the_budget_is_over_when_the_time_on_the_machines_is(tmp_path: Path) -> None:
     metrics = made(tmp_path, pretrain={"faults": {"budget_hours": 1.0}})
 
-    before = metrics.budget_reached()
+    before = metrics.budget.reached(metrics.goodput.running_s)
     metrics.goodput.seconds["restart"] += 3600
-    while_down = metrics.budget_reached()
+    while_down = metrics.budget.reached(metrics.goodput.running_s)
     metrics.goodput.seconds["step"] += 3600
 
     assert (before, while_down) == (None, None)
-    assert "pretrain.faults.budget_hours" in (metrics.budget_reached() or "")
+    assert "pretrain.faults.budget_hours" in (metrics.budget.reached(metrics.goodput.running_s) or "")
 
 
 def test_the_summary_tells_causes_cost_and_the_best_interval(

@@ -68,7 +68,7 @@ def test_the_process_that_did_not_reach_the_sum_is_named(tmp_path: Path) -> None
     assert "rank 0" not in text
 
 
-INSIDE = {"where": "distributed_c10d.py:all_reduce", "waits": True}
+INSIDE: dict[str, Any] = {"where": "distributed_c10d.py:all_reduce", "waits": True}
 
 
 @pytest.mark.parametrize(

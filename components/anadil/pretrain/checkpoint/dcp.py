@@ -31,12 +31,7 @@ class VerifiedCheckpoint:
     path: Path
     state: State
     metadata: Metadata = field(repr=False)
-    """Tensors of its files, with their places. Reading it runs no code."""
-
-    @property
-    def names(self) -> set[str]:
-        """Names of the tensors that it holds: at a phase's end parameters without moments."""
-        return set(self.metadata.state_dict_metadata)
+    """Tensors of its files, with their places; at a phase's end without moments. Reading it runs no code."""
 
 
 class Staging:

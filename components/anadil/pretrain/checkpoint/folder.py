@@ -199,7 +199,7 @@ class CheckpointFolder:
     def load(self, checkpoint: VerifiedCheckpoint, tensors: Tensors) -> None:
         """Fill tensors in place from the result of `newest`; raises as `read_tensors`.
 
-        Every process calls it with those of `checkpoint.names` that it holds, in any layout.
+        Every process calls it with those of the checkpoint's tensors that it holds, in any layout.
         """
         if self._per_process:
             read_tensors(checkpoint, {name: local_part(tensor) for name, tensor in tensors.items()}, None)

@@ -51,12 +51,6 @@ class Metrics:
         with self.goodput.spend(cause), self.stragglers.section(SECTION_OF.get(cause)):
             yield
 
-    @contextmanager
-    def collective_wait(self) -> Iterator[None]:
-        """Exclude the block from the own work of the section around it: this process waits for others."""
-        with self.stragglers.section(None):
-            yield
-
     def resume_after(self, step: int) -> None:
         """Note that training resumes after `step`: at each start, also with 0, and at each roll-back."""
         self.goodput.resume_after(step)
@@ -104,10 +98,6 @@ class Metrics:
         if peak_memory_bytes is not None:
             values["peak_memory_bytes"] = peak_memory_bytes
         prometheus.set_own("pretrain", values)
-
-    def budget_reached(self) -> str | None:
-        """Text of `BudgetReached` by this process's clock; let the first process decide."""
-        return self.budget.reached(self.goodput.running_s)
 
     def summary(self, steps: int) -> dict[str, Any]:
         """Summarise a run of `steps` for `training.json`: time by cause, cost, checkpoint interval."""

@@ -45,11 +45,6 @@ class Mesh:
         """True if a process holds less than the whole model, or works on less than whole sequences."""
         return self.shard * self.context * self.tensor * self.pipeline > 1
 
-    @property
-    def is_last_stage(self) -> bool:
-        """True if this process computes the loss."""
-        return self.pipeline_rank == self.pipeline - 1
-
 
 def mesh_of(degrees: Parallelism, group: Group, device: str) -> Mesh:
     """Place the processes by the degrees, on `cpu` or `cuda`.

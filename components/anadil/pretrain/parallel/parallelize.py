@@ -20,7 +20,6 @@ from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.parallel.context import check_context, slice_of, use_context_attention
 from anadil.pretrain.parallel.ddp import Replicas
 from anadil.pretrain.parallel.fsdp import last_pass, policy_of, shard
-from anadil.pretrain.parallel.grad_norm import clip_gradients_
 from anadil.pretrain.parallel.loss_forward import train_on
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.pipeline import Pipeline, check_pipeline, cut_stage
@@ -55,10 +54,6 @@ class ParallelModel:
             name: low_precision.plain_tensor(parameter.detach())
             for name, parameter in self.parameters().items()
         }
-
-    def clip_gradients(self, parameters: Sequence[nn.Parameter], max_norm: float) -> float:
-        """Scale gradients so that their common norm is at most `max_norm`; return the norm before."""
-        return clip_gradients_(parameters, max_norm, self.mesh)
 
     def replicas_group(self) -> Any:
         """Processes whose gradients have to be summed, which FSDP does itself; None for none."""
@@ -117,7 +112,7 @@ class ParallelModel:
     @property
     def counts(self) -> bool:
         """True if this process's loss counts: that of tokens that no other process counts."""
-        return self.mesh.tensor_rank == 0 and self.mesh.is_last_stage
+        return self.mesh.tensor_rank == 0 and self.mesh.pipeline_rank == self.mesh.pipeline - 1
 
     def after_step(self) -> None:
         """Update the scales of FP8 products after the weights changed."""

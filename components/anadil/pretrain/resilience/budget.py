@@ -11,6 +11,6 @@ class BudgetGuard(Callback):
         """Compare the first process's clock with the budget at each logged step."""
         run = self.training
         if run.is_log_due:
-            spent = run.metrics.budget_reached() if run.group.is_first else None
             # One clock decides for all: they would not agree on the step.
+            spent = run.metrics.budget.reached(run.metrics.goodput.running_s)
             run.spent = run.group.gather(spent or "")[0]
