@@ -139,7 +139,7 @@ def test_every_type_with_a_window_trains_as_transformers(tmp_path: Path, layout:
 def test_a_rotation_with_factors_for_the_width_of_a_head_is_sharded(tmp_path: Path) -> None:
     factors = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [2.0, 3.0, 4.0, 5.0]}
     rotation = {"rope_type": "longrope", "rope_theta": 1e4, **factors}
-    changes = {"rope_parameters": rotation, "original_max_position_embeddings": 4 * LENGTH}
+    changes: dict[str, Any] = {"rope_parameters": rotation, "original_max_position_embeddings": 4 * LENGTH}
     make_vocabulary(tmp_path / "tokenizer")
 
     in_ranks(partial(trains_as_transformers, **changes), 2, str(tmp_path), "shard", ["phi3"])
