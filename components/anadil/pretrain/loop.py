@@ -51,7 +51,7 @@ class Training:
 
     @property
     def ends(self) -> bool:
-        """The run ends after this step, so it is saved whatever the interval."""
+        """True if the run ends after this step, which is saved whatever the interval."""
         return bool(self.signal or self.spent)
 
     @property
@@ -63,9 +63,9 @@ class Training:
         """Do the remaining steps.
 
         Raises:
-            BudgetReached: The budget is used up; what was done is saved.
+            BudgetReached: The budget is used up; the finished steps are saved.
             RecipeError: The loss is NaN or Inf, or jumped.
-            Stopped: A signal arrived; what was done is saved.
+            Stopped: A signal arrived; the finished steps are saved.
         """
         settings, stop, trainer = self.job.recipe.pretrain, self.job.stop, self.trainer
         trainer.collective_wait = self._collective_wait

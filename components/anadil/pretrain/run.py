@@ -28,7 +28,7 @@ def run(job: Job, callbacks: Sequence[Callback] = ()) -> Figures:
 
     Raises:
         DataError: Corpus, tokenizer or base model cannot be used, or do not fit together.
-        PreflightError: The recipe asks for what this node cannot do.
+        PreflightError: The node lacks something that the recipe asks for.
         RecipeError: Training diverged, or a checkpoint of other settings is in the way.
         BudgetReached: The budget is used up; a checkpoint was written.
         Stopped: SIGTERM arrived; a checkpoint was written.

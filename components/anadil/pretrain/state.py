@@ -1,4 +1,4 @@
-"""Where a run stands: what it saves beside the weights, and resumes from."""
+"""The state of a run that is saved beside the weights."""
 
 import json
 from dataclasses import asdict, dataclass, field

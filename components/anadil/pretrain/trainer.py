@@ -1,4 +1,4 @@
-"""One optimizer step at a time: what is trained, at which rate, on which sequences."""
+"""The trainer: one optimizer step at a time, with its phase, its learning rate and its sequences."""
 
 import math
 import signal

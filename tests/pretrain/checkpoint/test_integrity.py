@@ -218,7 +218,7 @@ def test_metadata_of_another_kind_is_refused(make: Make, tmp_path: Path, content
     path = tmp_path / "checkpoints/step-00000004"
     (path / ".metadata").write_bytes(content)
 
-    with pytest.raises(IntegrityError, match="it is no checkpoint metadata"):
+    with pytest.raises(IntegrityError, match="it is not checkpoint metadata"):
         read_metadata(path, {"__0_0.distcp"})
 
 

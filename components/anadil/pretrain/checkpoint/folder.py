@@ -190,7 +190,7 @@ class CheckpointFolder:
             self._uploads.enqueue_upload(path)
 
     def invalidate_after(self, step: int) -> None:
-        """Set aside, here and in the archive, what was saved after a step; every process calls it."""
+        """Set aside checkpoints of later steps, and remove them from the archive; every process calls it."""
         self.wait()
         self._tidy(lambda: directory.discard_later(self.folder, step, remove=self._optional))
         if self._uploads is not None:

@@ -36,7 +36,7 @@ def clean_generation_settings(folder: Path, tokenizer: Path) -> None:
     lost = sorted(key for key in valid if valid[key] != settings[key])
     if lost:
         log.warning(
-            "%s: %s named tokens by ids that they no longer have; these are left out", FILE, ", ".join(lost)
+            "%s: %s named tokens by ids that they no longer have; these are removed", FILE, ", ".join(lost)
         )
     valid = {key: value for key, value in valid.items() if value not in (None, [])}
     file.write_text(json.dumps(valid, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

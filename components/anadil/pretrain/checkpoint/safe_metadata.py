@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch.distributed.checkpoint.filesystem import (
-    _StorageInfo,  # what the reader of torch wants to be given
+    _StorageInfo,  # the type that torch's reader expects
 )
 from torch.distributed.checkpoint.metadata import (
     _MEM_FORMAT_ENCODING,  # a field of every tensor, which no public name gives
@@ -72,7 +72,7 @@ class ForeignNameError(pickle.UnpicklingError):
 
 
 class _Record:
-    """Stands for an object of the pickle; holds its fields and can do nothing."""
+    """Stand-in for an object of the pickle that holds its fields and can do nothing."""
 
     def __init__(self, *_: Any) -> None:
         self.fields: Any = {}
@@ -82,7 +82,7 @@ class _Record:
 
 
 class _Getattr(_Record):
-    """Stands for `getattr`: gives the members of torch's enum and nothing else."""
+    """Stand-in for `getattr` that gives the members of torch's enum and nothing else."""
 
     def __call__(self, owner: Any, name: Any, *more: Any) -> _Record:
         is_enum = (
@@ -128,7 +128,7 @@ def read_metadata(path: Path, files: Collection[str]) -> Metadata:
         raise _hostile(file, error) from None
     except (OSError, *DAMAGE) as error:
         raise IntegrityError(
-            f"{file}: its manifest vouches for it, but it is no checkpoint metadata ({error}); remove {path}"
+            f"{file}: its manifest vouches for it, but it is not checkpoint metadata ({error}); remove {path}"
         ) from None
 
 

@@ -81,7 +81,7 @@ class CheckpointStorage(Callback):
             self._local = CheckpointFolder(
                 place, group, origin, self._copies.local_keep, per_process=True, optional=True
             )
-        # The nearest first: what it has need not be read from farther away.
+        # The nearest first: its checkpoints need not be read from farther away.
         self._tiers = [tier for tier in (self._local, self.durable) if tier is not None]
         self._memory = Staging() if settings.faults.on_anomaly == "skip" else None
         self._snapshot: tuple[State, Tensors] | None = None

@@ -123,7 +123,7 @@ class Metrics:
         return summary
 
     def close(self) -> None:
-        """Write what is still to be written."""
+        """Write the accounts and end the event file."""
         self.goodput.heartbeat(force=True)
         self.events.close()
 

@@ -33,7 +33,7 @@ FEWEST = 10
 LEAST_EXCESS_S = 0.005
 """Time per step below which a difference is noise. Assumption."""
 IN_A_ROW = 3
-"""Comparisons after which a process on CPUs is named: those are shared, and who has to wait for them changes."""
+"""Comparisons after which a process on CPUs is named: they are shared, and slow down one process after another."""
 AGAIN_S = 3_600.0
 """Until the same process is named for the same section again. Assumption."""
 PROBE_WIDTH, PROBE_PRODUCTS = 2_048, 64

@@ -1,4 +1,4 @@
-"""How fast training is, what share of the devices' peak that is, what it costs, and when to stop paying."""
+"""Throughput, share of the devices' peak, cost, and the budget of a run."""
 
 import logging
 import re

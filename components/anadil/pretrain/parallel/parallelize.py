@@ -123,7 +123,7 @@ def check_layout(settings: Pretrain, config: Any, mesh: Mesh, device: torch.devi
     """Reject unsupported combinations of settings, base model (`config`), layout and device.
 
     Raises:
-        PreflightError: The degrees do not fit the model, or the device has not what is asked for.
+        PreflightError: The degrees do not fit the model, or the device lacks a feature.
         RecipeError: Keys contradict each other.
     """
     length = settings.sequence_length
