@@ -36,7 +36,7 @@ class Throughput:
         each = rate / self.devices
         rates = {"tokens_per_s": round(rate, 1), "tokens_per_s_per_device": round(each, 1)}
         if self.peak_flops:
-            # The planner's FLOPs, so that measured and planned MFU mean the same.
+            # 6 N + 12 L h S, as planned, so that measured and planned MFU mean the same. Source: model_shape.
             flops = self.shape.flops_per_token(self.context, trains)
             rates["mfu"] = round(each * flops / self.peak_flops, 5)
         return rates
@@ -114,7 +114,7 @@ def recipe_budget(faults: Faults, cluster: Cluster) -> RunBudget:
 
 
 def usd_per_hour(cluster: Cluster) -> float | None:
-    """On-demand price of all nodes of a run; None where the type or its price is not known."""
+    """On-demand price of all nodes of a run; None for an unknown one. Source: instances.yaml, which dates each."""
     # SageMaker's names are EC2's behind `ml.`.
     prices = {each.name: each.on_demand for each in machines()}
     price = prices.get((cluster.instance or "").removeprefix("ml."))

@@ -27,7 +27,7 @@ NAME = "anadil_context"
 
 
 def check_context(sequence_length: int, context: int, tensor: int = 1) -> None:
-    """Refuse degrees that do not cut sequences into slices of one length."""
+    """Refuse degrees that do not cut sequences into slices of one length, with a `PreflightError`."""
     if not cuts_evenly(sequence_length, context=context, tensor=tensor):
         raise PreflightError(
             f"pretrain.sequence_length: {sequence_length} tokens are not a multiple of context {context} x tensor "
