@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,9 +21,9 @@ from tests.kit.marks import matrix, slow
 from tests.kit.pretraining import make_model, make_tokenizer
 
 
-@pytest.fixture(params=[True, False], ids=["tied", "untied"])
-def base(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    return make_model(tmp_path / "base", tied=request.param)
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return make_model(tmp_path / "base")
 
 
 @pytest.fixture
@@ -47,12 +48,12 @@ def trained(base: Path, tmp_path: Path) -> Path:
     return tmp_path / "checkpoints/step-00000007"
 
 
-def test_an_exported_checkpoint_is_the_model_that_was_trained(
-    generation: Path, base: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("tied", [True, False])
+def test_an_exported_checkpoint_is_the_model_that_was_trained(tmp_path: Path, tied: bool) -> None:
+    base = make_model(tmp_path / "base", tied=tied)
     tokenizer = make_tokenizer(tmp_path / "tokenizer", 320)
 
-    figures = export_checkpoint(generation, base, tokenizer, tmp_path / "out")
+    figures = export_checkpoint(trained(base, tmp_path), base, tokenizer, tmp_path / "out")
 
     model = load_model(tmp_path / "out")
     wanted = torch.load(tmp_path / "parameters.pt", weights_only=True)
@@ -103,17 +104,27 @@ def test_a_damaged_checkpoint_is_not_exported(generation: Path, base: Path, tmp_
     assert not (tmp_path / "out").exists()
 
 
-def test_a_place_without_checkpoint_is_said(base: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no finished checkpoint there .* give a step-N directory"):
-        export_checkpoint(tmp_path, base, base, tmp_path / "out")
-
-
-def test_another_base_model_is_refused(generation: Path, base: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "step", "error", "words"),
+    [
+        ({}, "", DataError, r"no finished checkpoint there .* give a step-N directory"),
+        ({"hidden_size": 64}, "step-00000007", DataError, "hidden size 64, and the checkpoint has 32"),
+        (
+            {"model_type": "mixtral", "num_local_experts": 8},
+            "step-00000007",
+            PreflightError,
+            "'mixtral' is a mixture of experts",
+        ),
+    ],
+)
+def test_a_place_without_a_checkpoint_and_another_base_model_are_refused(
+    generation: Path, base: Path, tmp_path: Path, changes: dict[str, Any], step: str, error: Any, words: str
+) -> None:
     config = json.loads((base / "config.json").read_text())
-    (base / "config.json").write_text(json.dumps({**config, "hidden_size": 64}))
+    (base / "config.json").write_text(json.dumps({**config, **changes}))
 
-    with pytest.raises(DataError, match="hidden size 64, and the checkpoint has 32"):
-        export_checkpoint(generation, base, base, tmp_path / "out")
+    with pytest.raises(error, match=words):
+        export_checkpoint(generation.parent / step, base, base, tmp_path / "out")
 
 
 USUAL = ("gemma3_text", "gpt_neox", "phi3")
@@ -158,10 +169,3 @@ def test_a_base_that_names_no_architecture_gets_that_of_the_model(
     export_checkpoint(generation, base, make_tokenizer(tmp_path / "tokenizer", 320), tmp_path / "out")
 
     assert json.loads((tmp_path / "out/config.json").read_text())["architectures"] == ["LlamaForCausalLM"]
-
-
-def test_a_mixture_of_experts_is_not_exported(generation: Path, base: Path, tmp_path: Path) -> None:
-    (base / "config.json").write_text(json.dumps({"model_type": "mixtral", "num_local_experts": 8}))
-
-    with pytest.raises(PreflightError, match="'mixtral' is a mixture of experts"):
-        export_checkpoint(generation, base, base, tmp_path / "out")
