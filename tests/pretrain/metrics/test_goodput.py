@@ -58,9 +58,9 @@ def train(clock: Clock, accounts: Goodput, steps: range, step_s: float = 2.0) ->
 
 
 def test_what_is_done_outside_of_any_block_is_init_until_the_first_step_and_other_after(
+    clock: Clock,
     tmp_path: Path,
 ) -> None:
-    clock = Clock()
     accounts = clock.goodput(tmp_path, age_s=7.0)
 
     clock.seconds += 3
@@ -83,8 +83,7 @@ def test_a_block_inside_another_takes_its_time_out(clock: Clock, accounts: Goodp
     assert accounts.seconds["data"] == 1
 
 
-def test_steps_after_the_checkpoint_of_a_resume_are_wasted(tmp_path: Path) -> None:
-    clock = Clock()
+def test_steps_after_the_checkpoint_of_a_resume_are_wasted(clock: Clock, tmp_path: Path) -> None:
     first = clock.goodput(tmp_path)
     first.resume_after(0)
     train(clock, first, range(1, 14))  # the last beat was at or after step 11
@@ -101,8 +100,9 @@ def test_steps_after_the_checkpoint_of_a_resume_are_wasted(tmp_path: Path) -> No
     assert second.total_s == pytest.approx(clock.seconds - 1000)
 
 
-def test_a_run_killed_before_its_first_checkpoint_has_wasted_all_its_steps(tmp_path: Path) -> None:
-    clock = Clock()
+def test_a_run_killed_before_its_first_checkpoint_has_wasted_all_its_steps(
+    clock: Clock, tmp_path: Path
+) -> None:
     first = clock.goodput(tmp_path)
     first.resume_after(0)
     train(clock, first, range(1, 4))
@@ -162,8 +162,7 @@ def test_a_hang_is_what_was_open_when_the_watchdog_saw_it(
     assert after.seconds["restart"] == 0
 
 
-def test_a_clock_that_was_set_while_the_run_was_down_does_not_count(tmp_path: Path) -> None:
-    clock = Clock()
+def test_a_clock_that_was_set_while_the_run_was_down_does_not_count(clock: Clock, tmp_path: Path) -> None:
     clock.goodput(tmp_path)
     clock.seconds += 40
     clock.skew -= 3600
@@ -174,9 +173,8 @@ def test_a_clock_that_was_set_while_the_run_was_down_does_not_count(tmp_path: Pa
 
 
 def test_on_another_machine_the_wall_clock_tells_and_never_less_than_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Clock()
     clock.goodput(tmp_path)
     monkeypatch.setattr(module, "BOOT_ID", tmp_path / "none")
     clock.seconds += 40
@@ -190,8 +188,7 @@ def test_on_another_machine_the_wall_clock_tells_and_never_less_than_nothing(
     assert set_back.seconds["restart"] == pytest.approx(140)
 
 
-def test_a_process_older_than_the_last_beat_is_not_counted_twice(tmp_path: Path) -> None:
-    clock = Clock()
+def test_a_process_older_than_the_last_beat_is_not_counted_twice(clock: Clock, tmp_path: Path) -> None:
     clock.goodput(tmp_path, age_s=5)
     clock.seconds += 10
 
@@ -203,10 +200,9 @@ def test_a_process_older_than_the_last_beat_is_not_counted_twice(tmp_path: Path)
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"seconds": {}}', '{"seconds": 3}', "null"])
 def test_a_damaged_file_begins_the_accounts_anew_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
+    clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
     (tmp_path / FILE).write_text(text)
-    clock = Clock()
 
     accounts = clock.goodput(tmp_path)
 
@@ -215,8 +211,9 @@ def test_a_damaged_file_begins_the_accounts_anew_with_a_warning(
     assert "is damaged" in caplog.text
 
 
-def test_a_full_disk_costs_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    clock = Clock()
+def test_a_full_disk_costs_one_warning(
+    clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / FILE).with_suffix(".draft").mkdir()
 
     accounts = clock.goodput(tmp_path)
@@ -285,8 +282,7 @@ def test_every_cause_but_steps_has_the_name_of_googles_library() -> None:
     assert set(BADPUT_TYPES) == set(CAUSES) - {"step"}
 
 
-def test_the_summary_is_for_people_and_programs(tmp_path: Path) -> None:
-    clock = Clock()
+def test_the_summary_is_for_people_and_programs(clock: Clock, tmp_path: Path) -> None:
     accounts = clock.goodput(tmp_path, age_s=2)
     train(clock, accounts, range(1, 4))
     clock.spend(accounts, "checkpoint", 2)
