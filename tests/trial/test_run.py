@@ -94,6 +94,7 @@ def test_a_killed_trial_begins_with_the_first_unfinished_finalist(
     assert first == second
 
 
+@pytest.mark.slow
 def test_what_a_pod_of_one_strategy_made_is_found_and_the_same(
     root: Path, tmp_path: Path, whole: tuple[Job, Figures], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -242,7 +242,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=EVENTS)
 def test_the_shares_add_up_to_one_and_the_seconds_to_the_clock_whatever_happens(
     tmp_path: Path, events: list[tuple[str, float]]

@@ -9,6 +9,7 @@ from anadil.model.process_group import Group
 from anadil.pretrain.parallel.grad_norm import clip_gradients_
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
 from anadil.recipe.pretrain import Parallelism
+from tests.kit.marks import matrix
 from tests.kit.ranks import in_ranks
 
 SHAPES = ((8, 6), (5, 4), (7,), (3, 2), (4, 4))
@@ -112,7 +113,7 @@ def test_the_squares_of_bf16_gradients_are_added_in_fp32() -> None:
     assert clip_gradients_([nn.Parameter(torch.zeros(2))], 1.0, Mesh()) == 0
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, matrix(torch.bfloat16)])
 def test_the_norm_of_a_large_table_is_exact_however_it_is_cut(dtype: torch.dtype) -> None:
     torch.manual_seed(1)
     gradient = (1e-3 * torch.randn(40_000, 1_024)).to(dtype)
