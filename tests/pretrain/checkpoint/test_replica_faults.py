@@ -160,8 +160,7 @@ def test_what_a_killed_run_left_half_copied_is_removed_and_copied_again(make: Ma
     checkpoints.discard_later_checkpoints(4)
     checkpoints.finish()
 
-    lock = LOCK if place.startswith("s3://") else "lock"
-    assert [name for name in files if "step-00000002/" not in name] == [join(place, lock)]
+    assert [name for name in files if "step-00000002/" not in name] == [join(place, LOCK)]
     assert steps_in(place) == [2, 4]
     if place.startswith("s3://"):
         assert "Uploads" not in s3.s3_client().list_multipart_uploads(Bucket=bucket)
