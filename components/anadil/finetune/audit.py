@@ -1,11 +1,10 @@
 """Audit of the loss mask, counted on the trainer's own rows before it starts.
 
-A mask that is empty, or that leaves out the end of the turn, trains without any error and
-gives a model that learned nothing, or that never stops.
+A mask that is empty, or lacks the end of the turn, trains without an error. The model then learns nothing, or never stops.
 """
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -22,21 +21,23 @@ TRAINED = ("⟦", "⟧")
 
 
 def audit(rows: Sequence[Any], tokenizer: PreTrainedTokenizerFast, dropped: DroppedChats) -> dict[str, Any]:
-    """The content of `mask_audit.json`.
+    """Return the content of `mask_audit.json`.
 
     Raises:
         DataError: A row has no trained token, or a trained span does not end in the control token that closes a turn.
     """
-    written = chat_format(tokenizer)
+    chats = chat_format(tokenizer)
     trained, stopping, lengths = [], [], []
     for row in rows:
         example = _example(row)
         trained.append(sum(label != IGNORED_LABEL for label in example.labels))
-        stopping.append(_ends_right(example, written.control[written.end]))
+        stopping.append(_ends_right(example, chats.control[chats.end]))
         lengths.append(len(example.input_ids))
-    _gate(trained, stopping, written.end)
+    _gate(trained, stopping, chats.end)
     num_tokens = sum(lengths)
-    middle = [round(i * (len(rows) - 1) / (NUM_AUDITED_CHATS - 1)) for i in range(NUM_AUDITED_CHATS)]
+    shown = dict.fromkeys(
+        round(i * (len(rows) - 1) / (NUM_AUDITED_CHATS - 1)) for i in range(NUM_AUDITED_CHATS)
+    )
     return {
         "rows": len(rows) + dropped.total,
         "kept": len(rows),
@@ -47,21 +48,18 @@ def audit(rows: Sequence[Any], tokenizer: PreTrainedTokenizerFast, dropped: Drop
         "trained_tokens": sum(trained),
         "trained_share": round(sum(trained) / num_tokens, 4),
         "trained_tokens_per_row": {
-            "min": min(trained),
-            "median": statistics.median(trained),
-            "max": max(trained),
+            "min": min(trained), "median": statistics.median(trained), "max": max(trained),
         },
         "longest_row_tokens": max(lengths),
         "share_ending_in_eot": sum(stopping) / len(stopping),
-        "samples": [mark_trained(_example(rows[i]), tokenizer) for i in dict.fromkeys(middle)],
-    }
+        "samples": [_mark_trained(_example(rows[i]), tokenizer) for i in shown],
+    }  # fmt: skip
 
 
-def mark_trained(example: Example, tokenizer: PreTrainedTokenizerFast) -> str:
-    """The text of an example with brackets round what is trained."""
+def _mark_trained(example: Example, tokenizer: PreTrainedTokenizerFast) -> str:
     text = ""
-    for is_trained, run in groupby(_pairs(example), key=lambda pair: pair[1] != IGNORED_LABEL):
-        piece = str(tokenizer.decode([token for token, _ in run]))
+    for is_trained, tokens in _spans(example):
+        piece = str(tokenizer.decode(tokens))
         text += f"{TRAINED[0]}{piece}{TRAINED[1]}" if is_trained else piece
     return text
 
@@ -73,21 +71,19 @@ def _example(row: Any) -> Example:
 
 def _ends_right(example: Example, end: int) -> bool:
     """True if every trained span ends in `end` and holds it nowhere else."""
-    spans = [
-        [token for token, _ in run]
-        for is_trained, run in groupby(_pairs(example), key=lambda pair: pair[1] != IGNORED_LABEL)
-        if is_trained
-    ]
-    return bool(spans) and all(span[-1] == end and span.count(end) == 1 for span in spans)
+    trained = [tokens for is_trained, tokens in _spans(example) if is_trained]
+    return bool(trained) and all(span[-1] == end and span.count(end) == 1 for span in trained)
 
 
-def _pairs(example: Example) -> Iterable[tuple[int, int]]:
-    return zip(example.input_ids, example.labels, strict=True)
+def _spans(example: Example) -> list[tuple[bool, list[int]]]:
+    """Return the ids in spans that are all trained, or all not."""
+    pairs = zip(example.input_ids, example.labels, strict=True)
+    runs = groupby(pairs, key=lambda pair: pair[1] != IGNORED_LABEL)
+    return [(is_trained, [token for token, _ in run]) for is_trained, run in runs]
 
 
 def _gate(trained: list[int], stopping: list[bool], end: str) -> None:
-    untrained = trained.count(0)
-    if untrained:
+    if untrained := trained.count(0):
         raise DataError(
             f"mask audit: {untrained:,} of {len(trained):,} rows have no trained token, the first is "
             f"row {trained.index(0)}; the chat template must mark the assistant's turns"

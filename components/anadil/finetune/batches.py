@@ -1,4 +1,4 @@
-"""Which chats make up a batch: those of about one length, so that little of it is padding.
+"""Batches of chats of about one length, so that little of each is padding.
 
 The order follows from seed and epoch alone, and the chats of a step are the same whatever the number of processes
 that share them. So a run that resumes, and one on more devices, has the losses of one that nothing changed.
@@ -23,26 +23,26 @@ class Mix:
     """How often an epoch shows the chats of each source."""
 
     sources: tuple[tuple[NDArray[np.int64], float], ...]
-    """Places of a source's chats, and the weight of each: 2 is twice, 0.5 half of them."""
+    """Places of a source's chats, and their weight: 2 shows each twice, 0.5 half of them."""
 
     @property
     def size(self) -> int:
         """Chats of an epoch; each epoch has as many."""
-        return sum(int(weight) * len(own) + _rest(own, weight) for own, weight in self.sources)
+        return sum(int(weight) * len(chats) + _rest(chats, weight) for chats, weight in self.sources)
 
     def places(self, seed: int, epoch: int) -> NDArray[np.int64]:
-        """The chats of an epoch, in order: of a share, others than those of the epoch before."""
+        """Return the chats of an epoch, in order; a fraction shows others than the epoch before."""
         chosen = [np.empty(0, dtype=np.int64)]
-        for number, (own, weight) in enumerate(self.sources):
-            chosen += [own] * int(weight)
-            rest = _rest(own, weight)
-            order = np.random.default_rng([seed, number]).permutation(own)
+        for number, (chats, weight) in enumerate(self.sources):
+            chosen += [chats] * int(weight)
+            rest = _rest(chats, weight)
+            order = np.random.default_rng([seed, number]).permutation(chats)
             chosen += [order.take(range(epoch * rest, (epoch + 1) * rest), mode="wrap")] if rest else []
         return np.sort(np.concatenate(chosen))
 
 
-def _rest(own: NDArray[np.int64], weight: float) -> int:
-    return round(weight % 1 * len(own))
+def _rest(chats: NDArray[np.int64], weight: float) -> int:
+    return round(weight % 1 * len(chats))
 
 
 class LengthBatches(Sampler[list[int]]):
@@ -63,16 +63,13 @@ class LengthBatches(Sampler[list[int]]):
         Args:
             lengths: Tokens of each chat.
             batch_size: Chats of a batch, of all processes together.
-            seed: Of the order.
-            rank: Which process this is.
-            processes: How many share each batch.
-            mix: Which chats an epoch shows; None: each once.
+            seed: Seed of the order.
+            rank: Rank of this process.
+            processes: Number of processes that share each batch.
+            mix: Chats that an epoch shows; None: each once.
         """
         self.lengths = np.asarray(lengths, dtype=np.int64)
-        self.batch_size = batch_size
-        self.seed = seed
-        self.rank = rank
-        self.processes = processes
+        self.batch_size, self.seed, self.rank, self.processes = batch_size, seed, rank, processes
         self.mix = mix or Mix(sources=((np.arange(len(lengths)), 1.0),))
         self.epoch = 0
 
@@ -88,7 +85,7 @@ class LengthBatches(Sampler[list[int]]):
             yield np.array_split(batch, self.processes)[self.rank].tolist()
 
     def batches(self) -> list[NDArray[np.int64]]:
-        """The chats of each batch of the epoch, of all processes, in the order in which they are trained on."""
+        """Return the chats of each batch of the epoch, for all processes, in training order."""
         random = np.random.default_rng([self.seed, self.epoch])
         shuffled = random.permutation(self.mix.places(self.seed, self.epoch))
         pool = POOL_BATCHES * self.batch_size
@@ -108,7 +105,7 @@ class FullBatches(LengthBatches):
     """
 
     def batches(self) -> list[NDArray[np.int64]]:
-        """As without processes, in the order in which they are trained on."""
+        """Return the same number of chats in every batch, in training order."""
         by_length = np.argsort(self.lengths, kind="stable")
         filled = []
         for batch in super().batches():

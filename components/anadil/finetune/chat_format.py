@@ -1,10 +1,9 @@
-"""The format in which a tokenizer's chats are written, proven before it is used.
+"""Chat templates of tokenizers, each proven on sample chats before it is used.
 
-With Llama 3's control tokens it is our own template, which writes no date. Any other tokenizer keeps its base's
-template, or TRL's training copy of it; of a base without a template it is that of its family's control tokens. What is
-trained follows from the template itself: the text behind the opened turn of the assistant, up to the control token
-that closes it. No template is used of which that is not so on sample chats: with it the model would learn nothing,
-would never stop, or would be asked otherwise than it was taught.
+A tokenizer with Llama 3's control tokens uses our own template, which writes no date. Any other keeps its base's
+template, or TRL's training copy of it. A base without a template gets that of its family's control tokens. An answer
+is trained from behind the opened turn of the assistant to the control token that closes it. A template for which that
+fails would teach nothing, would never stop, or would be served otherwise than it was taught.
 """
 
 import re
@@ -13,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from transformers import PreTrainedTokenizerFast
 from trl import chat_template_utils
@@ -51,42 +50,7 @@ Piece = tuple[str | int, bool]
 """A text or the id of a control token, and whether it is trained."""
 
 
-class ChatFormat(Protocol):
-    """How chats are written for a tokenizer."""
-
-    @property
-    def template(self) -> str:
-        """Jinja, for who serves the model."""
-        ...
-
-    @property
-    def control(self) -> Mapping[str, int]:
-        """Its control tokens and their ids."""
-        ...
-
-    @property
-    def end(self) -> str:
-        """The control token that closes an answer."""
-        ...
-
-    @property
-    def origin(self) -> str:
-        """Whose template it is."""
-        ...
-
-    @property
-    def default_system(self) -> str:
-        """The system turn that it writes in a chat without one; empty for none."""
-        ...
-
-    @property
-    def writes_reasoning(self) -> bool:
-        """True if the template writes the reasoning before an answer."""
-        ...
-
-    def pieces(self, chat: Chat) -> list[Piece]:
-        """A chat in parts; the texts are encoded each by itself."""
-        ...
+ChatFormat: TypeAlias = "Llama3Format | TemplateFormat"
 
 
 class UnprovenTemplateError(Exception):
@@ -94,7 +58,7 @@ class UnprovenTemplateError(Exception):
 
 
 def chat_format(tokenizer: PreTrainedTokenizerFast, name: str = "model") -> ChatFormat:
-    """The format of a tokenizer's chats.
+    """Return the format of a tokenizer's chats.
 
     Raises:
         DataError: It has neither the control tokens of Llama 3 nor a template that can be trained on, or its template
@@ -103,7 +67,7 @@ def chat_format(tokenizer: PreTrainedTokenizerFast, name: str = "model") -> Chat
     vocabulary = tokenizer.get_vocab()
     if all(token in vocabulary for token in CONTROL):
         return Llama3Format({token: vocabulary[token] for token in CONTROL})
-    # One that writes a system turn goes before one that does not, such as Mistral's: those chats are left out then.
+    # A template that writes a system turn is preferred. With another, such as Mistral's, chats with one are dropped.
     for samples in (SAMPLES, SAMPLES[:-1]):
         faults = []
         for which, template in _templates(tokenizer, name):
@@ -131,61 +95,58 @@ class Llama3Format:
 
     @property
     def template(self) -> str:
-        """Template that is shipped with the model."""
+        """Jinja template that is shipped with the model."""
         return CHAT_TEMPLATE.read_text(encoding="utf-8")
 
     def pieces(self, chat: Chat) -> list[Piece]:
-        """Header, text and end of each turn."""
-        made: list[Piece] = [(self.control[BEGIN], False)]
+        """Return header, text and end of each turn; the texts are encoded each by itself."""
+        pieces: list[Piece] = [(self.control[BEGIN], False)]
         for message in chat.messages:
             # While it serves, the model reads the header with its blank line, and writes only what
             # follows; so an answer's text is cut off there, and a question's is not.
             is_answer = message.role == "assistant"
             head = AFTER_HEADER if is_answer else AFTER_HEADER + message.content
-            made += [(self.control[START_HEADER], False), (message.role, False)]
-            made += [(self.control[END_HEADER], False), (head, False)]
-            made += [(message.content, message.trained)] if is_answer else []
-            made.append((self.control[END_OF_TURN], is_answer and message.trained))
-        return made
+            pieces += [(self.control[START_HEADER], False), (message.role, False)]
+            pieces += [(self.control[END_HEADER], False), (head, False)]
+            pieces += [(message.content, message.trained)] if is_answer else []
+            pieces.append((self.control[END_OF_TURN], is_answer and message.trained))
+        return pieces
 
 
 class TemplateFormat:
-    """A base's template, rendered; what it trains is found in the rendered text."""
+    """A base's template, rendered; the trained spans are located in the rendered text."""
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerFast, template: str, end: str = "", origin: str = ""
     ) -> None:
-        """Take a template."""
-        self.template = template
-        self.end = end
-        self.origin = origin
+        self.template, self.end, self.origin = template, end, origin
         self._words = ControlWords(tokenizer)
         self._tokenizer: Any = tokenizer
-        self.control = {name: token.id for name, token in self._words.tokens.items() if name in template} | (
-            {end: self._words.tokens[end].id} if end else {}
-        )
+        self.control = {
+            name: token.id for name, token in self._words.tokens.items() if name in template or name == end
+        }
 
     @property
     def default_system(self) -> str:
-        """Text in the place of a system turn; a chat with one shows the text before and after."""
-        asked = {"role": "user", "content": MARKS[0]}
+        """System turn that the template writes in a chat without one; empty for none."""
+        question = {"role": "user", "content": MARKS[0]}
         try:
-            before, _, behind = self.render([{"role": "system", "content": MARKS[1]}, asked]).partition(
-                MARKS[1]
-            )
+            with_system = self.render([{"role": "system", "content": MARKS[1]}, question])
         except UnprovenTemplateError:
             return ""
-        plain = self.render([asked])
-        middle = plain.removeprefix(before).removesuffix(behind)
-        return middle.strip() if len(plain) == len(before) + len(middle) + len(behind) else ""
+        # A chat with a system turn shows the text before and after it.
+        before, _, after = with_system.partition(MARKS[1])
+        plain = self.render([question])
+        middle = plain.removeprefix(before).removesuffix(after)
+        return middle.strip() if len(plain) == len(before) + len(middle) + len(after) else ""
 
     @cached_property
     def _reasoning_key(self) -> str | None:
         """Key of the reasoning of a turn; None if the template writes none."""
-        asked, said = ({"role": role, "content": MARKS[0]} for role in ("user", "assistant"))
+        question, answer = ({"role": role, "content": MARKS[0]} for role in ("user", "assistant"))
         with suppress(UnprovenTemplateError):
             for key in REASONINGS:
-                if MARKS[1] in self.render([asked, {**said, key: MARKS[1]}]):
+                if MARKS[1] in self.render([question, {**answer, key: MARKS[1]}]):
                     return key
         return None
 
@@ -194,76 +155,75 @@ class TemplateFormat:
         """True if the template writes the reasoning before an answer."""
         return self._reasoning_key is not None
 
-    def _turn(self, message: Message) -> dict[str, str]:
-        turn = {"role": message.role, "content": message.content}
-        return (
-            {**turn, self._reasoning_key: message.reasoning}
-            if self._reasoning_key and message.reasoning
-            else turn
-        )
-
     def pieces(self, chat: Chat) -> list[Piece]:
-        """A chat in parts; what is thought before an answer is learned with it.
+        """Return a chat in parts; reasoning before an answer is trained with it.
 
         Raises:
             UnprovenTemplateError: The template writes it otherwise than it will be served.
         """
-        given = [self._turn(message) for message in chat.messages]
-        hidden, mark = self._words.hide(given)
+        turns = [
+            {"role": message.role, "content": message.content}
+            | ({key: message.reasoning} if (key := self._reasoning_key) and message.reasoning else {})
+            for message in chat.messages
+        ]
+        hidden, mark = self._words.hide(turns)
         whole = self.render(hidden)
         spans = [
             self._span(hidden, whole, turn)
             for turn, each in enumerate(chat.messages)
             if each.role == "assistant" and each.trained
         ]
-        made: list[Piece] = []
+
+        def is_trained(place: int) -> bool:
+            return any(begin <= place < end for begin, end in spans)
+
+        pieces: list[Piece] = []
         for text, token, start in self._words.split(whole):
-            for piece, place in _cut(text, start, [begin for begin, _ in spans]):
-                trained = any(begin <= place < end for begin, end in spans)
-                made += [(self._words.show(piece, mark), trained)] if piece else []
+            cuts = [begin - start for begin, _ in spans if 0 < begin - start < len(text)]
+            for begin, end in pairwise([0, *cuts, len(text)]):
+                if begin < end:
+                    pieces.append((self._words.show(text[begin:end], mark), is_trained(start + begin)))
             if token is not None:
-                at = start + len(text)
-                made.append((token.id, any(begin <= at < end for begin, end in spans)))
-        return made
+                pieces.append((token.id, is_trained(start + len(text))))
+        return pieces
 
     def _span(self, hidden: Sequence[Mapping[str, str]], whole: str, turn: int) -> tuple[int, int]:
-        """Where an answer begins, and where its closing control token ends."""
+        """Return where an answer begins and where its closing control token ends."""
         opened = self.render(hidden[:turn], add_generation_prompt=True)
         if not whole.startswith(opened):
             raise UnprovenTemplateError("opens an answer in a generation prompt differently than in a chat")
-        thought = hidden[turn].get(self._reasoning_key or "", "")
+        reasoning = hidden[turn].get(self._reasoning_key or "", "")
         # Reasoning may stand between control tokens of its own.
-        ends = re.compile(re.escape(self.end)) if thought and self.end else self._words.pattern
+        ends = re.compile(re.escape(self.end)) if reasoning and self.end else self._words.pattern
         close = ends.search(whole, len(opened))
         if close is None or (self.end and close[0] != self.end):
             raise UnprovenTemplateError(f"does not close an answer with {self.end or 'a control token'}")
-        before, said, _ = whole[len(opened) : close.start()].rpartition(hidden[turn]["content"])
-        if not said:
+        before, answer, _ = whole[len(opened) : close.start()].rpartition(hidden[turn]["content"])
+        if not answer:
             raise UnprovenTemplateError("does not write an answer as it is")
-        if thought not in before:
+        if reasoning not in before:
             raise UnprovenTemplateError("does not write the reasoning of each answer before it")
         if not self.render(hidden[: turn + 1]).startswith(whole[: close.end()]):
             raise UnprovenTemplateError("writes an answer differently when the chat continues")
         return len(opened), close.end()
 
     def render(self, messages: Sequence[Mapping[str, str]], **settings: bool) -> str:
-        """Some turns as the template writes them.
+        """Return some turns as the template writes them.
 
         Raises:
             UnprovenTemplateError: It refuses them.
         """
+        settings |= {"tokenize": False}
         try:
             return str(
-                self._tokenizer.apply_chat_template(
-                    list(messages), chat_template=self.template, tokenize=False, **settings
-                )
+                self._tokenizer.apply_chat_template(list(messages), chat_template=self.template, **settings)
             )
         except RAISED as error:
             raise UnprovenTemplateError(f"cannot be rendered ({error})") from None
 
 
 def _templates(tokenizer: Any, name: str) -> Iterator[tuple[str, str]]:
-    """Templates that may do, and what to call them: the tokenizer's own, TRL's copy of it, its family's.
+    """Yield the templates that may do, and what to call them: the tokenizer's own, TRL's copy of it, its family's.
 
     Raises:
         DataError: Its own takes minutes or gigabytes.
@@ -274,10 +234,8 @@ def _templates(tokenizer: Any, name: str) -> Iterator[tuple[str, str]]:
         check_limits(own, name)
         yield "its own template", own
         with suppress(ValueError):  # TRL has none of this template
-            yield (
-                "TRL's training copy of its template",
-                chat_template_utils.get_training_chat_template(tokenizer) or own,
-            )
+            training_copy = chat_template_utils.get_training_chat_template(tokenizer) or own
+            yield "TRL's training copy of its template", training_copy
     vocabulary = tokenizer.get_vocab()
     for tokens, template in FAMILIES.items():
         if all(token in vocabulary for token in tokens):
@@ -285,51 +243,31 @@ def _templates(tokenizer: Any, name: str) -> Iterator[tuple[str, str]]:
 
 
 def _proven(
-    tokenizer: PreTrainedTokenizerFast,
-    template: str,
-    samples: Sequence[Sequence[tuple[str, str]]],
-    origin: str,
+    tokenizer: Any, template: str, samples: Sequence[Sequence[tuple[str, str]]], origin: str
 ) -> TemplateFormat:
-    """A template that writes the sample chats so that each answer can be learned.
+    """Return the format of a template that writes the sample chats so that each answer can be trained.
 
     Raises:
         UnprovenTemplateError: It does not.
     """
     if DATE in template:
         raise UnprovenTemplateError("writes today's date")
-    proven = TemplateFormat(tokenizer, template)
+    unproven = TemplateFormat(tokenizer, template)
     chats = [
         Chat(messages=tuple(Message(role=role, content=content) for role, content in turns), place="sample")
         for turns in samples
     ]
-    ends = {
-        piece
-        for chat in chats
-        for piece, trained in proven.pieces(chat)
-        if trained and isinstance(piece, int)
-    }
+    pieces = [piece for chat in chats for piece in unproven.pieces(chat)]
+    ends = {piece for piece, trained in pieces if trained and isinstance(piece, int)}
     if len(ends) != 1:
         raise UnprovenTemplateError("closes answers with different control tokens")
     proven = TemplateFormat(tokenizer, template, str(tokenizer.convert_ids_to_tokens(ends.pop())), origin)
-    any_tokenizer: Any = tokenizer
     for chat in chats:
         messages = [{"role": message.role, "content": message.content} for message in chat.messages]
-        served = any_tokenizer.apply_chat_template(messages, chat_template=template, return_dict=True)[
-            "input_ids"
-        ]
-        if ids_of(tokenizer, proven.pieces(chat)) != list(served):
+        served = tokenizer.apply_chat_template(messages, chat_template=template, return_dict=True)
+        parts = [piece for piece, _ in proven.pieces(chat)]
+        encoded = iter(encode_texts(tokenizer, [piece for piece in parts if isinstance(piece, str)]))
+        ids = [token for piece in parts for token in (next(encoded) if isinstance(piece, str) else [piece])]
+        if ids != list(served["input_ids"]):
             raise UnprovenTemplateError("is read in other tokens as a whole than in parts")
     return proven
-
-
-def ids_of(tokenizer: PreTrainedTokenizerFast, pieces: Sequence[Piece]) -> list[int]:
-    """Token ids of a chat's pieces."""
-    encoded = iter(encode_texts(tokenizer, [piece for piece, _ in pieces if isinstance(piece, str)]))
-    return [token for piece, _ in pieces for token in (next(encoded) if isinstance(piece, str) else [piece])]
-
-
-def _cut(text: str, start: int, borders: Sequence[int]) -> Iterator[tuple[str, int]]:
-    """A text that begins at `start`, cut at the borders that lie in it; each part with its place."""
-    inside = [0, *(border - start for border in borders if 0 < border - start < len(text)), len(text)]
-    for begin, end in pairwise(inside):
-        yield text[begin:end], start + begin

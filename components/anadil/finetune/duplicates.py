@@ -1,4 +1,4 @@
-"""Which chats say the same: exact keys, and MinHash bands for those that differ in a few words.
+"""Chats that say the same: exact keys, and MinHash bands for those that differ in a few words.
 
 Source: Broder 1997, "On the resemblance and containment of documents"; banding as in Leskovec et al., "Mining of
 Massive Datasets", section 3.4. `clean` has kernels of its own for billions of documents, which no training image holds.
@@ -31,7 +31,7 @@ _OFFSETS = _GENERATOR.integers(0, 2**32, (BANDS * ROWS, 1), dtype=np.uint32)
 
 
 def keys_of(chat: Chat) -> Keys:
-    """Key of the whole chat without case, blanks and punctuation, then one of each band; shape (7,)."""
+    """Return a key of the chat without case, blanks and punctuation, then one for each band; shape (7,)."""
     text = "\n".join(f"{message.role}\t{folded(message.content)}" for message in chat.messages)
     keys = np.full(NUM_KEYS, fingerprint(text), dtype=np.uint64)
     if len(text) < MIN_CHARS:
@@ -53,14 +53,11 @@ def keys_of(chat: Chat) -> Keys:
 def repeats(
     keys: Sequence[Keys], ranks: npt.NDArray[np.uint8]
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Which chats repeat another one, and which nearly do.
+    """Return masks of the chats that repeat another one, and of those that nearly do; they do not overlap.
 
     Args:
         keys: The columns of `keys_of`; each of shape (chats,).
         ranks: Of two chats that are alike the one of lower rank stays, and of equal rank the earlier.
-
-    Returns:
-        Two masks of shape (chats,), which do not overlap.
     """
     order = np.argsort(ranks, kind="stable")
     repeated = np.zeros((2, len(order)), dtype=np.bool_)
@@ -71,7 +68,7 @@ def repeats(
 
 
 def _shingles(text: str) -> npt.NDArray[np.uint32]:
-    """A hash of each run of eight characters, or of the whole text if it is shorter."""
+    """Hash each run of eight characters, or the whole text if it is shorter."""
     codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32).astype(np.uint64)
     width = min(SHINGLE_CHARS, len(codes))
     hashes = np.zeros(len(codes) - width + 1, dtype=np.uint64)

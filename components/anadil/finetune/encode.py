@@ -25,11 +25,10 @@ CHATS_AT_A_TIME = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """One chat for the trainer; both lists have a number for every token."""
+    """One chat for the trainer; labels are the ids where the model is trained, else `IGNORED_LABEL`."""
 
     input_ids: list[int]
     labels: list[int]
-    """The id again where the model is trained, else `IGNORED_LABEL`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +44,7 @@ class PairExample:
 def encode_chats(
     tokenizer: PreTrainedTokenizerFast, chats: Iterable[Chat], max_length: int, dropped: DroppedChats
 ) -> Iterator[tuple[Chat, Example]]:
-    """Chats with their examples of at most `max_length` tokens; a longer chat is left out whole and counted.
-
-    Cutting one off would take the end of its answer, and with it the control token from which
-    the model learns to stop.
+    """Yield chats with their examples; a chat of more than `max_length` tokens is dropped whole and counted.
 
     Raises:
         DataError: The tokenizer has no chat format, or reads a control token out of plain text.
@@ -59,6 +55,7 @@ def encode_chats(
         parts = [(chat, pieces) for chat in batch for pieces in _pieces(written, (chat,), dropped)]
         for (chat, _), example in zip(parts, encode_parts(tokenizer, written, parts), strict=True):
             if len(example.input_ids) > max_length:
+                # Cutting it off would take the control token from which the model learns to stop.
                 dropped.add("too_long", chat.place)
             else:
                 yield chat, example
@@ -68,7 +65,7 @@ def encode_chats(
 def encode_pairs(
     tokenizer: PreTrainedTokenizerFast, pairs: Iterable[Pair], max_length: int, dropped: DroppedChats
 ) -> Iterator[tuple[Pair, PairExample]]:
-    """Pairs of which both chats have at most `max_length` tokens; another is left out whole and counted once.
+    """Yield pairs whose chats both have at most `max_length` tokens; any other is dropped whole and counted once.
 
     The loss falls on the last answers alone, each with the control token that ends it.
 
@@ -88,19 +85,17 @@ def encode_pairs(
         for pair, better, worse in zip(written_pairs, examples, examples, strict=True):
             if max(len(better.input_ids), len(worse.input_ids)) > max_length:
                 dropped.add("too_long", pair.place)
-            else:
-                yield pair, _pair_example(pair, better, worse)
+                continue
+            (prompt, chosen), (other, rejected) = _last_answer(better), _last_answer(worse)
+            assert prompt == other, (
+                f"{pair.place}: one question in two forms"
+            )  # texts are encoded each by itself
+            yield pair, PairExample(prompt_ids=prompt, chosen_ids=chosen, rejected_ids=rejected)
     dropped.say_untaught()
 
 
-def _pair_example(pair: Pair, chosen: Example, rejected: Example) -> PairExample:
-    (prompt, preferred), (other, worse) = _last_answer(chosen), _last_answer(rejected)
-    assert prompt == other, f"{pair.place}: one question in two forms"  # texts are encoded each by itself
-    return PairExample(prompt_ids=prompt, chosen_ids=preferred, rejected_ids=worse)
-
-
 def _last_answer(example: Example) -> tuple[list[int], list[int]]:
-    """The ids before the last trained span, and those of the span; what a template writes after it is left out."""
+    """Return the ids before the last trained span, and those of the span; text that a template adds is dropped."""
     trained = [label != IGNORED_LABEL for label in example.labels]
     end = len(trained) - trained[::-1].index(True)
     start = next((at for at in range(end - 1, -1, -1) if not trained[at]), -1) + 1
@@ -108,9 +103,9 @@ def _last_answer(example: Example) -> tuple[list[int], list[int]]:
 
 
 def _pieces(written: ChatFormat, chats: Sequence[Chat], dropped: DroppedChats) -> list[list[Piece]]:
-    """Chats of one row in parts; none, and counted, where the template does not write one as it will be served.
+    """Return the chats of one row in parts; none, and counted, if the template writes one otherwise than it is served.
 
-    What is thought before an answer is taught where the template writes it: before each, or before the last alone.
+    Reasoning is taught where the template writes it: before each answer, or before the last alone.
     """
     variants = [chats]
     if any(chat.has_reasoning for chat in chats):
@@ -118,13 +113,13 @@ def _pieces(written: ChatFormat, chats: Sequence[Chat], dropped: DroppedChats) -
         variants = [chats, last, none] if written.writes_reasoning else [none]
     for variant in variants:
         try:
-            made = [written.pieces(chat) for chat in variant]
+            pieces = [written.pieces(chat) for chat in variant]
         except UnprovenTemplateError as error:
             fault = error
             continue
         if list(chats) != list(variant):
             dropped.add_untaught(chats[0].place)
-        return made
+        return pieces
     dropped.add("template", f"{chats[0].place} ({fault})")
     return []
 
@@ -136,21 +131,16 @@ def encode_parts(
     # One call for all: see `encode_texts`.
     texts = [piece for _, pieces in parts for piece, _ in pieces if isinstance(piece, str)]
     encoded = iter(encode_texts(tokenizer, texts))
-    yield from (_example(chat, pieces, encoded, written) for chat, pieces in parts)
-
-
-def _example(chat: Chat, pieces: list[Piece], encoded: Iterator[list[int]], written: ChatFormat) -> Example:
-    """A chat's ids out of those of its texts, which are next in `encoded`."""
-    ids: list[int] = []
-    labels: list[int] = []
     reserved = set(written.control.values())
-    for piece, trained in pieces:
-        tokens = next(encoded) if isinstance(piece, str) else [piece]
-        if isinstance(piece, str) and reserved.intersection(tokens):
-            raise DataError(
-                f"{chat.place}: the tokenizer reads a control token out of plain text; "
-                "mark its control tokens as special in tokenizer.json"
-            )
-        ids += tokens
-        labels += tokens if trained else [IGNORED_LABEL] * len(tokens)
-    return Example(input_ids=ids, labels=labels)
+    for chat, pieces in parts:
+        example = Example(input_ids=[], labels=[])
+        for piece, trained in pieces:
+            tokens = next(encoded) if isinstance(piece, str) else [piece]
+            if isinstance(piece, str) and reserved.intersection(tokens):
+                raise DataError(
+                    f"{chat.place}: the tokenizer reads a control token out of plain text; "
+                    "mark its control tokens as special in tokenizer.json"
+                )
+            example.input_ids.extend(tokens)
+            example.labels.extend(tokens if trained else [IGNORED_LABEL] * len(tokens))
+        yield example

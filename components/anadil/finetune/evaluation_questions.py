@@ -1,4 +1,4 @@
-"""Questions and text of the evaluation, so that no model is taught them."""
+"""Questions and text of the evaluation, which no model may be taught."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ MIN_LINE_CHARS = 40
 
 
 class EvaluationQuestions:
-    """Questions of `evaluate.questions`, and lines of the text of `evaluate.heldout`; eight bytes and more of each."""
+    """Fingerprints of the questions of `evaluate.questions` and of the lines of `evaluate.heldout`."""
 
     def __init__(self, job: Job) -> None:
         """Read the files that the recipe names.
@@ -34,7 +34,7 @@ class EvaluationQuestions:
         }
 
     def without(self, chats: Iterable[Chat], dropped: DroppedChats) -> Iterator[Chat]:
-        """The chats that hold none of them; the others are counted."""
+        """Yield the chats that hold none of them, and count the others."""
         for chat in chats:
             if self.holds(chat):
                 dropped.add("evaluation_question", chat.place)

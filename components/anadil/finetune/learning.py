@@ -46,12 +46,10 @@ def refuse_quantization(settings: Finetune, device: torch.device, processes: int
 
 
 def load_for_training(job: Job, device: torch.device, path: Path | None = None) -> PreTrainedModel:
-    """The model of a directory, left out that of the job, as training holds it: frozen in the precision of its matrix products, or in 4 bits.
-
-    Where all weights learn they are FP32, and autocast computes in BF16 on a GPU: most of AdamW's
-    steps are smaller than half the distance of neighbours in BF16, and would be lost.
-    """
+    """Load a model, by default that of the job, for training: frozen in the precision of its products, or in 4 bits."""
     settings, path = job.recipe.finetune, path or job.inputs["model"]
+    # All weights learn in FP32, and autocast computes in BF16 on a GPU: most of AdamW's steps
+    # are smaller than half the distance of neighbours in BF16, and would be lost.
     if settings.trains == "all":
         return load_model(path, torch.float32)
     dtype = pick_dtype(device)
@@ -61,17 +59,14 @@ def load_for_training(job: Job, device: torch.device, path: Path | None = None) 
 def nf4(dtype: torch.dtype) -> BitsAndBytesConfig:
     """4-bit NormalFloat with quantized constants. Source: QLoRA, arXiv:2305.14314, section 3."""
     return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=dtype,
-    )
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
+    )  # fmt: skip
 
 
 def adapter_config(
     settings: Finetune, rows: EmbeddingRows, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast
 ) -> LoraConfig | None:
-    """The adapter that the recipe asks for; None where all weights learn."""
+    """Return the adapter that the recipe asks for; None where all weights learn."""
     if settings.trains == "all":
         return None
     return LoraConfig(
@@ -87,7 +82,7 @@ def adapter_config(
 
 
 def linear_layers(model: Any) -> list[str]:
-    """Names of the layers that get an adapter: every linear one but the head, whatever a family calls them.
+    """Return the names of the layers that get an adapter: every linear one but the head, in any family.
 
     Source: QLoRA, arXiv:2305.14314, section 4: adapters on all linear layers match full finetuning, on some do not.
 
@@ -121,11 +116,9 @@ def linear_layers(model: Any) -> list[str]:
 def _token_indices(
     rows: EmbeddingRows, model: Any, tokenizer: PreTrainedTokenizerFast
 ) -> dict[str, list[int]] | None:
-    """Ids whose rows learn, by the module that holds them.
-
-    These are rows beside the matrix, written into it for each step and when the adapter is merged. PEFT's other
-    way, `modules_to_save`, unties the embedding from the head without a word.
-    """
+    """Return the ids whose rows learn, by the module that holds them."""
+    # They are rows beside the matrix, written into it for each step and when the adapter is merged. PEFT's other
+    # way, `modules_to_save`, unties the embedding from the head without a word.
     if rows == "none":
         return None
     ids = sorted(chat_format(tokenizer).control.values())
@@ -140,12 +133,9 @@ def _token_indices(
 
 
 def prepare_rows(model: Any) -> None:
-    """Make rows of the embedding that learn fit what TRL does with the model, before training.
-
-    They are held in FP32, as PEFT holds the matrices of the adapter, but not always these: they start as copies of
-    the model's rows, and TRL rounds all that learns to BF16 where the model is quantized. Steps of 1e-4 on weights
-    of 0.02 would mostly be lost.
-    """
+    """Make rows of the embedding that learn fit what TRL does with the model, before training."""
+    # PEFT holds the adapter's matrices in FP32, but not always these: they start as copies of the model's rows, and
+    # TRL rounds all that learns to BF16 where the model is quantized. Steps of 1e-4 on 0.02 would mostly be lost.
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and "trainable_tokens_delta" in name:
             parameter.data = parameter.data.float()

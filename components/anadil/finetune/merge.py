@@ -1,4 +1,4 @@
-"""The finetuned model as a Hugging Face directory, written file by file, never held as a whole.
+"""Writing of the finetuned model as a Hugging Face directory, file by file, never held as a whole.
 
 A tensor is read, the adapter added to it in FP32, and rounded once, to the precision in which the base stores it:
 adding in BF16 would round twice. Main memory holds the tensors of one file and one matrix in FP32.
@@ -37,8 +37,8 @@ def write_merged(base: Path, adapter: Path, out: Path, shard_bytes: int = SHARD_
     Args:
         base: Hugging Face directory that the adapter was trained on.
         adapter: PEFT directory: LoRA, rank-stabilized or not, DoRA, and rows of embeddings that learned.
-        out: Directory to write, made if it is not there.
-        shard_bytes: Most bytes of a file; a larger tensor has one of its own.
+        out: Directory to write.
+        shard_bytes: Most bytes of a file; a larger tensor has one to itself.
 
     Raises:
         IntegrityError: A file is damaged, or the adapter was made for another model.
@@ -73,7 +73,7 @@ class _Adapter:
         self.unused = set(read_header(self.file))
 
     def added(self, name: str, weight: torch.Tensor) -> torch.Tensor:
-        """A tensor of the base with the adapter added, by its name in the model; the same one where it adds nothing.
+        """Return a tensor of the base, by its name in the model, with the adapter added where it has a part of it.
 
         Source: peft 0.21, tuners/lora/layer.py and variants.py (`merge_safe`), tuners/trainable_tokens/layer.py.
         """
@@ -124,10 +124,12 @@ def _write(
     places: dict[str, str] = {}
     with progress("writing the model", len(files)) as bar:
         for file, shard in files.items():
-            tensors = {
-                name: _rounded(weights, name, names.in_model(name), precisions.get(name), adapter)
-                for name in shard
-            }
+            tensors = {}
+            for name in shard:
+                tensor = weights.read(name)
+                changed = adapter.added(names.in_model(name), tensor) if adapter else tensor
+                dtype = DTYPES.get(precisions.get(name, ""), tensor.dtype)
+                tensors[name] = changed.to(dtype).contiguous()
             save_file(tensors, out / file, metadata={"format": "pt"})
             # safetensors writes 0600, which a server under another user cannot read
             (out / file).chmod(0o644)
@@ -135,11 +137,3 @@ def _write(
             bar.advance()
     write_weight_index(out, places, sum(sizes.values()))
     save_settings(base, out)
-
-
-def _rounded(
-    weights: SafetensorsFiles, name: str, in_model: str, precision: str | None, adapter: _Adapter | None
-) -> torch.Tensor:
-    tensor = weights.read(name)
-    changed = adapter.added(in_model, tensor) if adapter else tensor
-    return changed.to(DTYPES.get(precision or "", tensor.dtype)).contiguous()

@@ -15,6 +15,7 @@ from torch import distributed as dist
 from trl.trainer.dpo_trainer import DPOTrainer
 
 from anadil.finetune.batches import ChatLoader, FullBatches
+from anadil.finetune.encode import IGNORED_LABEL
 from anadil.finetune.pairs import IDS, PLACE
 from anadil.finetune.trainer import SharedModel
 
@@ -54,23 +55,21 @@ class PairTrainer(SharedModel, DPOTrainer):  # type: ignore[misc]
 
         Args:
             batch_size: Pairs of a batch, of all processes together; as many of each.
-            reference_of: Loads the reference of an earlier start, or computes and keeps it by the given function.
+            reference_of: Loads the reference of an earlier start, or computes and stores it by the given function.
             rows: All pairs, each at the place that its `pair` says.
-            settings: Of the DPOTrainer.
+            settings: Settings of the DPOTrainer.
         """
-        self.batch_size = batch_size
-        self.reference_of, self.rows = reference_of, rows
+        self.batch_size, self.reference_of, self.rows = batch_size, reference_of, rows
         self.reference: LogProbabilities = np.zeros((0, 2))
         super().__init__(**settings)
-        # Whatever TRL holds for a reference of its own.
         self.ref_model, self.precompute_ref_logps = None, True
 
     def _prepare_dataset(self, dataset: Dataset, *_: object) -> Dataset:
-        """Rows are ids already; TRL's own preparation would read control words in a text as control tokens."""
+        """Return rows of ids as they are; TRL's preparation would read control words in a text as control tokens."""
         return dataset
 
     def _precompute_ref_logps(self, dataset: Dataset, *_: object) -> Dataset:
-        """Nothing yet: the model is not where it is trained."""
+        """Compute nothing yet: the model is not where it is trained."""
         return dataset
 
     def _prepare_for_training(self, *given: Any, **more: Any) -> Any:
@@ -86,8 +85,8 @@ class PairTrainer(SharedModel, DPOTrainer):  # type: ignore[misc]
         self.model.eval()
         for start in range(0, len(order), self.batch_size):
             batch = np.resize(order[start : start + self.batch_size], self.batch_size)
-            own = np.array_split(batch, self.args.world_size)[self.args.process_index]
-            sums = self._sums([rows[place] for place in own.tolist()])
+            part = np.array_split(batch, self.args.world_size)[self.args.process_index]
+            sums = self._sums([rows[place] for place in part.tolist()])
             if self.args.world_size > 1:
                 parts = [torch.empty_like(sums) for _ in range(self.args.world_size)]
                 dist.all_gather(parts, sums)
@@ -96,22 +95,18 @@ class PairTrainer(SharedModel, DPOTrainer):  # type: ignore[misc]
         return computed
 
     def _sums(self, rows: list[dict[str, Any]]) -> torch.Tensor:
-        """Log-probabilities of both answers of each row; shape (rows, 2)."""
+        """Return the log-probabilities of both answers of each row; shape (rows, 2)."""
         inputs = self._prepare_inputs(self.data_collator(rows))
-        ids = inputs["input_ids"]
-        labels = ids.masked_fill(inputs["completion_mask"] == 0, -100)
+        ids, mask = inputs["input_ids"], inputs["attention_mask"]
+        labels = ids.masked_fill(inputs["completion_mask"] == 0, IGNORED_LABEL)
         with torch.no_grad(), self.accelerator.autocast():
-            made = self.model(
-                input_ids=ids,
-                attention_mask=inputs["attention_mask"],
-                use_cache=False,
-                labels=labels,
-                fused_lm_head=True,
+            output = self.model(
+                input_ids=ids, attention_mask=mask, use_cache=False, labels=labels, fused_lm_head=True
             )
-        return torch.stack(made.log_probs.float().sum(dim=1).chunk(2), dim=1)
+        return torch.stack(output.log_probs.float().sum(dim=1).chunk(2), dim=1)
 
     def get_train_dataloader(self) -> ChatLoader:
-        """This process's part of every batch, with the reference of each pair."""
+        """Return this process's part of every batch, with the reference of each pair."""
         lengths = pair_lengths(self.train_dataset).tolist()
         return self.length_loader(self.train_dataset, FullBatches, lengths, self._with_reference)
 
@@ -121,7 +116,7 @@ class PairTrainer(SharedModel, DPOTrainer):  # type: ignore[misc]
         )
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """The mean margin of rewards of held-out pairs, and the share of which the chosen answer's is higher."""
+        """Return the mean margin of rewards of held-out pairs, and the share whose chosen answer has the higher."""
         rows = self.eval_dataset
         gained = self.log_probabilities(rows) - self.reference[np.asarray(rows[PLACE])]
         margins = self.beta * (gained[:, 0] - gained[:, 1])
@@ -132,7 +127,7 @@ class PairTrainer(SharedModel, DPOTrainer):  # type: ignore[misc]
 
 
 def pair_lengths(rows: Dataset) -> NDArray[np.int64]:
-    """Tokens of the longer chat of each pair, without its ids in memory."""
+    """Return the tokens of the longer chat of each pair, without its ids in memory."""
     table = rows.select_columns(list(IDS)).with_format("arrow")[:]
     counts = [
         np.concatenate([chunk.value_lengths().to_numpy(zero_copy_only=False) for chunk in table[name].chunks])

@@ -1,6 +1,5 @@
-"""Pairs of answers -> the rows of the preference step, kept on disk like those of chats (`rows`)."""
+"""Rows of the preference step, made of pairs of answers and stored on disk like those of chats (`rows`)."""
 
-import os
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,14 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from datasets import Dataset
-from transformers import PreTrainedTokenizerFast
 
 from anadil.artifacts.chat_files import read_pairs, refuse_no_chats
 from anadil.core.errors import DataError
 from anadil.finetune.audit import audit
 from anadil.finetune.encode import IGNORED_LABEL, Example, PairExample, encode_pairs
 from anadil.finetune.evaluation_questions import EvaluationQuestions
-from anadil.finetune.rows import Fingerprints, Places, RowWriter, fitting_length, log_dropped
+from anadil.finetune.rows import Fingerprints, RowWriter, fitting_length, log_dropped, rows_file
 from anadil.recipe.finetune import Preference
 from anadil.runtime.job import Job
 from anadil.text.chats import DroppedChats, fingerprint, folded, split_of
@@ -47,31 +45,33 @@ class Pairs:
 
 
 def read_pair_rows(job: Job, settings: Preference, tokenizer: Any, asked: Fingerprints) -> Pairs:
-    """Every pair that can be trained on, as ids; says which cannot.
+    """Return every pair that can be trained on, as ids; log the others.
 
     Raises:
         DataError: None can, or the loss would not fall on the answers.
     """
     dropped = DroppedChats()
-    path = job.work / f"pairs-{os.environ.get('RANK', '0')}.arrow"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path, fraction = rows_file(job, "pairs"), job.recipe.finetune.heldout_fraction
     heldout = array("b")
     with RowWriter(path, SCHEMA) as file:
         for pair, example in _encoded(job, settings, tokenizer, asked, dropped):
             row = {name: getattr(example, name) for name in IDS} | {PLACE: len(heldout)}
             file.write(row, str(row))
-            heldout.append(split_of(pair.chosen, 0, job.recipe.finetune.heldout_fraction) == "heldout")
-    files = job.side_files.get(KEY, ())
-    refuse_no_chats(files, len(heldout), dropped, "pairs")
+            heldout.append(split_of(pair.chosen, 0, fraction) == "heldout")
+    refuse_no_chats(job.side_files.get(KEY, ()), len(heldout), dropped, "pairs")
     rows = Dataset.from_file(str(path))
     is_heldout = np.frombuffer(heldout, dtype=np.bool_)
-    train, measured = np.flatnonzero(~is_heldout), np.flatnonzero(is_heldout)[:MAX_HELDOUT_PAIRS]
-    _report(len(heldout), train, job.recipe.finetune.heldout_fraction, dropped)
-    trained = rows.select(train)
-    return Pairs(
-        rows=rows, train=trained, heldout=rows.select(measured),
-        audit=_audit(trained, tokenizer, dropped), digest=file.digest.hexdigest(),
-    )  # fmt: skip
+    train = rows.select(np.flatnonzero(~is_heldout))
+    measured = rows.select(np.flatnonzero(is_heldout)[:MAX_HELDOUT_PAIRS])
+    log_dropped(len(heldout) + dropped.total, dropped, "pairs")
+    if not len(train):
+        raise DataError(
+            f"pairs: of {len(heldout):,} none is left to train on; lower finetune.heldout_fraction ({fraction})"
+        )
+    # Both sides of each pair are audited like chats.
+    sides: Any = _Sides(train)
+    audited = audit(sides, tokenizer, dropped) | {"rows": len(train) + dropped.total, "kept": len(train)}
+    return Pairs(rows=rows, train=train, heldout=measured, audit=audited, digest=file.digest.hexdigest())
 
 
 def _encoded(
@@ -80,12 +80,12 @@ def _encoded(
     limit = fitting_length(job, "finetune.preference.max_length", settings.max_length)
     pairs = read_pairs(job.side_files.get(KEY, ()), dropped, columns=job.recipe.finetune.columns)
     system = job.recipe.finetune.system_text
-    given = (
+    unleaked = (
         Pair(chosen=pair.chosen.with_system(system), rejected=pair.rejected.with_system(system))
         for pair in _without_leaks(job, pairs, asked, dropped)
     )
     seen: set[int] = set()
-    for pair, example in encode_pairs(tokenizer, given, limit, dropped):
+    for pair, example in encode_pairs(tokenizer, unleaked, limit, dropped):
         key = fingerprint(f"{pair.chosen.id} {pair.rejected.id}")
         if key in seen:
             dropped.add("duplicate", pair.place)
@@ -97,22 +97,15 @@ def _encoded(
 def _without_leaks(
     job: Job, pairs: Iterator[Pair], asked: Fingerprints, dropped: DroppedChats
 ) -> Iterator[Pair]:
-    """The pairs that hold nothing that evaluation asks; the first question's hash sets those of its part aside."""
+    """Yield the pairs that hold nothing that evaluation asks."""
     known, heldout = EvaluationQuestions(job), frozenset(asked.tolist())
     for pair in pairs:
+        # Pairs whose first question is held out are set aside by its hash, see `split_of`.
         later = (fingerprint(folded(question)) for question in pair.chosen.questions[1:])
         if known.holds(pair.chosen) or known.holds(pair.rejected) or any(each in heldout for each in later):
             dropped.add("evaluation_question", pair.place)
         else:
             yield pair
-
-
-def _report(num_kept: int, train: Places, fraction: float, dropped: DroppedChats) -> None:
-    log_dropped(num_kept + dropped.total, dropped, "pairs")
-    if not len(train):
-        raise DataError(
-            f"pairs: of {num_kept:,} none is left to train on; lower finetune.heldout_fraction ({fraction})"
-        )
 
 
 class _Sides:
@@ -133,9 +126,3 @@ class _Sides:
         return Example(
             input_ids=row["prompt_ids"] + answer, labels=[IGNORED_LABEL] * len(row["prompt_ids"]) + answer
         )
-
-
-def _audit(pairs: Dataset, tokenizer: PreTrainedTokenizerFast, dropped: DroppedChats) -> dict[str, Any]:
-    """Audit both sides of each pair like chats."""
-    sides: Any = _Sides(pairs)
-    return audit(sides, tokenizer, dropped) | {"rows": len(pairs) + dropped.total, "kept": len(pairs)}

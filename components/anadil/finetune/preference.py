@@ -1,4 +1,4 @@
-"""The preference step: the finetuned model learns from pairs which answers are better (DPO), by TRL's trainer.
+"""Preference step: DPO by TRL's trainer teaches the finetuned model by pairs which answers are better.
 
 It continues the first step: the same adapter, or all weights. So the artifact has the same form, one adapter on the
 base. Checkpoints and reference lie in a directory of their own, and only the run that made them uses them again.
@@ -7,7 +7,7 @@ base. Checkpoints and reference lie in a directory of their own, and only the ru
 import logging
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from anadil.finetune.learning import adapter_config, load_for_training
 from anadil.finetune.merge import ADAPTER
 from anadil.finetune.pair_trainer import HELDOUT, LOGGED, LogProbabilities, PairTrainer
 from anadil.finetune.pairs import Pairs
-from anadil.finetune.validation import read_history
 from anadil.model.process_group import Group
 from anadil.recipe.finetune import Preference
 from anadil.runtime.cache_key import recipe_origin
@@ -43,18 +42,6 @@ REFERENCE = "reference"
 """Directory below `FOLDER`."""
 REFERENCE_KIND = "reference log-probabilities"
 MEANS = ("loss", "reward_margin", "reward_accuracy", "reward_chosen", "reward_rejected")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preferred:
-    """Result of the step."""
-
-    checkpoint: Path
-    """The trainer's, with the adapter or all weights."""
-    figures: Figures
-    """The part `preference` of `training.json`."""
-    curve: list[dict[str, float]]
-    """A line for each step."""
 
 
 def refuse_uneven(settings: Preference, processes: int) -> None:
@@ -78,14 +65,14 @@ def prefer(
     origin: Mapping[str, str],
     processes: Group,
     device: torch.device,
-) -> Preferred:
-    """Train the result of the first step on, from the newest whole checkpoint.
+) -> tuple[Path, Figures]:
+    """Train the result of the first step on; return the newest checkpoint and the part of `training.json`.
 
     Raises:
         Stopped: A signal came; a checkpoint is saved.
     """
     settings = _settings(job)
-    own = replace(job, work=job.work / FOLDER)
+    work = replace(job, work=job.work / FOLDER)
     before = artifact.read_manifest(str(finetuned))
     assert before is not None  # sealed, or `newest_checkpoint` would not give it
     keys = recipe_origin(job.recipe, ("finetune.preference",))
@@ -93,23 +80,22 @@ def prefer(
         key: value for key, value in keys.items() if key != f"{PREFERENCE_KEYS}.inputs"
     }
     steps = training.num_steps(len(pairs.train), settings)
-    done, folder = processes.run_on_first(lambda: _newest(own, made_from)) or (0, None)
+    done, folder = processes.run_on_first(lambda: _newest(work, made_from)) or (0, None)
     if done < steps:
         log.info("%d pairs, %d steps of preference, %d done", len(pairs.train), steps, done)
-        trainer = _trainer(own, pairs, tokenizer, finetuned, made_from, steps, processes, device)
-        callback = PreferenceCallback(own, made_from, processes)
-        _, folder = training.train(own, trainer, callback, done, folder, "preference")
+        trainer = _trainer(work, pairs, tokenizer, finetuned, made_from, steps, processes, device)
+        callback = PreferenceCallback(work, made_from, processes)
+        _, folder = training.train(work, trainer, callback, done, folder, "preference")
     assert folder is not None  # there is at least one step
-    curve = _curve(folder) if processes.is_first else []
-    figures = _figures(curve, pairs, settings, job.recipe.finetune.preference_lr) if curve else {}
-    return Preferred(checkpoint=folder, figures=figures, curve=curve)
+    if not processes.is_first:
+        return folder, {}
+    curve = training.write_curve(job.out / PREFERENCE_CURVE, folder, LOGGED)
+    return folder, _figures(curve, pairs, settings, job.recipe.finetune.preference_lr)
 
 
 def _newest(job: Job, origin: Mapping[str, str]) -> tuple[int, Path] | None:
-    """Step and directory of the newest whole checkpoint; none without its reference.
-
-    The model that it was computed from is gone then, and another would be taken for it.
-    """
+    """Return step and directory of the newest whole checkpoint; none without its reference."""
+    # The model that it was computed from is gone then, and another would be taken for it.
     if training.fault_of(job.work / REFERENCE, origin) is not None:
         shutil.rmtree(job.work / "trainer", ignore_errors=True)
         return None
@@ -141,7 +127,15 @@ def _trainer(
         reference_of=lambda compute: _reference(job, compute, origin, processes),
         rows=pairs.rows,
         model=model,
-        args=_configuration(job, steps, processes, measures=bool(len(pairs.heldout))),
+        args=DPOConfig(
+            **training.shared_configuration(job, settings, steps, processes, measures=len(pairs.heldout) > 0),
+            learning_rate=learning.preference_lr,
+            beta=settings.beta,
+            loss_type=[settings.loss],
+            # Without it TRL loads a second model; `PairTrainer` computes the reference itself.
+            precompute_ref_log_probs=trains_all and processes.size == 1,
+            remove_unused_columns=False,
+        ),
         train_dataset=pairs.train,
         eval_dataset=pairs.heldout if len(pairs.heldout) else None,
         processing_class=tokenizer,
@@ -152,20 +146,6 @@ def _trainer(
         loaded = set_peft_model_state_dict(trainer.model, load_file(finetuned / ADAPTER))
         assert not loaded.unexpected_keys, loaded.unexpected_keys
     return trainer
-
-
-def _configuration(job: Job, steps: int, processes: Group, *, measures: bool) -> DPOConfig:
-    settings, learning = _settings(job), job.recipe.finetune
-    return DPOConfig(
-        **training.shared_configuration(job, settings, steps, processes),
-        learning_rate=learning.preference_lr,
-        beta=settings.beta,
-        loss_type=[settings.loss],
-        eval_strategy="steps" if measures else "no",
-        # Without it TRL loads a second model; `PairTrainer` computes the reference itself.
-        precompute_ref_log_probs=learning.trains == "all" and processes.size == 1,
-        remove_unused_columns=False,
-    )
 
 
 def _reference(
@@ -198,7 +178,7 @@ class PreferenceCallback(training.TrainingCallback):
     rate_key = "finetune.preference.lr"
 
     def figures(self, logs: Mapping[str, Any]) -> dict[str, float]:
-        """Pick the figures of a step from its log."""
+        """Return the figures of a step by its log."""
         return {f"preference_{name}": value for name, value in training.figures_of(logs, LOGGED).items()}
 
     def tell(self, figures: Mapping[str, float], step: int) -> None:
@@ -213,21 +193,8 @@ class PreferenceCallback(training.TrainingCallback):
             )
 
 
-def _curve(checkpoint: Path) -> list[dict[str, float]]:
-    """A line for each step, with what held-out pairs measured after it."""
-    curve: list[dict[str, float]] = []
-    measured: dict[int, dict[str, float]] = {}
-    for logs in read_history(checkpoint):
-        figures, step = training.figures_of(logs, LOGGED), int(logs["step"])
-        if "loss" in figures:
-            curve.append({"step": step, "epoch": logs["epoch"], **figures})
-        else:
-            measured.setdefault(step, {}).update(figures)
-    return [line | measured.get(int(line["step"]), {}) for line in curve]
-
-
 def _figures(curve: list[dict[str, float]], pairs: Pairs, settings: Preference, lr: float) -> Figures:
-    """Figures of the result; means over the last steps."""
+    """Return the figures of the result; means over the last steps."""
     last = curve[-training.LAST_STEPS :]
     figures: Figures = {
         "pairs": len(pairs.train),

@@ -1,7 +1,7 @@
-"""Chats -> the rows of training: read once, encoded, and kept on disk, so that memory does not grow with them.
+"""Rows of training, made of chats: read once, encoded, and stored on disk, so that memory does not grow with them.
 
-Every chat goes into one file with its keys; what repeats another and what an evaluation asks is taken out after all
-are known, so that a copy of a held-out chat is found wherever it stands.
+Every chat goes into one file with its keys. Copies and questions of the evaluation are removed once all are known, so
+that a copy of a held-out chat is found wherever it stands.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ import logging
 import os
 import random
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, get_args
@@ -67,9 +67,8 @@ class Rows:
     train: Dataset
     """Columns `input_ids` and `labels`, each a list with a number for every token."""
     mix: Mix
-    """How often an epoch shows each."""
     validation: Dataset
-    """The same; empty without `finetune.validation_fraction`."""
+    """The same columns; empty without `finetune.validation_fraction`."""
     heldout: list[dict[str, Any]]
     """At most `MAX_HELDOUT_CHATS` of the chats that training never sees, as rows of `heldout_chats.jsonl`."""
     heldout_questions: Fingerprints
@@ -79,44 +78,47 @@ class Rows:
 
 
 def read_rows(job: Job, tokenizer: PreTrainedTokenizerFast, dropped: DroppedChats) -> Rows:
-    """Every chat that can be trained on, as ids and labels; says which cannot.
+    """Return every chat that can be trained on, as ids and labels; log the others.
 
     Writes `heldout_chats.jsonl` and `seen_chats.jsonl` beside the adapter.
 
     Raises:
         DataError: None can, or a part that the recipe asks for is empty.
-        RecipeError: `finetune.mix` names a source that there is not.
+        RecipeError: `finetune.mix` names an unknown source.
     """
     settings, seed = job.recipe.finetune, job.recipe.seed
-    # Each process of a group reads them for itself.
-    path = job.work / f"rows-{os.environ.get('RANK', '0')}.arrow"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = rows_file(job, "rows")
     with _ChatFile(path) as file:
         for chat, example in _encoded(job, tokenizer, dropped):
             file.add(chat, example, split_of(chat, settings.validation_fraction, settings.heldout_fraction))
     rows = Dataset.from_file(str(path))
     parts = _without_repeats(file, path, dropped)
-    refuse_no_chats(job.files, sum(map(len, parts.values())), dropped, columns=settings.columns)
-    sources = sorted(set(rows.data.column("source").unique().to_pylist()))
-    trained, mix = _mixed(parts["train"], rows, settings.mix, sources)
+    num_rows = sum(map(len, parts.values()))
+    refuse_no_chats(job.files, num_rows, dropped, columns=settings.columns)
+    trained, mix = _mixed(parts["train"], rows, settings.mix)
     shown = mix.places(seed, 0)
-    made = Rows(
+    order = b"".join([file.digest.digest(), trained[shown].tobytes(), parts["validation"].tobytes()])
+    result = Rows(
         train=rows.select_columns(list(TOKENS)).select(trained),
         mix=mix,
         validation=rows.select_columns(list(TOKENS)).select(parts["validation"]),
         heldout=_chats_of(rows, _sample(parts["heldout"], MAX_HELDOUT_CHATS, seed)),
         heldout_questions=np.frombuffer(file.first, dtype=np.uint64)[parts["heldout"]],
-        digest=hashlib.sha256(
-            b"".join([file.digest.digest(), trained[shown].tobytes(), parts["validation"].tobytes()])
-        ).hexdigest(),
+        digest=hashlib.sha256(order).hexdigest(),
     )
-    _report(job, made, sum(map(len, parts.values())), dropped)
+    _report(job, result, num_rows, dropped)
     # Only chats of the first epoch: a weight of `finetune.mix` may leave some out.
     seen = _chats_of(rows, _sample(np.unique(trained[shown]), NUM_SEEN_CHATS, seed))
-    for name, chosen in (("heldout_chats", made.heldout), ("seen_chats", seen)):
+    for name, chosen in (("heldout_chats", result.heldout), ("seen_chats", seen)):
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in chosen)
         (job.out / f"{name}.jsonl").write_text(text, encoding="utf-8")
-    return made
+    return result
+
+
+def rows_file(job: Job, name: str) -> Path:
+    """Return where this process stores its rows: each of a group reads them for itself."""
+    job.work.mkdir(parents=True, exist_ok=True)
+    return job.work / f"{name}-{os.environ.get('RANK', '0')}.arrow"
 
 
 class RowWriter:
@@ -179,15 +181,17 @@ class _ChatFile(RowWriter):
 def _encoded(
     job: Job, tokenizer: PreTrainedTokenizerFast, dropped: DroppedChats
 ) -> Iterator[tuple[Chat, Example]]:
-    limit = fitting_length(job, "finetune.max_length", job.recipe.finetune.max_length)
-    asked = EvaluationQuestions(job)
-    chats = asked.without(read_chats(job.files, dropped, columns=job.recipe.finetune.columns), dropped)
-    system = job.recipe.finetune.system_text
+    settings = job.recipe.finetune
+    limit = fitting_length(job, "finetune.max_length", settings.max_length)
+    chats = EvaluationQuestions(job).without(
+        read_chats(job.files, dropped, columns=settings.columns), dropped
+    )
+    system = settings.system_text
     return encode_chats(tokenizer, (chat.with_system(system) for chat in chats), limit, dropped)
 
 
 def fitting_length(job: Job, key: str, limit: int) -> int:
-    """A limit of tokens, or the model's context where that is less."""
+    """Return a limit of tokens, or the model's context where that is less."""
     context = int(model_config(job.inputs["model"]).get("max_position_embeddings", limit))
     if context < limit:
         log.warning("%s: %d is more than the model's context; %d is used", key, limit, context)
@@ -195,7 +199,7 @@ def fitting_length(job: Job, key: str, limit: int) -> int:
 
 
 def _without_repeats(file: _ChatFile, path: Path, dropped: DroppedChats) -> dict[Part, Places]:
-    """The rows of each part that no other repeats, and of training those without a held-out question."""
+    """Return the rows of each part that no other repeats, and that hold no held-out question where they are trained."""
     with pa.memory_map(str(path)) as source:
         table = pa.ipc.open_stream(source).read_all()
         parts = table.column("part").to_numpy()
@@ -217,28 +221,28 @@ def _without_repeats(file: _ChatFile, path: Path, dropped: DroppedChats) -> dict
     return {name: np.flatnonzero(unique & (parts == number)) for number, name in enumerate(PARTS)}
 
 
-def _mixed(
-    places: Places, rows: Dataset, mix: Mapping[str, float], sources: Sequence[str]
-) -> tuple[Places, Mix]:
-    """The rows that training shows at all, and how often an epoch shows those of each source.
+def _mixed(places: Places, rows: Dataset, mix: Mapping[str, float]) -> tuple[Places, Mix]:
+    """Return the rows that training shows at all, and how often an epoch shows those of each source.
 
     Raises:
-        RecipeError: A weight is for a source that there is not.
+        RecipeError: A weight is for an unknown source.
     """
-    unknown = sorted(set(mix) - set(sources))
-    if unknown:
+    source_of = np.array(rows.data.column("source").to_pylist(), dtype=object)
+    sources = sorted(set(source_of))
+    if unknown := sorted(set(mix) - set(sources)):
         raise RecipeError(
             f"finetune.mix: no chats of {', '.join(unknown)}; the sources are {', '.join(sources) or 'none'}"
         )
     weights = {source: mix.get(source, 1.0) for source in sources}
-    source_of = np.array(rows.data.column("source").to_pylist(), dtype=object)[places]
-    shown = np.array([weights[source] > 0 for source in source_of], dtype=np.bool_)
-    parts = [(np.flatnonzero(source_of[shown] == source), weight) for source, weight in weights.items()]
-    return places[shown], Mix(sources=tuple((own, weight) for own, weight in parts if len(own)))
+    shown = np.array([weights[source] > 0 for source in source_of[places]], dtype=np.bool_)
+    parts = [
+        (np.flatnonzero(source_of[places][shown] == source), weight) for source, weight in weights.items()
+    ]
+    return places[shown], Mix(sources=tuple((chats, weight) for chats, weight in parts if len(chats)))
 
 
 def _sample(places: Places, size: int, seed: int) -> Places:
-    """An even sample, in order."""
+    """Return an even sample, in order."""
     if size >= len(places):
         return places
     chosen = random.Random(seed).sample(range(len(places)), size)  # noqa: S311  a sample, no secret
@@ -250,7 +254,7 @@ def _chats_of(rows: Dataset, places: Places) -> list[dict[str, Any]]:
 
 
 def log_dropped(total: int, dropped: DroppedChats, what: str) -> None:
-    """Log how many rows were dropped and why; as a warning where many have faults."""
+    """Log how many rows were dropped and why, as a warning where many have faults."""
     faults = sum(count for reason, count in dropped.counts.items() if reason not in HARMLESS)
     if dropped.total:
         level = logging.WARNING if faults > MANY_DROPPED * total else logging.INFO
@@ -258,7 +262,7 @@ def log_dropped(total: int, dropped: DroppedChats, what: str) -> None:
 
 
 def _report(job: Job, rows: Rows, num_kept: int, dropped: DroppedChats) -> None:
-    """Count what became of all rows in the manifest and the log.
+    """Count all rows in the manifest and the log.
 
     Raises:
         DataError: Nothing is left to train on, or for a part that is asked for.

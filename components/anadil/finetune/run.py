@@ -1,4 +1,4 @@
-"""chats, model -> adapter: train LoRA or all weights on the assistant's words, audited before, merged after."""
+"""Stage finetune (chats, model -> adapter): train LoRA or all weights on the answers, audited before, merged after."""
 
 import json
 import logging
@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from datasets.utils.logging import disable_progress_bar
-from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
 from anadil.artifacts import artifact
@@ -20,13 +19,13 @@ from anadil.artifacts.uri import absolute
 from anadil.core.stages import STAGES
 from anadil.finetune import training
 from anadil.finetune.audit import audit
-from anadil.finetune.learning import load_for_training, refuse_quantization
+from anadil.finetune.learning import refuse_quantization
 from anadil.finetune.merge import write_merged, write_trained
 from anadil.finetune.pairs import read_pair_rows
 from anadil.finetune.preference import PREFERENCE_CURVE, PREFERENCE_KEYS, prefer, refuse_uneven
 from anadil.finetune.rows import Rows, read_rows
 from anadil.finetune.system_turn import recipe_format, system_turn, with_system
-from anadil.finetune.validation import is_over, read_history, validation_losses
+from anadil.finetune.validation import is_over, read_history
 from anadil.model.family_table import refuse_mixture
 from anadil.model.load import copy_tokenizer, load_tokenizer, pick_device
 from anadil.model.peer_failure import peers
@@ -41,6 +40,8 @@ log = logging.getLogger(__name__)
 
 BESIDE = ("mask_audit.json", "training.json", "training.jsonl", PREFERENCE_CURVE)
 """Files about the training, which later stages do not load."""
+MARGINS = ("reward_margin", "reward_accuracy")
+"""Figures of the preference step that are shown beside those of the stage."""
 
 
 def run(job: Job) -> Figures:
@@ -71,61 +72,66 @@ def run(job: Job) -> Figures:
 
 
 def _run(job: Job, processes: Group, device: torch.device) -> Figures:
-    own = _own_part(job, processes)
+    settings = job.recipe.finetune
+    own_job = _job_of_process(job, processes)
     tokenizer = load_tokenizer(job.inputs["model"])
-    _, default = recipe_format(tokenizer, job.recipe.finetune)
-    system = system_turn(default, job.recipe.finetune)
-    if system and not job.recipe.finetune.system and processes.is_first:
+    _, default = recipe_format(tokenizer, settings)
+    system = system_turn(default, settings)
+    if system and not settings.system and processes.is_first:
         log.warning(
             "the base's chat template writes %a as system turn of each chat that has none, in training and where the "
             "model is served; finetune.system sets another, or none", system,
         )  # fmt: skip
     dropped = DroppedChats()
-    rows = read_rows(own, tokenizer, dropped)
-    preference = job.recipe.finetune.preference
+    rows = read_rows(own_job, tokenizer, dropped)
     # Before the first step, which may take hours.
-    pairs = read_pair_rows(own, preference, tokenizer, rows.heldout_questions) if preference else None
-    steps = training.num_steps(rows.mix.size, job.recipe.finetune)
-    trainer = _trainer(job, tokenizer, rows, steps, device, processes)
+    pairs = (
+        read_pair_rows(own_job, settings.preference, tokenizer, rows.heldout_questions)
+        if settings.preference
+        else None
+    )
+    steps = training.num_steps(rows.mix.size, settings)
+    trainer = training.new_trainer(job, device, tokenizer, rows, steps, processes)
     audited = audit(trainer.train_dataset, tokenizer, dropped)
     audited |= {"system_turn": system} if system else {"system_turn_left_out": default} if default else {}
     audited |= {"preference": pairs.audit} if pairs else {}
-    _write(own.out / "mask_audit.json", audited)
+    _write(own_job.out / "mask_audit.json", audited)
     log.info(
         "%d chats, %d of %d tokens trained, %d steps",
         rows.mix.size, audited["trained_tokens"], audited["tokens"], steps,
     )  # fmt: skip
     origin = _origin(job, rows, processes)
     newest = _train(job, trainer, steps, origin, processes)
-    learnt = _learnt(job, trainer.model)
+    summary: dict[str, Any] = {
+        "trains": settings.trains,
+        "trains_embeddings": job.recipe.trained_embeddings if settings.trains == "adapter" else "all",
+        "parameters": sum(each.numel() for each in trainer.model.parameters() if each.requires_grad),
+    }
     del trainer  # preference and merging need the memory
     free_memory()
     step = processes.run_on_first(lambda: training.result_step(job, newest))
-    finetuned = training.checkpoint(job, step)
-    preferred = prefer(job, pairs, tokenizer, finetuned, origin, processes, device) if pairs else None
+    result, preference = training.checkpoint(job, step), {}
+    if pairs:
+        result, preference = prefer(job, pairs, tokenizer, result, origin, processes, device)
     free_memory()
     if not processes.is_first:
         return {}
+    curve = training.write_curve(job.out / "training.jsonl", newest, training.LOGGED)
     figures: Figures = {
-        **_losses(_write_curve(job, newest), step),
+        **_losses(curve, step),
         "examples": rows.mix.size,
         "trained_tokens": audited["trained_tokens"],
         "steps": step,
         "dropped": dropped.total,
     }
-    _export(job, preferred.checkpoint if preferred else finetuned)
-    summary: dict[str, Any] = {**figures, **learnt}
-    if preferred:
-        training.write_curve(job.out / PREFERENCE_CURVE, preferred.curve)
-        summary["preference"] = preferred.figures
-        figures |= {name: preferred.figures[name] for name in ("reward_margin", "reward_accuracy")}
-    _write(job.out / "training.json", summary)
+    _export(job, result)
+    _write(job.out / "training.json", figures | summary | ({"preference": preference} if preference else {}))
     job.varying.extend(name for name in BESIDE if (job.out / name).is_file())
-    return figures
+    return figures | {name: preference[name] for name in MARGINS if name in preference}
 
 
-def _own_part(job: Job, processes: Group) -> Job:
-    """The job for what each process does by itself; only the first one's files are kept."""
+def _job_of_process(job: Job, processes: Group) -> Job:
+    """Return the job for what each process does by itself; only the first one's files are stored."""
     if processes.is_first:
         return job
     folder = job.work / f"process-{processes.rank}"
@@ -139,19 +145,6 @@ def _quiet_libraries() -> None:
     transformers_logging.enable_propagation()
     transformers_logging.disable_progress_bar()
     disable_progress_bar()
-
-
-def _trainer(
-    job: Job,
-    tokenizer: PreTrainedTokenizerFast,
-    rows: Rows,
-    steps: int,
-    device: torch.device,
-    processes: Group,
-) -> Any:
-    training.set_up_model(job, tokenizer, processes)
-    model = load_for_training(job, device)
-    return training.new_trainer(job, model, tokenizer, rows, steps, processes)
 
 
 def _train(job: Job, trainer: Any, steps: int, origin: dict[str, str], processes: Group) -> Path:
@@ -173,7 +166,7 @@ def _train(job: Job, trainer: Any, steps: int, origin: dict[str, str], processes
 
 
 def _origin(job: Job, rows: Rows, processes: Group) -> dict[str, str]:
-    """Origin that a checkpoint of the first step needs for this run to resume from it."""
+    """Return the origin that a checkpoint needs for this run to resume from it."""
     sections, inputs = ("finetune", "seed"), "recipe finetune.inputs"
     model = artifact.read_manifest(str(job.inputs["model"]))
     assert model is not None  # inputs are verified artifacts
@@ -192,22 +185,8 @@ def _origin(job: Job, rows: Rows, processes: Group) -> dict[str, str]:
     }
 
 
-def _write_curve(job: Job, newest: Path) -> list[dict[str, float]]:
-    """Write `training.jsonl`, a line for each step, with the validation loss where one was measured."""
-    history = read_history(newest)
-    measured = validation_losses(history)
-    curve: list[dict[str, float]] = []
-    for logs in history:
-        if "loss" in logs:
-            step = int(logs["step"])
-            line = {"step": step, "epoch": logs["epoch"], **training.figures_of(logs, training.LOGGED)}
-            curve.append(line | ({"validation_loss": measured[step]} if step in measured else {}))
-    training.write_curve(job.out / "training.jsonl", curve)
-    return curve
-
-
 def _losses(curve: list[dict[str, float]], step: int) -> Figures:
-    """Figures of the model after `step`; `loss` is the mean of the last steps up to it."""
+    """Return the figures of the model after `step`; `loss` is the mean of the last steps up to it."""
     until = [line for line in curve if line["step"] <= step]
     last = [line["loss"] for line in until[-training.LAST_STEPS :]]
     figures: Figures = {"loss": sum(last) / len(last), "first_loss": until[0]["loss"]}
@@ -215,21 +194,8 @@ def _losses(curve: list[dict[str, float]], step: int) -> Figures:
     return figures | ({"validation_loss": measured[-1]} if measured else {})
 
 
-def _learnt(job: Job, model: Any) -> dict[str, Any]:
-    """Trained part of the model and its number of parameters."""
-    trains = job.recipe.finetune.trains
-    return {
-        "trains": trains,
-        "trains_embeddings": job.recipe.trained_embeddings if trains == "adapter" else "all",
-        "parameters": sum(each.numel() for each in model.parameters() if each.requires_grad),
-    }
-
-
 def _export(job: Job, source: Path) -> None:
-    """Write the adapter, if there is one, and the merged model; no pickle of the trainer comes along.
-
-    Both have the tokenizer and the chat template beside them.
-    """
+    """Write the adapter, if there is one, and the merged model, each with tokenizer and chat template."""
     base, merged = job.inputs["model"], job.out / "merged"
     if job.recipe.finetune.trains == "all":
         write_trained(source, base, merged)

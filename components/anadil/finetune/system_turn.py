@@ -1,4 +1,4 @@
-"""The system turn of chats that have none: the base's default one, the recipe's, or none at all."""
+"""System turn of chats that have none: the base's default one, the recipe's, or none at all."""
 
 import json
 
@@ -13,12 +13,12 @@ from anadil.recipe.finetune import NO_SYSTEM, Finetune
 def recipe_format(
     tokenizer: PreTrainedTokenizerFast, settings: Finetune, name: str = "model"
 ) -> tuple[ChatFormat, str]:
-    """The format of a run's chats, and the base's default system turn, empty for none.
+    """Return the format of a run's chats, and the base's default system turn, empty for none.
 
     With `finetune.system: none` the tokenizer gets a template without that turn, which is trained and shipped.
 
     Raises:
-        DataError: As `chat_format`; or the turn cannot be told from the rest of a chat.
+        DataError: See `chat_format`; or the turn cannot be told from the rest of a chat.
     """
     written = chat_format(tokenizer, name)
     default = written.default_system
@@ -36,12 +36,12 @@ def recipe_format(
 
 
 def system_turn(default: str, settings: Finetune) -> str:
-    """The system turn of chats that have none, in training and where the model is served; empty for none."""
+    """Return the system turn of chats that have none, in training and where the model is served; empty for none."""
     return settings.system_text or ("" if settings.system == NO_SYSTEM else default)
 
 
 def with_system(template: str, system: str | None) -> str:
-    """The template, which writes this system turn in a chat without one."""
+    """Return a template that writes this system turn in a chat without one."""
     if not system:
         return template
     turn = json.dumps({"role": "system", "content": system.strip()}, ensure_ascii=False)
@@ -49,7 +49,7 @@ def with_system(template: str, system: str | None) -> str:
 
 
 def _without_turn(template: str, turn: str) -> str:
-    """The template, which leaves a text out of a chat that begins without a system turn."""
+    """Return a template that skips a text in a chat that begins without a system turn."""
     return (
         f"{{%- set written %}}{template.removesuffix(chr(10))}{{% endset %}}"
         f"{{%- if messages[0]['role'] == 'system' %}}{{{{- written }}}}"
@@ -58,11 +58,11 @@ def _without_turn(template: str, turn: str) -> str:
 
 
 def _default_turn(written: TemplateFormat, tokenizer: PreTrainedTokenizerFast) -> str:
-    """The default system turn as it is written: what a chat's first question has, and its second has not."""
-    asked = {"role": "user", "content": MARKS[0]}
-    answered = [asked, {"role": "assistant", "content": MARKS[1]}]
-    first = written.render([asked])
-    later = written.render([*answered, asked]).removeprefix(written.render(answered))
+    """Return the default system turn as it is written: a chat's first question has it, and its second has not."""
+    question = {"role": "user", "content": MARKS[0]}
+    answered = [question, {"role": "assistant", "content": MARKS[1]}]
+    first = written.render([question])
+    later = written.render([*answered, question]).removeprefix(written.render(answered))
     bos = str(tokenizer.bos_token or "")
     if not later.startswith(bos):
         first = first.removeprefix(bos)

@@ -27,9 +27,9 @@ from anadil.finetune.encode import IGNORED_LABEL
 
 Row = dict[str, list[int]]
 
-# Whether the head is computed at trained positions alone. TRL does so where it has Triton and computes all of them, and
-# throws most away, where it has not, since each batch would be recompiled on Neuron; a CPU compiles nothing. There it
-# took half of the time of a step, and at a vocabulary of 100,000 most of the memory.
+# Compute the head at trained positions alone. TRL does so where it has Triton. Elsewhere it computes all positions and
+# throws most away, since Neuron would recompile each batch; a CPU compiles nothing. There it took half of the time of
+# a step, and at a vocabulary of 100,000 most of the memory.
 trl_utils._use_triton = lambda device: device.type in ("cpu", "cuda")  # noqa: SLF001  no setting says it; TRL is pinned
 
 
@@ -41,14 +41,10 @@ class SharedModel(_BaseTrainer):  # type: ignore[misc]  # TRL is not followed by
     """Rows of a batch, of all processes together."""
 
     def length_loader(
-        self,
-        rows: Dataset,
-        kind: type[LengthBatches],
-        lengths: Sequence[int],
-        collate: Callable[[Any], Any],
+        self, rows: Dataset, kind: type[LengthBatches], lengths: Sequence[int], collate: Callable[[Any], Any],
         mix: Mix | None = None,
-    ) -> ChatLoader:
-        """This process's part of every batch."""
+    ) -> ChatLoader:  # fmt: skip
+        """Return this process's part of every batch."""
         batches = kind(
             lengths, self.batch_size, seed=self.args.seed, rank=self.args.process_index,
             processes=self.args.world_size, mix=mix,
@@ -74,10 +70,7 @@ class SharedModel(_BaseTrainer):  # type: ignore[misc]  # TRL is not followed by
             state.fsdp_plugin.mixed_precision_policy = policy
 
     def create_optimizer(self, *given: Any) -> torch.optim.Optimizer:
-        """The optimizer, in which parameters that are not sharded have groups of their own.
-
-        One kernel takes all parameters of a group, and cannot take both kinds.
-        """
+        """Give parameters that are not sharded groups of their own: one kernel takes a group, and no mixed ones."""
         optimizer: torch.optim.Optimizer = super().create_optimizer(*given)
         apart = {id(each) for each in _row_parameters(self.model)} if self.is_fsdp_enabled else set()
         for group in list(optimizer.param_groups):
@@ -101,14 +94,12 @@ class SharedModel(_BaseTrainer):  # type: ignore[misc]  # TRL is not followed by
         return super()._prepare_for_training(*given, **more)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        """Take the weights of a checkpoint, which the first process reads.
-
-        Rows of tied embeddings have two names in the file, and torch asks for one of each parameter.
-        """
+        """Take the weights of a checkpoint, which the first process reads."""
         if not self.is_fsdp_enabled:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
             return
         shared = self.model if model is None else model
+        # Rows of tied embeddings have two names in the file, and torch asks for one of each parameter.
         names = {name for name, _ in shared.named_parameters()}
         state: dict[str, Any] = {}
         if self.args.process_index == 0:
@@ -130,20 +121,16 @@ class ChatTrainer(SharedModel, SFTTrainer):  # type: ignore[misc]
     """An SFTTrainer for rows of `input_ids` and `labels`."""
 
     def __init__(self, *, batch_size: int, mix: Mix | None = None, **settings: Any) -> None:
-        """Prepare to train."""
-        self.batch_size = batch_size
-        self.mix = mix
+        self.batch_size, self.mix = batch_size, mix
         super().__init__(**settings)
 
     def get_train_dataloader(self) -> ChatLoader:
-        """This process's part of every batch."""
+        """Return this process's part of every batch."""
         return self._loader(self.train_dataset, self.mix)
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """The mean loss over all tokens that are learnt in the validation chats, whatever batches they are in.
-
-        The trainer's own is the mean of its batches' means, which differ with the number of processes.
-        """
+        """Return the mean loss over all trained tokens of the validation chats."""
+        # The trainer's own is the mean of its batches' means, which differ with the number of processes.
         self.model.eval()
         nats = torch.zeros((), dtype=torch.float64)
         tokens = 0
@@ -168,10 +155,8 @@ class ChatTrainer(SharedModel, SFTTrainer):  # type: ignore[misc]
 
 
 def load_in_first_process(*, only: bool) -> None:
-    """Say, before a model is loaded to be shared, whether the first process of a node alone reads its weights.
-
-    Else each process holds them all for a moment, in main memory.
-    """
+    """Say, before a model is loaded to be shared, whether the first process of a node alone reads its weights."""
+    # Else each process holds them all for a moment, in main memory.
     os.environ["ACCELERATE_USE_FSDP"] = "true"
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = str(only).lower()
 
@@ -194,9 +179,6 @@ def token_counts(rows: Dataset) -> list[int]:
 
 
 def collator(collate: Callable[[Sequence[Row]], Any]) -> Callable[[Sequence[Row]], Any]:
-    """`collate`, and for a process that no chat of a small batch is left for, a row without loss.
-
-    It must take part in the step, or the others would wait for it.
-    """
+    """Collate rows. A process that no chat of a small batch is left for gets a row without loss, to take part."""
     nothing: Row = {"input_ids": [0, 0], "labels": [IGNORED_LABEL, IGNORED_LABEL]}
     return lambda rows: collate(rows or [nothing])

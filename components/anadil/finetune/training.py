@@ -8,12 +8,12 @@ import json
 import logging
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerCallback, set_seed
+from transformers import PreTrainedTokenizerFast, TrainerCallback, set_seed
 from transformers import TrainerControl as Control
 from transformers import TrainerState as State
 from transformers import TrainingArguments as Arguments
@@ -25,7 +25,7 @@ from anadil.core.errors import IntegrityError, RecipeError
 from anadil.core.progress import Progress, progress
 from anadil.core.stages import STAGES
 from anadil.finetune import validation
-from anadil.finetune.learning import adapter_config, prepare_rows
+from anadil.finetune.learning import adapter_config, load_for_training, prepare_rows
 from anadil.finetune.rows import Rows
 from anadil.finetune.trainer import ChatTrainer, load_in_first_process
 from anadil.model.load import END_OF_TEXT
@@ -69,23 +69,32 @@ def num_steps(num_examples: int, settings: Finetune | Preference) -> int:
 
 def new_trainer(
     job: Job,
-    model: PreTrainedModel,
+    device: torch.device,
     tokenizer: PreTrainedTokenizerFast,
     rows: Rows,
     steps: int,
     processes: Group,
 ) -> Any:
-    """An SFTTrainer for rows of `input_ids` and `labels`, which it takes as they are.
-
-    TRL's own kernel for the loss does not hold the logits, so Liger's is not needed; and on a
-    CPU Liger would break every Llama of the process.
-    """
+    """Return an SFTTrainer for rows of `input_ids` and `labels`, which it takes as they are."""
+    # TRL's own kernel for the loss does not hold the logits, so Liger's is not needed; and on a
+    # CPU Liger would break every Llama of the process.
     settings = job.recipe.finetune
+    set_up_model(job, tokenizer, processes)
+    model = load_for_training(job, device)
     trainer = ChatTrainer(
         batch_size=settings.batch_size,
         mix=rows.mix,
         model=model,
-        args=_configuration(job, steps, processes, validates=len(rows.validation) > 0),
+        args=SFTConfig(
+            **shared_configuration(job, settings, steps, processes, measures=len(rows.validation) > 0),
+            learning_rate=settings.lr,
+            weight_decay=settings.weight_decay,
+            neftune_noise_alpha=settings.neftune_alpha,
+            # Rows have their labels and fit; TRL's own preparation would cut, drop and mask again.
+            dataset_kwargs={"skip_prepare_dataset": True},
+            packing=False,
+            prediction_loss_only=True,
+        ),
         train_dataset=rows.train,
         eval_dataset=rows.validation if len(rows.validation) else None,
         processing_class=tokenizer,
@@ -132,35 +141,18 @@ def train(
 
 
 def _loads_once(job: Job) -> bool:
-    """One process loads the model for all, unless rows of the embedding learn.
-
-    Such an embedding lies on every device as a whole, and accelerate only hands out shards.
-    """
+    """True if one process loads the model for all, which it does unless rows of the embedding learn."""
+    # Such an embedding lies on every device as a whole, and accelerate only hands out shards.
     return job.recipe.finetune.trains == "all" or job.recipe.trained_embeddings == "none"
 
 
-def _configuration(job: Job, steps: int, processes: Group, *, validates: bool) -> SFTConfig:
-    settings = job.recipe.finetune
-    return SFTConfig(
-        **shared_configuration(job, settings, steps, processes),
-        learning_rate=settings.lr,
-        weight_decay=settings.weight_decay,
-        neftune_noise_alpha=settings.neftune_alpha,
-        # Rows have their labels and fit; TRL's own preparation would cut, drop and mask again.
-        dataset_kwargs={"skip_prepare_dataset": True},
-        packing=False,
-        # With each checkpoint, so that the one with the lowest loss is there.
-        eval_strategy="steps" if validates else "no",
-        prediction_loss_only=True,
-    )
-
-
 def shared_configuration(
-    job: Job, settings: Finetune | Preference, steps: int, processes: Group
+    job: Job, settings: Finetune | Preference, steps: int, processes: Group, *, measures: bool
 ) -> dict[str, Any]:
-    """Settings of both trainers, of chats and of pairs."""
+    """Return the settings that the trainers of chats and of pairs share."""
     on_gpu = torch.cuda.is_available()
     config = json.loads((job.inputs["model"] / "config.json").read_text(encoding="utf-8"))
+    shape = shape_from(config, job.inputs["model"].name)
     batch = math.ceil(settings.batch_size / processes.size)
     every = job.recipe.finetune.checkpoint_every
     return {
@@ -175,11 +167,7 @@ def shared_configuration(
         "use_cpu": not on_gpu,
         "bf16": on_gpu,
         "activation_checkpointing": recomputes(
-            shape_from(config, job.inputs["model"].name),
-            job.recipe,
-            this_machine(),
-            nodes=1,
-            devices=processes.size,
+            shape, job.recipe, this_machine(), nodes=1, devices=processes.size
         ),
         "max_length": None,
         "dataloader_pin_memory": on_gpu,
@@ -188,6 +176,8 @@ def shared_configuration(
         "logging_nan_inf_filter": False,
         "save_steps": every,
         "eval_steps": every,
+        # With each checkpoint, so that the one with the lowest validation loss is there.
+        "eval_strategy": "steps" if measures else "no",
         "fsdp": True if processes.size > 1 else None,
         "fsdp_config": {"cpu_ram_efficient_loading": _loads_once(job)} if processes.size > 1 else None,
         "report_to": [],
@@ -232,7 +222,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]  # transformers i
             self.job.tracker.metrics(figures, state.global_step)
 
     def figures(self, logs: Mapping[str, Any]) -> dict[str, float]:
-        """Pick the figures of a step from its log."""
+        """Return the figures of a step by its log."""
         return figures_of(logs, LOGGED)
 
     def tell(self, figures: Mapping[str, float], step: int) -> None:
@@ -243,7 +233,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]  # transformers i
             log.info("step %d: validation loss %.4f", step, figures["validation_loss"])
 
     def on_evaluate(self, args: Arguments, state: State, control: Control, **_: object) -> None:  # noqa: ARG002  transformers' signature
-        """End training where the validation loss has not fallen for long enough; the checkpoint follows."""
+        """End training if the validation loss has not fallen for long enough; the checkpoint follows."""
         if validation.is_over(state.log_history, self.job.recipe.finetune.patience):
             control.should_save = True
             control.should_training_stop = True
@@ -267,18 +257,28 @@ def figures_of(logs: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, f
     return {ours: float(logs[theirs]) for ours, theirs in names.items() if theirs in logs}
 
 
-def write_curve(path: Path, curve: Sequence[Mapping[str, float]]) -> None:
-    """Write a JSON line for each step."""
+def write_curve(path: Path, newest: Path, names: Mapping[str, str]) -> list[dict[str, float]]:
+    """Write a JSON line for each step as far as a checkpoint, with what was measured after it; return the lines."""
+    curve: list[dict[str, float]] = []
+    measured: dict[int, dict[str, float]] = {}
+    for logs in validation.read_history(newest):
+        figures, step = figures_of(logs, names), int(logs["step"])
+        if "loss" in figures:
+            curve.append({"step": step, "epoch": logs["epoch"], **figures})
+        else:
+            measured.setdefault(step, {}).update(figures)
+    curve = [line | measured.get(int(line["step"]), {}) for line in curve]
     path.write_text("".join(json.dumps(line) + "\n" for line in curve), encoding="utf-8")
+    return curve
 
 
 def checkpoint(job: Job, step: int) -> Path:
-    """Where the trainer keeps the checkpoint of a step."""
+    """Return where the trainer writes the checkpoint of a step."""
     return job.work / "trainer" / f"checkpoint-{step}"
 
 
 def newest_checkpoint(job: Job, origin: Mapping[str, str]) -> tuple[int, Path] | None:
-    """Step and directory of the newest whole checkpoint of this run; newer ones are removed."""
+    """Return step and directory of the newest whole checkpoint of this run; newer ones are removed."""
     for step, folder in _checkpoints(job):
         fault = fault_of(folder, origin)
         if fault is None and (result := result_step(job, folder)) != step:
@@ -292,7 +292,7 @@ def newest_checkpoint(job: Job, origin: Mapping[str, str]) -> tuple[int, Path] |
 
 
 def result_step(job: Job, newest: Path) -> int:
-    """The step whose checkpoint is the result of training as far as `newest`."""
+    """Return the step whose checkpoint is the result of training as far as `newest`."""
     best = validation.best_step(validation.read_history(newest)) if job.recipe.finetune.patience else None
     return best or int(newest.name.partition("-")[2])
 

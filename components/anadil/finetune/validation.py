@@ -1,7 +1,6 @@
-"""The validation loss over a run: which step had the lowest, and whether training is over.
+"""Validation loss over a run: the step with the lowest, and whether training is over.
 
-All is computed from the trainer's log, which every checkpoint holds; so a run that resumes decides
-as one that nothing interrupted.
+All is computed from the trainer's log, which every checkpoint holds. So a resumed run decides as an uninterrupted one.
 """
 
 import json
@@ -17,19 +16,19 @@ History = Sequence[Mapping[str, Any]]
 
 
 def read_history(checkpoint: Path) -> list[dict[str, Any]]:
-    """The log of a checkpoint; it also holds the steps from before a resume."""
+    """Return the log of a checkpoint; it also holds the steps from before a resume."""
     state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
     history: list[dict[str, Any]] = state["log_history"]
     return history
 
 
 def validation_losses(history: History) -> dict[int, float]:
-    """The validation loss by the step after which it was measured, in order."""
+    """Return the validation loss by the step after which it was measured, in order."""
     return {int(line["step"]): float(line[VALIDATION_LOSS]) for line in history if VALIDATION_LOSS in line}
 
 
 def best_step(history: History) -> int | None:
-    """The first step with the lowest validation loss; None without any."""
+    """Return the first step with the lowest validation loss; None without any."""
     losses = validation_losses(history)
     return min(losses, key=lambda step: losses[step], default=None)
 
