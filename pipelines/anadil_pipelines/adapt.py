@@ -1,4 +1,4 @@
-"""The DAG.
+"""Compilation of a recipe to Kubeflow's DAG.
 
 raw -clean-> corpus -tokenizer-> tokenizer [-trial-> trial] -pretrain-> model -finetune-> adapter
 [-tasks-> tasks] -evaluate-> scores -report-> report
@@ -26,16 +26,15 @@ PARALLEL_CANDIDATES = 4
 
 
 def adapt(recipe: Recipe, until: str = "report", *, here: bool = False) -> Any:
-    """The pipeline of a recipe, as a function that kfp compiles or runs.
+    """Return the pipeline of a recipe, as a function that kfp compiles or runs.
 
     Args:
         recipe: Travels as the pipeline's parameter, so that a run can be given another, beside those of `VARIED`.
         until: Name of the last stage.
         here: For this machine: every stage in its own step, and nothing that only a cluster has.
     """
-    resolved = recipe
-    names = [stage.name for stage in FLOW]
-    stages = FLOW[: names.index(until) + 1]
+    resolved = recipe  # a step's own `recipe` is the parameter
+    stages = FLOW[: [stage.name for stage in FLOW].index(until) + 1]
 
     def pipeline(*values: Any) -> None:
         given = _Given(resolved, dict(zip(parameters, values, strict=True)))
@@ -59,11 +58,9 @@ def adapt(recipe: Recipe, until: str = "report", *, here: bool = False) -> Any:
 
 
 def _first_in_exit_handler(recipe: Recipe) -> int:
-    """Place in the flow from which on the exit handler watches; the flow's length where it has nothing to do.
-
-    A loop inside an exit handler is broken in the backend (kubeflow/pipelines #12390, #13321), so with a
-    parallel sweep or trial the handler begins behind it, at the next stage that may leave a job behind.
-    """
+    """Return the place in the flow from which on the exit handler watches; the flow's length for none."""
+    # A loop inside an exit handler is broken in the backend (kubeflow/pipelines #12390, #13321), so with a
+    # parallel sweep or trial the handler begins behind it, at the next stage that may leave a job behind.
     if recipe.cluster.backend == "local" and recipe.cluster.notifications is None:
         return len(FLOW)
     if _tried_strategies(recipe):
@@ -72,14 +69,14 @@ def _first_in_exit_handler(recipe: Recipe) -> int:
 
 
 def _sweep_sizes(recipe: Recipe) -> Sequence[int]:
-    """Vocabulary sizes that are trained in pods of their own; `auto` is known after the corpus is counted, by one pod."""
+    """Return the vocabulary sizes that are trained in pods of their own; none for `auto`, known to one pod only."""
     sizes = recipe.tokenizer.sizes
     trains = set(recipe.tokenizer.strategies) - {"base"}
     return sizes if recipe.cluster.parallel_sweep and trains and len(sizes) > 1 else ()
 
 
 def _tried_strategies(recipe: Recipe) -> Sequence[str]:
-    """Strategies whose tokenizers are tried in pods of their own."""
+    """Return the strategies whose tokenizers are tried in pods of their own."""
     trial = recipe.tokenizer.trial
     if trial is None or not recipe.cluster.parallel_sweep:
         return ()
@@ -100,19 +97,16 @@ class _Given:
     cards: dict[str, Any] = field(default_factory=dict)
     """Its card in Kubeflow's lineage, by the name of a step's parameter."""
 
-    def cards_of(self, stage: Stage) -> dict[str, Any]:
-        """Cards of a step's inputs, for the lineage."""
-        names = [steps.card(word) for word in stage.reads]
-        return {name: self.cards[name] for name in names if name in self.cards}
-
 
 def _add_step(stage: Stage, given: _Given, *, here: bool) -> None:
-    """Add the step of a stage, and put what it writes into `given`."""
+    """Add the step of a stage, and store what it writes in `given`."""
     resolved = given.resolved
     if is_left_out(stage, resolved):
         given.uris[stage.writes] = ""
         return
     inputs = {word: given.uris[word] for word in stage.reads}
+    names = [steps.card(word) for word in stage.reads]
+    cards = {name: given.cards[name] for name in names if name in given.cards}
     if stage.name == "tokenizer":
         inputs["candidates"] = [] if here else _candidates(given)
     if stage.name == "trial":
@@ -121,7 +115,7 @@ def _add_step(stage: Stage, given: _Given, *, here: bool) -> None:
     step = (steps.LAUNCHERS if launched else steps.STEPS)[stage.name]
     if stage.name == "clean" and resolved.clean.engine in ENGINE_IMAGES:
         step = steps.DRIVER
-    task = step(**given.recipe, run=steps.RUN, **inputs, **given.cards_of(stage))
+    task = step(**given.recipe, run=steps.RUN, **inputs, **cards)
     if here:
         task.set_display_name(stage.name)
         task.set_container_image(resolved.image_of(stage.name))
@@ -134,7 +128,7 @@ def _add_step(stage: Stage, given: _Given, *, here: bool) -> None:
 
 
 def _candidates(given: _Given) -> Any:
-    """URIs of the tokenizers of each size, made beside each other; none without a parallel sweep."""
+    """Return URIs of the tokenizers of each size, trained beside each other; none without a parallel sweep."""
     sizes = _sweep_sizes(given.resolved)
     if not sizes:
         return []
@@ -149,7 +143,7 @@ def _candidates(given: _Given) -> Any:
 
 
 def _finalists(given: _Given, inputs: dict[str, Any]) -> Any:
-    """URIs of the trials of one strategy each, made beside each other; none without a parallel sweep."""
+    """Return URIs of the trials of one strategy each, run beside each other; none without a parallel sweep."""
     strategies = _tried_strategies(given.resolved)
     if not strategies:
         return []
@@ -163,9 +157,7 @@ def _finalists(given: _Given, inputs: dict[str, Any]) -> Any:
 
 
 def write_pipeline(recipe: Recipe, path: Path) -> None:
-    """Compile the DAG of a recipe to a file of Kubeflow Pipelines' intermediate representation.
-
-    The file holds two YAML documents: the pipeline, and what Kubernetes alone knows.
+    """Compile the DAG of a recipe to a file: two YAML documents, the pipeline and what Kubernetes alone knows.
 
     Raises:
         RecipeError: The file's name does not end as kfp wants it.
@@ -178,7 +170,7 @@ def write_pipeline(recipe: Recipe, path: Path) -> None:
 
 
 def pipeline_yaml(recipe: Recipe) -> str:
-    """The text that `write_pipeline` writes."""
+    """Return the text that `write_pipeline` writes."""
     with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
         path = Path(folder) / "pipeline.yaml"
         write_pipeline(recipe, path)

@@ -1,4 +1,4 @@
-"""Wait for the end of a run on Kubeflow Pipelines, and say why it failed."""
+"""Follower of a run on Kubeflow Pipelines: it waits for the end, and says why a run failed."""
 
 import logging
 import time
@@ -22,23 +22,12 @@ FINAL_STATES = ("SUCCEEDED", "FAILED", "CANCELED", "SKIPPED")
 
 
 def follow(server: Kubeflow, recipe: Recipe, run: str, *, poll_s: float = POLL_S) -> int:
-    """Wait for the end of a run, telling what its steps do; the exit code of the step that failed.
+    """Wait for the end of a run, telling what its steps do; return the exit code of the step that failed.
 
     Raises:
         RetryableError: The server has not answered for ten minutes.
     """
     last_states: dict[str, str] = {}
-    for current in _polled(server, run, poll_s):
-        for name, state in _steps(current):
-            if last_states.get(name) != state:
-                last_states[name] = state
-                log.info("%s: %s", name, state.lower())
-        if current.state in FINAL_STATES:
-            return _exit_code(server, recipe, current)
-    raise AssertionError  # polling ends with the run
-
-
-def _polled(server: Kubeflow, run: str, poll_s: float) -> Iterator[Any]:
     failures = 0
     while True:
         try:
@@ -50,7 +39,12 @@ def _polled(server: Kubeflow, run: str, poll_s: float) -> Iterator[Any]:
             log.warning("%s", error)
         else:
             failures = 0
-            yield current
+            for name, state in _steps(current):
+                if last_states.get(name) != state:
+                    last_states[name] = state
+                    log.info("%s: %s", name, state.lower())
+            if current.state in FINAL_STATES:
+                return _exit_code(server, recipe, current)
         time.sleep(poll_s)
 
 

@@ -64,21 +64,16 @@ class ProcessHandler(subprocess_task_handler.SubprocessTaskHandler):
 
     steps = StepResults()
 
-    def validate_image(self, image: str) -> None:
-        """Every image is fine: its command runs here."""
-
-    def validate_not_container_component(self, full_command: list[str]) -> None:
-        """Container components are what we run."""
-
-    def validate_not_containerized_python_component(self, full_command: list[str]) -> None:
-        """So they are."""
+    # Every image is fine, for its command runs here, and container components are what we run.
+    validate_image = validate_not_container_component = validate_not_containerized_python_component = staticmethod(
+        lambda *_: None
+    )  # fmt: skip
 
     def run(self) -> Any:
-        """Start the command, pass signals on to it, and keep its exit code and outputs."""
+        """Start the command, pass signals on to it, and record its exit code and outputs."""
         command = [sys.executable, *_with_run(self.steps.run, self.full_command)[1:]]
-        environment = (
-            {"ANADIL_LOG": "text"} | os.environ | self.env_vars | {PARENT_VARIABLE: str(os.getpid())}
-        )
+        environment = {"ANADIL_LOG": "text"} | os.environ | self.env_vars
+        environment[PARENT_VARIABLE] = str(os.getpid())
         process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=sys.__stderr__)
         # The step saves and ends; then the run ends by its exit code. Ctrl-C reaches it by the terminal already.
         with handle_signals({signal.SIGTERM: lambda *_: process.terminate(), signal.SIGINT: signal.SIG_IGN}):
@@ -87,14 +82,14 @@ class ProcessHandler(subprocess_task_handler.SubprocessTaskHandler):
 
 
 def _with_run(run: str, command: list[str]) -> list[str]:
-    """The command with the id of our run: kfp makes up one of its own, by which nobody would find what the step left."""
+    """Set the id of our run in a command: kfp has one of its own, by which nobody would find what the step left."""
     given = json.loads(command[-1])
     given["inputs"]["parameterValues"]["run"] = run
     return [*command[:-1], json.dumps(given)]
 
 
 def _record_result(steps: StepResults, command: list[str], code: int) -> Any:
-    """Keep what a step gave; the executor input is the last argument of every step."""
+    """Record the result of a step; the executor input is the last argument of every step."""
     steps.exit_code = code if code >= 0 else 128 - code
     if code:
         return Status.FAILURE
@@ -113,7 +108,7 @@ class Containers(docker_task_handler.DockerTaskHandler):
     """True if the recipe names anything that is not on this machine."""
 
     def run(self) -> Any:
-        """Run the container to its end, stream its log, and keep its exit code and outputs."""
+        """Run the container to its end, stream its log, and record its exit code and outputs."""
         import docker
         from docker.errors import ImageNotFound
 
@@ -133,15 +128,10 @@ class Containers(docker_task_handler.DockerTaskHandler):
 
 
 def run_container(
-    client: Any,
-    image: str,
-    command: list[str],
-    mounts: dict[str, str],
-    environment: dict[str, str],
-    *,
-    network: bool = False,
-) -> int:
-    """The exit code of a container that runs `command`, its log passed on to stderr.
+    client: Any, image: str, command: list[str], mounts: dict[str, str], environment: dict[str, str],
+    *, network: bool = False,
+) -> int:  # fmt: skip
+    """Run `command` in a container, its log passed on to stderr; return the exit code.
 
     Args:
         client: A docker-py client; podman's socket serves too.
@@ -149,7 +139,7 @@ def run_container(
         command: Arguments; the first replaces the image's entrypoint.
         mounts: Path -> `rw` or `ro`.
         environment: Variables of the container.
-        network: Whether it may reach the network; then it gets the AWS and Hugging Face variables too.
+        network: It may reach the network, and gets the AWS and Hugging Face variables too.
     """
     credentials = {key: value for key, value in os.environ.items() if key.startswith(("AWS_", "HF_"))}
     container = client.containers.run(
@@ -177,27 +167,22 @@ def run_container(
 def run_here(
     recipe: Recipe, work: Path, runner: str, until: str, name: str = NAME, files: Mapping[str, str] = NO_FILES
 ) -> StepResults:
-    """Run the DAG up to a stage on this machine.
+    """Run the DAG up to a stage on this machine; return its URIs, and the exit code of a step that failed.
 
     Args:
         recipe: Its `storage.root` must be set.
         work: Directory for the runs' small files, tracking and (unless the recipe says otherwise) artifacts.
         runner: `process` or `docker`.
         until: Name of the last stage.
-        name: What the user calls the recipe, for MLflow and the record of the run.
-        files: Name -> text of what is kept with the run there.
-
-    Returns:
-        URIs of what was made, and the exit code of the step that failed, if one did.
+        name: Name of the recipe, for MLflow and the record of the run.
+        files: Name -> text of what is stored with the run there.
     """
     started = datetime.now(UTC)
     run_id = f"{started:%Y%m%d-%H%M%S}-{os.getpid()}"
     runs = work / "runs" / run_id
     runs.mkdir(parents=True, exist_ok=True)
     steps = StepResults(run=run_id)
-    if runner == "docker":
-        _use_containers(recipe, work, steps)
-    else:
+    if runner != "docker":
         ProcessHandler.steps = steps
         subprocess_task_handler.SubprocessTaskHandler = ProcessHandler
         local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(runs))
@@ -213,12 +198,9 @@ def run_here(
         tracker.texts("run tags", {"anadil.run": run_id})
         tracker.files(files)
     if runner == "docker":
-        local.init(
-            local.DockerRunner(
-                environment={SPOOL_VARIABLE: os.environ[SPOOL_VARIABLE], VARIABLE: str(int(may_remake()))}
-            ),
-            pipeline_root=str(runs),
-        )
+        _use_containers(recipe, work, steps)
+        variables = {SPOOL_VARIABLE: os.environ[SPOOL_VARIABLE], VARIABLE: str(int(may_remake()))}
+        local.init(local.DockerRunner(environment=variables), pipeline_root=str(runs))
     with (
         recorded_run(recipe, work, run_id, name, until) as codes,
         tracking,

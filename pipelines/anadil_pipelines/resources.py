@@ -1,4 +1,4 @@
-"""The pod of a step: image, resources, nodes, secrets, volumes, retries.
+"""Pod of a step: image, resources, nodes, secrets, volumes, retries.
 
 Kubeflow Pipelines 2.17 cannot ask for a read-only root file system, a termination grace
 period, ephemeral storage, EFA or huge pages. Its backend drops all capabilities, forbids
@@ -69,13 +69,7 @@ LAUNCHER_RETRIES = 3
 
 
 def configure_task(task: Any, stage: str, recipe: Recipe) -> None:
-    """Set all that the pod of a stage gets, the stage itself or its launcher.
-
-    Args:
-        task: Task of kfp.
-        stage: Name of the stage.
-        recipe: What is compiled.
-    """
+    """Set all that the pod of a stage gets, the stage itself or its launcher."""
     launched = is_launched(stage, recipe)
     image = recipe.image_of("launch" if launched else stage)
     needs = LIGHT if launched else pod_requests(stage, recipe)
@@ -85,8 +79,8 @@ def configure_task(task: Any, stage: str, recipe: Recipe) -> None:
         _avoid_gpu_nodes(task, recipe)
         retries = LAUNCHER_RETRIES
     else:
-        own = STAGES[stage].retries
-        retries = recipe.cluster.restarts if own is None else own
+        own_retries = STAGES[stage].retries
+        retries = recipe.cluster.restarts if own_retries is None else own_retries
         if STAGES[stage].uses_model:
             _prevent_eviction(task)
         if recipe.cluster.work:
@@ -97,12 +91,8 @@ def configure_task(task: Any, stage: str, recipe: Recipe) -> None:
         task.set_env_variable(VARIABLE, "1")
     if needs.gpus:
         _require_gpu_nodes(task, needs.gpus, recipe)
-    task.set_retry(
-        retries,
-        backoff_duration="60s" if needs.gpus else "30s",
-        backoff_factor=2.0,
-        backoff_max_duration=BACKOFF_CAP,
-    )
+    backoff = "60s" if needs.gpus else "30s"
+    task.set_retry(retries, backoff_duration=backoff, backoff_factor=2.0, backoff_max_duration=BACKOFF_CAP)
 
 
 def configure_exit_handler(task: Any, recipe: Recipe) -> None:
@@ -118,25 +108,26 @@ def is_launched(stage: str, recipe: Recipe) -> bool:
 
 
 def pod_requests(stage: str, recipe: Recipe) -> PodRequests:
-    """Requests of a stage's pod: the recipe's wish, else its part of the machine, else the table."""
+    """Return the requests of a stage's pod: the recipe's wish, else its part of the machine, else the table."""
     requested = recipe.cluster.resources.get(stage, Resources())
     kind = _machine(recipe.cluster.instance)
-    gpus = requested.gpus if requested.gpus is not None else _gpus(stage, recipe, kind)
-    default = (
-        SMALL
-        if recipe.base.model == TINY
-        else PodRequests(cpu=STAGES[stage].cpu, memory=STAGES[stage].memory)
-    )
+    gpus = requested.gpus
+    if gpus is None:
+        # GPUs of one node: a pod has no other.
+        gpus = stage_devices(stage, recipe, kind, 1)[1] if kind else 0
     if gpus and kind is not None and kind.device != CPU:
         share = SHARE * min(1.0, gpus / kind.devices)
-        default = PodRequests(
-            cpu=str(int(kind.vcpus * share)), memory=f"{int(kind.ram_bytes * share / GIB)}Gi"
-        )
+        memory = f"{int(kind.ram_bytes * share / GIB)}Gi"
+        default = PodRequests(cpu=str(int(kind.vcpus * share)), memory=memory)
+    elif recipe.base.model == TINY:
+        default = SMALL
+    else:
+        default = PodRequests(cpu=STAGES[stage].cpu, memory=STAGES[stage].memory)
     return PodRequests(cpu=requested.cpu or default.cpu, memory=requested.memory or default.memory, gpus=gpus)
 
 
 def with_clean_workers(recipe: Recipe) -> Recipe:
-    """The recipe with as many processes of `clean` as its pod has CPUs, and the memory that they need.
+    """Set the processes of `clean` to the CPUs of its pod, with the memory that they need.
 
     The pod sees all CPUs of its node, and would start a process on each. Where the processes run in other pods
     (`clean.engine`), this one only drives them.
@@ -157,13 +148,12 @@ def with_clean_workers(recipe: Recipe) -> Recipe:
 
 
 def warn_about(recipe: Recipe) -> None:
-    """Say what a cluster would do otherwise than people may think."""
+    """Warn of what a cluster does otherwise than people may think."""
     names = [stage.name for stage in FLOW if not is_left_out(stage, recipe)]
     images = {recipe.image_of(name) for name in names}
     if any(is_launched(name, recipe) for name in names):
         images.add(recipe.image_of("launch"))
-    loose = sorted(image for image in images if not is_exact(image))
-    if loose:
+    if loose := sorted(image for image in images if not is_exact(image)):
         log.warning(
             "%s: named neither by digest nor by an exact version, so two runs may differ; set cluster.digests",
             ", ".join(loose),
@@ -184,11 +174,6 @@ def is_exact(image: str) -> bool:
 @cache
 def _machine(name: str | None) -> Machine | None:
     return machine(name) if name else None
-
-
-def _gpus(stage: str, recipe: Recipe, kind: Machine | None) -> int:
-    """GPUs of one node: a pod has no other."""
-    return 0 if kind is None else stage_devices(stage, recipe, kind, 1)[1]
 
 
 def _configure_pod(task: Any, stage: str, image: str, needs: PodRequests, recipe: Recipe) -> None:
@@ -235,12 +220,8 @@ def _prevent_eviction(task: Any) -> None:
 def _require_gpu_nodes(task: Any, gpus: int, recipe: Recipe) -> None:
     task.set_accelerator_type(GPU).set_accelerator_limit(gpus)
     kubernetes.empty_dir_mount(
-        task,
-        volume_name="shm",
-        mount_path="/dev/shm",  # noqa: S108  the container's own
-        medium="Memory",
-        size_limit=SHARED_MEMORY,
-    )
+        task, volume_name="shm", mount_path="/dev/shm", medium="Memory", size_limit=SHARED_MEMORY  # noqa: S108  its own
+    )  # fmt: skip
     if recipe.cluster.hyperpod:
         kubernetes.add_node_selector(task, "sagemaker.amazonaws.com/node-health-status", "Schedulable")
     for label, value in recipe.cluster.node_selector.items():
@@ -252,7 +233,7 @@ def _require_gpu_nodes(task: Any, gpus: int, recipe: Recipe) -> None:
 
 
 def _avoid_gpu_nodes(task: Any, recipe: Recipe) -> None:
-    """A launcher lives as long as its job: on a GPU node it would keep that node from going away."""
+    """Set the pod apart from GPU nodes: a launcher lives as long as its job, and would keep such a node alive."""
     terms: list[dict[str, Any]] = [{"key": f"{GPU}.present", "operator": "DoesNotExist"}]
     kind = _machine(recipe.cluster.instance)
     if kind is not None and kind.device != CPU:

@@ -1,4 +1,4 @@
-"""Train again on a schedule: a recurring run that is pinned to one pipeline version.
+"""Training again on a schedule: a recurring run that is pinned to one pipeline version.
 
 Each run expands the globs of the recipe again. Where the data is the same, every artifact is
 found by its content and nothing is computed; where files came, clean and all that follows run.
@@ -24,14 +24,6 @@ from anadil_pipelines.submit import (
 
 log = logging.getLogger(__name__)
 
-MACROS = {
-    "@hourly": "0 0 * * * *",
-    "@daily": "0 0 0 * * *",
-    "@midnight": "0 0 0 * * *",
-    "@weekly": "0 0 0 * * 0",
-    "@monthly": "0 0 0 1 * *",
-    "@yearly": "0 0 0 1 1 *",
-}
 MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 DAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
 FIELDS: tuple[tuple[str, int, int, list[str]], ...] = (
@@ -46,14 +38,14 @@ FIELDS: tuple[tuple[str, int, int, list[str]], ...] = (
 
 
 def kubeflow_cron(cron: str) -> str:
-    """A cron expression as Kubeflow Pipelines reads it: seconds first.
+    """Return a cron expression as Kubeflow Pipelines reads it: seconds first.
 
     It would read the usual five fields as second, minute, hour, day and month, and say nothing.
 
     Raises:
         RecipeError: It is no cron expression.
     """
-    fields = MACROS.get(cron.strip().lower(), cron).split()
+    fields = cron.split()
     if len(fields) == 5:
         fields = ["0", *fields]
     if len(fields) != 6:
@@ -88,7 +80,7 @@ def _number(word: str, smallest: int, names: list[str]) -> int | None:
 def recurring_run_body(
     submission: Submission, cron: str, experiment: str, pipeline: str, version: str
 ) -> dict[str, Any]:
-    """The body of a recurring run, of these ids."""
+    """Return the body of a recurring run, for these ids."""
     return submission.run(experiment, pipeline, version) | {
         "description": submission.description,
         "trigger": {"cron_schedule": {"cron": kubeflow_cron(cron)}},
@@ -101,54 +93,47 @@ def recurring_run_body(
 
 
 def dry_run_schedule(submission: Submission, cron: str) -> str:
-    """Requests that `schedule` would send."""
+    """Return the requests that `schedule` would send, as YAML."""
+    place = "/apis/v2beta1/recurringruns"
+    body = recurring_run_body(submission, cron, EXPERIMENT_ID, PIPELINE_ID, VERSION_ID)
     requests = [
         *requests_before_run(submission),
-        {
-            "DELETE": "/apis/v2beta1/recurringruns/<recurring_run_id>",
-            "if": f"named {submission.options.name}",
-        },
-        {
-            "POST": "/apis/v2beta1/recurringruns",
-            "body": recurring_run_body(submission, cron, EXPERIMENT_ID, PIPELINE_ID, VERSION_ID),
-        },
+        {"DELETE": f"{place}/<recurring_run_id>", "if": f"named {submission.options.name}"},
+        {"POST": place, "body": body},
     ]
     return render_requests(requests, submission.pipeline)
 
 
 def dry_run_change(name: str, verb: str) -> str:
-    """Requests that `change` would send."""
+    """Return the requests that `change` would send, as YAML."""
     place = "/apis/v2beta1/recurringruns/<recurring_run_id>"
     request = {"DELETE": place} if verb == "delete" else {"POST": f"{place}:{verb}"}
     return yaml.safe_dump({"requests": [request | {"if": f"named {name}"}]}, sort_keys=False)
 
 
 def schedule(server: Kubeflow, submission: Submission, cron: str) -> str:
-    """Id of the recurring run of a name, which takes the place of those that have it.
-
-    The old one goes first, so that there are never two; Kubeflow Pipelines cannot change one.
-    """
+    """Create the recurring run of a name, in place of those that have it; return its id."""
     kubeflow_cron(cron)
     experiment, pipeline, version = upload(server, submission)
     old = server.recurring_runs(experiment, submission.options.name)
     for each in old:
+        # The old one goes first, so that there are never two; Kubeflow Pipelines cannot change one.
         server.change_recurring_run("delete", each.recurring_run_id)
         log.info("removed the recurring run %s", each.recurring_run_id)
+    body = recurring_run_body(submission, cron, experiment, pipeline, version)
     try:
-        made = server.create_recurring_run(
-            recurring_run_body(submission, cron, experiment, pipeline, version)
-        )
+        created = server.create_recurring_run(body)
     except AnadilError:
         if old:
             log.warning(
                 "%s: the old schedule was deleted, and the new one was refused", submission.options.name
             )
         raise
-    return str(made.recurring_run_id)
+    return str(created.recurring_run_id)
 
 
 def change(server: Kubeflow, experiment: str, name: str, verb: str) -> list[str]:
-    """`disable`, `enable` or `delete` the recurring runs of a name; their ids.
+    """`disable`, `enable` or `delete` the recurring runs of a name; return their ids.
 
     Raises:
         DataError: There is none.

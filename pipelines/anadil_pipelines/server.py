@@ -1,4 +1,4 @@
-"""Kubeflow Pipelines' API server: what we ask of it, and what its refusals mean.
+"""Client of Kubeflow Pipelines' API server, and the meaning of its refusals.
 
 Calls go through the generated client of `kfp.Client`, which finds the server and the
 credentials, but never without a timeout.
@@ -48,7 +48,7 @@ class Client(kfp.Client):
     runs: Any
 
     def get_kfp_healthz(self, sleep_duration: int = 0) -> Any:  # noqa: ARG002  kfp's signature
-        """The server's answer about itself."""
+        """Return the server's answer about itself."""
         return self.healthzs.healthz_service_get_healthz(_request_timeout=TIMEOUT)
 
 
@@ -100,11 +100,11 @@ class Kubeflow:
             raise PreflightError(f"{self.host}: serves several users; say whose with --namespace")
 
     def link(self, page: str) -> str:
-        """Where the user interface shows something."""
+        """Return where the user interface shows something."""
         return f"{os.environ.get('KF_PIPELINES_UI_ENDPOINT', self.host).rstrip('/')}/#/{page}"
 
     def experiment(self, name: str) -> str:
-        """Id of an experiment, which is made if it is not there."""
+        """Return the id of an experiment, which is created if it is missing."""
         body = {"display_name": name} | self._namespace()
         existing = self._get_or_create(
             lambda: self._find("experiments", "experiment", name, **self._namespace()),
@@ -113,7 +113,7 @@ class Kubeflow:
         return str(existing.experiment_id)
 
     def pipeline(self, name: str, description: str) -> str:
-        """Id of a pipeline, which is made, without a version, if it is not there."""
+        """Return the id of a pipeline, which is created without a version if it is missing."""
         body = {"name": name, "display_name": name, "description": description} | self._namespace()
         existing = self._get_or_create(
             lambda: self._find("pipelines", "pipeline", name, **self._namespace()),
@@ -122,14 +122,7 @@ class Kubeflow:
         return str(existing.pipeline_id)
 
     def version(self, pipeline: str, name: str, file: Path, description: str) -> str:
-        """Id of a version, which is uploaded if it is not there.
-
-        Args:
-            pipeline: Id of the pipeline.
-            name: Made from the content, so that an equal name is an equal pipeline.
-            file: The compiled pipeline.
-            description: Shown beside it.
-        """
+        """Return the id of a version, whose name is made of its content; it is uploaded if it is missing."""
         about = {"name": name, "pipelineid": pipeline, "description": description}
         existing = self._get_or_create(
             lambda: self._find("pipelines", "pipeline_version", name, pipeline_id=pipeline),
@@ -142,17 +135,17 @@ class Kubeflow:
         return self._call("runs", "run_service_create_run", run=body)
 
     def get_run(self, run: str) -> Any:
-        """A run, with its tasks."""
+        """Return a run, with its tasks."""
         return self._call("runs", "run_service_get_run", run)
 
     def runs(self, experiment: str) -> Iterator[Any]:
-        """Runs of an experiment, newest first."""
+        """Return the runs of an experiment, newest first."""
         return self._pages(
             "runs", "run_service_list_runs", "runs", experiment_id=experiment, sort_by="created_at desc"
         )
 
     def recurring_runs(self, experiment: str, name: str) -> list[Any]:
-        """Recurring runs of a name; nothing keeps people from making several."""
+        """Return the recurring runs of a name; nothing keeps people from making several."""
         existing = self._pages(
             "recurring_runs", "recurring_run_service_list_recurring_runs", "recurring_runs",
             experiment_id=experiment,
@@ -160,7 +153,7 @@ class Kubeflow:
         return [each for each in existing if each.display_name == name]
 
     def create_recurring_run(self, body: dict[str, Any]) -> Any:
-        """Make a recurring run."""
+        """Create a recurring run."""
         return self._call("recurring_runs", "recurring_run_service_create_recurring_run", recurring_run=body)
 
     def change_recurring_run(self, verb: str, recurring_run: str) -> None:
@@ -183,12 +176,12 @@ class Kubeflow:
         )  # fmt: skip
         return next((each for each in result if each.display_name == name), None)
 
-    def _get_or_create(self, find: Callable[[], Any], make: Callable[[], Any]) -> Any:
+    def _get_or_create(self, find: Callable[[], Any], create: Callable[[], Any]) -> Any:
         existing = find()
         if existing is not None:
             return existing
         try:
-            return make()
+            return create()
         except AlreadyExists:
             existing = find()  # somebody was faster
             if existing is None:
@@ -219,9 +212,7 @@ class AlreadyExists(RetryableError):
 
 def _connect(host: str | None, namespace: str | None) -> Client:
     path = Path(os.environ.get(TOKEN_VARIABLE, TOKEN_PATH))
-    credentials: Any = None
-    if path.is_file():
-        credentials = ServiceAccountTokenVolumeCredentials(str(path))
+    credentials: Any = ServiceAccountTokenVolumeCredentials(str(path)) if path.is_file() else None
     with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
         # About servers before 2.0, and hosts without https; kfp prints what it has to say.
         warnings.simplefilter("ignore")
@@ -249,6 +240,10 @@ def _translate_errors(host: str) -> Iterator[None]:
 
 def _error_of(host: str, error: Any) -> AnadilError:
     said = masked(_message(error))
+    if error.status in (0, None):
+        return PreflightError(f"{host}: no secure connection ({said}); check its certificate and https")
+    if error.status == 429 or error.status >= 500:
+        return RetryableError(f"{host}: failed for now ({error.status}: {said}); run the same command again")
     if error.status == 401:
         return PreflightError(f"{host}: does not know who asks ({said}); {LOGIN_HINT}")
     if error.status == 403:
@@ -260,17 +255,13 @@ def _error_of(host: str, error: Any) -> AnadilError:
         return NotFound(f"{host}: has no such thing ({said}); check --host, --namespace and --experiment")
     if error.status == 409:
         return AlreadyExists(f"{host}: has it already ({said}); run the same command again")
-    if error.status in (0, None):
-        return PreflightError(f"{host}: no secure connection ({said}); check its certificate and https")
-    if error.status == 429 or error.status >= 500:
-        return RetryableError(f"{host}: failed for now ({error.status}: {said}); run the same command again")
     return PreflightError(f"{host}: refuses what was sent ({error.status}: {said})")
 
 
 def _message(error: Any) -> str:
-    """Message of the server: gRPC's JSON, or the beginning of whatever else."""
+    """Return the message of the server: gRPC's JSON, or the beginning of whatever else."""
     text = str(error.body or error.reason or "")
     with contextlib.suppress(ValueError, AttributeError):
-        told = json.loads(text)
-        text = str(told.get("message") or told.get("error_message") or told.get("error") or text)
+        answer = json.loads(text)
+        text = str(answer.get("message") or answer.get("error_message") or answer.get("error") or text)
     return " ".join(text.split())[:400]

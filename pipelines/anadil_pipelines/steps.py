@@ -1,4 +1,4 @@
-"""One container step for each stage: what it takes, what it gives, how its image is started.
+"""Container step of each stage: what it takes, what it gives, how its image is started.
 
 Artifacts travel between steps as URIs, because Kubeflow Pipelines would copy an artifact
 whole through each pod's scratch disk, model weights too. Beside each URI goes an artifact of
@@ -34,7 +34,7 @@ MORE: dict[str, dict[str, Any]] = {
 
 
 def _step(name: str, parameters: dict[str, Any], image: str, *command: str, reads: Sequence[str] = ()) -> Any:
-    """A component of kfp, which reads the name and the signature of a function and calls it once."""
+    """Return a component of kfp, which reads the name and the signature of a function and calls it once."""
     cards = {card(word): dsl.Input[TYPES.get(word, dsl.Artifact)] for word in reads}
     parameters = parameters | cards
     # A stage may have been left out, and a pipeline's caller may vary nothing.
@@ -66,18 +66,18 @@ def give_signature(function: Any, parameters: dict[str, Any], defaults: dict[str
 
 
 def card(word: str) -> str:
-    """Name of what stands for an artifact in Kubeflow's lineage."""
+    """Return the name of an artifact's card in Kubeflow's lineage."""
     return f"{word}_artifact"
 
 
-def _made(word: str) -> dict[str, Any]:
-    """Outputs of a step: the artifact's URI, its card, the figures."""
+def _outputs(word: str) -> dict[str, Any]:
+    """Return the outputs of a step: the artifact's URI, its card, the figures."""
     return {word: dsl.OutputPath(str), card(word): dsl.Output[TYPES.get(word, dsl.Artifact)]} | METRICS
 
 
 def _parameters(stage: Stage) -> dict[str, Any]:
     inputs = RECIPE | {"run": str} | dict.fromkeys(stage.reads, str)
-    return inputs | _made(stage.writes) | MORE.get(stage.name, {})
+    return inputs | _outputs(stage.writes) | MORE.get(stage.name, {})
 
 
 STEPS = {
@@ -94,7 +94,7 @@ LAUNCHERS = {
 candidate = _step(
     "candidate",
     # No `run`: how it ended is for the step `tokenizer` to tell, which uses what it made.
-    RECIPE | {"corpus": str, "size": str} | _made("tokenizer"),
+    RECIPE | {"corpus": str, "size": str} | _outputs("tokenizer"),
     "tokenizer",
     "anadil.tokenizer",
 )

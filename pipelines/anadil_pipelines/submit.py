@@ -1,4 +1,4 @@
-"""Start a run of a recipe on Kubeflow Pipelines: check, compile, upload, run.
+"""Start of a run of a recipe on Kubeflow Pipelines: check, compile, upload, run.
 
 A pipeline version is named after its content, so that the same recipe and program upload
 nothing twice, and a recurring run can be pinned to one.
@@ -69,7 +69,7 @@ class Submission:
         return f"Adapt {self.recipe.base.model} to {self.recipe.language_code}, anadil {__version__}"
 
     def run(self, experiment: str, pipeline: str, version: str) -> dict[str, Any]:
-        """The body of a run, of these ids."""
+        """Return the body of a run, for these ids."""
         body: dict[str, Any] = {
             "experiment_id": experiment,
             "display_name": self.options.name,
@@ -84,12 +84,7 @@ class Submission:
 
 
 def prepare(recipe: Recipe, options: SubmitOptions, *, dry: bool = False) -> Submission:
-    """Check and compile a recipe; nothing is sent.
-
-    Args:
-        recipe: What is to run.
-        options: What the command line says beside it.
-        dry: Only to be shown: what a check finds is a warning.
+    """Check and compile a recipe; nothing is sent. If `dry`, what a check finds is a warning.
 
     Raises:
         RecipeError: A step would not see a directory of the recipe.
@@ -107,7 +102,7 @@ def prepare(recipe: Recipe, options: SubmitOptions, *, dry: bool = False) -> Sub
 
 
 def new_name(stem: str) -> str:
-    """A name for a run: the recipe's, and when."""
+    """Return a name for a run: the recipe's, and the time."""
     return f"{stem}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
@@ -117,40 +112,36 @@ EXPERIMENT_ID, PIPELINE_ID, VERSION_ID = "<experiment_id>", "<pipeline_id>", "<p
 
 
 def render_requests(requests: list[dict[str, Any]], pipeline: str) -> str:
-    """Requests as YAML, then the file that is uploaded."""
+    """Return requests as YAML, then the file that is uploaded."""
     text = yaml.safe_dump({"requests": requests}, sort_keys=False, allow_unicode=True, width=110)
     return f"{text}---\n{pipeline}"
 
 
 def requests_before_run(submission: Submission) -> list[dict[str, Any]]:
-    """The requests before a run or a recurring run; ids are the server's to give."""
+    """Return the requests before a run or a recurring run; ids are the server's to give."""
     options = submission.options
     namespace = {"namespace": options.namespace} if options.namespace else {}
     experiment = {"display_name": options.experiment} | namespace
     pipeline = {"name": NAME, "display_name": NAME, "description": PIPELINE} | namespace
     query = {"name": submission.version, "pipelineid": PIPELINE_ID, "description": submission.description}
+    place = "/apis/v2beta1/pipelines"
     return [
         {"POST": "/apis/v2beta1/experiments", "if": "not there", "body": experiment},
-        {"POST": "/apis/v2beta1/pipelines", "if": "not there", "body": pipeline},
+        {"POST": place, "if": "not there", "body": pipeline},
         {
-            "POST": "/apis/v2beta1/pipelines/upload_version",
-            "if": "not there",
-            "query": query,
-            "uploadfile": "the documents below",
+            "POST": f"{place}/upload_version", "if": "not there", "query": query, "uploadfile": "the documents below",
         },
-    ]
+    ]  # fmt: skip
 
 
 def dry_run_submit(submission: Submission) -> str:
-    """Requests that `submit` would send."""
-    body = submission.run(EXPERIMENT_ID, PIPELINE_ID, VERSION_ID)
-    return render_requests(
-        [*requests_before_run(submission), {"POST": "/apis/v2beta1/runs", "body": body}], submission.pipeline
-    )
+    """Return the requests that `submit` would send, as YAML."""
+    run = {"POST": "/apis/v2beta1/runs", "body": submission.run(EXPERIMENT_ID, PIPELINE_ID, VERSION_ID)}
+    return render_requests([*requests_before_run(submission), run], submission.pipeline)
 
 
 def upload(server: Kubeflow, submission: Submission) -> tuple[str, str, str]:
-    """Ids of the experiment, the pipeline and the version; made where they are not there."""
+    """Return the ids of the experiment, the pipeline and the version; missing ones are created."""
     experiment = server.experiment(submission.options.experiment)
     pipeline = server.pipeline(NAME, PIPELINE)
     with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
@@ -162,23 +153,12 @@ def upload(server: Kubeflow, submission: Submission) -> tuple[str, str, str]:
 
 
 def submit(server: Kubeflow, submission: Submission, *, again: bool = False) -> str:
-    """Id of a run of the recipe: of one that is under way, else of a new one.
-
-    Args:
-        server: Where.
-        submission: What.
-        again: Start another one in any case.
-    """
+    """Return the id of a run of the recipe: of one that is under way, unless `again`, else of a new one."""
     experiment, pipeline, version = upload(server, submission)
-    if not again and (run := _active_run(server, experiment, version)) is not None:
-        log.warning("run %s of the same recipe is under way; --again starts another", run)
-        return run
+    if not again:
+        for run in islice(server.runs(experiment), NUM_RECENT_RUNS):
+            reference = run.pipeline_version_reference
+            if reference and reference.pipeline_version_id == version and run.state in ACTIVE_STATES:
+                log.warning("run %s of the same recipe is under way; --again starts another", run.run_id)
+                return str(run.run_id)
     return str(server.create_run(submission.run(experiment, pipeline, version)).run_id)
-
-
-def _active_run(server: Kubeflow, experiment: str, version: str) -> str | None:
-    for run in islice(server.runs(experiment), NUM_RECENT_RUNS):
-        reference = run.pipeline_version_reference
-        if reference and reference.pipeline_version_id == version and run.state in ACTIVE_STATES:
-            return str(run.run_id)
-    return None

@@ -47,16 +47,8 @@ def lines(count: int) -> str:
 
 
 def test_an_unknown_key_names_the_nearest_one(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "anadil",
-        "run",
-        "--work",
-        str(tmp_path),
-        "--set",
-        "pretrain.batchsize=8",
-    ]
+    words = ["run", "--work", str(tmp_path), "--set", "pretrain.batchsize=8"]
+    command = [sys.executable, "-m", "anadil", *words]
 
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
@@ -92,21 +84,21 @@ def test_a_corpus_that_is_empty_after_cleaning_says_what_was_dropped(run: Run, t
     assert not list(tmp_path.glob("corpus/*/manifest.json"))
 
 
-def test_an_invalid_json_line_is_named_by_file_and_line(run: Run, tmp_path: Path) -> None:
-    code, messages = run(tmp_path, raw(tmp_path / "bad.jsonl", lines(3) + '{"text": \n'))
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("bad.jsonl", lines(3) + '{"text": \n', "bad.jsonl:4"),
+        ("bad.warc.gz", gzip.compress(b"this is no WARC record at all" * 50), "bad.warc.gz"),
+    ],
+)
+def test_an_invalid_json_line_and_a_file_that_is_no_warc_are_named(
+    run: Run, tmp_path: Path, name: str, content: str | bytes, words: str
+) -> None:
+    code, messages = run(tmp_path, raw(tmp_path / name, content))
 
     assert code == 3
-    assert "bad.jsonl:4" in messages
+    assert words in messages
     assert not list(tmp_path.glob("corpus/*/manifest.json"))
-
-
-def test_a_warc_that_is_no_warc_is_refused(run: Run, tmp_path: Path) -> None:
-    code, messages = run(
-        tmp_path, raw(tmp_path / "bad.warc.gz", gzip.compress(b"this is no WARC record at all" * 50))
-    )
-
-    assert code == 3
-    assert "bad.warc.gz" in messages
 
 
 def test_a_model_directory_without_config_is_refused_before_anything_runs(run: Run, tmp_path: Path) -> None:

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from anadil.core.errors import PreflightError
-from anadil.evaluate.champion import encode_with_champion
-from anadil.evaluate.models import open_model
+from anadil.evaluate.models import encode_with_champion, open_model
 from anadil.text.corpus import write_documents
 
 from .conftest import TEXTS, document, save_model
@@ -53,7 +52,7 @@ def test_a_champion_that_cannot_be_scored_is_said_and_left_out(
     def refuse(config: object, name: str) -> None:
         raise PreflightError(f"{name}: is a mixture of experts")
 
-    monkeypatch.setattr("anadil.evaluate.champion.refuse_mixture", refuse)
+    monkeypatch.setattr("anadil.evaluate.models.refuse_mixture", refuse)
     rest, encoded = encode_with_champion(candidates, inputs / "champion", [document(TEXTS[0])])
 
     assert [each.name for each in rest] == list(encoded.ids) == ["base", "adapted"]

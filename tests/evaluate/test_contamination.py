@@ -36,27 +36,23 @@ def test_clean_text_is_clean() -> None:
     assert (found.exact, found.contaminated, found.overlapping, found.coverage) == ((), (), (), 0)
     assert (found.num_documents, found.num_train_documents) == (3, len(TEXTS))
     assert (found.unit, found.ngram) == ("words", 8)
-
-
-def test_an_equal_document_is_found() -> None:
-    found = find(HELDOUT, (*TEXTS, HELDOUT[1]))
-
-    assert found.exact == found.contaminated == found.overlapping == ("h1",)
+    assert find(HELDOUT, ()).contaminated == ()
 
 
 @pytest.mark.parametrize(
     "disguised",
     [
+        HELDOUT[1],
         HELDOUT[1].upper().replace("i", "İ"),
         HELDOUT[1].replace(",", " ;").replace(" ", "\n  "),
         HELDOUT[1].replace("ə", "\u01dd").replace(".", ""),
     ],
-    ids=["upper case", "other spaces and signs", "another schwa"],
+    ids=["as it is", "upper case", "other spaces and signs", "another schwa"],
 )
-def test_case_signs_and_spaces_hide_no_copy(disguised: str) -> None:
-    found = find(HELDOUT, (disguised,))
+def test_an_equal_document_is_found_and_case_signs_and_spaces_hide_no_copy(disguised: str) -> None:
+    copies = find(HELDOUT, (*TEXTS, disguised))
 
-    assert found.exact == ("h1",)
+    assert copies.exact == copies.contaminated == copies.overlapping == ("h1",)
 
 
 def test_a_copy_inside_a_longer_document_is_contaminated_but_not_exact() -> None:
@@ -66,7 +62,7 @@ def test_a_copy_inside_a_longer_document_is_contaminated_but_not_exact() -> None
     assert found.contaminated == ("h2",)
 
 
-def test_a_shared_phrase_is_an_overlap_only() -> None:
+def test_a_shared_phrase_is_an_overlap_only_and_seven_words_are_nothing() -> None:
     phrase = " ".join(HELDOUT[0].split()[:8])
 
     found = find(HELDOUT, (f"{TEXTS[0]} {phrase} {TEXTS[1]}",))
@@ -74,12 +70,7 @@ def test_a_shared_phrase_is_an_overlap_only() -> None:
     assert found.contaminated == ()
     assert found.overlapping == ("h0",)
     assert 0 < found.coverage < 0.1
-
-
-def test_seven_shared_words_are_nothing() -> None:
-    found = find(HELDOUT, (" ".join(HELDOUT[0].split()[:7]),))
-
-    assert found.overlapping == ()
+    assert find(HELDOUT, (" ".join(HELDOUT[0].split()[:7]),)).overlapping == ()
 
 
 def test_a_document_shorter_than_the_ngram_is_found_only_as_a_whole() -> None:
@@ -87,14 +78,6 @@ def test_a_document_shorter_than_the_ngram_is_found_only_as_a_whole() -> None:
 
     assert found.exact == ("h0",)
     assert found.contaminated == ("h0",)
-
-
-def test_one_leak_in_a_hundred_is_found_and_nothing_else() -> None:
-    numbered = [f"Sıra {n}: " + " ".join(f"söz{n * 31 + k}" for k in range(30)) for n in range(300)]
-
-    found = find(tuple(numbered[:100]), (*numbered[100:], numbered[42]))
-
-    assert found.contaminated == ("h42",)
 
 
 def test_japanese_is_compared_by_characters() -> None:
@@ -169,10 +152,6 @@ def test_words_of_any_length_have_hashes_of_their_own() -> None:
     assert len(hashes(" ".join(words))) == len(words)
     assert hashes("ab-ba") == hashes("AB (bà)")
     assert hashes("كِتَابٌ") == hashes("كتاب")
-
-
-def test_no_training_text_is_no_contamination() -> None:
-    assert find(HELDOUT, ()).contaminated == ()
 
 
 def test_hashes_depend_on_the_order_of_units() -> None:

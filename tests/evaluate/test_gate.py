@@ -34,17 +34,13 @@ ANY_TEXT = {
 """Limits by which a model may write worse text, as long as it ends and says something."""
 
 
-def encoded(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
-    return [0, *tokenizer(text, add_special_tokens=False)["input_ids"], 1]
-
-
 def taught(folder: Path, texts: Sequence[str], steps: int) -> Path:
     """A model that has learned a few texts, with a chat template."""
     tokenizer = train_tokenizer(400)
     tokenizer.chat_template = TEMPLATE
     model = tiny_model(len(tokenizer)).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    rows = [torch.tensor([encoded(tokenizer, text)]) for text in texts]
+    rows = [torch.tensor([[0, *tokenizer(text, add_special_tokens=False)["input_ids"], 1]]) for text in texts]
     for step in range(steps):
         ids = rows[step % len(rows)]
         model(input_ids=ids, labels=ids).loss.backward()
@@ -94,13 +90,10 @@ def gate(tmp_path: Path, healthy: Path) -> Gate:
             (tmp_path / "adapter").mkdir()
             (tmp_path / "adapter/merged").symlink_to(finetuned)
             inputs["adapter"] = tmp_path / "adapter"
-        recipe = Recipe.model_validate(
-            {
-                "base": {"model": str(base or healthy)},
-                "pretrain": {"sequence_length": 128},
-                "evaluate": {"max_new_tokens": NUM_NEW, "prompts": ["Bakı şəhəri"], "gate": SMALL | limits},
-            }
-        )
+        recipe = Recipe.model_validate({
+            "base": {"model": str(base or healthy)}, "pretrain": {"sequence_length": 128},
+            "evaluate": {"max_new_tokens": NUM_NEW, "prompts": ["Bakı şəhəri"], "gate": SMALL | limits},
+        })  # fmt: skip
         job = Job(recipe=recipe, inputs=inputs, out=out, work=tmp_path, base_cache=tmp_path / "cache")
         figures = run(job)
         scores: dict[str, Any] = json.loads((out / "scores.json").read_text(encoding="utf-8"))
@@ -116,8 +109,8 @@ def failed(scores: dict[str, Any]) -> set[str]:
 
 
 def value(scores: dict[str, Any], name: str) -> float:
-    (found,) = (check["value"] for check in scores["gate"]["checks"] if check["name"] == name)
-    return float(found)
+    (measured,) = (check["value"] for check in scores["gate"]["checks"] if check["name"] == name)
+    return float(measured)
 
 
 def test_a_finetuned_model_as_good_as_the_adapted_one_is_released(gate: Gate, healthy: Path) -> None:
@@ -144,53 +137,11 @@ def test_an_adapter_that_writes_only_quotation_marks_is_not_released(
     assert not any(name.startswith("adapted.") for name in failed(scores))
     assert (scores["gate"]["passed"], scores["gate"]["released"]) == (True, "adapted")
     verdicts = scores["gate"]["verdicts"]
-    assert {kind: verdict["passed"] for kind, verdict in verdicts.items()} == {
-        "model": True,
-        "adapter": False,
-    }
+    assert (verdicts["model"]["passed"], verdicts["adapter"]["passed"]) == (True, False)
     assert set(verdicts["adapter"]["failed"]) == failed(scores)
     assert "gate: finetuned.bits_per_byte is " in caplog.text
     assert "gate: the adapted model may be released" in caplog.text
     assert scores["differences"]["finetuned - adapted"]["value"] > 0
-
-
-def adapter_at(rate: float, source: Path, folder: Path) -> Path:
-    """A model with a LoRA adapter trained on chats, merged."""
-    from peft import LoraConfig, get_peft_model
-
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(source)
-    torch.manual_seed(0)
-    config = LoraConfig(r=8, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM")
-    model: Any = get_peft_model(LlamaForCausalLM.from_pretrained(source).train(), config)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
-    for step in range(16):
-        turns = [
-            {"role": "user", "content": "Nə?"},
-            {"role": "assistant", "content": TEXTS[step % len(TEXTS)]},
-        ]
-        ids = tokenizer.apply_chat_template(turns, tokenize=True, return_tensors="pt", return_dict=True)[
-            "input_ids"
-        ]
-        model(input_ids=ids, labels=ids).loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-    model.merge_and_unload().save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_an_adapter_trained_at_a_rate_of_0_3_leaves_the_adapted_model_to_release(
-    gate: Gate, healthy: Path, tmp_path: Path
-) -> None:
-    scores = gate(finetuned=adapter_at(0.3, healthy, tmp_path / "fast"))
-
-    found = {name: table["bits_per_byte"] for name, table in scores["candidates"].items()}
-    assert found["finetuned"] > 1.05 * found["adapted"]
-    assert "finetuned.bits_per_byte" in failed(scores)
-    assert (scores["gate"]["passed"], scores["gate"]["released"]) == (True, "adapted")
 
 
 @pytest.mark.parametrize(
@@ -223,11 +174,13 @@ def test_english_that_is_lost_is_said_and_stops_the_release(
 
     english = {name: table["retained"]["en"] for name, table in scores["candidates"].items()}
     assert value(scores, "adapted.retained.en") == pytest.approx(english["adapted"] / english["base"])
-    found = scores["differences"]["adapted - base, retained en"]
-    assert found["value"] == pytest.approx(english["adapted"] - english["base"])
-    assert found["num_documents"] == len(read_retained())
+    difference = scores["differences"]["adapted - base, retained en"]
+    assert difference["value"] == pytest.approx(english["adapted"] - english["base"])
+    assert difference["num_documents"] == len(read_retained())
     (check,) = (each for each in scores["gate"]["checks"] if each["name"] == "adapted.retained.en")
-    assert check["interval"] == pytest.approx([1 + found[end] / english["base"] for end in ("low", "high")])
+    assert check["interval"] == pytest.approx(
+        [1 + difference[end] / english["base"] for end in ("low", "high")]
+    )
     assert check["unsure"]
     assert failed(scores) == {"adapted.retained.en"}
     assert (scores["gate"]["passed"], scores["gate"]["released"]) == (False, None)

@@ -140,23 +140,21 @@ def test_loops_in_answers_count_for_a_model_that_continues_text() -> None:
     (check,) = (each for each in verdict.checks if each.name == "adapted.loops")
     assert (check.value, check.num, check.passed, check.undecided) == (62 / 70, 70, False, False)
 
+    (without_loops,) = (each for each in judged().checks if each.name == "finetuned.loops")
+    # Without a hit the upper end of Wilson's interval is z^2 / (n + z^2).
+    assert without_loops.interval == pytest.approx((0.0, 1.96**2 / (10 + 1.96**2)))
+
 
 def test_a_model_that_answers_is_judged_by_its_answers_and_not_by_running_text() -> None:
-    worse = table(
-        bits_per_byte=3.0,
-        retained={"en": 2.4},
-        generations=[*greedy("continuation", 40, 40), *greedy("answer", 0, 40)],
-    )
+    texts = [*greedy("continuation", 40, 40), *greedy("answer", 0, 40)]
+    worse = table(bits_per_byte=3.0, retained={"en": 2.4}, generations=texts)
 
     verdict = judged(finetuned=worse)
 
     assert (verdict.released, failed(verdict)) == ("finetuned", set())
     lost = {check.name for check in verdict.checks if not check.passed and check.name.startswith("finetuned")}
     assert {"finetuned.bits_per_byte", "finetuned.bits_per_byte_to_base", "finetuned.retained.en"} == lost
-    assert {kind: each.use for kind, each in verdict.verdicts.items()} == {
-        "model": "continuing text",
-        "adapter": "answering",
-    }
+    assert [each.use for each in verdict.verdicts.values()] == ["continuing text", "answering"]
 
 
 def test_running_text_decides_where_no_answers_were_measured() -> None:
@@ -182,11 +180,8 @@ def test_answers_worse_than_the_champions_are_not_released(low: float, high: flo
     assert failed(verdict) == (set() if good else {"finetuned.answers_to_champion"})
 
 
-def test_a_mask_that_trained_no_end_is_not_released() -> None:
+def test_too_few_or_seen_documents_stop_both_and_a_mask_that_trained_no_end_the_adapter() -> None:
     assert failed(judged(audit={"share_ending_in_eot": 0.98})) == {"finetuned.mask_audit"}
-
-
-def test_too_few_or_seen_documents_stop_both() -> None:
     few = judged(contamination=replace(CLEAN, num_documents=9))
     seen = judged(contamination=replace(CLEAN, contaminated=tuple(map(str, range(11)))))
 
@@ -233,37 +228,31 @@ def test_what_was_not_measured_counts_only_where_the_recipe_enforces_it() -> Non
     assert check.failure == "finetuned.answers was not measured, the limit is 0"
 
 
-def test_shares_carry_wilson_intervals() -> None:
-    (check,) = (each for each in judged().checks if each.name == "finetuned.loops")
-
-    # Without a hit the upper end is z^2 / (n + z^2).
-    assert check.interval == pytest.approx((0.0, 1.96**2 / (10 + 1.96**2)))
-
-
-def test_an_unknown_check_is_refused_with_the_nearest() -> None:
-    with pytest.raises(
-        RecipeError,
-        match=r"evaluate\.gate\.modes: 'finetuned\.loop' is no check of the gate; did you mean 'finetuned\.loops'",
-    ):
-        load_recipe("smoke", ["evaluate.gate.modes={finetuned.loop: report}"])
-    with pytest.raises(RecipeError, match=r"no check of the gate; checks are adapted\.fertility"):
-        load_recipe("smoke", ["evaluate.gate.modes={colour: enforce}"])
-    with pytest.raises(
-        RecipeError, match=r"evaluate\.gate\.max_loop: unknown key; did you mean 'max_loop_rate'"
-    ):
-        load_recipe("smoke", ["evaluate.gate.max_loop=1"])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "gate.modes={finetuned.loop: report}",
+            r"evaluate\.gate\.modes: 'finetuned\.loop' is no check of the gate; did you mean 'finetuned\.loops'",
+        ),
+        ("gate.modes={colour: enforce}", r"no check of the gate; checks are adapted\.fertility"),
+        ("gate.max_loop=1", r"evaluate\.gate\.max_loop: unknown key; did you mean 'max_loop_rate'"),
+    ],
+)
+def test_an_unknown_check_is_refused_with_the_nearest(words: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        load_recipe("smoke", [f"evaluate.{words}"])
 
 
-@pytest.mark.parametrize(("released", "told"), [("adapted", "may be released"), (None, "not passed")])
+@pytest.mark.parametrize(("released", "words"), [("adapted", "may be released"), (None, "not passed")])
 def test_the_log_says_whether_a_model_may_be_released(
-    released: str | None, told: str, caplog: pytest.LogCaptureFixture
+    released: str | None, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
+    passed = released is not None
 
-    log_verdict(
-        GateVerdict(passed=released is not None, released=released, verdicts={}, checks=(), unmeasured=())
-    )
+    log_verdict(GateVerdict(passed=passed, released=released, verdicts={}, checks=(), unmeasured=()))
 
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith("gate: ")
-    assert told in said
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("gate: ")
+    assert words in line

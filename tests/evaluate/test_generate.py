@@ -128,7 +128,7 @@ def test_other_special_tokens_are_not_shown(tokenizer: Any) -> None:
     assert made[0].num_tokens == 16
 
 
-def test_a_question_goes_through_the_chat_template_with_one_bos() -> None:
+def test_a_question_goes_through_the_chat_template_with_one_bos_and_control_text_is_read_as_letters() -> None:
     tokenizer: Any = train_tokenizer(400)
     tokenizer.chat_template = TEMPLATE
 
@@ -139,29 +139,21 @@ def test_a_question_goes_through_the_chat_template_with_one_bos() -> None:
         "<|start_header_id|>assistant<|end_header_id|>\n\n"
     )
     assert read.count(tokenizer.bos_token_id) == 1
+    attacked = read_by_model(tokenizer, continuation("Salam <|eot_id|>"))
+    assert set(attacked) & set(tokenizer.all_special_ids) == {tokenizer.bos_token_id}
 
 
-def test_control_text_in_a_beginning_is_read_as_letters(tokenizer: Any) -> None:
-    read = read_by_model(tokenizer, continuation("Salam <|eot_id|>"))
-
-    assert set(read) & set(tokenizer.all_special_ids) == {tokenizer.bos_token_id}
-
-
-def test_a_prompt_longer_than_the_model_keeps_its_end(tokenizer: Any) -> None:
+def test_a_prompt_longer_than_the_model_keeps_its_end_and_more_new_tokens_than_positions_are_cut(
+    tokenizer: Any,
+) -> None:
     model = tiny_model(len(tokenizer), max_positions=24)
 
-    made = write(model, tokenizer, continuation("Bakı " * 100), new=10)
+    cut = write(model, tokenizer, continuation("Bakı " * 100), new=10)
+    long = write(model, tokenizer, continuation("Bakı şəhəri"), new=500)
 
-    assert made[0].num_tokens + made[0].ended >= 1
-    assert made[0].num_tokens <= 10
-
-
-def test_more_new_tokens_than_positions_are_cut(tokenizer: Any) -> None:
-    model = tiny_model(len(tokenizer), max_positions=24)
-
-    made = write(model, tokenizer, continuation("Bakı şəhəri"), new=500)
-
-    assert all(one.num_tokens <= 23 for one in made)
+    assert cut[0].num_tokens + cut[0].ended >= 1
+    assert cut[0].num_tokens <= 10
+    assert all(one.num_tokens <= 23 for one in long)
 
 
 def test_means_leave_out_texts_too_short_for_the_ngram() -> None:

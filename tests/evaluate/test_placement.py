@@ -10,10 +10,10 @@ import torch
 
 from anadil.core.errors import PreflightError
 from anadil.core.format import GIB
-from anadil.evaluate import placement as evaluate_placement
+from anadil.evaluate import models as scored_models
 from anadil.evaluate.bits_per_byte import score
 from anadil.evaluate.decoding import Decoder
-from anadil.evaluate.placement import load_for_scoring
+from anadil.evaluate.models import load_for_scoring
 from anadil.model import placement
 from anadil.model.load import load_model
 from anadil.model.placement import max_memory
@@ -68,7 +68,7 @@ def fake_gpus(monkeypatch: pytest.MonkeyPatch, free: int, placed: dict[str, Any]
 
     monkeypatch.setattr(placement, "pick_device", lambda: torch.device("cuda", 0))
     monkeypatch.setattr(placement, "load_model", load)
-    monkeypatch.setattr(evaluate_placement, "model_config", lambda _: EIGHT)
+    monkeypatch.setattr(scored_models, "model_config", lambda _: EIGHT)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, free))
     return asked

@@ -6,17 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.nn import functional
 
 from anadil.core.errors import DataError
-from anadil.evaluate.answers import is_word_for_word
-from anadil.evaluate.bits_per_byte import score, windows
-from anadil.evaluate.choices import choice_figures
+from anadil.evaluate.answers import choice_figures, is_word_for_word
+from anadil.evaluate.bits_per_byte import score
 from anadil.evaluate.models import LoadedModel, open_model
 from anadil.evaluate.questions import Question, Questions, read_questions, render, renderings_of
 from anadil.evaluate.run import run
@@ -25,6 +21,7 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
 from anadil.text.chats import Chat, Message
 from anadil.text.corpus import write_documents
+from tests.kit.rows import write_rows
 
 from .conftest import SPECIALS, TEMPLATE, TEXTS, document, save_model, tiny_model, train_tokenizer
 
@@ -79,25 +76,22 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def scores_of(inputs: Path, out: Path, files: Sequence[str] = (), **evaluate: Any) -> dict[str, Any]:
-    recipe = Recipe.model_validate(
-        {
-            "base": {"model": str(inputs / "base")},
-            "pretrain": {"sequence_length": 64},
-            "evaluate": {"max_new_tokens": 2, "prompts": ["Bakı"], **evaluate},
-        }
-    )
+    recipe = Recipe.model_validate({
+        "base": {"model": str(inputs / "base")}, "pretrain": {"sequence_length": 64},
+        "evaluate": {"max_new_tokens": 2, "prompts": ["Bakı"], **evaluate},
+    })  # fmt: skip
     out.mkdir()
-    job = Job(
-        recipe=recipe,
-        inputs={word: inputs / word for word in ("corpus", "model", "adapter")},
-        side_files={"evaluate.questions": tuple(files)} if files else {},
-        out=out,
-        work=out,
-        base_cache=out,
-    )
+    job = job_on(inputs, out, files, recipe)
     run(job)
     scores: dict[str, Any] = json.loads((out / "scores.json").read_text(encoding="utf-8"))
     return scores
+
+
+def job_on(inputs: Path, out: Path, files: Sequence[str] = (), recipe: Recipe | None = None) -> Job:
+    return Job(
+        recipe=recipe or Recipe(), inputs={word: inputs / word for word in ("corpus", "model", "adapter")},
+        side_files={"evaluate.questions": tuple(files)} if files else {}, out=out, work=out, base_cache=out,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -182,9 +176,9 @@ def test_a_model_without_chats_is_scored_in_the_way_that_suits_it_better(scores:
 def test_choices_are_judged_by_source_beside_chance(scores: dict[str, Any]) -> None:
     for table in scores["candidates"].values():
         assert set(table["choices"]) == {"choices"}
-        own = table["choices"]["choices"]
-        assert (own["num"], own["chance"], own["unsure"]) == (1, 0.5, True)
-        assert own["interval"][0] <= own["accuracy"] <= own["interval"][1]
+        row = table["choices"]["choices"]
+        assert (row["num"], row["chance"], row["unsure"]) == (1, 0.5, True)
+        assert row["interval"][0] <= row["accuracy"] <= row["interval"][1]
     assert scores["candidates"]["finetuned"]["choices"]["choices"]["accuracy"] == 1
 
 
@@ -192,8 +186,7 @@ def test_questions_of_files_take_the_place_of_the_adapters_and_not_more_are_aske
     inputs: Path, tmp_path: Path
 ) -> None:
     rows = [{"prompt": f"Sual {number}?", "response": "Bakı"} for number in range(5)]
-    file = tmp_path / "asked.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, rows[0]]), encoding="utf-8")
+    file = write_rows(tmp_path / "asked.jsonl", [*rows, rows[0]])
 
     scores = scores_of(inputs, tmp_path / "out", [str(file)], max_questions=2)
 
@@ -202,31 +195,6 @@ def test_questions_of_files_take_the_place_of_the_adapters_and_not_more_are_aske
     assert (table["seen_questions"]["num"], table["seen_questions"]["asked"]) == (2, 2)
     assert scores["questions"]["files"] == [str(file)]
     assert {one["source"] for one in scores["questions"]["listed"] if not one["seen"]} == {"asked"}
-
-
-def test_a_file_without_a_question_is_refused_with_what_its_rows_lack(inputs: Path, tmp_path: Path) -> None:
-    file = tmp_path / "prompts.jsonl"
-    file.write_text('{"prompt": "Salam"}\n', encoding="utf-8")
-
-    with pytest.raises(
-        DataError, match=r"evaluate\.questions: .*prompts\.jsonl: hold no question with an answer"
-    ):
-        scores_of(inputs, tmp_path / "out", [str(file)])
-
-
-@settings(deadline=None)  # of a loaded machine
-@given(n=st.integers(1, 200), context=st.integers(2, 70), data=st.data())
-def test_every_token_of_an_answer_is_scored_once_with_as_much_context_as_fits(
-    n: int, context: int, data: st.DataObject
-) -> None:
-    begin = data.draw(st.integers(1, n))
-
-    made = list(windows(n, context, context, begin))
-
-    assert [at for _, last, first in made for at in range(first, last + 1)] == list(range(begin, n + 1))
-    for start, last, first in made:
-        assert 0 <= start < first
-        assert last - start == min(context, last)
 
 
 def test_an_answer_costs_what_it_costs_after_its_question(model: Any, tokenizer: Any) -> None:
@@ -244,11 +212,18 @@ def test_an_answer_costs_what_it_costs_after_its_question(model: Any, tokenizer:
         assert nats == pytest.approx(float(losses[-len(answer) :].sum()), rel=1e-6)
 
 
-def test_a_longer_question_than_the_context_loses_its_beginning(model: Any, tokenizer: Any) -> None:
+@pytest.mark.parametrize("bos", [None, 0])
+def test_a_longer_question_than_the_context_loses_its_beginning_but_not_bos(
+    model: Any, tokenizer: Any, bos: int | None
+) -> None:
     (question,) = encode_texts(tokenizer, [" ".join(TEXTS)])
     (answer,) = encode_texts(tokenizer, ["Bakı"])
+    # The answer's last token is not fed, and BOS takes a place.
+    pairs = [([0, *question], answer), ([0, *question[len(answer) - 32 :]], answer)]
+    if bos is None:
+        pairs = [(question, answer), (question[-40:], answer)]
 
-    got = score(model, [(question, answer), (question[-40:], answer)], context=32, stride=32, batch_tokens=64, name="base")  # fmt: skip
+    got = score(model, pairs, bos=bos, context=32, stride=32, batch_tokens=64, name="base")
 
     assert got[0] == pytest.approx(got[1], rel=1e-6)
 
@@ -287,11 +262,6 @@ def test_a_question_of_several_turns_keeps_what_was_said_before(tmp_path: Path) 
     assert list(chatted) == tokenizer.apply_chat_template(expected, add_generation_prompt=True)["input_ids"]
 
 
-def test_questions_without_any_are_no_figures() -> None:
-    assert Questions().num_bytes.sum() == 0
-    assert not np.any(Questions().is_seen)
-
-
 def test_of_many_questions_an_even_sample_is_held_whatever_their_order(
     inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,11 +271,7 @@ def test_of_many_questions_an_even_sample_is_held_whatever_their_order(
     for ordered in (rows, rows[::-1]):
         file = tmp_path / "many.jsonl"
         file.write_text("\n".join(ordered), encoding="utf-8")
-        job = Job(
-            recipe=Recipe(), inputs={"adapter": inputs / "adapter"}, out=tmp_path, work=tmp_path,
-            side_files={"evaluate.questions": (str(file),)}, base_cache=tmp_path,
-        )  # fmt: skip
-        questions = read_questions(job)
+        questions = read_questions(job_on(inputs, tmp_path, [str(file)]))
         samples.append({one.chat.questions[0] for one in questions.listed if not one.seen})
 
     assert samples[0] == samples[1]
@@ -316,31 +282,28 @@ def test_rows_that_are_no_questions_are_told_and_a_file_of_such_alone_is_refused
     inputs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "some.jsonl"
-    job = Job(
-        recipe=Recipe(), inputs={"adapter": inputs / "adapter"}, out=tmp_path, work=tmp_path,
-        side_files={"evaluate.questions": (str(file),)}, base_cache=tmp_path,
-    )  # fmt: skip
     blank, whole = ({"prompt": "Sual", "response": answer} for answer in ("", "Hə"))
-    file.write_text(f"{json.dumps(blank)}\n{json.dumps(whole)}\n", encoding="utf-8")
+    job = job_on(inputs, tmp_path, [str(write_rows(file, [blank, whole]))])
 
     questions = read_questions(job)
 
     assert [one.chat.questions for one in questions.listed if not one.seen] == [("Sual",)]
     assert "1 rows are not questions" in caplog.text
-    file.write_text(json.dumps(blank), encoding="utf-8")
-    with pytest.raises(DataError, match=r"some\.jsonl: hold no question with an answer"):
+    write_rows(file, [blank])
+    with pytest.raises(
+        DataError, match=r"evaluate\.questions: .*some\.jsonl: hold no question with an answer"
+    ):
         read_questions(job)
 
 
 def test_a_chat_with_a_separator_of_lines_in_it_is_read_back_whole(tmp_path: Path) -> None:
-    kept = chat("Bir\u2028iki?", "Üç\x85dörd\u2029beş")
-    text = json.dumps(kept.as_row(), ensure_ascii=False) + "\n"  # as the adapter has it
-    (tmp_path / "heldout_chats.jsonl").write_text(text, encoding="utf-8")
+    whole = chat("Bir\u2028iki?", "Üç\x85dörd\u2029beş")
+    write_rows(tmp_path / "heldout_chats.jsonl", [whole.as_row()])  # as the adapter has it
     job = Job(recipe=Recipe(), inputs={"adapter": tmp_path}, out=tmp_path, work=tmp_path, base_cache=tmp_path)
 
     (question,) = read_questions(job).listed
 
-    assert question.chat.messages == kept.messages
+    assert question.chat.messages == whole.messages
 
 
 def test_a_model_whose_template_refuses_a_question_is_asked_in_plain_text(
@@ -350,26 +313,12 @@ def test_a_model_whose_template_refuses_a_question_is_asked_in_plain_text(
     candidate = open_model("base", tmp_path)
     plain = Question(chat=chat("Sual?", "Hə"), seen=False)
     system = Message(role="system", content="Qısa cavab ver.")
-    told = Question(
-        chat=Chat(messages=(system, *plain.chat.messages), place="qa:2"),
-        seen=False,
-    )
+    refused = Question(chat=Chat(messages=(system, *plain.chat.messages), place="qa:2"), seen=False)
     candidate.tokenizer.chat_template = (  # as Gemma 2's
         "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
         "{% for one in messages %}{{ one.content }}{% endfor %}"
     )
 
     assert renderings_of(candidate, [plain]) == ("plain text", "chat template")
-    assert renderings_of(candidate, [plain, told]) == ("plain text",)
+    assert renderings_of(candidate, [plain, refused]) == ("plain text",)
     assert "System role not supported" in caplog.text
-
-
-def test_a_long_question_loses_its_beginning_but_not_bos(model: Any, tokenizer: Any) -> None:
-    (question,) = encode_texts(tokenizer, [" ".join(TEXTS)])
-    (answer,) = encode_texts(tokenizer, ["Bakı"])
-    left = 32 - len(answer)  # the answer's last token is not fed, and BOS takes a place
-    pairs = [([0, *question], answer), ([0, *question[-left:]], answer)]
-
-    got = score(model, pairs, bos=0, context=32, stride=32, batch_tokens=64, name="base")
-
-    assert got[0] == pytest.approx(got[1], rel=1e-6)

@@ -2,7 +2,7 @@ import json
 from pathlib import Path
 
 from anadil.core.stages import STAGES
-from anadil.evaluate.run import _tasks
+from anadil.evaluate.run import _table
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import recipe_origin
 from anadil.runtime.job import Job, is_left_out
@@ -15,8 +15,8 @@ def test_what_the_stage_tasks_found_goes_into_the_scores_as_it_is(tmp_path: Path
     def job(inputs: dict[str, Path]) -> Job:
         return Job(recipe=Recipe(), inputs=inputs, out=tmp_path, work=tmp_path, base_cache=tmp_path)
 
-    assert _tasks(job({"tasks": tmp_path})) == found
-    assert _tasks(job({})) == {}
+    assert _table(job({"tasks": tmp_path}), "tasks", "tasks.json") == found
+    assert _table(job({}), "tasks", "tasks.json") == {}
 
 
 def test_a_recipe_without_tasks_leaves_the_stage_out_and_tasks_alone_decide_no_scores() -> None:

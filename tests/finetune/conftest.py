@@ -1,6 +1,5 @@
 """A small Llama with a small tokenizer, sealed as a model artifact; made once a session."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from anadil.finetune.encode import Example, encode_parts
 from anadil.text.chats import Chat
 from tests.finetune.short_runs import NUM_CHATS
 from tests.kit.llama import small_llama
+from tests.kit.rows import write_rows
 
 SENTENCES = [
     "Salam, balansımı necə yoxlaya bilərəm?",
@@ -83,10 +83,8 @@ def write_model(folder: Path) -> None:
 
 @pytest.fixture(scope="session")
 def many_chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("chats") / "chats.jsonl"
     rows = [
         {"prompt": f"Azərbaycanın {number}-ci şəhəri hansıdır?", "response": f"Şəhər {number * 7}, balans."}
         for number in range(NUM_CHATS)
     ]
-    file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    return file
+    return write_rows(tmp_path_factory.mktemp("chats") / "chats.jsonl", rows)

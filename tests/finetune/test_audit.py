@@ -35,8 +35,7 @@ def test_the_audit_counts_rows_tokens_and_what_is_trained(tokenizer: PreTrainedT
 
     report = audit([good] * 4, tokenizer, dropped)
 
-    assert report["rows"] == 5
-    assert report["kept"] == 4
+    assert (report["rows"], report["kept"]) == (5, 4)
     assert report["dropped"] == {"too_long": 1}
     assert report["dropped_first"] == {"too_long": ["a.jsonl:9"]}
     assert report["tokens"] == 4 * len(good.input_ids)
@@ -44,15 +43,12 @@ def test_the_audit_counts_rows_tokens_and_what_is_trained(tokenizer: PreTrainedT
     assert report["trained_tokens_per_row"] == {"min": trained, "median": trained, "max": trained}
     assert report["share_ending_in_eot"] == 1.0
     assert len(report["samples"]) == 3
+    assert len(audit([good], tokenizer, dropped)["samples"]) == 1
     assert report["samples"][0] == (
         "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n"
         "Azərbaycanın paytaxtı hansı şəhərdir?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
         "⟦Azərbaycanın paytaxtı Bakı şəhəridir.<|eot_id|>⟧"
     )
-
-
-def test_one_row_gives_one_sample(tokenizer: PreTrainedTokenizerFast) -> None:
-    assert len(audit([example(tokenizer)], tokenizer, DroppedChats())["samples"]) == 1
 
 
 @pytest.mark.filterwarnings("ignore:return_assistant_tokens_mask")

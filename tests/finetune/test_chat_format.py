@@ -76,46 +76,36 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("family", "own", "used", "end"), CASES)
-def test_a_base_keeps_its_template_and_learns_each_answer_with_its_end(
-    family: str, own: str | None, used: str, end: str
+@pytest.mark.parametrize(("family", "template", "used", "end"), CASES)
+def test_a_base_keeps_its_template_and_learns_each_answer_with_its_end_as_it_is_served(
+    family: str, template: str | None, used: str, end: str
 ) -> None:
-    tokenizer = tokenizer_of(family, own and trl_template(own))
-    found = chat_format(tokenizer)
+    tokenizer = tokenizer_of(family, template and trl_template(template))
+    chats = chat_format(tokenizer)
     answers = [content for role, content in TURNS if role == "assistant"]
 
-    example = encode_chat(tokenizer, chat(*TURNS), found)
+    example = encode_chat(tokenizer, chat(*TURNS), chats)
     audited = audit([example], tokenizer, DroppedChats())
 
-    assert found.template == trl_template(used)
-    assert found.end == end
-    thought = "<think>\n\n</think>\n\n" if own == "qwen3" else ""
+    assert chats.template == trl_template(used)
+    assert chats.end == end
+    assert tokenizer.convert_tokens_to_ids(end) == chats.control[end]
+    thought = "<think>\n\n</think>\n\n" if template == "qwen3" else ""
     trained = tokenizer.decode([label for label in example.labels if label != IGNORED_LABEL])
     assert trained == "".join(f"{thought}{answer}{end}" for answer in answers)
     assert audited["share_ending_in_eot"] == 1.0
-
-
-@pytest.mark.parametrize(("family", "own", "used", "end"), CASES)
-def test_what_is_trained_begins_where_the_served_model_begins_to_write(
-    family: str, own: str | None, used: str, end: str
-) -> None:
-    tokenizer = tokenizer_of(family, own and trl_template(own))
-    found = chat_format(tokenizer)
-    example = encode_chat(tokenizer, chat(*TURNS), found)
-    tokenizer.chat_template = found.template
+    # Each trained span begins where the served model begins to write.
+    tokenizer.chat_template = chats.template
     messages = [{"role": role, "content": content} for role, content in TURNS]
-
     begins = [
         place
         for place, label in enumerate(example.labels)
         if label != IGNORED_LABEL and example.labels[place - 1] == IGNORED_LABEL
     ]
-    assert len(begins) == 2
     for begin, turn in zip(begins, (2, 4), strict=True):
         served = chat_ids(tokenizer, messages[:turn], add_generation_prompt=True)
         assert example.input_ids[:begin] == served
     assert example.input_ids == chat_ids(tokenizer, messages)
-    assert tokenizer.convert_tokens_to_ids(end) == found.control[end], used
 
 
 @pytest.mark.parametrize("used", ["qwen3_training", "qwen3_instruct_2507_training", "gemma3_training"])
@@ -145,16 +135,14 @@ def test_an_answer_of_weight_0_is_read_and_not_learned() -> None:
     messages[2] = replace(messages[2], trained=False)
 
     for tokenizer in tokenizers:
-        found = chat_format(tokenizer)
+        chats = chat_format(tokenizer)
         all_of_it, less = (
-            encode_chat(tokenizer, each, found)
+            encode_chat(tokenizer, each, chats)
             for each in (chat(*TURNS), Chat(messages=tuple(messages), place="a:1"))
         )
+        trained = tokenizer.decode([label for label in less.labels if label != IGNORED_LABEL])
         assert less.input_ids == all_of_it.input_ids
-        assert (
-            tokenizer.decode([label for label in less.labels if label != IGNORED_LABEL])
-            == TURNS[4][1] + found.end
-        )
+        assert trained == TURNS[4][1] + chats.end
 
 
 @pytest.mark.parametrize("template", [MISTRAL, MISTRAL.replace("{% else %}", "{% elif false %}")])
@@ -162,9 +150,7 @@ def test_mistrals_template_teaches_all_chats_but_those_with_a_system_turn(templa
     tokenizer = tokenizer_of("mistral", template)
     dropped = DroppedChats()
 
-    kept = list(encode_chats(tokenizer, [chat(*TURNS), chat(*TURNS[1:])], 500, dropped))
-
-    ((_, example),) = kept
+    [(_, example)] = encode_chats(tokenizer, [chat(*TURNS), chat(*TURNS[1:])], 500, dropped)
     trained = tokenizer.decode([label for label in example.labels if label != IGNORED_LABEL])
     assert trained == "".join(f" {content}</s>" for role, content in TURNS if role == "assistant")
     assert dropped.counts == {"template": 1}

@@ -10,20 +10,32 @@ import pytest
 from anadil.finetune.training import TrainingCallback
 from anadil.finetune.validation import best_step, is_over
 from tests.finetune.short_runs import REPEATED, SETTINGS, lines_of, trained
+from tests.finetune.test_run import FOREIGN_WARNINGS
 from tests.kit.marks import matrix, slow
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning",
-    "ignore::FutureWarning",
-    "ignore::pydantic.warnings.PydanticDeprecationWarning",
-)
+pytestmark = FOREIGN_WARNINGS
+EARLY_STOP = (*SETTINGS["early stop"], "finetune.epochs=20", "finetune.checkpoint_every=1")
 
 
-def test_training_ends_where_the_validation_loss_rises_and_the_best_step_is_the_result(
-    model_dir: Path, many_chats: Path, tmp_path: Path
-) -> None:
-    settings = (*SETTINGS["early stop"], "finetune.epochs=20", "finetune.checkpoint_every=1")
-    out = trained(model_dir, many_chats, tmp_path / "stopped", *settings)
+@pytest.fixture(scope="module")
+def whole(model_dir: Path, many_chats: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The work directory of a run that stopped early; `out` is its artifact."""
+    work = tmp_path_factory.mktemp("stopped")
+    trained(model_dir, many_chats, work, *EARLY_STOP)
+    return work
+
+
+def resumed(whole: Path, model: Path, chats: Path, work: Path, damaged: str = "") -> Path:
+    """The artifact of another start in a copy of that directory."""
+    shutil.copytree(whole, work)
+    shutil.rmtree(work / "out")
+    if damaged:
+        (work / damaged).write_bytes(b"damaged")
+    return trained(model, chats, work, *EARLY_STOP)
+
+
+def test_training_ends_where_the_validation_loss_rises_and_the_best_step_is_the_result(whole: Path) -> None:
+    out = whole / "out"
 
     measured = [line for line in lines_of(out) if "validation_loss" in line]
     best = min(measured, key=lambda line: line["validation_loss"])
@@ -31,7 +43,7 @@ def test_training_ends_where_the_validation_loss_rises_and_the_best_step_is_the_
     assert training["steps"] == best["step"]
     assert training["validation_loss"] == best["validation_loss"]
     assert measured[-1]["step"] == best["step"] + 2
-    expected = tmp_path / f"stopped/trainer/checkpoint-{best['step']}/adapter_model.safetensors"
+    expected = whole / f"trainer/checkpoint-{best['step']}/adapter_model.safetensors"
     assert (out / "adapter_model.safetensors").read_bytes() == expected.read_bytes()
 
 
@@ -63,7 +75,7 @@ def test_a_killed_run_resumes_to_the_curve_and_the_weights_of_one_that_was_not(
     model_dir: Path, many_chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     settings = (*SETTINGS[name], "finetune.epochs=3")
-    whole = trained(model_dir, many_chats, tmp_path / "whole", *settings)
+    undisturbed = trained(model_dir, many_chats, tmp_path / "whole", *settings)
     on_save = TrainingCallback.on_save
 
     def killed(self: TrainingCallback, args: Any, state: Any, control: Any, **_: object) -> None:
@@ -76,38 +88,33 @@ def test_a_killed_run_resumes_to_the_curve_and_the_weights_of_one_that_was_not(
         with pytest.raises(KeyboardInterrupt):
             trained(model_dir, many_chats, tmp_path / "killed", *settings)
     shutil.rmtree(tmp_path / "killed/out")
-    resumed = trained(model_dir, many_chats, tmp_path / "killed", *settings)
+    again = trained(model_dir, many_chats, tmp_path / "killed", *settings)
 
-    assert (resumed / "training.jsonl").read_bytes() == (whole / "training.jsonl").read_bytes()
+    assert (again / "training.jsonl").read_bytes() == (undisturbed / "training.jsonl").read_bytes()
     weights = "merged/model.safetensors"
-    assert (resumed / weights).read_bytes() == (whole / weights).read_bytes()
+    assert (again / weights).read_bytes() == (undisturbed / weights).read_bytes()
 
 
 def test_a_run_that_stopped_early_is_not_trained_again(
-    model_dir: Path, many_chats: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    whole: Path, model_dir: Path, many_chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = (*SETTINGS["early stop"], "finetune.epochs=20", "finetune.checkpoint_every=1")
-    first = trained(model_dir, many_chats, tmp_path / "work", *settings)
-    kept = {path.relative_to(first): path.read_bytes() for path in first.rglob("*") if path.is_file()}
-    shutil.rmtree(first)
-    caplog.clear()
+    monkeypatch.delattr("anadil.finetune.training.train")
 
-    again = trained(model_dir, many_chats, tmp_path / "work", *settings)
+    again = resumed(whole, model_dir, many_chats, tmp_path / "work")
 
-    assert {path.relative_to(again): path.read_bytes() for path in again.rglob("*") if path.is_file()} == kept
+    files = [path.relative_to(again) for path in again.rglob("*") if path.is_file()]
+    assert Path("merged/model.safetensors") in files
+    assert all((again / file).read_bytes() == (whole / "out" / file).read_bytes() for file in files)
 
 
 def test_a_run_whose_best_checkpoint_is_damaged_starts_before_it(
-    model_dir: Path, many_chats: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    whole: Path, model_dir: Path, many_chats: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = (*SETTINGS["early stop"], "finetune.epochs=20", "finetune.checkpoint_every=1")
-    first = trained(model_dir, many_chats, tmp_path / "work", *settings)
-    expected = (first / "merged/model.safetensors").read_bytes()
-    best = json.loads((first / "training.json").read_text())["steps"]
-    (tmp_path / f"work/trainer/checkpoint-{best}/optimizer.pt").write_bytes(b"damaged")
-    shutil.rmtree(first)
+    best = json.loads((whole / "out/training.json").read_text())["steps"]
+    damaged = f"trainer/checkpoint-{best}/optimizer.pt"
 
-    again = trained(model_dir, many_chats, tmp_path / "work", *settings)
+    again = resumed(whole, model_dir, many_chats, tmp_path / "work", damaged)
 
+    weights = "merged/model.safetensors"
     assert f"checkpoint-{best}, which has the lowest validation loss: " in caplog.text
-    assert (again / "merged/model.safetensors").read_bytes() == expected
+    assert (again / weights).read_bytes() == (whole / "out" / weights).read_bytes()

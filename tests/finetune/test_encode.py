@@ -9,11 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from anadil.artifacts.base_model import CHAT_TEMPLATE as TEMPLATE
 from anadil.core.errors import DataError
 from anadil.finetune.chat_format import CONTROL, chat_format
-from anadil.finetune.encode import (
-    IGNORED_LABEL,
-    Example,
-    encode_chats,
-)
+from anadil.finetune.encode import IGNORED_LABEL, Example, encode_chats
 from anadil.text.chats import Chat, DroppedChats, Message
 from tests.finetune.conftest import encode_chat
 
@@ -47,16 +43,15 @@ def trained_text(tokenizer: PreTrainedTokenizerFast, example: Example) -> str:
     return str(tokenizer.decode([label for label in example.labels if label != IGNORED_LABEL]))
 
 
-def test_the_template_writes_the_llama_3_format(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_the_template_writes_the_llama_3_format_and_opens_an_assistant_turn(
+    tokenizer: PreTrainedTokenizerFast,
+) -> None:
+    question = chat(("user", " Salam! "))
+
     assert rendered(tokenizer, SINGLE) == (
         "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n"
         f"{QUESTION}<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n{ANSWER}<|eot_id|>"
     )
-
-
-def test_the_generation_prompt_opens_an_assistant_turn(tokenizer: PreTrainedTokenizerFast) -> None:
-    question = chat(("user", " Salam! "))
-
     assert rendered(tokenizer, question, add_generation_prompt=True) == (
         "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nSalam!<|eot_id|>"
         "<|start_header_id|>assistant<|end_header_id|>\n\n"

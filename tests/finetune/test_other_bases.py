@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -14,6 +15,7 @@ from anadil.recipe.load import load_recipe
 from anadil.runtime.execute import execute
 from tests.finetune.test_chat_format import tokenizer_of, trl_template
 from tests.kit.families import make_family
+from tests.kit.rows import write_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -26,6 +28,15 @@ SETTINGS = (
 )
 
 
+def inputs(folder: Path, kind: str, tokenizer: Any) -> tuple[Path, Path]:
+    """A model artifact of a family, and chats."""
+    model = make_family(folder / "model", kind, vocab_size=len(tokenizer))
+    tokenizer.save_pretrained(model)
+    artifact.seal(model, kind="model", origin={"made": "by a test"})
+    rows = [{"prompt": f"Sual {number}?", "response": f"Cavab {number}."} for number in range(8)]
+    return model, write_rows(folder / "chats.jsonl", rows)
+
+
 @pytest.mark.parametrize(
     ("family", "kind", "own", "end"),
     [("qwen", "qwen2", "qwen2_5", "<|im_end|>"), ("gemma", "gemma2", None, "<end_of_turn>")],
@@ -34,12 +45,7 @@ def test_a_base_of_another_family_is_taught_and_served_by_its_template(
     tmp_path: Path, family: str, kind: str, own: str | None, end: str
 ) -> None:
     tokenizer = tokenizer_of(family, own and trl_template(own))
-    model = make_family(tmp_path / "model", kind, vocab_size=len(tokenizer))
-    tokenizer.save_pretrained(model)
-    artifact.seal(model, kind="model", origin={"made": "by a test"})
-    chats = tmp_path / "chats.jsonl"
-    rows = [{"prompt": f"Sual {number}?", "response": f"Cavab {number}."} for number in range(8)]
-    chats.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    model, chats = inputs(tmp_path, kind, tokenizer)
 
     out = str(tmp_path / "adapter")
     execute(
@@ -59,12 +65,7 @@ def test_a_base_of_another_family_is_taught_and_served_by_its_template(
 
 def test_none_for_the_system_turn_reaches_the_rows_and_the_template_that_is_shipped(tmp_path: Path) -> None:
     tokenizer = tokenizer_of("qwen", trl_template("qwen2_5"))
-    model = make_family(tmp_path / "model", "qwen2", vocab_size=len(tokenizer))
-    tokenizer.save_pretrained(model)
-    artifact.seal(model, kind="model", origin={"made": "by a test"})
-    chats = tmp_path / "chats.jsonl"
-    rows = [{"prompt": f"Sual {number}?", "response": f"Cavab {number}."} for number in range(8)]
-    chats.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    model, chats = inputs(tmp_path, "qwen2", tokenizer)
     recipe = load_recipe("smoke", [*SETTINGS, "finetune.system=none", f"finetune.inputs=[{chats}]"])
 
     out = tmp_path / "adapter"
@@ -78,6 +79,6 @@ def test_none_for_the_system_turn_reaches_the_rows_and_the_template_that_is_ship
         served = AutoTokenizer.from_pretrained(folder)
         asked = [{"role": "user", "content": "Sual?"}]
         assert served.apply_chat_template(asked, tokenize=False).startswith("<|im_start|>user\nSual?")
-    told = check_chat_base(recipe, model)
-    assert told.endswith("You are a helpful assistant.' (finetune.system is none)")
-    assert "without the base's system turn 'You are Qwen" in told
+    note = check_chat_base(recipe, model)
+    assert note.endswith("You are a helpful assistant.' (finetune.system is none)")
+    assert "without the base's system turn 'You are Qwen" in note

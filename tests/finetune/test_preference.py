@@ -31,17 +31,15 @@ from anadil.runtime.cache_key import stage_origin
 from anadil.runtime.job import Job, external_side_files, most_processes
 from anadil.text.chats import fingerprint, folded
 from tests.finetune.conftest import small_tokenizer
-from tests.finetune.test_run import SMALL, URI
+from tests.finetune.test_run import FOREIGN_WARNINGS, SMALL, URI
+from tests.kit.rows import write_rows
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning",
-    "ignore::FutureWarning",
-    "ignore::pydantic.warnings.PydanticDeprecationWarning",
-)
+pytestmark = FOREIGN_WARNINGS
 
 NUM_PAIRS = 8
 LEARNING = ("preference.gradient_accumulation=1", "preference.lr=0.002", "preference.batch_size=4")
 ALL_AT_ONCE = ("preference.batch_size=8", "preference.epochs=3", "preference.gradient_accumulation=1")
+WHOLE = (*LEARNING, "preference.epochs=3", "heldout_fraction=0.3")
 
 
 def pair(number: int) -> dict[str, str]:
@@ -52,16 +50,9 @@ def pair(number: int) -> dict[str, str]:
     }
 
 
-def put(file: Path, rows: list[Any]) -> Path:
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return file
-
-
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return put(
-        tmp_path_factory.mktemp("pairs") / "pairs.jsonl", [pair(number) for number in range(NUM_PAIRS)]
-    )
+    return write_rows(tmp_path_factory.mktemp("pairs") / "pairs.jsonl", map(pair, range(NUM_PAIRS)))
 
 
 def job_of(folder: Path, model: Path, chats: Path, pairs: Path, *settings: str) -> Job:
@@ -71,9 +62,8 @@ def job_of(folder: Path, model: Path, chats: Path, pairs: Path, *settings: str) 
         *(f"finetune.{each}" for each in settings),
         f"{KEY}=[{pairs}]",
     ]
-    folder.mkdir(parents=True, exist_ok=True)
     out = folder / "out"
-    out.mkdir()
+    out.mkdir(parents=True)
     return Job(
         recipe=load_recipe("smoke", words), inputs={"model": model}, uris={"model": URI}, files=(str(chats),),
         side_files={KEY: (str(pairs),)}, out=out, work=folder / "work", base_cache=folder,
@@ -88,9 +78,7 @@ def curve(out: Path) -> list[dict[str, float]]:
 def adapter(model_dir: Path, many_chats: Path, pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a run over a part of the pairs that nothing interrupted."""
     folder = tmp_path_factory.mktemp("adapter")
-    run(
-        job_of(folder, model_dir, many_chats, pairs, *LEARNING, "preference.epochs=3", "heldout_fraction=0.3")
-    )
+    run(job_of(folder, model_dir, many_chats, pairs, *WHOLE))
     return folder
 
 
@@ -133,21 +121,21 @@ def test_the_chosen_answers_become_likelier_than_the_rejected_and_the_margin_ris
     rows = [pair(number) for number in range(NUM_PAIRS)]
     gained = [log_ratio(after, tokenizer, row) - log_ratio(before, tokenizer, row) for row in rows]
 
-    told = summary["preference"]
+    figures = summary["preference"]
     assert lines[0]["loss"] == pytest.approx(np.log(2), abs=1e-5)
     assert lines[0]["reward_margin"] == pytest.approx(0, abs=1e-5)
     assert lines[-1]["reward_margin"] > 0.3
     assert min(gained) > 0
-    assert told["pairs"] + told["heldout_pairs"] == NUM_PAIRS
-    assert told["heldout_pairs"] > 0
+    assert figures["pairs"] + figures["heldout_pairs"] == NUM_PAIRS
+    assert figures["heldout_pairs"] > 0
     # The margin of held-out pairs is that of the model that is released.
     heldout = [
         0.1 * gain
         for row, gain in zip(rows, gained, strict=True)
         if fingerprint(folded(row["prompt"])) / 2**64 < 0.3
     ]
-    assert told["heldout_margin"] == pytest.approx(np.mean(heldout), abs=1e-3)
-    assert told["heldout_accuracy"] == 1.0
+    assert figures["heldout_margin"] == pytest.approx(np.mean(heldout), abs=1e-3)
+    assert figures["heldout_accuracy"] == 1.0
 
 
 def test_one_adapter_on_the_base_is_the_model_after_both_steps(adapter: Path, model_dir: Path) -> None:
@@ -207,17 +195,6 @@ def test_all_weights_that_learnt_are_the_merged_model(everything: Path) -> None:
     assert "heldout_margin" not in summary["preference"]
 
 
-def signal_at_save(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    on_save = PreferenceCallback.on_save
-
-    def stopped(self: PreferenceCallback, args: Any, state: Any, control: Any, **_: object) -> None:
-        on_save(self, args, state, control)
-        if state.global_step == step:
-            self.job.stop.signal = signal.SIGTERM
-
-    monkeypatch.setattr(PreferenceCallback, "on_save", stopped)
-
-
 def resumed_equals(job: Job, whole: Path) -> None:
     run(job)
 
@@ -229,16 +206,22 @@ def test_a_signal_in_the_step_ends_it_and_the_next_start_goes_on_to_the_same_cur
     adapter: Path, model_dir: Path, many_chats: Path, pairs: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    settings = (*LEARNING, "preference.epochs=3", "heldout_fraction=0.3")
-    job = job_of(tmp_path, model_dir, many_chats, pairs, *settings)
+    job = job_of(tmp_path, model_dir, many_chats, pairs, *WHOLE)
+    on_save = PreferenceCallback.on_save
+
+    def stopped(self: PreferenceCallback, args: Any, state: Any, control: Any, **_: object) -> None:
+        on_save(self, args, state, control)
+        if state.global_step == 2:
+            self.job.stop.signal = signal.SIGTERM
+
     with monkeypatch.context() as patch:
-        signal_at_save(patch, 2)
+        patch.setattr(PreferenceCallback, "on_save", stopped)
         with pytest.raises(Stopped):
             run(job)
     shutil.rmtree(job.out)
 
     with caplog.at_level(logging.INFO):
-        resumed_equals(job_of(tmp_path, model_dir, many_chats, pairs, *settings), adapter)
+        resumed_equals(job_of(tmp_path, model_dir, many_chats, pairs, *WHOLE), adapter)
 
     assert " 3 done" in caplog.text
 
@@ -246,12 +229,11 @@ def test_a_signal_in_the_step_ends_it_and_the_next_start_goes_on_to_the_same_cur
 def test_after_a_kill_the_newest_whole_checkpoint_is_gone_on_with_and_none_without_its_reference(
     adapter: Path, model_dir: Path, many_chats: Path, pairs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:  # fmt: skip
-    settings = (*LEARNING, "preference.epochs=3", "heldout_fraction=0.3")
     work = shutil.copytree(adapter / "work", tmp_path / "work") / "preference"
     newest = max((work / "trainer").glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
     (newest / "manifest.json").unlink()  # killed while it was written
     with caplog.at_level(logging.INFO):
-        resumed_equals(job_of(tmp_path, model_dir, many_chats, pairs, *settings), adapter)
+        resumed_equals(job_of(tmp_path, model_dir, many_chats, pairs, *WHOLE), adapter)
     assert f"{newest.name}: not used (incomplete" in caplog.text
 
     (work / "reference/log_probabilities.npy").write_bytes(b"damaged")
@@ -259,22 +241,21 @@ def test_after_a_kill_the_newest_whole_checkpoint_is_gone_on_with_and_none_witho
     shutil.rmtree(tmp_path / "out")
     caplog.clear()
     with caplog.at_level(logging.INFO):
-        resumed_equals(job_of(tmp_path, model_dir, many_chats, pairs, *settings), adapter)
+        resumed_equals(job_of(tmp_path, model_dir, many_chats, pairs, *WHOLE), adapter)
     assert " 0 done" in caplog.text
 
 
 def test_a_finished_preference_is_not_learned_again(
     adapter: Path, model_dir: Path, many_chats: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    settings = (*LEARNING, "preference.epochs=3", "heldout_fraction=0.3")
     shutil.copytree(adapter / "work", tmp_path / "work")
     monkeypatch.delattr("anadil.finetune.preference._trainer")
 
-    resumed_equals(job_of(tmp_path, model_dir, many_chats, pairs, *settings), adapter)
+    resumed_equals(job_of(tmp_path, model_dir, many_chats, pairs, *WHOLE), adapter)
 
 
 def test_the_content_of_pairs_decides_the_key_and_a_recipe_without_them_keeps_its_own(tmp_path: Path) -> None:
-    stage, file = STAGES["finetune"], put(tmp_path / "pairs.jsonl", [pair(1)])
+    stage, file = STAGES["finetune"], write_rows(tmp_path / "pairs.jsonl", [pair(1)])
 
     def origin(*words: str) -> dict[str, str]:
         recipe = load_recipe("smoke", list(words))
@@ -282,7 +263,7 @@ def test_the_content_of_pairs_decides_the_key_and_a_recipe_without_them_keeps_it
 
     named = f"{KEY}=[{file}]"
     first = origin(named)
-    put(file, [pair(2)])
+    write_rows(file, [pair(2)])
 
     assert not [key for key in origin() if "preference" in key]
     assert origin(named) != first

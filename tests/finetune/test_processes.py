@@ -26,6 +26,7 @@ from anadil.recipe.load import load_recipe
 from anadil.runtime.job import most_processes
 from tests.kit.marks import matrix
 from tests.kit.ranks import Fork, module_in_ranks
+from tests.kit.rows import write_rows
 
 WORDS = [
     "salam",
@@ -60,9 +61,7 @@ def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
         }
         for number in range(21)
     ]
-    file = tmp_path_factory.mktemp("chats") / "chats.jsonl"
-    file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    return file
+    return write_rows(tmp_path_factory.mktemp("chats") / "chats.jsonl", rows)
 
 
 def words(model: Path, chats: Path, out: Path, *overrides: str) -> list[str]:
@@ -173,20 +172,13 @@ def wait_for(file: Path, running: "subprocess.Popen[str] | Fork") -> None:
 
 def test_no_more_processes_than_chats_of_a_batch_and_one_for_four_bits() -> None:
     stage = STAGES["finetune"]
+    four_bits = load_recipe("smoke", ["finetune.trains=adapter", "finetune.quantization=4bit"])
 
     assert most_processes(stage, load_recipe("smoke", ["finetune.batch_size=3"])) == 3
-    assert (
-        most_processes(stage, load_recipe("smoke", ["finetune.trains=adapter", "finetune.quantization=4bit"]))
-        == 1
-    )
+    assert most_processes(stage, four_bits) == 1
     assert most_processes(STAGES["pretrain"], load_recipe("smoke")) > 1_000
-
-
-def test_four_bits_in_several_processes_are_refused() -> None:
-    settings = load_recipe("smoke", ["finetune.trains=adapter", "finetune.quantization=4bit"]).finetune
-
     with pytest.raises(PreflightError, match="torchrun has started 2 processes; start one"):
-        refuse_quantization(settings, pick_device(), 2)
+        refuse_quantization(four_bits.finetune, pick_device(), 2)
 
 
 def test_where_accelerate_shards_itself_gradients_in_bf16_are_summed_in_fp32(

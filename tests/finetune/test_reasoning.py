@@ -1,6 +1,7 @@
 """What an assistant thinks before its answer: taught where the base's chat template writes it, else counted and said."""
 
 import logging
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -46,17 +47,9 @@ TWO = thinking(
 def taught(tokenizer: Any, chat: Chat, dropped: DroppedChats | None = None) -> list[str]:
     """The spans that the loss covers, as text."""
     [(_, example)] = encode_chats(tokenizer, [chat], 500, dropped or DroppedChats())
-    ids = [
-        token if label != IGNORED_LABEL else None
-        for token, label in zip(example.input_ids, example.labels, strict=True)
-    ]
-    spans: list[list[int]] = [[]]
-    for token in ids:
-        if token is None:
-            spans.append([])
-        else:
-            spans[-1].append(token)
-    return [tokenizer.decode(span) for span in spans if span]
+    pairs = zip(example.input_ids, example.labels, strict=True)
+    runs = groupby(pairs, key=lambda pair: pair[1] != IGNORED_LABEL)
+    return [tokenizer.decode([token for token, _ in run]) for is_trained, run in runs if is_trained]
 
 
 @pytest.mark.parametrize(
@@ -79,23 +72,20 @@ def test_the_loss_covers_what_the_template_writes_of_a_turn_with_its_reasoning(
     assert (dropped.unread, dropped.total) == ({}, 0)
 
 
-def test_reasoning_of_every_turn_is_taught_where_the_template_keeps_it() -> None:
-    first, second = taught(tokenizer_of("qwen", DEEPSEEK), TWO)
-
-    assert first == "<think>Bir və bir.</think>2<|im_end|>"
-    assert second == f"<think>{THOUGHT}</think>4<|im_end|>"
-
-
-def test_a_template_that_writes_the_last_reasoning_alone_teaches_that_and_the_rest_is_counted(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize(
+    ("template", "first", "untaught"),
+    [(DEEPSEEK, "<think>Bir və bir.</think>2<|im_end|>", 0), (LAST, "2<|im_end|>", 1)],
+)
+def test_reasoning_of_each_turn_is_taught_where_the_template_writes_it_and_the_rest_is_counted(
+    template: str, first: str, untaught: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     dropped = DroppedChats()
 
-    found = taught(tokenizer_of("qwen", LAST), TWO, dropped)
+    spans = taught(tokenizer_of("qwen", template), TWO, dropped)
 
-    assert found == ["2<|im_end|>", f"<think>{THOUGHT}</think>4<|im_end|>"]
-    assert [sum(counts.values()) for counts in dropped.unread.values()] == [1]
-    assert "reasoning_content" in caplog.text
+    assert spans == [first, f"<think>{THOUGHT}</think>4<|im_end|>"]
+    assert sum(sum(counts.values()) for counts in dropped.unread.values()) == untaught
+    assert ("reasoning_content" in caplog.text) == bool(untaught)
 
 
 @pytest.mark.parametrize(

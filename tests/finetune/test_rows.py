@@ -12,6 +12,7 @@ from anadil.finetune.rows import Rows, read_rows
 from anadil.recipe.load import load_recipe
 from anadil.runtime.job import Job
 from anadil.text.chats import DroppedChats, fingerprint, folded
+from tests.kit.rows import write_rows
 
 LONG = " ".join(f"user{number}" for number in range(40))
 
@@ -25,8 +26,7 @@ def answers(number: int) -> list[dict[str, str]]:
 
 
 def put(folder: Path, name: str, rows: list[Any]) -> str:
-    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return str(folder / name)
+    return str(write_rows(folder / name, rows))
 
 
 class Reader:
@@ -61,8 +61,10 @@ def reader(tmp_path: Path, model_dir: Path, tokenizer: PreTrainedTokenizerFast) 
     return Reader(tmp_path, model_dir, tokenizer)
 
 
-def test_copies_and_near_copies_are_taken_out_and_other_answers_stay(reader: Reader, tmp_path: Path) -> None:
-    rows = [
+def test_copies_and_near_copies_are_taken_out_and_short_chats_or_answers_that_differ_stay(
+    reader: Reader, tmp_path: Path
+) -> None:
+    chats = [
         pair("Sual birdir?", LONG),
         pair("SUAL birdir", f" {LONG}. "),
         pair("Sual birdir?", LONG.replace("user7 ", "user7a ")),
@@ -70,17 +72,10 @@ def test_copies_and_near_copies_are_taken_out_and_other_answers_stay(reader: Rea
         pair("Sual ikidir?", "Tamam başqa cavab."),
     ]
 
-    found = reader.read(put(tmp_path, "a.jsonl", rows))
+    rows = reader.read(put(tmp_path, "a.jsonl", [*chats, *answers(50)]))
 
-    assert len(found.train) == 3
+    assert len(rows.train) == 53
     assert reader.dropped.places == {"duplicate": ["a.jsonl:2"], "near_duplicate": ["a.jsonl:3"]}
-
-
-def test_short_chats_that_differ_in_a_word_or_number_are_no_copies(reader: Reader, tmp_path: Path) -> None:
-    found = reader.read(put(tmp_path, "a.jsonl", answers(50)))
-
-    assert len(found.train) == 50
-    assert not reader.dropped.total
 
 
 def held_out(number: int, fraction: float) -> str:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from peft import PeftModel
-from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from anadil.artifacts import artifact
@@ -27,12 +26,15 @@ from anadil.runtime.entry_point import main
 from anadil.runtime.execute import execute
 from anadil.runtime.job import Job
 from anadil.runtime.termination import exit_code_of
+from tests.kit.rows import write_rows
 
-pytestmark = pytest.mark.filterwarnings(
+FOREIGN_WARNINGS = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning",
     "ignore::FutureWarning",
     "ignore::pydantic.warnings.PydanticDeprecationWarning",
 )
+"""Warnings of the libraries that train."""
+pytestmark = FOREIGN_WARNINGS
 
 ANSWERS = [
     ("Azərbaycanın paytaxtı hansı şəhərdir?", "Azərbaycanın paytaxtı Bakı şəhəridir."),
@@ -46,21 +48,16 @@ SMALL = [
 ]  # fmt: skip
 STEPS = 30
 LEARNING = (
-    f"finetune.epochs={STEPS}",
-    "finetune.batch_size=4",
-    "finetune.lr=0.02",
-    "finetune.checkpoint_every=50",
-)
+    f"finetune.epochs={STEPS}", "finetune.batch_size=4", "finetune.lr=0.02", "finetune.checkpoint_every=50",
+)  # fmt: skip
 ONE_STEP = "finetune.epochs=0.5"
 URI = "s3://bucket/model/1"
 
 
 @pytest.fixture(scope="module")
 def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("chats") / "chats.jsonl"
     rows = [{"prompt": prompt, "response": response} for prompt, response in ANSWERS]
-    file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    return file
+    return write_rows(tmp_path_factory.mktemp("chats") / "chats.jsonl", rows)
 
 
 def finetune(model: Path, chats: Path, out: Path, *overrides: str) -> Path:
@@ -115,16 +112,6 @@ def test_the_merged_model_answers_as_base_and_adapter_do(model_dir: Path, adapte
     assert (actual - untrained).abs().max() > 1e-2 * scale
 
 
-def test_tied_embeddings_stay_tied(adapter: Path) -> None:
-    with safe_open(adapter / "merged" / "model.safetensors", "pt") as file:
-        names = list(file.keys())
-    model = load_model(adapter / "merged")
-
-    assert "lm_head.weight" not in names
-    assert model.config.tie_word_embeddings
-    assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
-
-
 def test_the_merged_model_is_served_with_the_template_it_was_trained_on(adapter: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(adapter / "merged")
     model = AutoModelForCausalLM.from_pretrained(adapter / "merged")
@@ -138,11 +125,9 @@ def test_the_model_learns_to_answer_and_to_stop(adapter: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(adapter / "merged")
     model = AutoModelForCausalLM.from_pretrained(adapter / "merged")
     prompt, answer = ANSWERS[0]
+    question = [{"role": "user", "content": prompt}]
     asked = tokenizer.apply_chat_template(
-        [{"role": "user", "content": prompt}],
-        add_generation_prompt=True,
-        return_dict=True,
-        return_tensors="pt",
+        question, add_generation_prompt=True, return_dict=True, return_tensors="pt"
     )
 
     generated = model.generate(**asked, do_sample=False, max_new_tokens=100)
@@ -191,14 +176,11 @@ print(tokenizer.apply_chat_template([{"role": "user", "content": "Salam"}], toke
 """
 
 
-def loaded_elsewhere(adapter: Path, place: Path) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-W", "ignore", "-c", LOAD, str(adapter)]
-    return subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=300, check=False)
-
-
 @pytest.mark.slow
 def test_the_adapter_loads_by_itself_from_another_directory(adapter: Path, tmp_path: Path) -> None:
-    done = loaded_elsewhere(adapter, tmp_path)
+    command = [sys.executable, "-W", "ignore", "-c", LOAD, str(adapter)]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("<|begin_of_text|><|start_header_id|>user")
@@ -215,28 +197,23 @@ def test_a_relative_model_is_named_by_its_absolute_path_and_the_place_is_no_cont
 
     settings = json.loads(Path("adapter/adapter_config.json").read_text())
     assert settings["base_model_name_or_path"] == str(tmp_path / "copy")
-    found, other = artifact.read_manifest("adapter"), artifact.read_manifest("other")
-    assert found is not None
+    mine, other = artifact.read_manifest("adapter"), artifact.read_manifest("other")
+    assert mine is not None
     assert other is not None
-    assert found.files["adapter_config.json"] != other.files["adapter_config.json"]
-    assert (found.key, found.digest) == (other.key, other.digest)
+    assert mine.files["adapter_config.json"] != other.files["adapter_config.json"]
+    assert (mine.key, mine.digest) == (other.key, other.digest)
 
 
-def test_an_adapter_of_a_model_on_s3_names_the_uri_and_not_the_copy(whole: Path) -> None:
-    settings = json.loads((whole / "out/adapter_config.json").read_text())
-
-    assert settings["base_model_name_or_path"] == URI
-
-
-def test_the_figures_and_counts_are_those_of_the_audit(adapter: Path) -> None:
+def test_the_figures_and_counts_are_those_of_the_audit(adapter: Path, whole: Path) -> None:
     manifest = artifact.read_manifest(str(adapter))
     audited = json.loads((adapter / "mask_audit.json").read_text())
 
     assert manifest is not None
     assert manifest.records == {"rows": 4, "kept": 4, "dropped": 0}
-    assert manifest.figures["examples"] == 4
-    assert manifest.figures["steps"] == STEPS
+    assert (manifest.figures["examples"], manifest.figures["steps"]) == (4, STEPS)
     assert manifest.figures["trained_tokens"] == audited["trained_tokens"]
+    # An adapter of a model on S3 names the URI, not the local copy.
+    assert json.loads((whole / "out/adapter_config.json").read_text())["base_model_name_or_path"] == URI
 
 
 def test_a_run_stopped_by_sigterm_goes_on_to_the_same_curve(
@@ -334,28 +311,22 @@ def test_a_full_disk_is_told_as_such(
 
 
 def test_no_trainable_row_is_a_data_error_with_reasons(model_dir: Path, tmp_path: Path) -> None:
-    file = tmp_path / "chats.jsonl"
     rows = [
         {"messages": [{"role": "user", "content": "Salam!"}]},
         {"prompt": "Salam!", "response": "Salam! " * 300},
     ]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("\n")
 
     with pytest.raises(DataError) as raised:
-        finetune(model_dir, file, tmp_path / "adapter")
+        finetune(model_dir, write_rows(tmp_path / "chats.jsonl", rows), tmp_path / "adapter")
+    with pytest.raises(DataError, match=r"chats: .*empty\.jsonl hold no rows; a row needs `messages`, "):
+        finetune(model_dir, empty, tmp_path / "adapter")
 
     assert str(raised.value) == (
         "chats: none of 2 rows can be trained on: no_answer 1 (a chat needs an assistant turn, from which the "
         "model learns; chats.jsonl:1); too_long 1 (shorten the chats or raise finetune.max_length; chats.jsonl:2)"
     )
-
-
-def test_an_empty_file_is_a_data_error(model_dir: Path, tmp_path: Path) -> None:
-    file = tmp_path / "chats.jsonl"
-    file.write_text("\n")
-
-    with pytest.raises(DataError, match=r"chats: .*chats\.jsonl hold no rows; a row needs `messages`, "):
-        finetune(model_dir, file, tmp_path / "adapter")
 
 
 def test_many_dropped_rows_and_a_length_over_the_models_context_are_told(

@@ -25,12 +25,9 @@ from anadil.recipe.finetune import Finetune
 from anadil.recipe.load import load_recipe
 from anadil.runtime.job import Job
 from tests.finetune.short_runs import ALL, NUM_CHATS, SETTINGS, WITHOUT_NOISE, curve, lines_of, trained
+from tests.finetune.test_run import FOREIGN_WARNINGS
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning",
-    "ignore::FutureWarning",
-    "ignore::pydantic.warnings.PydanticDeprecationWarning",
-)
+pytestmark = FOREIGN_WARNINGS
 
 TOKENS = torch.arange(40).reshape(2, 20)
 
@@ -48,8 +45,8 @@ def untied(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def logits(model: Any) -> torch.Tensor:
     with torch.no_grad():
-        found: torch.Tensor = model.eval()(TOKENS).logits
-    return found
+        result: torch.Tensor = model.eval()(TOKENS).logits
+    return result
 
 
 def tensor_names(file: Path) -> list[str]:
@@ -171,69 +168,35 @@ def test_gradients_of_two_small_batches_are_those_of_a_large_one(
     ("schedule", "shares"),
     [("cosine", (0.5, 0.0)), ("linear", (0.5, 0.0)), ("constant", (1.0, 1.0))],
 )
-def test_the_rate_follows_the_schedule(
-    model_dir: Path, many_chats: Path, tmp_path: Path, schedule: str, shares: tuple[float, float]
-) -> None:
-    out = trained(
-        model_dir, many_chats, tmp_path / "work", f"finetune.schedule={schedule}", "finetune.batch_size=1",
-        "finetune.epochs=1", "finetune.warmup_fraction=0",
-    )  # fmt: skip
+def test_settings_of_the_recipe_and_not_defaults_of_trl_reach_the_trainer(
+    model_dir: Path, many_chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: str, shares: tuple[float, float]
+) -> None:  # fmt: skip
+    logged: list[Any] = []
+    on_log = TrainingCallback.on_log
 
-    rates = curve(out, "lr")
-    assert rates[0] == pytest.approx(0.01)
-    assert rates[NUM_CHATS // 2] == pytest.approx(0.01 * shares[0], rel=1e-6)
-    assert rates[-1] <= 0.01 * max(shares[1], 0.1)
-
-
-def test_noise_on_embeddings_changes_the_loss_and_leaves_no_trace_in_the_model(
-    model_dir: Path, many_chats: Path, tmp_path: Path
-) -> None:
-    quiet, noisy = (
-        trained(model_dir, many_chats, tmp_path / name, *ALL, *more)
-        for name, more in (("quiet", ()), ("noisy", ("finetune.neftune_alpha=15",)))
-    )
-
-    assert curve(noisy, "loss")[0] != curve(quiet, "loss")[0]
-    model = load_model(noisy / "merged")
-    assert torch.equal(logits(model), logits(model))
-
-
-def test_weight_decay_makes_weights_smaller(model_dir: Path, many_chats: Path, tmp_path: Path) -> None:
-    sizes = [
-        load_file(
-            trained(model_dir, many_chats, tmp_path / decay, *ALL, f"finetune.weight_decay={decay}")
-            / "merged/model.safetensors"
-        )["model.embed_tokens.weight"].norm()
-        for decay in ("0", "5")
-    ]
-
-    assert sizes[1] < sizes[0]
-
-
-def test_defaults_of_trl_that_would_train_something_else_are_set(
-    model_dir: Path, many_chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found: list[Any] = []
-
-    def seen(self: TrainingCallback, args: Any, *_: object, **more: Any) -> None:
-        found.extend([args, more["model"], more["logs"]])
+    def seen(self: TrainingCallback, args: Any, state: Any, control: Any, **more: Any) -> None:
+        logged.extend([args, more["model"], more["logs"]])
+        on_log(self, args, state, control, **more)
 
     monkeypatch.setattr(TrainingCallback, "on_log", seen)
-    out = trained(model_dir, many_chats, tmp_path / "work")
+    out = trained(
+        model_dir, many_chats, tmp_path / "work", f"finetune.schedule={schedule}", "finetune.batch_size=1",
+        "finetune.epochs=1", "finetune.warmup_fraction=0", "finetune.weight_decay=0.3", "finetune.neftune_alpha=15",
+    )  # fmt: skip
 
-    args, model, logs = found[:3]
+    args, model, logs = logged[:3]
+    assert (args.weight_decay, args.neftune_noise_alpha) == (0.3, 15)
     # On a CPU TRL would take BF16 and recompute activations, cut chats at 1,024 tokens, and log every tenth step.
-    assert (args.bf16, args.gradient_checkpointing, args.max_length, args.logging_steps) == (
-        False,
-        False,
-        None,
-        1,
-    )
-    assert (args.packing, args.use_liger_kernel, args.report_to) == (False, False, [])
+    assert (args.bf16, args.gradient_checkpointing, args.max_length) == (False, False, None)
+    assert (args.logging_steps, args.packing, args.use_liger_kernel, args.report_to) == (1, False, False, [])
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     # It counts from 0 after a resume.
     assert "num_tokens" in logs
     assert all("num_tokens" not in line for line in lines_of(out))
+    rates = curve(out, "lr")
+    assert rates[0] == pytest.approx(0.01)
+    assert rates[NUM_CHATS // 2] == pytest.approx(0.01 * shares[0], rel=1e-6)
+    assert rates[-1] <= 0.01 * max(shares[1], 0.1)
 
 
 def test_the_demo_asks_in_other_words_what_it_trains(model_dir: Path, tmp_path: Path) -> None:
@@ -276,16 +239,8 @@ assert "liger_kernel" not in sys.modules
 def test_training_leaves_the_classes_of_transformers_as_they_are(
     model_dir: Path, many_chats: Path, tmp_path: Path
 ) -> None:
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-c",
-        UNPATCHED,
-        str(tmp_path),
-        str(model_dir),
-        str(many_chats),
-    ]
+    places = map(str, (tmp_path, model_dir, many_chats))
+    command = [sys.executable, "-W", "ignore", "-c", UNPATCHED, *places]
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 

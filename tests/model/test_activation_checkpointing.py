@@ -68,15 +68,15 @@ def test_gradients_are_the_same_to_the_bit_and_names_stay(policy: Policy) -> Non
 
 @pytest.mark.parametrize("policy", ["selective", "full"])
 def test_gradients_stay_when_the_backbone_is_frozen(policy: Policy) -> None:
-    found = []
+    pair = []
     for chosen in ("none", policy):
         model = llama(chosen)
         for name, parameter in model.named_parameters():
             parameter.requires_grad_("embed_tokens" in name)
-        found.append(gradients(model))
+        pair.append(gradients(model))
 
-    assert found[0].keys() == {"model.embed_tokens.weight"}
-    assert torch.equal(*(one["model.embed_tokens.weight"] for one in found))
+    assert pair[0].keys() == {"model.embed_tokens.weight"}
+    assert torch.equal(*(one["model.embed_tokens.weight"] for one in pair))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from transformers import GPT2Config, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
-from anadil.core.errors import DataError, PreflightError
+from anadil.core.errors import DataError
 from anadil.model.activation_checkpointing import Policy, checkpoint_layers, decoder_layers
 from anadil.model.attention import (
     attend,
@@ -19,7 +19,6 @@ from anadil.model.attention_operator import (
     OPERATOR,
     attend_on_gpu,
     backward_on_gpu,
-    check_gpu,
     packed_attention,
     packed_attention_backward,
 )
@@ -77,20 +76,11 @@ def test_packed_documents_are_as_documents_alone(heads_of_keys: int) -> None:
     use_packed_attention(model)
     expected = alone(plain)
 
-    found = hidden(model)
+    states = hidden(model)
 
-    assert (found - expected).abs().max() < 1e-6
-    assert largest_difference(gradients(model, found), gradients(plain, expected)) < 2e-6
-
-
-def test_without_borders_a_row_is_one_document() -> None:
-    plain = llama()
-    model = copy.deepcopy(plain)
-    use_packed_attention(model)
-
-    found = model.base_model(input_ids=IDS, use_cache=False).last_hidden_state
-
-    assert (found - plain.base_model(input_ids=IDS, use_cache=False).last_hidden_state).abs().max() < 1e-6
+    assert (states - expected).abs().max() < 1e-6
+    assert largest_difference(gradients(model, states), gradients(plain, expected)) < 2e-6
+    assert "anadil" not in model.config.to_json_string(), "a saved model does not name the attention"
 
 
 def test_a_batch_like_the_one_before_in_shape_has_borders_of_its_own() -> None:
@@ -161,13 +151,6 @@ def test_autocast_attends_in_bf16() -> None:
     assert all(torch.isfinite(gradient).all() for gradient in gradients(model, found))
 
 
-def test_a_saved_model_does_not_name_the_attention() -> None:
-    model = llama()
-    use_packed_attention(model)
-
-    assert "anadil" not in model.config.to_json_string()
-
-
 def test_queries_see_the_keys_before_them_where_a_document_began_earlier() -> None:
     random = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(20, num, 8, generator=random) for num in (4, 2, 2))
@@ -198,19 +181,15 @@ def test_both_ways_have_the_gradients_of_a_mask(way: object, window: int) -> Non
             here = last - (end - 1 - row)
             seen[row, max(first, here - (window or 12)) : here] = True
     query, key, value = (tensor.transpose(0, 1)[None] for tensor in given)
-    expected = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=seen, enable_gqa=True)[
-        0
-    ]
+    masked = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=seen, enable_gqa=True)
+    expected = masked[0].transpose(0, 1)
     push = torch.randn(9, 4, 8, generator=random, dtype=torch.float64)
 
-    found = way(*given, query_borders, key_borders, 8**-0.5, window)
+    result = way(*given, query_borders, key_borders, 8**-0.5, window)
 
-    assert (found - expected.transpose(0, 1)).abs().max() < 1e-12
-    for one, other in zip(
-        torch.autograd.grad(found, given, push),
-        torch.autograd.grad(expected.transpose(0, 1), given, push),
-        strict=True,
-    ):
+    assert (result - expected).abs().max() < 1e-12
+    ours, theirs = (torch.autograd.grad(each, given, push) for each in (result, expected))
+    for one, other in zip(ours, theirs, strict=True):
         assert (one - other).abs().max() < 1e-12
 
 
@@ -220,18 +199,14 @@ def test_the_operators_tell_the_shapes_of_their_results() -> None:
 
     tests = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(OPERATOR, (query, key, value, BORDERS, BORDERS, 0.3, 4), test_utils=tests)
-    torch.library.opcheck(
-        packed_attention_backward,
-        (
-            torch.randn(48, 4, 8),
-            *(part.detach() for part in (query, key, value, *result)),
-            BORDERS,
-            BORDERS,
-            0.3,
-            4,
-        ),
-        test_utils=("test_schema", "test_faketensor"),
+    given = (
+        torch.randn(48, 4, 8),
+        *(part.detach() for part in (query, key, value, *result)),
+        BORDERS,
+        BORDERS,
     )
+    schema = ("test_schema", "test_faketensor")
+    torch.library.opcheck(packed_attention_backward, (*given, 0.3, 4), test_utils=schema)
 
 
 def test_what_a_gpu_is_asked_has_the_order_of_arguments_of_torch() -> None:
@@ -246,14 +221,6 @@ def test_what_a_gpu_is_asked_has_the_order_of_arguments_of_torch() -> None:
     assert [gradient.shape for gradient in found] == [query.shape, key.shape, value.shape]
 
 
-def test_a_gpu_without_flash_attention_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla T4")
-
-    with pytest.raises(PreflightError, match=r"capability 8.0 or more, and Tesla T4 has 7.5; run on an A100"):
-        check_gpu(torch.device("cuda", 0))
-
-
 def test_a_mask_is_an_error_and_no_leak() -> None:
     model = llama()
     use_packed_attention(model)
@@ -265,14 +232,9 @@ def test_a_mask_is_an_error_and_no_leak() -> None:
 @pytest.mark.parametrize("window", [1, 4, LENGTH])
 def test_a_window_is_that_of_transformers_with_documents_and_without(window: int) -> None:
     config = MistralConfig(
-        vocab_size=64,
-        hidden_size=WIDTH,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        sliding_window=window,
-    )
+        vocab_size=64, hidden_size=WIDTH, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, sliding_window=window,
+    )  # fmt: skip
     plain = MistralForCausalLM(config).eval()
     model = copy.deepcopy(plain)
     use_packed_attention(model)
@@ -282,20 +244,14 @@ def test_a_window_is_that_of_transformers_with_documents_and_without(window: int
     assert (model.base_model(input_ids=IDS, use_cache=False).last_hidden_state - whole).abs().max() < 1e-5
 
 
-def test_scores_changed_otherwise_are_refused() -> None:
-    states = torch.zeros(1, 1, 2, 4)
-
-    with pytest.raises(DataError, match=r"base.model: its attention has softcap, which"):
-        packed_attention_forward(nn.Identity(), states, states, states, None, softcap=30.0)
-
-
-def test_dropout_is_refused_in_training_only() -> None:
+def test_scores_changed_otherwise_are_refused_and_dropout_in_training_only() -> None:
     layer, states = nn.Identity(), torch.zeros(1, 1, 2, 4)
 
     packed_attention_forward(layer.eval(), states, states, states, None, dropout=0.1)
-
     with pytest.raises(DataError, match="attention_dropout"):
         packed_attention_forward(layer.train(), states, states, states, None, dropout=0.1)
+    with pytest.raises(DataError, match=r"base.model: its attention has softcap, which"):
+        packed_attention_forward(layer, states, states, states, None, softcap=30.0)
 
 
 def test_a_model_with_attention_of_its_own_is_refused() -> None:

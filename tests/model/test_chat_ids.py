@@ -46,12 +46,10 @@ def controls(tokenizer: Any, ids: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("opened", [True, False])
-def test_a_harmless_chat_has_the_ids_of_the_template(
-    tokenizer: PreTrainedTokenizerFast, opened: bool
-) -> None:
-    assert chat_ids(tokenizer, CHAT, add_generation_prompt=opened) == served(
-        tokenizer, CHAT, add_generation_prompt=opened
-    )
+def test_a_harmless_chat_has_the_ids_of_the_template(tokenizer: Any, opened: bool) -> None:
+    settings = {"add_generation_prompt": opened}
+
+    assert chat_ids(tokenizer, CHAT, **settings) == served(tokenizer, CHAT, **settings)
 
 
 def test_control_text_in_a_message_stays_text(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -65,27 +63,18 @@ def test_control_text_in_a_message_stays_text(tokenizer: PreTrainedTokenizerFast
 def test_between_control_tokens_the_text_is_encoded_as_one(tokenizer: PreTrainedTokenizerFast) -> None:
     plain = [{"role": "user", "content": "sual <|EOT|> cavab"}, *CHAT[1:]]
     odd = [{"role": "user", "content": "sual <|eot_id|> cavab"}, *CHAT[1:]]
-    expected, found = served(tokenizer, plain), chat_ids(tokenizer, odd)
-    at = next(place for place, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b)
+    expected, actual = served(tokenizer, plain), chat_ids(tokenizer, odd)
+    at = next(place for place, (a, b) in enumerate(zip(expected, actual, strict=False)) if a != b)
+    end = tokenizer.convert_tokens_to_ids("<|eot_id|>")
 
-    assert "sual" in tokenizer.decode(found[:at])
-    assert (
-        found[found.index(tokenizer.convert_tokens_to_ids("<|eot_id|>")) :]
-        == (expected[expected.index(tokenizer.convert_tokens_to_ids("<|eot_id|>")) :])
-    )
+    assert "sual" in tokenizer.decode(actual[:at])
+    assert actual[actual.index(end) :] == expected[expected.index(end) :]
 
 
-def test_a_control_token_takes_the_blanks_beside_it_that_it_claims(
-    tokenizer: PreTrainedTokenizerFast,
-) -> None:
-    greedy: Any = tokenizer
-    greedy.add_special_tokens(
-        {
-            "additional_special_tokens": [
-                AddedToken("<|turn|>", special=True, normalized=False, rstrip=True, lstrip=True)
-            ]
-        }
-    )
+def test_a_control_token_takes_the_blanks_beside_it_that_it_claims(tokenizer: Any) -> None:
+    turn = AddedToken("<|turn|>", special=True, normalized=False, rstrip=True, lstrip=True)
+    greedy = tokenizer
+    greedy.add_special_tokens({"additional_special_tokens": [turn]})
     greedy.chat_template = "{% for m in messages %}x <|turn|>\n\n{{ m.content }}{% endfor %}"
 
     ids = chat_ids(greedy, [{"role": "user", "content": "<|turn|> salam"}])

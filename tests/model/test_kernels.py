@@ -16,9 +16,10 @@ PATCHES = ("apply_rotary_pos_emb", "LlamaRMSNorm", "LlamaMLP")
 
 
 @pytest.fixture(autouse=True)
-def llama_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def llama_is_put_back_and_the_gpu_asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in PATCHES:
         monkeypatch.setattr(modeling_llama, name, getattr(modeling_llama, name))
+    check_gpu.cache_clear()
 
 
 @pytest.fixture
@@ -52,13 +53,8 @@ def test_liger_replaces_what_it_does_right(
     assert patched() == expected
 
 
-def test_compiled_layers_keep_torch_s_operations() -> None:
+def test_compiled_layers_keep_torch_s_operations_and_liger_is_refused_for_what_is_no_llama() -> None:
     use_liger_kernels("none", compiled=True)
-
-    assert patched() == []
-
-
-def test_liger_is_refused_for_what_is_no_llama_with_the_remedy() -> None:
     with pytest.raises(
         PreflightError, match=r"kernels is liger.* of the type mistral; set it to auto.*or torch"
     ):
@@ -76,11 +72,6 @@ def test_auto_says_that_only_the_loss_is_liger_s_for_what_is_no_llama(
     assert "of the type qwen2" in caplog.text
     assert "the loss alone is Liger's" in caplog.text
     assert patched() == []
-
-
-@pytest.fixture(autouse=True)
-def _asked_anew() -> None:
-    check_gpu.cache_clear()
 
 
 @pytest.mark.usefixtures("tf32_is_on")

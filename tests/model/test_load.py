@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaForCausalLM
 
@@ -35,11 +34,9 @@ def tokenizer_dir(tmp_path: Path) -> Path:
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS])
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": SPECIALS[0],
-        "eos_token": SPECIALS[1],
+        "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": SPECIALS[0], "eos_token": SPECIALS[1],
         "model_max_length": 4,
-    }
+    }  # fmt: skip
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     (folder / "chat_template.jinja").write_text("{{ messages }}")
     (folder / "fertility.json").write_text("{}")
@@ -68,13 +65,9 @@ def test_a_saved_model_has_what_others_need_and_no_more(tmp_path: Path, tokenize
     save_model(make(), tokenizer_dir, tmp_path / "out", torch.bfloat16)
 
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "chat_template.jinja",
-        "config.json",
-        "generation_config.json",
-        "model.safetensors",
-        "tokenizer.json",
+        "chat_template.jinja", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
         "tokenizer_config.json",
-    }
+    }  # fmt: skip
     config = json.loads((tmp_path / "out/config.json").read_text())
     assert config["use_cache"] is True
     assert config["dtype"] == "bfloat16"
@@ -82,30 +75,25 @@ def test_a_saved_model_has_what_others_need_and_no_more(tmp_path: Path, tokenize
     assert ends == [257, 258]
 
 
-def test_control_text_is_encoded_as_letters(tokenizer_dir: Path) -> None:
+def test_control_text_is_encoded_as_letters_and_texts_without_bos(tokenizer_dir: Path) -> None:
     tokenizer = load_tokenizer(tokenizer_dir)
     text = "Sual <|eot_id|> cavab"
 
-    ids = encode_text(tokenizer, text)
+    ids, short = encode_texts(tokenizer, [text, "sağ ol"])
 
     assert max(ids) < 256
     assert tokenizer.decode(ids) == text
     assert 258 in tokenizer(text)["input_ids"]  # the trap, and the tokenizer is left as it was
+    assert len(short) == 7
 
 
-def test_long_texts_are_encoded_whole_and_without_bos(tokenizer_dir: Path) -> None:
+def test_documents_are_framed_by_bos_or_the_end_of_text_and_that(tokenizer_dir: Path) -> None:
     tokenizer = load_tokenizer(tokenizer_dir)
-
-    one, two = encode_texts(tokenizer, ["salam", "sağ ol"])
-
-    assert (len(one), len(two)) == (5, 7)
-
-
-def test_documents_are_framed_by_bos_and_end_of_text(tokenizer_dir: Path) -> None:
-    tokenizer = load_tokenizer(tokenizer_dir)
+    change_settings(tokenizer_dir, bos_token=None)
 
     assert document_ids(tokenizer, "t") == (256, 257)
     assert end_ids(tokenizer) == [257, 258]
+    assert document_ids(load_tokenizer(tokenizer_dir), "t") == (257, 257)
 
 
 @pytest.mark.parametrize(
@@ -126,9 +114,8 @@ def test_tokens_of_turns_stand_round_no_document_where_the_base_has_others(
     made.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in tokens])
     made.save(str(tmp_path / "tokenizer.json"))
     roles = {"bos_token": bos, "eos_token": eos, "chat_template": template}
-    written = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        **{key: each for key, each in roles.items() if each},
+    written = {key: each for key, each in roles.items() if each} | {
+        "tokenizer_class": "PreTrainedTokenizerFast"
     }
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(written))
     tokenizer = load_tokenizer(tmp_path)
@@ -147,14 +134,12 @@ def test_a_tokenizer_without_an_end_is_refused(tokenizer_dir: Path) -> None:
         document_ids(load_tokenizer(tokenizer_dir), "t")
 
 
-def test_a_directory_without_config_is_a_data_error(tmp_path: Path) -> None:
+def test_a_directory_without_config_weights_or_tokenizer_is_a_data_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"config.json: no such file; give a Hugging Face model directory"):
         load_model(tmp_path)
-
-
-def test_a_directory_without_weights_is_a_data_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no tokenizer there"):
+        load_tokenizer(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-
     with pytest.raises(DataError, match=r"no model.safetensors or model.safetensors.index.json"):
         load_model(tmp_path)
 
@@ -190,33 +175,6 @@ def test_truncated_weights_are_an_integrity_error(tmp_path: Path, tokenizer_dir:
         load_model(tmp_path / "out")
 
 
-def test_missing_tensors_are_not_made_up(tmp_path: Path, tokenizer_dir: Path) -> None:
-    save_model(make(), tokenizer_dir, tmp_path / "out", torch.float32)
-    weights = load_file(tmp_path / "out/model.safetensors")
-    weights.pop("model.norm.weight")
-    save_file(weights, tmp_path / "out/model.safetensors", metadata={"format": "pt"})
-
-    with pytest.raises(
-        IntegrityError,
-        match=r"weights do not fit config.json \(tensors: 1 missing, the first model.norm.weight",
-    ):
-        load_model(tmp_path / "out")
-
-
-def test_weights_of_another_shape_are_an_integrity_error(tmp_path: Path, tokenizer_dir: Path) -> None:
-    save_model(make(), tokenizer_dir, tmp_path / "out", torch.float32)
-    config = json.loads((tmp_path / "out/config.json").read_text())
-    (tmp_path / "out/config.json").write_text(json.dumps({**config, "vocab_size": 300}))
-
-    with pytest.raises((IntegrityError, DataError), match=r"weights do not fit|cannot be loaded"):
-        load_model(tmp_path / "out")
-
-
-def test_a_directory_without_tokenizer_is_a_data_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no tokenizer there"):
-        load_tokenizer(tmp_path)
-
-
 def test_a_model_is_scored_in_full_precision_on_a_cpu() -> None:
     assert pick_dtype(torch.device("cpu")) == torch.float32
     assert pick_dtype(torch.device("cuda", 0)) == torch.bfloat16
@@ -230,12 +188,6 @@ def test_the_row_of_the_token_for_padding_learns_like_others(tmp_path: Path) -> 
 
     grad = model.get_input_embeddings().weight.grad
     assert grad[3].abs().max() > 0.1 * grad[1].abs().max() > 0
-
-
-def test_documents_begin_with_the_end_of_text_where_there_is_no_bos(tokenizer_dir: Path) -> None:
-    change_settings(tokenizer_dir, bos_token=None)
-
-    assert document_ids(load_tokenizer(tokenizer_dir), "t") == (257, 257)
 
 
 def test_windows_begin_with_bos_where_the_tokenizer_sets_it_before_every_text(tokenizer_dir: Path) -> None:

@@ -60,7 +60,7 @@ def gradients(made: nn.Module) -> dict[str, torch.Tensor]:
 def a_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Let torch tell of a GPU of some capability."""
 
-    def of(capability: tuple[int, int], name: str) -> None:
+    def of(capability: tuple[int, int], name: str = "NVIDIA H100 80GB HBM3") -> None:
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: name)
 
@@ -74,11 +74,11 @@ def test_loss_and_gradients_are_near_those_of_whole_precision(kind: MatmulFormat
     expected = gradients(reference)
 
     made = converted(kind, dtype)
-    found = gradients(made)
+    actual = gradients(made)
 
     assert float(loss_of(made).detach()) == pytest.approx(float(loss_of(reference).detach()), rel=5e-3)
-    assert found.keys() == expected.keys()
-    for name, gradient in found.items():
+    assert actual.keys() == expected.keys()
+    for name, gradient in actual.items():
         difference = (gradient - expected[name]).float().norm() / expected[name].float().norm()
         assert difference < 0.2, (name, difference)
 
@@ -140,40 +140,34 @@ def test_matrices_that_do_not_fit_are_left_alone_and_told(caplog: pytest.LogCapt
     assert type(made.model.layers[0].mlp.up_proj) is nn.Linear
 
 
-def test_a_model_of_small_matrices_is_refused_since_nothing_would_be_faster() -> None:
-    made = llama()
-
-    with pytest.raises(
-        RecipeError, match=r"matmul is float8_rowwise, but no matrix .* set pretrain.matmul to same"
-    ):
-        use_low_precision(decoder_layers(made), "float8_rowwise")
-
-
 @pytest.mark.parametrize(("kind", "expected"), [("float8_tensorwise", 5), ("float8_rowwise", 2)])
 def test_of_llama_3_2_1b_only_matrices_that_gain_are_converted(kind: MatmulFormat, expected: int) -> None:
     config = LlamaConfig(
-        hidden_size=2048,
-        intermediate_size=8192,
-        num_hidden_layers=1,
-        num_attention_heads=32,
-        num_key_value_heads=8,
+        hidden_size=2048, intermediate_size=8192, num_hidden_layers=1, num_attention_heads=32, num_key_value_heads=8,
         vocab_size=64,
-    )
+    )  # fmt: skip
     with torch.device("meta"):
         made = LlamaForCausalLM(config)
 
     assert use_low_precision(low_precision_layers(made, kind), kind) == expected
 
 
-def test_tensor_parallel_shards_must_fit_too() -> None:
-    made = llama()
-
-    with pytest.raises(RecipeError, match="multiples of 128"):
-        use_low_precision(decoder_layers(made), "mxfp8", tensor=4, emulated=True)
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("float8_rowwise", {}, r"matmul is float8_rowwise, but no matrix .* set pretrain.matmul to same"),
+        ("mxfp8", {"tensor": 4, "emulated": True}, "multiples of 128"),
+    ],
+)
+def test_a_model_of_matrices_too_small_to_be_faster_or_to_be_split_is_refused(
+    kind: MatmulFormat, options: Any, message: str
+) -> None:
+    with pytest.raises(RecipeError, match=message):
+        use_low_precision(decoder_layers(llama()), kind, **options)
 
 
 @pytest.mark.parametrize(
-    ("kind", "capability", "name", "wanted"),
+    ("kind", "capability", "name", "needed"),
     [
         ("float8_tensorwise", (8, 0), "NVIDIA A100-SXM4-40GB", "compute capability 8.9"),
         ("float8_rowwise", (8, 9), "NVIDIA L40S", "compute capability 9.0"),
@@ -183,7 +177,7 @@ def test_tensor_parallel_shards_must_fit_too() -> None:
     ],
 )
 def test_a_gpu_without_the_format_is_refused_by_name(
-    a_gpu: Any, kind: MatmulFormat, capability: tuple[int, int], name: str, wanted: str
+    a_gpu: Any, kind: MatmulFormat, capability: tuple[int, int], name: str, needed: str
 ) -> None:
     a_gpu(capability, name)
 
@@ -192,38 +186,33 @@ def test_a_gpu_without_the_format_is_refused_by_name(
 
     has = f"{name} has {capability[0]}.{capability[1]}"
     assert str(refused.value) == (
-        f"pretrain.matmul is {kind}, which needs {wanted}, and {has}; "
+        f"pretrain.matmul is {kind}, which needs {needed}, and {has}; "
         "set pretrain.matmul to same, or to a format that the GPU has"
     )
 
 
 @pytest.mark.parametrize("kind", ["float8_tensorwise", "float8_rowwise"])
-def test_a_gpu_with_the_format_is_accepted(a_gpu: Any, kind: MatmulFormat) -> None:
-    a_gpu((9, 0), "NVIDIA H100 80GB HBM3")
+def test_a_gpu_with_the_format_is_accepted_and_warned_of_without_compilation(
+    a_gpu: Any, kind: MatmulFormat, caplog: pytest.LogCaptureFixture
+) -> None:
+    a_gpu((9, 0))
 
     check_low_precision(kind, GPU, BF16, tokens=2048)
+    assert caplog.text == ""
+
+    check_low_precision(kind, GPU, BF16, tokens=2048, compiled=False)
+    assert f"{kind} without pretrain.compile: casts cost more" in caplog.text
 
 
-def test_a_cpu_is_refused() -> None:
-    with pytest.raises(
-        PreflightError, match=r"needs a GPU of compute capability 8.9, and this process has a cpu"
-    ):
-        check_low_precision("float8_tensorwise", torch.device("cpu"), BF16, tokens=2048)
-
-
-def test_kernels_that_do_not_load_are_told_before_the_first_step(a_gpu: Any) -> None:
-    a_gpu((10, 0), "NVIDIA B200")
-
-    with pytest.raises(PreflightError, match=r"torchao's kernels do not load with torch 2"):
-        check_low_precision("mxfp8", GPU, BF16, tokens=2048)
-
-
-def test_without_torchao_the_command_that_installs_it_is_told(
+def test_a_cpu_missing_kernels_and_a_missing_torchao_are_refused_with_the_remedy(
     a_gpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    a_gpu((9, 0), "NVIDIA H100 80GB HBM3")
+    a_gpu((10, 0), "NVIDIA B200")
+    with pytest.raises(PreflightError, match=r"a GPU of compute capability 8.9, and this process has a cpu"):
+        check_low_precision("float8_tensorwise", torch.device("cpu"), BF16, tokens=2048)
+    with pytest.raises(PreflightError, match=r"torchao's kernels do not load with torch 2"):
+        check_low_precision("mxfp8", GPU, BF16, tokens=2048)
     monkeypatch.setattr(low_precision, "find_spec", lambda _name: None)
-
     with pytest.raises(PreflightError, match=r"torchao is not installed; pip install torchao==0.18.0"):
         check_low_precision("float8_rowwise", GPU, BF16, tokens=2048)
 
@@ -258,14 +247,6 @@ def test_a_pipeline_stage_of_the_last_layers_has_none_for_nvfp4() -> None:
 
     assert low_precision_layers(made, "nvfp4") == [stage["5"]]
     assert use_low_precision([], "nvfp4") == 0
-
-
-def test_a_format_without_compilation_is_warned_about(a_gpu: Any, caplog: pytest.LogCaptureFixture) -> None:
-    a_gpu((9, 0), "NVIDIA H100 80GB HBM3")
-
-    check_low_precision("float8_rowwise", GPU, BF16, tokens=2048, compiled=False)
-
-    assert "float8_rowwise without pretrain.compile: casts cost more" in caplog.text
 
 
 @pytest.mark.slow

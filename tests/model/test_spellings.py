@@ -11,34 +11,29 @@ from anadil.model.family_table import model_types
 from anadil.model.spellings import version_4_keys, write_both_spellings
 
 LLAMA_3 = {
-    "rope_type": "llama3",
-    "factor": 32.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
+    "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
-}
+}  # fmt: skip
 FACTORS = {"short_factor": [1.0, 2.0], "long_factor": [3.0, 4.0]}
 
 
+GEMMA_3 = {
+    "full_attention": {"rope_theta": 1e6, "rope_type": "linear", "factor": 8.0},
+    "sliding_attention": {"rope_theta": 1e4, "rope_type": "default"},
+}
+PLAIN = {"rope_theta": 1e4, "rope_type": "default"}
+LONG = {"rope_type": "longrope", **FACTORS}
+BEFORE = "original_max_position_embeddings"
+
+
 @pytest.mark.parametrize(
-    ("config", "expected"),
+    ("kind", "rotation", "expected"),
     [
+        ("llama", {"rope_theta": 5e5, **LLAMA_3}, {"rope_theta": 5e5, "rope_scaling": LLAMA_3}),
+        ("qwen3", PLAIN, {"rope_theta": 1e4, "rope_scaling": None}),
         (
-            {"model_type": "llama", "dtype": "bfloat16", "rope_parameters": {"rope_theta": 5e5, **LLAMA_3}},
-            {"torch_dtype": "bfloat16", "rope_theta": 5e5, "rope_scaling": LLAMA_3},
-        ),
-        (
-            {"model_type": "qwen3", "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}},
-            {"rope_theta": 1e6, "rope_scaling": None},
-        ),
-        (
-            {
-                "model_type": "gemma3_text",
-                "rope_parameters": {
-                    "full_attention": {"rope_theta": 1e6, "rope_type": "linear", "factor": 8.0},
-                    "sliding_attention": {"rope_theta": 1e4, "rope_type": "default"},
-                },
-            },
+            "gemma3_text",
+            GEMMA_3,
             {
                 "rope_theta": 1e6,
                 "rope_local_base_freq": 1e4,
@@ -46,30 +41,18 @@ FACTORS = {"short_factor": [1.0, 2.0], "long_factor": [3.0, 4.0]}
             },
         ),
         (
-            {
-                "model_type": "glm4",
-                "rope_parameters": {"rope_theta": 1e4, "rope_type": "default", "partial_rotary_factor": 0.5},
-            },
+            "glm4",
+            {**PLAIN, "partial_rotary_factor": 0.5},
             {"rope_theta": 1e4, "partial_rotary_factor": 0.5, "rope_scaling": None},
         ),
         (
-            {
-                "model_type": "gpt_neox",
-                "rope_parameters": {"rope_theta": 1e4, "rope_type": "default", "partial_rotary_factor": 0.25},
-            },
+            "gpt_neox",
+            {**PLAIN, "partial_rotary_factor": 0.25},
             {"rotary_emb_base": 1e4, "rotary_pct": 0.25, "rope_scaling": None},
         ),
         (
-            {
-                "model_type": "phi3",
-                "rope_parameters": {
-                    "rope_theta": 1e4,
-                    "rope_type": "longrope",
-                    "partial_rotary_factor": 1.0,
-                    "original_max_position_embeddings": 4096,
-                    **FACTORS,
-                },
-            },
+            "phi3",
+            {"rope_theta": 1e4, "partial_rotary_factor": 1.0, BEFORE: 4096, **LONG},
             {
                 "rope_theta": 1e4,
                 "partial_rotary_factor": 1.0,
@@ -77,47 +60,26 @@ FACTORS = {"short_factor": [1.0, 2.0], "long_factor": [3.0, 4.0]}
             },
         ),
         (
-            {
-                "model_type": "llama",
-                "rope_parameters": {
-                    "rope_theta": 1e4,
-                    "rope_type": "longrope",
-                    "original_max_position_embeddings": 32,
-                    **FACTORS,
-                },
-            },
-            {
-                "rope_theta": 1e4,
-                "original_max_position_embeddings": 32,
-                "rope_scaling": {
-                    "rope_type": "longrope",
-                    "original_max_position_embeddings": 32,
-                    **FACTORS,
-                },
-            },
+            "llama",
+            {"rope_theta": 1e4, BEFORE: 32, **LONG},
+            {"rope_theta": 1e4, BEFORE: 32, "rope_scaling": {BEFORE: 32, **LONG}},
         ),
-        ({"model_type": "unheard_of"}, {}),
+        ("unheard_of", None, {}),
     ],
 )
 def test_version_4_finds_precision_and_rotation_under_its_own_keys(
-    config: dict[str, Any], expected: dict[str, Any]
+    kind: str, rotation: dict[str, Any] | None, expected: dict[str, Any]
 ) -> None:
+    config = {"model_type": kind, "rope_parameters": rotation}
+
     assert version_4_keys(config) == expected
+    assert version_4_keys({**config, "dtype": "bfloat16"}) == {**expected, "torch_dtype": "bfloat16"}
 
 
 SCALED: dict[str, dict[str, Any]] = {
-    "gemma3_text": {
-        "rope_parameters": {
-            "full_attention": {"rope_theta": 1e6, "rope_type": "linear", "factor": 8.0},
-            "sliding_attention": {"rope_theta": 1e4, "rope_type": "default"},
-        }
-    },
+    "gemma3_text": {"rope_parameters": GEMMA_3},
     "llama": {"rope_parameters": {"rope_theta": 5e5, **LLAMA_3}},
-    "phi3": {
-        "hidden_size": 16,
-        "num_attention_heads": 4,
-        "rope_parameters": {"rope_theta": 1e4, "rope_type": "longrope", **FACTORS},
-    },
+    "phi3": {"hidden_size": 16, "num_attention_heads": 4, "rope_parameters": {"rope_theta": 1e4, **LONG}},
 }
 
 

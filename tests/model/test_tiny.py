@@ -58,11 +58,12 @@ def test_of_workers_that_share_a_directory_one_makes_tiny(
         made.append(draft)
         time.sleep(0.5)
 
+    monkeypatch.setattr(tiny, "base_tokenizer", lambda *_: tmp_path)
     monkeypatch.setattr(tiny, "_trained", lambda _: None)
     monkeypatch.setattr(tiny, "save_model", save)
     (tmp_path / "tokenizer.json").write_text("{}")
     with ThreadPoolExecutor(3) as workers:
-        found = set(workers.map(lambda _: tiny._tiny_model(tmp_path, tmp_path / "cache"), range(3)))
+        found = set(workers.map(lambda _: tiny.base_model(Base(model="tiny"), tmp_path / "cache"), range(3)))
 
     assert len(made) == len(found) == 1
     assert list((tmp_path / "cache").iterdir()) == list(found)

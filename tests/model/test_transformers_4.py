@@ -31,23 +31,14 @@ def logits_of(folder: Path, ids: torch.Tensor) -> torch.Tensor:
 
 
 def test_version_4_predicts_the_same_tokens_of_a_llama_3_shape(python: Path, tmp_path: Path) -> None:
+    rotation = {
+        "rope_type": "llama3", "rope_theta": 500_000.0, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 128,
+    }  # fmt: skip
     model = small_llama(
-        seed=3,
-        vocab_size=300,
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=4,
-        max_position_embeddings=4096,
-        initializer_range=0.2,
-        rope_parameters={
-            "rope_type": "llama3",
-            "rope_theta": 500_000.0,
-            "factor": 32.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 128,
-        },
-    )
+        seed=3, vocab_size=300, hidden_size=128, intermediate_size=256, num_hidden_layers=4,
+        max_position_embeddings=4096, initializer_range=0.2, rope_parameters=rotation,
+    )  # fmt: skip
     saved = tmp_path / "model"
     save_model(model, make_tokenizer(tmp_path / "t"), saved, torch.float32)
     ids = torch.randint(0, 300, (2, 512), generator=torch.Generator().manual_seed(4))

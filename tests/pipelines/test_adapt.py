@@ -21,12 +21,8 @@ from .golden import compiled as compiled_by_command
 
 RECIPE = load_recipe(
     "smoke",
-    [
-        "cluster.image=registry.example/{stage}:{version}-cuda",
-        "tokenizer.trial={steps: 20}",
-        "evaluate.tasks=[az]",
-    ],
-)
+    ["cluster.image=registry.example/{stage}:{version}-cuda", "tokenizer.trial={steps: 20}", "evaluate.tasks=[az]"],
+)  # fmt: skip
 ON_A_CLUSTER = ["cluster.backend=pytorchjob", "tokenizer.vocab_sizes=[2048, 4096]"]
 
 
@@ -39,14 +35,14 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def spec_of(*settings: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(yaml.safe_load_all(pipeline_yaml(load_recipe("smoke", settings))))
-    return found
+    spec: dict[str, Any] = next(yaml.safe_load_all(pipeline_yaml(load_recipe("smoke", settings))))
+    return spec
 
 
 def tasks(compiled: dict[str, Any], group: str = "") -> dict[str, Any]:
-    dag = compiled["components"][f"comp-{group}"] if group else compiled["root"]
-    found: dict[str, Any] = dag["dag"]["tasks"]
-    return found
+    part = compiled["components"][f"comp-{group}"] if group else compiled["root"]
+    steps: dict[str, Any] = part["dag"]["tasks"]
+    return steps
 
 
 def test_the_pipeline_has_a_task_for_every_stage(compiled: dict[str, Any]) -> None:
@@ -54,59 +50,45 @@ def test_the_pipeline_has_a_task_for_every_stage(compiled: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("name", STAGES)
-def test_a_task_depends_on_the_stages_that_write_what_it_reads(compiled: dict[str, Any], name: str) -> None:
+def test_a_task_takes_the_recipe_and_what_its_stage_reads_and_depends_on_who_writes_it(
+    compiled: dict[str, Any], name: str
+) -> None:
+    reads, task = STAGES[name].reads, tasks(compiled)[name]
+    given = task["inputs"]["parameters"]
     writers = {stage.writes: stage.name for stage in FLOW}
 
-    task = tasks(compiled)[name]
-
-    assert set(task.get("dependentTasks", ())) == {writers[word] for word in STAGES[name].reads}
-
-
-@pytest.mark.parametrize("name", STAGES)
-def test_a_task_takes_the_recipe_and_what_its_stage_reads(compiled: dict[str, Any], name: str) -> None:
-    given = tasks(compiled)[name]["inputs"]["parameters"]
-
     more = {"tokenizer": {"candidates"}, "trial": {"strategy", "finalists"}}.get(name, set())
-    assert set(given) == {"recipe", *VARIED, "run", *STAGES[name].reads, *more}
+    assert set(task.get("dependentTasks", ())) == {writers[word] for word in reads}
+    assert set(given) == {"recipe", *VARIED, "run", *reads, *more}
     for parameter in ("recipe", *VARIED):
         assert given[parameter] == {"componentInputParameter": parameter}
     assert given["run"] == {"runtimeValue": {"constant": "{{$.pipeline_job_uuid}}"}}
-    for word in STAGES[name].reads:
+    for word in reads:
         assert given[word]["taskOutputParameter"]["outputParameterKey"] == word
+    # The lineage says what each step read.
+    assert task["inputs"].get("artifacts", {}) == {
+        f"{word}_artifact": {
+            "taskOutputArtifact": {"producerTask": writers[word], "outputArtifactKey": f"{word}_artifact"}
+        }
+        for word in reads
+    }
 
 
 @pytest.mark.parametrize("name", STAGES)
-def test_a_step_gives_its_artifact_and_metrics(compiled: dict[str, Any], name: str) -> None:
+def test_a_step_gives_its_artifact_and_metrics_by_the_entry_point_of_its_image(
+    compiled: dict[str, Any], name: str
+) -> None:
     outputs = compiled["components"][f"comp-{name}"]["outputDefinitions"]
+    container = compiled["deploymentSpec"]["executors"][f"exec-{name}"]["container"]
 
     assert set(outputs["parameters"]) == {STAGES[name].writes}
     assert outputs["artifacts"]["metrics"]["artifactType"]["schemaTitle"] == "system.Metrics"
     word = STAGES[name].writes
     kind = {"corpus": "Dataset", "model": "Model", "adapter": "Model"}.get(word, "Artifact")
     assert outputs["artifacts"][f"{word}_artifact"]["artifactType"]["schemaTitle"] == f"system.{kind}"
-
-
-@pytest.mark.parametrize("name", STAGES)
-def test_the_lineage_says_of_each_step_what_it_read(compiled: dict[str, Any], name: str) -> None:
-    writers = {stage.writes: stage.name for stage in FLOW}
-    given = tasks(compiled)[name]["inputs"].get("artifacts", {})
-
-    assert given == {
-        f"{word}_artifact": {
-            "taskOutputArtifact": {"producerTask": writers[word], "outputArtifactKey": f"{word}_artifact"}
-        }
-        for word in STAGES[name].reads
-    }
-
-
-@pytest.mark.parametrize("name", STAGES)
-def test_a_step_runs_the_entry_point_of_its_image(compiled: dict[str, Any], name: str) -> None:
-    container = compiled["deploymentSpec"]["executors"][f"exec-{name}"]["container"]
-
     assert container["command"] == ["python", "-m", f"anadil.{name}"]
     assert container["args"] == ["--executor-input", "{{$}}"]
-    image = STAGES[name].image
-    assert container["image"] == f"registry.example/{image}:{__version__}-cuda"
+    assert container["image"] == f"registry.example/{STAGES[name].image}:{__version__}-cuda"
 
 
 def test_the_defaults_of_the_parameters_are_the_recipe_and_what_leaves_it_as_it_is(
@@ -197,13 +179,18 @@ def test_the_exit_handler_watches_all_stages_and_runs_however_they_end() -> None
     assert container["command"] == ["python", "-m", "anadil.launch", "finish"]
 
 
-@pytest.mark.parametrize("setting", ["cluster.backend=local", "cluster.parallel_sweep=false"])
-def test_where_nothing_can_be_left_behind_and_nobody_is_told_there_is_no_exit_handler(setting: str) -> None:
-    assert set(tasks(spec_of(setting))) == set(STAGES) - {"trial", "tasks"}
-
-
-def test_somebody_who_wants_to_be_told_gets_the_exit_handler() -> None:
-    assert "finish" in tasks(spec_of("cluster.notifications=slack"))
+@pytest.mark.parametrize(
+    ("setting", "finish"),
+    [
+        ("cluster.backend=local", set()),
+        ("cluster.parallel_sweep=false", set()),
+        ("cluster.notifications=slack", {"finish", "exit-handler-1"}),
+    ],
+)
+def test_an_exit_handler_is_there_where_something_can_be_left_behind_or_somebody_is_told(
+    setting: str, finish: set[str]
+) -> None:
+    assert set(tasks(spec_of(setting))) == (finish or set(STAGES) - {"trial", "tasks"})
 
 
 def test_a_parallel_sweep_trains_each_size_in_a_pod_of_its_own() -> None:
@@ -251,19 +238,11 @@ def test_a_parallel_trial_trains_with_each_strategy_in_a_pod_of_its_own_before_t
     assert commands.count(["python", "-m", "anadil.launch", "trial"]) == 2
 
 
-def test_without_a_parallel_sweep_one_pod_tries_all_strategies() -> None:
-    spec = spec_of("tokenizer.trial={steps: 20}")
-
-    assert set(tasks(spec)) == set(STAGES) - {"tasks"}
-
-
 @pytest.mark.parametrize(
     "setting", ["tokenizer.vocab_sizes=[4096]", "tokenizer.strategies=[base]", "tokenizer.vocab_sizes=auto"]
 )
 def test_one_candidate_or_sizes_that_only_the_corpus_tells_need_no_sweep(setting: str) -> None:
-    spec = spec_of("tokenizer.vocab_sizes=[2048, 4096]", "cluster.parallel_sweep=true", setting)
+    steps = tasks(spec_of("tokenizer.vocab_sizes=[2048, 4096]", "cluster.parallel_sweep=true", setting))
 
-    assert set(tasks(spec)) == set(STAGES) - {"trial", "tasks"}
-    assert tasks(spec)["tokenizer"]["inputs"]["parameters"]["candidates"] == {
-        "runtimeValue": {"constant": []}
-    }
+    assert set(steps) == set(STAGES) - {"trial", "tasks"}
+    assert steps["tokenizer"]["inputs"]["parameters"]["candidates"] == {"runtimeValue": {"constant": []}}

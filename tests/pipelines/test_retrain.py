@@ -24,7 +24,6 @@ SUNDAYS = "0 3 * * 0"
         ("*/15 8-18 * * mon-fri", "0 */15 8-18 * * mon-fri"),
         ("30 0 3 1,15 * *", "30 0 3 1,15 * *"),
         ("0 0 ? JAN-MAR/2 *", "0 0 0 ? JAN-MAR/2 *"),
-        ("@weekly", "0 0 0 * * 0"),
     ],
 )
 def test_a_schedule_gets_the_seconds_that_the_server_reads_first(given: str, expected: str) -> None:
@@ -42,7 +41,7 @@ def test_a_schedule_gets_the_seconds_that_the_server_reads_first(given: str, exp
         ("0 18-8 * * *", "'18-8' is no hour"),
         ("*/0 * * * *", "'*/0' is no minute"),
         ("0 3 * maj *", "'maj' is no month"),
-        ("@reboot", "has 1 fields"),
+        ("@weekly", "has 1 fields"),
     ],
 )
 def test_a_schedule_that_the_server_would_misread_is_refused(given: str, words: str) -> None:
@@ -95,41 +94,26 @@ def test_a_new_schedule_takes_the_place_of_all_of_its_name(
     assert changes[-5:] == ["DELETE"] * 4 + ["POST"]  # never two at a time
 
 
-def test_a_schedule_that_is_gone_already_is_no_failure(
-    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str
-) -> None:
+@pytest.mark.parametrize(
+    ("failing", "status", "code", "left", "words"),
+    [
+        ("DELETE /recurringruns/.*", 404, 0, ["0 0 4 * * 0"], ""),
+        ("DELETE /recurringruns/.*", 403, 4, ["0 0 3 * * 0"], ""),
+        ("POST /recurringruns", 503, 138, [], "bakı: the old schedule was deleted, and the new one was refused"),
+    ],
+    ids=["gone already", "cannot be removed", "the new one is refused"],
+)  # fmt: skip
+def test_a_schedule_that_cannot_be_replaced_stays_alone_or_is_said_to_be_gone(
+    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str, capsys: pytest.CaptureFixture[str],
+    failing: str, status: int, code: int, left: list[str], words: str,
+) -> None:  # fmt: skip
     anadil("schedule", recipe_file, "--cron", SUNDAYS)
-    kubeflow.failures = [("DELETE /recurringruns/.*", 404)]
+    kubeflow.failures = [(failing, status)]
 
-    code = anadil("schedule", recipe_file, "--cron", "0 4 * * 0")
+    assert anadil("schedule", recipe_file, "--cron", "0 4 * * 0") == code
 
-    assert code == 0
-    assert kubeflow.recurring_runs[-1]["trigger"]["cron_schedule"]["cron"] == "0 0 4 * * 0"
-
-
-def test_a_schedule_that_cannot_be_removed_stays_alone(
-    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str
-) -> None:
-    anadil("schedule", recipe_file, "--cron", SUNDAYS)
-    kubeflow.failures = [("DELETE /recurringruns/.*", 403)]
-
-    code = anadil("schedule", recipe_file, "--cron", "0 4 * * 0")
-
-    assert code == 4
-    assert [each["trigger"]["cron_schedule"]["cron"] for each in kubeflow.recurring_runs] == ["0 0 3 * * 0"]
-
-
-def test_a_new_schedule_that_is_refused_says_that_the_old_one_is_gone(
-    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    anadil("schedule", recipe_file, "--cron", SUNDAYS)
-    kubeflow.failures = [("POST /recurringruns", 503)]
-
-    code = anadil("schedule", recipe_file, "--cron", "0 4 * * 0")
-
-    assert code == 138
-    assert "bakı: the old schedule was deleted, and the new one was refused" in capsys.readouterr().err
-    assert kubeflow.recurring_runs == []
+    assert [each["trigger"]["cron_schedule"]["cron"] for each in kubeflow.recurring_runs][-1:] == left
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("word", "mode"), [("--disable", "DISABLE"), ("--enable", "ENABLE")])

@@ -88,22 +88,15 @@ def test_a_second_submission_attaches_to_the_run_that_is_under_way(
 
     code = anadil("submit", recipe_file, "-o", "json")
 
-    told = capsys.readouterr()
+    out, messages = capsys.readouterr()
     assert code == 0
-    assert json.loads(told.out)["run"] == first
-    assert f"run {first} of the same recipe is under way; --again starts another" in told.err
+    assert json.loads(out)["run"] == first
+    assert f"run {first} of the same recipe is under way; --again starts another" in messages
     assert kubeflow.count()["POST /runs"] == 1
-
-
-def test_a_run_that_ended_is_no_run_under_way(
-    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str
-) -> None:
-    anadil("submit", recipe_file)
+    # One that ended is no run under way.
     kubeflow.runs[0]["state"] = "FAILED"
-
     anadil("submit", recipe_file)
-
-    assert len(kubeflow.runs) == 2
+    assert kubeflow.count()["POST /runs"] == 2
 
 
 @pytest.mark.parametrize("path", ["/experiments", "/pipelines", "/pipelines/upload_version"])
@@ -139,45 +132,33 @@ def test_somebody_who_is_faster_is_no_failure(
     ],
 )
 def test_a_refusal_is_told_with_its_remedy_and_exit_code(
-    anadil: Command,
-    kubeflow: FakeKubeflow,
-    recipe_file: str,
-    capsys: pytest.CaptureFixture[str],
-    failing: str,
-    status: int,
-    code: int,
-    words: str,
-) -> None:
+    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str, capsys: pytest.CaptureFixture[str],
+    failing: str, status: int, code: int, words: str,
+) -> None:  # fmt: skip
     kubeflow.failures = [(failing, status)]
 
-    found = anadil("submit", recipe_file)
+    assert anadil("submit", recipe_file) == code
 
-    told = capsys.readouterr()
-    assert found == code
-    assert words in told.err
-    assert kubeflow.url in told.err
-    assert told.out == ""
-    assert "Traceback" not in told.err
+    out, messages = capsys.readouterr()
+    assert words in messages
+    assert kubeflow.url in messages
+    assert out == ""
+    assert "Traceback" not in messages
 
 
-def test_a_server_that_is_not_there_is_a_reason_to_try_again(
-    anadil: Command, recipe_file: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("host", "code", "words"),
+    [
+        ("http://127.0.0.1:9", 138, "http://127.0.0.1:9: Kubeflow Pipelines does not answer ("),
+        ("http://127.0.0.1:9", 138, "kubectl port-forward -n kubeflow svc/ml-pipeline 8888"),
+        ("http://nowhere.invalid:8888", 4, "give --host, or set KF_PIPELINES_ENDPOINT"),
+    ],
+)
+def test_a_server_that_is_not_there_is_a_reason_to_try_again_and_an_unknown_host_a_mistake(
+    anadil: Command, recipe_file: str, capsys: pytest.CaptureFixture[str], host: str, code: int, words: str
 ) -> None:
-    code = anadil("submit", recipe_file, host="http://127.0.0.1:9")
-
-    told = capsys.readouterr().err
-    assert code == 138
-    assert "http://127.0.0.1:9: Kubeflow Pipelines does not answer (" in told
-    assert "kubectl port-forward -n kubeflow svc/ml-pipeline 8888" in told
-
-
-def test_a_host_that_nobody_knows_is_a_mistake(
-    anadil: Command, recipe_file: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = anadil("submit", recipe_file, host="http://nowhere.invalid:8888")
-
-    assert code == 4
-    assert "give --host, or set KF_PIPELINES_ENDPOINT" in capsys.readouterr().err
+    assert anadil("submit", recipe_file, host=host) == code
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("version", ["2.15.2", "v2.5.0", "1.8.22"])
@@ -236,19 +217,16 @@ def test_a_dry_run_prints_what_would_be_sent_and_sends_nothing(
         "<pipeline_version_id>": kubeflow.pipeline_versions[0]["pipeline_version_id"],
     }
     text = json.dumps(requests)
-    for name, found in ids.items():
-        text = text.replace(name, found)
+    for name, number in ids.items():
+        text = text.replace(name, number)
     shown = {each["POST"]: each for each in json.loads(text)["requests"]}
-    assert code == 0
-    assert nothing == []
+    assert (code, nothing) == (0, [])
     for path in ("/experiments", "/pipelines", "/runs"):
         assert kubeflow.sent("POST", path) == [shown[f"/apis/v2beta1{path}"]["body"]]
     [upload] = [each for each in kubeflow.requests if each.path.endswith("upload_version")]
     assert upload.query == shown["/apis/v2beta1/pipelines/upload_version"]["query"]
-    assert kubeflow.pipeline_versions[0]["pipeline_spec"] == {
-        "pipeline_spec": spec,
-        "platform_spec": platform,
-    }
+    expected = {"pipeline_spec": spec, "platform_spec": platform}
+    assert kubeflow.pipeline_versions[0]["pipeline_spec"] == expected
 
 
 @pytest.mark.parametrize(
@@ -274,15 +252,9 @@ def test_a_place_of_one_machine_is_refused(recipe_file: str, setting: str, key: 
 
 
 def test_places_on_a_claim_are_fine(recipe_file: str) -> None:
-    recipe = load_recipe(
-        recipe_file,
-        [
-            "cluster.volumes=[{claim: fsx, path: /fsx}]",
-            "storage.root=/fsx/root",
-            "base.model=/fsx/models/llama",
-            "clean.inputs=['builtin:az/prose.jsonl', '/fsx/raw/*.jsonl']",
-        ],
-    )
+    places = ("storage.root=/fsx/root", "base.model=/fsx/models/llama")
+    inputs = "clean.inputs=['builtin:az/prose.jsonl', '/fsx/raw/*.jsonl']"
+    recipe = load_recipe(recipe_file, ["cluster.volumes=[{claim: fsx, path: /fsx}]", *places, inputs])
 
     check_reach(recipe)
 
@@ -302,13 +274,9 @@ def settings(*given: str) -> list[str]:
     ],
 )
 def test_what_machines_cannot_do_is_refused_before_anything_is_sent(
-    anadil: Command,
-    kubeflow: FakeKubeflow,
-    recipe_file: str,
-    capsys: pytest.CaptureFixture[str],
-    given: list[str],
-    words: str,
-) -> None:
+    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str, capsys: pytest.CaptureFixture[str],
+    given: list[str], words: str,
+) -> None:  # fmt: skip
     code = anadil("submit", recipe_file, *settings(*given))
 
     assert code == 4
@@ -317,12 +285,8 @@ def test_what_machines_cannot_do_is_refused_before_anything_is_sent(
 
 
 def test_chats_without_a_chat_are_refused_before_anything_is_sent(
-    anadil: Command,
-    kubeflow: FakeKubeflow,
-    recipe_file: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"text": "no chat"}\n')
     given = settings(f"cluster.volumes=[{{claim: here, path: {tmp_path}}}]", f"finetune.inputs=[{rows}]")
@@ -339,8 +303,8 @@ def test_a_dry_run_shows_what_would_be_refused_all_the_same(
 ) -> None:
     code = anadil("submit", "smoke", "--dry-run")
 
-    told = capsys.readouterr()
+    out, messages = capsys.readouterr()
     assert code == 0
-    assert "would be refused: no step on the cluster would see\n  storage.root: not set" in told.err
-    assert len(list(yaml.safe_load_all(told.out))) == 3
+    assert "would be refused: no step on the cluster would see\n  storage.root: not set" in messages
+    assert len(list(yaml.safe_load_all(out))) == 3
     assert kubeflow.requests == []

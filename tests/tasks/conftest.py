@@ -1,7 +1,6 @@
 """Questions that a model can answer or not, as task files, and the small models of the tests of evaluate."""
 
 import functools
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job, external_side_files
 from tests.evaluate.conftest import save_model
+from tests.kit.rows import write_rows
 
 QUESTIONS: list[dict[str, Any]] = [
     {"question": "Bakı hansı dənizin sahilindədir?", "choices": ["Xəzər", "Qara", "Aralıq"], "answer": 0},
@@ -62,9 +62,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def questions(tmp_path: Path) -> Path:
     """A file of questions with choices."""
-    path = tmp_path / "questions.jsonl"
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in QUESTIONS))
-    return path
+    return write_rows(tmp_path / "questions.jsonl", QUESTIONS)
 
 
 @pytest.fixture
@@ -72,8 +70,7 @@ def task_folder(tmp_path: Path) -> Path:
     """A directory with a task file and its data."""
     folder = tmp_path / "own"
     folder.mkdir()
-    rows = [{**row, "answer": 0} for row in QUESTIONS]
-    (folder / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(folder / "questions.jsonl", [{**row, "answer": 0} for row in QUESTIONS])
     (folder / "task.yaml").write_text(yaml.safe_dump(TASK))
     return folder
 
@@ -83,22 +80,15 @@ def job_of(models: Path, tmp_path: Path) -> Callable[..., Job]:
     """A job of the stage on the small models."""
 
     def made(*tasks: str, **evaluate: Any) -> Job:
-        recipe = Recipe.model_validate(
-            {
-                "base": {"model": str(models / "base")},
-                "pretrain": {"sequence_length": 64},
-                "evaluate": {"tasks": tasks, **evaluate},
-            }
-        )
+        recipe = Recipe.model_validate({
+            "base": {"model": str(models / "base")}, "pretrain": {"sequence_length": 64},
+            "evaluate": {"tasks": tasks, **evaluate},
+        })  # fmt: skip
         out = tmp_path / "out"
-        out.mkdir()
+        out.mkdir(exist_ok=True)
         return Job(
-            recipe=recipe,
-            inputs={word: models / word for word in ("model", "adapter")},
-            side_files=external_side_files(STAGES["tasks"], recipe),
-            out=out,
-            work=out,
-            base_cache=out,
-        )
+            recipe=recipe, inputs={word: models / word for word in ("model", "adapter")},
+            side_files=external_side_files(STAGES["tasks"], recipe), out=out, work=out, base_cache=out,
+        )  # fmt: skip
 
     return made

@@ -13,6 +13,7 @@ from anadil.core.errors import DataError, IntegrityError, PreflightError, Recipe
 from anadil.model.load import load_model, load_tokenizer
 from anadil.runtime.job import Job
 from anadil.tasks.run import run
+from tests.kit.rows import write_rows
 from tests.tasks.conftest import QUESTIONS, TASK
 
 JobOf = Callable[..., Job]
@@ -45,16 +46,15 @@ def test_questions_of_a_file_are_asked_of_all_candidates_and_all_is_stored(
 ) -> None:
     job = job_of(str(questions))
 
-    figures = run(job)
+    assert run(job) == {"tasks": 1, "candidates": 3}
 
     table = stored(job)["questions"]
-    assert figures == {"tasks": 1, "candidates": 3}
     assert list(table) == ["base", "adapted", "finetuned"]
     chance = (1 / 3 + 1 / 2 + 1 / 2) / 3
-    for found in table.values():
-        assert found["metric"] == "acc_bytes"
-        assert found["value"] * 3 == pytest.approx(round(found["value"] * 3))
-        assert found["chance"] == pytest.approx(chance)
+    for figures in table.values():
+        assert figures["metric"] == "acc_bytes"
+        assert figures["value"] * 3 == pytest.approx(round(figures["value"] * 3))
+        assert figures["chance"] == pytest.approx(chance)
     samples = samples_of(job, "adapted")
     assert [sample["doc"]["answer"] for sample in samples] == [0, 0, 1]
     ((score, _),) = samples[0]["resps"][0]
@@ -88,7 +88,7 @@ def test_the_task_of_tumlu_asks_for_a_letter(job_of: JobOf, tmp_path: Path) -> N
     rows = [{"question": " Bakı? ", "choices": ["4n", "4n-1", "4n-3"], "answer": "C", "subject": "Math"}]
     folder = tmp_path / "own"
     folder.mkdir()
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(folder / "rows.jsonl", rows)
     task = yaml.safe_load((SHIPPED / "tumlu_azerbaijani.yaml").read_text())
     del task["dataset_name"], task["fewshot_split"]
     task |= {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "rows.jsonl"}}}
@@ -153,19 +153,16 @@ def test_a_task_file_that_is_no_yaml_is_named(
         run(job_of(str(task_folder)))
 
 
-def test_a_task_file_with_a_function_is_refused(job_of: JobOf, task_folder: Path) -> None:
+def test_a_task_file_with_a_function_and_pairs_without_choices_are_refused(
+    job_of: JobOf, task_folder: Path, tmp_path: Path
+) -> None:
     (task_folder / "task.yaml").write_text(yaml.safe_dump(TASK) + "process_docs: !function steal.secrets\n")
+    pairs = write_rows(tmp_path / "pairs.jsonl", [{"prompt": "Necəsən?", "response": "Yaxşı."}])
 
     with pytest.raises(IntegrityError, match="asks to run code"):
         run(job_of(str(task_folder)))
-
-
-def test_pairs_without_choices_are_refused(job_of: JobOf, tmp_path: Path) -> None:
-    path = tmp_path / "pairs.jsonl"
-    path.write_text('{"prompt": "Necəsən?", "response": "Yaxşı."}\n')
-
     with pytest.raises(DataError, match=r"pairs.jsonl has no question with choices.*evaluate.questions"):
-        run(job_of(str(path)))
+        run(job_of(str(pairs)))
 
 
 def test_two_groups_that_hold_the_same_task_are_refused(job_of: JobOf, task_folder: Path) -> None:

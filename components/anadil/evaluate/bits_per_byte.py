@@ -52,14 +52,14 @@ class Window(NamedTuple):
 def windows(
     num_tokens: int, context: int, stride: int, begin: int = 1, *, bos: bool = False
 ) -> Iterator[tuple[int, int, int]]:
-    """(start, last, first): feed `full[start:last]`, score `full[first:last + 1]`.
+    """Yield (start, last, first): feed `full[start:last]`, score `full[first:last + 1]`.
 
     Args:
         num_tokens: Tokens after the one prefix.
         context: Most tokens of an input.
         stride: Tokens scored by each window after the first, at most `context`.
         begin: Place of the first scored token; those before it are context only.
-        bos: Whether BOS takes the first place of each window that does not begin with the text.
+        bos: BOS takes the first place of each window that does not begin with the text.
 
     Source: get_rolling_token_windows of lm-evaluation-harness for `stride == context`.
     """
@@ -81,7 +81,7 @@ def score(
     batch_tokens: int,
     name: str,
 ) -> NDArray[np.float64]:
-    """Sum of -ln p over the tokens of each text, in nats, given the tokens before it.
+    """Sum -ln p over the tokens of each text, in nats, given the tokens before it.
 
     Where both are longer than the context, the beginning of the tokens before goes, but not BOS.
 
@@ -113,8 +113,10 @@ def score(
     model.eval()
     with torch.inference_mode(), progress(f"score {name}", total=len(full)) as bar:
         head = _head(model, full[todo[0].document][: min(context, 16)], name) if todo else None
-        for batch in _batches(todo, batch_tokens):
+        while todo:
             assert head is not None
+            rows = max(1, batch_tokens // todo[0].length)
+            batch, todo = todo[:rows], todo[rows:]
             documents, losses = _batch_nats(model, head, full, batch, bos or 0)
             np.add.at(nats, documents, losses)
             members = [window.document for window in batch]
@@ -124,18 +126,10 @@ def score(
     return nats
 
 
-def _batches(todo: Sequence[Window], batch_tokens: int) -> Iterator[list[Window]]:
-    start = 0
-    while start < len(todo):
-        rows = max(1, batch_tokens // todo[start].length)
-        yield list(todo[start : start + rows])
-        start += rows
-
-
 def _batch_nats(
     model: Any, head: Head, full: Sequence[NDArray[np.int64]], batch: Sequence[Window], bos: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Document and nats of each scored token of the batch."""
+    """Return document and nats of each scored token of the batch."""
     width = batch[0].length
     # Padding stands right of every scored token, where a causal model cannot see it.
     inputs = np.zeros((len(batch), width), dtype=np.int64)
@@ -162,25 +156,19 @@ def _hidden(model: Any, inputs: torch.Tensor) -> torch.Tensor:
 
 
 def _losses(model: Any, head: Head, scored: torch.Tensor, targets: torch.Tensor) -> NDArray[np.float64]:
-    """-ln p of the targets; the logits of a large vocabulary are never there all at once."""
+    """Return -ln p of the targets; the logits of a large vocabulary are never there all at once."""
     size = max(1, LOGITS_PER_CHUNK // model.get_output_embeddings().weight.shape[0])
-    chunks = [
-        _nats(head(scored[start : start + size]).to(targets.device).float(), targets[start : start + size])
-        for start in range(0, len(targets), size)
-    ]
+    chunks = []
+    for start in range(0, len(targets), size):
+        chunk = targets[start : start + size]
+        logits = head(scored[start : start + size]).to(targets.device).float()
+        # `cross_entropy` writes the logarithm of every probability beside the logits. One matrix is all there is here,
+        # which on a CPU took 40 % of the time beside the head's product (50k ids, 256 positions at once).
+        largest = logits.amax(dim=-1, keepdim=True)
+        of_target = logits.gather(1, chunk[:, None]) - largest
+        chunks.append(logits.sub_(largest).exp_().sum(dim=-1).log_() - of_target[:, 0])
     losses: NDArray[np.float64] = torch.cat(chunks).cpu().double().numpy()
     return losses
-
-
-def _nats(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """-ln p of each target [N] by its logits [N, vocabulary], which are lost.
-
-    `cross_entropy` writes the logarithm of every probability beside the logits; here one matrix is all there is,
-    which on a CPU took 40 % of the time beside the head's product (50k ids, 256 positions at once).
-    """
-    largest = logits.amax(dim=-1, keepdim=True)
-    own = logits.gather(1, targets[:, None]) - largest
-    return logits.sub_(largest).exp_().sum(dim=-1).log_() - own[:, 0]
 
 
 def _check_ids(model: Any, full: Sequence[NDArray[np.int64]], name: str) -> None:
@@ -194,10 +182,8 @@ def _check_ids(model: Any, full: Sequence[NDArray[np.int64]], name: str) -> None
 
 
 def _head(model: Any, ids: NDArray[np.int64], name: str) -> Head:
-    """Choose what turns hidden states into logits: the head, or the forward pass where that does more.
-
-    Gemma 2 caps logits, Granite and Cohere scale them. The forward pass is compared with each way on a few tokens.
-    """
+    """Choose what turns hidden states into logits: the head, or the forward pass where that does more."""
+    # Gemma 2 caps logits, Granite and Cohere scale them. The forward pass is compared with each way on a few tokens.
     inputs = torch.from_numpy(ids)[None].to(model.device)
     expected = model(input_ids=inputs, use_cache=False).logits[0].float()
     _check_finite(bool(torch.isfinite(expected).all()), name)
@@ -215,7 +201,7 @@ def _head(model: Any, ids: NDArray[np.int64], name: str) -> Head:
 
 
 def _own_logits(model: Any, hidden: torch.Tensor) -> torch.Tensor:
-    """Logits [N, vocabulary] by the model's forward pass, of which the layers give these hidden states [N, H]."""
+    """Return logits [N, vocabulary] by the model's forward pass, whose layers give these hidden states [N, H]."""
     ready = BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden[None])
     # Only so can a vocabulary of 256k be scored in pieces: the whole pass holds the logits of all positions.
     layers, no_ids = model.base_model, torch.zeros((1, len(hidden)), dtype=torch.long, device=model.device)

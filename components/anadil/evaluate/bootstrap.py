@@ -1,10 +1,10 @@
-"""How sure a difference in bits per byte is: a paired bootstrap over documents.
+"""Confidence of a difference in bits per byte: a paired bootstrap over documents.
 
 Documents differ in length by a factor of a thousand, so a few of them decide a small sample. Each draw's
-distance is measured in that draw's own standard error (the bootstrap-t): of 6 real documents a nominal
+distance is measured in that draw's own standard error (the bootstrap-t). Of 6 real documents a nominal
 95 % interval then holds the truth 89 times in 100, percentiles of the draws 81 times, BCa 80 and the
 t-interval 83. Of 35 all of them hold it about 90 times, of 100 and 300 about 94
-(`benchmarks/evaluate/coverage.py`); that is what `unsure` tells.
+(`benchmarks/evaluate/coverage.py`). `unsure` tells that.
 """
 
 import math
@@ -46,7 +46,7 @@ class Difference:
 def paired_difference(
     nats: NDArray[np.float64], other_nats: NDArray[np.float64], num_bytes: NDArray[np.int64], seed: int
 ) -> Difference:
-    """Difference of two models' bits per byte, with the 95 % interval over documents.
+    """Return the difference of two models' bits per byte, with the 95 % interval over documents.
 
     Both models see the same draw of documents each time: documents differ far more than models
     do, so that intervals of either model alone would overlap whatever was learned.
@@ -55,7 +55,7 @@ def paired_difference(
         nats: Summed -ln p of each document; the minuend.
         other_nats: The same of the other model.
         num_bytes: UTF-8 bytes of each document.
-        seed: Of the draws.
+        seed: Seed of the draws.
 
     Source: Koehn 2004, "Statistical Significance Tests for Machine Translation Evaluation", for the
     pairs; Efron and Tibshirani 1993, "An Introduction to the Bootstrap", section 12.5, for the interval.
@@ -72,7 +72,7 @@ def paired_difference(
 
 
 def _quantiles(rest: NDArray[np.float64], sizes: NDArray[np.float64], seed: int) -> tuple[float, float]:
-    """2.5th and 97.5th percentile of a resampled ratio's distance, in its own standard errors."""
+    """Return the 2.5th and 97.5th percentile of a resampled ratio's distance, in its own standard errors."""
     count = len(rest)
     if count < 5:
         return -T_97_5.get(count, 0.0), T_97_5.get(count, 0.0)
@@ -83,10 +83,10 @@ def _quantiles(rest: NDArray[np.float64], sizes: NDArray[np.float64], seed: int)
     for draw in range(DRAWS):
         times = np.bincount(generator.integers(0, count, count), minlength=count)
         sums[draw] = times @ columns
-    own, size, own_squared, product, size_squared = sums.T
-    distance = own / size
+    distances, size, squared, product, size_squared = sums.T
+    distance = distances / size
     # The sum of squares about the draw's own ratio; rounding may leave less than nothing.
-    squares = np.maximum(own_squared - 2 * distance * product + distance**2 * size_squared, 0.0)
+    squares = np.maximum(squared - 2 * distance * product + distance**2 * size_squared, 0.0)
     errors = _errors(squares, size, count)
     # Where every document is the same, distance and error are rounding: no distance.
     certain = errors <= 1e-12 * np.abs(rest).max() / sizes.max()
@@ -98,5 +98,5 @@ def _quantiles(rest: NDArray[np.float64], sizes: NDArray[np.float64], seed: int)
 def _errors(
     squares: NDArray[np.float64] | float, size: NDArray[np.float64] | float, count: int
 ) -> NDArray[np.float64]:
-    """Standard error of a ratio of sums. Source: Cochran 1977, "Sampling Techniques", section 2.11."""
+    """Return the standard error of a ratio of sums. Source: Cochran 1977, "Sampling Techniques", section 2.11."""
     return np.asarray(np.sqrt(squares * count / max(1, count - 1)) / size)

@@ -1,4 +1,4 @@
-"""One candidate: what is measured of it, while it alone is in memory."""
+"""Measures of one candidate, while it alone is in memory."""
 
 import itertools
 import logging
@@ -20,9 +20,8 @@ from anadil.evaluate.generate import (
     is_of_use,
     repetition_of,
 )
-from anadil.evaluate.models import EncodedDocuments, LoadedModel, ScoredModel
+from anadil.evaluate.models import EncodedDocuments, LoadedModel, ScoredModel, load_for_scoring
 from anadil.evaluate.output_language import output_language, with_languages
-from anadil.evaluate.placement import load_for_scoring
 from anadil.evaluate.questions import Questions
 from anadil.model.placement import free_memory
 from anadil.recipe.sections import Recipe
@@ -89,8 +88,8 @@ def measure(candidate: ScoredModel, material: Material, recipe: Recipe, language
     answers = measure_answers(
         loaded, material.questions, material.references.get(candidate.name, ()), recipe.seed
     )
-    made = with_languages([*itertools.chain(*written), *answers.generations], language)
-    own = [one for one in made if is_of_use(one.kind, answers=candidate.answers)]
+    texts = with_languages([*itertools.chain(*written), *answers.generations], language)
+    of_use = [text for text in texts if is_of_use(text.kind, answers=candidate.answers)]
     table = (
         _text_figures(material.heldout, candidate.name, nats, recipe, language)
         | domain_figures(material.heldout.documents, nats, recipe.seed)
@@ -105,24 +104,21 @@ def measure(candidate: ScoredModel, material: Material, recipe: Recipe, language
             "retained": bits_by_group(
                 material.retained.documents, retained, [each.lang for each in material.retained.documents]
             ),
-            "repetition": repetition_of(own),
-            "output_language": output_language(own, language),
-            "generations": [asdict(one) for one in made],
+            "repetition": repetition_of(of_use),
+            "output_language": output_language(of_use, language),
+            "generations": [asdict(text) for text in texts],
         }
     )
     log.info(
-        "%s: %.4f bits per byte, %.3f tokens per word",
-        candidate.name,
-        table["bits_per_byte"],
-        table["fertility"],
-    )
+        "%s: %.4f bits per byte, %.3f tokens per word", candidate.name, table["bits_per_byte"], table["fertility"]
+    )  # fmt: skip
     del model, loaded
     free_memory()
     return ModelScores(table=table, nats=nats, retained=retained, answers=answers.nats)
 
 
 def _windows(name: str, model: Any, recipe: Recipe) -> tuple[int, int]:
-    """Tokens that a model sees at a time, and how many of them each window scores."""
+    """Return the tokens that a model sees at a time, and how many of them each window scores."""
     longest = getattr(model.config, "max_position_embeddings", None) or recipe.context
     context = min(recipe.context, longest)
     if context < recipe.context:
@@ -155,7 +151,7 @@ def _text_figures(
 def _prompts(
     candidate: ScoredModel, recipe: Recipe, language: Language, heldout: Sequence[Document]
 ) -> tuple[list[GenerationPrompt], list[GenerationPrompt]]:
-    """Those of the recipe or the language, and beginnings of held-out documents that make them enough for a verdict."""
+    """Return the prompts of the recipe or the language, and held-out beginnings that make them enough for a verdict."""
     openings = _beginnings(heldout)
     beginnings = recipe.evaluate.prompts or language.prompts or openings[:NUM_BEGINNINGS]
     more = [text for text in openings if text not in beginnings][: max(0, NUM_CONTINUED - len(beginnings))]
@@ -171,7 +167,7 @@ def _prompts(
 
 
 def _beginnings(documents: Sequence[Document]) -> list[str]:
-    """How the first documents begin, up to a space."""
+    """Return the beginnings of the first documents, up to a space."""
     openings: list[str] = []
     for document in documents[:NUM_CONTINUED]:
         text = " ".join(document.text[: 2 * BEGINNING_CHARS].split())

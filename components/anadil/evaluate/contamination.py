@@ -16,6 +16,7 @@ Only hashes of held-out n-grams are kept, so memory follows the held-out text, w
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 
@@ -59,7 +60,8 @@ def find_contamination(
     heldout: Sequence[Document], train: Iterable[Document], language: Language
 ) -> Contamination:
     """Compare the held-out documents with all training documents."""
-    by_character = _is_by_character(heldout, language)
+    sample = language.shingle_units(" ".join(language.prompts) or "".join(each.text for each in heldout[:1]))
+    by_character = all(len(unit) == 1 for unit in sample)
     ngram = CHARACTERS_OF_NGRAM if by_character else WORDS_OF_NGRAM
     stretch = CHARACTERS_OF_STRETCH if by_character else WORDS_OF_STRETCH
 
@@ -68,25 +70,28 @@ def find_contamination(
 
     # The corpus is normalized already, held-out files of the user's are not.
     units = [units_of(language.normalize(document.text)) for document in heldout]
-    grams = [ngram_hashes(own, ngram) for own in units]
+    grams = [ngram_hashes(each, ngram) for each in units]
     index = SeenNgrams(np.concatenate([np.empty(0, np.uint64), *grams]))
-    wholes = {own.tobytes() for own in units}
+    wholes = {each.tobytes() for each in units}
     # Comparing lengths first spares a copy of nearly every training document.
     lengths = set(map(len, units))
     exact = set()
     num_train = 0
     for document in track(train, "contamination"):
         num_train += 1
-        own = units_of(document.text)
-        if len(own) in lengths and (whole := own.tobytes()) in wholes:
+        hashes = units_of(document.text)
+        if len(hashes) in lengths and (whole := hashes.tobytes()) in wholes:
             exact.add(whole)
-        index.mark(ngram_hashes(own, ngram))
+        index.mark(ngram_hashes(hashes, ngram))
     ids = [document.id for document in heldout]
-    marks = [index.seen_of(own) for own in grams]
-    is_exact = [own.tobytes() in exact for own in units]
-    figures = [seen_document(name, own, ngram, stretch) for name, own in zip(ids, marks, strict=True)]
+    marks = [index.seen_of(each) for each in grams]
+    is_exact = [each.tobytes() in exact for each in units]
+    figures = [seen_document(name, each, ngram, stretch) for name, each in zip(ids, marks, strict=True)]
     contaminated = [whole or one.is_contaminated for one, whole in zip(figures, is_exact, strict=True)]
     overlapping = [whole or one.share > 0 for one, whole in zip(figures, is_exact, strict=True)]
+    long_enough = [
+        is_seen or one.stretch >= stretch for one, is_seen in zip(figures, contaminated, strict=True)
+    ]
     num_grams = sum(map(len, marks))
     return Contamination(
         unit="characters" if by_character else "words",
@@ -94,22 +99,9 @@ def find_contamination(
         stretch=stretch,
         num_documents=len(ids),
         num_train_documents=num_train,
-        exact=_chosen(ids, is_exact),
-        contaminated=_chosen(ids, contaminated),
-        overlapping=_chosen(ids, overlapping),
-        coverage=sum(int(own.sum()) for own in marks) / num_grams if num_grams else 0.0,
-        seen=tuple(
-            one
-            for one, is_seen in zip(figures, contaminated, strict=True)
-            if is_seen or one.stretch >= stretch
-        ),
+        exact=tuple(compress(ids, is_exact)),
+        contaminated=tuple(compress(ids, contaminated)),
+        overlapping=tuple(compress(ids, overlapping)),
+        coverage=sum(int(each.sum()) for each in marks) / num_grams if num_grams else 0.0,
+        seen=tuple(compress(figures, long_enough)),
     )
-
-
-def _is_by_character(heldout: Sequence[Document], language: Language) -> bool:
-    sample = language.shingle_units(" ".join(language.prompts) or "".join(each.text for each in heldout[:1]))
-    return all(len(unit) == 1 for unit in sample)
-
-
-def _chosen(ids: Sequence[str], chosen: Sequence[bool]) -> tuple[str, ...]:
-    return tuple(name for name, is_chosen in zip(ids, chosen, strict=True) if is_chosen)

@@ -1,10 +1,9 @@
 """The one decoder: batches of many prompts for the scores, one answer token by token for a chat.
 
-A step of one row reads every weight for one token, and so does a step of fifty rows: decoding is bound by that on
-CPUs and GPUs. So prompts share batches, and a row that has ended leaves its batch. Prompts are padded on the left,
-where the mask hides it and positions skip it. A row's text does not depend on the other rows, but for rounding in
-matrix products (1e-6 of a logit in FP32): each sample has a generator of its own, and draws follow the order of ids,
-not that of nearly equal probabilities.
+A step of fifty rows reads every weight once, as a step of one row does, and that bounds decoding on CPUs and GPUs. So
+prompts share batches, and a row that has ended leaves its batch. Prompts are padded on the left, where the mask hides
+it and positions skip it. A row's text does not depend on the other rows, but for rounding in matrix products (1e-6 of a
+logit in FP32): each sample has a generator of its own, and draws follow the order of ids, not of nearly equal shares.
 
 Shapes: P prompts of a batch, R rows that are still written, T tokens of the longest prompt, V ids.
 """
@@ -20,9 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 from anadil.model.load import end_ids
 
-TEMPERATURE = 0.6
-"""Source: generation_config.json of Llama 3.2."""
-TOP_P = 0.9
+TEMPERATURE, TOP_P = 0.6, 0.9
 """Source: generation_config.json of Llama 3.2."""
 LIKELIEST = 256
 """Number of ids that nearly always hold the share `TOP_P`; else all ids are sorted."""
@@ -43,13 +40,8 @@ class Decoder:
     """A model that writes; it keeps the cache of its last streamed answer."""
 
     def __init__(self, model: Any, *, ends: frozenset[int], num_ids: int) -> None:
-        """Take a causal language model, on its device.
-
-        Args:
-            model: The model.
-            ends: Ids that end a text.
-            num_ids: Number of ids that may be written; padding rows of the embedding lie behind them.
-        """
+        """Take a causal language model, on its device, the ids that end a text, and the number of ids to write."""
+        # Padding rows of the embedding lie behind the ids.
         self.model, self._ends, self._num_ids = model, ends, num_ids
         self._cache: Any = None
         self._cached: list[int] = []
@@ -138,11 +130,10 @@ class Decoder:
 def open_decoder(model: Any, tokenizer: PreTrainedTokenizerFast) -> Decoder:
     """Make the decoder of a model: its own end ids and the tokenizer's end a text."""
     listed = getattr(model.generation_config, "eos_token_id", None)
-    own = [listed] if isinstance(listed, int) else list(listed or ())
+    ends = [listed] if isinstance(listed, int) else list(listed or ())
     model.eval()
-    return Decoder(
-        model, ends=frozenset([*own, *end_ids(tokenizer)]), num_ids=max(tokenizer.get_vocab().values()) + 1
-    )
+    num_ids = max(tokenizer.get_vocab().values()) + 1
+    return Decoder(model, ends=frozenset([*ends, *end_ids(tokenizer)]), num_ids=num_ids)
 
 
 def text_of(tokenizer: Any, tokens: Sequence[int]) -> str:
@@ -175,13 +166,18 @@ class _Rows:
         # The mask is as wide as it will be; a step takes the columns up to its own.
         ids = torch.zeros(len(prompts), self._width, dtype=torch.long)
         mask = torch.ones(len(prompts), self._width + budget, dtype=torch.long)
+        # Filled from the left, so that a step takes the columns up to its own.
         for row, prompt in enumerate(prompts):
             ids[row, self._width - len(prompt) :] = torch.tensor(list(prompt))
             mask[row, : self._width - len(prompt)] = 0
         self._repeats = len(seeds) // len(prompts)
         self._ids, self._mask = ids.to(model.device), mask.to(model.device)
         self._padded = bool((mask == 0).any())
-        uniform = [_uniform_numbers(seed, budget) for seed in seeds]
+        # NaN stands for greedy.
+        uniform = [
+            np.full(budget, np.nan) if seed is None else np.random.default_rng(seed).random(budget)
+            for seed in seeds
+        ]
         self._uniform = torch.from_numpy(np.stack(uniform)).to(model.device)
         self._rows = list(range(len(seeds)))
         """Row of each line of the tensors."""
@@ -194,9 +190,7 @@ class _Rows:
         for step in range(self._budget):
             # Not around the `yield`: the mode would leak to whoever reads.
             with torch.inference_mode():
-                logits = (
-                    self._prefill() if chosen is None else self._forward(chosen[:, None], step - 1)
-                )  # [R, V]
+                logits = self._prefill() if chosen is None else self._forward(chosen[:, None], step - 1)
                 chosen = choose(logits[:, :num_ids].float(), self._uniform[:, step], temperature)
                 tokens = chosen.tolist()
                 going_on = self._note(tokens, ends)
@@ -208,7 +202,7 @@ class _Rows:
                 return
 
     def continuations(self) -> list[Continuation]:
-        """Return what each row has become so far."""
+        """Return the text of each row so far."""
         pairs = zip(self._new, self._ended, strict=True)
         return [Continuation(tokens=tuple(new), ended=ended) for new, ended in pairs]
 
@@ -232,15 +226,11 @@ class _Rows:
         return logits
 
     def _forward(self, inputs: torch.Tensor, step: int) -> torch.Tensor:
-        out = self._model(
-            input_ids=inputs,
-            attention_mask=self._mask[:, : self._width + step + 1] if self._padded else None,
-            position_ids=self._next + step,
-            cache=self.cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        logits: torch.Tensor = out.logits[:, -1]
+        output = self._model(
+            input_ids=inputs, attention_mask=self._mask[:, : self._width + step + 1] if self._padded else None,
+            position_ids=self._next + step, cache=self.cache, use_cache=True, logits_to_keep=1,
+        )  # fmt: skip
+        logits: torch.Tensor = output.logits[:, -1]
         return logits
 
     def _note(self, tokens: Sequence[int], ends: frozenset[int]) -> list[int]:
@@ -263,13 +253,6 @@ class _Rows:
             tensor[chosen] for tensor in (self._mask, self._next, self._uniform)
         )
         self._rows = [self._rows[line] for line in lines]
-
-
-def _uniform_numbers(seed: int | None, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Draw a number in [0, 1) for each token of a row; NaN stands for greedy."""
-    if seed is None:
-        return np.full(count, np.nan)
-    return np.random.default_rng(seed).random(count)
 
 
 def choose(logits: torch.Tensor, uniform: torch.Tensor, temperature: float = TEMPERATURE) -> torch.Tensor:

@@ -13,7 +13,7 @@ from anadil.text.metrics import SURE_DOCUMENTS, bits_per_byte
 
 
 def domain_figures(documents: Sequence[Document], nats: NDArray[np.float64], seed: int) -> dict[str, Any]:
-    """Bits per byte by domain and by source, and of how much text each domain's figure is."""
+    """Return bits per byte by domain and by source, and how much text each domain's figure rests on."""
     num_bytes = _num_bytes(documents)
     domains = domains_of(documents, num_bytes.tolist())
     return {
@@ -28,14 +28,12 @@ def domain_figures(documents: Sequence[Document], nats: NDArray[np.float64], see
 def bits_by_group(
     documents: Sequence[Document], nats: NDArray[np.float64], groups: Sequence[str]
 ) -> dict[str, float]:
-    """Bits per byte of each group's documents, the largest group first."""
+    """Return bits per byte of each group's documents, the largest group first."""
     num_bytes = _num_bytes(documents)
     members = _groups(groups)
-    largest_first = sorted(members, key=lambda name: (-int(num_bytes[members[name]].sum()), name))
-    return {
-        name: bits_per_byte(float(nats[members[name]].sum()), int(num_bytes[members[name]].sum()))
-        for name in largest_first
-    }
+    sizes = {name: int(num_bytes[chosen].sum()) for name, chosen in members.items()}
+    largest_first = sorted(members, key=lambda name: (-sizes[name], name))
+    return {name: bits_per_byte(float(nats[members[name]].sum()), sizes[name]) for name in largest_first}
 
 
 def _domain(nats: NDArray[np.float64], num_bytes: NDArray[np.int64], seed: int) -> dict[str, Any]:
@@ -49,7 +47,6 @@ def _domain(nats: NDArray[np.float64], num_bytes: NDArray[np.int64], seed: int) 
 
 
 def _groups(names: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
-    """Which documents belong to each name."""
     listed = np.array(names)
     return {name: listed == name for name in dict.fromkeys(names)}
 

@@ -1,8 +1,8 @@
-"""The quality gate: which of the candidates may be released.
+"""The quality gate, which decides which of the candidates may be released.
 
-A check's name begins with the candidate that it decides about: `adapted.*` what `promote` asks
-of a model, `finetuned.*` what it asks of an adapter. `recipe/gate.py` has the names and the limits.
-Each candidate is judged for its own use: the adapted model by the text that it continues, the finetuned one by its answers.
+A check's name begins with the candidate that it decides about: `adapted.*` for a model, `finetuned.*` for an adapter.
+`recipe/gate.py` has the names and the limits. Each candidate is judged for its own use: the adapted model by the text
+that it continues, the finetuned one by its answers.
 """
 
 import logging
@@ -62,11 +62,10 @@ class GateCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The gate's verdict on one artifact."""
+    """The gate's verdict on one artifact, and the use that it is judged for."""
 
     candidate: str
     use: str
-    """Use that it is judged for."""
     passed: bool
     failed: tuple[str, ...]
     """Names of enforced checks that did not hold, undecided ones among them."""
@@ -74,7 +73,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateVerdict:
-    """All conditions together."""
+    """Verdicts and conditions of all candidates."""
 
     passed: bool
     """Some candidate may be released."""
@@ -108,14 +107,20 @@ def apply_gate(
     """
     answers_measured = "finetuned - adapted, answers" in differences
     judge = _Judge(gate=gate, tables=tables, differences=differences, answers_measured=answers_measured)
-    judged = [name for name in JUDGED if name in tables]
-    for name in judged:
-        judge.against_base(name)
-        judge.texts(name)
-        judge.documents(name, contamination)
-        if name == "finetuned":
-            judge.finetuned(mask_audit)
-    verdicts = {JUDGED[name]: _verdict(name, judge.checks) for name in judged}
+    verdicts = {}
+    for name, kind in JUDGED.items():
+        if name in tables:
+            judge.against_base(name)
+            judge.texts(name)
+            judge.documents(name, contamination)
+            if name == "finetuned":
+                judge.finetuned(mask_audit or {})
+            failed = tuple(
+                check.name
+                for check in judge.checks
+                if check.enforced and not check.passed and check.name.startswith(f"{name}.")
+            )
+            verdicts[kind] = Verdict(candidate=name, use=USES[name], passed=not failed, failed=failed)
     # In the order of `JUDGED`: the last one is the better one.
     good = [verdict.candidate for verdict in verdicts.values() if verdict.passed]
     return GateVerdict(
@@ -128,7 +133,7 @@ def apply_gate(
 
 
 def log_verdict(verdict: GateVerdict) -> None:
-    """Say which checks failed and which model may be released."""
+    """Log which checks failed and which model may be released."""
     for check in verdict.checks:
         if check.enforced and not check.passed:
             log.warning("gate: %s", check.failure)
@@ -140,12 +145,6 @@ def log_verdict(verdict: GateVerdict) -> None:
     log.info(
         "gate: %s", f"the {verdict.released} model may be released{use}" if verdict.passed else "not passed"
     )
-
-
-def _verdict(name: str, checks: Sequence[GateCheck]) -> Verdict:
-    own = [check for check in checks if check.enforced and check.name.startswith(f"{name}.")]
-    failed = tuple(check.name for check in own if not check.passed)
-    return Verdict(candidate=name, use=USES[name], passed=not failed, failed=failed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,39 +160,39 @@ class _Judge:
 
     def against_base(self, name: str) -> None:
         """Check gains and losses against the base and the champion."""
-        gate, own, base = self.gate, self.tables[name], self.tables["base"]
+        gate, figures, base = self.gate, self.tables[name], self.tables["base"]
         # The finetuned model's own lines are those of the comparison with the adapted one.
         to_base = "" if name == "adapted" else "_to_base"
-        self._add(f"{name}.fertility", own["fertility"] / base["fertility"], gate.max_fertility_ratio)
+        self._add(f"{name}.fertility", figures["fertility"] / base["fertility"], gate.max_fertility_ratio)
         self._ratio(f"{name}.bits_per_byte{to_base}", name, "base", gate.max_bits_per_byte_ratio)
         if name == "adapted":
-            gain = self.differences.get("adapted - base")
-            self._below("adapted.bits_per_byte_significant", gain, 0.0)
+            self._below("adapted.bits_per_byte_significant", self.differences.get("adapted - base"), 0.0)
         self._retained(f"{name}.retained{to_base}", name, "base", gate.max_retained_ratio)
         self._ratio(f"{name}.bits_per_byte_to_champion", name, "champion", gate.max_champion_ratio)
 
     def texts(self, name: str) -> None:
         """Check what a candidate writes."""
-        table = self.tables[name]
+        table, gate = self.tables[name], self.gate
         answers = name == "finetuned"
-        own = [one for one in table["generations"] if is_of_use(one["kind"], answers=answers)]
-        made = [one for one in own if one["mode"] == "greedy"]  # sampling hides loops
-        self._share(f"{name}.loops", [one["loop"] for one in made], self.gate.max_loop_rate)
+        # Sampling hides loops.
+        texts = [
+            text
+            for text in table["generations"]
+            if is_of_use(text["kind"], answers=answers) and text["mode"] == "greedy"
+        ]
+        self._share(f"{name}.loops", [text["loop"] for text in texts], gate.max_loop_rate)
         language = table.get("output_language") or {}
+        share, num = language.get("own"), language.get("num")
         self._add(
-            f"{name}.output_language",
-            language.get("own") if language.get("num") else None,
-            self.gate.min_own_language_rate,
-            at_least=True,
-            interval=share_interval(language.get("own"), language.get("num")),
-            num=language.get("num"),
-        )
-        if name == "finetuned":
+            f"{name}.output_language", share if num else None, gate.min_own_language_rate, at_least=True,
+            interval=share_interval(share, num), num=num,
+        )  # fmt: skip
+        if answers:
             self._share(
-                "finetuned.ended", [one["ended"] for one in made], self.gate.min_ended_rate, at_least=True
+                "finetuned.ended", [text["ended"] for text in texts], gate.min_ended_rate, at_least=True
             )
-            empty = [not any(map(str.isalnum, one["text"])) for one in made]
-            self._share("finetuned.empty_answers", empty, self.gate.max_empty_rate)
+            empty = [not any(map(str.isalnum, text["text"])) for text in texts]
+            self._share("finetuned.empty_answers", empty, gate.max_empty_rate)
 
     def documents(self, name: str, contamination: Contamination) -> None:
         """Check that the held-out text is clean and large enough."""
@@ -201,28 +200,25 @@ class _Judge:
         self._add(f"{name}.contaminated_share", leaks / count, self.gate.max_contaminated_share)
         self._add(f"{name}.documents", count, self.gate.min_documents, at_least=True)
 
-    def finetuned(self, mask_audit: Mapping[str, Any] | None) -> None:
-        """Check finetuning against the adapted model."""
+    def finetuned(self, mask_audit: Mapping[str, Any]) -> None:
+        """Check finetuning against the adapted model and the champion's answers."""
         gate = self.gate
-        limit = gate.max_finetuned_bits_per_byte_ratio
-        self._ratio("finetuned.bits_per_byte", "finetuned", "adapted", limit)
-        limit = gate.max_finetuned_retained_ratio
-        self._retained("finetuned.retained", "finetuned", "adapted", limit)
+        self._ratio("finetuned.bits_per_byte", "finetuned", "adapted", gate.max_finetuned_bits_per_byte_ratio)
+        self._retained("finetuned.retained", "finetuned", "adapted", gate.max_finetuned_retained_ratio)
         for check, other in (("answers", "adapted"), ("answers_to_champion", "champion")):
             difference = self.differences.get(f"finetuned - {other}, answers")
             self._below(
                 f"finetuned.{check}", difference, gate.max_answers_difference, or_equal=other == "champion"
             )
-        stops = (mask_audit or {}).get("share_ending_in_eot")
-        self._add("finetuned.mask_audit", stops, 1.0, at_least=True)
+        self._add("finetuned.mask_audit", mask_audit.get("share_ending_in_eot"), 1.0, at_least=True)
 
     def _ratio(self, check: str, name: str, other: str, limit: float) -> None:
-        """Bits per byte over another candidate's, with the interval of their difference."""
+        """Check bits per byte over another candidate's, with the interval of their difference."""
         if other not in self.tables:
             self._add(check, None, limit)
             return
-        own, before = (self.tables[each]["bits_per_byte"] for each in (name, other))
-        self._ratio_to(check, own, before, self.differences.get(f"{name} - {other}"), limit)
+        bits, before = (self.tables[each]["bits_per_byte"] for each in (name, other))
+        self._ratio_to(check, bits, before, self.differences.get(f"{name} - {other}"), limit)
 
     def _ratio_to(
         self, check: str, bits: float, before: float, difference: Difference | None, limit: float
@@ -244,12 +240,12 @@ class _Judge:
 
     def _retained(self, check: str, name: str, other: str, limit: float) -> None:
         before = self.tables[other].get("retained") or {}
-        own = {text: bits for text, bits in self.tables[name].get("retained", {}).items() if text in before}
-        if not own:
+        bits = {text: each for text, each in self.tables[name].get("retained", {}).items() if text in before}
+        if not bits:
             self._add(check, None, limit)
-        for text, bits in own.items():
+        for text, each in bits.items():
             difference = self.differences.get(f"{name} - {other}, retained {text}")
-            self._ratio_to(f"{check}.{text}", bits, before[text], difference, limit)
+            self._ratio_to(f"{check}.{text}", each, before[text], difference, limit)
 
     def _share(self, check: str, marks: Sequence[bool], limit: float, *, at_least: bool = False) -> None:
         share = sum(marks) / len(marks) if marks else None
@@ -268,24 +264,21 @@ class _Judge:
         unsure: bool = False,
         num: int | None = None,
     ) -> None:
-        """A check; one that was not measured counts only where the recipe asks for it by name."""
+        """Add a check; one that was not measured counts only where the recipe asks for it by name."""
         if value is None and self.gate.modes.get(name) != "enforce":
             self.unmeasured.append(name)
             return
         if passed is None:
             passed = value is not None and (value >= limit if at_least else value <= limit)
         undecided = interval is not None and interval[0] < limit < interval[1]
+        stands_in = check_of(name) in RUNNING_TEXT and not self.answers_measured
+        enforced = self.gate.is_enforced(name, default="enforce" if stands_in else None)
         self.checks.append(
             GateCheck(
-                name=name, value=value, limit=limit, passed=passed and not undecided, enforced=self._decides(name),
+                name=name, value=value, limit=limit, passed=passed and not undecided, enforced=enforced,
                 at_least=at_least, interval=interval, unsure=unsure, num=num, undecided=undecided,
             )
         )  # fmt: skip
-
-    def _decides(self, name: str) -> bool:
-        """True if the candidate's verdict depends on a check."""
-        stands_in = check_of(name) in RUNNING_TEXT and not self.answers_measured
-        return self.gate.is_enforced(name, default="enforce" if stands_in else None)
 
 
 class _Counted(TypedDict):

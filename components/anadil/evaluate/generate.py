@@ -1,7 +1,6 @@
 """Texts of the models: continuations and answers, greedy and sampled, and how much they loop.
 
-Greedy decoding shows loops that sampling hides, and sampling shows what users get, so both are
-made. The seed of a sample is that of its prompt: order and number of prompts change nothing.
+Greedy decoding shows loops that sampling hides, and sampling shows what users get, so both are made.
 """
 
 import statistics
@@ -24,11 +23,10 @@ DECODING_MODES: tuple[Mode, ...] = ("greedy", "sampled")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationPrompt:
-    """A prompt for a model."""
+    """A beginning to continue, or a question to answer."""
 
     text: str
     kind: PromptKind
-    """A beginning or a question."""
     chat: bool = False
     """It goes through the chat template."""
     ids: tuple[int, ...] | None = None
@@ -75,7 +73,7 @@ def generate_texts(
     modes: Sequence[Mode] = DECODING_MODES,
     batch_tokens: int | None = None,
 ) -> list[GeneratedText]:
-    """Each prompt continued in each mode, in order."""
+    """Continue each prompt in each mode, in order."""
     batches = open_decoder(model, tokenizer).batches(
         [_prompt_ids(tokenizer, prompt) for prompt in prompts],
         [[None if mode == "greedy" else sample_seed(seed, each.text) for mode in modes] for each in prompts],
@@ -92,28 +90,26 @@ def generate_texts(
 
 
 def is_of_use(kind: str, *, answers: bool) -> bool:
-    """True if a text shows how good a candidate is at its use.
-
-    A model that was taught to answer is judged by answers. Any other continues a question as it continues all text.
-    """
+    """True if a text shows how good a candidate is at its use."""
+    # A model that was taught to answer is judged by answers. Any other continues a question as it continues all text.
     return kind == "answer" or not answers
 
 
 def repetition_of(texts: Iterable[GeneratedText]) -> dict[str, dict[str, float | int]]:
-    """Means over the generations of each mode; a text too short for an n-gram does not count."""
+    """Return means over the generations of each mode; a text too short for an n-gram does not count."""
     table: dict[str, dict[str, float | int]] = {}
     for mode in DECODING_MODES:
-        own = [one for one in texts if one.mode == mode]
-        if not own:
+        rows = [text for text in texts if text.mode == mode]
+        if not rows:
             continue
         table[mode] = {
-            "samples": len(own),
-            "distinct_1": _mean(one.distinct_1 for one in own if one.num_tokens >= 1),
-            "distinct_2": _mean(one.distinct_2 for one in own if one.num_tokens >= 2),
-            "distinct_4": _mean(one.distinct_4 for one in own if one.num_tokens >= 4),
-            "loop_rate": _mean(float(one.loop) for one in own),
-            "ended_rate": _mean(float(one.ended) for one in own),
-            "mean_tokens": _mean(float(one.num_tokens) for one in own),
+            "samples": len(rows),
+            "distinct_1": _mean(text.distinct_1 for text in rows if text.num_tokens >= 1),
+            "distinct_2": _mean(text.distinct_2 for text in rows if text.num_tokens >= 2),
+            "distinct_4": _mean(text.distinct_4 for text in rows if text.num_tokens >= 4),
+            "loop_rate": _mean(float(text.loop) for text in rows),
+            "ended_rate": _mean(float(text.ended) for text in rows),
+            "mean_tokens": _mean(float(text.num_tokens) for text in rows),
         }
     return table
 
@@ -135,15 +131,7 @@ def _prompt_ids(tokenizer: Any, prompt: GenerationPrompt) -> list[int]:
 def _describe(tokenizer: Any, prompt: GenerationPrompt, mode: Mode, row: Continuation) -> GeneratedText:
     new = row.tokens
     return GeneratedText(
-        prompt=prompt.text,
-        kind=prompt.kind,
-        mode=mode,
-        chat=prompt.chat,
-        text=text_of(tokenizer, new),
-        num_tokens=len(new),
-        ended=row.ended,
-        loop=is_loop(new),
-        distinct_1=distinct(new, 1),
-        distinct_2=distinct(new, 2),
-        distinct_4=distinct(new, 4),
-    )
+        prompt=prompt.text, kind=prompt.kind, mode=mode, chat=prompt.chat, text=text_of(tokenizer, new),
+        num_tokens=len(new), ended=row.ended, loop=is_loop(new),
+        distinct_1=distinct(new, 1), distinct_2=distinct(new, 2), distinct_4=distinct(new, 4),
+    )  # fmt: skip

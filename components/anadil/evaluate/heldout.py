@@ -1,7 +1,7 @@
-"""The held-out text: the corpus's own part, or the files that the recipe or command line names.
+"""Held-out text: the corpus's own part, or the files that the recipe or command line names.
 
-Unlike `clean` this reads text as it is, so one bad record is an error: figures of a text that
-is not all there would be compared with figures of another.
+Unlike `clean` this reads text as it is, so one bad record is an error: figures of a part of a text would be compared
+with figures of another.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ class Heldout:
 
 
 def digest_of(documents: Iterable[Document]) -> str:
-    """SHA-256 over the digests of all texts, in order."""
+    """Return the SHA-256 over the digests of all texts, in order."""
     digest = hashlib.sha256()
     for document in documents:
         digest.update(hashlib.sha256(document.text.encode()).digest())
@@ -56,7 +56,7 @@ def digest_of(documents: Iterable[Document]) -> str:
 
 
 def read_heldout(corpus: Path, files: Sequence[str], text_field: str, language: str) -> Heldout:
-    """The text to score.
+    """Read the text to score.
 
     Raises:
         DataError: There is no text, or a record cannot be read.
@@ -74,19 +74,12 @@ def read_heldout(corpus: Path, files: Sequence[str], text_field: str, language: 
     empty = len(read) - len(documents)
     if empty or repeated:
         log.warning("held-out: %d empty documents skipped, %d are duplicates", empty, repeated)
-    return Heldout(
-        documents=documents,
-        source="files" if files else "corpus",
-        files=tuple(files),
-        empty=empty,
-        repeated=repeated,
-    )
+    place = "files" if files else "corpus"
+    return Heldout(documents=documents, source=place, files=tuple(files), empty=empty, repeated=repeated)
 
 
 def read_retained(files: Sequence[str] = (), text_field: str = "text") -> tuple[Document, ...]:
-    """Text of languages that the base knows, scored by every model: how much of them is left.
-
-    A model that learns one language and is shown no other pays with the others.
+    """Read text of languages that the base knows. Every model is scored on it, to tell what it lost of them.
 
     Returns:
         Documents whose `lang` is what the record names, or else the name of its file.
@@ -114,7 +107,7 @@ def _retained(files: Sequence[str], text_field: str) -> Iterator[Document]:
 def documents_of(
     files: Sequence[str], text_field: str, language: str, copy: storage.Copy = storage.local_copy
 ) -> Iterator[Document]:
-    """The documents of files, in order.
+    """Yield the documents of files, in order.
 
     Raises:
         DataError: A record cannot be read; with its place.
@@ -124,11 +117,19 @@ def documents_of(
     for uri in files:
         with copy(uri) as path:
             for place, row in text_rows(path, uri, text_field):
-                yield _document(row, place, text_field, language)
+                text = text_of(row, text_field, place)
+                assert isinstance(row, dict)
+                yield Document(
+                    id=str(row.get("id") or hashlib.sha256(text.encode()).hexdigest()[:16]),
+                    text=text,
+                    source=place,
+                    url=str(row.get("url") or ""),
+                    lang=str(row.get("lang") or language),
+                )
 
 
 def refuse_too_large(documents: Iterable[Document], key: str = "evaluate.heldout") -> Iterator[Document]:
-    """The documents, as long as they are few enough to be held in memory and scored.
+    """Yield the documents, as long as they are few enough to be held in memory and scored.
 
     Raises:
         DataError: They are too many, or too long.
@@ -169,15 +170,3 @@ def refuse_no_heldout(num_documents: int, places: Sequence[str]) -> None:
             f"held-out text is empty: {', '.join(places)}; give evaluate.heldout a file with text or "
             "raise clean.heldout_fraction"
         )
-
-
-def _document(row: object, place: str, text_field: str, language: str) -> Document:
-    text = text_of(row, text_field, place)
-    assert isinstance(row, dict)
-    return Document(
-        id=str(row.get("id") or hashlib.sha256(text.encode()).hexdigest()[:16]),
-        text=text,
-        source=place,
-        url=str(row.get("url") or ""),
-        lang=str(row.get("lang") or language),
-    )

@@ -1,8 +1,9 @@
-"""The models that are compared, and the held-out text in the tokens of each."""
+"""Models that are compared, the held-out text in the tokens of each, and how each is loaded and fed."""
 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
-from anadil.core.errors import DataError
+from anadil.artifacts.base_model import model_config
+from anadil.core.errors import DataError, PreflightError
 from anadil.core.progress import track
 from anadil.evaluate.bits_per_byte import Ids, score
+from anadil.model.family_table import refuse_mixture
 from anadil.model.load import document_ids, encode_texts, load_tokenizer, window_bos
+from anadil.model.placement import load_placed
+from anadil.plan.evaluating import evaluate_parts
+from anadil.plan.memory_limit import FITS
+from anadil.plan.model_shape import shape_from
 from anadil.text import metrics
 from anadil.text.corpus import Document
 
@@ -49,6 +56,17 @@ def open_model(name: str, path: Path) -> ScoredModel:
     return ScoredModel(name=name, path=path, tokenizer=tokenizer, prefix=prefix, bos=window_bos(tokenizer))
 
 
+def load_for_scoring(path: Path, name: str) -> Any:
+    """Load a model on the fewest GPUs of this machine that hold it with a batch; see `load_placed`.
+
+    Raises:
+        PreflightError: The GPUs of this machine together do not hold it.
+    """
+    return load_placed(
+        path, name, lambda count: evaluate_parts(shape_from(model_config(path), name), count, on_gpu=True), FITS
+    )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedDocuments:
     """The documents that every candidate's tokenizer gives back unchanged, in its tokens."""
@@ -57,7 +75,7 @@ class EncodedDocuments:
     ids: dict[str, list[NDArray[np.int32]]]
     """By candidate, a document each; no special tokens."""
     altered: tuple[str, ...]
-    """Ids of the documents that were left out for all candidates."""
+    """Ids of the documents that were skipped for all candidates."""
 
     @property
     def num_bytes(self) -> NDArray[np.int64]:
@@ -69,45 +87,59 @@ def encode_for_all(candidates: Sequence[ScoredModel], documents: Sequence[Docume
     """Encode the documents once for each candidate.
 
     A tokenizer that normalizes does not score the text whose bytes we count. Such a document
-    is left out for all candidates, so that all are scored on the same text.
+    is skipped for all candidates, so that all are scored on the same text.
 
     Raises:
         DataError: A tokenizer alters more than 1 % of the documents; names the first.
     """
     ids: dict[str, list[NDArray[np.int32]]] = {}
-    altered: dict[int, None] = {}
+    altered: set[int] = set()
     texts = [document.text for document in documents]
     for candidate in candidates:
         encoded = encode_texts(candidate.tokenizer, texts)
-        ids[candidate.name] = [np.array(own_ids, dtype=np.int32) for own_ids in encoded]
-        pairs = zip(texts, encoded, strict=True)
-        own = [
-            index
-            for index, (text, own_ids) in enumerate(track(pairs, f"decode {candidate.name}", len(texts)))
-            if _decoded(candidate, own_ids) != text
-        ]
-        if metrics.scores_other_text(len(own), len(documents)):
+        ids[candidate.name] = [np.array(each, dtype=np.int32) for each in encoded]
+        decode = partial(
+            candidate.tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        pairs = track(zip(texts, encoded, strict=True), f"decode {candidate.name}", len(texts))
+        changed = [index for index, (text, each) in enumerate(pairs) if decode(each) != text]
+        if metrics.scores_other_text(len(changed), len(documents)):
             raise DataError(
-                f"document {documents[own[0]].id}: the tokenizer of {candidate.name} ({candidate.path}) does "
-                f"not give it back unchanged, nor {len(own) - 1} more of {len(documents)}, so bits per byte "
+                f"document {documents[changed[0]].id}: the tokenizer of {candidate.name} ({candidate.path}) does "
+                f"not give it back unchanged, nor {len(changed) - 1} more of {len(documents)}, so bits per byte "
                 "would count other text than was scored; use a tokenizer that does not normalize"
             )
-        altered.update(dict.fromkeys(own))
+        altered.update(changed)
+    skipped = tuple(documents[index].id for index in sorted(altered))
     if altered:
-        left_out = ", ".join(documents[index].id for index in sorted(altered))
-        log.warning("held-out: a tokenizer alters %d documents, skipped: %s", len(altered), left_out)
+        log.warning(
+            "held-out: a tokenizer alters %d documents, skipped: %s", len(altered), ", ".join(skipped)
+        )
     unaltered = [index for index in range(len(documents)) if index not in altered]
     return EncodedDocuments(
         documents=tuple(documents[index] for index in unaltered),
         ids={name: [listed[index] for index in unaltered] for name, listed in ids.items()},
-        altered=tuple(documents[index].id for index in sorted(altered)),
+        altered=skipped,
     )
 
 
-def _decoded(candidate: ScoredModel, ids: Sequence[int]) -> str:
-    tokenizer: Any = candidate.tokenizer
-    text: str = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    return text
+def encode_with_champion(
+    candidates: Sequence[ScoredModel], folder: Path | None, documents: Sequence[Document]
+) -> tuple[list[ScoredModel], EncodedDocuments]:
+    """Add the champion to the candidates where it can be scored, and encode the documents for all of them.
+
+    Raises:
+        DataError: See `encode_for_all`, for the candidates of this run.
+    """
+    if folder:
+        path = folder / "merged" if (folder / "merged").is_dir() else folder
+        try:
+            refuse_mixture(model_config(path), f"champion ({path})")
+            everybody = [*candidates, open_model("champion", path)]
+            return everybody, encode_for_all(everybody, documents)
+        except (DataError, PreflightError) as error:
+            log.warning("champion: %s; candidates are not compared with it", error)
+    return list(candidates), encode_for_all(candidates, documents)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

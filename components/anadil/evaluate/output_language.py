@@ -1,8 +1,8 @@
-"""Which language the models write in, by the identifier that the corpus was cleaned with.
+"""Language of the models' texts, by the identifier that the corpus was cleaned with.
 
-A model that learns Azerbaijani may answer in Turkish, and one that learns any language in English;
-bits per byte of a text that it is given do not show that. Of real lines of 20 to 60 characters
-`benchmarks/evaluate/languages.py` measures how often the identifier errs.
+A model that learns Azerbaijani may answer in Turkish, and one that learns any language in English. Bits per byte of a
+given text do not show that. `benchmarks/evaluate/languages.py` measures how often the identifier errs on real lines of
+20 to 60 characters.
 """
 
 import logging
@@ -25,7 +25,7 @@ UNKNOWN = "un"
 
 
 def language_of(text: str, language: Language) -> str | None:
-    """Code of the language that most of a text is in: the language's own, or CLD2's; None if it is too short.
+    """Return the code of the language that most of a text is in: its own, or CLD2's; None if it is too short.
 
     Raises:
         PreflightError: The language is known by a model of the user's, which is not there.
@@ -41,7 +41,7 @@ def language_of(text: str, language: Language) -> str | None:
 
 
 def with_languages(texts: Sequence[GeneratedText], language: Language) -> list[GeneratedText]:
-    """The texts, each with its language; without any where the user's identifier is not there."""
+    """Set the language of each text; none where the user's identifier is not there."""
     try:
         return [replace(one, language=language_of(one.text, language)) for one in texts]
     except PreflightError as error:
@@ -50,8 +50,8 @@ def with_languages(texts: Sequence[GeneratedText], language: Language) -> list[G
 
 
 def output_language(texts: Iterable[GeneratedText], language: Language) -> dict[str, Any]:
-    """How many texts could be told, the share in the language itself, and that of each code."""
-    counts = Counter(one.language for one in texts if one.language is not None)
+    """Return how many texts could be told, the share in the language itself, and that of each code."""
+    counts = Counter(text.language for text in texts if text.language is not None)
     num = counts.total()
     shares = {
         code: count / num for code, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))

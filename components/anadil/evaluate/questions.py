@@ -1,8 +1,8 @@
-"""Questions with answers that are known: how likely a model thinks the answer, and what it answers itself.
+"""Questions with known answers, as each candidate is asked them.
 
 A question is the chat before its last answer. A model that learned chats is asked through its chat template.
-Any other is scored through the template, where its tokenizer has one, and as plain text, and the better of both
-counts, so that no model looks as if it had learned an answer when all that it learned was the template.
+Any other is scored through the template, where its tokenizer has one, and as plain text. The better of both counts, so
+that no model seems to have learned an answer when all that it learned was the template.
 """
 
 import json
@@ -50,9 +50,9 @@ class Question:
     """Training saw it."""
 
     @property
-    def turns(self) -> tuple[Message, ...]:
-        """The question, with the turns before it."""
-        return self.chat.messages[:-1]
+    def turns(self) -> list[dict[str, str]]:
+        """The question with the turns before it, for a chat template."""
+        return [{"role": turn.role, "content": turn.content} for turn in self.chat.messages[:-1]]
 
     @property
     def reference(self) -> str:
@@ -67,7 +67,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Questions:
-    """All questions: those that training saw come last."""
+    """All questions; those that training saw come last."""
 
     listed: tuple[Question, ...] = ()
     asked: frozenset[int] = frozenset()
@@ -87,7 +87,7 @@ class Questions:
 
 
 def read_questions(job: Job) -> Questions:
-    """The questions that the recipe names, or else the chats that the adapter's training left out; and some that it saw.
+    """Read the questions that the recipe names, or the adapter's held-out chats, and some chats that training saw.
 
     Raises:
         DataError: A file holds no question that can be asked, or cannot be read.
@@ -99,13 +99,14 @@ def read_questions(job: Job) -> Questions:
         if files
         else _chats_of_adapter(adapter, HELDOUT_CHATS)
     )
+    most = job.recipe.evaluate.max_questions
+    asked_ids = {chat.id for chat in _sample(heldout, most)}
     questions = [Question(chat=chat, seen=False) for chat in _sample(heldout, MAX_SCORED)]
-    asked = frozenset(one.id for one in _sample(heldout, job.recipe.evaluate.max_questions))
-    places = {place for place, question in enumerate(questions) if question.chat.id in asked}
-    seen = _sample(_chats_of_adapter(adapter, SEEN_CHATS), job.recipe.evaluate.max_questions)
-    places.update(range(len(questions), len(questions) + len(seen)))
-    questions += [Question(chat=chat, seen=True) for chat in seen]
-    return Questions(listed=tuple(questions), asked=frozenset(places), files=tuple(files))
+    questions += [
+        Question(chat=chat, seen=True) for chat in _sample(_chats_of_adapter(adapter, SEEN_CHATS), most)
+    ]
+    asked = (place for place, each in enumerate(questions) if each.seen or each.chat.id in asked_ids)
+    return Questions(listed=tuple(questions), asked=frozenset(asked), files=tuple(files))
 
 
 def _chats_of_files(files: Sequence[str], columns: Names) -> list[Chat]:
@@ -125,7 +126,6 @@ def _chats_of_files(files: Sequence[str], columns: Names) -> list[Chat]:
 
 
 def _chats_of_adapter(adapter: Path | None, name: str) -> list[Chat]:
-    """Those of a file of the adapter; none where it has no such file."""
     path = adapter / name if adapter else None
     if path is None or not path.is_file():
         return []
@@ -143,7 +143,7 @@ def _chats_of_adapter(adapter: Path | None, name: str) -> list[Chat]:
 
 
 def _sample(chats: Sequence[Chat], size: int) -> list[Chat]:
-    """An even sample, in order, and the same one however the others change."""
+    """Return an even sample, in order, and the same one however the others change."""
     if len(chats) <= size:
         return list(chats)
     ranked = sorted(range(len(chats)), key=lambda place: fingerprint(chats[place].id))
@@ -151,13 +151,13 @@ def _sample(chats: Sequence[Chat], size: int) -> list[Chat]:
 
 
 def renderings_of(candidate: ScoredModel, questions: Sequence[Question]) -> tuple[Rendering, ...]:
-    """The ways in which a candidate is asked; not through a template that refuses a question, as Gemma 2's a system turn."""
+    """Return the ways to ask a candidate: in plain text if its template refuses a question, as Gemma 2's a system turn."""
     tokenizer: Any = candidate.tokenizer
     if tokenizer.chat_template is None:
         return ("plain text",)
     try:
         for question in questions:
-            rendered(tokenizer, _turns(question), add_generation_prompt=True, tokenize=False)
+            rendered(tokenizer, question.turns, add_generation_prompt=True, tokenize=False)
     except Exception as error:  # noqa: BLE001  a template raises what it likes
         log.warning(
             "%s: asked in plain text; its chat template refuses a question (%s)", candidate.name, error
@@ -167,24 +167,19 @@ def renderings_of(candidate: ScoredModel, questions: Sequence[Question]) -> tupl
 
 
 def render(candidate: ScoredModel, questions: Sequence[Question], how: Rendering) -> list[Ids]:
-    """Token ids of each question, up to where its answer begins."""
+    """Return the token ids of each question, up to where its answer begins."""
     if how == "chat template":
         return [
-            tuple(chat_ids(candidate.tokenizer, _turns(each), add_generation_prompt=True))
-            for each in questions
+            tuple(chat_ids(candidate.tokenizer, each.turns, add_generation_prompt=True)) for each in questions
         ]
-    texts = ["".join(one.content + BLANK_LINE for one in question.turns) for question in questions]
+    texts = ["".join(turn["content"] + BLANK_LINE for turn in each.turns) for each in questions]
     return [(candidate.prefix, *ids) for ids in encode_texts(candidate.tokenizer, texts)]
-
-
-def _turns(question: Question) -> list[dict[str, str]]:
-    return [{"role": one.role, "content": one.content} for one in question.turns]
 
 
 def encode_references(
     candidates: Sequence[ScoredModel], questions: Questions
 ) -> tuple[Questions, dict[str, list[NDArray[np.int32]]]]:
-    """The questions whose answers every tokenizer gives back unchanged, and by candidate the answers' token ids.
+    """Return the questions whose answers every tokenizer gives back unchanged, and the answers' ids by candidate.
 
     Raises:
         DataError: A tokenizer alters more than 1 % of the answers.
@@ -196,11 +191,7 @@ def encode_references(
         for one in questions.listed
     ]
     encoded = encode_for_all(candidates, answers)
-    altered = set(encoded.altered)
-    unaltered = [place for place, answer in enumerate(answers) if answer.id not in altered]
-    left = replace(
-        questions,
-        listed=tuple(questions.listed[place] for place in unaltered),
-        asked=frozenset(new for new, place in enumerate(unaltered) if place in questions.asked),
-    )
-    return left, encoded.ids
+    unaltered = [place for place, answer in enumerate(answers) if answer.id not in set(encoded.altered)]
+    listed = tuple(questions.listed[place] for place in unaltered)
+    asked = frozenset(new for new, place in enumerate(unaltered) if place in questions.asked)
+    return replace(questions, listed=listed, asked=asked), encoded.ids

@@ -1,4 +1,4 @@
-"""corpus, model, adapter -> scores: the base, the adapted and the finetuned model side by side.
+"""Stage evaluate (corpus, model, adapter -> scores): base, adapted and finetuned model, measured side by side.
 
 One model is in memory at a time. Everything is measured on the same documents, and `scores.json`
 holds what the report and the gate need.
@@ -6,18 +6,20 @@ holds what the report and the gate need.
 
 import json
 import logging
+from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from anadil.artifacts.base_model import model_config
+from anadil.core.errors import IntegrityError
 from anadil.evaluate.candidate import Material, measure
-from anadil.evaluate.champion import encode_with_champion
 from anadil.evaluate.contamination import find_contamination
 from anadil.evaluate.gate import apply_gate
 from anadil.evaluate.heldout import RETAINED_KEY, read_heldout, read_retained
-from anadil.evaluate.models import ScoredModel, encode_for_all, open_model
+from anadil.evaluate.models import ScoredModel, encode_for_all, encode_with_champion, open_model
 from anadil.evaluate.questions import encode_references, read_questions
 from anadil.evaluate.scores_table import differences_of, log_scores, scores_table
-from anadil.model.adapter import refuse_other_rank
 from anadil.model.family_table import refuse_mixture
 from anadil.model.tiny import base_model
 from anadil.runtime.job import Figures, Job
@@ -26,6 +28,8 @@ from anadil.text.language import load_language
 from anadil.text.metrics import SURE_DOCUMENTS, deciding_scores
 
 log = logging.getLogger(__name__)
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
 def run(job: Job) -> Figures:
@@ -38,17 +42,14 @@ def run(job: Job) -> Figures:
     """
     recipe, language = job.recipe, load_language(job.recipe.language)
     heldout = read_heldout(job.inputs["corpus"], job.files, recipe.clean.text_field, language.code)
-    candidates = _candidates(job)
-    champion = job.inputs.get("champion")
-    candidates, encoded = encode_with_champion(candidates, champion, heldout.documents)
+    candidates, encoded = encode_with_champion(
+        _candidates(job), job.inputs.get("champion"), heldout.documents
+    )
     retained = read_retained(job.side_files.get(RETAINED_KEY, ()), recipe.clean.text_field)
     questions, references = encode_references(candidates, read_questions(job))
     material = Material(
-        heldout=encoded,
-        retained=encode_for_all(candidates, retained),
-        questions=questions,
-        references=references,
-    )
+        heldout=encoded, retained=encode_for_all(candidates, retained), questions=questions, references=references
+    )  # fmt: skip
     train = read_documents(job.inputs["corpus"], "train")
     contamination = find_contamination(encoded.documents, train, language)
     if len(encoded.documents) < SURE_DOCUMENTS:
@@ -56,32 +57,31 @@ def run(job: Job) -> Figures:
     results = {}
     for candidate in candidates:
         results[candidate.name] = measure(candidate, material, recipe, language)
-        figures = {
-            name: value
-            for name, value in results[candidate.name].table.items()
-            if isinstance(value, int | float)
-        }
-        job.tracker.metrics({f"{candidate.name}_{name}": value for name, value in figures.items()})
+        figures = results[candidate.name].table.items()
+        job.tracker.metrics(
+            {f"{candidate.name}_{name}": value for name, value in figures if isinstance(value, int | float)}
+        )
     differences = differences_of(results, material, contamination, recipe.seed)
     base = results["base"].table
     tables = {name: result.table for name, result in results.items()}
-    verdict = apply_gate(recipe.evaluate.gate, tables, differences, contamination, _mask_audit(job))
+    verdict = apply_gate(
+        recipe.evaluate.gate, tables, differences, contamination, _table(job, "adapter", "mask_audit.json")
+    )
     log_scores(verdict, results, contamination, differences)
-    scores = scores_table(heldout, material, results, differences, contamination, verdict, _tasks(job))
+    tasks = _table(job, "tasks", "tasks.json")
+    scores = scores_table(heldout, material, results, differences, contamination, verdict, tasks)
     text = json.dumps(scores, ensure_ascii=False, indent=1, allow_nan=False)
     (job.out / "scores.json").write_text(text + "\n", encoding="utf-8")
     job.tracker.run_metrics(deciding_scores(scores))
     job.records.update(
-        documents=len(encoded.documents),
-        contaminated=len(contamination.contaminated),
-        altered=len(encoded.altered),
-    )
-    own = tables[verdict.released or "adapted"]  # a figure of one model is never told of another
+        documents=len(encoded.documents), contaminated=len(contamination.contaminated), altered=len(encoded.altered)
+    )  # fmt: skip
+    released = tables[verdict.released or "adapted"]  # a figure of one model is never told of another
     return {
         "base_bits_per_byte": base["bits_per_byte"],
-        "bits_per_byte": own["bits_per_byte"],
+        "bits_per_byte": released["bits_per_byte"],
         "base_fertility": base["fertility"],
-        "fertility": own["fertility"],
+        "fertility": released["fertility"],
         "gate": "passed" if verdict.passed else "failed",
         "released": verdict.released or "none",
     }
@@ -100,15 +100,39 @@ def _candidates(job: Job) -> list[ScoredModel]:
     return candidates
 
 
-def _mask_audit(job: Job) -> dict[str, Any] | None:
-    """Read finetune's counts of its rows; an adapter of another program has none."""
-    path = job.inputs["adapter"] / "mask_audit.json" if "adapter" in job.inputs else None
-    return json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else None
+def refuse_other_rank(adapter: Path) -> None:
+    """Refuse an adapter whose matrices have another rank than its configuration says.
+
+    Args:
+        adapter: Its directory; one without an adapter, where all weights were trained, is left alone.
+
+    Raises:
+        IntegrityError: With both ranks and the matrix.
+    """
+    # The configuration scales the update by `lora_alpha / r`, so that the wrong one gives another model without a word.
+    if not (adapter / CONFIG).is_file() or not (adapter / WEIGHTS).is_file():
+        return
+    settings = json.loads((adapter / CONFIG).read_text(encoding="utf-8"))
+    if settings.get("rank_pattern"):
+        return  # of an adapter that others made, with a rank for each layer
+    try:
+        with safe_open(adapter / WEIGHTS, framework="numpy") as tensors:
+            names = [name for name in tensors.keys() if name.endswith("lora_A.weight")]  # noqa: SIM118  no mapping
+            ranks = {name: tensors.get_slice(name).get_shape()[0] for name in names}
+    except SafetensorError as error:
+        raise IntegrityError(
+            f"{adapter / WEIGHTS}: damaged ({error}); make or fetch the adapter again"
+        ) from None
+    for name, rank in ranks.items():
+        if rank != settings["r"]:
+            raise IntegrityError(
+                f"{adapter / WEIGHTS}: {name} has rank {rank}, and {CONFIG} says {settings['r']}; "
+                "make or fetch the adapter again"
+            )
 
 
-def _tasks(job: Job) -> dict[str, Any]:
-    """Read the candidates' results in tasks of lm-evaluation-harness; empty without tasks."""
-    if "tasks" not in job.inputs:
-        return {}
-    results: dict[str, Any] = json.loads((job.inputs["tasks"] / "tasks.json").read_text(encoding="utf-8"))
-    return results
+def _table(job: Job, word: str, name: str) -> dict[str, Any]:
+    """Read a table of an input; empty where the input or the file is missing, as in an adapter of another program."""
+    path = job.inputs[word] / name if word in job.inputs else None
+    table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else {}
+    return table

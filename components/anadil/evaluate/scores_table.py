@@ -1,4 +1,4 @@
-"""`scores.json`: what is written of all candidates together, and what the log says of it."""
+"""Content of `scores.json` over all candidates, and its summary in the log."""
 
 import logging
 from collections.abc import Mapping
@@ -30,33 +30,32 @@ PAIRS = (
 def differences_of(
     results: Mapping[str, ModelScores], material: Material, contamination: Contamination, seed: int
 ) -> dict[str, Difference]:
-    """Bits per byte of each pair: on held-out text, also without contaminated documents, on each retained language, on unseen answers."""
+    """Compare pairs in bits per byte: held-out text, also without contaminated, retained languages, unseen answers."""
     encoded, retained, questions = material.heldout, material.retained, material.questions
     languages = np.array([document.lang for document in retained.documents])
-    num_bytes, is_heldout = encoded.num_bytes, ~questions.is_seen
+    is_heldout = ~questions.is_seen
     contaminated = set(contamination.contaminated)
     clean = np.array([document.id not in contaminated for document in encoded.documents])
-    made = {}
+    differences = {}
     for name, other in PAIRS:
         if not {name, other} <= results.keys():
             continue
-        nats, before = results[name].nats, results[other].nats
-        made[f"{name} - {other}"] = paired_difference(nats, before, num_bytes, seed)
+        new, old, pair = results[name], results[other], f"{name} - {other}"
+        differences[pair] = paired_difference(new.nats, old.nats, encoded.num_bytes, seed)
         if clean.any() and not clean.all():
-            made[f"{name} - {other}, uncontaminated"] = paired_difference(
-                nats[clean], before[clean], num_bytes[clean], seed
+            differences[f"{pair}, uncontaminated"] = paired_difference(
+                new.nats[clean], old.nats[clean], encoded.num_bytes[clean], seed
             )
         for language in dict.fromkeys(languages.tolist()):
-            own = languages == language
-            made[f"{name} - {other}, retained {language}"] = paired_difference(
-                results[name].retained[own], results[other].retained[own], retained.num_bytes[own], seed
+            of_it = languages == language
+            differences[f"{pair}, retained {language}"] = paired_difference(
+                new.retained[of_it], old.retained[of_it], retained.num_bytes[of_it], seed
             )
         if is_heldout.any():
-            made[f"{name} - {other}, answers"] = paired_difference(
-                results[name].answers[is_heldout], results[other].answers[is_heldout],
-                questions.num_bytes[is_heldout], seed,
-            )  # fmt: skip
-    return made
+            differences[f"{pair}, answers"] = paired_difference(
+                new.answers[is_heldout], old.answers[is_heldout], questions.num_bytes[is_heldout], seed
+            )
+    return differences
 
 
 def scores_table(
@@ -68,7 +67,7 @@ def scores_table(
     verdict: GateVerdict,
     tasks: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """All of `scores.json`; `tasks` is what the stage `tasks` found."""
+    """Return all of `scores.json`; `tasks` are the results of the stage of that name."""
     encoded = material.heldout
     return {
         "candidates": {name: result.table for name, result in results.items()},
@@ -99,13 +98,22 @@ def scores_table(
         "questions": {
             "source": "files" if material.questions.files else "adapter",
             "files": material.questions.files,
-            "listed": _by_question(material, results),
+            "listed": [
+                {
+                    "id": question.chat.id,
+                    "source": question.chat.source,
+                    "seen": question.seen,
+                    "num_bytes": question.num_bytes,
+                    "nats": {name: float(result.answers[index]) for name, result in results.items()},
+                }
+                for index, question in enumerate(material.questions.listed)
+            ],
         },
     }
 
 
 def _by_document(encoded: EncodedDocuments, nats: Mapping[str, NDArray[np.float64]]) -> list[dict[str, Any]]:
-    """Nats of each document, so that any interval can be computed again."""
+    """Return the nats of each document, so that any interval can be computed again."""
     return [
         {
             "id": document.id,
@@ -117,46 +125,27 @@ def _by_document(encoded: EncodedDocuments, nats: Mapping[str, NDArray[np.float6
     ]
 
 
-def _by_question(material: Material, results: Mapping[str, ModelScores]) -> list[dict[str, Any]]:
-    """Nats of each right answer, for the same."""
-    return [
-        {
-            "id": question.chat.id,
-            "source": question.chat.source,
-            "seen": question.seen,
-            "num_bytes": question.num_bytes,
-            "nats": {name: float(result.answers[index]) for name, result in results.items()},
-        }
-        for index, question in enumerate(material.questions.listed)
-    ]
-
-
 def log_scores(
     verdict: GateVerdict,
     results: Mapping[str, ModelScores],
     contamination: Contamination,
     differences: Mapping[str, Difference],
 ) -> None:
-    """Say what was found, the verdict last."""
+    """Log what was measured, the verdict last."""
     for name in ("adapted - base", "finetuned - adapted", "finetuned - adapted, answers"):
         if difference := differences.get(name):
             log.info(
                 "bits per byte, %s: %+.4f [%+.4f, %+.4f] over %d",
                 name, difference.value, difference.low, difference.high, difference.num_documents,
             )  # fmt: skip
-    _log_retained(results)
-    leaks = contamination.contaminated
-    if leaks:
+    tables = {name: result.table["retained"] for name, result in results.items()}
+    for language in next(iter(tables.values())):
+        figures = ", ".join(f"{name} {table[language]:.4f}" for name, table in tables.items())
+        log.info("bits per byte on the retained text %s: %s", language, figures)
+    if leaks := contamination.contaminated:
         log.warning(
             "held-out: %d of %d documents are also in the training part (%d as a whole): %s%s",
             len(leaks), contamination.num_documents, len(contamination.exact),
             ", ".join(leaks[:5]), ", ..." if len(leaks) > 5 else "",
         )  # fmt: skip
     log_verdict(verdict)
-
-
-def _log_retained(results: Mapping[str, ModelScores]) -> None:
-    tables = {name: result.table["retained"] for name, result in results.items()}
-    for language in next(iter(tables.values())):
-        figures = ", ".join(f"{name} {table[language]:.4f}" for name, table in tables.items())
-        log.info("bits per byte on the retained text %s: %s", language, figures)

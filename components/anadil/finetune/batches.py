@@ -20,7 +20,7 @@ epoch, and padding stays under 1 %. Chosen by us."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
-    """How often an epoch shows the chats of each source."""
+    """Times that an epoch shows the chats of each source."""
 
     sources: tuple[tuple[NDArray[np.int64], float], ...]
     """Places of a source's chats, and their weight: 2 shows each twice, 0.5 half of them."""

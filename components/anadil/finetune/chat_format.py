@@ -228,18 +228,18 @@ def _templates(tokenizer: Any, name: str) -> Iterator[tuple[str, str]]:
     Raises:
         DataError: Its own takes minutes or gigabytes.
     """
-    own = tokenizer.chat_template
+    template = tokenizer.chat_template
     # The tokenizer stage writes our template where a base has none.
-    if isinstance(own, str) and own != CHAT_TEMPLATE.read_text(encoding="utf-8"):
-        check_limits(own, name)
-        yield "its own template", own
+    if isinstance(template, str) and template != CHAT_TEMPLATE.read_text(encoding="utf-8"):
+        check_limits(template, name)
+        yield "its own template", template
         with suppress(ValueError):  # TRL has none of this template
-            training_copy = chat_template_utils.get_training_chat_template(tokenizer) or own
+            training_copy = chat_template_utils.get_training_chat_template(tokenizer) or template
             yield "TRL's training copy of its template", training_copy
     vocabulary = tokenizer.get_vocab()
-    for tokens, template in FAMILIES.items():
+    for tokens, family_template in FAMILIES.items():
         if all(token in vocabulary for token in tokens):
-            yield f"the template of {tokens[0]}", template
+            yield f"the template of {tokens[0]}", family_template
 
 
 def _proven(

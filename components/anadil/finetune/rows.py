@@ -95,7 +95,7 @@ def read_rows(job: Job, tokenizer: PreTrainedTokenizerFast, dropped: DroppedChat
     parts = _without_repeats(file, path, dropped)
     num_rows = sum(map(len, parts.values()))
     refuse_no_chats(job.files, num_rows, dropped, columns=settings.columns)
-    trained, mix = _mixed(parts["train"], rows, settings.mix)
+    trained, mix = _mix(parts["train"], rows, settings.mix)
     shown = mix.places(seed, 0)
     order = b"".join([file.digest.digest(), trained[shown].tobytes(), parts["validation"].tobytes()])
     result = Rows(
@@ -221,7 +221,7 @@ def _without_repeats(file: _ChatFile, path: Path, dropped: DroppedChats) -> dict
     return {name: np.flatnonzero(unique & (parts == number)) for number, name in enumerate(PARTS)}
 
 
-def _mixed(places: Places, rows: Dataset, mix: Mapping[str, float]) -> tuple[Places, Mix]:
+def _mix(places: Places, rows: Dataset, mix: Mapping[str, float]) -> tuple[Places, Mix]:
     """Return the rows that training shows at all, and how often an epoch shows those of each source.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Activation checkpointing: what the forward pass does not keep, the backward pass makes again.
+"""Activation checkpointing: the backward pass computes again what the forward pass does not store.
 
-`full` keeps the input of each layer. `selective` keeps the results of matrix products and of
-attention as well, which cost the most to make again, and makes norms, activations, rotations and
+`full` stores the input of each layer. `selective` stores the results of matrix products and of
+attention as well, which cost the most, and computes norms, activations, rotations and
 sums again. Neither changes a number: the same kernels see the same inputs twice.
 """
 
@@ -33,10 +33,10 @@ SAVED_OPERATORS: list[Any] = [
 
 
 def decoder_layers(model: PreTrainedModel) -> Sequence[nn.Module]:
-    """The layers of a Llama-like model, first to last.
+    """Return the layers of a Llama-like model, first to last.
 
     Raises:
-        DataError: The architecture keeps them elsewhere.
+        DataError: The architecture stores them elsewhere.
     """
     layers = getattr(model.base_model, "layers", None)
     if isinstance(layers, nn.ModuleDict):  # those of one pipeline stage, by their numbers
@@ -50,16 +50,12 @@ def decoder_layers(model: PreTrainedModel) -> Sequence[nn.Module]:
 
 
 def checkpoint_layers(layers: Sequence[nn.Module], policy: Policy) -> None:
-    """Let each layer's forward pass keep only what `policy` says; parameter names stay.
+    """Let each layer's forward pass store only what `policy` says; parameter names stay.
 
     The module itself stays too and only its `forward` is replaced, so that hooks, those of a later
     `fully_shard` too, run once around the pair of passes. No random number is restored: layers
-    must draw none. A kernel that overwrites a kept result behind autograd's back would find it
+    must draw none. A kernel that overwrites a stored result behind autograd's back would find it
     overwritten in the second pass.
-
-    Args:
-        layers: Modules that are called once in a forward pass, without a cache.
-        policy: `none` leaves them as they are.
     """
     if policy == "none":
         return
@@ -71,5 +67,5 @@ def checkpoint_layers(layers: Sequence[nn.Module], policy: Policy) -> None:
 
 
 def _twice(forward: Any, contexts: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-    """`checkpoint` called from a frame that torch.compile looks into; torch's own it leaves as they are."""
+    # `checkpoint` called from a frame that torch.compile looks into; torch's own it leaves as they are.
     return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **contexts, **kwargs)

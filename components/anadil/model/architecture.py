@@ -1,4 +1,4 @@
-"""A directory's model before its weights are read: its configuration, the model without memory, and their fit."""
+"""Checks of a directory's model before its weights are read: configuration, empty model, and fit of the files."""
 
 import logging
 import re
@@ -30,10 +30,7 @@ RECOMPUTED = r"rotary_emb\.inv_freq$"
 
 
 def read_config(folder: Path) -> Any:
-    """The configuration of a local directory, tied as its files are and with no attention of its own choice.
-
-    config.json may call tables tied whose files hold both, such as after an adapter with a head of its own was
-    merged: transformers 5 loads both then, version 4 one.
+    """Read the configuration of a local directory, tied as its files are and with no attention of its own choice.
 
     Raises:
         DataError: The directory holds no config, or an unknown architecture.
@@ -50,34 +47,31 @@ def read_config(folder: Path) -> Any:
     if chosen := config._attn_implementation:  # noqa: SLF001  there is no public name
         log.info("%s/config.json: attention %r is not used, it is chosen here", folder, chosen)
         config._attn_implementation = None  # noqa: SLF001
-    family = families().get(config.model_type)
-    if (
-        family
-        and config.tie_word_embeddings
-        and has_weights(folder)
-        and holds_own_head(stored_tensors(folder), family.names.stored_tables)
-    ):
-        _say_untied(folder, family.names.stored_tables)
-        config.tie_word_embeddings = False
+    # config.json may call tables tied whose files hold both, such as after an adapter with a head of its own was
+    # merged: transformers 5 loads both then, version 4 one.
+    if config.tie_word_embeddings and (family := families().get(config.model_type)) and has_weights(folder):
+        tables = family.names.stored_tables
+        if holds_own_head(stored_tensors(folder), tables):
+            _warn_untied(folder, tables)
+            config.tie_word_embeddings = False
     return config
 
 
 @cache
-def _say_untied(folder: Path, tables: tuple[str, str]) -> None:
-    """Once a process, however often the configuration is read."""
+def _warn_untied(folder: Path, tables: tuple[str, str]) -> None:
+    # Once a process, however often the configuration is read.
     log.warning(
-        "%s: config.json says that %s and %s are tied, and the files hold both with different values; "
-        "both are used",
+        "%s: config.json says that %s and %s are tied, and the files hold both with different values; both are used",
         folder, *tables,
     )  # fmt: skip
 
 
 def empty_model(folder: Path, *, num_tokens: int | None = None) -> PreTrainedModel:
-    """The causal language model of a local directory on the meta device, in FP32 and without a cache.
+    """Return the causal language model of a local directory on the meta device, in FP32 and without a cache.
 
     Args:
         folder: Hugging Face directory.
-        num_tokens: Embedding rows; those of the directory's own vocabulary where it is None.
+        num_tokens: Embedding rows; None: those of the directory's own vocabulary.
 
     Raises:
         DataError: The directory holds no config, or an unknown architecture.
@@ -99,7 +93,7 @@ def empty_model(folder: Path, *, num_tokens: int | None = None) -> PreTrainedMod
 
 
 def check_fit(folder: Path) -> None:
-    """Refuse weights of which the model that config.json describes lacks some, or has others.
+    """Refuse weights that are not those of the model that config.json describes.
 
     Raises:
         DataError: The directory holds no config or no weights, or an unknown architecture.
@@ -128,15 +122,13 @@ def check_fit(folder: Path) -> None:
             "%s: %d tensors are not read, the first %s: transformers computes or leaves them out itself",
             folder, len(passed), min(passed),
         )  # fmt: skip
-    others = {file.name for file in folder.glob("*.safetensors")} - {
-        each.file.name for each in stored.values()
-    }
-    if others:
+    read = {each.file.name for each in stored.values()}
+    if others := {file.name for file in folder.glob("*.safetensors")} - read:
         log.warning("%s: not part of the model and not read: %s", folder, ", ".join(sorted(others)))
 
 
 def _faults(stored: Mapping[str, StoredTensor], model: Any) -> dict[str, set[str]]:
-    """The model's tensors that the files have not, or not as it takes them."""
+    """Return the model's tensors that the files lack, or hold otherwise than it takes them."""
     expected: dict[str, torch.Tensor] = model.state_dict()
     tied = {**model.all_tied_weights_keys, **{b: a for a, b in model.all_tied_weights_keys.items()}}
     both = {name: (stored[name], each) for name, each in expected.items() if name in stored}
@@ -154,7 +146,7 @@ def _faults(stored: Mapping[str, StoredTensor], model: Any) -> dict[str, set[str
 
 
 def _as_in_model(stored: Mapping[str, StoredTensor], model: Any) -> dict[str, StoredTensor]:
-    """Tensors by the names of the model; files of a model without its head leave out the first part."""
+    """Return tensors by the names of the model; files of a model without its head leave out the first part."""
     prefix, names = f"{model.base_model_prefix}.", model.state_dict().keys()
     if family := families().get(model.config.model_type):
         stored = {family.names.in_model(name): each for name, each in stored.items()}

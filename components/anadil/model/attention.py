@@ -50,7 +50,7 @@ def choose_attention(model: PreTrainedModel, name: str) -> None:
 
 
 def no_mask(*_: Any, attention_mask: torch.Tensor | None = None, **__: Any) -> None:
-    """In the place of a mask, for transformers."""
+    """Take the place of a mask, for transformers."""
     assert attention_mask is None, "borders take the place of attention_mask"
 
 
@@ -64,17 +64,17 @@ def packed_attention_forward(
     borders: torch.Tensor | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of one layer, as transformers calls it.
+    """Attend in one layer, as transformers calls it.
 
     Args:
         module: The layer's attention.
         query: (sequences, heads, tokens, head width).
-        key: The same with the heads of keys; more tokens where earlier ones were kept.
+        key: The same with the heads of keys; more tokens where earlier ones are cached.
         value: As `key`.
         attention_mask: None.
-        scaling: What scores are multiplied with; None is 1 / sqrt(head width).
+        scaling: Factor of the scores; None is 1 / sqrt(head width).
         borders: See the module.
-        others: What the architecture asks for besides.
+        others: Other keywords of the architecture.
 
     Returns:
         Attended values, (sequences, tokens, heads, head width).
@@ -90,19 +90,14 @@ def packed_attention_forward(
     else:
         query_borders = key_borders = borders
     attended = attend(
-        flatten_rows(query),
-        flatten_rows(key),
-        flatten_rows(value),
-        query_borders,
-        key_borders,
-        scale=scaling,
-        window=others.get("sliding_window") or 0,
-    )
+        flatten_rows(query), flatten_rows(key), flatten_rows(value), query_borders, key_borders,
+        scale=scaling, window=others.get("sliding_window") or 0,
+    )  # fmt: skip
     return attended.view(rows, length, *attended.shape[1:]), None
 
 
 def flatten_rows(states: torch.Tensor) -> torch.Tensor:
-    """(sequences, heads, tokens, head width) -> (sequences x tokens, heads, head width)."""
+    """Reshape (sequences, heads, tokens, head width) to (sequences x tokens, heads, head width)."""
     return states.transpose(1, 2).flatten(0, 1)
 
 
@@ -123,7 +118,7 @@ def refuse_unknown(module: nn.Module, asked: dict[str, Any]) -> None:
 
 
 def row_borders(rows: int, length: int) -> torch.Tensor:
-    """Borders of rows that are one document each."""
+    """Return the borders of rows that are one document each."""
     return torch.arange(rows + 1, dtype=torch.int32) * length
 
 
@@ -137,7 +132,7 @@ def attend(
     scale: float | None = None,
     window: int = 0,
 ) -> torch.Tensor:
-    """Attention within documents; the last query of a document meets its last key.
+    """Attend within documents; the last query of a document meets its last key.
 
     Args:
         query: (tokens, heads, head width).
@@ -172,7 +167,7 @@ def attend_by_document(
     scale: float,
     window: int,
 ) -> torch.Tensor:
-    """`attend` by torch's attention for one document, for GPUs in FP32, which Flash attention lacks."""
+    """Run `attend` by torch's attention for one document, for GPUs in FP32, which Flash attention lacks."""
     pieces = []
     queries, keys = pairwise(query_borders.tolist()), pairwise(key_borders.tolist())
     for (begin, end), (first, last) in zip(queries, keys, strict=True):

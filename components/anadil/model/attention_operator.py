@@ -1,6 +1,6 @@
 """Attention of packed documents as one operator, for CPUs and GPUs, forwards and backwards.
 
-As one operator it lets `torch.compile` see no break, and selective activation recompute keep one
+As one operator it lets `torch.compile` see no break, and selective activation recompute store one
 result. The GPU branches follow the source of torch 2.13, torch/nn/attention/varlen.py; the
 project's tests run on CPUs. Where a document has fewer queries than keys, Flash attention's causal
 mask is that of the lower right too. Source: flash-attention, README, "2.1: Change behavior of causal
@@ -40,7 +40,7 @@ def packed_attention(
     scale: float,
     window: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`attend` in one operator; also the log of each token's sum of exponentials. Window 0 is none.
+    """Run `attend` in one operator; also return the log of each token's sum of exponentials. Window 0 is none.
 
     Source: Dao 2023, "FlashAttention-2", arXiv:2307.08691, for what the backward pass needs.
     """
@@ -48,14 +48,9 @@ def packed_attention(
     logsumexp = query.new_empty(query.shape[:2], dtype=torch.promote_types(query.dtype, torch.float32))
     for group in _groups(_bytes(query_borders), _bytes(key_borders)):
         part, sums = _for_cpu(
-            group.queries(query),
-            group.keys(key),
-            group.keys(value),
-            0.0,
-            group.is_causal(window),
-            attn_mask=group.mask(query, window),
-            scale=scale,
-        )
+            group.queries(query), group.keys(key), group.keys(value), 0.0, group.is_causal(window),
+            attn_mask=group.mask(query, window), scale=scale,
+        )  # fmt: skip
         attended[group.query] = part.transpose(1, 2).flatten(0, 1)
         logsumexp[group.query] = sums.transpose(1, 2).flatten(0, 1)
     return attended, logsumexp
@@ -71,7 +66,7 @@ def attend_on_gpu(
     scale: float,
     window: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`packed_attention` by Flash attention."""
+    """Run `packed_attention` by Flash attention."""
     if query.is_cuda:
         check_gpu(query.device)
     borders = _on_device(query_borders, key_borders, query.device)
@@ -101,21 +96,14 @@ def packed_attention_backward(
     scale: float,
     window: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of query, key and value."""
+    """Return the gradients of query, key and value."""
     gradients = _like(query), _like(key), _like(value)
     for group in _groups(_bytes(query_borders), _bytes(key_borders)):
         parts = _for_cpu_backward(
-            group.queries(gradient),
-            group.queries(query),
-            group.keys(key),
-            group.keys(value),
-            group.queries(attended),
-            group.queries(logsumexp),
-            0.0,
-            group.is_causal(window),
-            attn_mask=group.mask(query, window),
-            scale=scale,
-        )
+            group.queries(gradient), group.queries(query), group.keys(key), group.keys(value),
+            group.queries(attended), group.queries(logsumexp), 0.0, group.is_causal(window),
+            attn_mask=group.mask(query, window), scale=scale,
+        )  # fmt: skip
         for whole, part, index in zip(gradients, parts, (group.query, group.key, group.key), strict=True):
             whole[index] = part.transpose(1, 2).flatten(0, 1)
     return gradients
@@ -134,7 +122,7 @@ def backward_on_gpu(
     scale: float,
     window: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`packed_attention_backward` by Flash attention."""
+    """Run `packed_attention_backward` by Flash attention."""
     borders = _on_device(query_borders, key_borders, query.device)
     no_dropout = torch.zeros(2, dtype=torch.uint64, device=query.device)
     sides = [window - 1, 0]
@@ -198,12 +186,12 @@ class _Group:
 
 
 def lower_right(num_queries: int, num_keys: int, like: torch.Tensor, window: int = 0) -> torch.Tensor:
-    """Mask added to scores: the last query sees the last keys, and each before it one step less far.
+    """Return a mask to add to scores: the last query sees the last keys, and each before it one step less far.
 
     Args:
         num_queries: Rows.
         num_keys: Columns, no fewer.
-        like: Its precision and device.
+        like: Tensor of the mask's precision and device.
         window: Most keys that a query sees, itself among them; 0 for all.
     """
     hidden = torch.full((num_queries, num_keys), float("-inf"), dtype=like.dtype, device=like.device)
@@ -213,39 +201,30 @@ def lower_right(num_queries: int, num_keys: int, like: torch.Tensor, window: int
 
 
 def _bytes(borders: torch.Tensor) -> bytes:
-    """Borders as a key of what is made of them: a batch's layers share it, a changed batch does not.
-
-    On a GPU, whereto FSDP2 moves the arguments of its root, they are right and cost a wait each time.
-    """
+    """Return borders as a key of what is made of them: a batch's layers share it, a changed batch does not."""
+    # On a GPU, whereto FSDP2 moves the arguments of its root, they are right and cost a wait each time.
     return borders.cpu().numpy().tobytes()
-
-
-def _numbers(borders: bytes) -> list[int]:
-    numbers: list[int] = np.frombuffer(borders, dtype=np.int32).tolist()
-    return numbers
 
 
 @lru_cache(maxsize=64)
 def _groups(query_borders: bytes, key_borders: bytes) -> tuple[_Group, ...]:
-    """The documents of a batch by their lengths."""
+    """Return the documents of a batch by their lengths."""
     places: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    pairs = zip(pairwise(_numbers(query_borders)), pairwise(_numbers(key_borders)), strict=True)
-    for (begin, end), (first, last) in pairs:
+    queries, keys = (np.frombuffer(each, dtype=np.int32).tolist() for each in (query_borders, key_borders))
+    for (begin, end), (first, last) in zip(pairwise(queries), pairwise(keys), strict=True):
         places.setdefault((end - begin, last - first), []).append((begin, first))
     return tuple(
         _Group(
-            num=len(starts),
-            num_queries=num_queries,
-            num_keys=num_keys,
+            num=len(starts), num_queries=num_queries, num_keys=num_keys,
             query=_index([begin for begin, _ in starts], num_queries),
             key=_index([first for _, first in starts], num_keys),
         )
         for (num_queries, num_keys), starts in places.items()
-    )
+    )  # fmt: skip
 
 
 def _index(starts: list[int], length: int) -> Index:
-    """A slice where the stretches lie side by side, which copies nothing."""
+    """Return a slice where the stretches lie side by side, which copies nothing."""
     if all(after - before == length for before, after in pairwise(starts)):
         return slice(starts[0], starts[-1] + length)
     return (torch.tensor(starts)[:, None] + torch.arange(length)).flatten()
@@ -269,7 +248,7 @@ def check_gpu(device: torch.device) -> None:
 def _on_device(
     query_borders: torch.Tensor, key_borders: torch.Tensor, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, int, int]:
-    """Borders on a GPU and the longest documents, without waiting for the GPU."""
+    """Return borders on a GPU and the longest documents, without waiting for the GPU."""
     queries, longest_queries = _copied(_bytes(query_borders), device)
     keys, longest_keys = _copied(_bytes(key_borders), device)
     return queries, keys, longest_queries, longest_keys
@@ -277,7 +256,7 @@ def _on_device(
 
 @lru_cache(maxsize=64)
 def _copied(borders: bytes, device: torch.device) -> tuple[torch.Tensor, int]:
-    """Borders on a device and the longest document, once for all layers of a batch."""
+    """Return borders on a device and the longest document, once for all layers of a batch."""
     numbers = np.frombuffer(borders, dtype=np.int32)
     host = torch.from_numpy(numbers.copy())
     if device.type == "cuda":

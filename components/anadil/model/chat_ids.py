@@ -28,12 +28,10 @@ class ControlToken:
 class ControlWords:
     """A tokenizer's control tokens, and how their letters in a message are kept apart from them."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        """Look them up."""
-        any_tokenizer: Any = tokenizer
+    def __init__(self, tokenizer: Any) -> None:
         self.tokens = {
             token.content: ControlToken(number, token.lstrip, token.rstrip)
-            for number, token in any_tokenizer.added_tokens_decoder.items()
+            for number, token in tokenizer.added_tokens_decoder.items()
             if token.special
         }
         # The longest first, because one may begin as another does.
@@ -42,15 +40,15 @@ class ControlWords:
         self.pattern = re.compile("|".join(map(re.escape, self._names)) or r"(?!)")
 
     def hide(self, messages: Sequence[Mapping[str, str]]) -> tuple[list[dict[str, str]], str]:
-        """The messages with a mark for each control token in their letters, and that mark.
+        """Return the messages with a mark for each control token in their letters, and that mark.
 
         Raises:
             DataError: The messages use all code points that could stand for control text.
         """
-        said = "".join(text for message in messages for text in message.values())
-        mark = next((mark for mark in MARKS if mark not in said), None)
+        texts = "".join(text for message in messages for text in message.values())
+        mark = next((mark for mark in MARKS if mark not in texts), None)
         if mark is None:
-            raise DataError(f"chat {said[:80]!a}: holds each of U+FDD0 to U+FDEF; take them out of the text")
+            raise DataError(f"chat {texts[:80]!a}: holds each of U+FDD0 to U+FDEF; take them out of the text")
 
         def without(text: str) -> str:
             return self.pattern.sub(lambda at: f"{mark}{self._names.index(at[0])}{mark}", text)
@@ -58,11 +56,11 @@ class ControlWords:
         return [{key: without(text) for key, text in one.items()} for one in messages], mark
 
     def show(self, text: str, mark: str) -> str:
-        """A rendered text with the letters that `hide` took out."""
+        """Return a rendered text with the letters that `hide` took out."""
         return re.sub(f"{mark}(\\d+){mark}", lambda at: self._names[int(at[1])], text)
 
     def split(self, rendered: str) -> Iterator[tuple[str, ControlToken | None, int]]:
-        """Each text, the control token behind it (None at the end), and where the text begins."""
+        """Yield each text, the control token behind it (None at the end), and where the text begins."""
         start, before = 0, None
         for match in (*self.pattern.finditer(rendered), None):
             token = self.tokens[match[0]] if match else None
@@ -74,7 +72,7 @@ class ControlWords:
 
 
 def rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]], **settings: Any) -> Any:
-    """Result of `apply_chat_template`, of a template that was checked to take little for a short chat.
+    """Return the result of `apply_chat_template`, with a template that was checked to take little for a short chat.
 
     Raises:
         DataError: It takes minutes or gigabytes.
@@ -91,7 +89,7 @@ def chat_ids(
     *,
     add_generation_prompt: bool = False,
 ) -> list[int]:
-    """Ids of a chat; `<|eot_id|>` in a message is read as its letters.
+    """Return the ids of a chat; `<|eot_id|>` in a message is read as its letters.
 
     Without such a message they are those of `apply_chat_template`, which finds control tokens in the
     rendered text as a whole, where a message could end its own turn.

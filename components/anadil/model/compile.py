@@ -1,4 +1,4 @@
-"""Decoder layers by `torch.compile`: one program for all of them, made once for many batches.
+"""Decoder layers by `torch.compile`: one program for all of them, compiled once for many batches.
 
 Measured with torch 2.13 on a CPU: ten layers share one graph, whatever documents a batch packs. The
 GPU path is the same calls; the project's tests run on CPUs.
@@ -59,17 +59,15 @@ def compile_layers(layers: Sequence[nn.Module], *, backend: str = "inductor") ->
     """Let each layer's forward pass run compiled; parameter names, hooks and the module stay.
 
     Called after `checkpoint_layers` and the conversion to fewer bits, before `fully_shard`, whose hooks
-    then run around the compiled call. A layer that is compiled by its own `compile()` would run as it
-    was under activation checkpointing, without a word: torch keeps Dynamo out of `checkpoint`,
-    unless it is called from a function that Dynamo is in already. Here that function is `_call`.
-
-    Compiling begins with the first forward pass, in the main thread, between whose steps a signal
-    is received as ever; torch's helper processes end with it.
+    then run around the compiled call. Compiling begins with the first forward pass, in the main thread, between whose
+    steps a signal is received as ever; torch's helper processes end with it.
 
     Args:
         layers: Modules that are called once in a forward pass, on any device.
-        backend: What makes the programs; another one in tests.
+        backend: Compiler of the programs; another one in tests.
     """
+    # A layer that is compiled by its own `compile()` would run as it was under activation checkpointing, without a
+    # word: torch keeps Dynamo out of `checkpoint`, unless a function that Dynamo is in already calls it, here `_call`.
     # No public setting; torch names it in the log line that tells of the limit.
     settings: Any = torch._dynamo.config  # noqa: SLF001
     # Never below what somebody else has set.

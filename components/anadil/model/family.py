@@ -70,17 +70,17 @@ class ModuleNames:
         return f"{self.embeddings}.weight", f"{self.stored_head or self.head}.weight"
 
     def in_files(self, name: str) -> str:
-        """Name of a parameter in files."""
+        """Return the name of a parameter in files."""
         return self.stored_tables[1] if name == self.tables[1] else name
 
     def in_model(self, name: str) -> str:
-        """Name of a file's tensor in the model."""
+        """Return the name of a file's tensor in the model."""
         return self.tables[1] if name == self.stored_tables[1] else name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version4Keys:
-    """How transformers 4 spells the rotation in config.json where it differs from one type to another."""
+    """Keys of transformers 4 for the rotation in config.json, where they differ from one type to another."""
 
     names: Mapping[str, str] = field(default_factory=dict)
     """Version 5's key -> version 4's."""
@@ -92,7 +92,7 @@ class Version4Keys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gguf:
-    """How llama.cpp has a type: its name there, and what its own code takes for granted.
+    """A type in llama.cpp: its name there, and what that code takes for granted.
 
     Source: ggml-org/llama.cpp, src/models and conversion; `tests/release/test_gguf_families.py` compares logits.
     """

@@ -1,7 +1,7 @@
-"""The model families that are trained, and the refusal of all others by name, before anything is loaded.
+"""Model families that are trained, and the refusal of all others by name, before anything is loaded.
 
-A transformers architecture may scale embeddings, keep constants in buffers, or compute outside of its layers. A
-layout that bypasses one of these trains a wrong model without a sign of it, so a type stands in `families/` with a
+A transformers architecture may scale embeddings, hold constants in buffers, or compute outside of its layers. A
+layout that bypasses one of these trains a wrong model without a sign of it. So a type stands in `families/` with a
 layout only after its losses and gradients there were compared with plain transformers.
 """
 
@@ -26,12 +26,12 @@ EXPERT_SWITCHES = ("is_moe", "enable_moe_block")
 
 @cache
 def families() -> dict[str, Family]:
-    """Every family by its `model_type`."""
+    """Return every family by its `model_type`."""
     return {each.model_type: each for module in MODULES for each in module.FAMILIES}
 
 
 def model_types(layout: LayoutName | None = None) -> list[str]:
-    """Types that are trained, or only those that a layout is tested for."""
+    """Return the types that are trained, or only those that a layout is tested for."""
     return sorted(each.model_type for each in families().values() if layout is None or layout in each.layouts)
 
 
@@ -106,9 +106,8 @@ def check_family(config: Mapping[str, Any], degrees: Mapping[str, int], name: st
     for layout in LAYOUTS:
         degree = degrees.get(layout, 1)
         if degree > 1 and not supports(kind, layout):
-            instead = (
-                ", and share the model with shard" if layout != "shard" and supports(kind, "shard") else ""
-            )
+            can_shard = layout != "shard" and supports(kind, "shard")
+            instead = ", and share the model with shard" if can_shard else ""
             raise PreflightError(
                 f"pretrain.parallelism.{layout}: {degree} is not proven for the model type {_type(config)} of {name}, "
                 f"only for {', '.join(model_types(layout))}; set it to 1{instead}"

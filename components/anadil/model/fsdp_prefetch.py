@@ -1,4 +1,4 @@
-"""How far ahead FSDP2 gathers the layers of a model."""
+"""Prefetch of FSDP2: how many layers ahead are gathered."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,11 +9,10 @@ from torch import nn
 def gather_ahead(layers: Sequence[nn.Module], prefetch: int) -> None:
     """Let each layer, when it is gathered, start to gather the next ones of the same pass.
 
-    1 is left to FSDP2: the next layer is gathered beside this one's kernels, in both passes.
-
     Args:
         layers: After `fully_shard`, in the order of the forward pass.
-        prefetch: Layers; 0 only stops FSDP2 from gathering the next one early in the backward pass.
+        prefetch: Layers. 1 is left to FSDP2, which gathers the next layer beside this one's kernels, in both passes;
+            0 only stops FSDP2 from gathering the next one early in the backward pass.
     """
     if prefetch == 1:
         return

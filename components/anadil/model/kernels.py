@@ -1,4 +1,4 @@
-"""The GPU's part of arithmetic: its settings, and Liger's kernels in a model."""
+"""Settings of a GPU's arithmetic, and Liger's kernels in a model."""
 
 import logging
 from typing import Any
@@ -13,15 +13,7 @@ log = logging.getLogger(__name__)
 
 
 def set_up_device(device: torch.device, dtype: torch.dtype) -> None:
-    """Settle what a GPU of this process computes with; nothing to do on a CPU.
-
-    FP32 products stay FP32, whatever the environment says (NVIDIA's images turn TF32 on, by
-    `TORCH_ALLOW_TF32_CUBLAS_OVERRIDE`): with `precision: fp32` the recipe asks for FP32, and with `bf16`
-    no large product is left in FP32 that TF32, with 10 bits of mantissa, could make faster.
-
-    Args:
-        device: Of this process.
-        dtype: Precision of matrix products, from `compute_dtype` or `pick_dtype`.
+    """Set what a GPU of this process computes with; nothing to do on a CPU.
 
     Raises:
         PreflightError: The GPU has no BF16.
@@ -33,7 +25,9 @@ def set_up_device(device: torch.device, dtype: torch.dtype) -> None:
     if dtype == torch.bfloat16:
         check_gpu(device)
     torch.cuda.set_device(device)
-    # The older of two settings: torch.compile reads it, and refuses a mixture of both.
+    # FP32 products stay FP32, whatever the environment says (NVIDIA's images turn TF32 on): `precision: fp32` asks for
+    # it, and with `bf16` no large product is left in FP32 that TF32, with 10 bits of mantissa, could make faster.
+    # This is the older of two settings: torch.compile reads it, and refuses a mixture of both.
     torch.set_float32_matmul_precision("highest")
 
 
@@ -50,8 +44,7 @@ def use_liger_kernels(
     - The rotation, under `selective`: Liger rotates queries and keys in the memory of the matrix
       product that made them (`ops/rope.py`). Selective checkpointing keeps that product and would
       rotate it once more, with wrong gradients.
-    - The MLP, where it has biases: Liger's has none (`transformers/swiglu.py`), and theirs
-      would be left out of the model.
+    - The MLP, where it has biases: Liger's has none (`transformers/swiglu.py`) and would leave them out.
     - All, under `torch.compile`, which fuses the same operations itself and would have to
       stop at Liger's choice between its backends (`backends/dispatch`).
 
@@ -83,9 +76,8 @@ def use_liger_kernels(
             )
         log.warning(
             "pretrain.kernels: base.model is of the type %s, whose norms, rotation and SwiGLU stay torch's; "
-            "the loss alone is Liger's",
-            kind,
-        )
+            "the loss alone is Liger's", kind,
+        )  # fmt: skip
         return
     import liger_kernel.transformers
 

@@ -45,16 +45,13 @@ def load_model(
     quantization: QuantizationConfigMixin | None = None,
     placement: Mapping[str, Any] = MappingProxyType({}),
 ) -> PreTrainedModel:
-    """The causal language model of a local directory, with `config.use_cache` off.
+    """Load the causal language model of a local directory, with `config.use_cache` off.
 
     Args:
         path: The directory.
-        dtype: Of the weights.
-        quantization: What matrices are held in instead, on the GPU.
+        dtype: Precision of the weights.
+        quantization: Format in which the GPU holds matrices instead.
         placement: `device_map` and `max_memory` of transformers, where layers go to several devices.
-
-    With a cache transformers builds an attention mask that lets packed documents see each
-    other, so the cache stays off; pass `use_cache=True` to `generate`.
 
     Raises:
         DataError: The directory holds no config or no weights, or an unknown architecture.
@@ -65,15 +62,9 @@ def load_model(
     transformers_logging.disable_progress_bar()
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            path,
-            config=read_config(path),
-            dtype=dtype,
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-            quantization_config=quantization,
-            **placement,
-        )
+            path, config=read_config(path), dtype=dtype, local_files_only=True, use_safetensors=True,
+            trust_remote_code=False, quantization_config=quantization, **placement,
+        )  # fmt: skip
     except SafetensorError as error:
         raise IntegrityError(
             f"{path}: damaged safetensors ({error}); fetch or make the model again"
@@ -82,7 +73,7 @@ def load_model(
         raise DataError(f"{path}: cannot be loaded as a causal language model ({error})") from None
     for name, weight in model.named_parameters():
         refuse_not_numbers(path, name, weight)
-    # A cache would bring a mask in which packed documents see each other.
+    # A cache would bring a mask in which packed documents see each other; pass `use_cache=True` to `generate`.
     model.config.use_cache = False
     # torch keeps the gradient of this row at 0. Padding has none anyway: it is behind the chat and without loss. But the
     # token that some bases pad with ends turns, too.
@@ -92,7 +83,7 @@ def load_model(
 
 
 def refuse_not_numbers(path: Path, name: str, weight: torch.Tensor) -> None:
-    """Refuse a weight that holds NaN or Inf, of which every loss would be NaN.
+    """Refuse a weight that holds NaN or Inf, which would make every loss NaN.
 
     Raises:
         IntegrityError: With the tensor's name.
@@ -105,7 +96,7 @@ def refuse_not_numbers(path: Path, name: str, weight: torch.Tensor) -> None:
 
 
 def load_tokenizer(path: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer of a local directory.
+    """Load the tokenizer of a local directory.
 
     Raises:
         DataError: The directory holds none.
@@ -140,7 +131,7 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerFast:
 
 
 def encode_texts(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[list[int]]:
-    """Token ids of texts, without BOS and EOS; `<|eot_id|>` in a text is read as its letters.
+    """Return token ids of texts, without BOS and EOS; `<|eot_id|>` in a text is read as its letters.
 
     Many texts in one call are encoded several times as fast as one by one; see `text.encoder`.
 
@@ -152,15 +143,13 @@ def encode_texts(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> li
 
 
 def encode_text(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
-    """Token ids of one text; see `encode_texts`."""
+    """Return token ids of one text; see `encode_texts`."""
     return encode_texts(tokenizer, [text])[0]
 
 
 def end_ids(tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    """Ids that end a generation: end of text, end of turn, as far as the tokenizer has them.
-
-    The first ends a document. An Instruct model's EOS ends turns; its pre-training ended documents with another token.
-    """
+    """Return the ids that end a generation; the first ends a document."""
+    # An Instruct model's EOS ends turns; its pre-training ended documents with another token.
     vocabulary = tokenizer.get_vocab()
     documents = [vocabulary[token] for token in (END_OF_TEXT, END_OF_TURN) if token in vocabulary]
     eos: Any = tokenizer.eos_token_id
@@ -172,19 +161,15 @@ def end_ids(tokenizer: PreTrainedTokenizerFast) -> list[int]:
 
 
 def window_bos(tokenizer: PreTrainedTokenizerFast) -> int | None:
-    """Id of BOS where the tokenizer itself sets it before every text; None where it sets none.
-
-    Such a model never saw a text without BOS at position 0, and may lean on it: Gemma 3 270M takes 5.85 nats a
-    token instead of 3.54 where it is missing. So a window that begins inside a document begins with it too.
-    """
+    """Return the id of BOS where the tokenizer itself sets it before every text; None where it sets none."""
+    # Such a model never saw a text without BOS at position 0, and may lean on it: Gemma 3 270M takes 5.85 nats a
+    # token instead of 3.54 where it is missing. So a window that begins inside a document begins with it too.
     bos: Any = tokenizer.bos_token_id
     return None if bos is None or tokenizer("a").input_ids[:1] != [bos] else int(bos)
 
 
 def document_ids(tokenizer: PreTrainedTokenizerFast, name: str) -> tuple[int, int]:
-    """Ids set before and after a document: BOS, or the end of text in its place, and the end of text.
-
-    The first token is predicted from the former, in training as where texts are scored.
+    """Return the ids before and after a document: BOS, or the end of text in its place, and the end of text.
 
     Raises:
         DataError: The tokenizer has no end token.
@@ -197,17 +182,14 @@ def document_ids(tokenizer: PreTrainedTokenizerFast, name: str) -> tuple[int, in
 
 
 def document_frame(tokenizer: PreTrainedTokenizerFast, name: str) -> str:
-    """Tokens round a document, in words, with a hint if the base ends documents as it ends turns."""
+    """Return the tokens round a document, in words, with a hint if the base ends documents as it ends turns."""
     before, after = tokenizer.convert_ids_to_tokens(document_ids(tokenizer, name))
     hint = ", which ends turns of chats: the base has no other end" if after in OTHER_ENDS_OF_TURNS else ""
     return f"{before} before each, {after} after it{hint}"
 
 
 def save_model(model: PreTrainedModel, tokenizer_dir: Path, out: Path, dtype: torch.dtype) -> None:
-    """Write a Hugging Face directory that transformers 4 and 5 and vLLM load as it is.
-
-    The model itself is cast to `dtype`. Tied weights are stored once and stay tied.
-    """
+    """Write a Hugging Face directory that transformers 4 and 5 and vLLM load; the model itself is cast to `dtype`."""
     _set_special_tokens(model.config, model.generation_config, load_tokenizer(tokenizer_dir))
     out.mkdir(parents=True, exist_ok=True)
     transformers_logging.disable_progress_bar()
@@ -232,7 +214,7 @@ def save_settings(base: Path, out: Path) -> None:
 
 
 def _set_special_tokens(config: Any, generating: Any, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Which tokens begin, end and fill up texts when the model is served."""
+    """Set the tokens that begin, end and fill up texts when the model is served."""
     ends = end_ids(tokenizer)
     config.bos_token_id = tokenizer.bos_token_id
     config.eos_token_id = ends[0] if ends else None
@@ -244,16 +226,14 @@ def _set_special_tokens(config: Any, generating: Any, tokenizer: PreTrainedToken
 
 
 def copy_tokenizer(source: Path, out: Path) -> None:
-    """Copy the tokenizer's own files beside a model's, and nothing else that lies there.
-
-    The longest input becomes the model's: the tokenizer's is that of the model that it was made for.
-    Beside an adapter lies no config; its tokenizer comes from the adapted model, and is right.
-    """
+    """Copy the tokenizer's own files beside a model's, and nothing else."""
     for name in COPIED_TOKENIZER_FILES:
         if (source / name).is_file():
             shutil.copyfile(source / name, out / name)
+    # Beside an adapter lies no config; its tokenizer comes from the adapted model, and is right.
     if not (out / "config.json").is_file():
         return
+    # The tokenizer's longest input is that of the model that it was made for.
     longest = model_config(out).get("max_position_embeddings")
     settings = out / "tokenizer_config.json"
     if settings.is_file() and longest is not None:
@@ -262,22 +242,20 @@ def copy_tokenizer(source: Path, out: Path) -> None:
 
 
 def pick_device() -> torch.device:
-    """The GPU of this process (LOCAL_RANK), or the CPU."""
+    """Return the GPU of this process (LOCAL_RANK), or the CPU."""
     if torch.cuda.is_available():
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     return torch.device("cpu")
 
 
 def cast_parameters(model: PreTrainedModel, dtype: torch.dtype) -> None:
-    """Change the precision of all parameters in place; tied ones stay tied.
-
-    `model.to(dtype)` would round the frequencies of the rotary embedding too, a buffer that
-    transformers keeps in FP32 because positions differ in bits that BF16 does not have.
-    """
+    """Change the precision of all parameters in place; tied ones stay tied."""
+    # `model.to(dtype)` would round the frequencies of the rotary embedding too, a buffer that
+    # transformers keeps in FP32 because positions differ in bits that BF16 does not have.
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
 
 
 def pick_dtype(device: torch.device) -> torch.dtype:
-    """Precision that a model is scored, finetuned and answers in: BF16 on a GPU, FP32 on a CPU."""
+    """Return the precision that a model is scored, finetuned and answers in: BF16 on a GPU, FP32 on a CPU."""
     return torch.bfloat16 if device.type == "cuda" else torch.float32

@@ -1,4 +1,4 @@
-"""Cross-entropy straight from hidden states, so that the logits never stand in memory whole."""
+"""Cross-entropy computed from hidden states in chunks, so that the logits never stand in memory whole."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -43,7 +43,7 @@ def uses_liger(kernels: str, device: torch.device) -> bool:
 
 
 def has_fast_bf16(device: torch.device) -> bool:
-    """True for a device with BF16 matrix products of its own. torch 2.13 knows no GPU without."""
+    """True for a device with BF16 matrix products; torch 2.13 knows no GPU without."""
     return device.type != "cpu" or has_bf16_products()
 
 
@@ -55,12 +55,10 @@ def summed_loss(
     kernels: str = "auto",
     z_loss: float = 0.0,
 ) -> torch.Tensor:
-    """Sum of -ln p(label) in FP32 nats over the labels that are not `IGNORED`.
+    """Sum -ln p(label) in FP32 nats over the labels that are not `IGNORED`.
 
-    On a GPU Liger's fused kernel does it, unless `kernels` is `torch`. Under autocast, or where
-    states are kept in BF16, matrix products are in BF16, all else and the loss in FP32; a CPU
-    without BF16 products stays in FP32. No gradient is made of what requires none.
-
+    On a GPU Liger's fused kernel does it, unless `kernels` is `torch`. Under autocast, or where states are in BF16,
+    matrix products are in BF16, all else in FP32. A CPU without BF16 products stays in FP32.
     The GPU branches follow the sources of Liger 0.8.5 and torch 2.13; the project's tests run on CPUs.
 
     Args:
@@ -91,17 +89,14 @@ def summed_loss(
 
 
 def scored_tokens(hidden: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """States and labels of the positions that are scored; the planner's run on tensors without content has all."""
+    """Return states and labels of the positions that are scored."""
+    # Of tensors without content, as the planner runs, all are.
     unscored = labels == IGNORED
     return (hidden[~unscored], labels[~unscored]) if unscored.any() else (hidden, labels)
 
 
 def chunk_tokens(weight: torch.Tensor) -> int:
-    """Tokens whose FP32 logits stand in memory at a time, a power of two.
-
-    Args:
-        weight: Output embeddings, (vocabulary, width).
-    """
+    """Return the tokens whose FP32 logits stand in memory at a time, a power of two."""
     if weight.device.type != "cpu":
         return CHUNK_TOKENS
     fitting = max(1, CPU_LOGITS_BYTES // (4 * len(weight)))
@@ -129,27 +124,20 @@ def chunked_loss(
     dtype: torch.dtype = torch.float32,
     z_loss: float = 0.0,
 ) -> torch.Tensor:
-    """`summed_loss` whose matrix products are in `dtype`, with every sum and logarithm in FP32.
-
-    torch's `linear_cross_entropy` is slower on a CPU, whose cache it does not heed, gives its loss
-    in the precision of its input, whose steps in BF16 are 512 nats wide beyond 65,536, and has no z-loss.
+    """Compute `summed_loss` with matrix products in `dtype`, and every sum and logarithm in FP32.
 
     Args:
         hidden: Last hidden states, (tokens, width).
         weight: Output embeddings, (vocabulary, width).
         labels: Ids of the tokens to predict, (tokens,).
-        dtype: Of the matrix products; BF16 logits are rounded to it, on a CPU.
+        dtype: Precision of the matrix products; BF16 logits are rounded to it, on a CPU.
         z_loss: See `summed_loss`.
     """
+    # torch's `linear_cross_entropy` is slower on a CPU, whose cache it does not heed. It gives its loss in the precision
+    # of its input, whose steps in BF16 are 512 nats wide beyond 65,536, and has no z-loss.
     graded = torch.is_grad_enabled()
-    loss: torch.Tensor = _ChunkedLoss.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        hidden,
-        weight,
-        labels,
-        dtype,
-        z_loss,
-        (graded and hidden.requires_grad, graded and weight.requires_grad),
-    )
+    of_inputs = graded and hidden.requires_grad, graded and weight.requires_grad
+    loss: torch.Tensor = _ChunkedLoss.apply(hidden, weight, labels, dtype, z_loss, of_inputs)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return loss
 
 
@@ -158,14 +146,9 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: torch.Tensor,
-        weight: torch.Tensor,
-        labels: torch.Tensor,
-        dtype: torch.dtype,
-        z_loss: float,
-        graded: tuple[bool, bool],
-    ) -> torch.Tensor:
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor,
+        dtype: torch.dtype, z_loss: float, graded: tuple[bool, bool],
+    ) -> torch.Tensor:  # fmt: skip
         loss, *gradients = _by_chunks(hidden.to(dtype), weight.to(dtype), labels, z_loss, graded)
         # By now the copies in `dtype` are gone, and those in the inputs' precision take their place.
         ctx.gradients = [
@@ -185,7 +168,7 @@ class _ChunkedLoss(torch.autograd.Function):
 def _by_chunks(
     states: torch.Tensor, table: torch.Tensor, labels: torch.Tensor, z_loss: float, graded: tuple[bool, bool]
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """The loss, and its gradients by `states` and `table` in FP32 where they are asked for."""
+    """Return the loss, and its gradients by `states` and `table` in FP32 where they are asked for."""
     of_states = torch.zeros_like(states, dtype=torch.float32) if graded[0] else None
     of_table = torch.zeros_like(table, dtype=torch.float32) if graded[1] else None
     loss = torch.zeros((), dtype=torch.float32, device=states.device)
@@ -211,7 +194,7 @@ def _by_chunks(
 
 
 class _Blocks:
-    """Softmax of some tokens, a block of the vocabulary at a time, which a CPU finds in its cache."""
+    """Softmax of some tokens, a block of the vocabulary at a time, which fits a CPU's cache."""
 
     def __init__(
         self, states: torch.Tensor, table: torch.Tensor, labels: torch.Tensor, rows: int, space: torch.Tensor
@@ -222,7 +205,7 @@ class _Blocks:
         """First row of a block, the softmax among its rows, and the logarithm of its exponentials' sum."""
 
     def losses(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """-ln p(label) of each token, and ln Z, the logarithm of the sum of all its exponentials."""
+        """Return -ln p(label) of each token, and ln Z, the logarithm of the sum of all its exponentials."""
         tokens, vocabulary = len(self.states), len(self.table)
         all_at_once = self.space.numel() >= tokens * vocabulary
         of_label = self.space.new_zeros(tokens, 1)
@@ -243,7 +226,7 @@ class _Blocks:
     def gradients(
         self, log_z: torch.Tensor, scored: torch.Tensor, factor: torch.Tensor
     ) -> Iterator[tuple[int, torch.Tensor]]:
-        """First row of a block, and scored x (factor x softmax - 1 at the label) in the products' precision."""
+        """Yield a block's first row, and scored x (factor x softmax - 1 at the label) in the products' precision."""
         for begin, chances, log_sum in self.parts:
             chances.mul_((log_sum - log_z[:, None]).exp() * (factor * scored)[:, None])
             place, is_here = self._labels_in(begin, chances.shape[1])
@@ -251,13 +234,13 @@ class _Blocks:
             yield begin, chances.to(self.states.dtype)
 
     def _labels_in(self, begin: int, num: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Where in a block the labels are, and whether they are there at all."""
+        """Return where in a block the labels are, and 1 for those that are in it, else 0."""
         place = self.labels - begin
         return place.clamp(0, num - 1), ((place >= 0) & (place < num)).float()
 
 
 def _product(states: torch.Tensor, table: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-    """`states @ table.T` into the FP32 `logits`, from BF16 without rounding where the device can."""
+    """Multiply `states @ table.T` into the FP32 `logits`, from BF16 without rounding where the device can."""
     if states.dtype == logits.dtype:
         return torch.mm(states, table.t(), out=logits)
     if states.is_cuda:

@@ -1,4 +1,4 @@
-"""Matrix products of the layers in 8 or 4 bits, by torchao; weights and all else stay as they are.
+"""Matrix products of the layers in 8 or 4 bits, by torchao; weights and all else keep their precision.
 
 The embeddings, the head and attention itself keep the precision of the run. These formats buy
 speed, not memory: weights, gradients, moments and kept activations are what they were.
@@ -74,8 +74,7 @@ def check_low_precision(
         kind: `pretrain.matmul`.
         device: Where the layers run.
         dtype: Precision of the other products.
-        tokens: Tokens of a sequence that one process works on: the length, less the share of context
-            parallelism.
+        tokens: Tokens of a sequence on one process: the length, less the share of context parallelism.
         tensor: Processes that share each matrix.
         compiled: `pretrain.compile`, without which a warning is logged.
 
@@ -108,12 +107,8 @@ def check_low_precision(
 
 
 def low_precision_layers(model: PreTrainedModel, kind: MatmulFormat) -> list[nn.Module]:
-    """The decoder layers that run in a format: all, but for NVFP4, which leaves the last ones in BF16.
-
-    Args:
-        model: Whole, or a pipeline stage whose layers keep their numbers as names.
-        kind: `pretrain.matmul`.
-    """
+    """Return the decoder layers that run in a format: all, but for NVFP4, which leaves the last ones in BF16."""
+    # In a pipeline stage too layers keep their numbers as names.
     config: Any = model.config
     num_layers: int = config.num_hidden_layers
     end = num_layers - (math.ceil(HIGH_SHARE * num_layers) if kind == "nvfp4" else 0)
@@ -131,15 +126,15 @@ def use_low_precision(
 ) -> int:
     """Let the linear modules in `layers` multiply in a format; names and weights stay.
 
-    Called before tensor parallelism, which hooks onto the modules that are replaced here. Matrices
-    whose dimensions do not fit, or that are too small to gain from FP8, are left alone and logged.
-    Compile the layers afterwards: else casting costs more than the faster products save.
+    Called before tensor parallelism, which hooks onto the modules that are replaced here. Matrices that do not fit,
+    or are too small to gain from FP8, are left alone and logged. Compile the layers afterwards: else casting costs more
+    than the faster products save.
 
     Args:
-        layers: Those of `low_precision_layers`, on `meta` or a device.
+        layers: Layers of `low_precision_layers`, on `meta` or a device.
         kind: `pretrain.matmul`, which `check_low_precision` let pass.
-        sharded: Whether FSDP will spread them. Tensor-wise FP8 is then cast before it is gathered, in
-            half the bytes; call `update_fp8_scales` after each optimizer step.
+        sharded: FSDP will spread them. Tensor-wise FP8 is then cast before it is gathered, in half the bytes; call
+            `update_fp8_scales` after each optimizer step.
         tensor: Processes that will share each matrix.
         emulated: Imitate the format in the precision of the weights, on any device; for tests.
 
@@ -158,9 +153,8 @@ def use_low_precision(
         for name, module in list(layer.named_modules()):
             if isinstance(module, nn.Linear):
                 assert not isinstance(module.weight, DTensor), f"{kind} comes before tensor parallelism"
-                if not (module.in_features % multiple or module.out_features % multiple) and gains(
-                    module, name
-                ):
+                fits = not (module.in_features % multiple or module.out_features % multiple)
+                if fits and gains(module, name):
                     _replace(layer, name, _converted(module, kind, sharded=sharded, emulated=emulated))
                     num += 1
                 else:
@@ -176,7 +170,7 @@ def use_low_precision(
 
 
 def update_fp8_scales(model: nn.Module) -> None:
-    """Find the scales of all gathered FP8 weights in one exchange; nothing where there are none."""
+    """Compute the scales of all gathered FP8 weights in one exchange; nothing where there are none."""
     if any(_wrapped(parameter) is not None for parameter in model.parameters()):
         from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp  # an option
 
@@ -184,20 +178,15 @@ def update_fp8_scales(model: nn.Module) -> None:
 
 
 def plain_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """The same numbers, in the same memory, without torchao's class around them; for checkpoints."""
+    """Return the same numbers, in the same memory, without torchao's class around them; for checkpoints."""
     inner = _wrapped(tensor)
     if inner is None:
         return tensor.detach()
     if not isinstance(tensor, DTensor):
         return inner
     return DTensor.from_local(
-        inner,
-        tensor.device_mesh,
-        tensor.placements,
-        run_check=False,
-        shape=tensor.shape,
-        stride=tensor.stride(),
-    )
+        inner, tensor.device_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
+    )  # fmt: skip
 
 
 class BlockScaledLinear(nn.Linear):
@@ -239,7 +228,16 @@ def _check_torchao(kind: MatmulFormat) -> None:
             f"pretrain.matmul is {kind}, but torchao is not installed; pip install {TORCHAO}, "
             "or set pretrain.matmul to same"
         )
-    if kind == "mxfp8" and not _has_mxfp8_kernels():
+    if kind != "mxfp8":
+        return
+    import torchao.prototype.mx_formats.kernels  # noqa: F401  # defines the kernels, and logs a line if it cannot
+
+    try:
+        # There is no public question for it.
+        loaded = torch._C._dispatch_has_kernel_for_dispatch_key("torchao::mxfp8_quantize", "CUDA")  # noqa: SLF001
+    except RuntimeError:
+        loaded = False  # not even its name is known
+    if not loaded:
         raise PreflightError(
             f"pretrain.matmul is mxfp8, but torchao's kernels do not load with torch {torch.__version__} "
             f"(CUDA {torch.version.cuda}); install {TORCHAO} and torch for CUDA 13, or set pretrain.matmul "
@@ -247,19 +245,8 @@ def _check_torchao(kind: MatmulFormat) -> None:
         )
 
 
-def _has_mxfp8_kernels() -> bool:
-    """True if torchao's compiled kernels are loaded, about which its import only writes a log line."""
-    import torchao.prototype.mx_formats.kernels  # noqa: F401  # defines them
-
-    try:
-        # There is no public question for it.
-        return torch._C._dispatch_has_kernel_for_dispatch_key("torchao::mxfp8_quantize", "CUDA")  # noqa: SLF001
-    except RuntimeError:
-        return False  # not even its name is known
-
-
 def _gains(kind: MatmulFormat, emulated: bool) -> Callable[[nn.Module, str], bool]:
-    """Test that a matrix is large enough to be faster in FP8. Source: torchao 0.18.0, measured on H100."""
+    """Return a test that a matrix is large enough to be faster in FP8. Source: torchao 0.18.0, measured on H100."""
     if emulated or not kind.startswith("float8_"):
         return lambda _module, _name: True
     from torchao.float8 import _auto_filter_for_recipe  # an option
@@ -271,8 +258,8 @@ def _gains(kind: MatmulFormat, emulated: bool) -> Callable[[nn.Module, str], boo
 def _replace(layer: nn.Module, name: str, module: nn.Module) -> None:
     parent, _, last = name.rpartition(".")
     old = layer.get_submodule(name)
-    assert not old._forward_pre_hooks, f"hooks of {name} would be lost"  # noqa: SLF001  no public way to ask
-    assert not old._forward_hooks, f"hooks of {name} would be lost"  # noqa: SLF001  no public way to ask
+    hooks = [*old._forward_pre_hooks, *old._forward_hooks]  # noqa: SLF001  no public way to ask
+    assert not hooks, f"hooks of {name} would be lost"
     # A new module begins in training mode, whatever the old one was in.
     module.train(old.training)
     setattr(layer.get_submodule(parent), last, module)
@@ -319,7 +306,7 @@ def _nvfp4(values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def _wrapped(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Weight inside torchao's class for gathering in FP8; None for another tensor."""
+    """Return the weight inside torchao's class for gathering in FP8; None for another tensor."""
     local = tensor.detach()
     if isinstance(local, DTensor):
         local = local.to_local()

@@ -1,4 +1,4 @@
-"""Where a model lies that only reads and writes: on one device, or its layers spread over the GPUs of this machine."""
+"""Placement of a model that only reads and writes: on one device, or its layers spread over this machine's GPUs."""
 
 import gc
 import logging
@@ -19,12 +19,12 @@ Parts = Callable[[int], Mapping[str, float]]
 
 
 def load_placed(path: Path, name: str, parts: Parts, usable: float) -> Any:
-    """A model in the precision that its device computes in, on as few devices as hold it with a batch.
+    """Load a model in the precision that its device computes in, on as few devices as hold it with a batch.
 
     Args:
         path: Hugging Face directory.
         name: The candidate, for messages.
-        parts: What it needs; asked where there are GPUs.
+        parts: Bytes that it needs; asked where there are GPUs.
         usable: Share of a GPU's free memory that may be filled.
 
     Raises:
@@ -57,10 +57,10 @@ def free_memory() -> None:
 
 
 def max_memory(parts: Parts, usable: float, free: Sequence[int], name: str) -> dict[int, int]:
-    """Bytes of weights that each of the fewest GPUs may get, so that a batch has room beside them.
+    """Return the bytes of weights that each of the fewest GPUs may get, so that a batch has room beside them.
 
     Args:
-        parts: What it needs.
+        parts: Bytes that the model needs.
         usable: Share of `free` that may be filled.
         free: Bytes that programs can still have of each GPU.
         name: The candidate, for messages.

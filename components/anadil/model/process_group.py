@@ -1,4 +1,4 @@
-"""The processes of one run: alone, or started by torchrun on one node or many."""
+"""Processes of one run: alone, or started by torchrun on one node or many."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ T = TypeVar("T")
 COLLECTIVE = timedelta(hours=2)
 """Time after which NCCL and gloo break off themselves: later than the watchdog, which says who is stuck."""
 PATIENCE = timedelta(hours=12)
-"""How long processes wait for the one that encodes the corpus or fetches the base model."""
+"""Time that processes wait for the one that encodes the corpus or fetches the base model."""
 FAILURES = (OSError, RuntimeError, AnadilError, CheckpointException)
 """Errors of files, gloo and torch's checkpoints. The last of them is no `Exception`."""
 
@@ -54,7 +54,7 @@ class Group:
         return result
 
     def gather(self, text: str) -> list[str]:
-        """A short text of every process, by rank."""
+        """Return a short text of every process, by rank."""
         if self.host is None:
             return [text]
         texts: list[Any] = [None] * self.size
@@ -62,11 +62,10 @@ class Group:
         return texts
 
     def run_everywhere(self, work: Callable[[], T]) -> list[T]:
-        """Results of `work` in every process, by rank. A failure of one is raised in all of them.
+        """Return the results of `work` in every process, by rank. A failure of one is raised in all of them.
 
         Raises:
-            OSError | RuntimeError | AnadilError: The failure of the lowest rank that failed, in
-                every process.
+            OSError | RuntimeError | AnadilError: The failure of the lowest rank that failed, in every process.
         """
         if self.host is None:
             return [work()]
@@ -84,7 +83,7 @@ class Group:
         return [result for _, result in all_of_them]
 
     def run_on_first(self, work: Callable[[], T]) -> T:
-        """Result of `work` in the first process, which alone does it; raises as `run_everywhere` does."""
+        """Return the result of `work` in the first process, which alone does it; raises as `run_everywhere` does."""
         first: Any = self.run_everywhere(lambda: work() if self.is_first else None)[0]
         return cast("T", first)
 

@@ -1,4 +1,4 @@
-"""The tensors of a Hugging Face directory, whole or in slices, without reading the rest."""
+"""Tensors of a Hugging Face directory, whole or in slices, without reading the rest."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,36 +26,26 @@ class SafetensorsFiles:
         self._opened: dict[Path, Any] = {}
 
     def __contains__(self, name: object) -> bool:
-        """True if a file holds the tensor."""
         return name in self.stored
 
     def __iter__(self) -> Iterator[str]:
-        """Names of all tensors, file after file."""
-        return iter(self.stored)
+        return iter(self.stored)  # file after file
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a tensor.
-
-        Raises:
-            IntegrityError: There is no such tensor.
-        """
+        """Return the shape of a tensor; raises as `read` does."""
         return self._place(name).shape
 
     def dtype(self, name: str) -> str:
-        """Precision of a tensor in safetensors' words.
-
-        Raises:
-            IntegrityError: There is no such tensor.
-        """
+        """Return the precision of a tensor in safetensors' words; raises as `read` does."""
         return self._place(name).dtype
 
     def read(self, name: str, offset: Sequence[int] | None = None, shape: Sequence[int] = ()) -> torch.Tensor:
-        """A tensor in the precision of the file, or a block of it.
+        """Read a tensor in the precision of the file, or a block of it.
 
         Args:
             name: Name in the file.
             offset: Where the block begins, by dimension; None for the whole tensor.
-            shape: Of the block.
+            shape: Shape of the block.
 
         Raises:
             IntegrityError: There is no such tensor, or its file is damaged.

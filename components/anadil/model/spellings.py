@@ -26,10 +26,8 @@ def write_both_spellings(file: Path) -> None:
 
 
 def version_4_keys(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Version 4's keys for the precision and the rotation of a config.json of version 5.
-
-    Some models turn layers that see a window otherwise than those that see all; version 4 scales the latter alone.
-    """
+    """Return version 4's keys for the precision and the rotation of a config.json of version 5."""
+    # Some models turn layers that see a window otherwise than those that see all; version 4 scales the latter alone.
     keys = {"torch_dtype": config["dtype"]} if config.get("dtype") else {}
     rotation = config.get("rope_parameters") or {}
     family = families().get(str(config.get("model_type")))

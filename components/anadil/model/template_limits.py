@@ -55,8 +55,8 @@ def check_limits(template: str, name: str, chats: tuple[Turns, ...] = SAMPLES) -
 
     Args:
         template: Jinja.
-        name: What the message calls the model.
-        chats: What it is to write: role and text of each turn.
+        name: Name of the model in the message.
+        chats: Role and text of each turn that it is to write.
 
     Raises:
         DataError: It takes too much, or ends the process that writes it.
@@ -68,14 +68,9 @@ def check_limits(template: str, name: str, chats: tuple[Turns, ...] = SAMPLES) -
         )
     # -P: no module of the current directory is imported.
     command = [sys.executable, "-P", "-m", "anadil.model.template_limits"]
+    given = json.dumps([template, chats, CPU_S]).encode()
     try:
-        done = subprocess.run(
-            command,
-            input=json.dumps([template, chats, CPU_S]).encode(),
-            capture_output=True,
-            check=False,
-            timeout=WALL_S,
-        )
+        done = subprocess.run(command, input=given, capture_output=True, check=False, timeout=WALL_S)
     except subprocess.TimeoutExpired:
         code, words = TOO_MUCH, ""
     else:
@@ -86,9 +81,9 @@ def check_limits(template: str, name: str, chats: tuple[Turns, ...] = SAMPLES) -
             "a short chat, or calls itself without end"
         )
         is_limit = code == TOO_MUCH or code < 0  # a signal: out of CPU time
+        fault = limits if is_limit else f"cannot be tried ({words})"
         raise DataError(
-            f"{name}: its chat template ({PLACES}) {limits if is_limit else f'cannot be tried ({words})'}; correct it, or take "
-            "another base.model"
+            f"{name}: its chat template ({PLACES}) {fault}; correct it, or take another base.model"
         )
 
 
@@ -103,7 +98,7 @@ class _Generation(Extension):
 
 
 def _render(template: str, chats: Sequence[Turns]) -> bool:
-    """Write chats, and what comes before each answer, as `apply_chat_template` does; whether all are short.
+    """Write chats, also up to each turn, as `apply_chat_template` does; return True if all are short.
 
     Source: transformers, utils/chat_template_utils.py.
     """

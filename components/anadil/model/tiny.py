@@ -1,4 +1,4 @@
-"""The base model as a local directory; `tiny` is made on the spot.
+"""The base model as a local directory; `tiny` is trained on the spot.
 
 `tiny` stands for a foundation model where there is no network and no GPU: a Llama of a few
 million parameters, trained for seconds on the English that Python carries. It is far better
@@ -64,7 +64,7 @@ HUB_FILES = (
 
 
 def base_model(base: Base, cache: Path) -> Path:
-    """A Hugging Face directory with the base model: weights, config and tokenizer.
+    """Return a Hugging Face directory with the base model: weights, config and tokenizer.
 
     Raises:
         DataError: The directory is not there or holds no tokenizer.
@@ -72,23 +72,16 @@ def base_model(base: Base, cache: Path) -> Path:
         PreflightError: A hub model is not in the local cache and cannot be fetched.
     """
     tokenizer = base_tokenizer(base, cache)
-    if base.model == TINY:
-        return _tiny_model(tokenizer, cache)
-    if is_local(base.model):
-        return tokenizer
-    return from_hub(base, HUB_FILES)
-
-
-def _tiny_model(tokenizer: Path, cache: Path) -> Path:
-    """The directory of `tiny`; made once, in one step, for all processes."""
+    if base.model != TINY:
+        return tokenizer if is_local(base.model) else from_hub(base, HUB_FILES)
     settings = json.dumps([
         TINY_SHAPE, FOREIGN_SHARE, FOREIGN_KEPT, FOREIGN_TEXT, TINY_STEPS, TINY_BATCH, TINY_LENGTH, TINY_LR, TINY_SEED,
         KEPT_BITS, ROUND_EVERY,
     ])  # fmt: skip
     identity = settings.encode() + (tokenizer / "tokenizer.json").read_bytes() + tiny_text().encode()
     target = cache / f"tiny-{hashlib.sha256(identity).hexdigest()[:16]}"
-    with made_once(target) as is_there:
-        if not is_there:
+    with made_once(target) as exists:
+        if not exists:
             _make(target, tokenizer)
     return target
 
@@ -118,21 +111,16 @@ def _trained(tokenizer_dir: Path) -> PreTrainedModel:
     ids = np.array([token for line in lines for token in (begin, *line, eos)], dtype=np.int64)
     # A generator of its own: making a base must not move the random numbers of the caller.
     with torch.random.fork_rng(devices=[]):
-        model: Any = LlamaForCausalLM(
-            LlamaConfig(
-                **TINY_SHAPE,
-                vocab_size=len(tokenizer),
-                tie_word_embeddings=True,
-                bos_token_id=begin,
-                eos_token_id=eos,
-            )
-        )
+        config = LlamaConfig(
+            **TINY_SHAPE, vocab_size=len(tokenizer), tie_word_embeddings=True, bos_token_id=begin, eos_token_id=eos
+        )  # fmt: skip
+        model: Any = LlamaForCausalLM(config)
     model.load_state_dict(_train(model, ids, random))
     return cast("PreTrainedModel", model)
 
 
 def _train(plain: Any, ids: NDArray[np.int64], random: np.random.Generator) -> dict[str, torch.Tensor]:
-    """Weights that are the same bits on every CPU and with any number of threads.
+    """Return weights that are the same bits on every CPU and with any number of threads.
 
     Kernels for AVX2 and AVX-512 add in other orders, as threads do, and training makes much of the difference: two
     machines' FP32 weights have few digits in common, and after 300 steps in FP64 no more (measured). Here
@@ -214,7 +202,7 @@ def _without_fp32(model: Any) -> None:
 
 
 def _foreign(line: str, random: np.random.Generator) -> str:
-    """The line, or for some lines the same with each letter replaced by another throughout."""
+    """Return the line, for some lines with each letter replaced by another throughout."""
     if random.random() >= FOREIGN_SHARE:
         return line
     table = {}
@@ -228,5 +216,5 @@ def _foreign(line: str, random: np.random.Generator) -> str:
 
 
 def _rate(done: float) -> float:
-    """Share of the peak rate: a short rise, then a cosine to a tenth."""
+    """Return the share of the peak rate: a short rise, then a cosine to a tenth."""
     return min(1.0, done / 0.05 + 0.05) * (0.55 + 0.45 * math.cos(math.pi * done))

@@ -24,14 +24,12 @@ def summed_loss_of_rows(
     process_group: dist.ProcessGroup,
     z_loss: float = 0.0,
 ) -> torch.Tensor:
-    """Sum over the labels that are not `IGNORED` of -ln p(label) + `z_loss` (ln Z)^2, in FP32 nats.
+    """Sum -ln p(label) + `z_loss` (ln Z)^2 over the labels that are not `IGNORED`, in FP32 nats.
 
-    Every process of the group calls it with the same labels and gets the same bits. The gradient
-    of `hidden` is complete, that of `weight_rows` is that of these rows. Matrix products are in
-    the precision of the input, which is FP32 on a CPU; the rest is in FP32.
-
-    The branch for BF16 on a GPU follows the signature of `torch.mm` in torch 2.13; the project's
-    tests run on CPUs.
+    Every process of the group calls it with the same labels and gets the same bits. The gradient of `hidden` is
+    complete, that of `weight_rows` is that of these rows. Matrix products are in the precision of the input, which is
+    FP32 on a CPU; the rest is in FP32. The branch for BF16 on a GPU follows the signature of `torch.mm` in torch 2.13;
+    the project's tests run on CPUs.
 
     Args:
         hidden: Last hidden states, (sequences, tokens, width), the same on every process; or this
@@ -51,30 +49,19 @@ def summed_loss_of_rows(
         labels = labels.view(len(labels), -1, hidden.shape[1]).transpose(0, 1)
     graded = torch.is_grad_enabled()
     with torch.autocast(device, enabled=False):
+        of_inputs = graded and hidden.requires_grad, graded and weight_rows.requires_grad
         result: torch.Tensor = _LossOfRows.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            hidden.to(dtype),
-            weight_rows.to(dtype),
-            labels.reshape(-1),
-            first_row,
-            process_group,
-            z_loss,
-            (graded and hidden.requires_grad, graded and weight_rows.requires_grad),
-        )
+            hidden.to(dtype), weight_rows.to(dtype), labels.reshape(-1), first_row, process_group, z_loss, of_inputs
+        )  # fmt: skip
     return result
 
 
 class _LossOfRows(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: torch.Tensor,
-        weight_rows: torch.Tensor,
-        labels: torch.Tensor,
-        first_row: int,
-        group: dist.ProcessGroup,
-        z_loss: float,
-        graded: tuple[bool, bool],
-    ) -> torch.Tensor:
+        ctx: Any, hidden: torch.Tensor, weight_rows: torch.Tensor, labels: torch.Tensor, first_row: int,
+        group: dist.ProcessGroup, z_loss: float, graded: tuple[bool, bool],
+    ) -> torch.Tensor:  # fmt: skip
         states, rows = _gathered(hidden, len(labels), group), weight_rows
         if not states.is_cuda:
             states, rows = states.float(), rows.float()
@@ -110,7 +97,7 @@ class _LossOfRows(torch.autograd.Function):
 def _chunk(
     states: torch.Tensor, rows: torch.Tensor, places: torch.Tensor, group: dist.ProcessGroup, z_loss: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Loss of each token, and its gradient by the logits of these rows.
+    """Return the loss of each token, and its gradient by the logits of these rows.
 
     Args:
         states: Hidden states, (tokens, width).
@@ -127,10 +114,10 @@ def _chunk(
     # In place: logits of one chunk are the largest tensor here.
     exponentials = logits.sub_(highest[:, None]).exp_()
     # One exchange, and the same sum in the same order on every process.
-    own = torch.stack([highest, exponentials.sum(1), label])
-    each = own.new_empty((dist.get_world_size(group) * len(own), own.shape[1]))
-    dist.all_gather_single(each, own, group=group)
-    peaks, sums, labels = each.view(-1, *own.shape).unbind(1)
+    mine = torch.stack([highest, exponentials.sum(1), label])
+    each = mine.new_empty((dist.get_world_size(group) * len(mine), mine.shape[1]))
+    dist.all_gather_single(each, mine, group=group)
+    peaks, sums, labels = each.view(-1, *mine.shape).unbind(1)
     peak = peaks.amax(0)
     log_sum = peak + (sums * (peaks - peak).exp()).sum(0).log()
     loss = log_sum - labels.sum(0) + z_loss * log_sum.square()
@@ -141,27 +128,27 @@ def _chunk(
 
 
 def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Matrix product in FP32, also of BF16 matrices."""
+    """Multiply matrices in FP32, also those in BF16."""
     if left.dtype == torch.float32:
         return left @ right
     return torch.mm(left, right, out_dtype=torch.float32)
 
 
 def _gathered(hidden: torch.Tensor, num_tokens: int, group: dist.ProcessGroup) -> torch.Tensor:
-    """All hidden states, (tokens, width), of this process's or of all slices one after another."""
-    own = hidden.reshape(-1, hidden.shape[-1])
-    if len(own) == num_tokens:
-        return own
-    states = own.new_empty((num_tokens, own.shape[1]))
-    dist.all_gather_single(states, own.contiguous(), group=group)
+    """Return all hidden states, (tokens, width), of this process's or of all slices one after another."""
+    mine = hidden.reshape(-1, hidden.shape[-1])
+    if len(mine) == num_tokens:
+        return mine
+    states = mine.new_empty((num_tokens, mine.shape[1]))
+    dist.all_gather_single(states, mine.contiguous(), group=group)
     return states
 
 
 def _summed(gradient: torch.Tensor, shape: torch.Size, group: dist.ProcessGroup) -> torch.Tensor:
-    """The sum over the processes, of all tokens or of this process's slice, in `shape`."""
+    """Return the sum over the processes, of all tokens or of this process's slice, in `shape`."""
     if gradient.numel() == shape.numel():
         dist.all_reduce(gradient, group=group)
         return gradient.view(shape)
-    own = gradient.new_empty(shape)
-    dist.reduce_scatter_single(own.view(-1, shape[-1]), gradient, group=group)
-    return own
+    mine = gradient.new_empty(shape)
+    dist.reduce_scatter_single(mine.view(-1, shape[-1]), gradient, group=group)
+    return mine

@@ -18,7 +18,7 @@ from anadil.tasks.task_files import KEY
 
 
 def main(arguments: list[str]) -> int:
-    """Fetch, and say what; the exit code."""
+    """Fetch the data, and say of which tasks; return the exit code."""
     try:
         recipe = load_recipe(arguments[0], arguments[1:])
         with tempfile.TemporaryDirectory(prefix="anadil-") as folder:

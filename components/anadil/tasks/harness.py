@@ -1,4 +1,4 @@
-"""lm-evaluation-harness: which tasks it knows, and what a model reaches in them."""
+"""Access to lm-evaluation-harness: the tasks that it knows, and the results of a model in them."""
 
 import difflib
 import logging
@@ -34,7 +34,7 @@ def find_tasks(names: Sequence[str], folder: Path) -> tuple[TaskManager, list[st
     """Load tasks and fetch their data; return the manager, and the names without members of named groups.
 
     Args:
-        names: Of tasks, groups and tags.
+        names: Names of tasks, groups and tags.
         folder: Task files of the recipe.
 
     Raises:
@@ -43,27 +43,27 @@ def find_tasks(names: Sequence[str], folder: Path) -> tuple[TaskManager, list[st
         DataError: It cannot be read.
     """
     manager = task_manager(names, folder)
-    held: dict[str, str] = {}
+    group_of: dict[str, str] = {}
     for name in names:
         with _data_faults(name):
             loaded = manager.load([name])
         members = {*loaded["tasks"], *loaded["groups"]} - {name}
-        if twice := members & held.keys():
+        if twice := members & group_of.keys():
             task = min(twice)
-            raise RecipeError(f"{KEY}: {held[task]} and {name} both hold {task}; take one of them out")
-        held |= dict.fromkeys(members, name)
-    return manager, [name for name in names if name not in held]
+            raise RecipeError(f"{KEY}: {group_of[task]} and {name} both hold {task}; take one of them out")
+        group_of |= dict.fromkeys(members, name)
+    return manager, [name for name in names if name not in group_of]
 
 
 def task_manager(names: Sequence[str], folder: Path) -> TaskManager:
-    """Make the manager of these tasks; fetch no data.
+    """Create the manager of these tasks; fetch no data.
 
     Raises:
         RecipeError: A name is not known.
     """
     # Reading the harness's own 14,000 takes a quarter of a minute.
     manager = TaskManager(include_path=[str(SHIPPED), str(folder)], include_defaults=False)
-    if not all(_is_whole(manager, name) for name in names):
+    if not all(_is_complete(manager, name) for name in names):
         manager = TaskManager(include_path=[str(SHIPPED), str(folder)])
     if unknown := [name for name in names if name not in manager.task_index]:
         near = difflib.get_close_matches(unknown[0], manager.all_tasks, n=3, cutoff=0.5)
@@ -74,18 +74,18 @@ def task_manager(names: Sequence[str], folder: Path) -> TaskManager:
     return manager
 
 
-def _is_whole(manager: TaskManager, name: str) -> bool:
+def _is_complete(manager: TaskManager, name: str) -> bool:
     """True if a task is known, and all members of a group."""
     entry = manager.task_index.get(name)
     members = (entry.cfg or {}).get("task") if entry else None
-    if entry is None or not isinstance(members, list):
+    if not isinstance(members, list):
         return entry is not None
-    return all(isinstance(each, str) and _is_whole(manager, each) for each in members)
+    return all(isinstance(each, str) and _is_complete(manager, each) for each in members)
 
 
 @contextmanager
 def _data_faults(name: str) -> Iterator[None]:
-    """Say which task's data is missing, and what to do."""
+    """Raise errors of a task's data with its name and the remedy."""
     try:
         yield
     except (ConnectionError, TimeoutError) as error:
@@ -107,7 +107,6 @@ class Harnessed(HFLM):  # type: ignore[misc]  # the harness has no types
     """
 
     def __init__(self, model: Any, tokenizer: PreTrainedTokenizerFast, context: int) -> None:
-        """Take a model on its device, and the tokens that it may see at a time."""
         self._bos = window_bos(tokenizer)
         before, _ = document_ids(tokenizer, str(model.name_or_path))
         text: Any = tokenizer.convert_ids_to_tokens(before)
@@ -115,30 +114,22 @@ class Harnessed(HFLM):  # type: ignore[misc]  # the harness has no types
             single=f"{text} $A", special_tokens=[(text, before)]
         )
         super().__init__(
-            pretrained=model,
-            tokenizer=tokenizer,
-            batch_size=BATCH_ROWS.get(model.device.type, BATCH_ROWS["cpu"]),
-            max_length=context,
-            add_bos_token=True,
-            prefix_token_id=before,
-            softmax_dtype=torch.float32,
-        )
+            pretrained=model, tokenizer=tokenizer, batch_size=BATCH_ROWS.get(model.device.type, BATCH_ROWS["cpu"]),
+            max_length=context, add_bos_token=True, prefix_token_id=before, softmax_dtype=torch.float32,
+        )  # fmt: skip
 
     def _loglikelihood_tokens(self, requests: Any, *args: Any, **options: Any) -> Any:
-        fitted = [
-            (texts, self._cut(asked, self.max_length + 1 - len(answer)), answer)
-            for texts, asked, answer in requests
-        ]
+        fitted = []
+        for texts, asked, answer in requests:
+            room = self.max_length + 1 - len(answer)
+            if self._bos is not None and len(asked) > room:
+                # The last ids that there is room for, behind BOS.
+                asked = [self._bos, *asked[len(asked) - room + 1 :]]  # noqa: PLW2901
+            fitted.append((texts, asked, answer))
         return super()._loglikelihood_tokens(fitted, *args, **options)
 
-    def _cut(self, ids: list[int], room: int) -> list[int]:
-        """The last ids that there is room for, behind BOS where windows begin with it."""
-        if len(ids) <= room or self._bos is None:
-            return ids
-        return [self._bos, *ids[len(ids) - room + 1 :]]
-
     def tok_batch_encode(self, *args: Any, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Ids and mask of texts to go on with, padded and cut on the left."""
+        """Return ids and mask of texts to go on with, padded and cut on the left."""
         ids, mask = super().tok_batch_encode(*args, **options)
         if self._bos is not None:
             ids[mask[:, 0] == 1, 0] = self._bos
@@ -164,7 +155,7 @@ class Harnessed(HFLM):  # type: ignore[misc]  # the harness has no types
 def evaluate_tasks(
     model: Harnessed, manager: TaskManager, names: Sequence[str], *, shots: int | None, seed: int
 ) -> dict[str, Any]:
-    """All that the harness says, with every sample."""
+    """Return all results of the harness, with every sample."""
     # The harness forks after tokenizing, which the library warns of while its threads are on.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     results: dict[str, Any] = simple_evaluate(
@@ -175,7 +166,7 @@ def evaluate_tasks(
 
 
 def deciding_figures(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Task or group -> `metric`, `value`, `stderr` and `chance` of its deciding figure; the last two may be null."""
+    """Return of each task or group the `metric`, `value`, `stderr` and `chance` that decide; the last two may be null."""
     chances = {name: _chance(samples) for name, samples in results["samples"].items()}
     sizes = {name: len(samples) for name, samples in results["samples"].items()}
     table = {}
@@ -199,7 +190,7 @@ def deciding_figures(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _chance(samples: Sequence[dict[str, Any]]) -> float | None:
-    """Accuracy of guessing in one task; None if answers are generated."""
+    """Return the accuracy of guessing in one task; None if answers are generated."""
     counts = [len(sample["arguments"]) for sample in samples]
     return sum(1 / count for count in counts) / len(counts) if counts and min(counts) > 1 else None
 
@@ -207,7 +198,7 @@ def _chance(samples: Sequence[dict[str, Any]]) -> float | None:
 def _mean_chance(
     members: Sequence[str], chances: dict[str, float | None], sizes: dict[str, int]
 ) -> float | None:
-    """Accuracy of guessing in a task, or over all tasks of a group."""
+    """Return the accuracy of guessing in a task, or over all tasks of a group."""
     pairs = [(chances.get(each), sizes.get(each, 0)) for each in members]
     if not pairs or any(chance is None for chance, _ in pairs):
         return None

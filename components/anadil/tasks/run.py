@@ -1,4 +1,4 @@
-"""model, adapter -> tasks: what base, adapted and finetuned model reach in tasks of lm-evaluation-harness.
+"""Stage tasks (model, adapter -> tasks): base, adapted and finetuned model in tasks of lm-evaluation-harness.
 
 All candidates are asked in the same words, without a chat template, so that figures can be compared.
 """
@@ -61,7 +61,7 @@ def run(job: Job) -> Figures:
 
 
 def task_names(recipe: Recipe, uris: tuple[str, ...], folder: Path) -> list[str]:
-    """Names of what is run: those of the recipe, and those of its task files, which are put into `folder`."""
+    """Return the tasks to run: names of the recipe, and those of its task files, which are put into `folder`."""
     kind = next(each for each in STAGES["tasks"].side_files if each.key == KEY)
     named = [name for name in recipe.evaluate.tasks if not is_place(name, kind)]
     return list(dict.fromkeys([*named, *place_task_files(uris, folder)]))
@@ -85,23 +85,16 @@ def _open(path: Path, context: int) -> Harnessed:
 
 
 def _store(job: Job, candidate: str, results: dict[str, Any]) -> None:
-    """Write all that the harness said; its times and its machine are no part of the artifact's content."""
-    folder = job.out / "harness"
-    folder.mkdir(exist_ok=True)
+    """Write all results of the harness; its times and its machine are no part of the artifact's content."""
+    (job.out / "harness").mkdir(exist_ok=True)
     whole = {key: value for key, value in results.items() if key != "samples"}
-    name = f"harness/{candidate}.json"
-    (job.out / name).write_text(_dumped(whole, indent=1) + "\n", encoding="utf-8")
-    job.varying.append(name)
-    lines = (
-        _dumped({"task": task, **sample})
-        for task, samples in results["samples"].items()
-        for sample in samples
-    )
-    name = f"harness/{candidate}.samples.jsonl.zst"
-    with (job.out / name).open("wb") as file, zstandard.ZstdCompressor().stream_writer(file) as packed:
-        for line in lines:
-            packed.write((line + os.linesep).encode())
-    job.varying.append(name)
+    names = f"harness/{candidate}.json", f"harness/{candidate}.samples.jsonl.zst"
+    (job.out / names[0]).write_text(_dumped(whole, indent=1) + "\n", encoding="utf-8")
+    with (job.out / names[1]).open("wb") as file, zstandard.ZstdCompressor().stream_writer(file) as packed:
+        for task, samples in results["samples"].items():
+            for sample in samples:
+                packed.write((_dumped({"task": task, **sample}) + os.linesep).encode())
+    job.varying.extend(names)
 
 
 def _dumped(value: dict[str, Any], indent: int | None = None) -> str:

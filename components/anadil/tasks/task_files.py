@@ -25,7 +25,7 @@ BUILDERS = ("json", "csv", "parquet", "text")
 
 
 def place_task_files(uris: Sequence[str], folder: Path) -> list[str]:
-    """Copy the recipe's task files and their data where the harness looks; the names of their tasks and groups.
+    """Copy the recipe's task files and their data where the harness looks; return the names of their tasks and groups.
 
     Args:
         uris: All files of `evaluate.tasks`. A `.jsonl` beside a `.yaml` is data of its task, else a task of its own.
@@ -40,20 +40,20 @@ def place_task_files(uris: Sequence[str], folder: Path) -> list[str]:
         by_folder[uri.rpartition("/")[0]].append(uri)
     names: list[str] = []
     for number, listed in enumerate(by_folder.values()):
-        own = folder / str(number)
-        own.mkdir(parents=True)
+        target = folder / str(number)
+        target.mkdir(parents=True)
         for uri in listed:
             with storage.local_copy(uri) as path:
-                shutil.copyfile(path, own / uri.rpartition("/")[2])
+                shutil.copyfile(path, target / uri.rpartition("/")[2])
         task_files = [uri for uri in listed if uri.endswith(".yaml")]
-        names += [name for uri in task_files for name in _task_of(own, uri)]
+        names += [name for uri in task_files for name in _task_of(target, uri)]
         if not task_files:
-            names += [_choices_task(own, uri) for uri in listed]
+            names += [_choices_task(target, uri) for uri in listed]
     return names
 
 
 def _task_of(folder: Path, uri: str) -> list[str]:
-    """Rewrite one task file for this machine, and give the name of its task or group; none if others include it."""
+    """Rewrite one task file for this machine; return the name of its task or group, none if others include it."""
     path = folder / uri.rpartition("/")[2]
     try:
         task = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -68,7 +68,11 @@ def _task_of(folder: Path, uri: str) -> list[str]:
         raise DataError(f"{KEY}: {uri} is not YAML ({error}); correct it") from None
     if not isinstance(task, dict):
         raise DataError(f"{KEY}: {uri} holds no task; a task file has the key `task` or `group`")
-    _refuse_code(task, uri)
+    for key in ("class", "unsafe_code"):
+        if key in task:
+            raise IntegrityError(
+                f"{KEY}: {uri} asks to run code ({key}); task files of a recipe hold data only"
+            )
     _refuse_elsewhere(task, folder, uri)
     settings = task.get("dataset_kwargs")
     if isinstance(settings, dict) and "data_files" in settings:
@@ -76,14 +80,6 @@ def _task_of(folder: Path, uri: str) -> list[str]:
     path.write_text(yaml.safe_dump(task, allow_unicode=True, sort_keys=False), encoding="utf-8")
     name = task.get("group", task.get("task"))
     return [name] if isinstance(name, str) else []
-
-
-def _refuse_code(task: dict[Any, Any], uri: str) -> None:
-    for key in ("class", "unsafe_code"):
-        if key in task:
-            raise IntegrityError(
-                f"{KEY}: {uri} asks to run code ({key}); task files of a recipe hold data only"
-            )
 
 
 def _refuse_elsewhere(task: dict[Any, Any], folder: Path, uri: str) -> None:
@@ -100,7 +96,7 @@ def _refuse_elsewhere(task: dict[Any, Any], folder: Path, uri: str) -> None:
 
 
 def _each(value: Any, change: Callable[[str], str]) -> Any:
-    """`value` with every text in it changed."""
+    """Return `value` with every text in it changed."""
     if isinstance(value, dict):
         return {key: _each(one, change) for key, one in value.items()}
     return [_each(one, change) for one in value] if isinstance(value, list) else change(str(value))

@@ -8,11 +8,7 @@ FAMILIES = (
         gguf=Gguf(
             architecture="gemma",
             norm_offset=1.0,
-            fixed={
-                "hidden_act": "gelu_pytorch_tanh",
-                "attention_bias": False,
-                "tie_word_embeddings": True,
-            },
+            fixed={"hidden_act": "gelu_pytorch_tanh", "attention_bias": False, "tie_word_embeddings": True},
         ),
     ),
     Family(

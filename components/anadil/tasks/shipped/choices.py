@@ -10,7 +10,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def with_choices(rows: Any) -> Any:
-    """The rows that are questions with choices, as `question`, `choices` and `answer` (a place).
+    """Return the rows that are questions with choices, as `question`, `choices` and `answer` (a place).
 
     Args:
         rows: A dataset of `prompt` and `response`, where the prompt lists its choices a line each and the
@@ -21,7 +21,7 @@ def with_choices(rows: Any) -> Any:
 
 
 def question_of(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """One row as `question`, `choices`, `answer`; None where it is no question with choices."""
+    """Return one row as `question`, `choices`, `answer`; None where it is not a question with choices."""
     if row.get("choices"):
         choices, answer = [str(each) for each in row["choices"]], row.get("answer")
         question = row.get("question")

@@ -6,7 +6,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from anadil.core.errors import IntegrityError
-from anadil.model.adapter import refuse_other_rank
+from anadil.evaluate.run import refuse_other_rank
 
 MATRIX = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
 
