@@ -26,12 +26,9 @@ PARALLEL_CANDIDATES = 4
 
 
 def adapt(recipe: Recipe, until: str = "report", *, here: bool = False) -> Any:
-    """Return the pipeline of a recipe, as a function that kfp compiles or runs.
+    """Return the pipeline of a recipe, which is its parameter beside those of `VARIED`, as a function that kfp compiles or runs.
 
-    Args:
-        recipe: Travels as the pipeline's parameter, so that a run can be given another, beside those of `VARIED`.
-        until: Name of the last stage.
-        here: For this machine: every stage in its own step, and nothing that only a cluster has.
+    With `here` it is for this machine: every stage in its own step, and nothing that only a cluster has.
     """
     resolved = recipe  # a step's own `recipe` is the parameter
     stages = FLOW[: [stage.name for stage in FLOW].index(until) + 1]

@@ -133,13 +133,7 @@ def run_container(
 ) -> int:  # fmt: skip
     """Run `command` in a container, its log passed on to stderr; return the exit code.
 
-    Args:
-        client: A docker-py client; podman's socket serves too.
-        image: Image that this machine has.
-        command: Arguments; the first replaces the image's entrypoint.
-        mounts: Path -> `rw` or `ro`.
-        environment: Variables of the container.
-        network: It may reach the network, and gets the AWS and Hugging Face variables too.
+    The first argument replaces the image's entrypoint. With `network` it gets the AWS and Hugging Face variables too.
     """
     credentials = {key: value for key, value in os.environ.items() if key.startswith(("AWS_", "HF_"))}
     container = client.containers.run(
@@ -169,13 +163,8 @@ def run_here(
 ) -> StepResults:
     """Run the DAG up to a stage on this machine; return its URIs, and the exit code of a step that failed.
 
-    Args:
-        recipe: Its `storage.root` must be set.
-        work: Directory for the runs' small files, tracking and (unless the recipe says otherwise) artifacts.
-        runner: `process` or `docker`.
-        until: Name of the last stage.
-        name: Name of the recipe, for MLflow and the record of the run.
-        files: Name -> text of what is stored with the run there.
+    The recipe's `storage.root` is set. `work` holds the runs' small files, tracking and (unless the recipe says otherwise)
+    artifacts. The `files` are texts by name that MLflow stores with the run.
     """
     started = datetime.now(UTC)
     run_id = f"{started:%Y%m%d-%H%M%S}-{os.getpid()}"

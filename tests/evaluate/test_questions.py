@@ -298,7 +298,8 @@ def test_rows_that_are_no_questions_are_told_and_a_file_of_such_alone_is_refused
 
 def test_a_chat_with_a_separator_of_lines_in_it_is_read_back_whole(tmp_path: Path) -> None:
     whole = chat("Bir\u2028iki?", "Üç\x85dörd\u2029beş")
-    write_rows(tmp_path / "heldout_chats.jsonl", [whole.as_row()])  # as the adapter has it
+    text = json.dumps(whole.as_row(), ensure_ascii=False) + "\n"  # as the adapter has it
+    (tmp_path / "heldout_chats.jsonl").write_text(text, encoding="utf-8")
     job = Job(recipe=Recipe(), inputs={"adapter": tmp_path}, out=tmp_path, work=tmp_path, base_cache=tmp_path)
 
     (question,) = read_questions(job).listed

@@ -81,10 +81,8 @@ def test_weights_and_settings_are_those_of_pefts_merge_rounded_once(
     assert ("lm_head.weight" in ours) != tied
     assert {each.dtype for each in ours.values()} == {dtype}
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    assert not torch.equal(
-        ours["model.layers.0.self_attn.q_proj.weight"],
-        weights(base)["model.layers.0.self_attn.q_proj.weight"],
-    )
+    name = "model.layers.0.self_attn.q_proj.weight"
+    assert not torch.equal(ours[name], weights(base)[name])
     for name in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
         assert json.loads((tmp_path / "ours" / name).read_text()) == json.loads((expected / name).read_text())
 
@@ -92,11 +90,8 @@ def test_weights_and_settings_are_those_of_pefts_merge_rounded_once(
 def test_tied_weights_that_the_base_stores_twice_are_written_once(tmp_path: Path) -> None:
     base = write_base(tmp_path / "base", tied=True, dtype=torch.float32)
     stored = weights(base)
-    save_file(
-        {**stored, "lm_head.weight": stored["model.embed_tokens.weight"].clone()},
-        base / "model.safetensors",
-        {"format": "pt"},
-    )
+    twice = {**stored, "lm_head.weight": stored["model.embed_tokens.weight"].clone()}
+    save_file(twice, base / "model.safetensors", {"format": "pt"})
     adapter = write_adapter(base, tmp_path / "adapter", trainable_token_indices=rows_of(True))
 
     write_merged(base, adapter, tmp_path / "ours")
@@ -152,21 +147,15 @@ def test_a_model_of_which_all_weights_learned_is_rounded_to_the_precision_of_its
     assert model_config(tmp_path / "ours") == model_config(tmp_path / "expected")
 
 
-def test_an_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
+def test_an_adapter_of_another_model_and_a_damaged_one_are_refused(tmp_path: Path) -> None:
     base = write_base(tmp_path / "base", tied=True, dtype=torch.float32)
     deeper = write_base(tmp_path / "deeper", tied=True, dtype=torch.float32, num_hidden_layers=3)
     adapter = write_adapter(deeper, tmp_path / "adapter")
 
     with pytest.raises(IntegrityError, match=r"made for another model: .* no matrix for 14 of its tensors"):
         write_merged(base, adapter, tmp_path / "ours")
-
-
-def test_a_damaged_adapter_is_refused(tmp_path: Path) -> None:
-    base = write_base(tmp_path / "base", tied=True, dtype=torch.float32)
-    adapter = write_adapter(base, tmp_path / "adapter")
     file = adapter / ADAPTER
     file.write_bytes(file.read_bytes()[:100])
-
     with pytest.raises(IntegrityError, match="no header of safetensors"):
         write_merged(base, adapter, tmp_path / "ours")
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from tests.finetune.test_preference import pair, put
+from tests.finetune.test_preference import pair
 from tests.finetune.test_processes import finetuned, forked, wait_for
 from tests.kit.marks import matrix
+from tests.kit.rows import write_rows
 
 PAIRS = 10
 """The last batch of four lacks two."""
@@ -30,7 +31,7 @@ def curve(out: Path, name: str) -> list[float]:
 def test_two_processes_that_were_killed_go_on_to_the_curve_of_one(
     model_dir: Path, many_chats: Path, tmp_path: Path, settings: tuple[str, ...]
 ) -> None:
-    pairs = put(tmp_path / "pairs.jsonl", [pair(number) for number in range(PAIRS)])
+    pairs = write_rows(tmp_path / "pairs.jsonl", map(pair, range(PAIRS)))
     words = (
         *settings, "finetune.epochs=1", f"finetune.preference.inputs=[{pairs}]", "finetune.preference.epochs=12",
         "finetune.preference.gradient_accumulation=2", "finetune.preference.lr=0.001",

@@ -22,17 +22,12 @@ def followed(kubeflow: FakeKubeflow, recipe_file: str, root: str) -> tuple[Kubef
     settings = [f"storage.root={root}", "cluster.volumes=[{claim: fsx, path: %s}]" % Path(root)]  # noqa: UP031  braces
     recipe = load_recipe(recipe_file, settings)
     server = Kubeflow(kubeflow.url)
-    return (
-        server,
-        recipe,
-        submit.submit(server, submit.prepare(recipe, submit.SubmitOptions(name="first"))),
-    )
+    run = submit.submit(server, submit.prepare(recipe, submit.SubmitOptions(name="first")))
+    return server, recipe, run
 
 
 def test_the_end_of_a_run_is_waited_for(
-    kubeflow: FakeKubeflow,
-    followed: tuple[Kubeflow, Any, str],
-    caplog: pytest.LogCaptureFixture,
+    kubeflow: FakeKubeflow, followed: tuple[Kubeflow, Any, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     kubeflow.states = ["PENDING", "RUNNING", "RUNNING", "SUCCEEDED"]

@@ -14,32 +14,18 @@ from anadil.runtime import kfp
 def outputs(folder: Path, *names: str, root: str = "") -> dict[str, Any]:
     """Where the launcher of Kubeflow Pipelines wants the results of a step."""
     kinds = {
-        "metrics": "system.Metrics",
-        "html": "system.HTML",
-        "markdown": "system.Markdown",
-        "corpus_artifact": "system.Dataset",
-        "model_artifact": "system.Model",
+        "metrics": "system.Metrics", "html": "system.HTML", "markdown": "system.Markdown",
+        "corpus_artifact": "system.Dataset", "model_artifact": "system.Model",
+    }  # fmt: skip
+    listed = {}
+    for name in names:
+        kind, uri = {"schemaTitle": kinds[name]}, f"{root or folder}/{name}"
+        listed[name] = {"artifacts": [{"name": name, "type": kind, "uri": uri, "metadata": {}}]}
+    parameters = {
+        stage.writes: {"outputFile": str(folder / f"{stage.name}.uri")} for stage in STAGES.values()
     }
-    listed = {
-        name: {
-            "artifacts": [
-                {
-                    "name": name,
-                    "type": {"schemaTitle": kinds[name]},
-                    "uri": f"{root or folder}/{name}",
-                    "metadata": {},
-                }
-            ]
-        }
-        for name in names
-    }
-    return {
-        "parameters": {
-            stage.writes: {"outputFile": str(folder / f"{stage.name}.uri")} for stage in STAGES.values()
-        },
-        "artifacts": listed,
-        "outputFile": str(folder / "executor_output.json"),
-    }
+    output = str(folder / "executor_output.json")
+    return {"parameters": parameters, "artifacts": listed, "outputFile": output}
 
 
 def test_the_launcher_reads_the_metrics_and_pages_of_a_step(tmp_path: Path) -> None:
@@ -86,22 +72,17 @@ def test_a_step_registers_where_its_artifact_lies_and_copies_nothing_of_it(
     )
     root = "s3://kubeflow/v2/artifacts/anadil-adapt/1234"
 
-    kfp.write_outputs(
-        STAGES[stage], outputs(tmp_path / "out", name, root=root), "s3://team/root/made", manifest
-    )
+    asked = outputs(tmp_path / "out", name, root=root)
+    kfp.write_outputs(STAGES[stage], asked, "s3://team/root/made", manifest)
 
     text = (tmp_path / "out" / "executor_output.json").read_text(encoding="utf-8")
     [card] = json_format.Parse(text, pipeline_spec_pb2.ExecutorOutput()).artifacts[name].artifacts
     metadata = json_format.MessageToDict(card.metadata)
     assert card.uri == f"{root}/{name}"
     assert metadata == {
-        "uri": "s3://team/root/made",
-        "sha256": manifest.digest,
-        "key": manifest.key,
-        "loss": 3.5,
-        "gate": "passed",
+        "uri": "s3://team/root/made", "sha256": manifest.digest, "key": manifest.key, "loss": 3.5, "gate": "passed",
         **expected,
-    }
+    }  # fmt: skip
     uploaded = [path for path in (tmp_path / "s3").rglob("*") if path.is_file()]
     assert uploaded == [tmp_path / "s3" / "kubeflow" / "v2" / "artifacts" / "anadil-adapt" / "1234" / name]
     assert json.loads(uploaded[0].read_text(encoding="utf-8")) == metadata

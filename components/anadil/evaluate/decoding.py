@@ -60,13 +60,8 @@ class Decoder:
     ) -> Iterator[tuple[int, list[Continuation]]]:
         """Yield each prompt's place and its continuations, the longest prompts first.
 
-        Args:
-            prompts: Ids of each. A prompt that leaves no room in the model's positions loses its beginning: its end
-                says most about what follows.
-            seeds: A seed for each continuation of a prompt, None for greedy; the same number for all prompts.
-            max_new_tokens: Most tokens of a continuation.
-            batch_tokens: Most tokens of a batch, over all continuations; default: `BATCH_TOKENS`. One prompt always goes.
-            temperature: Of the samples, above 0.
+        Each continuation of a prompt has a seed, None for greedy; all prompts have the same number of them. A batch has at
+        most `batch_tokens` over all continuations, but one prompt always goes.
         """
         longest = getattr(self.model.config, "max_position_embeddings", None)
         budget = max_new_tokens if longest is None else min(max_new_tokens, longest - 1)
@@ -89,14 +84,7 @@ class Decoder:
     def stream(
         self, prompt: Sequence[int], *, seed: int | None, temperature: float, most: int
     ) -> Iterator[int]:
-        """Yield the tokens of one continuation, without the end token; only what the cache lacks is read.
-
-        Args:
-            prompt: Ids; with `most`, no more than the model's positions.
-            seed: Of the sample; None for greedy.
-            temperature: Of the sample, above 0.
-            most: Most tokens.
-        """
+        """Yield the tokens of one continuation, without the end token; only what the cache lacks is read. Seed None is greedy."""
         self.ended = False
         num_cached = self._rewind(prompt)
         self._cached = list(prompt[:num_cached])
@@ -256,13 +244,7 @@ class _Rows:
 
 
 def choose(logits: torch.Tensor, uniform: torch.Tensor, temperature: float = TEMPERATURE) -> torch.Tensor:
-    """Choose the next token of each row: the likeliest, or one drawn from the likeliest `TOP_P`.
-
-    Args:
-        logits: Float32 [R, V].
-        uniform: [R] in [0, 1), NaN for greedy.
-        temperature: Of the draw, above 0.
-    """
+    """Choose the next token of each row [R, V]: the likeliest where `uniform` is NaN, or one drawn from the likeliest `TOP_P`."""
     chosen = logits.argmax(1)
     drawn = ~uniform.isnan()
     if drawn.any():

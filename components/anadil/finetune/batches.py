@@ -58,16 +58,7 @@ class LengthBatches(Sampler[list[int]]):
         processes: int = 1,
         mix: Mix | None = None,
     ) -> None:
-        """Prepare the batches of one process.
-
-        Args:
-            lengths: Tokens of each chat.
-            batch_size: Chats of a batch, of all processes together.
-            seed: Seed of the order.
-            rank: Rank of this process.
-            processes: Number of processes that share each batch.
-            mix: Chats that an epoch shows; None: each once.
-        """
+        """Prepare the batches of one process: `batch_size` chats for all of them together, as the mix shows them, or each once."""
         self.lengths = np.asarray(lengths, dtype=np.int64)
         self.batch_size, self.seed, self.rank, self.processes = batch_size, seed, rank, processes
         self.mix = mix or Mix(sources=((np.arange(len(lengths)), 1.0),))

@@ -32,13 +32,9 @@ DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F
 
 
 def write_merged(base: Path, adapter: Path, out: Path, shard_bytes: int = SHARD_BYTES) -> None:
-    """Write the base model with a LoRA adapter added to its weights; tied weights stay tied.
+    """Write the base model with a PEFT adapter added to its weights; tied weights stay tied.
 
-    Args:
-        base: Hugging Face directory that the adapter was trained on.
-        adapter: PEFT directory: LoRA, rank-stabilized or not, DoRA, and rows of embeddings that learned.
-        out: Directory to write.
-        shard_bytes: Most bytes of a file; a larger tensor has one to itself.
+    The adapter is LoRA, rank-stabilized or not, DoRA, or rows of embeddings that learned.
 
     Raises:
         IntegrityError: A file is damaged, or the adapter was made for another model.

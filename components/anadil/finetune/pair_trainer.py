@@ -51,14 +51,7 @@ class PairTrainer(SharedModel, DPOTrainer):  # type: ignore[misc]
         rows: Dataset,
         **settings: Any,
     ) -> None:
-        """Prepare to train.
-
-        Args:
-            batch_size: Pairs of a batch, of all processes together; as many of each.
-            reference_of: Loads the reference of an earlier start, or computes and stores it by the given function.
-            rows: All pairs, each at the place that its `pair` says.
-            settings: Settings of the DPOTrainer.
-        """
+        """Prepare to train; `reference_of` loads the reference of an earlier start, or computes and stores it by the given function."""
         self.batch_size, self.reference_of, self.rows = batch_size, reference_of, rows
         self.reference: LogProbabilities = np.zeros((0, 2))
         super().__init__(**settings)

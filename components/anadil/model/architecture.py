@@ -67,11 +67,7 @@ def _warn_untied(folder: Path, tables: tuple[str, str]) -> None:
 
 
 def empty_model(folder: Path, *, num_tokens: int | None = None) -> PreTrainedModel:
-    """Return the causal language model of a local directory on the meta device, in FP32 and without a cache.
-
-    Args:
-        folder: Hugging Face directory.
-        num_tokens: Embedding rows; None: those of the directory's own vocabulary.
+    """Return the model of a local directory on the meta device, in FP32, without a cache, with `num_tokens` embedding rows.
 
     Raises:
         DataError: The directory holds no config, or an unknown architecture.

@@ -64,20 +64,10 @@ def packed_attention_forward(
     borders: torch.Tensor | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend in one layer, as transformers calls it.
+    """Attend in one layer, as transformers calls it: (sequences, heads, tokens, width) -> (sequences, tokens, heads, width).
 
-    Args:
-        module: The layer's attention.
-        query: (sequences, heads, tokens, head width).
-        key: The same with the heads of keys; more tokens where earlier ones are cached.
-        value: As `key`.
-        attention_mask: None.
-        scaling: Factor of the scores; None is 1 / sqrt(head width).
-        borders: See the module.
-        others: Other keywords of the architecture.
-
-    Returns:
-        Attended values, (sequences, tokens, heads, head width).
+    Keys and values have more tokens where earlier ones are cached. `scaling` None is 1 / sqrt(head width). `others` are
+    other keywords of the architecture.
 
     Raises:
         DataError: The architecture changes its scores in a way that this attention does not know.
@@ -132,16 +122,10 @@ def attend(
     scale: float | None = None,
     window: int = 0,
 ) -> torch.Tensor:
-    """Attend within documents; the last query of a document meets its last key.
+    """Attend within documents, (tokens, heads, head width); the last query of a document meets its last key.
 
-    Args:
-        query: (tokens, heads, head width).
-        key: (tokens of keys, heads of keys, head width).
-        value: As `key`.
-        query_borders: Where each document's queries begin.
-        key_borders: Where each document's keys begin; a document has no fewer keys than queries.
-        scale: See `packed_attention_forward`.
-        window: Most keys that a query sees, itself among them; 0 for all.
+    The borders say where each document's queries and keys begin; a document has no fewer keys than queries. A `window`
+    is the most keys that a query sees, itself among them; 0 for all.
     """
     device = query.device.type
     if torch.is_autocast_enabled(device):

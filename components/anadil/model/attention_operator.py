@@ -188,11 +188,7 @@ class _Group:
 def lower_right(num_queries: int, num_keys: int, like: torch.Tensor, window: int = 0) -> torch.Tensor:
     """Return a mask to add to scores: the last query sees the last keys, and each before it one step less far.
 
-    Args:
-        num_queries: Rows.
-        num_keys: Columns, no fewer.
-        like: Tensor of the mask's precision and device.
-        window: Most keys that a query sees, itself among them; 0 for all.
+    There are no fewer keys than queries. A `window` is the most keys that a query sees, itself among them; 0 for all.
     """
     hidden = torch.full((num_queries, num_keys), float("-inf"), dtype=like.dtype, device=like.device)
     last = num_keys - num_queries

@@ -29,12 +29,7 @@ COMPILERS = {"cpu": ("CXX", ("g++", "clang++")), "cuda": ("CC", ("gcc", "clang")
 
 
 def check_compiler(device: torch.device, key: str = "pretrain.compile", off: str = "false") -> None:
-    """Refuse a machine on which the first step would fail for want of a compiler.
-
-    Args:
-        device: Where the layers run.
-        key: Key of the recipe that asks for one; on a GPU Liger's kernels need one as well.
-        off: Value of the key that needs none.
+    """Refuse a machine on which the first step would fail for want of a compiler, with `off` as the key's value without.
 
     Raises:
         PreflightError: There is no compiler, or Python's header files are missing.
@@ -61,10 +56,6 @@ def compile_layers(layers: Sequence[nn.Module], *, backend: str = "inductor") ->
     Called after `checkpoint_layers` and the conversion to fewer bits, before `fully_shard`, whose hooks
     then run around the compiled call. Compiling begins with the first forward pass, in the main thread, between whose
     steps a signal is received as ever; torch's helper processes end with it.
-
-    Args:
-        layers: Modules that are called once in a forward pass, on any device.
-        backend: Compiler of the programs; another one in tests.
     """
     # A layer that is compiled by its own `compile()` would run as it was under activation checkpointing, without a
     # word: torch keeps Dynamo out of `checkpoint`, unless a function that Dynamo is in already calls it, here `_call`.

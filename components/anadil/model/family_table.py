@@ -54,11 +54,7 @@ def is_mixture_of_experts(config: Mapping[str, Any]) -> bool:
 
 
 def refuse_mixture(config: Mapping[str, Any], name: str = "base.model") -> None:
-    """Refuse a mixture of experts, before anything is loaded.
-
-    Args:
-        config: Content of config.json. It says how many experts there are, if transformers wrote it.
-        name: Recipe key or path of the model, for the message.
+    """Refuse a mixture of experts by its config.json, which counts them if transformers wrote it, before anything is loaded.
 
     Raises:
         PreflightError: It is one.
@@ -87,10 +83,7 @@ def refuse_quantized(config: Mapping[str, Any], name: str) -> None:
 def check_family(config: Mapping[str, Any], degrees: Mapping[str, int], name: str = "base.model") -> None:
     """Refuse a model type that a layout is not proven for, and quantized weights, before anything is loaded.
 
-    Args:
-        config: Content of the model's config.json.
-        degrees: Such as `shard`, `tensor`, `context`, `pipeline` -> processes; other keys are not checked.
-        name: Recipe key or path of the model, for the message.
+    `degrees` are processes by layout, such as `shard`; other keys are not checked.
 
     Raises:
         PreflightError: With the type, the layout, the types that it is proven for, and what to set instead.

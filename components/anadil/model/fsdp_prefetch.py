@@ -7,13 +7,9 @@ from torch import nn
 
 
 def gather_ahead(layers: Sequence[nn.Module], prefetch: int) -> None:
-    """Let each layer, when it is gathered, start to gather the next ones of the same pass.
-
-    Args:
-        layers: After `fully_shard`, in the order of the forward pass.
-        prefetch: Layers. 1 is left to FSDP2, which gathers the next layer beside this one's kernels, in both passes;
-            0 only stops FSDP2 from gathering the next one early in the backward pass.
-    """
+    """Let each layer, when it is gathered, start to gather the next `prefetch` ones of the same pass, after `fully_shard`."""
+    # 1 is left to FSDP2, which gathers the next layer beside this one's kernels, in both passes; 0 only stops it from
+    # gathering the next one early in the backward pass.
     if prefetch == 1:
         return
     changed: list[Any] = list(layers)

@@ -47,11 +47,8 @@ def load_model(
 ) -> PreTrainedModel:
     """Load the causal language model of a local directory, with `config.use_cache` off.
 
-    Args:
-        path: The directory.
-        dtype: Precision of the weights.
-        quantization: Format in which the GPU holds matrices instead.
-        placement: `device_map` and `max_memory` of transformers, where layers go to several devices.
+    With `quantization` the GPU holds matrices in that format. `placement` has `device_map` and `max_memory` of
+    transformers, where layers go to several devices.
 
     Raises:
         DataError: The directory holds no config or no weights, or an unknown architecture.

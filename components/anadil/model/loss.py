@@ -124,15 +124,7 @@ def chunked_loss(
     dtype: torch.dtype = torch.float32,
     z_loss: float = 0.0,
 ) -> torch.Tensor:
-    """Compute `summed_loss` with matrix products in `dtype`, and every sum and logarithm in FP32.
-
-    Args:
-        hidden: Last hidden states, (tokens, width).
-        weight: Output embeddings, (vocabulary, width).
-        labels: Ids of the tokens to predict, (tokens,).
-        dtype: Precision of the matrix products; BF16 logits are rounded to it, on a CPU.
-        z_loss: See `summed_loss`.
-    """
+    """Compute `summed_loss` of (tokens, width) with matrix products in `dtype`, and every sum and logarithm in FP32."""
     # torch's `linear_cross_entropy` is slower on a CPU, whose cache it does not heed. It gives its loss in the precision
     # of its input, whose steps in BF16 are 512 nats wide beyond 65,536, and has no z-loss.
     graded = torch.is_grad_enabled()

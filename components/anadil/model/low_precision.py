@@ -70,13 +70,8 @@ def check_low_precision(
 ) -> None:
     """Refuse a format that this machine, or this run's shapes, cannot do; before a model is loaded.
 
-    Args:
-        kind: `pretrain.matmul`.
-        device: Where the layers run.
-        dtype: Precision of the other products.
-        tokens: Tokens of a sequence on one process: the length, less the share of context parallelism.
-        tensor: Processes that share each matrix.
-        compiled: `pretrain.compile`, without which a warning is logged.
+    `tokens` are those of a sequence on one process: the length, less the share of context parallelism. `tensor` processes
+    share each matrix. Without `compiled` a warning is logged.
 
     Raises:
         PreflightError: GPU, torchao or its kernels are missing.
@@ -124,22 +119,13 @@ def use_low_precision(
     tensor: int = 1,
     emulated: bool = False,
 ) -> int:
-    """Let the linear modules in `layers` multiply in a format; names and weights stay.
+    """Let the linear modules in `layers` multiply in a format; names and weights stay. Return the number of matrices.
 
-    Called before tensor parallelism, which hooks onto the modules that are replaced here. Matrices that do not fit,
-    or are too small to gain from FP8, are left alone and logged. Compile the layers afterwards: else casting costs more
-    than the faster products save.
-
-    Args:
-        layers: Layers of `low_precision_layers`, on `meta` or a device.
-        kind: `pretrain.matmul`, which `check_low_precision` let pass.
-        sharded: FSDP will spread them. Tensor-wise FP8 is then cast before it is gathered, in half the bytes; call
-            `update_fp8_scales` after each optimizer step.
-        tensor: Processes that will share each matrix.
-        emulated: Imitate the format in the precision of the weights, on any device; for tests.
-
-    Returns:
-        Matrices that were converted.
+    Called before tensor parallelism by `tensor` processes, which hooks onto the modules that are replaced here. Matrices
+    that do not fit, or are too small to gain from FP8, are left alone and logged. Compile the layers afterwards: else
+    casting costs more than the faster products save. Where FSDP shards the layers, tensor-wise FP8 is cast before it is
+    gathered, in half the bytes; call `update_fp8_scales` after each optimizer step. `emulated` imitates the format on any
+    device, for tests.
 
     Raises:
         RecipeError: No matrix fits.

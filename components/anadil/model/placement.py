@@ -21,11 +21,7 @@ Parts = Callable[[int], Mapping[str, float]]
 def load_placed(path: Path, name: str, parts: Parts, usable: float) -> Any:
     """Load a model in the precision that its device computes in, on as few devices as hold it with a batch.
 
-    Args:
-        path: Hugging Face directory.
-        name: The candidate, for messages.
-        parts: Bytes that it needs; asked where there are GPUs.
-        usable: Share of a GPU's free memory that may be filled.
+    `usable` is the share of a GPU's free memory that may be filled.
 
     Raises:
         PreflightError: The GPUs of this machine together do not hold it.
@@ -57,13 +53,7 @@ def free_memory() -> None:
 
 
 def max_memory(parts: Parts, usable: float, free: Sequence[int], name: str) -> dict[int, int]:
-    """Return the bytes of weights that each of the fewest GPUs may get, so that a batch has room beside them.
-
-    Args:
-        parts: Bytes that the model needs.
-        usable: Share of `free` that may be filled.
-        free: Bytes that programs can still have of each GPU.
-        name: The candidate, for messages.
+    """Return the bytes of weights that each of the fewest GPUs, with `free` bytes each, may get beside a batch.
 
     Raises:
         PreflightError: All of them do not hold it.

@@ -40,12 +40,7 @@ class SafetensorsFiles:
         return self._place(name).dtype
 
     def read(self, name: str, offset: Sequence[int] | None = None, shape: Sequence[int] = ()) -> torch.Tensor:
-        """Read a tensor in the precision of the file, or a block of it.
-
-        Args:
-            name: Name in the file.
-            offset: Where the block begins, by dimension; None for the whole tensor.
-            shape: Shape of the block.
+        """Read a tensor in the precision of the file, or the block of a `shape` that begins at `offset`.
 
         Raises:
             IntegrityError: There is no such tensor, or its file is damaged.

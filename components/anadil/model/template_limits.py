@@ -51,12 +51,7 @@ Turns = tuple[tuple[str, str], ...]
 
 @functools.cache
 def check_limits(template: str, name: str, chats: tuple[Turns, ...] = SAMPLES) -> None:
-    """Refuse a template that takes minutes or gigabytes for a short chat.
-
-    Args:
-        template: Jinja.
-        name: Name of the model in the message.
-        chats: Role and text of each turn that it is to write.
+    """Refuse a template that takes minutes or gigabytes for short chats.
 
     Raises:
         DataError: It takes too much, or ends the process that writes it.

@@ -97,15 +97,7 @@ class _LossOfRows(torch.autograd.Function):
 def _chunk(
     states: torch.Tensor, rows: torch.Tensor, places: torch.Tensor, group: dist.ProcessGroup, z_loss: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the loss of each token, and its gradient by the logits of these rows.
-
-    Args:
-        states: Hidden states, (tokens, width).
-        rows: Output embeddings, (rows, width).
-        places: Row of each label, (tokens,); outside of 0 to rows where another process has it.
-        group: Processes that hold all rows together.
-        z_loss: See `summed_loss_of_rows`.
-    """
+    """Return the loss of each token, and its gradient by the logits of these rows; other processes have other labels' `places`."""
     logits = _product(states, rows.t())
     is_here = (places >= 0) & (places < len(rows))
     place = places.clamp(0, len(rows) - 1)[:, None]

@@ -33,10 +33,6 @@ DECIDING = ("acc_bytes", "acc_norm", "acc", "exact_match", "f1", "chrf", "bleu")
 def find_tasks(names: Sequence[str], folder: Path) -> tuple[TaskManager, list[str]]:
     """Load tasks and fetch their data; return the manager, and the names without members of named groups.
 
-    Args:
-        names: Names of tasks, groups and tags.
-        folder: Task files of the recipe.
-
     Raises:
         RecipeError: A name is not known, or two groups hold the same task.
         PreflightError: A task's data is not here and cannot be fetched.

@@ -27,9 +27,7 @@ BUILDERS = ("json", "csv", "parquet", "text")
 def place_task_files(uris: Sequence[str], folder: Path) -> list[str]:
     """Copy the recipe's task files and their data where the harness looks; return the names of their tasks and groups.
 
-    Args:
-        uris: All files of `evaluate.tasks`. A `.jsonl` beside a `.yaml` is data of its task, else a task of its own.
-        folder: Gets a folder for each that files come from.
+    A `.jsonl` beside a `.yaml` is data of its task, else a task of its own.
 
     Raises:
         DataError: A file holds no task, or its data is not beside it.
