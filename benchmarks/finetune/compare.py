@@ -98,9 +98,6 @@ def prepare(asked: argparse.Namespace, folder: Path) -> Path:
 
 def stage_trainer(asked: argparse.Namespace, base: Path) -> Any:
     """The trainer of the stage."""
-    from transformers import set_seed
-
-    from anadil.finetune.learning import load_for_training
     from anadil.finetune.rows import read_rows
     from anadil.finetune.training import new_trainer, num_steps
     from anadil.model.load import load_tokenizer
@@ -124,12 +121,10 @@ def stage_trainer(asked: argparse.Namespace, base: Path) -> Any:
     dropped = DroppedChats()
     rows = read_rows(job, tokenizer, dropped)
     assert dropped.total == 0, str(dropped)
-    set_seed(SEED)
     import torch
 
-    model = load_for_training(job, torch.device(asked.device))
     steps = num_steps(len(rows.train), recipe.finetune)
-    trainer = new_trainer(job, model, tokenizer, rows, steps, Group())
+    trainer = new_trainer(job, torch.device(asked.device), tokenizer, rows, steps, Group())
     trainer.args.save_strategy = "no"
     return trainer
 
