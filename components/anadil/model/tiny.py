@@ -141,8 +141,11 @@ def _train(plain: Any, ids: NDArray[np.int64], random: np.random.Generator) -> d
         for step in range(TINY_STEPS):
             starts = random.integers(0, len(ids) - TINY_LENGTH - 1, TINY_BATCH)
             windows = torch.from_numpy(np.stack([ids[at : at + TINY_LENGTH + 1] for at in starts]))
+            done = step / TINY_STEPS
+            # A short rise, then a cosine to a tenth.
+            rate = min(1.0, done / 0.05 + 0.05) * (0.55 + 0.45 * math.cos(math.pi * done))
             for group in optimizer.param_groups:
-                group["lr"] = TINY_LR * _rate(step / TINY_STEPS)
+                group["lr"] = TINY_LR * rate
             hidden = model.model(input_ids=windows[:, :-1], use_cache=False).last_hidden_state
             loss = functional.cross_entropy(model.lm_head(hidden).flatten(0, 1), windows[:, 1:].flatten())
             optimizer.zero_grad()
@@ -213,8 +216,3 @@ def _foreign(line: str, random: np.random.Generator) -> str:
             {old: old if keep else new for old, new, keep in zip(plain, changed, is_kept, strict=True)}
         )
     return line.translate(str.maketrans(table))
-
-
-def _rate(done: float) -> float:
-    """Return the share of the peak rate: a short rise, then a cosine to a tenth."""
-    return min(1.0, done / 0.05 + 0.05) * (0.55 + 0.45 * math.cos(math.pi * done))
