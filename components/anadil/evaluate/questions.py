@@ -186,6 +186,8 @@ def encode_references(
     """
     if not questions.listed:
         return questions, {}
+    if not questions.listed:
+        return questions, {}
     answers = [
         Document(id=f"{one.chat.id} ({one.chat.place})", text=one.reference, source=KEY, url="", lang="")
         for one in questions.listed
