@@ -109,27 +109,22 @@ def test_a_deep_copy_calls_its_own_layers() -> None:
     assert float(loss_of(other, BORDERS[0]).detach()) == before
 
 
-def test_names_of_parameters_stay() -> None:
-    made = llama()
-
-    compile_layers(decoder_layers(made), backend="eager")
-
-    assert [name for name, _ in made.named_parameters()] == [name for name, _ in llama().named_parameters()]
-
-
 @pytest.mark.slow
 def test_compiled_losses_are_those_of_eager_layers() -> None:
-    expected = losses(llama())
-    made = llama()
+    eager, made = llama(), llama()
+    expected = losses(eager)
 
     compile_layers(decoder_layers(made))
-    found = losses(made)
+    actual = losses(made)
 
-    assert found == pytest.approx(expected, rel=1e-5)
+    assert actual == pytest.approx(expected, rel=1e-5)
+    assert [name for name, _ in made.named_parameters()] == [name for name, _ in eager.named_parameters()]
     assert counters["stats"]["unique_graphs"] <= 2
 
 
-def test_without_a_compiler_nothing_begins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_compiler_or_the_named_one_nothing_begins(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     for variable in ("CC", "CXX"):
         monkeypatch.delenv(variable, raising=False)
@@ -140,11 +135,7 @@ def test_without_a_compiler_nothing_begins(monkeypatch: pytest.MonkeyPatch, tmp_
         check_compiler(CPU)
     with pytest.raises(PreflightError, match=r"pretrain.kernels needs .*no gcc or clang.*kernels to torch"):
         check_compiler(torch.device("cuda"), "pretrain.kernels", "torch")
-
-
-def test_a_compiler_that_the_environment_names_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-
     with pytest.raises(PreflightError, match="CXX=no-such-compiler"):
         check_compiler(CPU)
 
