@@ -19,8 +19,9 @@ from transformers import PreTrainedTokenizerFast
 
 from anadil.model.load import end_ids
 
-TEMPERATURE, TOP_P = 0.6, 0.9
-"""Source: generation_config.json of Llama 3.2."""
+TEMPERATURE = 0.6
+TOP_P = 0.9
+"""Both from generation_config.json of Llama 3.2."""
 LIKELIEST = 256
 """Number of ids that nearly always hold the share `TOP_P`; else all ids are sorted."""
 BATCH_TOKENS = {"cpu": 8_192, "cuda": 32_768}

@@ -110,7 +110,8 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
     del trainer  # preference and merging need the memory
     free_memory()
     step = processes.run_on_first(lambda: training.result_step(job, newest))
-    result, preference = training.checkpoint(job, step), {}
+    result = training.checkpoint(job, step)
+    preference: Figures = {}
     if pairs:
         result, preference = prefer(job, pairs, tokenizer, result, origin, processes, device)
     free_memory()
