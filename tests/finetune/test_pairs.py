@@ -22,7 +22,7 @@ Read = Callable[..., Pairs]
 def read(model_dir: Path, tmp_path: Path, tokenizer: PreTrainedTokenizerFast) -> Read:
     """The rows of a file of pairs."""
 
-    def rows_of(rows: list[Any], *settings: str, asked: Any = (), name: str = "read") -> Pairs:
+    def rows_of(rows: list[Any], *settings: str, asked: Any = (), name: str = "pairs") -> Pairs:
         file = write_rows(tmp_path / f"{name}.jsonl", rows)
         job = job_of(tmp_path / name, model_dir, file, file, "preference.max_length=128", *settings)
         preference = job.recipe.finetune.preference
