@@ -42,7 +42,6 @@ OFFLINE = (
 NOT_HERE = (
     "--measure",
     "--measured",
-    "--exact",
     "--prices",
     "--jobs",
     "delete",

@@ -10,7 +10,8 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from anadil.cli.calibrate.fake_run import exact_peak
+from tests.kit.fake_run import exact_peak
+
 from anadil.core.format import GIB
 from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import peak_memory

@@ -181,7 +181,7 @@ def of_kind(kind: str) -> Shape:
 )
 @pytest.mark.parametrize("kind", [kind for kind in PLANNED if kind != "llama"])
 def test_the_closed_form_is_what_the_engine_holds_on_fake_tensors(kind: str, name: str) -> None:
-    from anadil.cli.calibrate.fake_run import exact_peak
+    from tests.kit.fake_run import exact_peak
 
     layout, changed = LAYOUTS[name]
     work = Work(sequence_length=2_048, **changed)
@@ -236,7 +236,7 @@ def test_a_type_that_is_trained_but_has_no_formulas_is_refused_not_guessed(
 def test_a_layout_that_is_not_proven_for_the_type_is_refused_and_never_offered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from anadil.cli.calibrate.fake_run import exact_peak
+    from tests.kit.fake_run import exact_peak
 
     monkeypatch.setitem(families(), "glm4", replace(families()["glm4"], layouts=SHARD_LAYOUTS))
     shape, work, p5 = of_kind("glm4"), Work(sequence_length=2_048), machine("p5.48xlarge")

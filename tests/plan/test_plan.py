@@ -1,5 +1,5 @@
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,11 +10,10 @@ from anadil.plan.calibration import Measurement, Prediction, calibrate
 from anadil.plan.instances import machine, this_machine
 from anadil.plan.layout import Layout
 from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout
-from anadil.plan.schema import ExactPeak
 from anadil.recipe.load import load_recipe
 
 SECTIONS = (
-    "expected version recipe language model machine layout from phases after exact search choices time cost reliability "
+    "expected version recipe language model machine layout from phases after search choices time cost reliability "
     "checkpoints storage calibration assumptions"
 )
 KEYS = {
@@ -72,9 +71,9 @@ JAPANESE = PlanRequest(
 Plan = dict[str, Any]
 
 
-def planned(request: PlanRequest, chosen: PlanResult, exact: ExactPeak | None = None) -> Plan:
+def planned(request: PlanRequest, chosen: PlanResult) -> Plan:
     """The JSON of a plan."""
-    return build_plan(request, chosen, exact).as_json()
+    return build_plan(request, chosen).as_json()
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +108,7 @@ def test_a_plan_is_json_with_every_section(planned_run: tuple[PlanRequest, Plan]
     assert again["version"] == __version__
     assert again["choices"][0]["setting"] == "parallelism"
     assert again["assumptions"]
-    assert plan["exact"] is plan["calibration"] is None
+    assert plan["calibration"] is None
 
 
 @pytest.mark.parametrize("path", KEYS)
@@ -327,14 +326,6 @@ def test_assumptions_say_what_was_assumed(azerbaijani: Plan, japanese: Plan) -> 
         odd, PlanResult(layout=Layout(data=16, micro_batch_size=7), origin="recipe", search=None)
     )
     assert any("100 sequences do not divide evenly" in each for each in uneven["assumptions"])
-
-
-def test_what_fake_tensors_have_shown_is_passed_on(laptop: PlanRequest) -> None:
-    shown = ExactPeak(
-        trains="all", allocated_bytes=1, closed_form_bytes=1, difference_percent=0.0, seconds=1.0
-    )
-
-    assert planned(laptop, choose_layout(laptop), shown)["exact"] == asdict(shown)
 
 
 def test_a_trial_of_tokenizers_counts_in_time_and_money_and_not_in_steps() -> None:

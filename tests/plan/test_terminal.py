@@ -5,7 +5,7 @@ from dataclasses import replace
 from anadil.plan.calibration import Calibration
 from anadil.plan.schema import LayoutOption
 from anadil.plan.view.tables import cost_table, layouts_table
-from anadil.plan.view.terminal import answer_sentence, calibration_sentence, exact_sentence, plan_lines
+from anadil.plan.view.terminal import answer_sentence, calibration_sentence, plan_lines
 from tests.kit import plans
 
 
@@ -22,13 +22,12 @@ def test_the_answer_comes_first() -> None:
 def test_the_headlines_carry_their_units_and_ranges() -> None:
     shown = plan_lines(plans.plan())
 
-    assert shown[4:10] == [
-        "  layout   FSDP 16, batch 14 per device and 224 in all, 2,048 tokens a sequence",
-        "  rate     at best 468,933 tokens/s, 29,308 per device, 74.0 % of the peak",
-        "  work     20,000 steps, 9.175 B tokens, 3.670 epochs, 6.78e19 FLOP",
-        "  time     10 h 6 min, between 5 h 7 min and 15 h 5 min",
-        "  cost     USD 444 on demand, between USD 225 and USD 663",
-        "  checked  the real model's step allocates 34.4 GiB, -0.18 % from the formulas (21 s)",
+    assert shown[4:9] == [
+        "  layout  FSDP 16, batch 14 per device and 224 in all, 2,048 tokens a sequence",
+        "  rate    at best 468,933 tokens/s, 29,308 per device, 74.0 % of the peak",
+        "  work    20,000 steps, 9.175 B tokens, 3.670 epochs, 6.78e19 FLOP",
+        "  time    10 h 6 min, between 5 h 7 min and 15 h 5 min",
+        "  cost    USD 444 on demand, between USD 225 and USD 663",
     ]
 
 
@@ -134,9 +133,7 @@ def test_what_is_not_known_is_a_dash_or_left_out() -> None:
     assert "on 2 x p4d.24xlarge\n(16 x A100 40 GB); \N{EM DASH}.\n" in shown
     assert "None" not in shown
     assert "nan" not in shown
-    assert not [
-        text for text in ("Best layouts", "computed in", "checked", "Cost", "Prices:") if text in shown
-    ]
+    assert not [text for text in ("Best layouts", "computed in", "Cost", "Prices:") if text in shown]
 
 
 def test_text_from_outside_cannot_steer_the_terminal() -> None:
@@ -145,7 +142,3 @@ def test_text_from_outside_cannot_steer_the_terminal() -> None:
     assert "\x1b" not in shown
     assert "\x07" not in shown
     assert shown.startswith("az [2J root. Fits")
-
-
-def test_no_check_says_nothing() -> None:
-    assert exact_sentence(replace(plans.plan(), exact=None)) == ""

@@ -20,7 +20,6 @@ from anadil.plan.rationale import LayoutRationale
 from anadil.plan.reliability import checkpoint_bytes
 from anadil.plan.schema import (
     ClusterSummary,
-    ExactPeak,
     LayoutOption,
     LayoutSummary,
     MemoryEstimate,
@@ -163,14 +162,8 @@ def choose_layout(request: PlanRequest, *, best: bool = False) -> PlanResult:
     return PlanResult(layout=result.best[0].layout, origin="search", search=result)
 
 
-def build_plan(request: PlanRequest, result: PlanResult, exact: ExactPeak | None = None) -> Plan:
-    """The whole plan.
-
-    Args:
-        request: What is planned.
-        result: Its layout.
-        exact: What a run on fake tensors has shown, see `anadil.cli.calibrate.fake_run`.
-    """
+def build_plan(request: PlanRequest, result: PlanResult) -> Plan:
+    """The whole plan of a request with its layout."""
     phases = tuple(_phase(request, result.layout, phase) for phase in request.recipe.pretrain.phases)
     costs = _budget(request, phases)
     rationale = LayoutRationale(
@@ -190,7 +183,6 @@ def build_plan(request: PlanRequest, result: PlanResult, exact: ExactPeak | None
         origin=result.origin,
         phases=phases,
         after=_after(request),
-        exact=exact,
         search=None if result.search is None else _search(request, result.search),
         choices=rationale.settings(),
         time=costs.time,

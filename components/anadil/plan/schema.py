@@ -99,19 +99,6 @@ class PhaseEstimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExactPeak:
-    """The memory of the real model's step on fake tensors, beside that of the formulas."""
-
-    trains: Trains
-    allocated_bytes: int
-    closed_form_bytes: int
-    difference_percent: float
-    """Difference of the formulas from the real model."""
-    seconds: float
-    """Duration of the run."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutOption:
     """A layout that the search has found, with what the whole run would take."""
 
@@ -150,7 +137,6 @@ class Plan:
     phases: tuple[PhaseEstimate, ...]
     after: tuple[StageMemory, ...]
     """Stages that load the trained model: `finetune`, where there are chats, and `evaluate`."""
-    exact: ExactPeak | None
     search: SearchSummary | None
     """None where the device's speed is not known."""
     choices: tuple[Rationale, ...]

@@ -10,12 +10,12 @@ import torch
 import transformers.models.llama.modeling_llama as llama
 from torch import distributed as dist
 
-from anadil.cli.calibrate.fake_run import LIGER_PATCHES, exact_peak
 from anadil.model.loss import summed_loss
 from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import peak_memory
 from anadil.plan.model_shape import Shape
 from anadil.pretrain.parallel import parallelize
+from tests.kit.fake_run import LIGER_PATCHES, exact_peak
 from tests.kit.marks import matrix, slow
 from tests.kit.plans import EIGHT, ONE, SEVENTY
 

@@ -32,7 +32,7 @@ from anadil.plan.instances import LOCAL, machine, machines, this_machine
 from anadil.plan.layout import Layout
 from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout, request_for
 from anadil.plan.recipe_lines import least_waste, recipe_lines, recipe_settings
-from anadil.plan.schema import ExactPeak, Plan
+from anadil.plan.schema import Plan
 from anadil.plan.view.terminal import plan_lines
 from anadil.preflight.clean_cost import estimated_tokens
 from anadil.preflight.memory import check_after, refusal_text
@@ -57,8 +57,6 @@ def add_plan(name: str, commands: Any, text: str) -> None:
     text = "tokens of the corpus, for pretrain.max_epochs, epochs and hours per epoch"
     add("--tokens", type=_positive, metavar="N", help=text)
     add("--prices", type=Path, metavar="FILE", help="YAML over the table of machines and prices")
-    text = "run the real model on fake tensors, too (needs torch, no GPU)"
-    add("--exact", action="store_true", help=text)
     text = "plan the fastest layout that fits, and print its lines of the recipe"
     add("--best", action="store_true", help=text)
     add("--page", type=Path, metavar="FILE", help="write the plan as an HTML page, too")
@@ -96,8 +94,7 @@ def run_plan(options: argparse.Namespace) -> int:
     if options.measure or options.jobs is not None or options.measured:
         _measure(options, request, result)
     request = _calibrated(request)
-    exact = _exact(request, result.layout) if options.exact else None
-    plan = build_plan(request, result, exact)
+    plan = build_plan(request, result)
     if options.page is not None:
         _write_page(options.page, plan)
     settings: dict[str, object] = {}
@@ -221,14 +218,6 @@ def _refuse_what_cannot_fit(request: PlanRequest, result: PlanResult, prices: Pa
             own.name(),
             own.micro_batch_size,
         )
-
-
-def _exact(request: PlanRequest, layout: Layout) -> ExactPeak:
-    require_packages("pretrain", "--exact runs the real model")
-    log.info("running a step of the real model on fake tensors: seconds to a minute")
-    from anadil.cli.calibrate.fake_run import exact_of
-
-    return exact_of(request, layout)
 
 
 def _write_page(path: Path, plan: Plan) -> None:

@@ -121,17 +121,6 @@ def headlines(plan: Plan) -> list[tuple[str, str]]:
     ]
 
 
-def exact_sentence(plan: Plan) -> str:
-    """How far the prediction lies from the real model's run without a device; empty where there was none."""
-    if plan.exact is None:
-        return ""
-    real, duration = human_bytes(plan.exact.allocated_bytes), human_seconds(plan.exact.seconds)
-    return (
-        f"the real model's step allocates {real}, {plan.exact.difference_percent:+.2g} % from the formulas "
-        f"({duration})"
-    )
-
-
 def search_sentence(plan: Plan) -> str:
     """How many layouts were tried; empty where there was no search."""
     search = plan.search
@@ -162,8 +151,7 @@ def calibration_sentence(plan: Plan) -> str:
 def _answer(plan: Plan) -> Iterator[str]:
     yield from _wrapped("", f"{one_line(plan.recipe)}. {answer_sentence(plan)}")
     yield ""
-    rows = [*headlines(plan), ("checked", exact_sentence(plan))]
-    yield from _named([(name, value) for name, value in rows if value and value != DASH])
+    yield from _named([(name, value) for name, value in headlines(plan) if value != DASH])
 
 
 def _bars(plan: Plan, grid: Grid, parts: dict[str, list[float]]) -> Iterator[str]:

@@ -11,7 +11,6 @@ Source of the approach: torch's `FakeTensorMode` and `fake` process group.
 """
 
 import sys
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,10 +21,7 @@ import torch
 import transformers.models.llama.modeling_llama as llama
 from torch import distributed as dist
 from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
     FakeTensorMode,
-    UnsupportedFakeTensorException,
     unset_fake_temporarily,
 )
 from torch.distributed.device_mesh import DeviceMesh
@@ -41,7 +37,6 @@ from transformers import AutoModelForCausalLM
 
 from anadil.cli.calibrate.runs import with_layout
 from anadil.cli.calibrate.worker import config_of
-from anadil.core.errors import RecipeError
 from anadil.core.stages import BUILT_IN
 from anadil.model import loss as losses
 from anadil.model.family_table import check_family
@@ -49,10 +44,7 @@ from anadil.model.kernels import use_liger_kernels
 from anadil.model.process_group import Group
 from anadil.plan.layout import Layout, Work
 from anadil.plan.loss_memory import liger_chunk_tokens
-from anadil.plan.memory import peak_memory
 from anadil.plan.model_shape import Shape
-from anadil.plan.plan import PlanRequest
-from anadil.plan.schema import ExactPeak
 from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.optimizer import make_optimizer, train_only
 from anadil.pretrain.parallel import context, parallelize
@@ -63,25 +55,6 @@ from anadil.recipe.pretrain import Phase, Pretrain
 
 LIGER_PATCHES = ("apply_rotary_pos_emb", "LlamaRMSNorm", "LlamaMLP")
 FAKE_DEVICE = torch.device("cpu")
-
-
-def exact_of(request: PlanRequest, layout: Layout) -> ExactPeak:
-    """A run of the real model on fake tensors beside the closed form; takes seconds to a minute.
-
-    Raises:
-        RecipeError: The layout cannot be run so.
-    """
-    started = time.perf_counter()
-    work = request.work
-    allocated = exact_peak(request.shape, layout, work, request.recipe.pretrain)
-    closed = peak_memory(request.shape, layout, work).allocated
-    return ExactPeak(
-        trains=work.trains,
-        allocated_bytes=allocated,
-        closed_form_bytes=closed,
-        difference_percent=round(100 * (closed / allocated - 1), 3),
-        seconds=round(time.perf_counter() - started, 1),
-    )
 
 
 def exact_peak(shape: Shape, layout: Layout, work: Work, settings: Pretrain | None = None) -> int:
@@ -97,24 +70,13 @@ def exact_peak(shape: Shape, layout: Layout, work: Work, settings: Pretrain | No
 
     Raises:
         PreflightError: The layout is not proven for the model's type.
-        RecipeError: Tensors without content do not suffice for the layout.
     """
     check_family({"model_type": shape.model_type}, layout.degrees)
     chosen = with_layout(settings or load_recipe(BUILT_IN).pretrain, layout, work)
     one = {"phases": (Phase(trains=work.trains, steps=1, lr=1e-5),), "compile": False, "matmul": "same"}
     chosen = chosen.model_copy(update=one)
     stages = sorted({0, min(1, layout.pipeline - 1), layout.pipeline - 1})
-    try:
-        return max(_peak_of(shape, layout, work, chosen, stage) for stage in stages)
-    except (
-        DataDependentOutputException,
-        DynamicOutputShapeException,
-        UnsupportedFakeTensorException,
-    ) as error:
-        raise RecipeError(
-            f"--exact: {layout.name()} of {shape.name} ({shape.model_type}) has no run on tensors without content "
-            f"({error}); leave it out, the formulas need none"
-        ) from None
+    return max(_peak_of(shape, layout, work, chosen, stage) for stage in stages)
 
 
 def _peak_of(shape: Shape, layout: Layout, work: Work, settings: Pretrain, stage: int) -> int:
@@ -191,9 +153,9 @@ def _stand_ins(shape: Shape, settings: Pretrain) -> Iterator[None]:
         # Ranks and borders of documents have content, which the engine reads.
         put(torch, "from_numpy", _real(torch.from_numpy))
         put(torch.Tensor, "numpy", _real(torch.Tensor.numpy))
-        put(DeviceMesh, "_concatenate", staticmethod(_real(DeviceMesh._concatenate)))  # noqa: SLF001
+        put(DeviceMesh, "_concatenate", staticmethod(_real(DeviceMesh._concatenate)))
         put(Schedule1F1B, "_warmup_p2p", _without_a_vote)
-        stack.callback(context._part.cache_clear)  # noqa: SLF001  its tensors have no content
+        stack.callback(context._part.cache_clear)
         if settings.kernels == "liger":
             put(losses, "uses_liger", lambda *_: True)
             put(losses, "_liger_loss", _liger_loss)
@@ -229,8 +191,8 @@ def _real(function: Callable[..., Any]) -> Callable[..., Any]:
 def _without_a_vote(_schedule: Any, stages: Any, has_backward: bool, _done: bool) -> None:
     """Stages agree that shapes were sent, without a message to stages that do not exist."""
     for stage in stages:
-        dynamic = InferenceMode.needs_dynamic(stage._user_meta, has_backward)  # noqa: SLF001
-        stage._inference_mode = InferenceMode.DYNAMIC if dynamic else InferenceMode.STATIC  # noqa: SLF001
+        dynamic = InferenceMode.needs_dynamic(stage._user_meta, has_backward)
+        stage._inference_mode = InferenceMode.DYNAMIC if dynamic else InferenceMode.STATIC
 
 
 class LigerLoss(torch.autograd.Function):
@@ -260,7 +222,7 @@ class LigerLoss(torch.autograd.Function):
         return rows.sum()
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Any) -> Any:  # noqa: ARG004  the name is torch's
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
         """The gradients that the forward pass has made."""
         return ctx.saved_tensors
 
@@ -282,7 +244,7 @@ class AllocatedBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
     def add(self, tensor: torch.Tensor) -> None:
         """Follow the storage of a tensor, which may have been made before."""
         if isinstance(tensor, DTensor):
-            tensor = tensor._local_tensor  # noqa: SLF001  to_local would record a new view
+            tensor = tensor._local_tensor
         storage = tensor.untyped_storage()
         entry = self._sizes.get(storage)
         if entry is None:
@@ -310,7 +272,7 @@ class AllocatedBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # tor
     def following(self) -> Iterator[None]:
         """Follow what happens inside."""
         resize = torch.UntypedStorage.resize_
-        shapes = ShardingPropagator._propagate_tensor_meta_non_cached  # noqa: SLF001  no public way
+        shapes = ShardingPropagator._propagate_tensor_meta_non_cached
 
         def resized(storage: torch.UntypedStorage, size: int) -> Any:
             result = resize(storage, size)
