@@ -62,7 +62,7 @@ def main() -> int:
                 print(f"batch {layout.micro_batch_size} of {work} does not fit here", file=sys.stderr)
                 continue
             spec = run_spec(layout, recipe, shape, work, device_of(here), steps=3)
-            for one in measure_layouts([spec], work, here, runs=Path(folder)):
+            for one in measure_layouts([spec], here, Path(folder)):
                 cells = (
                     f"{layout.micro_batch_size} x {layout.micro_batches} | {work.sequence_length} | "
                     f"{layout.recompute} | {one.work.trains} | {'yes' if work.packed else 'no'} | "

@@ -23,7 +23,7 @@ import yaml
 from anadil import __version__
 from anadil.cli.calibrate.runs import run_spec
 from anadil.core.stages import FLOW
-from anadil.plan.layout import Layout
+from anadil.plan.layout import Layout, Work
 from anadil.plan.model_shape import trained_shape
 from anadil.recipe.load import load_recipe
 from anadil.runtime.cache_key import code_digest
@@ -177,7 +177,8 @@ def test_a_pre_training_that_is_killed_inside_its_image_goes_on(tmp_path: Path) 
 
 def test_the_image_that_trains_measures_too() -> None:
     recipe = load_recipe("smoke")
-    spec = run_spec(Layout(micro_batch_size=1), recipe, trained_shape(recipe), None, "CPU", steps=2)
+    work = Work(sequence_length=recipe.pretrain.sequence_length, compute="fp32", kernels="torch")
+    spec = run_spec(Layout(micro_batch_size=1), recipe, trained_shape(recipe), work, "CPU", steps=2)
     ask = ("-m", "anadil.cli.calibrate", spec.as_json())
 
     done = podman("run", *RESTRICTED, "--entrypoint", "python", image("pretrain"), *ask)

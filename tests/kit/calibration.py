@@ -20,7 +20,7 @@ SHAPE = Shape(
     vocabulary=300,
     tied=True,
 )
-WORK = Work(sequence_length=16, compute="fp32", kernels="torch", packed=True)
+WORK = Work(sequence_length=16, compute="fp32", kernels="torch")
 LAYOUT = Layout(micro_batch_size=2, micro_batches=2, recompute="full")
 
 
@@ -38,7 +38,6 @@ def measurement(**changed: object) -> Measurement:
     values = {
         "status": "ok",
         "device": "H100",
-        "driver_name": "NVIDIA H100 80GB HBM3",
         "shape": SHAPE,
         "layout": LAYOUT,
         "work": WORK,
@@ -47,6 +46,5 @@ def measurement(**changed: object) -> Measurement:
         "step_s": 0.5,
         "tokens_per_s_per_device": 128.0,
         "allocated_bytes": 1_000_000,
-        "reserved_bytes": 2_000_000,
     }
     return Measurement(**(values | changed))  # type: ignore[arg-type]  # the values fit their fields

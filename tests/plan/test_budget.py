@@ -23,9 +23,7 @@ from anadil.plan.reliability import (
     effective_training_time_ratio,
     reliability_of,
     save_stall,
-    synchronous_bandwidth,
     waste,
-    write_bandwidth,
 )
 
 ONE_B = 1_177_946_112
@@ -78,24 +76,15 @@ def test_a_frozen_phase_stores_only_the_moments_that_it_trains() -> None:
 def test_405b_on_16_000_gpus_fails_every_150_minutes_and_writes_3_gb_a_second() -> None:
     mtbf_s = NODE_MTBF_S / 2_048
 
-    rules = {
-        each.rule: each
-        for each in checkpoints_of(
-            checkpoint_bytes(405 * 10**9, 405 * 10**9, "bf16"),
-            405 * 10**9,
-            stall_s=1,
-            mtbf_s=mtbf_s,
-            step_s=None,
-            every=500,
-            keep=3,
-        ).intervals
-    }
+    size = checkpoint_bytes(405 * 10**9, 405 * 10**9, "bf16")
+
+    plan = checkpoints_of(size, 405 * 10**9, stall_s=1, mtbf_s=mtbf_s, step_s=None, every=500, keep=3)
 
     assert mtbf_s == 150 * 60
-    assert rules["MTBF / 10"].interval_s == 15 * 60
-    assert rules["MTBF / 10"].steps is None
-    assert write_bandwidth(2_430 * 10**9, 900) == pytest.approx(3.0e9)
-    assert synchronous_bandwidth(2_430 * 10**9, 900) == pytest.approx(27e9)
+    assert plan.intervals[0].rule == "MTBF / 10"
+    assert (plan.intervals[0].interval_s, plan.intervals[0].steps) == (15 * 60, None)
+    assert plan.bandwidth_bytes_per_s == pytest.approx(3.0e9)
+    assert plan.synchronous_bandwidth_bytes_per_s == pytest.approx(27e9)
 
 
 @pytest.mark.parametrize(

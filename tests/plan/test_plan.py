@@ -6,7 +6,7 @@ import pytest
 
 from anadil import __version__
 from anadil.core.errors import RecipeError
-from anadil.plan.calibration import Measurement, Prediction, calibrate
+from anadil.plan.calibration import Measurement, calibrate
 from anadil.plan.instances import machine, this_machine
 from anadil.plan.layout import Layout
 from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout
@@ -262,12 +262,8 @@ def test_a_calibration_scales_the_time_and_narrows_its_range(azerbaijani: Plan) 
         versions={},
         tokens_per_s_per_device=5_000.0,
     )
-    found = calibrate(
-        [run, replace(run, tokens_per_s_per_device=5_100.0)],
-        lambda _: Prediction(tokens_per_s_per_device=10_000.0, allocated_bytes=1),
-        device="A100 40 GB",
-        shape=AZERBAIJANI.shape,
-    )
+    runs = [run, replace(run, tokens_per_s_per_device=5_100.0)]
+    found = calibrate(runs, AZERBAIJANI.machine, AZERBAIJANI.shape)
     assert found is not None
 
     plan = planned(replace(AZERBAIJANI, calibration=found), chosen)
@@ -275,8 +271,8 @@ def test_a_calibration_scales_the_time_and_narrows_its_range(azerbaijani: Plan) 
     time, before = plan["time"], azerbaijani["time"]
     assert plan["calibration"]["measured"] == 2
     assert time["hours"] == pytest.approx(before["hours"] / found.factor)
-    assert time["hours_low"] == pytest.approx(before["hours"] / 0.51)
-    assert time["hours_high"] == pytest.approx(before["hours"] / 0.50)
+    assert time["hours_low"] == pytest.approx(before["hours"] / found.high)
+    assert time["hours_high"] == pytest.approx(before["hours"] / found.low)
     assert time["hours_high"] / time["hours_low"] < before["hours_high"] / before["hours_low"]
     for phase in plan["phases"]:
         assert sum(phase["step_parts_s"].values()) == pytest.approx(phase["step_s"])

@@ -32,7 +32,7 @@ def test_the_headlines_carry_their_units_and_ranges() -> None:
 
 
 def test_a_plan_that_short_runs_have_corrected_leads_with_its_prediction() -> None:
-    calibration = Calibration(device="A100 40 GB", factor=0.6, low=0.5, high=0.7, compared=())
+    calibration = Calibration(device="A100 40 GB", factor=0.6, low=0.5, high=0.7, runs=())
     plan = replace(plans.plan(), calibration=calibration)
 
     said = answer_sentence(plan)

@@ -35,27 +35,17 @@ class Bytes:
     """True if FP32 weights are cast where they are used, as without sharding."""
 
 
+@cache
 def bytes_of(work: Work, layout: Layout) -> Bytes:
-    """Which precision each number of a step has.
+    """Precision of each number of a step.
 
     Sharded FP32 weights are gathered in BF16 and their gradients are summed in FP32, as
     torchtitan does; weights that are not sharded are cast by autocast.
     """
-    return _bytes(work.state, work.compute, layout.shard > 1)
-
-
-@cache
-def _bytes(state: str, product: str, sharded: bool) -> Bytes:
-    weight = FP32 if state == "fp32" else BF16
-    compute = FP32 if product == "fp32" else BF16
-    autocast = weight > compute and not sharded
-    return Bytes(
-        weight=weight,
-        compute=compute,
-        stream=FP32 if autocast else compute,
-        reduce=weight,
-        autocast=autocast,
-    )
+    weight, compute = work.state_bytes, work.compute_bytes
+    autocast = weight > compute and layout.shard == 1
+    stream = FP32 if autocast else compute
+    return Bytes(weight=weight, compute=compute, stream=stream, reduce=weight, autocast=autocast)
 
 
 def has_liger_layers(shape: Shape, work: Work) -> bool:
@@ -67,14 +57,8 @@ def has_liger_layers(shape: Shape, work: Work) -> bool:
 def norm_bytes(shape: Shape, work: Work, layout: Layout, readers: int, *, last: bool = False) -> float:
     """A norm and its output, which `readers` matrix products read.
 
-    With tensor parallelism each device keeps its share of the tokens, but the gathered output.
-
-    Args:
-        shape: The model.
-        work: The training step.
-        layout: How devices share it.
-        readers: Matrix products that read the output.
-        last: Whether it is the norm before the output table, which learns in every phase.
+    With tensor parallelism each device keeps its share of the tokens, but the gathered output. The norm before
+    the output table is the `last`: its table learns in every phase.
     """
     size = bytes_of(work, layout)
     learns = work.trains == "all"
@@ -83,12 +67,6 @@ def norm_bytes(shape: Shape, work: Work, layout: Layout, readers: int, *, last: 
     else:
         saved = _normalized(shape.hidden, size.stream, shape, work)
     return (saved + FP32) / layout.tensor + (_read(shape, size, readers) if learns or last else 0)
-
-
-def norm_after(shape: Shape, work: Work, layout: Layout) -> float:
-    """A norm of what attention or the MLP gives; nothing keeps its output."""
-    saved = _normalized(shape.hidden, bytes_of(work, layout).compute, shape, work)
-    return (saved + FP32) / layout.tensor
 
 
 def normalized_states(shape: Shape, work: Work, layout: Layout) -> float:
@@ -119,14 +97,14 @@ def entry_bytes(shape: Shape, work: Work, layout: Layout, readers: int) -> float
 
 
 def attention_bytes(shape: Shape, work: Work, layout: Layout) -> float:
-    """Queries, keys, values, output and log-sum-exp; with a mask also what the mask costs."""
-    size = bytes_of(work, layout).compute
-    keys = 2 * shape.kv_width * layout.context
-    if work.packed:
-        # transformers repeats keys and values for each query head where there is a mask.
-        keys = 2 * shape.query_width * layout.context
+    """Queries, keys, values, output, log-sum-exp, norms and rotation; with a mask also what the mask costs."""
+    size, kind = bytes_of(work, layout).compute, shape.architecture.head_norms
+    # transformers repeats keys and values for each query head where there is a mask.
+    keys = 2 * (shape.query_width if work.packed else shape.kv_width) * layout.context
     saved = (size * (2 * shape.query_width + keys) + FP32 * shape.heads) / layout.tensor
-    saved += head_norms(shape, work, layout)
+    if kind != "none":
+        norms = _normalized(shape.query_width + shape.kv_width, size, shape, work)
+        saved += (norms + FP32 * (shape.heads + shape.kv_heads if kind == "head" else 2)) / layout.tensor
     saved += rotation_bytes(shape, work, layout)
     # torch turns the Boolean mask into numbers in every layer, and keeps them.
     return saved + (size * work.sequence_length if work.packed else 0)
@@ -156,31 +134,18 @@ def _casts(size: Bytes, layout: Layout) -> bool:
     return layout.shard > 1 and size.weight > size.compute
 
 
-def head_norms(shape: Shape, work: Work, layout: Layout) -> float:
-    """Norms of queries and keys."""
-    kind = shape.architecture.head_norms
-    if kind == "none":
-        return 0.0
-    size = bytes_of(work, layout).compute
-    saved = _normalized(shape.query_width + shape.kv_width, size, shape, work)
-    return (saved + FP32 * (shape.heads + shape.kv_heads if kind == "head" else 2)) / layout.tensor
-
-
-def mlp_bytes(shape: Shape, work: Work, layout: Layout) -> float:
-    """Gate, up and (torch) the activated gate; their product where the next matrix learns."""
-    size = bytes_of(work, layout).compute
-    tables = (2 if has_liger_layers(shape, work) else 3) + (1 if work.trains == "all" else 0)
-    return tables * size * shape.intermediate / layout.tensor
-
-
 def layer_bytes(shape: Shape, work: Work, layout: Layout) -> float:
     """One layer that keeps everything."""
-    kind = shape.architecture
-    entries = entry_bytes(shape, work, layout, 3) + entry_bytes(
-        shape, work, layout, 1 if kind.fused_gate else 2
-    )
-    exits = 2 * norm_after(shape, work, layout) if kind.norms_after else 0.0
-    return entries + attention_bytes(shape, work, layout) + mlp_bytes(shape, work, layout) + exits
+    kind, size = shape.architecture, bytes_of(work, layout).compute
+    entries = entry_bytes(shape, work, layout, 3)
+    entries += entry_bytes(shape, work, layout, 1 if kind.fused_gate else 2)
+    # The MLP keeps gate, up and (torch) the activated gate; their product where the next matrix learns.
+    tables = (2 if has_liger_layers(shape, work) else 3) + (1 if work.trains == "all" else 0)
+    mlp = tables * size * shape.intermediate / layout.tensor
+    # A norm of what attention or the MLP gives; nothing keeps its output.
+    after = (_normalized(shape.hidden, size, shape, work) + FP32) / layout.tensor
+    exits = 2 * after if kind.norms_after else 0.0
+    return entries + attention_bytes(shape, work, layout) + mlp + exits
 
 
 def received_apart(shape: Shape, work: Work, layout: Layout) -> float:

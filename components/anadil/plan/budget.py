@@ -119,20 +119,9 @@ def budget(
     spread: tuple[float, float] = (1.0, 1.0),
     trial: Sequence[PhaseWork] = (),
 ) -> PlanBudget:
-    """All sections for a run of some phases on some machines.
+    """All sections for a run of some phases on some machines; see `time_of` and `checkpoints_of`.
 
-    Args:
-        phases: The phases, in order.
-        machine: Of each node.
-        nodes: Machines that train together.
-        checkpoint_bytes: Of one checkpoint.
-        parameters: Of the model.
-        checkpoint_every: Optimizer steps between checkpoints.
-        keep: Checkpoints kept.
-        epoch_tokens: Tokens of one epoch; None if not known.
-        mfu_range: Lowest and highest share of the peak; None once the speed was measured.
-        spread: Least and most of the predicted time, as shares, where the speed was measured.
-        trial: What the trial of tokenizers trains before: hours, compute and money count it, steps and tokens do not.
+    `trial` is what the trial of tokenizers trains before: hours, compute and money count it, steps and tokens do not.
     """
     devices = nodes * machine.devices
     rates: dict[str, Any] = {"epoch_tokens": epoch_tokens, "mfu_range": mfu_range, "spread": spread}
@@ -141,17 +130,11 @@ def budget(
     if trial:
         whole = time_of([*phases, *trial], devices, machine.flops_bf16, **rates)
         time = replace(whole, tokens=time.tokens, steps=time.steps)
-    stall_s = save_stall(checkpoint_bytes, devices)
-    mtbf_s = NODE_MTBF_S / nodes
+    stall_s, mtbf_s = save_stall(checkpoint_bytes, devices), NODE_MTBF_S / nodes
     checkpoints = checkpoints_of(
-        checkpoint_bytes,
-        parameters,
-        stall_s=stall_s,
-        mtbf_s=mtbf_s,
-        step_s=step_s,
-        every=checkpoint_every,
+        checkpoint_bytes, parameters, stall_s=stall_s, mtbf_s=mtbf_s, step_s=step_s, every=checkpoint_every,
         keep=keep,
-    )
+    )  # fmt: skip
     interval_s = checkpoint_every * step_s if step_s else None
     return PlanBudget(
         time=time,
@@ -179,9 +162,9 @@ def time_of(
         phases: The phases, in order; at least one.
         devices: Of the whole run.
         peak_flops: Of one device; 0 where it is not known.
-        epoch_tokens: Tokens of one epoch.
+        epoch_tokens: Tokens of one epoch; None if not known.
         mfu_range: Lowest and highest share of the peak; None once the speed was measured.
-        spread: Least and most of the predicted time, as shares.
+        spread: Least and most of the predicted time, as shares, where the speed was measured.
     """
     tokens = sum(phase.tokens for phase in phases)
     flops = sum(phase.flops for phase in phases)
@@ -225,12 +208,9 @@ def rental_cost(machine: Machine, nodes: int, time: Time) -> RentalCost:
 
 
 def storage_of(tokens: int, checkpoints_bytes: int, network: float) -> StorageNeed:
-    """Bytes of the data and of the checkpoints kept, and the time to load the token ids.
+    """Bytes of the data and of all checkpoints, and the time to load the ids of `tokens`.
 
-    Args:
-        tokens: Of one epoch, or of the whole run where that is not known.
-        checkpoints_bytes: Of all checkpoints.
-        network: Bytes a second of one machine; each loads all ids. 0 where it is not known.
+    Each machine loads all ids over its `network`, in bytes a second; 0 where that is not known.
     """
     data = round(tokens * (ID_BYTES + TEXT_BYTES_PER_TOKEN))
     return StorageNeed(

@@ -1,12 +1,11 @@
 """Memory that `evaluate` needs: one model at a time, on the fewest devices of one machine that hold it."""
 
-from collections.abc import Iterator
-
 from anadil.core.errors import PreflightError
 from anadil.core.format import human_bytes, human_parameters
 from anadil.plan.activations import BF16, FP32
 from anadil.plan.instances import CPU, Machine
 from anadil.plan.model_shape import Shape
+from anadil.plan.search import divisors
 from anadil.plan.stage_memory import StageMemory, fewest, stage_memory
 from anadil.recipe.sections import Recipe
 
@@ -44,21 +43,16 @@ def evaluate_parts(shape: Shape, devices: int, *, on_gpu: bool) -> dict[str, flo
 
 
 def harness_parts(shape: Shape, devices: int, *, rows: int, context: int) -> dict[str, float]:
-    """The same for a batch of lm-evaluation-harness on GPUs, which holds the logits of all its rows.
-
-    Args:
-        shape: Of the model.
-        devices: That its layers are spread over.
-        rows: Of a batch.
-        context: Tokens of a row.
-    """
+    """The same for a batch of lm-evaluation-harness on GPUs, with logits of `rows` rows of `context` tokens."""
     logits = rows * context * shape.vocabulary * (BF16 + FP32)  # and their log-probabilities in FP32
     return evaluate_parts(shape, devices, on_gpu=True) | {"logits": float(logits)}
 
 
 def evaluate_plan(shape: Shape, recipe: Recipe, machine: Machine) -> StageMemory:
     """The fewest devices that hold it, or as many as the recipe asks for (`cluster.resources.evaluate.gpus`)."""
-    return fewest(evaluate_memory(shape, machine, count) for count in _device_counts(recipe, machine))
+    asked = recipe.cluster.resources.get("evaluate")
+    counts = [asked.gpus] if asked and asked.gpus else divisors(machine.devices)
+    return fewest(evaluate_memory(shape, machine, count) for count in counts)
 
 
 def check_evaluate_fits(shape: Shape, recipe: Recipe, machine: Machine) -> str:
@@ -76,11 +70,3 @@ def check_evaluate_fits(shape: Shape, recipe: Recipe, machine: Machine) -> str:
             "or end before it: --until pretrain (of run and of plan)"
         )
     return need.line()
-
-
-def _device_counts(recipe: Recipe, machine: Machine) -> Iterator[int]:
-    asked = recipe.cluster.resources.get("evaluate")
-    if asked and asked.gpus:
-        yield asked.gpus
-        return
-    yield from (count for count in range(1, machine.devices + 1) if machine.devices % count == 0)

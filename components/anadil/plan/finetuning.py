@@ -11,10 +11,12 @@ from anadil.core.format import human_bytes, human_parameters
 from anadil.plan import activations
 from anadil.plan.activations import BF16, FP32
 from anadil.plan.instances import CPU, Machine
-from anadil.plan.layout import Layout, Work
+from anadil.plan.layout import Layout, Precision, Work
 from anadil.plan.memory import peak_memory
 from anadil.plan.model_shape import Shape
+from anadil.plan.search import divisors
 from anadil.plan.stage_memory import StageMemory, fewest, stage_memory
+from anadil.recipe.finetune import Preference
 from anadil.recipe.sections import Recipe
 
 LEARNING_BYTES = 4 * FP32
@@ -34,34 +36,14 @@ MERGE_BYTES = 6 * 1000**3
 
 
 def finetune_memory(
-    shape: Shape, recipe: Recipe, machine: Machine, *, nodes: int, devices: int
+    shape: Shape, recipe: Recipe, machine: Machine, *, nodes: int, devices: int, recompute: bool | None = None
 ) -> StageMemory:
-    """Memory with a batch of the longest chats.
+    """Memory with a batch of the longest chats on some devices of each node.
 
-    A GPU recomputes activations. A CPU keeps them where they fit with room to spare, since making them again takes a
-    third of a step's time.
-
-    Args:
-        shape: The model that pre-training makes.
-        recipe: What is trained, and how.
-        machine: Of each node.
-        nodes: How many.
-        devices: Of each node that train together.
+    `recompute` says whether activations are made again; None takes what the trainer does, see `recomputes`.
     """
-    again = recomputes(shape, recipe, machine, nodes=nodes, devices=devices)
-    return _memory(shape, recipe, machine, nodes=nodes, devices=devices, recompute=again)
-
-
-def recomputes(shape: Shape, recipe: Recipe, machine: Machine, *, nodes: int, devices: int) -> bool:
-    """True if the trainer makes activations again in the backward pass; arguments as for `finetune_memory`."""
-    return machine.device != CPU or (
-        _memory(shape, recipe, machine, nodes=nodes, devices=devices, recompute=False).verdict != "fits"
-    )
-
-
-def _memory(
-    shape: Shape, recipe: Recipe, machine: Machine, *, nodes: int, devices: int, recompute: bool
-) -> StageMemory:
+    if recompute is None:
+        recompute = recomputes(shape, recipe, machine, nodes=nodes, devices=devices)
     on_gpu = machine.device != CPU
     trains_all = recipe.finetune.trains == "all"
     count = _all_parts if trains_all else _adapter_parts
@@ -78,9 +60,19 @@ def _memory(
         loaded = 0  # tensor by tensor
     elif not trains_all and recipe.trained_embeddings != "none":
         loaded *= devices  # each for itself
-    return stage_memory(
-        "finetune", parts, max(loaded, MERGE_BYTES if on_gpu else 0), machine, nodes=nodes, devices=devices
-    )
+    host = max(loaded, MERGE_BYTES if on_gpu else 0)
+    return stage_memory("finetune", parts, host, machine, nodes=nodes, devices=devices)
+
+
+def recomputes(shape: Shape, recipe: Recipe, machine: Machine, *, nodes: int, devices: int) -> bool:
+    """True if the trainer makes activations again in the backward pass.
+
+    A GPU does. A CPU keeps them where they fit with room to spare: making them again takes a third of a step's time.
+    """
+    if machine.device != CPU:
+        return True
+    without = finetune_memory(shape, recipe, machine, nodes=nodes, devices=devices, recompute=False)
+    return without.verdict != "fits"
 
 
 def _steps(recipe: Recipe) -> Iterator[Recipe]:
@@ -100,26 +92,21 @@ def _steps(recipe: Recipe) -> Iterator[Recipe]:
 
 
 def finetune_plan(shape: Shape, recipe: Recipe, machine: Machine, nodes: int) -> StageMemory:
-    """The fewest devices that hold it, or as many as the recipe asks for (`cluster.resources.finetune.gpus`)."""
-    return fewest(
-        finetune_memory(shape, recipe, machine, nodes=used, devices=devices)
-        for used, devices in device_counts(recipe, machine, nodes)
-    )
+    """The fewest devices that hold it, or as many as the recipe asks for (`cluster.resources.finetune.gpus`).
 
-
-def device_counts(recipe: Recipe, machine: Machine, nodes: int) -> Iterator[tuple[int, int]]:
-    """Nodes, and devices of each, that `finetune` can use, the fewest first: none without a chat of the batch."""
+    No device is without a chat of the batch.
+    """
     asked = recipe.cluster.resources.get("finetune")
     if asked and asked.gpus:
-        yield 1, asked.gpus
-        return
-    most = 1 if machine.device == CPU else recipe.finetune.most_processes
-    yield from (
-        (1, count)
-        for count in range(1, machine.devices + 1)
-        if machine.devices % count == 0 and count <= most
+        counts = [(1, asked.gpus)]
+    else:
+        most = 1 if machine.device == CPU else recipe.finetune.most_processes
+        counts = [(1, count) for count in divisors(machine.devices)]
+        counts += [(count, machine.devices) for count in range(2, nodes + 1)]
+        counts = [(used, devices) for used, devices in counts if used * devices <= most]
+    return fewest(
+        finetune_memory(shape, recipe, machine, nodes=used, devices=devices) for used, devices in counts
     )
-    yield from ((count, machine.devices) for count in range(2, nodes + 1) if count * machine.devices <= most)
 
 
 def check_finetune_fits(shape: Shape, recipe: Recipe, machine: Machine, nodes: int = 1) -> str:
@@ -146,7 +133,7 @@ def _all_parts(
         micro_batches=settings.gradient_accumulation,
         recompute="full" if recompute else "none",
     )
-    memory = peak_memory(shape, layout, _work(recipe, on_gpu=on_gpu, state="fp32"))
+    memory = peak_memory(shape, layout, _work(recipe, "fp32", on_gpu=on_gpu))
     tokens = layout.micro_batch_size * settings.max_length
     # TRL's own loss, at whatever moment; the gradient of its table is among the gradients.
     loss = max(memory.parts.get("loss", 0), _loss(shape, tokens, on_gpu=on_gpu))
@@ -164,18 +151,22 @@ def _adapter_parts(
     shape: Shape, recipe: Recipe, devices: int, *, on_gpu: bool, recompute: bool
 ) -> dict[str, float]:
     settings = recipe.finetune
-    size = BF16 if on_gpu else FP32
-    work = _work(recipe, on_gpu=on_gpu, state="bf16" if on_gpu else "fp32")
+    size, rank = BF16 if on_gpu else FP32, settings.rank
+    work = _work(recipe, "bf16" if on_gpu else "fp32", on_gpu=on_gpu)
     layout = Layout(recompute="full" if recompute else "none")
     tokens = -(-settings.batch_size // devices) * settings.max_length
-    made = activations.layer_bytes(shape, work, layout) + _beside_adapter(shape, recipe, size)
+    # A layer's seven adapters keep inputs that dropout has changed, its mask, and their own states.
+    inputs = 5 * shape.hidden + shape.query_width + shape.intermediate
+    beside = inputs * (size + 1 if settings.dropout else 0) + 7 * rank * size
+    made = activations.layer_bytes(shape, work, layout) + beside
     matrices = shape.layers * shape.layer_matrices
     each = NF4_BYTES if settings.quantization == "4bit" else size
     frozen = (shape.parameters - matrices) * size + matrices * each
     rows = {"none": 0, "control": CONTROL_TOKENS, "all": shape.vocabulary}[recipe.trained_embeddings]
-    learning = (
-        shape.layers * _adapter_of_layer(shape, settings.rank) + rows * shape.embeddings / shape.vocabulary
-    )
+    # Two small matrices stand beside each of a layer's seven; a fused gate has one of them less.
+    widths = 2 * (shape.hidden + shape.query_width) + 2 * (shape.hidden + shape.kv_width)
+    widths += (2 if shape.architecture.fused_gate else 3) * shape.hidden + 3 * shape.intermediate
+    learning = shape.layers * rank * widths + rows * shape.embeddings / shape.vocabulary
     saved = activations.saved_bytes(shape, work, layout) if recompute else made
     gathered = shape.embeddings + 2 * shape.layer if devices > 1 else 0
     return {
@@ -190,37 +181,36 @@ def _adapter_parts(
     }
 
 
-def _work(recipe: Recipe, *, on_gpu: bool, state: str) -> Work:
+def _work(recipe: Recipe, state: Precision, *, on_gpu: bool) -> Work:
     """A step; the loss holds no logits."""
-    return Work(
-        sequence_length=recipe.finetune.max_length,
-        state="bf16" if state == "bf16" else "fp32",
-        compute="bf16" if on_gpu else "fp32",
-        kernels="torch",
-    )
-
-
-def _beside_adapter(shape: Shape, recipe: Recipe, size: int) -> float:
-    """Bytes that a layer's seven adapters keep, per token: inputs that dropout has changed, and its mask."""
-    inputs = 5 * shape.hidden + shape.query_width + shape.intermediate
-    kept = size + 1 if recipe.finetune.dropout else 0
-    return inputs * kept + 7 * recipe.finetune.rank * size
-
-
-def _adapter_of_layer(shape: Shape, rank: int) -> int:
-    """Numbers of the two small matrices beside each of a layer's seven; a fused gate has one of them less."""
-    attention = 2 * (shape.hidden + shape.query_width) + 2 * (shape.hidden + shape.kv_width)
-    inputs = 2 if shape.architecture.fused_gate else 3
-    return rank * (attention + inputs * shape.hidden + 3 * shape.intermediate)
+    compute: Precision = "bf16" if on_gpu else "fp32"
+    return Work(sequence_length=recipe.finetune.max_length, state=state, compute=compute, kernels="torch")
 
 
 def _refusal(shape: Shape, recipe: Recipe, machine: Machine, nodes: int, need: StageMemory) -> str:
     settings = recipe.finetune
-    without = recipe.model_copy(update={"finetune": settings.model_copy(update={"preference": None})})
-    if settings.preference and finetune_plan(shape, without, machine, nodes).verdict != "no":
-        return _refusal_of_pairs(shape, recipe, machine, nodes, need)
-    what = "all weights of" if settings.trains == "all" else "an adapter of"
     has = f"{human_bytes(need.device_bytes)} ({machine.name}, {machine.device})"
+    if pairs := settings.preference:
+
+        def fits(preference: Preference | None, verdicts: tuple[str, ...] = ("fits",)) -> bool:
+            tried = recipe.model_copy(
+                update={"finetune": settings.model_copy(update={"preference": preference})}
+            )
+            return finetune_plan(shape, tried, machine, nodes).verdict in verdicts
+
+        if fits(None, ("fits", "tight")):
+            sizes = (
+                pairs.model_copy(update={"batch_size": size}) for size in range(pairs.batch_size - 1, 0, -1)
+            )
+            smaller = next((each.batch_size for each in sizes if fits(each)), 0)
+            remedy = f"run with --set finetune.preference.batch_size={smaller}, or " if smaller else ""
+            return (
+                f"finetune.preference does not fit: finetune.preference.batch_size {pairs.batch_size} pairs of "
+                f"finetune.preference.max_length {pairs.max_length:,} tokens on {need.where} need "
+                f"{human_bytes(need.total_bytes)} of a device that has {has}; {remedy}leave it out: "
+                "--set finetune.preference=null"
+            )
+    what = "all weights of" if settings.trains == "all" else "an adapter of"
     if machine.device != CPU and need.host_bytes > need.host_limit_bytes:
         has += f", and {human_bytes(need.host_bytes)} of main memory of {human_bytes(need.host_limit_bytes)}"
     return (
@@ -229,26 +219,6 @@ def _refusal(shape: Shape, recipe: Recipe, machine: Machine, nodes: int, need: S
         f"on {need.where} needs {human_bytes(need.total_bytes)} of a device that has {has}; "
         f"{''.join(_remedies(shape, recipe, machine, nodes))}"
         "take a smaller base.model or a larger device, or leave finetune.inputs out: --set 'finetune.inputs=[]', or end before it: --until pretrain (of run and of plan)"
-    )
-
-
-def _refusal_of_pairs(shape: Shape, recipe: Recipe, machine: Machine, nodes: int, need: StageMemory) -> str:
-    pairs = recipe.finetune.preference
-    assert pairs is not None
-
-    def fits(size: int) -> bool:
-        smaller = pairs.model_copy(update={"batch_size": size})
-        tried = recipe.finetune.model_copy(update={"preference": smaller})
-        plan = finetune_plan(shape, recipe.model_copy(update={"finetune": tried}), machine, nodes)
-        return plan.verdict == "fits"
-
-    smaller = next((size for size in range(pairs.batch_size - 1, 0, -1) if fits(size)), 0)
-    remedy = f"run with --set finetune.preference.batch_size={smaller}, or " if smaller else ""
-    return (
-        f"finetune.preference does not fit: finetune.preference.batch_size {pairs.batch_size} pairs of "
-        f"finetune.preference.max_length {pairs.max_length:,} tokens on {need.where} need "
-        f"{human_bytes(need.total_bytes)} of a device that has {human_bytes(need.device_bytes)} ({machine.name}, "
-        f"{machine.device}); {remedy}leave it out: --set finetune.preference=null"
     )
 
 

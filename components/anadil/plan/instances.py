@@ -126,11 +126,7 @@ class Instance(StrictModel):
 
 
 def machine(name: str, prices: Path | None = None) -> Machine:
-    """The machine type of a name such as `p5.48xlarge`, or `ml.p5.48xlarge` as SageMaker and HyperPod call it.
-
-    Args:
-        name: A type of the table or of `prices`.
-        prices: A file whose cells go before the table's.
+    """The machine type of a name such as `p5.48xlarge`, of the table or of a file of prices.
 
     Raises:
         RecipeError: There is no such type, or `prices` has mistakes.
@@ -151,15 +147,19 @@ def plain_name(name: str) -> str:
 
 
 def machines(prices: Path | None = None) -> tuple[Machine, ...]:
-    """Every machine type of the table and of a file with the same keys.
+    """Every machine type of the table, and of a file whose cells go before the table's.
 
     Raises:
         RecipeError: With every mistake of the file, a line each.
     """
     rows, lines = _own_table()
     if prices is not None:
-        given, lines = _plain(*_read(prices), prices)
-        rows = {**rows, **{name: _over(rows.get(name), cells) for name, cells in given.items()}}
+        given, lines = _read(prices)
+        for name, cells in given.items():
+            row = rows.get(name)
+            # A price goes whole, so that it does not keep an old date.
+            both = isinstance(row, dict) and isinstance(cells, dict)
+            rows = {**rows, name: {**row, **cells} if both else cells}  # type: ignore[dict-item]
     try:
         # JSON mode, as for recipes: strict there means no text for a number, but an integer for a float.
         table = TypeAdapter(dict[str, Instance]).validate_json(json.dumps(rows), strict=True)
@@ -168,13 +168,13 @@ def machines(prices: Path | None = None) -> tuple[Machine, ...]:
     return tuple(_machine(name, row) for name, row in table.items())
 
 
-@functools.cache
+@functools.cache  # every plan, and every run for its price, asks for it
 def _own_table() -> tuple[dict[str, object], dict[strict_yaml.Path, int]]:
-    """Ours, read once: every plan, and every run for its price, asks for it."""
     return _read(TABLE)
 
 
 def _read(path: Path) -> tuple[dict[str, object], dict[strict_yaml.Path, int]]:
+    """Rows and lines of a file by `plain_name`."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -187,26 +187,13 @@ def _read(path: Path) -> tuple[dict[str, object], dict[strict_yaml.Path, int]]:
             f"{path}: holds {type(data).__name__}, not a table of machine types; begin with a type and a "
             "colon, such as `p5.48xlarge:`"
         )
-    return data, lines
-
-
-def _plain(
-    rows: dict[str, object], lines: dict[strict_yaml.Path, int], path: Path
-) -> tuple[dict[str, object], dict[strict_yaml.Path, int]]:
-    """Rows and lines of a file by `plain_name`."""
-    results: dict[str, object] = {}
-    for name, row in rows.items():
-        if plain_name(str(name)) in results:
-            raise RecipeError(
-                f"{path}: {name} and {plain_name(str(name))} are one machine type; leave one of the two out"
-            )
-        results[plain_name(str(name))] = row
-    return results, {(plain_name(str(at[0])), *at[1:]) if at else at: line for at, line in lines.items()}
-
-
-def _over(row: object, cells: object) -> object:
-    """A row with some cells replaced; a price goes whole, so that it does not keep an old date."""
-    return {**row, **cells} if isinstance(row, dict) and isinstance(cells, dict) else cells
+    rows: dict[str, object] = {}
+    for name, row in data.items():
+        plain = plain_name(str(name))
+        if plain in rows:
+            raise RecipeError(f"{path}: {name} and {plain} are one machine type; leave one of the two out")
+        rows[plain] = row
+    return rows, {(plain_name(str(at[0])), *at[1:]) if at else at: line for at, line in lines.items()}
 
 
 def _mistakes(
@@ -342,24 +329,20 @@ def ram_bytes(cgroups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/
     Source: Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
     """
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    try:
-        lines = membership.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
+    lines = membership.read_text(encoding="utf-8").splitlines() if membership.is_file() else []
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            top, file = cgroups, "memory.max"
+            top, name = cgroups, "memory.max"
         elif "memory" in controllers.split(","):
-            top, file = cgroups / "memory", "memory.limit_in_bytes"
+            top, name = cgroups / "memory", "memory.limit_in_bytes"
         else:
             continue
         group = top / path.lstrip("/")
         # Every group above sets a limit too. In a container the path may be the host's.
         for folder in (group, *group.parents):
-            limit = folder / file
-            if not folder.is_relative_to(top) or not limit.is_file():
-                continue
-            if (text := limit.read_text(encoding="ascii").strip()).isdigit():
-                limits.append(int(text))
+            limit = folder / name
+            if folder.is_relative_to(top) and limit.is_file():
+                text = limit.read_text(encoding="ascii").strip()
+                limits += [int(text)] if text.isdigit() else []
     return min(limits)

@@ -1,13 +1,14 @@
 """How devices share a training run, and what a step of it computes."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from anadil.plan.model_shape import Shape, Trains
 from anadil.recipe.pretrain import OPTIMIZERS, OptimizerFacts
 
 Recompute = Literal["none", "selective", "full"]
 Kernels = Literal["liger", "torch"]
+KERNELS: tuple[Kernels, ...] = get_args(Kernels)
 LossKind = Literal["fused", "logits"]
 Precision = Literal["fp32", "bf16"]
 
@@ -91,6 +92,16 @@ class Work:
     """`fused` never holds all logits; `logits` is the loss of transformers, which does."""
     packed: bool = False
     """True if attention gets a mask, as transformers makes one for several documents in a sequence."""
+
+    @property
+    def compute_bytes(self) -> int:
+        """Bytes of an operand of a matrix product."""
+        return 4 if self.compute == "fp32" else 2
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a weight, of a moment, and of a gradient when devices add theirs."""
+        return 4 if self.state == "fp32" else 2
 
     @property
     def optimizer_facts(self) -> OptimizerFacts:

@@ -36,16 +36,24 @@ class Memory:
 
 def peak_memory(shape: Shape, layout: Layout, work: Work) -> Memory:
     """The worst moment on the worst device."""
-    layer = _Layer.of(shape, layout, work)
-    worst: tuple[float, str, dict[str, float], _Stage] | None = None
-    for number in sorted({0, min(1, layout.pipeline - 1), layout.pipeline - 1}):
-        stage = _Stage.of(shape, layout, work, number, layer)
-        for moment, parts in stage.moments():
-            total = sum(parts.values())
-            if worst is None or total > worst[0]:
-                worst = (total, moment, parts, stage)
-    assert worst is not None
-    _, moment, parts, stage = worst
+    layer = _Layer(
+        apart=activations.received_apart(shape, work, layout),
+        parameters=(shape.layer_matrices + shape.biases) / layout.tensor + shape.norm_weights,
+        table=shape.embedding / layout.tensor,
+        whole=activations.layer_bytes(shape, work, layout),
+        saved=activations.saved_bytes(shape, work, layout),
+        attention=activations.entry_bytes(shape, work, layout, 3)
+        + activations.attention_bytes(shape, work, layout),
+    )
+    # The stages between the second and the last need less than the second.
+    stages = [
+        _Stage(shape, layout, work, number, layer)
+        for number in sorted({0, min(1, layout.pipeline - 1), layout.pipeline - 1})
+    ]
+    moments = [
+        (sum(parts.values()), name, parts, stage) for stage in stages for name, parts in stage.moments()
+    ]
+    _, moment, parts, stage = max(moments, key=lambda each: each[0])
     return Memory(
         parts={name: round(value) for name, value in parts.items() if value >= 0.5},
         moment=moment,
@@ -64,101 +72,50 @@ class _Layer:
     whole: float
     """Saved for the backward pass where nothing is recomputed."""
     saved: float
-    """Kept under the layout's activation checkpointing."""
+    """Saved under the layout's activation checkpointing."""
     attention: float
-    """Kept of attention and of the norm before it."""
+    """Saved of attention and of the norm before it."""
     apart: float
     """Bytes that it received, where `whole` does not hold them."""
 
-    @classmethod
-    def of(cls, shape: Shape, layout: Layout, work: Work) -> "_Layer":
-        return cls(
-            apart=activations.received_apart(shape, work, layout),
-            parameters=(shape.layer_matrices + shape.biases) / layout.tensor + shape.norm_weights,
-            table=shape.embedding / layout.tensor,
-            whole=activations.layer_bytes(shape, work, layout),
-            saved=activations.saved_bytes(shape, work, layout),
-            attention=activations.entry_bytes(shape, work, layout, 3)
-            + activations.attention_bytes(shape, work, layout),
-        )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Stage:
     """The device of one pipeline stage; sizes are in bytes, counts in numbers."""
 
-    shape: Shape
-    layout: Layout
-    work: Work
-    size: Bytes
-    number: int
-    layers: int
-    first: bool
-    last: bool
-    in_flight: int
-    """Micro-batches whose activations are kept at a time (one forward, one backward)."""
-    tokens: float
-    """Tokens of one micro-batch on this device."""
-    each: _Layer
-
-    @classmethod
-    def of(cls, shape: Shape, layout: Layout, work: Work, stage: int, each: _Layer) -> "_Stage":
-        return cls(
-            each=each,
-            shape=shape,
-            layout=layout,
-            work=work,
-            size=bytes_of(work, layout),
-            number=stage,
-            layers=math.ceil(shape.layers / layout.pipeline),
-            first=stage == 0,
-            last=stage == layout.pipeline - 1,
-            in_flight=min(layout.pipeline - stage, layout.micro_batches),
-            tokens=layout.micro_batch_size * work.sequence_length / layout.context,
-        )
-
-    # Counts of numbers.
-
-    @property
-    def tables(self) -> float:
-        """Numbers of the tables that this device has."""
+    def __init__(self, shape: Shape, layout: Layout, work: Work, number: int, each: _Layer) -> None:
+        self.shape, self.layout, self.work, self.number, self.each = shape, layout, work, number, each
+        self.size: Bytes = bytes_of(work, layout)
+        self.has_liger_layers = activations.has_liger_layers(shape, work)
+        self.learns = work.trains == "all"
+        self.layers = math.ceil(shape.layers / layout.pipeline)
+        self.first, self.last = number == 0, number == layout.pipeline - 1
+        # Micro-batches whose activations wait at a time (one forward, one backward), and tokens of each.
+        self.in_flight = min(layout.pipeline - number, layout.micro_batches)
+        self.tokens = layout.micro_batch_size * work.sequence_length / layout.context
         ends = int(self.first) + int(self.last)
-        return self.each.table * (1 if self.shape.tied and ends else ends)
-
-    @property
-    def has_liger_layers(self) -> bool:
-        return activations.has_liger_layers(self.shape, self.work)
-
-    @property
-    def root(self) -> float:
-        """Parameters outside the layers, which FSDP gathers as one group."""
-        return self.tables + (self.shape.hidden if self.last else 0)
-
-    @property
-    def parameters(self) -> float:
-        return self.layers * self.each.parameters + self.root
-
-    @property
-    def learning_layers(self) -> float:
-        """Parameters of the layers that learn."""
-        return self.layers * self.each.parameters if self.work.trains == "all" else 0.0
+        self.tables = each.table * (1 if shape.tied and ends else ends)
+        # Parameters outside the layers, which FSDP gathers as one group.
+        self.root = self.tables + (shape.hidden if self.last else 0)
+        self.learning_layers = self.layers * each.parameters if self.learns else 0.0
+        # torch's stages let FSDP add gradients up whole, over all micro-batches.
+        self.adds_up_whole = layout.pipeline > 1 and layout.shard > 1
+        # Bytes of a gradient before devices add theirs: as the weight that was used.
+        self.gradient = self.size.weight if layout.shard == 1 else self.size.compute
 
     # Parts.
 
     def state(self) -> dict[str, float]:
         """Between two steps: weights and moments."""
         learning, moments = self.learning_layers + self.tables, len(self.work.optimizer_facts.moments)
-        return {
-            "weights": self.size.weight * self.parameters / self.layout.shard,
-            "optimizer": moments * self.size.weight * learning / self.layout.shard,
-            "pipeline buffers": self.buffers(),
-        }
-
-    def buffers(self) -> float:
-        """Where torch's stages receive: states of every micro-batch from before, gradients from behind."""
-        neighbours = int(not self.first) + int(not self.last)
+        # torch's stages receive states of every micro-batch from before, gradients from behind.
         states = self.tokens * self.size.stream * self.shape.hidden / self.layout.tensor
-        return neighbours * self.layout.micro_batches * states
+        neighbours = int(not self.first) + int(not self.last)
+        parameters = self.layers * self.each.parameters + self.root
+        return {
+            "weights": self.size.weight * parameters / self.layout.shard,
+            "optimizer": moments * self.size.weight * learning / self.layout.shard,
+            "pipeline buffers": neighbours * self.layout.micro_batches * states,
+        }
 
     def gathered(self, layers: float, *, root: bool = True) -> float:
         """Weights that FSDP has gathered: the root group and some layers."""
@@ -194,18 +151,13 @@ class _Stage:
         """Gradients of layers that are done; all of them where steps are accumulated."""
         if self.layout.micro_batches > 1:
             learning = self.learning_layers + self.tables
-            return self.size.reduce * learning / (1 if self.is_kept_whole else self.layout.shard)
-        done = layers * self.each.parameters if self.work.trains == "all" else 0.0
+            return self.size.reduce * learning / (1 if self.adds_up_whole else self.layout.shard)
+        done = layers * self.each.parameters if self.learns else 0.0
         return self.size.reduce * done / self.layout.shard
-
-    @property
-    def is_kept_whole(self) -> bool:
-        """True if FSDP adds a stage's gradients up whole, over all micro-batches, as torch's stages let it."""
-        return self.layout.pipeline > 1 and self.layout.shard > 1
 
     def left_over(self) -> float:
         """Buffer from which FSDP summed the tables' gradients in the micro-batch before, until the next such sum."""
-        if self.layout.shard == 1 or self.layout.micro_batches == 1 or self.is_kept_whole:
+        if self.layout.shard == 1 or self.layout.micro_batches == 1 or self.adds_up_whole:
             return 0.0
         return self.size.reduce * self.tables
 
@@ -237,14 +189,14 @@ class _Stage:
         outside = activations.norm_bytes(self.shape, self.work, self.layout, 1, last=True)
         # A layer that is made again makes its copies again. The cache of copies lives as long as
         # the forward pass and holds weights that learn.
-        cached = self.layout.recompute == "none" or (forward and self.work.trains == "all")
+        cached = self.layout.recompute == "none" or (forward and self.learns)
         return {
             **self.state(),
             "gradients": self.gradients(0),
             # One layer: what the last one received, until the forward pass ends, then its weights again.
             # A stage's layers go when they are through, and torch's stage asks for none again yet.
             "gathered weights": self.gathered(
-                (0 if self.is_kept_whole else 1) if self.layout.reshard else self.layers + int(forward)
+                (0 if self.adds_up_whole else 1) if self.layout.reshard else self.layers + int(forward)
             ),
             "autocast copies": self.copies(self.layers if cached else 0, head=self.work.loss == "logits"),
             "activations": self.saved(self.layers) + self.tokens * outside,
@@ -266,11 +218,6 @@ class _Stage:
         """Torch's norm, backwards: a gradient, and four FP32 copies for the square of what it read; per token."""
         return 5 * FP32 * self.shape.hidden / self.layout.tensor
 
-    @property
-    def gradient(self) -> int:
-        """Bytes of a gradient before devices add theirs: as the weight that was used."""
-        return self.size.weight if self.layout.shard == 1 else self.size.compute
-
     def head_gradient(self) -> float:
         """Gradient of the output table, whole until the root group is summed."""
         return self.gradient * self.each.table if self.last else 0.0
@@ -278,20 +225,19 @@ class _Stage:
     def in_backward(self, layers: int) -> dict[str, float]:
         """Inside the MLP of a layer (from 1), when all above it are done."""
         done = self.layers - layers
-        learns = self.work.trains == "all"
         # FSDP still holds what the previous layer's gradients were added up from.
         communication = (
             self.size.reduce * self.each.parameters
-            if self.layout.shard > 1 and learns and done
+            if self.layout.shard > 1 and self.learns and done
             else self.left_over()
         )
         down = self.size.compute * self.shape.hidden * self.shape.intermediate / self.layout.tensor
         copies = self.copies(layers if self.layout.recompute == "none" else 1)
-        if copies and not learns and not self.has_liger_layers:
+        if copies and not self.learns and not self.has_liger_layers:
             copies -= down  # its layer is through with that one
         return {
             **self.state(),
-            "gradients": self.gradients(done) + self.head_gradient() + (down if learns else 0.0),
+            "gradients": self.gradients(done) + self.head_gradient() + (down if self.learns else 0.0),
             # Its own and the next ones', or all that it has not come to yet.
             "gathered weights": self.gathered(
                 min(layers, 1 + self.layout.prefetch) if self.layout.reshard else layers
@@ -314,7 +260,6 @@ class _Stage:
     def in_attention(self, layers: int) -> dict[str, float]:
         """Parts that differ inside a layer's attention, when the gradients of its MLP's matrices exist."""
         shape, tensor, size = self.shape, self.layout.tensor, self.size
-        learns = self.work.trains == "all"
         keys = shape.query_width if self.work.packed else shape.kv_width
         own = self.each.attention
         if self.layout.recompute == "selective":
@@ -326,7 +271,7 @@ class _Stage:
         return {
             "gradients": self.gradients(self.layers - layers)
             + self.head_gradient()
-            + (self.gradient * matrices if learns else 0.0),
+            + (self.gradient * matrices if self.learns else 0.0),
             "activations": others + self.tokens * own,
             "recomputation": self.tokens * flow / tensor,
         }
@@ -337,7 +282,7 @@ class _Stage:
         return {
             "gradients": self.gradients(self.layers - layers)
             + self.head_gradient()
-            + (self.gradient * self.each.parameters if self.work.trains == "all" else 0.0),
+            + (self.gradient * self.each.parameters if self.learns else 0.0),
             "activations": self.saved(layers) - self.tokens * (self.each.saved - entry),
             # What came in, what queries, keys and values give back, and their sum.
             "recomputation": self.tokens * 5 * entry,
@@ -356,16 +301,15 @@ class _Stage:
     def flow(self) -> float:
         """Gradients of activations inside a layer's MLP at their worst, per token."""
         hidden, inner = self.shape.hidden, self.size.compute * self.shape.intermediate / self.layout.tensor
-        learns = self.work.trains == "all"
         if not self.has_liger_layers:
             # Three gradients are made; the product is dropped, where it was kept.
             stream = FP32 if self.layout.recompute == "none" else self.size.stream
-            return stream * hidden / self.layout.tensor + (2 if learns else 3) * inner
+            return stream * hidden / self.layout.tensor + (2 if self.learns else 3) * inner
         # Liger writes the gradients of gate and up over the values themselves.
         incoming = self.size.stream * hidden / self.layout.tensor
         if self.size.autocast:
             incoming += self.size.compute * hidden
-        if not learns:
+        if not self.learns:
             # The worst is the second forward pass, in which the norm's output is still there.
             incoming += self.size.stream * hidden
         return incoming + inner
@@ -379,7 +323,7 @@ class _Stage:
             # process copies its rows; before, it has gathered the gradients of all tokens.
             gathered = 2 * self.tokens * self.shape.hidden
             tables += self.shape.embedding + max(0.0, gathered - self.each.table)
-        added_up = self.layout.shard > 1 and self.work.trains == "all"
+        added_up = self.layout.shard > 1 and self.learns
         return {
             **self.state(),
             "gradients": self.gradients(self.layers) + self.gradient * tables,

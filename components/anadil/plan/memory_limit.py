@@ -21,27 +21,27 @@ FIT_VERDICTS: tuple[FitVerdict, ...] = get_args(FitVerdict)
 """From the best to the worst."""
 
 
-def reserved(memory: Memory, machine: Machine) -> dict[str, int]:
-    """Bytes that a device needs beside the allocated ones of a step, by part."""
+def outside_bytes(machine: Machine) -> dict[str, int]:
+    """Bytes of a device that no allocator sees, by part."""
     if machine.device == CPU:
         return {"Python and libraries": PROCESS_BYTES}
-    early = {"prefetched layer": memory.prefetched} if memory.prefetched else {}
-    return {**early, "CUDA, NCCL, cuBLAS": OUTSIDE_BYTES}
+    return {"CUDA, NCCL, cuBLAS": OUTSIDE_BYTES}
+
+
+def reserved(memory: Memory, machine: Machine) -> dict[str, int]:
+    """Bytes that a device needs beside the allocated ones of a step, by part."""
+    early = {"prefetched layer": memory.prefetched} if memory.prefetched and machine.device != CPU else {}
+    return early | outside_bytes(machine)
 
 
 def limit_bytes(machine: Machine, share: float = FITS) -> int:
     """Most bytes of a step, with what is reserved, that a device of the machine takes."""
-    outside = PROCESS_BYTES if machine.device == CPU else OUTSIDE_BYTES
+    outside = sum(outside_bytes(machine).values())
     return round(outside + share * max(0, machine.memory_bytes - outside))
 
 
 def fit_verdict(total_bytes: float, machine: Machine) -> FitVerdict:
-    """Verdict on a step.
-
-    Args:
-        total_bytes: Allocated and reserved bytes.
-        machine: Whose device it is.
-    """
+    """Verdict on the allocated and reserved bytes of a device of the machine."""
     if total_bytes <= limit_bytes(machine):
         return "fits"
     return "tight" if total_bytes <= limit_bytes(machine, TIGHT) else "no"

@@ -8,8 +8,6 @@ from anadil import __version__
 from anadil.model.family_table import LAYOUTS, check_family
 from anadil.plan.budget import MFU_RANGE, PhaseWork, PlanBudget, budget
 from anadil.plan.calibration import Calibration
-from anadil.plan.evaluating import evaluate_plan
-from anadil.plan.finetuning import finetune_plan
 from anadil.plan.from_recipe import hardest, layout_of, possible_layout, work_of
 from anadil.plan.instances import CPU, Machine
 from anadil.plan.layout import Layout, Work
@@ -30,28 +28,29 @@ from anadil.plan.schema import (
 )
 from anadil.plan.search import FittingLayout, SearchResult, search
 from anadil.plan.speed import speed
-from anadil.plan.stage_memory import AFTER, StageMemory
+from anadil.plan.stage_devices import needs_after
+from anadil.plan.stage_memory import AFTER
 from anadil.recipe.pretrain import Phase
 from anadil.recipe.sections import Recipe
 
-OUTSIDE_ASSUMPTION = "CUDA, NCCL and cuBLAS take 1.5 GiB of each device beside the allocator (assumption)."
-FRAGMENTATION_ASSUMPTION = (
-    "5 % of the rest stay free for fragmentation; up to 2 % is called tight (assumption; 1-3 % are seen with "
-    "PYTORCH_ALLOC_CONF=expandable_segments:True)."
-)
-SPEED_ASSUMPTION = (
-    "Speed follows from data sheets and measured kernels, not from this machine; published runs reached 25-50 % "
-    "of the peak, which is the range shown until --measure replaces it."
-)
-PRICE_ASSUMPTION = (
-    "Prices are a table with a date in this package; SageMaker, spot and training plans differ. "
-    "--prices FILE overrides them."
+GPU_ASSUMPTIONS = (
+    "CUDA, NCCL and cuBLAS take 1.5 GiB of each device beside the allocator (assumption).",
+    (
+        "5 % of the rest stay free for fragmentation; up to 2 % is called tight (assumption; 1-3 % are seen with "
+        "PYTORCH_ALLOC_CONF=expandable_segments:True)."
+    ),
 )
 ASSUMPTIONS = (
     "Training waits for a checkpoint until it is in main memory, and 1 s more (assumption); the rest is written beside it.",
     "A node fails every 5,120 hours: 150 minutes on 16,384 GPUs, 8 a node, as published for Llama 3.1 405B.",
-    SPEED_ASSUMPTION,
-    PRICE_ASSUMPTION,
+    (
+        "Speed follows from data sheets and measured kernels, not from this machine; published runs reached 25-50 % "
+        "of the peak, which is the range shown until --measure replaces it."
+    ),
+    (
+        "Prices are a table with a date in this package; SageMaker, spot and training plans differ. "
+        "--prices FILE overrides them."
+    ),
 )
 
 
@@ -103,16 +102,7 @@ class PlanRequest:
 def request_for(
     name: str, recipe: Recipe, machine: Machine, nodes: int, tokens: int | None, then: tuple[str, ...] = AFTER
 ) -> PlanRequest:
-    """A request in which `pretrain.max_epochs` has shortened the phases.
-
-    Args:
-        name: As in the request, like `machine` and `nodes`.
-        recipe: With the published lengths.
-        machine: Of each node.
-        nodes: How many.
-        tokens: Of the text; None if not known: all steps count.
-        then: As in the request.
-    """
+    """A request in which `pretrain.max_epochs` has shortened the phases; all steps count without `tokens`."""
     if tokens is not None:
         settings = recipe.pretrain.within_epochs(tokens / recipe.pretrain.sequence_length)
         recipe = recipe.model_copy(update={"pretrain": settings})
@@ -164,27 +154,33 @@ def choose_layout(request: PlanRequest, *, best: bool = False) -> PlanResult:
 
 def build_plan(request: PlanRequest, result: PlanResult) -> Plan:
     """The whole plan of a request with its layout."""
-    phases = tuple(_phase(request, result.layout, phase) for phase in request.recipe.pretrain.phases)
+    recipe, shape, machine, nodes = request.recipe, request.shape, request.machine, request.nodes
+    phases = tuple(_phase(request, result.layout, phase) for phase in recipe.pretrain.phases)
+    after = [stage for stage in request.then if stage != "finetune" or recipe.finetune.inputs]
     costs = _budget(request, phases)
-    rationale = LayoutRationale(
-        shape=request.shape,
-        layout=result.layout,
-        work=request.work,
-        machine=request.machine,
-        nodes=request.nodes,
+    choices = LayoutRationale(
+        shape=shape, layout=result.layout, work=request.work, machine=machine, nodes=nodes
     )
     return Plan(
         version=__version__,
         recipe=request.name,
-        language=request.recipe.language_code,
-        model=_model(request),
+        language=recipe.language_code,
+        model=ModelSummary(
+            name=shape.name,
+            parameters=shape.parameters,
+            vocabulary=shape.vocabulary,
+            base_vocabulary=base_shape(recipe).vocabulary,
+            layers=shape.layers,
+            hidden=shape.hidden,
+            tied=shape.tied,
+        ),
         machine=_cluster(request),
         layout=_layout(request, result.layout),
         origin=result.origin,
         phases=phases,
-        after=_after(request),
+        after=tuple(needs_after(shape, recipe, machine, nodes, after)),
         search=None if result.search is None else _search(request, result.search),
-        choices=rationale.settings(),
+        choices=choices.settings(),
         time=costs.time,
         cost=costs.cost,
         reliability=costs.reliability,
@@ -192,19 +188,6 @@ def build_plan(request: PlanRequest, result: PlanResult) -> Plan:
         storage=costs.storage,
         calibration=request.calibration,
         assumptions=_assumptions(request, result.layout),
-    )
-
-
-def _model(request: PlanRequest) -> ModelSummary:
-    shape = request.shape
-    return ModelSummary(
-        name=shape.name,
-        parameters=shape.parameters,
-        vocabulary=shape.vocabulary,
-        base_vocabulary=base_shape(request.recipe).vocabulary,
-        layers=shape.layers,
-        hidden=shape.hidden,
-        tied=shape.tied,
     )
 
 
@@ -261,17 +244,6 @@ def _phase(request: PlanRequest, layout: Layout, phase: Phase) -> PhaseEstimate:
     )
 
 
-def _after(request: PlanRequest) -> tuple[StageMemory, ...]:
-    """Needs of the stages that load the trained model."""
-    shape, recipe, machine = request.shape, request.recipe, request.machine
-    needs = []
-    if "finetune" in request.then and recipe.finetune.inputs:
-        needs.append(finetune_plan(shape, recipe, machine, request.nodes))
-    if "evaluate" in request.then:
-        needs.append(evaluate_plan(shape, recipe, machine))
-    return tuple(needs)
-
-
 def _memory(request: PlanRequest, layout: Layout, work: Work) -> MemoryEstimate:
     memory = peak_memory(request.shape, layout, work)
     outside = reserved(memory, request.machine)
@@ -290,26 +262,20 @@ def _memory(request: PlanRequest, layout: Layout, work: Work) -> MemoryEstimate:
 
 
 def _budget(request: PlanRequest, phases: Sequence[PhaseEstimate]) -> PlanBudget:
-    settings = request.recipe.pretrain
-    shape = request.shape
+    settings, shape, machine = request.recipe.pretrain, request.shape, request.machine
     learning = {"all": shape.parameters, "embeddings": shape.embeddings}
     work = [
         PhaseWork(steps=each.steps, tokens=each.tokens, flops=each.flops, tokens_per_s=each.tokens_per_s)
         for each in phases
     ]
-    size = checkpoint_bytes(
-        shape.parameters,
-        max(learning[p.trains] for p in settings.phases),
-        settings.state,
-        settings.optimizer,
-    )
+    trained = max(learning[phase.trains] for phase in settings.phases)
     # How far the time may be off: by what published runs reached, or by what was measured.
     measured = request.calibration
     return budget(
         work,
-        request.machine,
+        machine,
         request.nodes,
-        checkpoint_bytes=size,
+        checkpoint_bytes=checkpoint_bytes(shape.parameters, trained, settings.state, settings.optimizer),
         parameters=shape.parameters,
         checkpoint_every=settings.checkpoint_every,
         keep=settings.keep_checkpoints,
@@ -335,13 +301,13 @@ def _trial(request: PlanRequest, phases: Sequence[PhaseWork]) -> list[PhaseWork]
 
 
 def _search(request: PlanRequest, result: SearchResult) -> SearchSummary:
-    return SearchSummary(
-        considered=result.considered,
-        fitting=result.fitting,
-        seconds=round(result.seconds, 3),
-        best=tuple(_option(request, each) for each in result.best),
-        frontier=tuple(_option(request, each) for each in result.frontier),
+    best, frontier = (
+        tuple(_option(request, each) for each in options) for options in (result.best, result.frontier)
     )
+    return SearchSummary(
+        considered=result.considered, fitting=result.fitting, seconds=round(result.seconds, 3), best=best,
+        frontier=frontier,
+    )  # fmt: skip
 
 
 def _option(request: PlanRequest, option: FittingLayout) -> LayoutOption:
@@ -359,8 +325,7 @@ def _option(request: PlanRequest, option: FittingLayout) -> LayoutOption:
 
 
 def _assumptions(request: PlanRequest, layout: Layout) -> tuple[str, ...]:
-    recipe, assumptions = request.recipe, []
-    tokenizer = recipe.tokenizer
+    recipe, tokenizer, assumptions = request.recipe, request.recipe.tokenizer, []
     if tokenizer.strategy in ("extend", "replace"):
         if len(tokenizer.sizes) > 1:
             assumptions.append(
@@ -386,6 +351,4 @@ def _assumptions(request: PlanRequest, layout: Layout) -> tuple[str, ...]:
             f"{recipe.pretrain.batch_size} sequences do not divide evenly over {layout.data} groups of devices; "
             f"the slowest takes {layout.micro_batch_size * layout.micro_batches}."
         )
-    if request.machine.device != CPU:
-        assumptions += [OUTSIDE_ASSUMPTION, FRAGMENTATION_ASSUMPTION]
-    return (*assumptions, *ASSUMPTIONS)
+    return (*assumptions, *(GPU_ASSUMPTIONS if request.machine.device != CPU else ()), *ASSUMPTIONS)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from anadil.core.format import human_bytes, human_parameters
 from anadil.plan.instances import CPU, Machine
-from anadil.plan.layout import Layout, Work
+from anadil.plan.layout import KERNELS, Layout, Work
 from anadil.plan.memory_limit import layout_fit
 from anadil.plan.model_shape import Shape
 from anadil.plan.search import RECOMPUTE, divisors
@@ -39,13 +39,15 @@ class LayoutRationale:
 
     def settings(self) -> tuple[Rationale, ...]:
         """Every setting, in the order in which one decides them."""
+        layout, work = self.layout, self.work
+        batch = f"{layout.micro_batch_size} x {layout.micro_batches}"
         return (
-            self._parallelism(),
-            self._batch(),
-            self._recompute(),
-            self._precision(),
-            self._state(),
-            self._kernels(),
+            Rationale(setting="parallelism", value=layout.name(), why=self._parallelism()),
+            Rationale(setting="micro-batch", value=batch, why=self._batch()),
+            Rationale(setting="activation checkpointing", value=layout.recompute, why=self._recompute()),
+            Rationale(setting="precision", value=work.compute, why=self._precision()),
+            Rationale(setting="state", value=work.state, why=self._state()),
+            Rationale(setting="kernels", value=work.kernels, why=self._kernels()),
         )
 
     def _figures(self, layout: Layout, work: Work | None = None) -> str:
@@ -60,103 +62,90 @@ class LayoutRationale:
         rate = speed(self.shape, layout, work, self.machine, self.nodes).tokens_per_s_per_device
         return f"{text}, {rate:,.0f} tokens/s"
 
-    def _parallelism(self) -> Rationale:
+    def _parallelism(self) -> str:
         layout = self.layout
         group = layout.data * layout.context
-        plain = replace(layout, shard=1)
         if layout.devices == 1:
-            why = "there is one device"
-        elif layout.shard == 1 and layout.devices == group:
-            whole = replace(layout, shard=group)
-            why = (
+            return "there is one device"
+        if layout.shard == 1 and layout.devices == group:
+            return (
                 f"a copy on each device: {self._figures(layout)} a device; shared by all {group} (FSDP): "
-                f"{self._figures(whole)}"
+                f"{self._figures(replace(layout, shard=group))}"
             )
-        else:
-            why = (
-                f"{self._figures(layout)} a device; with a copy of the parameters on each data-parallel device "
-                f"{self._figures(plain)}"
-            )
-            if layout.tensor > 1:
-                why += f"; tensor parallel stays within a machine's {self.machine.devices} devices"
-        return Rationale(setting="parallelism", value=layout.name(), why=why)
-
-    def _batch(self) -> Rationale:
-        layout = self.layout
-        local = layout.micro_batch_size * layout.micro_batches
-        others = [size for size in divisors(local) if size != layout.micro_batch_size]
-        below = max((size for size in others if size < layout.micro_batch_size), default=None)
-        above = min((size for size in others if size > layout.micro_batch_size), default=None)
-        variants = [f"{layout.micro_batch_size}: {self._figures(layout)}"]
-        variants += [
-            f"{size}: {self._figures(replace(layout, micro_batch_size=size, micro_batches=local // size))}"
-            for size in (below, above)
-            if size is not None
-        ]
         why = (
-            "batch first: larger micro-batches make larger matrix products and gather weights less often, "
-            f"so the largest that pays is taken before anything else; of the divisors of {local}, "
-            + "; ".join(variants)
+            f"{self._figures(layout)} a device; with a copy of the parameters on each data-parallel device "
+            f"{self._figures(replace(layout, shard=1))}"
         )
-        value = f"{layout.micro_batch_size} x {layout.micro_batches}"
-        return Rationale(setting="micro-batch", value=value, why=why)
+        if layout.tensor > 1:
+            why += f"; tensor parallel stays within a machine's {self.machine.devices} devices"
+        return why
 
-    def _recompute(self) -> Rationale:
+    def _batch(self) -> str:
+        layout, size = self.layout, self.layout.micro_batch_size
+        local = size * layout.micro_batches
+        sizes = divisors(local)
+        # A batch that does not divide evenly is none of the divisors.
+        near = [
+            size,
+            *[each for each in sizes if each < size][-1:],
+            *[each for each in sizes if each > size][:1],
+        ]
+        variants = "; ".join(
+            f"{each}: {self._figures(replace(layout, micro_batch_size=each, micro_batches=local // each))}"
+            for each in near
+        )
+        return (
+            "batch first: larger micro-batches make larger matrix products and gather weights less often, "
+            f"so the largest that pays is taken before anything else; of the divisors of {local}, {variants}"
+        )
+
+    def _recompute(self) -> str:
         variants = "; ".join(
             f"{each}: {self._figures(replace(self.layout, recompute=each))}" for each in RECOMPUTE
         )
-        size = f"{human_parameters(self.shape.parameters)} here"
-        rule = (
-            f"below about {human_parameters(LARGE_MODEL)} it is generally not needed ({size})"
-            if self.shape.parameters < LARGE_MODEL
-            else f"from about {human_parameters(LARGE_MODEL)} it is a prerequisite ({size})"
-        )
-        why = f"10-30 % more compute for much less memory; {rule}; {variants}"
-        return Rationale(setting="activation checkpointing", value=self.layout.recompute, why=why)
+        size, limit = human_parameters(self.shape.parameters), human_parameters(LARGE_MODEL)
+        rule = f"from about {limit} it is a prerequisite"
+        if self.shape.parameters < LARGE_MODEL:
+            rule = f"below about {limit} it is generally not needed"
+        return f"10-30 % more compute for much less memory; {rule} ({size} here); {variants}"
 
-    def _precision(self) -> Rationale:
-        name = self.machine.device.split()[0]
-        if self.work.compute == "fp32":
-            why = "this CPU has no BF16 products of its own"
-            if self.machine.device != CPU:
-                why = "asked for; bf16 is what the device's matrix units are for"
-            return Rationale(setting="precision", value="fp32", why=why)
+    def _precision(self) -> str:
+        name, limit = self.machine.device.split()[0], human_parameters(LARGE_MODEL)
         if self.machine.device == CPU:
-            why = "this CPU has BF16 products of its own, 2.0 to 2.7 times as fast as FP32 at 135M parameters"
-            return Rationale(setting="precision", value="bf16", why=why)
-        why = "primary weights stay in high precision, so lower ones raise throughput and save no memory"
+            if self.work.compute == "fp32":
+                return "this CPU has no BF16 products of its own"
+            return (
+                "this CPU has BF16 products of its own, 2.0 to 2.7 times as fast as FP32 at 135M parameters"
+            )
+        if self.work.compute == "fp32":
+            return "asked for; bf16 is what the device's matrix units are for"
+        why = "primary weights stay in high precision, so lower ones raise throughput and save no memory; "
         if name not in FP8_DEVICES:
-            why += f"; {name} has no FP8"
-        elif self.shape.parameters < LARGE_MODEL:
+            return f"{why}{name} has no FP8"
+        if self.shape.parameters < LARGE_MODEL:
             others = "FP8, MXFP8 and NVFP4" if name in BLOCK_SCALED_DEVICES else "FP8"
-            why += f"; below {human_parameters(LARGE_MODEL)} the gains of {others} are modest and alike: if any, start with FP8"
+            why += f"below {limit} the gains of {others} are modest and alike: if any, start with FP8"
         else:
-            why += f"; from {human_parameters(LARGE_MODEL)} FP8 is the balance"
+            why += f"from {limit} FP8 is the balance"
             if name in BLOCK_SCALED_DEVICES:
                 why += ", MXFP8 where accuracy matters, NVFP4 only with a validated recipe"
-        if name in FP8_DEVICES:
-            why += "; compare loss curves before production, so a plan does not switch it on"
-        return Rationale(setting="precision", value="bf16", why=why)
+        return f"{why}; compare loss curves before production, so a plan does not switch it on"
 
-    def _state(self) -> Rationale:
-        parameters = self.shape.parameters
-        per_number = {"fp32": 16, "bf16": 8}
+    def _state(self) -> str:
+        layout = self.layout
         variants = "; ".join(
-            f"{state}: {human_bytes(size * parameters / self.layout.shard / self.layout.tensor / self.layout.pipeline)}"
-            for state, size in per_number.items()
+            f"{state}: {human_bytes(size * self.shape.parameters / layout.shard / layout.tensor / layout.pipeline)}"
+            for state, size in (("fp32", 16), ("bf16", 8))
         )
-        why = (
+        return (
             f"weights, gradients and moments a device, {variants}; bf16 is what was published and loses updates "
             "that are small against the weight"
         )
-        return Rationale(setting="state", value=self.work.state, why=why)
 
-    def _kernels(self) -> Rationale:
+    def _kernels(self) -> str:
         if self.machine.device == CPU:
-            return Rationale(setting="kernels", value="torch", why="Liger's kernels need a GPU")
+            return "Liger's kernels need a GPU"
         variants = "; ".join(
-            f"{name}: {self._figures(self.layout, replace(self.work, kernels=name))}"
-            for name in ("liger", "torch")
+            f"{name}: {self._figures(self.layout, replace(self.work, kernels=name))}" for name in KERNELS
         )
-        why = f"fused norms, rotation, SwiGLU and loss keep less and move less; {variants}"
-        return Rationale(setting="kernels", value=self.work.kernels, why=why)
+        return f"fused norms, rotation, SwiGLU and loss keep less and move less; {variants}"

@@ -73,13 +73,7 @@ def checkpoint_bytes(
     """Bytes of a checkpoint: weights, and the optimizer's moments of each trained parameter.
 
     With everything trained by AdamW that is 6 bytes a parameter in bf16 and 12 in fp32. A phase that
-    trains only embeddings stores fewer moments; plan for the phase that trains most.
-
-    Args:
-        parameters: Of the model, tied ones once.
-        trained: Parameters that learn in the phase that trains most.
-        state: Precision of weights and moments.
-        optimizer: Name among `OPTIMIZERS`.
+    trains only embeddings stores fewer moments: `trained` are the parameters of the phase that trains most.
 
     Source: AWS's guide to large-scale training, which gives 6 bytes (70B 420 GB, 405B 2.43 TB).
     """
@@ -110,19 +104,6 @@ def waste(interval_s: float, stall_s: float, mtbf_s: float) -> float:
     return stall_s / interval_s + interval_s / (2 * mtbf_s)
 
 
-def write_bandwidth(num_bytes: int, interval_s: float) -> float:
-    """Bytes a second that write a checkpoint while training continues.
-
-    Source: AWS's guide to large-scale training: 2.43 TB in 15 minutes less 10 % is 3 GB/s.
-    """
-    return num_bytes / (interval_s * (1 - WRITE_OVERHEAD))
-
-
-def synchronous_bandwidth(num_bytes: int, interval_s: float) -> float:
-    """Bytes a second that write a checkpoint while training waits for a tenth of the interval."""
-    return num_bytes / (interval_s * WRITE_OVERHEAD)
-
-
 def checkpoints_of(
     num_bytes: int,
     parameters: int,
@@ -138,14 +119,13 @@ def checkpoints_of(
     Args:
         num_bytes: Of one checkpoint.
         parameters: Of the model.
-        stall_s: Training waits this long for one.
+        stall_s: Time that training waits for one.
         mtbf_s: Mean time between failures of the run.
         step_s: Seconds of an optimizer step; None where it is not known, and MTBF / 10 counts.
         every: Optimizer steps between checkpoints.
-        keep: Checkpoints kept.
+        keep: Checkpoints that stay.
 
-    Source: MTBF / 10 is from AWS's guide to large-scale training; for Young-Daly see
-        `checkpoint_interval`.
+    Source: MTBF / 10 is from AWS's guide to large-scale training; for Young-Daly see `checkpoint_interval`.
     """
     rules = {"MTBF / 10": mtbf_s / 10, "Young-Daly": checkpoint_interval(stall_s, mtbf_s)}
     if step_s:
@@ -165,8 +145,9 @@ def checkpoints_of(
         bytes_per_parameter=num_bytes / parameters,
         stall_s=stall_s,
         intervals=tuple(intervals),
-        bandwidth_bytes_per_s=write_bandwidth(num_bytes, interval_s),
-        synchronous_bandwidth_bytes_per_s=synchronous_bandwidth(num_bytes, interval_s),
+        # Source: AWS's guide to large-scale training: 2.43 TB in 15 minutes less 10 % is 3 GB/s.
+        bandwidth_bytes_per_s=num_bytes / (interval_s * (1 - WRITE_OVERHEAD)),
+        synchronous_bandwidth_bytes_per_s=num_bytes / (interval_s * WRITE_OVERHEAD),
         generations=keep,
         storage_bytes=num_bytes * keep,
     )
@@ -197,11 +178,7 @@ def reliability_of(
 ) -> Reliability:
     """Failures to expect in some hours of training, and what they and the checkpoints cost.
 
-    Args:
-        mtbf_s: Mean time between failures of the run: `NODE_MTBF_S` over its nodes.
-        stall_s: Training waits this long for a checkpoint.
-        interval_s: Seconds of training between checkpoints; None where not known.
-        hours: Of training without a failure; None where not known.
+    `interval_s` is the time between checkpoints, `hours` that of training without a failure; None where not known.
     """
     ratio = wall = None
     if interval_s is not None and hours:

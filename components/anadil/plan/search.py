@@ -75,12 +75,12 @@ def search(
 
     Args:
         shape: The model; one with tied tables is shared by data and context alone.
-        work: What a step computes.
-        machine: What it runs on.
-        nodes: Machines.
+        work: The training step.
+        machine: Of each node.
+        nodes: Their number.
         batch_size: Sequences of one optimizer step over all devices.
         keep: Most layouts in `best`.
-        like: Says how layers are gathered, which is not searched.
+        like: Layout with the way in which layers are gathered, which is not searched.
     """
     start = time.perf_counter()
     considered = 0
@@ -133,17 +133,6 @@ def layouts(shape: Shape, work: Work, machine: Machine, nodes: int, batch_size: 
     parallelism: `parallelize_module` unties them without a word, and stages hold a table each. Nothing is
     shared in a way that is not proven for the model's type.
     """
-    for each in _divided(shape, work, machine, nodes, batch_size):
-        if is_proven(shape, each):
-            yield each
-
-
-def is_proven(shape: Shape, layout: Layout) -> bool:
-    """True if each way in which a layout shares a model is proven for the model's type."""
-    return all(supports(shape.model_type, name) for name in LAYOUTS if layout.degrees[name] > 1)
-
-
-def _divided(shape: Shape, work: Work, machine: Machine, nodes: int, batch_size: int) -> Iterator[Layout]:
     devices = nodes * machine.devices
     for tensor in powers_of_two(1 if shape.tied else machine.devices):
         if machine.devices % tensor or gcd(*shared_by_tensor(shape).values()) % tensor:
@@ -158,14 +147,17 @@ def _divided(shape: Shape, work: Work, machine: Machine, nodes: int, batch_size:
                 if not cuts_evenly(work.sequence_length, context=context, tensor=tensor):
                     continue
                 for shard in shards(machine, tensor, context, data):
-                    yield Layout(
-                        data=data,
-                        shard=shard,
-                        tensor=tensor,
-                        context=context,
-                        pipeline=pipeline,
+                    layout = Layout(
+                        data=data, shard=shard, tensor=tensor, context=context, pipeline=pipeline,
                         micro_batches=batch_size // data,
-                    )
+                    )  # fmt: skip
+                    if is_proven(shape, layout):
+                        yield layout
+
+
+def is_proven(shape: Shape, layout: Layout) -> bool:
+    """True if each way in which a layout shares a model is proven for the model's type."""
+    return all(supports(shape.model_type, name) for name in LAYOUTS if layout.degrees[name] > 1)
 
 
 def shards(machine: Machine, tensor: int, context: int, data: int) -> list[int]:
@@ -237,16 +229,16 @@ def nearest(
     """The nearest settings that fit, in the order in which one would change them.
 
     One of each kind that helps alone. Where none does, kinds are taken together, one after another
-    and each as far as it goes, until the run fits; empty where that is not enough either.
+    and each as far as it goes, until the run fits; empty where that is not enough either. The batch of a step stays.
 
     Args:
         shape: The model.
-        layout: What does not fit; its batch of a step is kept.
-        work: What a step computes.
-        machine: What it runs on.
-        nodes: Machines.
+        layout: Layout that does not fit.
+        work: The training step.
+        machine: Of each node.
+        nodes: Their number.
         machines: Machine types that could be taken instead.
-        changed: By recipe key, what has been set already.
+        changed: Settings by recipe key that each remedy names too.
     """
     trial = _Trial(layout=layout, work=work, machine=machine, nodes=nodes, settings=dict(changed or {}))
     kinds: tuple[Callable[[_Trial], Iterator[_Trial]], ...] = (
@@ -279,6 +271,10 @@ class _Trial:
     nodes: int
     settings: dict[str, int | str]
 
+    def set(self, key: str, value: int | str, **changed: Layout | Work) -> "_Trial":
+        """The run with a key of `pretrain` set."""
+        return replace(self, settings={**self.settings, f"pretrain.{key}": value}, **changed)  # type: ignore[arg-type]
+
 
 def _first_fit(shape: Shape, options: Iterable[_Trial]) -> Remedy | None:
     for each in options:
@@ -292,8 +288,9 @@ def _first_fit(shape: Shape, options: Iterable[_Trial]) -> Remedy | None:
 
 def _more_recompute(trial: _Trial) -> Iterator[_Trial]:
     for recompute in RECOMPUTE[RECOMPUTE.index(trial.layout.recompute) + 1 :]:
-        settings = {**trial.settings, "pretrain.activation_checkpointing": recompute}
-        yield replace(trial, layout=replace(trial.layout, recompute=recompute), settings=settings)
+        yield trial.set(
+            "activation_checkpointing", recompute, layout=replace(trial.layout, recompute=recompute)
+        )
 
 
 def _smaller_batch(trial: _Trial) -> Iterator[_Trial]:
@@ -301,15 +298,14 @@ def _smaller_batch(trial: _Trial) -> Iterator[_Trial]:
     local = now * trial.layout.micro_batches
     for size in reversed([each for each in divisors(local) if each < now]):
         layout = replace(trial.layout, micro_batch_size=size, micro_batches=local // size)
-        yield replace(trial, layout=layout, settings={**trial.settings, "pretrain.micro_batch_size": size})
+        yield trial.set("micro_batch_size", size, layout=layout)
 
 
 def _more_shards(trial: _Trial) -> Iterator[_Trial]:
     layout = trial.layout
     for shard in shards(trial.machine, layout.tensor, layout.context, layout.data):
         if shard > layout.shard:
-            settings = {**trial.settings, "pretrain.parallelism.shard": shard}
-            yield replace(trial, layout=replace(layout, shard=shard), settings=settings)
+            yield trial.set("parallelism.shard", shard, layout=replace(layout, shard=shard))
 
 
 def _more_nodes(trial: _Trial) -> Iterator[_Trial]:
@@ -335,17 +331,14 @@ def _more_nodes(trial: _Trial) -> Iterator[_Trial]:
 def _shorter(trial: _Trial) -> Iterator[_Trial]:
     length, layout = trial.work.sequence_length // 2, trial.layout
     while length >= SHORTEST_SEQUENCE and cuts_evenly(length, context=layout.context, tensor=layout.tensor):
-        settings = {**trial.settings, "pretrain.sequence_length": length}
-        yield replace(trial, work=replace(trial.work, sequence_length=length), settings=settings)
+        yield trial.set("sequence_length", length, work=replace(trial.work, sequence_length=length))
         length //= 2
 
 
 def _larger(trial: _Trial, machines: Iterable[Machine]) -> Iterator[_Trial]:
     """Machines with as many devices and more memory each, the smallest first."""
-    more = [
-        each
-        for each in machines
-        if each.devices == trial.machine.devices and each.memory_bytes > trial.machine.memory_bytes
-    ]
-    for each in sorted(more, key=lambda one: (one.memory_bytes, one.name)):
-        yield replace(trial, machine=each, settings={**trial.settings, "cluster.instance": each.name})
+    now = trial.machine
+    for each in sorted(machines, key=lambda one: (one.memory_bytes, one.name)):
+        if each.devices == now.devices and each.memory_bytes > now.memory_bytes:
+            settings = {**trial.settings, "cluster.instance": each.name}
+            yield replace(trial, machine=each, settings=settings)

@@ -117,6 +117,11 @@ def speed(shape: Shape, layout: Layout, work: Work, machine: Machine, nodes: int
         )
     parts, hidden_s = _parts(shape, layout, work, machine)
     step_s = sum(parts.values())
+    groups: dict[Bound, float] = {
+        "compute": parts["matrix products"] + parts["attention"],
+        "memory": parts["memory traffic"] + parts["optimizer"],
+        "network": parts["exposed communication"],
+    }
     tokens_per_s = layout.batch_size * work.sequence_length / step_s
     each = tokens_per_s / layout.devices
     return Speed(
@@ -126,14 +131,15 @@ def speed(shape: Shape, layout: Layout, work: Work, machine: Machine, nodes: int
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_device=each,
         mfu=each * shape.flops_per_token(work.sequence_length, work.trains) / machine.flops_bf16,
-        bound=_bound(parts),
+        bound=max(groups, key=lambda name: groups[name]),
     )
 
 
 def _parts(shape: Shape, layout: Layout, work: Work, machine: Machine) -> tuple[dict[str, float], float]:
     """Seconds by part, and those of communication that no part shows."""
-    size, degrees = layout.micro_batch_size, (layout.tensor, layout.context)
-    micro = _compute(shape, work, machine, *degrees, size, layout.recompute)
+    micro = _compute(
+        shape, work, machine, layout.tensor, layout.context, layout.micro_batch_size, layout.recompute
+    )
     micro_batches, layers = layout.micro_batches, shape.layers / layout.pipeline
     exposed, hidden = _communication(shape, layout, work, machine, micro)
     update_s, optimizer_s = _update(shape, layout, work, machine)
@@ -152,15 +158,6 @@ def _parts(shape: Shape, layout: Layout, work: Work, machine: Machine) -> tuple[
     return parts, micro_batches * hidden.per_micro_batch_s + hidden.once_s
 
 
-def _bound(parts: Mapping[str, float]) -> Bound:
-    groups: dict[Bound, float] = {
-        "compute": parts["matrix products"] + parts["attention"],
-        "memory": parts["memory traffic"] + parts["optimizer"],
-        "network": parts["exposed communication"],
-    }
-    return max(groups, key=lambda name: groups[name])
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Compute:
     """Seconds of one micro-batch on one device: of a layer, and of what follows the layers."""
@@ -176,20 +173,20 @@ class _Compute:
     loss_s: float
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=8192)  # a search asks for the same micro-batch in many layouts
 def _compute(
     shape: Shape, work: Work, machine: Machine, tensor: int, context: int, size: int, recompute: Recompute
 ) -> _Compute:
     tokens = size * work.sequence_length // context
-    one = _products_s(shape, work, machine, tensor, tokens)
+    kernels = _Kernels(shape, work, machine, tensor, tokens)
+    one, attend = kernels.products_s(), kernels.attention_s()
     backward_products = (2 if work.trains == "all" else 1) + (recompute == "full")
-    attend = _attention_s(shape, work, machine, tensor, tokens)
     # Five products backward for two forward: the scores are made again.
     backward_attention = 2.5 + (recompute == "full")
-    there = _traffic_s(shape, work, machine, tensor, tokens, backward=False)
-    back = _traffic_s(shape, work, machine, tensor, tokens, backward=True)
+    there = kernels.traffic_s(backward=False)
+    back = kernels.traffic_s(backward=True)
     back += there if recompute != "none" else 0.0
-    head, loss = _loss_s(shape, work, machine, tensor, tokens)
+    head, loss = kernels.loss_s()
     return _Compute(
         products_s=(1 + backward_products) * one,
         attention_s=(1 + backward_attention) * attend,
@@ -201,84 +198,80 @@ def _compute(
     )
 
 
-def _width(work: Work) -> int:
-    """Bytes of one number in a matrix product."""
-    return 2 if work.compute == "bf16" else 4
+@dataclass(frozen=True, slots=True)
+class _Kernels:
+    """Seconds of kernels on one device, which has `tokens` of a micro-batch and a part in `tensor` of a layer."""
 
+    shape: Shape
+    work: Work
+    machine: Machine
+    tensor: int
+    tokens: int
 
-def _moved(work: Work) -> int:
-    """Bytes of one number of the state, in which gradients are summed too."""
-    return 4 if work.state == "fp32" else 2
+    def peak(self, shares: Mapping[str, float], other: float) -> float:
+        """FLOP/s that a kind of kernel reaches; a CPU's measured peak is that of fp32."""
+        machine, compute = self.machine, self.work.compute
+        share = shares.get(machine.device.split()[0], other)
+        if machine.device == CPU:
+            return (
+                machine.flops_bf16 * (CPU_BF16_GAIN if compute == "bf16" and machine.cpu_bf16 else 1) * share
+            )
+        return machine.flops_bf16 * (FP32_SHARE if compute == "fp32" else 1) * share
 
+    def product_s(self, rows: float, inner: float, columns: float) -> float:
+        """One matrix product: its FLOPs or its three matrices' bytes, whichever takes longer."""
+        num_bytes = self.work.compute_bytes * (rows * inner + inner * columns + rows * columns)
+        flops_s = 2 * rows * inner * columns / self.peak(PRODUCT_SHARE, OTHER_PRODUCT_SHARE)
+        return max(flops_s, _memory_s(num_bytes, self.machine))
 
-def _peak(work: Work, machine: Machine) -> float:
-    """FLOP/s of the precision of matrix products; a CPU's measured peak is that of fp32."""
-    if machine.device == CPU:
-        return machine.flops_bf16 * (CPU_BF16_GAIN if work.compute == "bf16" and machine.cpu_bf16 else 1)
-    return machine.flops_bf16 * (FP32_SHARE if work.compute == "fp32" else 1)
+    def products_s(self) -> float:
+        """All matrix products of a layer in one direction; both gradients take as long again each."""
+        shape = self.shape
+        widths = (2, shape.query_width), (2, shape.kv_width), (3, shape.intermediate)
+        return sum(
+            number * self.product_s(self.tokens, shape.hidden, width / self.tensor)
+            for number, width in widths
+        )
+
+    def attention_s(self) -> float:
+        """A layer's attention forward; without a mask, the half above the diagonal is skipped."""
+        flops = 4 * self.tokens * self.work.sequence_length * self.shape.query_width / self.tensor
+        peak = self.peak(ATTENTION_SHARE, OTHER_ATTENTION_SHARE)
+        return flops / (peak * MASKED_ATTENTION_SHARE) if self.work.packed else flops / 2 / peak
+
+    def traffic_s(self, *, backward: bool) -> float:
+        """A layer's element-wise kernels; with tensor parallelism the norms are shared too."""
+        shape, kind = self.shape, self.work.kernels
+        of_hidden, of_heads, of_mlp = (BACKWARD_BYTES if backward else FORWARD_BYTES)[kind]
+        per_token = (
+            of_hidden * shape.hidden
+            + of_heads * (shape.query_width + shape.kv_width)
+            + of_mlp * shape.intermediate
+        )
+        num_bytes = self.tokens * per_token / self.tensor * self.work.compute_bytes / 2
+        return max(_memory_s(num_bytes, self.machine), NUM_KERNELS[kind][backward] * LAUNCH_S)
+
+    def loss_s(self) -> tuple[float, float]:
+        """Products of the output table in all three directions, and the memory traffic of the loss."""
+        shape, tokens, machine = self.shape, self.tokens, self.machine
+        columns, scale = shape.vocabulary / self.tensor, self.work.compute_bytes / 2
+        if self.work.loss == "logits":
+            product = self.product_s(tokens, shape.hidden, columns)
+            return 3 * product, _memory_s(LOGIT_BYTES * scale * tokens * columns, machine)
+        if machine.device == CPU:
+            fitting = max(1, CPU_CHUNK_BYTES // (4 * shape.vocabulary))
+            chunk = min(tokens, CPU_CHUNK_TOKENS, 1 << (fitting.bit_length() - 1))
+        else:
+            chunk = liger_chunk_tokens(tokens, shape.hidden, shape.vocabulary)
+        product = self.product_s(chunk, shape.hidden, columns)
+        # Of few tokens, the table's gradient takes longer to move than to compute.
+        gradient = max(product, _memory_s(FUSED_GRADIENT_BYTES * shape.hidden * columns, machine))
+        traffic = _memory_s(FUSED_LOGIT_BYTES * scale * tokens * columns, machine)
+        return tokens / chunk * (2 * product + gradient), traffic
 
 
 def _memory_s(num_bytes: float, machine: Machine) -> float:
     return num_bytes / (machine.hbm * MEMORY_SHARE)
-
-
-def _product_s(rows: float, inner: float, columns: float, work: Work, machine: Machine) -> float:
-    """One matrix product: its FLOPs or its three matrices' bytes, whichever takes longer."""
-    peak = _peak(work, machine) * PRODUCT_SHARE.get(machine.device.split()[0], OTHER_PRODUCT_SHARE)
-    num_bytes = _width(work) * (rows * inner + inner * columns + rows * columns)
-    return max(2 * rows * inner * columns / peak, _memory_s(num_bytes, machine))
-
-
-def _products_s(shape: Shape, work: Work, machine: Machine, tensor: int, tokens: int) -> float:
-    """All matrix products of a layer in one direction; both gradients take as long again each."""
-    widths = (2, shape.query_width), (2, shape.kv_width), (3, shape.intermediate)
-    return sum(
-        number * _product_s(tokens, shape.hidden, width / tensor, work, machine) for number, width in widths
-    )
-
-
-def _attention_s(shape: Shape, work: Work, machine: Machine, tensor: int, tokens: int) -> float:
-    """A layer's attention forward; without a mask, the half above the diagonal is skipped."""
-    flops = 4 * tokens * work.sequence_length * shape.query_width / tensor
-    peak = _peak(work, machine) * ATTENTION_SHARE.get(machine.device.split()[0], OTHER_ATTENTION_SHARE)
-    return flops / (peak * MASKED_ATTENTION_SHARE) if work.packed else flops / 2 / peak
-
-
-def _traffic_s(
-    shape: Shape, work: Work, machine: Machine, tensor: int, tokens: int, *, backward: bool
-) -> float:
-    """A layer's element-wise kernels; with tensor parallelism the norms are shared too."""
-    of_hidden, of_heads, of_mlp = (BACKWARD_BYTES if backward else FORWARD_BYTES)[work.kernels]
-    per_token = (
-        of_hidden * shape.hidden
-        + of_heads * (shape.query_width + shape.kv_width)
-        + of_mlp * shape.intermediate
-    )
-    num_bytes = tokens * per_token / tensor * _width(work) / 2
-    return max(_memory_s(num_bytes, machine), NUM_KERNELS[work.kernels][backward] * LAUNCH_S)
-
-
-def _loss_s(shape: Shape, work: Work, machine: Machine, tensor: int, tokens: int) -> tuple[float, float]:
-    """Products of the output table in all three directions, and the memory traffic of the loss."""
-    columns = shape.vocabulary / tensor
-    scale = _width(work) / 2
-    if work.loss == "logits":
-        product = _product_s(tokens, shape.hidden, columns, work, machine)
-        return 3 * product, _memory_s(LOGIT_BYTES * scale * tokens * columns, machine)
-    chunk = _chunk_tokens(shape, machine, tokens)
-    product = _product_s(chunk, shape.hidden, columns, work, machine)
-    # Of few tokens, the table's gradient takes longer to move than to compute.
-    gradient = max(product, _memory_s(FUSED_GRADIENT_BYTES * shape.hidden * columns, machine))
-    traffic = _memory_s(FUSED_LOGIT_BYTES * scale * tokens * columns, machine)
-    return tokens / chunk * (2 * product + gradient), traffic
-
-
-def _chunk_tokens(shape: Shape, machine: Machine, tokens: int) -> int:
-    """Tokens whose logits the fused loss holds at a time: Liger's are as large as the hidden states."""
-    if machine.device == CPU:
-        fitting = max(1, CPU_CHUNK_BYTES // (4 * shape.vocabulary))
-        return min(tokens, CPU_CHUNK_TOKENS, 1 << (fitting.bit_length() - 1))
-    return liger_chunk_tokens(tokens, shape.hidden, shape.vocabulary)
 
 
 def _held(shape: Shape, layout: Layout) -> tuple[float, float]:
@@ -292,7 +285,7 @@ def _update(shape: Shape, layout: Layout, work: Work, machine: Machine) -> tuple
     layer, tables = _held(shape, layout)
     weights = layer * shape.layers / layout.pipeline + tables
     trained = weights if work.trains == "all" else tables
-    width, compute = _moved(work), _width(work)
+    width, compute = work.state_bytes, work.compute_bytes
     # Read a gradient, read the sum, write the sum.
     num_bytes = trained * (compute + 2 * width)
     if compute != width:
@@ -321,14 +314,14 @@ def _communication(
     waiting = context * (1 - HIDDEN_CONTEXT)
     forward_s, backward_s = micro.forward_s + there, micro.backward_s + back + waiting
     layer, tables = _held(shape, layout)
-    width, trained = _moved(work), layer if work.trains == "all" else 0.0
+    width, trained = work.state_bytes, layer if work.trains == "all" else 0.0
 
     def ring(numbers: float, width: int) -> float:
         return _ring_s(numbers * width, layout.shard, layout.tensor, machine)
 
     # The tables' gather and sum have nothing to run behind, nor have the first and last of the layers.
-    gather, reduce = ring(layer, _width(work)), ring(trained, width)
-    edges = ring(tables, _width(work)) + ring(tables, width)
+    gather, reduce = ring(layer, work.compute_bytes), ring(trained, width)
+    edges = ring(tables, work.compute_bytes) + ring(tables, width)
     whole = edges + layers * ((1 + layout.reshard) * gather + reduce)
     late = layers * (max(0.0, gather - forward_s) + max(0.0, layout.reshard * gather + reduce - backward_s))
     sharded = min(whole, edges + gather + reduce + late)
@@ -355,16 +348,18 @@ def _within_layers(shape: Shape, layout: Layout, work: Work, machine: Machine) -
     """
     again = 1 if layout.recompute == "full" else 0
     tokens = layout.micro_batch_size * work.sequence_length
-    states = tokens / layout.context * shape.hidden * _width(work)
+    states = tokens / layout.context * shape.hidden * work.compute_bytes
     sums = 2 * 2 * _ring_s(states, layout.tensor, 1, machine)
-    keys = tokens * 2 * shape.kv_width / layout.tensor * _width(work)
+    keys = tokens * 2 * shape.kv_width / layout.tensor * work.compute_bytes
     gathers = _ring_s(keys, layout.context, layout.tensor, machine)
     return sums, (1 + again) * sums, (2 + again) * gathers
 
 
 def _edges_s(shape: Shape, layout: Layout, work: Work, machine: Machine) -> float:
     """Hidden states around the shared output table, and to and from the next stage."""
-    states = layout.micro_batch_size * work.sequence_length // layout.context * shape.hidden * _width(work)
+    states = (
+        layout.micro_batch_size * work.sequence_length // layout.context * shape.hidden * work.compute_bytes
+    )
     seconds = 2 * _ring_s(states, layout.tensor, 1, machine)
     if layout.pipeline > 1:
         # A ring of two moves half of what it is told; a stage sends all of it.
@@ -376,22 +371,16 @@ def _edges_s(shape: Shape, layout: Layout, work: Work, machine: Machine) -> floa
 def _ring_s(num_bytes: float, size: int, stride: int, machine: Machine) -> float:
     """Seconds of an all-gather to `num_bytes`, or a reduce-scatter of them, among `size` devices.
 
-    Each device sends and receives all but its own share. Where the group crosses machines, the
-    rings of all devices of a machine share its network. Source: NVIDIA nccl-tests, PERFORMANCE.md.
+    Each device sends and receives all but its own share of `num_bytes`. Neighbours are `stride` ranks apart.
+    Where the group crosses machines, the rings of all devices of a machine share its network.
 
-    Args:
-        num_bytes: The whole, not a device's share.
-        size: Devices of the group.
-        stride: Distance between neighbours in ranks.
-        machine: What they run on.
+    Source: NVIDIA nccl-tests, PERFORMANCE.md.
     """
     if size == 1 or not num_bytes:
         return 0.0
     together = min(size, max(1, machine.devices // stride))
     sent = num_bytes * (size - 1) / size
-    seconds = 0.0
-    if together > 1:
-        seconds = sent / (machine.nvlink * NVLINK_SHARE)
+    seconds = sent / (machine.nvlink * NVLINK_SHARE) if together > 1 else 0.0
     if together == size:
         return seconds + (size - 1) * LINK_S
     rings = machine.devices / together

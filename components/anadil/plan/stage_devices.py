@@ -1,6 +1,7 @@
-"""How many nodes and devices a stage takes of the machines that a recipe names."""
+"""Number of nodes and devices that a stage takes of the machines that a recipe names."""
 
 import logging
+from collections.abc import Collection, Iterator
 from functools import cache
 
 from anadil.core.errors import AnadilError
@@ -8,8 +9,8 @@ from anadil.core.stages import STAGES
 from anadil.plan.evaluating import evaluate_plan
 from anadil.plan.finetuning import finetune_plan
 from anadil.plan.instances import CPU, Machine
-from anadil.plan.model_shape import trained_shape
-from anadil.plan.stage_memory import StageMemory
+from anadil.plan.model_shape import Shape, trained_shape
+from anadil.plan.stage_memory import AFTER, StageMemory
 from anadil.recipe.sections import Recipe
 
 log = logging.getLogger(__name__)
@@ -19,25 +20,19 @@ def stage_devices(stage: str, recipe: Recipe, machine: Machine, nodes: int) -> t
     """Nodes, and GPUs of each, that a stage takes: the fewest that hold what it loads, or all where it scales.
 
     Where the base model's shape cannot be read here, it is one GPU: `cluster.resources.STAGE.gpus` says another number.
-
-    Args:
-        stage: Its name.
-        recipe: What is run.
-        machine: Of each node.
-        nodes: That there are.
     """
     if not STAGES[stage].uses_model or machine.device == CPU:
         return 1, 0
-    if stage not in ("finetune", "evaluate"):
+    if stage not in AFTER:
         return (nodes, machine.devices) if STAGES[stage].distributed else (1, 1)
     return _fewest(stage, recipe.model_dump_json(), machine, nodes)
 
 
-@cache
-def _fewest(stage: str, recipe: str, machine: Machine, nodes: int) -> tuple[int, int]:
-    """Once: a manifest asks for it many times, and a shape may come from the hub."""
+@cache  # a manifest asks for it many times, and a shape may come from the hub
+def _fewest(stage: str, recipe_json: str, machine: Machine, nodes: int) -> tuple[int, int]:
+    recipe = Recipe.model_validate_json(recipe_json)
     try:
-        need = _need(stage, Recipe.model_validate_json(recipe), machine, nodes)
+        (need,) = needs_after(trained_shape(recipe), recipe, machine, nodes, (stage,))
     except AnadilError as error:
         log.warning(
             "%s: asks for 1 GPU, because its memory cannot be counted here (%s); "
@@ -47,8 +42,11 @@ def _fewest(stage: str, recipe: str, machine: Machine, nodes: int) -> tuple[int,
     return need.nodes, need.devices
 
 
-def _need(stage: str, recipe: Recipe, machine: Machine, nodes: int) -> StageMemory:
-    shape = trained_shape(recipe)
-    if stage == "finetune":
-        return finetune_plan(shape, recipe, machine, nodes)
-    return evaluate_plan(shape, recipe, machine)
+def needs_after(
+    shape: Shape, recipe: Recipe, machine: Machine, nodes: int, stages: Collection[str]
+) -> Iterator[StageMemory]:
+    """Memory of those of some stages that load the trained model."""
+    if "finetune" in stages:
+        yield finetune_plan(shape, recipe, machine, nodes)
+    if "evaluate" in stages:
+        yield evaluate_plan(shape, recipe, machine)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from anadil.core.format import human_bytes
 from anadil.plan.instances import CPU, Machine
-from anadil.plan.memory_limit import FIT_VERDICTS, OUTSIDE_BYTES, PROCESS_BYTES, FitVerdict, fit_verdict
+from anadil.plan.memory_limit import FIT_VERDICTS, FitVerdict, fit_verdict, outside_bytes
 
 AFTER = ("finetune", "evaluate")
 """Stages that load the model which pre-training makes."""
@@ -49,24 +49,14 @@ class StageMemory:
 def stage_memory(
     stage: str, parts: dict[str, float], host_bytes: float, machine: Machine, *, nodes: int, devices: int
 ) -> StageMemory:
-    """Memory of a stage, with the verdict.
+    """Memory of a stage on `devices` of each of `nodes` machines, with the verdict.
 
-    Args:
-        stage: Its name.
-        parts: Bytes that the allocator of one device holds.
-        host_bytes: Main memory of a node; a machine without GPUs has no other, and `parts` count it.
-        machine: Of each node.
-        nodes: How many.
-        devices: Of each node that are used.
+    A machine without GPUs has no memory but the main memory, which `parts` count.
     """
-    on_gpu = machine.device != CPU
-    outside = {"CUDA, NCCL, cuBLAS": OUTSIDE_BYTES} if on_gpu else {"Python and libraries": PROCESS_BYTES}
-    counted = {name: round(value) for name, value in parts.items() if value >= 0.5} | outside
+    counted = {name: round(value) for name, value in parts.items() if value >= 0.5} | outside_bytes(machine)
     # A pod gets the share of the main memory that its GPUs are of all of the machine's.
     limit = machine.ram_bytes * min(devices, machine.devices) // machine.devices
     verdict = fit_verdict(sum(counted.values()), machine)
-    if on_gpu and host_bytes > limit:
-        verdict = "no"
     return StageMemory(
         stage=stage,
         nodes=nodes,
@@ -75,15 +65,12 @@ def stage_memory(
         host_bytes=round(host_bytes),
         device_bytes=machine.memory_bytes,
         host_limit_bytes=limit,
-        verdict=verdict,
+        verdict="no" if machine.device != CPU and host_bytes > limit else verdict,
     )
 
 
 def fewest(options: Iterable[StageMemory]) -> StageMemory:
     """The first that fits; else the first that fits tightly; else the last, which needs least of a device."""
     listed = list(options)
-    for verdict in FIT_VERDICTS[:-1]:
-        for each in listed:
-            if each.verdict == verdict:
-                return each
-    return listed[-1]
+    best = min(listed, key=lambda each: FIT_VERDICTS.index(each.verdict))
+    return listed[-1] if best.verdict == "no" else best

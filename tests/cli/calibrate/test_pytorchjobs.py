@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from anadil.cli.calibrate.jobs import job_manifests
 from anadil.cli.calibrate.runs import RunSpec, run_spec, spec_from
+from anadil.cli.runs.plan import job_manifests
 from anadil.core.errors import RecipeError
 from anadil.plan.calibration import device_of
 from anadil.plan.instances import machine

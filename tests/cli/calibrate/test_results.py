@@ -5,13 +5,12 @@ from pathlib import Path
 import pytest
 
 from anadil.cli.calibrate.runs import (
-    default_folder,
-    find_measurement,
-    keep_measurement,
+    load_measurement,
     load_measurements,
-    measurement_key,
+    measurement_path,
     read_logs,
     result_line,
+    save_measurement,
     versions,
 )
 from anadil.core.errors import DataError
@@ -24,9 +23,10 @@ from tests.kit.calibration import LAYOUT, WORK, measurement
 def test_what_is_kept_is_found_again(tmp_path: Path) -> None:
     one = measurement()
 
-    keep_measurement(one, tmp_path / "runs")
+    save_measurement(one, tmp_path / "runs")
 
-    assert find_measurement(replace(one, status="out of memory", step_s=None), tmp_path / "runs") == one
+    again = measurement_path(replace(one, status="out of memory", step_s=None), tmp_path / "runs")
+    assert load_measurement(again) == one
     assert load_measurements(tmp_path / "runs") == [one]
 
 
@@ -42,21 +42,19 @@ def test_what_is_kept_is_found_again(tmp_path: Path) -> None:
 def test_another_device_layout_work_or_version_is_another_measurement(
     changed: dict[str, object], tmp_path: Path
 ) -> None:
-    keep_measurement(measurement(), tmp_path)
+    save_measurement(measurement(), tmp_path)
 
-    assert find_measurement(measurement(**changed), tmp_path) is None
+    assert load_measurement(measurement_path(measurement(**changed), tmp_path)) is None
 
 
 def test_a_damaged_file_is_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     one = measurement()
-    keep_measurement(one, tmp_path)
-    path = tmp_path / f"{measurement_key(one)}.json"
+    save_measurement(one, tmp_path)
+    path = measurement_path(one, tmp_path)
     path.write_text(path.read_text()[:100])
 
-    found = find_measurement(one, tmp_path)
-
-    assert (found, load_measurements(tmp_path)) == (None, [])
-    assert f"{path}: no measurement (damaged, or of another version); it is not used" in caplog.text
+    assert load_measurements(tmp_path) == []
+    assert f"{path}: not a measurement (damaged, or of another version); it is not used" in caplog.text
 
 
 def test_a_place_that_cannot_be_written_costs_no_result(
@@ -64,18 +62,9 @@ def test_a_place_that_cannot_be_written_costs_no_result(
 ) -> None:
     (tmp_path / "file").write_text("")
 
-    keep_measurement(measurement(), tmp_path / "file" / "runs")
+    save_measurement(measurement(), tmp_path / "file" / "runs")
 
     assert "the measurement cannot be saved" in caplog.text
-
-
-def test_the_folder_follows_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("ANADIL_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_folder() == tmp_path / "anadil" / "measurements"
-
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert default_folder() == Path.home() / ".cache" / "anadil" / "measurements"
 
 
 def test_a_cpu_is_named_by_its_model(tmp_path: Path) -> None:
@@ -85,10 +74,7 @@ def test_a_cpu_is_named_by_its_model(tmp_path: Path) -> None:
     assert cpu_model(info) == "AMD EPYC 7R13"
     assert cpu_model(tmp_path / "none")
     assert device_of(machine("p5.48xlarge")) == "H100"
-
-
-def test_the_build_of_torch_is_no_other_version() -> None:
-    assert "+" not in versions()["torch"]
+    assert "+" not in versions()["torch"]  # nor does the build of torch count
 
 
 def test_results_are_found_in_what_kubectl_printed(tmp_path: Path) -> None:
@@ -102,9 +88,7 @@ def test_results_are_found_in_what_kubectl_printed(tmp_path: Path) -> None:
     found = read_logs([log], tmp_path / "runs")
 
     assert found == [one, other]
-    assert sorted(load_measurements(tmp_path / "runs"), key=measurement_key) == sorted(
-        found, key=measurement_key
-    )
+    assert {each.work.trains for each in load_measurements(tmp_path / "runs")} == {"all", "embeddings"}
 
 
 def test_a_log_without_results_is_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

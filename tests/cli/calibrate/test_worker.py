@@ -11,10 +11,7 @@ from anadil.cli.calibrate.worker import (
     is_out_of_memory,
     random_model,
     random_tokens,
-    reset_resident_peak,
-    resident_bytes,
     run_measurement,
-    works,
 )
 from anadil.core.errors import PreflightError, Stopped
 from anadil.pretrain.data.packing import batch_of
@@ -102,36 +99,10 @@ def test_the_model_has_the_sizes_of_the_shape_and_is_the_same_each_time() -> Non
     )
 
 
-@pytest.mark.parametrize(("packed", "documents"), [(True, 4), (False, 1)])
-def test_random_tokens_fill_their_sequences(packed: bool, documents: int) -> None:
-    tokens = random_tokens(SHAPE, replace(WORK, packed=packed), 6, seed=1)
+def test_random_tokens_fill_their_sequences() -> None:
+    tokens = random_tokens(SHAPE, WORK, 6, seed=1)
 
     batch = batch_of(tokens, np.arange(6))
     assert (tokens.num_sequences, tokens.waste) == (6, 0)
-    assert (batch.position_ids == 0).sum(dim=1).tolist() == [documents] * 6
+    assert (batch.position_ids == 0).sum(dim=1).tolist() == [1] * 6
     assert int(batch.input_ids.max()) < SHAPE.vocabulary
-
-
-def test_left_out_the_work_is_what_training_does_here() -> None:
-    (embeddings, whole) = works(replace(SPEC, work=None), CPU)
-
-    assert (embeddings.trains, whole.trains) == ("embeddings", "all")
-    assert (whole.compute, whole.kernels, whole.packed) == ("fp32", "torch", False)
-    assert whole.sequence_length == 2_048
-
-
-def test_resident_memory_has_a_peak_that_begins_anew() -> None:
-    if not reset_resident_peak():
-        pytest.skip("this system does not tell")
-    before = resident_bytes("VmHWM")
-
-    table = np.ones(30_000_000)
-    now = resident_bytes("VmRSS")
-    del table
-    after = resident_bytes("VmHWM")
-
-    assert before is not None
-    assert now is not None
-    assert after is not None
-    # The kernel counts in batches, so that the two differ by some pages.
-    assert min(now, after) > before + 200_000_000

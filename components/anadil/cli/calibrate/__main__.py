@@ -15,15 +15,14 @@ from anadil.runtime.termination import exit_code_of
 from anadil.runtime.threads import wait_asleep
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure what the command line asks for; the exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+def main() -> int:
+    """Measure the run that the command line names; the exit code."""
     wait_asleep()
     logs.set_up("measure", container=True)
-    return exit_code_of(lambda: _start(arguments))
+    return exit_code_of(lambda: _start(sys.argv[1:]))
 
 
-def _start(arguments: list[str]) -> int:
+def _start(arguments: Sequence[str]) -> int:
     die_with_parent()
     if len(arguments) != 1 or not arguments[0].startswith("{"):
         raise RecipeError("give one argument, the run as JSON; anadil plan --measure and --jobs write it")

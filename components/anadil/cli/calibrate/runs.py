@@ -1,4 +1,7 @@
-"""Short runs of layouts on this machine, and the measurements that are kept."""
+"""Short runs of layouts on this machine, and the measurements that they leave.
+
+A run is a process of its own, `python -m anadil.cli.calibrate SPEC`, so that a lack of memory ends it alone.
+"""
 
 import hashlib
 import json
@@ -17,6 +20,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from anadil import __version__
+from anadil.artifacts import storage
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.format import human_bytes
 from anadil.core.own_folder import cache_folder
@@ -35,15 +39,15 @@ MODULE = "anadil.cli.calibrate"
 TIMED_STEPS = 5
 """Steps that are timed; their median counts."""
 NEEDED_SECTIONS = {"language", "seed", "base", "tokenizer", "pretrain"}
-"""Sections of a recipe that a run needs; the rest may name places that are nobody's business."""
+"""Sections of a recipe that a run needs. The others may name private places."""
 QUIET = 1.5
 """Slowest over fastest step above which a measurement is doubtful. Assumption."""
 STOP_GRACE_S = 20.0
-"""How long a run that is out of time may take to end; torchrun stops its processes in it."""
+"""Time that a run past its limit has to end; torchrun stops its processes in it."""
 MARK = '{"anadil_measurements":'
 """Begin of a line with results."""
-IDENTITY = ("device", "shape", "layout", "work", "versions")
-"""Measurements that agree in these need one run."""
+IDENTITY = {"device", "shape", "layout", "work", "versions"}
+"""Fields that two measurements share if one run serves both."""
 PACKAGES = ("torch", "transformers", "liger-kernel")
 
 _MEASUREMENTS = TypeAdapter(list[Measurement])
@@ -57,8 +61,7 @@ class RunSpec:
     recipe: Recipe
     shape: Shape
     layout: Layout
-    work: Work | None
-    """None: what training does on the device of the run, with documents as long as a sequence."""
+    work: Work
     trains: tuple[Trains, ...]
     """Phase kinds, measured one after another."""
     steps: int = TIMED_STEPS
@@ -70,15 +73,14 @@ class RunSpec:
         recipe = self.recipe.model_dump(mode="json", include=NEEDED_SECTIONS)
         return json.dumps(_SPEC.dump_python(self, mode="json") | {"recipe": recipe}, separators=(",", ":"))
 
-    def blank(self, trains: Trains, work: Work, driver_name: str = "") -> Measurement:
+    def blank(self, trains: Trains) -> Measurement:
         """The measurement of a phase kind, before anything was measured."""
         return Measurement(
             status="ok",
             device=self.device,
-            driver_name=driver_name,
             shape=self.shape,
             layout=self.layout,
-            work=replace(work, trains=trains),
+            work=replace(self.work, trains=trains),
             versions=versions(),
             steps=self.steps,
         )
@@ -97,7 +99,7 @@ def spec_from(text: str) -> RunSpec:
         spec = _SPEC.validate_json(text)
     except ValidationError as error:
         mistakes = "; ".join(
-            f"{'.'.join(map(str, each['loc'])) or 'all of it'}: {reason_of(each)}"
+            f"{'.'.join(map(str, each['loc'])) or 'the JSON'}: {reason_of(each)}"
             for each in error.errors(include_url=False, include_input=False)
         )
         raise RecipeError(f"{text[:100]}: {mistakes}; give what anadil plan --jobs writes") from None
@@ -107,7 +109,7 @@ def spec_from(text: str) -> RunSpec:
 
 
 def run_spec(
-    layout: Layout, recipe: Recipe, shape: Shape, work: Work | None, device: str, *, steps: int = TIMED_STEPS
+    layout: Layout, recipe: Recipe, shape: Shape, work: Work, device: str, *, steps: int = TIMED_STEPS
 ) -> RunSpec:
     """A run of every phase kind of a recipe."""
     trains = tuple(dict.fromkeys(phase.trains for phase in recipe.pretrain.phases))
@@ -133,9 +135,9 @@ def with_layout(settings: Pretrain, layout: Layout, work: Work) -> Pretrain:
 
 
 def default_folder() -> Path:
-    """Where measurements are kept: the cache of anadil, else that of the user."""
-    own = os.environ.get("ANADIL_CACHE")
-    return (Path(own) if own else cache_folder()) / "measurements"
+    """Folder of the measurements: in ANADIL_CACHE, else in the user's cache."""
+    place = os.environ.get("ANADIL_CACHE")
+    return (Path(place) if place else cache_folder()) / "measurements"
 
 
 def versions() -> dict[str, str]:
@@ -149,42 +151,36 @@ def versions() -> dict[str, str]:
     return packages
 
 
-def measurement_key(measurement: Measurement) -> str:
-    """Digest of a measurement's identity."""
-    data = _MEASUREMENT.dump_python(measurement, mode="json", include=set(IDENTITY))
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:32]
+def measurement_path(measurement: Measurement, folder: Path) -> Path:
+    """File of a measurement, named by a digest of its identity."""
+    data = _MEASUREMENT.dump_python(measurement, mode="json", include=IDENTITY)
+    digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+    return folder / f"{digest[:32]}.json"
 
 
-def keep_measurement(measurement: Measurement, folder: Path) -> None:
+def save_measurement(measurement: Measurement, folder: Path) -> None:
     """Write a measurement in one step; a folder that cannot be written costs another run."""
-    path = folder / f"{measurement_key(measurement)}.json"
-    draft = path.with_name(f".partial-{path.stem}-{os.getpid()}")
+    path = measurement_path(measurement, folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        draft.write_bytes(_MEASUREMENT.dump_json(measurement, indent=1) + b"\n")
-        draft.replace(path)
+        storage.store(str(path)).write(str(path), _MEASUREMENT.dump_json(measurement, indent=1) + b"\n")
     except OSError as error:
         log.warning("%s: the measurement cannot be saved (%s)", folder, error.strerror or error)
 
 
-def find_measurement(measurement: Measurement, folder: Path) -> Measurement | None:
-    """The kept measurement with the same identity."""
-    return _read(folder / f"{measurement_key(measurement)}.json")
-
-
 def load_measurements(folder: Path) -> list[Measurement]:
-    """All kept measurements, of any device and model."""
-    return [each for path in sorted(folder.glob("*.json")) if (each := _read(path))]
+    """All saved measurements, of any device and model."""
+    return [each for path in sorted(folder.glob("*.json")) if (each := load_measurement(path))]
 
 
-def _read(path: Path) -> Measurement | None:
+def load_measurement(path: Path) -> Measurement | None:
+    """A saved measurement; None where there is none, and with a warning where it cannot be read."""
     try:
         return _MEASUREMENT.validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:
         reason = error.strerror if isinstance(error, OSError) else "damaged, or of another version"
-        log.warning("%s: no measurement (%s); it is not used", path, reason)
+        log.warning("%s: not a measurement (%s); it is not used", path, reason)
         return None
 
 
@@ -195,31 +191,25 @@ def result_line(measurements: Sequence[Measurement]) -> str:
 
 
 def results_in(text: str) -> list[Measurement]:
-    """The results in a log, whatever stands around them; one for each identity."""
-    return list(
-        {measurement_key(each): each for line in text.splitlines() for each in _results_of(line)}.values()
-    )
-
-
-def _results_of(line: str) -> Iterable[Measurement]:
-    begin = line.find(MARK)
-    if begin < 0:
-        return []
-    try:
-        data: Any = json.JSONDecoder().raw_decode(line[begin:])[0]
-        # As JSON, where strictness does not matter and lists become what they should.
-        return _MEASUREMENTS.validate_json(json.dumps(data["anadil_measurements"]))
-    except (ValueError, KeyError) as error:
-        log.warning("a line of results cannot be read (%s); it is skipped", str(error).splitlines()[0])
-        return []
+    """The results in a log, whatever stands around them. Two processes may print the same one."""
+    results: dict[Path, Measurement] = {}
+    for line in text.splitlines():
+        begin = line.find(MARK)
+        if begin < 0:
+            continue
+        try:
+            data: Any = json.JSONDecoder().raw_decode(line[begin:])[0]
+            # In JSON mode, where lists become tuples also under strictness.
+            measurements = _MEASUREMENTS.validate_json(json.dumps(data["anadil_measurements"]))
+        except (ValueError, KeyError) as error:
+            log.warning("a line of results cannot be read (%s); it is skipped", str(error).splitlines()[0])
+            continue
+        results |= {measurement_path(each, Path()): each for each in measurements}
+    return list(results.values())
 
 
 def read_logs(paths: Iterable[Path], folder: Path) -> list[Measurement]:
-    """Take the results of jobs from their logs, and keep them.
-
-    Args:
-        paths: Files with what `kubectl logs` printed.
-        folder: See `default_folder`.
+    """Take the results of jobs from files with what `kubectl logs` printed, and save them.
 
     Raises:
         DataError: A file cannot be read or holds no results.
@@ -234,62 +224,56 @@ def read_logs(paths: Iterable[Path], folder: Path) -> list[Measurement]:
             raise DataError(f"{path}: holds no results; give what `kubectl logs` of a measuring job printed")
         measurements += results
     for each in measurements:
-        keep_measurement(each, folder)
+        save_measurement(each, folder)
     return measurements
 
 
 def measure_layouts(
-    specs: Sequence[RunSpec], work: Work, machine: Machine, *, runs: Path, timeout_s: float = 900.0
+    specs: Sequence[RunSpec], machine: Machine, folder: Path, timeout_s: float = 900.0
 ) -> list[Measurement]:
-    """Measure layouts on this machine, one process after another; kept results are taken first.
+    """Measure layouts on this machine, one process after another; saved results are taken first.
 
-    The log names each layout that this version's trainer or this machine cannot run, and each run that failed.
+    The log names each layout that this machine cannot run, and each run that failed.
 
     Args:
         specs: In the order in which they are measured.
-        work: What a step computes; `trains` is each spec's.
         machine: Which this one should be.
-        runs: Directory of kept results, see `default_folder`.
+        folder: See `default_folder`.
         timeout_s: For one layout.
     """
     measurements: list[Measurement] = []
     here = this_machine()
     for number, spec in enumerate(specs, 1):
-        if why := _why_not(spec.layout, work, machine, here):
-            log.info("%s is not measured: %s", spec.layout.name(), why)
+        layout, why = spec.layout, ""
+        if here.device != machine.device:
+            why = f"this machine has {here.device}, not {machine.device}; measure on a {machine.name} by its jobs"
+        elif layout.devices > here.devices:
+            why = (
+                f"it takes {layout.devices} devices and this machine has {here.devices}; measure by its jobs"
+            )
+        if why:
+            log.info("%s is not measured: %s", layout.name(), why)
         else:
-            measurements += _measured(spec, work, runs, timeout_s, f"{number} of {len(specs)}")
+            measurements += _measured(spec, folder, timeout_s, f"{number} of {len(specs)}")
     return measurements
 
 
-def _why_not(layout: Layout, work: Work, machine: Machine, here: Machine) -> str:
-    """Reason that a layout cannot be measured here; empty where it can."""
-    if work.loss == "logits":
-        return "this version's trainer never holds all logits"
-    if here.device != machine.device:
-        return (
-            f"this machine has {here.device}, not {machine.device}; measure on a {machine.name} by its jobs"
-        )
-    if layout.devices > here.devices:
-        return f"it takes {layout.devices} devices and this machine has {here.devices}; measure by its jobs"
-    return ""
-
-
-def _measured(spec: RunSpec, work: Work, runs: Path, timeout_s: float, place: str) -> list[Measurement]:
+def _measured(spec: RunSpec, folder: Path, timeout_s: float, place: str) -> list[Measurement]:
     layout = spec.layout
     title = f"{layout.name()}, {layout.micro_batch_size} sequences at a time, {layout.recompute} recompute"
-    kept = [find_measurement(spec.blank(kind, work), runs) for kind in spec.trains]
-    # One that something else ran beside is to be replaced.
-    steady = [each for each in kept if each and not (each.spread and each.spread > QUIET)]
+    saved = [load_measurement(measurement_path(spec.blank(kind), folder)) for kind in spec.trains]
+    # A measurement that something else ran beside is replaced.
+    steady = [each for each in saved if each and not (each.spread and each.spread > QUIET)]
     missing = tuple(kind for kind in spec.trains if kind not in {each.work.trains for each in steady})
     if not missing:
         log.info("%s (%s): measured before", title, place)
         return steady
     log.info("%s (%s): measuring", title, place)
-    results, failure = _run(replace(spec, trains=missing, work=work), timeout_s)
+    output, failure = _run(replace(spec, trains=missing), timeout_s)
+    results = results_in(output)
     for each in results:
         _report(each)
-        keep_measurement(each, runs)
+        save_measurement(each, folder)
     if failure:
         log.warning("%s: %s", title, failure)
     return steady + results
@@ -299,9 +283,9 @@ def _report(one: Measurement) -> None:
     if one.status != "ok":
         log.warning("%s, trains %s: %s", one.layout.name(), one.work.trains, one.status)
         return
-    memory = f", {human_bytes(one.memory_bytes)}" if one.memory_bytes else ""
-    rate = one.tokens_per_s_per_device or 0.0
-    log.info("trains %s: %s tokens/s on each device%s", one.work.trains, f"{rate:,.0f}", memory)
+    memory = f", {human_bytes(one.allocated_bytes)}" if one.allocated_bytes else ""
+    rate = f"{one.tokens_per_s_per_device or 0.0:,.0f}"
+    log.info("trains %s: %s tokens/s on each device%s", one.work.trains, rate, memory)
     if one.spread and one.spread > QUIET:
         log.warning(
             "the slowest step took %.1f times as long as the fastest; does something else run here?",
@@ -309,47 +293,45 @@ def _report(one: Measurement) -> None:
         )
 
 
-def _run(spec: RunSpec, timeout_s: float) -> tuple[list[Measurement], str]:
-    """Results of a process, and why there are no more."""
+def _run(spec: RunSpec, timeout_s: float) -> tuple[str, str]:
+    """Output of the process of a run, and why it failed; empty where it did not."""
     command = [sys.executable, "-m", MODULE, spec.as_json()]
     environment = {**os.environ, PARENT_VARIABLE: str(os.getpid())}
+    late = False
     with (
         tempfile.TemporaryFile() as stderr,
         subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=stderr, env=environment, start_new_session=True
         ) as process,
     ):
-        failure = ""
         try:
             output, _ = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            failure = f"not done after {timeout_s:g} s"
-            output = _stopped(process)
+            late = True
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                output, _ = process.communicate(timeout=STOP_GRACE_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                output, _ = process.communicate()
         finally:
             if process.poll() is None:  # this process itself was interrupted
                 os.killpg(process.pid, signal.SIGKILL)
         stderr.seek(0)
         text = stderr.read().decode(errors="replace")
     log.debug("%s", text)
-    if process.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL):
-        failure = failure or "killed from outside, most likely because this machine's memory ran out"
+    failure = ""
+    if late:
+        failure = f"not done after {timeout_s:g} s"
+    elif process.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        failure = "killed from outside, most likely because this machine's memory ran out"
     elif process.returncode:
-        failure = failure or _last_message(text)
-    return results_in(output.decode(errors="replace")), failure
-
-
-def _stopped(process: "subprocess.Popen[bytes]") -> bytes:
-    """The output of a run that is asked to end, then killed with all that it started."""
-    os.killpg(process.pid, signal.SIGTERM)
-    try:
-        return process.communicate(timeout=STOP_GRACE_S)[0]
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        return process.communicate()[0]
+        failure = _last_message(text)
+    return output.decode(errors="replace"), failure
 
 
 def _last_message(text: str) -> str:
-    """The last message of a log."""
+    """The last message of a log in JSON lines, else its last line."""
     for line in reversed(text.splitlines()):
         try:
             return str(json.loads(line)["msg"])

@@ -6,9 +6,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,22 +16,20 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 
 from anadil.cli.calibrate.runs import RunSpec, result_line, with_layout
 from anadil.core.errors import PreflightError
-from anadil.core.format import KIB, counted
+from anadil.core.format import counted
 from anadil.model.kernels import use_liger_kernels
 from anadil.model.load import pick_device
-from anadil.model.loss import HAS_LIGER, uses_liger
+from anadil.model.loss import uses_liger
 from anadil.model.process_group import Group, group
 from anadil.plan.calibration import Measurement
-from anadil.plan.cpu_speed import cpu_model
 from anadil.plan.layout import Work
 from anadil.plan.model_shape import Shape
 from anadil.pretrain.data.packing import Packed, pack
 from anadil.pretrain.data.tokens import TokenStream
 from anadil.pretrain.parallel.mesh import mesh_of
-from anadil.pretrain.parallel.parallelize import check_layout, compute_dtype, parallelize
+from anadil.pretrain.parallel.parallelize import check_layout, parallelize
 from anadil.pretrain.trainer import Trainer
 from anadil.recipe.pretrain import Phase
-from anadil.recipe.sections import Recipe
 from anadil.runtime.signals import Stop
 
 log = logging.getLogger(__name__)
@@ -42,9 +38,6 @@ WARMUP = 2
 """Steps before the clock runs: optimizer state, kernels and buffers are made in them."""
 LR = 1e-5
 """Low enough that no step on random tokens diverges; speed does not depend on it."""
-DOCUMENTS = 4
-"""Documents of a packed sequence; one mask serves any number of them."""
-PROCESS = Path("/proc/self")
 
 
 def run_measurement(spec: RunSpec) -> int:
@@ -75,15 +68,11 @@ def _measure_all(spec: RunSpec, device: torch.device, processes: Group, results:
             f"the layout takes {counted(spec.layout.devices, 'device')} but was started with "
             f"{counted(processes.size, 'process')}; start as many with torchrun, or change the layout"
         )
-    driver = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model()
-    blanks = [spec.blank(work.trains, work, driver) for work in works(spec, device)]
+    blanks = [spec.blank(kind) for kind in spec.trains]
     try:
-        if device.type == "cpu":
-            _load_libraries(spec, device, processes)
-        before = resident_bytes("VmRSS")
         trainer = _trainer(spec, device, processes)
         for number, blank in enumerate(blanks):
-            results.append(_one(blank, trainer, number, before))
+            results.append(_one(blank, trainer, number))
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -96,62 +85,23 @@ def _measure_all(spec: RunSpec, device: torch.device, processes: Group, results:
     processes.wait()
 
 
-def works(spec: RunSpec, device: torch.device) -> tuple[Work, ...]:
-    """The work of a step in each phase kind."""
-    settings = spec.recipe.pretrain
-    dtype = compute_dtype(settings, device)
-    liger = settings.kernels == "liger" or (
-        settings.kernels == "auto" and device.type == "cuda" and HAS_LIGER
-    )
-    work = spec.work or Work(
-        sequence_length=settings.sequence_length,
-        state=settings.state,
-        compute="bf16" if dtype == torch.bfloat16 else "fp32",
-        kernels="liger" if liger else "torch",
-    )
-    return tuple(replace(work, trains=kind) for kind in spec.trains)
-
-
-def _load_libraries(spec: RunSpec, device: torch.device, processes: Group) -> None:
-    """A step of a model of no size: what a process loads for its first step is not the model's memory."""
-    shape = replace(
-        spec.shape, hidden=16, intermediate=16, layers=1, heads=1, kv_heads=1, head_dim=16, vocabulary=64
-    )
-    layout = replace(spec.layout, micro_batch_size=1, micro_batches=1)
-    trainer = _trainer(replace(spec, shape=shape, layout=layout), device, processes)
-    trainer.begin_phase(0)
-    trainer.step(0)
-
-
 def _trainer(spec: RunSpec, device: torch.device, processes: Group) -> Trainer:
-    """The trainer of the pretrain stage, with a random model."""
-    work = works(spec, device)[0]
+    """The trainer of the pretrain stage, with a random model and a phase of the needed length for each kind."""
+    work = spec.work
     if uses_liger(work.kernels, device):
-        config = config_of(spec.shape, work.sequence_length)
-        use_liger_kernels(spec.layout.recompute, config=config)
-    recipe = _recipe(spec, work)
+        use_liger_kernels(spec.layout.recompute, config=config_of(spec.shape, work.sequence_length))
+    phases = tuple(Phase(trains=kind, steps=WARMUP + spec.steps, lr=LR) for kind in spec.trains)
+    settings = with_layout(spec.recipe.pretrain, spec.layout, work).model_copy(update={"phases": phases})
+    recipe = spec.recipe.model_copy(update={"pretrain": settings})
     packed = random_tokens(spec.shape, work, spec.layout.batch_size, recipe.seed)
-    settings = recipe.pretrain
     mesh = mesh_of(settings.parallelism, processes, device.type)
     model = random_model(spec.shape, work, device, recipe.seed)
     check_layout(settings, model.config, mesh, device)
     return Trainer(parallelize(model, settings, mesh, device), packed, recipe, processes)
 
 
-def _recipe(spec: RunSpec, work: Work) -> Recipe:
-    """The recipe with the layout's settings, and a phase of the needed length for each kind."""
-    phases = tuple(Phase(trains=kind, steps=WARMUP + spec.steps, lr=LR) for kind in spec.trains)
-    settings = with_layout(spec.recipe.pretrain, spec.layout, work).model_copy(update={"phases": phases})
-    return spec.recipe.model_copy(update={"pretrain": settings})
-
-
 def config_of(shape: Shape, sequence_length: int) -> PreTrainedConfig:
-    """Transformers' configuration of a model with these sizes, without a cache.
-
-    Args:
-        shape: Sizes.
-        sequence_length: Tokens of the longest input.
-    """
+    """Transformers' configuration of a model with these sizes, for inputs of a length, without a cache."""
     settings: dict[str, Any] = {
         "hidden_size": shape.hidden,
         "intermediate_size": shape.intermediate,
@@ -179,8 +129,8 @@ def config_of(shape: Shape, sequence_length: int) -> PreTrainedConfig:
 
 def random_model(shape: Shape, work: Work, device: torch.device, seed: int) -> PreTrainedModel:
     """A model of some sizes with random FP32 weights, the same on every process."""
-    config = config_of(shape, work.sequence_length)
     torch.manual_seed(seed)
+    config = config_of(shape, work.sequence_length)
     with torch.device(device):
         model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
     placed: PreTrainedModel = model.to(torch.float32)
@@ -188,31 +138,19 @@ def random_model(shape: Shape, work: Work, device: torch.device, seed: int) -> P
 
 
 def random_tokens(shape: Shape, work: Work, num_sequences: int, seed: int) -> Packed:
-    """Random documents that fill sequences without padding: several in each, or one."""
-    length = work.sequence_length
-    pairs = np.full(DOCUMENTS if work.packed else 1, length // (DOCUMENTS if work.packed else 1))
-    pairs[0] += length - pairs.sum()
-    ends = np.cumsum(np.tile(pairs + 1, num_sequences), dtype=np.int64)
-    ids = np.random.default_rng(seed).integers(0, shape.vocabulary, int(ends[-1]), dtype=np.int32)
-    stream = TokenStream(ids=ids, starts=np.concatenate([[0], ends]).astype(np.int64), digest="random")
-    return pack(stream, length)
+    """Random documents, each as long as a sequence."""
+    starts = (work.sequence_length + 1) * np.arange(num_sequences + 1, dtype=np.int64)
+    ids = np.random.default_rng(seed).integers(0, shape.vocabulary, int(starts[-1]), dtype=np.int32)
+    return pack(TokenStream(ids=ids, starts=starts, digest="random"), work.sequence_length)
 
 
-def _one(blank: Measurement, trainer: Trainer, number: int, before: int | None) -> Measurement:
-    """Some steps of one phase kind.
-
-    Args:
-        blank: What is measured.
-        trainer: Which trains it.
-        number: Of the phase, from 0.
-        before: Resident bytes before the model was made.
-    """
+def _one(blank: Measurement, trainer: Trainer, number: int) -> Measurement:
+    """Some steps of the phase with a number, from 0."""
     trainer.optimizer = None  # the last phase's moments, which would lie beside the next ones
     gc.collect()
     on_gpu = trainer.device.type == "cuda"
     if on_gpu:
         torch.cuda.empty_cache()
-    has_peak = not on_gpu and reset_resident_peak()
     trainer.begin_phase(number)
     seconds = []
     for step in range(number * (WARMUP + blank.steps), (number + 1) * (WARMUP + blank.steps)):
@@ -221,31 +159,21 @@ def _one(blank: Measurement, trainer: Trainer, number: int, before: int | None) 
         if on_gpu:
             torch.cuda.synchronize(trainer.device)
         seconds.append(time.perf_counter() - start)
-    rise = (resident_bytes("VmHWM") or 0) - before if has_peak and before is not None else 0
-    allocated = trainer.peak_memory() or 0
-    reserved = torch.cuda.max_memory_reserved(trainer.device) if on_gpu else 0
     timed = seconds[WARMUP:]
-    figures = [statistics.median(timed), max(timed) / min(timed), allocated, reserved, rise]
-    step_s, spread, *most = _worst(figures, trainer.group)
-    allocated, reserved, rise = map(int, most)
+    figures = torch.tensor(
+        [statistics.median(timed), max(timed) / min(timed), trainer.peak_memory() or 0], dtype=torch.float64
+    )
+    if trainer.group.host is not None:
+        dist.all_reduce(figures, dist.ReduceOp.MAX, group=trainer.group.host)
+    step_s, spread, allocated = figures.tolist()
     positions = blank.layout.batch_size * blank.work.sequence_length
     return replace(
         blank,
         step_s=step_s,
         spread=spread,
         tokens_per_s_per_device=positions / step_s / blank.layout.devices,
-        allocated_bytes=allocated or None,
-        reserved_bytes=reserved or None,
-        rss_rise_bytes=rise or None,
+        allocated_bytes=int(allocated) or None,
     )
-
-
-def _worst(values: Sequence[float], processes: Group) -> list[float]:
-    """The largest of each value over all processes."""
-    box = torch.tensor(values, dtype=torch.float64)
-    if processes.host is not None:
-        dist.all_reduce(box, dist.ReduceOp.MAX, group=processes.host)
-    return [float(value) for value in box.tolist()]
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -256,22 +184,3 @@ def is_out_of_memory(error: BaseException) -> bool:
         or "out of memory" in text
         or "can't allocate memory" in text
     )
-
-
-def resident_bytes(field: str) -> int | None:
-    """Resident memory of this process: `VmRSS` now, `VmHWM` at most; None where Linux does not tell."""
-    try:
-        lines = (PROCESS / "status").read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return None
-    values = [line.split()[1] for line in lines if line.startswith(f"{field}:")]
-    return int(values[0]) * KIB if values else None
-
-
-def reset_resident_peak() -> bool:
-    """Begin a new peak of resident memory. Source: Linux, Documentation/filesystems/proc.rst."""
-    try:
-        (PROCESS / "clear_refs").write_text("5", encoding="ascii")
-    except OSError:
-        return False
-    return True

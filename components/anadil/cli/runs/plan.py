@@ -1,15 +1,20 @@
 """`anadil plan`: what a run needs and costs, before a machine is rented."""
 
 import argparse
+import hashlib
+import json
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from anadil.cli.calibrate.jobs import job_manifests
+from anadil.artifacts import storage
 from anadil.cli.calibrate.runs import (
+    MODULE,
+    RunSpec,
     default_folder,
     load_measurements,
     measure_layouts,
@@ -24,12 +29,15 @@ from anadil.cli.options import (
     stages_until,
 )
 from anadil.cli.output import print_json, print_lines
-from anadil.core.errors import PreflightError
+from anadil.core.errors import PreflightError, RecipeError
 from anadil.core.format import counted
-from anadil.plan.calibration import calibrate, device_of, predicted
+from anadil.launch.job import STAGE_LABEL
+from anadil.launch.kinds import PYTORCHJOB
+from anadil.launch.manifests.pod import Container, queue_labels, template
+from anadil.launch.manifests.training_jobs import pytorchjob
+from anadil.plan.calibration import calibrate, device_of
 from anadil.plan.from_recipe import possible_layout
-from anadil.plan.instances import LOCAL, machine, machines, this_machine
-from anadil.plan.layout import Layout
+from anadil.plan.instances import CPU, LOCAL, Machine, machine, machines, this_machine
 from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout, request_for
 from anadil.plan.recipe_lines import least_waste, recipe_lines, recipe_settings
 from anadil.plan.schema import Plan
@@ -44,6 +52,8 @@ log = logging.getLogger(__name__)
 
 MAX_MEASURED = 3
 """Most layouts that are measured; each takes a minute or so."""
+DEADLINE_S = 1_800
+"""Seconds of a measuring job, from its start."""
 
 
 def add_plan(name: str, commands: Any, text: str) -> None:
@@ -51,20 +61,25 @@ def add_plan(name: str, commands: Any, text: str) -> None:
     plan = commands.add_parser(name, help=text, description=text)
     add = plan.add_argument
     add_recipe_argument(plan)
-    text = "such as p5.48xlarge (default: cluster.instance, or this machine)"
+    text = "machine type, such as p5.48xlarge (default: cluster.instance, or this machine)"
     add("--instance", metavar="TYPE", help=text)
     add("--nodes", type=_positive, metavar="N", help="number of nodes (default: cluster.nodes)")
-    text = "tokens of the corpus, for pretrain.max_epochs, epochs and hours per epoch"
+    text = "tokens of the corpus: sets epochs, hours per epoch, and where pretrain.max_epochs ends training"
     add("--tokens", type=_positive, metavar="N", help=text)
-    add("--prices", type=Path, metavar="FILE", help="YAML over the table of machines and prices")
+    add(
+        "--prices",
+        type=Path,
+        metavar="FILE",
+        help="YAML file that overrides the built-in machines and prices",
+    )
     text = "plan the fastest layout that fits, and print its lines of the recipe"
     add("--best", action="store_true", help=text)
-    add("--page", type=Path, metavar="FILE", help="write the plan as an HTML page, too")
-    text = "correct the speed by short runs of the best layouts on this machine"
+    add("--page", type=Path, metavar="FILE", help="also write the plan as an HTML page")
+    text = "run some steps of the best layouts on this machine, and correct the speed by them"
     add("--measure", action="store_true", help=text)
     text = "write those runs as PyTorchJob manifests for a cluster instead"
     add("--jobs", type=Path, metavar="DIR", help=text)
-    text = "use the figures that those jobs printed"
+    text = "correct the speed by the logs of those jobs"
     add("--measured", type=Path, nargs="+", default=[], metavar="LOG", help=text)
     add_until_option(plan, "last stage that has to fit (default: %(default)s)")
     add_set_option(plan)
@@ -73,10 +88,10 @@ def add_plan(name: str, commands: Any, text: str) -> None:
 
 
 def _positive(text: str) -> int:
-    """A count as people write it: 2500000000 or 2.5e9."""
+    """The count that people write as 2500000000 or 2.5e9."""
     number = float(text)
     if not 1 <= number < 1e18 or number != int(number):
-        raise argparse.ArgumentTypeError(f"{text} is no positive whole number")
+        raise argparse.ArgumentTypeError(f"{text} is not a positive whole number")
     return int(number)
 
 
@@ -85,7 +100,7 @@ def run_plan(options: argparse.Namespace) -> int:
 
     Raises:
         PreflightError: No layout fits, or what an option needs is not installed.
-        RecipeError: The recipe, the machine or the prices have mistakes.
+        RecipeError: The recipe, the machine, the prices or the last stage are wrong.
         DataError: A log holds no measurement.
     """
     request = _request(options)
@@ -93,7 +108,9 @@ def run_plan(options: argparse.Namespace) -> int:
     _refuse_what_cannot_fit(request, result, options.prices)
     if options.measure or options.jobs is not None or options.measured:
         _measure(options, request, result)
-    request = _calibrated(request)
+    if request.has_speed:
+        calibration = calibrate(load_measurements(default_folder()), request.machine, request.shape)
+        request = replace(request, calibration=calibration)
     plan = build_plan(request, result)
     if options.page is not None:
         _write_page(options.page, plan)
@@ -111,6 +128,12 @@ def run_plan(options: argparse.Namespace) -> int:
 
 
 def _request(options: argparse.Namespace) -> PlanRequest:
+    stages = [stage.name for stage in stages_until(options.until)]
+    if "pretrain" not in stages:
+        raise RecipeError(
+            f"--until {options.until}: a plan begins with pretrain; name pretrain or a later stage"
+            + (" (`anadil clean plan` says what clean needs)" if options.until == "clean" else "")
+        )
     recipe = load_recipe(options.recipe, options.set)
     tokens = options.tokens if options.tokens is not None else _tokens_of_inputs(recipe)
     instance = options.instance or recipe.cluster.instance
@@ -120,84 +143,105 @@ def _request(options: argparse.Namespace) -> PlanRequest:
         this_machine() if instance is None else machine(instance, options.prices),
         options.nodes or recipe.cluster.nodes,
         tokens,
-        tuple(stage.name for stage in stages_until(options.until)),
+        tuple(stages),
     )
 
 
 def _tokens_of_inputs(recipe: Recipe) -> int | None:
     """Tokens of the text by the sizes of its files, where `pretrain.max_epochs` makes them decide how long training is."""
     limit = recipe.pretrain.max_epochs
-    tokens = estimated_tokens(recipe)
     if limit is None:
         return None
+    tokens = estimated_tokens(recipe)
     if tokens is None:
         log.warning(
             "pretrain.max_epochs: %g ends training earlier where the text is small, and the size of clean.inputs is not "
             "known here: all steps are counted; give --tokens N",
             limit,
         )
-        return None
-    log.info(
-        "clean.inputs: about %s of text by the sizes of the files; pretrain.max_epochs: %g counts that many passes; "
-        "--tokens N says it better",
-        counted(tokens, "token"),
-        limit,
-    )
+    else:
+        log.info(
+            "clean.inputs: about %s of text by the sizes of the files; pretrain.max_epochs: %g counts that many passes; "
+            "--tokens N says it better",
+            counted(tokens, "token"),
+            limit,
+        )
     return tokens
 
 
-def _calibrated(request: PlanRequest) -> PlanRequest:
-    """With what short runs on such a device have shown, now or earlier."""
-    if not request.has_speed:
-        return request
-    calibration = calibrate(
-        load_measurements(default_folder()),
-        lambda measurement: predicted(measurement, request.machine),
-        device=device_of(request.machine),
-        shape=request.shape,
-    )
-    return replace(request, calibration=calibration)
-
-
 def _measure(options: argparse.Namespace, request: PlanRequest, result: PlanResult) -> None:
-    """Runs on this machine, jobs for a cluster, or results of such jobs."""
+    """Take measurements from runs on this machine or from logs of jobs, or write such jobs."""
     folder = default_folder()
     if options.measured:
         read_logs(options.measured, folder)
         return
+    # The recipe's own layout where these machines can have it, then the fastest.
+    layout, changed = possible_layout(request.recipe, request.machine, request.nodes)
+    outcome = [] if result.search is None else [*result.search.best, *result.search.frontier[::-1]]
+    layouts = dict.fromkeys([*([] if changed else [layout]), *(each.layout for each in outcome)])
     device = device_of(request.machine)
     specs = [
         run_spec(each, request.recipe, request.shape, request.work, device)
-        for each in _to_measure(request, result)
+        for each in [each for each in layouts if request.fits(each)][:MAX_MEASURED]
     ]
     if options.jobs is None:
         require_packages("pretrain", "--measure trains for some steps")
-        measure_layouts(specs, request.work, request.machine, runs=folder)
+        measure_layouts(specs, request.machine, folder)
         return
-    jobs = job_manifests(specs, request.machine, request.nodes, request.recipe.image_of("pretrain"))
     options.jobs.mkdir(parents=True, exist_ok=True)
-    for job in jobs:
+    for job in job_manifests(specs, request.machine, request.nodes, request.recipe.image_of("pretrain")):
         path = options.jobs / f"{job['metadata']['name']}.yaml"
         path.write_text(yaml.safe_dump(job, sort_keys=False), encoding="utf-8")
         log.info(
-            "%s: apply it, wait for its end, keep its log; then: anadil plan RECIPE --measured LOG", path
+            "%s: apply it, wait for its end, save its log; then: anadil plan RECIPE --measured LOG", path
         )
 
 
-def _to_measure(request: PlanRequest, result: PlanResult) -> list[Layout]:
-    """The recipe's own layout where these machines can have it, then the fastest."""
-    own, changed = possible_layout(request.recipe, request.machine, request.nodes)
-    outcome = [] if result.search is None else [*result.search.best, *result.search.frontier[::-1]]
-    layouts = [*([] if changed else [own]), *(each.layout for each in outcome)]
-    return [each for each in dict.fromkeys(layouts) if request.fits(each)][:MAX_MEASURED]
+def job_manifests(specs: Sequence[RunSpec], machine: Machine, nodes: int, image: str) -> list[dict[str, Any]]:
+    """PyTorchJobs that measure layouts, each on all devices of some machines.
+
+    Apply one, wait for it, then the next: without a gang scheduler two jobs may each get half of the machines.
+
+    Raises:
+        RecipeError: A layout does not take all devices.
+    """
+    for layout in (spec.layout for spec in specs):
+        if layout.devices != nodes * machine.devices:
+            raise RecipeError(
+                f"{layout.name()} takes {counted(layout.devices, 'device')}, {nodes} x {machine.name} have "
+                f"{nodes * machine.devices}; change the layout or cluster.nodes"
+            )
+    return [_job(spec, machine, nodes, image) for spec in specs]
+
+
+def _job(spec: RunSpec, machine: Machine, nodes: int, image: str) -> dict[str, Any]:
+    argument = spec.as_json()
+    identity = json.dumps([argument, machine.name, nodes, image])
+    name = f"anadil-measure-{hashlib.sha256(identity.encode()).hexdigest()[:10]}"
+    labels = {"app.kubernetes.io/name": "anadil", STAGE_LABEL: "measure", "app.kubernetes.io/instance": name}
+    # The model is made at random, so a job reads no data and needs no rights.
+    needless: dict[str, object] = {"volumes": (), "secrets": {}, "service_account": None}
+    cluster = spec.recipe.cluster.model_copy(update=needless)
+    # torchrun takes where to meet and how many processes from the environment.
+    command = ("python", "-m", "torch.distributed.run", "-m", MODULE)
+    container = Container(name=PYTORCHJOB.container, image=image, command=command, arguments=(argument,))
+    namespace = {"namespace": cluster.namespace} if cluster.namespace else {}
+    return pytorchjob(
+        {"name": name, **namespace, "labels": labels | queue_labels(cluster)},
+        template(
+            container, cluster, labels, machine=machine, nodes=nodes,
+            devices=0 if machine.device == CPU else machine.devices,
+        ),
+        nodes=nodes, processes=machine.devices, restarts=0, deadline_s=DEADLINE_S,
+    )  # fmt: skip
 
 
 def _refuse_what_cannot_fit(request: PlanRequest, result: PlanResult, prices: Path | None) -> None:
-    own, changed = possible_layout(request.recipe, request.machine, request.nodes)
+    layout, changed = possible_layout(request.recipe, request.machine, request.nodes)
     if not request.fits(result.layout):
         others = () if request.machine.name == LOCAL else machines(prices)
         raise PreflightError(
-            refusal_text(request.shape, own, request.work, request.machine, request.nodes, others, changed)
+            refusal_text(request.shape, layout, request.work, request.machine, request.nodes, others, changed)
         )
     for line in check_after(request.shape, request.recipe, request.machine, request.nodes, request.then):
         log.debug("%s", line)
@@ -211,12 +255,12 @@ def _refuse_what_cannot_fit(request: PlanRequest, result: PlanResult, prices: Pa
             result.layout.name(),
             result.layout.micro_batch_size,
         )
-    elif result.origin == "search" and not request.fits(own):
+    elif result.origin == "search" and not request.fits(layout):
         log.warning(
             "the recipe's own layout (%s, micro-batch %s) does not fit; planned with the fastest that does "
             "(--best prints its lines of the recipe)",
-            own.name(),
-            own.micro_batch_size,
+            layout.name(),
+            layout.micro_batch_size,
         )
 
 
@@ -224,8 +268,5 @@ def _write_page(path: Path, plan: Plan) -> None:
     require_packages("report", "--page makes a page")
     from anadil.report.plan_page import render_plan
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.partial")
-    draft.write_text(render_plan(plan), encoding="utf-8")
-    draft.replace(path)
+    storage.store(str(path)).write(str(path), render_plan(plan).encode())
     log.info("page: %s", path)

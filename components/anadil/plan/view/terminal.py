@@ -1,7 +1,7 @@
 """A plan for the terminal: plain lines of at most 100 columns, the answer first."""
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from anadil.core.format import (
     DASH,
@@ -37,17 +37,21 @@ def plan_lines(plan: Plan) -> list[str]:
     """Every section of a plan as lines of plain text; fields that are not known are dashes."""
     memory = tables.memory_parts(plan) | tables.outside_parts(plan)
     blocks: Sequence[list[str]] = (
-        [*_answer(plan)],
+        [
+            *_wrapped("", f"{one_line(plan.recipe)}. {answer_sentence(plan)}"),
+            "",
+            *_named([(name, value) for name, value in headlines(plan) if value != DASH]),
+        ],
         [*_bars(plan, tables.memory_table(plan), memory)],
         [*_grid(tables.after_table(plan))],
         [*_bars(plan, tables.step_table(plan), tables.step_parts(plan))],
         [*_grid(tables.phases_table(plan)), *_wrapped(LEFT_MARGIN, calibration_sentence(plan))],
         [*_choices(plan)],
         [*_grid(tables.cost_table(plan)), *_wrapped(LEFT_MARGIN, price_sentence(plan))],
-        [*_list(tables.checkpoints_table(plan))],
+        _list(tables.checkpoints_table(plan)),
         [*_grid(tables.intervals_table(plan))],
-        [*_list(tables.storage_table(plan))],
-        [*_list(tables.reliability_table(plan))],
+        _list(tables.storage_table(plan)),
+        _list(tables.reliability_table(plan)),
         [*_grid(tables.layouts_table(plan, LAYOUT_COLUMNS)), *_wrapped(LEFT_MARGIN, search_sentence(plan))],
         [
             "Assumptions",
@@ -66,16 +70,15 @@ def cluster_name(plan: Plan) -> str:
 
 def time_range(plan: Plan) -> str:
     """Text such as `between 8 h and 12 h`; empty where no range is known."""
-    return _between(plan.time.hours_low, plan.time.hours_high, human_hours)
+    return _between(human_range(plan.time.hours_low, plan.time.hours_high, human_hours))
 
 
 def cost_range(plan: Plan) -> str:
     """The same of the price on demand."""
-    return _between(plan.cost.on_demand.low, plan.cost.on_demand.high, human_dollars)
+    return _between(human_range(plan.cost.on_demand.low, plan.cost.on_demand.high, human_dollars))
 
 
-def _between(low: float | None, high: float | None, say: Callable[[float], str]) -> str:
-    text = human_range(low, high, say)
+def _between(text: str) -> str:
     return f"between {text.replace(' to ', ' and ')}" if text else ""
 
 
@@ -144,14 +147,8 @@ def calibration_sentence(plan: Plan) -> str:
             "Not calibrated: rates follow from the machine's data sheet, not from a run on it. So the times here are "
             "the best to hope for, and the plan leads with the middle of the range that published runs span."
         )
-    factor, runs = human_count(plan.calibration.factor), human_count(plan.calibration.measured)
+    factor, runs = human_count(plan.calibration.factor), human_count(len(plan.calibration.runs))
     return f"Calibrated: rates are the predicted ones times {factor}, from {runs} measured runs."
-
-
-def _answer(plan: Plan) -> Iterator[str]:
-    yield from _wrapped("", f"{one_line(plan.recipe)}. {answer_sentence(plan)}")
-    yield ""
-    yield from _named([(name, value) for name, value in headlines(plan) if value != DASH])
 
 
 def _bars(plan: Plan, grid: Grid, parts: dict[str, list[float]]) -> Iterator[str]:
@@ -176,9 +173,8 @@ def _choices(plan: Plan) -> Iterator[str]:
         yield from _wrapped(LEFT_MARGIN * 3, why)
 
 
-def _list(grid: Grid) -> Iterator[str]:
-    yield grid.caption
-    yield from _named([(row[0], row[1]) for row in grid.rows])
+def _list(grid: Grid) -> list[str]:
+    return [grid.caption, *_named([(row[0], row[1]) for row in grid.rows])]
 
 
 def _named(rows: Sequence[tuple[str, str]]) -> Iterator[str]:
