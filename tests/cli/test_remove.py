@@ -83,7 +83,7 @@ def test_a_dry_run_removes_nothing(corpus: MadeArtifact, capsys: pytest.CaptureF
         (
             json.dumps({"kind": "checkpoint", "key": "k", "origin": {}, "files": {}}),
             3,
-            "holds a checkpoint, which is no artifact of a stage; nothing is removed",
+            "holds a checkpoint, which is not an artifact of a stage; nothing is removed",
         ),
     ],
 )

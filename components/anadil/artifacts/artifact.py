@@ -20,6 +20,7 @@ from anadil.artifacts import local_directory, storage
 from anadil.artifacts.mlmodel import META
 from anadil.artifacts.uri import MANIFEST, join
 from anadil.core.errors import DataError, IntegrityError
+from anadil.core.format import with_article
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +146,9 @@ def finished_manifest(uri: str, kind: str) -> Manifest:
             f"{uri}: no finished {kind} there (no {MANIFEST}); run the stage that writes it first"
         )
     if manifest.kind != kind:
-        raise DataError(f"{uri}: holds a {manifest.kind}, not a {kind}; give the URI of a {kind}")
+        raise DataError(
+            f"{uri}: holds {with_article(manifest.kind)}, not {with_article(kind)}; give the URI of {with_article(kind)}"
+        )
     return manifest
 
 

@@ -83,16 +83,16 @@ class Kernels:
         if is_writable(baked):
             return baked
         # This user's alone: others who can write compiled code could run theirs as us.
-        own = cache_folder() / "kernels" / baked.name
-        own.parent.mkdir(exist_ok=True)
-        if baked.is_dir() and not own.exists():
-            copy = Path(tempfile.mkdtemp(dir=own.parent)) / baked.name
+        private = cache_folder() / "kernels" / baked.name
+        private.parent.mkdir(exist_ok=True)
+        if baked.is_dir() and not private.exists():
+            copy = Path(tempfile.mkdtemp(dir=private.parent)) / baked.name
             shutil.copytree(baked, copy)
             try:
-                copy.rename(own)
+                copy.rename(private)
             except OSError:  # another process was first
                 shutil.rmtree(copy.parent)
-        return own
+        return private
 
 
 class _Kernel:

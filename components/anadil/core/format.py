@@ -66,6 +66,13 @@ def human_count(value: float | None, unit: str = "") -> str:
     return DASH if value is None else f"{human_figure(integer_if_whole(value))} {unit}".rstrip()
 
 
+def with_article(noun: str) -> str:
+    """A kind of artifact in a sentence: `a model`, `an adapter`, `scores`."""
+    if noun.endswith("s") and noun != "corpus":
+        return noun
+    return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"
+
+
 def counted(number: int, noun: str) -> str:
     """A number of things: `1 file`, `1,200 files`; the noun in the singular, one that takes -s or -es."""
     plural = f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"

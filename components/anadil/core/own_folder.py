@@ -31,8 +31,8 @@ def work_folder() -> Path:
     Raises:
         PreflightError: There is no place for it.
     """
-    own = os.environ.get("ANADIL_WORK")
-    return Path(own) if own else temporary_folder("anadil-work")
+    place = os.environ.get("ANADIL_WORK")
+    return Path(place) if place else temporary_folder("anadil-work")
 
 
 def temporary_folder(name: str) -> Path:
@@ -52,7 +52,7 @@ def temporary_folder(name: str) -> Path:
 
 
 def is_writable(folder: Path) -> bool:
-    """Whether files can be made in a folder, which is made where it is not there."""
+    """Return whether files can be made in a folder, which is made where it is missing."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()

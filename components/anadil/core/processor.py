@@ -14,7 +14,7 @@ ISAS_WITH_BF16 = ("BF16", "FP16", "AMX", "AVX10", "DEFAULT", "ALL")
 
 
 def has_bf16_products() -> bool:
-    """Whether the processor multiplies BF16 matrices itself.
+    """Return whether the processor multiplies BF16 matrices itself.
 
     Without, torch computes them in a plain loop, 10 to 200 times as slowly as FP32.
     Source: aten/src/ATen/native/mkldnn/Matmul.cpp of torch 2.13.

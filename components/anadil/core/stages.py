@@ -24,7 +24,7 @@ class SideFiles:
     of_language: str = ""
     """File of a language's built-in texts that the id of a language stands for."""
     or_names: bool = False
-    """Whether a value without `/` that ends in neither `.yaml` nor `.jsonl` is no file but a name of something else."""
+    """True if a value without `/` that ends in neither `.yaml` nor `.jsonl` is a name, not a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,21 +69,21 @@ class Stage:
     retries: int | None = None
     """Times that a pipeline tries its pod again; None: as many as `cluster.restarts` says."""
     launchable: bool = False
-    """Whether it trains, and so can be a job of its own."""
+    """True if it trains, and so can be a job of its own."""
     progress_name: str = ""
     """Name of the loop in its progress lines, where a job's backend reads figures out of the log."""
     figures: tuple[str, ...] = ()
     """Those of its last line."""
     uses_model: bool = False
-    """Whether it runs the torch code in `model/`, and on a GPU where there is one."""
+    """True if it runs the torch code in `model/`, and on a GPU where there is one."""
     reads_champion: bool = False
-    """Whether it reads the model that was released last, too, where there is one."""
+    """True if it also reads the model that was released last, where there is one."""
     reads_beside: bool = False
-    """Whether it reads what lies beside the content of artifacts too: counts, times, samples."""
+    """True if it also reads what lies beside the content of artifacts: counts, times, samples."""
     costly: bool = False
-    """Whether it trains for hours or days: made again for recipe and inputs only, else by `--remake`."""
+    """True if it trains for hours or days: made again for recipe and inputs only, else by `--remake`."""
     distributed: bool = False
-    """Whether it starts torchrun by itself where a machine has several GPUs."""
+    """True if it starts torchrun by itself where a machine has several GPUs."""
     most_processes: str = ""
     """Recipe key (`section.key`) of the most processes that it can use; without one, as many as there are GPUs."""
     summary: str
@@ -118,7 +118,7 @@ FLOW = (
         memory="6Gi",
         # Storage or a node may fail for a moment; what a stage finished is not done again.
         retries=2,
-        summary="raw text, HTML and WARC to a clean corpus",
+        summary="clean raw text, HTML and WARC into a corpus",
     ),
     Stage(
         name="tokenizer",
@@ -282,7 +282,7 @@ FLOW = (
         cpu="500m",
         memory="2Gi",
         retries=2,
-        summary="one page about the whole run",
+        summary="write one page about the whole run",
     ),
 )
 

@@ -35,15 +35,6 @@ def work_of(recipe: Recipe, machine: Machine, trains: Trains = "all") -> Work:
     )
 
 
-def layout_of(recipe: Recipe, machine: Machine, nodes: int) -> Layout:
-    """The recipe's own layout on some machines.
-
-    Raises:
-        RecipeError: The degrees of parallelism do not divide the devices, or a pipeline gets too few micro-batches.
-    """
-    return _layout(recipe, recipe.pretrain.parallelism, machine, nodes)
-
-
 def possible_layout(recipe: Recipe, machine: Machine, nodes: int) -> tuple[Layout, dict[str, int | str]]:
     """The recipe's own layout; where its degrees do not divide the devices, the nearest one that does.
 
@@ -54,7 +45,7 @@ def possible_layout(recipe: Recipe, machine: Machine, nodes: int) -> tuple[Layou
     """
     degrees = recipe.pretrain.parallelism
     try:
-        return _layout(recipe, degrees, machine, nodes), {}
+        return layout_of(recipe, machine, nodes), {}
     except RecipeError:
         devices = nodes * machine.devices
     changed: dict[str, int | str] = {}
@@ -64,12 +55,17 @@ def possible_layout(recipe: Recipe, machine: Machine, nodes: int) -> tuple[Layou
     shard = devices // (degrees.tensor * degrees.pipeline)
     if shard != degrees.shard:
         changed["shard"] = shard
-    layout = _layout(recipe, degrees.model_copy(update={"shard": shard}), machine, nodes)
+    layout = layout_of(recipe, machine, nodes, degrees.model_copy(update={"shard": shard}))
     return layout, {f"pretrain.parallelism.{name}": degree for name, degree in changed.items()}
 
 
-def _layout(recipe: Recipe, degrees: Parallelism, machine: Machine, nodes: int) -> Layout:
-    devices = nodes * machine.devices
+def layout_of(recipe: Recipe, machine: Machine, nodes: int, degrees: Parallelism | None = None) -> Layout:
+    """The recipe's own layout on some machines, or that of other degrees.
+
+    Raises:
+        RecipeError: The degrees of parallelism do not divide the devices, or a pipeline gets too few micro-batches.
+    """
+    degrees, devices = degrees or recipe.pretrain.parallelism, nodes * machine.devices
     model = degrees.tensor * degrees.context * degrees.pipeline
     if devices % model:
         raise RecipeError(

@@ -261,9 +261,9 @@ class _Stage:
         """Parts that differ inside a layer's attention, when the gradients of its MLP's matrices exist."""
         shape, tensor, size = self.shape, self.layout.tensor, self.size
         keys = shape.query_width if self.work.packed else shape.kv_width
-        own = self.each.attention
+        saved = self.each.attention
         if self.layout.recompute == "selective":
-            own += size.compute * shape.query_width / tensor
+            saved += size.compute * shape.query_width / tensor
         # What comes in, and the gradients of output, queries, keys and values.
         flow = size.stream * shape.hidden + size.compute * 2 * (shape.query_width + keys)
         matrices = shape.hidden * (3 * shape.intermediate + shape.query_width) / tensor
@@ -272,7 +272,7 @@ class _Stage:
             "gradients": self.gradients(self.layers - layers)
             + self.head_gradient()
             + (self.gradient * matrices if self.learns else 0.0),
-            "activations": others + self.tokens * own,
+            "activations": others + self.tokens * saved,
             "recomputation": self.tokens * flow / tensor,
         }
 

@@ -46,7 +46,7 @@ class Shape:
     model_type: str = "llama"
     """As in config.json; one without an `Architecture` counts as a Llama."""
     attention_bias: bool = False
-    """True if products of attention add biases; see `Architecture.bias` for which."""
+    """True if products of attention add biases: those that `Architecture.bias` names."""
     mlp_bias: bool = False
     """True if the products of a Llama's MLP add biases."""
     rotary_share: float = 1.0
@@ -116,10 +116,6 @@ class Shape:
         usually stated. Where only the embeddings learn, the backward pass still goes through
         the frozen layers to reach them but makes no gradients of their weights: 4 instead of 6.
 
-        Args:
-            context: Tokens of a sequence.
-            trains: Which parameters learn.
-
         Source: Chowdhery et al. 2022, "PaLM", arXiv:2204.02311, appendix B.
         """
         per_number = 6 if trains == "all" else 4
@@ -131,16 +127,15 @@ def shape_from(config: Mapping[str, object], name: str) -> Shape:
     """The shape that a `config.json` describes; without a `model_type` it is a Llama's.
 
     Raises:
-        DataError: A size is missing or no positive number.
+        DataError: A size is missing or not a positive number.
     """
     kind = str(config.get("model_type", "llama"))
     architecture = _architecture(kind)
     defaults = architecture.defaults
 
     def size(key: str, default: int | None = None) -> int:
-        value = config.get(key, defaults.get(key, default))
-        if value is None and default is not None:
-            value = default
+        value = config.get(key, defaults.get(key))
+        value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise DataError(
                 f"{name}/config.json: {key} is {value!r}, not a size; only Llama-like models can be planned"

@@ -136,8 +136,8 @@ def choose_layout(request: PlanRequest, *, best: bool = False) -> PlanResult:
     if not best:
         check_family({"model_type": request.shape.model_type}, degrees.model_dump(include=set[str](LAYOUTS)))
     if not request.has_speed:
-        own = layout_of(request.recipe, request.machine, request.nodes)
-        return PlanResult(layout=own, origin="recipe", search=None)
+        layout = layout_of(request.recipe, request.machine, request.nodes)
+        return PlanResult(layout=layout, origin="recipe", search=None)
     result = search(
         request.shape,
         request.work,
@@ -146,9 +146,9 @@ def choose_layout(request: PlanRequest, *, best: bool = False) -> PlanResult:
         request.recipe.pretrain.batch_size,
         like=Layout(prefetch=degrees.prefetch, reshard=degrees.reshard),
     )
-    own, changed = possible_layout(request.recipe, request.machine, request.nodes)
-    if not result.best or (not best and not changed and request.fits(own)):
-        return PlanResult(layout=own, origin="recipe", search=result)
+    layout, changed = possible_layout(request.recipe, request.machine, request.nodes)
+    if not result.best or (not best and not changed and request.fits(layout)):
+        return PlanResult(layout=layout, origin="recipe", search=result)
     return PlanResult(layout=result.best[0].layout, origin="search", search=result)
 
 

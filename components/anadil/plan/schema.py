@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, Literal
 
-from anadil.plan.budget import CostEstimate, RentalCost, StorageNeed, Time
+from anadil.plan.budget import RentalCost, StorageNeed, Time
 from anadil.plan.calibration import Calibration
 from anadil.plan.layout import Kernels, Layout, Precision
 from anadil.plan.memory_limit import FIT_VERDICTS, FitVerdict
@@ -12,9 +12,6 @@ from anadil.plan.rationale import Rationale
 from anadil.plan.reliability import CheckpointPlan, Reliability
 from anadil.plan.speed import Bound
 from anadil.plan.stage_memory import StageMemory
-
-JSON_KEYS = {"origin": "from"}
-"""Keys of the JSON that are no names in Python."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,29 +199,19 @@ def _json(value: object) -> Any:
     data: dict[str, Any] = {}
     for field in fields(value):
         item = getattr(value, field.name)
-        data |= (
-            _layout_json(item)
-            if isinstance(item, Layout)
-            else {JSON_KEYS.get(field.name, field.name): _json(item)}
-        )
+        if isinstance(item, Layout):  # its settings lie beside what else the table holds
+            settings = asdict(item)
+            recompute = settings.pop("recompute")
+            data |= {"name": item.name(), **settings, "activation_checkpointing": recompute}
+        else:
+            data["from" if field.name == "origin" else field.name] = _json(item)
     if isinstance(value, PhaseEstimate) and value.without_overlap_s is None:
         del data["without_overlap_s"]
     return data
 
 
-def _layout_json(layout: Layout) -> dict[str, Any]:
-    """A layout's name and settings, beside what else the table holds."""
-    settings = asdict(layout)
-    recompute = settings.pop("recompute")
-    return {"name": layout.name(), **settings, "activation_checkpointing": recompute}
-
-
 def _cost_json(cost: RentalCost) -> dict[str, Any]:
-    prices: dict[str, CostEstimate] = {
-        "on_demand": cost.on_demand,
-        "spot": cost.spot,
-        "training_plan": cost.training_plan,
-    }
+    prices = {"on_demand": cost.on_demand, "spot": cost.spot, "training_plan": cost.training_plan}
     data: dict[str, Any] = {}
     for name, price in prices.items():
         data |= {name: price.predicted, f"{name}_low": price.low, f"{name}_high": price.high}

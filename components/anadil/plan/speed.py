@@ -311,8 +311,8 @@ def _communication(
     """
     layers = shape.layers / layout.pipeline
     there, back, context = _within_layers(shape, layout, work, machine)
-    waiting = context * (1 - HIDDEN_CONTEXT)
-    forward_s, backward_s = micro.forward_s + there, micro.backward_s + back + waiting
+    context_s = context * (1 - HIDDEN_CONTEXT)
+    forward_s, backward_s = micro.forward_s + there, micro.backward_s + back + context_s
     layer, tables = _held(shape, layout)
     width, trained = work.state_bytes, layer if work.trains == "all" else 0.0
 
@@ -325,7 +325,7 @@ def _communication(
     whole = edges + layers * ((1 + layout.reshard) * gather + reduce)
     late = layers * (max(0.0, gather - forward_s) + max(0.0, layout.reshard * gather + reduce - backward_s))
     sharded = min(whole, edges + gather + reduce + late)
-    exposed = layers * (there + back + waiting) + _edges_s(shape, layout, work, machine) + sharded
+    exposed = layers * (there + back + context_s) + _edges_s(shape, layout, work, machine) + sharded
 
     def copies(numbers: float) -> float:
         stride = layout.tensor * layout.shard
@@ -335,7 +335,7 @@ def _communication(
     waits = max(0.0, summed - layers * backward_s)
     return (
         _Sent(per_micro_batch_s=exposed, once_s=copies(tables) + waits),
-        _Sent(per_micro_batch_s=layers * (context - waiting) + whole - sharded, once_s=summed - waits),
+        _Sent(per_micro_batch_s=layers * (context - context_s) + whole - sharded, once_s=summed - waits),
     )
 
 

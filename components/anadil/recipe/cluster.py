@@ -41,10 +41,10 @@ class Volume(StrictModel):
     path: Directory
     """Where it is mounted; the same everywhere, so that a path in the recipe means one thing."""
     read_only: bool = False
-    """Whether it may only be read."""
+    """True if it may only be read."""
 
     def holds(self, place: str) -> bool:
-        """Whether a path lies on it."""
+        """Return whether a path lies on it."""
         return place == self.path or place.startswith(f"{self.path}/")
 
 
@@ -54,7 +54,7 @@ class Toleration(StrictModel):
     key: Text
     """Key of the taint."""
     operator: Literal["Exists", "Equal"] = "Exists"
-    """Whether `value` must be equal too."""
+    """`Equal`: `value` must be equal too."""
     value: str | None = None
     """Value of the taint."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
@@ -80,7 +80,7 @@ class SageMaker(StrictModel):
     region: Text | None = None
     """AWS region; left out, that of the environment."""
     spot: bool = False
-    """Whether the job runs on spot capacity and resumes from its checkpoint after an interruption."""
+    """Run the job on spot capacity, and resume from its checkpoint after an interruption."""
     training_plan: Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:sagemaker:.+:training-plan/.+$")] | None = (
         None
     )
@@ -121,7 +121,7 @@ class Cluster(StrictModel):
     namespace: Name | None = None
     """Namespace of training jobs; left out, that of whoever launches them."""
     hyperpod: bool = False
-    """Whether the nodes are of SageMaker HyperPod: only healthy ones are taken, and a job is resumed when one is replaced."""
+    """True if the nodes are of SageMaker HyperPod: only healthy ones are taken, and a job is resumed when one is replaced."""
     queue: Name | None = None
     """Kueue LocalQueue of training jobs; HyperPod task governance calls it `hyperpod-ns-TEAM-localqueue`."""
     priority: Name | None = None
@@ -145,11 +145,11 @@ class Cluster(StrictModel):
     resources: dict[str, Resources] = Field(default={})
     """Stage -> what its pod asks for, over the defaults."""
     restarts: NonNegativeInt = 3
-    """Times that a failed training job is started again. Source: torchrun's max_restarts as the training operator sets it."""
+    """Number of restarts of a failed training job. Source: torchrun's max_restarts as the training operator sets it."""
     deadline_hours: PositiveFloat | None = None
     """Longest time of a training job from its first running pod, queueing left out; left out, none."""
     parallel_sweep: bool = False
-    """Whether each size of the vocabulary sweep, and each strategy of `tokenizer.trial`, has a pod of its own."""
+    """Give each size of the vocabulary sweep, and each strategy of `tokenizer.trial`, a pod of its own."""
     notifications: Name | None = None
     """Secret with the address of one or more alert channels (follow-a-job.md): who is told how a run ended."""
     sagemaker: SageMaker = SageMaker()
@@ -173,17 +173,13 @@ class Cluster(StrictModel):
         return table
 
     @model_validator(mode="after")
-    def _has_one_volume_for_a_path(self) -> "Cluster":
+    def _volumes_fit(self) -> "Cluster":
         paths = [volume.path for volume in self.volumes]
         twice = sorted({path for path in paths if paths.count(path) > 1})
         if twice:
             raise ValueError(
                 f"volumes: {', '.join(twice)} is mounted twice; give each claim a path of its own"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _work_is_on_a_volume(self) -> "Cluster":
         if self.work and not any(volume.holds(self.work) for volume in self.volumes if not volume.read_only):
             raise ValueError(
                 f"work: {self.work} is on none of cluster.volumes that can be written; add its claim"

@@ -54,6 +54,6 @@ def did_you_mean(word: str, words: Sequence[str]) -> str:
 
 
 def _swapped(word: str, other: str) -> bool:
-    """Whether two neighbouring letters changed places: `onw` for `own`, which difflib finds too unlike."""
+    """True if two neighbouring letters changed places: `onw` for `own`, which difflib finds too unlike."""
     unlike = [place for place, pair in enumerate(zip(word, other, strict=False)) if pair[0] != pair[1]]
     return len(word) == len(other) and len(unlike) == 2 and sorted(word) == sorted(other)

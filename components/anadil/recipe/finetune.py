@@ -17,7 +17,7 @@ Loss = Literal["sigmoid", "ipo", "hinge", "apo_zero"]
 
 
 class Preference(StrictModel):
-    """finetuned model, pairs of answers -> the same model, which would rather give the better ones (DPO)."""
+    """Second step of finetuning (DPO): from pairs of answers the model learns to prefer the better one."""
 
     inputs: Annotated[tuple[str, ...], Field(min_length=1)]
     """Files or datasets of pairs, of the kinds that `finetune.inputs` takes: `prompt`, `chosen` and `rejected`; their layouts are in the guide."""
@@ -63,9 +63,9 @@ class Finetune(StrictModel):
     alpha: PositiveInt = 28
     """LoRA alpha; the update is scaled by alpha / rank = 0.4375. Source: Azercell."""
     rslora: bool = False
-    """Whether it is scaled by alpha / sqrt(rank) instead: 3.5 with these defaults, 8 times as much, so lower alpha with it. Source: rsLoRA, arXiv:2312.03732."""
+    """Scale it by alpha / sqrt(rank) instead: 3.5 with these defaults, 8 times as much, so lower alpha with it. Source: rsLoRA, arXiv:2312.03732."""
     dora: bool = False
-    """Whether direction and length of a weight learn apart: somewhat better at low ranks, slower. Source: DoRA, arXiv:2402.09353."""
+    """Train direction and length of a weight apart: somewhat better at low ranks, slower. Source: DoRA, arXiv:2402.09353."""
     dropout: Fraction = 0.05
     """LoRA dropout. Source: Azercell."""
     quantization: Literal["none", "4bit"] = "none"
@@ -119,15 +119,11 @@ class Finetune(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _something_is_left_to_train_on(self) -> "Finetune":
+    def _shares_and_patience_fit(self) -> "Finetune":
         if (taken := self.heldout_fraction + self.validation_fraction) >= 1:
             raise ValueError(
                 f"heldout_fraction and validation_fraction take {taken:.4g} of the chats together; leave some to train on"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _patience_has_a_validation_loss(self) -> "Finetune":
         if self.patience is not None and not self.validation_fraction:
             raise ValueError(
                 f"patience {self.patience} waits for the validation loss, and validation_fraction is 0; set it, such as 0.05"

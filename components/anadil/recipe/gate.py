@@ -37,7 +37,7 @@ GATE_CHECKS: dict[str, GateMode] = {
     "finetuned.contaminated_share": "enforce",
     "finetuned.documents": "enforce",
 }
-"""Check -> whether it decides about its candidate where the recipe does not say.
+"""Check -> its mode where the recipe does not say: `enforce` decides about its candidate.
 
 `retained` and `retained_to_base` are one check for each retained text: `adapted.retained.en`.
 """
@@ -90,12 +90,12 @@ class Gate(StrictModel):
             if check_of(name) not in GATE_CHECKS:
                 near = did_you_mean(name, list(GATE_CHECKS))
                 raise ValueError(
-                    f"{name!r} is no check of the gate{near or '; checks are ' + ', '.join(GATE_CHECKS)}"
+                    f"{name!r} is not a check of the gate{near or '; checks are ' + ', '.join(GATE_CHECKS)}"
                 )
         return modes
 
     def is_enforced(self, name: str, default: GateMode | None = None) -> bool:
-        """Whether a check, such as `adapted.retained.en`, decides about its candidate; `default` where the recipe does not say."""
+        """True if a check, such as `adapted.retained.en`, decides about its candidate; `default` where the recipe does not say."""
         check = check_of(name)
         return self.modes.get(name, self.modes.get(check, default or GATE_CHECKS[check])) == "enforce"
 

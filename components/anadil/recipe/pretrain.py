@@ -94,7 +94,7 @@ class Faults(StrictModel):
     """Actions of training when a device, a node or the data goes wrong."""
 
     on_anomaly: Literal["stop", "skip"] = "stop"
-    """A loss or gradient that is no number, or a spike: `skip` goes back to the last copy and leaves the batches out."""
+    """After a loss or gradient that is NaN or Inf, or a spike: `skip` goes back to the last copy and leaves the batches out."""
     spike_ratio: Annotated[float, Field(gt=1)] = 2.0
     """A loss this many times the median of the last 100 is a spike. Assumption; a clean run stays under 1.2."""
     most_skips: PositiveInt = 3
@@ -145,7 +145,7 @@ class Pretrain(StrictModel):
     activation_checkpointing: Annotated[Literal["none", "selective", "full"], NEUTRAL] = "none"
     """Activations made again in the backward pass: none, all but matrix products and attention, all."""
     compile: Annotated[bool, NEUTRAL] = False
-    """Whether `torch.compile` compiles each layer; the first step takes minutes."""
+    """Compile each layer with `torch.compile`; the first step takes minutes."""
     parallelism: Annotated[Parallelism, NEUTRAL] = Parallelism()
     embedding_init: Literal["mean", "random"] = "mean"
     """Rows of new tokens: mean of their pieces' rows, or random rows, which are for comparison."""
@@ -183,24 +183,16 @@ class Pretrain(StrictModel):
     """Optimizer steps between logged lines. Source: TRL, SFTConfig."""
 
     @model_validator(mode="after")
-    def _precision_fits_state(self) -> "Pretrain":
+    def _keys_fit_each_other(self) -> "Pretrain":
         if self.state == "bf16" and self.precision == "fp32":
             raise ValueError(
                 "precision fp32 contradicts state bf16: weights kept in BF16 are computed with in BF16; "
                 "set precision to auto or bf16, or state to fp32"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _local_copies_have_a_place(self) -> "Pretrain":
         if self.copies.local_every and self.copies.local_path is None:
             raise ValueError(
                 "copies.local_every is set without copies.local_path; name a directory on the node's disk"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _copies_in_memory_are_read(self) -> "Pretrain":
         if self.copies.memory_every and self.faults.on_anomaly != "skip":
             raise ValueError(
                 f"copies.memory_every is {self.copies.memory_every}, but nothing reads copies in memory while "
@@ -232,12 +224,12 @@ class Pretrain(StrictModel):
 def scaled_phases(phases: Sequence[Phase], steps: int) -> tuple[Phase, ...]:
     """The phases in as many steps, each with its share; one whose share is no step is left out."""
     total = sum(phase.steps for phase in phases)
-    done = taken = 0
+    done = begin = 0
     scaled = []
     for phase in phases:
         done += phase.steps
-        border = round(steps * done / total)
-        if border > taken:
-            scaled.append(phase.model_copy(update={"steps": border - taken}))
-        taken = border
+        end = round(steps * done / total)
+        if end > begin:
+            scaled.append(phase.model_copy(update={"steps": end - begin}))
+        begin = end
     return tuple(scaled)

@@ -58,22 +58,22 @@ class Clean(StrictModel):
     extract: ExtractMode = "balanced"
     """How web pages become text: `fast`; `precision`, twice as slow; `balanced`, which asks it where `fast` is in doubt."""
     tables: bool = True
-    """Whether tables of web pages are kept, a row a line."""
+    """Keep tables of web pages, a row a line."""
     code: bool = True
-    """Whether preformatted blocks of web pages are kept."""
+    """Keep preformatted blocks of web pages."""
     url_lists: tuple[str, ...] = ()
     """Categories of UT1 (directories with `domains` and `urls`), or files with a host or address a line, also packed or archives: pages left out."""
     url_allow: tuple[str, ...] = ()
-    """Hosts and addresses that are no matter what the lists say, such as `news.example.az`."""
+    """Hosts and addresses that stay, no matter what the lists say, such as `news.example.az`."""
     pii: bool = False
-    """Whether e-mail addresses, telephone, card and personal numbers become `<EMAIL>`, `<PHONE>` and so on."""
+    """Replace e-mail addresses, telephone, card and personal numbers by `<EMAIL>`, `<PHONE>` and so on."""
     decontaminate: bool = False
-    """Whether documents go that hold text of `evaluate.heldout`, `evaluate.questions`, files of `evaluate.tasks`, `finetune.inputs` or `finetune.preference.inputs`: a run of 8 words or 40 characters."""
+    """Drop documents that hold text of `evaluate.heldout`, `evaluate.questions`, files of `evaluate.tasks`, `finetune.inputs` or `finetune.preference.inputs`: a run of 8 words or 40 characters."""
     line_language: bool = True
-    """Whether lines of 40 characters and more, and such sentences, in another language are taken out; a document full of them is dropped."""
+    """Remove lines and sentences of 40 characters and more that are in another language; a document full of them is dropped."""
     rules: Rules = Rules()
     modes: dict[RuleName, Mode] = Field(default_factory=dict)
-    """Whether a rule drops documents (`enforce`) or is only counted (`report`); watch a new limit before it drops."""
+    """Rule -> `enforce`, which drops documents, or `report`, which only counts them; watch a new limit before it drops."""
     ng_words: tuple[Text, ...] = ()
     """Files or `s3://` URIs of words, one a line, that a page nobody wants is full of."""
     quality_model: Place | None = None
@@ -149,16 +149,12 @@ class Tokenizer(StrictModel):
     pad_to: PositiveInt = 128
     """Embedding rows of `extend` and `replace` are a multiple of it: rows that no token has, for fast matrix products."""
     prune: bool = False
-    """Whether `extend` leaves out the base's tokens that neither the corpus nor `keep` uses; needs files of 1 MiB and more in `keep`."""
+    """Let `extend` leave out the base's tokens that neither the corpus nor `keep` uses; needs files of 1 MiB and more in `keep`."""
 
     @model_validator(mode="after")
-    def _choice_is_a_candidate(self) -> "Tokenizer":
+    def _choice_and_trial_fit(self) -> "Tokenizer":
         if self.choice != "auto" and self.choice not in self.strategies:
             raise ValueError(f"choice {self.choice!r} is not one of strategies {list(self.strategies)}")
-        return self
-
-    @model_validator(mode="after")
-    def _trial_has_a_choice(self) -> "Tokenizer":
         if self.trial is None:
             return self
         if len(set(self.strategies)) < 2:

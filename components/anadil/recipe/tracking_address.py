@@ -1,4 +1,4 @@
-"""Which addresses of MLflow a recipe may name."""
+"""Addresses of MLflow that a recipe may name."""
 
 import ipaddress
 import re
@@ -19,7 +19,7 @@ User Guide, "Instance metadata"."""
 
 
 def tracking_fault(uri: str) -> str:
-    """Why a recipe must not name this address; empty if it may.
+    """Reason that a recipe must not name this address; empty if it may.
 
     A host name is not resolved: what it means is known only where the stages run.
     """
@@ -27,7 +27,7 @@ def tracking_fault(uri: str) -> str:
     if uri == "off" or scheme == "arn" or scheme.partition("+")[0] in DATABASES:
         return ""
     if scheme not in SERVERS:
-        said = f"{scheme}:// is no address of MLflow" if scheme else "is no address of MLflow"
+        said = f"{scheme}:// is not an address of MLflow" if scheme else "is not an address of MLflow"
         return f"{said}; write http://, https://, sqlite:///file, postgresql://, or off"
     try:
         host = urlsplit(uri).hostname
@@ -43,7 +43,7 @@ def tracking_fault(uri: str) -> str:
 
 
 def _is_link_local(host: str) -> bool:
-    """Whether a host is written as such an address, in any of the ways that clients understand."""
+    """True if a host is such an address, in any of the spellings that clients understand."""
     # Clients fold what looks like a digit or a dot, the ideographic full stop among them.
     text = unicodedata.normalize("NFKC", unquote(host)).replace("\u3002", ".")
     text = text.rstrip(".").partition("%")[0]

@@ -13,6 +13,7 @@ from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.uri import MANIFEST, absolute, join
 from anadil.artifacts.weight_files import weight_files
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RecipeError
+from anadil.core.format import with_article
 from anadil.release.registry.client import resolve
 
 Kind = Literal["model", "adapter", "checkpoint", "directory"]
@@ -60,7 +61,7 @@ def find_model(uri: str, *, tracking: str | None = None) -> ModelSource:
     if manifest.kind == "checkpoint":
         return ModelSource(uri=place, kind="checkpoint", directory=None, manifest=manifest, candidate=None)
     if manifest.kind not in CANDIDATES:
-        raise DataError(f"{place}: holds a {manifest.kind}, not a model; {EXPECTED}")
+        raise DataError(f"{place}: holds {with_article(manifest.kind)}, not a model; {EXPECTED}")
     kind: Kind = "model" if manifest.kind == "model" else "adapter"
     path, _ = fetch(place, kind)
     directory = path / MERGED if kind == "adapter" else path

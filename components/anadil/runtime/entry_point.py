@@ -51,7 +51,9 @@ def main(
     stage = STAGES[name]
     arguments = list(sys.argv[1:] if argv is None else argv)
     wait_asleep()
-    options = stage_parser(stage, prog, verbs).parse_args(arguments)
+    # The image clean-ray starts `clean` by a module of its own.
+    module = f"python -m anadil.launch.{name}" if engines else ""
+    options = stage_parser(stage, prog or module, verbs).parse_args(arguments)
     logs.set_up(name, container=not prog, verbose=verbose)
     return exit_code_of(lambda: _start(stage, options, arguments, engines))
 

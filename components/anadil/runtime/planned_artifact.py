@@ -14,7 +14,7 @@ from anadil.artifacts.find import artifacts_below
 from anadil.artifacts.uri import absolute, join
 from anadil.core.aws import NoBucketError
 from anadil.core.errors import IntegrityError, PreflightError, RecipeError
-from anadil.core.format import human_figure, human_seconds
+from anadil.core.format import human_figure, human_seconds, with_article
 from anadil.core.own_folder import work_folder
 from anadil.core.stages import Stage
 from anadil.recipe.sections import Recipe
@@ -191,7 +191,7 @@ def reusable(planned: PlannedArtifact) -> MadeArtifact | None:
     if not _is_planned(planned, manifest):
         causes = origin_changes(manifest.origin, planned.origin, planned.stage.sections, manifest.recipe)
         raise RecipeError(
-            f"{target}: holds a {manifest.kind} made from something else ({'; '.join(causes[:5])}); "
+            f"{target}: holds {with_article(manifest.kind)} made from something else ({'; '.join(causes[:5])}); "
             "artifacts are written once: give another --out or remove it"
         )
     return _sound(target, manifest)

@@ -7,7 +7,7 @@ from typing import Any
 from anadil.artifacts import artifact, storage
 from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import DataError
-from anadil.core.format import counted, human_bytes
+from anadil.core.format import counted, human_bytes, with_article
 from anadil.core.stages import FLOW
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ def remove(options: argparse.Namespace) -> int:
             raise DataError(f"{uri}: no artifact there (no {MANIFEST}); nothing is removed")
         if manifest.kind not in KINDS:
             raise DataError(
-                f"{uri}: holds a {manifest.kind}, which is no artifact of a stage; nothing is removed"
+                f"{uri}: holds {with_article(manifest.kind)}, which is not an artifact of a stage; nothing is removed"
             )
     for uri in options.uri:
         sizes = storage.store(uri).directory_sizes(uri)

@@ -64,14 +64,14 @@ def _sample_lines(candidate: Json, *, answers: bool) -> Iterator[str]:
     """A sample of the released model: the first question that training had not seen, else the first."""
     kind = "answer" if answers else "continuation"
     texts = [table_of(each) for each in list_of(candidate.get("generations"))]
-    own = [each for each in texts if each.get("kind") == kind and each.get("mode") == "greedy"]
+    samples = [each for each in texts if each.get("kind") == kind and each.get("mode") == "greedy"]
     # Of a question with a known answer the pipeline can say whether training saw it.
-    own.sort(key=lambda each: {False: 0, None: 1}.get(each.get("seen"), 2))  # type: ignore[call-overload]  # None is a key
-    if own:
+    samples.sort(key=lambda each: {False: 0, None: 1}.get(each.get("seen"), 2))  # type: ignore[call-overload]  # None is a key
+    if samples:
         first, second = ("question", "answer") if answers else ("beginning", "continued")
         width = WIDTH - len(first) - 2
-        yield f"{first}: {one_line(str(own[0].get('prompt')), width)}"
-        yield f"{second}: {one_line(str(own[0].get('text')), width)}"
+        yield f"{first}: {one_line(str(samples[0].get('prompt')), width)}"
+        yield f"{second}: {one_line(str(samples[0].get('text')), width)}"
 
 
 def _tracking_lines(uri: str, page: str) -> Iterator[str]:
@@ -100,8 +100,10 @@ def _page(spool: Path | None) -> str:
 
 def _mlflow() -> str:
     """The command as a shell finds it: that of an environment which is not active by its path."""
-    own = Path(sys.executable).with_name("mlflow")
-    return "mlflow" if shutil.which("mlflow") == str(own) or not own.exists() else shlex.quote(str(own))
+    beside = Path(sys.executable).with_name("mlflow")
+    return (
+        "mlflow" if shutil.which("mlflow") == str(beside) or not beside.exists() else shlex.quote(str(beside))
+    )
 
 
 def figure_lines(scores: Json) -> Iterator[str]:

@@ -57,13 +57,13 @@ def trace(options: argparse.Namespace) -> int:
     return 0
 
 
-def _write_list(found: Any, path: Path) -> None:
+def _write_list(result: Any, path: Path) -> None:
     """Write the documents one at a time, beside, then rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with draft.open("w", encoding="utf-8", errors="replace") as file:
-            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in found.list_documents())
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in result.list_documents())
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

@@ -82,16 +82,9 @@ def memory_table(plan: Plan) -> Grid:
 def after_table(plan: Plan) -> Grid:
     """Memory of the stages after pre-training, of each device and of a node."""
     rows = [
-        (
-            each.stage,
-            each.where,
-            human_bytes(each.total_bytes),
-            human_bytes(each.device_bytes),
-            human_bytes(each.host_bytes) if each.host_bytes else DASH,
-            each.verdict,
-        )
+        (each.stage, each.where, *map(human_bytes, (each.total_bytes, each.device_bytes, each.host_bytes or None)), each.verdict)
         for each in plan.after
-    ]
+    ]  # fmt: skip
     columns = ("stage", "on", "needs", "device", "main memory", "verdict")
     return Grid(caption="Memory after pre-training", columns=columns, rows=tuple(rows), words=(1, 5))
 
@@ -107,17 +100,12 @@ def phases_table(plan: Plan) -> Grid:
     """Rates of each phase."""
     rows = [
         (
-            name,
-            human_count(phase.steps),
-            short_count(phase.tokens),
-            human_count(phase.tokens_per_s),
-            human_count(phase.tokens_per_s_per_device),
-            human_percent(phase.mfu),
-            human_hours(phase.hours),
+            name, human_count(phase.steps), short_count(phase.tokens), human_count(phase.tokens_per_s),
+            human_count(phase.tokens_per_s_per_device), human_percent(phase.mfu), human_hours(phase.hours),
             phase.bound or DASH,
         )
         for name, phase in zip(phase_names(plan), plan.phases, strict=True)
-    ]
+    ]  # fmt: skip
     columns = ("phase", "steps", "tokens", "tokens/s", "per device", "MFU", "time", "bound by")
     return Grid(caption="Phases", columns=columns, rows=tuple(rows), words=(7,))
 
@@ -128,25 +116,16 @@ def layouts_table(plan: Plan, name_length: int = 60) -> Grid:
     chosen = [number for number, option in enumerate(best) if is_chosen(plan, option)]
     rows = [
         (
-            one_line(option.layout.name(), name_length),
-            human_count(option.layout.micro_batch_size),
-            option.layout.recompute,
-            human_bytes(option.total_bytes),
-            option.verdict,
-            human_count(option.tokens_per_s_per_device),
-            human_hours(option.hours),
-            human_dollars(option.cost).removeprefix("USD "),
+            one_line(each.layout.name(), name_length), human_count(each.layout.micro_batch_size),
+            each.layout.recompute, human_bytes(each.total_bytes), each.verdict,
+            human_count(each.tokens_per_s_per_device), human_hours(each.hours),
+            human_dollars(each.cost).removeprefix("USD "),
         )
-        for option in best
-    ]
+        for each in best
+    ]  # fmt: skip
     columns = ("layout", "batch", "recompute", "memory", "verdict", "tokens/s", "time", "USD")
-    return Grid(
-        caption="Best layouts, batch and tokens/s per device",
-        columns=columns,
-        rows=tuple(rows),
-        words=(2, 4),
-        marked=chosen[0] if chosen else None,
-    )
+    caption, marked = "Best layouts, batch and tokens/s per device", chosen[0] if chosen else None
+    return Grid(caption=caption, columns=columns, rows=tuple(rows), words=(2, 4), marked=marked)
 
 
 def is_chosen(plan: Plan, option: LayoutOption) -> bool:
@@ -215,13 +194,11 @@ def cost_table(plan: Plan) -> Grid:
     prices = (("on demand", cost.on_demand), ("spot", cost.spot), ("training plan", cost.training_plan))
     rows = [
         (
-            name,
-            human_dollars(price.per_hour),
-            human_dollars(price.predicted),
+            name, human_dollars(price.per_hour), human_dollars(price.predicted),
             human_range(price.low, price.high, human_dollars) or DASH,
         )
         for name, price in prices
-    ]
+    ]  # fmt: skip
     known = any(price.per_hour is not None for _, price in prices)
     columns = ("bought", "an hour", _predicted(plan, "cost"), "range")
     return Grid(caption="Cost", columns=columns, rows=tuple(rows) if known else ())

@@ -9,6 +9,7 @@ from anadil.artifacts.find import artifacts_below, read_table, root_of
 from anadil.artifacts.uri import absolute
 from anadil.artifacts.weight_files import has_weights, weight_files
 from anadil.core.errors import DataError
+from anadil.core.format import with_article
 from anadil.release.model_source import locate
 from anadil.release.notebook import html_page, html_table
 from anadil.release.trace.chain import Chain
@@ -83,7 +84,7 @@ def _find_start(uri: str, roots: Sequence[str], tracking: str | None) -> tuple[s
     place, manifest = locate(uri, tracking)
     if manifest is not None:
         if manifest.kind not in KINDS:
-            raise DataError(f"{uri}: holds a {manifest.kind}, not a model; {EXPECTED}")
+            raise DataError(f"{uri}: holds {with_article(manifest.kind)}, not a model; {EXPECTED}")
         return place, manifest
     weights = weight_files(Path(uri)) if Path(uri).is_dir() and has_weights(Path(uri)) else []
     if not weights:
