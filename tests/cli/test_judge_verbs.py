@@ -101,9 +101,9 @@ def test_a_question_that_was_judged_in_one_order_alone_is_left_out(
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("no JSON", r'verdicts\.jsonl:2: is no {"id"'),
+        ("no JSON", r'verdicts\.jsonl:2: is not {"id"'),
         ('{"id": "ID", "verdict": "both"}', r"verdicts\.jsonl:2: verdict 'both' is not one of a, tie, b"),
-        ('{"id": "1234", "verdict": "a"}', r"verdicts\.jsonl:2: id '1234' is no row of these scores"),
+        ('{"id": "1234", "verdict": "a"}', r"verdicts\.jsonl:2: id '1234' is not a row of these scores"),
         ('{"id": "ID", "verdict": "b"}', r"verdicts\.jsonl:2: id \w+ was judged 'a' before"),
     ],
 )

@@ -70,7 +70,7 @@ def test_the_exit_code_of_a_step_that_failed_is_that_of_the_run(
     assert code == 3
     assert told.out == ""
     assert "clean: error" in told.err
-    assert "stopped at a failed step; correct it and run the same command again" in told.err
+    assert "a step failed; correct the cause and run the same command again" in told.err
     assert "Traceback" not in told.err
 
 

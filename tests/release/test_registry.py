@@ -41,5 +41,5 @@ def test_without_a_registry_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) 
 
     with pytest.raises(RecipeError, match="no MLflow server; set it or MLFLOW_TRACKING_URI"):
         resolve("models:/az@champion")
-    with pytest.raises(RecipeError, match="ftp:// is no address of MLflow"):
+    with pytest.raises(RecipeError, match="ftp:// is not an address of MLflow"):
         resolve("models:/az@champion", "ftp://host")

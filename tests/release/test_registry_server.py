@@ -319,7 +319,7 @@ def test_a_registry_that_is_away_old_or_cannot_be_written_is_said_without_its_pa
         ("postgresql+psycopg2://user:hunter2-hunter2@127.0.0.1:9/x", 138, "the registry does not answer"),
         (old_server, 4, "a server of MLflow 2.22.1; this program needs 3 or newer: upgrade the server"),
         (f"sqlite:///file:{database}?mode=ro&uri=true", 4, "the registry can only be read"),
-        ("nonsense://user:hunter2-hunter2@host", 4, "is no address of MLflow"),
+        ("nonsense://user:hunter2-hunter2@host", 4, "is not an address of MLflow"),
     )
     for uri, code, reason in cases:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)

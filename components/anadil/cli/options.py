@@ -1,6 +1,7 @@
 """Options that several commands have."""
 
 import argparse
+from typing import Any
 
 from anadil.core.stages import BUILT_IN, FLOW, STAGES, Stage
 
@@ -9,19 +10,11 @@ WORK = "anadil-work"
 
 
 def add_recipe_argument(command: argparse.ArgumentParser, *, built_in: bool = False) -> None:
-    """`RECIPE`, the name or file of a recipe.
-
-    Args:
-        command: Parser of the command.
-        built_in: It may be left out.
-    """
+    """`RECIPE`, the name or file of a recipe; without one `built_in` takes the built-in recipe."""
     text = "name or file of a recipe (`anadil recipe list`)"
-    if built_in:
-        command.add_argument(
-            "recipe", nargs="?", default=BUILT_IN, metavar="RECIPE", help=f"{text}; default: {BUILT_IN}"
-        )
-    else:
-        command.add_argument("recipe", metavar="RECIPE", help=text)
+    more: dict[str, Any] = {"nargs": "?", "default": BUILT_IN} if built_in else {}
+    text += f"; default: {BUILT_IN}" if built_in else ""
+    command.add_argument("recipe", metavar="RECIPE", help=text, **more)
 
 
 def add_set_option(command: argparse.ArgumentParser) -> None:
@@ -39,19 +32,13 @@ def add_work_option(command: argparse.ArgumentParser) -> None:
 def add_output_option(
     command: argparse.ArgumentParser, *forms: str, text: str = "default: %(default)s"
 ) -> None:
-    """`-o`; the first form is the default.
-
-    Args:
-        command: Parser of the command.
-        forms: Left out, a table or JSON.
-        text: Its help.
-    """
+    """`-o`: a table or JSON, or one of other forms; the first is the default."""
     choices = forms or ("table", "json")
     command.add_argument("-o", "--output", choices=choices, default=choices[0], help=text)
 
 
 def place(text: str) -> str:
-    """The type of an option that names a file or directory to write; an empty one is refused."""
+    """Type of an option that names a file or directory to write; an empty one is refused."""
     if not text.strip():
         raise argparse.ArgumentTypeError("is empty; give a path")
     return text

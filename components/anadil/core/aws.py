@@ -89,12 +89,9 @@ class DamagedError(RetryableError):
 
 
 def aws_client(service: str, region: str | None = None, attempts: int = ATTEMPTS) -> Any:
-    """A client of a service; throttled and failed calls are made again by botocore.
+    """A client of a service by boto3's name; botocore repeats throttled and failed calls.
 
-    Args:
-        service: As boto3 calls it, such as `sagemaker`.
-        region: Left out, that of the environment.
-        attempts: For a call, the first included, where AWS_MAX_ATTEMPTS does not say otherwise.
+    AWS_MAX_ATTEMPTS goes before `attempts`, the environment's region counts where none is given.
 
     Raises:
         PreflightError: boto3, a region or the profile is missing, or the endpoint is no URL.
@@ -127,14 +124,6 @@ def error_status(error: Exception) -> int:
     status = int(_response(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     written = re.search(r"\((\d{3})\)", str(error))  # boto3's transfers say no more than that
     return status or (int(written[1]) if written else 0)
-
-
-def _is_missing(error: Exception) -> bool:
-    """Whether what was asked for is not there."""
-    # SageMaker says "ValidationException: Requested resource not found." and "Could not find ...".
-    words, code = _message(error).lower(), error_code(error)
-    absent = "not found" in words or "could not find" in words
-    return "NotFound" in code or (code == "ValidationException" and absent)
 
 
 @contextmanager
@@ -188,19 +177,13 @@ def aws_errors(
 
 
 def request_differences(asked: Any, there: Any, path: str = "") -> list[str]:
-    """Where what is there is not what is asked for; what AWS adds to it does not count.
-
-    Args:
-        asked: A request, or a part of one.
-        there: What describes the thing, in the same form.
-        path: Of the part.
-    """
+    """Differences of an object from the request for it, below a path; what AWS adds does not count."""
     if isinstance(asked, dict):
-        held = there if isinstance(there, dict) else {}
+        present = there if isinstance(there, dict) else {}
         return [
             text
             for key, value in asked.items()
-            for text in request_differences(value, held.get(key), f"{path}.{key}".lstrip("."))
+            for text in request_differences(value, present.get(key), f"{path}.{key}".lstrip("."))
         ]
     if isinstance(asked, list) and isinstance(there, list) and len(asked) == len(there):
         pairs = enumerate(zip(asked, there, strict=True))
@@ -209,21 +192,19 @@ def request_differences(asked: Any, there: Any, path: str = "") -> list[str]:
 
 
 def _refusal(error: Exception, what: str, refused: type[AnadilError], **words: str) -> AnadilError:
-    code, status, said = error_code(error), error_status(error), _message(error)
+    code, status = error_code(error), error_status(error)
+    said = " ".join(str(_response(error).get("Error", {}).get("Message", "") or error).split())
+    # SageMaker says "ValidationException: Requested resource not found." and "Could not find ...".
+    absent = code == "ValidationException" and re.search("not found|could not find", said, re.IGNORECASE)
     for refusal in REFUSALS:
-        absent = refusal.error is DataError and _is_missing(error)
-        if absent or status in refusal.statuses or any(word in code for word in refusal.codes):
+        is_missing = refusal.error is DataError and (absent or "NotFound" in code)
+        if is_missing or status in refusal.statuses or any(word in code for word in refusal.codes):
             return refusal.error(f"{what}: {refusal.text.format(code=code, said=said, **words)}")
     if status >= 500 or not status:
         return RetryableError(
             f"{what}: {code}; {words['service']} failed for now, run the same command again"
         )
     return refused(f"{what}: {words['service']} refused: {code}: {said}")
-
-
-def _message(error: Exception) -> str:
-    """AWS's own sentence for an error."""
-    return " ".join(str(_response(error).get("Error", {}).get("Message", "") or error).split())
 
 
 def _response(error: Exception) -> dict[str, Any]:

@@ -26,16 +26,14 @@ class Kernels:
     """The compiled functions of one stage."""
 
     def __init__(self, room: Path, others: Sequence[str] = (), constants: Sequence[str] = ()) -> None:
-        """Name what compiled code is made of.
+        """Name the sources of compiled code.
 
         Args:
             room: Folder of kernels: every module in it counts.
-            others: Modules elsewhere, from `room`, that hold compiled functions or constants that they use.
+            others: Modules elsewhere, from `room`, with compiled functions or constants that they use.
             constants: Values from other rooms that are compiled in.
         """
-        self.room = room
-        self._others = tuple(others)
-        self._constants = tuple(constants)
+        self.room, self._others, self._constants = room, tuple(others), tuple(constants)
         self._kernels: list[_Kernel] = []
 
     def compiled(self, function: F) -> F:

@@ -1,7 +1,7 @@
 """Values of records by a key, or by a path of keys such as `document.text`."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -14,16 +14,11 @@ def field_of(row: Mapping[str, Any], path: str) -> Any:
     """
     if path in row:
         return row[path]
-    for first, rest in _cuts(path):
+    for dot in re.finditer(r"\.", path):  # each of them: keys may hold dots too
+        first, rest = path[: dot.start()], path[dot.end() :]
         if first in row and row[first] is None:
             return None
         if isinstance(row.get(first), dict):
             with suppress(KeyError):
                 return field_of(row[first], rest)
     raise KeyError(path)
-
-
-def _cuts(path: str) -> Iterator[tuple[str, str]]:
-    """A path in two, at each of its dots: keys may hold dots too."""
-    for dot in re.finditer(r"\.", path):
-        yield path[: dot.start()], path[dot.end() :]

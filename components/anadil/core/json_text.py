@@ -1,4 +1,4 @@
-"""JSON of a file that others have written: what nests without end is no JSON, not a bug of the program.
+"""JSON of a file that others have written: a value that nests without end is refused, like text that is not JSON.
 
 Python's own reader raises a `RecursionError`, and what stays below its limit fails later, in whoever walks the value.
 """
@@ -20,14 +20,10 @@ class TooDeepError(ValueError):
 
 
 def parse_json(text: str | bytes, *, no_twins: bool = False) -> Any:
-    """The value of a text, as `json.loads`.
-
-    Args:
-        text: The JSON.
-        no_twins: Refuse a key that a table has twice, of which `json.loads` keeps the last.
+    """The value of a text, as `json.loads`; `no_twins` refuses a key that a table has twice.
 
     Raises:
-        ValueError: It is no JSON; `TooDeepError` where it nests too deep.
+        ValueError: It is not JSON; `TooDeepError` where it nests too deep.
     """
     try:
         value = json.loads(text, object_pairs_hook=_without_twins if no_twins else None)
@@ -62,20 +58,14 @@ def refuse_deep(value: object) -> None:
     Raises:
         TooDeepError: It does.
     """
-    level = [value]
+    level: list[Any] = [value] if isinstance(value, dict | list) else []
     for _ in range(MAX_DEPTH):
-        inner = (each for one in level for each in _items(one))
+        inner = (each for one in level for each in (one.values() if isinstance(one, dict) else one))
         # Aliases of YAML name one list many times.
         level = list({id(each): each for each in inner if isinstance(each, dict | list)}.values())
         if not level:
             return
     raise TooDeepError
-
-
-def _items(value: object) -> Any:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
 
 
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

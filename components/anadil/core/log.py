@@ -39,7 +39,9 @@ def set_up(stage: str = "", *, container: bool = False, verbose: bool = False) -
     """
     rank = int(os.environ.get("RANK", "0"))
     handler = Stderr()
-    handler.setFormatter(JsonFormatter(stage, rank) if _is_json(container) else TextFormatter(stage))
+    wish = os.environ.get("ANADIL_LOG", "")
+    is_json = wish == "json" if wish in ("json", "text") else container and not sys.stderr.isatty()
+    handler.setFormatter(JsonFormatter(stage, rank) if is_json else TextFormatter(stage))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     level = logging.WARNING if rank else logging.DEBUG if verbose else logging.INFO
     logging.getLogger("anadil").setLevel(level)
@@ -48,11 +50,6 @@ def set_up(stage: str = "", *, container: bool = False, verbose: bool = False) -
     # Its line for each retry says nothing to a user; what becomes of the call is said by us.
     for name in ("py.warnings", "urllib3.connectionpool"):
         logging.getLogger(name).setLevel(logging.DEBUG if verbose else logging.ERROR)
-
-
-def _is_json(container: bool) -> bool:
-    wish = os.environ.get("ANADIL_LOG", "")
-    return wish == "json" if wish in ("json", "text") else container and not sys.stderr.isatty()
 
 
 class Stderr(logging.Handler):
@@ -87,8 +84,7 @@ class JsonFormatter(logging.Formatter):
 
     def __init__(self, stage: str, rank: int) -> None:
         super().__init__()
-        self.stage = stage
-        self.rank = rank
+        self.stage, self.rank = stage, rank
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line that a container runtime does not split."""
@@ -100,8 +96,7 @@ class JsonFormatter(logging.Formatter):
             "rank": self.rank,
             "msg": "",
         }
-        figures = getattr(record, "figures", None)
-        if figures:
+        if figures := getattr(record, "figures", None):
             line["figures"] = figures
         message = masked(record.getMessage())
         stack = masked(self.formatException(record.exc_info)) if record.exc_info else ""
@@ -129,14 +124,8 @@ def secrets() -> list[str]:
 def masked(text: str, hidden: Sequence[str] | None = None) -> str:
     """The text with `***` for passwords and tokens in URLs and values of secret environment variables.
 
-    Args:
-        text: Any.
-        hidden: What `secrets` says, of who masks a hundred texts; None: it is asked now.
+    Who masks a hundred texts asks `secrets` once and gives it as `hidden`.
     """
     for value in secrets() if hidden is None else hidden:
         text = text.replace(value, "***")
-    return URL_TOKEN.sub(r"\1***", URL_PASSWORD.sub(_without_password, text))
-
-
-def _without_password(match: re.Match[str]) -> str:
-    return f"{match[1] or match[2] or ''}:***"
+    return URL_TOKEN.sub(r"\1***", URL_PASSWORD.sub(lambda match: f"{match[1] or match[2] or ''}:***", text))

@@ -20,17 +20,15 @@ T = TypeVar("T")
 
 SECONDS_BETWEEN_LINES = 10.0
 SPEED_OVER_S = 3_600.0
-"""Over which a bar's time left is reckoned: a step of a large model on a laptop takes more than rich's 30."""
+"""Window for a bar's time left: a step of a large model on a laptop takes more than rich's 30 s."""
 
 
 class Progress:
     """Counts the items of one loop; `advance` is cheap enough for every item."""
 
     def __init__(self, what: str, total: int | None, bar: "RichProgress | None") -> None:
-        self.what = what
-        self.total = total
-        self.done = 0
-        self._first = 0
+        self.what, self.total = what, total
+        self.done = self._first = 0
         self._started = time.monotonic()
         self._next_line = self._started + SECONDS_BETWEEN_LINES
         self._bar = bar
@@ -55,18 +53,13 @@ class Progress:
         if now < self._next_line:
             return
         self._next_line = now + SECONDS_BETWEEN_LINES
-        of = "" if self.total is None else f" of {self.total:,}"
-        log.info(
-            "%s: %s%s%s%s", self.what, f"{self.done:,}", of, self._left(now), f", {note}" if note else ""
-        )
-
-    def _left(self, now: float) -> str:
-        """The time left; nothing before the first item is done, from which it could be reckoned."""
-        done = self.done - self._first
-        if self.total is None or not done:
-            return ""
-        seconds = (now - self._started) / done * (self.total - self.done)
-        return f", {human_seconds(seconds)} left"
+        text, done = f"{self.done:,}", self.done - self._first
+        if self.total is not None:
+            text += f" of {self.total:,}"
+            if done:  # else there is nothing to reckon the time left from
+                seconds = (now - self._started) / done * (self.total - self.done)
+                text += f", {human_seconds(seconds)} left"
+        log.info("%s: %s%s", self.what, text, f", {note}" if note else "")
 
 
 @contextmanager

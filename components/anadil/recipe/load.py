@@ -98,36 +98,29 @@ def _apply(data: dict[str, object], override: str) -> strict_yaml.Path:
         raise RecipeError(f"--set {override!r}: write key.path=value, such as pretrain.batch_size=8")
     value, _ = strict_yaml.parse_yaml(text, f"--set {key}")
     *parents, last = key.split(".")
-    node: dict[str, object] | list[object] = data
+    node: Any = data
     path: strict_yaml.Path = ()
     for depth, part in enumerate(parents):
-        place = _place(node, part, override)
-        path = (*path, place)
-        inner = _item(node, place)
+        path = (*path, _place(node, part, override))
+        inner = node.get(part) if isinstance(node, dict) else node[path[-1]]
         if not isinstance(inner, dict | list):
             if isinstance(node, list):
-                raise RecipeError(f"--set {override!r}: item {part} of the list is no table")
+                raise RecipeError(f"--set {override!r}: item {part} of the list is not a table")
             inner = node[part] = _default_at(parents[: depth + 1])
         node = inner
-    place = _place(node, last, override)
-    node[place] = value  # type: ignore[index]  # _place gives what fits the node
-    return (*path, place)
+    path = (*path, _place(node, last, override))
+    node[path[-1]] = value
+    return path
 
 
-def _place(node: dict[str, object] | list[object], part: str, override: str) -> str | int:
+def _place(node: object, part: str, override: str) -> str | int:
     """The key of a table or the index of a list that a part of a path names."""
-    if isinstance(node, dict):
+    if not isinstance(node, list):
         return part
     places = {str(index): index for index in range(len(node))}
     if part not in places:
-        raise RecipeError(f"--set {override!r}: {part!r} is no place in a list of {len(node)}")
+        raise RecipeError(f"--set {override!r}: {part!r} is not a place in a list of {len(node)}")
     return places[part]
-
-
-def _item(node: dict[str, object] | list[object], place: str | int) -> object:
-    if isinstance(node, dict):
-        return node.get(str(place))
-    return node[int(place)]
 
 
 def _default_at(keys: list[str]) -> dict[str, object] | list[object]:
@@ -151,11 +144,11 @@ def mistakes(
     """Every mistake of a file, a line each: line, key, reason, value, nearest key.
 
     Args:
-        error: What the check of the file found.
+        error: Outcome of its check.
         data: The file's content.
         lines: Path of a key -> its line.
-        name: What the message calls the file.
-        model: What it was checked against.
+        name: The file in the message.
+        model: Model of the check.
         given: Paths of the keys that the command line has set, which stand on no line of the file.
     """
     texts = []

@@ -18,9 +18,9 @@ def add_compare(name: str, commands: Any, text: str) -> None:
     """Add the command's options."""
     command = commands.add_parser(name, help=text, description=f"{text}; differences are B minus A")
     command.add_argument("a", metavar="A", help=RUN)
-    command.add_argument("b", metavar="B", help="the other one")
+    command.add_argument("b", metavar="B", help="the other run")
     add_run_places(command)
-    help_text = "write one page with curves and answers; it loads nothing from elsewhere"
+    help_text = "also write one page with curves and answers, which loads nothing from elsewhere"
     command.add_argument("--out", type=place, metavar="PAGE.html", help=help_text)
     add_output_option(command)
     command.set_defaults(command=show_comparison)

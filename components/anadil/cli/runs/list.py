@@ -29,7 +29,7 @@ def add_list(name: str, commands: Any, text: str) -> None:
 
 
 def add_run_places(command: argparse.ArgumentParser) -> None:
-    """`--work` and `--root`: where runs are looked for."""
+    """`--work` and `--root`: the places of runs."""
     help_text = "work directory of `anadil run` (default: %(default)s)"
     command.add_argument("--work", type=place, default=WORK, metavar="DIR", help=help_text)
     help_text = "storage.root of runs elsewhere: a directory or s3:// URI"
@@ -52,9 +52,8 @@ def show_runs(options: argparse.Namespace) -> int:
     if runs.hidden:
         log.info("%d of %d runs; --limit 0 shows all", len(runs), len(runs) + runs.hidden)
     if not runs:
-        where = " and ".join(
-            filter(None, (options.work if Path(options.work).is_dir() else "", options.root))
-        )
+        places = (options.work if Path(options.work).is_dir() else "", options.root)
+        where = " and ".join(filter(None, places))
         here = "" if options.work == WORK else f" --work {shlex.quote(options.work)}"
         log.info(
             "no runs%s; start one on built-in data: anadil run%s. Look elsewhere: --work DIR, --root URI",

@@ -4,7 +4,7 @@ import argparse
 import hashlib
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,8 +38,9 @@ from anadil.launch.manifests.training_jobs import pytorchjob
 from anadil.plan.calibration import calibrate, device_of
 from anadil.plan.from_recipe import possible_layout
 from anadil.plan.instances import CPU, LOCAL, Machine, machine, machines, this_machine
+from anadil.plan.layout import Layout
 from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout, request_for
-from anadil.plan.recipe_lines import least_waste, recipe_lines, recipe_settings
+from anadil.plan.reliability import CheckpointPlan
 from anadil.plan.schema import Plan
 from anadil.plan.view.terminal import plan_lines
 from anadil.preflight.clean_cost import estimated_tokens
@@ -262,6 +263,41 @@ def _refuse_what_cannot_fit(request: PlanRequest, result: PlanResult, prices: Pa
             layout.name(),
             layout.micro_batch_size,
         )
+
+
+def recipe_settings(
+    layout: Layout, machine: Machine, nodes: int, checkpoint_every: int | None = None
+) -> dict[str, object]:
+    """Recipe keys and values of a layout on some machines; without `checkpoint_every` the recipe's own stays."""
+    settings: dict[str, object] = {
+        "pretrain.micro_batch_size": layout.micro_batch_size,
+        "pretrain.activation_checkpointing": layout.recompute,
+        **{f"pretrain.parallelism.{name}": degree for name, degree in layout.degrees.items()},
+    }
+    if checkpoint_every is not None:
+        settings["pretrain.checkpoint_every"] = checkpoint_every
+    if machine.name != LOCAL:
+        settings |= {"cluster.instance": machine.name, "cluster.nodes": nodes}
+    return settings
+
+
+def least_waste(checkpoints: CheckpointPlan, steps: int) -> int | None:
+    """Steps between checkpoints by the rule that wastes least, at most a run's `steps`; None where a step's time is not known."""
+    rules = [each for each in checkpoints.intervals if each.rule != "recipe"]
+    known = [(each.waste, each.steps) for each in rules if each.steps]
+    return min(min(known)[1], steps) if known else None
+
+
+def recipe_lines(settings: Mapping[str, object]) -> list[str]:
+    """Settings by dotted key as the lines of a recipe."""
+    tables: dict[str, Any] = {}
+    for key, value in settings.items():
+        *parents, last = key.split(".")
+        table = tables
+        for parent in parents:
+            table = table.setdefault(parent, {})
+        table[last] = value
+    return yaml.safe_dump(tables, sort_keys=False).splitlines()
 
 
 def _write_page(path: Path, plan: Plan) -> None:

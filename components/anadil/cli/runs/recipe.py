@@ -17,35 +17,31 @@ def add_recipe(name: str, commands: Any, text: str) -> None:
     """Add `anadil recipe` with its verbs."""
     recipe = commands.add_parser(name, help=text)
     verbs = recipe.add_subparsers(metavar="VERB", required=True)
-    listed = verbs.add_parser("list", help="the shipped recipes")
+    listed = verbs.add_parser("list", help="list the shipped recipes")
     add_output_option(listed)
     listed.set_defaults(command=_recipe_list)
-    copy = verbs.add_parser("copy", help="a shipped recipe as a file of your own")
+    copy = verbs.add_parser("copy", help="copy a shipped recipe to a file of your own")
     copy.add_argument("name", metavar="NAME")
     copy.add_argument("file", metavar="FILE", type=Path)
     copy.set_defaults(command=_recipe_copy)
-    show = verbs.add_parser("show", help="a recipe with every default filled in")
+    show = verbs.add_parser("show", help="print a recipe with every default filled in")
     add_recipe_argument(show)
     add_set_option(show)
     add_output_option(show, "yaml", "json")
     show.set_defaults(command=_recipe_show)
-    check = verbs.add_parser("check", help="every mistake of a recipe, with line and remedy")
+    check = verbs.add_parser("check", help="report every mistake of a recipe, with line and remedy")
     add_recipe_argument(check)
     check.set_defaults(command=_recipe_check)
-    schema = verbs.add_parser("schema", help="JSON Schema of a recipe, for editors")
+    schema = verbs.add_parser("schema", help="print the JSON Schema of a recipe, for editors")
     schema.set_defaults(command=_recipe_schema)
 
 
 def _recipe_list(options: argparse.Namespace) -> int:
     from anadil.recipe.load import shipped
 
-    recipes = {path.stem: _first_line(path) for path in shipped()}
-    print_table(recipes, options.output)
+    first = {path.stem: path.read_text(encoding="utf-8").splitlines()[0] for path in shipped()}
+    print_table({name: line.lstrip("# ") for name, line in first.items()}, options.output)
     return 0
-
-
-def _first_line(path: Path) -> str:
-    return path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
 
 
 def _recipe_copy(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`anadil remove URI...`: take an artifact away that is damaged or that nobody needs."""
+"""`anadil remove URI...`: remove an artifact that is damaged or that nobody needs."""
 
 import argparse
 import logging
@@ -20,7 +20,7 @@ def add_remove(name: str, commands: Any, text: str) -> None:
     """Add the command's options."""
     command = commands.add_parser(name, help=text, description=f"{text}; the next run makes it again")
     command.add_argument("uri", nargs="+", metavar="URI", help="an artifact: a directory or s3:// URI")
-    command.add_argument("--dry-run", action="store_true", help="say what would be removed")
+    command.add_argument("--dry-run", action="store_true", help="only print what would be removed")
     command.set_defaults(command=remove)
 
 
@@ -28,8 +28,8 @@ def remove(options: argparse.Namespace) -> int:
     """Remove artifacts, each with all that lies in its place.
 
     Raises:
-        DataError: There is no artifact there; then nothing at all is removed.
-        IntegrityError: There is a manifest that cannot be read, so that nobody knows whose files these are.
+        DataError: One of them is not an artifact; then nothing at all is removed.
+        IntegrityError: A manifest cannot be read, so that nobody knows whose files these are.
     """
     for uri in options.uri:
         manifest = artifact.read_manifest(uri)

@@ -33,7 +33,7 @@ def add_run(name: str, commands: Any, text: str) -> None:
     add_recipe_argument(run, built_in=True)
     add_work_option(run)
     add_set_option(run)
-    text = "steps as processes of this Python, or in their images (default: %(default)s)"
+    text = "run steps as processes of this Python, or in their images (default: %(default)s)"
     run.add_argument("--runner", choices=["process", "docker"], default="process", help=text)
     add_until_option(run, "last stage to run")
     add_remake_option(run)
@@ -65,13 +65,13 @@ def _run(options: argparse.Namespace) -> int:
     if steps.exit_code in (INTERRUPTED, Stopped.exit_code):
         return steps.exit_code  # the step has said so; nothing is to be corrected
     if steps.exit_code:
-        log.error("stopped at a failed step; correct it and run the same command again to resume from there")
+        log.error("a step failed; correct the cause and run the same command again to resume from there")
         return steps.exit_code
     result = dict(steps.uris)
     if "report" in result:
         result["report"] = f"{result['report']}/report.html"
     print_table(result, options.output)
-    sys.stdout.flush()  # so that on a terminal the summary is what stands last
+    sys.stdout.flush()  # so that the summary comes last on a terminal
     from anadil.cli.runs.run_summary import summary_lines
 
     for line in summary_lines(recipe, steps.uris, f"sqlite:///{work}/mlflow.db", steps.spool):
@@ -87,12 +87,10 @@ def _check(recipe: Recipe, stages: Sequence[Stage], work: Path, options: argpars
     runs = []
     for stage in stages:
         if stage.name != options.until and is_left_out(stage, recipe):
-            why = (
-                f"{stage.only_if} is not set"
-                if stage.only_if
-                else f"{stage.files} names no {stage.files_flag}"
+            why = f"{stage.files} names no {stage.files_flag}"
+            log.info(
+                "%s: skipped, because %s", stage.name, f"{stage.only_if} is not set" if stage.only_if else why
             )
-            log.info("%s: left out, because %s", stage.name, why)
         else:
             runs.append(stage)
     extra = "pipelines" if options.runner == "docker" else "laptop"

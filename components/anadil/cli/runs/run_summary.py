@@ -29,19 +29,19 @@ FIGURES: tuple[tuple[str, str, Callable[[float | int | None], str]], ...] = (
     ("questions.exact", "unseen questions: answered word for word", human_percent),
     ("seen_questions.exact", "trained questions: answered word for word", human_percent),
 )
-"""Path in a candidate's scores, what the row is called, how its cells are printed."""
+"""Path in a candidate's scores, label of the row, format of its cells."""
 
 
 def summary_lines(
     recipe: Recipe, uris: Mapping[str, str], default_tracking: str, spool: Path | None = None
 ) -> Iterator[str]:
-    """The last lines of a run.
+    """The last lines of a run with some artifacts, by kind.
 
     Args:
-        recipe: What was run.
-        uris: Artifact word -> URI; of scores that are not there nothing is said.
+        recipe: Recipe of the run.
+        uris: Kind of artifact -> URI.
         default_tracking: URI of MLflow where neither the recipe nor the environment names one.
-        spool: Where the sender notes what it has made there.
+        spool: Folder in which the sender notes the runs that it has made.
     """
     if "scores" in uris:
         place = join(uris["scores"], "scores.json")

@@ -20,19 +20,19 @@ def add_trace(name: str, commands: Any, text: str) -> None:
     command.add_argument("--document", nargs="+", action="extend", default=[], metavar="ID|URL|FILE", help=help_text)  # fmt: skip
     help_text = "a further storage root to look for artifacts in"
     command.add_argument("--root", nargs="+", action="extend", default=[], metavar="URI", help=help_text)
-    command.add_argument("--out", type=place, metavar="PAGE.html", help="write a page, too")
-    help_text = "write a public summary of the training content, too, as the template of the EU's AI Office asks for it"
+    command.add_argument("--out", type=place, metavar="PAGE.html", help="also write a page")
+    help_text = "also write a public summary of the training content, by the template of the EU's AI Office"
     command.add_argument("--summary", type=place, metavar="FILE.md", help=help_text)
     help_text = "the provider is a small or medium enterprise: the summary lists fewer domains"
     command.add_argument("--sme", action="store_true", help=help_text)
-    help_text = "write id, source and URL of every document that it was trained on, too, a JSON object a line"
+    help_text = "also write id, source and URL of every document that it was trained on, as JSON lines"
     command.add_argument("--list", type=place, metavar="FILE.jsonl", help=help_text)
     add_output_option(command)
     command.set_defaults(command=trace)
 
 
 def trace(options: argparse.Namespace) -> int:
-    """Print the trace; then refuse a chain that is broken."""
+    """Print the trace, then refuse a broken chain."""
     from anadil.artifacts.storage import LocalStore
     from anadil.preflight.packages import require_packages
 

@@ -1,4 +1,4 @@
-"""`anadil clean plan`: what cleaning given files costs, and the manifests of pods that would do it."""
+"""`anadil clean plan`: cost of cleaning given files, and the manifest of the pods that would do it."""
 
 import argparse
 from typing import Any
@@ -10,16 +10,12 @@ from anadil.runtime.entry_point import add_recipe_options
 
 def add_clean_plan(name: str, commands: Any, text: str) -> None:
     """Add `anadil clean plan`."""
-    plan = commands.add_parser(name, help=text, description=f"{text}; nothing is read but the sizes of files")
+    plan = commands.add_parser(name, help=text, description=f"{text}; only the sizes of files are read")
     add_recipe_options(plan)
-    plan.add_argument(
-        "--raw", metavar="URI", nargs="+", default=[], help="files instead of the recipe's clean.inputs"
-    )
-    plan.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="print the manifest that clean.engine (job, ray) would send to the cluster",
-    )
+    text = "files instead of the recipe's clean.inputs"
+    plan.add_argument("--raw", metavar="URI", nargs="+", default=[], help=text)
+    text = "print the manifest that clean.engine (job, ray) would send to the cluster"
+    plan.add_argument("--dry-run", action="store_true", help=text)
     add_output_option(plan)
     plan.set_defaults(command=_plan)
 

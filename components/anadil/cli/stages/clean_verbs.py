@@ -1,4 +1,4 @@
-"""`anadil clean explain | diff | verify`: what clean did, and whether it is still there."""
+"""`anadil clean explain | diff | verify`: trace a document, compare corpora, verify one."""
 
 import argparse
 import sys
@@ -14,7 +14,17 @@ from anadil.core.stages import STAGES
 def add_clean_verb(name: str, commands: Any, text: str) -> None:
     """Add one of the commands with its options."""
     command = commands.add_parser(name, help=text, description=text)
-    ADDED[name](command)
+    if name == "explain":
+        _add_explain(command)
+        return
+    if name == "diff":
+        command.add_argument("first", metavar="A", help="corpus, directory or s3:// URI")
+        command.add_argument("second", metavar="B", help="another one")
+        command.set_defaults(command=diff)
+    else:
+        command.add_argument("corpus", metavar="CORPUS", help="directory or s3:// URI")
+        command.set_defaults(command=check_corpus)
+    add_output_option(command)
 
 
 def _add_explain(command: argparse.ArgumentParser) -> None:
@@ -23,29 +33,13 @@ def _add_explain(command: argparse.ArgumentParser) -> None:
     text = "file and place, such as news.jsonl:17, as rejected/ has it or as a path; a file alone is its first record"
     command.add_argument("source", metavar="SOURCE", help=text)
     add_recipe_options(command)
-    text = "the inputs, if not SOURCE's own file or those of the recipe"
+    text = "inputs to search, instead of SOURCE's own file or those of the recipe"
     command.add_argument("--raw", nargs="+", default=[], metavar="URI", help=text)
-    text = "a corpus that was made of them: tells what the document duplicates; SOURCE may be an id"
+    text = "a corpus made of them: shows what the document duplicates, and lets SOURCE be an id"
     command.add_argument("--corpus", metavar="URI", help=text)
-    text = "default: %(default)s, which lists the limits that the document breaks; the others have all"
+    text = "default: %(default)s, which lists the limits that the document breaks; the other forms list all limits"
     add_output_option(command, "table", "yaml", "json", text=text)
     command.set_defaults(command=explain)
-
-
-def _add_diff(command: argparse.ArgumentParser) -> None:
-    command.add_argument("first", metavar="A", help="corpus, directory or s3:// URI")
-    command.add_argument("second", metavar="B", help="another one")
-    add_output_option(command)
-    command.set_defaults(command=diff)
-
-
-def _add_verify(command: argparse.ArgumentParser) -> None:
-    command.add_argument("corpus", metavar="CORPUS", help="directory or s3:// URI")
-    add_output_option(command)
-    command.set_defaults(command=check_corpus)
-
-
-ADDED = {"explain": _add_explain, "diff": _add_diff, "verify": _add_verify}
 
 
 def explain(options: argparse.Namespace) -> int:
@@ -72,7 +66,9 @@ def explain(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
         compile_lists(recipe, external_side_files(stage, recipe), Path(folder))
         settings = Settings(recipe=recipe, lists_folder=Path(folder))
-        inputs = options.raw or _file_of(source)
+        # A source may be a path, of a file or of a place in it; else it names a file of the inputs.
+        paths = [each for each in (source, source.rpartition(":")[0]) if each and Path(each).is_file()]
+        inputs = options.raw or paths[:1]
         raw = find_record(external_files(stage, recipe, inputs), source, settings)
         steps = explain_record(raw, settings)
     steps |= {"in_corpus": rows} if options.corpus else {}
@@ -81,13 +77,6 @@ def explain(options: argparse.Namespace) -> int:
     else:
         print_data(steps, options.output)
     return 0
-
-
-def _file_of(source: str) -> list[str]:
-    """The file that a source names by its path; none where it names a file of the inputs by its short name."""
-    from pathlib import Path
-
-    return [place for place in (source, source.rpartition(":")[0]) if place and Path(place).is_file()][:1]
 
 
 def _print_steps(steps: dict[str, Any]) -> None:
@@ -130,11 +119,8 @@ def diff(options: argparse.Namespace) -> int:
     for name, (before, after) in result["counts"].items():
         sys.stdout.write(f"{name:<28} {before:>14,} {after:>14,} {after - before:>+14,}\n")
     for change in result["changed"]:
-        line = (
-            f"{change['before']} -> {change['after']}: {counted(change['documents'], 'document')}, such as "
-            f"{', '.join(change['examples'])}"
-        )
-        print_lines([line])
+        documents, examples = counted(change["documents"], "document"), ", ".join(change["examples"])
+        print_lines([f"{change['before']} -> {change['after']}: {documents}, such as {examples}"])
     for name in ("other_text", "only_in_first", "only_in_second"):
         sys.stdout.write(f"{name.replace('_', ' '):<28} {result[name]:>14,}\n")
     return 0

@@ -1,4 +1,4 @@
-"""`anadil evaluate judge-export` and `judge-import`: answers for a judge, and what it said about them.
+"""`anadil evaluate judge-export` and `judge-import`: answers for a judge, and a summary of its verdicts.
 
 The judge, a person or a model, sees two answers and neither who wrote them nor whether it has seen the
 same two before: each pair goes out twice, in both orders, because judges prefer a place.
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 CANDIDATES = ("finetuned", "adapted")
 POINTS = {"a": 1.0, "tie": 0.5, "b": 0.0}
-"""Verdict -> what the answer that is shown first gets."""
+"""Verdict -> points of the answer that is shown first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,14 +93,9 @@ def import_verdicts(options: argparse.Namespace) -> int:
 def verdict_summary(
     pairs: Sequence[AnswerPair], verdicts: Mapping[str, str], names: tuple[str, str]
 ) -> dict[str, Any]:
-    """Summary of the verdicts of all pairs.
+    """Summary of the verdicts (id of a row -> `a`, `b` or `tie`) of all pairs.
 
     A pair counts once, with the mean of its two orders, so that a preference for a place cancels out.
-
-    Args:
-        pairs: As they were exported.
-        verdicts: Id of a row -> `a`, `b` or `tie`.
-        names: The candidates.
 
     Raises:
         DataError: No pair was judged in both orders.
@@ -137,35 +132,29 @@ def read_verdicts(path: Path, pairs: Sequence[AnswerPair]) -> dict[str, str]:
     """Id of a row -> `a`, `b` or `tie`.
 
     Raises:
-        DataError: A line is no verdict, or is about a row that was not exported.
+        DataError: A line is not a verdict, or is about a row that was not exported.
     """
     known = {each for pair in pairs for each in pair.ids}
     results: dict[str, str] = {}
-    for place, line in _lines(path):
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from None
+    for place, line in ((f"{path}:{number}", line) for number, line in enumerate(lines, 1) if line.strip()):
         try:
             row = parse_json(line)
             name, verdict = str(row["id"]), str(row["verdict"]).strip().lower()
         except (ValueError, LookupError, TypeError):
-            raise DataError(f'{place}: is no {{"id": ..., "verdict": ...}}; write one to a line') from None
+            raise DataError(f'{place}: is not {{"id": ..., "verdict": ...}}; write one to a line') from None
         if verdict not in POINTS:
             raise DataError(f"{place}: verdict {verdict[:40]!r} is not one of {', '.join(POINTS)}")
         if name not in known:
             raise DataError(
-                f"{place}: id {name[:40]!r} is no row of these scores; give --scores, --candidates, --mode and --seen as for the export"
+                f"{place}: id {name[:40]!r} is not a row of these scores; give --scores, --candidates, --mode and --seen as for the export"
             )
         if results.setdefault(name, verdict) != verdict:
             raise DataError(f"{place}: id {name} was judged {results[name]!r} before; keep one verdict")
     return results
-
-
-def _lines(path: Path) -> Iterator[tuple[str, str]]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read: {error}") from None
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            yield f"{path}:{number}", line
 
 
 def _pairs(options: argparse.Namespace) -> list[AnswerPair]:
@@ -197,7 +186,7 @@ def _pairs(options: argparse.Namespace) -> list[AnswerPair]:
 
 
 def _answers(uri: str, scores: Mapping[str, Any], name: str, mode: str) -> dict[str, dict[str, Any]]:
-    """Prompt -> what a candidate answered."""
+    """Prompt -> a candidate's answer."""
     candidates = scores.get("candidates", {})
     if name not in candidates:
         raise DataError(f"{uri}: holds no candidate {name!r}; it holds {', '.join(candidates) or 'none'}")
@@ -206,7 +195,7 @@ def _answers(uri: str, scores: Mapping[str, Any], name: str, mode: str) -> dict[
 
 
 def _id(*parts: str) -> str:
-    """Names a row, and says nothing of who wrote what."""
+    """Id of a row, which does not show who wrote what."""
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 

@@ -16,7 +16,6 @@ from anadil.text.language import known_languages, language_codes
 
 if TYPE_CHECKING:
     from anadil.text.language_data import LanguageModel
-    from anadil.text.language_pack import LanguagePack
 
 MIN_LABELLED = 0.9
 """Share of the sample that a fastText model must call by one name."""
@@ -33,16 +32,16 @@ def add_language(name: str, commands: Any, text: str) -> None:
     learn.add_argument(
         "sample", nargs="+", metavar="SAMPLE", help="good text: .txt, .jsonl[.gz|.zst], .parquet"
     )
-    text = "text that is to be dropped: noise, or the nearest languages; may be repeated"
+    text = "text that clean shall drop: noise, or the nearest languages; may be given several times"
     learn.add_argument("--bad", nargs="+", action="extend", default=[], metavar="FILE", help=text)
-    text = "learn it although CLD2 takes the sample for another language, whose text may then pass"
+    text = "learn the pack although CLD2 takes the sample for another language, whose text may then pass"
     learn.add_argument("--accept-sibling", action="store_true", help=text)
     text = "a fastText identifier such as GlotLID or OpenLID; the pack names it, so it must stay there"
     learn.add_argument("--language-model", metavar="PATH", help=text)
     learn.add_argument("--text-field", default="text", metavar="KEY", help="default: %(default)s")
     learn.add_argument("--out", type=Path, metavar="PACK", help="file to write (default: NAME.yaml)")
     learn.set_defaults(command=learn_pack)
-    text = "ids of packs, and of the languages that CLD2 knows"
+    text = "list the ids of packs, and of the languages that CLD2 knows"
     listed = actions.add_parser("list", help=text, description=text)
     listed.add_argument("-o", "--output", choices=["table", "json"], default="table")
     listed.set_defaults(command=list_languages)
@@ -67,7 +66,10 @@ def list_languages(options: argparse.Namespace) -> int:
 def learn_pack(options: argparse.Namespace) -> int:
     """Write the pack, and print what was decided."""
     require_packages("clean")
+    import yaml
+
     from anadil.clean.shards.shards import names
+    from anadil.language.identify_sample import sibling_of
     from anadil.language.learn_language import learn_language
     from anadil.language.sample_texts import read_texts
 
@@ -82,22 +84,19 @@ def learn_pack(options: argparse.Namespace) -> int:
         {name: read_texts([uri], options.text_field) for name, uri in zip(names(bad), bad, strict=True)},
         (lambda texts: _model(model, texts)) if model else None,
     )
-    if learnt.pack.identification.sibling and not options.accept_sibling:
-        _refuse_sibling(learnt.pack.identification.sibling, options.name)
-    out.write_text(_as_yaml(learnt.pack), encoding="utf-8")
+    if (label := learnt.pack.identification.sibling) and not options.accept_sibling:
+        sibling = sibling_of(label)
+        raise DataError(
+            f"{options.name}: CLD2 takes the sample for {sibling}, and only text of that can teach the pack to drop it; give files in "
+            f"it as --bad, or keep what may pass with --accept-sibling (if the sample is in {sibling}, give it that id)"
+        )
+    data = learnt.pack.model_dump(mode="json", exclude_defaults=True)
+    head = f"# {learnt.pack.name}, learnt by `anadil language learn`; `learnt` says on how much evidence.\n"
+    text = yaml.safe_dump(data, allow_unicode=True, sort_keys=False, width=100)
+    out.write_text(head + text, encoding="utf-8")
     print_lines(learnt.report)
-    print(f"{out}: written; name it in the recipe, `language: {out}`", file=sys.stderr)
+    print(f"{out} written; name it in the recipe, `language: {out}`", file=sys.stderr)
     return 0
-
-
-def _refuse_sibling(label: str, name: str) -> None:
-    from anadil.language.identify_sample import sibling_of
-
-    sibling = sibling_of(label)
-    raise DataError(
-        f"{name}: CLD2 takes the sample for {sibling}, and only text of that can teach the pack to drop it; give files in "
-        f"it as --bad, or keep what may pass with --accept-sibling (if the sample is in {sibling}, give it that id)"
-    )
 
 
 def _refuse_unfit(out: Path, name: str) -> None:
@@ -131,11 +130,3 @@ def _model(path: str, texts: Sequence[str]) -> "LanguageModel":
             f"--language-model {path}: does not know this language; it takes the sample for {result}"
         )
     return LanguageModel(path=place, label=label, sha256=file_sha256(place))
-
-
-def _as_yaml(pack: "LanguagePack") -> str:
-    import yaml
-
-    data = pack.model_dump(mode="json", exclude_defaults=True)
-    head = f"# {pack.name}, learnt by `anadil language learn`; `learnt` says on how much evidence.\n"
-    return head + yaml.safe_dump(data, allow_unicode=True, sort_keys=False, width=100)

@@ -1,4 +1,4 @@
-"""`anadil tokenizer inspect`: how tokenizers cut a text, side by side."""
+"""`anadil tokenizer inspect`: show how tokenizers cut a text, side by side."""
 
 import argparse
 import sys
@@ -18,17 +18,10 @@ def add_inspect(name: str, commands: Any, text: str) -> None:
     from anadil.runtime.entry_point import add_recipe_options
 
     command = commands.add_parser(name, help=text, description=text)
-    text = "text to cut; `-` reads it from stdin. A directory with a tokenizer counts as --tokenizer, and alone it cuts the prompts of the language"
+    text = "text to cut, or `-` for stdin. A directory with a tokenizer counts as --tokenizer; without a text, the prompts of the language are cut"
     command.add_argument("texts", metavar="TEXT", nargs="+", help=text)
-    command.add_argument(
-        "--tokenizer",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="DIR",
-        help="directory with a tokenizer.json, or a tokenizer artifact, whose candidates are all shown; "
-        "default: the base of the recipe",
-    )
+    text = "directory with a tokenizer.json, or a tokenizer artifact, of which all candidates are shown (default: the recipe's base)"
+    command.add_argument("--tokenizer", nargs="+", action="extend", default=[], metavar="DIR", help=text)
     add_recipe_options(command)
     add_output_option(command)
     command.set_defaults(command=inspect)
@@ -41,10 +34,14 @@ def inspect(options: argparse.Namespace) -> int:
         DataError: The text is empty, or a directory holds no tokenizer.
     """
     from anadil.core.errors import DataError
+    from anadil.recipe.load import load_recipe
+    from anadil.text.language import load_language
 
     folders = [word for word in options.texts if word.startswith("s3://") or Path(word).expanduser().is_dir()]
     words = [word for word in options.texts if word not in folders]
-    text = sys.stdin.read() if words == ["-"] else " ".join(words or _sample(options))
+    if not words:
+        words = list(load_language(load_recipe(options.recipe, options.set).language).prompts)
+    text = sys.stdin.read() if words == ["-"] else " ".join(words)
     if not text.strip():
         raise DataError("the text is empty; give one to cut")
     options.tokenizer += folders
@@ -62,14 +59,6 @@ def inspect(options: argparse.Namespace) -> int:
     for row in rows:
         print_lines(["", row["name"], f"  {'|'.join(row['pieces'])}"])
     return 0
-
-
-def _sample(options: argparse.Namespace) -> list[str]:
-    """Text of the recipe's language, where none is given."""
-    from anadil.recipe.load import load_recipe
-    from anadil.text.language import load_language
-
-    return list(load_language(load_recipe(options.recipe, options.set).language).prompts)
 
 
 def _tokenizers(options: argparse.Namespace) -> Iterator[tuple[str, "Tokenizer"]]:

@@ -1,8 +1,8 @@
 import yaml
 
+from anadil.cli.runs.plan import least_waste, recipe_lines, recipe_settings
 from anadil.plan.instances import machine, this_machine
 from anadil.plan.layout import Layout
-from anadil.plan.recipe_lines import least_waste, recipe_lines, recipe_settings
 from anadil.plan.reliability import CheckpointPlan, checkpoint_interval, checkpoints_of
 
 LAYOUT = Layout(data=16, shard=8, micro_batch_size=7, micro_batches=2, recompute="selective")
