@@ -20,10 +20,7 @@ from unittest import mock
 import torch
 import transformers.models.llama.modeling_llama as llama
 from torch import distributed as dist
-from torch._subclasses.fake_tensor import (
-    FakeTensorMode,
-    unset_fake_temporarily,
-)
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import Schedule1F1B
 from torch.distributed.pipelining._utils import InferenceMode

@@ -5,15 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from anadil.plan.budget import (
-    CostEstimate,
-    PhaseWork,
-    PlanBudget,
-    budget,
-    rental_cost,
-    storage_of,
-    time_of,
-)
+from anadil.plan.budget import CostEstimate, PhaseWork, PlanBudget, budget, rental_cost, storage_of, time_of
 from anadil.plan.instances import Machine, machine
 from anadil.plan.reliability import (
     NODE_MTBF_S,

@@ -78,87 +78,39 @@ REDUCED = {
     "full": (one(2), Layout(micro_batch_size=4, recompute="full"), work(TORCH)),
     "full, untied": (eight(2), Layout(recompute="full"), work(LIGER, state="bf16")),
     "embeddings": (one(2), Layout(micro_batch_size=4), work(LIGER, trains="embeddings")),
-    "embeddings, full": (
-        one(2),
-        Layout(micro_batch_size=4, recompute="full"),
-        work(TORCH, trains="embeddings"),
-    ),
+    "embeddings, full": (one(2), Layout(micro_batch_size=4, recompute="full"), work(TORCH, trains="embeddings")),
     "accumulation": (one(2), Layout(micro_batch_size=2, micro_batches=3), work(LIGER)),
     "FSDP": (one(3), Layout(data=8, shard=8, micro_batch_size=4), work(LIGER, state="bf16")),
-    "FSDP, selective": (
-        eight(2),
-        Layout(data=8, shard=8, micro_batch_size=4, recompute="selective"),
-        work(LIGER),
-    ),
-    "FSDP, embeddings": (
-        one(2),
-        Layout(data=8, shard=8, recompute="full"),
-        work(LIGER, trains="embeddings"),
-    ),
-    "FSDP, accumulation": (
-        one(2),
-        Layout(data=8, shard=8, micro_batch_size=2, micro_batches=2),
-        work(LIGER),
-    ),
+    "FSDP, selective": (eight(2), Layout(data=8, shard=8, micro_batch_size=4, recompute="selective"), work(LIGER)),
+    "FSDP, embeddings": (one(2), Layout(data=8, shard=8, recompute="full"), work(LIGER, trains="embeddings")),
+    "FSDP, accumulation": (one(2), Layout(data=8, shard=8, micro_batch_size=2, micro_batches=2), work(LIGER)),
     "HSDP": (one(2), Layout(data=8, shard=4, recompute="full"), work(LIGER)),
     "FSDP, few tokens": (seventy(3), Layout(data=256, shard=256, recompute="full"), work(LIGER)),
-    "FSDP, few layers ahead": (
-        seventy(4),
-        Layout(data=256, shard=256, recompute="full", prefetch=2),
-        work(LIGER),
-    ),
-    "FSDP, no layer ahead": (
-        seventy(2),
-        Layout(data=256, shard=256, recompute="full", prefetch=0),
-        work(LIGER),
-    ),
+    "FSDP, few layers ahead": (seventy(4), Layout(data=256, shard=256, recompute="full", prefetch=2), work(LIGER)),
+    "FSDP, no layer ahead": (seventy(2), Layout(data=256, shard=256, recompute="full", prefetch=0), work(LIGER)),
     "FSDP, kept": (eight(2), Layout(data=8, shard=8, recompute="full", reshard=False), work(LIGER)),
     "FSDP, kept, logits": (one(2), Layout(data=8, shard=8, prefetch=2, reshard=False), work(LOGITS)),
     "TP": (eight(2), Layout(tensor=8), work(LIGER, state="bf16")),
-    "FSDP x TP": (
-        eight(2),
-        Layout(data=4, shard=4, tensor=2, micro_batch_size=2, recompute="full"),
-        work(LIGER),
-    ),
+    "FSDP x TP": (eight(2), Layout(data=4, shard=4, tensor=2, micro_batch_size=2, recompute="full"), work(LIGER)),
     "FSDP x PP": (eight(2), Layout(data=2, shard=2, pipeline=2, micro_batches=2), work(LIGER)),
-    "PP, the last stage is the worst": (
-        eight(4),
-        Layout(pipeline=4, micro_batches=4),
-        work(LOGITS, state="bf16"),
-    ),
-    "PP, the first stage is the worst": (
-        eight(6),
-        Layout(pipeline=3, micro_batch_size=4, micro_batches=4),
-        work(LIGER, state="bf16"),
-    ),
+    "PP, the last stage is the worst": (eight(4), Layout(pipeline=4, micro_batches=4), work(LOGITS, state="bf16")),
+    "PP, the first stage is the worst": (eight(6), Layout(pipeline=3, micro_batch_size=4, micro_batches=4), work(LIGER, state="bf16")),
     "context": (one(2), Layout(context=2, shard=2, micro_batch_size=2), work(LIGER)),
-}
+}  # fmt: skip
 
 
 QUICK = ("selective", "FSDP", "PP, the last stage is the worst")
 """One of a device, of several, and of stages; the others are slow."""
 REPEATED = (
-    "one device, torch, bf16",
-    "one device, Liger",
-    "one device, torch's fused loss",
-    "full",
-    "accumulation",
-    "FSDP, few tokens",
-    "FSDP, few layers ahead",
-    "TP",
-    "full, untied",
-    "embeddings, full",
-    "FSDP, selective",
-    "FSDP, embeddings",
-    "FSDP, accumulation",
-    "FSDP, kept, logits",
-)
+    "one device, torch, bf16", "one device, Liger", "one device, torch's fused loss", "full",
+    "accumulation", "FSDP, few tokens", "FSDP, few layers ahead", "TP", "full, untied", "embeddings, full",
+    "FSDP, selective", "FSDP, embeddings", "FSDP, accumulation", "FSDP, kept, logits",
+)  # fmt: skip
 """Two of the others together."""
 
 
 @pytest.mark.parametrize(
-    "name",
-    [name if name in QUICK else matrix(name) if name in REPEATED else slow(name) for name in REDUCED],
+    "name", [name if name in QUICK else matrix(name) if name in REPEATED else slow(name) for name in REDUCED]
 )
 def test_the_closed_form_is_what_a_small_model_holds(name: str) -> None:
     assert_close(*REDUCED[name])
@@ -174,11 +126,7 @@ def test_pipeline_cases_have_their_worst_moment_where_they_say(name: str, stage:
 # Every other whole model is measured by benchmarks/plan/memory.py, which takes a quarter of an hour.
 FULL = {
     "1B, Liger": (ONE, Layout(micro_batch_size=4), work(LIGER)),
-    "1B, HSDP": (
-        ONE,
-        Layout(data=8, shard=4, micro_batch_size=8, recompute="selective"),
-        work(LIGER),
-    ),
+    "1B, HSDP": (ONE, Layout(data=8, shard=4, micro_batch_size=8, recompute="selective"), work(LIGER)),
     "8B, PP": (EIGHT, Layout(pipeline=4, micro_batches=8), work(LIGER, state="bf16")),
 }
 

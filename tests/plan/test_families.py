@@ -29,13 +29,9 @@ WORST = 0.005
 """Most that the closed form may be off, as for Llama in test_fake_run.py."""
 HAS_LIGER = all(importlib.util.find_spec(name) for name in ("liger_kernel", "triton"))
 SIZES = {
-    "hidden_size": 1_024,
-    "intermediate_size": 3_072,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "vocab_size": 32_000,
-}
+    "hidden_size": 1_024, "intermediate_size": 3_072, "num_hidden_layers": 2, "num_attention_heads": 16,
+    "num_key_value_heads": 8, "vocab_size": 32_000,
+}  # fmt: skip
 BARE = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 
 

@@ -50,14 +50,9 @@ def test_bandwidths_of_a_p5_are_of_one_direction_and_in_bytes() -> None:
     assert p5.checked == "on demand 2026-11-09, price comparison by GPU-hour (6.88 x 8)"
 
 
-def test_a_price_that_is_not_known_is_none_and_so_is_fp8_on_an_a100() -> None:
-    assert machine("p5e.48xlarge").on_demand is None
-    assert machine("p5e.48xlarge").checked == ""
-    assert machine("p4d.24xlarge").flops_fp8 is None
+def test_a_price_that_is_not_known_is_none_and_devices_without_nvlink_talk_over_pcie() -> None:
+    assert (machine("p5e.48xlarge").on_demand, machine("p5e.48xlarge").checked) == (None, "")
     assert machine("p4d.24xlarge").memory_bytes == int(39.4 * GIB)
-
-
-def test_devices_without_nvlink_talk_over_pcie() -> None:
     assert machine("g6e.48xlarge").nvlink == 31.5e9
 
 
@@ -175,40 +170,34 @@ def test_a_file_that_is_not_there_is_a_recipe_error(tmp_path: Path) -> None:
         machines(tmp_path / "none.yaml")
 
 
-def groups(folder: Path, membership: str, limits: dict[str, str]) -> int:
+def groups(folder: Path, membership: str, limits: dict[str, object]) -> int:
     """Bytes of memory under a tree of control groups."""
     for name, text in limits.items():
         path = folder / "cgroup" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n", encoding="ascii")
+        path.write_text(f"{text}\n", encoding="ascii")
     own = folder / "own"
     own.write_text(membership, encoding="ascii")
     return ram_bytes(folder / "cgroup", own)
 
 
-def test_the_memory_of_a_container_is_the_least_limit_above_it(tmp_path: Path) -> None:
-    limits = {"pod/app/memory.max": "max", "pod/memory.max": str(64 * MIB), "memory.max": str(128 * MIB)}
-
-    assert groups(tmp_path, "0::/pod/app\n", limits) == 64 * MIB
+V1 = {"memory/job/memory.limit_in_bytes": 64 * MIB, "memory/memory.limit_in_bytes": 2**63 - 4096}
 
 
-def test_a_group_that_only_the_host_sees_leaves_the_limit_of_the_container(tmp_path: Path) -> None:
-    assert groups(tmp_path, "0::/host/only\n", {"memory.max": str(64 * MIB)}) == 64 * MIB
-
-
-def test_a_limit_of_the_first_version_of_control_groups_counts(tmp_path: Path) -> None:
-    limits = {
-        "memory/job/memory.limit_in_bytes": str(32 * MIB),
-        "memory/memory.limit_in_bytes": "9223372036854771712",
-    }
-
-    assert groups(tmp_path, "5:cpu,cpuacct:/x\n4:memory:/job\n0::/\n", limits) == 32 * MIB
-
-
-def test_a_file_above_the_tree_of_control_groups_is_no_limit(tmp_path: Path) -> None:
-    limits = {"../memory.max": str(32 * MIB), "memory.max": str(64 * MIB)}
-
-    assert groups(tmp_path, "0::/pod\n", limits) == 64 * MIB
+@pytest.mark.parametrize(
+    ("membership", "limits"),
+    [
+        ("0::/pod/app\n", {"pod/app/memory.max": "max", "pod/memory.max": 64 * MIB, "memory.max": 128 * MIB}),
+        ("0::/host/only\n", {"memory.max": 64 * MIB}),
+        ("5:cpu,cpuacct:/x\n4:memory:/job\n0::/\n", V1),
+        ("0::/pod\n", {"../memory.max": 32 * MIB, "memory.max": 64 * MIB}),
+    ],
+    ids=["least above", "path of the host", "version 1", "file above the tree"],
+)
+def test_the_memory_of_a_container_is_the_least_limit_above_it(
+    tmp_path: Path, membership: str, limits: dict[str, object]
+) -> None:
+    assert groups(tmp_path, membership, limits) == 64 * MIB
 
 
 def test_memory_without_control_groups_is_the_machines(tmp_path: Path) -> None:

@@ -314,10 +314,7 @@ def test_assumptions_say_what_was_assumed(azerbaijani: Plan, japanese: Plan) -> 
     told = [planned(each, choose_layout(each))["assumptions"] for each in auto]
     assert any("vocab_sizes is auto: the size is 100,000, the most" in each for each in told[0])
     assert not any("vocab_sizes" in each for each in told[1])
-    odd = replace(
-        AZERBAIJANI,
-        recipe=load_recipe("azerbaijani-1b", [COPIES, "pretrain.batch_size=100"]),
-    )
+    odd = replace(AZERBAIJANI, recipe=load_recipe("azerbaijani-1b", [COPIES, "pretrain.batch_size=100"]))
     uneven = planned(
         odd, PlanResult(layout=Layout(data=16, micro_batch_size=7), origin="recipe", search=None)
     )

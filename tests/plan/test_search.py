@@ -7,15 +7,7 @@ from anadil.plan.instances import machine, machines
 from anadil.plan.layout import Layout, Recompute, Work
 from anadil.plan.memory_limit import layout_fit
 from anadil.plan.model_shape import Shape
-from anadil.plan.search import (
-    RECOMPUTE,
-    SearchResult,
-    divisors,
-    layouts,
-    nearest,
-    search,
-    shards,
-)
+from anadil.plan.search import RECOMPUTE, SearchResult, divisors, layouts, nearest, search, shards
 from tests.kit.plans import EIGHT, ONE, SEVENTY, known
 
 P4D = machine("p4d.24xlarge")
@@ -139,10 +131,7 @@ def test_what_the_search_leaves_out_does_not_fit(shape: Shape, work: Work, batch
         layout_fit(
             shape,
             replace(
-                layout,
-                micro_batch_size=size,
-                micro_batches=layout.micro_batches // size,
-                recompute=recompute,
+                layout, micro_batch_size=size, micro_batches=layout.micro_batches // size, recompute=recompute
             ),
             work,
             P4D,

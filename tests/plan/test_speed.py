@@ -16,6 +16,7 @@ LAPTOP = replace(
 )
 WORK = Work(sequence_length=2_048, state="bf16")
 LONG = Work(sequence_length=8_192)
+LONG_TORCH = replace(LONG, kernels="torch", loss="logits")
 FSDP8 = Layout(data=8, shard=8, micro_batch_size=14)
 TORCH = replace(WORK, kernels="torch", loss="logits")
 FSDP16 = Layout(data=16, shard=16, micro_batch_size=14)
@@ -37,14 +38,7 @@ def tokens(shape: Shape, layout: Layout, work: Work, where: Machine = P5, nodes:
         # Llama 3.3 Swallow 70B by its days, layout as in Megatron-LM; the sequence length is a guess.
         (874, SEVENTY, Layout(data=4, tensor=8, pipeline=8, micro_batches=128), LONG, P5, 32),
         # torchtitan, docs/performance.md, 64 A100 80 GB.
-        (
-            331,
-            SEVENTY,
-            Layout(data=64, shard=64, recompute="full"),
-            replace(LONG, kernels="torch", loss="logits"),
-            machine("p4de.24xlarge"),
-            8,
-        ),
+        (331, SEVENTY, Layout(data=64, shard=64, recompute="full"), LONG_TORCH, machine("p4de.24xlarge"), 8),
     ],
 )
 def test_published_runs_are_predicted_within_a_factor_of_three(
@@ -189,16 +183,9 @@ def test_a_cpu_with_bf16_products_is_faster_in_bf16() -> None:
 
 def test_a_cpu_gets_a_sane_speed_without_communication() -> None:
     tiny = Shape(
-        name="tiny",
-        hidden=64,
-        intermediate=256,
-        layers=2,
-        heads=4,
-        kv_heads=2,
-        head_dim=16,
-        vocabulary=2_000,
-        tied=True,
-    )
+        name="tiny", hidden=64, intermediate=256, layers=2, heads=4, kv_heads=2, head_dim=16,
+        vocabulary=2_000, tied=True,
+    )  # fmt: skip
     work = Work(sequence_length=128, compute="fp32", kernels="torch")
 
     found = speed(tiny, Layout(micro_batch_size=8), work, LAPTOP, 1)

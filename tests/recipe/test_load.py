@@ -69,10 +69,7 @@ nonsense: 3
         ("clean: [1]", "clean: must be a table of keys (got [1])"),
         ("clean: {inputs: a.txt}", 'clean.inputs: must be a list, such as [a, b] (got "a.txt")'),
         ("clean: {text_field: 5}", "clean.text_field: must be text; put quotes around it (got 5)"),
-        (
-            "clean: {shard_bytes: 1}",
-            "clean.shard_bytes: must be at least 1048576 (got 1)",
-        ),
+        ("clean: {shard_bytes: 1}", "clean.shard_bytes: must be at least 1048576 (got 1)"),
         ("finetune: {lr: .nan}", 'finetune.lr: must be a number (got ".nan")'),
         ("finetune: {lr: 1e999}", "finetune.lr: must be a finite number"),
         ("base: {model: ''}", "base.model: must have at least 1 character"),

@@ -60,8 +60,6 @@ class Machine:
     """Memory of one device that programs can use."""
     flops_bf16: float
     """Peak of one device, FLOP/s; 0 where it is not known."""
-    flops_fp8: float | None
-    """Peak of one device in FP8; None where it has none."""
     hbm: float
     """Bandwidth of one device's memory; 0 where it is not known."""
     nvlink: float
@@ -235,7 +233,6 @@ def _machine(name: str, row: Instance) -> Machine:
         devices=row.devices,
         memory_bytes=int(row.memory_gib * GIB),
         flops_bf16=row.bf16_tflops * 1e12,
-        flops_fp8=row.fp8_tflops * 1e12 if row.fp8_tflops else None,
         hbm=row.hbm_gb_per_s * 1e9,
         nvlink=row.nvlink_gb_per_s * 1e9 / 2 if row.nvlink_gb_per_s else PCIE,
         network=row.network_gbit_per_s * 1e9 / 8,
@@ -264,7 +261,6 @@ def this_machine() -> Machine:
         devices=1,
         memory_bytes=ram,
         flops_bf16=flops,
-        flops_fp8=None,
         hbm=bandwidth,
         nvlink=bandwidth,
         network=0.0,
@@ -317,7 +313,6 @@ def _with_gpus(host: Machine, gpus: Sequence[tuple[str, int]]) -> Machine:
         devices=len(gpus),
         memory_bytes=usable,
         flops_bf16=peaks.flops_bf16,
-        flops_fp8=peaks.flops_fp8,
         hbm=peaks.hbm,
         nvlink=peaks.nvlink,
     )

@@ -8,14 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import (
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    model_validator,
-)
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from anadil.recipe.fields import NEUTRAL, Directory, Fraction, Place, StrictModel
 
@@ -38,7 +31,7 @@ OPTIMIZERS: Mapping[str, OptimizerFacts] = {
         # A gradient read for its norm, read and written to be scaled; weight, gradient and two moments
         # read, weight and moments written. Source: torch's fused AdamW.
         numbers_moved=10,
-    ),
+    )
 }
 """By name. `anadil.pretrain.optimizer` makes each of them; a second one makes the name a key of the section."""
 

@@ -7,12 +7,7 @@ import pytest
 import torch
 
 from anadil.cli.calibrate.runs import results_in, run_spec
-from anadil.cli.calibrate.worker import (
-    is_out_of_memory,
-    random_model,
-    random_tokens,
-    run_measurement,
-)
+from anadil.cli.calibrate.worker import is_out_of_memory, random_model, random_tokens, run_measurement
 from anadil.core.errors import PreflightError, Stopped
 from anadil.pretrain.data.packing import batch_of
 from anadil.pretrain.trainer import Step, Trainer
