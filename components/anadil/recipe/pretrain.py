@@ -31,7 +31,7 @@ OPTIMIZERS: Mapping[str, OptimizerFacts] = {
         # A gradient read for its norm, read and written to be scaled; weight, gradient and two moments
         # read, weight and moments written. Source: torch's fused AdamW.
         numbers_moved=10,
-    )
+    ),
 }
 """By name. `anadil.pretrain.optimizer` makes each of them; a second one makes the name a key of the section."""
 
