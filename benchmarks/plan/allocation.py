@@ -1,6 +1,6 @@
 """Memory that torch's CPU allocator holds in a step of the real trainer, beside both predictions.
 
-OMP_NUM_THREADS=1 python benchmarks/plan/allocation.py
+OMP_NUM_THREADS=1 python -m benchmarks.plan.allocation
 """
 
 import sys

@@ -1,6 +1,6 @@
 """The closed form of memory beside runs of the real model on fake tensors, as a Markdown table.
 
-OMP_NUM_THREADS=1 python benchmarks/plan/memory.py
+OMP_NUM_THREADS=1 python -m benchmarks.plan.memory
 """
 
 import logging
