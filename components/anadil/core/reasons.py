@@ -34,10 +34,9 @@ LENGTHS = {
 
 
 def reason_of(mistake: Mapping[str, Any]) -> str:
-    """Why a value is refused, for a message that names its key before and the value behind.
+    """Reason of one of `ValidationError.errors()`, for a message that names its key before and the value behind.
 
-    Args:
-        mistake: One of `ValidationError.errors()`; its own words stay where the kind is not known here.
+    pydantic's own words stay where the kind is not known here.
     """
     kind, context = str(mistake["type"]), mistake.get("ctx") or {}
     if kind in LENGTHS:

@@ -30,13 +30,10 @@ FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z
 def parse_yaml(text: str, name: str, most: int = MAX_BYTES) -> tuple[object, dict[Path, int]]:
     """The value of one YAML document, and the line (from 1) on which each path stands.
 
-    Args:
-        text: The document; JSON is YAML too.
-        name: What error messages call it, such as its file name.
-        most: Bytes that it may have.
+    Error messages call it `name`. It may have `most` bytes; JSON is YAML too.
 
     Raises:
-        RecipeError: It is no YAML, too large or too deep, or has a duplicate key or an alias.
+        RecipeError: It is not YAML, too large or too deep, or has a duplicate key or an alias.
     """
     # Not every text of a command line can be encoded; yaml says so below.
     if len(text.encode(errors="replace")) > most:

@@ -1,4 +1,4 @@
-"""A recipe in the words of the planner."""
+"""The layout and the work of a step that a recipe asks for."""
 
 from math import ceil
 

@@ -12,15 +12,7 @@ has fewer, which is 0.1 GB less at 100,000."""
 
 
 def loss_bytes(shape: Shape, layout: Layout, work: Work, tokens: float, *, forward: bool) -> float:
-    """Bytes of the loss, while it is made or (`forward` is false) in its gradient.
-
-    Args:
-        shape: The model.
-        layout: How devices share it.
-        work: What a step computes.
-        tokens: Of a micro-batch on this device.
-        forward: Which of the two.
-    """
+    """Bytes of the loss of `tokens` on this device, while it is made or (`forward` is false) in its gradient."""
     table = shape.embedding / layout.tensor
     if work.loss == "logits":
         # FP32 tables of all logits: with their log-probabilities, then with two gradients. Split by the

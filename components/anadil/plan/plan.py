@@ -122,11 +122,7 @@ class PlanResult:
 def choose_layout(request: PlanRequest, *, best: bool = False) -> PlanResult:
     """The recipe's own layout where it can be on these nodes and fits, else the fastest that does.
 
-    Where none fits, it is the recipe's own, or `possible_layout`.
-
-    Args:
-        request: What is planned.
-        best: Take the fastest in any case.
+    Where none fits, it is the recipe's own, or `possible_layout`. With `best` it is the fastest in any case.
 
     Raises:
         PreflightError: The recipe's own layout is not proven for the model's type.

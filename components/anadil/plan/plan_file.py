@@ -1,4 +1,4 @@
-"""The plan that is kept with a run, to be compared with what it took."""
+"""The plan beside a run's other files, to compare it with the time that the run took."""
 
 import json
 import logging
@@ -15,11 +15,7 @@ log = logging.getLogger(__name__)
 def plan_as_file(recipe: Recipe, name: str, *, here: bool, tokens: int | None = None) -> dict[str, str]:
     """`plan.json` as text, by its name; nothing for a model or a machine that is not planned.
 
-    Args:
-        recipe: What is trained.
-        name: What the recipe is called.
-        here: For this machine, not for those of `cluster`.
-        tokens: Of the text, as far as its files show, for `pretrain.max_epochs`.
+    It is for this machine (`here`) or those of `cluster`. `pretrain.max_epochs` counts the text's `tokens`, if known.
     """
     kind = recipe.cluster.instance
     if not here and kind is None:
@@ -30,6 +26,6 @@ def plan_as_file(recipe: Recipe, name: str, *, here: bool, tokens: int | None = 
         request = request_for(name, recipe, chosen, nodes, tokens)
         plan = build_plan(request, choose_layout(request))
     except (AnadilError, NotPlannedError) as error:
-        log.debug("no plan is kept: %s", error)
+        log.debug("no plan is written: %s", error)
         return {}
     return {"plan.json": json.dumps(plan.as_json(), indent=1, ensure_ascii=False)}

@@ -116,14 +116,8 @@ def checkpoints_of(
 ) -> CheckpointPlan:
     """Two published rules for the interval beside the recipe's own, and what the recipe's needs.
 
-    Args:
-        num_bytes: Of one checkpoint.
-        parameters: Of the model.
-        stall_s: Time that training waits for one.
-        mtbf_s: Mean time between failures of the run.
-        step_s: Seconds of an optimizer step; None where it is not known, and MTBF / 10 counts.
-        every: Optimizer steps between checkpoints.
-        keep: Checkpoints that stay.
+    A checkpoint has `num_bytes`; training waits `stall_s` for one and writes it `every` so many steps. Where the
+    time of a step is not known (None), MTBF / 10 counts.
 
     Source: MTBF / 10 is from AWS's guide to large-scale training; for Young-Daly see `checkpoint_interval`.
     """

@@ -71,16 +71,9 @@ def search(
     keep: int = 10,
     like: Layout = Layout(),  # noqa: B008  frozen
 ) -> SearchResult:
-    """All layouts that fit, the fastest first.
+    """All layouts that fit, the fastest first, and at most `keep` of them in `best`.
 
-    Args:
-        shape: The model; one with tied tables is shared by data and context alone.
-        work: The training step.
-        machine: Of each node.
-        nodes: Their number.
-        batch_size: Sequences of one optimizer step over all devices.
-        keep: Most layouts in `best`.
-        like: Layout with the way in which layers are gathered, which is not searched.
+    `batch_size` counts the sequences of a step over all devices. Layers are gathered as in `like`.
     """
     start = time.perf_counter()
     considered = 0
@@ -229,16 +222,8 @@ def nearest(
     """The nearest settings that fit, in the order in which one would change them.
 
     One of each kind that helps alone. Where none does, kinds are taken together, one after another
-    and each as far as it goes, until the run fits; empty where that is not enough either. The batch of a step stays.
-
-    Args:
-        shape: The model.
-        layout: Layout that does not fit.
-        work: The training step.
-        machine: Of each node.
-        nodes: Their number.
-        machines: Machine types that could be taken instead.
-        changed: Settings by recipe key that each remedy names too.
+    and each as far as it goes, until the run fits; empty where that is not enough either. The batch of a step
+    stays. Each remedy also names the settings in `changed`, by recipe key.
     """
     trial = _Trial(layout=layout, work=work, machine=machine, nodes=nodes, settings=dict(changed or {}))
     kinds: tuple[Callable[[_Trial], Iterator[_Trial]], ...] = (

@@ -143,13 +143,7 @@ def mistakes(
 ) -> str:
     """Every mistake of a file, a line each: line, key, reason, value, nearest key.
 
-    Args:
-        error: Outcome of its check.
-        data: The file's content.
-        lines: Path of a key -> its line.
-        name: The file in the message.
-        model: Model of the check.
-        given: Paths of the keys that the command line has set, which stand on no line of the file.
+    `given` are paths of the keys that the command line has set, which stand on no line of the file.
     """
     texts = []
     errors = error.errors(include_url=False)

@@ -1,4 +1,4 @@
-"""Where a recipe has what other trainers call otherwise: Hugging Face, PEFT, TRL, Axolotl, LLaMA-Factory, DeepSpeed, torchtune.
+"""Recipe keys by the names of other trainers: Hugging Face, PEFT, TRL, Axolotl, LLaMA-Factory, DeepSpeed, torchtune.
 
 Only for messages: a recipe takes none of these names.
 """
@@ -89,9 +89,7 @@ Sources: transformers 5 `TrainingArguments`, PEFT `LoraConfig`, TRL `SFTConfig`,
 def name_here(word: str, section: str = "") -> str:
     """Recipe key for a setting of another trainer; empty where that is not known.
 
-    Args:
-        word: The other trainer's name, in any style: `learningRate`, `learning-rate`.
-        section: Of the recipe, where it was written.
+    The name may be in any style (`learningRate`, `learning-rate`); `section` is that of the recipe, where it stands.
     """
     plain = _plain(word)
     place = next((place for place, names in OTHER_NAMES.items() if plain in names.split()), "")

@@ -233,13 +233,8 @@ def measure_layouts(
 ) -> list[Measurement]:
     """Measure layouts on this machine, one process after another; saved results are taken first.
 
-    The log names each layout that this machine cannot run, and each run that failed.
-
-    Args:
-        specs: In the order in which they are measured.
-        machine: Which this one should be.
-        folder: See `default_folder`.
-        timeout_s: For one layout.
+    The log names each layout that this machine cannot run because it is not `machine`, and each run that failed.
+    One layout takes `timeout_s` at most.
     """
     measurements: list[Measurement] = []
     here = this_machine()

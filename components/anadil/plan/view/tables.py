@@ -1,4 +1,4 @@
-"""A plan as text in rows: the same for the terminal (`terminal.py`) and the page."""
+"""A plan as tables of text, for the terminal (`terminal.py`) and the page alike."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
