@@ -13,7 +13,9 @@ import yaml
 from anadil import __version__
 from anadil.cli import main
 from anadil.core.stages import FLOW
+from anadil.launch.kubernetes.executors.engines import CLUSTER_ENGINES
 from anadil.recipe.load import load_recipe
+from anadil.runtime import entry_point
 from tests.golden.render import SCHEMA
 
 HEAVY = ("pydantic", "yaml", "torch", "kfp", "mlflow", "boto3", "numpy", "transformers", "zstandard")
@@ -82,11 +84,21 @@ def test_a_stage_explains_its_inputs(stage: str, capsys: pytest.CaptureFixture[s
         assert f"--{word} URI" in told
 
 
+def test_the_image_that_drives_pods_names_the_module_that_it_starts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        entry_point.main("clean", ["--help"], engines=CLUSTER_ENGINES)
+
+    assert capsys.readouterr().out.startswith("usage: python -m anadil.launch.clean ")
+
+
 @pytest.mark.parametrize(
     ("words", "begins"),
     [
         (["help"], "usage: anadil [-h]"),
-        (["version"], "anadil 0."),
+        (["version"], f"anadil {__version__}\n"),
+        (["--version"], f"anadil {__version__}\n"),
         (["help", "run"], "usage: anadil run "),
         (["-v", "help", "clean"], "usage: anadil clean "),
         (["help", "clean", "diff"], "usage: anadil clean diff "),
@@ -115,16 +127,15 @@ def test_the_command_alone_shows_what_there_is(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     "words",
     [
-        [],
-        ["nonsense"],
-        ["recipe"],
-        ["recipe", "nonsense"],
-        ["clean", "--nonsense"],
-        ["run", "--until", "x"],
-        ["run", "--work", ""],
-        ["doctor", "--work", ""],
-        ["list", "--work", ""],
-        ["compile", "smoke"],
+        *(
+            [],
+            ["nonsense"],
+            ["recipe"],
+            ["recipe", "nonsense"],
+            ["clean", "--nonsense"],
+            ["compile", "smoke"],
+        ),
+        *(["run", "--until", "x"], ["run", "--work", ""], ["doctor", "--work", ""], ["list", "--work", ""]),
     ],
 )
 def test_a_wrong_command_is_a_usage_error(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,13 +170,6 @@ def test_the_nearest_word_is_named_where_one_is_unknown(
 def test_verbose_may_stand_before_a_stage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["-v", "tokenizer", "--recipe", "smoke"]) == 2
     assert "tokenizer: --corpus missing" in capsys.readouterr().err
-
-
-def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main.main(["--version"])
-
-    assert capsys.readouterr().out == f"anadil {__version__}\n"
 
 
 def test_recipes_are_listed_with_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:

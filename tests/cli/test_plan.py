@@ -69,6 +69,15 @@ def test_degrees_that_do_not_divide_the_devices_of_an_option_are_planned_anew(
     assert "    shard: 8\n" in said.out
 
 
+@pytest.mark.parametrize("stage", ["clean", "tokenizer"])
+def test_a_plan_that_ends_before_training_is_refused(stage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = refused(capsys, "smoke", "--until", stage)
+
+    assert code == 2
+    assert f"--until {stage}: a plan begins with pretrain; name pretrain or a later stage" in said
+    assert ("`anadil clean plan`" in said) == (stage == "clean")
+
+
 def test_without_an_instance_this_machine_is_planned(capsys: pytest.CaptureFixture[str]) -> None:
     plan = planned(capsys, "smoke")
 

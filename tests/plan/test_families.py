@@ -36,37 +36,20 @@ BARE = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_
 
 
 def config_json(kind: str, *sizes: int, **others: Any) -> dict[str, Any]:
-    """What a hub model's config.json says of its sizes, in the order of `BARE`."""
+    """Sizes in a hub model's config.json, in the order of `BARE`."""
     return {"model_type": kind, **dict(zip(BARE, sizes, strict=True)), **others}
 
 
 REAL = {
-    "Llama 3.2 1B": config_json(
-        "llama", 2_048, 8_192, 16, 32, 128_256, num_key_value_heads=8, head_dim=64, tie_word_embeddings=True
-    ),
+    "Llama 3.2 1B": config_json("llama", 2_048, 8_192, 16, 32, 128_256, num_key_value_heads=8, head_dim=64, tie_word_embeddings=True),
     "Mistral 7B v0.3": config_json("mistral", 4_096, 14_336, 32, 32, 32_768, sliding_window=None),
-    "Qwen2.5 0.5B": config_json(
-        "qwen2", 896, 4_864, 24, 14, 151_936, num_key_value_heads=2, tie_word_embeddings=True
-    ),
-    "Qwen3 0.6B": config_json(
-        "qwen3", 1_024, 3_072, 28, 16, 151_936, num_key_value_heads=8, head_dim=128, tie_word_embeddings=True
-    ),
+    "Qwen2.5 0.5B": config_json("qwen2", 896, 4_864, 24, 14, 151_936, num_key_value_heads=2, tie_word_embeddings=True),
+    "Qwen3 0.6B": config_json("qwen3", 1_024, 3_072, 28, 16, 151_936, num_key_value_heads=8, head_dim=128, tie_word_embeddings=True),
     "OLMo 2 1B": config_json("olmo2", 2_048, 8_192, 16, 16, 100_352),
-    "GLM-4 9B": config_json(
-        "glm4",
-        *(4_096, 13_696, 40, 32, 151_552),
-        num_key_value_heads=2,
-        head_dim=128,
-        attention_bias=True,
-        partial_rotary_factor=0.5,
-    ),
-    "Gemma 3 270M": config_json(
-        "gemma3_text", 640, 2_048, 18, 4, 262_144, num_key_value_heads=1, head_dim=256, sliding_window=512
-    ),
-    "Gemma 3 1B": config_json(
-        "gemma3_text", 1_152, 6_912, 26, 4, 262_144, num_key_value_heads=1, head_dim=256, sliding_window=512
-    ),
-}
+    "GLM-4 9B": config_json("glm4", 4_096, 13_696, 40, 32, 151_552, num_key_value_heads=2, head_dim=128, attention_bias=True, partial_rotary_factor=0.5),
+    "Gemma 3 270M": config_json("gemma3_text", 640, 2_048, 18, 4, 262_144, num_key_value_heads=1, head_dim=256, sliding_window=512),
+    "Gemma 3 1B": config_json("gemma3_text", 1_152, 6_912, 26, 4, 262_144, num_key_value_heads=1, head_dim=256, sliding_window=512),
+}  # fmt: skip
 VARIANTS: dict[str, dict[str, Any]] = {
     "a Llama with biases": {"model_type": "llama", "attention_bias": True, "mlp_bias": True},
     "a Llama without heads of keys": {"model_type": "llama", "num_key_value_heads": None},
