@@ -30,7 +30,7 @@ def add_work_option(command: argparse.ArgumentParser) -> None:
 
 
 def add_output_option(
-    command: argparse.ArgumentParser, *forms: str, text: str = "default: %(default)s"
+    command: argparse.ArgumentParser, *forms: str, text: str = "format of the output (default: %(default)s)"
 ) -> None:
     """`-o`: a table or JSON, or one of other forms; the first is the default."""
     choices = forms or ("table", "json")

@@ -35,7 +35,7 @@ def add_run(name: str, commands: Any, text: str) -> None:
     add_set_option(run)
     text = "run steps as processes of this Python, or in their images (default: %(default)s)"
     run.add_argument("--runner", choices=["process", "docker"], default="process", help=text)
-    add_until_option(run, "last stage to run")
+    add_until_option(run, "last stage to run (default: %(default)s)")
     add_remake_option(run)
     add_output_option(run)
     run.set_defaults(command=_run)

@@ -16,14 +16,14 @@ def add_trace(name: str, commands: Any, text: str) -> None:
     command = commands.add_parser(name, help=text, description=help_text)
     help_text = "model or adapter artifact, its merged directory, an export of it, or models:/NAME@ALIAS"
     command.add_argument("model", metavar="MODEL", help=help_text)
-    help_text = "is this document in its training data? An id, a URL, a source such as news.jsonl:17, or a file with one a line"
+    help_text = "document to look up in the training data: an id, a URL, a source such as news.jsonl:17, or a file with one of these a line"
     command.add_argument("--document", nargs="+", action="extend", default=[], metavar="ID|URL|FILE", help=help_text)  # fmt: skip
-    help_text = "a further storage root to look for artifacts in"
+    help_text = "further storage root to search for artifacts"
     command.add_argument("--root", nargs="+", action="extend", default=[], metavar="URI", help=help_text)
     command.add_argument("--out", type=place, metavar="PAGE.html", help="also write a page")
     help_text = "also write a public summary of the training content, by the template of the EU's AI Office"
     command.add_argument("--summary", type=place, metavar="FILE.md", help=help_text)
-    help_text = "the provider is a small or medium enterprise: the summary lists fewer domains"
+    help_text = "write the summary of a small or medium enterprise, which lists fewer domains"
     command.add_argument("--sme", action="store_true", help=help_text)
     help_text = "also write id, source and URL of every document that it was trained on, as JSON lines"
     command.add_argument("--list", type=place, metavar="FILE.jsonl", help=help_text)

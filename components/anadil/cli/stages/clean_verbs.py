@@ -19,7 +19,7 @@ def add_clean_verb(name: str, commands: Any, text: str) -> None:
         return
     if name == "diff":
         command.add_argument("first", metavar="A", help="corpus, directory or s3:// URI")
-        command.add_argument("second", metavar="B", help="another one")
+        command.add_argument("second", metavar="B", help="the corpus to compare it with")
         command.set_defaults(command=diff)
     else:
         command.add_argument("corpus", metavar="CORPUS", help="directory or s3:// URI")
@@ -30,14 +30,14 @@ def add_clean_verb(name: str, commands: Any, text: str) -> None:
 def _add_explain(command: argparse.ArgumentParser) -> None:
     from anadil.runtime.entry_point import add_recipe_options
 
-    text = "file and place, such as news.jsonl:17, as rejected/ has it or as a path; a file alone is its first record"
+    text = "record to trace, such as news.jsonl:17, as in rejected/ or by its path; a file alone means its first record"
     command.add_argument("source", metavar="SOURCE", help=text)
     add_recipe_options(command)
     text = "inputs to search, instead of SOURCE's own file or those of the recipe"
     command.add_argument("--raw", nargs="+", default=[], metavar="URI", help=text)
     text = "a corpus made of them: shows what the document duplicates, and lets SOURCE be an id"
     command.add_argument("--corpus", metavar="URI", help=text)
-    text = "default: %(default)s, which lists the limits that the document breaks; the other forms list all limits"
+    text = "format of the output (default: %(default)s, with the limits that the document breaks; the others have all limits)"
     add_output_option(command, "table", "yaml", "json", text=text)
     command.set_defaults(command=explain)
 

@@ -51,18 +51,21 @@ def add_judge_verb(name: str, commands: Any, text: str) -> None:
     command.add_argument("--scores", required=True, metavar="URI", help="scores artifact with the answers")
     command.add_argument(
         "--candidates", nargs=2, default=CANDIDATES, metavar="NAME",
-        help=f"whose answers are compared (default: {' '.join(CANDIDATES)})",
+        help=f"candidates whose answers are compared (default: {' '.join(CANDIDATES)})",
     )  # fmt: skip
     command.add_argument(
-        "--mode", choices=["greedy", "sampled"], default="greedy", help="default: %(default)s"
+        "--mode",
+        choices=["greedy", "sampled"],
+        default="greedy",
+        help="decoding of the answers (default: %(default)s)",
     )
-    command.add_argument("--seen", action="store_true", help="also questions that training has seen")
+    command.add_argument("--seen", action="store_true", help="include questions that training has seen")
     if name == "judge-export":
         command.set_defaults(command=export_pairs)
         return
     command.add_argument(
         "--verdicts", required=True, metavar="FILE",
-        help='JSON lines: {"id": of the row, "verdict": "a", "b" or "tie"}',
+        help='file of JSON lines: {"id": of the row, "verdict": "a", "b" or "tie"}',
     )  # fmt: skip
     add_output_option(command)
     command.set_defaults(command=import_verdicts)
