@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -22,11 +23,11 @@ def mine(tmp_path: Path) -> str:
     return str(path)
 
 
-def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
+def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     capsys.readouterr()
     assert main.main(["plan", *arguments, "-o", "json"]) == 0
-    found: dict[str, object] = json.loads(capsys.readouterr().out)
-    return found
+    plan: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return plan
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
@@ -48,8 +49,8 @@ def test_a_plan_says_first_whether_it_fits_and_what_it_costs(capsys: pytest.Capt
 def test_options_go_before_what_the_recipe_says(capsys: pytest.CaptureFixture[str]) -> None:
     plan = planned(capsys, "azerbaijani-1b", "--instance", "p5.48xlarge", "--nodes", "4")
 
-    assert plan["machine"]["instance"] == "p5.48xlarge"  # type: ignore[index]
-    assert plan["machine"]["devices"] == 32  # type: ignore[index]
+    assert plan["machine"]["instance"] == "p5.48xlarge"
+    assert plan["machine"]["devices"] == 32
     assert plan["from"] == "recipe"
 
 
@@ -81,7 +82,7 @@ def test_a_plan_that_ends_before_training_is_refused(stage: str, capsys: pytest.
 def test_without_an_instance_this_machine_is_planned(capsys: pytest.CaptureFixture[str]) -> None:
     plan = planned(capsys, "smoke")
 
-    assert plan["machine"]["instance"] == "local"  # type: ignore[index]
+    assert plan["machine"]["instance"] == "local"
     assert plan["from"] == "recipe"
 
 
@@ -93,12 +94,12 @@ def test_best_prints_the_fastest_layout_as_lines_of_a_recipe(
     plan = planned(capsys, mine, "--instance", "p5.48xlarge", "--nodes", "2", "--best")
 
     pasted = yaml.safe_load(lines)
-    best = plan["search"]["best"][0]  # type: ignore[index]
+    best = plan["search"]["best"][0]
     assert pasted["pretrain"]["micro_batch_size"] == best["micro_batch_size"]
     assert pasted["pretrain"]["parallelism"]["shard"] == best["shard"]
     assert pasted["pretrain"]["activation_checkpointing"] == best["activation_checkpointing"]
     assert pasted["cluster"] == {"instance": "p5.48xlarge", "nodes": 2}
-    settings = [word for key, value in plan["settings"].items() for word in ("--set", f"{key}={value}")]  # type: ignore[attr-defined]
+    settings = [word for key, value in plan["settings"].items() for word in ("--set", f"{key}={value}")]
     assert planned(capsys, mine, *settings)["from"] == "recipe"
 
 
@@ -136,7 +137,7 @@ def test_prices_of_ones_own_change_the_cost(tmp_path: Path, capsys: pytest.Captu
 
     plan = planned(capsys, "azerbaijani-1b", "--prices", str(prices))
 
-    assert plan["cost"]["per_hour"]["on_demand"] == 20  # type: ignore[index]
+    assert plan["cost"]["per_hour"]["on_demand"] == 20
 
 
 def test_the_page_is_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -185,9 +186,9 @@ def test_files_of_text_say_how_long_epochs_are_where_no_tokens_are_given(
     found = planned(capsys, "own")
 
     # 4 passes over (200,000 + 260,000) / 3 tokens in batches of 8,192.
-    assert found["time"]["steps"] == 75  # type: ignore[index]
-    assert found["time"]["epochs"] == pytest.approx(4, rel=0.01)  # type: ignore[index]
-    assert without["time"]["steps"] == 20_000  # type: ignore[index]
+    assert found["time"]["steps"] == 75
+    assert found["time"]["epochs"] == pytest.approx(4, rel=0.01)
+    assert without["time"]["steps"] == 20_000
     assert main.main(["plan", "own"]) == 0
     assert "about 153,334 tokens of text by the sizes of the files" in capsys.readouterr().err
 
@@ -203,9 +204,9 @@ def test_the_json_leads_with_what_the_first_sentence_says(capsys: pytest.Capture
 
     first, time = found["expected"], found["time"]
     assert next(iter(found)) == "expected"
-    assert first["hours"] == (time["hours_low"] + time["hours_high"]) / 2  # type: ignore[index]
-    assert first["hours"] > time["hours"]  # type: ignore[index]
-    assert first["verdict"] == "fits"  # type: ignore[index]
+    assert first["hours"] == (time["hours_low"] + time["hours_high"]) / 2
+    assert first["hours"] > time["hours"]
+    assert first["verdict"] == "fits"
 
 
 def test_a_plan_until_pretrain_asks_nothing_of_later_stages(
@@ -228,7 +229,7 @@ def test_a_plan_until_pretrain_asks_nothing_of_later_stages(
     assert "does not fit" in said
     assert "--until pretrain" in said
     assert found["after"] == []
-    assert found["expected"]["verdict"] != "no"  # type: ignore[index]
+    assert found["expected"]["verdict"] != "no"
 
 
 def test_the_tokens_of_a_corpus_say_how_long_its_epochs_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -236,6 +237,6 @@ def test_the_tokens_of_a_corpus_say_how_long_its_epochs_are(capsys: pytest.Captu
     large = planned(capsys, "own", "--tokens", "1e12")
     unknown = planned(capsys, "own")
 
-    assert small["time"]["steps"] == 400  # type: ignore[index]
-    assert large["time"]["steps"] == unknown["time"]["steps"] == 20_000  # type: ignore[index]
-    assert any("pretrain.max_epochs" in line for line in unknown["assumptions"])  # type: ignore[attr-defined]
+    assert small["time"]["steps"] == 400
+    assert large["time"]["steps"] == unknown["time"]["steps"] == 20_000
+    assert any("pretrain.max_epochs" in line for line in unknown["assumptions"])

@@ -235,7 +235,7 @@ def test_what_was_not_measured_counts_only_where_the_recipe_enforces_it() -> Non
             "gate.modes={finetuned.loop: report}",
             r"evaluate\.gate\.modes: 'finetuned\.loop' is not a check of the gate; did you mean 'finetuned\.loops'",
         ),
-        ("gate.modes={colour: enforce}", r"no check of the gate; checks are adapted\.fertility"),
+        ("gate.modes={colour: enforce}", r"not a check of the gate; checks are adapted\.fertility"),
         ("gate.max_loop=1", r"evaluate\.gate\.max_loop: unknown key; did you mean 'max_loop_rate'"),
     ],
 )

@@ -18,13 +18,7 @@ def test_auto_is_bf16_with_liger_on_a_gpu_and_fp32_with_torch_on_a_cpu() -> None
     recipe = load_recipe(NAME)
 
     assert work_of(recipe, P4D) == Work(
-        sequence_length=2_048,
-        trains="all",
-        state="fp32",
-        compute="bf16",
-        kernels="liger",
-        loss="fused",
-        packed=False,
+        sequence_length=2_048, trains="all", state="fp32", compute="bf16", kernels="liger", loss="fused"
     )
     assert work_of(recipe, LAPTOP) == Work(sequence_length=2_048, compute="fp32", kernels="torch")
     assert work_of(recipe, replace(LAPTOP, cpu_bf16=True)).compute == "bf16"
@@ -82,17 +76,9 @@ def test_degrees_of_the_recipe_share_the_devices() -> None:
     layout = layout_of(recipe, P4D, 2)
 
     assert layout == Layout(
-        data=2,
-        shard=4,
-        tensor=2,
-        context=2,
-        pipeline=2,
-        micro_batch_size=8,
-        micro_batches=14,
-        recompute="full",
-        prefetch=3,
-        reshard=False,
-    )
+        data=2, shard=4, tensor=2, context=2, pipeline=2, micro_batch_size=8, micro_batches=14,
+        recompute="full", prefetch=3, reshard=False,
+    )  # fmt: skip
     assert layout.devices == 16
     assert layout.batch_size == recipe.pretrain.batch_size
 
