@@ -13,47 +13,31 @@ has fewer, which is 0.1 GB less at 100,000."""
 
 def loss_bytes(shape: Shape, layout: Layout, work: Work, tokens: float, *, forward: bool) -> float:
     """Bytes of the loss of `tokens` on this device, while it is made or (`forward` is false) in its gradient."""
-    table = shape.embedding / layout.tensor
+    table, states, h = shape.embedding / layout.tensor, tokens * shape.hidden, shape.hidden
+    size, chunk = bytes_of(work, layout), min(LOSS_CHUNK_TOKENS, tokens)
     if work.loss == "logits":
         # FP32 tables of all logits: with their log-probabilities, then with two gradients. Split by the
         # vocabulary the gradient takes one table more.
         tables = 2 if forward else 3 if layout.tensor == 1 else 4
         return tokens * tables * FP32 * shape.vocabulary / layout.tensor
     if layout.tensor > 1:
-        return _of_rows(shape, layout, work, tokens, table)
+        # `summed_loss_of_rows` as a CPU has it, all in FP32; a GPU needs less. It holds the gathered states and
+        # their gradient, the table's copy, its gradient and what is added to that, and the logits of a chunk.
+        tables = 2 + (size.compute != FP32)
+        return FP32 * (2 * tokens * h + tables * table + chunk * table / h)
+    if work.kernels == "torch" and forward:
+        # The engine's own loss, all in FP32: copies of states and table, both gradients, a chunk's logits.
+        copies = FP32 * (states + table) if size.stream != FP32 or size.weight != FP32 else 0.0
+        return copies + FP32 * (states + table) + chunk * FP32 * (table / h + h)
     if work.kernels == "torch":
-        if forward:
-            return _by_chunks(shape, layout, work, tokens, table)
         # torch's operator gives its gradients out as results, for which autograd makes zeros.
-        return 2 * FP32 * (tokens * shape.hidden + table)
-    return _of_liger(shape, layout, work, tokens, table)
-
-
-def _of_rows(shape: Shape, layout: Layout, work: Work, tokens: float, table: float) -> float:
-    """`summed_loss_of_rows` as a CPU has it, all in FP32; a GPU needs less.
-
-    The gathered states and their gradient; the table's copy, its gradient and what is added to that; and the
-    logits of a chunk.
-    """
-    tables = 2 + (bytes_of(work, layout).compute != FP32)
-    logits = min(LOSS_CHUNK_TOKENS, tokens) * table / shape.hidden
-    return FP32 * (2 * tokens * shape.hidden + tables * table + logits)
-
-
-def _by_chunks(shape: Shape, layout: Layout, work: Work, tokens: float, table: float) -> float:
-    """The engine's own loss, all in FP32: copies of states and table, both gradients, a chunk's logits."""
-    size, states = bytes_of(work, layout), tokens * shape.hidden
-    copies = FP32 * (states + table) if size.stream != FP32 or size.weight != FP32 else 0.0
-    chunk = min(LOSS_CHUNK_TOKENS, tokens) * FP32 * (table / shape.hidden + shape.hidden)
-    return copies + FP32 * (states + table) + chunk
-
-
-def _of_liger(shape: Shape, layout: Layout, work: Work, tokens: float, table: float) -> float:
-    """Gradient of the states; that of the table in FP32, then a chunk's logits or its copy."""
-    size, h = bytes_of(work, layout), shape.hidden
-    chunk = liger_chunk_tokens(math.ceil(tokens), h, shape.vocabulary) * size.compute * table / h
-    states = tokens * h * (size.compute + (size.stream if size.autocast else 0))
-    return states + FP32 * table + max(size.compute * table, chunk) + (BF16 * table if size.autocast else 0)
+        return 2 * FP32 * (states + table)
+    # Liger's: gradient of the states; that of the table in FP32, then a chunk's logits or its copy.
+    logits = liger_chunk_tokens(math.ceil(tokens), h, shape.vocabulary) * size.compute * table / h
+    gradient = states * (size.compute + (size.stream if size.autocast else 0))
+    return (
+        gradient + FP32 * table + max(size.compute * table, logits) + (BF16 * table if size.autocast else 0)
+    )
 
 
 def liger_chunk_tokens(tokens: int, hidden: int, vocabulary: int) -> int:
