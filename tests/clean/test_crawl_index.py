@@ -125,11 +125,7 @@ def test_what_its_server_calls_no_page_is_skipped_whatever_the_index_says(tmp_pa
 
 
 def test_a_record_that_is_not_where_the_index_says_is_refused_with_its_place(tmp_path: Path) -> None:
-    index = write_crawl(
-        tmp_path,
-        [(body, "aze") for body, _ in PAGES],
-        warc_record_offset={1: 17, 3: 10**6},
-    )
+    index = write_crawl(tmp_path, [(body, "aze") for body, _ in PAGES], warc_record_offset={1: 17, 3: 10**6})
 
     found, read_stats = read(str(index))
 

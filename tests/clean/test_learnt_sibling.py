@@ -13,9 +13,7 @@ from tests.kit.constructed import documents, write_documents_of
 
 
 def test_a_pack_that_a_siblings_text_passes_is_written_only_where_the_user_accepts_it(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pack = LanguagePack(
         code="rn", name="Rundi", script="Latn", identification=Identification(cld2=("rn",), sibling="rw")

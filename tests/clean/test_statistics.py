@@ -82,8 +82,7 @@ def test_a_word_with_another_alphabets_letters_between_its_own_is_damaged(word: 
 
 
 @pytest.mark.parametrize(
-    ("word", "kept"),
-    [("x" * 1_000, 1.0), ("x" * 1_001, 0.5), ("(" * 1_200 + "x", 0.5), ("x," * 700, 0.5)],
+    ("word", "kept"), [("x" * 1_000, 1.0), ("x" * 1_001, 0.5), ("(" * 1_200 + "x", 0.5), ("x," * 700, 0.5)]
 )
 def test_c4_leaves_out_a_line_with_a_word_of_more_than_a_thousand_characters(word: str, kept: float) -> None:
     found = measured(f"Bu sətirdə beş söz var.\nBu sətirdə uzun {word} söz var.")

@@ -4,11 +4,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from anadil.clean.extract.page_blocks import (
-    MAX_LONG_LINK_DENSITY,
-    MIN_EDGE_CHARS,
-    Block,
-)
+from anadil.clean.extract.page_blocks import MAX_LONG_LINK_DENSITY, MIN_EDGE_CHARS, Block
 from anadil.clean.extract.page_markup import (
     ITEM_MARK,
     LINKED_ITEM,

@@ -97,10 +97,7 @@ class Settings:
         """Makes the keys by which near duplicates are found."""
         clean = self.recipe.clean
         return MinHash(
-            self.language,
-            bands=clean.minhash_bands,
-            rows=clean.minhash_rows,
-            shingle=clean.minhash_shingle,
+            self.language, bands=clean.minhash_bands, rows=clean.minhash_rows, shingle=clean.minhash_shingle
         )
 
 

@@ -21,11 +21,7 @@ SWALLOW_END, ELLIPSIS, SPACE = of.SWALLOW_END, of.ELLIPSIS, of.SPACE
 LINE_FEED = 10
 NUM, SHARE = COLUMN["japanese_chars"], COLUMN["japanese"]
 HIRAGANA_SHARE, KATAKANA_SHARE = COLUMN["hiragana"], COLUMN["katakana"]
-MEAN, LONGEST, OPEN = (
-    COLUMN["mean_sentence"],
-    COLUMN["longest_sentence"],
-    COLUMN["ellipsis_sentences"],
-)
+MEAN, LONGEST, OPEN = (COLUMN["mean_sentence"], COLUMN["longest_sentence"], COLUMN["ellipsis_sentences"])
 LINES, SENTENCES = COLUMN["duplicate_swallow_lines"], COLUMN["duplicate_sentences"]
 
 

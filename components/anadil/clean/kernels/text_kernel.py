@@ -7,13 +7,7 @@ import numpy.typing as npt
 
 from anadil.clean.kernels.columns import COLUMN
 from anadil.clean.kernels.compiled import compiled
-from anadil.clean.kernels.line_kernel import (
-    LINE_FEED,
-    line_repetition,
-    line_shapes,
-    sign_shares,
-    split_lines,
-)
+from anadil.clean.kernels.line_kernel import LINE_FEED, line_repetition, line_shapes, sign_shares, split_lines
 from anadil.clean.kernels.ngram_kernel import char_repetition, word_repetition
 from anadil.clean.kernels.sentence_kernel import japanese_shares, sentence_lengths
 from anadil.clean.kernels.word_kernel import (

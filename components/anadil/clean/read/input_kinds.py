@@ -8,16 +8,7 @@ from anadil.core.errors import DataError
 from anadil.core.format import counted
 
 ARCHIVES = (".warc", ".warc.gz", ".warc.wet", ".warc.wet.gz")
-SUFFIXES = (
-    *PLAIN_LINES,
-    *PACKED_LINES,
-    *JSON_SUFFIXES,
-    ".txt",
-    ".html",
-    ".htm",
-    *ARCHIVES,
-    ".parquet",
-)
+SUFFIXES = (*PLAIN_LINES, *PACKED_LINES, *JSON_SUFFIXES, ".txt", ".html", ".htm", *ARCHIVES, ".parquet")
 """All in lower case; none ends with another one."""
 
 REMEDY = (
