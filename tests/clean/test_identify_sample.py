@@ -34,8 +34,8 @@ def in_order(monkeypatch: pytest.MonkeyPatch) -> None:
 def pack_of(texts: list[str]) -> LanguagePack:
     """Learn what identifies a language, two thirds of its text to learn of and the rest to measure on."""
     border = 2 * len(texts) // 3
-    learnt = identify_sample("qaa", texts[:border], texts[border:], {}, None)
-    return LanguagePack(code="qaa", name="qaa", script="Latn", identification=learnt.identification)
+    identification, _ = identify_sample("qaa", texts[:border], texts[border:], {}, None)
+    return LanguagePack(code="qaa", name="qaa", script="Latn", identification=identification)
 
 
 @pytest.mark.usefixtures("likely", "in_order")
@@ -108,9 +108,9 @@ def test_labels_that_a_few_texts_get_are_not_expected_beside_text_without_any(
     monkeypatch.setattr("anadil.language.identify_sample.main_label", given.__getitem__)
     monkeypatch.setattr("anadil.language.identify_sample.LONG_COVERED", 1 - 1.5 / len(texts))
 
-    found = identify_sample("qaa", texts[:200], texts[200:], {}, None)
+    identification, _ = identify_sample("qaa", texts[:200], texts[200:], {}, None)
 
-    assert found.identification.long_lookalikes == ("da", "un")
+    assert identification.long_lookalikes == ("da", "un")
 
 
 @pytest.mark.usefixtures("likely", "in_order")
@@ -121,7 +121,7 @@ def test_endings_count_in_a_script_with_capitals_only_and_allow_for_text_of_anot
     hebrew = [f"{text.lower().translate(without_case)} GNU Linux PDF" for text in texts]
 
     cased, uncased, with_latin_names = (
-        identify_sample("qaa", each[:80], each[80:], {}, None).identification.profile
+        identify_sample("qaa", each[:80], each[80:], {}, None)[0].profile
         for each in (texts, [text.lower() for text in texts], hebrew)
     )
 
@@ -141,17 +141,17 @@ def test_where_endings_tell_nothing_their_limit_is_all_words() -> None:
     # Half of the text that is set aside ends all its words otherwise.
     other = [re.sub(r"(?<=\w)(?=\b)", "xq", text) for text in texts[100:]]
 
-    found = identify_sample("qaa", texts[:80], [*texts[80:100], *other], {}, None)
+    identification, _ = identify_sample("qaa", texts[:80], [*texts[80:100], *other], {}, None)
 
-    assert found.identification.profile
-    assert max(found.identification.profile.max_new_endings) == 1
+    assert identification.profile
+    assert max(identification.profile.max_new_endings) == 1
 
 
 @pytest.mark.usefixtures("likely")
 def test_where_few_texts_are_long_the_limits_of_shorter_ones_hold_for_them() -> None:
     aside = ["\n".join(documents(2, seed=seed))[:700] for seed in range(1, 41)]
 
-    profile = identify_sample("qaa", documents(200), aside, {}, None).identification.profile
+    profile = identify_sample("qaa", documents(200), aside, {}, None)[0].profile
 
     assert profile
     for limits in (profile.min_associations, profile.min_word_order):
@@ -163,9 +163,7 @@ def test_short_texts_do_not_loosen_what_is_asked_of_long_ones() -> None:
     own = [letters for text in documents(200, seed=11) if len(letters := text[:330]) == 330]
     fit, short = documents(200), [text[:45] for text in documents(400, seed=12)]
 
-    alone, beside = (
-        identify_sample("qaa", fit, aside, {}, None).identification.profile for aside in (own, own + short)
-    )
+    alone, beside = (identify_sample("qaa", fit, aside, {}, None)[0].profile for aside in (own, own + short))
 
     assert alone
     assert beside
@@ -192,9 +190,9 @@ def test_a_sample_of_several_languages_is_told_of(
         "anadil.language.identify_sample.cld2_label", lambda text: ("pt" if text in foreign else "gl", True)
     )
 
-    found = identify_sample(code, texts[:70], texts[70:], {}, None)
+    _, report = identify_sample(code, texts[:70], texts[70:], {}, None)
 
-    assert re.fullmatch(rf"CLD2 takes the sample for: gl [\d.]+%(, pt [\d.]+%)?{told}.*", found.report[0])
+    assert re.fullmatch(rf"CLD2 takes the sample for: gl [\d.]+%(, pt [\d.]+%)?{told}.*", report[0])
 
 
 @pytest.mark.usefixtures("labels_alone")
@@ -222,10 +220,10 @@ def test_a_sibling_that_cld2_takes_the_sample_for_is_a_state_of_the_pack(
         "anadil.language.identify_sample.cld2_label", lambda text: (given.get(text, "un"), text in given)
     )
 
-    found = identify_sample(code, texts[:70], texts[70:], others, None)
+    identification, report = identify_sample(code, texts[:70], texts[70:], others, None)
 
-    assert found.identification.sibling == sibling
-    assert any("may pass for it" in line for line in found.report) == bool(sibling)
+    assert identification.sibling == sibling
+    assert any("may pass for it" in line for line in report) == bool(sibling)
 
 
 @pytest.mark.usefixtures("likely")

@@ -255,13 +255,10 @@ def test_a_sample_in_another_script_than_the_id_says_is_refused(
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("zh-Hant-HK", "中文"),
-        ("ja-Hira", "ひらがな"),
-        ("qaa-latn", "text"),
-        ("qaa-Zxyz", "text"),
+        ("zh-Hant-HK", "中文"), ("ja-Hira", "ひらがな"), ("qaa-latn", "text"), ("qaa-Zxyz", "text"),
         ("sr-1993", "text"),
     ],
-)
+)  # fmt: skip
 def test_the_script_of_an_id_is_that_of_the_sample(name: str, text: str) -> None:
     assert learning._draft(name, split_texts(f"{text} {number}" for number in range(9))).script in (
         "Hani",
@@ -290,13 +287,11 @@ def test_the_users_model_identifies_in_place_of_n_grams() -> None:
         asked.append(len(texts))
         return model
 
-    found = identify_sample("qaa", documents(20), documents(5, seed=1), {}, of_sample)
+    identification, report = identify_sample("qaa", documents(20), documents(5, seed=1), {}, of_sample)
 
-    assert found.identification.model == LanguageModel(
-        path=model.path, label=model.label, sha256=model.sha256
-    )
-    assert found.identification.profile is None
-    assert (asked, found.report[-1]) == ([20], "identified by __label__qaa_Latn of lid.bin")
+    assert identification.model == LanguageModel(path=model.path, label=model.label, sha256=model.sha256)
+    assert identification.profile is None
+    assert (asked, report[-1]) == ([20], "identified by __label__qaa_Latn of lid.bin")
 
 
 def test_the_command_writes_the_same_pack_of_the_same_sample_in_another_order(

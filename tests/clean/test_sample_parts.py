@@ -65,7 +65,7 @@ def test_where_cld2_is_sure_own_text_of_a_source_that_the_sample_lacks_is_kept()
     sources = dict.fromkeys(documents(160), "news") | dict.fromkeys(documents(80, seed=1), "blog")
     texts = sorted(sources)
 
-    profile = identify_sample("qaa", texts[::2], texts[1::2], {}, None, sources).identification.profile
+    profile = identify_sample("qaa", texts[::2], texts[1::2], {}, None, sources)[0].profile
 
     assert profile
     language = to_language(

@@ -1,4 +1,4 @@
-"""What a person gives to learn of that is not what it seems."""
+"""Samples that are learnt of: what they hold, and what they lack."""
 
 import logging
 from pathlib import Path
@@ -8,8 +8,10 @@ import pytest
 from anadil.cli.main import main
 from anadil.core.errors import DataError
 from anadil.language import learn_language as learning
-from anadil.language.learn_language import learn_language, split_texts
+from anadil.language.learn_language import LearntLanguage, learn_language, split_texts
 from anadil.language.sample_texts import read_texts
+from anadil.text.language import load_language
+from anadil.text.language_pack import Identification, LanguagePack
 from tests.kit.clean_stage import write_jsonl
 from tests.kit.constructed import documents, write_documents_of
 
@@ -77,16 +79,10 @@ def test_bad_files_of_one_name_in_two_directories_are_both_read(
 
     main(
         [
-            "language",
-            "learn",
-            "qaa",
-            str(sample),
-            "--bad",
-            *map(str, files),
-            "--out",
+            "language", "learn", "qaa", str(sample), "--bad", *map(str, files), "--out",
             str(tmp_path / "q.yaml"),
         ]
-    )
+    )  # fmt: skip
 
     assert "--bad ru/a.jsonl: 3 B of text is too little" in capsys.readouterr().err
 
@@ -95,3 +91,43 @@ def test_an_id_that_no_pack_can_have_is_refused(tmp_path: Path, capsys: pytest.C
     assert main(["language", "learn", "a" * 65, "no.txt", "--out", str(tmp_path / "a.yaml")]) == 2
 
     assert "64 at most" in capsys.readouterr().err
+
+
+def test_a_pack_that_a_siblings_text_passes_is_written_only_where_the_user_accepts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pack = LanguagePack(
+        code="rn", name="Rundi", script="Latn", identification=Identification(cld2=("rn",), sibling="rw")
+    )
+    monkeypatch.setattr(learning, "learn_language", lambda *_: LearntLanguage(pack=pack))
+    out = tmp_path / "rn.yaml"
+    command = [
+        "language",
+        "learn",
+        "rn",
+        str(write_documents_of(tmp_path / "own.jsonl", documents(9))),
+        "--out",
+        str(out),
+    ]
+
+    assert main(command) == 3
+    told = capsys.readouterr().err
+    assert "takes the sample for Kinyarwanda (rw)" in told
+    assert "--accept-sibling" in told
+    assert not out.exists()
+
+    assert main([*command, "--accept-sibling"]) == 0
+    assert load_language(str(out)).sibling == "rw"
+
+
+def test_pieces_of_a_document_are_fitted_on_or_set_aside_together() -> None:
+    books = [
+        "\n".join(f"book {book}, line {number} of all it says" for number in range(300)) for book in range(40)
+    ]
+
+    found = split_texts(books)
+
+    sides = [{text.split(",")[0] for text in texts} for texts in (found.fit, found.aside)]
+    assert len(found.fit) + len(found.aside) > 100
+    assert sides[1]
+    assert sides[0].isdisjoint(sides[1])

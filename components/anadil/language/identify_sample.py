@@ -1,4 +1,4 @@
-"""Tell a language from others, learnt of a sample: labels, a profile, or a user's model."""
+"""Learn from a sample to tell a language from others: labels, a profile, or a user's model."""
 
 import itertools
 import logging
@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 from anadil.core.format import counted
 from anadil.language.made_noise import MAX_TEXTS, noise_of_kind
-from anadil.language.sample_parts import parts_of
+from anadil.language.sample_parts import Counted, Tables, parts_of
 from anadil.language.sample_quantile import source_quantile
-from anadil.language.sample_tables import Counted, Tables
 from anadil.text import ngram_profile, word_shapes
 from anadil.text.language import find_language, known_languages
 from anadil.text.language_data import KnownLanguage, LanguageModel, Profile
@@ -71,14 +70,6 @@ ONE_SOURCE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identified:
-    """Keys of a pack for identification, and lines of the report."""
-
-    identification: Identification
-    report: list[str]
-
-
 def identify_sample(
     code: str,
     fit: Sequence[str],
@@ -86,21 +77,24 @@ def identify_sample(
     others: Mapping[str, Sequence[str]],
     model: Callable[[Sequence[str]], LanguageModel] | None,
     sources: Mapping[str, str] = {},
-) -> Identified:
-    """Learn it.
+) -> tuple[Identification, list[str]]:
+    """Learn the keys of a pack for identification; return them with lines of the report.
 
     Args:
         code: Id of the language.
         fit: Text that likelihoods are counted on.
         aside: Text that limits are measured on.
         others: File name -> text that is none of the language.
-        model: What finds the label of a fastText model.
+        model: Finds the label of a fastText model.
         sources: Text -> its source, where it is known.
     """
     row = find_language(code)
     texts = [*fit, *aside]
     labels = _labels(texts)
-    known = row.cld2 if row and _is_known(row, labels) else ""
+    sure = labels.total() - labels["un"]
+    # CLD2 knows the language if it says so of half of the sample, and of nearly all of which it is sure.
+    is_known = row is not None and labels[row.cld2] >= max(MIN_LABELLED * sure, labels.total() / 2)
+    known = row.cld2 if row and is_known else ""
     expected = _expected(COVERED, labels, _labels([text[:LINE] for text in aside]))
     long_texts = [(text, main_label(text)) for text in texts if len(text) >= LONG_CHARS]
     long = _expected(LONG_COVERED, Counter(label for _, label in long_texts))
@@ -110,18 +104,16 @@ def identify_sample(
     if model:
         learnt_model = model(fit)
         report.append(f"identified by {learnt_model.label} of {learnt_model.path}")
-        return Identified(
-            identification=Identification(cld2=(known,) if known else (), model=learnt_model), report=report
-        )
+        return Identification(cld2=(known,) if known else (), model=learnt_model), report
     sibling = _sibling(row, labels) if not others else ""
     if sibling:
         report.append(
             f"{sibling_of(sibling)} may pass for it: CLD2 takes the sample for that, and nothing tells it apart"
         )
     parts = parts_of(texts, sources)
-    by_source = _by_source(parts, sources)
-    report.append(_told(len(parts), by_source))
-    profile = _profile(fit, parts, others, WIDENED_OF_ONE_SOURCE if _is_one(by_source) else WIDENED)
+    is_one_source, line = _sources_of(parts, sources)
+    profile = _profile(fit, parts, others, WIDENED_OF_ONE_SOURCE if is_one_source else WIDENED)
+    report.append(line)
     report.append(
         f"identified by n-grams of {sum(map(len, fit)):,} characters"
         + (f", against {', '.join(others)}" if others else "")
@@ -135,54 +127,40 @@ def identify_sample(
         sibling=sibling,
         profile=profile,
     )
-    return Identified(identification=identification, report=report)
+    return identification, report
 
 
-def _by_source(parts: Sequence[Sequence[str]], sources: Mapping[str, str]) -> Counter[str]:
-    """Source -> characters."""
+def _sources_of(parts: Sequence[Sequence[str]], sources: Mapping[str, str]) -> tuple[bool, str]:
+    """Return whether nearly all parts are of one source, and a line that says on how many the limits were set."""
     sizes: Counter[str] = Counter()
     for text in itertools.chain.from_iterable(parts):
         sizes[sources.get(text, "")] += len(text)
-    return sizes
-
-
-def _is_one(by_source: Counter[str]) -> bool:
-    """True if nearly all is of one source."""
-    return max(by_source.values()) > MAX_ONE_SOURCE * by_source.total()
-
-
-def _told(num_parts: int, by_source: Counter[str]) -> str:
-    """Sentence that says on how many texts the limits were set."""
-    if _is_one(by_source):
-        name, most = max(by_source.items(), key=lambda each: (each[1], each[0]))
-        share = f"{most / by_source.total():.0%}" if len(by_source) > 1 else "all"
+    name, most = max(sizes.items(), key=lambda each: (each[1], each[0]))
+    is_one = most > MAX_ONE_SOURCE * sizes.total()
+    if is_one:
+        share = f"{most / sizes.total():.0%}" if len(sizes) > 1 else "all"
         log.warning(ONE_SOURCE, share, f" ({name})" if name else "")
-    of = counted(len(by_source), "source") if len(by_source) > 1 else "clusters of like texts of one source"
-    return f"limits are set on {counted(num_parts, 'part')} of the sample ({of}), each judged by what the others teach"
-
-
-def _is_known(row: KnownLanguage, labels: Counter[str]) -> bool:
-    """True if CLD2 knows the language, and says so of half of the sample and of nearly all of which it is sure."""
-    own, sure = labels[row.cld2], labels.total() - labels["un"]
-    return bool(row.cld2) and own >= max(MIN_LABELLED * sure, labels.total() / 2)
+    of = counted(len(sizes), "source") if len(sizes) > 1 else "clusters of like texts of one source"
+    line = f"limits are set on {counted(len(parts), 'part')} of the sample ({of}), each judged by what the others teach"
+    return is_one, line
 
 
 def _sibling(row: KnownLanguage | None, labels: Counter[str]) -> str:
-    """Another language that CLD2 takes more of the sample for than for its own, and a good part of it."""
-    own = labels[row.cld2] if row and row.cld2 else 0
+    """Find another language that CLD2 takes more of the sample for than for its own, and a good part of it."""
+    num_own = labels[row.cld2] if row and row.cld2 else 0
     sure = {label: count for label, count in labels.items() if label not in {"un", row.cld2 if row else ""}}
     label, count = max(sure.items(), key=lambda each: each[1], default=("", 0))
-    return label if count > own and count >= MIN_SIBLING * labels.total() else ""
+    return label if count > num_own and count >= MIN_SIBLING * labels.total() else ""
 
 
 def sibling_of(label: str) -> str:
-    """Name of a label of CLD2."""
+    """Return the name of a label of CLD2."""
     row = next((row for row in known_languages().values() if row.cld2 == label), None)
     return f"{row.name} ({label})" if row else label
 
 
 def _doubt(row: KnownLanguage | None, labels: Counter[str]) -> str:
-    """Evidence of the labels of a sample against it, or against CLD2."""
+    """Say what the labels of a sample tell against it, or against CLD2."""
     if not row or not row.cld2:
         return "; it does not know the language"
     share = labels[row.cld2] / labels.total()
@@ -195,12 +173,12 @@ def _doubt(row: KnownLanguage | None, labels: Counter[str]) -> str:
 
 
 def _labels(texts: Sequence[str]) -> Counter[str]:
-    """Labels that CLD2 gives texts surely; `un` where it is not sure."""
+    """Count the labels that CLD2 gives texts surely; `un` where it is not sure."""
     return Counter(code if is_reliable else "un" for code, is_reliable in map(cld2_label, texts))
 
 
 def _expected(share: float, *counted: Counter[str]) -> set[str]:
-    """`un`, and the most frequent labels that make up this share of each count with it."""
+    """Return `un`, and the most frequent labels that make up this share of each count with it."""
     expected = {"un"}
     for labels in counted:
         covered = labels["un"]
@@ -214,7 +192,7 @@ def _expected(share: float, *counted: Counter[str]) -> set[str]:
 
 
 def _usual_label(texts: Sequence[tuple[str, str]], expected: set[str]) -> tuple[str, float]:
-    """The label of most long texts, and the least share of pieces with it in those that have another expected one."""
+    """Find the label of most long texts, and the least share of pieces with it in those that have another expected one."""
     usual = Counter(label for _, label in texts).most_common(1)[0][0] if texts else "un"
     siblings = expected - {usual, "un"}
     if usual == "un" or not siblings:
@@ -266,7 +244,7 @@ def _judged_by_others(sampled: Sequence[Sequence[str]]) -> list[_Part]:
 def _profile(
     fit: Sequence[str], sampled: Sequence[Sequence[str]], others: Mapping[str, Sequence[str]], widened: float
 ) -> Profile:
-    """Model learnt of the first texts, with limits of the parts."""
+    """Learn the model of the texts to fit on, with limits of the parts."""
     tables = Tables.learn([Counted.of(fit)])
     other_tables = [ngram_profile.count_table(texts) for texts in others.values()]
     parts = _judged_by_others(sampled)
@@ -275,7 +253,7 @@ def _profile(
     has_endings = word_shapes.capitals_share(fit) >= MIN_CAPITALS
     pack = ngram_profile.pack_table
     return Profile(
-        orders=ngram_profile.ORDERS, own=pack(tables.own), others=tuple(map(pack, other_tables)), min_chars=LENGTHS,
+        orders=ngram_profile.ORDERS, own=pack(tables.ngrams), others=tuple(map(pack, other_tables)), min_chars=LENGTHS,
         min_likelihoods=likelihoods, min_margins=margins if others else (),
         associations=tuple(map(pack, tables.associated)), least_rarity=ngram_profile.RARER,
         min_associations=_damage_limits(parts, "misread", lambda part, piece: part.tables.association(piece)),
@@ -291,7 +269,7 @@ def _profile(
 def _figures(
     parts: Sequence[_Part], kind: str, length: int, score: Callable[[_Part, str], float]
 ) -> list[Figures]:
-    """Values of the pieces of each part that have one. Short texts of a part are joined: they are of a kind."""
+    """Score the pieces of each part that have a score. Short texts of a part are joined: they are of a kind."""
     figures = []
     for part in parts:
         text = getattr(part, kind)
@@ -303,7 +281,7 @@ def _figures(
 
 
 def _outermost(figures: Sequence[Figures], rate: float, *, largest: bool, widened: float = 0.0) -> float:
-    """The quantile of the part that lies furthest out: so may the next kind of text."""
+    """Return the quantile of the part that lies furthest out: so may the next kind of text."""
     limits = [source_quantile(each, rate, largest=largest, widened=widened) for each in figures]
     return max(limits) if largest else min(limits)
 
@@ -311,17 +289,14 @@ def _outermost(figures: Sequence[Figures], rate: float, *, largest: bool, widene
 def _limits(
     parts: Sequence[_Part], length: int, others: Sequence[Table], widened: float
 ) -> tuple[float, float]:
-    """Least likelihood and margin of pieces of the length."""
+    """Return the least likelihood and margin of pieces of the length."""
 
     def scores_of(place: int) -> list[Figures]:
-        return _figures(
-            parts,
-            "running",
-            length,
-            lambda part, piece: ngram_profile.score_letters(
-                ngram_profile.buckets(piece, max(ngram_profile.ORDERS)), [part.tables.own, *others]
-            )[place],
-        )
+        def score(part: _Part, piece: str) -> float:
+            hashes = ngram_profile.buckets(piece, max(ngram_profile.ORDERS))
+            return ngram_profile.score_letters(hashes, [part.tables.ngrams, *others])[place]
+
+        return _figures(parts, "running", length, score)
 
     least = _outermost(scores_of(0), DROP_RATE, largest=False, widened=widened)
     margin = min(float(np.quantile(each, DROP_RATE)) for each in scores_of(1)) if others else 0.0
@@ -332,14 +307,14 @@ def _limits(
 def _damage_limits(
     parts: Sequence[_Part], kind: str, score: Callable[[_Part, str], float]
 ) -> tuple[float, ...]:
-    """Least figures of pieces of each length: between own and damaged ones, or at the own where they overlap."""
+    """Return least figures of pieces of each length: between own and damaged ones, or at the own where they overlap."""
     limits = [NO_LIMIT]
     for length in LENGTHS:
-        own, damaged = (_figures(parts, each, length, score) for each in ("running", kind))
-        if min(sum(map(len, each)) for each in (own, damaged)) < MIN_PIECES:
+        good, damaged = (_figures(parts, each, length, score) for each in ("running", kind))
+        if min(sum(map(len, each)) for each in (good, damaged)) < MIN_PIECES:
             limits.append(limits[-1])
             continue
-        spared = _outermost(own, DROP_RATE, largest=False)
+        spared = _outermost(good, DROP_RATE, largest=False)
         edge = float(np.quantile(np.concatenate(damaged), 1 - MAX_DAMAGED_KEPT))
         limits.append(round(spared - (1 - TOWARDS_OWN) * max(0.0, spared - edge), 3))
     # A shorter text varies more, whatever the few of its pieces say that have a figure.
@@ -347,7 +322,7 @@ def _damage_limits(
 
 
 def _endings_limit(parts: Sequence[_Part], length: int, widened: float) -> float:
-    """Most words that end otherwise, of pieces of the length."""
+    """Return the largest share of words with unknown endings in pieces of the length."""
     shares = _figures(
         parts, "small", length, lambda part, piece: word_shapes.score_endings(piece, part.tables.endings)
     )
@@ -356,34 +331,33 @@ def _endings_limit(parts: Sequence[_Part], length: int, widened: float) -> float
 
 
 def _signs_limit(parts: Sequence[_Part], length: int) -> float:
-    """Most signs within words of pieces of the length: halfway between own and damaged ones."""
+    """Return most signs within words in pieces of the length: halfway between own and damaged ones."""
     if length < word_shapes.MIN_LETTERS:
         return 1.0
-    own, noise = (
+    good, noise = (
         _figures(parts, kind, length, lambda _, piece: word_shapes.inner_signs(piece))
         for kind in ("joined", "signs")
     )
-    spared = _outermost(own, DROP_RATE, largest=True)
-    return round(
-        min(max(spared, (spared + float(np.quantile(np.concatenate(noise), MAX_DAMAGED_KEPT))) / 2), 1.0), 3
-    )
+    spared = _outermost(good, DROP_RATE, largest=True)
+    edge = float(np.quantile(np.concatenate(noise), MAX_DAMAGED_KEPT))
+    return round(min(max(spared, (spared + edge) / 2), 1.0), 3)
 
 
 def _of_texts(parts: Sequence[_Part], score: Callable[[str], float]) -> list[Figures]:
-    """Values of the texts of each part that have one."""
+    """Score the texts of each part that have a score."""
     scores = [np.array([score(text) for text in part.texts]) for part in parts]
     return [known for each in scores if len(known := each[~np.isnan(each)])]
 
 
 def _capitals_limit(parts: Sequence[_Part]) -> float:
-    """Most capitals behind small letters."""
+    """Return the largest share of capitals behind small letters."""
     shares = _of_texts(parts, word_shapes.inner_capitals)
     limit = _outermost(shares, DROP_RATE, largest=True) if shares else 1.0
     return round(min(max(limit, MIN_INNER_CAPITALS), 1.0), 3)
 
 
 def _distinct_limit(parts: Sequence[_Part], widened: float) -> float:
-    """Least share of distinct words; none where few texts are long enough to say."""
+    """Return the least share of distinct words; 0 where few texts are long enough to say."""
     counts = _of_texts(parts, lambda text: word_shapes.distinct_words(letters_of(text)))
     if sum(map(len, counts)) < MIN_PIECES:
         return 0.0

@@ -1,6 +1,6 @@
-"""A language pack from text: what is learnt, on how much evidence, and what it would drop.
+"""Learn a language pack from text, and report on how much evidence, and what it would drop.
 
-A part of the sample is kept aside; what is said of losses is measured on it. Limits are the published
+A part of the sample is set aside, and losses are measured on it. Limits are the published
 ones, widened where the language's own text needs it, and tightened only as far as noise demands.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from anadil.core.errors import DataError
 from anadil.core.format import counted, human_bytes
-from anadil.language.identify_sample import Identified, identify_sample
+from anadil.language.identify_sample import identify_sample
 from anadil.language.learn_limits import LearntLimits, learn_limits
 from anadil.language.made_noise import made_noise
 from anadil.language.sample_texts import SampleText
@@ -69,7 +69,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearntLanguage:
-    """A pack, and what to tell of it."""
+    """A pack, and lines of the report on it."""
 
     pack: LanguagePack
     report: list[str] = field(default_factory=list)
@@ -110,7 +110,7 @@ def split_texts(documents: Iterable[str]) -> Texts:
 
 
 def cut(text: str) -> list[str]:
-    """The text, in pieces at line ends or, where lines are too long, at spaces."""
+    """Cut a text into pieces at line ends or, where lines are too long, at spaces."""
     size = math.ceil(len(text) / math.ceil(len(text) / MAX_CHARS))
     pieces: list[str] = []
     rest = text
@@ -128,13 +128,13 @@ def learn_language(
     bad: Mapping[str, Iterable[str]],
     model: Callable[[Sequence[str]], LanguageModel] | None = None,
 ) -> LearntLanguage:
-    """Make a pack.
+    """Learn a pack.
 
     Args:
         name: Id of the language, of a list or made up.
         sample: Good text in it.
         bad: File name -> text that is to be dropped: noise, or the nearest languages.
-        model: What finds the label of a fastText model, where there is one.
+        model: Finds the label of a fastText model, where there is one.
 
     Raises:
         DataError: The sample is too small or in another script than the id says, or a model does not know its language.
@@ -157,8 +157,8 @@ def learn_language(
         raise DataError("the sample holds no letter; give running text in the language")
     language = to_language(draft)
     others = {place: each.fit for place, each in noise.items()}
-    identified = identify_sample(draft.code, texts.fit, texts.aside, others, model, texts.sources)
-    identification = identified.identification.model_copy(update=_own_letters(texts.fit, draft))
+    identification, report = identify_sample(draft.code, texts.fit, texts.aside, others, model, texts.sources)
+    identification = identification.model_copy(update=_own_letters(texts.fit, draft))
     draft = draft.model_copy(
         update={"identification": identification, **_words_of(texts.fit, language, draft.words)}
     )
@@ -174,22 +174,24 @@ def learn_language(
             "limits": PackLimits(**limits.limits),
             "prompts": _prompts(texts.aside, draft.words),
             "questions": _questions(texts.aside),
-            "learnt": _evidence(texts, limits),
+            "learnt": {
+                "documents": texts.num_documents,
+                "bytes": texts.num_bytes,
+                "set_aside": len(texts.aside),
+                "own_text_dropped": round(limits.own_dropped, 4),
+                "noise_kept": {place: round(share, 4) for place, share in limits.noise_kept.items()},
+            },
         }
     )
-    return LearntLanguage(pack=pack, report=_report_lines(pack, texts, identified, limits, is_made=not noise))
+    return LearntLanguage(pack=pack, report=_report_lines(pack, texts, report, limits, is_made=not noise))
 
 
 def _require_other_text(texts: Texts, noise: Mapping[str, Texts]) -> None:
-    """Refuse bad text that the sample holds.
-
-    Raises:
-        DataError: Most of a file is in it.
-    """
-    own = {*texts.fit, *texts.aside}
+    """Refuse a file of bad text, most of which is in the sample."""
+    sample_pieces = {*texts.fit, *texts.aside}
     for place, each in noise.items():
         pieces = [*each.fit, *each.aside]
-        if (same := sum(piece in own for piece in pieces)) > len(pieces) / 2:
+        if (same := sum(piece in sample_pieces for piece in pieces)) > len(pieces) / 2:
             raise DataError(
                 f"--bad {place}: {same:,} of {counted(len(pieces), 'piece')} of it are in the sample, too; text is good or bad, "
                 "so take it out of one of them"
@@ -222,11 +224,7 @@ def _draft(name: str, texts: Texts) -> LanguagePack:
 
 
 def _require_script(name: str, script: str) -> None:
-    """Refuse a sample in another script than the id says.
-
-    Raises:
-        DataError: It is.
-    """
+    """Refuse a sample in another script than the id says."""
     language, given, *_ = f"{name.replace('_', '-')}-".split("-")
     theirs, ours = (set(NAMES.get(each, ())) for each in (given.title(), script))
     if theirs and ours and not theirs & ours:
@@ -237,7 +235,7 @@ def _require_script(name: str, script: str) -> None:
 
 
 def _own_letters(texts: Sequence[str], draft: LanguagePack) -> dict[str, Any]:
-    """Letters of a Latin alphabet that ASCII lacks, and the least share of them: less is in another spelling."""
+    """Learn the letters of a Latin alphabet that ASCII lacks, and their least share: less is in another spelling."""
     small = [each for each in draft.alphabet if not each.isascii()]
     if draft.script != "Latn" or not small:
         return {}
@@ -253,15 +251,15 @@ def _own_letters(texts: Sequence[str], draft: LanguagePack) -> dict[str, Any]:
 
 
 def _words_of(texts: Sequence[str], language: Language, words: str) -> dict[str, str]:
-    """Stop words, by the documents that hold them, and letters that are no words."""
+    """Learn stop words, by the documents that hold them, and letters that are no words."""
     held: Counter[str] = Counter()
     single: Counter[str] = Counter()
     total = 0
     for text in texts:
-        found = language.words(text)
-        total += len(found)
-        single.update(word for word in found if len(word) == 1 and word.isalpha())
-        held.update({word for each in found if (word := language.fold(each).strip(STRIPPED)).isalpha()})
+        all_words = language.words(text)
+        total += len(all_words)
+        single.update(word for word in all_words if len(word) == 1 and word.isalpha())
+        held.update({word for each in all_words if (word := language.fold(each).strip(STRIPPED)).isalpha()})
     stops = sorted(sorted(held, key=lambda word: (-held[word], word))[:NUM_STOP_WORDS])
     if words != "spaces":
         return {"stop_words": " ".join(stops)}
@@ -276,7 +274,7 @@ def _words_of(texts: Sequence[str], language: Language, words: str) -> dict[str,
 
 
 def _sentences(texts: Sequence[str]) -> Iterable[str]:
-    """Whole sentences that begin a line, in an order that only their text decides."""
+    """Find whole sentences that begin a line, in an order that only their text decides."""
     sentences = (match[0] for text in texts for line in text.split("\n") if (match := SENTENCE.match(line)))
     return sorted(sentences, key=lambda sentence: hashlib.sha256(sentence.encode()).digest())
 
@@ -297,31 +295,18 @@ def _questions(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(asked))[:NUM_PROMPTS]
 
 
-def _evidence(texts: Texts, limits: LearntLimits) -> dict[str, Any]:
-    return {
-        "documents": texts.num_documents,
-        "bytes": texts.num_bytes,
-        "set_aside": len(texts.aside),
-        "own_text_dropped": round(limits.own_dropped, 4),
-        "noise_kept": {place: round(share, 4) for place, share in limits.noise_kept.items()},
-    }
-
-
 def _report_lines(
-    pack: LanguagePack, texts: Texts, identified: Identified, limits: LearntLimits, *, is_made: bool
+    pack: LanguagePack, texts: Texts, identified: Sequence[str], limits: LearntLimits, *, is_made: bool
 ) -> list[str]:
+    kind = "noise made of the sample" if is_made else "bad text"
     size = human_bytes(texts.num_bytes)
-    measured = f"{len(texts.aside):,} pieces set aside"
-    report = [
+    return [
         f"{pack.name} ({pack.code}), {pack.script}: {counted(texts.num_documents, 'document')}, {size}",
         f"words: {pack.words}; letters: {pack.alphabet[:80]}",
         f"stop words: {pack.stop_words}",
-        *identified.report,
+        *identified,
         *limits.report,
-        f"own clean text dropped: {limits.own_dropped:.2%} of {measured}",
+        f"own clean text dropped: {limits.own_dropped:.2%} of {len(texts.aside):,} pieces set aside",
+        *(f"{kind}, {place}: {share:.1%} kept" for place, share in limits.noise_kept.items()),
+        *(["give --bad files of what the source really holds to fit the limits to it"] if is_made else []),
     ]
-    kind = "noise made of the sample" if is_made else "bad text"
-    report += [f"{kind}, {place}: {share:.1%} kept" for place, share in limits.noise_kept.items()]
-    if is_made:
-        report.append("give --bad files of what the source really holds to fit the limits to it")
-    return report

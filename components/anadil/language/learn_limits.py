@@ -5,16 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import NonNegativeInt, PositiveInt
 
 from anadil.clean.filters.judge import Judge
 from anadil.clean.kernels.characters import Characters
-from anadil.clean.kernels.columns import COLUMN
+from anadil.clean.kernels.columns import COLUMN, EXTERNAL
 from anadil.clean.kernels.statistics import Matrix
 from anadil.language.sample_quantile import WIDENED, source_quantile
-from anadil.language.spared_limits import MOST_REPETITION, REPETITION, spare_good
-from anadil.text.filter_rules import KEYS, Limits, Share
+from anadil.text.filter_rules import KEYS, RULES, Limits, Share
 from anadil.text.language_data import Language
 from anadil.text.language_id import identify_language
 
@@ -31,9 +29,18 @@ MIN_LESS = 0.02
 """Share of a kind of noise that a limit must drop to be tightened: a little of a kind that nothing tells well is not worth own text."""
 MIN_DOCUMENTS = 50
 """Fewer do not say how short a document may be."""
-DIGITS = 3
-
-Values = npt.NDArray[np.float64]
+SCALE = 1_000
+"""Limits are rounded to thousandths, to the lenient side."""
+REPETITION, MOST_REPETITION = ("max_duplicate", "max_top"), 0.8
+"""First words of limits of repetition, and the most that one is where a language is learnt. Chosen by us: a sample's few
+lists and forms repeat themselves whatever the language, and would let pages of one paragraph through, of which .9 is a
+duplicate."""
+MEASURED = (
+    "min_mean_word_length", "max_mean_word_length", "min_alpha_words", "min_stop_words", "max_duplicate_lines",
+    "max_top_ngram", "max_duplicate_ngrams", "max_isolated", "min_script", "min_sentence_signs",
+    "max_words_per_sentence", "max_broken_sentences",
+)  # fmt: skip
+"""Limits that are learnt; the others are only loosened where own text does not keep them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,23 +55,6 @@ class LearntLimits:
     report: list[str]
 
 
-MEASURES = {
-    "min_mean_word_length": -1,
-    "max_mean_word_length": 1,
-    "min_alpha_words": -1,
-    "min_stop_words": -1,
-    "max_duplicate_lines": 1,
-    "max_top_ngram": 1,
-    "max_duplicate_ngrams": 1,
-    "max_isolated": 1,
-    "min_script": -1,
-    "min_sentence_signs": -1,
-    "max_words_per_sentence": 1,
-    "max_broken_sentences": 1,
-}
-"""Limit -> 1 for a largest, -1 for a least one. The others are only loosened where own text does not keep them."""
-
-
 def learn_limits(
     language: Language,
     fit: Sequence[str],
@@ -75,7 +65,7 @@ def learn_limits(
     """Learn the limits of a language.
 
     Args:
-        language: With its identification and words; its limits are the general ones.
+        language: Its identification and words are learnt; its limits are the general ones.
         fit: Good text that they are fitted on.
         aside: Good text that losses are measured on.
         noise: File or kind -> text that is to be dropped.
@@ -84,13 +74,12 @@ def learn_limits(
     tables = Characters(language)
     rows = _measured(fit, language, tables)
     # Where no spaces part words, sentences have no length in words.
-    values = {name: column for name in MEASURES if not np.isnan(column := _column(rows, name)).all()}
+    values = {name: column for name in MEASURED if not np.isnan(column := _column(rows, name)).all()}
     general = language.limits
     chosen = {name: _lenient(name, column, general) for name, column in values.items()}
     chosen["min_words"] = _min_words(lengths, general)
     chosen["max_words"] = max(general["max_words"] or 0, *lengths)
-    spared = spare_good(rows, Judge(_with(language, chosen), characters=tables), max_good_loss=DROP_RATE)
-    chosen = {name: _bounded(name, value) for name, value in spared.items()} | chosen
+    chosen = spare_good(rows, Judge(_with(language, chosen), characters=tables)) | chosen
     judge = _Judge(language, tables, aside, noise)
     chosen, report = _tightened(judge, values, chosen)
     return LearntLimits(
@@ -101,8 +90,28 @@ def learn_limits(
     )
 
 
+def spare_good(good: Matrix, judge: Judge) -> dict[str, float]:
+    """Loosen the limits in force that drop more than `DROP_RATE` of the good documents; return these, by their keys.
+
+    A language that is learnt starts from general limits; this fits them to it. They spare a source that is larger
+    than the sample, and texts of other kinds.
+    """
+    spared = {}
+    for key in sorted(KEYS):
+        places = [place for place, rule in enumerate(RULES) if rule.limit == key]
+        names = [RULES[place].measure for place in places]
+        values = good[:, [COLUMN[name] for name in names]]
+        if np.isnan(values).any() or any(name in EXTERNAL for name in names):
+            continue
+        limit = judge.limits[places[0]]
+        broken = (values < limit if RULES[places[0]].is_least else values > limit).any(axis=1)
+        if broken.mean() > DROP_RATE:
+            spared[key] = _sparing(key, values)
+    return spared
+
+
 def _with(language: Language, chosen: Mapping[str, float]) -> Language:
-    """The language with limits in place of its own."""
+    """Replace limits of a language."""
     whole = {
         name: int(value) if KEYS[name].type in (NonNegativeInt, PositiveInt) else value
         for name, value in chosen.items()
@@ -110,45 +119,46 @@ def _with(language: Language, chosen: Mapping[str, float]) -> Language:
     return replace(language, limits={**language.limits, **whole})
 
 
-def _column(rows: Matrix, name: str) -> Values:
-    return rows[:, COLUMN[KEYS[name].measure]]
+def _column(rows: Matrix, name: str) -> Matrix:
+    """Return the statistic of a limit; shape (documents, 1)."""
+    return rows[:, [COLUMN[KEYS[name].measure]]]
 
 
 def _measured(texts: Sequence[str], language: Language, tables: Characters) -> Matrix:
-    """Statistics of the texts that have words; whether they are in the language is one of them."""
+    """Measure the texts that have words; whether they are in the language is one of the statistics."""
     worded = [text for text in texts if not text.isspace() and text]
     identified = [identify_language(text, language) for text in worded]
     rows = Judge(language, characters=tables).judge(worded, identified).statistics
     return rows[rows[:, COLUMN["words"]] > 0]
 
 
-def _quantile(name: str, column: Values, rate: float, widened: float = 0.0) -> float:
-    sign = MEASURES[name]
-    moved = source_quantile(column, rate, largest=sign > 0, widened=widened)
+def _quantile(name: str, values: Matrix, rate: float, widened: float = 0.0) -> float:
+    """Return the limit that all but this share of the documents' source keeps, by each of its statistics."""
+    is_least = name.startswith("min_")
+    limits = [source_quantile(each, rate, largest=not is_least, widened=widened) for each in values.T]
+    limit = min(limits) if is_least else max(limits)
     if name == "min_stop_words":
-        return float(max(0, math.floor(moved)))
-    scaled = moved * 10**DIGITS
-    rounded: float = (math.ceil(scaled) if sign > 0 else math.floor(scaled)) / 10**DIGITS
-    return _bounded(name, rounded)
+        return float(max(0, math.floor(limit)))
+    limit = (math.floor(limit * SCALE) if is_least else math.ceil(limit * SCALE)) / SCALE
+    # A tail may be drawn beyond what a share or a length can be.
+    return min(1.0, max(0.0, limit)) if KEYS[name].type is Share else max(0.0, limit)
 
 
-def _bounded(name: str, value: float) -> float:
-    """A tail may be drawn beyond what a share or a length can be."""
-    return min(1.0, max(0.0, value)) if KEYS[name].type is Share else max(0.0, value)
+def _sparing(name: str, values: Matrix) -> float:
+    if name.startswith(REPETITION):
+        return min(_quantile(name, values, DROP_RATE), MOST_REPETITION)
+    return _quantile(name, values, DROP_RATE, WIDENED)
 
 
-def _lenient(name: str, column: Values, limits: Limits) -> float:
-    """The published limit, or what spares own text; lengths and stop words are the language's alone."""
-    repeats = name.startswith(REPETITION)
-    learnt = _quantile(name, column, DROP_RATE, 0 if repeats else WIDENED)
-    learnt = min(learnt, MOST_REPETITION) if repeats else learnt
+def _lenient(name: str, values: Matrix, limits: Limits) -> float:
+    """Return the published limit, or what spares own text; lengths and stop words are the language's alone."""
+    if name == "min_stop_words":
+        return min(_quantile(name, values, STRICT_RATES[-1]), 2)  # Gopher's
+    learnt, general = _sparing(name, values), limits[name]
     if "length" in name:
         return learnt
-    if name == "min_stop_words":
-        return min(_quantile(name, column, STRICT_RATES[-1]), 2)  # Gopher's
-    general = limits[name]
     assert general is not None, name
-    return max(general, learnt) if MEASURES[name] > 0 else min(general, learnt)
+    return min(general, learnt) if name.startswith("min_") else max(general, learnt)
 
 
 def _min_words(lengths: Sequence[int], general: Limits) -> int:
@@ -161,55 +171,49 @@ def _min_words(lengths: Sequence[int], general: Limits) -> int:
 
 
 class _Judge:
-    """Keeps of texts what limits keep; each text is identified and measured once."""
+    """Shares of texts that limits keep; each text is identified and measured once."""
 
     def __init__(
-        self, language: Language, tables: Characters, own: Sequence[str], noise: Mapping[str, Sequence[str]]
+        self, language: Language, tables: Characters, good: Sequence[str], noise: Mapping[str, Sequence[str]]
     ) -> None:
         self._language, self._tables = language, tables
-        self._own = _measured(own, language, tables), len(own)
+        self._own = _measured(good, language, tables), len(good)
         self._noise = {
             place: (_measured([language.normalize(text) for text in texts], language, tables), len(texts))
             for place, texts in noise.items()
         }
 
-    def _reasons(self, rows: Matrix, chosen: Mapping[str, float]) -> list[str | None]:
+    def _share_kept(self, texts: tuple[Matrix, int], chosen: Mapping[str, float]) -> float:
         judge = Judge(_with(self._language, chosen), characters=self._tables)
-        return list(judge.judge_statistics(rows).reasons)
-
-    def _kept(self, texts: tuple[Matrix, int], chosen: Mapping[str, float]) -> float:
         rows, total = texts
-        return self._reasons(rows, chosen).count(None) / max(1, total)
+        return judge.judge_statistics(rows).reasons.count(None) / max(1, total)
 
     def drop_report(self, chosen: Mapping[str, float]) -> list[str]:
-        """Lines that say how much good text identification and each limit drop alone."""
+        """Say how much good text identification and each limit drop alone."""
         rows, _ = self._own
         dropped = {"identification": rows[:, COLUMN["language"]] < 1}
-        for name in sorted(chosen):
-            column, limit = _column(rows, name), chosen[name]
-            dropped[name] = column < limit if name.startswith("min_") else column > limit
-        return [
-            f"{name} {chosen.get(name, '')}".strip() + f": drops {float(each.mean()):.2%}"
-            for name, each in dropped.items()
-        ]
+        for name, limit in sorted(chosen.items()):
+            column = _column(rows, name)
+            dropped[f"{name} {limit}"] = column < limit if name.startswith("min_") else column > limit
+        return [f"{name}: drops {float(each.mean()):.2%}" for name, each in dropped.items()]
 
     def own_dropped(self, chosen: Mapping[str, float]) -> float:
-        """Share of the good text."""
-        return 1 - self._kept(self._own, chosen)
+        """Return the share of the good text that limits drop."""
+        return 1 - self._share_kept(self._own, chosen)
 
     def noise_kept(self, chosen: Mapping[str, float]) -> dict[str, float]:
-        """Share of each kind."""
-        return {place: self._kept(texts, chosen) for place, texts in self._noise.items()}
+        """Return the share of each kind of noise that limits keep."""
+        return {place: self._share_kept(texts, chosen) for place, texts in self._noise.items()}
 
 
 def _tightened(
-    judge: _Judge, values: Mapping[str, Values], chosen: dict[str, float]
+    judge: _Judge, values: Mapping[str, Matrix], chosen: dict[str, float]
 ) -> tuple[dict[str, float], list[str]]:
     """Tighten limits, that first which drops most noise for the own text that it costs, until little noise is kept."""
     report: list[str] = []
-    kept, dropped = _excess(judge.noise_kept(chosen)), judge.own_dropped(chosen)
+    excess, dropped = _excess(judge.noise_kept(chosen)), judge.own_dropped(chosen)
     most = max(MAX_OWN_DROPPED, dropped + MAX_COST)
-    while kept > 0:
+    while excess > 0:
         best: tuple[float, dict[str, float], str] | None = None
         for name in values:
             for rate in STRICT_RATES:
@@ -217,7 +221,7 @@ def _tightened(
                 cost = judge.own_dropped(tried)
                 if tried == chosen or cost > most:
                     continue
-                less = kept - _excess(judge.noise_kept(tried))
+                less = excess - _excess(judge.noise_kept(tried))
                 gain = less / (max(0.0, cost - dropped) + DROP_RATE)
                 if less > MIN_LESS and (best is None or gain > best[0]):
                     best = gain, tried, name
@@ -226,11 +230,11 @@ def _tightened(
             report.append(f"of some noise {worst:.0%} is kept: no limit that spares own text drops more")
             break
         _, chosen, name = best
-        kept, dropped = _excess(judge.noise_kept(chosen)), judge.own_dropped(chosen)
+        excess, dropped = _excess(judge.noise_kept(chosen)), judge.own_dropped(chosen)
         report.append(f"{name} is {chosen[name]:g}, tighter than its own text needs, because of the noise")
     return chosen, report
 
 
-def _excess(kept: Mapping[str, float]) -> float:
-    """How much noise of all kinds is kept beyond what may be: a kind that no limit drops must not end the search."""
-    return sum(max(0.0, share - MAX_NOISE_KEPT) for share in kept.values())
+def _excess(noise_kept: Mapping[str, float]) -> float:
+    """Sum the noise that is kept beyond what may be: a kind that no limit drops must not end the search."""
+    return sum(max(0.0, share - MAX_NOISE_KEPT) for share in noise_kept.values())

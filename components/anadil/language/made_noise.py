@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 MAX_TEXTS = 300
 """Most texts of a kind."""
@@ -15,48 +16,40 @@ NUM_FREQUENT = 8
 """Letters, of which one is lost or stands alone."""
 
 
-def _torn(text: str, draw: random.Random) -> str:
-    """Every other word falls apart into letters, as in text of damaged PDF files."""
-    return " ".join(" ".join(word) if draw.random() < 0.5 else word for word in text.split())
+Draw = random.Random
 
 
-def _scrambled(text: str, draw: random.Random) -> str:
-    """The letters of each word in another order, as of a wrong code page or a bad scan."""
-    return " ".join("".join(draw.sample(word, len(word))) for word in text.split())
+def _of_words(change: Callable[[str, Draw], str], share: float = 1.0) -> Callable[[str, Draw], str]:
+    """Make noise by changing this share of a text's words."""
+
+    def make(text: str, draw: Draw) -> str:
+        return " ".join(
+            change(word, draw) if share == 1 or draw.random() < share else word for word in text.split()
+        )
+
+    return make
 
 
-def _repeated(text: str, draw: random.Random) -> str:
-    """Two lines again and again, as of a template."""
-    lines = [text[:60], text[60:120]]
-    return "\n".join(draw.choice(lines) for _ in range(30))
+def _misread(text: str, draw: Draw, signs: Sequence[str] = ()) -> str:
+    """Replace one letter in twelve by a sign, or by another letter of the text."""
+    others = signs or [*filter(str.isalpha, text)]
+    return "".join(draw.choice(others) if each.isalpha() and draw.random() < 0.08 else each for each in text)
 
 
-def _numbers(text: str, draw: random.Random) -> str:
-    """Half of the words are figures, as of tables."""
-    return " ".join(str(draw.randrange(100_000)) if draw.random() < 0.5 else word for word in text.split())
-
-
-def _frequent_letter(text: str, draw: random.Random) -> str:
-    """One of the most frequent letters; the blank of a text without any."""
+def _frequent_letter(text: str, draw: Draw) -> str:
+    """Draw one of the most frequent letters; the blank of a text without any."""
     letters = [letter for letter, _ in Counter(filter(str.isalpha, text)).most_common(NUM_FREQUENT)]
     return draw.choice(letters) if letters else " "
 
 
-def _lost(text: str, draw: random.Random) -> str:
-    """One letter of the alphabet did not survive a wrong decoding."""
-    return text.replace(_frequent_letter(text, draw), "\ufffd")
-
-
-def _torn_letters(text: str, draw: random.Random) -> str:
-    """One letter of the alphabet stands alone in a third of the words that have it, as a damaged font of a PDF file does."""
+def _torn_letters(text: str, draw: Draw) -> str:
     letter = _frequent_letter(text.lower(), draw)
     return " ".join(
         word.replace(letter, f" {letter} ") if draw.random() < 0.3 else word for word in text.split()
     )
 
 
-def _halved(text: str, draw: random.Random) -> str:
-    """Half of the longer words are in two, as where a line was too narrow for them."""
+def _halved(text: str, draw: Draw) -> str:
     return " ".join(
         f"{word[: len(word) // 2]} {word[len(word) // 2 :]}"
         if len(word) > 3 and draw.random() < 0.5
@@ -65,84 +58,61 @@ def _halved(text: str, draw: random.Random) -> str:
     )
 
 
-def _misread(text: str, draw: random.Random) -> str:
-    """One letter in twelve is another one of the text, as of a bad scan."""
-    letters = [*filter(str.isalpha, text)]
-    return "".join(draw.choice(letters) if each.isalpha() and draw.random() < 0.08 else each for each in text)
-
-
-def _misread_as_signs(text: str, draw: random.Random) -> str:
-    """One letter in twelve is a figure or a sign."""
-    return "".join(draw.choice(SIGNS) if each.isalpha() and draw.random() < 0.08 else each for each in text)
-
-
-def _joined(text: str, draw: random.Random) -> str:
-    """Half of the blanks are lost, as in text of damaged PDF files."""
-    return "".join(each for each in text if each != " " or draw.random() < 0.5)
-
-
-def _keywords(text: str, draw: random.Random) -> str:
-    """Sixty of its words, twice, as below pages that are made for search engines."""
+def _keywords(text: str, draw: Draw) -> str:
     words = text.split()
     some = draw.sample(words, min(NUM_KEYWORDS, len(words)))
     return ", ".join(draw.sample(some, len(some)) + draw.sample(some, len(some)))
 
 
-def _shuffled(text: str, draw: random.Random) -> str:
-    """Its words in another order, as pages that are made for search engines."""
-    words = text.split()
-    return " ".join(draw.sample(words, len(words)))
-
-
-KINDS: dict[str, Callable[[str, random.Random], str]] = {
-    "torn words": _torn,
-    "scrambled letters": _scrambled,
+KINDS: dict[str, Callable[[str, Draw], str]] = {
+    # Every other word falls apart into letters, as in text of damaged PDF files.
+    "torn words": _of_words(lambda word, _: " ".join(word), 0.5),
+    # The letters of each word in another order, as of a wrong code page or a bad scan.
+    "scrambled letters": _of_words(lambda word, draw: "".join(draw.sample(word, len(word)))),
+    # One letter of the alphabet stands alone in a third of the words that have it, as a damaged font of a PDF file does.
     "torn letters": _torn_letters,
+    # Half of the longer words are in two, as where a line was too narrow for them.
     "halved words": _halved,
+    # One letter in twelve is another one of the text, as of a bad scan, or a figure or a sign.
     "misread letters": _misread,
-    "letters read as signs": _misread_as_signs,
-    "lost letters": _lost,
-    "joined words": _joined,
-    "shuffled words": _shuffled,
+    "letters read as signs": partial(_misread, signs=SIGNS),
+    # One letter of the alphabet did not survive a wrong decoding.
+    "lost letters": lambda text, draw: text.replace(_frequent_letter(text, draw), "\ufffd"),
+    # Half of the blanks are lost, as in text of damaged PDF files.
+    "joined words": lambda text, draw: "".join(each for each in text if each != " " or draw.random() < 0.5),
+    # The words in another order, and sixty of them twice, as pages that are made for search engines.
+    "shuffled words": lambda text, draw: " ".join(draw.sample(text.split(), len(text.split()))),
     "keywords": _keywords,
-    "repeated lines": _repeated,
-    "figures": _numbers,
+    # Two lines again and again, as of a template.
+    "repeated lines": lambda text, draw: "\n".join(draw.choice([text[:60], text[60:120]]) for _ in range(30)),
+    # Half of the words are figures, as of tables.
+    "figures": _of_words(lambda _, draw: str(draw.randrange(100_000)), 0.5),
 }
 NEED_SPACES = frozenset({"torn letters", "halved words", "joined words"})
 """Kinds that are no damage, or the same as another, where nothing parts words."""
 
 
-def _pieces(text: str, draw: random.Random) -> str:
-    """The text with a blank after each few letters."""
-    pieces, start = [], 0
+def _without_spaces(kind: str, text: str, draw: Draw) -> str:
+    """Make noise of a text whose words nothing parts: pieces of it stand for words while it is made."""
+    if kind in ("repeated lines", "lost letters"):
+        return KINDS[kind](text, draw)
+    text, pieces, start = "".join(text.split()), [], 0
     while start < len(text):
         stop = start + draw.randint(*PIECE_LETTERS)
         pieces.append(text[start:stop])
         start = stop
-    return " ".join(pieces)
-
-
-def _without_spaces(kind: str, text: str, draw: random.Random) -> str:
-    """Noise of a text whose words nothing parts: pieces of it stand for words while it is made."""
-    if kind in ("repeated lines", "lost letters"):
-        return KINDS[kind](text, draw)
-    made = KINDS[kind](_pieces("".join(text.split()), draw), draw)
+    made = KINDS[kind](" ".join(pieces), draw)
     return made if kind == "torn words" else made.replace(" ", "")
 
 
 def noise_of_kind(kind: str, texts: Sequence[str]) -> list[str]:
-    """Noise of one of `KINDS`, made of some of the texts; the same of equal texts."""
+    """Make noise of one of `KINDS` of some of the texts; the same of equal texts."""
     draw = random.Random(0)  # noqa: S311  no secret
     return [KINDS[kind](text, draw) for text in texts[:MAX_TEXTS]]
 
 
 def made_noise(texts: Sequence[str], *, spaces: bool) -> dict[str, list[str]]:
-    """Kind -> noise; the same of equal texts.
-
-    Args:
-        texts: Good text.
-        spaces: There are spaces between its words.
-    """
+    """Make noise of each kind of good texts, with or without spaces between their words; the same of equal texts."""
     draw = random.Random(0)  # noqa: S311  no secret
     some = texts[:MAX_TEXTS]
     if spaces:

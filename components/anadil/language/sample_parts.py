@@ -1,15 +1,21 @@
-"""The parts of a sample, of which each is judged by what the others teach: whole sources, or clusters of like texts.
+"""Part a sample into whole sources, or clusters of like texts, so that each is judged by what the others teach.
 
 Limits that are measured on a random half are those of text like the sample. What a corpus is cleaned of is of other kinds, too.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from anadil.text.ngram_profile import buckets, letters_of
+from anadil.text import ngram_profile
+from anadil.text.ngram_profile import Table, buckets, letters_of
+from anadil.text.word_order import WordOrder, Words, words_of
+from anadil.text.word_shapes import KNOWN, Endings, count_endings
 
+NUM_ORDERS = max(*ngram_profile.ORDERS, *ngram_profile.ASSOCIATED)
 MAX_SHARE, MIN_SHARE = 1 / 4, 1 / 16
 """Share of the sample's characters: a larger part is cut in two clusters, since the others would teach little; smaller ones are joined. Our choice."""
 ORDER, NUM_HASHED, NUM_STEPS = 4, 2_048, 30
@@ -17,12 +23,7 @@ ORDER, NUM_HASHED, NUM_STEPS = 4, 2_048, 30
 
 
 def parts_of(texts: Sequence[str], sources: Mapping[str, str]) -> list[list[str]]:
-    """Parts of the texts, the largest first; one text alone cannot be parted.
-
-    Args:
-        texts: In an order that only they decide.
-        sources: Text -> its source; those without one are of the same.
-    """
+    """Part texts, in an order that only they decide; the largest part first. Those without a source are of one."""
     named: dict[str, list[str]] = {}
     for text in texts:
         named.setdefault(sources.get(text, ""), []).append(text)
@@ -45,7 +46,7 @@ def _by_size(parts: Iterable[list[str]]) -> list[list[str]]:
 
 
 def _halves(texts: Sequence[str]) -> list[list[str]]:
-    """Two clusters of about as many characters, along the direction in which texts differ most.
+    """Cut texts into two clusters of about as many characters, along the direction in which they differ most.
 
     Source: Boley 1998, "Principal direction divisive partitioning".
     """
@@ -62,7 +63,52 @@ def _halves(texts: Sequence[str]) -> list[list[str]]:
 
 
 def _direction_of(text: str) -> npt.NDArray[np.float32]:
-    """Roots of the shares of hashed n-grams: of shares alone, the most frequent ones would decide."""
     hashes = buckets(letters_of(text), ORDER)[-1] % NUM_HASHED
     counts = np.bincount(hashes, minlength=NUM_HASHED)
+    # Roots, because of the shares alone the most frequent n-grams would decide.
     return np.sqrt(counts / max(1, len(hashes))).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Counts of a part of a sample."""
+
+    ngrams: npt.NDArray[np.float64]
+    words: list[Words]
+    endings: npt.NDArray[np.uint32]
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Self:
+        """Count the n-grams, words and endings of texts."""
+        return cls(
+            ngram_profile.count_ngrams(texts, NUM_ORDERS),
+            [words_of(letters_of(text)) for text in texts],
+            count_endings(texts),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Measures of a text."""
+
+    ngrams: Table
+    associated: tuple[Table, ...]
+    word_order: WordOrder
+    endings: Endings
+
+    @classmethod
+    def learn(cls, parts: Sequence[Counted]) -> Self:
+        """Sum the counts of a sample's parts, at least one."""
+        ngrams = np.sum([part.ngrams for part in parts], axis=0)
+        return cls(
+            ngram_profile.to_table(ngrams, ngram_profile.ORDERS),
+            tuple(ngram_profile.to_table(ngrams, (order,)) for order in ngram_profile.ASSOCIATED),
+            WordOrder.learn(words for part in parts for words in part.words),
+            np.sum([part.endings for part in parts], axis=0) >= KNOWN,
+        )
+
+    def association(self, letters: str) -> float:
+        """Score the association of `letters_of` a text."""
+        return ngram_profile.score_association(
+            buckets(letters, len(ngram_profile.ASSOCIATED)), self.associated
+        )

@@ -1,4 +1,4 @@
-"""A quantile of a source, from a sample that may hold fewer documents than it takes to see one beyond it."""
+"""Quantile of a source, from a sample that may hold fewer documents than it takes to see one beyond it."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ MOST_SEEN = 0.25
 def source_quantile(
     sample: Sequence[float] | npt.NDArray[np.float64], rate: float, *, largest: bool, widened: float = 0.0
 ) -> float:
-    """The value beyond which this share of the source lies.
+    """Estimate the value beyond which this share of the source lies.
 
     Of n values another one lies beyond the most extreme with probability 1 / (n + 1). Where that is more than the
     rate asked for, the tail is taken for exponential: the distance from the median grows with the logarithm of the
@@ -24,7 +24,7 @@ def source_quantile(
     Args:
         sample: Values of the sample; at least one.
         rate: Share beyond the limit, below .25.
-        largest: Whether it is the upper tail.
+        largest: True for the upper tail.
         widened: Part of the distance from the median that is added to it.
     """
     seen = min(max(rate, 1 / (len(sample) + 1)), MOST_SEEN)

@@ -1,4 +1,4 @@
-"""The texts of files that a command learns from; what of them cannot be read is said."""
+"""Read the texts of files that a command learns from, and say what of them cannot be read."""
 
 from collections.abc import Iterator, Sequence
 from typing import Self
@@ -18,14 +18,14 @@ class SampleText(str):
 
     @classmethod
     def of(cls, text: str, source: str) -> Self:
-        """The text of a source."""
+        """Make the text of a source."""
         known = cls(text)
         known.source = source
         return known
 
 
 def read_texts(uris: Sequence[str], text_field: str) -> Iterator[SampleText]:
-    """The texts of files, in order.
+    """Yield the texts of files, in order.
 
     Raises:
         DataError: A file holds web pages, or nothing that can be read.
