@@ -215,7 +215,7 @@ def test_exact_keys_are_equal_where_case_and_white_space_alone_differ(a: str, b:
 
 
 def test_a_batch_has_the_keys_of_each_text_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anadil.clean.kernels.minhash.MAX_BATCH_CHARS", 500)
+    monkeypatch.setattr("anadil.clean.kernels.characters.MAX_BATCH_CHARS", 500)
     texts = [AZERBAIJANI, "", ANOTHER, "bir iki", AZERBAIJANI * 2]
 
     assert MINHASH.band_keys_of(texts).tolist() == [MINHASH.band_keys(text).tolist() for text in texts]

@@ -65,16 +65,10 @@ def test_blank_lines_between_lines_change_no_statistic_but_paragraphs(code: str,
 @pytest.mark.parametrize(
     ("word", "damaged"),
     [
-        ("китaп", 1),
-        ("Aйдaр", 1),
-        ("iPhoneның", 0),
-        ("PDF-ке", 0),
-        ("кітап", 0),
-        ("кі\ufffdап", 1),
-        ("xyz", 0),
-        ("o\u02bbzbek", 0),
+        ("китaп", 1), ("Aйдaр", 1), ("iPhoneның", 0), ("PDF-ке", 0), ("кітап", 0), ("кі\ufffdап", 1),
+        ("xyz", 0), ("o\u02bbzbek", 0),
     ],
-)
+)  # fmt: skip
 def test_a_word_with_another_alphabets_letters_between_its_own_is_damaged(word: str, damaged: int) -> None:
     found = Statistics(load_language("kk"), Characters(load_language("kk"))).measure([f"бір {word}"])[0]
 
@@ -99,7 +93,7 @@ def test_a_batch_finds_what_each_text_alone_finds() -> None:
 
 
 def test_batches_beyond_the_memory_limit_are_measured_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anadil.clean.kernels.statistics.MAX_BATCH_CHARS", 1_800)
+    monkeypatch.setattr("anadil.clean.kernels.characters.MAX_BATCH_CHARS", 1_800)
     texts = [AZERBAIJANI, ANOTHER, "", AZERBAIJANI * 3, RUSSIAN]
 
     words = MEASURES["az"].measure(texts)[:, COLUMN["words"]]
@@ -208,3 +202,10 @@ def test_a_second_process_loads_what_the_first_compiled() -> None:
     )
 
     assert done.stdout == "0\n"
+
+
+def test_who_follows_a_run_loads_neither_the_compiler_nor_the_second_extractor() -> None:
+    source = "import sys, anadil.clean.run; print({'numba', 'trafilatura'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "set()"

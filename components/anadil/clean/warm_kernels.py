@@ -5,7 +5,7 @@ Code is compiled for the processor at hand; an image sets `NUMBA_CPU_NAME` when 
 
 import sys
 
-from anadil.clean.kernels.characters import Characters
+from anadil.clean.kernels.characters import characters_of
 from anadil.clean.kernels.compiled import KERNELS
 from anadil.clean.kernels.minhash import MinHash
 from anadil.clean.kernels.ng_words import NgWords
@@ -16,13 +16,12 @@ from anadil.text.language import load_language
 def warm_kernels() -> None:
     """Call each kernel once; what it is called with later has the same types."""
     language = load_language("az")
-    characters = Characters(language)
-    Statistics(language, characters).measure(["bir iki"])
-    minhash = MinHash(language, bands=1, rows=1, shingle=1, characters=characters)
+    Statistics(language).measure(["bir iki"])
+    minhash = MinHash(language, bands=1, rows=1, shingle=1)
     minhash.band_keys("bir iki")
     minhash.shingles("bir iki")
     minhash.exact_key("bir iki")
-    NgWords(["bir"], language, characters).shares(["bir iki"])
+    NgWords(["bir"], characters_of(language)).shares(["bir iki"])
 
 
 if __name__ == "__main__":

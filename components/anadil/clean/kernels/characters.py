@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property, lru_cache
 
 import numpy as np
@@ -22,6 +22,11 @@ OTHER_ALPHABET = 1 << 18
 """Letters of the other two of Latin, Greek and Cyrillic, which look like its own."""
 LAST = 0x40000
 """Above it no character has a class, case or fold."""
+MAX_BATCH_CHARS = 4_000_000
+"""Characters that a kernel works on at a time, and most of one text, so that memory stays small: some 100 bytes for each.
+
+A longer text has more words than any limit lets pass; the rules do not see the rest of it.
+"""
 ZERO = ord("0")
 CLOSERS = "\"'”’»)]」』）】›"
 """Characters that may follow the end of a sentence within it."""
@@ -96,7 +101,7 @@ class Characters:
 
 @lru_cache(maxsize=1)
 def characters_of(language: Language) -> Characters:
-    """Tables of a language, made once in a process: they take .2 s, and a process works on many shards."""
+    """Return the tables of a language, made once in a process: they take .2 s, and a process works on many shards."""
     return Characters(language)
 
 
@@ -132,7 +137,7 @@ def _general_flags() -> Flags:
 
 
 def _table(test: Callable[[npt.NDArray[np.str_]], npt.NDArray[np.bool_]]) -> Flags:
-    """1 for each code point that passes; a tenth of the time of one call for each."""
+    # A tenth of the time of one call for each code point.
     return test(np.arange(LAST, dtype=np.uint32).view("<U1")).astype(np.uint32)
 
 
@@ -156,7 +161,7 @@ def _kinds(*, has_spaces: bool, has_runs: bool) -> npt.NDArray[np.uint8]:
 
 
 def _folds(fold: Callable[[str], str]) -> Codes:
-    """One call folds all characters; a line feed keeps them apart."""
+    # One call folds all characters; a line feed keeps them apart.
     folds = np.arange(sys.maxunicode + 1, dtype=np.uint32)
     codes = [*range(0x20, 0xD800), *range(0xE000, 0x20000)]
     folded = np.frombuffer(fold("\n".join([*map(chr, codes), ""])).encode("utf-32-le"), dtype=np.uint32)
@@ -167,7 +172,19 @@ def _folds(fold: Callable[[str], str]) -> Codes:
 
 
 def encode(texts: Sequence[str]) -> tuple[Codes, npt.NDArray[np.int64]]:
-    """Code points of all texts, and where each ends."""
+    """Return the code points of all texts, and where each ends."""
     joined = "".join(texts).encode("utf-32-le", "surrogatepass")
     ends = np.cumsum(np.fromiter(map(len, texts), dtype=np.int64, count=len(texts)))
     return np.frombuffer(joined, dtype=np.uint32), ends
+
+
+def batches(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yield ranges of texts with at most `MAX_BATCH_CHARS` characters, unless one text alone has more."""
+    start, chars = 0, 0
+    for index, text in enumerate(texts):
+        if chars and chars + len(text) > MAX_BATCH_CHARS:
+            yield start, index
+            start, chars = index, 0
+        chars += len(text)
+    if start < len(texts):
+        yield start, len(texts)

@@ -29,15 +29,9 @@ LINE_WORDS = 3
 MAX_WORD_CHARS = 1_000
 """A line with a longer word goes. Source: C4, its code."""
 PHRASES = (
-    "lorem ipsum",
-    "javascript",
-    "terms of use",
-    "privacy policy",
-    "cookie policy",
-    "uses cookies",
-    "use of cookies",
-    "use cookies",
-)
+    "lorem ipsum", "javascript", "terms of use", "privacy policy", "cookie policy", "uses cookies",
+    "use of cookies", "use cookies",
+)  # fmt: skip
 """The first drops a document, the others a line. Source: C4, its code."""
 PHRASE_STARTS = np.zeros((128, 128), dtype=np.bool_)
 """Pairs of letters that a phrase begins with, in any case."""
@@ -59,15 +53,10 @@ MARKS[[*map(ord, {letter for phrase in PHRASES for letter in (phrase[0], phrase[
     BEGINS_PHRASE
 )
 MARKS[[DOT, ELLIPSIS]] |= IS_ELLIPSIS
-WORDS, LONGEST, LINES = COLUMN["words"], COLUMN["longest_word"], COLUMN["lines"]
-SHARES = (
-    COLUMN["bullet_lines"],
-    COLUMN["ellipsis_lines"],
-    COLUMN["line_ends"],
-    COLUMN["short_lines"],
-    COLUMN["c4_lines"],
+WORDS, LONGEST, LINES, LINE_ENDS = (COLUMN[name] for name in ("words", "longest_word", "lines", "line_ends"))
+SHARES = tuple(
+    COLUMN[name] for name in ("bullet_lines", "ellipsis_lines", "line_ends", "short_lines", "c4_lines")
 )
-LINE_ENDS = COLUMN["line_ends"]
 LONG_LINES, C4_SENTENCES = COLUMN["long_lines"], COLUMN["c4_sentences"]
 ELLIPSES, LOREM_IPSUM = COLUMN["ellipses"], COLUMN["lorem_ipsum"]
 PHRASES_FOUND = COLUMN["c4_phrases"]
@@ -119,17 +108,8 @@ def line_repetition(
 
 
 @compiled
-def ends_as_sentence(codes: Array, flags: Array, start: int, stop: int) -> Any:
-    """True if a line ends with the end of a sentence, or with the closing mark after it."""
-    last = stop - 1
-    while last > start and flags[codes[last]] & CLOSER:
-        last -= 1
-    return (flags[codes[last]] & SENTENCE_END) != 0
-
-
-@compiled
 def is_open(codes: Array, start: int, stop: int) -> Any:
-    """True if a line ends in an ellipsis."""
+    """Return whether a line ends in an ellipsis."""
     last = codes[stop - 1]
     if last == DOT and stop - start >= 3:
         return codes[stop - 2] == DOT and codes[stop - 3] == DOT
@@ -138,7 +118,7 @@ def is_open(codes: Array, start: int, stop: int) -> Any:
 
 @compiled
 def has_words(codes: Array, kinds: Array, start: int, stop: int) -> bool:
-    """True if a line has the fewest words that C4 asks for."""
+    """Return whether a line has the fewest words that C4 asks for."""
     count, before = 0, 0
     for place in range(start, stop):
         kind = kinds[codes[place]]
@@ -152,7 +132,7 @@ def has_words(codes: Array, kinds: Array, start: int, stop: int) -> bool:
 
 @compiled
 def has_long_word(codes: Array, kinds: Array, start: int, stop: int) -> bool:
-    """True if a line holds a word of more than 1,000 characters."""
+    """Return whether a line holds a word of more than `MAX_WORD_CHARS` characters."""
     length, before = 0, 0
     for place in range(start, stop):
         kind = kinds[codes[place]]
@@ -165,7 +145,7 @@ def has_long_word(codes: Array, kinds: Array, start: int, stop: int) -> bool:
 
 @compiled
 def phrase_at(codes: Array, place: int, stop: int) -> int:
-    """Number of the phrase that begins here, whatever its case; -1 if none does."""
+    """Return the number of the phrase that begins here, in any case; -1 if none does."""
     if place + 1 >= stop or codes[place] > 127 or codes[place + 1] > 127:
         return -1
     if not PHRASE_STARTS[codes[place], codes[place + 1]]:
@@ -186,7 +166,7 @@ def phrase_at(codes: Array, place: int, stop: int) -> int:
 
 @compiled
 def is_c4_line(codes: Array, kinds: Array, start: int, stop: int, row: Array) -> bool:
-    """True if C4 would keep a line that ends a sentence. Source: arXiv:1910.10683, section 2.2, and its code."""
+    """Return whether C4 would keep a line that ends a sentence. Source: arXiv:1910.10683, section 2.2, and its code."""
     if is_open(codes, start, stop) or not has_words(codes, kinds, start, stop):
         return False
     if row[LONGEST] > MAX_WORD_CHARS and has_long_word(codes, kinds, start, stop):
@@ -199,15 +179,6 @@ def is_c4_line(codes: Array, kinds: Array, start: int, stop: int, row: Array) ->
 
 
 @compiled
-def count_sentences(codes: Array, flags: Array, start: int, stop: int, has_spaces: bool) -> int:
-    """Sentences of a line that ends one."""
-    count = 0
-    for place in range(start, stop):
-        count += ends_sentence(codes[:stop], flags, place, has_spaces)
-    return max(1, count)
-
-
-@compiled
 def line_shapes(codes: Array, tables: Any, starts: Array, stops: Array, count: int, row: Array) -> None:
     """Fill the columns of how lines begin and end, how long they are, and which C4 would keep."""
     flags, kinds, has_spaces = tables
@@ -215,16 +186,22 @@ def line_shapes(codes: Array, tables: Any, starts: Array, stops: Array, count: i
     long_lines, sentences = 0, 0
     for line in range(count):
         start, stop = starts[line], stops[line]
-        ends = ends_as_sentence(codes, flags, start, stop)
-        kept = ends and is_c4_line(codes, kinds, start, stop, row)
+        last = stop - 1
+        while last > start and flags[codes[last]] & CLOSER:
+            last -= 1
+        ends = (flags[codes[last]] & SENTENCE_END) != 0
+        is_c4 = ends and is_c4_line(codes, kinds, start, stop, row)
         sums[0] += (flags[codes[start]] & BULLET) != 0
         sums[1] += is_open(codes, start, stop)
         sums[2] += ends
         sums[3] += stop - start <= SHORT_LINE
-        sums[4] += kept
+        sums[4] += is_c4
         long_lines += stop - start >= LONG_LINE
-        if kept:
-            sentences += count_sentences(codes, flags, start, stop, has_spaces)
+        if is_c4:
+            count_of_line = 0
+            for place in range(start, stop):
+                count_of_line += ends_sentence(codes[:stop], flags, place, has_spaces)
+            sentences += max(1, count_of_line)
     row[LINES] = count
     for number in range(len(SHARES)):
         row[SHARES[number]] = sums[number] / max(1, count)

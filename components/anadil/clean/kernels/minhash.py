@@ -4,16 +4,16 @@ Source: Broder 1997, "On the resemblance and containment of documents"; banding 
 Massive Datasets", section 3.4.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from anadil.clean.kernels.characters import ZERO, Characters, characters_of, encode
+from anadil.clean.kernels.characters import ZERO, batches, characters_of, encode
 from anadil.clean.kernels.compiled import compiled
-from anadil.clean.kernels.ngram_kernel import combined, mixed
+from anadil.clean.kernels.ngram_kernel import combined, mix_bits
 from anadil.text.folded_units import DROPPED, SEPARATOR
 from anadil.text.language_data import Language
 
@@ -24,13 +24,11 @@ MINHASH_SEED = 20240617
 """Seed of the hash functions; another one finds other borderline pairs."""
 FOLDING = "case, signs, accents, numbers"
 """Differences that keys ignore; those of another folding cannot be compared with them."""
-MAX_BATCH_CHARS = 4_000_000
-"""Characters that are hashed at a time, so that memory stays small: some 16 bytes for each."""
 
 
 @compiled
 def hash_units(codes: Array, units: Array, by_character: bool, hashes: Array) -> int:
-    """Hash of each folded word, or of each folded character; their number. A run of digits is one."""
+    """Hash each folded word, or each folded character; return their number. A run of digits is one."""
     count = 0
     is_inside = False
     last = SEPARATOR
@@ -54,7 +52,7 @@ def hash_units(codes: Array, units: Array, by_character: bool, hashes: Array) ->
 
 @compiled
 def hash_shingles(hashes: Array, count: int, width: int) -> int:
-    """Turn hashes of units into those of all runs of `width` units, or of all if there are fewer; their number."""
+    """Replace hashes of units by those of runs of `width` units, or of all if there are fewer; return their number."""
     if not count:
         return 0
     width = min(width, count)
@@ -62,7 +60,7 @@ def hash_shingles(hashes: Array, count: int, width: int) -> int:
         key = np.uint64(0)
         for shift in range(width):
             key = key * np.uint64(0xD6E8FEB86659FD93) + hashes[place + shift]
-        hashes[place] = mixed(key)
+        hashes[place] = mix_bits(key)
     return count - width + 1
 
 
@@ -80,7 +78,7 @@ def sign(shingles: Array, count: int, factors: Array, offsets: Array, signature:
 
 @compiled
 def fill_band_keys(codes: Array, ends: Array, tables: Any, settings: Any, keys: Array) -> None:
-    """Fill the band keys of texts that lie one after another; shape (texts, bands)."""
+    """Fill the band keys of concatenated texts; shape (texts, bands)."""
     units, by_character = tables
     factors, offsets, width = settings
     signature = np.empty(len(factors), dtype=np.uint32)
@@ -121,93 +119,80 @@ def fill_exact_keys(codes: Array, ends: Array, units: Array, by_character: bool,
                 second = (second + code) * np.uint64(0xC2B2AE3D27D4EB4F)
                 second ^= second >> np.uint64(31)
                 is_apart, is_begun = False, True
-        keys[text, 0], keys[text, 1] = mixed(first), mixed(second)
+        keys[text, 0], keys[text, 1] = mix_bits(first), mix_bits(second)
         start = ends[text]
 
 
 class MinHash:
     """Turns texts into band keys: two texts share a key with probability J ** rows."""
 
-    def __init__(
-        self, language: Language, *, bands: int, rows: int, shingle: int, characters: Characters | None = None
-    ) -> None:
-        """Draw the hash functions.
+    def __init__(self, language: Language, *, bands: int, rows: int, shingle: int) -> None:
+        """Draw the hash functions: `rows` for each band.
 
         Args:
-            language: Of the texts.
+            language: Language of the texts.
             bands: Keys of a text.
             rows: Hash functions of a band.
             shingle: Words of a shingle, or characters where the language has no spaces.
-            characters: The language's tables, where they exist already.
         """
         generator = np.random.default_rng(MINHASH_SEED)
         self.bands, self.rows, self.shingle = bands, rows, shingle
-        self._language, self._characters = language, characters
+        self._language = language
         factors = generator.integers(0, 2**31, bands * rows, dtype=np.uint32) * np.uint32(2) + np.uint32(1)
         offsets = generator.integers(0, 2**32, bands * rows, dtype=np.uint32)
         self._settings = (factors, offsets, shingle)
 
     @cached_property
     def _tables(self) -> tuple[Array, bool]:
-        """Made when a text comes: who only looks at `bands` and `rows` needs none."""
-        own = self._characters or characters_of(self._language)
-        return own.units, own.by_character
+        # Made when a text comes: who only looks at `bands` and `rows` needs none.
+        characters = characters_of(self._language)
+        return characters.units, characters.by_character
 
     @property
     def threshold(self) -> float:
-        """Jaccard similarity at which a pair is found about half the time: (1 / bands) ** (1 / rows)."""
+        """Jaccard similarity at which about half of the pairs share a key: (1 / bands) ** (1 / rows)."""
         return float((1 / self.bands) ** (1 / self.rows))
 
     def runs(self, text: str) -> Hashes:
-        """Hash of each run of `shingle` units, in order; of the whole text if it is shorter."""
+        """Return the hash of each run of `shingle` units, in order; of the whole text if it is shorter."""
         codes, _ = encode([text])
         hashes = np.empty(len(codes), dtype=np.uint64)
         count = hash_units(codes, *self._tables, hashes)
         return hashes[: hash_shingles(hashes, count, self.shingle)]
 
     def shingles(self, text: str) -> Hashes:
-        """The different ones of them, sorted."""
+        """Return the distinct hashes of `runs`, sorted."""
         return np.unique(self.runs(text))
 
     def exact_keys_of(self, texts: Sequence[str]) -> Hashes:
-        """128 bits of each text, equal for those that differ in case, signs, accents and white space; shape (texts, 2)."""
+        """Return 128 bits of each text, equal where only case, signs, accents and white space differ; shape (texts, 2)."""
         keys = np.empty((len(texts), 2), dtype=np.uint64)
-        for start, stop in _batches(texts):
+        for start, stop in batches(texts):
             codes, ends = encode(texts[start:stop])
             fill_exact_keys(codes, ends, *self._tables, keys[start:stop])
         return keys
 
     def exact_key(self, text: str) -> int:
-        """The same as one number."""
+        """Return the exact key of one text as a number."""
         first, second = self.exact_keys_of([text])[0].tolist()
         return int(first << 64 | second)
 
     def band_keys(self, text: str) -> Hashes:
-        """One key for each band; shape (bands,)."""
+        """Return the band keys of one text; shape (bands,)."""
         keys: Hashes = self.band_keys_of([text])[0]
         return keys
 
     def band_keys_of(self, texts: Sequence[str]) -> Hashes:
-        """Keys of each text; shape (texts, bands). A batch of hundreds costs each the least."""
+        """Return the band keys of each text; shape (texts, bands). A batch of hundreds costs each the least."""
         keys = np.empty((len(texts), self.bands), dtype=np.uint64)
-        for start, stop in _batches(texts):
+        for start, stop in batches(texts):
             codes, ends = encode(texts[start:stop])
             fill_band_keys(codes, ends, self._tables, self._settings, keys[start:stop])
         return keys
 
 
-def _batches(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Ranges of texts, none much longer than the limit unless one text is."""
-    start, chars = 0, 0
-    for stop, text in enumerate(texts, start=1):
-        chars += len(text)
-        if chars > MAX_BATCH_CHARS or stop == len(texts):
-            yield start, stop
-            start, chars = stop, 0
-
-
 def jaccard(a: Hashes, b: Hashes) -> float:
-    """Share of the shingles of both that they have in common; 1 for two empty ones."""
+    """Return the share of the shingles of both that they have in common; 1 for two empty sets."""
     common = len(np.intersect1d(a, b, assume_unique=True))
     union = len(a) + len(b) - common
     return common / union if union else 1.0

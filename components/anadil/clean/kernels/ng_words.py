@@ -18,7 +18,6 @@ from anadil.clean.kernels.characters import JAPANESE, LETTER, SCRIPT, Characters
 from anadil.clean.kernels.compiled import compiled
 from anadil.clean.kernels.ngram_kernel import combined, table_size
 from anadil.core.errors import DataError
-from anadil.text.language_data import Language
 
 Array = npt.NDArray[Any]
 
@@ -31,7 +30,7 @@ MIN_CHARS = 2
 
 @compiled
 def step(edges: Array, nodes: Array, node: int, code: Any) -> Any:
-    """The node that a character leads to; -1 if none."""
+    """Return the node that a character leads to; -1 if none."""
     key = combined(np.uint64(node + 1), code)
     slot = np.int64(key & np.uint64(len(edges) - 1))
     while edges[slot] and edges[slot] != key:
@@ -41,7 +40,7 @@ def step(edges: Array, nodes: Array, node: int, code: Any) -> Any:
 
 @compiled
 def is_inside(before: Any, after: Any, has_spaces: bool) -> Any:
-    """True if a word goes on between two characters with these flags."""
+    """Return whether a word goes on between two characters with these flags."""
     if not before & LETTER or not after & LETTER:
         return False
     return has_spaces or not (before & JAPANESE or after & JAPANESE)
@@ -49,7 +48,7 @@ def is_inside(before: Any, after: Any, has_spaces: bool) -> Any:
 
 @compiled
 def longest_match(codes: Array, place: int, tables: Any, trie: Any) -> int:
-    """Characters of the longest entry that begins here; 0 if none does."""
+    """Return the length of the longest entry that begins here; 0 if none does."""
     flags, folds, has_spaces = tables
     edges, nodes, is_entry = trie
     longest, node, stop = 0, 0, place
@@ -72,19 +71,19 @@ def fill_shares(codes: Array, ends: Array, tables: Any, trie: Any, shares: Array
     edges, nodes, _ = trie
     start = 0
     for text in range(len(ends)):
-        own = codes[start : ends[text]]
+        piece = codes[start : ends[text]]
         letters, matched, place, before = 0, 0, 0, np.uint32(0)
-        while place < len(own):
-            flag = flags[own[place]]
+        while place < len(piece):
+            flag = flags[piece[place]]
             letters += (flag & SCRIPT) != 0
             length = 0
-            if step(edges, nodes, 0, folds[own[place]]) >= 0 and not is_inside(before, flag, has_spaces):
-                length = longest_match(own, place, tables, trie)
+            if step(edges, nodes, 0, folds[piece[place]]) >= 0 and not is_inside(before, flag, has_spaces):
+                length = longest_match(piece, place, tables, trie)
             matched += length
             for each in range(place + 1, place + length):
-                letters += (flags[own[each]] & SCRIPT) != 0
+                letters += (flags[piece[each]] & SCRIPT) != 0
             place += max(1, length)
-            before = flags[own[place - 1]]
+            before = flags[piece[place - 1]]
         shares[text] = matched / max(1, letters)
         start = ends[text]
 
@@ -92,31 +91,22 @@ def fill_shares(codes: Array, ends: Array, tables: Any, trie: Any, shares: Array
 class NgWords:
     """A list of entries, and the shares of texts that are in them."""
 
-    def __init__(
-        self, words: Iterable[str], language: Language, characters: Characters | None = None
-    ) -> None:
-        """Put the entries together.
-
-        Args:
-            words: Entries; case, width and kind of kana do not matter.
-            language: Of the texts.
-            characters: The language's tables, where they exist already.
-        """
-        own = characters or Characters(language)
-        self._folds = own.folds.copy()
+    def __init__(self, words: Iterable[str], characters: Characters) -> None:
+        """Put the entries together; their case, width and kind of kana do not matter."""
+        self._folds = characters.folds.copy()
         self._folds[0x3041:0x3097] = np.arange(0x3041, 0x3097) + HIRAGANA_TO_KATAKANA
-        self._tables = (own.flags, self._folds, own.has_spaces)
+        self._tables = (characters.flags, self._folds, characters.has_spaces)
         entries = {_one_width(word) for word in words}
         self._trie = self._build([entry for entry in sorted(entries) if len(entry) >= MIN_CHARS])
 
     def shares(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
-        """Share of the letters of the script in entries; for each normalized text."""
+        """Return the share of the script's letters that are in entries, for each normalized text."""
         shares = np.empty(len(texts))
         fill_shares(*encode([_one_width(text) for text in texts]), self._tables, self._trie, shares)
         return shares
 
     def _build(self, entries: Sequence[str]) -> tuple[Array, Array, Array]:
-        """Edges (hash of node and character) with the node of each, in a table, and which nodes end an entry."""
+        """Return a table of edges (hash of node and character), the node of each, and which nodes end an entry."""
         num_edges = sum(map(len, entries))
         edges = np.zeros(table_size(max(1, num_edges)), dtype=np.uint64)
         nodes = np.full(len(edges), -1, dtype=np.int32)
@@ -127,31 +117,23 @@ class NgWords:
             for code in self._folds[encode([entry])[0]].tolist():
                 after = step(edges, nodes, node, np.uint32(code))
                 if after < 0:
-                    self._add_edge(edges, nodes, node, code, count)
+                    key = np.uint64(combined(np.uint64(node + 1), np.uint32(code)))
+                    slot = int(key) % len(edges)
+                    while edges[slot]:
+                        slot = (slot + 1) % len(edges)
+                    edges[slot], nodes[slot] = key, count
                     after, count = count, count + 1
                 node = after
             is_entry[node] = True
         return edges, nodes, is_entry
 
-    @staticmethod
-    def _add_edge(edges: Array, nodes: Array, node: int, code: int, after: int) -> None:
-        key = np.uint64(combined(np.uint64(node + 1), np.uint32(code)))
-        slot = int(key) % len(edges)
-        while edges[slot]:
-            slot = (slot + 1) % len(edges)
-        edges[slot], nodes[slot] = key, after
-
 
 def _one_width(text: str) -> str:
-    """Full-width letters and half-width kana in their usual width."""
     return text if text.isascii() else unicodedata.normalize("NFKC", text)
 
 
 def read_ng_words(patterns: Sequence[str]) -> list[str]:
-    """Entries of lists: one a line; blank lines and lines that begin with `#` are none.
-
-    Args:
-        patterns: Paths, globs, `s3://` URIs.
+    """Read the entries of lists, one a line; blank lines and lines that begin with `#` are none.
 
     Raises:
         DataError: A pattern names no file, or a file is not UTF-8 or holds no entry.

@@ -21,8 +21,8 @@ TOP_CHAR_2GRAM, DUPLICATE_CHAR_5GRAMS = COLUMN["top_char_2gram"], COLUMN["duplic
 
 
 @compiled
-def mixed(value: Any) -> Any:
-    """Spread every bit over the whole 64-bit word (the finalizer of SplitMix64)."""
+def mix_bits(value: Any) -> Any:
+    """Spread every bit over the 64-bit word. Source: finalizer of SplitMix64."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))
@@ -31,7 +31,7 @@ def mixed(value: Any) -> Any:
 @compiled
 def combined(key: Any, item: Any) -> Any:
     """Hash of a sequence and one more item."""
-    return mixed(key * np.uint64(0x9E3779B97F4A7C15) + np.uint64(item))
+    return mix_bits(key * np.uint64(0x9E3779B97F4A7C15) + np.uint64(item))
 
 
 @compiled
@@ -46,7 +46,7 @@ def hash_codes(codes: Array, start: int, stop: int) -> Any:
 
 @compiled
 def table_size(count: int) -> int:
-    """Slots for so many keys: a power of two, at most half full."""
+    """Return the slots for so many keys: a power of two, at most half full."""
     size = 16
     while size < 2 * count:
         size *= 2
@@ -55,7 +55,7 @@ def table_size(count: int) -> int:
 
 @compiled
 def find_first(keys: Array, places: Array, count: int, table: Array, first: Array) -> None:
-    """For each of the first `count` places: the first place among them with an equal key."""
+    """Fill, for each of the first `count` places, the first place with an equal key."""
     size = table_size(count)
     table[:size] = -1
     mask = np.uint64(size - 1)
@@ -71,7 +71,7 @@ def find_first(keys: Array, places: Array, count: int, table: Array, first: Arra
 
 @compiled
 def repeated_places(places: Array, count: int, first: Array, counts: Array) -> int:
-    """Leave those places whose key comes twice or more, in order; `counts` tells how often, at the first of each."""
+    """Keep the places whose key comes twice or more, in order; `counts` holds how often, at the first of each."""
     for index in range(count):
         counts[places[index]] = 0
     for index in range(count):
@@ -86,7 +86,7 @@ def repeated_places(places: Array, count: int, first: Array, counts: Array) -> i
 
 @compiled
 def extend(keys: Array, items: Array, num_items: int, places: Array, count: int, order: int) -> int:
-    """Turn keys of n-grams into those of the next order; places too near the end go."""
+    """Replace keys of n-grams by those of the next order; places too near the end go."""
     left = 0
     for index in range(count):
         place = places[index]
@@ -125,11 +125,7 @@ def repeated_chars(places: Array, count: int, first: Array, offsets: Array, orde
 def word_repetition(hashes: Array, offsets: Array, num_words: int, row: Array) -> None:
     """Fill the columns of word n-grams: shares of the words' characters.
 
-    Args:
-        hashes: One for each word.
-        offsets: Characters of the words before each; one more for all.
-        num_words: Words of the document.
-        row: Of the matrix of statistics.
+    `hashes` has one for each word, `offsets` the characters of the words before each, and one more for all.
     """
     row[TOP_2GRAM : DUPLICATE_5GRAMS + 6] = 0
     if not num_words:
@@ -160,7 +156,7 @@ def char_repetition(codes: Array, row: Array) -> None:
     num_chars = len(codes)
     keys = np.empty(num_chars, dtype=np.uint64)
     for place in range(num_chars):
-        keys[place] = mixed(np.uint64(codes[place]))
+        keys[place] = mix_bits(np.uint64(codes[place]))
     places = np.arange(num_chars).astype(np.int32)
     table = np.empty(table_size(num_chars), dtype=np.int32)
     first, counts = np.empty(num_chars, dtype=np.int32), np.empty(num_chars, dtype=np.int32)

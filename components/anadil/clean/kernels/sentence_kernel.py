@@ -42,7 +42,7 @@ def japanese_shares(codes: Array, flags: Array, row: Array) -> None:
 
 @compiled
 def next_sentence(codes: Array, flags: Array, place: int) -> Any:
-    """Start and end of the sentence at or after a place of a line; equal where the line has none left.
+    """Return start and end of the sentence at or after a place of a line; equal where the line has none left.
 
     A sentence has at least one character before its end mark, so that a second mark belongs to none.
     """
@@ -54,14 +54,6 @@ def next_sentence(codes: Array, flags: Array, place: int) -> Any:
     if stop > place and stop < len(codes) and codes[stop] != LINE_FEED:
         stop += 1
     return place, stop
-
-
-@compiled
-def is_open(codes: Array, flags: Array, start: int, stop: int) -> bool:
-    """True if a sentence ends in an ellipsis or a middle dot."""
-    while stop > start and flags[codes[stop - 1]] & SPACE:
-        stop -= 1
-    return stop > start and (flags[codes[stop - 1]] & ELLIPSIS) != 0
 
 
 @compiled
@@ -80,8 +72,12 @@ def sentence_lengths(codes: Array, flags: Array, row: Array) -> None:
             line_hash = combined(line_hash, key)
             hashes[count], lengths[count] = key, place - start
             line_length += place - start
-            num_open += is_open(codes, flags, start, place)
             count += 1
+            last = place - 1
+            while last >= start and flags[codes[last]] & SPACE:
+                last -= 1
+            # An ellipsis or a middle dot leaves a sentence open.
+            num_open += last >= start and (flags[codes[last]] & ELLIPSIS) != 0
         if line_length:
             lines[num_lines], line_lengths[num_lines] = line_hash, line_length
             num_lines += 1

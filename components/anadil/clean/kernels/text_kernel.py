@@ -8,10 +8,9 @@ import numpy.typing as npt
 from anadil.clean.kernels.columns import COLUMN
 from anadil.clean.kernels.compiled import compiled
 from anadil.clean.kernels.line_kernel import LINE_FEED, line_repetition, line_shapes, sign_shares, split_lines
-from anadil.clean.kernels.ngram_kernel import char_repetition, word_repetition
+from anadil.clean.kernels.ngram_kernel import char_repetition, hash_codes, word_repetition
 from anadil.clean.kernels.sentence_kernel import japanese_shares, sentence_lengths
 from anadil.clean.kernels.word_kernel import (
-    hash_words,
     letter_shares,
     sentence_shares,
     split_words,
@@ -26,7 +25,7 @@ FIRST_OF_SWALLOW, LAST_OF_SWALLOW = COLUMN["japanese_chars"], COLUMN["duplicate_
 
 @compiled
 def without_blank_lines(codes: Array) -> Array:
-    """The text with a single line feed between its paragraphs: a blank line is a matter of style."""
+    """Return the text with a single line feed between its paragraphs: a blank line is a matter of style."""
     single, count = np.empty_like(codes), 0
     for place in range(len(codes)):
         if not place or codes[place] != LINE_FEED or codes[place - 1] != LINE_FEED:
@@ -45,8 +44,10 @@ def measure_words(codes: Array, tables: Any, row: Array) -> None:
     word_shapes(codes, flags, starts, stops, count, row)
     stop_word_shares(codes, (flags, folds, stop_words, longest), starts, stops, count, row)
     sentence_shares(codes, flags, has_spaces, row)
-    hashes, offsets = np.empty(count, dtype=np.uint64), np.empty(count + 1, dtype=np.int32)
-    hash_words(codes, starts, stops, count, hashes, offsets)
+    hashes, offsets = np.empty(count, dtype=np.uint64), np.zeros(count + 1, dtype=np.int32)
+    for word in range(count):
+        hashes[word] = hash_codes(codes, starts[word], stops[word])
+        offsets[word + 1] = offsets[word] + stops[word] - starts[word]
     word_repetition(hashes, offsets, count, row)
 
 
@@ -66,22 +67,22 @@ def measure_lines(codes: Array, tables: Any, row: Array) -> None:
 
 @compiled
 def measure_batch(codes: Array, ends: Array, tables: Any, by_character: bool, rows: Array) -> None:
-    """Fill the rows of texts that lie one after another.
+    """Fill the rows of concatenated texts; shape (texts, columns).
 
     Args:
         codes: Code points of all texts.
         ends: Where each text ends.
-        tables: flags, kinds, folds, stop words, length of the longest, whether words have spaces between.
-        by_character: Whether to fill the columns of Swallow.
-        rows: Shape (texts, columns).
+        tables: Flags, kinds, folds, stop words, length of the longest, and True if spaces part words.
+        by_character: True for the columns of Swallow.
+        rows: Are filled.
     """
     start = 0
     for text in range(len(ends)):
-        own = codes[start : ends[text]]
-        single = without_blank_lines(own)
+        piece = codes[start : ends[text]]
+        single = without_blank_lines(piece)
         measure_words(single, tables, rows[text])
         sign_shares(single, rows[text])
-        measure_lines(own, tables, rows[text])
+        measure_lines(piece, tables, rows[text])
         if by_character:
             japanese_shares(single, tables[0], rows[text])
             sentence_lengths(single, tables[0], rows[text])

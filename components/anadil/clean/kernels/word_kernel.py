@@ -8,7 +8,7 @@ import numpy.typing as npt
 from anadil.clean.kernels import characters as of
 from anadil.clean.kernels.columns import COLUMN
 from anadil.clean.kernels.compiled import compiled
-from anadil.clean.kernels.ngram_kernel import combined, hash_codes
+from anadil.clean.kernels.ngram_kernel import combined
 
 Array = npt.NDArray[Any]
 
@@ -31,21 +31,19 @@ MIN_SENTENCES = 0.5
 EMPTY_HASH = 0x27D4EB2F165667C5
 
 CHARS, LETTERS, SCRIPT_SHARE, OWN_SHARE = (
-    COLUMN["chars"],
-    COLUMN["letters"],
-    COLUMN["script"],
-    COLUMN["own_letters"],
+    COLUMN[name] for name in ("chars", "letters", "script", "own_letters")
 )
 WORDS, MEAN, LONGEST = COLUMN["words"], COLUMN["mean_word_length"], COLUMN["longest_word"]
 ALPHA, ISOLATED = COLUMN["alpha_words"], COLUMN["isolated"]
-SIGNS = COLUMN["sentence_signs"]
+SIGNS, PER_SENTENCE, BROKEN = (
+    COLUMN[name] for name in ("sentence_signs", "words_per_sentence", "broken_sentences")
+)
 STOP_WORDS, STOP_SHARE = COLUMN["stop_words"], COLUMN["stop_word_share"]
-PER_SENTENCE, BROKEN = COLUMN["words_per_sentence"], COLUMN["broken_sentences"]
 
 
 @compiled
 def split_words(codes: Array, kinds: Array, starts: Array, stops: Array) -> int:
-    """Find the runs of one kind, and the characters that are words alone; their number."""
+    """Find the runs of one kind, and the characters that are words alone; return their number."""
     count = 0
     before = 0
     for place in range(len(codes)):
@@ -63,33 +61,24 @@ def split_words(codes: Array, kinds: Array, starts: Array, stops: Array) -> int:
 
 
 @compiled
-def hash_words(codes: Array, starts: Array, stops: Array, count: int, hashes: Array, offsets: Array) -> None:
-    """Hash of each word as it is written, and the characters of the words before each."""
-    offsets[0] = 0
-    for word in range(count):
-        hashes[word] = hash_codes(codes, starts[word], stops[word])
-        offsets[word + 1] = offsets[word] + stops[word] - starts[word]
-
-
-@compiled
 def letter_shares(codes: Array, flags: Array, row: Array) -> None:
     """Fill the columns of characters."""
-    letters, in_script, own = 0, 0, 0
+    letters, in_script, own_letters = 0, 0, 0
     for place in range(len(codes)):
         flag = flags[codes[place]]
         if flag & LETTER:
             letters += 1
             in_script += (flag & SCRIPT) != 0
-        own += (flag & OWN) != 0
+        own_letters += (flag & OWN) != 0
     row[CHARS] = len(codes)
     row[LETTERS] = letters
     row[SCRIPT_SHARE] = in_script / max(1, letters)
-    row[OWN_SHARE] = own / max(1, letters)
+    row[OWN_SHARE] = own_letters / max(1, letters)
 
 
 @compiled
 def is_damaged(codes: Array, flags: Array, start: int, stop: int) -> bool:
-    """True if a word has lost a character, or has letters of another alphabet between its own, or the reverse.
+    """Return whether a word has lost a character, or has letters of another alphabet between its own, or the reverse.
 
     A word with an ending, such as `iPhoneның`, changes once.
     """
@@ -162,7 +151,7 @@ def stop_word_shares(codes: Array, tables: Any, starts: Array, stops: Array, cou
 
 @compiled
 def ends_sentence(codes: Array, flags: Array, place: int, has_spaces: bool) -> bool:
-    """True if a sentence ends with this mark: the last of its kind, and before white space where words need it."""
+    """Return whether a sentence ends with this mark: the last of its kind, and before white space where words need it."""
     if not flags[codes[place]] & SENTENCE_END:
         return False
     place += 1
@@ -176,7 +165,7 @@ def ends_sentence(codes: Array, flags: Array, place: int, has_spaces: bool) -> b
 
 @compiled
 def is_certain_end(codes: Array, flags: Array, place: int, has_spaces: bool) -> bool:
-    """True if a mark surely ends a sentence: no number, abbreviation, ellipsis or quotation comes before it."""
+    """Return whether a mark surely ends a sentence: no number, abbreviation, ellipsis or quotation comes before it."""
     if place + 1 < len(codes):
         after = flags[codes[place + 1]]
         if after & CLOSER or (has_spaces and not after & SPACE):
@@ -189,7 +178,7 @@ def is_certain_end(codes: Array, flags: Array, place: int, has_spaces: bool) -> 
 
 @compiled
 def begins_sentence(codes: Array, flags: Array, place: int, wrong: int) -> int:
-    """Verdict of the next letter: 1 if a sentence begins with it, -1 if none does, 0 if it cannot tell.
+    """Return 1 if a sentence begins with the next letter, -1 if none does, 0 if it cannot tell.
 
     A line below counts where it is running text: lists and headings begin as they like.
     """
@@ -204,7 +193,7 @@ def begins_sentence(codes: Array, flags: Array, place: int, wrong: int) -> int:
 
 @compiled
 def is_running_text(codes: Array, flags: Array, place: int) -> bool:
-    """True if a line begins with a word and is longer than headings and items of lists mostly are."""
+    """Return whether a line begins with a word and is longer than headings and items of lists mostly are."""
     for letter in range(place, place + MIN_LAST_LETTERS):
         if letter >= len(codes) or not flags[codes[letter]] & LETTER:
             return False
@@ -216,7 +205,7 @@ def is_running_text(codes: Array, flags: Array, place: int) -> bool:
 
 @compiled
 def has_capitals(codes: Array, flags: Array) -> bool:
-    """True if a text has as many capitals as sentences and names bring with them, beside those that begin its lines."""
+    """Return whether a text has as many capitals as sentences and names bring with them, beside those that begin its lines."""
     upper, lower, is_first = 0, 0, True
     for place in range(len(codes)):
         flag = flags[codes[place]]
