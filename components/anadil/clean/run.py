@@ -1,4 +1,4 @@
-"""raw -> corpus: plan shards, map each, find duplicates, write the files of the corpus.
+"""Make a corpus of raw files: plan shards, map each, find duplicates, write the files of the corpus.
 
 Nothing depends on the order of the inputs, on the shards or on who works on them: shards follow the names of
 the files, documents are sorted by the hash of their text, and of equal ones the same is kept.
@@ -8,26 +8,26 @@ import json
 import logging
 import time
 from collections import Counter, defaultdict
+from functools import partial
 
 from anadil.artifacts import sealed_dir
 from anadil.clean.dedup.find_duplicates import KEPT, REASONS, Verdicts, find_duplicates
 from anadil.clean.dedup.signatures import Signatures
-from anadil.clean.filters.clean_stats import SAMPLE_CHARS, CleanStats, Row
+from anadil.clean.filters.clean_stats import SAMPLE_CHARS, SAMPLES, CleanStats, Row
 from anadil.clean.filters.judge_record import BLOCKED, CONTAMINATED, PAGE_LIMITS, Settings
 from anadil.clean.filters.pii import knows_telephones
 from anadil.clean.read.input_kinds import check_suffixes
 from anadil.clean.read.read_stats import ReadStats
 from anadil.clean.read.record_fields import ADDRESS_KEYS
 from anadil.clean.read.warc import is_excused
-from anadil.clean.shards.holdout import DOCUMENTS, hold_out
+from anadil.clean.shards.holdout import hold_out
 from anadil.clean.shards.map_shard import map_shard
 from anadil.clean.shards.since import earlier_corpus, link, write_index
 from anadil.clean.shards.workspace import Workspace
-from anadil.clean.write.accounts import Accounts
+from anadil.clean.write.accounts import Accounts, limits_in_force
 from anadil.clean.write.corpus_parts import WRITTEN, CorpusFile, WriteTask, plan_files, renumbered, write_file
 from anadil.clean.write.row_files import ACCOUNTS, STATS, RowsTask, write_rows
-from anadil.clean.write.stats_file import make_stats, write_samples, write_stats
-from anadil.clean.write.tried_limits import limits_in_force
+from anadil.clean.write.stats_file import make_stats, write_samples
 from anadil.core.errors import DataError
 from anadil.core.format import counted
 from anadil.core.json_text import read_json
@@ -89,43 +89,44 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
         _refuse_empty(signatures.num_documents, settings, clean_stats, read_stats.places)
         if not earlier and verdicts.count(KEPT) == 1:
             raise DataError(
-                ONE_DOCUMENT.format(count=clean_stats.documents_in, dropped=clean_stats.summary())
+                ONE_DOCUMENT.format(count=clean_stats.counts["documents_in"], dropped=clean_stats.summary())
             )
-        heldout = hold_out(workspace, signatures, verdicts, running, settings, earlier)
-        files = plan_files(
-            signatures, verdicts, heldout.documents, earlier.num_files("train") if earlier else 0
-        )
+        heldout, heldout_counts = hold_out(workspace, signatures, verdicts, running, settings, earlier)
+        files = plan_files(signatures, verdicts, heldout, earlier.num_files("train") if earlier else 0)
         if earlier:
             earlier.put_into(job)
         accounts = _write_output(files, job, workspace, running, signatures, settings)
-    kept = _kept_samples(workspace, signatures, verdicts)
-    job.varying.extend(write_samples(job.out, clean_stats.samples(), kept))
+    kept_samples = _kept_samples(workspace, signatures, verdicts)
+    job.varying.extend(write_samples(job.out, clean_stats.samples(), kept_samples))
     num_index_files = len(earlier.index_files()) if earlier else 0
     job.varying.extend(write_index(job.out, signatures, verdicts, settings, num_index_files))
-    stats = make_stats(
-        settings, read_stats, clean_stats, files, job.records, accounts, _bad_by_file(workspace), heldout
-    )
-    write_stats(job.out / "stats.json", stats)
+    bad = Counter[str]()
+    for facts in workspace.facts():
+        for file, read in zip(facts["files"], facts["read"], strict=True):
+            bad[file] += read["bad"]
+    stats = make_stats(settings, read_stats, clean_stats, files, job.records, accounts, bad, heldout_counts)
+    text = json.dumps(stats, ensure_ascii=False, indent=2) + "\n"
+    (job.out / "stats.json").write_text(text, encoding="utf-8")
     job.varying.append("stats.json")
-    log.info("%s documents in; dropped: %s", f"{stats.documents_in:,}", clean_stats.summary())
-    if stats.escaped:
-        log.warning(ESCAPED.format(counted(stats.escaped, "document")))
+    log.info("%s documents in; dropped: %s", f"{stats['in']:,}", clean_stats.summary())
+    if stats["escaped"]:
+        log.warning(ESCAPED.format(counted(stats["escaped"], "document")))
     job.tracker.metrics({f"dropped/{reason}": count for reason, count in clean_stats.dropped.items()})
     job.tracker.metrics({f"seconds/{step}": value for step, value in clean_stats.seconds.items()})
     return {
-        "documents_in": stats.documents_in,
-        "kept": stats.kept,
+        "documents_in": stats["in"],
+        "kept": stats["kept"],
         # With `clean.since` also those of the earlier corpus.
         "train": job.records.get("train", 0),
         "heldout": job.records["heldout"],
-        "words": stats.words_out,
+        "words": stats["words_out"],
         "dropped": clean_stats.dropped.total(),
-        "docs_per_s": round(stats.documents_in / (time.perf_counter() - started), 1),
+        "docs_per_s": round(stats["in"] / (time.perf_counter() - started), 1),
     }
 
 
 def _mapped(workspace: Workspace, executor: Executor) -> tuple[ReadStats, CleanStats]:
-    """Work on all shards; what they have met."""
+    """Clean all shards, and sum what they counted."""
     tasks = workspace.map_tasks()
     with progress("shards", len(tasks)) as bar:
         while tasks:
@@ -146,7 +147,7 @@ def _mapped(workspace: Workspace, executor: Executor) -> tuple[ReadStats, CleanS
         clean_stats.add(facts["clean"])
     read_stats.excused = sum(is_excused(**counts) for counts in warc.values())
     without = [name for name, each in warc.items() if ".warc" in name.lower() and not each.total()]
-    if not clean_stats.documents_in and not read_stats.bad:
+    if not clean_stats.counts["documents_in"] and not read_stats.bad:
         raise DataError(NO_PAGES.format(name=without[0]) if without else NO_DOCUMENTS)
     for name in without:
         log.warning(NO_PAGES.format(name=name))
@@ -167,7 +168,7 @@ def _check_read(read_stats: ReadStats, settings: Settings) -> None:
 
 
 def _deduplicated(workspace: Workspace, signatures: Signatures, settings: Settings) -> Verdicts:
-    """Find the duplicates among the documents of all shards."""
+    """Find the duplicates among the documents of all shards, unless that is done."""
     folder, key = workspace.dedup_folder, workspace.dedup_key
     if not sealed_dir.verify(folder, {"key": key}):
         with sealed_dir.create(folder, {"key": key}) as draft:
@@ -179,12 +180,10 @@ def _count_duplicates(
     workspace: Workspace, signatures: Signatures, verdicts: Verdicts, clean_stats: CleanStats
 ) -> None:
     """Count what dedup dropped, with samples that say what each is a duplicate of."""
-    first_lines = workspace.first_lines()
     for verdict, reason in REASONS.items():
         count = verdicts.count(verdict)
-        for document in signatures.lowest_ids(verdicts.is_(verdict), CleanStats.num_samples):
-            row = json.loads(signatures.line(document))
-            row["source"] = renumbered(row["source"], first_lines[signatures.shard_of(document)])
+        for document in signatures.lowest_ids(partial(verdicts.has, verdict), SAMPLES):
+            row = _row(document, workspace, signatures)
             row["duplicate_of"] = signatures.id_of(int(verdicts.duplicate_of[document]))
             # Documents that are alike, and how many of them stay.
             row |= {"value": max(2, int(verdicts.cluster_size[document])), "limit": 1}
@@ -192,6 +191,13 @@ def _count_duplicates(
             count -= 1
         if count:
             clean_stats.dropped[reason] += count
+
+
+def _row(document: int, workspace: Workspace, signatures: Signatures) -> Row:
+    """Read a document, with its place in the whole file."""
+    row: Row = json.loads(signatures.line(document))
+    first_lines = workspace.first_lines()[signatures.shard_of(document)]
+    return {**row, "source": renumbered(row["source"], first_lines)}
 
 
 def write_output(task: WriteTask | RowsTask) -> None:
@@ -210,16 +216,8 @@ def _write_output(
     signatures: Signatures,
     settings: Settings,
 ) -> Accounts:
-    """Write the documents that stay, and a row for every one of the inputs, into the artifact; what the rows add up to."""
-    documents = [
-        WriteTask(
-            file=file, shards=tuple(workspace.shard_folders), first_lines=tuple(workspace.first_lines()),
-            verdicts=workspace.dedup_folder, heldout=workspace.heldout_folder / DOCUMENTS,
-            first_document=signatures.num_held,
-            folder=workspace.file_folder(file), key=workspace.file_key(file),
-        )
-        for file in files
-    ]  # fmt: skip
+    """Write the kept documents, and a row for every one of the inputs, into the artifact; return the sums of the rows."""
+    documents = workspace.write_tasks(files, signatures)
     rows = workspace.rows_tasks(signatures, settings)
     # Together, because a small corpus has one file of each, and a worker would wait for the other.
     executor.map(write_output, [*documents, *rows])
@@ -237,28 +235,14 @@ def _write_output(
 
 
 def _kept_samples(workspace: Workspace, signatures: Signatures, verdicts: Verdicts) -> list[Row]:
-    """Kept documents with the smallest ids, which follow from the hash of the text: as good as drawn by lot."""
-    first_lines = workspace.first_lines()
-    rows = []
-    for document in signatures.lowest_ids(
-        lambda each: verdicts.is_kept(each) & ~signatures.is_held(each), CleanStats.num_samples
-    ):
-        row = json.loads(signatures.line(document))
-        row["source"] = renumbered(row["source"], first_lines[signatures.shard_of(document)])
-        rows.append({**row, "text": row["text"][:SAMPLE_CHARS]})
-    return rows
-
-
-def _bad_by_file(workspace: Workspace) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for facts in workspace.facts():
-        for file, read in zip(facts["files"], facts["read"], strict=True):
-            counts[file] += read["bad"]
-    return counts
+    # Ids follow from the hash of the text: the smallest are as good as drawn by lot.
+    lowest = signatures.lowest_ids(lambda each: verdicts.is_kept(each) & ~signatures.is_held(each), SAMPLES)
+    rows = (_row(document, workspace, signatures) for document in lowest)
+    return [{**row, "text": row["text"][:SAMPLE_CHARS]} for row in rows]
 
 
 def _refuse_empty(num_documents: int, settings: Settings, clean_stats: CleanStats, places: list[str]) -> None:
-    if not clean_stats.documents_in:
+    if not clean_stats.counts["documents_in"]:
         raise DataError(f"{NO_DOCUMENTS}; first: {places[0]}" if places else NO_DOCUMENTS)
     if num_documents:
         return
@@ -273,6 +257,6 @@ def _refuse_empty(num_documents: int, settings: Settings, clean_stats: CleanStat
     most = clean_stats.dropped.most_common(1)[0][0]
     remedy = remedies.get(most, "widen clean.rules") + f", or give more text in {settings.language.name}"
     raise DataError(
-        f"corpus is empty after cleaning: {counted(clean_stats.documents_in, 'document')} in, "
+        f"corpus is empty after cleaning: {counted(clean_stats.counts['documents_in'], 'document')} in, "
         f"dropped: {clean_stats.summary()}; {remedy}"
     )

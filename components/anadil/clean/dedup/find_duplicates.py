@@ -1,11 +1,11 @@
-"""Which documents of all shards are duplicates, and of which one.
+"""Find the documents of all shards that are duplicates, and of which one.
 
 Exact: equal keys; the longest stays (`shard_output.weight_of`), of equally long ones that with the smallest id, of
 equal texts the first one. Near: documents that agree in a band are one cluster, found by union-find over an array on the
 disk; the same one stays. Clusters of many are verified, because chains join what is not alike.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,45 +25,32 @@ class Verdicts:
     """Verdict of dedup on each document, on the disk: arrays by the number of the document."""
 
     def __init__(self, folder: Path, num_documents: int | None = None) -> None:
-        """Open what was found, or start over for so many documents."""
+        """Open the verdicts of a folder, or start over for so many documents."""
         self.folder = folder
         kinds = {"verdict": np.uint8, "duplicate_of": np.int64, "cluster_size": np.uint32}
-        self._arrays = {
-            name: np.load(folder / f"{name}.npy", mmap_mode="r")
+        self.verdict, self.duplicate_of, self.cluster_size = (
+            np.load(folder / f"{name}.npy", mmap_mode="r")
             if num_documents is None
             else np.lib.format.open_memmap(folder / f"{name}.npy", "w+", kind, (num_documents,))
             for name, kind in kinds.items()
-        }
-
-    @property
-    def verdict(self) -> Numbers:
-        """`KEPT`, `DUPLICATE` or `NEAR_DUPLICATE`."""
-        return self._arrays["verdict"]
-
-    @property
-    def duplicate_of(self) -> Numbers:
-        """Number of the document that stays instead of it."""
-        return self._arrays["duplicate_of"]
-
-    @property
-    def cluster_size(self) -> Numbers:
-        """Documents that are alike, with itself; 0 for one that is alone."""
-        return self._arrays["cluster_size"]
+        )
+        # `verdict`: `KEPT`, `DUPLICATE` or `NEAR_DUPLICATE`. `duplicate_of`: the document that stays instead of it.
+        # `cluster_size`: documents that are alike, with itself; 0 for one that is alone.
 
     def count(self, verdict: int) -> int:
-        """Documents with a verdict."""
+        """Count the documents with a verdict."""
         return sum(
             int((self.verdict[at : at + CHUNK] == verdict).sum()) for at in range(0, len(self.verdict), CHUNK)
         )
 
-    def is_kept(self, documents: Numbers) -> Numbers:
-        """True for documents that stay."""
-        chosen: Numbers = self.verdict[documents] == KEPT
-        return chosen
+    def has(self, verdict: int, documents: Numbers) -> Numbers:
+        """Return True for each document with a verdict."""
+        mask: Numbers = self.verdict[documents] == verdict
+        return mask
 
-    def is_(self, verdict: int) -> Callable[[Numbers], Numbers]:
-        """Asks whether documents have a verdict."""
-        return lambda documents: self.verdict[documents] == verdict
+    def is_kept(self, documents: Numbers) -> Numbers:
+        """Return True for each document that stays."""
+        return self.has(KEPT, documents)
 
     def drop(self, documents: Numbers, duplicate_of: Numbers, verdict: int) -> None:
         """Note that documents are duplicates of others, one for each."""
@@ -99,25 +86,24 @@ def unite(parents: Numbers, first: Numbers, second: Numbers) -> None:
         # A root may get several parents at once: it takes the smallest, and the others are tried again.
         order = np.lexsort((low, high))
         low, high = low[order], high[order]
-        is_first = np.concatenate(([True], high[1:] != high[:-1]))[: len(high)]
+        is_first = _is_first(high)
         parents[high[is_first]] = low[is_first]
 
 
 def roots(parents: Numbers, documents: Numbers) -> Numbers:
-    """Roots of documents; the way of each becomes one step."""
-    above_documents = np.asarray(parents[documents])
-    while True:
-        above = np.asarray(parents[above_documents])
-        if np.array_equal(above, above_documents):
-            break
-        above_documents = above
-    parents[documents] = above_documents
-    return above_documents
+    """Find the roots of documents; the way of each becomes one step."""
+    root = np.asarray(parents[documents])
+    while not np.array_equal(further := np.asarray(parents[root]), root):
+        root = further
+    parents[documents] = root
+    return root
 
 
 def _find_exact(signatures: Signatures, verdicts: Verdicts) -> None:
     for ordered, all_keys in signatures.equal_keys(EXACT):
-        same = _in_groups(all_keys)
+        is_first = _is_first(all_keys)
+        # Keys that come twice or more.
+        same = ~(is_first & np.append(is_first[1:], True))
         documents, keys = ordered[same], all_keys[same]
         low = signatures.column("exact_low", documents)
         _, cluster = np.unique(np.stack((keys, low)), axis=1, return_inverse=True)
@@ -142,15 +128,12 @@ def _judge_clusters(
 
 
 def _best_first(cluster: Numbers, documents: Numbers, signatures: Signatures) -> tuple[Numbers, Numbers]:
-    """An order by cluster, the best of each first, and where in it clusters begin."""
+    """Order documents by cluster, the best of each first; return the order, and the places where clusters begin."""
     weight = signatures.column("weight", documents).astype(np.int64)
     high, low = (signatures.column(name, documents) for name in ("id_high", "id_low"))
     is_new = ~signatures.is_held(documents)
     order = np.lexsort((documents, low, high, -weight, is_new, cluster))
-    ordered = cluster[order]
-    is_first = np.ones(len(ordered), dtype=bool)
-    is_first[1:] = ordered[1:] != ordered[:-1]
-    return order, np.flatnonzero(is_first)
+    return order, np.flatnonzero(_is_first(cluster[order]))
 
 
 def _drop_clusters(
@@ -164,22 +147,22 @@ def _drop_clusters(
     verdicts.drop(documents[gone], best[gone], verdict)
 
 
-def _in_groups(keys: Numbers) -> Numbers:
-    """True if an ordered key comes twice or more."""
-    same = keys[1:] == keys[:-1]
-    return np.concatenate((same, [False]))[: len(keys)] | np.concatenate(([False], same))[: len(keys)]
+def _is_first(keys: Numbers) -> Numbers:
+    """Return True for each ordered key that differs from the one before."""
+    is_first = np.ones(len(keys), dtype=bool)
+    is_first[1:] = keys[1:] != keys[:-1]
+    return is_first
 
 
 def _edges(documents: Numbers, keys: Numbers) -> tuple[Numbers, Numbers]:
-    """Pairs that connect documents with equal keys: the first one of a key with each other."""
-    is_first = np.ones(len(keys), dtype=bool)
-    is_first[1:] = keys[1:] != keys[:-1]
+    """Return pairs that connect documents with equal keys: the first one of a key with each other."""
+    is_first = _is_first(keys)
     first_of = np.flatnonzero(is_first)[np.cumsum(is_first) - 1] if len(keys) else np.empty(0, dtype=np.int64)
     return documents[first_of][~is_first], documents[~is_first]
 
 
 def _cluster_members(parents: Numbers) -> Iterator[Numbers]:
-    """Documents that are in clusters, whole clusters at a time."""
+    """Yield documents that are in clusters, whole clusters at a time."""
     blocks = np.zeros(-(-len(parents) // CHUNK) * 16 + 1, dtype=np.int64)
     width = max(1, CHUNK // 16)
     for start in range(0, len(parents), CHUNK):

@@ -1,4 +1,4 @@
-"""A cluster of many documents, in which chains join what is not alike: each is compared with those that stay.
+"""Verify a cluster of many documents, in which chains join what is not alike: compare each with those that stay.
 
 A million documents may be in one cluster, so what they are compared by lies on the disk: shingles, read from
 their texts in the order in which these lie there, and the documents that stay of each bucket.
@@ -24,24 +24,17 @@ ALONE = -1
 
 
 class LargeCluster:
-    """Which members truly resemble one that stays; files of its own lie in a folder until the block ends."""
+    """Search for members that truly resemble one that stays; its files lie in a folder until the block ends."""
 
     def __init__(self, members: Numbers, signatures: Signatures, minhash: MinHash, folder: Path) -> None:
-        """Prepare the comparison.
-
-        Args:
-            members: Documents, best first.
-            signatures: Of all documents.
-            minhash: What made them.
-            folder: On a disk with room for eight bytes for each word of the cluster.
-        """
+        """Take the members, best first, and a folder on a disk with room for eight bytes for each of their words."""
         self._members = members
         self._signatures = signatures
         self._minhash = minhash
         self._shingles_path, self._kept_path = folder / "shingles.tmp", folder / "buckets.tmp"
 
     def __enter__(self) -> Self:
-        """Write what is compared."""
+        """Write shingles and buckets."""
         self._buckets, num_buckets = self._number_buckets()
         self._write_shingles()
         shape = (num_buckets, MAX_KEPT_IN_BUCKET)
@@ -61,9 +54,9 @@ class LargeCluster:
             path.unlink(missing_ok=True)
 
     def duplicates(self) -> tuple[Numbers, Numbers]:
-        """Members that go, and for each one that stays and that it resembles.
+        """Return members that go, and for each one that stays and that it resembles.
 
-        Of documents of an earlier corpus there is no text: what agrees with one in a band counts as alike.
+        Documents of an earlier corpus have no text here: what agrees with one in a band counts as alike.
         """
         gone, instead = [], []
         is_held = self._signatures.is_held(self._members)
@@ -81,7 +74,7 @@ class LargeCluster:
         return np.array(gone, dtype=np.int64), np.array(instead, dtype=np.int64)
 
     def _alike(self, position: int, buckets: Numbers, is_held: Numbers) -> int | None:
-        """The first one that stays in one of the buckets and that a member resembles."""
+        """Return the first one that stays in one of the buckets and that a member resembles."""
         entries = self._kept[buckets].ravel()
         candidates = dict.fromkeys((entries[entries > 0].astype(np.int64) - 1).tolist())
         if not candidates:
@@ -98,7 +91,7 @@ class LargeCluster:
         return shingles
 
     def _number_buckets(self) -> tuple[Numbers, int]:
-        """The bucket of each member in each band; shape (bands, members), and how many buckets there are."""
+        """Number the bucket of each member in each band; shape (bands, members), and return how many there are."""
         keys = self._signatures.column("bands", self._members)
         buckets = np.empty(keys.shape, dtype=np.int64)
         first = 0

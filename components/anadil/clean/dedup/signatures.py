@@ -1,4 +1,4 @@
-"""The columns of all shards as one table: a document is its number, shards in order and rows in order."""
+"""Columns of all shards as one table: a document is its number, shards in order and rows in order."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ PART_DOCUMENTS = 2_000_000
 """Compared at a time; some 100 bytes of memory for each."""
 
 Chosen = Callable[[Numbers], Numbers]
-"""Numbers of documents -> whether each is meant."""
+"""Numbers of documents -> True for each that is meant."""
 
 
 class Signatures:
@@ -22,8 +22,7 @@ class Signatures:
 
     def __init__(self, folders: Sequence[Path], held: Sequence[Path] = ()) -> None:
         """Open the columns of shards, behind those of an earlier corpus's index."""
-        folders = [*held, *folders]
-        self.shards = [SortedDocuments(folder) for folder in folders]
+        self.shards = [SortedDocuments(folder) for folder in (*held, *folders)]
         self.starts = np.cumsum([0, *(shard.num_rows for shard in self.shards)])
         """Number of the first document of each shard, and of all."""
         self.num_documents = int(self.starts[-1])
@@ -33,7 +32,7 @@ class Signatures:
         self.num_parts = max(1, -(-self.num_documents // PART_DOCUMENTS))
 
     def column(self, name: str, documents: Numbers) -> Numbers:
-        """Values of some documents, in their order."""
+        """Return the values of some documents, in their order."""
         order = np.argsort(documents, kind="stable")
         ordered = documents[order]
         edges = np.searchsorted(ordered, self.starts)
@@ -50,7 +49,7 @@ class Signatures:
         return gathered
 
     def equal_keys(self, kind: int) -> Iterator[tuple[Numbers, Numbers]]:
-        """Documents ordered by a kind of key, and these keys, in parts; equal keys are in one part."""
+        """Yield documents ordered by a kind of key, and these keys, in parts; equal keys are in one part."""
         for low, high in self._key_ranges():
             keys, documents = [], []
             for shard, start in zip(self.shards, self.starts, strict=False):
@@ -60,12 +59,12 @@ class Signatures:
                 keys.append(np.array(column[first:end]))
                 documents.append(shard.column(KEY_ROWS)[kind, first:end].astype(np.int64) + start)
             part_keys, part_documents = np.concatenate(keys), np.concatenate(documents)
-            # Of shards in order, whose rows are in order: the smaller number comes first.
+            # Stable, so that of equal keys the smaller number comes first.
             order = np.argsort(part_keys, kind="stable")
             yield part_documents[order], part_keys[order]
 
     def by_id(self) -> Iterator[Numbers]:
-        """Documents ordered by id, in parts."""
+        """Yield documents ordered by id, in parts."""
         for low, high in self._key_ranges():
             documents, ids = [], []
             for shard, start in zip(self.shards, self.starts, strict=False):
@@ -76,7 +75,7 @@ class Signatures:
             yield np.concatenate(documents)[np.lexsort((low_half, high_half))]
 
     def lowest_ids(self, is_chosen: Chosen, most: int) -> list[int]:
-        """The documents with the smallest ids, in their order."""
+        """Return the chosen documents with the smallest ids, in their order."""
         lowest: list[int] = []
         for documents in self.by_id():
             lowest += documents[is_chosen(documents)][: most - len(lowest)].tolist()
@@ -85,21 +84,21 @@ class Signatures:
         return lowest
 
     def shard_of(self, document: int) -> int:
-        """Number of the shard that a new document is in."""
+        """Return the number of the shard that a new document is in."""
         return self._place_of(document) - self._num_held_shards
 
     def id_of(self, document: int) -> str:
-        """The id of one document."""
+        """Return the id of one document."""
         high, low = (int(self.column(name, np.array([document]))[0]) for name in ("id_high", "id_low"))
         return id_of(high, low)
 
     def is_held(self, documents: Numbers) -> Numbers:
-        """True for documents of the earlier corpus."""
+        """Return True for each document of the earlier corpus."""
         held: Numbers = documents < self.num_held
         return held
 
     def line(self, document: int) -> bytes:
-        """The line of one document."""
+        """Read the line of one document."""
         place = self._place_of(document)
         return self.shards[place].line(document - int(self.starts[place]))
 
@@ -107,12 +106,12 @@ class Signatures:
         return int(np.searchsorted(self.starts, document, side="right")) - 1
 
     def _key_ranges(self) -> Iterator[tuple[int, int]]:
-        """Equal ranges of 64-bit hashes, which are spread evenly."""
+        # Hashes of 64 bits are spread evenly.
         step = -(-(MASK + 1) // self.num_parts)
         for part in range(self.num_parts):
             yield part * step, (part + 1) * step
 
 
 def id_of(high: int, low: int) -> str:
-    """An id out of its halves."""
+    """Join the halves of an id."""
     return f"{int(high):016x}{int(low):016x}"

@@ -1,4 +1,4 @@
-"""The kept documents of a shard: sorted by id, read from any id on, with what dedup compares in columns.
+"""Kept documents of a shard: sorted by id, read from any id on, with the columns that dedup compares.
 
 `documents.zst` holds the lines of the corpus in frames that are unpacked one at a time. A column is one
 file of numbers, in the order of the lines, which is read in parts and never as a whole. While a shard
@@ -26,24 +26,20 @@ RUN_BYTES = 4 * MIB
 FRAME_BYTES = 64 * KIB
 """Bytes of lines in a frame: a merge of a thousand shards has a frame of each in memory."""
 ZSTD_LEVEL = 1
-"""Files that are read once or twice and then removed."""
+"""Low: the files are read once or twice and then removed."""
 DOCUMENTS = "documents.zst"
 COLUMNS = {
-    "id_high": np.uint64,
-    "id_low": np.uint64,
-    "exact_high": np.uint64,
-    "exact_low": np.uint64,
-    "weight": np.uint32,
-    "num_bytes": np.uint32,
-    "num_words": np.uint32,
-    "record": np.uint32,
-}
+    "id_high": np.uint64, "id_low": np.uint64, "exact_high": np.uint64, "exact_low": np.uint64,
+    "weight": np.uint32, "num_bytes": np.uint32, "num_words": np.uint32, "record": np.uint32,
+}  # fmt: skip
 """A document's id, its exact key, weight and lengths of its text, and which record of the shard it was."""
 KEYS, KEY_ROWS = "keys", "key_rows"
 """Columns for each kind of key, sorted by it: the key, and the row that it is of."""
 EXACT = 0
 """Kind of key of equal documents; those of bands follow."""
 MASK = (1 << 64) - 1
+FRAMES = [("first_row", np.uint64), ("offset", np.uint64)]
+"""Columns of `frames.npy`: first row of each frame, and its byte in `documents.zst`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +48,7 @@ class KeptDocument:
 
     id: str
     line: bytes
-    """As the corpus has it, with the end of the line."""
+    """Line of the corpus, with its end."""
     exact_key: int
     band_keys: Numbers
     weight: int
@@ -76,7 +72,7 @@ class DocumentWriter:
         self._runs: list[Path] = []
 
     def add(self, document: KeptDocument) -> None:
-        """Take a document; it is written when enough of them are there."""
+        """Add a document; it is written when enough of them are there."""
         number, exact = int(document.id, 16), document.exact_key
         self._rows.append(
             (number >> 64, number & MASK, exact >> 64, exact & MASK, document.weight, document.num_bytes,
@@ -88,56 +84,47 @@ class DocumentWriter:
         if self._num_bytes >= RUN_BYTES:
             self._write_run()
 
-    def finish(self) -> int:
-        """Merge the runs; the number of documents."""
+    def finish(self) -> None:
+        """Merge the runs; a single one is the shard already."""
         self._write_run()
-        if len(self._runs) == 1:
-            return self._take_over(self._runs[0])
-        runs = [_Columns(run) for run in self._runs]
-        high, low = (_joined(runs, name) for name in ("id_high", "id_low"))
+        if len(self._runs) > 1:
+            self._merge([SortedDocuments(run) for run in self._runs])
+        for run in self._runs:
+            for file in run.iterdir():
+                if len(self._runs) == 1:
+                    file.rename(self._folder / file.name)
+                else:
+                    file.unlink()
+            run.rmdir()
+        bands = np.load(self._folder / "bands.npy", mmap_mode="r")
+        write_keys(self._folder, np.load(self._folder / "exact_high.npy"), bands)
+
+    def _merge(self, runs: "list[SortedDocuments]") -> None:
+        high, low = (np.concatenate([run.column(name) for run in runs]) for name in ("id_high", "id_low"))
         order = np.lexsort((low, high))  # stable, so that equal ids stay in the order of the records
-        sizes = [run.num_rows for run in runs]
-        run_of = np.repeat(np.arange(len(runs), dtype=np.uint32), sizes)[order]
         del high, low
-        streams = [SortedDocuments(run).lines(0, size) for run, size in zip(self._runs, sizes, strict=True)]
+        run_of = np.repeat(np.arange(len(runs), dtype=np.uint32), [run.num_rows for run in runs])[order]
+        streams = [run.lines(0, run.num_rows) for run in runs]
         with _FrameWriter(self._folder) as frames:
             for run in run_of:
                 frames.add(next(streams[run])[1])
         for name in COLUMNS:
-            np.save(self._folder / f"{name}.npy", _joined(runs, name)[order])
-        self._write_bands(runs, order)
-        for run in self._runs:
-            for file in run.iterdir():
-                file.unlink()
-            run.rmdir()
-        return len(order)
-
-    def _take_over(self, run: Path) -> int:
-        """Let the only run be the shard: merged with nothing it is the same."""
-        for file in run.iterdir():
-            file.rename(self._folder / file.name)
-        run.rmdir()
-        exact = np.load(self._folder / "exact_high.npy")
-        write_keys(self._folder, exact, np.load(self._folder / "bands.npy", mmap_mode="r"))
-        return len(exact)
-
-    def _write_bands(self, runs: "list[_Columns]", order: Numbers) -> None:
-        """The exact keys and those of each band, sorted, so that equal keys of all shards are found by merging."""
+            column = np.concatenate([run.column(name) for run in runs])
+            np.save(self._folder / f"{name}.npy", column[order])
         shape = (self._num_bands, len(order))
         bands = np.lib.format.open_memmap(self._folder / "bands.npy", "w+", np.uint64, shape)
         for band in range(self._num_bands):
-            bands[band] = np.concatenate([run.band(band) for run in runs])[order]
-        write_keys(self._folder, np.load(self._folder / "exact_high.npy"), bands)
+            bands[band] = np.concatenate([run.column("bands")[band] for run in runs])[order]
+        bands.flush()
 
     def _write_run(self) -> None:
         if not self._rows and self._runs:
             return
         run = self._folder / f"run-{len(self._runs):05}"
         run.mkdir()
-        names = list(COLUMNS)
         table = {
-            name: np.array([row[place] for row in self._rows], dtype=COLUMNS[name])
-            for place, name in enumerate(names)
+            name: np.array([row[place] for row in self._rows], dtype=kind)
+            for place, (name, kind) in enumerate(COLUMNS.items())
         }
         order = np.lexsort((table["id_low"], table["id_high"]))
         for name, column in table.items():
@@ -152,7 +139,7 @@ class DocumentWriter:
 
 
 class SortedDocuments:
-    """The documents of a shard, as they were written."""
+    """Reader of the documents of a shard, or of a run of one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -162,7 +149,7 @@ class SortedDocuments:
         self._layouts: dict[str, Layout] = {}
 
     def lines(self, first_row: int, end_row: int) -> Iterator[tuple[int, bytes]]:
-        """Rows and lines of a range of rows, a frame at a time."""
+        """Yield rows and lines of a range of rows, a frame at a time."""
         row = first_row
         while row < end_row:
             frame = self._frame_of(row)
@@ -172,18 +159,16 @@ class SortedDocuments:
                 row += 1
 
     def line(self, row: int) -> bytes:
-        """The line of one row; the frame that it is in is remembered."""
+        """Read the line of one row; its frame is kept for the next one."""
         frame = self._frame_of(row)
         if self._cached[0] != frame:
             self._cached = frame, self._unpacked(frame)
         return self._cached[1][row - int(self._frames["first_row"][frame])]
 
     def column(self, name: str) -> Numbers:
-        """A column, mapped into memory: only what is accessed is read.
-
-        It is opened again each time, because a map holds an open file, and shards are thousands; `np.load` takes ten
-        times as long for that, most of it to read the header again.
-        """
+        """Map a column into memory: only what is accessed is read."""
+        # It is opened again each time, because a map holds an open file, and shards are thousands; `np.load` takes ten
+        # times as long for that, most of it to read the header again.
         with (self.folder / f"{name}.npy").open("rb") as file:
             if name not in self._layouts:
                 np.lib.format.read_magic(file)
@@ -194,10 +179,10 @@ class SortedDocuments:
         return np.ndarray(shape, kind, mapped, offset)
 
     def first_row_from(self, high: int) -> int:
-        """The first row whose id's upper half is not below."""
-        return (
-            int(np.searchsorted(self.column("id_high"), np.uint64(high))) if high <= MASK else self.num_rows
-        )
+        """Return the first row whose id's upper half is not below."""
+        if high > MASK:
+            return self.num_rows
+        return int(np.searchsorted(self.column("id_high"), np.uint64(high)))
 
     def _frame_of(self, row: int) -> int:
         return int(np.searchsorted(self._frames["first_row"], row, side="right")) - 1
@@ -211,7 +196,7 @@ class SortedDocuments:
 
 
 class _FrameWriter:
-    """Lines in frames, and where each frame begins."""
+    """Writer of lines in frames, and of the beginning of each frame."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -228,8 +213,7 @@ class _FrameWriter:
         with self._file:
             self._flush()
             self._frames.append((self._row, self._file.tell()))
-        kinds = [("first_row", np.uint64), ("offset", np.uint64)]
-        np.save(self._folder / "frames.npy", np.array(self._frames, dtype=kinds))
+        np.save(self._folder / "frames.npy", np.array(self._frames, dtype=FRAMES))
 
     def add(self, line: bytes) -> None:
         self._lines.append(line)
@@ -245,33 +229,10 @@ class _FrameWriter:
             self._lines, self._size = [], 0
 
 
-class _Columns:
-    """The columns of a run."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.num_rows = len(self.column("record"))
-
-    def column(self, name: str) -> Numbers:
-        column: Numbers = np.load(self._folder / f"{name}.npy", mmap_mode="r")
-        return column
-
-    def band(self, number: int) -> Numbers:
-        keys: Numbers = np.load(self._folder / "bands.npy", mmap_mode="r")[number]
-        return keys
-
-
-def _joined(runs: "list[_Columns]", name: str) -> Numbers:
-    return np.concatenate([run.column(name) for run in runs])
-
-
 def write_keys(folder: Path, exact: Numbers, bands: Numbers) -> None:
-    """Write the keys of each kind in their own order.
+    """Write the keys of each kind in their own order, so that equal keys of all shards are found by merging.
 
-    Args:
-        folder: Of the shard.
-        exact: Upper halves of the exact keys.
-        bands: Keys of each band; shape (bands, documents).
+    `exact` has the upper halves of the exact keys, `bands` the keys of each band; shape (bands, documents).
     """
     shape = (1 + len(bands), len(exact))
     keys = np.lib.format.open_memmap(folder / f"{KEYS}.npy", "w+", np.uint64, shape)

@@ -1,4 +1,4 @@
-"""Pages whose parsing or extraction would take seconds or gigabytes."""
+"""Find pages whose parsing or extraction would take seconds or gigabytes."""
 
 import re
 from collections import Counter
@@ -61,17 +61,17 @@ class Excess(NamedTuple):
 
 
 def without_data(page: bytes) -> bytes:
-    """A page that is too large, without what is no text of it: an article of 15 kB may have pictures of 3 MB in it."""
-    return DATA.sub(_left, page) if len(page) > MAX_HTML_BYTES else page
+    """Take what is no text out of a page that is too large: an article of 15 kB may have pictures of 3 MB in it."""
 
+    def rest(data: re.Match[bytes]) -> bytes:
+        # A menu keeps its paragraphs, so that they are counted.
+        return b"<nav>%b</nav>" % b"".join(PARAGRAPH.findall(data[0])) if data[2] else b" "
 
-def _left(data: re.Match[bytes]) -> bytes:
-    """The rest of a part that is no text: a menu keeps its paragraphs, so that they are counted."""
-    return b"<nav>%b</nav>" % b"".join(PARAGRAPH.findall(data[0])) if data[2] else b" "
+    return DATA.sub(rest, page) if len(page) > MAX_HTML_BYTES else page
 
 
 def excess(page: str) -> Excess | None:
-    """The limit that a page exceeds: it is too large, or has too many tags, too deep ones, or too many attributes."""
+    """Return the limit that a page exceeds: it is too large, or has too many tags, too deep ones, or too many attributes."""
     if len(page) > MAX_HTML_BYTES:
         return Excess("characters", len(page), MAX_HTML_BYTES)
     depth = _depth(page, NO_END_TAG, MAX_TAGS)
@@ -87,13 +87,7 @@ def excess(page: str) -> Excess | None:
 
 
 def _depth(page: str, unclosed: frozenset[str], max_tags: int) -> int | Excess:
-    """Most elements open at one time, or something else that exceeds its limit.
-
-    Args:
-        page: HTML.
-        unclosed: Elements that do not count.
-        max_tags: Most tags and comments.
-    """
+    """Count most elements open at one time, but for the unclosed ones; or return another excess, as of tags and comments."""
     depth = deepest = num_tags = copies = position = num_style = 0
     opened: Counter[str] = Counter()
     while tag := TAG.search(page, position):
@@ -104,8 +98,11 @@ def _depth(page: str, unclosed: frozenset[str], max_tags: int) -> int | Excess:
             return Excess("tags", num_tags, max_tags)
         if copies > MAX_COPIES:
             return Excess("copies_of_style", copies, MAX_COPIES)
-        if (attributes := _num_attributes(tag[3] or "")) > MAX_ATTRIBUTES:
-            return Excess("attributes", attributes, MAX_ATTRIBUTES)
+        # An attribute has two characters at least, so most tags need no closer look.
+        if len(attributes := tag[3] or "") > 2 * MAX_ATTRIBUTES:
+            count = len(re.findall(r"[^\s/]+", QUOTED.sub(" ", attributes)))
+            if count > MAX_ATTRIBUTES:
+                return Excess("attributes", count, MAX_ATTRIBUTES)
         if not name or name in unclosed:
             copies += num_style
         elif tag[1]:
@@ -126,11 +123,3 @@ def _depth(page: str, unclosed: frozenset[str], max_tags: int) -> int | Excess:
             copies += num_style
             deepest = max(deepest, depth)
     return deepest
-
-
-def _num_attributes(attributes: str) -> int:
-    """How many there are, at most."""
-    # An attribute has two characters at least, so most tags need no closer look.
-    if len(attributes) <= 2 * MAX_ATTRIBUTES:
-        return len(attributes) // 2
-    return len(re.findall(r"[^\s/]+", QUOTED.sub(" ", attributes)))

@@ -1,4 +1,4 @@
-r"""Texts whose line feeds, letters or tags were written out by a program: `\n`, `&uuml;`, `<br>`.
+r"""Undo line feeds, letters and tags that a program has written out: `\n`, `&uuml;`, `<br>`.
 
 They are undone where nothing else explains them. A text on programming mentions them too: between spaces, quotation
 marks or brackets, or once.
@@ -25,7 +25,7 @@ FEED = re.compile(r"(?:\\+r)?\\+n|\\+[rt](?![a-z])|(?<![\w/])/n(?![a-z])|_x000[9
 
 
 def _between_sentences(sign: str, blank: str = r"[^\S\n]") -> str:
-    """A pattern of signs behind the end of a sentence and before the next one, with or without blanks."""
+    """Return a pattern of signs behind the end of a sentence and before the next one, with or without blanks."""
     end = f"[{re.escape(TERMINALS + CLOSERS)}]"
     return rf"(?<={end}){blank}*(?:{sign})(?:{blank}*(?:{sign}))*{blank}*(?=[^\W\d_a-z]|[«“„¿¡]|[—–-]\s)"
 
@@ -76,7 +76,7 @@ HINT = re.compile(r"[\\&<]|/n|_x000|\[br")
 
 
 class Unescaped(NamedTuple):
-    """A text, and what became of its escapes."""
+    """A text, and the state of its escapes."""
 
     text: str
     is_changed: bool
@@ -86,7 +86,7 @@ class Unescaped(NamedTuple):
 
 
 def undo_escapes(text: str) -> Unescaped:
-    """A text with its line feeds, letters and tags, where it is clear that a program has written them out."""
+    """Restore line feeds, letters and tags, where it is clear that a program has written them out."""
     if not HINT.search(text):
         return Unescaped(text, is_changed=False, is_doubtful=False)
     plain = text
@@ -95,13 +95,14 @@ def undo_escapes(text: str) -> Unescaped:
         if plain == before:
             break
     without_strings = QUOTED.sub("", plain)
-    doubtful = (CLEAR_FEED, CLEAR_QUOTE, CLEAR_TAG, CLEAR_ENTITY)
-    is_doubtful = any(pattern.search(without_strings) for pattern in doubtful)
+    is_doubtful = any(
+        pattern.search(without_strings) for pattern in (CLEAR_FEED, CLEAR_QUOTE, CLEAR_TAG, CLEAR_ENTITY)
+    )
     return Unescaped(plain, is_changed=plain != text, is_doubtful=is_doubtful)
 
 
 def _undone(text: str) -> str:
-    """A text that is escaped once less."""
+    """Escape a text once less."""
     if _is_escaped(text):
         text = ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else MEANINGS[match[2]], text)
     without_strings = QUOTED.sub("", text)
@@ -122,7 +123,7 @@ def _outside_strings(pattern: re.Pattern[str], meaning: Callable[[str], str], te
 
 
 def _is_escaped(text: str) -> bool:
-    """True if all of a text is as it stands in a file of JSON."""
+    """Return whether all of a text is as it stands in a file of JSON."""
     if "\n" in text or "\\" not in text:
         return False
     return _is_clear(CLEAR_FEED, FEED, QUOTED.sub("", text)) or (

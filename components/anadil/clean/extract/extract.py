@@ -1,4 +1,4 @@
-"""Web pages to text: which pages are worth it, what is content.
+"""Extract the text of web pages: which pages are worth it, what is content.
 
 Two extractors in a cascade: Resiliparse with the rules below is fast and right on most pages; where its
 result is doubtful, Trafilatura, ten times as slow, gives a second one.
@@ -6,6 +6,7 @@ result is doubtful, Trafilatura, ten times as slow, gives a second one.
 
 import functools
 import itertools
+import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -18,7 +19,6 @@ import pycld2
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
-from anadil.clean.extract.extract_precise import precise_text
 from anadil.clean.extract.page_blocks import Block, blocks_of
 from anadil.clean.extract.page_markup import rewrite_page, without_marks
 from anadil.clean.extract.page_prose import MAX_COMPARED, Restored, misses_prose, restore
@@ -68,6 +68,13 @@ MAX_SURE_PROSE_LOSS = 0.1
 MIN_PRECISE_SHARE = 0.8
 """Length of the second result over the first from which it counts: of some pages it holds a single paragraph."""
 
+TABLE_RULE = re.compile(r"\|?(?:\s*:?-{3,}:?\s*\|)+\s*")
+CELL_BORDER = re.compile(r"\s*\|\s*")
+BULLET = re.compile(r"^\s*- ")
+
+# It warns of each page that it finds empty, which here is an answer like another.
+logging.getLogger("trafilatura").setLevel(logging.CRITICAL)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extraction:
@@ -75,9 +82,9 @@ class Extraction:
 
     mode: ExtractMode = "balanced"
     tables: bool = True
-    """True if rows of tables are kept, cells apart by tabs."""
+    """Keep rows of tables, cells apart by tabs."""
     code: bool = True
-    """True if preformatted blocks are kept."""
+    """Keep preformatted blocks."""
 
 
 DEFAULT = Extraction()
@@ -85,20 +92,14 @@ Extractor = Literal["resiliparse", "trafilatura"]
 
 
 def decode_page(data: bytes, charset: str, letters: Letters = UNKNOWN) -> tuple[str, bool]:
-    """A page's text, and whether it was UTF-8.
-
-    Args:
-        data: The page.
-        charset: What the server says of its encoding.
-        letters: Of the language that is sought.
-    """
+    """Decode a page, with the server's charset and the letters of the language; True if it was UTF-8."""
     meta = META_CHARSET.search(data, 0, 4_096)
     text, codec = decode_text(data, [charset, meta[1].decode(errors="replace") if meta else ""], letters)
     return text, codec == "utf-8"
 
 
 def may_be_in_language(page: str, language: Language) -> bool:
-    """True if a page may hold the language: a cheap question before the expensive extraction."""
+    """Return whether a page may hold the language: a cheap check before the expensive extraction."""
     if not language.labels:
         # CLD2 cannot say it of raw HTML, and nothing else can tell markup from text.
         return True
@@ -112,10 +113,13 @@ def may_be_in_language(page: str, language: Language) -> bool:
         start = (len(page) - MAX_FOREIGN_CHARS) // 2
         page = page[start : start + MAX_FOREIGN_CHARS]
     try:
-        details = _labels(page)
-    except pycld2.error:
-        # Rare; the check of the extracted text decides.
-        return True
+        _, _, details = pycld2.detect(page, isPlainText=False)
+    except (pycld2.error, UnicodeEncodeError):
+        try:
+            _, _, details = pycld2.detect(CONTROLS.sub(" ", page), isPlainText=False)
+        except pycld2.error:
+            # Rare; the check of the extracted text decides.
+            return True
     return any(
         code in language.labels and percent >= MIN_PREFILTER_PERCENT for _, code, percent, _ in details
     )
@@ -127,33 +131,18 @@ def _units(text: str) -> npt.NDArray[np.uint16]:
 
 @functools.cache
 def _own_units(letters: frozenset[str]) -> npt.NDArray[np.bool_]:
-    """Which units of UTF-16 are letters: all kana are found in the time that two letters take one by one."""
+    # Units of UTF-16: all kana are found in the time that two letters take one by one.
     is_own = np.zeros(1 << 16, dtype=bool)
     is_own[_units("".join(letters))] = True
     return is_own
 
 
-def _labels(page: str) -> Sequence[tuple[str, str, int, float]]:
-    """Languages of HTML by CLD2; characters that it refuses are only looked for in pages that it refuses.
-
-    Raises:
-        pycld2.error: It refuses the page still.
-    """
-    try:
-        detected = pycld2.detect(page, isPlainText=False)
-    except (pycld2.error, UnicodeEncodeError):
-        detected = pycld2.detect(CONTROLS.sub(" ", page), isPlainText=False)
-    details: Sequence[tuple[str, str, int, float]] = detected[2]
-    return details
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extracted:
-    """The text of a page, and what became of the page's prose."""
+    """The text of a page, and counts of the page's prose."""
 
     text: str
     extractor: Extractor
-    """Which of the two gave it."""
     restored: int = 0
     """Characters of prose outside of menus and footers that the extractor had discarded, and that were put back."""
     discarded: int = 0
@@ -168,7 +157,7 @@ class Extracted:
 
     @property
     def counts(self) -> Counter[str]:
-        """The same by cause, for sums over pages."""
+        """Characters of prose by cause, for sums over pages."""
         return Counter(
             {
                 "pages": 1,
@@ -182,22 +171,19 @@ class Extracted:
 
 
 def main_text(page: str, language: Language, extraction: Extraction = DEFAULT) -> str:
-    """The running text of a page with its headings, a block a line; may be empty.
-
-    The page must not be a bomb (`bomb.excess`).
-    """
+    """Extract the running text of a page that is no bomb, with its headings, a block a line; may be empty."""
     return extract_page(page, language, extraction).text
 
 
 def extract_page(page: str, language: Language, extraction: Extraction = DEFAULT) -> Extracted:
-    """The same with what became of the page's prose."""
+    """Extract the text of a page that is no bomb (`bomb.excess`), and count its prose."""
     source = _Source(rewrite_page(page), language, extraction)
     if extraction.mode == "precision":
         return source.second() or source.first()[0]
     first, discarded = source.first()
     is_sure = len(first.text) >= MIN_SURE_BLOCKS * language.min_long_block and discarded <= MAX_SURE_LOSS
-    is_whole = first.discarded <= MAX_SURE_PROSE_LOSS * len(first.text)
-    if (is_sure and is_whole) or extraction.mode == "fast":
+    has_prose = first.discarded <= MAX_SURE_PROSE_LOSS * len(first.text)
+    if (is_sure and has_prose) or extraction.mode == "fast":
         return first
     second = source.second()
     if second is None or len(second.text) <= MIN_PRECISE_SHARE * len(first.text):
@@ -224,7 +210,7 @@ class _Source:
 
     @functools.cached_property
     def _lines(self) -> str:
-        """All text of the page with its marks, a block a line; takes an eighth of what `_blocks` takes."""
+        # All text of the page with its marks, a block a line: an eighth of the time that `_blocks` takes.
         return self._tree.body.inner_text or "" if self._tree.body else ""
 
     @functools.cached_property
@@ -232,49 +218,51 @@ class _Source:
         return blocks_of(self._reduced(main_content=False))
 
     def first(self) -> tuple[Extracted, float]:
-        """The text by Resiliparse, and the share of what it found that the rules discarded."""
+        """Extract by Resiliparse; return the share of its text that the rules discarded, too."""
         restored = self._restored(blocks_of(self._reduced(main_content=True)))
         total = sum(len(block.text) for block in restored.blocks if not _is_navigation(block))
-        blocks = [block for block in restored.blocks if not _is_navigation(block) and self._is_wanted(block)]
-        kept = _running_text(blocks, self._language)
-        discarded = 1 - sum(map(len, kept)) / total if total else 0.0
+        blocks = [
+            block for block in restored.blocks if not _is_navigation(block) and self._is_asked_for(block)
+        ]
+        blocks_left = _running_text(blocks, self._language)
+        discarded = 1 - sum(map(len, blocks_left)) / total if total else 0.0
         # Blocks away from the text that are no lists of links.
-        items = {block.text for block in blocks if block.is_item and not block.num_linked}.difference(kept)
+        items = {block.text for block in blocks if block.is_item and not block.num_linked}.difference(
+            blocks_left
+        )
         restored = replace(restored, lost=restored.lost + sum(map(len, items)))
-        return self._extracted("\n".join(kept), "resiliparse", restored), discarded
+        return self._extracted("\n".join(blocks_left), "resiliparse", restored), discarded
 
-    def _restored(self, kept: list[Block]) -> Restored:
-        if not misses_prose(kept, self._lines, self._language):
-            return Restored(blocks=kept)
-        return restore(kept, self._blocks, self._language, self._is_in_article)
+    def _restored(self, blocks_left: list[Block]) -> Restored:
+        if not misses_prose(blocks_left, self._lines, self._language):
+            return Restored(blocks=blocks_left)
+        return restore(blocks_left, self._blocks, self._language, self._is_in_article)
 
     def second(self) -> Extracted | None:
-        """The text by Trafilatura; None where it finds none."""
-        wanted = self._extraction
+        """Extract by Trafilatura; None where it finds no text."""
         page = without_marks(self._tree.document.html) if self._tree.document else ""
-        lines = precise_text(page, tables=wanted.tables, code=wanted.code).split("\n")
+        lines = _precise_text(page, self._extraction).split("\n")
         if lines == [""]:
             return None
         restored = self._restored([Block(text=line) for line in lines])
-        text = "\n".join(block.text for block in restored.blocks if self._is_wanted(block))
+        text = "\n".join(block.text for block in restored.blocks if self._is_asked_for(block))
         return self._extracted(text, "trafilatura", restored)
 
     def _extracted(self, text: str, extractor: Extractor, restored: Restored) -> Extracted:
-        return Extracted(
-            text=text, extractor=extractor, restored=restored.restored, discarded=restored.lost, dropped=self._num_dropped(text)
-        )  # fmt: skip
-
-    def _num_dropped(self, text: str) -> int:
-        """Characters of dropped prose that the text does not repeat."""
         key = "".join(text.split()) if self._dropped else ""
         is_compared = len(self._dropped) * len(key) <= MAX_COMPARED
-        return sum(len(line) for line in self._dropped if not (is_compared and "".join(line.split()) in key))
+        # Dropped prose that the text repeats is not lost.
+        lost = [line for line in self._dropped if not (is_compared and "".join(line.split()) in key)]
+        return Extracted(
+            text=text, extractor=extractor, restored=restored.restored, discarded=restored.lost,
+            dropped=sum(map(len, lost)),
+        )  # fmt: skip
 
-    def _is_wanted(self, block: Block) -> bool:
+    def _is_asked_for(self, block: Block) -> bool:
         return (self._extraction.tables or not block.is_row) and (self._extraction.code or not block.is_code)
 
     def _is_in_article(self, first: Block, last: Block, other: Block) -> bool:
-        """True if a block stands in the element of the article, given its first and its last long block."""
+        """Return whether a block stands in the element of the article, given its first and its last long block."""
         if self._article is None:
             self._article = _article_text(self._tree, first, last)
             foreign = elements_of(self._tree, NO_ARTICLE) if self._article else ()
@@ -283,7 +271,7 @@ class _Source:
 
 
 def _article_text(tree: HTMLTree, first: Block, last: Block) -> str:
-    """All letters of the innermost `article` that holds two blocks, or of the smallest element; none of the whole page."""
+    """Return all letters of the innermost `article` that holds two blocks, or of the smallest element; none of the whole page."""
     main, is_article = "", False
     element = tree.body
     for _ in range(MAX_DESCENT):
@@ -302,7 +290,7 @@ def _article_text(tree: HTMLTree, first: Block, last: Block) -> str:
 
 
 def _running_text(blocks: list[Block], language: Language) -> list[str]:
-    """The texts from the first long block to the last one with its tables and code, and what is a sentence outside."""
+    """Return the texts from the first long block to the last one with its tables and code, and sentences outside."""
     long = [index for index, block in enumerate(blocks) if block.is_long(language)]
     first, last = (long[0], long[-1]) if long else (len(blocks), -1)
     if long and first and blocks[first - 1].is_question:
@@ -312,7 +300,11 @@ def _running_text(blocks: list[Block], language: Language) -> list[str]:
     first -= _list_length(blocks[:first][::-1])
     while 0 <= last < len(blocks) - 1 and (blocks[last + 1].is_row or blocks[last + 1].is_code):
         last += 1
-    last += _listed(blocks[last + 1 :]) if long else 0
+    if long:
+        behind = blocks[last + 1 :]
+        heading = int(bool(behind) and behind[0].is_heading)
+        num_items = _list_length(behind[heading:])
+        last += heading + num_items if num_items else 0
     return [
         block.text
         for index, block in enumerate(blocks)
@@ -320,16 +312,8 @@ def _running_text(blocks: list[Block], language: Language) -> list[str]:
     ]
 
 
-def _listed(blocks: Sequence[Block]) -> int:
-    """Blocks of the list behind the running text, with its heading."""
-    if blocks and blocks[0].is_heading:
-        num_items = _list_length(blocks[1:])
-        return num_items + 1 if num_items else 0
-    return _list_length(blocks)
-
-
 def _list_length(blocks: Sequence[Block]) -> int:
-    """Items of the list that blocks begin with; none where it is a menu or names of tags."""
+    """Count the items of the list that blocks begin with; 0 where it is a menu or names of tags."""
     items = list(itertools.takewhile(lambda block: block.is_item, blocks))
     num_chars = sum(len(item.text) for item in items)
     num_linked = sum(item.num_linked for item in items)
@@ -339,3 +323,29 @@ def _list_length(blocks: Sequence[Block]) -> int:
 
 def _is_navigation(block: Block) -> bool:
     return block.link_density >= MAX_LINK_DENSITY and len(block.text) < MAX_LINK_BLOCK
+
+
+def _precise_text(page: str, extraction: Extraction) -> str:
+    """Extract the article of a page that is no bomb, a block a line; empty where there is none.
+
+    Source of the options: Trafilatura's documentation, "favor_precision" and "fast".
+    """
+    # Here, because it takes .4 CPU seconds, and text and most pages do without.
+    import trafilatura
+
+    # Its own removal of repeated text remembers earlier pages, so that the result would depend on their order.
+    text = trafilatura.extract(
+        page, fast=True, favor_precision=True, include_comments=False, include_tables=extraction.tables,
+        prune_xpath=None if extraction.code else "//pre", deduplicate=False,
+    )  # fmt: skip
+    # Lines as the fast extractor writes them: no bullets, tabs between cells, a title once.
+    lines, last = [], ""
+    for marked in (text or "").split("\n"):
+        if TABLE_RULE.fullmatch(marked):
+            continue
+        is_row = marked.startswith("|")
+        line = CELL_BORDER.sub("\t", marked).strip() if is_row else BULLET.sub("", marked)
+        if line.strip() and line != last:
+            lines.append(line)
+        last = line
+    return "\n".join(lines)

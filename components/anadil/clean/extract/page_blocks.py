@@ -1,4 +1,4 @@
-"""The text that an extractor gives of a page, block by block."""
+"""Blocks of the text that an extractor gives of a page."""
 
 import html
 import re
@@ -35,7 +35,7 @@ class Block(NamedTuple):
     is_heading: bool = False
     is_code: bool = False
     is_item: bool = False
-    """True if it begins an item of a list."""
+    """It begins an item of a list."""
     num_linked: int = 0
     """Characters of its text that are links."""
 
@@ -46,7 +46,7 @@ class Block(NamedTuple):
 
     @property
     def is_row(self) -> bool:
-        """True if it is a row of a table."""
+        """True for a row of a table."""
         return "\t" in self.text and not self.is_code
 
     @property
@@ -56,27 +56,26 @@ class Block(NamedTuple):
 
     @property
     def is_question(self) -> bool:
-        """True if it may be a question that stands above its answer."""
-        return (
-            len(self.text) >= MIN_QUESTION_CHARS and not self.num_linked and bool(QUESTION.search(self.text))
-        )
+        """True for a question that may stand above its answer."""
+        is_text = len(self.text) >= MIN_QUESTION_CHARS and not self.num_linked
+        return is_text and bool(QUESTION.search(self.text))
 
     def is_long(self, language: Language) -> bool:
-        """True if it is running text."""
+        """Return whether it is running text."""
         return len(self.text) >= language.min_long_block and self.link_density < MAX_LONG_LINK_DENSITY
 
     def is_sentence(self, language: Language) -> bool:
-        """True if it has the length of a sentence and ends like one."""
+        """Return whether it has the length of a sentence and ends like one."""
         return len(self.text) >= MIN_EDGE_CHARS and self.text[-1] in language.sentence_ends
 
     def is_prose(self, language: Language) -> bool:
-        """True if it is a sentence, or an item of a list as long as one."""
+        """Return whether it is a sentence, or an item of a list as long as one."""
         is_long_item = self.is_item and len(self.text) >= MIN_EDGE_CHARS and not self.num_linked
         return is_long_item or self.is_sentence(language)
 
 
 def blocks_of(reduced: str) -> list[Block]:
-    """The blocks of Resiliparse's `minimal_html`."""
+    """Cut Resiliparse's `minimal_html` into blocks."""
     blocks = []
     is_item = False
     for match in BLOCK.finditer(reduced):
@@ -87,25 +86,20 @@ def blocks_of(reduced: str) -> list[Block]:
             text = html.unescape(marked).strip()
             linked = len(text)
         else:
-            text = _code(marked) if kind == "code" else _plain_text(marked)
-            linked = _num_linked(marked)
+            if kind == "code":  # with the spaces before its lines
+                text = (
+                    html.unescape(without_marks(MARKUP.sub("", BREAK.sub("\n", marked)))).strip("\n").rstrip()
+                )
+            else:
+                text = _plain_text(marked)
+            linked = sum(len(_plain_text(link)) for link in LINK.findall(marked)) if "<a" in marked else 0
         if text:
             blocks.append(Block(text, kind == "heading", kind == "code", is_item, linked))
             is_item = False
     return blocks
 
 
-def _num_linked(marked: str) -> int:
-    return sum(len(_plain_text(link)) for link in LINK.findall(marked)) if "<a" in marked else 0
-
-
 def _plain_text(marked: str) -> str:
-    """Reduced HTML without its marks."""
     if "<" in marked:
         marked = MARKUP.sub("", BREAK.sub("\n", marked))
     return html.unescape(without_marks(marked)).strip()
-
-
-def _code(marked: str) -> str:
-    """Lines of code with the spaces before them."""
-    return html.unescape(without_marks(MARKUP.sub("", BREAK.sub("\n", marked)))).strip("\n").rstrip()

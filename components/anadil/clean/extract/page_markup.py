@@ -1,4 +1,4 @@
-"""HTML rewritten before extractors read it, so that elements inside a sentence stay there.
+"""Rewrite HTML before extractors read it, so that elements inside a sentence stay there.
 
 Extractors leave out elements by name: `<time>`, `<label>`, `<button>`, lists near the top.
 """
@@ -55,7 +55,7 @@ MAX_LABEL_CHARS = 300
 
 
 def rewrite_page(page: str) -> str:
-    """The page with elements that extractors keep, marks of list items, and raised and lowered text as characters."""
+    """Rewrite a page with elements that extractors keep, marks of list items, and raised and lowered text as characters."""
     page = raised_as_text(page)
     if "<button" in page or "<BUTTON" in page:
         page = BUTTON.sub(_button, page)
@@ -65,7 +65,7 @@ def rewrite_page(page: str) -> str:
 
 
 def without_marks(text: str) -> str:
-    """Text of a rewritten page as it was."""
+    """Return text of a rewritten page as it was."""
     return text.replace(ITEM_MARK, "").replace(LINKED_ITEM, "")
 
 
@@ -81,7 +81,7 @@ def _rewritten(match: re.Match[str]) -> str:
 
 
 def _button(match: re.Match[str]) -> str:
-    """The label of a button as text, where it is a heading."""
+    """Return the label of a button as text, where it is a heading."""
     start, label = match.start(), match[2]
     if IN_HEADING.search(match.string, max(0, start - HEADING_REACH), start):
         return f"<span>{label}</span>"
@@ -91,7 +91,7 @@ def _button(match: re.Match[str]) -> str:
 
 
 def _local_link(match: re.Match[str]) -> str:
-    """The label of a link to the same page as text, where it is a question above its answer."""
+    """Return the label of a link to the same page as text, where it is a question above its answer."""
     page, start = match.string, match.start()
     if not _asks(match[1]) or LISTED.match(page, match.end()):
         return match[0]
@@ -100,7 +100,7 @@ def _local_link(match: re.Match[str]) -> str:
 
 
 def _asks(label: str) -> bool:
-    """True if a label is a question; behind it may stand a sign such as `+`."""
+    # Behind a question may stand a sign such as `+`.
     text = _text(label)
     return MIN_QUESTION_CHARS <= len(text) <= MAX_LABEL_CHARS and bool(QUESTION.search(text))
 

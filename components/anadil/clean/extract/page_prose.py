@@ -1,4 +1,4 @@
-"""Prose of a page that an extractor has discarded: found beside all of the page's text, put back at its place or counted."""
+"""Find the prose of a page that an extractor has discarded, and put it back at its place or count it."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
@@ -37,19 +37,13 @@ class Restored:
     """Characters of prose that stay away: they stand outside of the article."""
 
 
-def misses_prose(kept: Sequence[Block], page: str, language: Language) -> bool:
-    """True if an extractor may have discarded prose: a cheap question before `restore`.
-
-    Args:
-        kept: What the extractor gave.
-        page: All text of the page with its marks, a block a line.
-        language: Of the corpus.
-    """
-    missing = set(map(str.strip, page.split("\n"))).difference(block.text for block in kept)
+def misses_prose(extracted: Sequence[Block], page: str, language: Language) -> bool:
+    """Return whether an extractor may have discarded prose of a page's text with its marks: a cheap check before `restore`."""
+    missing = set(map(str.strip, page.split("\n"))).difference(block.text for block in extracted)
     lines = [line for line in missing if _may_be_prose(line, language)]
     if not lines:
         return False
-    text = "".join(block.key for block in kept)
+    text = "".join(block.key for block in extracted)
     if len(lines) * len(text) > MAX_COMPARED:
         return False
     num_letters = 0
@@ -64,7 +58,7 @@ def misses_prose(kept: Sequence[Block], page: str, language: Language) -> bool:
 
 
 def _may_be_prose(line: str, language: Language) -> bool:
-    """True if a line with marks is a question, a sentence, or an item of a list as long as one; no item that begins with a link."""
+    """Return whether a line with marks is a question, a sentence, or a list item as long as one; none that begins with a link."""
     if len(line) < MIN_QUESTION_CHARS or line.startswith(LINKED_ITEM):
         return False
     return bool(QUESTION.search(line, len(line) - 6)) or (
@@ -73,7 +67,7 @@ def _may_be_prose(line: str, language: Language) -> bool:
 
 
 def restore(
-    kept: Sequence[Block],
+    extracted: Sequence[Block],
     page: Sequence[Block],
     language: Language,
     is_in_article: Callable[[Block, Block, Block], bool],
@@ -81,17 +75,19 @@ def restore(
     """Put prose that an extractor discarded back at its place.
 
     Args:
-        kept: What the extractor gave, in order.
+        extracted: Blocks of the extractor, in order.
         page: All blocks of the page outside of its menus and footers.
-        language: Of the corpus.
-        is_in_article: Whether the third block stands in the element that holds the first and the last long block of the
-            article; asked of discarded prose before or behind those.
+        language: Language of the corpus.
+        is_in_article: Tells whether the third block stands in the element that holds the first and the last long block of
+            the article; for discarded prose before or behind those.
     """
-    keys, own = [block.key for block in page], [block.key for block in kept]
-    places = _places(own, keys)
-    lost = _lost_runs(own, places, keys, page, language)
+    keys, kept_keys = [block.key for block in page], [block.key for block in extracted]
+    places = _places(kept_keys, keys)
+    lost = _lost_runs(kept_keys, places, keys, page, language)
     long = [
-        place for place, block in zip(places, kept, strict=True) if place >= 0 and block.is_long(language)
+        place
+        for place, block in zip(places, extracted, strict=True)
+        if place >= 0 and block.is_long(language)
     ]
     back: list[int] = []
     for run in lost:
@@ -100,57 +96,58 @@ def restore(
         if is_inside or (long and text and is_in_article(page[long[0]], page[long[-1]], text)):
             back += run
     # A question above its answer is shorter than prose.
-    at = {place for place, block in zip(places, kept, strict=True) if place >= 0 and not block.is_heading}
+    at = {
+        place for place, block in zip(places, extracted, strict=True) if place >= 0 and not block.is_heading
+    }
     back += [
         index
         for index, block in enumerate(page[:-1])
-        if index + 1 in at and block.is_question and keys[index] not in own
+        if index + 1 in at and block.is_question and keys[index] not in kept_keys
     ]
     missing = sum(_num_prose([page[index] for index in run], language) for run in lost)
     restored = _num_prose([page[index] for index in back], language)
     whole = [
         page[place] if place >= 0 and _is_shortened(block, page[place], language) else block
-        for place, block in zip(places, kept, strict=True)
+        for place, block in zip(places, extracted, strict=True)
     ]
-    inside = sum(len(each.text) - len(block.text) for each, block in zip(whole, kept, strict=True))
+    inside = sum(len(each.text) - len(block.text) for each, block in zip(whole, extracted, strict=True))
     return Restored(
         blocks=_merged(whole, places, page, back), restored=restored + inside, lost=missing - restored
     )
 
 
 def _is_inside(run: Sequence[int], long: Sequence[int], page: Sequence[Block]) -> bool:
-    """True if a run stands between the long blocks of an article, or is a list directly beside them."""
+    """Return whether a run stands between the long blocks of an article, or is a list directly beside them."""
     if long[0] < run[0] < long[-1]:
         return True
     is_beside = run[-1] + 1 == long[0] or run[0] == long[-1] + 1
     return is_beside and all(page[index].is_item or page[index].is_heading for index in run)
 
 
-def _is_shortened(kept: Block, block: Block, language: Language) -> bool:
-    """True if an extractor has taken an element out of a sentence."""
+def _is_shortened(extracted: Block, block: Block, language: Language) -> bool:
+    """Return whether an extractor has taken an element out of a sentence."""
     return (
-        kept.text != block.text
-        and len(kept.key) < len(block.key) < MAX_SHORTENED * len(kept.key)
+        extracted.text != block.text
+        and len(extracted.key) < len(block.key) < MAX_SHORTENED * len(extracted.key)
         and block.is_sentence(language)
         and block.link_density < MAX_LONG_LINK_DENSITY
     )
 
 
 def _lost_runs(
-    own: Sequence[str], places: Sequence[int], keys: Sequence[str], page: Sequence[Block], language: Language
+    extracted: Sequence[str],
+    places: Sequence[int],
+    keys: Sequence[str],
+    page: Sequence[Block],
+    language: Language,
 ) -> list[list[int]]:
-    """Runs of neighbouring blocks that are mostly prose and that the extractor has discarded."""
+    """Find runs of neighbouring blocks that are mostly prose and that the extractor has discarded."""
     covered = set(places)
-    text = "".join(own)
+    text = "".join(extracted)
     missing = [index for index, block in enumerate(page) if index not in covered and block.is_prose(language)]
     if len(missing) * len(text) > MAX_COMPARED:
         return []
     covered.update(index for index in missing if keys[index] in text)
-    return [run for run in _runs(page, covered) if _is_prose([page[index] for index in run], language)]
-
-
-def _runs(page: Sequence[Block], covered: set[int]) -> list[list[int]]:
-    """Neighbouring blocks that are not covered; a heading begins another run."""
     runs: list[list[int]] = []
     for index, block in enumerate(page):
         if index in covered:
@@ -159,7 +156,7 @@ def _runs(page: Sequence[Block], covered: set[int]) -> list[list[int]]:
             runs[-1].append(index)
         else:
             runs.append([index])
-    return runs
+    return [run for run in runs if _is_prose([page[index] for index in run], language)]
 
 
 def _num_prose(blocks: Sequence[Block], language: Language) -> int:
@@ -177,15 +174,15 @@ def _is_prose(run: Sequence[Block], language: Language) -> bool:
     )
 
 
-def _places(own: Sequence[str], keys: Sequence[str]) -> list[int]:
-    """The place of each block of an extractor in the page, ascending; -1 where the page has no such block.
+def _places(extracted: Sequence[str], keys: Sequence[str]) -> list[int]:
+    """Find the place of each block of an extractor in the page, ascending; -1 where the page has no such block.
 
     Long blocks show the way; short ones, which pages repeat, are looked for between them.
     """
     at, begins, ends = _positions(keys), dict[str, list[int]](), dict[str, list[int]]()
-    places = [-1] * len(own)
+    places = [-1] * len(extracted)
     cursor = 0
-    for number, key in enumerate(own):
+    for number, key in enumerate(extracted):
         if len(key) >= END_CHARS:
             place = _next(at, key, cursor)
             if place < 0:  # shortened: known by its beginning or its end
@@ -202,7 +199,7 @@ def _places(own: Sequence[str], keys: Sequence[str]) -> list[int]:
         end = place if place >= 0 else end
         bounds.append(end)
     cursor = 0
-    for number, (key, end) in enumerate(zip(own, reversed(bounds), strict=True)):
+    for number, (key, end) in enumerate(zip(extracted, reversed(bounds), strict=True)):
         if places[number] < 0 and len(key) < END_CHARS:
             place = _next(at, key, cursor)
             places[number] = place if place < end else -1
@@ -213,28 +210,25 @@ def _places(own: Sequence[str], keys: Sequence[str]) -> list[int]:
 def _positions(keys: Sequence[str]) -> dict[str, list[int]]:
     at: dict[str, list[int]] = {}
     for index, key in enumerate(keys):
-        if key in at:
-            at[key].append(index)
-        else:
-            at[key] = [index]
+        at.setdefault(key, []).append(index)
     return at
 
 
 def _next(at: Mapping[str, list[int]], name: str, cursor: int) -> int:
-    """The first place from a cursor on; -1 where there is none."""
+    """Return the first place from a cursor on; -1 where there is none."""
     where = at.get(name, [])
     position = bisect_left(where, cursor)
     return where[position] if position < len(where) else -1
 
 
 def _merged(
-    kept: Sequence[Block], places: Sequence[int], page: Sequence[Block], back: Sequence[int]
+    extracted: Sequence[Block], places: Sequence[int], page: Sequence[Block], back: Sequence[int]
 ) -> list[Block]:
-    """The text that was kept, with what comes back in the order of the page."""
+    """Put blocks back among those that were kept, in the order of the page."""
     blocks: list[Block] = []
-    waiting = sorted(back, reverse=True)
-    for block, place in zip(kept, places, strict=True):
-        while waiting and waiting[-1] < place:
-            blocks.append(page[waiting.pop()])
+    left = sorted(back, reverse=True)
+    for block, place in zip(extracted, places, strict=True):
+        while left and left[-1] < place:
+            blocks.append(page[left.pop()])
         blocks.append(block)
-    return [*blocks, *(page[index] for index in reversed(waiting))]
+    return [*blocks, *(page[index] for index in reversed(left))]

@@ -1,6 +1,6 @@
-"""The tree of a page without what never is a part of its article: programs, menus, footers, forms.
+"""Take out of the tree of a page what never is a part of its article: programs, menus, footers, forms.
 
-Prose that goes with them is told: a name may be wrong.
+Prose that goes with them is counted: a name may be wrong.
 """
 
 import re
@@ -48,25 +48,18 @@ TAG = re.compile(r"<[^<>]{0,1000}>")
 
 
 def elements_of(tree: HTMLTree, selector: str) -> list[ElementNode]:
-    """The elements that a selector finds.
-
-    By a slice, because a collection looks for its elements again each time that it is asked for one: a page of two
-    thousand takes a minute.
-    """
+    """Return the elements that a selector finds."""
+    # By a slice: a collection looks for its elements again for each one, and a page of two thousand takes a minute.
     return list(tree.document.query_selector_all(selector)[:]) if tree.document else []
 
 
 def letters_of(element: ElementNode) -> str:
-    """All text of an element without its blanks."""
+    """Return all text of an element without its blanks."""
     return "".join((element.text or "").split())
 
 
 def drop_structure(tree: HTMLTree, language: Language) -> list[str]:
-    """Take programs and structure out of a tree, and mark elements of the names above that hold most of its text.
-
-    Returns:
-        Lines of prose that went with the structure.
-    """
+    """Take programs and structure out of a tree, and mark wrappers of most of its text; return lines of prose that went."""
     if tree.body is None:
         return []
     for code in elements_of(tree, "td + td pre"):
@@ -86,7 +79,9 @@ def drop_structure(tree: HTMLTree, language: Language) -> list[str]:
     # The inner ones first, so that text is read once however deep they stand.
     for element in reversed(elements):
         is_structure = element.tag in STRUCTURE_TAGS or element.matches(names)
-        if is_structure and not element.has_attribute(WRAPPER) and not _is_baked(element):
+        # Cookies in the name of an element of the article are its subject, unless that is a banner's.
+        is_baked = element.matches(BAKED) and not BANNER.search(f"{element.class_name} {element.id}")
+        if is_structure and not is_baked and not element.has_attribute(WRAPPER):
             dropped.update(dict.fromkeys(_dropped(tree, element, language)))
     return list(dropped)
 
@@ -102,20 +97,15 @@ def _take_out_of_numbers(code: ElementNode) -> None:
 
 
 def _around(element: ElementNode, tag: str) -> ElementNode | None:
-    """The innermost element of a name around another."""
+    """Return the innermost element of a name around another."""
     parent = element.parent
     while isinstance(parent, ElementNode) and parent.tag != tag:
         parent = parent.parent
     return parent if isinstance(parent, ElementNode) else None
 
 
-def _is_baked(element: ElementNode) -> bool:
-    """True if cookies of its name are a subject of the article."""
-    return element.matches(BAKED) and not BANNER.search(f"{element.class_name} {element.id}")
-
-
 def _dropped(tree: HTMLTree, element: ElementNode, language: Language) -> list[str]:
-    """Take an element out. Gives its prose; none where that stays in the article."""
+    """Take an element out; return its prose, or none where that stays in the article."""
     lines = _lines_of(element)
     prose = [line for line in lines if len(line) >= MIN_EDGE_CHARS and line[-1] in language.sentence_ends]
     if 2 * sum(map(len, prose)) < language.min_long_block:
@@ -134,7 +124,7 @@ def _dropped(tree: HTMLTree, element: ElementNode, language: Language) -> list[s
 
 
 def _lines_of(element: ElementNode) -> list[str]:
-    """All text of an element, a block a line."""
+    """Return all text of an element, a block a line."""
     text = element.inner_text or ""
     if element.tag == "template":  # another document
         inner = HTMLTree.parse(TEMPLATE.sub("div", element.html))

@@ -1,4 +1,4 @@
-"""Raised and lowered text of a page as characters: 10<sup>5</sup> is 10⁵, not 105; marks of footnotes go."""
+"""Write raised and lowered text of a page as characters: 10<sup>5</sup> is 10⁵, not 105; marks of footnotes go."""
 
 import html
 import re
@@ -78,9 +78,14 @@ RAISED_STYLE = re.compile(r"vertical-align\s*:\s*(?:text-)?su")
 
 
 def raised_as_text(page: str) -> str:
-    """The page without `sup`, `sub` and their like of MathML: what they say is in the characters."""
+    """Replace `sup`, `sub` and their like of MathML by characters."""
     if RAISED_NAME.search(page) or RAISED_STYLE.search(page):
-        page = STYLED.sub(_styled, page)
+        page = STYLED.sub(
+            lambda match: "<{0}>{1}</{0}>".format(
+                "sup" if (match["named"] or match["styled"]).lower() in ("p", "per") else "sub", match[4]
+            ),
+            page,
+        )
     if not RAISED_TAG.search(page):
         return page
     page = SOURCE_OF_MATH.sub("", page)
@@ -100,12 +105,6 @@ def raised_as_text(page: str) -> str:
     return page
 
 
-def _styled(match: re.Match[str]) -> str:
-    is_raised = (match["named"] or match["styled"]).lower() in ("p", "per")
-    name = "sup" if is_raised else "sub"
-    return f"<{name}>{match[4]}</{name}>"
-
-
 def _from_math(match: re.Match[str]) -> str:
     kind = (match["kind"] or "sqrt").lower()
     parts = [_text(DONE.sub("", part)) for part in match.groups()[1:4] if part]
@@ -123,7 +122,7 @@ def _from_math(match: re.Match[str]) -> str:
 
 
 def _raised(text: str) -> str:
-    """An exponent as characters."""
+    """Return an exponent as characters."""
     if RAISABLE.fullmatch(text):
         return text.translate(SUPERSCRIPTS)
     return f"^{_in_brackets(text)}"
@@ -134,13 +133,13 @@ def _in_brackets(term: str) -> str:
 
 
 def _fraction(match: re.Match[str]) -> str:
-    whole, above, below = match.groups()
-    vulgar = VULGAR.get(f"{above}/{below}")
-    return f"{whole}{vulgar}" if vulgar else f"{whole} {above}/{below}".lstrip()
+    whole, over, below = match.groups()
+    vulgar = VULGAR.get(f"{over}/{below}")
+    return f"{whole}{vulgar}" if vulgar else f"{whole} {over}/{below}".lstrip()
 
 
 def _as_text(match: re.Match[str], *, has_notes: bool) -> str:
-    """Raised or lowered text as characters; nothing of the mark of a footnote."""
+    """Return raised or lowered text as characters; nothing of the mark of a footnote."""
     text, before = _text(match[3]), _before(match)
     if _is_mark(match, text, before, has_notes=has_notes):
         return ""
@@ -150,22 +149,23 @@ def _as_text(match: re.Match[str], *, has_notes: bool) -> str:
     if text in ("o", "O") and before[-1:].isdigit() and DEGREES.match(match.string, match.end()):
         return "°"
     is_letter = len(text) == 1 and text.isalpha() and text not in ORDINALS
+    is_variable = before[-1:].isalpha() and not before[-2:-1].isalpha()
+    is_quantity = before[-1:].isdigit() or before[-1:] == ")" or is_variable
     is_power = (
         any(map(str.isdigit, text))
-        or ((is_letter or TERM.search(text)) and _ends_in_quantity(before))
+        or ((is_letter or TERM.search(text)) and is_quantity)
         or text in ("+", "-", "−", "–")
     )
     return _raised(text) if is_power else text
 
 
 def _is_mark(match: re.Match[str], text: str, before: str, *, has_notes: bool) -> bool:
-    """True if raised text leads to a footnote."""
-    attributes, inner = match[2], match[3]
+    """Return whether raised text leads to a footnote."""
     if text.startswith("(") and before[-1:].isalpha() and not before[-2:-1].isalpha():
         return False  # the derivative of a function
-    if not text or BRACKETED.fullmatch(text) or SIGNS.fullmatch(text) or NOTE.search(attributes):
+    if not text or BRACKETED.fullmatch(text) or SIGNS.fullmatch(text) or NOTE.search(match[2]):
         return True
-    if "href" in inner.lower():
+    if "href" in match[3].lower():
         return True
     if match[1].lower() == "sub" or not NUMBERS.fullmatch(text):
         return False
@@ -179,25 +179,18 @@ def _is_mark(match: re.Match[str], text: str, before: str, *, has_notes: bool) -
 
 
 def _is_word(before: str, *, min_letters: int) -> bool:
-    """True if a word stands before raised text that has no exponent but 2 and 3."""
+    """Return whether a word stands before raised text that has no exponent but 2 and 3."""
     word = WORD.search(before)
     return word is not None and len(word[0]) >= min_letters and not FUNCTION.search(before)
 
 
 def _is_noted(before: str) -> bool:
-    """True if what stands before raised text may have a footnote, and no exponent."""
+    """Return whether what stands before raised text may have a footnote, and no exponent."""
     return bool(NOTED.search(before) or BEHIND_SENTENCE.search(before))
 
 
-def _ends_in_quantity(before: str) -> bool:
-    """True if a number or a variable stands before."""
-    return (
-        before[-1:].isdigit() or before[-1:] == ")" or (before[-1:].isalpha() and not before[-2:-1].isalpha())
-    )
-
-
 def _before(match: re.Match[str]) -> str:
-    """The text that stands directly before; a tag may be cut off where the reach begins."""
+    # A tag may be cut off where the reach begins.
     reach = match.string[max(0, match.start() - REACH) : match.start()]
     return html.unescape(TAG.sub("", CUT_TAG.sub("", reach)))
 

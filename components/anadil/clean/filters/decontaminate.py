@@ -1,4 +1,4 @@
-"""Documents that hold text of the files which models are judged and taught by.
+"""Find documents that hold text of the files which models are judged and taught by.
 
 A document is contaminated if it shares a run of eight words with an item, or a run of 40 characters, which is what
 finds an item in a language whose suffixes change its words. Source: word 8-grams, as in "PaLM", arXiv:2204.02311,
@@ -7,6 +7,7 @@ section 8; the length of the run of characters is our choice: about as many lett
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,38 +31,35 @@ class Decontamination:
     """Finds items of the files in documents; each different run of the items costs 12 bytes."""
 
     def __init__(self, items: Iterable[tuple[str, str]], language: Language) -> None:
-        """Take the items.
+        """Hash the runs of the items, by name and text; case, signs, accents and white space are no difference.
 
-        Args:
-            items: Names and texts; one with fewer than eight words and 40 characters could be in any document,
-                and is not looked for.
-            language: Case, signs, accents and white space are no difference.
+        An item with fewer than eight words and 40 characters could be in any document, and is not looked for.
         """
         self._language = language
         self._names: list[str] = []
         self._hashes, self._owners = np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int32)
-        waiting: list[tuple[Hashes, int]] = []
-        num_waiting = 0
+        pending: list[tuple[Hashes, int]] = []
+        num_pending = 0
         for name, text in items:
             runs = np.unique(np.concatenate([np.unique(self._runs(piece)) for piece in _pieces(text)]))
             if not len(runs):
                 continue
-            waiting.append((runs, len(self._names)))
+            pending.append((runs, len(self._names)))
             self._names.append(name)
-            num_waiting += len(runs)
-            if num_waiting > max(MIN_MERGED, len(self._hashes)):
-                self._merge(waiting)
-                num_waiting = 0
-        self._merge(waiting)
+            num_pending += len(runs)
+            if num_pending > max(MIN_MERGED, len(self._hashes)):
+                self._merge(pending)
+                num_pending = 0
+        self._merge(pending)
 
-    def _merge(self, waiting: list[tuple[Hashes, int]]) -> None:
+    def _merge(self, pending: list[tuple[Hashes, int]]) -> None:
         """Add the runs of items, so that memory follows from how many different ones there are."""
-        hashes = np.concatenate([self._hashes, *(runs for runs, _ in waiting)])
-        owners = [np.full(len(runs), owner, dtype=np.int32) for runs, owner in waiting]
+        hashes = np.concatenate([self._hashes, *(runs for runs, _ in pending)])
+        owners = [np.full(len(runs), owner, dtype=np.int32) for runs, owner in pending]
         # Of equal runs the first item's; sorting is stable.
         self._hashes, first = np.unique(hashes, return_index=True)
         self._owners = np.concatenate([self._owners, *owners])[first]
-        waiting.clear()
+        pending.clear()
 
     def save(self, folder: Path) -> None:
         """Write the hashes and names, so that processes share what one has read."""
@@ -79,7 +77,7 @@ class Decontamination:
         return loaded
 
     def matches(self, text: str) -> list[str]:
-        """Names of the items of which a normalized text holds a run, the first ten; empty for a clean text."""
+        """Return the names of the items of which a normalized text holds a run, the first ten; empty for a clean text."""
         if not len(self._hashes):
             return []
         runs = self._runs(text)
@@ -99,32 +97,20 @@ class Decontamination:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """A long text in pieces, each with the beginning of the next one: no run is lost at a border."""
+    """Cut a long text into pieces, each with the beginning of the next one: no run is lost at a border."""
     for start in range(0, max(1, len(text)), PIECE_CHARS):
         yield text[start : start + PIECE_CHARS + OVERLAP_CHARS]
 
 
 def texts_of(row: Any) -> Iterator[str]:
-    """All texts of a JSON value, whatever its layout: prompts, answers, messages, choices."""
+    """Yield all texts of a JSON value, whatever its layout: prompts, answers, messages, choices."""
     if isinstance(row, str):
-        packed = _json_in(row)
-        if packed is None:
-            yield row
-        else:
-            yield from texts_of(packed)
-    elif isinstance(row, dict):
-        for value in row.values():
+        packed = None
+        # Some files hold their messages as the text of a list or table.
+        if row.lstrip().startswith(("[", "{")):
+            with suppress(ValueError):
+                packed = parse_json(row)
+        yield from (row,) if packed is None else texts_of(packed)
+    elif isinstance(row, dict | list):
+        for value in row.values() if isinstance(row, dict) else row:
             yield from texts_of(value)
-    elif isinstance(row, list):
-        for value in row:
-            yield from texts_of(value)
-
-
-def _json_in(text: str) -> Any:
-    """The list or table that is written in a text, as some files hold their messages; None for other text."""
-    if not text.lstrip().startswith(("[", "{")):
-        return None
-    try:
-        return parse_json(text)
-    except ValueError:
-        return None

@@ -1,4 +1,4 @@
-"""Verdicts on documents: each document is judged by every rule of `text.filter_rules`.
+"""Judge documents by every rule of `text.filter_rules`.
 
 The first enforced rule that a document breaks is its reason. A rule in report mode is counted and drops nothing.
 """
@@ -22,16 +22,16 @@ from anadil.text.language_data import Language
 Floats = npt.NDArray[np.float64]
 
 MIN_JUDGED_CHARS = 20
-"""Nobody can tell the language of less; that is a matter of length."""
+"""Shorter texts do not tell their language; that is a matter of length."""
 RULE_NAMES = tuple(MODES)
 FIRST_RULES = [next(place for place, rule in enumerate(RULES) if rule.name == name) for name in RULE_NAMES]
-"""Place of each name's first record."""
+"""Place of the first record of each name."""
 COLUMNS = np.array([COLUMN[rule.measure] for rule in RULES])
 SIGNS = np.array([-1.0 if rule.is_least else 1.0 for rule in RULES])
 
 
 class Identified(Protocol):
-    """The identifier's answer for a text."""
+    """Answer of the identifier for a text."""
 
     @property
     def is_language(self) -> bool:
@@ -51,7 +51,7 @@ class Judgement:
     statistics: Floats
     """In the order of `STATISTICS`."""
     failed: tuple[RuleName, ...]
-    """Rules that it breaks, those in report mode too, in order."""
+    """Rules that it breaks, in report mode too, in order."""
     reason: RuleName | None
     """The first enforced one of them; None if the document is kept."""
     value: float | None
@@ -64,31 +64,29 @@ class Judgements(Sequence[Judgement]):
 
     def __init__(self, statistics: Matrix, broken: npt.NDArray[np.bool_], judge: "Judge") -> None:
         self.statistics = statistics
-        self.failed: npt.NDArray[np.bool_] = np.logical_or.reduceat(broken, FIRST_RULES, axis=1)
-        """Shape (documents, rules), in the order of `RULE_NAMES`."""
+        self._failed: npt.NDArray[np.bool_] = np.logical_or.reduceat(broken, FIRST_RULES, axis=1)
         self._broken, self._judge = broken, judge
-        enforced = self.failed & judge.is_enforced
-        first = np.where(enforced.any(axis=1), enforced.argmax(axis=1), -1)
+        enforced = self._failed & judge.is_enforced
+        self._first = np.where(enforced.any(axis=1), enforced.argmax(axis=1), -1)
         self.reasons: list[RuleName | None] = [
-            RULE_NAMES[index] if index >= 0 else None for index in first.tolist()
+            RULE_NAMES[index] if index >= 0 else None for index in self._first.tolist()
         ]
         """Reason for each document that is dropped; None for the others."""
-        self._first = first
 
     def __len__(self) -> int:
         return len(self.reasons)
 
     @cached_property
     def _names(self) -> list[list[RuleName]]:
-        """Rules that each document breaks: one look at the matrix instead of one for each document."""
+        # One look at the matrix instead of one for each document.
         names: list[list[RuleName]] = [[] for _ in self.reasons]
-        documents, rules = np.nonzero(self.failed)
+        documents, rules = np.nonzero(self._failed)
         for document, rule in zip(documents.tolist(), rules.tolist(), strict=True):
             names[document].append(RULE_NAMES[rule])
         return names
 
     def __getitem__(self, index: int) -> Judgement:  # type: ignore[override]  # no slices
-        """The judgement of one document."""
+        """Return the judgement of one document."""
         row = self.statistics[index]
         value, limit = None, None
         if self.reasons[index] is not None:
@@ -102,7 +100,7 @@ class Judgements(Sequence[Judgement]):
 
 
 class Judge:
-    """Measures texts and compares them with the limits of a language and a recipe."""
+    """Measurement of texts, compared with the limits of a language and a recipe."""
 
     def __init__(
         self,
@@ -115,21 +113,19 @@ class Judge:
         """Take the limits of a language, a recipe's in their place.
 
         Args:
-            language: Of the texts.
+            language: Language of the texts.
             rules: Limits in place of the language's own.
-            modes: Which rules drop, and which only report, in place of the table's.
+            modes: Modes in place of the table's.
             ng_words: Entries of the NG lists.
-            characters: The language's tables, where they exist already.
+            characters: Tables of a language that differs in its limits alone.
         """
-        own = self.characters = characters or characters_of(language)
-        """Tables that `MinHash` takes, too."""
-        modes = modes or {}
-        self.limits = limits_of_rules(language, rules or Rules())
+        rules, modes = rules or Rules(), modes or {}
+        self.limits = limits_of_rules(language, rules)
         self.is_enforced = np.array([modes.get(name, mode) == "enforce" for name, mode in MODES.items()])
-        self._min_words = limits_of(language, rules or Rules())["min_words"] or 0
-        self._statistics = Statistics(language, own)
+        self._min_words = limits_of(language, rules)["min_words"] or 0
+        self._statistics = Statistics(language, characters)
         words = list(ng_words)
-        self._ng_words = NgWords(words, language, own) if words else None
+        self._ng_words = NgWords(words, characters or characters_of(language)) if words else None
 
     def judge(
         self,
@@ -141,14 +137,19 @@ class Judge:
         """Judge normalized texts; a batch of hundreds costs each the least.
 
         Args:
-            texts: Normalized.
-            identified: The identifier's answer for each; None takes all for texts of the language.
+            texts: Normalized texts.
+            identified: Answer of the identifier for each; None takes all for texts of the language.
             foreign: Share of each that is in another language.
             quality: Score of each.
         """
         rows = self._statistics.measure(texts)
         if identified is not None:
-            rows[:, COLUMN["language"]] = self._language_column(rows, identified)
+            is_language = np.array([each.is_language for each in identified], dtype=bool)
+            is_reliable = np.array([each.is_reliable for each in identified], dtype=bool)
+            is_long = rows[:, COLUMN["chars"]] >= MIN_JUDGED_CHARS
+            is_judged = (rows[:, COLUMN["words"]] >= self._min_words) | (is_reliable & is_long)
+            # What is too short to tell passes here: then its length is the reason.
+            rows[:, COLUMN["language"]] = is_language | ~is_judged
         for name, values in (("foreign", foreign), ("quality", quality)):
             if values is not None:
                 rows[:, COLUMN[name]] = values
@@ -157,28 +158,19 @@ class Judge:
         return self.judge_statistics(rows)
 
     def judge_statistics(self, rows: Matrix) -> Judgements:
-        """Judge documents by what was measured of them before."""
+        """Judge documents by statistics that were measured before."""
         # A limit of nan is none, and a statistic of nan breaks none.
         broken = rows[:, COLUMNS] * SIGNS > self.limits * SIGNS
         return Judgements(rows, broken, self)
 
-    def _language_column(self, rows: Matrix, identified: Sequence[Identified]) -> Floats:
-        """1 for what is in the language, or too short to tell: then its length is the reason."""
-        is_language = np.array([each.is_language for each in identified], dtype=bool)
-        is_reliable = np.array([each.is_reliable for each in identified], dtype=bool)
-        is_judged = (rows[:, COLUMN["words"]] >= self._min_words) | (
-            is_reliable & (rows[:, COLUMN["chars"]] >= MIN_JUDGED_CHARS)
-        )
-        return (is_language | ~is_judged).astype(np.float64)
-
 
 def limits_of(language: Language, rules: Rules) -> Limits:
-    """The language's own limits, with those that the recipe names in their place."""
+    """Return the language's own limits, with those that the recipe names in their place."""
     return {**language.limits, **{key: value for key, value in rules if value is not None}}
 
 
 def limits_of_rules(language: Language, rules: Rules) -> Floats:
-    """The same in the order of `RULES`; nan where there is none. It needs no compiled code."""
+    """Return the limits in the order of `RULES`; nan where there is none. It needs no compiled code."""
     named = {**limits_of(language, rules), "min_own_letters": language.min_own_letters}
     values = [rule.default if rule.set_in == "nowhere" else named[rule.limit] for rule in RULES]
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""One raw record -> the document, and why it is dropped; what decides stands in `Settings`."""
+"""Extract the document of a raw record, and decide whether it stays, by the `Settings` of a run."""
 
 import hashlib
 from collections import Counter
@@ -36,11 +36,11 @@ NO_COUNTS: Counter[str] = Counter()
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Settings that decide about a document; a process makes it once, from the recipe alone."""
+    """Everything that decides about a document; a process makes it once, from the recipe alone."""
 
     recipe: Recipe
     lists_folder: Path | None = None
-    """The folder of `compile_lists`; None: documents are compared with no lists."""
+    """Folder of `compile_lists`; None: documents are compared with no lists."""
     timer: StepTimer = field(default_factory=StepTimer)
 
     @cached_property
@@ -50,7 +50,7 @@ class Settings:
 
     @cached_property
     def quality_model(self) -> QualityModel | None:
-        """Scores documents; None where the recipe names none."""
+        """Model that scores documents; None where the recipe names none."""
         path = self.lists.quality_model
         return QualityModel(str(path), self.recipe.clean.quality_label) if path else None
 
@@ -67,23 +67,24 @@ class Settings:
 
     @cached_property
     def language(self) -> Language:
-        """That of the corpus."""
+        """Language of the corpus."""
         return load_language(self.recipe.language)
 
     @cached_property
     def limits(self) -> Limits:
-        """Those in force: the language's own, or the recipe's."""
+        """Limits in force: the language's own, or the recipe's."""
         return limits_of(self.language, self.recipe.clean.rules)
 
     @cached_property
     def judge(self) -> Judge:
-        """Measures texts and compares them with the limits."""
+        """Judge of texts by the limits in force."""
         clean = self.recipe.clean
         return Judge(self.language, clean.rules, clean.modes, self.lists.ng_words)
 
     @property
     def limits_of_rules(self) -> Floats:
-        """The same in the order of `RULES`. The driver of the run needs no judge, which takes .4 CPU seconds."""
+        """Limits in force in the order of `RULES`."""
+        # The driver of the run needs no judge, which takes .4 CPU seconds.
         return limits_of_rules(self.language, self.recipe.clean.rules)
 
     @property
@@ -106,13 +107,16 @@ class ExtractedDocument:
     """A record as text, with all that is found in it by itself; the rules are asked for many at a time."""
 
     document: Document
-    """As it is written: without lines in another language, with placeholders for personal data."""
+    """As it is written: normalized, without lines in another language, with placeholders for personal data."""
+    licence: str = ""
+    bytes_in: int = 0
+    """Bytes of the page or text as it came."""
     num_bytes: int = 0
-    """Bytes of its text in UTF-8."""
+    """Bytes of its text in UTF-8; 0 if dropped before text extraction."""
     text: str = ""
-    """Text that the rules judge: the same before placeholders."""
+    """Text that the rules judge: without placeholders."""
     identified: IdentifiedLanguage | None = None
-    """None: it is dropped before its text is known."""
+    """None: it is dropped before text extraction."""
     reason: str | None = None
     """Reason, if dropped before text extraction."""
     sample: Row = field(default_factory=dict)
@@ -122,39 +126,12 @@ class ExtractedDocument:
     items: list[str] = field(default_factory=list)
     """Items of the compared files that it holds."""
     foreign_lines: int = 0
+    """Lines and sentences in another language that were taken out of its text."""
     foreign_share: float = 0.0
-    personal_data: Counter[str] = field(default_factory=Counter)
-    prose: Counter[str] = field(default_factory=Counter)
-    is_recoded: bool = False
-    is_normalized: bool = False
-    is_unescaped: bool = False
-    has_escapes: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilterResult:
-    """Verdict on a record."""
-
-    document: Document
-    """Its text is normalized; of a page that was dropped before that, it is the page."""
-    num_bytes: int = 0
-    """Bytes of the text in UTF-8; 0 if dropped before that."""
-    reason: str | None = None
-    """Name of the rule that drops it; None: it is kept, unless it is a duplicate."""
-    failed: tuple[str, ...] = ()
-    """Rules that it breaks, in order; those behind one that ends the work on a page are not asked."""
-    is_judged: bool = False
-    """True if all rules were asked."""
-    statistics: Floats | None = None
-    """In the order of `STATISTICS`; None where nothing was measured."""
-    sample: Row = field(default_factory=dict)
-    """Values of a sample beside the document: `value` and `limit`."""
     personal_data: Counter[str] = field(default_factory=Counter)
     """Placeholders in its text, by kind."""
     prose: Counter[str] = field(default_factory=Counter)
     """Characters of prose of a page, by cause: see `extract.Extracted`."""
-    foreign_lines: int = 0
-    """Lines and sentences in another language that were taken out of its text."""
     is_recoded: bool = False
     """It was not UTF-8."""
     is_normalized: bool = False
@@ -163,49 +140,70 @@ class FilterResult:
     """Line feeds, letters or tags that a program had written out were undone."""
     has_escapes: bool = False
     """It may hold more of them."""
-    is_retried: bool = False
-    """The identifier refused it at first."""
 
-    def sample_row(self) -> Row:
-        """A row of `rejected/`."""
-        return {**self.document.as_row(), **self.sample}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterResult:
+    """Verdict on a record."""
+
+    extracted: ExtractedDocument
+    reason: str | None
+    """Name of the rule that drops it; None: it is kept, unless it is a duplicate."""
+    failed: tuple[str, ...]
+    """Rules that it breaks, in order; those behind one that ends the work on a page are not asked."""
+    statistics: Floats | None = None
+    """In the order of `STATISTICS`; None: the rules were not asked."""
+    sample: Row = field(default_factory=dict)
+    """Values of a sample beside the document: `value` and `limit`."""
 
 
 def judge_record(raw: RawRecord, settings: Settings) -> FilterResult:
-    """Everything that is done to a record by itself; nothing of other records decides it."""
+    """Do everything that is done to a record by itself; nothing of other records decides it."""
     return judge_prepared([prepare_record(raw, settings)], settings)[0]
 
 
 def prepare_record(raw: RawRecord, settings: Settings) -> ExtractedDocument:
-    """A record as text, and what is found in it: everything that may fail on a record, or take long."""
-    language, timer = settings.language, settings.timer
+    """Extract a record as text, and what is found in it: everything that may fail on a record, or take long."""
+    timer = settings.timer
     if settings.lists.urls and raw.url and settings.lists.urls.is_blocked(raw.url):
-        document = _document(raw, raw.text, language, raw.text.encode(errors="replace") or _place(raw))
-        return ExtractedDocument(document=document, reason=BLOCKED, sample={"value": host_of(raw.url)})
+        blocked = _known(raw, raw.text, raw.text.encode(errors="replace") or _place(raw), settings.language)
+        return replace(blocked, reason=BLOCKED, sample={"value": host_of(raw.url)})
     timer.start()
     text, is_recoded, is_unescaped, has_escapes, prose = raw.text, False, False, False, NO_COUNTS
     if raw.html is not None:
         page, is_recoded, reason, excess = read_page(raw, settings)
         timer.lap("prefilter")
         if reason:
-            document = _document(raw, page, language, page.encode(errors="replace") or _place(raw))
-            return ExtractedDocument(document=document, reason=reason, sample=excess, is_recoded=is_recoded)
-        extracted = extract.extract_page(page, language, settings.extraction)
+            # Dropped HTML may hold lone surrogates.
+            unread = _known(raw, page, page.encode(errors="replace") or _place(raw), settings.language)
+            return replace(unread, reason=reason, sample=excess, is_recoded=is_recoded)
+        extracted = extract.extract_page(page, settings.language, settings.extraction)
         text, prose = extracted.text, extracted.counts
         timer.lap("extract")
     else:
         text, is_unescaped, has_escapes = undo_escapes(text)
-    normalized = language.normalize(text)
+    normalized = settings.language.normalize(text)
     timer.lap("normalize")
-    searched = _searched(raw, normalized, settings)
     return replace(
-        searched, is_recoded=is_recoded, is_normalized=normalized != text, is_unescaped=is_unescaped,
-        has_escapes=has_escapes, prose=prose or searched.prose,
+        _searched(raw, normalized, settings), prose=prose, is_recoded=is_recoded, is_normalized=normalized != text,
+        is_unescaped=is_unescaped, has_escapes=has_escapes,
     )  # fmt: skip
 
 
+def _known(raw: RawRecord, text: str, identity: bytes, language: Language) -> ExtractedDocument:
+    """Name a document by the hash of its text, or of its place."""
+    key = document_id(identity)
+    document = Document(id=key, text=text, source=raw.source, url=raw.url, lang=language.code)
+    return ExtractedDocument(document=document, licence=raw.licence, bytes_in=raw.num_bytes)
+
+
+def _place(raw: RawRecord) -> bytes:
+    """By what a page that has no text, or was left unread, is known."""
+    return (raw.place or raw.source).encode(errors="replace")
+
+
 def _searched(raw: RawRecord, text: str, settings: Settings) -> ExtractedDocument:
-    """A normalized text, with what identifier and lists find in it."""
+    """Look through a normalized text with the identifier and the lists."""
     language, timer = settings.language, settings.timer
     identified = identify_language(text, language)
     timer.lap("identify")
@@ -229,21 +227,21 @@ def _searched(raw: RawRecord, text: str, settings: Settings) -> ExtractedDocumen
     encoded = written.encode(errors="replace")
     # A page without text is known by its place; one whose lines all went is not without text.
     identity = encoded if lines.removed else encoded or _place(raw)
-    return ExtractedDocument(
-        document=_document(raw, written, language, identity), num_bytes=len(encoded), text=text, identified=identified,
-        quality=quality, items=items,
-        foreign_lines=lines.removed, foreign_share=lines.foreign_share, personal_data=counts,
+    return replace(
+        _known(raw, written, identity, language), num_bytes=len(encoded), text=text, identified=identified, quality=quality,
+        items=items, foreign_lines=lines.removed, foreign_share=lines.foreign_share, personal_data=counts,
     )  # fmt: skip
 
 
 def judge_prepared(batch: Sequence[ExtractedDocument], settings: Settings) -> list[FilterResult]:
-    """Verdicts on records; a batch of a hundred costs each the least."""
+    """Judge records by all rules; a batch of a hundred costs each the least."""
+    identified = [each.identified for each in batch if each.identified is not None]
     texts = [each for each in batch if each.identified is not None]
     settings.timer.start()
     judgements = iter(
         settings.judge.judge(
             [each.text for each in texts],
-            [each.identified for each in texts if each.identified is not None],
+            identified,
             [each.foreign_share for each in texts],
             [each.quality for each in texts if each.quality is not None] or None,
         )
@@ -251,45 +249,38 @@ def judge_prepared(batch: Sequence[ExtractedDocument], settings: Settings) -> li
         else ()
     )
     settings.timer.lap("filter")
-    return [_unread(each) if each.identified is None else _judged(each, next(judgements)) for each in batch]
+    results = []
+    for each in batch:
+        if each.reason is not None:
+            result = FilterResult(
+                extracted=each, reason=each.reason, failed=(each.reason,), sample=each.sample
+            )
+        else:
+            result = _with_verdict(each, next(judgements))
+        results.append(result)
+    return results
 
 
-def _judged(prepared: ExtractedDocument, judgement: Judgement) -> FilterResult:
-    """Verdict of rules and lists on a text."""
+def _with_verdict(extracted: ExtractedDocument, judgement: Judgement) -> FilterResult:
     failed: tuple[str, ...] = judgement.failed
     reason: str | None = judgement.reason
     sample: Row = {"value": judgement.value, "limit": judgement.limit} if reason else {}
-    if prepared.items:
+    if extracted.items:
         failed = (*failed, CONTAMINATED)
-        sample = sample if reason else {"value": len(prepared.items), "limit": 0, "items": prepared.items}
+        sample = sample if reason else {"value": len(extracted.items), "limit": 0, "items": extracted.items}
         reason = reason or CONTAMINATED
-    assert prepared.identified is not None
     return FilterResult(
-        document=prepared.document, num_bytes=prepared.num_bytes, reason=reason, failed=failed,
-        is_judged=True, sample=sample,
-        personal_data=prepared.personal_data, prose=prepared.prose, statistics=judgement.statistics,
-        is_retried=prepared.identified.retried, foreign_lines=prepared.foreign_lines,
-        is_recoded=prepared.is_recoded, is_normalized=prepared.is_normalized,
-        is_unescaped=prepared.is_unescaped, has_escapes=prepared.has_escapes,
-    )  # fmt: skip
-
-
-def _unread(prepared: ExtractedDocument) -> FilterResult:
-    """A record that is dropped before its text is known."""
-    assert prepared.reason is not None
-    return FilterResult(
-        document=prepared.document, reason=prepared.reason, failed=(prepared.reason,),
-        sample=prepared.sample, is_recoded=prepared.is_recoded,
-    )  # fmt: skip
+        extracted=extracted, reason=reason, failed=failed, statistics=judgement.statistics, sample=sample
+    )
 
 
 def read_page(raw: RawRecord, settings: Settings) -> tuple[str, bool, str | None, Row]:
-    """A page's decoded HTML, whether it was not UTF-8, why it is dropped unread, if it is, and the limit it exceeds."""
+    """Decode a page: its HTML, True if it was not UTF-8, the reason if it is dropped unread, and the limit it exceeds."""
     assert raw.html is not None
     html, letters = raw.html, settings.language.letters
     is_recoded = False
     if len(html) > bomb.MAX_HTML_BYTES and b"\0" in html[:1_000]:
-        # Of UTF-16 half is zeros, and no tag is found in it.
+        # Half of UTF-16 is zeros, and no tag is found in it.
         text, is_utf8 = extract.decode_page(html, raw.charset, letters)
         html, is_recoded = text.encode(errors="replace"), not is_utf8
     html = bomb.without_data(html)
@@ -301,25 +292,9 @@ def read_page(raw: RawRecord, settings: Settings) -> tuple[str, bool, str | None
     if not extract.may_be_in_language(page, settings.language):
         return page, is_recoded, LANGUAGE, {}
     excess = bomb.excess(page)
-    if excess:
-        return page, is_recoded, PAGE_LIMITS, excess._asdict()
-    return page, is_recoded, None, {}
+    return page, is_recoded, PAGE_LIMITS if excess else None, excess._asdict() if excess else {}
 
 
-def _document(raw: RawRecord, text: str, language: Language, identity: bytes) -> Document:
-    return Document(id=_id_of(identity), text=text, source=raw.source, url=raw.url, lang=language.code)
-
-
-def _place(raw: RawRecord) -> bytes:
-    """By what a page that has no text, or was left unread, is known."""
-    return (raw.place or raw.source).encode(errors="replace")
-
-
-def id_of(text: str) -> str:
-    """The id of a document: the hash of its text, in hexadecimal digits."""
-    # Dropped HTML may hold lone surrogates.
-    return _id_of(text.encode(errors="replace"))
-
-
-def _id_of(encoded: bytes) -> str:
+def document_id(encoded: bytes) -> str:
+    """Return the id of a document: the hash of its text in UTF-8, in hexadecimal digits."""
     return hashlib.sha256(encoded).hexdigest()[:DOCUMENT_ID_CHARS]

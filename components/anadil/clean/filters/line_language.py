@@ -1,4 +1,4 @@
-"""Lines and sentences of another language inside a document: taken out and counted; a document full of them is dropped."""
+"""Take lines and sentences of another language out of a document, and count them; a document full of them is dropped."""
 
 import re
 import unicodedata
@@ -58,31 +58,25 @@ class LinesOfLanguage:
 
 
 def may_be_mixed(text: str, identified: IdentifiedLanguage, language: Language) -> bool:
-    """True if a document may hold sentences in another language, so that each is looked at."""
+    """Return whether a document may hold sentences in another language, so that each is looked at."""
     is_japanese = language.script == "Jpan"
     return identified.other_percent >= MIN_OTHER_PERCENT or (is_japanese and bool(WITHOUT_KANA.search(text)))
 
 
 def keep_own_lines(text: str, language: Language, *, by_sentence: bool = False) -> LinesOfLanguage:
-    """A normalized document of the language without lines of 40 characters or more in another one.
+    """Take lines of 40 characters or more in another language out of a normalized document.
 
-    Shorter lines, and lines of code or numbers, stay. It is idempotent.
-
-    Args:
-        text: The document.
-        language: Its own.
-        by_sentence: Whether lines of several sentences are judged by these, too: where the document is in two languages.
+    Shorter lines, and lines of code or numbers, stay. It is idempotent. `by_sentence` judges lines of several
+    sentences by these, too: where the document is in two languages.
     """
     lines = [(line, is_foreign(line, language)) for line in text.split("\n")]
-    whole = _own([[each] for each in lines])
+    whole = _joined([[each] for each in lines])
     if not by_sentence:
         return whole
-    sentences, clauses = (
-        [_judged(line, SENTENCE.findall(line[0]), language) for line in lines],
-        [_judged(line, _clauses(line[0]), language) for line in lines],
-    )
-    of_sentences = _own(sentences) if _is_enough(sentences) else whole
-    of_clauses = _own(clauses) if _is_enough(clauses) else whole
+    sentences = [_judged(line, SENTENCE.findall(line[0]), language) for line in lines]
+    clauses = [_judged(line, _clauses(line[0]), language) for line in lines]
+    of_sentences = _joined(sentences) if _is_enough(sentences) else whole
+    of_clauses = _joined(clauses) if _is_enough(clauses) else whole
     is_mixed = of_clauses.foreign_share >= of_sentences.foreign_share + MIN_CLAUSES_SHARE
     return of_clauses if is_mixed else of_sentences
 
@@ -91,23 +85,23 @@ def _is_enough(judged: Sequence[Parts]) -> bool:
     return sum(is_gone for parts in judged if len(parts) > 1 for _, is_gone in parts) >= MIN_SENTENCES
 
 
-def _own(judged: Sequence[Parts]) -> LinesOfLanguage:
-    """The rest of lines and their parts."""
+def _joined(judged: Sequence[Parts]) -> LinesOfLanguage:
+    """Join the lines and parts that stay."""
     by_line = [[is_gone for _, is_gone in parts] for parts in judged]
     if not any(map(any, by_line)):
         text = "\n".join("".join(part for part, _ in parts) for parts in judged)
         return LinesOfLanguage(text=text, removed=0, foreign_share=0.0)
     gone = sum(_length(part) for parts in judged for part, is_gone in parts if is_gone)
-    own = ("".join(part for part, is_gone in parts if not is_gone).strip() for parts in judged)
-    kept = "\n".join(line for line, is_gone in zip(own, by_line, strict=True) if line or not any(is_gone))
-    while "\n\n\n" in kept:
-        kept = kept.replace("\n\n\n", "\n\n")
+    rest = ("".join(part for part, is_gone in parts if not is_gone).strip() for parts in judged)
+    text = "\n".join(line for line, is_gone in zip(rest, by_line, strict=True) if line or not any(is_gone))
+    while "\n\n\n" in text:
+        text = text.replace("\n\n\n", "\n\n")
     total = sum(_length(part) for parts in judged for part, _ in parts)
-    return LinesOfLanguage(text=kept.strip(), removed=sum(map(sum, by_line)), foreign_share=gone / total)
+    return LinesOfLanguage(text=text.strip(), removed=sum(map(sum, by_line)), foreign_share=gone / total)
 
 
 def _judged(line: tuple[str, bool], parts: Sequence[str], language: Language) -> Parts:
-    """A line, or its parts where some are in another language and others are not; whether each goes."""
+    """Judge a line as one, or by its parts where some are in another language and others are not."""
     if len(parts) < 2:
         return [line]
     is_foreign = [
@@ -120,7 +114,7 @@ def _judged(line: tuple[str, bool], parts: Sequence[str], language: Language) ->
 
 
 def _clauses(line: str) -> list[str]:
-    """A line cut at its signs where white space is beside them, each clause long enough to say its language."""
+    """Cut a line at its signs where white space is beside them, each clause long enough to say its language."""
     clauses = [""]
     for clause in CLAUSE.findall(line):
         if _is_long(clauses[-1]) or clause[0] in BRACKETS:
@@ -130,29 +124,29 @@ def _clauses(line: str) -> list[str]:
 
 
 def _is_long(part: str) -> bool:
-    """True if a part of a line says its language."""
+    # Shorter parts of a line do not say their language.
     return _length(part) >= MIN_LINE_CHARS
 
 
 def _length(part: str) -> int:
-    """Letters, of which an ideograph or a kana stands for two."""
+    # An ideograph or a kana stands for two letters.
     return len(part) + sum(letter >= FIRST_WIDE for letter in part)
 
 
 def _quoted(sentences: Sequence[str]) -> Iterator[bool]:
-    """True if each sentence of a line is a quotation: begins with its mark, or goes on within it."""
+    """Yield whether each sentence of a line is a quotation: begins with its mark, or goes on within it."""
     closing = ""
     for sentence in sentences:
-        said = sentence.lstrip()
-        if not closing and (closing := QUOTES.get(said[:1], "")):
-            said = said[1:]
+        text = sentence.lstrip()
+        if not closing and (closing := QUOTES.get(text[:1], "")):
+            text = text[1:]
         yield bool(closing)
-        if any(mark in said for mark in closing):
+        if any(mark in text for mark in closing):
             closing = ""
 
 
 def is_foreign(line: str, language: Language) -> bool:
-    """True if a line surely is in another language: both identifiers have to say so, where both know it."""
+    """Return whether a line surely is in another language: both identifiers have to say so, where both know it."""
     return len(line) >= MIN_LINE_CHARS and _is_surely_foreign(line, language)
 
 

@@ -1,6 +1,6 @@
-"""Outside lists that a run compares its documents with: read once, then shared by all processes.
+"""Read the outside lists that a run compares its documents with: once, then shared by all processes.
 
-What is compiled is arrays of hashes in a folder, which each process maps into memory.
+They are compiled into arrays of hashes in a folder, which each process maps into memory.
 """
 
 import itertools
@@ -34,7 +34,7 @@ from anadil.text.language_data import Language
 log = logging.getLogger(__name__)
 
 URLS, ITEMS, WORDS, MODEL = "urls", "items", "words.json", "quality.bin"
-"""Folders and files of what is compiled."""
+"""Folders and files of the compiled lists."""
 URL_KEY, WORD_KEY, MODEL_KEY = "clean.url_lists", "clean.ng_words", "clean.quality_model"
 TEXT_KEY = "evaluate.heldout"
 TASK_KEY = "evaluate.tasks"
@@ -55,12 +55,7 @@ class Lists:
 
 
 def compile_lists(recipe: Recipe, side_files: Mapping[str, Sequence[str]], folder: Path) -> None:
-    """Read the lists of a recipe into an empty folder.
-
-    Args:
-        recipe: Names the language and what is allowed.
-        side_files: Recipe key -> URIs.
-        folder: For `load_lists`.
+    """Read the lists of a recipe, by recipe key, into an empty folder, for `load_lists`.
 
     Raises:
         DataError: A file cannot be read.
@@ -75,7 +70,7 @@ def compile_lists(recipe: Recipe, side_files: Mapping[str, Sequence[str]], folde
         (folder / WORDS).write_text(json.dumps(read_ng_words(uris)), encoding="utf-8")
     if uris := side_files.get(MODEL_KEY):
         with storage.local_copy(one_model(uris)) as path:
-            # Before any document is read: whether it is a model, and knows the label.
+            # Fails before any document is read, unless it is a model that knows the label.
             QualityModel(str(path), recipe.clean.quality_label)
             load_fasttext.cache_clear()  # the workers load their own
             shutil.copyfile(path, folder / MODEL)
@@ -88,7 +83,7 @@ def compile_lists(recipe: Recipe, side_files: Mapping[str, Sequence[str]], folde
 
 
 def _task_files(recipe: Recipe, uris: Sequence[str]) -> list[str]:
-    """The data among the files of `evaluate.tasks`; says which tasks have theirs elsewhere."""
+    """Return the data among the files of `evaluate.tasks`; warn of tasks that have theirs elsewhere."""
     kind = next(each for each in STAGES["clean"].side_files if each.key == TASK_KEY)
     names = [name for name in recipe.evaluate.tasks if not is_place(name, kind)]
     names += [uri for uri in uris if uri.startswith(storage.BUILT_IN)]
@@ -103,7 +98,7 @@ def _task_files(recipe: Recipe, uris: Sequence[str]) -> list[str]:
 
 
 def one_model(uris: Sequence[str]) -> str:
-    """The only one of the files that a recipe names as its model.
+    """Return the only file that a recipe names as its model.
 
     Raises:
         DataError: There are several.
@@ -117,8 +112,7 @@ def load_lists(folder: Path | None, language: Language) -> Lists:
     """Load the lists that were compiled into a folder; None: there are no lists."""
     if folder is None:
         return Lists()
-    words = folder / WORDS
-    model = folder / MODEL
+    words, model = folder / WORDS, folder / MODEL
     return Lists(
         quality_model=model if model.exists() else None,
         ng_words=tuple(json.loads(words.read_text(encoding="utf-8"))) if words.exists() else (),
@@ -128,7 +122,7 @@ def load_lists(folder: Path | None, language: Language) -> Lists:
 
 
 def read_items(uris: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Name and text of everything in files of any layout: JSON, tables, text.
+    """Yield name and text of everything in files of any layout: JSON, tables, text.
 
     Raises:
         DataError: A file is of another kind, or damaged; with its place.

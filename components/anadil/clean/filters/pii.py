@@ -1,4 +1,4 @@
-"""Personal data to typed placeholders: each pattern has a validator or needs words around it.
+"""Replace personal data by typed placeholders: each pattern has a validator or needs words around it.
 
 A corpus of laws is full of numbers that look like addresses of computers or telephones, so a run of digits alone
 counts for nothing: it needs a check sum, a prefix that only telephones have, or the word that says what it is.
@@ -21,7 +21,7 @@ class Pattern:
     kind: str
     """Name of the placeholder."""
     hint: re.Pattern[str]
-    """Cheap; a text in which it is not found holds none."""
+    """Cheap search; a text without it holds none."""
     expression: re.Pattern[str]
     context: re.Pattern[str] | None = None
     """Text that must stand within `CONTEXT_CHARS` before it, in the same line."""
@@ -34,20 +34,20 @@ class Pattern:
 
 
 def passes_luhn(value: str) -> bool:
-    """True if the check digit of a card number is right. Source: ISO/IEC 7812-1, annex B."""
+    """Check the last digit of a card number. Source: ISO/IEC 7812-1, annex B."""
     digits = [int(each) for each in value if each.isdecimal()]
     doubled = sum(sum(divmod(2 * digit, 10)) for digit in digits[-2::-2])
     return len(set(digits)) > 1 and (sum(digits[-1::-2]) + doubled) % 10 == 0
 
 
 def passes_mod_97(value: str) -> bool:
-    """True if the check digits of an IBAN are right. Source: ISO 13616-1."""
+    """Check the check digits of an IBAN. Source: ISO 13616-1."""
     plain = value.replace(" ", "")
     return int("".join(str(int(each, 36)) for each in plain[4:] + plain[:4])) % 97 == 1
 
 
 def passes_my_number(value: str) -> bool:
-    """True if the check digit of a Japanese individual number is right.
+    """Check the last digit of a Japanese individual number.
 
     Source: order 85 of 2014 of the Ministry of Internal Affairs and Communications, article 5.
     """
@@ -58,18 +58,13 @@ def passes_my_number(value: str) -> bool:
 
 
 def passes_kimlik(value: str) -> bool:
-    """True if both check digits of a Turkish citizen's number are right.
+    """Check both check digits of a Turkish citizen's number.
 
     Source: General Directorate of Civil Registration and Citizenship, algorithm of T.C. Kimlik No.
     """
     digits = [int(each) for each in value if each.isdecimal()]
     tenth = (7 * sum(digits[0:9:2]) - sum(digits[1:8:2])) % 10
     return digits[9] == tenth and digits[10] == sum(digits[:10]) % 10
-
-
-def is_public(value: str) -> bool:
-    """True if an address of a computer is one of the open Internet: `127.0.0.1` is nobody's."""
-    return IPv4Address(value).is_global
 
 
 CONTEXT_CHARS = 40
@@ -105,7 +100,8 @@ IP = Pattern(
         r"\b(?:ip|ipv4|dns|server\w*|host\w*|ping|ssh|gateway|şəbəkə\w*)\b|ünvan|://|サーバ|アドレス|ホスト",
         re.IGNORECASE,
     ),
-    is_valid=is_public,
+    # `127.0.0.1` is nobody's.
+    is_valid=lambda value: IPv4Address(value).is_global,
 )
 IBAN = Pattern(
     kind="IBAN",
@@ -189,12 +185,12 @@ OF_LANGUAGE = {"az": (FIN, VOEN), "ja": (MY_NUMBER,), "tr": (NAMED_KIMLIK, KIMLI
 
 
 def knows_telephones(code: str) -> bool:
-    """True if the national form of telephones is known of a language's country."""
+    """Return whether the national form of telephones is known of a language's country."""
     return code in telephones.NATIONAL
 
 
 def patterns_of(code: str) -> tuple[Pattern, ...]:
-    """Patterns that are looked for in texts of a language."""
+    """Return the patterns that are looked for in texts of a language."""
     national = (_national(code),) if knows_telephones(code) else ()
     return (*EVERYWHERE, *OF_LANGUAGE.get(code, ()), INTERNATIONAL_PHONE, LOCAL_PHONE, *national)
 
@@ -216,13 +212,9 @@ def _national(code: str) -> Pattern:
 
 
 def replace_personal_data(text: str, patterns: tuple[Pattern, ...]) -> tuple[str, Counter[str]]:
-    """The text with `<EMAIL>`, `<PHONE>` and so on, and how many of each kind there were.
+    """Replace personal data in a normalized text by `<EMAIL>`, `<PHONE>` and so on; return how many of each kind there were.
 
     Applying it again changes nothing. Time is linear in the length.
-
-    Args:
-        text: Normalized.
-        patterns: Of `patterns_of`.
     """
     counts: Counter[str] = Counter()
     hints = _hints(text, patterns)
@@ -233,7 +225,6 @@ def replace_personal_data(text: str, patterns: tuple[Pattern, ...]) -> tuple[str
 
 
 def _hints(text: str, patterns: tuple[Pattern, ...]) -> set[re.Pattern[str]]:
-    """Those that a text holds."""
     digits = RUN_OF_DIGITS.search(text)
     hints = {each.hint for each in patterns}
     present = {hint for hint in hints - OF_DIGITS if hint.search(text)}
@@ -243,18 +234,14 @@ def _hints(text: str, patterns: tuple[Pattern, ...]) -> set[re.Pattern[str]]:
 
 
 def _placed(match: re.Match[str], pattern: Pattern, counts: Counter[str]) -> str:
-    if pattern.context:
-        before = match.string[max(0, match.start() - CONTEXT_CHARS) : match.start()].rpartition("\n")[2]
-        if not pattern.context.search(before):
-            return match[0]
-    if not pattern.is_valid(match[0]) or _is_of_record(match, pattern):
+    before = match.string[max(0, match.start() - CONTEXT_CHARS) : match.start()]
+    if pattern.context and not pattern.context.search(before.rpartition("\n")[2]):
+        return match[0]
+    behind, ahead = pattern.not_behind, pattern.not_before
+    # What stands beside a number may say that it is another one.
+    if not pattern.is_valid(match[0]) or (behind and behind.search(before)):
+        return match[0]
+    if ahead and ahead.match(match.string, match.end()):
         return match[0]
     counts[pattern.kind] += 1
     return f"<{pattern.kind}>"
-
-
-def _is_of_record(match: re.Match[str], pattern: Pattern) -> bool:
-    """True if what stands beside a number says that it is another one."""
-    before = match.string[max(0, match.start() - CONTEXT_CHARS) : match.start()]
-    behind, ahead = pattern.not_behind, pattern.not_before
-    return bool((behind and behind.search(before)) or (ahead and ahead.match(match.string, match.end())))

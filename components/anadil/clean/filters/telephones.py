@@ -1,4 +1,4 @@
-"""How telephone numbers are written: with a country code anywhere, behind a word that says so, and by country.
+"""Patterns of telephone numbers: with a country code anywhere, behind a word that says so, and by country.
 
 A number in national form is known by its first digits and its length, which follow from the country's plan; those of
 countries that no language here belongs to are not looked for.
@@ -77,7 +77,7 @@ RECORD = re.compile(
 
 
 def international() -> re.Pattern[str]:
-    """Numbers with `+` or `00` and a country code, with a zero in brackets behind it or none."""
+    """Return the pattern of numbers with `+` or `00` and a country code, with a zero in brackets behind it or none."""
     digit = rf"(?:{SEPARATORS}\d)"
     plans = [f"{code}(?:{SEPARATORS}\\(0\\))?\\)?{digit}{{{length}}}" for code, length in LENGTHS.items()]
     plans.append(rf"{OTHER_CODES}\)?{digit}{{6,12}}")
@@ -85,12 +85,12 @@ def international() -> re.Pattern[str]:
 
 
 def is_no_amount(value: str) -> bool:
-    """True if a number with a plus is not one in thousands, such as a growth of `+20 000 000`."""
+    """Return whether a number with a plus is not one in thousands, such as a growth of `+20 000 000`."""
     return not (THOUSANDS.fullmatch(value) and value.endswith("000"))
 
 
 def is_local(value: str) -> bool:
-    """True if a number behind a word has as many digits as a telephone's, and is not one in thousands."""
+    """Return whether a number behind a word has as many digits as a telephone's, and is not one in thousands."""
     num_digits = sum(map(str.isdecimal, value))
     is_amount = THOUSANDS.fullmatch(value) and (value.endswith("000") or not value[:3].isdecimal())
     is_other = is_amount or YEARS_OR_DATE.fullmatch(value)
@@ -98,7 +98,7 @@ def is_local(value: str) -> bool:
 
 
 def has_telephone_length(value: str) -> bool:
-    """True if a Japanese number has as many digits as one has: 10, or 11 of mobile and IP telephones."""
+    """Return whether a Japanese number has 10 digits, or 11 of mobile and IP telephones."""
     digits = re.sub(r"\D", "", value)
     return len(digits) == (11 if digits[:3] in ("020", "050", "070", "080", "090") else 10)
 

@@ -1,4 +1,4 @@
-"""Hosts and addresses whose pages are left out: lists in the layout of UT1, a directory for each category.
+"""Lists of hosts and addresses whose pages are dropped, in the layout of UT1: a directory for each category.
 
 Source: Université Toulouse Capitole, "Blacklists UT1": `domains` has a host a line, whose subdomains count too;
 `urls` an address without its scheme, and all below it counts.
@@ -42,7 +42,7 @@ ENTRY = re.compile(r"[\w-]+(?:\.[\w-]+)*(?:/\S*)?")
 
 
 class UrlLists:
-    """Which addresses are blocked; a host costs eight bytes, so that all of UT1's five million fit into 40 MB."""
+    """Blocked addresses; a host costs eight bytes, so that all of UT1's five million fit into 40 MB."""
 
     def __init__(self, blocked: Iterable[str], allowed: Iterable[str] = ()) -> None:
         self._blocked = _hashes(blocked)
@@ -62,29 +62,27 @@ class UrlLists:
         return lists
 
     def is_blocked(self, url: str) -> bool:
-        """True if the host, a domain above it, or the path or one above it, is in the lists.
+        """Return whether the host, a domain above it, or the path or one above it, is in the lists.
 
-        Of several the longest decides, so that an allowed subdomain of a blocked host is allowed.
-
-        Args:
-            url: Any text; without a host it is not blocked.
+        Of several the longest decides, so that an allowed subdomain of a blocked host is allowed. A text without a host
+        is not blocked.
         """
         for each in _candidates(url):
-            key = _hash(each)
-            if _holds(self._allowed, key):
-                return False
-            if _holds(self._blocked, key):
-                return True
+            key = np.uint64(_hash(each))
+            for hashes, is_blocked in ((self._allowed, False), (self._blocked, True)):
+                index = int(np.searchsorted(hashes, key))
+                if index < len(hashes) and hashes[index] == key:
+                    return is_blocked
         return False
 
 
 def read_url_lists(folders: Sequence[Path], allowed: Sequence[str] = ()) -> UrlLists:
-    """The lists of some categories.
+    """Read the lists of some categories.
 
     Args:
         folders: Each a directory with `domains` or `urls` or both, or a file of hosts and addresses, plain, packed or
             an archive, as UT1 hands them out.
-        allowed: Hosts and addresses that are no matter what the lists say.
+        allowed: Hosts and addresses that are allowed whatever the lists say.
 
     Raises:
         DataError: A directory holds neither, a path does not exist, or there is no entry in one.
@@ -93,14 +91,19 @@ def read_url_lists(folders: Sequence[Path], allowed: Sequence[str] = ()) -> UrlL
 
 
 def host_of(url: str) -> str:
-    """The host of an address in lower case, without `www.`; at most as long as a host may be."""
+    """Return the host of an address in lower case, without `www.`; at most as long as a host may be."""
     return _plain(url).partition("/")[0][:MAX_HOST_CHARS]
 
 
 def _entries(folder: Path) -> Iterator[str]:
-    """Those of a category or a file."""
+    files = [each for each in (folder, *(folder / name for name in NAMES)) if each.is_file()]
+    if not files:
+        raise DataError(
+            f"clean.url_lists: {folder} is not a file, and holds neither `domains` nor `urls`; "
+            "name a category of UT1, such as lists/ut1/gambling, or a file with a host a line"
+        )
     is_empty = True
-    for entry in itertools.chain.from_iterable(map(_lines, _files(folder))):
+    for entry in itertools.chain.from_iterable(map(_lines, files)):
         is_empty = False
         yield entry
     if is_empty:
@@ -109,24 +112,8 @@ def _entries(folder: Path) -> Iterator[str]:
         )
 
 
-def _files(folder: Path) -> list[Path]:
-    if folder.is_file():
-        return [folder]
-    files = [folder / name for name in NAMES if (folder / name).is_file()]
-    if not files:
-        raise DataError(
-            f"clean.url_lists: {folder} is not a file, and holds neither `domains` nor `urls`; "
-            "name a category of UT1, such as lists/ut1/gambling, or a file with a host a line"
-        )
-    return files
-
-
 def _lines(file: Path) -> Iterator[str]:
-    """The entries of a file.
-
-    Raises:
-        DataError: It is no list of hosts and addresses.
-    """
+    """Yield the entries of a file; refuse one that is no list of hosts and addresses."""
     number, others, example = 0, 0, ""
     for line in list_lines(file, KEY, NAMES):
         text = COMMENT.sub("", line.decode(errors="replace")).strip()
@@ -143,17 +130,12 @@ def _lines(file: Path) -> Iterator[str]:
             f"{example[:80]!r}; give a host or an address a line, in UTF-8"
         )
     if others:
-        log.warning(
-            "%s: %s: %d entries are neither host nor address, such as %r",
-            KEY,
-            file.name,
-            others,
-            example[:80],
-        )
+        message = "%s: %s: %d entries are neither host nor address, such as %r"
+        log.warning(message, KEY, file.name, others, example[:80])
 
 
 def _hosts(line: str) -> list[str]:
-    """The hosts or addresses of a line: of a file of hosts, which gives them an address of nowhere, of dnsmasq, or the line."""
+    """Return the hosts of a line: of a file of hosts, which gives them an address of nowhere, of dnsmasq, or the line itself."""
     words = line.split()
     if len(words) > 1 and words[0] in NOWHERE:
         return words[1:]
@@ -163,7 +145,7 @@ def _hosts(line: str) -> list[str]:
 
 
 def _plain(url: str) -> str:
-    """Without scheme, `www.`, user, port, query and a slash or dot at the end, the host in lower case and its own letters."""
+    """Drop scheme, `www.`, user, port, query and a slash or dot at the end; the host in lower case and its own letters."""
     rest = SCHEME.sub("", url.strip())
     host, slash, path = re.split(r"[?#]", rest, maxsplit=1)[0].partition("/")
     host = host.rpartition("@")[2].partition(":")[0].rstrip(".").lower().removeprefix("www.")
@@ -173,7 +155,7 @@ def _plain(url: str) -> str:
 
 
 def _label(label: str) -> str:
-    """A part of a host in its letters. Source: RFC 3492, Punycode."""
+    """Decode a part of a host. Source: RFC 3492, Punycode."""
     try:
         return label[4:].encode().decode("punycode") if label.startswith("xn--") else label
     except UnicodeError:
@@ -181,7 +163,7 @@ def _label(label: str) -> str:
 
 
 def _candidates(url: str) -> Iterator[str]:
-    """The address and all that contain it, longest first."""
+    """Yield the address and all that contain it, longest first."""
     host, *parts = _plain(url).split("/")
     for end in range(min(len(parts), MAX_PATH_PARTS), 0, -1):
         yield "/".join([host, *parts[:end]])
@@ -196,8 +178,3 @@ def _hash(text: str) -> int:
 
 def _hashes(texts: Iterable[str]) -> npt.NDArray[np.uint64]:
     return np.unique(np.fromiter((_hash(text) for text in texts if text), dtype=np.uint64))
-
-
-def _holds(hashes: npt.NDArray[np.uint64], key: int) -> bool:
-    index = int(np.searchsorted(hashes, np.uint64(key)))
-    return index < len(hashes) and int(hashes[index]) == key

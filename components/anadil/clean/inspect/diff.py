@@ -13,14 +13,14 @@ from anadil.clean.write.accounts import KEPT_NAME
 from anadil.clean.write.row_files import read_rows
 
 MAX_EXAMPLES = 5
-"""Documents that are named of each change."""
+"""Documents that are named for each change."""
 COLUMNS = ["source", "bytes_in", "id", "reason"]
 Table = npt.NDArray[Any]
 Json = dict[str, Any]
 
 
 def compare_corpora(first: Path, second: Path) -> Json:
-    """Counts of both, and which documents are judged otherwise.
+    """Compare the counts of two corpora, and find documents with another verdict.
 
     A document is known by its source and its size as it came: line 17 of `part-0.jsonl` is another one next week.
     Some 17 bytes of memory for each document.
@@ -32,20 +32,20 @@ def compare_corpora(first: Path, second: Path) -> Json:
     differs = before["reason"] != after["reason"]
     pairs = Counter(zip(before["reason"][differs].tolist(), after["reason"][differs].tolist(), strict=True))
     names = list(reasons)
-    wanted = {
+    examples = {
         pair: common[differs & (before["reason"] == pair[0]) & (after["reason"] == pair[1])][:MAX_EXAMPLES]
         for pair in pairs
     }
-    examples = _sources(second, np.concatenate([*wanted.values(), np.empty(0, np.uint64)]))
+    sources = _sources(second, np.concatenate([*examples.values(), np.empty(0, np.uint64)]))
     changes = [
         {
             "before": names[pair[0]], "after": names[pair[1]], "documents": count,
-            "examples": sorted(examples[int(key)] for key in wanted[pair]),
+            "examples": sorted(sources[int(key)] for key in examples[pair]),
         }
         for pair, count in sorted(pairs.items(), key=lambda item: (-item[1], item[0]))
     ]  # fmt: skip
-    kept = reasons.get(KEPT_NAME, -1)
-    both_kept = (before["reason"] == kept) & (after["reason"] == kept)
+    kept_number = reasons.get(KEPT_NAME, -1)
+    both_kept = (before["reason"] == kept_number) & (after["reason"] == kept_number)
     return {
         "counts": _counts(first, second),
         "changed": changes,
@@ -66,22 +66,22 @@ def _counts(first: Path, second: Path) -> Json:
 
 
 def _table(corpus: Path, reasons: dict[str, int]) -> Table:
-    """Hashes of document and id, and the number of the reason; each document once."""
+    """Read the hashes of document and id, and the number of the reason; each document once."""
     kinds = [("document", np.uint64), ("id", np.uint64), ("reason", np.uint8)]
     parts = [np.empty(0, dtype=kinds)]
     for batch in read_rows(corpus, COLUMNS):
-        sources, sizes, ids, found = (batch[name].to_pylist() for name in COLUMNS)
+        columns = (batch[name].to_pylist() for name in COLUMNS)
         rows = [
             (_key(source, size), int(number[:16], 16), reasons.setdefault(reason or KEPT_NAME, len(reasons)))
-            for source, size, number, reason in zip(sources, sizes, ids, found, strict=True)
+            for source, size, number, reason in zip(*columns, strict=True)
         ]
         parts.append(np.array(rows, dtype=kinds))
     table = np.concatenate(parts)
     return table[np.unique(table["document"], return_index=True)[1]]
 
 
-def _sources(corpus: Path, wanted: Table) -> dict[int, str]:
-    keys = set(wanted.tolist())
+def _sources(corpus: Path, documents: Table) -> dict[int, str]:
+    keys = set(documents.tolist())
     numbers: dict[int, str] = {}
     for batch in read_rows(corpus, COLUMNS[:2]) if keys else ():
         named = zip(*(batch[name].to_pylist() for name in COLUMNS[:2]), strict=True)

@@ -1,4 +1,4 @@
-"""Every step that clean takes with one record, told in full: what it measured, allowed and decided."""
+"""Explain every step that clean takes with one record: values, limits and decisions."""
 
 import math
 from collections.abc import Sequence
@@ -10,13 +10,12 @@ from anadil.clean.extract import extract
 from anadil.clean.extract.escapes import undo_escapes
 from anadil.clean.filters.judge_record import Settings, judge_record, read_page
 from anadil.clean.kernels.columns import COLUMN
-from anadil.clean.read.guard import is_fault_of_document
 from anadil.clean.read.input_kinds import check_suffixes
-from anadil.clean.read.read_stats import ReadStats
+from anadil.clean.read.read_stats import ReadStats, is_fault_of_document
 from anadil.clean.read.readers import RawRecord
 from anadil.clean.shards.map_shard import read_range
 from anadil.clean.shards.shards import InputRange, by_short_name, names
-from anadil.clean.write.row_files import find_rows, is_named
+from anadil.clean.write.row_files import find_rows
 from anadil.core.errors import DataError
 from anadil.core.format import counted
 from anadil.text.filter_rules import RULES
@@ -33,25 +32,22 @@ Json = dict[str, Any]
 
 @dataclass(slots=True)
 class _OneBad(ReadStats):
-    """Remembers why one record is bad."""
-
-    wanted: str = ""
+    place: str = ""
     why: str = ""
 
     def refuse(self, place: str, why: str) -> None:
-        """Note it of that record."""
-        if place == self.wanted:
+        if place == self.place:
             self.why = why
 
 
 def find_record(uris: Sequence[str], source: str, settings: Settings) -> RawRecord:
-    """The record that a row, a sample or a document of the corpus names as its source.
+    """Find the record that a row, a sample or a document of the corpus names as its source.
 
     Args:
-        uris: The inputs, all of them: names of files follow from what their paths share.
+        uris: The inputs, all of them: names of files follow from the folders that their paths share.
         source: File and place, such as `news.jsonl:17`; the file by its short name, its path or its URI. Without a place
             its first record.
-        settings: In force.
+        settings: Settings in force.
 
     Raises:
         DataError: There is none, or it is bad.
@@ -62,10 +58,10 @@ def find_record(uris: Sequence[str], source: str, settings: Settings) -> RawReco
     # A name may be the beginning of another one.
     for name in sorted((name for name in named if short.startswith(name)), key=len, reverse=True):
         part = InputRange(uri=named[name], name=name, size=0, version="")
-        stats = _OneBad(wanted=short)
+        stats = _OneBad(place=short)
         for raw in read_range(part, settings.recipe, stats):
-            # A file without a place: its first record.
-            if is_named(raw.source, short) or short == name:
+            # A source may go on with what the record says of its own. A file without a place: its first record.
+            if raw.source == short or raw.source.startswith(f"{short} ") or short == name:
                 return raw
         if stats.why:
             raise DataError(BAD.format(source=source, why=stats.why))
@@ -78,12 +74,15 @@ def find_record(uris: Sequence[str], source: str, settings: Settings) -> RawReco
 
 
 def explain_record(raw: RawRecord, settings: Settings) -> Json:
-    """The steps, in order, by name.
+    """Return the steps, in order, by name.
 
     Raises:
         DataError: The record is bad: it cannot be judged.
     """
-    steps: Json = {"source": raw.source, "url": raw.url, "read": _read(raw)}
+    read = {"kind": "text", **_text(raw.text)}
+    if raw.html is not None:
+        read = {"kind": "web page", "bytes": len(raw.html), "declared_charset": raw.charset}
+    steps: Json = {"source": raw.source, "url": raw.url, "read": read}
     try:
         judged = judge_record(raw, settings)
     except BaseException as error:
@@ -92,7 +91,7 @@ def explain_record(raw: RawRecord, settings: Settings) -> Json:
         raise DataError(BAD.format(source=raw.source, why=f"{type(error).__name__}: {error}")) from error
     if settings.lists.urls:
         steps["url_lists"] = {"is_blocked": settings.lists.urls.is_blocked(raw.url)}
-    text = undo_escapes(raw.text).text
+    text, prepared = undo_escapes(raw.text).text, judged.extracted
     if raw.html is not None and judged.reason != "blocked":
         page, is_recoded, reason, excess = read_page(raw, settings)
         steps["page"] = {
@@ -105,26 +104,26 @@ def explain_record(raw: RawRecord, settings: Settings) -> Json:
                 "mode": settings.extraction.mode, "by": extracted.extractor, **_text(text),
                 "restored": extracted.restored, "lost": extracted.lost,
             }  # fmt: skip
-    if judged.is_judged:
+    if judged.statistics is not None:
         normalized = settings.language.normalize(text)
-        steps["normalize"] = {"changed": judged.is_normalized, **_text(normalized)}
+        steps["normalize"] = {"changed": prepared.is_normalized, **_text(normalized)}
         identified = identify_language(normalized, settings.language)
         steps["identify"] = {
             "is_language": identified.is_language, "cld2": identified.code, "is_reliable": identified.is_reliable,
         }  # fmt: skip
-        steps["rules"] = [*profile_rows(normalized, settings), *rule_rows(judged.statistics, settings)]
+        steps["rules"] = [*_profile_rows(normalized, settings), *_rule_rows(judged.statistics, settings)]
         if settings.lists.items:
             steps["decontaminate"] = {"items": settings.lists.items.matches(normalized)}
         if settings.personal_data:
-            steps["personal_data"] = dict(judged.personal_data)
-    steps["id"] = judged.document.id
+            steps["personal_data"] = dict(prepared.personal_data)
+    steps["id"] = prepared.document.id
     steps["fails"] = list(judged.failed)
     steps["verdict"] = judged.reason or "kept, unless it is a duplicate"
     return steps
 
 
-def profile_rows(text: str, settings: Settings) -> list[Json]:
-    """Checks that decide whether a text is in a learnt language, as rows of `rule_rows`."""
+def _profile_rows(text: str, settings: Settings) -> list[Json]:
+    """List the checks that decide whether a text is in a learnt language, as rows of `_rule_rows`."""
     profile = settings.language.profile
     if profile is None:
         return []
@@ -136,8 +135,8 @@ def profile_rows(text: str, settings: Settings) -> list[Json]:
     ]
 
 
-def rule_rows(statistics: Any, settings: Settings) -> list[Json]:
-    """Every limit that is in force and could be measured, with the value."""
+def _rule_rows(statistics: Any, settings: Settings) -> list[Json]:
+    """List every limit that is in force and could be measured, with the value."""
     table = []
     for rule, limit in zip(RULES, settings.judge.limits.tolist(), strict=True):
         value = float(statistics[COLUMN[rule.measure]])
@@ -159,15 +158,9 @@ def _row(
 
 
 def in_corpus(corpus: Path, source: str) -> list[Json]:
-    """Rows of a document in a corpus: reason, what it duplicates, and how many are alike."""
+    """Return the rows of a document in a corpus: reason, what it duplicates, and how many are alike."""
     keys = ("source", "id", "reason", "duplicate_of", "cluster_size")
     return [{key: row[key] for key in keys} for row in find_rows(corpus, source)]
-
-
-def _read(raw: RawRecord) -> Json:
-    if raw.html is not None:
-        return {"kind": "web page", "bytes": len(raw.html), "declared_charset": raw.charset}
-    return {"kind": "text", **_text(raw.text)}
 
 
 def _text(text: str) -> Json:

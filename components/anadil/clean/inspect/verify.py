@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from anadil.artifacts.artifact import Manifest
-from anadil.clean.filters.judge_record import id_of
+from anadil.clean.filters.judge_record import document_id
 from anadil.clean.write.row_files import read_rows
 from anadil.core.errors import IntegrityError
 from anadil.core.format import counted
@@ -17,14 +17,10 @@ PARTS = ("heldout", "train")
 
 
 def verify_corpus(corpus: Path, manifest: Manifest) -> dict[str, str]:
-    """Check a corpus, and list what was checked and each fault; the digests of the files were compared before.
-
-    Args:
-        corpus: A local directory, every byte of it checked against the manifest.
-        manifest: Its own.
+    """Check a local corpus, the digests of whose files were compared with the manifest before; list the checks.
 
     Raises:
-        IntegrityError: With everything that is wrong.
+        IntegrityError: Something is wrong; with every fault.
     """
     wrong = [*_wrong_texts(corpus, manifest), *_wrong_counts(corpus, manifest)]
     if wrong:
@@ -38,7 +34,7 @@ def verify_corpus(corpus: Path, manifest: Manifest) -> dict[str, str]:
 
 
 def _wrong_texts(corpus: Path, manifest: Manifest) -> Iterator[str]:
-    """Faults of the documents."""
+    """Find faults of the documents."""
     counts: Counter[str] = Counter()
     for name in sorted(name for name in manifest.files if name.split("/")[0] in PARTS):
         last, digest = "", hashlib.sha256()
@@ -46,7 +42,7 @@ def _wrong_texts(corpus: Path, manifest: Manifest) -> Iterator[str]:
             encoded = document.text.encode()
             digest.update(len(encoded).to_bytes(8, "big") + encoded)
             counts[name.split("/")[0]] += 1
-            if document.id != id_of(document.text):
+            if document.id != document_id(encoded):
                 yield f"{name}: {document.id} is not the id of its text"
             if document.id <= last:
                 yield f"{name}: {document.id} comes after {last}"
@@ -59,7 +55,7 @@ def _wrong_texts(corpus: Path, manifest: Manifest) -> Iterator[str]:
 
 
 def _wrong_counts(corpus: Path, manifest: Manifest) -> Iterator[str]:
-    """Counts that do not add up."""
+    """Find counts that do not add up."""
     stats = json.loads((corpus / "stats.json").read_text(encoding="utf-8"))
     if stats["in"] != stats["kept"] + sum(stats["dropped"].values()):
         yield "stats.json: documents in are not those kept and dropped"
@@ -68,7 +64,7 @@ def _wrong_counts(corpus: Path, manifest: Manifest) -> Iterator[str]:
     counts: Counter[str] = Counter()
     for batch in read_rows(corpus, ["reason"]):
         counts.update(reason or "kept" for reason in batch["reason"].to_pylist())
-    said = Counter({"kept": stats["kept"], **stats["dropped"]})
-    names = sorted(counts.keys() | said.keys())
-    for name in (name for name in names if counts[name] != said[name]):
-        yield f"stats/: {counts[name]:,} rows are {name}, {said[name]:,} in stats.json"
+    expected = Counter({"kept": stats["kept"], **stats["dropped"]})
+    for name in sorted(counts.keys() | expected.keys()):
+        if counts[name] != expected[name]:
+            yield f"stats/: {counts[name]:,} rows are {name}, {expected[name]:,} in stats.json"

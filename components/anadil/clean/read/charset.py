@@ -1,4 +1,4 @@
-"""Bytes to text: by byte order mark, by what is declared, by the language's letters, by what they look like; always to some text.
+"""Decode bytes: by byte order mark, declared encoding, the language's letters, or by what they look like; always to some text.
 
 Labels come from servers and authors, so they may be anything: only those of the Encoding Standard
 and well-known misspellings of them count. Python's own names are no labels: `rot13` is a codec too.
@@ -18,12 +18,9 @@ FALLBACK = "windows-1252"
 MAX_DAMAGE = 0.01
 """Share of the characters beyond ASCII up to which a text is UTF-8 with damage: pages are cut at 1 MiB."""
 BYTE_ORDER_MARKS = {
-    b"\xff\xfe\0\0": "utf-32-le",
-    b"\0\0\xfe\xff": "utf-32-be",
-    b"\xef\xbb\xbf": "utf-8",
-    b"\xff\xfe": "utf-16-le",
-    b"\xfe\xff": "utf-16-be",
-}
+    b"\xff\xfe\0\0": "utf-32-le", b"\0\0\xfe\xff": "utf-32-be", b"\xef\xbb\xbf": "utf-8",
+    b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be",
+}  # fmt: skip
 """Byte order marks. Source: Encoding Standard, "decode"; those of UTF-32, which it leaves out, begin as UTF-16's do."""
 FIRST_TAG = {b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
 """A page in UTF-16 without a mark, which would pass for UTF-8 with many zeros."""
@@ -33,53 +30,34 @@ STATEFUL = {"iso2022_jp", "iso2022_kr", "hz"}
 """All their bytes are ASCII, so that they pass for UTF-8 too."""
 JAPANESE_ESCAPE = re.compile(rb"\x1b\$[@B]")
 WIDER = {
-    "shift_jis": "cp932",
-    "euc_jp": "euc_jis_2004",
-    "iso2022_jp": "iso2022_jp_ext",
-    "euc_kr": "cp949",
-    "gbk": "gb18030",
-    "big5": "big5hkscs",
-    "iso8859-11": "cp874",
-}
+    "shift_jis": "cp932", "euc_jp": "euc_jis_2004", "iso2022_jp": "iso2022_jp_ext", "euc_kr": "cp949",
+    "gbk": "gb18030", "big5": "big5hkscs", "iso8859-11": "cp874",
+}  # fmt: skip
 """Encodings that the Encoding Standard means by these names; Python means the older, narrower sets."""
 WIDE = {*WIDER, *WIDER.values()} - {"iso8859-11", "cp874"}
 """With more than one byte a character."""
 ALIASES = {
-    "utf8mb3": "utf-8",
-    "utf8mb4": "utf-8",
-    "utf8sig": "utf-8",
-    "cp65001": "utf-8",
-    "cp932": "cp932",
-    "ms932": "cp932",
-    "sjiswin": "cp932",
-    "xsjis": "shift_jis",
-    "eucjp": "euc_jp",
-    "hzgb2312": "hz",
-    "iso2022kr": "iso2022_kr",
-    "xmaccyrillic": "mac-cyrillic",
-    "kz1048": "kz1048",
-    "rk1048": "kz1048",
-    "strk10482002": "kz1048",
-    "pt154": "ptcp154",
-    "ptcp154": "ptcp154",
-    "cp154": "ptcp154",
+    "utf8mb3": "utf-8", "utf8mb4": "utf-8", "utf8sig": "utf-8", "cp65001": "utf-8", "cp932": "cp932",
+    "ms932": "cp932", "sjiswin": "cp932", "xsjis": "shift_jis", "eucjp": "euc_jp", "hzgb2312": "hz",
+    "iso2022kr": "iso2022_kr", "xmaccyrillic": "mac-cyrillic", "kz1048": "kz1048", "rk1048": "kz1048",
+    "strk10482002": "kz1048", "pt154": "ptcp154", "ptcp154": "ptcp154", "cp154": "ptcp154",
     "koi8t": "koi8-t",
-}
+}  # fmt: skip
 """Labels without signs that are in no standard but mean something."""
 NUMBERED = re.compile(r"(?:win|windows|cp|ms|xcp|ibm|dos|oem)(\d{3,4})")
 """Code pages of Windows and of DOS."""
 
 
 def decode_text(data: bytes, labels: Sequence[str] = (), letters: Letters = UNKNOWN) -> tuple[str, str]:
-    """The text of a page or file, and the name of its encoding.
+    """Decode a page or file; return the text and the name of its encoding.
 
     Declared encodings lie, and valid UTF-8 is hardly ever anything else: so UTF-8 goes before them,
     but for encodings that look like it. Of code pages the one counts that gives the letters of the language.
 
     Args:
         data: All its bytes.
-        labels: What server and page say of its encoding, in that order; each may be anything.
-        letters: Of the language that is sought.
+        labels: Encodings by server and page, in that order; each may be anything.
+        letters: Letters of the language of the corpus.
     """
     mark = next((mark for mark in BYTE_ORDER_MARKS if data.startswith(mark)), b"")
     declared = [codec for label in labels if (codec := codec_of(label))]
@@ -107,23 +85,23 @@ def decode_text(data: bytes, labels: Sequence[str] = (), letters: Letters = UNKN
 
 
 def codec_of(label: str) -> str | None:
-    """Python's name of the encoding that a label means; None for one that means nothing."""
+    """Return Python's name of the encoding that a label means; None for one that means nothing."""
     # Of `utf-8; charset=latin1` and `'utf-8',text/html` the first word counts, as in browsers.
     words = re.findall(r"[\w.:+-]+", label.lower().replace("charset=", " "))
     if not words or not words[0].isascii():
         return None
     plain = re.sub(r"\W|_", "", words[0])
-    numbered = NUMBERED.fullmatch(plain)
     for spelling in (words[0], plain):
         known: str | None = map_encoding_to_html5(spelling, fallback_utf8=False)
         if known:
             return known
+    numbered = NUMBERED.fullmatch(plain)
     code_page = f"cp{numbered[1]}" if numbered else ""
     return ALIASES.get(plain) or (code_page if code_page in CODE_PAGES else None)
 
 
 def _disguised(data: bytes, declared: Sequence[str]) -> str | None:
-    """The encoding of bytes that pass for UTF-8 and are not."""
+    """Return the encoding of bytes that pass for UTF-8 and are not."""
     if utf32 := _utf_32(data):
         return utf32
     if data[:2] in FIRST_TAG:
@@ -140,7 +118,7 @@ def _disguised(data: bytes, declared: Sequence[str]) -> str | None:
 
 
 def _utf_32(data: bytes) -> str | None:
-    """The order of the bytes where each four are a character: the first is 0 then, and the second at most 16."""
+    # Each four bytes are a character: the highest is 0 then, and the second at most 16.
     for codec, first, second in (("utf-32-le", 3, 2), ("utf-32-be", 0, 1)):
         highest = data[first::4]
         if highest and highest.count(0) == len(highest) and max(data[second::4]) <= sys.maxunicode >> 16:
@@ -149,7 +127,7 @@ def _utf_32(data: bytes) -> str | None:
 
 
 def _utf_16(data: bytes) -> str | None:
-    """The order of the bytes where spaces, stops and line ends show that two of them are a character."""
+    # Spaces, stops and line ends show that two bytes are a character, and in which order.
     high_first, low_first = data[::2].count(0), data[1::2].count(0)
     if max(high_first, low_first) < MIN_ZEROS * len(data) or min(high_first, low_first) * 50 > len(data):
         return None

@@ -1,4 +1,4 @@
-"""Which code page gives the letters of a language: what bytes that are not UTF-8 are read in.
+"""Find the code page that gives the letters of a language, for bytes that are not UTF-8.
 
 Detectors know forty languages and take Kazakh's code page for Windows-1251, in which most of it reads well.
 """
@@ -42,17 +42,14 @@ NO_TEXT = re.compile("[\x80-\x9f\ufffd\u2500-\u25a0\u2320\u2321]")
 
 
 def best_code_page(data: bytes, candidates: Sequence[str], letters: Letters) -> str | None:
-    """The code page that gives most of a language's letters and fewest others; None if none gives that language.
+    """Return the code page that gives most of a language's letters and fewest others; None if none gives that language.
 
-    Args:
-        data: All bytes.
-        candidates: What is declared or detected; the first of equals is taken.
-        letters: Of the language.
+    `candidates` are declared or detected; the first of equals is taken.
     """
     if not letters.own:
         return None
     letters = _with_cedillas(letters)
-    sample = b" ".join(match[0] for match, _ in zip(WORDS.finditer(data), range(MAX_WORDS), strict=False))
+    sample = b" ".join(match[0] for match in itertools.islice(WORDS.finditer(data), MAX_WORDS))
     counts = Counter(sample)
     of_codec = _letters_of_code_pages(letters)
     close = heapq.nlargest(
@@ -71,7 +68,7 @@ def best_code_page(data: bytes, candidates: Sequence[str], letters: Letters) -> 
 
 
 def without_wrong_letters(text: str, letters: Letters) -> str:
-    """A decoded text of the language; where no code page was right, U+FFFD for what the language does not write."""
+    """Replace what the language does not write by U+FFFD, where no code page was right."""
     text = unicodedata.normalize("NFC", text)
     letters = _with_cedillas(letters)
     known = letters.own | letters.others
@@ -85,7 +82,7 @@ def without_wrong_letters(text: str, letters: Letters) -> str:
 
 @functools.lru_cache(maxsize=8)
 def _with_cedillas(letters: Letters) -> Letters:
-    """The letters, and next to those with a comma below those with a cedilla, which code pages have for Romanian."""
+    # Code pages have letters with a cedilla for those of Romanian with a comma below.
     return Letters(own=letters.own, others=letters.others | set(map(_cedilla, letters.own)) - letters.own)
 
 
@@ -95,7 +92,7 @@ def _cedilla(letter: str) -> str:
 
 @functools.lru_cache(maxsize=8)
 def _letters_of_code_pages(letters: Letters) -> dict[str, bytes]:
-    """Code pages that have the letters of a language, and the bytes which are those; its own count twice."""
+    """Return code pages that have the letters of a language, and the bytes which are those; its own count twice."""
     small = {_cedilla(each) for each in letters.own if each == each.lower()}
     fits = {}
     for codec in CODE_PAGES:
@@ -112,22 +109,22 @@ def _letters_of_code_pages(letters: Letters) -> dict[str, bytes]:
 
 
 def _is_written(letter: str, has: set[str]) -> bool:
-    """True if a letter is of a set, or made of two that are."""
+    """Return whether a letter is in a set, or made of two that are."""
     parts = unicodedata.decomposition(letter).split()
     return letter in has or (len(parts) == 2 and all(chr(int(part, 16)) in has for part in parts))
 
 
 def _score(text: str, letters: Letters) -> tuple[float, float, int]:
-    """How many letters of the language stand in words, less what is none; their share; and the most that it could be."""
+    """Count the letters of the language in words, less what is none; return it, their share, and the most that it could be."""
     text = unicodedata.normalize("NFC", text)
     beside = [each for each in BESIDE_LETTERS.findall(text) if each.isalpha() or each in letters.own]
-    own = sum(map(letters.own.__contains__, beside))
+    num_own = sum(map(letters.own.__contains__, beside))
     others = sum(map(letters.others.__contains__, beside))
     signs = sum(each not in letters.own for each in WITHIN.findall(text))
-    wrong = len(beside) - own - others + signs + 2 * len(NO_TEXT.findall(text))
+    wrong = len(beside) - num_own - others + signs + 2 * len(NO_TEXT.findall(text))
     capitals = sum(
         match[0].isupper() and any(map(str.islower, text[match.start() - 1 : match.end() + 1]))
         for match in INNER_CAPITAL.finditer(text)
     )
-    total = max(1, own + others + wrong)
-    return own + others / 2 - wrong - capitals, (own + others) / total, total
+    total = max(1, num_own + others + wrong)
+    return num_own + others / 2 - wrong - capitals, (num_own + others) / total, total

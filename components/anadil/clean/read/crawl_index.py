@@ -1,4 +1,4 @@
-"""The columnar index of a crawl as input: only the records that it calls pages of the language are fetched.
+"""Read the columnar index of a crawl, and fetch only the records that it calls pages of the language.
 
 A row of the index names a WARC file, the place of one record in it, and the languages of its page. Each record is
 fetched by its own range of bytes, several at a time, and read as if the file had been read whole.
@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import pyarrow as pa
 
@@ -59,8 +59,6 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """The bytes of one record in the place of a file."""
-
     name: str
     content: bytes
     suffix: str = ".gz"
@@ -70,109 +68,92 @@ class _Member:
 
 
 def is_crawl_index(columns: list[str], text_field: str) -> bool:
-    """True if a table is an index and no text."""
+    """Return whether a table is an index and no text."""
     return text_field not in columns and set(COLUMNS) <= set(columns)
 
 
 def crawl_root(index_uri: str) -> str:
-    """Address that the file names of an index continue: where the index lies beside the crawl, else Common Crawl."""
+    """Return the address that the file names of an index continue: where it lies beside the crawl, else Common Crawl."""
     root, table, _ = index_uri.rpartition(TABLE)
     return root if table else COMMON_CRAWL
 
 
 def index_language(code: str) -> str:
-    """The three letters by which an index calls a language.
-
-    Args:
-        code: Of two letters, or of three, with or without script, as in `azj_Latn`.
-    """
+    """Return the three letters of an index for a code of two or three, with or without script, as in `azj_Latn`."""
     plain = code.replace("_", "-").split("-")[0].lower()
     return ISO_639_3.get(plain, plain)
 
 
 def index_columns(known: Sequence[str]) -> list[str]:
-    """The columns of an index that are read, of those that it has."""
+    """Choose the columns of an index to read, among those that it has."""
     return [*COLUMNS, *(name for name in OPTIONAL_COLUMNS if name in known)]
 
 
 def places_of(batches: Iterator[pa.RecordBatch], language: str) -> Iterator[Place]:
-    """Where the records of pages are that the index calls pages of the language, in its order.
-
-    Args:
-        batches: Of `index_columns`.
-        language: As `index_language` gives it.
-    """
+    """Yield the places of the pages in a language, as `index_language` writes it, in the order of the index."""
     for batch in batches:
         columns = {name: batch.column(name) for name in batch.schema.names}
+        status, kind = (columns.get(name) for name in OPTIONAL_COLUMNS)
         for row, languages in enumerate(columns["content_languages"].to_pylist()):
             if languages is None or language not in languages.split(","):
                 continue
-            if _is_page(columns, row):
+            is_success = status is None or status[row].as_py() in (None, STATUS_OK)
+            if is_success and (kind is None or kind[row].as_py() in (None, *PAGES)):
                 file, offset, length = (columns[name][row].as_py() for name in COLUMNS[:3])
                 yield Place(file, int(offset), int(length))
 
 
 def pages_of(places: Iterator[Place], root: str, max_bytes: int) -> Iterator[tuple[Place, Item]]:
-    """Pages, skipped responses and damaged records, in the order of the places.
+    """Fetch pages, skipped responses and damaged records, in the order of their places.
 
     Args:
-        places: Of records.
-        root: What the names of files lead on from.
-        max_bytes: Of a page.
+        places: Places of records.
+        root: Address that the names of files continue.
+        max_bytes: Most bytes of a page.
 
     Raises:
         DataError: A file is not there, or may not be read.
         RetryableError: The storage does not answer.
     """
     with ThreadPoolExecutor(FETCHED_AT_A_TIME, thread_name_prefix="crawl") as threads:
-        waiting: deque[tuple[Place, Future[bytes]]] = deque()
+        requests: deque[tuple[Place, Future[bytes]]] = deque()
         try:
             for place in places:
-                waiting.append((place, threads.submit(_fetch, join(root, place.file), place)))
-                if len(waiting) >= FETCHED_AT_A_TIME:
-                    yield from _items(*waiting.popleft(), max_bytes)
-            while waiting:
-                yield from _items(*waiting.popleft(), max_bytes)
+                requests.append((place, threads.submit(_fetch, join(root, place.file), place)))
+                if len(requests) >= FETCHED_AT_A_TIME:
+                    yield from _items(*requests.popleft(), max_bytes)
+            while requests:
+                yield from _items(*requests.popleft(), max_bytes)
         finally:
-            for _, future in waiting:
+            for _, future in requests:
                 future.cancel()
 
 
 def _items(place: Place, future: Future[bytes], max_bytes: int) -> Iterator[tuple[Place, Item]]:
     content = future.result()
     if len(content) < min(place.length, MAX_RECORD_BYTES):
-        yield (
-            place,
-            Damage(
-                offset=place.offset,
-                why=f"the file ends {place.length - len(content):,} bytes before the record that the index names",
-            ),
+        missing = (
+            f"the file ends {place.length - len(content):,} bytes before the record that the index names"
         )
+        yield place, Damage(offset=place.offset, why=missing)
         return
     for item in html_responses(_Member(place.file, content), max_bytes):
         yield place, Damage(offset=place.offset, why=item.why) if isinstance(item, Damage) else item
 
 
-def _is_page(columns: dict[str, Any], row: int) -> bool:
-    status, kind = (columns.get(name) for name in OPTIONAL_COLUMNS)
-    return (status is None or status[row].as_py() in (None, STATUS_OK)) and (
-        kind is None or kind[row].as_py() in (None, *PAGES)
-    )
-
-
 def _fetch(uri: str, place: Place) -> bytes:
-    """The bytes of a record, as far as the file goes."""
-    wanted = min(place.length, MAX_RECORD_BYTES)
+    """Fetch the bytes of a record, as far as the file goes."""
+    length = min(place.length, MAX_RECORD_BYTES)
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            content, size = storage.store(uri).part(uri, place.offset, wanted)
+            content, size = storage.store(uri).part(uri, place.offset, length)
         except RetryableError:
             if attempt == ATTEMPTS:
                 raise
             continue
-        if len(content) >= min(wanted, size - place.offset):
+        if len(content) >= min(length, size - place.offset):
             return content
     raise RetryableError(
-        f"{uri}: {wanted:,} bytes from {place.offset:,} on did not come whole {ATTEMPTS} times; check the network, then "
+        f"{uri}: {length:,} bytes from {place.offset:,} on did not come whole {ATTEMPTS} times; check the network, then "
         "run the same command again"
     )

@@ -1,4 +1,4 @@
-"""The body of an HTTP message as it was before its codings, never more of it than a limit.
+"""Undo the codings of the body of an HTTP message, up to a limit of bytes.
 
 A few kilobytes can unpack to gigabytes, so every coding is undone in bounded pieces. Crawlers and
 servers write headers that are not true: a body that is not coded as declared is taken as it is.
@@ -31,12 +31,12 @@ BODY_ERRORS = (EOFError, ValueError, OSError, zlib.error, zstandard.ZstdError)
 
 
 def decode_body(body: bytes, headers: Iterable[tuple[str, str]], limit: int) -> bytes | None:
-    """The body without its transfer and content codings; None if it is longer than the limit.
+    """Undo the transfer and content codings of a body; None if it is longer than the limit.
 
     Args:
-        body: As it was sent.
+        body: Body as it was sent.
         headers: Names and values; codings are listed in the order in which they were applied.
-        limit: In bytes; of what every coding gives.
+        limit: Most bytes of what every coding gives.
 
     Raises:
         ValueError: It cannot be decoded, or has too many codings; with the reason.
@@ -67,7 +67,7 @@ def _codings(headers: Iterable[tuple[str, str]], name: str) -> list[str]:
 
 
 def _decoded(body: bytes, coding: str, most: int) -> bytes:
-    """At most so many bytes of what a body was before one coding; of cut gzip and deflate what is left, as browsers do."""
+    """Undo one coding, for at most so many bytes; of cut gzip and deflate what is left, as browsers do."""
     if coding == "gzip":
         return _inflated(body, 31, most)
     if coding == "deflate":
@@ -95,7 +95,7 @@ def _unpacked_brotli(body: bytes, most: int) -> bytes:
 
 
 def _unpacked_frames(body: bytes, most: int) -> bytes:
-    """Frames of zstd; one that is cut is an error."""
+    """Unpack frames of zstd; one that is cut is an error."""
     frames, unpacked = ZstdFile(io.BytesIO(body), MAX_HTTP_ZSTD_WINDOW_BYTES), bytearray()
     piece = memoryview(bytearray(min(DECODED_PIECE_BYTES, most)))
     while len(unpacked) < most and (count := frames.readinto1(piece[: most - len(unpacked)])):

@@ -1,4 +1,4 @@
-"""The kinds of files that clean reads, apart from the readers: who only plans needs none of their packages."""
+"""Kinds of files that clean reads, apart from the readers: who only plans needs none of their packages."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ REMEDY = (
 
 
 def suffix_of(uri: str) -> str | None:
-    """The known suffix of a file; None where it has none."""
+    """Return the known suffix of a file; None where it has none."""
     return next((suffix for suffix in SUFFIXES if uri.lower().endswith(suffix)), None)
 
 

@@ -1,10 +1,15 @@
-"""Counts of what was read, and of what could not be."""
+"""Counts of what was read, and of what could not be.
+
+A document that a step cannot work on is counted as bad; it does not end the stage.
+"""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from anadil.clean.read.warc_records import RESPONSE
-from anadil.core.errors import DataError
+from anadil.core.errors import AnadilError, DataError
 
 log = logging.getLogger(__name__)
 
@@ -12,6 +17,10 @@ MAX_PLACES = 10
 """Bad records that an error message lists."""
 SUMMED = ("records", "bytes_in", "skipped", "recoded", "bad", "excused", "null_texts", "addresses")
 """Figures that are added over several ranges."""
+OF_THE_RUN = (AnadilError, MemoryError, OSError)
+"""Errors that no document is to blame for: our own errors, the memory, the disk."""
+PANIC = "PanicException"
+"""Name of what a library written in Rust raises on a bug of its own. It is no Exception, so that few catch it."""
 
 
 @dataclass(slots=True)
@@ -44,7 +53,7 @@ class ReadStats:
     places: list[str] = field(default_factory=list)
 
     def refuse(self, place: str, why: str) -> None:
-        """Count a bad record; the first ones are remembered for `check_bad_share`."""
+        """Count a bad record; `check_bad_share` names the first ones."""
         self.bad += 1
         if len(self.places) < MAX_PLACES:
             self.places.append(f"{place}: {why}")
@@ -57,7 +66,7 @@ class ReadStats:
             self.not_read[kind] = self.not_read.get(kind, 0) + 1
 
     def add(self, other: "ReadStats") -> None:
-        """Add what was met in the ranges that follow."""
+        """Add the counts of the ranges that follow."""
         for name in SUMMED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for kind, count in other.not_read.items():
@@ -82,3 +91,23 @@ class ReadStats:
                 f"correct them or raise it:\n  {listed}"
             )
         log.warning("%s and were skipped:\n  %s", counted, listed)
+
+
+def is_fault_of_document(error: BaseException) -> bool:
+    """Return whether an error tells of the document at hand, and not of the machine, the run or its user."""
+    if isinstance(error, OF_THE_RUN):
+        return False
+    return isinstance(error, Exception) or type(error).__name__ == PANIC
+
+
+@contextmanager
+def skip_failed_document(stats: ReadStats, place: str) -> Iterator[None]:
+    """Count the document, which was counted as a good record, as bad if the block cannot work on it."""
+    try:
+        yield
+    except BaseException as error:
+        if not is_fault_of_document(error):
+            raise
+        log.warning("%s: skipped; please report it as a bug", place, exc_info=True)
+        stats.records -= 1
+        stats.refuse(place, f"{type(error).__name__}: {error}")

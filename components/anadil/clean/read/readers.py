@@ -1,10 +1,10 @@
-"""Raw files to raw records, by suffix; what cannot be read is counted with its place.
+"""Read records of raw files, by suffix; what cannot be read is counted with its place.
 
 No file is held in memory as a whole but `.txt` and `.html`, which are one document each.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -36,10 +36,9 @@ from anadil.clean.read.crawl_index import (
     places_of,
 )
 from anadil.clean.read.input_kinds import ARCHIVES, suffix_of
-from anadil.clean.read.parquet_columns import columns_to_read
 from anadil.clean.read.read_stats import ReadStats
-from anadil.clean.read.record_fields import address_of, licence_of, text_of, writable
-from anadil.clean.read.warc import HtmlResponse, PlainText, html_responses, is_excused
+from anadil.clean.read.record_fields import address_of, columns_to_read, licence_of, text_of, writable
+from anadil.clean.read.warc import HtmlResponse, html_responses, is_excused
 from anadil.clean.read.warc_records import RESPONSE, ByteRange, Damage
 from anadil.core.errors import DataError
 from anadil.core.format import human_bytes
@@ -63,7 +62,7 @@ class RawRecord:
     """File and byte, which does not depend on the range; `source` where it is left out."""
     url: str = ""
     licence: str = ""
-    """As the record itself says, in its first `MAX_LICENCE_CHARS`."""
+    """Licence that the record names, in its first `MAX_LICENCE_CHARS`."""
     text: str = ""
     html: bytes | None = None
     charset: str = ""
@@ -94,7 +93,7 @@ class Source:
     """A record begins at `start`; see `ByteRange`."""
     uri: str = ""
     language: str = ""
-    """Whose pages are wanted of a crawl, and whose letters tell code pages apart."""
+    """Language of the pages of a crawl, and of the letters that tell code pages apart."""
 
 
 Reader = Callable[[Source, ReadStats], Iterator[RawRecord]]
@@ -112,19 +111,19 @@ def read_records(
     version: str = "",
     language: str = "",
 ) -> Iterator[RawRecord]:
-    """The records of one file, local or remote, or of a range of it, in order.
+    """Read the records of one file, local or remote, or of a range of it, in order.
 
     Args:
         uri: The file.
-        name: What provenance and messages call it.
+        name: Name in provenance and messages.
         text_field: Key or column of the text, for JSONL and Parquet.
         read_stats: Counts good and bad records.
-        copy: Gives what is to be read of the file; left out, it is read where it lies.
+        copy: Copies what is to be read of the file; None: it is read where it lies.
         start: First byte of the range, of Parquet first row group.
-        end: What follows the range; None: the end of the file.
+        end: Byte, or row group, behind the range; None: the end of the file.
         is_exact: A record begins at `start`; see `ByteRange`.
-        version: Of an object: another one in its place is refused.
-        language: Whose pages are fetched where a table is the index of a crawl.
+        version: Version of an object: another one in its place is refused.
+        language: Language of the pages that are fetched where a table is the index of a crawl.
 
     Raises:
         DataError: The file cannot be opened, or lacks the column.
@@ -162,26 +161,18 @@ def _jsonl(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
             if isinstance(line, TooLong):
                 read_stats.refuse(place, str(line))
             elif line.strip():
-                row = _row(line.removeprefix(b"\xef\xbb\xbf"))
-                if isinstance(row, str):
-                    read_stats.refuse(place, row)
-                else:
-                    yield from _raw(row, source.text_field, place, f"{source.name}@{offset}", read_stats)
+                try:
+                    row = parse_json(line.removeprefix(b"\xef\xbb\xbf"))
+                except ValueError as error:
+                    read_stats.refuse(place, f"not JSON: {error}")
+                    continue
+                yield from _raw(row, source, place, f"{source.name}@{offset}", read_stats)
     except DAMAGED as error:
         read_stats.refuse(f"{source.name}:{number + 1}", f"compressed data is damaged from here on ({error})")
 
 
-def _row(line: bytes) -> dict[str, Any] | str:
-    """The object of a line, or what is wrong with it."""
-    try:
-        row = parse_json(line)
-    except ValueError as error:
-        return f"not JSON: {error}"
-    return row if isinstance(row, dict) else f"not a JSON object but a {type(row).__name__}"
-
-
 def _json(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
-    """The objects of a list, or those that follow one another, a line each or over several."""
+    """Read the objects of a list, or those that follow one another, a line each or over several."""
     suffix = "".join(PurePath(source.name.lower()).suffixes[-2:])
     number = 0
     try:
@@ -190,22 +181,20 @@ def _json(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
             return
         for number, row in json_values(source.file, suffix):
             place = f"{source.name}:{number}"
-            if isinstance(row, dict):
-                yield from _raw(row, source.text_field, place, place, read_stats)
-            else:
-                read_stats.refuse(place, f"not a JSON object but a {type(row).__name__}")
+            yield from _raw(row, source, place, place, read_stats)
     except ValueError as error:
         read_stats.refuse(f"{source.name}:{number + 1}", f"not JSON from here on: {error}")
     except DAMAGED as error:
         read_stats.refuse(f"{source.name}:{number + 1}", f"compressed data is damaged from here on ({error})")
 
 
-def _raw(
-    row: Mapping[str, Any], text_field: str, place: str, offset: str, read_stats: ReadStats
-) -> Iterator[RawRecord]:
-    """A record with its text, and address, source and licence where they are given; none where it is bad."""
+def _raw(row: Any, source: Source, place: str, offset: str, read_stats: ReadStats) -> Iterator[RawRecord]:
+    """Read a record with its text, and address, source and licence where they are given; none where it is bad."""
+    if not isinstance(row, dict):
+        read_stats.refuse(place, f"not a JSON object but a {type(row).__name__}")
+        return
     try:
-        text = text_of(row, text_field)
+        text = text_of(row, source.text_field)
     except ValueError as error:
         read_stats.refuse(place, str(error))
         return
@@ -236,7 +225,7 @@ def _html(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:  # noqa
 
 
 def _whole(file: ReadableFile) -> bytes | None:
-    """The bytes of a file that is one document; None where they are too many."""
+    """Read a file that is one document; None where it is too large."""
     with file.open("rb") as stream:
         data: bytes = stream.read(MAX_RECORD_BYTES + 1)
     return data if len(data) <= MAX_RECORD_BYTES else None
@@ -259,9 +248,8 @@ def _warc(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
     read_stats.first, read_stats.following = part.first, part.following
 
 
-def _of_archive(item: HtmlResponse | PlainText, origin: str, language: str, stats: ReadStats) -> RawRecord:
-    """A page as it is, or the text of one."""
-    if isinstance(item, HtmlResponse):
+def _of_archive(item: HtmlResponse, origin: str, language: str, stats: ReadStats) -> RawRecord:
+    if not item.is_text:
         return RawRecord(
             source=origin, url=item.url, html=item.body, charset=item.charset, too_large=item.too_large
         )
@@ -277,9 +265,13 @@ def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
             known = table.schema_arrow.names
             row = sum(table.metadata.row_group(before).num_rows for before in range(source.start))
             is_index = is_crawl_index(known, source.text_field)
-            own = () if is_index else columns_to_read(source.name, table.schema, source.text_field)
+            columns = (
+                index_columns(known)
+                if is_index
+                else columns_to_read(source.name, table.schema, source.text_field)
+            )
             batches = parquet_batches(
-                stream, source.name, PARQUET_BATCH, own or index_columns(known),
+                stream, source.name, PARQUET_BATCH, columns,
                 range(table.num_row_groups)[source.start : source.end], look_into_pages=isinstance(source.file, Path),
             )  # fmt: skip
             if is_index:
@@ -289,7 +281,7 @@ def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
                 row += 1
                 place = f"{source.name}:{row}"
                 if isinstance(values, dict):
-                    yield from _raw(values, source.text_field, place, place, read_stats)
+                    yield from _raw(values, source, place, place, read_stats)
                 else:
                     what = "" if isinstance(values, TooLong) else "not UTF-8: "
                     read_stats.refuse(place, f"{what}{values}")
@@ -302,7 +294,7 @@ def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
 
 
 def _crawl(source: Source, places: Iterator[Place], read_stats: ReadStats) -> Iterator[RawRecord]:
-    """The pages to which the index of a crawl leads."""
+    """Read the pages that the index of a crawl names."""
     for place, item in pages_of(places, crawl_root(source.uri), MAX_RECORD_BYTES):
         origin = f"{place.file}:{place.offset}"
         if isinstance(item, Damage):

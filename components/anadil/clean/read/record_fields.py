@@ -1,4 +1,4 @@
-"""Fields that clean reads of a record, under whatever keys its data set has it: text, address, source, licence."""
+"""Find text, address, source and licence of a record, under whatever keys its data set has them."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,10 +6,15 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
+import pyarrow.parquet as pq
+
+from anadil.core.errors import DataError
 from anadil.core.field_paths import field_of
 
 LICENCE_KEYS = ("license", "licence")
 """Keys or columns under which a record names its licence; the first one that it has."""
+BESIDE = ("source", *LICENCE_KEYS)
+"""Columns that are read where there are any."""
 MAX_LICENCE_CHARS = 200
 MAX_DEPTH = 3
 """Tables within a record in which its address is looked for: `metadata.warc_headers.warc-target-uri` of OSCAR."""
@@ -32,7 +37,7 @@ ADDRESS_KEYS = "url, u, uri, link, source_url, WARC-Target-URI, metadata.url"
 
 
 def text_of(row: Mapping[str, Any], text_field: str) -> str | None:
-    """The text of a record; None where it is null.
+    """Return the text of a record; None where it is null.
 
     Raises:
         ValueError: There is none, with the reason.
@@ -55,20 +60,20 @@ def text_of(row: Mapping[str, Any], text_field: str) -> str | None:
 
 
 def licence_of(row: Mapping[str, Any]) -> str:
-    """The licence that a record names; empty where it names none."""
+    """Return the licence that a record names; empty where it names none."""
     named = next(filter(None, (writable(row.get(key)) for key in LICENCE_KEYS)), "")
     return " ".join(named.split())[:MAX_LICENCE_CHARS]
 
 
 def address_of(row: Mapping[str, Any]) -> str:
-    """The address of the page that a record was taken from; empty where it names none."""
-    if own := writable(row.get("url")):
-        return own
+    """Return the address of the page that a record was taken from; empty where it names none."""
+    if url := writable(row.get("url")):
+        return url
     return min(_addresses(row, 0), default=(0, 0, ""), key=lambda address: address[:2])[2]
 
 
 def _addresses(row: Mapping[str, Any], depth: int) -> Iterator[tuple[int, int, str]]:
-    """Each address with its rank and how deep it lies."""
+    """Yield each address with its rank and how deep it lies."""
     for key, value in row.items():
         if isinstance(value, dict):
             if depth < MAX_DEPTH:
@@ -81,7 +86,7 @@ def _addresses(row: Mapping[str, Any], depth: int) -> Iterator[tuple[int, int, s
 
 @lru_cache(4096)
 def _rank(key: str) -> int | None:
-    """How surely a key is that of the page's address, 0 the surest; None: it is another."""
+    """Rank how surely a key is that of the page's address, 0 the surest; None: it is another."""
     plain = NO_LETTER.sub("", key.lower())
     if plain == "url":
         return 0
@@ -91,10 +96,10 @@ def _rank(key: str) -> int | None:
 
 
 def address_columns(paths: Sequence[str]) -> list[str]:
-    """The columns of a table that may hold the address of a row's page, the surest first.
+    """Choose the columns of a table that may hold the address of a row's page, the surest first.
 
     Args:
-        paths: Of all columns, such as `metadata.url` of one in another; `list` in one is a list's.
+        paths: Paths of all columns, such as `metadata.url` of one in another; `list` in one is a list's.
     """
     if "url" in paths:
         return ["url"]
@@ -107,8 +112,37 @@ def address_columns(paths: Sequence[str]) -> list[str]:
     return [path for _, _, path in sorted(ranked, key=lambda each: each[:2])][:MAX_ADDRESS_COLUMNS]
 
 
+def columns_to_read(name: str, schema: pq.ParquetSchema, text_field: str) -> list[str]:
+    """Choose the columns of text and address, and others that the file has; within tables by their path.
+
+    Args:
+        name: Name of the file in messages.
+        schema: Schema of the file; Parquet lets several columns have one name, of which Arrow would give the last.
+        text_field: Column of the text, or the path to it, such as `document.text`.
+
+    Raises:
+        DataError: The column of the text is missing, or two of those to read have one name.
+    """
+    names = list(schema.to_arrow_schema().names)
+    paths = [schema.column(index).path for index in range(len(schema))]
+    if text_field not in names and not any(
+        path == text_field or path.startswith(f"{text_field}.") for path in paths
+    ):
+        raise DataError(f"{name}: no column {text_field!r} (clean.text_field) among {', '.join(names)}")
+    columns = [text_field, *address_columns(paths), *(column for column in BESIDE if column in names)]
+    for column in columns:
+        if (count := names.count(column)) > 1:
+            remedy = "rename or leave out all but one"
+            if column == text_field:
+                remedy = "rename them, and name the one to read in clean.text_field"
+            raise DataError(
+                f"{name}: {count} columns are named {column!r}, and which to read is unknown; {remedy}"
+            )
+    return list(dict.fromkeys(columns))
+
+
 def writable(value: object) -> str:
-    """A text without the lone surrogates that JSON can smuggle in; empty for anything else."""
+    """Return a text without the lone surrogates that JSON can smuggle in; empty for anything else."""
     if isinstance(value, bytes):
         with suppress(UnicodeDecodeError):
             return value.decode()

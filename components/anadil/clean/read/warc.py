@@ -1,4 +1,4 @@
-"""The web pages and texts of a WARC file, as far as it can be read.
+"""Read the web pages and texts of a WARC file, as far as it can be read.
 
 A page is the answer of a server (`response`), or stands by itself (`resource`, as archives of single sites have them,
 and `conversion`), with its type in the record's own head. A `conversion` of type `text/plain` is the text of a page, as in
@@ -13,8 +13,8 @@ from typing import Any
 from fastwarc.warc import WarcRecord
 
 from anadil.artifacts.ranged import ReadableFile
-from anadil.clean.read.guard import is_fault_of_document
 from anadil.clean.read.http_body import decode_body
+from anadil.clean.read.read_stats import is_fault_of_document
 from anadil.clean.read.warc_records import RESPONSE, ByteRange, Damage, RawWarcRecord, warc_records
 from anadil.core.format import human_bytes
 
@@ -51,33 +51,23 @@ TARGET = re.compile(rb"^warc-target-uri[ \t]*:[ \t]*<?([^\r\n]*?)>?[ \t]*\r?$", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HtmlResponse:
-    """A successful response with a web page."""
+    """A successful response with a web page, or the text of one that another program extracted."""
 
     offset: int
-    """Where its record begins in the (compressed) file."""
+    """Beginning of its record in the (compressed) file."""
     url: str
-    charset: str
-    body: bytes
-    too_large: bool
+    charset: str = ""
+    body: bytes = b""
+    too_large: bool = False
+    is_text: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlainText:
-    """The text of a page that another program extracted."""
-
-    offset: int
-    """Where its record begins in the (compressed) file."""
-    url: str
-    charset: str
-    body: bytes
-
-
-Item = HtmlResponse | PlainText | Damage | str
-"""A text is the kind of a record that was skipped: not a page, or not a success."""
+Item = HtmlResponse | Damage | str
+"""A string is the kind of a record that was skipped: not a page, or not a success."""
 
 
 def html_responses(path: ReadableFile, max_bytes: int, part: ByteRange | None = None) -> Iterator[Item]:
-    """Pages, texts, skipped records and damaged places of a WARC file, or of a range of it, in order."""
+    """Read pages, texts, skipped records and damaged places of a WARC file, or of a range of it, in order."""
     for item in warc_records(path, max_bytes, part):
         if isinstance(item, Damage):
             yield item
@@ -88,7 +78,7 @@ def html_responses(path: ReadableFile, max_bytes: int, part: ByteRange | None = 
 
 
 def is_excused(responses: int, damaged: int) -> bool:
-    """True if one damaged place of a WARC file is: a download that broke off, or one flipped bit, costs one in any."""
+    """Return whether one damaged place of a WARC file is excused: a broken download, or a flipped bit, costs one in any."""
     return responses > damaged > 0
 
 
@@ -104,25 +94,19 @@ def _guarded_response(record: RawWarcRecord, max_bytes: int) -> Item:
 
 
 def _response(record: RawWarcRecord, max_bytes: int) -> Item:
-    """A page that was asked for and came, or why it is none."""
+    """Return a page that was asked for and came, or why it is none."""
     offset = record.offset
-    url = TARGET.search(record.head)
-    page = HtmlResponse(
-        offset=offset,
-        url=url[1].decode(errors="replace") if url else "",
-        charset="",
-        body=b"",
-        too_large=True,
-    )
+    target = TARGET.search(record.head)
+    url = target[1].decode(errors="replace") if target else ""
+    page = HtmlResponse(offset=offset, url=url, too_large=True)
     own_type = CONTENT_TYPE.search(record.head) if record.kind != RESPONSE else None
     bare_type = own_type[1] if own_type and not HTTP_TYPE.match(own_type[1]) else b""
     plain = PLAIN_TEXT.match(bare_type) if record.kind == CONVERSION else None
     if plain and not BEGINS_HTML.match(record.block or b""):
         if record.block is None:
             return Damage(offset=offset, why=f"text is larger than {human_bytes(max_bytes)}")
-        return PlainText(
-            offset=offset, url=page.url, charset=(plain[1] or b"").decode(errors="replace"), body=record.block
-        )
+        charset = (plain[1] or b"").decode(errors="replace")
+        return HtmlResponse(offset=offset, url=url, charset=charset, body=record.block, is_text=True)
     if record.block is None:
         return record.kind if bare_type and not HTML.match(bare_type) else page
     is_bare = bare_type or (record.kind != RESPONSE and not own_type and not HTTP.match(record.block))
@@ -155,6 +139,6 @@ def _response(record: RawWarcRecord, max_bytes: int) -> Item:
 
 
 def _is_success(heads: Any) -> bool:
-    """True if the answer of a server holds a page from its beginning on."""
+    """Return whether the answer of a server holds a page from its beginning on."""
     parts = [value for name, value in heads.items() if name.lower() == "content-range"]
     return heads.status_code in STATUSES and all(map(FIRST_PART.match, parts))

@@ -1,4 +1,4 @@
-"""The records of a WARC file and the places where it is damaged, whatever its lengths say.
+"""Read the records of a WARC file and the places where it is damaged, whatever its lengths say.
 
 The end of each block is checked. After a wrong Content-Length, bytes that are no record, or
 damaged compressed data, reading resumes at the next record; only what is damaged is lost.
@@ -43,7 +43,7 @@ class RawWarcRecord:
     """One record; its block is None where it is longer than the limit."""
 
     offset: int
-    """Where it, or its gzip member, begins in the file."""
+    """Beginning of it, or of its gzip member, in the file."""
     kind: str
     """Such as `response`."""
     head: bytes
@@ -60,7 +60,7 @@ class Damage:
 
 @dataclass(slots=True, kw_only=True)
 class ByteRange:
-    """A part of a file, and what its reader has found at its borders."""
+    """A part of a file, and the borders that its reader has found."""
 
     start: int = 0
     end: int | None = None
@@ -70,20 +70,20 @@ class ByteRange:
     """`start` is where a record begins, or the end of the file; otherwise that is looked for from there on, and may
     be found within a page that shows a WARC record."""
     first: int = 0
-    """Where the first record begins; the size of the file where there is none."""
+    """Beginning of the first record; the size of the file where there is none."""
     following: int | None = None
-    """Where the first record behind it begins, so; None until all of the range has been read."""
+    """Beginning of the first record behind it, likewise; None until all of the range has been read."""
 
 
 def warc_records(
     path: ReadableFile, max_block_bytes: int, part: ByteRange | None = None
 ) -> Iterator[RawWarcRecord | Damage]:
-    """Records and damaged places, in order.
+    """Read records and damaged places, in order.
 
     Args:
         path: The file.
         max_block_bytes: A record's block that is longer is not read.
-        part: What is read of the file; its borders are filled in.
+        part: Part of the file to read; its borders are filled in.
     """
     part = part or ByteRange()
     with path.open("rb") as file:
@@ -126,7 +126,7 @@ class _Stream:
         self.is_gzip = is_gzip
         self.buffer = bytearray()
         self.torn: Damage | None = None
-        """Why no more can be read, where that is not the end of the file."""
+        """Reason why no more can be read, where that is not the end of the file."""
         self._packed = file.read(COMPRESSED_PIECE_BYTES)
         self._place = start
         """Offset of `_packed` in the file."""
@@ -138,12 +138,12 @@ class _Stream:
 
     @property
     def offset(self) -> int:
-        """Place in the file of the buffer's beginning, or of the member that it is in."""
+        # Of a packed file the place of the member that the buffer's beginning is in.
         position, offset = self._starts[0]
         return offset if self.is_gzip else offset + self._position - position
 
     def fill(self, num_bytes: int) -> bool:
-        """Have at least so many bytes in the buffer, if there are."""
+        """Fill the buffer with at least so many bytes, if there are."""
         while len(self.buffer) < num_bytes and (self._packed or self._load()):
             if not self.is_gzip:
                 self.buffer += self._packed
@@ -163,7 +163,7 @@ class _Stream:
         return taken
 
     def members(self, end: int) -> Iterator[int]:
-        """Where in the buffer, behind its first byte, members begin."""
+        """Yield the places in the buffer, behind its first byte, where members begin."""
         return (start - self._position for start, _ in self._starts if 0 < start - self._position < end)
 
     def seek(self, pattern: re.Pattern[bytes], start: int = 0) -> bool:
@@ -215,7 +215,7 @@ class _Stream:
 
 
 def _of_stream(stream: _Stream, max_block_bytes: int) -> Iterator[RawWarcRecord | Damage]:
-    """Records and damaged places of bytes that can be read one after another."""
+    """Yield records and damaged places of bytes that can be read one after another."""
     while stream.fill(1):
         if stream.buffer[0] in b"\r\n":
             stream.drop(len(stream.buffer) - len(stream.buffer.lstrip(b"\r\n")))
@@ -228,8 +228,8 @@ def _of_stream(stream: _Stream, max_block_bytes: int) -> Iterator[RawWarcRecord 
             stream.seek(START, 1)
             continue
         fields, text = head[1], stream.drop(head.end())
-        said = {length.decode("latin-1") for length in LENGTH.findall(fields)}
-        length = " and ".join(sorted(said)) or "none"
+        lengths = {length.decode("latin-1") for length in LENGTH.findall(fields)}
+        length = " and ".join(sorted(lengths)) or "none"
         if not NUMBER.fullmatch(length):
             yield Damage(
                 offset=offset, why=f"WARC record's Content-Length is not a number of bytes: {length[:80]}"
@@ -248,7 +248,7 @@ def _of_stream(stream: _Stream, max_block_bytes: int) -> Iterator[RawWarcRecord 
 
 
 def _block(stream: _Stream, length: int, max_bytes: int) -> bytes | str | None:
-    """The block that begins here, None if it is longer than the limit, or what is wrong with its length."""
+    """Return the block that begins here, None if it is longer than the limit, or what is wrong with its length."""
     wrong = f"WARC record's Content-Length is wrong: no record ends after {length:,} bytes"
     stream.fill(min(length, max_bytes) + MAX_HEAD_BYTES)
     agrees = _http_length(stream) == length
@@ -275,7 +275,7 @@ def _block(stream: _Stream, length: int, max_bytes: int) -> bytes | str | None:
 
 
 def _inside(stream: _Stream, length: int) -> int | None:
-    """Where another record begins within the next bytes, as far as they are in the buffer."""
+    """Find another record that begins within the next bytes, as far as they are in the buffer."""
     places = [place for place in stream.members(length) if stream.buffer.startswith(b"WARC/", place)]
     if stream.buffer.find(b"\nWARC/", 0, length) >= 0:
         places += [match.end() for match in INSIDE.finditer(stream.buffer, 0, length)]
@@ -287,7 +287,7 @@ def _inside(stream: _Stream, length: int) -> int | None:
 
 
 def _http_length(stream: _Stream) -> int | None:
-    """Bytes of an HTTP message by its own account; None where it gives none."""
+    """Return the bytes of an HTTP message by its own account; None where it gives none."""
     end = stream.buffer.find(b"\r\n\r\n", 0, MAX_HEAD_BYTES)
     if end < 0 or not stream.buffer.startswith(b"HTTP/"):
         return None
@@ -297,7 +297,7 @@ def _http_length(stream: _Stream) -> int | None:
 
 
 def _next_member(file: BinaryIO, start: int) -> int | None:
-    """Offset of the next bytes that look like the start of a gzip member."""
+    """Find the next bytes that look like the start of a gzip member."""
     file.seek(start)
     overlap = b""
     while chunk := file.read(SEARCH_BYTES):
@@ -310,7 +310,7 @@ def _next_member(file: BinaryIO, start: int) -> int | None:
 
 
 def _next_good_member(file: BinaryIO, start: int) -> int | None:
-    """Offset of the next gzip member that begins with a WARC record; its first bytes come by chance elsewhere too."""
+    """Find the next gzip member that begins with a WARC record; its first bytes come by chance elsewhere too."""
     place = _next_member(file, start)
     while place is not None and not _is_good_member(file, place):
         place = _next_member(file, place + 1)
@@ -326,7 +326,7 @@ def _is_good_member(file: BinaryIO, offset: int) -> bool:
 
 
 def _next_good_record(file: BinaryIO, start: int) -> int | None:
-    """Offset of the next bytes of a plain file that can be read as the head of a record."""
+    """Find the next bytes of a plain file that can be read as the head of a record."""
     stream = _Stream(file, start, is_gzip=False)
     while stream.seek(START):
         stream.fill(MAX_HEAD_BYTES)
@@ -336,12 +336,8 @@ def _next_good_record(file: BinaryIO, start: int) -> int | None:
     return None
 
 
-def _is_good_record(file: BinaryIO, offset: int) -> bool:
-    return HEAD.match(_peek(file, offset, MAX_HEAD_BYTES)) is not None
-
-
 def _peek(file: BinaryIO, offset: int, num_bytes: int) -> bytes:
-    """Bytes of a place; the file stays where it is, since a stream continues to read there."""
+    """Read bytes of a place; the file stays where it is, since a stream continues to read there."""
     place = file.tell()
     file.seek(offset)
     head = file.read(num_bytes)
@@ -350,7 +346,7 @@ def _peek(file: BinaryIO, offset: int, num_bytes: int) -> bytes:
 
 
 def _is_gzip(file: BinaryIO, is_called_gz: bool, start: int) -> bool:
-    """True if a file is made of gzip members, whatever its name says."""
+    """Return whether a file is made of gzip members, whatever its name says."""
     if is_called_gz and start:
         return True
     file.seek(0)
@@ -359,10 +355,13 @@ def _is_gzip(file: BinaryIO, is_called_gz: bool, start: int) -> bool:
 
 
 def _is_of_next_range(stream: _Stream, offset: int, part: ByteRange) -> bool:
-    """True if what begins at an offset is found by who reads the range behind; if so that is noted."""
+    """Return whether who reads the range behind finds what begins at an offset; if so, note that."""
     if part.end is None or offset < part.end:
         return False
-    is_good = (_is_good_member if stream.is_gzip else _is_good_record)(stream.file, offset)
+    if stream.is_gzip:
+        is_good = _is_good_member(stream.file, offset)
+    else:
+        is_good = HEAD.match(_peek(stream.file, offset, MAX_HEAD_BYTES)) is not None
     if is_good:
         part.following = offset
     return is_good

@@ -1,8 +1,8 @@
-"""Records that kill the process which works on them: found by the place that it has left, tried alone, left out.
+"""Find, retry alone and skip records that crash a worker.
 
 A process notes in a small file, mapped into memory, which record it is at. The note outlives it, however it
-ends. Whoever takes up the shard next finds the note, tries that record in a process of its own, and leaves it
-out if that process dies too.
+ends. The next process that takes up the shard finds the note, tries that record in a process of its own, and skips
+it if that process dies too.
 """
 
 import mmap
@@ -21,7 +21,7 @@ from anadil.core.processes import die_with
 from anadil.runtime.executors import process_limits
 
 MAX_DEATHS = 3
-"""Deaths of processes at a record that harms nobody alone: then it is left out all the same."""
+"""Deaths of processes at a record that harms nobody alone: then it is skipped all the same."""
 NOTE = struct.Struct("<IQB")
 ONE_BY_ONE = "one by one"
 
@@ -44,14 +44,14 @@ class Place(NamedTuple):
     """Its number within the range."""
 
 
-class Suspects:
-    """The records of a shard that are left out, and the note of the one that is worked on."""
+class CrashGuard:
+    """Skipped records of a shard, and the note of the one that is worked on."""
 
     def __init__(self, folder: Path, dies_alone: Callable[[Place, Phase], str]) -> None:
-        """Look at what an earlier process has left.
+        """Look at the note of an earlier process.
 
         Args:
-            folder: Of the shard's output; the notes lie beside it.
+            folder: Folder of the shard's output; the notes lie beside it.
             dies_alone: Tries a record in a process of its own and says how that died; empty if it did not.
         """
         self._note_path, self._verdict_path = _files(folder)
@@ -68,11 +68,11 @@ class Suspects:
 
     @property
     def is_one_by_one(self) -> bool:
-        """True if a process died at a batch: then each record is judged by itself, so that its note tells."""
+        """True if a process died at a batch: then each record is judged by itself, so that its note names it."""
         return ONE_BY_ONE in self._verdicts
 
-    def why_left_out(self, place: Place, phase: Phase) -> str:
-        """Why a record must not be read or judged; empty where it may."""
+    def why_skipped(self, place: Place, phase: Phase) -> str:
+        """Return the reason why a record must not be read or judged; empty where it may."""
         if not self._verdicts:
             return ""
         return str(self._verdicts.get(_key(place, phase), {}).get("why", ""))
@@ -88,7 +88,7 @@ class Suspects:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Forget the note: what is raised has not killed the process, unless its memory was at its limit."""
+        """Clear the note: an error has not killed the process, unless its memory was at its limit."""
         if not isinstance(error, MemoryError):
             self.begin(Place(0, 0), Phase.NONE)
         self._note.close()
@@ -113,7 +113,7 @@ class Suspects:
         draft.replace(self._verdict_path)
 
 
-def forget_suspects(folder: Path) -> None:
+def remove_notes(folder: Path) -> None:
     """Remove the notes of a shard whose ranges have changed."""
     for path in _files(folder):
         path.unlink(missing_ok=True)
@@ -128,7 +128,7 @@ def _key(place: Place, phase: Phase) -> str:
 
 
 def death_alone(function: Callable[..., None], *arguments: object) -> str:
-    """Call a function in a process of its own; how that died, empty if it came to its end."""
+    """Call a function in a process of its own; return how that died, empty if it came to its end."""
     process = multiprocessing.get_context("spawn").Process(
         target=_call, args=(os.getpid(), function, *arguments), name="anadil-clean-alone"
     )

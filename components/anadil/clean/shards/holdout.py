@@ -1,4 +1,4 @@
-"""Which documents are held out of training: of those with the lowest hashes, such as share no run of words with another.
+"""Choose the documents that are held out of training: of those with the lowest hashes, such as share no run of words.
 
 What stands in the training part, too, cannot be scored (`anadil.evaluate.contamination`). So more documents are looked
 at than are held out, each shard is asked for their runs, and those that share one go to the training part.
@@ -20,9 +20,8 @@ from anadil.clean.dedup.sorted_documents import Numbers, SortedDocuments
 from anadil.clean.filters.judge_record import Settings
 from anadil.clean.kernels.minhash import Hashes, MinHash
 from anadil.clean.shards.since import EarlierCorpus
-from anadil.clean.shards.workspace import Workspace
+from anadil.clean.shards.workspace import DOCUMENTS, Workspace
 from anadil.clean.write.corpus_parts import text_of
-from anadil.clean.write.stats_file import HeldOut
 from anadil.core.format import counted
 from anadil.recipe.sections import Clean
 from anadil.runtime.executor import Executor
@@ -44,19 +43,21 @@ ID_DIGITS = 16
 """Digits of an id that decide: its upper half."""
 LOOKED_AT = 4
 """Times the documents that are held out. Chosen by us: of a manual a fifth share a run, of law a half."""
-RUNS, SEEN, DOCUMENTS = "runs.npy", "seen.npy", "documents.npy"
+RUNS, SEEN = "runs.npy", "seen.npy"
+HeldOut = tuple[Numbers, dict[str, int]]
+"""Numbers of the held-out documents, and counts: of them, of those looked at, and of those that share text with others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsTask:
-    """Everything that a process needs to look for runs in one shard."""
+    """Everything that a process needs to look for the candidates' runs in one shard."""
 
     shard: Path
     verdicts: Path
     first_document: int
     """Number of the shard's first document."""
     candidates: Path
-    """Folder of the runs that are looked for, and of which documents they are."""
+    """Folder of the runs to look for, and of the documents that they are from."""
     language: str
     folder: Path
     key: str
@@ -68,71 +69,58 @@ class RunsTask:
 
 
 def lowest_bound(fraction: float) -> int:
-    """The upper half of an id from which on a document is not held out, if there are enough of them."""
+    """Return the upper half of an id from which on a document is not held out, if there are enough of them."""
     return math.ceil(fraction * 16.0**ID_DIGITS)
 
 
 def num_heldout(num_below: int, num_documents: int, max_documents: int) -> int:
-    """How many documents are held out: one at least, and one is left for training.
-
-    Args:
-        num_below: Documents below `lowest_bound`.
-        num_documents: All of them, two at least.
-        max_documents: Most held out.
-    """
+    """Count the documents to hold out, of those below `lowest_bound`: one at least, and one is left for training."""
     return min(max(1, num_below), max_documents, num_documents - 1)
 
 
 class Candidates:
-    """Documents that may be held out, or are, and their runs."""
+    """Documents that may be held out, or were held out of an earlier corpus, and their runs."""
 
     def __init__(self, texts: Sequence[str], language: Language) -> None:
         runs_of = run_hasher(language)
         self._runs = [runs_of(text) for text in texts]
         self._sizes = _sizes(language)
         distinct = [np.empty(0, np.uint64), *map(np.unique, self._runs)]
-        self.wanted, counts = np.unique(np.concatenate(distinct), return_counts=True)
+        self.runs, counts = np.unique(np.concatenate(distinct), return_counts=True)
         """All their runs, sorted."""
         self.is_shared = counts > 1
-        """Which of them two of the documents hold."""
+        """True for runs that two of the documents hold."""
 
-    def choose(self, seen: Numbers, documents: Numbers, wanted: int) -> HeldOut:
-        """Hold out the first of those that share no run; where these are too few, others of which little was seen.
-
-        Args:
-            seen: Which of the runs other documents hold.
-            documents: Numbers of these.
-            wanted: How many are to be held out.
-        """
+    def choose(self, seen: Numbers, documents: Numbers, most: int) -> HeldOut:
+        """Hold out the first of those that share no run; where these are too few, others of which little was `seen`."""
         shares, is_contaminated = self._judge(seen | self.is_shared)
         order = np.lexsort((shares, is_contaminated))
         # Where every document repeats others, one is held out all the same.
-        chosen = np.sort(order[: min(wanted, max(1, int((~is_contaminated).sum())))])
-        return HeldOut(
-            documents=documents[chosen],
-            looked_at=len(documents),
-            sharing=int(shares.sum()),
-            held_out_sharing=int(shares[chosen].sum()),
-            contaminated=int(is_contaminated[chosen].sum()),
-        )
+        chosen = np.sort(order[: min(most, max(1, int((~is_contaminated).sum())))])
+        return documents[chosen], _counts(len(chosen), shares, shares[chosen], is_contaminated[chosen])
 
     def of_earlier(self, seen: Numbers) -> HeldOut:
-        """Overlap of new documents with those that were held out before."""
+        """Count what new documents share with those that were held out before."""
         shares, is_contaminated = self._judge(seen)
-        sharing = int(shares.sum())
-        return HeldOut(
-            documents=np.empty(0, dtype=np.int64), looked_at=len(shares), sharing=sharing,
-            held_out_sharing=sharing, contaminated=int(is_contaminated.sum()),
-        )  # fmt: skip
+        return np.empty(0, dtype=np.int64), _counts(0, shares, shares, is_contaminated)
 
     def _judge(self, seen: Numbers) -> tuple[Numbers, Numbers]:
-        """Masks over the documents: those that share a run, and those that are contaminated."""
-        index = SeenNgrams(self.wanted)
+        """Return masks over the documents: those that share a run, and those that are contaminated."""
+        index = SeenNgrams(self.runs)
         index.seen = seen
         figures = [seen_document("", index.seen_of(runs), *self._sizes) for runs in self._runs]
-        judged = [(each.share > 0, each.is_contaminated) for each in figures]
-        shares, is_contaminated = np.array(judged, dtype=bool).reshape(-1, 2).T
+        masks = np.array([(each.share > 0, each.is_contaminated) for each in figures], dtype=bool)
+        shares, is_contaminated = masks.reshape(-1, 2).T
         return shares, is_contaminated
+
+
+def _counts(
+    num_heldout: int, shares: Numbers, heldout_shares: Numbers, contaminated: Numbers
+) -> dict[str, int]:
+    return {
+        "documents": num_heldout, "looked_at": len(shares), "sharing": int(shares.sum()),
+        "held_out_sharing": int(heldout_shares.sum()), "contaminated": int(contaminated.sum()),
+    }  # fmt: skip
 
 
 def hold_out(
@@ -145,28 +133,28 @@ def hold_out(
 ) -> HeldOut:
     """Choose the documents that are held out; with an earlier corpus, ask what the new ones share with its held-out part."""
     recipe = settings.recipe.clean
-    documents, wanted = np.empty(0, dtype=np.int64), 0
+    documents, most = np.empty(0, dtype=np.int64), 0
     if earlier:
         texts = [document.text for document in read_documents(earlier.folder, "heldout")]
     else:
-        wanted = _num_wanted(signatures, verdicts, recipe)
-        documents = np.array(signatures.lowest_ids(verdicts.is_(KEPT), LOOKED_AT * wanted), dtype=np.int64)
+        most = _num_heldout(signatures, verdicts, recipe)
+        documents = np.array(signatures.lowest_ids(verdicts.is_kept, LOOKED_AT * most), dtype=np.int64)
         texts = [json.loads(signatures.line(document))["text"] for document in documents.tolist()]
     candidates = Candidates(texts, settings.language)
     tasks = _tasks(workspace, signatures, candidates, documents, settings)
     executor.map(find_runs, tasks)
-    seen = np.zeros(len(candidates.wanted), dtype=bool)
+    seen = np.zeros(len(candidates.runs), dtype=bool)
     for task in tasks:
         seen |= np.load(task.folder / SEEN)
-    heldout = candidates.of_earlier(seen) if earlier else candidates.choose(seen, documents, wanted)
-    _log(heldout, wanted)
+    heldout, counts = candidates.of_earlier(seen) if earlier else candidates.choose(seen, documents, most)
+    _log(counts, most)
     with sealed_dir.create(workspace.heldout_folder, {"key": workspace.heldout_key}) as draft:
-        np.save(draft / DOCUMENTS, heldout.documents)
-    return heldout
+        np.save(draft / DOCUMENTS, heldout)
+    return heldout, counts
 
 
 def find_runs(task: RunsTask) -> None:
-    """Write which of the runs the documents of a shard hold that stay and are not looked at themselves."""
+    """Write which of the candidates' runs the other kept documents of a shard hold."""
     if sealed_dir.verify(task.folder, {"key": task.key}):
         return
     shard, runs_of = SortedDocuments(task.shard), run_hasher(load_language(task.language))
@@ -182,24 +170,23 @@ def find_runs(task: RunsTask) -> None:
 
 
 def run_hasher(language: Language) -> Callable[[str], Hashes]:
-    """Function that hashes each run of eight words of a text, or of 40 characters where no spaces are written."""
+    """Return the function that hashes each run of eight words of a text, or of 40 characters where no spaces are written."""
     return MinHash(language, bands=1, rows=1, shingle=_sizes(language)[0]).runs
 
 
 def _sizes(language: Language) -> tuple[int, int]:
-    """Units of a run and of a stretch."""
     if language.shingle_units("ab") == ["a", "b"]:
         return CHARACTERS_OF_NGRAM, CHARACTERS_OF_STRETCH
     return WORDS_OF_NGRAM, WORDS_OF_STRETCH
 
 
-def _num_wanted(signatures: Signatures, verdicts: Verdicts, recipe: Clean) -> int:
+def _num_heldout(signatures: Signatures, verdicts: Verdicts, recipe: Clean) -> int:
     bound = np.uint64(min(lowest_bound(recipe.heldout_fraction), 2**64 - 1))
     num_documents = num_below = 0
     for shard, start in zip(signatures.shards, signatures.starts, strict=False):
-        kept = verdicts.verdict[start : start + shard.num_rows] == KEPT
-        num_documents += int(kept.sum())
-        num_below += int(kept[: np.searchsorted(shard.column("id_high"), bound)].sum())
+        is_kept = verdicts.verdict[start : start + shard.num_rows] == KEPT
+        num_documents += int(is_kept.sum())
+        num_below += int(is_kept[: np.searchsorted(shard.column("id_high"), bound)].sum())
     return num_heldout(num_below, num_documents, recipe.heldout_max_documents)
 
 
@@ -210,9 +197,9 @@ def _tasks(
     documents: Numbers,
     settings: Settings,
 ) -> list[RunsTask]:
-    """Write what is looked for, and a task for each shard."""
+    """Write the runs to look for, and make a task for each shard."""
     with sealed_dir.create(workspace.candidates_folder, {"key": workspace.heldout_key}) as draft:
-        np.save(draft / RUNS, candidates.wanted)
+        np.save(draft / RUNS, candidates.runs)
         np.save(draft / DOCUMENTS, documents)
     starts = signatures.starts[len(workspace.held_folders) :].tolist()
     return [
@@ -225,22 +212,22 @@ def _tasks(
     ]  # fmt: skip
 
 
-def _log(heldout: HeldOut, wanted: int) -> None:
-    """Say what evaluation will find."""
-    if heldout.sharing and len(heldout.documents):
+def _log(counts: dict[str, int], most: int) -> None:
+    documents = counted(counts["documents"], "document")
+    if counts["sharing"] and counts["documents"]:
         log.info(
             "held out %s; of %d looked at, %d share a run of words with others, %d of them held out",
-            counted(len(heldout.documents), "document"), heldout.looked_at, heldout.sharing, heldout.held_out_sharing,
+            documents, counts["looked_at"], counts["sharing"], counts["held_out_sharing"],
         )  # fmt: skip
-    if len(heldout.documents) < wanted:
+    if counts["documents"] < most:
         log.warning(
             "held out %s instead of %d: most of the others stands in the training part, too; for scores, name text from "
             "elsewhere in evaluate.heldout",
-            counted(len(heldout.documents), "document"), wanted,
+            documents, most,
         )  # fmt: skip
-    if heldout.contaminated:
+    if counts["contaminated"]:
         log.warning(
             "%d of the held-out documents stand in the training part, too, and evaluate.gate.max_contaminated_share counts "
             "them; name text from elsewhere in evaluate.heldout",
-            heldout.contaminated,
+            counts["contaminated"],
         )

@@ -1,24 +1,26 @@
-"""shard -> its kept documents, sorted, with what dedup compares, a row for each record, and counts."""
+"""Clean one shard: write its kept documents sorted, a row for each record, and counts."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from anadil.artifacts import sealed_dir
+from anadil.clean.dedup.sorted_documents import DocumentWriter
+from anadil.clean.filters.clean_stats import CleanStats
 from anadil.clean.filters.judge_record import (
     ExtractedDocument,
+    FilterResult,
     Settings,
     judge_prepared,
     judge_record,
     prepare_record,
 )
-from anadil.clean.read.guard import is_fault_of_document, skip_failed_document
-from anadil.clean.read.read_stats import ReadStats
+from anadil.clean.read.read_stats import ReadStats, is_fault_of_document, skip_failed_document
 from anadil.clean.read.readers import RawRecord, read_records
-from anadil.clean.shards.crash_records import Phase, Place, Suspects, death_alone
+from anadil.clean.shards.crash_records import CrashGuard, Phase, Place, death_alone
 from anadil.clean.shards.shards import InputRange, Shard
-from anadil.clean.write.shard_output import ShardOutput, kept_documents
+from anadil.clean.write.shard_output import RowWriter, kept_documents
 from anadil.core.json_text import write_json
 from anadil.recipe.sections import Recipe
 from anadil.runtime.executors import process_limits
@@ -28,6 +30,8 @@ BATCH_RECORDS, BATCH_CHARS = 128, 1 << 18
 """Documents judged at a time: a call costs as much as a short text, and a character some 100 bytes of memory."""
 FACTS = "facts.json"
 """Counts and samples of a shard."""
+Batch = list[tuple[Place, int, ExtractedDocument]]
+"""Records that are judged together: place, number within the shard, text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,24 +61,17 @@ def map_shard(task: MapTask) -> None:
     """
     if sealed_dir.verify(task.folder, {"key": task.key}):
         return
-    suspects = Suspects(task.folder, lambda place, phase: death_alone(_work_on_one, task, place, phase))
-    with sealed_dir.create(task.folder, {"key": task.key}) as draft, suspects:
-        _ShardRun(task, suspects, draft).run()
+    guard = CrashGuard(task.folder, lambda place, phase: death_alone(_work_on_one, task, place, phase))
+    with sealed_dir.create(task.folder, {"key": task.key}) as draft, guard:
+        _ShardRun(task, guard, draft).run()
 
 
 def read_range(part: InputRange, recipe: Recipe, read_stats: ReadStats) -> Iterator[RawRecord]:
-    """The records of a range of the inputs, in order."""
+    """Read the records of a range of the inputs, in order."""
     return read_records(
-        part.uri,
-        part.name,
-        recipe.clean.text_field,
-        read_stats,
-        start=part.start,
-        end=part.end,
-        is_exact=part.is_exact,
-        version=part.version,
-        language=load_language(recipe.language).code,
-    )
+        part.uri, part.name, recipe.clean.text_field, read_stats, start=part.start, end=part.end, is_exact=part.is_exact,
+        version=part.version, language=load_language(recipe.language).code,
+    )  # fmt: skip
 
 
 def _work_on_one(task: MapTask, place: Place, phase: Phase) -> None:
@@ -88,95 +85,97 @@ def _work_on_one(task: MapTask, place: Place, phase: Phase) -> None:
         kept_documents([judge_record(raw, settings)], [0], settings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Waiting:
-    """A record that is to be judged with others."""
-
-    place: Place
-    number: int
-    """Within the shard."""
-    source: str
-    licence: str
-    bytes_in: int
-    prepared: ExtractedDocument
-
-
 class _ShardRun:
     """One pass over the records of a shard."""
 
-    def __init__(self, task: MapTask, suspects: Suspects, draft: Path) -> None:
+    def __init__(self, task: MapTask, guard: CrashGuard, draft: Path) -> None:
         self._task = task
-        self._suspects = suspects
+        self._guard = guard
         self._settings = Settings(recipe=task.recipe, lists_folder=task.lists)
         self._draft = draft
-        self._output = ShardOutput(draft, self._settings)
+        self._rows = RowWriter(draft)
+        self._documents = DocumentWriter(draft, self._settings.minhash.bands)
+        self._stats = CleanStats()
         self._num_records = 0
 
     def run(self) -> None:
         """Read, judge, write."""
         read: list[ReadStats] = []
-        with self._output.rows:
+        with self._rows:
             for index, part in enumerate(self._task.shard.ranges):
                 part.check_unchanged()
                 read.append(ReadStats())
                 self._work_on(index, read[-1])
                 part.check_unchanged()
-        self._suspects.begin(Place(0, 0), Phase.NONE)
+        self._guard.begin(Place(0, 0), Phase.NONE)
+        self._documents.finish()
+        self._stats.seconds.update(self._settings.timer.seconds)
         facts = {
-            "kept": self._output.finish(),
             "files": [part.name for part in self._task.shard.ranges],
             "read": list(map(asdict, read)),
-            "clean": self._output.clean_stats.as_json(),
+            "clean": self._stats.as_json(),
         }
         write_json(self._draft / FACTS, facts)
 
     def _work_on(self, index: int, read_stats: ReadStats) -> None:
         """Judge all records of a range, so many at a time that each costs little."""
-        most = 1 if self._suspects.is_one_by_one else BATCH_RECORDS
-        batch: list[_Waiting] = []
+        most = 1 if self._guard.is_one_by_one else BATCH_RECORDS
+        batch: Batch = []
         num_chars = 0
         for place, raw in self._records(index, read_stats):
             self._num_records += 1
-            if why := self._suspects.why_left_out(place, Phase.JUDGE):
+            if why := self._guard.why_skipped(place, Phase.JUDGE):
                 read_stats.records -= 1
                 read_stats.refuse(raw.source, why)
                 continue
-            self._suspects.begin(place, Phase.JUDGE)
+            self._guard.begin(place, Phase.JUDGE)
             with skip_failed_document(read_stats, raw.source):
-                prepared = prepare_record(raw, self._settings)
-                batch.append(
-                    _Waiting(
-                        place=place, number=self._num_records - 1, source=raw.source, licence=raw.licence,
-                        bytes_in=raw.num_bytes, prepared=prepared,
-                    )
-                )  # fmt: skip
-                num_chars += len(prepared.document.text)
+                extracted = prepare_record(raw, self._settings)
+                batch.append((place, self._num_records - 1, extracted))
+                num_chars += len(extracted.document.text)
             if len(batch) >= most or num_chars >= BATCH_CHARS:
                 self._judge(batch, index, read_stats)
                 batch, num_chars = [], 0
         self._judge(batch, index, read_stats)
 
-    def _judge(self, batch: Sequence[_Waiting], index: int, read_stats: ReadStats) -> None:
+    def _judge(self, batch: Batch, index: int, read_stats: ReadStats) -> None:
         """Judge records, and write them; where that fails, each by itself."""
         if not batch:
             return
-        self._suspects.begin(batch[0].place, Phase.BATCH if len(batch) > 1 else Phase.JUDGE)
+        numbers = [number for _, number, _ in batch]
+        documents = [document for _, _, document in batch]
+        self._guard.begin(batch[0][0], Phase.BATCH if len(batch) > 1 else Phase.JUDGE)
         try:
-            judged = judge_prepared([each.prepared for each in batch], self._settings)
-            kept = kept_documents(judged, [each.number for each in batch], self._settings)
+            results = judge_prepared(documents, self._settings)
+            documents_to_write = kept_documents(results, numbers, self._settings)
         except BaseException as error:
             if len(batch) > 1 and is_fault_of_document(error):
                 for each in batch:
                     self._judge([each], index, read_stats)
                 return
-            with skip_failed_document(read_stats, batch[0].source):
+            with skip_failed_document(read_stats, documents[0].document.source):
                 raise
             return
         file = self._task.shard.ranges[index].name
-        for each, outcome in zip(batch, judged, strict=True):
-            read_stats.recoded += outcome.is_recoded
-            self._output.add(each.number, file, each.licence, each.bytes_in, outcome)
-        self._output.write(kept)
+        for number, result in zip(numbers, results, strict=True):
+            read_stats.recoded += result.extracted.is_recoded
+            self._rows.add(number, file, result)
+            self._count(result)
+        for document in documents_to_write:
+            self._documents.add(document)
+
+    def _count(self, result: FilterResult) -> None:
+        extracted, stats = result.extracted, self._stats
+        stats.counts.update(
+            documents_in=1, normalized=extracted.is_normalized, unescaped=extracted.is_unescaped,
+            escaped=extracted.has_escapes, foreign_lines=extracted.foreign_lines,
+            retried=extracted.identified is not None and extracted.identified.retried,
+        )  # fmt: skip
+        stats.extraction.update(extracted.prose)
+        if result.reason:
+            stats.drop(result.reason, {**extracted.document.as_row(), **result.sample})
+        elif extracted.personal_data:
+            stats.personal_data.update(extracted.personal_data)
 
     def _records(self, index: int, read_stats: ReadStats) -> Iterator[tuple[Place, RawRecord]]:
         """The records of a range, up to one that kills its reader."""
@@ -185,10 +184,10 @@ class _ShardRun:
         last = part.name
         for number in itertools.count():
             place = Place(index, number)
-            if why := self._suspects.why_left_out(place, Phase.READ):
+            if why := self._guard.why_skipped(place, Phase.READ):
                 read_stats.refuse(last, f"the rest is skipped: {why}")
                 return
-            self._suspects.begin(place, Phase.READ)
+            self._guard.begin(place, Phase.READ)
             timer.start()
             raw = next(raws, None)
             timer.lap("read")

@@ -1,4 +1,4 @@
-"""Inputs -> shards: what one task reads, planned before any of it is read, and written down."""
+"""Plan shards: the ranges of inputs that one task reads, cut before any of them is read, and written down."""
 
 import json
 import math
@@ -76,52 +76,43 @@ def plan_shards(uris: Sequence[str], max_bytes: int, num_workers: int) -> list[S
     sizes = [storage.store(uri).size(uri) for _, uri in named]
     share = math.ceil(sum(sizes) / (SHARDS_PER_WORKER * num_workers))
     most = min(max_bytes, max(MIN_SHARD_BYTES, share))
-    shards: list[Shard] = []
-    open_ranges: list[InputRange] = []
+    shards: list[list[InputRange]] = []
     for (name, uri), size in zip(named, sizes, strict=True):
         for part in _ranges(uri, name, size, most):
-            if open_ranges and sum(each.size for each in open_ranges) + part.size > most:
-                shards.append(Shard(number=len(shards), ranges=tuple(open_ranges)))
-                open_ranges = []
-            open_ranges.append(part)
-    if open_ranges:
-        shards.append(Shard(number=len(shards), ranges=tuple(open_ranges)))
-    return shards
+            if not shards or sum(each.size for each in shards[-1]) + part.size > most:
+                shards.append([])
+            shards[-1].append(part)
+    return [Shard(number=number, ranges=tuple(ranges)) for number, ranges in enumerate(shards)]
 
 
 def correct_starts(shards: Sequence[Shard], read: Sequence[Sequence[Mapping[str, Any]]]) -> list[Shard]:
-    """The shards with every range of a WARC file where the one before it has found the next record.
-
-    Args:
-        shards: As they were read.
-        read: For each the `ReadStats` of its ranges.
-    """
+    """Let every range of a WARC file begin where the one before it has found the next record, by their `ReadStats`."""
     corrected, last, following = list[Shard](), "", None
     for shard, stats in zip(shards, read, strict=True):
         ranges = []
-        for part, found in zip(shard.ranges, stats, strict=True):
-            # None: the one before was not read to its end, for a record that killed whoever read it.
-            if part.start and part.uri == last and following not in (None, found["first"]):
+        for part, counts in zip(shard.ranges, stats, strict=True):
+            # None: the one before was not read to its end, for a record that killed its reader.
+            if part.start and part.uri == last and following not in (None, counts["first"]):
                 part = replace(part, start=following, is_exact=True)  # noqa: PLW2901
             ranges.append(part)
-            last, following = part.uri, found["following"]
+            last, following = part.uri, counts["following"]
         corrected.append(replace(shard, ranges=tuple(ranges)))
     return corrected
 
 
 def versions_of(uris: Sequence[str]) -> list[list[str]]:
-    """Name and version of each file, in the order of the names."""
+    """Return name, URI and version of each file, in the order of the names."""
     named = sorted(zip(names(uris), uris, strict=True))
     return [[name, uri, storage.store(uri).version(uri)] for name, uri in named]
 
 
 def write_plan(path: Path, shards: Sequence[Shard]) -> None:
-    """Write the plan down."""
+    """Write a plan."""
     storage.LocalStore().write(str(path), json.dumps([asdict(shard) for shard in shards]).encode())
 
 
 def read_plan(path: Path) -> list[Shard]:
-    """The plan that was written down."""
+    """Read a plan."""
     return [
         Shard(number=shard["number"], ranges=tuple(InputRange(**each) for each in shard["ranges"]))
         for shard in json.loads(path.read_text(encoding="utf-8"))
@@ -129,7 +120,7 @@ def read_plan(path: Path) -> list[Shard]:
 
 
 def names(uris: Sequence[str]) -> list[str]:
-    """Short names of files: their paths below the directory that all share.
+    """Return short names of files: their paths below the directory that all share.
 
     So provenance, and with it the digest of the corpus, is the same wherever the data lies.
     """
@@ -142,22 +133,17 @@ def names(uris: Sequence[str]) -> list[str]:
 
 
 def by_short_name(source: str, named: Mapping[str, str]) -> str:
-    """The source with the short name of its file, where it begins with the path or URI of that.
+    """Replace the path or URI of a source's file, such as `text/news.jsonl:17`, by its short name."""
 
-    Args:
-        source: File and place, such as `text/news.jsonl:17`.
-        named: Short name -> path or URI.
-    """
-    path = _absolute(source)
+    def absolute(place: str) -> str:
+        return place if "://" in place else str(Path(place).absolute())
+
+    path = absolute(source)
     for name, uri in named.items():
-        place = _absolute(uri)
+        place = absolute(uri)
         if path == place or path.startswith(f"{place}:"):
             return name + path.removeprefix(place)
     return source
-
-
-def _absolute(place: str) -> str:
-    return place if "://" in place else str(Path(place).absolute())
 
 
 def _ranges(uri: str, name: str, size: int, most: int) -> Iterator[InputRange]:
@@ -177,7 +163,7 @@ def _ranges(uri: str, name: str, size: int, most: int) -> Iterator[InputRange]:
 
 
 def _row_groups(uri: str, name: str, most: int, version: str) -> Iterator[InputRange]:
-    """Ranges of row groups; of a damaged file one range, whose reader says what is wrong."""
+    """Yield ranges of row groups; of a damaged file one range, whose reader says what is wrong."""
     try:
         with storage.readable(uri, version).open("rb") as stream, pq.ParquetFile(stream) as table:
             groups = [table.metadata.row_group(n).total_byte_size for n in range(table.num_row_groups)]

@@ -1,4 +1,4 @@
-"""An earlier corpus that new documents are added to: its files stay, its index stands for its documents.
+"""Add new documents to an earlier corpus: its files stay, its index stands for its documents.
 
 The index of a corpus holds ids, exact keys, band keys and lengths of its documents. Who adds to the corpus reads
 the index and no text, so that the cost is that of the new input.
@@ -19,7 +19,7 @@ from anadil.artifacts.prefetch import fetch_from, fill
 from anadil.artifacts.uri import join
 from anadil.clean.dedup.find_duplicates import Verdicts
 from anadil.clean.dedup.signatures import Signatures
-from anadil.clean.dedup.sorted_documents import Numbers, write_keys
+from anadil.clean.dedup.sorted_documents import FRAMES, Numbers, write_keys
 from anadil.clean.filters.judge_record import Settings
 from anadil.clean.kernels.minhash import FOLDING, MINHASH_SEED
 from anadil.core.errors import DataError, RecipeError
@@ -45,15 +45,15 @@ class EarlierCorpus:
     """Its files go into the new artifact within S3, and its training documents never come here."""
 
     def index_files(self) -> list[str]:
-        """The files of its index, in order."""
+        """Return the files of its index, in order."""
         return sorted(name for name in self.manifest.files if name.startswith(f"{INDEX}/part-"))
 
     def num_files(self, part: str) -> int:
-        """How many files a part of it has."""
+        """Count the files of a part of it."""
         return sum(name.startswith(f"{part}/") for name in self.manifest.files)
 
     def write_columns(self, folder: Path) -> list[Path]:
-        """Its index in the form of shards without text, below a folder; the folder of each."""
+        """Write its index in the form of shards without text, below a folder; return the folder of each."""
         folders = []
         for number, name in enumerate(self.index_files()):
             target = folder / f"held-{number:05}"
@@ -65,7 +65,7 @@ class EarlierCorpus:
         return folders
 
     def put_into(self, job: Job) -> None:
-        """Let its files be in the new artifact too."""
+        """Put its files into the new artifact too."""
         for name, entry in self.manifest.files.items():
             is_part = _is_part(name)
             if is_part or name in self.index_files():
@@ -79,9 +79,9 @@ class EarlierCorpus:
 
 
 def earlier_corpus(uri: str, settings: Settings, job: Job) -> EarlierCorpus:
-    """The corpus that a recipe names as `clean.since`.
+    """Open the corpus that a recipe names as `clean.since`.
 
-    Of one in S3 index and held-out part are fetched, and the other documents only where the new corpus is made on this machine. Where
+    Index and held-out part are fetched from S3, and the other documents only where the new corpus is made on this machine. Where
     S3 copies them, sizes are compared now; the new manifest has their digests, and a reader verifies them.
 
     Raises:
@@ -115,14 +115,9 @@ def earlier_corpus(uri: str, settings: Settings, job: Job) -> EarlierCorpus:
 def write_index(
     out: Path, signatures: Signatures, verdicts: Verdicts, settings: Settings, first_file: int
 ) -> list[str]:
-    """Write the index of the new documents that stay; the names of the files.
+    """Write the index of the new documents that stay; return the names of all its files.
 
-    Args:
-        out: The artifact.
-        signatures: Of all documents.
-        verdicts: On them.
-        settings: In force.
-        first_file: Number of the first file; those before it are an earlier corpus's.
+    Those before `first_file` are an earlier corpus's.
     """
     (out / INDEX).mkdir(exist_ok=True)
     write_json(out / INDEX_META, _meta(settings))
@@ -139,7 +134,7 @@ def write_index(
 
 
 def link(source: Path, target: Path) -> None:
-    """Let a file be in a second place, without a copy where the file system can."""
+    """Put a file in a second place, without a copy where the file system can."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)
@@ -150,8 +145,8 @@ def link(source: Path, target: Path) -> None:
 def _batches(signatures: Signatures, verdicts: Verdicts) -> Iterator[Numbers]:
     left = np.empty(0, dtype=np.int64)
     for documents in signatures.by_id():
-        kept = documents[verdicts.is_kept(documents) & ~signatures.is_held(documents)]
-        left = np.concatenate((left, kept))
+        new = documents[verdicts.is_kept(documents) & ~signatures.is_held(documents)]
+        left = np.concatenate((left, new))
         while len(left) >= INDEX_DOCUMENTS:
             yield left[:INDEX_DOCUMENTS]
             left = left[INDEX_DOCUMENTS:]
@@ -165,22 +160,15 @@ def _write_columns(table: Numbers, folder: Path) -> None:
     bands = np.ascontiguousarray(table["bands"].T)
     np.save(folder / "bands.npy", bands)
     write_keys(folder, table["exact_high"], bands)
-    np.save(
-        folder / "frames.npy",
-        np.array([(len(table), 0)], dtype=[("first_row", np.uint64), ("offset", np.uint64)]),
-    )
+    np.save(folder / "frames.npy", np.array([(len(table), 0)], dtype=FRAMES))
 
 
 def _meta(settings: Settings) -> dict[str, object]:
     minhash = settings.minhash
     return {
-        "language": settings.language.code,
-        "bands": minhash.bands,
-        "rows": minhash.rows,
-        "shingle": minhash.shingle,
-        "seed": MINHASH_SEED,
-        "folding": FOLDING,
-    }
+        "language": settings.language.code, "bands": minhash.bands, "rows": minhash.rows,
+        "shingle": minhash.shingle, "seed": MINHASH_SEED, "folding": FOLDING,
+    }  # fmt: skip
 
 
 def _is_part(name: str) -> bool:
@@ -197,9 +185,9 @@ def _check_meta(uri: str, settings: Settings) -> None:
         )
     if theirs != ours:
         differing = ", ".join(
-            f"{key} {theirs.get(key)} there and {ours[key]} here"
-            for key in ours
-            if theirs.get(key) != ours[key]
+            f"{key} {theirs.get(key)} there and {value} here"
+            for key, value in ours.items()
+            if theirs.get(key) != value
         )
         raise RecipeError(
             f"clean.since: {uri} was made with other settings ({differing}); use the same settings or clean everything again"

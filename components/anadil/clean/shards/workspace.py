@@ -1,10 +1,11 @@
-"""The folder in which a run of the stage keeps what is done, so that a killed one resumes."""
+"""Folder in which a run of the stage keeps what is done, so that a killed one resumes."""
 
 import functools
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,19 +15,19 @@ from anadil.artifacts.uri import MANIFEST
 from anadil.clean.dedup.signatures import Signatures
 from anadil.clean.filters.judge_record import Settings
 from anadil.clean.filters.lists import compile_lists
-from anadil.clean.shards.crash_records import forget_suspects
+from anadil.clean.shards.crash_records import remove_notes
 from anadil.clean.shards.map_shard import FACTS, MapTask
 from anadil.clean.shards.shards import Shard, correct_starts, plan_shards, read_plan, versions_of, write_plan
 from anadil.clean.shards.since import EarlierCorpus
-from anadil.clean.write.corpus_parts import CorpusFile, FirstLines, first_lines_of
+from anadil.clean.write.accounts import limits_in_force
+from anadil.clean.write.corpus_parts import CorpusFile, FirstLines, WriteTask
 from anadil.clean.write.row_files import RowsTask, cut_rows
-from anadil.clean.write.tried_limits import limits_in_force
 from anadil.core.json_text import read_json
 from anadil.core.stages import STAGES
 from anadil.runtime.cache_key import code_digest, recipe_origin
 from anadil.runtime.job import Job
 
-PLAN = "plan.json"
+PLAN, DOCUMENTS = "plan.json", "documents.npy"
 LATER_KEYS = frozenset(
     f"recipe clean.{key}"
     for key in ("inputs", "heldout_fraction", "heldout_max_documents", "max_bad_records")
@@ -38,13 +39,7 @@ class Workspace:
     """Folders and keys of everything that a run makes before the artifact."""
 
     def __init__(self, job: Job, num_workers: int, earlier: EarlierCorpus | None) -> None:
-        """Take up the plan of an earlier start, or make one.
-
-        Args:
-            job: What the stage gets.
-            num_workers: That a new plan is made for; the result does not depend on it.
-            earlier: The corpus that is added to.
-        """
+        """Take up the plan of an earlier start, or make one for so many workers: the result does not depend on them."""
         self._job = job
         self._earlier = earlier
         origin = recipe_origin(job.recipe, STAGES["clean"].sections)
@@ -62,6 +57,9 @@ class Workspace:
             if other != self._folder:
                 shutil.rmtree(other, ignore_errors=True)  # of other inputs or settings
         self._folder.mkdir(parents=True, exist_ok=True)
+        self.dedup_folder, self.candidates_folder, self.heldout_folder = (
+            self._folder / name for name in ("dedup", "candidates", "heldout")
+        )
         sealed_dir.remove_drafts(self._folder)
         self._plan = self._folder / PLAN
         if not self._plan.exists():
@@ -70,7 +68,7 @@ class Workspace:
 
     @functools.cached_property
     def lists_folder(self) -> Path | None:
-        """Where the lists of the recipe are, compiled; None: it names none."""
+        """Folder of the recipe's compiled lists; None: it names none."""
         if not self._job.side_files:
             return None
         folder = self._folder / "lists"
@@ -81,22 +79,17 @@ class Workspace:
 
     @property
     def shard_folders(self) -> list[Path]:
-        """Where the output of each shard is."""
+        """Folders of the output of each shard."""
         return [self._folder / f"shard-{shard.number:05}" for shard in self.shards]
 
     @functools.cached_property
     def held_folders(self) -> list[Path]:
-        """Where the columns of the earlier corpus are."""
+        """Folders of the columns of the earlier corpus."""
         return self._earlier.write_columns(self._folder) if self._earlier else []
-
-    @property
-    def dedup_folder(self) -> Path:
-        """Where the verdicts on duplicates are."""
-        return self._folder / "dedup"
 
     @functools.cached_property
     def dedup_key(self) -> str:
-        """Hash of what decides them: the manifests of all shards."""
+        """Hash of what decides the verdicts of dedup: the manifests of all shards."""
         return _hash([read_json(folder / MANIFEST) for folder in (*self.held_folders, *self.shard_folders)])
 
     @functools.cached_property
@@ -105,31 +98,25 @@ class Workspace:
         clean = self._job.recipe.clean
         return _hash(self.dedup_key, clean.heldout_fraction, clean.heldout_max_documents)
 
-    @property
-    def candidates_folder(self) -> Path:
-        """Where the runs of documents are that may be held out."""
-        return self._folder / "candidates"
-
-    @property
-    def heldout_folder(self) -> Path:
-        """Where the numbers of the held-out documents are."""
-        return self._folder / "heldout"
-
     def runs_folder(self, shard: Path) -> Path:
-        """Where it is said which of the runs a shard holds."""
+        """Folder of the runs that a shard holds."""
         return self._folder / f"runs-{shard.name}"
 
-    def file_folder(self, file: CorpusFile) -> Path:
-        """Where a file of the corpus is made."""
-        return self._folder / f"{file.part}-{file.number:05}"
-
-    def file_key(self, file: CorpusFile) -> str:
-        """Hash of what decides it."""
-        return _hash(self.heldout_key, asdict(file))
+    def write_tasks(self, files: Sequence[CorpusFile], signatures: Signatures) -> list[WriteTask]:
+        """Make a task for each file of the corpus."""
+        shards, first_lines = tuple(self.shard_folders), tuple(self.first_lines())
+        return [
+            WriteTask(
+                file=file, shards=shards, first_lines=first_lines, verdicts=self.dedup_folder,
+                heldout=self.heldout_folder / DOCUMENTS, first_document=signatures.num_held,
+                folder=self._folder / f"{file.part}-{file.number:05}", key=_hash(self.heldout_key, asdict(file)),
+            )
+            for file in files
+        ]  # fmt: skip
 
     def rows_tasks(self, signatures: Signatures, settings: Settings) -> list[RowsTask]:
-        """A task for each file of rows."""
-        num_rows = [facts["clean"]["documents_in"] for facts in self.facts()]
+        """Make a task for each file of rows."""
+        num_rows = [facts["clean"]["counts"]["documents_in"] for facts in self.facts()]
         reported, limits = settings.reported, limits_in_force(settings.limits_of_rules)
         starts = signatures.starts[len(self.held_folders) :].tolist()
         return [
@@ -142,7 +129,7 @@ class Workspace:
         ]  # fmt: skip
 
     def map_tasks(self) -> list[MapTask]:
-        """A task for each shard."""
+        """Make a task for each shard."""
         return [
             MapTask(
                 shard=shard, recipe=self._job.recipe, lists=self.lists_folder, folder=folder,
@@ -152,7 +139,7 @@ class Workspace:
         ]  # fmt: skip
 
     def correct_cuts(self) -> list[MapTask]:
-        """Let ranges of WARC files begin where those before them have ended; the tasks that are to be done again.
+        """Let ranges of WARC files begin where those before them have ended; return the tasks to do again.
 
         Who reads from the middle of a file may take what a page shows for a record. Who reads from the beginning
         knows better, so that range after range becomes what it is without cuts.
@@ -164,33 +151,31 @@ class Workspace:
         self.shards = corrected
         write_plan(self._plan, corrected)
         for number in changed:
-            forget_suspects(self.shard_folders[number])  # whose records are numbered otherwise now
+            remove_notes(self.shard_folders[number])  # whose records are numbered otherwise now
         tasks = self.map_tasks()
         return [tasks[number] for number in changed]
 
     def num_done(self) -> int:
-        """Shards that are done."""
+        """Count the shards that are done."""
         return sum((folder / MANIFEST).exists() for folder in self.shard_folders)
 
     def facts(self) -> Iterator[dict[str, Any]]:
-        """Facts of each shard."""
+        """Yield the facts of each shard."""
         for folder in self.shard_folders:
             yield read_json(folder / FACTS)
 
     @functools.cache  # noqa: B019  one workspace for one run
     def first_lines(self) -> list[FirstLines]:
-        """For each shard the lines before those of its ranges that begin within a file."""
-        return first_lines_of(
-            [
-                [
-                    (part.name, part.start > 0, stats["lines"])
-                    for part, stats in zip(shard.ranges, facts["read"], strict=True)
-                ]
-                for shard, facts in zip(self.shards, self.facts(), strict=True)
-            ]
-        )
+        """Return for each shard the lines of a file before those of its ranges that begin within the file."""
+        seen: Counter[str] = Counter()
+        files = []
+        for shard, facts in zip(self.shards, self.facts(), strict=True):
+            files.append({part.name: seen[part.name] for part in shard.ranges if part.start})
+            for part, stats in zip(shard.ranges, facts["read"], strict=True):
+                seen[part.name] += stats["lines"]
+        return files
 
 
 def _hash(*causes: object) -> str:
-    """Hash of what decides a folder's content, given as JSON values."""
+    """Hash what decides a folder's content, given as JSON values."""
     return hashlib.sha256(json.dumps(causes, sort_keys=True).encode()).hexdigest()[:32]

@@ -1,19 +1,19 @@
-"""Sums over the rows of documents: in = kept + dropped, by rule, by file, by host, by length."""
+"""Sums over the rows of documents: in = kept + dropped, by rule, by file, by host, by length, and at other limits."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from anadil.clean.write.rows import BIT_OF
-from anadil.clean.write.tried_limits import count_tried, tried_json
+from anadil.clean.write.shard_output import BIT_OF
+from anadil.text.filter_rules import KEYS, RULES
 
 KEPT_NAME = "kept"
 MAX_HOSTS = 10_000
-"""Hosts that are counted at a time; with more of them the smallest counts are lost, and sums are too low."""
+"""Hosts, and licences, that are counted at a time; with more of them the smallest counts are lost, and sums are too low."""
 TOP_HOSTS = 50
 MAX_FILES = 1_000
 """Most entries of `by_source`; the rest is one entry."""
@@ -23,6 +23,13 @@ MAX_LICENCES = 100
 OTHER_LICENCES = "other licences"
 CLUSTER_BOUNDS = (2, 3, 5, 10, 100, 1_000, 10_000)
 """Least sizes of the groups in which clusters are counted."""
+FACTORS = (0.5, 0.75, 1.0, 1.5, 2.0)
+"""Multiples of the limit in force that are tried."""
+MIN_WHOLE = 20
+"""Smaller limits are of means, too."""
+COUNTERS = ("reasons", "bytes_in", "failed", "only", "lengths", "clusters", "tried")
+PLACES = ("host", "file", "licence")
+"""Columns whose values are counted."""
 Array = npt.NDArray[Any]
 Json = dict[str, Any]
 
@@ -33,22 +40,15 @@ class Accounts:
     def __init__(
         self, reported: frozenset[str] = frozenset(), limits: Mapping[str, float] | None = None
     ) -> None:
-        """Begin with nothing.
-
-        Args:
-            reported: Rules that drop nothing.
-            limits: In force, of which multiples are tried; by key.
-        """
+        """Begin with the rules that drop nothing, and the limits in force, by key, of which multiples are tried."""
         self._reported = reported
         self._limits = limits or {}
-        self._enforced = np.uint64(sum(bit for name, bit in BIT_OF.items() if name not in reported))
+        self._enforced = sum(bit for name, bit in BIT_OF.items() if name not in reported)
         self.documents = 0
         self.reasons: Counter[str] = Counter()
         """Documents by reason, with `kept` as one."""
         self.bytes_in: Counter[str] = Counter()
         """Bytes of these, as they came."""
-        self.bytes_out: Counter[str] = Counter()
-        """Bytes of the text of kept ones."""
         self.failed: Counter[str] = Counter()
         """Documents that a rule alone, without the others, would drop."""
         self.only: Counter[str] = Counter()
@@ -58,103 +58,83 @@ class Accounts:
         self.clusters: Counter[str] = Counter()
         """Kept documents that stand for others, by the least size of the group."""
         self.tried: Counter[str] = Counter()
-        """Documents that other limits would drop; see `count_tried`."""
-        self.hosts: Counter[str] = Counter()
-        self.kept_hosts: Counter[str] = Counter()
-        self.by_source: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        self.licences: Counter[str] = Counter()
-        """Kept documents by what their records say."""
-        self.words: dict[str, Counter[str]] = {name: Counter() for name in PLACES}
-        """Words of kept documents, by host, file or licence."""
-        self.bytes: dict[str, Counter[str]] = {name: Counter() for name in PLACES}
-        """Bytes of their text."""
+        """`max_foreign 2`: documents that break the third limit tried for that key, and no other enforced rule.
+        `max_foreign` itself: documents that break no other enforced rule."""
+        self.places: dict[str, defaultdict[str, Counter[str]]] = {
+            kind: defaultdict(Counter) for kind in PLACES
+        }
+        """Documents (`in`, `kept`, `dropped REASON`) of each host, file and licence; `words` and `bytes` of kept ones."""
 
     def count(self, rows: pa.Table, reason: Array, cluster_size: Array) -> None:
-        """Add rows of a shard.
-
-        Args:
-            rows: As `rows.SCHEMA` has them.
-            reason: Final one of each; None for kept ones.
-            cluster_size: Of each.
-        """
+        """Add rows of a shard; `reason` is the final one of each, None for kept ones."""
         names = np.array([KEPT_NAME if each is None else each for each in reason], dtype=object)
         is_kept = names == KEPT_NAME
-        sizes = {name: rows[name].to_numpy().astype(np.int64) for name in ("bytes_in", "bytes_out")}
+        is_judged = rows["is_judged"].to_numpy(zero_copy_only=False)
+        bytes_in, bytes_out = (rows[name].to_numpy().astype(np.int64) for name in ("bytes_in", "bytes_out"))
         self.documents += rows.num_rows
         for name in dict.fromkeys(names.tolist()):
-            chosen = names == name
-            self.reasons[name] += int(chosen.sum())
-            self.bytes_in[name] += int(sizes["bytes_in"][chosen].sum())
-        self.bytes_out[KEPT_NAME] += int(sizes["bytes_out"][is_kept].sum())
-        self._count_rules(rows["failed"].to_numpy())
-        self.tried.update(count_tried(rows, self._limits, int(self._enforced)))
-        self._count_lengths(sizes["bytes_out"], is_kept, rows["is_judged"].to_numpy(zero_copy_only=False))
-        standing = cluster_size[is_kept & (cluster_size > 1)]
-        groups = np.searchsorted(CLUSTER_BOUNDS, standing, side="right") - 1
-        self.clusters.update(str(CLUSTER_BOUNDS[group]) for group in groups.tolist())
-        self._count_places(rows, names, is_kept)
-
-    def _count_rules(self, failed: Array) -> None:
+            self.reasons[name] += int((names == name).sum())
+            self.bytes_in[name] += int(bytes_in[names == name].sum())
+        failed = rows["failed"].to_numpy()
         for name, bit in BIT_OF.items():
-            own = (failed & np.uint64(bit)) != 0
-            others = failed & self._enforced & ~np.uint64(bit)
-            self.failed[name] += int(own.sum())
-            self.only[name] += int((own & (others == 0)).sum())
-
-    def _count_lengths(self, sizes: Array, is_kept: Array, is_judged: Array) -> None:
-        powers = np.log2(np.maximum(sizes, 1)).astype(np.int64)
+            breaks = (failed & np.uint64(bit)) != 0
+            self.failed[name] += int(breaks.sum())
+            self.only[name] += int((breaks & ((failed & np.uint64(self._enforced & ~bit)) == 0)).sum())
+        powers = np.log2(np.maximum(bytes_out, 1)).astype(np.int64)
         for word, chosen in ((KEPT_NAME, is_kept), ("dropped", ~is_kept & is_judged)):
             for power, count in zip(*np.unique(powers[chosen], return_counts=True), strict=True):
                 self.lengths[f"{word} {power}"] += int(count)
+        standing = cluster_size[is_kept & (cluster_size > 1)]
+        groups = np.searchsorted(CLUSTER_BOUNDS, standing, side="right") - 1
+        self.clusters.update(str(CLUSTER_BOUNDS[group]) for group in groups.tolist())
+        self._count_tried(rows, failed, is_judged)
+        self._count_places(rows, names)
 
-    def _count_places(self, rows: pa.Table, names: Array, is_kept: Array) -> None:
-        for host, kept in zip(rows["host"].to_pylist(), is_kept.tolist(), strict=True):
-            if host:
-                self.hosts[host] += 1
-                self.kept_hosts[host] += kept
-        for file, name in zip(rows["file"].to_pylist(), names.tolist(), strict=True):
-            self.by_source[file][name] += 1
-        kept = rows.filter(pa.array(is_kept))
-        words = np.nan_to_num(kept["words"].to_numpy()).astype(np.int64).tolist()
-        sizes = kept["bytes_out"].to_pylist()
-        self.licences.update(kept["licence"].to_pylist())
-        for name in PLACES:
-            own_words, own_bytes = self.words[name], self.bytes[name]
-            for place, count, size in zip(kept[name].to_pylist(), words, sizes, strict=True):
-                own_words[place] += count
-                own_bytes[place] += size
+    def _count_tried(self, rows: pa.Table, failed: Array, is_judged: Array) -> None:
+        """Count what other limits would drop; documents that were dropped unread are left out."""
+        for key in dict.fromkeys(rule.limit for rule in RULES if rule.limit in self._limits):
+            others = self._enforced & ~BIT_OF[KEYS[key].name]
+            sound = is_judged & ((failed & np.uint64(others)) == 0)
+            self.tried[key] += int(sound.sum())
+            for place, limit in enumerate(_multiples(self._limits[key])):
+                self.tried[f"{key} {place}"] += int((sound & _breaks(rows, key, limit)).sum())
+
+    def _count_places(self, rows: pa.Table, names: Array) -> None:
+        words = np.nan_to_num(rows["words"].to_numpy()).astype(np.int64).tolist()
+        sizes, reasons = rows["bytes_out"].to_pylist(), names.tolist()
+        for kind, table in self.places.items():
+            places = rows[kind].to_pylist()
+            for place, reason, num_words, size in zip(places, reasons, words, sizes, strict=True):
+                entry = table[place]
+                entry["in"] += 1
+                if reason == KEPT_NAME:
+                    entry["kept"] += 1
+                    entry["words"] += num_words
+                    entry["bytes"] += size
+                elif kind == "file":
+                    entry[f"dropped {reason}"] += 1
+        self.places["host"].pop("", None)
 
     def as_json(self) -> Json:
-        """Everything, for `add`."""
-        hosts = dict(self.hosts.most_common(MAX_HOSTS))
-        licences = dict(self.licences.most_common(MAX_HOSTS))
-        extents: dict[str, Iterable[str]] = {"host": hosts, "file": self.by_source, "licence": licences}
+        """Return everything, for `add`."""
         return {
             **{name: dict(getattr(self, name)) for name in COUNTERS},
             "documents": self.documents,
-            "hosts": hosts,
-            "kept_hosts": {host: self.kept_hosts[host] for host in hosts},
-            "by_source": {file: dict(counts) for file, counts in self.by_source.items()},
-            "licences": licences,
-            "words": {kind: {name: self.words[kind][name] for name in extents[kind]} for kind in PLACES},
-            "bytes": {kind: {name: self.bytes[kind][name] for name in extents[kind]} for kind in PLACES},
+            "host": dict(_largest(self.places["host"], "in")),
+            "file": self.places["file"],
+            "licence": dict(_largest(self.places["licence"], "kept")),
         }
 
     def add(self, other: Json) -> None:
         """Add what `as_json` gave of other rows."""
         self.documents += other["documents"]
-        for name in (*COUNTERS, "hosts", "kept_hosts", "licences"):
+        for name in COUNTERS:
             getattr(self, name).update(other[name])
-        for name in PLACES:
-            self.words[name].update(other["words"][name])
-            self.bytes[name].update(other["bytes"][name])
-        for file, counts in other["by_source"].items():
-            self.by_source[file].update(counts)
-        if len(self.hosts) > 2 * MAX_HOSTS:
-            self.hosts = Counter(dict(self.hosts.most_common(MAX_HOSTS)))
-            self.kept_hosts = Counter({host: self.kept_hosts[host] for host in self.hosts})
-            for unit in (self.words, self.bytes):
-                unit["host"] = Counter({host: unit["host"][host] for host in self.hosts})
+        for kind, table in self.places.items():
+            for place, counts in other[kind].items():
+                table[place].update(counts)
+        if len(self.places["host"]) > 2 * MAX_HOSTS:
+            self.places["host"] = defaultdict(Counter, _largest(self.places["host"], "in"))
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -162,7 +142,7 @@ class Accounts:
         return {name: count for name, count in sorted(self.reasons.items()) if name != KEPT_NAME}
 
     def rules_json(self) -> Json:
-        """Drops of each rule, in the order in which they are asked, without those that no document breaks."""
+        """Return the drops of each rule, in the order in which they are asked, without those that no document breaks."""
         return {
             name: {
                 "mode": "report" if name in self._reported else "enforce",
@@ -176,74 +156,93 @@ class Accounts:
         }
 
     def tried_json(self) -> Json:
-        """Documents that stricter and looser limits would drop, by key of `clean.rules`."""
-        return tried_json(self.tried, self._limits)
-
-    def lengths_json(self) -> list[Json]:
-        """Kept and dropped documents by the length of their text, in powers of two of bytes."""
-        powers = sorted({int(name.split()[1]) for name in self.lengths})
-        return (
-            [
-                {
-                    "bytes": 2**power,
-                    **{word: self.lengths[f"{word} {power}"] for word in (KEPT_NAME, "dropped")},
-                }
-                for power in range(powers[0], powers[-1] + 1)
-            ]
-            if powers
-            else []
-        )
-
-    def hosts_json(self) -> Json:
-        """The hosts with most documents."""
-        top = sorted(self.hosts.items(), key=lambda item: (-item[1], item[0]))[:TOP_HOSTS]
+        """Return key -> rule, documents that no other rule drops, and how many of them each limit would; no idle ones."""
         return {
-            host: {"in": count, "kept": self.kept_hosts[host], **self._extent("host", host)}
-            for host, count in top
+            key: {
+                "rule": KEYS[key].name,
+                "in_force": limit,
+                "documents": self.tried[key],
+                "tried": [
+                    [each, self.tried[f"{key} {place}"]] for place, each in enumerate(_multiples(limit))
+                ],
+            }
+            for key, limit in self._limits.items()
+            if any(self.tried[f"{key} {place}"] for place in range(len(FACTORS)))
         }
 
-    def _extent(self, kind: str, name: str) -> dict[str, int]:
-        """Words and bytes of the kept documents of a place."""
-        return {"words": self.words[kind][name], "bytes": self.bytes[kind][name]}
+    def lengths_json(self) -> list[Json]:
+        """Return kept and dropped documents by the length of their text, in powers of two of bytes."""
+        powers = [int(name.split()[1]) for name in self.lengths]
+        return [
+            {"bytes": 2**power, **{word: self.lengths[f"{word} {power}"] for word in (KEPT_NAME, "dropped")}}
+            for power in (range(min(powers), max(powers) + 1) if powers else ())
+        ]
+
+    def hosts_json(self) -> Json:
+        """Return the hosts with most documents."""
+        top = sorted(self.places["host"].items(), key=lambda item: (-item[1]["in"], item[0]))[:TOP_HOSTS]
+        return {host: {key: entry[key] for key in ("in", "kept", "words", "bytes")} for host, entry in top}
 
     def licences_json(self) -> Json:
-        """Kept documents by the licence that their records name, most first; an empty name: they name none."""
-        ranked = sorted(self.licences.items(), key=lambda item: (-item[1], item[0]))
+        """Return kept documents by the licence that their records name, most first; an empty name: they name none."""
+        ranked = sorted(
+            ((licence, entry) for licence, entry in self.places["licence"].items() if entry["kept"]),
+            key=lambda item: (-item[1]["kept"], item[0]),
+        )
         table: dict[str, Counter[str]] = defaultdict(Counter)
-        for number, (licence, count) in enumerate(ranked):
+        for number, (licence, entry) in enumerate(ranked):
             name = licence if number < MAX_LICENCES or len(ranked) == MAX_LICENCES + 1 else OTHER_LICENCES
-            table[name].update({"kept": count, **self._extent("licence", licence)})
+            table[name].update({key: entry[key] for key in ("kept", "words", "bytes")})
         return {name: dict(entry) for name, entry in table.items()}
 
     def sources_json(self, bad: Counter[str]) -> Json:
-        """Verdicts on the documents of each file.
-
-        Args:
-            bad: Records of each that could not be read.
-        """
-        files = sorted(self.by_source.keys() | bad.keys())
-        table: dict[str, Json] = {}
+        """Return the verdicts on the documents of each file; `bad` counts its records that could not be read."""
+        files = sorted(self.places["file"].keys() | bad.keys())
+        table: dict[str, Counter[str]] = defaultdict(Counter)
         for number, file in enumerate(files):
             name = file if number < MAX_FILES or len(files) == MAX_FILES + 1 else OTHER_FILES
-            counts = self.by_source.get(file, Counter())
-            empty = {"in": 0, "kept": 0, "bad": 0, "dropped": Counter(), "words": 0, "bytes": 0}
-            entry = table.setdefault(name, empty)
-            entry["in"] += counts.total()
-            entry["kept"] += counts[KEPT_NAME]
-            entry["bad"] += bad[file]
-            entry["dropped"].update({each: n for each, n in counts.items() if each != KEPT_NAME})
-            for unit, number_of in self._extent("file", file).items():
-                entry[unit] += number_of
+            table[name].update(self.places["file"].get(file, {}), bad=bad[file])
         return {
-            name: {**entry, "dropped": dict(sorted(entry["dropped"].items()))}
+            name: {
+                **{key: entry[key] for key in ("in", "kept", "bad")},
+                "dropped": {
+                    key.removeprefix("dropped "): count
+                    for key, count in sorted(entry.items())
+                    if key.startswith("dropped ")
+                },
+                **{key: entry[key] for key in ("words", "bytes")},
+            }
             for name, entry in table.items()
         }
 
     def clusters_json(self) -> Json:
-        """Kept documents that stand for others as well: least size of the cluster -> how many."""
+        """Return kept documents that stand for others as well: least size of the cluster -> how many."""
         return {str(bound): count for bound in CLUSTER_BOUNDS if (count := self.clusters[str(bound)])}
 
 
-PLACES = ("host", "file", "licence")
-"""Columns by which words and bytes are summed."""
-COUNTERS = ("reasons", "bytes_in", "bytes_out", "failed", "only", "lengths", "clusters", "tried")
+def limits_in_force(limits: Array) -> dict[str, float]:
+    """Return key of `clean.rules` -> limit; `limits` are those of `RULES`, nan for none."""
+    pairs = zip(RULES, limits.tolist(), strict=True)
+    return {rule.limit: limit for rule, limit in pairs if rule.limit in KEYS and limit > 0}
+
+
+def _largest(table: Mapping[str, Counter[str]], key: str) -> list[tuple[str, Counter[str]]]:
+    return sorted(table.items(), key=lambda item: -item[1][key])[:MAX_HOSTS]
+
+
+def _multiples(limit: float) -> list[float]:
+    """Return the limits that are tried: a share is 1 at most, a number of words or characters is whole."""
+    if limit <= 1:
+        return [round(min(1.0, limit * factor), 4) for factor in FACTORS]
+    return [round(limit * factor, 0 if limit >= MIN_WHOLE else 4) for factor in FACTORS]
+
+
+def _breaks(rows: pa.Table, key: str, limit: float) -> Array:
+    broken = np.zeros(rows.num_rows, dtype=bool)
+    # Rows hold 32 bits: a value at the limit must not exceed it by what was rounded.
+    bound = np.float32(limit)
+    for rule in RULES:
+        if rule.limit == key:
+            values = rows[rule.measure].to_numpy(zero_copy_only=False)
+            broken |= values < bound if rule.is_least else values > bound
+    return broken

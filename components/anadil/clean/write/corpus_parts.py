@@ -1,4 +1,4 @@
-"""The documents that stay -> the files of the corpus, each of which is written by itself.
+"""Write the kept documents to the files of the corpus, each by itself.
 
 A file is a range of ids, merged out of all shards. Where files begin follows from the texts alone, so that
 neither the shards nor who writes which file can be seen in them.
@@ -6,7 +6,7 @@ neither the shards nor who writes which file can be seen in them.
 
 import heapq
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -60,7 +60,7 @@ class WriteTask:
     """First lines of each shard."""
     verdicts: Path
     heldout: Path
-    """Numbers of the held-out documents."""
+    """File of the numbers of the held-out documents."""
     first_document: int
     """Number of the first shard's first document."""
     folder: Path
@@ -75,20 +75,13 @@ class WriteTask:
 def plan_files(
     signatures: Signatures, verdicts: Verdicts, heldout: Numbers, num_train_files: int = 0
 ) -> list[CorpusFile]:
-    """The files of the corpus.
-
-    Args:
-        signatures: Of all documents.
-        verdicts: On them.
-        heldout: Numbers of the documents that are held out.
-        num_train_files: Of an earlier corpus, whose held-out part stays as it is.
-    """
+    """Cut the corpus into files; those of the training part are numbered behind an earlier corpus's `num_train_files`."""
     files: dict[CorpusPart, list[CorpusFile]] = {"heldout": [], "train": []}
     for documents in signatures.by_id():
-        kept = documents[verdicts.is_kept(documents) & ~signatures.is_held(documents)]
-        is_heldout = np.isin(kept, heldout)
-        _extend(files["heldout"], "heldout", kept[is_heldout], signatures)
-        _extend(files["train"], "train", kept[~is_heldout], signatures)
+        new = documents[verdicts.is_kept(documents) & ~signatures.is_held(documents)]
+        is_heldout = np.isin(new, heldout)
+        _extend(files["heldout"], "heldout", new[is_heldout], signatures)
+        _extend(files["train"], "train", new[~is_heldout], signatures)
     later = [replace(file, number=file.number + num_train_files) for file in files["train"]]
     return [*files["heldout"], *later]
 
@@ -140,7 +133,7 @@ def write_file(task: WriteTask) -> None:
 
 
 def renumbered(source: str, first_lines: FirstLines) -> str:
-    """Provenance with the number of a line in the whole file, in place of that in the range of a shard."""
+    """Replace the number of a line in the range of a shard by that in the whole file."""
     for name, first in first_lines.items():
         if source.startswith(f"{name}:"):
             number, separator, rest = source[len(name) + 1 :].partition(" ")
@@ -152,7 +145,7 @@ def renumbered(source: str, first_lines: FirstLines) -> str:
 def _lines_of(
     shard: SortedDocuments, is_written: Numbers, file: CorpusFile, first_lines: FirstLines
 ) -> Iterator[bytes]:
-    """The lines of a shard that belong to a file; they begin with their ids, and so sort by them."""
+    """Yield the lines of a shard that belong to a file; they begin with their ids, and so sort by them."""
     first = shard.first_row_from(int(file.first_id[:16], 16))
     for row, line in shard.lines(first, shard.num_rows):
         number = line[ID_START : ID_START + ID_CHARS].decode()
@@ -164,29 +157,14 @@ def _lines_of(
 
 
 def text_of(line: bytes) -> str:
-    """The text of a line, without a look at the rest of it."""
+    """Read the text of a line, and nothing else of it."""
     text: str = json.loads(line[TEXT_START : line.index(SOURCE)])
     return text
 
 
 def _renumbered_line(line: bytes, first_lines: FirstLines) -> bytes:
-    """A line with `renumbered` provenance; its text is copied as it is."""
+    """Renumber the provenance of a line; its text is copied as it is."""
     start = line.index(SOURCE) + len(SOURCE) - 1
     end = line.index(URL) + 1
     source = renumbered(json.loads(line[start:end]), first_lines)
     return line[:start] + corpus.ENCODE(source).encode() + line[end:]
-
-
-def first_lines_of(shards: Sequence[Sequence[tuple[str, bool, int]]]) -> list[FirstLines]:
-    """Lines before the ranges of each shard that begin within a file.
-
-    Args:
-        shards: The ranges of each: name of the file, whether it begins within it, lines in the range.
-    """
-    seen: dict[str, int] = {}
-    files = []
-    for ranges in shards:
-        files.append({name: seen[name] for name, is_within, _ in ranges if is_within})
-        for name, _, lines in ranges:
-            seen[name] = seen.get(name, 0) + lines
-    return files

@@ -1,81 +1,109 @@
-"""Output of a shard: its kept documents, a row for each record, and counts."""
+"""Output of a shard: a row for every record in their order, and the kept documents with the keys that dedup compares.
 
-from collections.abc import Iterable, Sequence
+What only dedup knows is added when `stats/` is written.
+"""
+
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Self
 
-from anadil.clean.dedup.sorted_documents import DocumentWriter, KeptDocument
-from anadil.clean.filters.clean_stats import CleanStats
-from anadil.clean.filters.judge_record import FilterResult, Settings
-from anadil.clean.kernels.columns import COLUMN
-from anadil.clean.kernels.statistics import MAX_BATCH_CHARS
-from anadil.clean.write.rows import RowWriter
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from anadil.clean.dedup.sorted_documents import KeptDocument
+from anadil.clean.filters.judge_record import RULE_NAMES, FilterResult, Settings
+from anadil.clean.filters.url_lists import host_of
+from anadil.clean.kernels.characters import MAX_BATCH_CHARS
+from anadil.clean.kernels.columns import COLUMN, STATISTICS
 from anadil.text.corpus import line_of
 
+ROWS = "rows.parquet"
+BATCH_ROWS = 1_024
+"""Rows in memory before they are written: a group of rows of the file."""
+PLACE_BITS = 64
+"""Bits of a set of rules, as one number."""
+BIT_OF = {name: 1 << place for place, name in enumerate(RULE_NAMES)}
+assert len(BIT_OF) <= PLACE_BITS
 
-class ShardOutput:
-    """Takes what became of records, in their order."""
+SCHEMA = pa.schema(
+    [
+        pa.field("record", pa.uint32(), nullable=False),
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("file", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("host", pa.string(), nullable=False),
+        pa.field("licence", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("bytes_in", pa.uint32(), nullable=False),
+        pa.field("bytes_out", pa.uint32(), nullable=False),
+        pa.field("is_judged", pa.bool_(), nullable=False),
+        pa.field("failed", pa.uint64(), nullable=False),
+        pa.field("reason", pa.dictionary(pa.int8(), pa.string())),
+        pa.field("personal_data", pa.uint32(), nullable=False),
+        *(pa.field(name, pa.float32()) for name in STATISTICS),
+    ]
+)
+"""`record`: number of the record in the shard. `bytes_in`: of the page or text as it came. `failed`: bits of `BIT_OF`."""
 
-    def __init__(self, folder: Path, settings: Settings) -> None:
-        """Begin the files of a shard.
 
-        Args:
-            folder: Of the shard.
-            settings: In force.
-        """
-        self.rows = RowWriter(folder)
-        """To be closed behind the last record."""
-        self.clean_stats = CleanStats()
-        self._settings = settings
-        self._writer = DocumentWriter(folder, settings.minhash.bands)
+class RowWriter:
+    """Writes the rows of a shard as its documents are judged."""
 
-    def add(self, record: int, file: str, licence: str, bytes_in: int, judged: FilterResult) -> None:
-        """Count a record.
+    def __init__(self, folder: Path) -> None:
+        self._file = pq.ParquetWriter(folder / ROWS, SCHEMA, compression="zstd")
+        self._columns: dict[str, list[Any]] = {}
+        self._statistics: list[Any] = []
+        self._clear()
 
-        Args:
-            record: Its number within the shard.
-            file: Name of the input that it is in.
-            licence: As the record names it; empty where it does not.
-            bytes_in: Of the page or text as it came.
-            judged: What became of it.
-        """
-        self.rows.add(record, file, licence, bytes_in, judged)
-        stats = self.clean_stats
-        stats.normalized += judged.is_normalized
-        stats.unescaped += judged.is_unescaped
-        stats.escaped += judged.has_escapes
-        stats.retried += judged.is_retried
-        stats.foreign_lines += judged.foreign_lines
-        stats.documents_in += 1
-        stats.extraction.update(judged.prose)
-        if judged.reason:
-            stats.drop(judged.reason, judged.sample_row())
-        elif judged.personal_data:
-            stats.personal_data.update(judged.personal_data)
+    def __enter__(self) -> Self:
+        return self
 
-    def write(self, documents: Iterable[KeptDocument]) -> None:
-        """Take documents that no rule has dropped."""
-        for document in documents:
-            self._writer.add(document)
+    def __exit__(self, *error: object) -> None:
+        with self._file:
+            self._flush()
 
-    def finish(self) -> int:
-        """Write what is left; how many documents there are."""
-        num_kept = self._writer.finish()
-        self.clean_stats.seconds.update(self._settings.timer.seconds)
-        return num_kept
+    def add(self, record: int, file: str, result: FilterResult) -> None:
+        """Add the record of this number within the shard, from an input of this name."""
+        extracted, document = result.extracted, result.extracted.document
+        row = (
+            record, document.id, file, document.source, host_of(document.url) if document.url else "",
+            extracted.licence, extracted.bytes_in, extracted.num_bytes, result.statistics is not None,
+            sum(BIT_OF[name] for name in result.failed), result.reason, extracted.personal_data.total(),
+        )  # fmt: skip
+        for column, value in zip(self._columns.values(), row, strict=True):
+            column.append(value)
+        self._statistics.append(result.statistics)
+        if len(self._statistics) >= BATCH_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._statistics:
+            return
+        measured = np.full((len(self._statistics), len(STATISTICS)), np.nan, dtype=np.float32)
+        for row, values in zip(measured, self._statistics, strict=True):
+            if values is not None:
+                row[:] = values
+        columns: dict[str, Any] = {**self._columns, **dict(zip(STATISTICS, measured.T, strict=True))}
+        for name in ("id", "source", "host"):
+            # Names of files and addresses may hold lone surrogates.
+            columns[name] = [
+                text if text.isascii() else text.encode(errors="replace").decode() for text in columns[name]
+            ]
+        arrays = [pa.array(columns[field.name], field.type, from_pandas=True) for field in SCHEMA]
+        self._file.write_table(pa.Table.from_arrays(arrays, schema=SCHEMA))
+        self._clear()
+
+    def _clear(self) -> None:
+        self._columns = {name: [] for name in SCHEMA.names if name not in STATISTICS}
+        self._statistics = []
 
 
 def kept_documents(
-    judged: Sequence[FilterResult], records: Sequence[int], settings: Settings
+    results: Sequence[FilterResult], records: Sequence[int], settings: Settings
 ) -> list[KeptDocument]:
-    """Those that no rule drops, with what dedup compares.
-
-    Args:
-        judged: Documents.
-        records: Number of the record of each within the shard.
-        settings: In force.
-    """
-    kept = [(record, each) for record, each in zip(records, judged, strict=True) if not each.reason]
-    texts = [each.document.text for _, each in kept]
+    """Hash the documents that no rule drops; `records` are their numbers within the shard."""
+    passed = [(record, each) for record, each in zip(records, results, strict=True) if not each.reason]
+    texts = [each.extracted.document.text for _, each in passed]
     timer = settings.timer
     timer.start()
     exact = settings.minhash.exact_keys_of(texts).tolist()
@@ -84,16 +112,16 @@ def kept_documents(
     timer.lap("near_duplicates")
     return [
         KeptDocument(
-            id=each.document.id, line=line_of(each.document), exact_key=high << 64 | low, band_keys=keys,
-            weight=weight_of(each.document.text), num_bytes=each.num_bytes,
+            id=each.extracted.document.id, line=line_of(each.extracted.document), exact_key=high << 64 | low,
+            band_keys=keys, weight=weight_of(text), num_bytes=each.extracted.num_bytes,
             num_words=_num_words(each, settings), record=record,
         )
-        for (record, each), (high, low), keys in zip(kept, exact, bands, strict=True)
+        for (record, each), text, (high, low), keys in zip(passed, texts, exact, bands, strict=True)
     ]  # fmt: skip
 
 
 def weight_of(text: str) -> int:
-    """Bytes of a text's words, less the white space between them.
+    """Return the bytes of a text's words, less the white space between them.
 
     Copies differ in accents, quotation marks and spaces, too: one without accents has fewer bytes, one with a space
     before each sign more spaces, and neither should stay in the original's place.
@@ -102,9 +130,9 @@ def weight_of(text: str) -> int:
     return max(0, len(words.encode()) - (len(text) - len(words)))
 
 
-def _num_words(judged: FilterResult, settings: Settings) -> int:
-    """Words of the text as it is written; the rules have counted them, unless that is not what they saw."""
-    text = judged.document.text
-    if judged.statistics is None or judged.personal_data or len(text) > MAX_BATCH_CHARS:
+def _num_words(result: FilterResult, settings: Settings) -> int:
+    text = result.extracted.document.text
+    # The rules have counted the words, unless the text that they saw is not the one that is written.
+    if result.statistics is None or result.extracted.personal_data or len(text) > MAX_BATCH_CHARS:
         return len(settings.language.words(text))
-    return int(judged.statistics[COLUMN["words"]])
+    return int(result.statistics[COLUMN["words"]])
