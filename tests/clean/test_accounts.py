@@ -18,13 +18,13 @@ from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import (
     clean,
     documents,
-    members,
     page,
     rows,
     samples,
     stats,
     warc_record,
     write_jsonl,
+    write_warc,
 )
 from tests.kit.texts import ANOTHER, AZERBAIJANI, ENGLISH, TURKISH
 
@@ -82,11 +82,8 @@ def test_a_duplicate_names_what_it_repeats_and_how_many_are_alike(corpus: Path) 
     kept = found[f"a.jsonl:{place + 2}"]
     assert kept["reason"] is None
     assert kept["cluster_size"] == 2
-    near = next(
-        found[f"a.jsonl:{n}"]
-        for n in (place, place + 1)
-        if found[f"a.jsonl:{n}"]["reason"] == "near_duplicate"
-    )
+    twins = (found[f"a.jsonl:{n}"] for n in (place, place + 1))
+    near = next(row for row in twins if row["reason"] == "near_duplicate")
     assert near["duplicate_of"] == kept["id"]
     sample = samples(corpus, "near_duplicate")[0]
     assert sample["duplicate_of"] == kept["id"]
@@ -126,7 +123,7 @@ def test_documents_and_words_are_counted_by_the_licence_that_records_name(
 def test_rows_do_not_depend_on_the_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_files, "FILE_ROWS", 8)
     monkeypatch.setattr(row_files, "GROUP_ROWS", 3)
-    monkeypatch.setattr("anadil.clean.write.rows.BATCH_ROWS", 2)
+    monkeypatch.setattr("anadil.clean.write.shard_output.BATCH_ROWS", 2)
     monkeypatch.setattr("anadil.clean.shards.shards.MIN_SHARD_BYTES", 1)
     raw = write_jsonl(tmp_path / "a.jsonl", LINES)
 
@@ -139,25 +136,12 @@ def test_rows_do_not_depend_on_the_shards(tmp_path: Path, monkeypatch: pytest.Mo
     assert files(2_000) == whole
 
 
-def test_a_rule_in_report_mode_is_counted_and_drops_nothing(tmp_path: Path) -> None:
-    raw = write_jsonl(
-        tmp_path / "a.jsonl", [*texts(4), "Salam dünya, bu gün hava çox yaxşıdır və biz evdəyik."]
-    )
-
-    found = stats(clean(tmp_path, raw, modes={"short": "report"}))
-
-    assert found["dropped"].get("short", 0) == 0
-    assert found["rules"]["short"]["mode"] == "report"
-    assert found["rules"]["short"]["marginal"] == 1
-
-
 def test_listed_hosts_are_left_out_unread(tmp_path: Path) -> None:
-    raw = tmp_path / "a.warc.gz"
-    pages = [
-        (f"https://{host}/1", page(*texts(8)[n : n + 2]))
+    pages = (
+        warc_record(page(*texts(8)[n : n + 2]), url=f"https://{host}/1")
         for n, host in enumerate(("a.az", "x.bad.az", "ok.bad.az"))
-    ]
-    raw.write_bytes(b"".join(members(warc_record(body, url=url) for url, body in pages)))
+    )
+    raw = write_warc(tmp_path / "a.warc.gz", pages)
     category = tmp_path / "ut1/gambling"
     category.mkdir(parents=True)
     (category / "domains").write_text("bad.az\n")
@@ -167,18 +151,6 @@ def test_listed_hosts_are_left_out_unread(tmp_path: Path) -> None:
     assert stats(made)["dropped"] == {"blocked": 1}
     assert samples(made, "blocked")[0]["value"] == "x.bad.az"
     assert stats(made)["hosts"]["x.bad.az"] == {"in": 1, "kept": 0, "words": 0, "bytes": 0}
-
-
-def test_documents_that_hold_test_text_go_and_say_which(tmp_path: Path) -> None:
-    raw = write_jsonl(tmp_path / "a.jsonl", [*texts(4), GOOD])
-    chats = tmp_path / "chats.jsonl"
-    chats.write_text(json.dumps({"prompt": "Hava necədir?", "response": AZERBAIJANI.split(". ")[0]}) + "\n")
-
-    made = clean(tmp_path, raw, decontaminate=True, others={"finetune": {"inputs": [str(chats)]}})
-
-    assert stats(made)["dropped"] == {"contaminated": 1}
-    assert samples(made, "contaminated")[0]["items"] == ["chats.jsonl:1"]
-    assert stats(clean(tmp_path, raw, others={"finetune": {"inputs": [str(chats)]}}))["dropped"] == {}
 
 
 Rows = dict[int, Callable[[str], dict[str, object]]]
@@ -211,6 +183,7 @@ def test_answers_of_pairs_and_questions_of_all_layouts_are_looked_for(tmp_path: 
     found = {row["text"]: row["items"] for row in samples(made, "contaminated")}
     expected = [f"pairs.jsonl:{n}" for n in (1, 2, 3)] + [f"questions.jsonl:{n}" for n in (1, 2, 3, 4, 5)]
     assert [found.get(text) for text in held] == [*([each] for each in expected), None, None]
+    assert stats(clean(tmp_path, raw, others=others))["dropped"] == {}
 
 
 def test_personal_data_is_replaced_and_counted(tmp_path: Path) -> None:
@@ -291,17 +264,15 @@ def test_of_hosts_beyond_number_the_most_frequent_are_counted_on(monkeypatch: py
     for start in (0, 3):
         part = accounts.Accounts()
         for number in range(start, start + 4):
-            name = f"{number}.az"
-            part.hosts[name], part.kept_hosts[name], part.words["host"][name] = 10 - number, 1, 100
+            part.places["host"][f"{number}.az"].update({"in": 10 - number, "kept": 1})
         parts.append(part.as_json())
     whole = accounts.Accounts()
 
     for each in parts:
         whole.add(each)
-    few = dict(whole.hosts)
+    few = {host: counts["in"] for host, counts in whole.places["host"].items()}
     whole.add(parts[1])
-    whole.add({**parts[0], "hosts": {"a.az": 1, "b.az": 1}, "kept_hosts": {}})
+    whole.add({**parts[0], "host": {"a.az": {"in": 1}, "b.az": {"in": 1}}})
 
     assert few == {"0.az": 10, "1.az": 9, "2.az": 8, "3.az": 7, "4.az": 6, "5.az": 5}
-    assert sorted(whole.hosts) == ["0.az", "3.az", "4.az"]
-    assert sorted(whole.kept_hosts) == sorted(whole.words["host"]) == sorted(whole.hosts)
+    assert sorted(whole.places["host"]) == ["0.az", "3.az", "4.az"]

@@ -34,41 +34,18 @@ def test_a_label_without_meaning_leaves_it_to_the_bytes(label: str) -> None:
 @pytest.mark.parametrize(
     ("label", "expected"),
     [
-        ("x-sjis", "shift_jis"),
-        ("windows-31j", "shift_jis"),
-        ("Shift_JIS", "shift_jis"),
-        ("MS_Kanji", "shift_jis"),
-        ("cp932", "cp932"),
-        ("x-euc-jp", "euc_jp"),
-        ("eucJP", "euc_jp"),
-        ("csISO2022JP", "iso2022_jp"),
-        ("utf8mb4", "utf-8"),
-        ("UTF8", "utf-8"),
-        ("utf_8", "utf-8"),
-        ("UTF-8-SIG", "utf-8"),
-        ("cp65001", "utf-8"),
-        (" utf-8 ", "utf-8"),
-        ("utf-8; charset=iso-8859-1", "utf-8"),
-        ("charset=utf-8", "utf-8"),
-        ('"utf-8"', "utf-8"),
-        ("'utf-8'", "utf-8"),
-        ("utf-8,text/html", "utf-8"),
-        ("utf-8\0", "utf-8"),
-        ("iso-8859-1", "cp1252"),
-        ("latin1", "cp1252"),
-        ("us-ascii", "cp1252"),
-        ("iso-8859-9", "cp1254"),
-        ("latin5", "cp1254"),
-        ("win-1251", "cp1251"),
-        ("Windows1254", "cp1254"),
-        ("windows_1250", "cp1250"),
-        ("koi8-r", "koi8-r"),
-        ("x-mac-cyrillic", "mac-cyrillic"),
-        ("gb2312", "gbk"),
-        ("ks_c_5601-1987", "euc_kr"),
+        ("x-sjis", "shift_jis"), ("windows-31j", "shift_jis"), ("Shift_JIS", "shift_jis"),
+        ("MS_Kanji", "shift_jis"), ("cp932", "cp932"), ("x-euc-jp", "euc_jp"), ("eucJP", "euc_jp"),
+        ("csISO2022JP", "iso2022_jp"), ("utf8mb4", "utf-8"), ("UTF8", "utf-8"), ("utf_8", "utf-8"),
+        ("UTF-8-SIG", "utf-8"), ("cp65001", "utf-8"), (" utf-8 ", "utf-8"),
+        ("utf-8; charset=iso-8859-1", "utf-8"), ("charset=utf-8", "utf-8"), ('"utf-8"', "utf-8"),
+        ("'utf-8'", "utf-8"), ("utf-8,text/html", "utf-8"), ("utf-8\0", "utf-8"), ("iso-8859-1", "cp1252"),
+        ("latin1", "cp1252"), ("us-ascii", "cp1252"), ("iso-8859-9", "cp1254"), ("latin5", "cp1254"),
+        ("win-1251", "cp1251"), ("Windows1254", "cp1254"), ("windows_1250", "cp1250"), ("koi8-r", "koi8-r"),
+        ("x-mac-cyrillic", "mac-cyrillic"), ("gb2312", "gbk"), ("ks_c_5601-1987", "euc_kr"),
         ("tis-620", "iso8859-11"),
     ],
-)
+)  # fmt: skip
 def test_a_label_means_what_browsers_take_it_for(label: str, expected: str) -> None:
     found = codec_of(label)
 
@@ -104,6 +81,8 @@ HALF_WIDTH = "ﾃﾚﾋﾞで昨日の風を見た。"
         (JAPANESE.encode("shift_jis"), "utf-16le", JAPANESE),
         (b"plain ASCII, 100%", "iso-2022-jp", "plain ASCII, 100%"),
         (b"~{ a brace ~} in UTF-8", "utf-8", "~{ a brace ~} in UTF-8"),
+        (AZERBAIJANI.encode(), "iso-8859-1", AZERBAIJANI),
+        ("şehir, ağaç".encode("cp1254"), "windows-1254", "şehir, ağaç"),
         (RUSSIAN.encode("cp1251"), "win-1251", RUSSIAN),
         (RUSSIAN.encode("koi8-r"), "koi8-r", RUSSIAN),
         (b"", "none", ""),
@@ -113,10 +92,23 @@ def test_bytes_become_the_text_that_was_written(data: bytes, label: str, expecte
     assert decode_text(data, [label])[0] == expected
 
 
-def test_the_page_may_say_what_the_server_does_not() -> None:
-    data = b'<meta http-equiv=Content-Type content="text/html; charset=ISO-2022-JP">' + ISO_2022_JP
+@pytest.mark.parametrize(
+    ("meta", "server", "encoded", "expected"),
+    [
+        ("ISO-2022-JP", "none", ISO_2022_JP, JAPANESE),
+        ("windows-1254", "", "şehir".encode("cp1254"), "şehir"),
+        ("utf-8", "utf-8", JAPANESE.encode("shift_jis"), JAPANESE),
+    ],
+)
+def test_the_page_may_say_what_the_server_does_not_and_both_may_lie(
+    meta: str, server: str, encoded: bytes, expected: str
+) -> None:
+    data = f'<meta http-equiv=Content-Type content="text/html; charset={meta}">'.encode() + encoded
 
-    assert decode_page(data, "none")[0].endswith(JAPANESE)
+    text, is_utf8 = decode_page(data, server)
+
+    assert text.endswith(f">{expected}")
+    assert not is_utf8
 
 
 def test_a_page_that_was_cut_within_a_letter_is_utf8() -> None:

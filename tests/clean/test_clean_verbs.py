@@ -16,7 +16,7 @@ from anadil.recipe.load import parse_recipe
 from anadil.runtime.execute import execute
 from anadil.text.language_pack import LanguagePack
 from tests.kit.clean_inputs import texts
-from tests.kit.clean_stage import InThisProcess, members, page, warc_record, write_jsonl
+from tests.kit.clean_stage import InThisProcess, page, warc_record, write_jsonl, write_warc
 from tests.kit.constructed import documents
 from tests.kit.texts import AZERBAIJANI, TURKISH
 
@@ -37,6 +37,17 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]
     return make
 
 
+@pytest.fixture
+def explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Explains a record of a raw file, by a recipe that names no input."""
+
+    def explain(source: str, raw: Path, **settings: Any) -> Any:
+        (tmp_path / "r.yaml").write_text(json.dumps({"language": "az", **settings}))
+        return said(capsys, "explain", source, "--recipe", str(tmp_path / "r.yaml"), "--raw", str(raw))
+
+    return explain
+
+
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     assert main(["clean", *arguments, "-o", "json"]) == 0
     return json.loads(capsys.readouterr().out, parse_constant=pytest.fail)  # NaN, which is no JSON
@@ -45,30 +56,24 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 def test_explain_tells_every_rule_with_value_and_limit(
     tmp_path: Path, make: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    corpus = make("one")
+    corpus, recipe = make("one"), ("--recipe", str(tmp_path / "one.yaml"))
 
-    found = said(capsys, "explain", "a.jsonl:9", "--recipe", str(tmp_path / "one.yaml"))
+    found = said(capsys, "explain", "a.jsonl:9", *recipe)
 
     assert found["verdict"] == "short"
     short = next(rule for rule in found["rules"] if rule["statistic"] == "words" and rule["rule"] == "short")
     assert (short["value"], short["at"], short["verdict"]) == (1, "least", "drops")
-    twin = said(
-        capsys, "explain", "a.jsonl:7", "--recipe", str(tmp_path / "one.yaml"), "--corpus", str(corpus)
-    )
+    twin = said(capsys, "explain", "a.jsonl:7", *recipe, "--corpus", str(corpus))
     assert twin["in_corpus"][0]["reason"] in ("duplicate", None)
-    assert (
-        said(capsys, "explain", twin["id"], "--recipe", str(tmp_path / "one.yaml"), "--corpus", str(corpus))[
-            "source"
-        ]
-        == "a.jsonl:7"
-    )
+    by_id = said(capsys, "explain", twin["id"], *recipe, "--corpus", str(corpus))
+    assert by_id["source"] == "a.jsonl:7"
 
 
 def test_explain_tells_what_keeps_a_text_from_being_in_a_learnt_language(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = documents(120)
-    identification = identify_sample("qaa", own[:80], own[80:], {}, None).identification
+    identification = identify_sample("qaa", own[:80], own[80:], {}, None)[0]
     pack = LanguagePack(code="qaa", name="Qaa", script="Latn", identification=identification)
     (tmp_path / "qaa.json").write_text(pack.model_dump_json())
     dialect = re.sub(r"(?<=\w\w)(om|ul|isk)\b", r"\1u", own[1])
@@ -86,48 +91,39 @@ def test_explain_tells_what_keeps_a_text_from_being_in_a_learnt_language(
     assert {row["verdict"] for row in kept["rules"] if row["rule"] == "language"} == {"passes"}
 
 
-def test_explain_tells_what_was_taken_of_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    raw = tmp_path / "a.warc.gz"
-    raw.write_bytes(b"".join(members([warc_record(page(*texts(2)))])))
-    (tmp_path / "r.yaml").write_text("language: az\n")
-    found = said(capsys, "explain", "a.warc.gz:0", "--recipe", str(tmp_path / "r.yaml"), "--raw", str(raw))
+def test_explain_tells_what_was_taken_of_a_page(tmp_path: Path, explain: Callable[..., Any]) -> None:
+    raw = write_warc(tmp_path / "a.warc.gz", [warc_record(page(*texts(2)))])
+
+    found = explain("a.warc.gz:0", raw)
 
     assert found["page"]["dropped"] is None
     assert texts(1)[0][:40] in found["extract"]["begins"]
 
 
 def test_explain_tells_of_a_page_that_is_dropped_unread_how_far_it_came(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, explain: Callable[..., Any]
 ) -> None:
-    raw = tmp_path / "a.warc.gz"
     html = b"<html lang=en><p>" + b"Nothing of this is in the language. " * 9
-    raw.write_bytes(b"".join(members([warc_record(html)])))
-    (tmp_path / "r.yaml").write_text("language: az\n")
 
-    found = said(capsys, "explain", "a.warc.gz:0", "--recipe", str(tmp_path / "r.yaml"), "--raw", str(raw))
+    found = explain("a.warc.gz:0", write_warc(tmp_path / "a.warc.gz", [warc_record(html)]))
 
     assert found["verdict"] == found["page"]["dropped"] == "language"
     assert not found.keys() & {"extract", "normalize", "rules"}
 
 
 def test_explain_tells_of_lists_evaluation_questions_and_personal_data(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, explain: Callable[..., Any]
 ) -> None:
     text = f"{texts(1)[0]} Ünvan: aysel@mail.az"
     (tmp_path / "lists").mkdir()
     (tmp_path / "lists" / "domains").write_text("bad.az\n")
     write_jsonl(tmp_path / "heldout.jsonl", [texts(1)[0]])
-    raw = tmp_path / "a.warc.gz"
-    raw.write_bytes(b"".join(members([warc_record(page(text))])))
-    (tmp_path / "r.yaml").write_text(
-        json.dumps({
-            "language": "az",
-            "clean": {"url_lists": [str(tmp_path / "lists")], "pii": True, "decontaminate": True},
-            "evaluate": {"heldout": [str(tmp_path / "heldout.jsonl")]},
-        })
-    )  # fmt: skip
+    raw = write_warc(tmp_path / "a.warc.gz", [warc_record(page(text))])
+    settings = {"url_lists": [str(tmp_path / "lists")], "pii": True, "decontaminate": True}
 
-    found = said(capsys, "explain", "a.warc.gz:0", "--recipe", str(tmp_path / "r.yaml"), "--raw", str(raw))
+    found = explain(
+        "a.warc.gz:0", raw, clean=settings, evaluate={"heldout": [str(tmp_path / "heldout.jsonl")]}
+    )
 
     assert found["url_lists"] == {"is_blocked": False}
     assert found["decontaminate"] == {"items": ["heldout.jsonl:1"]}
@@ -165,16 +161,7 @@ def test_explain_lists_the_limits_that_a_document_breaks_and_counts_the_others(
     assert lines[-1].split()[:2] == ["passes", str(len(rules) - len(broken))]
 
 
-def test_an_unknown_source_is_refused_with_how_to_name_one(
-    tmp_path: Path, make: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    make("one")
-
-    assert main(["clean", "explain", "a.jsonl:99", "--recipe", str(tmp_path / "one.yaml")]) == 3
-    assert "no such record" in capsys.readouterr().err
-
-
-def test_explain_of_a_bad_record_tells_why_it_is_bad(
+def test_explain_refuses_an_unknown_source_and_tells_why_a_record_is_bad(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raw = tmp_path / "a.jsonl"
@@ -182,6 +169,8 @@ def test_explain_of_a_bad_record_tells_why_it_is_bad(
     (tmp_path / "r.yaml").write_text("language: az\n")
     command = ["clean", "explain", "--recipe", str(tmp_path / "r.yaml"), "--raw", str(raw), "--"]
 
+    assert main([*command, "a.jsonl:99"]) == 3
+    assert "no such record" in capsys.readouterr().err
     assert main([*command, f"{raw}:17"]) == 3
     assert f"{raw}:17: is bad and skipped: not JSON: " in capsys.readouterr().err
     monkeypatch.setattr("anadil.clean.filters.judge_record.identify_language", lambda *_: 1 / 0)
@@ -189,12 +178,11 @@ def test_explain_of_a_bad_record_tells_why_it_is_bad(
     assert "a.jsonl:1: is bad and skipped: ZeroDivisionError: division by zero" in capsys.readouterr().err
 
 
-def test_explain_tells_which_limit_a_page_exceeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_tells_which_limit_a_page_exceeds(tmp_path: Path, explain: Callable[..., Any]) -> None:
     raw = tmp_path / "a.html"
     raw.write_bytes(page(texts(1)[0] + "<div>" * 5_000))
-    (tmp_path / "r.yaml").write_text("language: az\n")
 
-    found = said(capsys, "explain", "a.html", "--recipe", str(tmp_path / "r.yaml"), "--raw", str(raw))
+    found = explain("a.html", raw)
 
     assert found["page"].items() >= {
         "dropped": "page_limits", "statistic": "depth", "value": 5_004, "limit": 3_000

@@ -125,5 +125,5 @@ def test_files_and_pages_are_read_in_the_code_page_of_the_recipes_language(tmp_p
     judged = judge_record(RawRecord(source="a.html", html=page), settings)
 
     assert read.text == KAZAKH
-    assert judged.document.text == KAZAKH
-    assert judged.is_recoded
+    assert judged.extracted.document.text == KAZAKH
+    assert judged.extracted.is_recoded

@@ -7,7 +7,6 @@ from anadil.clean.extract.extract import (
     MAX_FOREIGN_CHARS,
     MIN_OWN_LETTERS,
     Extraction,
-    decode_page,
     main_text,
     may_be_in_language,
 )
@@ -112,13 +111,10 @@ def test_code_at_the_end_is_kept_as_it_is_or_dropped(mode: ExtractMode, is_kept:
 @pytest.mark.parametrize(
     ("expected", "head", "text"),
     [
-        (True, "<html>", AZERBAIJANI),
-        (True, "<html lang='az-AZ'>", ENGLISH),
-        (False, "<html>", ENGLISH),
-        (False, "<html lang=tr>", TURKISH),
-        (True, "<html>", ENGLISH * 8 + AZERBAIJANI * 2),
+        (True, "<html>", AZERBAIJANI), (True, "<html lang='az-AZ'>", ENGLISH), (False, "<html>", ENGLISH),
+        (False, "<html lang=tr>", TURKISH), (True, "<html>", ENGLISH * 8 + AZERBAIJANI * 2),
     ],
-)
+)  # fmt: skip
 def test_a_page_is_worth_extracting_if_it_may_hold_the_language(expected: bool, head: str, text: str) -> None:
     body = f"{head}<body><script>var a = 'function';</script><p>{text}</p></body></html>"
 
@@ -165,32 +161,6 @@ def test_control_characters_do_not_stop_the_prefilter() -> None:
 
 def test_a_page_that_the_prefilter_cannot_read_is_left_to_the_check_of_its_text() -> None:
     assert may_be_in_language(f"<html><p>{ENGLISH}\U0001fffe</p>", az)
-
-
-@pytest.mark.parametrize(
-    ("data", "charset", "expected", "is_utf8"),
-    [
-        ("şəhər".encode(), "iso-8859-1", "şəhər", True),
-        ("\ufeffşəhər".encode(), "", "şəhər", True),
-        ("şehir, ağaç".encode("cp1254"), "windows-1254", "şehir, ağaç", False),
-        (
-            b"<meta charset=windows-1254>" + "şehir".encode("cp1254"),
-            "",
-            "<meta charset=windows-1254>şehir",
-            False,
-        ),
-        (
-            b"<meta charset=utf-8>" + JAPANESE.encode("shift_jis"),
-            "utf-8",
-            f"<meta charset=utf-8>{JAPANESE}",
-            False,
-        ),
-    ],
-)
-def test_the_encoding_is_found_whatever_is_declared(
-    data: bytes, charset: str, expected: str, is_utf8: bool
-) -> None:
-    assert decode_page(data, charset) == (expected, is_utf8)
 
 
 ARTICLE = f"<article><h1>Bakıda külək</h1><p>{AZERBAIJANI}</p><p>{ANOTHER}</p></article>"

@@ -59,9 +59,9 @@ def test_japanese_runs_are_made_of_characters(tmp_path: Path) -> None:
     own = ["".join(draw.choices(letters, k=300)) for _ in range(20)]
     candidates = Candidates([*own, own[3][:200] + own[4][250:] * 3], ja)
 
-    found = candidates.choose(np.zeros(len(candidates.wanted), bool), np.arange(21), 21)
+    heldout, counts = candidates.choose(np.zeros(len(candidates.runs), bool), np.arange(21), 21)
 
-    assert (found.sharing, found.documents.tolist()) == (3, [0, 1, 2, *range(4, 20)])
+    assert (counts["sharing"], heldout.tolist()) == (3, [0, 1, 2, *range(4, 20)])
 
 
 def test_where_all_documents_repeat_others_the_run_says_so(
@@ -81,7 +81,9 @@ def test_documents_that_share_little_are_held_out_where_too_few_share_nothing() 
     phrase = " ".join(OWN[0].split()[:8])
     candidates = Candidates([f"{text} {phrase}" for text in OWN[1:5]] + [OWN[5], f"{OWN[5]} Son."], az)
 
-    found = candidates.choose(np.zeros(len(candidates.wanted), bool), np.arange(6) + 7, 4)
+    heldout, counts = candidates.choose(np.zeros(len(candidates.runs), bool), np.arange(6) + 7, 4)
 
-    assert found.documents.tolist() == [7, 8, 9, 10]
-    assert (found.sharing, found.held_out_sharing, found.contaminated) == (6, 4, 0)
+    assert heldout.tolist() == [7, 8, 9, 10]
+    assert counts == {
+        "documents": 4, "looked_at": 6, "sharing": 6, "held_out_sharing": 4, "contaminated": 0
+    }  # fmt: skip

@@ -44,20 +44,10 @@ def prepare(html: bytes) -> ExtractedDocument:
         f"<form><textarea rows=9>{MUCH}</textarea></form>",
     ],
     ids=[
-        "picture",
-        "attribute",
-        "program",
-        "style",
-        "comment",
-        "drawing",
-        "state",
-        "menu",
-        "blanks",
-        "entities",
-        "options",
-        "field",
+        "picture", "attribute", "program", "style", "comment", "drawing", "state", "menu", "blanks",
+        "entities", "options", "field",
     ],
-)
+)  # fmt: skip
 def test_an_article_in_a_large_page_is_read(ballast: str) -> None:
     prepared = prepare(page(AZERBAIJANI, ballast, ANOTHER))
 

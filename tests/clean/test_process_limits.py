@@ -20,13 +20,10 @@ from anadil.runtime.executors.process_limits import (
 @pytest.mark.parametrize(
     ("exit_code", "words"),
     [
-        (OUT_OF_MEMORY, r"more than \d+ GiB of memory"),
-        (-signal.SIGXCPU, r"more than \d+ s of CPU time"),
-        (-signal.SIGSEGV, "SIGSEGV"),
-        (3, "exit code 3"),
-        (None, "exit code None"),
+        (OUT_OF_MEMORY, r"more than \d+ GiB of memory"), (-signal.SIGXCPU, r"more than \d+ s of CPU time"),
+        (-signal.SIGSEGV, "SIGSEGV"), (3, "exit code 3"), (None, "exit code None"),
     ],
-)
+)  # fmt: skip
 def test_how_a_process_ended_is_told_in_words(exit_code: int | None, words: str) -> None:
     assert re.fullmatch(words, describe_exit(exit_code))
 
@@ -49,11 +46,11 @@ LONG_RECORD = """
 import resource, sys, time
 from pathlib import Path
 from anadil.runtime.executors import process_limits
-from anadil.clean.shards.crash_records import Phase, Place, Suspects
+from anadil.clean.shards.crash_records import Phase, Place, CrashGuard
 
 process_limits.RECORD_CPU_S = 0
 process_limits.limit_process()
-with Suspects(Path(sys.argv[1]), lambda *_: "") as suspects:
+with CrashGuard(Path(sys.argv[1]), lambda *_: "") as suspects:
     suspects.begin(Place(0, 7), Phase.JUDGE)
     until = time.process_time() + 5
     while time.process_time() < until:

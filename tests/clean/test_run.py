@@ -23,14 +23,14 @@ from tests.kit.clean_stage import (
     clean,
     content,
     documents,
-    members,
     page,
     samples,
     stats,
     warc_record,
     write_jsonl,
+    write_warc,
 )
-from tests.kit.texts import ANOTHER, AZERBAIJANI, ENGLISH, RUSSIAN, TURKISH
+from tests.kit.texts import ANOTHER, AZERBAIJANI, ENGLISH, TURKISH
 
 DATA = os.environ.get("ANADIL_DATA", "")
 needs_data = pytest.mark.skipif(not DATA, reason="set ANADIL_DATA to the directory with az/, tr/ and warc/")
@@ -47,17 +47,6 @@ def test_raw_text_becomes_a_corpus(tmp_path: Path) -> None:
     assert found["kept"] == 13 == sum(found["records"].values())
     assert {document.lang for document in documents(corpus)} == {"az"}
     assert AZERBAIJANI in [document.text for document in documents(corpus)]
-
-
-def test_every_document_is_accounted_for(tmp_path: Path) -> None:
-    raw = write_jsonl(
-        tmp_path / "a.jsonl",
-        [*texts(5), ENGLISH, RUSSIAN, f"{AZERBAIJANI} {ANOTHER}", f"{AZERBAIJANI} {ANOTHER} Son"],
-    )
-
-    found = stats(clean(tmp_path, raw))
-
-    assert found["in"] == found["kept"] + sum(found["dropped"].values())
 
 
 def test_dropped_documents_can_be_looked_at(tmp_path: Path) -> None:
@@ -105,10 +94,8 @@ def test_a_warc_becomes_a_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         warc_record(page(*texts(60)), url="https://a.az/large"),
     ]
     pages += [warc_record(page(ENGLISH, head="<html>"), url="https://a.az/en")]
-    raw = tmp_path / "a.warc.gz"
-    raw.write_bytes(b"".join(members(pages)))
 
-    corpus = clean(tmp_path, raw)
+    corpus = clean(tmp_path, write_warc(tmp_path / "a.warc.gz", pages))
 
     assert sorted(document.url for document in documents(corpus)) == [f"https://a.az/{n}" for n in range(6)]
     assert stats(corpus)["dropped"] == {"language": 2, "page_limits": 2}
@@ -124,24 +111,15 @@ def test_a_warc_becomes_a_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_every_kind_of_file_is_read(tmp_path: Path) -> None:
     kinds = texts(4)
-    raw = [
-        write_jsonl(tmp_path / "a.jsonl", [kinds[0]]),
-        tmp_path / "b.txt",
-        tmp_path / "c.html",
-        tmp_path / "d.HTM",
-    ]
-    raw[1].write_text(kinds[1], encoding="utf-8")
-    raw[2].write_bytes(page(kinds[2]))
-    raw[3].write_bytes(page(kinds[3]))
+    write_jsonl(tmp_path / "a.jsonl", [kinds[0]])
+    (tmp_path / "b.txt").write_text(kinds[1], encoding="utf-8")
+    (tmp_path / "c.html").write_bytes(page(kinds[2]))
+    (tmp_path / "d.HTM").write_bytes(page(kinds[3]))
 
-    corpus = clean(tmp_path, *raw)
+    corpus = clean(tmp_path, *tmp_path.iterdir())
 
-    assert sorted(document.source for document in documents(corpus)) == [
-        "a.jsonl:1",
-        "b.txt",
-        "c.html",
-        "d.HTM",
-    ]
+    sources = sorted(document.source for document in documents(corpus))
+    assert sources == ["a.jsonl:1", "b.txt", "c.html", "d.HTM"]
 
 
 def test_a_corpus_that_is_empty_after_cleaning_says_why(tmp_path: Path) -> None:
@@ -204,14 +182,6 @@ def test_of_documents_that_are_all_identical_but_one_two_are_left(tmp_path: Path
     assert {document.source for document in documents(corpus)} == {"a.jsonl:1", "c.jsonl:1"}
 
 
-def test_short_texts_are_kept_when_the_recipe_says_so(tmp_path: Path) -> None:
-    raw = write_jsonl(tmp_path / "a.jsonl", sentences())
-
-    corpus = clean(tmp_path, raw, rules={"min_words": 5, "min_stop_words": 0})
-
-    assert stats(corpus)["kept"] == 8
-
-
 def test_lone_surrogates_do_not_reach_the_corpus(tmp_path: Path) -> None:
     raw = tmp_path / "a.jsonl"
     rows = [{"text": f"{text} \ud83d", "url": "https://a.az/\ud800", "source": "\udfff"} for text in texts(3)]
@@ -241,38 +211,15 @@ def test_an_archive_without_pages_is_named_as_one(
     assert stats(tmp_path / "2" / "corpus")["not_read"] == {kind: 1}
 
 
-def test_too_many_bad_lines_are_refused(tmp_path: Path) -> None:
-    raw = write_jsonl(tmp_path / "a.jsonl", texts(9))
-    raw.write_text(raw.read_text() + "{\n")
-
-    with pytest.raises(DataError, match=r"1 of 10 records are unreadable .*\n  a\.jsonl:10: not JSON"):
-        clean(tmp_path, raw)
-
-
 def test_no_charset_label_ends_the_stage(tmp_path: Path) -> None:
     labels = [
-        "x-sjis",
-        "windows-31j",
-        "utf8mb4",
-        "none",
-        '"',
-        "rot13",
-        "zlib",
-        "idna",
-        "utf-7",
-        "\0",
-        "mbcs",
-        "undefined",
-    ]
-    raw = tmp_path / "a.warc.gz"
-    raw.write_bytes(
-        b"".join(
-            members(
-                warc_record(page(text), url=f"https://a.az/{number}", kind=f"text/html; charset={label}")
-                for number, (label, text) in enumerate(zip(labels, texts(len(labels)), strict=True))
-            )
-        )
+        "x-sjis", "windows-31j", "utf8mb4", "none", '"', "rot13", "zlib", "idna", "utf-7", "\0", "mbcs", "undefined",
+    ]  # fmt: skip
+    pages = (
+        warc_record(page(text), url=f"https://a.az/{number}", kind=f"text/html; charset={label}")
+        for number, (label, text) in enumerate(zip(labels, texts(len(labels)), strict=True))
     )
+    raw = write_warc(tmp_path / "a.warc.gz", pages)
 
     found = stats(clean(tmp_path, raw))
 
@@ -306,16 +253,11 @@ def test_a_document_that_a_step_fails_on_is_counted_with_its_place(
 @pytest.mark.parametrize(
     "error",
     [
-        KeyboardInterrupt(),
-        Stopped("signal"),
-        MemoryError(),
-        OSError(28, "No space left on device"),
-        OSError(5, "Input/output error"),
-        RetryableError("storage did not answer"),
-        SystemExit(3),
+        KeyboardInterrupt(), Stopped("signal"), MemoryError(), OSError(28, "No space left on device"),
+        OSError(5, "Input/output error"), RetryableError("storage did not answer"), SystemExit(3),
     ],
     ids=repr,
-)
+)  # fmt: skip
 def test_what_is_no_documents_fault_ends_the_stage(
     tmp_path: Path, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,7 +274,7 @@ def test_a_document_that_the_rules_fail_on_takes_no_other_of_its_batch_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(judged: Sequence[FilterResult], *others: Any) -> list[KeptDocument]:
-        if any(each.document.text.startswith("Bakıda") for each in judged):
+        if any(each.extracted.document.text.startswith("Bakıda") for each in judged):
             raise ValueError("odd")
         return kept_documents(judged, *others)
 

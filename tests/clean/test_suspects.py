@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from anadil.clean.filters.judge_record import ExtractedDocument, FilterResult, Settings, judge_prepared
-from anadil.clean.shards.crash_records import NOTE, Phase, Place, Suspects, death_alone
+from anadil.clean.shards.crash_records import NOTE, CrashGuard, Phase, Place, death_alone
 from anadil.clean.shards.map_shard import MapTask, map_shard
 from anadil.clean.shards.shards import plan_shards
 from anadil.core.errors import DataError
@@ -93,12 +93,12 @@ def test_a_record_that_harms_nobody_alone_is_tried_again_and_left_out_after_thre
 
     place = Place(1, 7)
     for expected in ("", "", "3 processes died at it"):
-        suspects = Suspects(tmp_path / "shard", dies_alone)
+        suspects = CrashGuard(tmp_path / "shard", dies_alone)
         with suppress(MemoryError), suspects:
             suspects.begin(place, Phase.JUDGE)
             raise MemoryError  # what stays of a process that was killed: its note
-        again = Suspects(tmp_path / "shard", dies_alone)
-        assert again.why_left_out(place, Phase.JUDGE) == expected
+        again = CrashGuard(tmp_path / "shard", dies_alone)
+        assert again.why_skipped(place, Phase.JUDGE) == expected
         with again:
             pass
 
@@ -107,16 +107,16 @@ def test_a_record_that_harms_nobody_alone_is_tried_again_and_left_out_after_thre
 
 def test_a_record_that_kills_alone_is_left_out_after_one_death(tmp_path: Path) -> None:
     place = Place(1, 7)
-    with suppress(MemoryError), Suspects(tmp_path / "shard", lambda *_: "") as suspects:
+    with suppress(MemoryError), CrashGuard(tmp_path / "shard", lambda *_: "") as suspects:
         suspects.begin(place, Phase.JUDGE)
         raise MemoryError
 
-    again = Suspects(tmp_path / "shard", lambda *_: "SIGSEGV")
+    again = CrashGuard(tmp_path / "shard", lambda *_: "SIGSEGV")
 
     why = "kills the process that works on it (SIGSEGV)"
-    assert again.why_left_out(place, Phase.JUDGE) == why
+    assert again.why_skipped(place, Phase.JUDGE) == why
     # Whoever comes next knows it without another death.
-    assert Suspects(tmp_path / "shard", lambda *_: "").why_left_out(place, Phase.JUDGE) == why
+    assert CrashGuard(tmp_path / "shard", lambda *_: "").why_skipped(place, Phase.JUDGE) == why
 
 
 def test_a_record_that_raises_an_error_alone_kills_nothing(tmp_path: Path) -> None:
@@ -132,5 +132,5 @@ def test_what_follows_a_place_that_kills_the_reader_is_left_out(tmp_path: Path) 
     map_shard(task)
 
     facts = json.loads((tmp_path / "shard/facts.json").read_text())
-    assert facts["kept"] == 4
+    assert facts["clean"]["counts"]["documents_in"] == 4
     assert facts["read"][0]["places"] == ["a.jsonl:4: the rest is skipped: 3 processes died at it"]

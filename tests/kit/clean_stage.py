@@ -129,6 +129,12 @@ def members(records: Iterable[bytes]) -> list[bytes]:
     return [gzip.compress(record, mtime=0) for record in records]
 
 
+def write_warc(path: Path, records: Iterable[bytes]) -> Path:
+    """A file of records, each a gzip member where the name says so."""
+    path.write_bytes(b"".join(members(records) if path.name.lower().endswith(".gz") else records))
+    return path
+
+
 def page(*paragraphs: str, head: str = '<html lang="az"><title>Xəbər</title>') -> bytes:
     inner = "".join(f"<p>{paragraph}</p>" for paragraph in paragraphs)
     return (
