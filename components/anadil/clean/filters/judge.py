@@ -6,7 +6,6 @@ The first enforced rule that a document breaks is its reason. A rule in report m
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ from anadil.clean.kernels.statistics import Matrix, Statistics
 from anadil.recipe.filter_rules import Rules
 from anadil.text.filter_rules import MODES, RULES, Limits, Mode, RuleName
 from anadil.text.language_data import Language
+from anadil.text.language_id import IdentifiedLanguage
 
 Floats = npt.NDArray[np.float64]
 
@@ -28,20 +28,6 @@ FIRST_RULES = [next(place for place, rule in enumerate(RULES) if rule.name == na
 """Place of the first record of each name."""
 COLUMNS = np.array([COLUMN[rule.measure] for rule in RULES])
 SIGNS = np.array([-1.0 if rule.is_least else 1.0 for rule in RULES])
-
-
-class Identified(Protocol):
-    """Answer of the identifier for a text."""
-
-    @property
-    def is_language(self) -> bool:
-        """True for text in the language."""
-        ...
-
-    @property
-    def is_reliable(self) -> bool:
-        """True where there was enough text to be sure."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +116,7 @@ class Judge:
     def judge(
         self,
         texts: Sequence[str],
-        identified: Sequence[Identified] | None = None,
+        identified: Sequence[IdentifiedLanguage] | None = None,
         foreign: Sequence[float] | None = None,
         quality: Sequence[float] | None = None,
     ) -> Judgements:
