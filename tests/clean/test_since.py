@@ -32,10 +32,7 @@ OWN = texts(30)
 
 def corpus(folder: Path, name: str, lines: list[str], **settings: Any) -> Path:
     """A corpus of the stage, with its manifest, as `clean.since` reads it."""
-    raw = write_jsonl(folder / f"{name}.jsonl", lines)
-    data = {"language": "az", "clean": {"inputs": [str(raw)], "workers": 1, **settings}}
-    recipe = parse_recipe(json.dumps(data), "recipe", ())
-    return Path(execute(CLEAN, recipe, {}, (), str(folder / name)).uri)
+    return Path(corpus_at(str(folder / name), folder, lines, **settings))
 
 
 def corpus_at(uri: str, folder: Path, lines: list[str], **settings: Any) -> str:

@@ -25,16 +25,8 @@ from anadil.artifacts.line_reader import (
 )
 from anadil.artifacts.ranged import ReadableFile
 from anadil.artifacts.table_rows import TooLargeError, batch_rows, parquet_batches
+from anadil.clean.read import crawl_index
 from anadil.clean.read.charset import decode_text
-from anadil.clean.read.crawl_index import (
-    Place,
-    crawl_root,
-    index_columns,
-    index_language,
-    is_crawl_index,
-    pages_of,
-    places_of,
-)
 from anadil.clean.read.input_kinds import ARCHIVES, suffix_of
 from anadil.clean.read.read_stats import ReadStats
 from anadil.clean.read.record_fields import address_of, columns_to_read, licence_of, text_of, writable
@@ -80,20 +72,16 @@ class RawRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One file to read."""
+    """One file to read, with the arguments of `read_records`."""
 
     file: ReadableFile
     name: str
-    """Name in provenance and messages."""
     text_field: str
     start: int = 0
-    """First byte, or row group, of the range that is read."""
     end: int | None = None
     is_exact: bool = False
-    """A record begins at `start`; see `ByteRange`."""
     uri: str = ""
     language: str = ""
-    """Language of the pages of a crawl, and of the letters that tell code pages apart."""
 
 
 Reader = Callable[[Source, ReadStats], Iterator[RawRecord]]
@@ -123,7 +111,7 @@ def read_records(
         end: Byte, or row group, behind the range; None: the end of the file.
         is_exact: A record begins at `start`; see `ByteRange`.
         version: Version of an object: another one in its place is refused.
-        language: Language of the pages that are fetched where a table is the index of a crawl.
+        language: Language of the pages of a crawl, and of the letters that tell code pages apart.
 
     Raises:
         DataError: The file cannot be opened, or lacks the column.
@@ -264,9 +252,9 @@ def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
         with source.file.open("rb") as stream, pq.ParquetFile(stream, pre_buffer=True) as table:
             known = table.schema_arrow.names
             row = sum(table.metadata.row_group(before).num_rows for before in range(source.start))
-            is_index = is_crawl_index(known, source.text_field)
+            is_index = crawl_index.is_crawl_index(known, source.text_field)
             columns = (
-                index_columns(known)
+                crawl_index.index_columns(known)
                 if is_index
                 else columns_to_read(source.name, table.schema, source.text_field)
             )
@@ -275,7 +263,11 @@ def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
                 range(table.num_row_groups)[source.start : source.end], look_into_pages=isinstance(source.file, Path),
             )  # fmt: skip
             if is_index:
-                yield from _crawl(source, places_of(batches, index_language(source.language)), read_stats)
+                yield from _crawl(
+                    source,
+                    crawl_index.places_of(batches, crawl_index.index_language(source.language)),
+                    read_stats,
+                )
                 return
             for values in (values for batch in batches for values in batch_rows(batch)):
                 row += 1
@@ -293,9 +285,9 @@ def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
         read_stats.refuse(f"{source.name}:{row + 1}", f"Parquet is damaged from here on ({error})")
 
 
-def _crawl(source: Source, places: Iterator[Place], read_stats: ReadStats) -> Iterator[RawRecord]:
+def _crawl(source: Source, places: Iterator[crawl_index.Place], read_stats: ReadStats) -> Iterator[RawRecord]:
     """Read the pages that the index of a crawl names."""
-    for place, item in pages_of(places, crawl_root(source.uri), MAX_RECORD_BYTES):
+    for place, item in crawl_index.pages_of(places, crawl_index.crawl_root(source.uri), MAX_RECORD_BYTES):
         origin = f"{place.file}:{place.offset}"
         if isinstance(item, Damage):
             read_stats.refuse(origin, item.why)

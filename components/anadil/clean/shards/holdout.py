@@ -25,17 +25,10 @@ from anadil.clean.write.corpus_parts import text_of
 from anadil.core.format import counted
 from anadil.recipe.sections import Clean
 from anadil.runtime.executor import Executor
+from anadil.text import overlap
 from anadil.text.corpus import read_documents
 from anadil.text.language import load_language
 from anadil.text.language_data import Language
-from anadil.text.overlap import (
-    CHARACTERS_OF_NGRAM,
-    CHARACTERS_OF_STRETCH,
-    WORDS_OF_NGRAM,
-    WORDS_OF_STRETCH,
-    SeenNgrams,
-    seen_document,
-)
 
 log = logging.getLogger(__name__)
 
@@ -106,9 +99,9 @@ class Candidates:
 
     def _judge(self, seen: Numbers) -> tuple[Numbers, Numbers]:
         """Return masks over the documents: those that share a run, and those that are contaminated."""
-        index = SeenNgrams(self.runs)
+        index = overlap.SeenNgrams(self.runs)
         index.seen = seen
-        figures = [seen_document("", index.seen_of(runs), *self._sizes) for runs in self._runs]
+        figures = [overlap.seen_document("", index.seen_of(runs), *self._sizes) for runs in self._runs]
         masks = np.array([(each.share > 0, each.is_contaminated) for each in figures], dtype=bool)
         shares, is_contaminated = masks.reshape(-1, 2).T
         return shares, is_contaminated
@@ -161,7 +154,7 @@ def find_runs(task: RunsTask) -> None:
     numbers = np.arange(task.first_document, task.first_document + shard.num_rows)
     looked_at = np.load(task.candidates / DOCUMENTS)
     is_read = Verdicts(task.verdicts).is_kept(numbers) & ~np.isin(numbers, looked_at)
-    index = SeenNgrams(np.load(task.candidates / RUNS))
+    index = overlap.SeenNgrams(np.load(task.candidates / RUNS))
     with sealed_dir.create(task.folder, {"key": task.key}) as draft:
         for row, line in shard.lines(0, shard.num_rows):
             if is_read[row]:
@@ -176,8 +169,8 @@ def run_hasher(language: Language) -> Callable[[str], Hashes]:
 
 def _sizes(language: Language) -> tuple[int, int]:
     if language.shingle_units("ab") == ["a", "b"]:
-        return CHARACTERS_OF_NGRAM, CHARACTERS_OF_STRETCH
-    return WORDS_OF_NGRAM, WORDS_OF_STRETCH
+        return overlap.CHARACTERS_OF_NGRAM, overlap.CHARACTERS_OF_STRETCH
+    return overlap.WORDS_OF_NGRAM, overlap.WORDS_OF_STRETCH
 
 
 def _num_heldout(signatures: Signatures, verdicts: Verdicts, recipe: Clean) -> int:
