@@ -109,9 +109,14 @@ class Judge:
         self.limits = limits_of_rules(language, rules)
         self.is_enforced = np.array([modes.get(name, mode) == "enforce" for name, mode in MODES.items()])
         self._min_words = limits_of(language, rules)["min_words"] or 0
-        self._statistics = Statistics(language, characters)
+        self._language, self._characters = language, characters
         words = list(ng_words)
         self._ng_words = NgWords(words, characters or characters_of(language)) if words else None
+
+    @cached_property
+    def _statistics(self) -> Statistics:
+        # Learning a language tries thousands of limits on rows that are measured already: tables cost most of each.
+        return Statistics(self._language, self._characters)
 
     def judge(
         self,
