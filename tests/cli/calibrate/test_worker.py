@@ -94,10 +94,11 @@ def test_the_model_has_the_sizes_of_the_shape_and_is_the_same_each_time() -> Non
     )
 
 
-def test_random_tokens_fill_their_sequences() -> None:
-    tokens = random_tokens(SHAPE, WORK, 6, seed=1)
+@pytest.mark.parametrize(("packed", "documents"), [(True, 4), (False, 1)])
+def test_random_tokens_fill_their_sequences(packed: bool, documents: int) -> None:
+    tokens = random_tokens(SHAPE, replace(WORK, packed=packed), 6, seed=1)
 
     batch = batch_of(tokens, np.arange(6))
     assert (tokens.num_sequences, tokens.waste) == (6, 0)
-    assert (batch.position_ids == 0).sum(dim=1).tolist() == [1] * 6
+    assert (batch.position_ids == 0).sum(dim=1).tolist() == [documents] * 6
     assert int(batch.input_ids.max()) < SHAPE.vocabulary

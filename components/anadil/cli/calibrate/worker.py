@@ -38,6 +38,7 @@ WARMUP = 2
 """Steps before the clock runs: optimizer state, kernels and buffers are made in them."""
 LR = 1e-5
 """Low enough that no step on random tokens diverges; speed does not depend on it."""
+DOCUMENTS = 4  # of a packed sequence; one mask serves any number of them
 
 
 def run_measurement(spec: RunSpec) -> int:
@@ -138,8 +139,12 @@ def random_model(shape: Shape, work: Work, device: torch.device, seed: int) -> P
 
 
 def random_tokens(shape: Shape, work: Work, num_sequences: int, seed: int) -> Packed:
-    """Random documents, each as long as a sequence."""
-    starts = (work.sequence_length + 1) * np.arange(num_sequences + 1, dtype=np.int64)
+    """Random documents that fill sequences without padding: several in each, or one."""
+    documents = DOCUMENTS if work.packed else 1
+    # A document of n tokens has n - 1 pairs of neighbours, which are what fills a sequence.
+    pairs = np.full(documents, work.sequence_length // documents)
+    pairs[0] += work.sequence_length - pairs.sum()
+    starts = np.concatenate([[0], np.cumsum(np.tile(pairs + 1, num_sequences))]).astype(np.int64)
     ids = np.random.default_rng(seed).integers(0, shape.vocabulary, int(starts[-1]), dtype=np.int32)
     return pack(TokenStream(ids=ids, starts=starts, digest="random"), work.sequence_length)
 
