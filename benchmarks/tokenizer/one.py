@@ -87,12 +87,11 @@ def extend() -> int:
     """Our continued merges, from the table, on half of what a vocabulary of that size has."""
     from tokenizers import Tokenizer, models
 
-    from anadil.text.byte_symbols import ALPHABET
     from anadil.tokenizer.bpe import TrainedVocabulary, continue_merges
     from anadil.tokenizer.word_counts import read_counts
 
     merges = [(left, right) for left, right in json.loads(TABLE.with_suffix(".ours").read_text())]
-    vocab, merges = TrainedVocabulary(alphabet=list(ALPHABET), merges=merges).cut(SIZE // 2)
+    vocab, merges = TrainedVocabulary(merges=merges).cut(SIZE // 2)
     base = Tokenizer(models.BPE(vocab=vocab, merges=merges))
     return len(continue_merges(base, read_counts(TABLE), SIZE // 4, 2))
 

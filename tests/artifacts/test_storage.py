@@ -91,6 +91,11 @@ def test_built_in_data_keeps_its_name_and_has_bytes() -> None:
         assert path.is_file()
 
 
+def test_built_in_data_that_is_not_there_is_a_data_error() -> None:
+    with pytest.raises(DataError, match=r"no file matches 'builtin:xx/none\.jsonl'"):
+        storage.expand(("builtin:xx/none.jsonl",), "clean.inputs")
+
+
 @pytest.mark.parametrize("there", [False, True])
 def test_a_local_directory_is_put_in_one_step_with_its_rights(tmp_path: Path, there: bool) -> None:
     source = lay(tmp_path / "source", "manifest.json", "deep/a.txt")

@@ -71,7 +71,8 @@ def _container(where: str, container: Spec, pod: Spec) -> Iterator[str]:
     if any(port.get("hostPort") for port in container.get("ports") or []):
         yield f"{where}: hostPort"
     for name in HANDLERS:
-        if ((container.get(name) or {}).get("httpGet") or {}).get("host"):
+        probe = container.get(name) or {}
+        if any((probe.get(way) or {}).get("host") for way in ("httpGet", "tcpSocket")):
             yield f"{where}: {name} asks another host"
     if set(container.get("lifecycle") or {}):
         yield f"{where}: lifecycle is not checked"

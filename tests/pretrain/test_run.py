@@ -1,6 +1,7 @@
 import json
 import math
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from tests.kit.pretraining import (
     run_in_child,
     run_in_several,
 )
+from tests.kit.pretraining_texts import PRETRAINING_TEXTS
 
 
 def test_a_run_writes_a_model_that_loads_a_journal_and_a_summary_the_same_each_time(
@@ -140,6 +142,13 @@ def test_a_checkpoint_of_other_settings_or_another_base_is_refused_with_the_diff
     ):
         with pytest.raises(RecipeError, match=difference):
             run(make_job(tmp_path, make_recipe(base, phases=SHORT, **changes)))
+    job = make_job(tmp_path, make_recipe(base, phases=SHORT))
+    with pytest.raises(RecipeError, match=r"input tokens"):
+        run(
+            replace(
+                job, inputs={**job.inputs, "corpus": make_corpus(tmp_path / "other", PRETRAINING_TEXTS[1:])}
+            )
+        )
     make_model(base, seed=2)
     with pytest.raises(RecipeError, match=r"base files"):
         run(make_job(tmp_path, make_recipe(base, phases=SHORT)))

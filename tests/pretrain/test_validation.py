@@ -111,8 +111,12 @@ def test_every_token_of_a_long_document_is_scored_exactly_once(
     labels = torch.cat([batch.labels.flatten() for batch in scorer.batches])
     assert sorted(labels[labels != IGNORED].tolist()) == expected
     assert validation.num_bytes == sum(len(text.encode()) for text in HELDOUT)
-    begins = [lead for _, _, lead in validation.packed.pieces.tolist()]
-    assert begins.count(1) == (len(begins) - len(HELDOUT) if with_bos else 0)
+    stream, pieces = validation.packed.stream, validation.packed.pieces.tolist()
+    leads = [lead for _, _, lead in pieces]
+    assert leads.count(1) == (len(leads) - len(HELDOUT) if with_bos else 0)
+    if with_bos:
+        first = [int(stream.ids[start : start + 1][0]) for start, _, lead in pieces if not lead]
+        assert {stream.bos, *first} == {loaded.bos_token_id}
 
 
 def test_a_model_that_knows_nothing_takes_the_log_of_the_vocabulary_for_each_token(

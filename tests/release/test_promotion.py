@@ -52,7 +52,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
         return made.tags[promotion_lock.OWNER_TAG] == lease._owner
 
     monkeypatch.setattr(RegistryLease, "_create", create)
-    monkeypatch.setattr(lease, "POLL_S", 0.0)
+    monkeypatch.setattr(lease.Lease, "poll_s", 0.0)
     monkeypatch.setattr(promotion_lock, "SETTLE_S", 0.0)
     for module in (promotion_lock, promotion):
         monkeypatch.setattr(module, "registry_errors", lambda _: nullcontext())

@@ -36,6 +36,9 @@ def test_a_restricted_pod_is_admitted_also_if_its_containers_say_it() -> None:
     ("path", "value", "text"),
     [
         ("hostNetwork", True, "hostNetwork"),
+        ("hostPID", True, "hostPID"),
+        ("hostIPC", True, "hostIPC"),
+        ("volumes", [{"name": "two", "emptyDir": {}, "nfs": {}}], "is not one of the allowed kinds"),
         ("volumes", [{"name": "nvme", "hostPath": {"path": "/"}}], "hostPath"),
         ("volumes", [{"name": "none"}], "is not one of the allowed kinds"),
         ("securityContext.runAsNonRoot", None, "runAsNonRoot or seccompProfile is set neither"),
@@ -55,6 +58,7 @@ def test_a_restricted_pod_is_admitted_also_if_its_containers_say_it() -> None:
         ("main.securityContext.capabilities.add", ["SYS_PTRACE"], "not exactly drop ALL"),
         ("main.ports", [{"hostPort": 80}], "hostPort"),
         ("main.livenessProbe", {"httpGet": {"host": "10.0.0.1"}}, "asks another host"),
+        ("main.readinessProbe", {"tcpSocket": {"host": "10.0.0.1"}}, "asks another host"),
         ("main.lifecycle", {"preStop": {"tcpSocket": {"host": "10.0.0.1"}}}, "lifecycle"),
         ("initContainers", [{"name": "first"}], "initContainers[first]"),
         ("ephemeralContainers", [{"name": "look"}], "ephemeralContainers[look]"),

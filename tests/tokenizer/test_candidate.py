@@ -129,7 +129,8 @@ def test_control_tokens_written_in_a_document_stay_text(extension: Tokenizer, re
 
 
 @pytest.mark.parametrize(
-    ("strategy", "model_type"), [("base", ""), ("extend", "llama"), ("replace", "gpt2"), ("replace", "")]
+    ("strategy", "model_type"),
+    [("base", ""), ("extend", "llama"), ("replace", "gpt2"), ("replace", "llama"), ("replace", "")],
 )
 def test_transformers_gives_equal_ids_also_after_saving_again(
     tiny_folder: Path,

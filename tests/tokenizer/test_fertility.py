@@ -43,6 +43,9 @@ def test_each_domain_has_its_figures_and_counts_alike_in_the_mean(tiny: Tokenize
     assert law.fertility == pytest.approx(tokens(LAW) / 120, abs=1e-4)
     assert news.words_in_context == int(1_000 / (tokens(NEWS) / 6))
     assert news.bytes_per_token == pytest.approx(len(SENTENCES[1].encode()) / tokens(NEWS), abs=1e-4)
+    all_bytes = sum(len(each.text.encode()) for each in [*LAW, *NEWS])
+    assert found.num_tokens == tokens([*LAW, *NEWS])
+    assert found.bytes_per_token == pytest.approx(all_bytes / tokens([*LAW, *NEWS]), abs=1e-4)
     assert found.fertility == pytest.approx(tokens([*LAW, *NEWS]) / 126, abs=1e-4)
     assert found.mean_fertility == pytest.approx((law.fertility + news.fertility) / 2, abs=1e-4)
 
@@ -151,8 +154,8 @@ def test_what_is_kept_stands_beside_each_candidate_and_its_speed_apart(
     ("name", "content", "match"),
     [
         ("a.html", b"<p>", "is neither .* nor the id of a language with built-in text"),
-        ("a.jsonl", b"{", r"a.jsonl:1: not a JSON line"),
-        ("a.jsonl", b'{"txt": "x"}', r"a.jsonl:1: has no text in 'text'"),
+        ("a.jsonl", b"{", r"^tokenizer.keep: \S*a.jsonl:1: not a JSON line"),
+        ("a.jsonl", b'{"txt": "x"}', r"^tokenizer.keep: \S*a.jsonl:1: has no text in 'text'"),
         ("a.txt", b"\xff", "a.txt: is damaged or not UTF-8"),
         ("a.txt", b" \n", "a.txt holds no text"),
         ("a.jsonl", b'{"text": "' + bytes(16 * MIB), r"a.jsonl:1: line of .* is longer than .*; write each"),

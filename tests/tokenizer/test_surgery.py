@@ -8,14 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from anadil.artifacts.base_model import LLAMA_3_SPECIALS, tiny_text
+from anadil.artifacts.base_model import LLAMA_3_SPECIALS, read_tokenizer, tiny_text
+from anadil.artifacts.base_vocabulary import base_settings
 from anadil.core.errors import DataError, IntegrityError
 from anadil.recipe.sections import Tokenizer as Settings
 from anadil.runtime.job import Job
 from anadil.text.cut_patterns import LLAMA_3_REGEX
 from anadil.tokenizer import surgery as surgery_module
 from anadil.tokenizer.bpe import continue_merges
-from anadil.tokenizer.candidate import TokenizerCandidate, extend_vocabulary
+from anadil.tokenizer.candidate import (
+    TokenizerCandidate,
+    chat_template,
+    extend_vocabulary,
+    write_tokenizer,
+)
 from anadil.tokenizer.embedding_map import embedding_rows, write_embedding_map
 from anadil.tokenizer.fertility import unchanged_share
 from anadil.tokenizer.makers import Maker, extensions, surgeries
@@ -187,6 +193,27 @@ def test_the_map_keeps_rows_and_makes_new_ones_of_old_pieces(
         spelled = "".join(base.id_to_token(piece) or "" for piece in row)
         assert spelled == made.id_to_token(index)
         assert (row == [index]) == (index not in new)
+
+
+def test_transformers_keeps_all_ids_also_after_saving_again(
+    base: Tokenizer, made: Tokenizer, tmp_path: Path
+) -> None:
+    from transformers import AutoTokenizer
+
+    folder = tmp_path / "base"
+    folder.mkdir()
+    candidate = TokenizerCandidate(strategy="surgery", asked=1, got=1, tokenizer=made)
+    settings, template = base_settings(folder, base), chat_template(folder, base)
+    write_tokenizer(candidate, folder, settings, template, tmp_path / "written")
+
+    AutoTokenizer.from_pretrained(tmp_path / "written").save_pretrained(tmp_path / "again")
+
+    again = read_tokenizer(tmp_path / "again")
+    assert again.get_vocab() == made.get_vocab()
+    assert again.encode(TEXT).ids == made.encode(TEXT).ids
+    assert [made.token_to_id(each) for each in LLAMA_3_SPECIALS] == [
+        base.token_to_id(each) for each in LLAMA_3_SPECIALS
+    ]
 
 
 def test_a_smaller_exchange_is_the_start_of_a_larger_one(

@@ -33,8 +33,6 @@ RENEW_S = 20.0
 """Between renewals. Assumption: three requests a minute cost nothing."""
 SILENT_S = 100.0
 """After so long without a renewal an owner is taken for dead: five are missing."""
-POLL_S = 0.5
-"""Longest pause between two looks while waiting."""
 PATIENCE_S = 60.0
 """How long a stage waits for another process that makes the same artifact."""
 LOCK = "lock"
@@ -67,6 +65,8 @@ class Lease(ABC):
 
     expires = True
     """The entry of a dead owner stays: it is renewed, and a silent one is taken over."""
+    poll_s = 0.5
+    """Longest pause between two looks while waiting."""
     fence_s = math.inf
     """Age of the last renewal at which an owner stops by itself, where writes cannot be conditional."""
 
@@ -127,13 +127,13 @@ class Lease(ABC):
                     break
                 is_alive = True  # another was faster
             if is_alive and time.monotonic() >= deadline:
-                raise self._taken(entry)
+                raise self._taken(self._read())  # who was faster is in no entry from before
             if not has_waited:
-                up_to = f"up to {self._silent_s:.0f} s to see whether its run lives"
+                up_to = f"up to {max(patience_s, self._silent_s):.0f} s for its run"
                 log.info("%s: held; waiting %s", self._place, up_to if self.expires else "for its process")
             has_waited = True
             # At random, so that those who wait do not ask at the same time.
-            time.sleep(min(POLL_S, self._renew_s / 10) * random.uniform(0.1, 1))  # noqa: S311  no secret
+            time.sleep(min(self.poll_s, self._renew_s / 10) * random.uniform(0.5, 1))  # noqa: S311  no secret
         if self.expires:
             threading.Thread(target=self._renew_until_ended, name="lease", daemon=True).start()
 
@@ -158,7 +158,7 @@ class Lease(ABC):
             try:
                 self.check()
                 self._remove()
-            except AnadilError as error:
+            except (AnadilError, OSError) as error:  # a mount that has gone must not fail what is finished
                 log.warning("%s: not given back (%s); the next run takes over", self._place, error)
 
     def _write(self, tag: str) -> bool:
@@ -197,6 +197,8 @@ class Lease(ABC):
 class ObjectLease(Lease):
     """A JSON object in S3, replaced by conditional writes."""
 
+    poll_s = 2.0
+    # Each look is a request that costs money, and an upload is waited for up to an hour.
     stays = False
     """Leave the object, for a place that is written again: a removal that arrives late would hit the next owner's."""
 
@@ -263,14 +265,15 @@ class FileLease(Lease):
         """Remove the file too, and its directory if nothing else is in it."""
         assert self._file is not None
         path = Path(self._place)
-        # While it is held; who waits for it opens the next one.
-        if _is_current(self._file, path):
-            path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            fcntl.flock(
-                self._file, fcntl.LOCK_UN
-            )  # closing does not free it while a fork of this process lives
-        os.close(self._file)
+        try:
+            # While it is held; who waits for it opens the next one.
+            if _is_current(self._file, path):
+                path.unlink(missing_ok=True)
+        finally:
+            with contextlib.suppress(OSError):
+                # Closing does not free it while a fork of this process lives.
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+            os.close(self._file)
         with contextlib.suppress(OSError):
             path.parent.rmdir()
 
@@ -281,9 +284,9 @@ class FileLease(Lease):
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, MODE)
         except FileNotFoundError:
             return None
+        with contextlib.suppress(OSError):  # another user made it, or the mount has no modes
+            os.fchmod(file, MODE)
         try:
-            with contextlib.suppress(PermissionError):  # another user made it
-                os.fchmod(file, MODE)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_current(file, path):
                 return file
@@ -296,7 +299,8 @@ class FileLease(Lease):
                 )
                 return file
             os.close(file)
-            raise
+            text = f"cannot be locked ({error}); choose another place, or mount it with locks"
+            raise PreflightError(f"{path}: {text}") from None
         os.close(file)  # of another process, or of one that has ended
         return None
 

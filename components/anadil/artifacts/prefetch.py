@@ -105,8 +105,9 @@ def fill(
     for name in files:
         if not (target / name).resolve().is_relative_to(target.resolve()):
             raise IntegrityError(f"{source}: its manifest names {name!r}, out of its directory; remove it")
+    known = {MANIFEST, *files}
     for file in [path for path in target.rglob("*") if path.is_file()]:
-        if file.relative_to(target).as_posix() not in {MANIFEST, *files}:
+        if file.relative_to(target).as_posix() not in known:
             file.unlink()  # what a killed run was fetching
     total = sum(int(entry["bytes"]) for entry in files.values())
     absent = sum(int(entry["bytes"]) for name, entry in files.items() if not _has_size(target / name, entry))

@@ -113,10 +113,11 @@ def score(
     model.eval()
     with torch.inference_mode(), progress(f"score {name}", total=len(full)) as bar:
         head = _head(model, full[todo[0].document][: min(context, 16)], name) if todo else None
-        while todo:
+        start = 0
+        while start < len(todo):
             assert head is not None
-            rows = max(1, batch_tokens // todo[0].length)
-            batch, todo = todo[:rows], todo[rows:]
+            batch = todo[start : start + max(1, batch_tokens // todo[start].length)]
+            start += len(batch)
             documents, losses = _batch_nats(model, head, full, batch, bos or 0)
             np.add.at(nats, documents, losses)
             members = [window.document for window in batch]

@@ -155,7 +155,6 @@ class _Rows:
         # The mask is as wide as it will be; a step takes the columns up to its own.
         ids = torch.zeros(len(prompts), self._width, dtype=torch.long)
         mask = torch.ones(len(prompts), self._width + budget, dtype=torch.long)
-        # Filled from the left, so that a step takes the columns up to its own.
         for row, prompt in enumerate(prompts):
             ids[row, self._width - len(prompt) :] = torch.tensor(list(prompt))
             mask[row, : self._width - len(prompt)] = 0

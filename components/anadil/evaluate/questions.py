@@ -186,14 +186,13 @@ def encode_references(
     """
     if not questions.listed:
         return questions, {}
-    if not questions.listed:
-        return questions, {}
     answers = [
         Document(id=f"{one.chat.id} ({one.chat.place})", text=one.reference, source=KEY, url="", lang="")
         for one in questions.listed
     ]
     encoded = encode_for_all(candidates, answers)
-    unaltered = [place for place, answer in enumerate(answers) if answer.id not in set(encoded.altered)]
+    altered = set(encoded.altered)
+    unaltered = [place for place, answer in enumerate(answers) if answer.id not in altered]
     listed = tuple(questions.listed[place] for place in unaltered)
     asked = frozenset(new for new, place in enumerate(unaltered) if place in questions.asked)
     return replace(questions, listed=listed, asked=asked), encoded.ids

@@ -120,10 +120,13 @@ def _start(stage: Stage, options: argparse.Namespace, arguments: list[str], engi
     processes = _num_processes(stage, recipe)
     files = getattr(options, stage.files_flag) if stage.files_flag else []
     made = None
-    if processes > 1 or _has_rendezvous(stage):
+    has_rendezvous = _has_rendezvous(stage)
+    if processes > 1 and not has_rendezvous:
         made = find_for_group(stage, recipe, inputs, files, options.out)
-        if made is None:
-            return _under_torchrun(stage, arguments, processes)
+    # Several nodes look after they have met: one that came late would find what another run has just made and end,
+    # while the others wait for it.
+    if made is None and (processes > 1 or has_rendezvous):
+        return _under_torchrun(stage, arguments, processes)
     made = made or execute(stage, recipe, inputs, files, options.out, engines)
     if int(os.environ.get("RANK", "0")) == 0:
         print(made.uri)

@@ -102,9 +102,11 @@ def lost_scripts(base: Tokenizer, candidate: Tokenizer) -> dict[str, LostScript]
     vocab = candidate.get_vocab(with_added_tokens=True)
     costs: dict[str, list[int]] = defaultdict(list)
     for token in base.get_vocab(with_added_tokens=False):
+        if token in vocab:
+            continue
         text = to_text(token)
         script = next((name for name in map(name_of, text) if name in SCRIPTS), "")
-        if script and token not in vocab and "\ufffd" not in text:
+        if script and "\ufffd" not in text:
             costs[script.capitalize()].append(len(candidate.model.tokenize(token)))
     lost = {name: LostScript(tokens=len(each), cost=round(fmean(each), 2)) for name, each in costs.items()}
     return dict(sorted(lost.items(), key=lambda pair: (-pair[1].tokens, pair[0])))

@@ -212,7 +212,7 @@ def read_keep_texts(job: Job) -> dict[str, tuple[str, ...]]:
         field = "text" if is_built_in else job.recipe.clean.text_field
         place = f"{KEY}: {uri}"
         with storage.local_copy(uri) as path:
-            read = (text_of(row, field, f"{place}{number}") for number, row in text_rows(path, place, field))
+            read = (text_of(row, field, where) for where, row in text_rows(path, place, field))
             texts = tuple(text for text in read if text.strip())
         if not texts:
             raise DataError(f"{place} holds no text; name another file")

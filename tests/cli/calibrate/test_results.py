@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from anadil.cli.calibrate.runs import (
+    default_folder,
     load_measurement,
     load_measurements,
     measurement_path,
@@ -65,6 +66,13 @@ def test_a_place_that_cannot_be_written_costs_no_result(
     save_measurement(measurement(), tmp_path / "file" / "runs")
 
     assert "the measurement cannot be saved" in caplog.text
+
+
+def test_measurements_lie_in_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("ANADIL_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    assert default_folder() == tmp_path / "anadil" / "measurements"
 
 
 def test_a_cpu_is_named_by_its_model(tmp_path: Path) -> None:

@@ -84,7 +84,9 @@ def test_processes_give_the_bytes_that_one_gives(tmp_path: Path, tokenizer: Path
     tokens.SMALL_BYTES = 10**9
     alone = token_stream(corpus, tokenizer, tmp_path / "one", write=True)
 
+    other = make_parts(tmp_path / "other", PRETRAINING_TEXTS[:3], PRETRAINING_TEXTS[3:])
     assert stream.digest == alone.digest
+    assert stream.digest != token_stream(other, tokenizer, tmp_path / "third", write=True).digest
     assert stream.ids[:].tolist() == alone.ids[:].tolist()
     assert stream.starts.tolist() == alone.starts.tolist()
 

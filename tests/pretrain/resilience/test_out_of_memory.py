@@ -99,11 +99,18 @@ def test_what_does_not_fit_outside_a_step_is_not_told_to_halve_the_micro_batch(t
     assert "activation_checkpointing" not in text
 
 
-def test_main_memory_beside_a_gpu_is_told_from_the_gpu_s(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        "CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`",
+        "Registering memory failed with cudaError: 2. It's possible",
+    ],
+)
+def test_main_memory_beside_a_gpu_is_told_from_the_gpu_s(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
     with pytest.raises(PreflightError) as caught, no_room(recipe(), "saving step 3", rank=0):
-        raise RuntimeError("CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`")
+        raise RuntimeError(words)
 
     assert "out of memory while saving step 3 on rank 0 on " in str(caught.value)
     assert "that is main memory, not the GPU's" in str(caught.value)

@@ -102,7 +102,7 @@ def undo_escapes(text: str) -> Unescaped:
 
 
 def _undone(text: str) -> str:
-    """Escape a text once less."""
+    """Undo one level of escapes."""
     if _is_escaped(text):
         text = ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else MEANINGS[match[2]], text)
     without_strings = QUOTED.sub("", text)

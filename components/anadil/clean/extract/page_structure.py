@@ -79,9 +79,11 @@ def drop_structure(tree: HTMLTree, language: Language) -> list[str]:
     # The inner ones first, so that text is read once however deep they stand.
     for element in reversed(elements):
         is_structure = element.tag in STRUCTURE_TAGS or element.matches(names)
-        # Cookies in the name of an element of the article are its subject, unless that is a banner's.
-        is_baked = element.matches(BAKED) and not BANNER.search(f"{element.class_name} {element.id}")
-        if is_structure and not is_baked and not element.has_attribute(WRAPPER):
+        if not is_structure or element.has_attribute(WRAPPER):
+            continue
+        # Cookies in the name of an element of the article are its subject, unless that is a banner's. Asked of few:
+        # a match costs most of the loop.
+        if not element.matches(BAKED) or BANNER.search(f"{element.class_name} {element.id}"):
             dropped.update(dict.fromkeys(_dropped(tree, element, language)))
     return list(dropped)
 

@@ -154,7 +154,7 @@ def _with_verdicts(
     accounts: Accounts,
     part: RowSlice,
 ) -> pa.Table:
-    """Add the verdicts of dedup to rows; `kept` are places of those that no rule drops, `documents` their numbers."""
+    """Add the verdicts of dedup to rows; `places_kept` are of those that no rule drops, `documents` their numbers."""
     reason = rows["reason"].cast(pa.string()).to_numpy(zero_copy_only=False)
     cluster_size = np.zeros(rows.num_rows, dtype=np.uint32)
     duplicate_of = np.full(rows.num_rows, None, dtype=object)

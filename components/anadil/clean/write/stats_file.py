@@ -76,10 +76,10 @@ def make_stats(
     }
 
 
-def write_samples(out: Path, dropped: Mapping[str, Sequence[Row]], num_kept: Sequence[Row]) -> list[str]:
+def write_samples(out: Path, dropped: Mapping[str, Sequence[Row]], in_corpus: Sequence[Row]) -> list[str]:
     """Write `rejected/<reason>.jsonl.zst` for each reason, and `samples/kept.jsonl.zst`; return their names."""
     files = {f"rejected/{reason}.jsonl.zst": rows for reason, rows in dropped.items()}
-    files["samples/kept.jsonl.zst"] = num_kept
+    files["samples/kept.jsonl.zst"] = in_corpus
     (out / "rejected").mkdir()
     (out / "samples").mkdir()
     for name, rows in files.items():

@@ -75,8 +75,8 @@ def promote(options: argparse.Namespace) -> int:
     from anadil.release.registry.promotion import target_alias
 
     if options.dry_run:
-        registry = open_registry(tracking, makes=False) if tracking else None
-        champion = registry.by_alias(name, ALIAS) if registry and not options.alias else None
+        registry = open_registry(tracking, makes=False) if tracking and not options.alias else None
+        champion = registry.by_alias(name, ALIAS) if registry else None
         print(f"{model.uri} would be {name}@{options.alias or target_alias(champion, model)}")
         return 0
     registry = open_registry(tracking)

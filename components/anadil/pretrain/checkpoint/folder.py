@@ -211,8 +211,7 @@ class CheckpointFolder:
         target = directory.path_of(self.folder, state.step)
         partial = target.with_name(target.name + directory.PARTIAL)
         try:
-            writers.run_on_first(lambda: shutil.rmtree(partial, ignore_errors=True))
-            writers.run_on_first(lambda: partial.mkdir(parents=True))
+            writers.run_on_first(lambda: _make_anew(partial))
             write_tensors(staged, partial, writers.host)
             del staged
             parts = writers.run_everywhere(lambda: directory.describe_files(self._written(partial)))
@@ -324,3 +323,9 @@ def _damage(path: Path, rank: int, size: int) -> str:
     except OSError as error:
         return f"{path}: cannot be read ({error})"
     return ""
+
+
+def _make_anew(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)  # where it fails, the error says why
+    folder.mkdir(parents=True)

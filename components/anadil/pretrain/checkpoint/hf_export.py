@@ -78,15 +78,19 @@ def export_checkpoint(
     files = files_of(sizes, shard_bytes)
     out.mkdir(parents=True, exist_ok=True)
     _write_config(saved, base, tokenizer, out, dtype)
+    constants = {
+        in_files(name): tensor.to(dtype or tensor.dtype) for name, tensor in _constants(base).items()
+    }
     places, total = {}, 0
     with progress("exporting", len(files)) as shown:
         # One file at a time: the model never has to fit into memory as a whole.
         for file, names in files.items():
-            whole = _constants(base) if file == [*files][-1] else {}
+            tensors = constants if file == [*files][-1] else {}
             for name in names:
-                whole[name] = torch.empty(saved[name].size, dtype=saved[name].properties.dtype)
-                read_tensors(checkpoint, {name: whole[name]}, None)
-            tensors = {in_files(name): tensor.to(dtype or tensor.dtype) for name, tensor in whole.items()}
+                # Converted one by one: a file of FP32 and its BF16 are three times what is written.
+                tensor = torch.empty(saved[name].size, dtype=saved[name].properties.dtype)
+                read_tensors(checkpoint, {name: tensor}, None)
+                tensors[in_files(name)] = tensor.to(dtype or tensor.dtype)
             save_file(tensors, out / file, metadata={"format": "pt"})
             # safetensors writes 0600, which a server under another user cannot read
             (out / file).chmod(0o644)

@@ -188,13 +188,13 @@ class CheckpointStorage(Callback):
 
     def close(self) -> None:
         """Finish what is being written, but abort copies to the archive; raises where that fails."""
-        if self._memory is not None:
-            self._memory.close()
         try:
             if self._local is not None:
                 self._local.close()
         finally:
             self.durable.close()
+        if self._memory is not None:
+            self._memory.close()
 
 
 def newest_of(tiers: list[CheckpointFolder]) -> tuple[CheckpointFolder, VerifiedCheckpoint] | None:

@@ -30,8 +30,11 @@ from anadil.recipe.sections import Recipe
 log = logging.getLogger(__name__)
 
 FILE = "micro-batch.json"
-NO_MEMORY = re.compile("DefaultCPUAllocator: (not enough|can't allocate) memory|CUDA error: out of memory")
-"""Main memory, page-locked memory. Source: c10/core/impl/alloc_cpu.cpp, cudaHostAlloc; torch 2.13."""
+NO_MEMORY = re.compile(
+    "DefaultCPUAllocator: (not enough|can't allocate) memory|CUDA error: out of memory"
+    r"|Registering memory failed with cudaError: 2\b"
+)
+"""Main memory, page-locked memory. Source: c10/core/impl/alloc_cpu.cpp, cudaHostAlloc, cuda/_pin_memory_utils.py; torch 2.13."""
 MAIN_MEMORY = (
     "that is main memory, not the GPU's: there each process reads weights and keeps a copy of what a checkpoint "
     "holds; raise cluster.memory, take nodes with more of it, spread the model further "

@@ -168,8 +168,9 @@ class Watchdog(Callback):
                     "watchdog: the processes' key-value store cannot be reached (%s); watching this process alone",
                     error,
                 )
-                # Asking took long, which must not look like a stopped process.
-                self._store, alarm, before = None, False, time.monotonic()
+                # Asking took long: that must not look like a stopped process, and silence is measured anew.
+                self._store, before = None, time.monotonic()
+                continue
             if (silent or alarm) and not self._closed.is_set():
                 self._give_up()
                 return

@@ -81,6 +81,8 @@ class RegistryLease(Lease):
                 return None
         if tag and not is_own:
             time.sleep(SETTLE_S)  # another may be removing the dead one's just now
+        if not tag:
+            return f"{self._owner} "  # who creates it has it; a look that failed now would leave it to nobody
         entry = self._read()
         return entry.tag if entry.owner == self._owner else None
 

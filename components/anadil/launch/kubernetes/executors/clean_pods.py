@@ -117,6 +117,7 @@ class IndexedJob:
                 log.info("job %s: %d of %d tasks done", name, done, job["spec"]["completions"])
                 num_logged = done
             if "Complete" in conditions:
+                tick()  # of the shards that ended since the last look
                 break
         return None
 
