@@ -261,7 +261,7 @@ FLOW = (
     ),
     Stage(
         name="report",
-        result_version=5,
+        result_version=6,
         image="tools",
         reads=("corpus", "tokenizer", "trial", "model", "adapter", "scores"),
         optional=("trial", "adapter"),
