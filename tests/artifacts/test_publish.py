@@ -105,7 +105,7 @@ def test_what_a_killed_run_left_is_replaced(bucket: str, tmp_path: Path) -> None
     assert "train/part-008" not in left
     assert len(left) >= 3
     assert told[0][:2] == (0, "published"), told
-    assert "waiting up to 2 s to see whether its run lives" in told[0][2]
+    assert "takes over after 2 s without a sign of life" in told[0][2]
     assert len(assert_whole(uri).files) == 5
 
 

@@ -129,8 +129,8 @@ class Lease(ABC):
             if is_alive and time.monotonic() >= deadline:
                 raise self._taken(self._read())  # who was faster is in no entry from before
             if not has_waited:
-                up_to = f"up to {max(patience_s, self._silent_s):.0f} s for its run"
-                log.info("%s: held; waiting %s", self._place, up_to if self.expires else "for its process")
+                takes_over = f"; this one takes over after {self._silent_s:.0f} s without a sign of life"
+                log.info("%s: held; waiting for its run%s", self._place, takes_over if self.expires else "")
             has_waited = True
             # At random, so that those who wait do not ask at the same time.
             time.sleep(min(self.poll_s, self._renew_s / 10) * random.uniform(0.5, 1))  # noqa: S311  no secret
