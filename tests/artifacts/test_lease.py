@@ -1,5 +1,6 @@
 """The lock of a work directory while processes begin and end there all the time."""
 
+import errno
 import os
 import threading
 import time
@@ -123,3 +124,20 @@ def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
         PreflightError, match=r"file/work: no directory can be made there .*choose another place"
     ):
         lease.locked(tmp_path / "file/work").__enter__()
+
+
+def test_a_mount_that_has_gone_fails_nothing_that_is_finished_and_keeps_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = lease.FileLease(str(tmp_path / "lock"))
+    first.acquire()
+
+    def gone(*_: object) -> bool:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lease, "_is_current", gone)
+        first.release()
+
+    lease.FileLease(str(tmp_path / "lock")).acquire()
+    assert "not given back ([Errno 116] Stale file handle)" in caplog.text
