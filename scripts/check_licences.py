@@ -18,7 +18,7 @@ ALLOWED = frozenset(
     {
         "0BSD", "Apache-2.0", "Apache-2.0 WITH LLVM-exception", "BSD-2-Clause", "BSD-3-Clause", "BSL-1.0", "CC0-1.0",
         "CNRI-Python", "ISC", "MIT", "MIT-0", "MIT-CMU", "PSF-2.0", "Python-2.0", "Unlicense", "Zlib",
-        # Of files: whoever changes one of theirs passes that one on. Nobody changes them here.
+        # Copyleft by file: whoever changes a file passes it on. Nobody changes them here.
         "MPL-1.1", "MPL-2.0",
         # Classifiers of packages that say no more.
         "Apache Software License", "BSD License", "ISC License (ISCL)", "MIT License", "Python Software Foundation License",

@@ -50,7 +50,7 @@ def network(names: str, title: str, text: str, unit: str) -> Panel:
     )
 
 
-# What people look at first comes first.
+# People look at these first.
 FIRST = ("train", "validation", "system")
 TRAINING = [
     *(training(each) for group in FIRST for each in METRICS if each.panel and each.group == group),

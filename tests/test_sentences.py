@@ -22,7 +22,7 @@ MAX_WORDS = 30
 MAX_SEMICOLONS = 0.05
 MAX_MEDIAN = 14
 CEILINGS = {"Of": 0, "What": 0, "Whether": 0, "found": 1, "dialect": 5}
-"""Docstrings that begin so, bindings of `found`, and of the names below. Lower them when a count has fallen."""
+"""Docstrings and comments that begin so, bindings of `found`, and of the names below. Lower them when a count has fallen."""
 LEAST_COMMENTS = 0.0225
 """Comments a line of source. Raise it when the share has risen."""
 NAMES = (
@@ -82,7 +82,7 @@ def counts() -> tuple[Counter[str], float]:
         lines += source.count("\n")
         code, texts = (TEXT.split(source)[start::2] for start in (0, 1))
         comments += sum(each.startswith("#") and not DIRECTIVE.match(each) for each in texts)
-        total.update(re.findall(r'^ *r?"""(Of|What|Whether) ', source, re.MULTILINE))
+        total.update(re.findall(r'(?:^ *r?"""|# )(Of|What|Whether) ', source, re.MULTILINE))
         bound = names_bound('""'.join(code))
         total.update("found" if name == "found" else "dialect" for name in bound)
     return total, comments / lines

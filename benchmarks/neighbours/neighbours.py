@@ -21,9 +21,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 SETTINGS: dict[str, dict[str, str]] = {
-    # What libgomp does where nothing is set. Source: GCC, libgomp/env.c.
+    # libgomp's default. Source: GCC, libgomp/env.c.
     "libgomp": {"GOMP_SPINCOUNT": "300000"},
-    # What anadil sets where nothing is set.
+    # anadil's default.
     "passive": {"OMP_WAIT_POLICY": "PASSIVE"},
     "spin 1000": {"GOMP_SPINCOUNT": "1000"},
     "spin 10000": {"GOMP_SPINCOUNT": "10000"},

@@ -85,7 +85,7 @@ def run(name: str, given: Given) -> Figures:
         CalledProcessError: It failed; what it said is on stderr.
     """
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    # Of several GPUs transformers takes all (DataParallel), anadil one: each trainer gets the first that is visible.
+    # transformers takes all GPUs (DataParallel), anadil one: each trainer gets the first that is visible.
     environment["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
     done = subprocess.run(
         [sys.executable, str(ONE), name, given.dumps()],

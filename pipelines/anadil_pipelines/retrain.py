@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from anadil.core.errors import AnadilError, DataError, RecipeError
+from anadil.core.format import counted
 from anadil_pipelines.server import Kubeflow
 from anadil_pipelines.submit import (
     EXPERIMENT_ID,
@@ -24,6 +25,14 @@ from anadil_pipelines.submit import (
 
 log = logging.getLogger(__name__)
 
+MACROS = {
+    "@hourly": "0 0 * * * *",
+    "@daily": "0 0 0 * * *",
+    "@midnight": "0 0 0 * * *",
+    "@weekly": "0 0 0 * * 0",
+    "@monthly": "0 0 0 1 * *",
+    "@yearly": "0 0 0 1 1 *",
+}
 MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 DAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
 FIELDS: tuple[tuple[str, int, int, list[str]], ...] = (
@@ -45,12 +54,12 @@ def kubeflow_cron(cron: str) -> str:
     Raises:
         RecipeError: It is no cron expression.
     """
-    fields = cron.split()
+    fields = MACROS.get(cron.strip().lower(), cron).split()
     if len(fields) == 5:
         fields = ["0", *fields]
     if len(fields) != 6:
         raise RecipeError(
-            f"--cron {cron!r}: has {len(fields)} fields; write minute, hour, day of the month, month, day of the "
+            f"--cron {cron!r}: has {counted(len(fields), 'field')}; write minute, hour, day of the month, month, day of the "
             "week, such as '0 3 * * 0' for Sundays at 3:00"
         )
     for text, field in zip(fields, FIELDS, strict=True):

@@ -1,6 +1,7 @@
 """The lock of a work directory while processes begin and end there all the time."""
 
 import errno
+import fcntl
 import os
 import threading
 import time
@@ -141,3 +142,26 @@ def test_a_mount_that_has_gone_fails_nothing_that_is_finished_and_keeps_no_lock(
 
     lease.FileLease(str(tmp_path / "lock")).acquire()
     assert "not given back ([Errno 116] Stale file handle)" in caplog.text
+
+
+def test_a_mount_without_modes_keeps_its_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_modes(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(os, "fchmod", no_modes)
+    lease.FileLease(str(tmp_path / "lock")).acquire()
+
+    with pytest.raises(lease.Taken):
+        lease.FileLease(str(tmp_path / "lock")).acquire()
+
+
+def test_a_mount_that_cannot_lock_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(fcntl, "flock", damaged)
+
+    with pytest.raises(
+        PreflightError, match=r"lock: cannot be locked .*Input/output.*; choose another place"
+    ):
+        lease.FileLease(str(tmp_path / "lock")).acquire()

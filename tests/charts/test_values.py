@@ -21,7 +21,7 @@ from tests.charts.chart import CASES, CHART, LOGIN, ROOT, Object, environment, n
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
 DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
-TRAINED = {"corpus": "/data/run/corpus", "tokenizer": "/data/run/tokenizer"}  # What pretrain needs.
+TRAINED = {"corpus": "/data/run/corpus", "tokenizer": "/data/run/tokenizer"}  # Inputs of pretrain.
 LOGIN_SECRET = "anadil-mlflow-login"
 OPEN = {"recipe", "global", "mlflow.affinity"}  # Tables that others check: the program, Helm, Kubernetes.
 

@@ -86,7 +86,7 @@ def test_five_million_signatures_take_less_than_two_gib(
 
     num_documents, num_equal, num_alike = map(int, printed.split())
     assert num_documents == 100_000 * num_shards
-    # Of as many that are not the first of their 100,000 texts or families.
+    # All but the first of each of 100,000 texts or families.
     for found in (num_equal, num_alike):
         assert 3_500 * num_shards < found < 8_100 * num_shards
     assert peak < most_mib

@@ -187,5 +187,5 @@ def test_time_is_linear_in_the_length(unit: str) -> None:
         replaced("ja", text)
         return time.process_time() - started
 
-    # Of a quadratic one the second takes 100 times as long.
+    # A quadratic pattern would take 100 times as long.
     assert seconds(50_000) < 40 * max(seconds(5_000), 0.005)

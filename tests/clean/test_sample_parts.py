@@ -84,7 +84,7 @@ def test_the_command_says_how_many_sources_set_its_limits_and_warns_of_a_single_
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(learning, "MIN_BYTES", 10_000)
-    # What takes most of the time says nothing of sources.
+    # The slowest part, which sources do not touch.
     monkeypatch.setattr(identifying, "_limits", lambda *_: (identifying.NO_LIMIT, 0.0))
     monkeypatch.setattr(identifying, "_damage_limits", lambda *_: (identifying.NO_LIMIT,) * len(LENGTHS))
     texts = documents(80)

@@ -63,7 +63,7 @@ def test_ranges_of_lines_give_every_record_once(tmp_path: Path, most: int) -> No
 def test_ranges_of_a_packed_warc_give_every_page_once(tmp_path: Path, most: int, damage: str) -> None:
     path = tmp_path / "a.warc.gz"
     pages = members(warc_record(page(f"{n} {AZERBAIJANI}"), url=f"https://a.az/{n}") for n in range(12))
-    # What looks like the beginning of a member, within one that is stored as it is.
+    # Bytes that look like the beginning of a member, within a stored one.
     pages.insert(5, gzip.compress(warc_record(b"\x1f\x8b\x08" * 99, kind="image/png"), 0, mtime=0))
     content = bytearray(b"".join(pages))
     middle = len(b"".join(pages[:7])) + 40

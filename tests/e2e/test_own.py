@@ -13,7 +13,7 @@ from tests.kit.flow import made_folders
 
 pytestmark = [
     pytest.mark.slow,
-    # Of peft about transformers.
+    # peft's warnings about transformers.
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
 ]
 SHORT = ("evaluate.max_new_tokens=8", "evaluate.max_questions=4", "finetune.epochs=1")

@@ -128,7 +128,7 @@ def test_four_processes_have_the_losses_and_the_weights_of_one(
     ("how", "settings"),
     [
         (signal.SIGTERM, ("finetune.trains=adapter", "finetune.trains_embeddings=control")),
-        # Of a kill in two processes tests/finetune/test_preference_processes.py tells too.
+        # tests/finetune/test_preference_processes.py kills two processes too.
         matrix(signal.SIGKILL, ("finetune.trains=all",)),
         matrix(signal.SIGTERM, ("finetune.trains=all",)),
         matrix(signal.SIGKILL, ("finetune.trains=adapter", "finetune.trains_embeddings=control")),

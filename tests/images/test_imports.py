@@ -17,7 +17,7 @@ from tests.images.test_containerfiles import STARTS, reached
 from tests.kit.marks import matrix
 
 SENDER = "anadil.runtime.mlflow_sender"  # A process of its own, which no import names.
-# Of the tools, what runs by itself; their commands say by name which package they miss.
+# Only the parts of `tools` that run by themselves; its commands name a missing package.
 STARTS_OF_IMAGES = {
     **{name: [*STARTS[name], SENDER] for name in STAGES},
     "tools": [SENDER, "anadil.report.run"],

@@ -25,7 +25,7 @@ class Cluster:
     """(verb, resource[/subresource]) that a review does not allow."""
     version: tuple[str, str, str] = ("1", "32", "v1.32.4")
     asked: list[tuple[str, str]] = field(default_factory=list)  # (method, path) of every request.
-    silent: bool = False  # Whether it takes connections and says nothing.
+    silent: bool = False  # True: it takes connections and never answers.
 
     def put(self, path: str, **content: Any) -> None:
         """Answer a path with an object whose metadata holds the last part of the path as its name."""

@@ -47,7 +47,7 @@ class Fault:
     pattern: str
     times: int
     reply: Reply | None = None  # None: the connection is cut without a word.
-    after: bool = False  # Whether the request is carried out all the same, and only its answer is lost.
+    after: bool = False  # True: the request is carried out, and only its answer is lost.
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class Cluster:
     made: int = 0  # Jobs that were ever created.
     _clock: Iterator[int] = field(default_factory=itertools.count)
 
-    # What tests do
+    # Calls of tests
 
     def fail_next(
         self, method: str, pattern: str, times: int, reply: Reply | None, *, after: bool = False
@@ -221,7 +221,7 @@ class Cluster:
             yield pod, pod["status"]["containerStatuses"][0]
             self._reconcile()
 
-    # What the API server does
+    # The API server's part
 
     def answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Reply:
         with self.changed:
@@ -328,7 +328,7 @@ class Cluster:
             self.jobs.pop(job["metadata"]["name"], None)
             self.changed.notify_all()
 
-    # What the operator does
+    # The operator's part
 
     def _reconcile(self) -> None:
         for job in self.jobs.values():

@@ -73,14 +73,14 @@ def test_a_step_registers_where_its_artifact_lies_and_copies_nothing_of_it(
     root = "s3://kubeflow/v2/artifacts/anadil-adapt/1234"
 
     asked = outputs(tmp_path / "out", name, root=root)
-    kfp.write_outputs(STAGES[stage], asked, "s3://team/root/made", manifest)
+    kfp.write_outputs(STAGES[stage], asked, "s3://team/runs/made", manifest)
 
     text = (tmp_path / "out" / "executor_output.json").read_text(encoding="utf-8")
     [card] = json_format.Parse(text, pipeline_spec_pb2.ExecutorOutput()).artifacts[name].artifacts
     metadata = json_format.MessageToDict(card.metadata)
     assert card.uri == f"{root}/{name}"
     assert metadata == {
-        "uri": "s3://team/root/made", "sha256": manifest.digest, "key": manifest.key, "loss": 3.5, "gate": "passed",
+        "uri": "s3://team/runs/made", "sha256": manifest.digest, "key": manifest.key, "loss": 3.5, "gate": "passed",
         **expected,
     }  # fmt: skip
     uploaded = [path for path in (tmp_path / "s3").rglob("*") if path.is_file()]

@@ -24,6 +24,7 @@ SUNDAYS = "0 3 * * 0"
         ("*/15 8-18 * * mon-fri", "0 */15 8-18 * * mon-fri"),
         ("30 0 3 1,15 * *", "30 0 3 1,15 * *"),
         ("0 0 ? JAN-MAR/2 *", "0 0 0 ? JAN-MAR/2 *"),
+        ("@weekly", "0 0 0 * * 0"),
     ],
 )
 def test_a_schedule_gets_the_seconds_that_the_server_reads_first(given: str, expected: str) -> None:
@@ -41,7 +42,7 @@ def test_a_schedule_gets_the_seconds_that_the_server_reads_first(given: str, exp
         ("0 18-8 * * *", "'18-8' is no hour"),
         ("*/0 * * * *", "'*/0' is no minute"),
         ("0 3 * maj *", "'maj' is no month"),
-        ("@weekly", "has 1 fields"),
+        ("@reboot", "has 1 field;"),
     ],
 )
 def test_a_schedule_that_the_server_would_misread_is_refused(given: str, words: str) -> None:

@@ -322,7 +322,7 @@ def test_without_files_the_corpus_gives_the_held_out_text(recipe: Recipe) -> Non
     assert (found.status, found.detail) == ("passed", "the corpus's own held-out part is used")
 
 
-# What cannot be seen from here
+# Inputs that this machine cannot see
 
 
 def test_data_on_a_claim_is_said_to_be_unseen_where_the_run_is_elsewhere(recipe: Recipe) -> None:

@@ -48,5 +48,5 @@ def test_each_trainer_has_a_row_and_losses_are_those_of_the_trainer_of_transform
 
     assert [row[0] for row in rows] == ["trainer", "---", "anadil", "transformers", "trl"]
     assert rows[0][-1] == "loss differs"
-    # Of all steps the largest difference, as a share; curves of different lengths are an error.
+    # The largest difference of all steps, as a share; curves of different lengths are an error.
     assert all(float(row[-1]) <= ROUNDING for row in rows[2:])

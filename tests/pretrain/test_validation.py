@@ -53,7 +53,7 @@ class Scorer:
 
     def __call__(self, batch: Batch) -> torch.Tensor:
         self.batches.append(batch)
-        # Of transformers' own: positions that begin again keep documents apart.
+        # transformers' own way: positions that begin again keep documents apart.
         hidden = self.model.model(
             input_ids=batch.input_ids, position_ids=batch.position_ids, use_cache=False
         ).last_hidden_state

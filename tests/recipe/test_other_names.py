@@ -41,7 +41,7 @@ def test_what_other_trainers_are_told_names_keys_that_exist() -> None:
         for key in re.findall(r"\b(?:[a-z_]+\.)+[a-z_]+", text.replace("phases[].", "phases."))
     }
 
-    # What stands in an item of a list is a key of its table.
+    # A key within a list's item is a key of the list's table.
     assert {key for key in named if key not in keys} == {"pretrain.phases.lr", "pretrain.phases.steps"}
     assert {"lr", "steps"} <= set(Phase.model_fields)
 

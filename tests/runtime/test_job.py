@@ -214,7 +214,7 @@ def test_an_origin_of_an_earlier_release_is_read_with_its_resolved_recipe() -> N
         "recipe clean.extract": '"fast"',
     }
     assert current_origin(now, stage.sections, recipe.model_dump(mode="json")) == now
-    # Of a key that is gone nobody knows what it did.
+    # Nobody knows what a removed key did.
     gone = {**recipe.model_dump(mode="json"), "clean": {"gone": 1}}
     assert current_origin(old, stage.sections, gone) == old
 

@@ -26,7 +26,7 @@ class RefusedError(Exception):
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        # What SQLAlchemy raises where another process makes the same tables is no exception of MLflow.
+        # SQLAlchemy raises this if another process makes the same tables; it is not MLflow's exception.
         (RuntimeError("table experiments already exists"), "MLflow is away: RuntimeError: table experiments"),
         (OSError("artifacts: reset by peer"), "MLflow is away: OSError: artifacts: reset by peer"),
         (RefusedError("no"), "MLflow refuses: no; set MLFLOW_TRACKING_USERNAME"),

@@ -117,7 +117,7 @@ def test_a_killed_run_of_an_earlier_release_is_resumed_in_its_work_directory(
 
     assert work != planned.work
     assert earlier_work(planned) == work
-    # Of the same recipe and another corpus: its artifact's key, and so its directory, would be another.
+    # Same recipe, another corpus: the artifact's key, and so its directory, would be another.
     renamed = work.rename(work.with_name("0123456789abcdef.work"))
     assert earlier_work(planned) is None
     renamed.rename(work)
@@ -230,3 +230,19 @@ def test_a_finished_artifact_starts_no_processes(
     assert entry_point.main("pretrain", ["--recipe", str(file), *many, *inputs]) == 0
 
     assert capsys.readouterr().out == f"{made}\n"
+
+
+def test_nodes_of_one_job_meet_before_they_look_for_a_finished_artifact(
+    recipe: Recipe, planned: PlannedArtifact, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # One that came late would find what another run has just made and end, while the others wait for it.
+    seal(Path(planned.target), "model", planned.origin, recipe)
+    file = tmp_path / "recipe.yaml"
+    file.write_text(recipe.model_dump_json())
+    monkeypatch.setenv("PET_RDZV_ENDPOINT", "first:29400")
+    monkeypatch.setattr(entry_point, "_under_torchrun", lambda *_: 77)
+    inputs = [
+        part for word in ("corpus", "tokenizer") for part in (f"--{word}", f"{planned.root}/{word}/first")
+    ]
+
+    assert entry_point.main("pretrain", ["--recipe", str(file), *inputs]) == 77

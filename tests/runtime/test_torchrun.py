@@ -154,7 +154,7 @@ def test_two_machines_meet_where_the_training_operator_says(tmp_path: Path) -> N
         "dist.destroy_process_group()"
     )
     (tmp_path / "worker_of_a_test.py").write_text(f"import os, pathlib\n{code}\n")
-    # What an elasticPolicy becomes. Source: kubeflow/trainer v1.9, pkg/controller.v1/pytorch/elastic.go
+    # Variables that an elasticPolicy becomes. Source: kubeflow/trainer v1.9, pkg/controller.v1/pytorch/elastic.go
     told = {
         "PET_RDZV_ENDPOINT": f"127.0.0.1:{free_port()}",
         "PET_RDZV_BACKEND": "c10d",

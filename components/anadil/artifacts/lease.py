@@ -197,8 +197,8 @@ class Lease(ABC):
 class ObjectLease(Lease):
     """A JSON object in S3, replaced by conditional writes."""
 
-    poll_s = 2.0
     # Each look is a request that costs money, and an upload is waited for up to an hour.
+    poll_s = 2.0
     stays = False
     """Leave the object, for a place that is written again: a removal that arrives late would hit the next owner's."""
 

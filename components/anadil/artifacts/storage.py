@@ -230,7 +230,7 @@ class LocalStore:
             raise DataError(
                 f"{uri}: cannot be read ({error.strerror}); check the path and its rights"
             ) from None
-        # Of a pipe nobody can read a range, or read it twice; opening one waits until somebody writes.
+        # A pipe has no ranges and is read once; opening one waits until somebody writes.
         if not (S_ISREG(stat.st_mode) or S_ISDIR(stat.st_mode)):
             raise DataError(f"{uri}: is a pipe or device, not a file; write what it gives into a file")
         return stat

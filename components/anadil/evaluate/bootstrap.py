@@ -64,7 +64,7 @@ def paired_difference(
     sizes = num_bytes.astype(np.float64)
     count = len(bits)
     value = float(bits.sum() / sizes.sum())
-    # What each document adds to the distance from the ratio of all.
+    # Each document's part of the distance from the ratio of all.
     rest = bits - value * sizes
     error = float(_errors((rest**2).sum(), sizes.sum(), count))
     low, high = _quantiles(rest, sizes, seed)

@@ -54,7 +54,7 @@ def repeats(
     keys: Sequence[Keys], ranks: npt.NDArray[np.uint8]
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Return masks of the chats that repeat another one, and of those that nearly do; they do not overlap."""
-    # Of two chats that are alike the one of lower rank stays, and of equal rank the earlier.
+    # The chat of lower rank stays; among equal ranks, the earlier one.
     order = np.argsort(ranks, kind="stable")
     repeated = np.zeros((2, len(order)), dtype=np.bool_)
     for number, column in enumerate(keys):

@@ -300,7 +300,7 @@ def _limits(
 
     least = _outermost(scores_of(0), DROP_RATE, largest=False, widened=widened)
     margin = min(float(np.quantile(each, DROP_RATE)) for each in scores_of(1)) if others else 0.0
-    # What is likelier in another language is in it, however far the sample keeps from it.
+    # A text that is likelier in another language is in that language, however far the sample keeps from it.
     return round(least, 3), round(min(margin, 0.0), 3)
 
 
@@ -361,5 +361,5 @@ def _distinct_limit(parts: Sequence[_Part], widened: float) -> float:
     counts = _of_texts(parts, lambda text: word_shapes.distinct_words(letters_of(text)))
     if sum(map(len, counts)) < MIN_PIECES:
         return 0.0
-    # Of logarithms, as of lengths: drawn in a line, the tail of a sample with a few lists ends below 0, and all would pass.
+    # Logarithms, as for lengths: on a linear scale the tail of a sample with a few lists ends below 0, and all pass.
     return round(math.exp(_outermost([*map(np.log, counts)], DROP_RATE, largest=False, widened=widened)), 3)

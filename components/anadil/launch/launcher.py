@@ -120,7 +120,7 @@ def _check_claims(request: LaunchRequest) -> None:
     written = {"--out": request.out} if request.out else {"storage.root": request.recipe.storage.root}
     for name, place in {**_options(request.inputs), **written}.items():
         for volume in request.recipe.cluster.volumes:
-            # What is written need not exist yet, so its claim has to.
+            # An output need not exist yet, so the claim that will hold it has to.
             if not place or not volume.holds(place):
                 continue
             if Path(volume.path if name in written else place).exists():

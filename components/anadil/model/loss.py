@@ -90,7 +90,7 @@ def summed_loss(
 
 def scored_tokens(hidden: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return states and labels of the positions that are scored."""
-    # Of tensors without content, as the planner runs, all are.
+    # The planner's tensors have no content: every label counts as scored.
     unscored = labels == IGNORED
     return (hidden[~unscored], labels[~unscored]) if unscored.any() else (hidden, labels)
 

@@ -264,7 +264,7 @@ class _Stage:
         saved = self.each.attention
         if self.layout.recompute == "selective":
             saved += size.compute * shape.query_width / tensor
-        # What comes in, and the gradients of output, queries, keys and values.
+        # The input, and the gradients of output, queries, keys and values.
         flow = size.stream * shape.hidden + size.compute * 2 * (shape.query_width + keys)
         matrices = shape.hidden * (3 * shape.intermediate + shape.query_width) / tensor
         others = self.saved(layers) - self.tokens * self.each.saved
@@ -284,7 +284,7 @@ class _Stage:
             + self.head_gradient()
             + (self.gradient * self.each.parameters if self.learns else 0.0),
             "activations": self.saved(layers) - self.tokens * (self.each.saved - entry),
-            # What came in, what queries, keys and values give back, and their sum.
+            # The input, the gradients of queries, keys and values, and their sum.
             "recomputation": self.tokens * 5 * entry,
         }
 

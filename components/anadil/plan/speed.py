@@ -264,7 +264,7 @@ class _Kernels:
         else:
             chunk = liger_chunk_tokens(tokens, shape.hidden, shape.vocabulary)
         product = self.product_s(chunk, shape.hidden, columns)
-        # Of few tokens, the table's gradient takes longer to move than to compute.
+        # With few tokens, moving the table's gradient takes longer than computing it.
         gradient = max(product, _memory_s(FUSED_GRADIENT_BYTES * shape.hidden * columns, machine))
         traffic = _memory_s(FUSED_LOGIT_BYTES * scale * tokens * columns, machine)
         return tokens / chunk * (2 * product + gradient), traffic

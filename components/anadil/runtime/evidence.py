@@ -106,7 +106,7 @@ def _outside(stage: Stage, origin: Mapping[str, str]) -> Iterator[Dataset]:
     ]
     for place, digest in named if len(named) <= MAX_FILES else ():
         uri, _, key = place.partition(" of ")
-        # What an S3 server calls a version is no digest of content, but tells it apart as well.
+        # An S3 version id is not a digest of the content, but tells contents apart as well.
         name = Path(urlsplit(uri).path if "://" in uri else uri.partition(":")[2] or uri).name
         context = CONTEXTS.get(stage.name, "training")
         yield Dataset(

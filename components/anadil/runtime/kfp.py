@@ -151,7 +151,7 @@ def write_outputs(stage: Stage, outputs: dict[str, Any], uri: str, manifest: Man
         described = dict(listed["artifacts"][0])
         described["metadata"] = _metadata(name, described, uri, manifest)
         if name != METRICS:
-            # What stands for the artifact in Kubeflow's lineage keeps the launcher's URI, and its file is a card that says
+            # The card that stands for the artifact in Kubeflow's lineage keeps the launcher's URI, and its file says
             # where the artifact lies. With the artifact's own URI the step would fail: what the launcher registers on
             # `s3://` must lie below the run's pipeline root (`uploadOutputArtifacts` and `KeyFromURI` in
             # kubeflow/pipelines, backend/src/v2/component/launcher_v2.go, backend/src/v2/objectstore/config.go). Newer

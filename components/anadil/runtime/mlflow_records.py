@@ -56,7 +56,7 @@ class Records:
             self.state[part] = {}
         if self._path.is_file():
             self.state.update(json.loads(self._path.read_text(encoding="utf-8")))
-        # What this process has handed over; remembered only with the offset of its lines, so that
+        # Lines that this process has handed over; remembered only with the offset of its lines, so that
         # a server that goes away in between loses nothing.
         self._finals: dict[str, dict[str, Any]] = copy.deepcopy(self.state["finals"])
 

@@ -32,7 +32,7 @@ def load_fasttext(path: str, sha256: str = "") -> Any:
         raise IntegrityError(
             f"the language model {path} is not the one that the pack was made with; learn the language again"
         )
-    # Of the process, not of a record.
+    # The limit of a record would end the process that loads a model.
     allow_more_memory(Path(path).stat().st_size)
     try:
         return fasttext.load_model(path)

@@ -103,7 +103,7 @@ def _plain(character: str) -> int:
     category = unicodedata.category(character)
     if character in APOSTROPHES or category == "Cf" or _is_diacritic(character):
         return DROPPED
-    # What this Python's Unicode does not know yet may be a letter; without it all text in its script would be equal.
+    # A character that this Python's Unicode does not know may be a letter. Without it all text in its script is equal.
     if category in {"Cn", "Co", "Cs"}:
         return ord(character)
     if not character.isalnum() and category[0] != "M":

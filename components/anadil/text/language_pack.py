@@ -255,7 +255,7 @@ def _normalizer(pack: LanguagePack, module: ModuleType | None) -> Callable[[str]
         for _ in range(MAX_PASSES):
             text = after = repair(text)
             if "\u0307" in text and not has_dots:
-                # What most programs make of İ in lower case.
+                # Most programs lower İ to this.
                 after = text.replace("i\u0307", "i").replace("ı\u0307", "i")
             after = repair_lookalikes(after)
             if after == text:

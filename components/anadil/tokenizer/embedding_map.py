@@ -38,7 +38,7 @@ def embedding_rows(base: Tokenizer, new: Tokenizer, num_rows: int | None = None)
         elif token in base_ids:
             rows.append([base_ids[token]])
         else:
-            # What the base lacks is left out of its pieces, or is its unknown token.
+            # The base skips bytes that it lacks, or gives its unknown token for them.
             pieces = [piece.id for piece in base.model.tokenize(token) if piece.value in token]
             rows.append(pieces or one_byte)
     return rows

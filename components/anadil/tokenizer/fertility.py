@@ -149,7 +149,7 @@ class _Run:
         normalizer = self._tokenizer.normalizer
         self.used.update(*ids)
         for number, (before, after) in enumerate(zip(texts, decoded, strict=True), self._num_texts):
-            # What SentencePiece's normalizers write for blanks is undone by its decoder.
+            # SentencePiece's decoder undoes what its normalizers write for blanks.
             if after != before:
                 self.altered.append(number)
                 # All that decoding can give back is what the normalizer leaves.

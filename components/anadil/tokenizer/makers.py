@@ -97,7 +97,7 @@ class Sweep:
     def _auto_sizes(self, supported: int) -> tuple[int, ...]:
         """The size that the corpus supports, and parts of it, ascending; none where it supports no token."""
         parts = (supported // share for share in AUTO_SHARES)
-        # Of few tokens a step would be a large share.
+        # A step would be a large share of a small size.
         rounded = {size // SIZE_STEP * SIZE_STEP if size >= 8 * SIZE_STEP else size for size in parts}
         sizes = tuple(sorted(size for size in rounded if size > self.least))
         if sizes:
@@ -189,8 +189,8 @@ def recut_base(base: Tokenizer, *, has_marks: bool = False) -> Tokenizer:
         return recut
 
     recut = with_cut(cut_of_new_vocabulary(content["pre_tokenizer"]))
-    # Of expressions that keep marks with their letters Qwen 3.5's is the one that the tokenizers library, gigatoken and
-    # llama.cpp all know. It cuts texts without marks as Qwen's, so digits are single.
+    # Qwen 3.5's expression keeps marks with their letters, and tokenizers, gigatoken and llama.cpp all know it.
+    # It cuts texts without marks as Qwen's, so digits are single.
     return with_cut(cut_by(QWEN_3_5_REGEX)) if has_marks and cuts_at_marks(recut) else recut
 
 

@@ -96,7 +96,7 @@ class CharacterKinds:
             first = 256 * page
             text = "".join(map(chr, range(first, first + 256)))
             for pattern, kind in self._patterns:
-                # What stands between two runs that were taken out is no such character.
+                # No such character stands between two runs that were taken out.
                 outside = [span for _, span in Split(Regex(pattern), "removed").pre_tokenize_str(text)]
                 for (_, start), (end, _) in pairwise([(0, 0), *outside, (256, 256)]):
                     self.kinds[first + start : first + end] = kind

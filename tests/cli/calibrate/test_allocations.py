@@ -84,7 +84,7 @@ def allocated(recompute: str, trains: str, state: str) -> int:
     moments = [value for one in trainer.optimizer.state.values() for value in one.values()]
     now: int = sum(tensor.numel() * tensor.element_size() for tensor in (*model.parameters(), *moments))
     peak = now
-    # What other tests have left would otherwise be freed in the middle, and counted.
+    # Else garbage of other tests is freed in the middle, and counted.
     gc.collect()
     gc.disable()
     try:

@@ -118,5 +118,5 @@ def test_pods_are_restricted_see_the_shared_directory_and_end_with_the_driver(ma
         assert {mount["mountPath"] for mount in container["volumeMounts"]} == {
             HOME, "/tmp", "/dev/shm", "/data",
         }  # fmt: skip
-        # What the recipe gives the stage is for its own pod, which holds all processes of `engine: processes`.
+        # The recipe's resources are for the stage's own pod, which holds all processes of `engine: processes`.
         assert container["resources"]["requests"]["cpu"] == "1"

@@ -154,7 +154,7 @@ EFA, GPU = "vpc.amazonaws.com/efa", "nvidia.com/gpu"
 @pytest.mark.parametrize(
     ("name", "cpus", "gib"),
     [
-        # What AWS's own command line asks at most, from its rules of reservation.
+        # The most that AWS's own command line asks, by its rules of reservation.
         ("p4d.24xlarge", 89, 1056),
         ("p5.48xlarge", 179, 1890),
         ("p6-b300.48xlarge", 179, 3794),

@@ -64,7 +64,7 @@ def test_an_exported_checkpoint_is_the_model_that_was_trained(tmp_path: Path, ti
     assert len(load_tokenizer(tmp_path / "out")) == 320
     config = json.loads((tmp_path / "out/config.json").read_text())
     assert (config["vocab_size"], config["dtype"], config["use_cache"]) == (320, "float32", True)
-    # What transformers 4 and llama.cpp read.
+    # Spellings that transformers 4 and llama.cpp read.
     assert (config["torch_dtype"], config["rope_theta"], config["rope_scaling"]) == (
         "float32",
         10_000.0,

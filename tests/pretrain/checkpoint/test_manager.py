@@ -1,6 +1,7 @@
 """Checkpoints of one process: what comes back, what is refused, what is kept."""
 
 import os
+import shutil
 import subprocess
 import threading
 import time
@@ -260,3 +261,20 @@ def test_a_disk_of_the_machine_that_is_the_only_one_does_stop_training(
 
     with pytest.raises(PreflightError, match=r"may not be written .*Read-only file system.*; grant access"):
         save(checkpoints, 4)
+
+
+def test_a_draft_of_another_user_names_the_rights_that_are_missing(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = make()
+    (checkpoints.folder / "step-00000004.partial").mkdir(parents=True)
+
+    def refuse(path: Path, *, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+
+    with pytest.raises(PreflightError, match=r"may not be written .*Permission denied.*; grant access"):
+        save(checkpoints, 4)
+    monkeypatch.undo()

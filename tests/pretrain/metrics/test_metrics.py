@@ -112,7 +112,7 @@ def test_the_logged_line_holds_rates_goodput_waits_stall_and_cost(tmp_path: Path
     line = metrics.figures(1_000, 2.0, "all")
 
     assert line["tokens_per_s"] == 500
-    # Of the time since this process began, which also ran other tests.
+    # Share of the time since this process began, which also ran other tests.
     assert line["goodput"] == pytest.approx(metrics.goodput.shares()["step"], abs=1e-4)
     assert 0 < metrics.goodput.shares()["step"] < 1
     assert 0.002 <= line["data_wait_s"] < 1

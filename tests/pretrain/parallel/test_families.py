@@ -73,7 +73,7 @@ def trains_as_transformers(
     given = batches(2)
     # A table that is both input and output cannot be parted.
     untied = {"tie_word_embeddings": False} if {"tensor", "pipeline"} & set(degrees) else {}
-    # Of a group the first process alone saves models.
+    # Only the first process of a group saves models.
     for kind in kinds if rank == 0 else []:
         windows = {} if window is None else {**WINDOWED[kind], "sliding_window": window}
         make_family(Path(work, kind), kind, **untied, **windows, **changes)

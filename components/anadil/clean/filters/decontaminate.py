@@ -56,7 +56,7 @@ class Decontamination:
         """Add the runs of items, so that memory follows from how many different ones there are."""
         hashes = np.concatenate([self._hashes, *(runs for runs, _ in pending)])
         owners = [np.full(len(runs), owner, dtype=np.int32) for runs, owner in pending]
-        # Of equal runs the first item's; sorting is stable.
+        # Equal runs count for the first item: sorting is stable.
         self._hashes, first = np.unique(hashes, return_index=True)
         self._owners = np.concatenate([self._owners, *owners])[first]
         pending.clear()

@@ -139,7 +139,7 @@ class Judge:
             is_reliable = np.array([each.is_reliable for each in identified], dtype=bool)
             is_long = rows[:, COLUMN["chars"]] >= MIN_JUDGED_CHARS
             is_judged = (rows[:, COLUMN["words"]] >= self._min_words) | (is_reliable & is_long)
-            # What is too short to tell passes here: then its length is the reason.
+            # A text too short to identify passes here: `short` is the reason that it gets.
             rows[:, COLUMN["language"]] = is_language | ~is_judged
         for name, values in (("foreign", foreign), ("quality", quality)):
             if values is not None:

@@ -151,13 +151,13 @@ def is_foreign(line: str, language: Language) -> bool:
 
 
 def _is_surely_foreign(line: str, language: Language) -> bool:
-    # Of most lines its letters say it, in a hundredth of the identifier's time.
+    # The letters of most lines decide, in a hundredth of the identifier's time.
     if language.is_certain(line):
         return False
     identified = identify_language(line, language)
     if identified.is_language:
         return False
-    # Of nearly all lines the identifier is sure, and it is faster than a look at each letter.
+    # The identifier is sure about nearly all lines, and faster than a look at each letter.
     if sum(letter.isalpha() or letter.isspace() for letter in line) < MIN_LETTERS * len(line):
         return False
     if language.profile or language.model:

@@ -238,7 +238,7 @@ def _placed(match: re.Match[str], pattern: Pattern, counts: Counter[str]) -> str
     if pattern.context and not pattern.context.search(before.rpartition("\n")[2]):
         return match[0]
     behind, ahead = pattern.not_behind, pattern.not_before
-    # What stands beside a number may say that it is another one.
+    # Text beside a number may show that it is a number of another kind.
     if not pattern.is_valid(match[0]) or (behind and behind.search(before)):
         return match[0]
     if ahead and ahead.match(match.string, match.end()):

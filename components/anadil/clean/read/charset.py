@@ -86,7 +86,7 @@ def decode_text(data: bytes, labels: Sequence[str] = (), letters: Letters = UNKN
 
 def codec_of(label: str) -> str | None:
     """Return Python's name of the encoding that a label means; None for one that means nothing."""
-    # Of `utf-8; charset=latin1` and `'utf-8',text/html` the first word counts, as in browsers.
+    # The first word counts, as in browsers: `utf-8; charset=latin1`, `'utf-8',text/html`.
     words = re.findall(r"[\w.:+-]+", label.lower().replace("charset=", " "))
     if not words or not words[0].isascii():
         return None

@@ -109,7 +109,7 @@ def _inflated(body: bytes, wbits: int, most: int) -> bytes:
         decompressor = zlib.decompressobj(wbits)
         unpacked += decompressor.decompress(body, most - len(unpacked))
         body = decompressor.unused_data
-        # What follows is another member, or nothing that anybody should read.
+        # Another member follows, or bytes that nobody should read.
         if len(unpacked) >= most or not body.startswith(GZIP_MAGIC):
             break
     return bytes(unpacked)

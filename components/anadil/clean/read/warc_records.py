@@ -138,7 +138,7 @@ class _Stream:
 
     @property
     def offset(self) -> int:
-        # Of a packed file the place of the member that the buffer's beginning is in.
+        # In a packed file: the place of the gzip member that holds the buffer's first byte.
         position, offset = self._starts[0]
         return offset if self.is_gzip else offset + self._position - position
 

@@ -30,7 +30,7 @@ def make_stats(
     `read_stats`, `clean_stats` and `accounts` are sums of all shards; `records` has those of an earlier corpus, too.
     """
     num_kept, counts = sum(file.num_documents for file in files), clean_stats.counts
-    # What was counted while it was done, and what the rows add up to.
+    # Two counts of one thing: one while documents were dropped, one from the rows that were written.
     assert accounts.dropped == dict(sorted(clean_stats.dropped.items())), accounts.dropped
     assert accounts.documents == counts["documents_in"] == num_kept + sum(accounts.dropped.values())
     times = {step: value for step, value in clean_stats.seconds.items() if value}

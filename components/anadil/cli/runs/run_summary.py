@@ -65,7 +65,7 @@ def _sample_lines(candidate: Json, *, answers: bool) -> Iterator[str]:
     kind = "answer" if answers else "continuation"
     texts = [table_of(each) for each in list_of(candidate.get("generations"))]
     samples = [each for each in texts if each.get("kind") == kind and each.get("mode") == "greedy"]
-    # Of a question with a known answer the pipeline can say whether training saw it.
+    # The pipeline knows whether training saw a question only if the question has a known answer.
     samples.sort(key=lambda each: {False: 0, None: 1}.get(each.get("seen"), 2))  # type: ignore[call-overload]  # None is a key
     if samples:
         first, second = ("question", "answer") if answers else ("beginning", "continued")

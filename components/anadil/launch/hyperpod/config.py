@@ -85,8 +85,8 @@ class S3Link(StrictModel):
     path: Annotated[str, Field(pattern=r"^/[^/].*[^/]$|^/[^/]$")]
     """Directory of the file system, such as `/anadil`."""
     s3: Prefix
-    imports: bool = True  # What is new, changed or deleted on S3 shows up in the directory.
-    exports: bool = True  # What is written into the directory goes to S3.
+    imports: bool = True  # New, changed and deleted objects of S3 show up in the directory.
+    exports: bool = True  # Files written into the directory go to S3.
     preload: bool = False  # True if `create` logs how to fetch the content before the first read.
 
 

@@ -23,7 +23,7 @@ METRICS_PORT = 9_464
 # Time to save after SIGTERM: more than the 110 s that torchrun waits for its processes.
 TERMINATION_GRACE_S = 150
 # Most of /dev/shm, of which NCCL takes some tens of MiB a process; the runtime's 64 MiB are too few.
-# What is used counts as memory of the pod.
+# Used bytes count as memory of the pod.
 SHARED_MEMORY = {"gpu": "8Gi", "cpu": "1Gi"}
 TMP = "/tmp"  # noqa: S108  a volume of the pod's own
 SHM = "/dev/shm"  # noqa: S108  as above

@@ -97,7 +97,7 @@ def write_tensors(staged: Tensors, folder: Path, writers: "dist.ProcessGroup | N
     if writers is not None:
         save(dict(staged), storage_writer=writer, process_group=writers)
         return
-    # What dcp.save does without other processes, but for its warning that there are none.
+    # The steps of dcp.save in a single process, without its warning that there are no others.
     planner = DefaultSavePlanner()
     planner.set_up_planner(dict(staged), None, is_coordinator=True)
     writer.set_up_storage_writer(is_coordinator=True)

@@ -258,7 +258,7 @@ class CheckpointFolder:
     def _warn_of_odd_steps(self, listings: list[tuple[str, list[int]]], common: set[int]) -> None:
         latest = max(common, default=-1)
         odd = [listing for _, listing in listings if set(listing) != common]
-        # Of its own checkpoints a process may still have an older one.
+        # A process may lack the newest step and still have an older checkpoint of its own.
         if not odd or (self._per_process and all(max(listing, default=-1) <= latest for listing in odd)):
             return
         log.warning(

@@ -202,7 +202,7 @@ class CheckpointReplica:
     def _count(self, num: int) -> None:
         """Count bytes that were copied; raises where the run ends."""
         if self._ended.is_set():
-            # Of all errors in the middle of an upload, botocore repeats the request but for this one.
+            # The one error in the middle of an upload after which botocore does not repeat the request.
             raise CancelledError
         self._moved += num
 

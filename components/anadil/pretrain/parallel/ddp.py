@@ -55,7 +55,7 @@ class Replicas:
         if not self._armed or parameter.grad is None:
             return
         if isinstance(parameter.grad, DTensor):
-            # Of norms whose tokens are shared by tensor parallelism, each process holds a part of the sum.
+            # Tensor parallelism shares tokens: each process holds a part of a norm's summed gradient.
             assert isinstance(parameter, DTensor)
             parameter.grad = parameter.grad.redistribute(placements=parameter.placements)
         local = local_part(parameter.grad)

@@ -169,7 +169,7 @@ def group_neighbours(
         count = count_at(words, place)
         for side in range(2):
             neighbour = _neighbour(cells, place, side, lengths[new])
-            # Of two new tokens on end the first one has the pair, as its right side.
+            # Two new tokens in a row are one pair, counted as the first one's right side.
             if neighbour == NONE or (side == 0 and cells[neighbour, TOKEN] == new):
                 continue
             token = cells[neighbour, TOKEN]

@@ -91,7 +91,7 @@ def _claim(api: Api, recipe: Recipe, volume: Volume) -> CheckResult:
         return failed(name, f"{api.namespace} has no such claim", remedy)
     modes = set(answer["spec"].get("accessModes") or ())
     shared = {"ReadWriteMany"} | ({"ReadOnlyMany"} if volume.read_only else set())
-    # What one node mounts, all pods on it may use.
+    # All pods of a node may use a volume that the node mounts.
     on_one = "ReadWriteOnce" in modes and cluster.nodes > 1 and share_one_node(api, recipe)
     if cluster.nodes > 1 and not modes & shared and not on_one:
         detail = f"{', '.join(sorted(modes))}, but {cluster.nodes} nodes mount it"

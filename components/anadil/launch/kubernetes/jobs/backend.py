@@ -67,7 +67,7 @@ class KubernetesBackend:
         failed = state not in FINAL and any(worker.failures for worker in workers)
         cause = find_root_cause(api, workers, [], []) if state == "failed" or failed else None
         if cause and failed and running == nodes:
-            # What ended is the start before; the job itself is well.
+            # An earlier start ended; the job itself is running.
             message = f"runs again; before, {cause.text}"
         elif cause:
             reason, message, exit_code = cause.failure.reason, cause.text, cause.exit_code
