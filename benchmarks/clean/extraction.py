@@ -26,7 +26,7 @@ from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
 from anadil.clean.extract.extract import Extraction, decode_page, main_text
-from anadil.recipe.sections import ExtractMode
+from anadil.recipe.clean import ExtractMode
 from anadil.text.language import load_language
 from anadil.text.language_data import Language
 from anadil.text.letters import WITHOUT_SPACES, script_of

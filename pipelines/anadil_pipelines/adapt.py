@@ -13,10 +13,10 @@ from typing import Any
 from kfp import compiler, dsl
 
 from anadil.core.errors import RecipeError
-from anadil.core.stages import ENGINE_IMAGES, FLOW, STAGES, Stage
+from anadil.core.stages import FLOW, STAGES
 from anadil.recipe.sections import Recipe
-from anadil.runtime.job import is_left_out
-from anadil.runtime.kfp import VARIED
+from anadil.runtime.flow import Step, flow_of
+from anadil.runtime.kfp import VARIED, parameter_of
 from anadil_pipelines import steps
 from anadil_pipelines.resources import configure_exit_handler, configure_task, is_launched, warn_about
 
@@ -31,19 +31,20 @@ def adapt(recipe: Recipe, until: str = "report", *, here: bool = False) -> Any:
     With `here` it is for this machine: every stage in its own step, and nothing that only a cluster has.
     """
     resolved = recipe  # a step's own `recipe` is the parameter
-    stages = FLOW[: [stage.name for stage in FLOW].index(until) + 1]
+    flow = flow_of(resolved, until)
 
     def pipeline(*values: Any) -> None:
         given = _Given(resolved, dict(zip(parameters, values, strict=True)))
-        first = len(stages) if here else _first_in_exit_handler(resolved)
-        for stage in stages[:first]:
-            _add_step(stage, given, here=here)
-        if first < len(stages):
+        first = len(FLOW) if here else _first_in_exit_handler(resolved)
+        watched = [step for step in flow if FLOW.index(step.stage) >= first]
+        for step in flow[: len(flow) - len(watched)]:
+            _add_step(step, given, here=here)
+        if watched:
             end = steps.finish(**given.recipe, run=steps.RUN)
             configure_exit_handler(end, resolved)
             with dsl.ExitHandler(exit_task=end, name="watched"):
-                for stage in stages[first:]:
-                    _add_step(stage, given, here=False)
+                for step in watched:
+                    _add_step(step, given, here=False)
 
     description = f"Adapt {recipe.base.model} to {recipe.language_code}"
     parameters = {"recipe": recipe.model_dump_json()} | dict.fromkeys(VARIED, "")
@@ -90,38 +91,39 @@ class _Given:
     recipe: dict[str, Any]
     """The pipeline's parameters, which every step takes."""
     uris: dict[str, Any] = field(default_factory=dict)
-    """Artifact word -> its URI; empty where its stage was left out."""
+    """Artifact word of the run, such as `corpus.web` -> its URI."""
     cards: dict[str, Any] = field(default_factory=dict)
-    """Its card in Kubeflow's lineage, by the name of a step's parameter."""
+    """The same word -> its card in Kubeflow's lineage."""
 
 
-def _add_step(stage: Stage, given: _Given, *, here: bool) -> None:
-    """Add the step of a stage, and store what it writes in `given`."""
-    resolved = given.resolved
-    if is_left_out(stage, resolved):
-        given.uris[stage.writes] = ""
-        return
-    inputs = {word: given.uris[word] for word in stage.reads}
-    names = [steps.card(word) for word in stage.reads]
-    cards = {name: given.cards[name] for name in names if name in given.cards}
+def _add_step(step: Step, given: _Given, *, here: bool) -> None:
+    """Add a step, and store what it writes in `given`."""
+    stage, resolved = step.stage, given.resolved
+    # A stage that was left out writes nothing, and its readers get an empty URI.
+    inputs = {parameter_of(word): given.uris.get(of_run, "") for word, of_run in step.reads(resolved).items()}
+    cards = {
+        steps.card(parameter_of(word)): given.cards[of_run]
+        for word, of_run in step.reads(resolved).items()
+        if of_run in given.cards
+    }
+    if step.source:
+        inputs["source"] = step.source
     if stage.name == "tokenizer":
         inputs["candidates"] = [] if here else _candidates(given)
     if stage.name == "trial":
         inputs |= {"strategy": "", "finalists": [] if here else _finalists(given, inputs)}
     launched = not here and is_launched(stage.name, resolved)
-    step = (steps.LAUNCHERS if launched else steps.STEPS)[stage.name]
-    if stage.name == "clean" and resolved.clean.engine in ENGINE_IMAGES:
-        step = steps.DRIVER
-    task = step(**given.recipe, run=steps.RUN, **inputs, **cards)
+    task = steps.component(step, resolved, launched=launched)(
+        **given.recipe, run=steps.RUN, **inputs, **cards
+    )
     if here:
-        task.set_display_name(stage.name)
         task.set_container_image(resolved.image_of(stage.name))
         task.set_caching_options(enable_caching=False)
     else:
         configure_task(task, stage.name, resolved)
-    given.uris[stage.writes] = task.outputs[stage.writes]
-    name = steps.card(stage.writes)
-    given.cards[name] = task.outputs[name]
+    task.set_display_name(step.name)
+    given.uris[step.writes] = task.outputs[stage.writes]
+    given.cards[step.writes] = task.outputs[steps.card(stage.writes)]
 
 
 def _candidates(given: _Given) -> Any:
@@ -133,7 +135,9 @@ def _candidates(given: _Given) -> Any:
     with dsl.ParallelFor(
         [str(size) for size in sizes], name="sizes", parallelism=PARALLEL_CANDIDATES
     ) as size:
-        task = steps.candidate(**given.recipe, corpus=given.uris["corpus"], size=size)
+        words = Step(stage=STAGES["tokenizer"]).reads(given.resolved).items()
+        corpora = {parameter_of(word): given.uris[of_run] for word, of_run in words}
+        task = steps.candidate(given.resolved)(**given.recipe, **corpora, size=size)
         configure_task(task, "tokenizer", given.resolved)
         task.set_display_name("candidate")
     return dsl.Collected(task.outputs["tokenizer"])
@@ -145,9 +149,9 @@ def _finalists(given: _Given, inputs: dict[str, Any]) -> Any:
     if not strategies:
         return []
     launched = is_launched("trial", given.resolved)
-    step = (steps.LAUNCHERS if launched else steps.STEPS)["trial"]
+    component = steps.component(Step(stage=STAGES["trial"]), given.resolved, launched=launched)
     with dsl.ParallelFor(list(strategies), name="strategies", parallelism=PARALLEL_CANDIDATES) as strategy:
-        task = step(**given.recipe, run=steps.RUN, strategy=strategy, finalists=[], **inputs)
+        task = component(**given.recipe, run=steps.RUN, strategy=strategy, finalists=[], **inputs)
         configure_task(task, "trial", given.resolved)
         task.set_display_name("finalist")
     return dsl.Collected(task.outputs["trial"])

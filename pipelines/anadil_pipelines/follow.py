@@ -2,14 +2,13 @@
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from anadil.core import errors
 from anadil.core.errors import AnadilError, PreflightError, RetryableError
-from anadil.core.stages import FLOW
 from anadil.recipe.sections import Recipe
-from anadil.runtime.job import is_left_out
+from anadil.runtime.flow import flow_of
 from anadil.runtime.run_record import read_steps
 from anadil_pipelines.server import Kubeflow
 
@@ -39,7 +38,7 @@ def follow(server: Kubeflow, recipe: Recipe, run: str, *, poll_s: float = POLL_S
             log.warning("%s", error)
         else:
             failures = 0
-            for name, state in _steps(current):
+            for name, state in _steps(current, [step.name for step in flow_of(recipe)]):
                 if last_states.get(name) != state:
                     last_states[name] = state
                     log.info("%s: %s", name, state.lower())
@@ -48,8 +47,8 @@ def follow(server: Kubeflow, recipe: Recipe, run: str, *, poll_s: float = POLL_S
         time.sleep(poll_s)
 
 
-def _steps(run: Any) -> Iterator[tuple[str, str]]:
-    names = {*(stage.name for stage in FLOW), "finish"}
+def _steps(run: Any, steps: Sequence[str]) -> Iterator[tuple[str, str]]:
+    names = {*steps, "finish"}
     for task in (run.run_details and run.run_details.task_details) or ():
         if task.display_name in names and task.state:
             yield task.display_name, task.state
@@ -62,7 +61,7 @@ def _exit_code(server: Kubeflow, recipe: Recipe, run: Any) -> int:
     if run.state == "CANCELED":
         log.error("run %s was cancelled; submit the recipe again to go on", run.run_id)
         return errors.Stopped.exit_code
-    stages = [stage.name for stage in FLOW if not is_left_out(stage, recipe)]
+    stages = [step.name for step in flow_of(recipe)]
     try:
         statuses = read_steps(str(recipe.storage.root), str(run.run_id), stages)
     except AnadilError as error:

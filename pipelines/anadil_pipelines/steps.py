@@ -12,8 +12,10 @@ from typing import Any
 
 from kfp import dsl
 
-from anadil.core.stages import FLOW, LAUNCHABLE, STAGES, Stage
-from anadil.runtime.kfp import VARIED
+from anadil.core.stages import ENGINE_IMAGES, STAGES
+from anadil.recipe.sections import Recipe
+from anadil.runtime.flow import Step
+from anadil.runtime.kfp import VARIED, parameter_of
 
 RUN = dsl.PIPELINE_JOB_ID_PLACEHOLDER
 """Id of the run, which the backend fills in: what a step leaves is found by it."""
@@ -35,7 +37,7 @@ MORE: dict[str, dict[str, Any]] = {
 
 def _step(name: str, parameters: dict[str, Any], image: str, *command: str, reads: Sequence[str] = ()) -> Any:
     """Return a component of kfp, which reads the name and the signature of a function and calls it once."""
-    cards = {card(word): dsl.Input[TYPES.get(word, dsl.Artifact)] for word in reads}
+    cards = {card(word): dsl.Input[TYPES.get(word.partition("_")[0], dsl.Artifact)] for word in reads}
     parameters = parameters | cards
     # A stage may have been left out, and a pipeline's caller may vary nothing.
     defaults = dict.fromkeys(VARIED, "") | dict.fromkeys(cards)
@@ -75,29 +77,27 @@ def _outputs(word: str) -> dict[str, Any]:
     return {word: dsl.OutputPath(str), card(word): dsl.Output[TYPES.get(word, dsl.Artifact)]} | METRICS
 
 
-def _parameters(stage: Stage) -> dict[str, Any]:
-    inputs = RECIPE | {"run": str} | dict.fromkeys(stage.reads, str)
-    return inputs | _outputs(stage.writes) | MORE.get(stage.name, {})
+def component(step: Step, recipe: Recipe, *, launched: bool = False) -> Any:
+    """Return the component of a step of a run; launched, it starts the stage as a job of its own and follows it."""
+    stage = step.stage
+    words = [parameter_of(word) for word in step.reads(recipe)]
+    parameters = RECIPE | {"run": str} | dict.fromkeys(words, str)
+    parameters |= ({"source": str} if step.source else {}) | _outputs(stage.writes) | MORE.get(stage.name, {})
+    if launched:
+        return _step(step.name, parameters, "tools", "anadil.launch", stage.name, reads=words)
+    if stage.name == "clean" and recipe.clean.engine in ENGINE_IMAGES:
+        # Its engine runs pods, which the stage by itself does not know.
+        return _step(step.name, parameters, "clean-ray", "anadil.launch.clean")
+    return _step(step.name, parameters, stage.name, f"anadil.{stage.name}", reads=words)
 
 
-STEPS = {
-    stage.name: _step(stage.name, _parameters(stage), stage.name, f"anadil.{stage.name}", reads=stage.reads)
-    for stage in FLOW
-}
-DRIVER = _step("clean", _parameters(STAGES["clean"]), "clean-ray", "anadil.launch.clean")
-"""The step `clean` where its engine runs pods, which the stage by itself does not know."""
-LAUNCHERS = {
-    name: _step(name, _parameters(STAGES[name]), "tools", "anadil.launch", name, reads=STAGES[name].reads)
-    for name in LAUNCHABLE
-}
-"""Steps that start a stage as a job of its own and follow it; they have the names of the stages."""
-candidate = _step(
-    "candidate",
+def candidate(recipe: Recipe) -> Any:
+    """Return the component that trains the tokenizers of one vocabulary size."""
+    words = [parameter_of(word) for word in Step(stage=STAGES["tokenizer"]).reads(recipe)]
     # No `run`: how it ended is for the step `tokenizer` to tell, which uses what it made.
-    RECIPE | {"corpus": str, "size": str} | _outputs("tokenizer"),
-    "tokenizer",
-    "anadil.tokenizer",
-)
-"""Trains the tokenizers of one vocabulary size."""
+    parameters = RECIPE | dict.fromkeys(words, str) | {"size": str} | _outputs("tokenizer")
+    return _step("candidate", parameters, "tokenizer", "anadil.tokenizer")
+
+
 finish = _step("finish", RECIPE | {"run": str}, "tools", "anadil.launch", "finish")
 """Exit handler: stops what a run has left behind and tells how it ended."""

@@ -36,7 +36,7 @@ from pathlib import Path
 from anadil.core.errors import DataError
 from anadil.evaluate.heldout import read_heldout
 try:
-    read_heldout(Path(), sys.argv[1:], "text", "az")
+    read_heldout([], sys.argv[1:], "text", "az")
 except DataError as error:
     print(error)
 """

@@ -10,7 +10,7 @@ from anadil.clean.extract.extract import (
     main_text,
     may_be_in_language,
 )
-from anadil.recipe.sections import ExtractMode
+from anadil.recipe.clean import ExtractMode
 from anadil.text.language import load_language
 from tests.kit.clean_stage import page
 from tests.kit.texts import ANOTHER, AZERBAIJANI, ENGLISH, JAPANESE, TURKISH

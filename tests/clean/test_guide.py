@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from anadil.cli.main import STAGE_VERBS, main
+from anadil.recipe.clean import Clean
 from anadil.recipe.filter_rules import Rules
-from anadil.recipe.sections import Clean
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "clean.md").read_text(encoding="utf-8")
 

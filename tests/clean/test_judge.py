@@ -4,8 +4,8 @@ import random
 import pytest
 
 from anadil.clean.filters.judge import RULE_NAMES, Judge, Judgement
+from anadil.recipe.clean import Clean
 from anadil.recipe.filter_rules import Rules
-from anadil.recipe.sections import Clean
 from anadil.text.filter_rules import MODES, RULES
 from anadil.text.language import load_language
 from anadil.text.language_id import identify_language

@@ -3,7 +3,7 @@ import time
 import pytest
 
 from anadil.clean.extract.extract import Extraction, extract_page, main_text
-from anadil.recipe.sections import ExtractMode
+from anadil.recipe.clean import ExtractMode
 from anadil.text.language import load_language
 from tests.kit.texts import ANOTHER, AZERBAIJANI, JAPANESE
 

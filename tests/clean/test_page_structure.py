@@ -1,7 +1,7 @@
 import pytest
 
 from anadil.clean.extract.extract import Extraction, extract_page, main_text
-from anadil.recipe.sections import ExtractMode
+from anadil.recipe.clean import ExtractMode
 from anadil.text.language import load_language
 from tests.clean.test_page_prose import LINES, MODES, article
 from tests.kit.texts import ANOTHER, AZERBAIJANI

@@ -2,7 +2,7 @@ import pytest
 
 from anadil.clean.extract.extract import Extraction, main_text
 from anadil.clean.extract.raised import raised_as_text
-from anadil.recipe.sections import ExtractMode
+from anadil.recipe.clean import ExtractMode
 from anadil.text.language import load_language
 from tests.kit.clean_stage import page
 from tests.kit.texts import ANOTHER, AZERBAIJANI

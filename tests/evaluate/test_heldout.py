@@ -28,14 +28,14 @@ import sys
 from anadil.core.errors import DataError
 from anadil.evaluate.heldout import read_heldout
 try:
-    read_heldout(None, sys.argv[1:], "text", "az")
+    read_heldout([], sys.argv[1:], "text", "az")
 except DataError as error:
     print(error)
 """
 
 
 def read(*files: Path, field: str = "text", corpus: Path = Path("/nowhere")) -> Heldout:
-    return read_heldout(corpus, [str(file) for file in files], field, "az")
+    return read_heldout([corpus], [str(file) for file in files], field, "az")
 
 
 def put(folder: Path, name: str, content: bytes) -> Path:

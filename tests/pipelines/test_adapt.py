@@ -9,11 +9,10 @@ import yaml
 import anadil
 from anadil import __version__
 from anadil.core.errors import RecipeError
-from anadil.core.stages import FLOW, STAGES
+from anadil.core.stages import FLOW, LAUNCHABLE, STAGES
 from anadil.recipe.load import load_recipe
 from anadil.runtime.kfp import VARIED
 from anadil_pipelines.adapt import pipeline_yaml, write_pipeline
-from anadil_pipelines.steps import LAUNCHERS, STEPS
 from tests.kit.fake_kubeflow import read_as_the_server
 
 from .golden import GOLDEN, WHOLE
@@ -132,14 +131,14 @@ def test_a_pipeline_needs_the_name_of_a_yaml_file(tmp_path: Path) -> None:
         write_pipeline(RECIPE, tmp_path / "pipeline.json")
 
 
-def test_flow_steps_folders_and_extras_name_the_same_stages() -> None:
+def test_flow_folders_and_extras_name_the_same_stages() -> None:
     package = Path(anadil.__file__).parent
     # Tools that can be started, and make no artifact.
     folders = {path.parent.name for path in package.glob("*/__main__.py")} - {"launch", "measure"}
     project = tomllib.loads((package.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
     extras = project["project"]["optional-dependencies"]
 
-    assert set(STEPS) == folders == set(STAGES)
+    assert folders == set(STAGES)
     assert set(STAGES) <= set(extras)
     for name in STAGES:
         assert name in extras["laptop"][0]
@@ -156,7 +155,7 @@ def test_without_chats_there_is_no_finetuning_step() -> None:
 def test_on_a_cluster_training_is_launched_by_the_tools(compiled: dict[str, Any]) -> None:
     spec = spec_of(*ON_A_CLUSTER, "tokenizer.trial={steps: 20}")
 
-    for name in LAUNCHERS:
+    for name in LAUNCHABLE:
         container = spec["deploymentSpec"]["executors"][f"exec-{name}"]["container"]
         assert container["command"] == ["python", "-m", "anadil.launch", name]
         assert container["args"] == ["--executor-input", "{{$}}"]

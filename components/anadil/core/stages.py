@@ -52,6 +52,10 @@ class Stage:
     """Name of their option on the command line."""
     side_files: tuple[SideFiles, ...] = ()
     """Further ones; their content, too, decides the result."""
+    per_source: bool = False
+    """True if a recipe with `sources` runs it once for each of them."""
+    of_target: bool = False
+    """True if it reads what is made of sources in the language that is taught, and of no other."""
     extends: str = ""
     """Recipe key (`section.key`) of an earlier artifact of the same kind that the stage adds to."""
     without_files: Literal["refused", "skipped", "runs"] = "refused"
@@ -96,6 +100,7 @@ FLOW = (
         result_version=9,
         image="clean",
         writes="corpus",
+        per_source=True,
         sections=("language", "clean"),
         files="clean.inputs",
         files_flag="raw",
@@ -127,6 +132,7 @@ FLOW = (
         # The model's compute per token, which decides between candidates.
         rooms=("model", "plan"),
         reads=("corpus",),
+        of_target=True,
         writes="tokenizer",
         sections=("language", "base", "tokenizer"),
         side_files=(SideFiles(key="tokenizer.keep", of_language="retained.jsonl"),),
@@ -141,6 +147,7 @@ FLOW = (
         result_version=2,
         image="pretrain",
         reads=("corpus", "tokenizer"),
+        of_target=True,
         writes="trial",
         sections=("language", "base", "tokenizer", "tokenizer.trial", "pretrain", "clean.text_field", "seed"),
         side_files=(SideFiles(key="tokenizer.keep", of_language="retained.jsonl"),),
@@ -287,6 +294,8 @@ FLOW = (
 )
 
 STAGES = {stage.name: stage for stage in FLOW}
+PER_SOURCE = frozenset(stage.writes for stage in FLOW if stage.per_source)
+"""Artifacts of which a recipe with `sources` has one for each."""
 LAUNCHABLE = tuple(stage.name for stage in FLOW if stage.launchable)
 """Stages that can be a job of their own."""
 IMAGES = {stage.name: stage.image for stage in FLOW} | {"launch": "tools"}

@@ -6,15 +6,16 @@ with figures of another.
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from anadil.artifacts import storage
 from anadil.artifacts.text_files import TEXT_SUFFIXES, text_of, text_rows, text_suffix
 from anadil.core.errors import DataError
 from anadil.core.format import MIB, human_bytes
-from anadil.text.corpus import Document, read_documents
+from anadil.text.corpus import Document, read_corpora
 from anadil.text.domains import name_of_file
 
 log = logging.getLogger(__name__)
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 MAX_DOCUMENTS, MAX_BYTES = 100_000, 256 * MIB
 """Most held-out text. Our choice: fifty times what `clean` keeps by default. All of it is held in memory and scored by
 each candidate, and an interval on bits per byte gains nothing from more."""
+NO_SOURCES: Mapping[str, Path] = MappingProxyType({})
 RETAINED_KEY = "evaluate.retained"
 """Recipe key of the files of languages that the base knows."""
 RETAINED_TEXT = f"{storage.BUILT_IN}en/retained.jsonl"
@@ -55,7 +57,7 @@ def digest_of(documents: Iterable[Document]) -> str:
     return digest.hexdigest()
 
 
-def read_heldout(corpus: Path, files: Sequence[str], text_field: str, language: str) -> Heldout:
+def read_heldout(corpora: Sequence[Path], files: Sequence[str], text_field: str, language: str) -> Heldout:
     """Read the text to score.
 
     Raises:
@@ -65,11 +67,11 @@ def read_heldout(corpus: Path, files: Sequence[str], text_field: str, language: 
     source = (
         refuse_too_large(documents_of(files, text_field, language))
         if files
-        else read_documents(corpus, "heldout")
+        else read_corpora(corpora, "heldout")
     )
     read = list(source)
     documents = tuple(document for document in read if document.text)
-    refuse_no_heldout(len(documents), files or [f"{corpus}/heldout"])
+    refuse_no_heldout(len(documents), files or [f"{corpus}/heldout" for corpus in corpora])
     repeated = len(documents) - len({document.text for document in documents})
     empty = len(read) - len(documents)
     if empty or repeated:
@@ -78,17 +80,28 @@ def read_heldout(corpus: Path, files: Sequence[str], text_field: str, language: 
     return Heldout(documents=documents, source=place, files=tuple(files), empty=empty, repeated=repeated)
 
 
-def read_retained(files: Sequence[str] = (), text_field: str = "text") -> tuple[Document, ...]:
+def read_retained(
+    files: Sequence[str] = (), text_field: str = "text", sources: Mapping[str, Path] = NO_SOURCES
+) -> tuple[Document, ...]:
     """Read text of languages that the base knows. Every model is scored on it, to tell what it lost of them.
 
+    `sources` are corpora by the names of their sources, of which the held-out parts are read.
+
     Returns:
-        Documents whose `lang` is what the record names, or else the name of its file.
+        Documents whose `lang` is what the record names, or else the name of its file or its source.
 
     Raises:
         DataError: A record cannot be read, or a file holds no text.
         PreflightError: Parquet is given and pyarrow is not installed.
     """
-    return tuple(refuse_too_large(_retained(files or (RETAINED_TEXT,), text_field), RETAINED_KEY))
+    of_files = tuple(refuse_too_large(_retained(files or (RETAINED_TEXT,), text_field), RETAINED_KEY))
+    of_sources = (
+        replace(document, lang=name)
+        for name, corpus in sources.items()
+        for document in read_corpora([corpus], "heldout")
+        if document.text
+    )
+    return (*of_files, *of_sources)
 
 
 def _retained(files: Sequence[str], text_field: str) -> Iterator[Document]:

@@ -23,7 +23,7 @@ from anadil.evaluate.scores_table import differences_of, log_scores, scores_tabl
 from anadil.model.family_table import refuse_mixture
 from anadil.model.tiny import base_model
 from anadil.runtime.job import Figures, Job
-from anadil.text.corpus import read_documents
+from anadil.text.corpus import read_corpora
 from anadil.text.language import load_language
 from anadil.text.metrics import SURE_DOCUMENTS, deciding_scores
 
@@ -41,16 +41,20 @@ def run(job: Job) -> Figures:
         PreflightError: A model is a mixture of experts.
     """
     recipe, language = job.recipe, load_language(job.recipe.language)
-    heldout = read_heldout(job.inputs["corpus"], job.files, recipe.clean.text_field, language.code)
+    corpora = job.of_sources("corpus")
+    # The held-out text of other sources tells what is kept of their languages.
+    others = {name: path for name, path in corpora.items() if name and name not in recipe.target_sources}
+    targets = [path for name, path in corpora.items() if name not in others]
+    heldout = read_heldout(targets, job.files, recipe.clean.text_field, language.code)
     candidates, encoded = encode_with_champion(
         _candidates(job), job.inputs.get("champion"), heldout.documents
     )
-    retained = read_retained(job.side_files.get(RETAINED_KEY, ()), recipe.clean.text_field)
+    retained = read_retained(job.side_files.get(RETAINED_KEY, ()), recipe.clean.text_field, others)
     questions, references = encode_references(candidates, read_questions(job))
     material = Material(
         heldout=encoded, retained=encode_for_all(candidates, retained), questions=questions, references=references
     )  # fmt: skip
-    train = read_documents(job.inputs["corpus"], "train")
+    train = read_corpora(corpora.values(), "train")
     contamination = find_contamination(encoded.documents, train, language)
     if len(encoded.documents) < SURE_DOCUMENTS:
         log.warning("held-out: only %d documents; differences are unsure", len(encoded.documents))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from anadil.core.stages import STAGES
 from anadil.plan.instances import CPU, Machine, machine
 from anadil.recipe.sections import Recipe
+from anadil.runtime.flow import options_of
 from anadil.runtime.job import most_processes
 from anadil.runtime.remake import may_remake
 
@@ -87,11 +88,10 @@ class TrainingJob:
     def arguments(self) -> tuple[str, ...]:
         """Command line of `python -m anadil.<stage>`, with the whole recipe."""
         recipe = self.recipe.model_dump_json(exclude_unset=True)
-        inputs = [word for name, uri in self.inputs.items() for word in (f"--{name}", uri)]
         flag = STAGES[self.stage].files_flag
         files = [f"--{flag}", *self.files] if self.files else []
         remake = ["--remake"] if may_remake() and STAGES[self.stage].costly else []
-        return ("--recipe", recipe, *inputs, *files, "--out", self.target, *remake)
+        return ("--recipe", recipe, *options_of(self.inputs), *files, "--out", self.target, *remake)
 
     @property
     def labels(self) -> dict[str, str]:

@@ -9,7 +9,7 @@ from anadil.core import errors
 from anadil.core import log as logs
 from anadil.core.errors import AnadilError, DataError, RecipeError
 from anadil.core.format import human_seconds
-from anadil.core.stages import FLOW, LAUNCHABLE, STAGES
+from anadil.core.stages import LAUNCHABLE, STAGES
 from anadil.launch.backend import ERROR_CLASSES, FINAL
 from anadil.launch.kinds import JOB_KINDS
 from anadil.launch.kubernetes.jobs.backend import stop_run
@@ -18,7 +18,7 @@ from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime import kfp
 from anadil.runtime.alerts import Event, notify
-from anadil.runtime.job import is_left_out
+from anadil.runtime.flow import flow_of
 from anadil.runtime.planned_artifact import MadeArtifact, look_up
 from anadil.runtime.run_record import end_left_run, read_steps, record_step, step_uri
 from anadil.runtime.termination import exit_code_of, is_deterministic
@@ -126,7 +126,7 @@ def finish(recipe: Recipe, run: str) -> None:
 
 
 def _run_event(recipe: Recipe, run: str) -> Event:
-    stages = [stage.name for stage in FLOW if not is_left_out(stage, recipe)]
+    stages = [step.name for step in flow_of(recipe)]
     try:
         steps = read_steps(str(recipe.storage.root), run, stages)
     except AnadilError as error:

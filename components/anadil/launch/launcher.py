@@ -17,6 +17,7 @@ from anadil.preflight.checks import LAUNCH, PlannedRun, refuse
 from anadil.preflight.places import check_shared
 from anadil.recipe.cluster import Backend as BackendName
 from anadil.recipe.sections import Recipe
+from anadil.runtime.flow import refuse_missing
 from anadil.runtime.planned_artifact import MadeArtifact, PlannedArtifact, look_up, planned_artifact
 from anadil.runtime.remake import refuse_remake
 
@@ -168,9 +169,5 @@ def target_of(request: LaunchRequest) -> PlannedArtifact:
         AnadilError: An input is missing or cannot be read.
     """
     stage = STAGES[request.stage]
-    missing = [
-        f"--{word}" for word in stage.reads if word not in request.inputs and word not in stage.optional
-    ]
-    if missing:
-        raise RecipeError(f"{stage.name}: {' '.join(missing)} missing; give the URI of each artifact to read")
+    refuse_missing(stage, request.recipe, request.inputs)
     return planned_artifact(stage, request.recipe, request.inputs, request.files, request.out)

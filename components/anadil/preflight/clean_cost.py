@@ -14,7 +14,8 @@ from anadil.artifacts.json_values import JSON_SUFFIXES, PACKED_JSON
 from anadil.artifacts.line_reader import PACKED_LINES, PLAIN_LINES
 from anadil.core.errors import AnadilError
 from anadil.core.format import GIB, MIB
-from anadil.recipe.sections import Clean, Recipe
+from anadil.recipe.clean import Clean
+from anadil.recipe.sections import Recipe
 
 log = logging.getLogger(__name__)
 

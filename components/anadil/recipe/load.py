@@ -86,9 +86,23 @@ def parse_recipe(text: str, name: str, overrides: Sequence[str] = ()) -> Recipe:
     given = [_apply(data, override) for override in overrides]
     try:
         # JSON mode, because strict checking takes a list for a tuple only there.
-        return Recipe.model_validate_json(json.dumps(data), strict=True)
+        return Recipe.model_validate_json(json.dumps(_inherited(data)), strict=True)
     except ValidationError as error:
         raise RecipeError(mistakes(error, data, lines, name, Recipe, given)) from None
+
+
+def _inherited(data: dict[str, Any]) -> dict[str, Any]:
+    """Give each source the keys of `clean` that it leaves out."""
+    sources, clean = data.get("sources"), data.get("clean")
+    if not isinstance(sources, dict) or not isinstance(clean, dict):
+        return data
+    shared = {key: value for key, value in clean.items() if key != "inputs"}
+
+    def of_source(source: Any) -> Any:
+        own = source.get("clean", {}) if isinstance(source, dict) else None
+        return source | {"clean": shared | own} if isinstance(own, dict) else source
+
+    return data | {"sources": {name: of_source(source) for name, source in sources.items()}}
 
 
 def _apply(data: dict[str, object], override: str) -> strict_yaml.Path:

@@ -18,21 +18,20 @@ from pydantic import (
     model_validator,
 )
 
-from anadil.core.format import MIB
+from anadil.core.errors import RecipeError
 from anadil.core.log import masked
 from anadil.core.stages import ENGINE_IMAGES, IMAGES
+from anadil.recipe.clean import Clean
 from anadil.recipe.cluster import Cluster
-from anadil.recipe.fields import NEUTRAL, UNION_TAG, Fraction, Place, StrictModel, Text
-from anadil.recipe.filter_rules import Rules
+from anadil.recipe.fields import NEUTRAL, UNION_TAG, Place, StrictModel, Text, did_you_mean
 from anadil.recipe.finetune import EmbeddingRows, Finetune
 from anadil.recipe.gate import Gate
 from anadil.recipe.pretrain import Pretrain
+from anadil.recipe.sources import Source, SourceName, has_language
 from anadil.recipe.tracking_address import tracking_fault
-from anadil.text.filter_rules import Mode, RuleName
 from anadil.text.language import load_language
 
 Strategy = Literal["base", "extend", "replace", "surgery"]
-ExtractMode = Literal["fast", "balanced", "precision"]
 PREFERENCE: tuple[Strategy, ...] = ("replace", "extend", "surgery", "base")
 """Order in which a plan chooses for `tokenizer.choice: auto`, before anything is measured. Source: Azercell took its own."""
 PUBLISHED_VOCABULARY = 100_000
@@ -46,61 +45,6 @@ class Base(StrictModel):
     """Hugging Face directory or hub id, or `tiny`: a small English Llama made on the spot. Source: Azercell."""
     revision: str | None = None
     """Commit of a hub model; pin it, so that the run can be repeated."""
-
-
-class Clean(StrictModel):
-    """raw -> corpus."""
-
-    inputs: tuple[str, ...] = ()
-    """Files, globs or `s3://` URIs of `.jsonl[.gz|.zst]`, `.json[.gz|.zst]`, `.txt`, `.html`, `.warc[.wet][.gz]` and `.parquet`."""
-    text_field: str = "text"
-    """Key (JSON) or column (Parquet) that holds the text, or the path to it, such as `document.text`."""
-    extract: ExtractMode = "balanced"
-    """How web pages become text: `fast`; `precision`, twice as slow; `balanced`, which asks it where `fast` is in doubt."""
-    tables: bool = True
-    """Keep tables of web pages, a row a line."""
-    code: bool = True
-    """Keep preformatted blocks of web pages."""
-    url_lists: tuple[str, ...] = ()
-    """Categories of UT1 (directories with `domains` and `urls`), or files with a host or address a line, also packed or archives: pages left out."""
-    url_allow: tuple[str, ...] = ()
-    """Hosts and addresses that stay, no matter what the lists say, such as `news.example.az`."""
-    pii: bool = False
-    """Replace e-mail addresses, telephone, card and personal numbers by `<EMAIL>`, `<PHONE>` and so on."""
-    decontaminate: bool = False
-    """Drop documents that hold text of `evaluate.heldout`, `evaluate.questions`, files of `evaluate.tasks`, `finetune.inputs` or `finetune.preference.inputs`: a run of 8 words or 40 characters."""
-    line_language: bool = True
-    """Remove lines and sentences of 40 characters and more that are in another language; a document full of them is dropped."""
-    rules: Rules = Rules()
-    modes: dict[RuleName, Mode] = Field(default_factory=dict)
-    """Rule -> `enforce`, which drops documents, or `report`, which only counts them; watch a new limit before it drops."""
-    ng_words: tuple[Text, ...] = ()
-    """Files or `s3://` URIs of words, one a line, that a page nobody wants is full of."""
-    quality_model: Place | None = None
-    """A fastText classifier, file or `s3://` URI: documents with a score under `rules.min_quality` are dropped. Never downloaded."""
-    quality_label: Text = "__label__hq"
-    """Its label for good text, whose probability is the score. Source: DCLM, arXiv:2406.11794."""
-    minhash_bands: PositiveInt = 14
-    """Bands of the MinHash signature. Source: FineWeb, arXiv:2406.17557, section 3.4."""
-    minhash_rows: PositiveInt = 8
-    """Hashes in a band. Source: FineWeb, arXiv:2406.17557, section 3.4."""
-    minhash_shingle: PositiveInt = 5
-    """Words in a shingle, or characters where a language writes no spaces. Source: FineWeb; Swallow, arXiv:2404.17733."""
-    heldout_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05
-    """Share of documents, chosen by the hash of their text among those that share no run of 8 words with others, that training never sees."""
-    heldout_max_documents: PositiveInt = 2_000
-    """Most held-out documents: enough for an interval on bits per byte, few enough to score often."""
-    max_bad_records: Fraction = 0.001
-    """Share of unreadable records that is tolerated (and reported) before the stage refuses its input."""
-    # Its content decides, which is an input of the stage; its place does not.
-    since: Annotated[Place | None, NEUTRAL] = None
-    """An earlier corpus that new documents are added to: its files and its held-out part stay as they are."""
-    workers: Annotated[PositiveInt | None, NEUTRAL] = None
-    """Processes that work side by side; left out, one for each CPU. The result does not depend on it."""
-    engine: Annotated[Literal["processes", "ray", "job"], NEUTRAL] = "processes"
-    """Executor that runs them: processes of this machine, Ray (here, or where RAY_ADDRESS says), or pods of a Kubernetes Indexed Job. The result does not depend on it."""
-    shard_bytes: Annotated[int, Field(ge=MIB), NEUTRAL] = 256 * MIB
-    """Most bytes of the inputs that a process works on before it writes, at least 1 MiB. The result does not depend on it."""
 
 
 def _kind_of_sizes(value: object) -> str:
@@ -253,15 +197,10 @@ class Tracking(StrictModel):
         return uri
 
 
-def _has_language(language: str) -> str:
-    load_language(language)  # raises what is shown, with the remedy
-    return language
-
-
 class Recipe(StrictModel):
     """Everything that a run does."""
 
-    language: Annotated[Text, AfterValidator(_has_language)] = "az"
+    language: Annotated[Text, AfterValidator(has_language)] = "az"
     """Language that is taught: an id such as `az`, `kaz_Cyrl` or `azj_Latn`, or the path of a pack, which `anadil language learn` writes."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Seed of every random choice; NumPy takes 32 bits."""
@@ -270,11 +209,32 @@ class Recipe(StrictModel):
     tracking: Tracking = Tracking()
     cluster: Cluster = Cluster()
     clean: Clean = Clean()
+    sources: dict[SourceName, Source] = Field(default={})
+    """Named bodies of text, which phases of `pretrain` mix; left out, `clean.inputs` are the only one."""
     tokenizer: Tokenizer = Tokenizer()
     pretrain: Pretrain = Pretrain()
     finetune: Finetune = Finetune()
     evaluate: Evaluate = Evaluate()
     report: Report = Report()
+
+    @model_validator(mode="after")
+    def _sources_fit(self) -> "Recipe":
+        if not self.sources:
+            return self
+        if self.clean.inputs:
+            raise ValueError(
+                "clean.inputs and sources are both given; name the files of clean.inputs as inputs of a source"
+            )
+        for name, source in self.sources.items():
+            if not source.inputs:
+                raise ValueError(f"sources.{name}.inputs names no file; list the text of the source")
+            if source.clean.inputs:
+                raise ValueError(f"sources.{name}.clean.inputs: the files of a source are its `inputs`")
+        if not self.target_sources:
+            raise ValueError(
+                f"none of the sources is in the language that is taught, {self.language}; leave out `language` of one"
+            )
+        return self
 
     @model_validator(mode="after")
     def _stride_fits_context(self) -> "Recipe":
@@ -287,6 +247,29 @@ class Recipe(StrictModel):
     def language_code(self) -> str:
         """Id of the language, also where the recipe names a pack."""
         return load_language(self.language).code
+
+    @property
+    def target_sources(self) -> tuple[str, ...]:
+        """Sources in the language that is taught: text for the tokenizer and the held-out score."""
+        return tuple(
+            name for name, source in self.sources.items() if source.language in (None, self.language)
+        )
+
+    def of_source(self, name: str) -> "Recipe":
+        """Return the recipe that cleans one source: its language, rules and inputs, and no other source.
+
+        Raises:
+            RecipeError: No source has this name.
+        """
+        if name not in self.sources:
+            guess = did_you_mean(name, list(self.sources))
+            raise RecipeError(
+                f"sources: none is called {name!r} ({', '.join(self.sources) or 'none is named'}){guess}"
+            )
+        source = self.sources[name]
+        clean = source.clean.model_copy(update={"inputs": source.inputs})
+        language = source.language or self.language
+        return self.model_copy(update={"language": language, "clean": clean, "sources": {name: source}})
 
     @property
     def trained_embeddings(self) -> EmbeddingRows:

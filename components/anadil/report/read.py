@@ -61,9 +61,13 @@ def read_facts(job: Job) -> Facts:
         DataError: A file that every run has is not there, or is no JSON.
     """
     inputs = job.inputs
-    corpus, tokenizer, model, scores = (inputs[word] for word in ("corpus", "tokenizer", "model", "scores"))
+    tokenizer, model, scores = (inputs[word] for word in ("tokenizer", "model", "scores"))
+    corpora = job.of_sources("corpus")
+    corpus = corpora[next(iter(job.recipe.target_sources), "")]
     trial, adapter = inputs.get("trial"), inputs.get("adapter")
     manifests = {word: each for word, path in inputs.items() if (each := artifact.read_manifest(str(path)))}
+    # What the page says of "the corpus" is said of the first in the language that is taught.
+    manifests.setdefault("corpus", artifact.finished_manifest(str(corpus), "corpus"))
     return Facts(
         recipe=job.recipe,
         language=load_language(job.recipe.language),

@@ -169,17 +169,28 @@ def _keys_of(parent: BaseModel, name: str, path: str, *, exclude_defaults: bool)
     default = field.default_factory() if field.default_factory else field.default  # type: ignore[call-arg]  # no factory here takes data
     if exclude_defaults and value == default:
         return {}
+    if isinstance(value, Mapping) and any(isinstance(each, BaseModel) for each in value.values()):
+        # Named tables, such as `sources`: a key in one of them has a path of its own.
+        return {
+            below: text
+            for called, table in value.items()
+            for below, text in _table_keys(table, f"{path}.{called}", exclude_defaults=exclude_defaults).items()
+        } | {path: json.dumps(sorted(value))}
     if not isinstance(value, BaseModel):
 
         def plain(item: BaseModel) -> object:
             return item.model_dump(mode="json", exclude_defaults=exclude_defaults)
 
         return {path: json.dumps(value, ensure_ascii=False, default=plain)}
+    return _table_keys(value, path, exclude_defaults=exclude_defaults)
+
+
+def _table_keys(table: BaseModel, path: str, *, exclude_defaults: bool) -> dict[str, str]:
     return {
         below: text
-        for key, field in type(value).model_fields.items()
+        for key, field in type(table).model_fields.items()
         if NEUTRAL not in field.metadata
-        for below, text in _keys_of(value, key, f"{path}.{key}", exclude_defaults=exclude_defaults).items()
+        for below, text in _keys_of(table, key, f"{path}.{key}", exclude_defaults=exclude_defaults).items()
     }
 
 

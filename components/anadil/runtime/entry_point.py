@@ -10,14 +10,14 @@ from pathlib import Path
 
 from anadil import __version__
 from anadil.core import log as logs
-from anadil.core.errors import RecipeError
-from anadil.core.stages import BUILT_IN, STAGES, Stage
+from anadil.core.stages import BUILT_IN, PER_SOURCE, STAGES, Stage
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime import kfp, sagemaker
 from anadil.runtime.command_line import Parser
 from anadil.runtime.environment import in_group
 from anadil.runtime.execute import execute, find_for_group
+from anadil.runtime.flow import named_inputs, recipe_of_step
 from anadil.runtime.job import Engines, most_processes
 from anadil.runtime.mlflow_spool import PIPELINE_RUN
 from anadil.runtime.remake import allow_remake
@@ -68,7 +68,10 @@ def stage_parser(stage: Stage, prog: str = "", verbs: str = "") -> argparse.Argu
     add_recipe_options(built)
     for word in stage.reads:
         text = f"{word} artifact to read{' (optional)' if word in stage.optional else ''}"
-        built.add_argument(f"--{word}", metavar="URI", help=text)
+        add_input_option(built, word, text)
+    if stage.per_source:
+        text = "source of the recipe that the stage works on, where the recipe has `sources`"
+        built.add_argument("--source", metavar="NAME", default="", help=text)
     if stage.files_flag:
         text = f"files, globs or s3:// URIs to read; left out, the recipe's {stage.files}"
         built.add_argument(f"--{stage.files_flag}", metavar="URI", nargs="+", default=[], help=text)
@@ -81,6 +84,15 @@ def stage_parser(stage: Stage, prog: str = "", verbs: str = "") -> argparse.Argu
     text = "load everything that the stage needs, say so and exit"
     built.add_argument("--self-test", action="store_true", help=text)
     return built
+
+
+def add_input_option(built: argparse.ArgumentParser, word: str, text: str) -> None:
+    """Option of an artifact to read, which names one for each source where a recipe has `sources`."""
+    many = word in PER_SOURCE
+    text = f"{text}; SOURCE=URI for each, where the recipe has sources" if many else text
+    built.add_argument(
+        f"--{word}", metavar="[SOURCE=]URI" if many else "URI", action="append", default=[], help=text
+    )
 
 
 def add_recipe_options(built: argparse.ArgumentParser) -> None:
@@ -113,10 +125,8 @@ def _start(stage: Stage, options: argparse.Namespace, arguments: list[str], engi
     if options.executor_input:
         return _from_pipeline(stage, options.executor_input, arguments, engines)
     recipe = load_recipe(options.recipe, options.set)
-    inputs = {word: uri for word in stage.reads if (uri := getattr(options, word))}
-    missing = [f"--{word}" for word in stage.reads if word not in inputs and word not in stage.optional]
-    if missing:
-        raise RecipeError(f"{stage.name}: {' '.join(missing)} missing; give the URI of each artifact to read")
+    recipe, source = recipe_of_step(stage, recipe, options.source if stage.per_source else "")
+    inputs = named_inputs(stage, recipe, {word: getattr(options, word) for word in stage.reads}, source)
     processes = _num_processes(stage, recipe)
     files = getattr(options, stage.files_flag) if stage.files_flag else []
     made = None
@@ -160,11 +170,12 @@ def _under_torchrun(stage: Stage, arguments: list[str], processes: int) -> int:
 
 def _from_pipeline(stage: Stage, text: str, arguments: list[str], engines: Engines | None) -> int:
     call = kfp.parse_executor_input(stage, text)
-    recipe = load_recipe(call.recipe)
+    whole = load_recipe(call.recipe)
+    recipe, _ = recipe_of_step(stage, whole, call.source)
     if call.run:
         os.environ[PIPELINE_RUN] = call.run
     is_first = int(os.environ.get("RANK", "0")) == 0
-    with record_step(recipe, call.run if is_first else "", call.step) as record:
+    with record_step(whole, call.run if is_first else "", call.step) as record:
         processes = _num_processes(stage, recipe)
         made = find_for_group(stage, recipe, call.inputs, (), None) if processes > 1 else None
         if processes > 1 and made is None:

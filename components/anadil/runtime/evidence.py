@@ -19,6 +19,7 @@ from anadil.artifacts.artifact import Manifest
 from anadil.core.stages import Stage
 from anadil.recipe.sections import Recipe
 from anadil.runtime.environment import image_name
+from anadil.runtime.job import by_source
 from anadil.runtime.mlflow_spool import Dataset, Tracker
 from anadil.text.metrics import deciding_scores
 
@@ -92,9 +93,10 @@ def tell_inputs(
 
 def _corpora(stage: Stage, inputs: Mapping[str, Manifest], uris: Mapping[str, str]) -> Iterator[Dataset]:
     context = CONTEXTS.get(stage.name, "training")
-    if corpus := inputs.get("corpus"):
+    for source, corpus in by_source("corpus", inputs).items():
+        word = f"corpus.{source}" if source else "corpus"
         yield Dataset(
-            name="corpus", uri=uris["corpus"], digest=corpus.digest, context=context,
+            name=word, uri=uris[word], digest=corpus.digest, context=context,
             rows=corpus.records.get("train", 0) + corpus.records.get("heldout", 0),
         )  # fmt: skip
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from anadil.artifacts import storage
 from anadil.artifacts.line_reader import PLAIN_LINES
@@ -21,6 +21,7 @@ from anadil.runtime.mlflow_spool import Tracker
 from anadil.runtime.signals import Stop
 
 Figures = dict[str, float | int | str]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ class Job:
 
     recipe: Recipe
     inputs: dict[str, Path]
-    """Artifact word -> local directory, verified against its manifest."""
+    """Artifact word -> local directory, verified against its manifest; see `of_sources` for those of sources."""
     uris: dict[str, str] = field(default_factory=dict)
     """Artifact word -> where it lies for good; `inputs` may be a copy that goes."""
     files: tuple[str, ...] = ()
@@ -77,6 +78,16 @@ class Job:
     """Files of the artifact that are not in `out`; `run` may fill it where `target` is in the same storage."""
     contents: dict[str, str] = field(default_factory=dict)
     """Digests of what other stages read of a file; `run` fills it: see `Manifest.contents`."""
+
+    def of_sources(self, word: str) -> dict[str, Path]:
+        """Source -> local directory of its artifact, in the recipe's order; without sources, one under an empty name."""
+        return by_source(word, self.inputs)
+
+
+def by_source(word: str, values: Mapping[str, T]) -> dict[str, T]:
+    """Source -> value of an artifact word, as in `corpus.web`; the word alone has an empty source."""
+    pairs = ((each.partition("."), value) for each, value in values.items())
+    return {source: value for (name, _, source), value in pairs if name == word}
 
 
 def is_left_out(stage: Stage, recipe: Recipe) -> bool:
@@ -170,6 +181,8 @@ def _value(recipe: Recipe, key: str) -> Any:
 
 
 def named_files(stage: Stage, recipe: Recipe) -> tuple[str, ...]:
-    """Patterns by which the recipe names the outside files of a stage that reads some."""
+    """Patterns by which the recipe names the outside files of a stage that reads some, those of all sources."""
+    if stage.per_source and recipe.sources:
+        return tuple(pattern for source in recipe.sources.values() for pattern in source.inputs)
     section, key = stage.files.split(".")
     return tuple(getattr(getattr(recipe, section), key))

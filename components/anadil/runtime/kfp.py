@@ -13,7 +13,9 @@ from anadil.artifacts.prefetch import fetch
 from anadil.core.errors import RecipeError
 from anadil.core.stages import Stage
 from anadil.core.strict_yaml import parse_yaml
+from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
+from anadil.runtime.flow import Step
 
 PAGES = {"html": "report.html", "markdown": "report.md"}
 """KFP artifact -> file of the report that its page shows."""
@@ -48,6 +50,8 @@ class ExecutorInput:
     """Name under which the step's status stands: the stage's, with the strategy for a pod of the trial's loop."""
     run: str = ""
     """Id of the pipeline run."""
+    source: str = ""
+    """Source of the recipe that the step works on."""
 
 
 def parse_executor_input(stage: Stage, text: str) -> ExecutorInput:
@@ -59,20 +63,30 @@ def parse_executor_input(stage: Stage, text: str) -> ExecutorInput:
     try:
         given = json.loads(text)
         values = given["inputs"]["parameterValues"]
+        size, strategy, source = (str(values.get(name, "")) for name in ("size", "strategy", "source"))
+        recipe = varied_recipe(values)
+        step = Step(stage=stage, source=source)
         # A step that was left out gives no URI; a pipeline of an earlier release lacks the parameter.
         inputs = {
-            word: str(values[word]) for word in stage.reads if word not in stage.optional or values.get(word)
+            word: str(values[parameter_of(word)])
+            for word in step.reads(load_recipe(recipe))
+            if word.partition(".")[0] not in stage.optional or values.get(parameter_of(word))
         }
-        size, strategy = (str(values.get(name, "")) for name in ("size", "strategy"))
         return ExecutorInput(
-            recipe=_of_one_part(varied_recipe(values), size, strategy),
+            recipe=_of_one_part(recipe, size, strategy),
             inputs=inputs,
             outputs=dict(given["outputs"]),
-            step=f"{stage.name}-{strategy}" if strategy else stage.name,
+            step=f"{stage.name}-{strategy}" if strategy else step.name,
             run=str(values.get("run", "")),
+            source=source,
         )
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise RecipeError(f"--executor-input: not what Kubeflow Pipelines passes ({error!r})") from None
+
+
+def parameter_of(word: str) -> str:
+    """Return the name of the parameter that holds an artifact's URI: one of Python, so without the dot."""
+    return word.replace(".", "_")
 
 
 def varied_recipe(values: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ from anadil.core.log import masked
 from anadil.core.processes import start_of
 from anadil.core.stages import FLOW, STAGES
 from anadil.recipe.sections import Recipe
-from anadil.runtime.job import is_left_out
+from anadil.runtime.flow import flow_of
 
 log = logging.getLogger(__name__)
 
@@ -135,12 +135,11 @@ def new_record(recipe: Recipe, run: str, *, name: str = "", until: str = "", pro
 
     `name` is what the user called the recipe, `until` the last stage, `process` from `this_process`.
     """
-    flow = FLOW[: FLOW.index(STAGES[until]) + 1] if until else FLOW
     now = time.time()
     model = recipe.base.model.rstrip("/").rpartition("/")[2]
     return RunRecord(
         id=run, recipe=name or f"{recipe.language_code} {model}", started=now, updated=now, root=recipe.storage.root or "",
-        stages=tuple(stage.name for stage in flow if stage.name == until or not is_left_out(stage, recipe)),
+        stages=tuple(step.name for step in flow_of(recipe, until)),
         instance=recipe.cluster.instance or "", nodes=recipe.cluster.nodes, process=process,
     )  # fmt: skip
 
@@ -148,7 +147,8 @@ def new_record(recipe: Recipe, run: str, *, name: str = "", until: str = "", pro
 def note_step(recipe: Recipe, run: str, stage: str, step: StepRecord) -> None:
     """Put a step into the record of its run; what cannot be written fails no step."""
     root = recipe.storage.root
-    if not root or stage not in STAGES:  # a pod of a parallel loop is a part of a step
+    # A pod of a parallel loop is a part of a step.
+    if not root or stage not in {step.name for step in flow_of(recipe, FLOW[-1].name)} | {*STAGES}:
         return
     uri = record_uri(root, run)
     with no_failure(uri):

@@ -101,6 +101,12 @@ def read_documents(corpus: Path, part: CorpusPart) -> Iterator[Document]:
         yield from read_file(path)
 
 
+def read_corpora(corpora: Iterable[Path], part: CorpusPart) -> Iterator[Document]:
+    """The documents of one part of several corpora, one after another; see `read_documents`."""
+    for corpus in corpora:
+        yield from read_documents(corpus, part)
+
+
 def document_files(corpus: Path, part: CorpusPart) -> list[Path]:
     """The files of one part of a corpus directory, in order.
 

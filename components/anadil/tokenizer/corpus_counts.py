@@ -52,23 +52,29 @@ class PartTask:
 
 
 def corpus_counts(job: Job, tokenizer: Tokenizer) -> WordCounts:
-    """The table of the train documents of a job's corpus: the stored one, or counted now and stored.
+    """The table of the train documents of a job's corpora: of each the stored one, or counted now and stored.
 
     Raises:
         DataError: The corpus holds no words.
         IntegrityError: The stored table is damaged, or of something else.
         PreflightError: A process that counts was killed.
     """
-    corpus = artifact.read_manifest(str(job.inputs["corpus"]))
+    return _pruned(
+        job, sum_counts(_table_of(job, each, tokenizer) for each in job.of_sources("corpus").values())
+    )
+
+
+def _table_of(job: Job, folder: Path, tokenizer: Tokenizer) -> WordCounts:
+    corpus = artifact.read_manifest(str(folder))
     if job.recipe.storage.root is None or corpus is None:
-        return _pruned(job, _counted(job, tokenizer, "counts"))
+        return _counted(job, folder, tokenizer, "counts")
     origin = counts_origin(corpus, tokenizer)
     uri = join(str(job.recipe.storage.root), KIND, artifact.origin_key(origin))
     table = _stored(uri, origin)
     if table is None:
-        table = _counted(job, tokenizer, f"counts-{artifact.origin_key(origin)}")
+        table = _counted(job, folder, tokenizer, f"counts-{artifact.origin_key(origin)}")
         _store(job, uri, origin, table)
-    return _pruned(job, table)
+    return table
 
 
 def counts_origin(corpus: Manifest, tokenizer: Tokenizer) -> dict[str, str]:
@@ -100,7 +106,7 @@ def count_part(task: PartTask) -> None:
     write_counts(count_texts(Tokenizer.from_str(task.cutter), texts), task.table)
 
 
-def _counted(job: Job, tokenizer: Tokenizer, name: str) -> WordCounts:
+def _counted(job: Job, corpus: Path, tokenizer: Tokenizer, name: str) -> WordCounts:
     """Count every file, in as many processes as the recipe says; what a killed run has counted stays."""
     folder = job.work / name
     if name == "counts":
@@ -113,7 +119,7 @@ def _counted(job: Job, tokenizer: Tokenizer, name: str) -> WordCounts:
     cutter.pre_tokenizer = tokenizer.pre_tokenizer
     tasks = [
         PartTask(file=file, table=folder / f"{file.name}.counts", cutter=cutter.to_str())
-        for file in document_files(job.inputs["corpus"], "train")
+        for file in document_files(corpus, "train")
     ]
     for _ in track(
         _count_all(tasks, job.recipe.tokenizer.workers or num_cores()), "counting words", len(tasks)

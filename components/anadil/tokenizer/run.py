@@ -19,7 +19,7 @@ from anadil.recipe.sections import Strategy
 from anadil.runtime.job import Figures, Job
 from anadil.text import metrics
 from anadil.text.byte_symbols import to_text
-from anadil.text.corpus import read_documents
+from anadil.text.corpus import read_corpora
 from anadil.text.encoder import Encoder
 from anadil.text.language import load_language
 from anadil.tokenizer.alphabet import MIN_SHARE, characters, lost_scripts, lost_text
@@ -54,7 +54,9 @@ def run(job: Job) -> Figures:
     folder = base_tokenizer(recipe.base, job.base_cache)
     base = read_base(folder)
     language = load_language(recipe.language)
-    heldout = sample_heldout(read_documents(job.inputs["corpus"], "heldout"), language, read_keep_texts(job))
+    heldout = sample_heldout(
+        read_corpora(job.of_sources("corpus").values(), "heldout"), language, read_keep_texts(job)
+    )
     if language.word_note:
         log.info("%s", language.word_note)
     candidates = _Candidates(job, base, heldout)

@@ -101,7 +101,8 @@ def try_finalist(
     alone = replace(
         job,
         recipe=trial_recipe(job.recipe, steps),
-        inputs={"corpus": job.inputs["corpus"], "tokenizer": tokenizer},
+        inputs={word: path for word, path in job.inputs.items() if word != "tokenizer"}
+        | {"tokenizer": tokenizer},
         work=work,
         out=work / "out",
         tracker=Tracker(None),

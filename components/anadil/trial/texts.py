@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from anadil.evaluate.heldout import refuse_no_heldout
 from anadil.evaluate.models import EncodedDocuments, ScoredModel, encode_for_all, open_model
 from anadil.runtime.job import Job
-from anadil.text.corpus import Document, read_documents
+from anadil.text.corpus import Document, read_corpora
 from anadil.text.language import load_language
 from anadil.tokenizer.samples import read_keep_texts
 from anadil.trial.finalists import Finalist
@@ -45,9 +45,9 @@ def read_texts(job: Job, finalists: Sequence[Finalist]) -> TrialTexts:
         DataError: There is no held-out text, or a tokenizer alters more than 1 % of the documents.
     """
     models = [open_model(each.name, each.folder) for each in finalists]
-    corpus = job.inputs["corpus"]
-    heldout = [document for document in read_documents(corpus, "heldout") if document.text]
-    refuse_no_heldout(len(heldout), [f"{corpus}/heldout"])
+    corpora = list(job.of_sources("corpus").values())
+    heldout = [document for document in read_corpora(corpora, "heldout") if document.text]
+    refuse_no_heldout(len(heldout), [f"{corpus}/heldout" for corpus in corpora])
     kinds = {TARGET: encode_for_all(models, heldout)}
     for name, texts in read_keep_texts(job).items():
         documents = [

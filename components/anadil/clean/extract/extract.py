@@ -24,7 +24,7 @@ from anadil.clean.extract.page_markup import rewrite_page, without_marks
 from anadil.clean.extract.page_prose import MAX_COMPARED, Restored, misses_prose, restore
 from anadil.clean.extract.page_structure import SKIPPED, drop_structure, elements_of, letters_of
 from anadil.clean.read.charset import decode_text
-from anadil.recipe.sections import ExtractMode
+from anadil.recipe.clean import ExtractMode
 from anadil.text.language_data import Language
 from anadil.text.letters import UNKNOWN, Letters
 

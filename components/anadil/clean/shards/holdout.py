@@ -23,7 +23,7 @@ from anadil.clean.shards.since import EarlierCorpus
 from anadil.clean.shards.workspace import DOCUMENTS, Workspace
 from anadil.clean.write.corpus_parts import text_of
 from anadil.core.format import counted
-from anadil.recipe.sections import Clean
+from anadil.recipe.clean import Clean
 from anadil.runtime.executor import Executor
 from anadil.text import overlap
 from anadil.text.corpus import read_documents

@@ -23,7 +23,8 @@ from anadil.launch.launcher import (
 from anadil.preflight.packages import require_packages
 from anadil.recipe.load import load_recipe
 from anadil.runtime.alerts import Event, notify
-from anadil.runtime.entry_point import add_recipe_options, add_remake_option
+from anadil.runtime.entry_point import add_input_option, add_recipe_options, add_remake_option
+from anadil.runtime.flow import named_inputs
 from anadil.runtime.planned_artifact import MadeArtifact
 from anadil.runtime.remake import allow_remake
 
@@ -56,7 +57,7 @@ def _add_launch(commands: Any, text: str) -> None:
     add_recipe_options(command)
     for word in dict.fromkeys(word for stage in LAUNCHABLE for word in STAGES[stage].reads):
         readers = ", ".join(stage for stage in LAUNCHABLE if word in STAGES[stage].reads)
-        command.add_argument(f"--{word}", metavar="URI", help=f"{word} artifact to read ({readers})")
+        add_input_option(command, word, f"{word} artifact to read ({readers})")
     help_text = "files of chats instead of the recipe's (finetune)"
     command.add_argument("--chats", metavar="URI", nargs="+", default=[], help=help_text)
     help_text = "URI of the artifact to write (default: a place under storage.root)"
@@ -81,7 +82,7 @@ def _launch(options: argparse.Namespace) -> int:
     stage = STAGES[options.stage]
     request = LaunchRequest(
         stage=options.stage, recipe=recipe,
-        inputs={word: uri for word in stage.reads if (uri := getattr(options, word))},
+        inputs=named_inputs(stage, recipe, {word: getattr(options, word) for word in stage.reads}),
         files=options.chats if stage.files_flag == "chats" else [], out=options.out, run=options.run,
     )  # fmt: skip
     if options.dry_run:

@@ -1,0 +1,67 @@
+"""The recipe's section `clean`: raw text that is read, and the rules by which it becomes a corpus."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveInt
+
+from anadil.core.format import MIB
+from anadil.recipe.fields import NEUTRAL, Fraction, Place, StrictModel, Text
+from anadil.recipe.filter_rules import Rules
+from anadil.text.filter_rules import Mode, RuleName
+
+ExtractMode = Literal["fast", "balanced", "precision"]
+
+
+class Clean(StrictModel):
+    """raw -> corpus."""
+
+    inputs: tuple[str, ...] = ()
+    """Files, globs or `s3://` URIs of `.jsonl[.gz|.zst]`, `.json[.gz|.zst]`, `.txt`, `.html`, `.warc[.wet][.gz]` and `.parquet`."""
+    text_field: str = "text"
+    """Key (JSON) or column (Parquet) that holds the text, or the path to it, such as `document.text`."""
+    extract: ExtractMode = "balanced"
+    """How web pages become text: `fast`; `precision`, twice as slow; `balanced`, which asks it where `fast` is in doubt."""
+    tables: bool = True
+    """Keep tables of web pages, a row a line."""
+    code: bool = True
+    """Keep preformatted blocks of web pages."""
+    url_lists: tuple[str, ...] = ()
+    """Categories of UT1 (directories with `domains` and `urls`), or files with a host or address a line, also packed or archives: pages left out."""
+    url_allow: tuple[str, ...] = ()
+    """Hosts and addresses that stay, no matter what the lists say, such as `news.example.az`."""
+    pii: bool = False
+    """Replace e-mail addresses, telephone, card and personal numbers by `<EMAIL>`, `<PHONE>` and so on."""
+    decontaminate: bool = False
+    """Drop documents that hold text of `evaluate.heldout`, `evaluate.questions`, files of `evaluate.tasks`, `finetune.inputs` or `finetune.preference.inputs`: a run of 8 words or 40 characters."""
+    line_language: bool = True
+    """Remove lines and sentences of 40 characters and more that are in another language; a document full of them is dropped."""
+    rules: Rules = Rules()
+    modes: dict[RuleName, Mode] = Field(default_factory=dict)
+    """Rule -> `enforce`, which drops documents, or `report`, which only counts them; watch a new limit before it drops."""
+    ng_words: tuple[Text, ...] = ()
+    """Files or `s3://` URIs of words, one a line, that a page nobody wants is full of."""
+    quality_model: Place | None = None
+    """A fastText classifier, file or `s3://` URI: documents with a score under `rules.min_quality` are dropped. Never downloaded."""
+    quality_label: Text = "__label__hq"
+    """Its label for good text, whose probability is the score. Source: DCLM, arXiv:2406.11794."""
+    minhash_bands: PositiveInt = 14
+    """Bands of the MinHash signature. Source: FineWeb, arXiv:2406.17557, section 3.4."""
+    minhash_rows: PositiveInt = 8
+    """Hashes in a band. Source: FineWeb, arXiv:2406.17557, section 3.4."""
+    minhash_shingle: PositiveInt = 5
+    """Words in a shingle, or characters where a language writes no spaces. Source: FineWeb; Swallow, arXiv:2404.17733."""
+    heldout_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    """Share of documents, chosen by the hash of their text among those that share no run of 8 words with others, that training never sees."""
+    heldout_max_documents: PositiveInt = 2_000
+    """Most held-out documents: enough for an interval on bits per byte, few enough to score often."""
+    max_bad_records: Fraction = 0.001
+    """Share of unreadable records that is tolerated (and reported) before the stage refuses its input."""
+    # Its content decides, which is an input of the stage; its place does not.
+    since: Annotated[Place | None, NEUTRAL] = None
+    """An earlier corpus that new documents are added to: its files and its held-out part stay as they are."""
+    workers: Annotated[PositiveInt | None, NEUTRAL] = None
+    """Processes that work side by side; left out, one for each CPU. The result does not depend on it."""
+    engine: Annotated[Literal["processes", "ray", "job"], NEUTRAL] = "processes"
+    """Executor that runs them: processes of this machine, Ray (here, or where RAY_ADDRESS says), or pods of a Kubernetes Indexed Job. The result does not depend on it."""
+    shard_bytes: Annotated[int, Field(ge=MIB), NEUTRAL] = 256 * MIB
+    """Most bytes of the inputs that a process works on before it writes, at least 1 MiB. The result does not depend on it."""

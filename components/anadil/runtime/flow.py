@@ -1,0 +1,137 @@
+"""The steps of a run: its stages in order, those of a source once for each source of the recipe.
+
+A stage that reads artifacts of all sources knows them by words such as `corpus.web`. A step of one source reads that
+source's own, as `corpus`.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from anadil.core.errors import RecipeError
+from anadil.core.stages import FLOW, PER_SOURCE, STAGES, Stage
+from anadil.recipe.sections import Recipe
+from anadil.runtime.job import is_left_out
+
+NAMED = re.compile(r"([a-z][a-z0-9_]*)=(.+)", re.DOTALL)
+"""A source and the URI of its artifact, on a command line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A stage of a run, or a stage of one of its sources."""
+
+    stage: Stage
+    source: str = ""
+    """Empty: of all sources, or the recipe names none."""
+
+    @property
+    def name(self) -> str:
+        """Name in the DAG, in records and in logs."""
+        return f"{self.stage.name}-{self.source}" if self.source else self.stage.name
+
+    @property
+    def writes(self) -> str:
+        """Word of its artifact for those who read the artifacts of all sources."""
+        return word_of(self.stage.writes, self.source)
+
+    def reads(self, recipe: Recipe) -> dict[str, str]:
+        """Word by which the step knows an artifact -> word of the artifact among those of the run."""
+        words = {}
+        for word in self.stage.reads:
+            if word not in PER_SOURCE or not recipe.sources:
+                words[word] = word
+            elif self.source:
+                words[word] = word_of(word, self.source)
+            else:
+                named = recipe.target_sources if self.stage.of_target else recipe.sources
+                words |= {each: each for each in (word_of(word, source) for source in named)}
+        return words
+
+
+def word_of(word: str, source: str) -> str:
+    """Word of an artifact of a source; without one, the word alone."""
+    return f"{word}.{source}" if source else word
+
+
+def flow_of(recipe: Recipe, until: str = "") -> tuple[Step, ...]:
+    """Return the steps of a run in order, up to a stage, which is among them even where the recipe leaves it out."""
+    stages = FLOW[: FLOW.index(STAGES[until]) + 1] if until else FLOW
+    return tuple(
+        Step(stage=stage, source=source)
+        for stage in stages
+        if stage.name == until or not is_left_out(stage, recipe)
+        for source in (recipe.sources if stage.per_source and recipe.sources else ("",))
+    )
+
+
+def recipe_of_step(stage: Stage, recipe: Recipe, source: str) -> tuple[Recipe, str]:
+    """Return the recipe of a stage's step, that of the source where it is of one, and the source's name.
+
+    Raises:
+        RecipeError: The source is missing or unknown.
+    """
+    if not stage.per_source or not (recipe.sources or source):
+        return recipe, ""
+    if not source and len(recipe.sources) > 1:
+        raise RecipeError(
+            f"{stage.name}: the recipe has sources; name one with --source: {', '.join(recipe.sources)}"
+        )
+    source = source or next(iter(recipe.sources))
+    return recipe.of_source(source), source
+
+
+def named_inputs(
+    stage: Stage, recipe: Recipe, given: Mapping[str, Iterable[str]], source: str = ""
+) -> dict[str, str]:
+    """Return word -> URI of the artifacts that a command line names, `SOURCE=URI` or a URI alone, by option.
+
+    Raises:
+        RecipeError: One that the stage needs is missing, or a source is named twice or unknown.
+    """
+    step = Step(stage=stage, source=source)
+    words = step.reads(recipe)
+    inputs: dict[str, str] = {}
+    for word, values in given.items():
+        for value in values:
+            match = NAMED.fullmatch(value)
+            named = match is not None and word not in words
+            key, uri = (word_of(word, match[1]), match[2]) if match and named else (word, value)
+            if key not in words:
+                known = ", ".join(
+                    f"{each.partition('.')[2]}=URI" for each in words if each.startswith(f"{word}.")
+                )
+                raise RecipeError(
+                    f"--{word} {value}: the recipe has sources; name one of them, as in {known}"
+                )
+            if key in inputs:
+                raise RecipeError(
+                    f"--{word} is given twice{f' for source {match[1]}' if match and named else ''}: {value}"
+                )
+            inputs[key] = uri
+    refuse_missing(stage, recipe, inputs, source)
+    return {word: inputs[word] for word in words if word in inputs}
+
+
+def refuse_missing(stage: Stage, recipe: Recipe, inputs: Mapping[str, str], source: str = "") -> None:
+    """Refuse to start a stage without an artifact that it needs.
+
+    Raises:
+        RecipeError: With the option of each.
+    """
+    missing = [
+        " ".join(options_of({word: "URI"})) if "." in word else f"--{word}"
+        for word in Step(stage=stage, source=source).reads(recipe)
+        if word not in inputs and word.partition(".")[0] not in stage.optional
+    ]
+    if missing:
+        raise RecipeError(f"{stage.name}: {' '.join(missing)} missing; give the URI of each artifact to read")
+
+
+def options_of(inputs: Mapping[str, str]) -> list[str]:
+    """Return the options of a command line that name artifacts: the inverse of `named_inputs`."""
+    options = []
+    for key, uri in inputs.items():
+        word, _, source = key.partition(".")
+        options += [f"--{word}", f"{source}={uri}" if source else uri]
+    return options
