@@ -174,7 +174,9 @@ def _keys_of(parent: BaseModel, name: str, path: str, *, exclude_defaults: bool)
         return {
             below: text
             for called, table in value.items()
-            for below, text in _table_keys(table, f"{path}.{called}", exclude_defaults=exclude_defaults).items()
+            for below, text in _table_keys(
+                table, f"{path}.{called}", exclude_defaults=exclude_defaults
+            ).items()
         } | {path: json.dumps(sorted(value))}
     if not isinstance(value, BaseModel):
 

@@ -28,7 +28,7 @@ from anadil.runtime import evidence
 from anadil.runtime.cache_key import code_digest, origin_changes, recipe_keys
 from anadil.runtime.champion import fetched
 from anadil.runtime.environment import image_name, in_group
-from anadil.runtime.job import Engines, Figures, Job, StageRun
+from anadil.runtime.job import Engines, Figures, Job, StageRun, kind_of
 from anadil.runtime.mlflow_spool import SPOOL, Tracker, has_unsent, run_settings, track_stage
 from anadil.runtime.planned_artifact import (
     LOOKED_UP,
@@ -133,7 +133,7 @@ def _make(
     # Alone only: the other processes of a group would wait for this one.
     if not in_group() and (sealed := _sealed(planned)):
         return _put(planned, sealed)
-    fetched_inputs = {word: fetch(uri, word) for word, uri in inputs.items()}
+    fetched_inputs = {word: fetch(uri, kind_of(word)) for word, uri in inputs.items()}
     folders = {word: folder for word, (folder, _) in fetched_inputs.items()}
     if planned.champion and (folder := fetched(planned.champion)):
         folders["champion"] = folder

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from anadil.core.errors import RecipeError
 from anadil.core.stages import FLOW, PER_SOURCE, STAGES, Stage
 from anadil.recipe.sections import Recipe
-from anadil.runtime.job import is_left_out
+from anadil.runtime.job import is_left_out, kind_of
 
 NAMED = re.compile(r"([a-z][a-z0-9_]*)=(.+)", re.DOTALL)
 """A source and the URI of its artifact, on a command line."""
@@ -122,7 +122,7 @@ def refuse_missing(stage: Stage, recipe: Recipe, inputs: Mapping[str, str], sour
     missing = [
         " ".join(options_of({word: "URI"})) if "." in word else f"--{word}"
         for word in Step(stage=stage, source=source).reads(recipe)
-        if word not in inputs and word.partition(".")[0] not in stage.optional
+        if word not in inputs and kind_of(word) not in stage.optional
     ]
     if missing:
         raise RecipeError(f"{stage.name}: {' '.join(missing)} missing; give the URI of each artifact to read")

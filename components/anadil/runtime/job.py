@@ -84,6 +84,11 @@ class Job:
         return by_source(word, self.inputs)
 
 
+def kind_of(word: str) -> str:
+    """Return the kind of the artifact that a word names: `corpus` of `corpus.web`."""
+    return word.partition(".")[0]
+
+
 def by_source(word: str, values: Mapping[str, T]) -> dict[str, T]:
     """Source -> value of an artifact word, as in `corpus.web`; the word alone has an empty source."""
     pairs = ((each.partition("."), value) for each, value in values.items())

@@ -16,6 +16,7 @@ from anadil.core.strict_yaml import parse_yaml
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime.flow import Step
+from anadil.runtime.job import kind_of
 
 PAGES = {"html": "report.html", "markdown": "report.md"}
 """KFP artifact -> file of the report that its page shows."""
@@ -70,7 +71,7 @@ def parse_executor_input(stage: Stage, text: str) -> ExecutorInput:
         inputs = {
             word: str(values[parameter_of(word)])
             for word in step.reads(load_recipe(recipe))
-            if word.partition(".")[0] not in stage.optional or values.get(parameter_of(word))
+            if kind_of(word) not in stage.optional or values.get(parameter_of(word))
         }
         return ExecutorInput(
             recipe=_of_one_part(recipe, size, strategy),

@@ -20,7 +20,7 @@ from anadil.core.stages import Stage
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import RECIPE, current_origin, origin_changes, stage_origin
 from anadil.runtime.champion import Champion, find_champion
-from anadil.runtime.job import Figures, external_files, external_side_files
+from anadil.runtime.job import Figures, external_files, external_side_files, kind_of
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ def planned_artifact(
         DataError: An input or a file is missing.
         IntegrityError: An adapter was trained on another model, or scores are of another.
     """
-    manifests = {word: artifact.finished_manifest(uri, word) for word, uri in inputs.items()}
+    manifests = {word: artifact.finished_manifest(uri, kind_of(word)) for word, uri in inputs.items()}
     refuse_strangers(manifests, inputs)
     outside = external_files(stage, recipe, files)
     beside = external_side_files(stage, recipe)
