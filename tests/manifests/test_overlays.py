@@ -323,7 +323,7 @@ def test_the_launcher_s_command_is_one_that_the_program_takes(monkeypatch: pytes
     options = launch_options(monkeypatch, container["args"])
 
     assert (options.stage, options.recipe) == ("pretrain", "/etc/anadil/recipe.yaml")
-    assert (options.corpus, options.tokenizer) == ("/data/run/corpus", "/data/run/tokenizer")
+    assert (options.corpus, options.tokenizer) == (["/data/run/corpus"], ["/data/run/tokenizer"])
 
 
 def test_the_launcher_is_not_started_again_for_what_would_end_the_same() -> None:
