@@ -62,7 +62,13 @@ def needed(stage: str) -> tuple[str, ...]:
     return tuple(word for word in STAGES[stage].reads if word not in STAGES[stage].optional)
 
 
-PREPARE = tuple(stage.name for stage in FLOW if stage.writes in needed("pretrain"))
+def _makers(stage: str) -> set[str]:
+    """Stages that make what a stage needs, and what those need."""
+    before = {each.name for each in FLOW if each.writes in needed(stage)}
+    return before.union(*map(_makers, before))
+
+
+PREPARE = tuple(stage.name for stage in FLOW if stage.name in _makers("pretrain"))
 """Stages that the laptop runs in the training pod, before training."""
 RAY_WORKERS = 2
 PREPARE_RESOURCES = {"requests": {"cpu": "200m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
@@ -137,9 +143,11 @@ def _ray_cluster() -> str:
 
 def _chart_stages() -> str:
     note = "# Written by scripts/make_manifests.py: each stage that can be a job of its own, and what it needs and takes.\n"
-    stages = {
-        name: {"needs": sorted(needed(name)), "takes": sorted(STAGES[name].optional)} for name in LAUNCHABLE
-    }
+    stages = {}
+    for name in LAUNCHABLE:
+        stage = STAGES[name]
+        takes = {*stage.optional, *stage.streams}  # Streams are made by the job itself where it gets none.
+        stages[name] = {"needs": sorted({*stage.reads} - takes), "takes": sorted(takes)}
     return _yaml(stages, note)
 
 

@@ -1,7 +1,7 @@
 """Compilation of a recipe to Kubeflow's DAG.
 
-raw -clean-> corpus -tokenizer-> tokenizer [-trial-> trial] -pretrain-> model -finetune-> adapter
-[-tasks-> tasks] -evaluate-> scores -report-> report
+raw -clean-> corpus -tokenizer-> tokenizer [-trial-> trial] -encode-> tokens -pretrain-> model
+-finetune-> adapter [-tasks-> tasks] -evaluate-> scores -report-> report
 """
 
 import tempfile
@@ -100,10 +100,12 @@ def _add_step(step: Step, given: _Given, *, here: bool) -> None:
     """Add a step, and store what it writes in `given`."""
     stage, resolved = step.stage, given.resolved
     # A stage that was left out writes nothing, and its readers get an empty URI.
-    inputs = {parameter_of(word): given.uris.get(of_run, "") for word, of_run in step.reads(resolved).items()}
+    inputs = {
+        parameter_of(word): given.uris.get(of_run, "") for word, of_run in step.reads_in_run(resolved).items()
+    }
     cards = {
         steps.card(parameter_of(word)): given.cards[of_run]
-        for word, of_run in step.reads(resolved).items()
+        for word, of_run in step.reads_in_run(resolved).items()
         if of_run in given.cards
     }
     if step.source:

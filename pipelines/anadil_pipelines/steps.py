@@ -21,7 +21,7 @@ RUN = dsl.PIPELINE_JOB_ID_PLACEHOLDER
 """Id of the run, which the backend fills in: what a step leaves is found by it."""
 EXECUTOR_INPUT = dsl.PIPELINE_TASK_EXECUTOR_INPUT_PLACEHOLDER
 RECIPE: dict[str, Any] = {"recipe": str} | dict.fromkeys(VARIED, str)
-TYPES = {"corpus": dsl.Dataset, "model": dsl.Model, "adapter": dsl.Model}
+TYPES = {"corpus": dsl.Dataset, "tokens": dsl.Dataset, "model": dsl.Model, "adapter": dsl.Model}
 """Artifact word -> its type in Kubeflow's lineage; any other is a `dsl.Artifact`."""
 METRICS = {"metrics": dsl.Output[dsl.Metrics]}
 MORE: dict[str, dict[str, Any]] = {
@@ -80,7 +80,7 @@ def _outputs(word: str) -> dict[str, Any]:
 def component(step: Step, recipe: Recipe, *, launched: bool = False) -> Any:
     """Return the component of a step of a run; launched, it starts the stage as a job of its own and follows it."""
     stage = step.stage
-    words = [parameter_of(word) for word in step.reads(recipe)]
+    words = [parameter_of(word) for word in step.reads_in_run(recipe)]
     parameters = RECIPE | {"run": str} | dict.fromkeys(words, str)
     parameters |= ({"source": str} if step.source else {}) | _outputs(stage.writes) | MORE.get(stage.name, {})
     if launched:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.artifacts import storage
+from anadil.artifacts import local_directory, storage
 from anadil.core.errors import DataError
 from tests.artifacts.test_storage import lay
 
@@ -66,3 +66,19 @@ def test_what_a_desktop_hides_in_a_directory_is_no_input(tmp_path: Path) -> None
 
     assert storage.expand([str(folder)], "clean.inputs") == [f"{folder}/a.txt"]
     assert storage.expand([f"{folder}/._a.txt"], "clean.inputs") == [f"{folder}/._a.txt"]
+
+
+def test_a_second_place_for_a_file_is_a_copy_where_there_are_no_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    (tmp_path / "a").write_text("text")
+    monkeypatch.setattr("os.link", refused)
+
+    local_directory.link(tmp_path / "a", tmp_path / "deep" / "b")
+
+    assert (tmp_path / "deep" / "b").read_text() == "text"
+    (tmp_path / "deep" / "b").write_text("other")
+    assert (tmp_path / "a").read_text() == "text"

@@ -263,22 +263,6 @@ def test_an_upload_that_failed_is_made_up_for_by_the_next_start(
     assert sorted(document.text for document in documents(fetch(second, "corpus")[0])) == sorted(OWN)
 
 
-def test_a_second_place_for_a_file_is_a_copy_where_there_are_no_links(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*_: object) -> None:
-        raise OSError(18, "Invalid cross-device link")
-
-    (tmp_path / "a").write_text("text")
-    monkeypatch.setattr("os.link", refused)
-
-    since.link(tmp_path / "a", tmp_path / "deep" / "b")
-
-    assert (tmp_path / "deep" / "b").read_text() == "text"
-    (tmp_path / "deep" / "b").write_text("other")
-    assert (tmp_path / "a").read_text() == "text"
-
-
 def test_an_index_of_several_files_is_added_to_as_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

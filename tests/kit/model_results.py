@@ -27,8 +27,7 @@ from anadil.finetune import run as finetuning
 from anadil.finetune.encode import encode_chats
 from anadil.model.load import load_tokenizer
 from anadil.pretrain import run as pretraining
-from anadil.pretrain.data.packing import batch_of, packed_stream, sequences_of_step
-from anadil.pretrain.data.tokens import token_stream
+from anadil.pretrain.data.packing import batch_of, sequences_of_step
 from anadil.pretrain.embedding_init import vocabulary_rows, whole_table
 from anadil.pretrain.lr_schedule import rate_factor
 from anadil.recipe.pretrain import Phase, Pretrain
@@ -48,6 +47,7 @@ from tests.kit.pretraining import (
 )
 from tests.kit.pretraining_texts import PRETRAINING_TEXTS
 from tests.kit.results import digest
+from tests.kit.tokens import tokens_of_corpus
 
 Results = dict[str, object]
 
@@ -121,8 +121,7 @@ def _pretrain(folder: Path) -> Results:
 def _sequences(recipe: Recipe, corpus: Path, tokenizer: Path, work: Path) -> list[object]:
     """What each step trains on, over more than an epoch."""
     settings = recipe.pretrain
-    stream = token_stream(corpus, tokenizer, work, write=False)
-    packed = packed_stream(stream, settings.sequence_length, work, write=False)
+    packed = tokens_of_corpus(corpus, tokenizer, work, length=settings.sequence_length, write=False).packed
     found: list[object] = [packed.num_sequences, packed.num_targets]
     for step in range(2 + packed.num_sequences // settings.batch_size):
         batch = batch_of(

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from anadil.encode.packing import Packed, pack
+from anadil.encode.token_stream import TokenStream
 from anadil.model.loss import IGNORED
-from anadil.pretrain.data.packing import Batch, Packed, pack
-from anadil.pretrain.data.tokens import TokenStream
+from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.first_position import (
     LEANS_FROM,
     FirstPosition,

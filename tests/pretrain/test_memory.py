@@ -13,8 +13,6 @@ from anadil.core.errors import PreflightError
 from anadil.model.load import load_model
 from anadil.model.process_group import Group
 from anadil.pretrain.checkpoint.hf_export import open_checkpoint
-from anadil.pretrain.data.packing import pack
-from anadil.pretrain.data.tokens import token_stream
 from anadil.pretrain.parallel import parallelize as spread_module
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.parallelize import parallelize
@@ -32,13 +30,15 @@ from tests.kit.pretraining import (
     run_in_child,
     run_in_several,
 )
+from tests.kit.tokens import tokens_of_corpus
 
 
 def make_trainer(tmp_path: Path, base: Path, **pretrain: object) -> Trainer:
     recipe = make_recipe(base, **pretrain)
-    stream = token_stream(tmp_path / "corpus", tmp_path / "tokenizer", tmp_path / "work", write=True)
+    length = recipe.pretrain.sequence_length
+    tokens = tokens_of_corpus(tmp_path / "corpus", tmp_path / "tokenizer", tmp_path / "work", length=length)
     net = parallelize(load_model(base), recipe.pretrain, Mesh(), torch.device("cpu"))
-    trainer = Trainer(net, pack(stream, recipe.pretrain.sequence_length), recipe, Group())
+    trainer = Trainer(net, tokens.packed, recipe, Group())
     trainer.begin_phase(len(recipe.pretrain.phases) - 1)
     return trainer
 

@@ -12,7 +12,6 @@ from anadil.core.errors import RecipeError, Stopped
 from anadil.model.architecture import empty_model
 from anadil.model.load import load_model, load_tokenizer
 from anadil.pretrain import prepare
-from anadil.pretrain.data.tokens import token_stream
 from anadil.pretrain.parallel import parallelize
 from anadil.pretrain.run import run
 from tests.kit.marks import matrix
@@ -29,6 +28,7 @@ from tests.kit.pretraining import (
     run_in_several,
 )
 from tests.kit.pretraining_texts import PRETRAINING_TEXTS
+from tests.kit.tokens import tokens_of_corpus
 
 
 def test_a_run_writes_a_model_that_loads_a_journal_and_a_summary_the_same_each_time(
@@ -262,7 +262,7 @@ def test_control_text_in_a_document_never_becomes_a_control_token(tmp_path: Path
     make_corpus(tmp_path / "planted", ["Sual <|eot_id|> cavab <|end_of_text|> son"])
     tokenizer = tmp_path / "tokenizer"
 
-    stream = token_stream(tmp_path / "planted", tokenizer, tmp_path / "work", write=True)
+    stream = tokens_of_corpus(tmp_path / "planted", tokenizer, tmp_path / "work").packed.stream
 
     ids = stream.ids[:].tolist()
     vocabulary = load_tokenizer(tokenizer).get_vocab()

@@ -25,6 +25,7 @@ from tests.kit.pretraining import (
     run_in_several,
 )
 from tests.kit.pretraining_texts import PRETRAINING_TEXTS
+from tests.kit.tokens import tokens_of_corpus
 
 
 @pytest.fixture
@@ -77,7 +78,8 @@ def test_the_curve_begins_with_the_base_once_and_not_again_after_a_resume(
     begun = scores(job.work)
     run(job)
 
-    validation = validation_of(scored, job.inputs["tokenizer"], recipe.pretrain, rows=2)
+    tokens = tokens_of_corpus(scored, job.inputs["tokenizer"], tmp_path / "tokens")
+    validation = validation_of(tokens, recipe.pretrain, rows=2)
     assert validation is not None
     model = load_model(base)
 

@@ -18,8 +18,9 @@ from anadil.pretrain.validation import Validation, validation_of
 from anadil.recipe.pretrain import Pretrain
 from anadil.text.metrics import bits_per_byte
 from tests.kit.llama import small_llama
-from tests.kit.pretraining import make_corpus, make_tokenizer, set_bos
+from tests.kit.pretraining import make_corpus, make_tokenizer_artifact, set_bos
 from tests.kit.pretraining_texts import PRETRAINING_TEXTS
+from tests.kit.tokens import tokens_of_corpus
 
 HELDOUT = (*PRETRAINING_TEXTS[:4], "Şəki xanları İpək Yolu üzərində karvansaralar tikdirmişdilər. " * 3)
 
@@ -35,11 +36,12 @@ def model() -> LlamaForCausalLM:
 
 @pytest.fixture
 def tokenizer(tmp_path: Path) -> Path:
-    return make_tokenizer(tmp_path / "tokenizer")
+    return make_tokenizer_artifact(tmp_path / "tokenizer")
 
 
 def made(corpus: Path, tokenizer: Path, length: int = 256, **more: object) -> Validation:
-    validation = validation_of(corpus, tokenizer, settings(length, **more), rows=2)
+    tokens = tokens_of_corpus(corpus, tokenizer, corpus.parent / "work", length=length)
+    validation = validation_of(tokens, settings(length, **more), rows=2)
     assert validation is not None
     return validation
 
@@ -111,7 +113,7 @@ def test_every_token_of_a_long_document_is_scored_exactly_once(
     labels = torch.cat([batch.labels.flatten() for batch in scorer.batches])
     assert sorted(labels[labels != IGNORED].tolist()) == expected
     assert validation.num_bytes == sum(len(text.encode()) for text in HELDOUT)
-    stream, pieces = validation.packed.stream, validation.packed.pieces.tolist()
+    stream, pieces = validation.packed.stream, validation.packed.pieces[:].tolist()
     leads = [lead for _, _, lead in pieces]
     assert leads.count(1) == (len(leads) - len(HELDOUT) if with_bos else 0)
     if with_bos:
@@ -168,7 +170,7 @@ def test_only_the_first_documents_with_text_count(tmp_path: Path, tokenizer: Pat
     validation = made(corpus, tokenizer, validate_documents=2)
 
     assert validation.num_bytes == sum(len(text.encode()) for text in HELDOUT[:2])
-    assert len(validation.packed.stream.starts) == 3
+    assert validation.packed.stream.num_documents == 2
 
 
 def test_an_empty_held_out_part_is_said_once_and_not_validated(
@@ -176,16 +178,21 @@ def test_an_empty_held_out_part_is_said_once_and_not_validated(
 ) -> None:
     corpus = make_corpus(tmp_path / "corpus")
 
+    tokens = tokens_of_corpus(corpus, tokenizer, tmp_path / "work")
     with caplog.at_level(logging.INFO):
-        found = validation_of(corpus, tokenizer, settings(), rows=2)
+        found = validation_of(tokens, settings(), rows=2)
 
     assert found is None
     assert len(caplog.records) == 1
-    assert "heldout is empty" in caplog.text
+    assert "the corpus holds nothing out" in caplog.text
 
 
 def test_a_run_that_never_validates_reads_nothing(tmp_path: Path, tokenizer: Path) -> None:
-    assert validation_of(tmp_path / "nowhere", tokenizer, settings(validate_every=0), rows=2) is None
+    tokens = tokens_of_corpus(make_corpus(tmp_path / "corpus", heldout=HELDOUT), tokenizer, tmp_path / "work")
+    for file in Path(tokens.uri).rglob("heldout/*"):
+        file.unlink()
+
+    assert validation_of(tokens, settings(validate_every=0), rows=2) is None
 
 
 def test_a_loss_that_is_no_number_is_said(tmp_path: Path, tokenizer: Path) -> None:

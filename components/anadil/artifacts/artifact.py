@@ -221,6 +221,7 @@ def seal(
     kind: str,
     origin: Mapping[str, str],
     copies: Mapping[str, Mapping[str, str | int]] | None = None,
+    entries: Mapping[str, Mapping[str, str | int]] | None = None,
     **more: object,
 ) -> Manifest:
     """Write the manifest of a finished local directory, through a temporary name.
@@ -230,17 +231,20 @@ def seal(
         kind: The artifact's word.
         origin: What decides the content.
         copies: Manifest entries of files that get into the artifact without being in the directory.
+        entries: Those of files in it that whoever wrote them has computed; the rest is read.
         more: `records`, `figures`, `recipe`, `program`, `varying`, `contents` of the manifest.
     """
     files = sorted(file for file in path.rglob("*") if file.is_file())
     for written in files:
         written.chmod(0o644)  # safetensors writes 0600, which a server under another user cannot read
     local_directory.flush_directory(path)  # before the manifest vouches for them
-    entries = {file.relative_to(path).as_posix(): file_entry(file) for file in files}
-    entries.pop(MANIFEST, None)
-    entries |= {name: dict(entry) for name, entry in (copies or {}).items()}
-    entries = {name: entries[name] for name in sorted(entries, key=Path)}  # the order is part of the digest
-    manifest = Manifest(kind=kind, key=origin_key(origin), origin=dict(origin), files=entries, **more)  # type: ignore[arg-type]  # checked by read_manifest
+    names = {file.relative_to(path).as_posix(): file for file in files}
+    names.pop(MANIFEST, None)
+    known = {name: dict(entry) for name, entry in (entries or {}).items() if name in names}
+    listed = {name: known.get(name) or file_entry(file) for name, file in names.items()}
+    listed |= {name: dict(entry) for name, entry in (copies or {}).items()}
+    listed = {name: listed[name] for name in sorted(listed, key=Path)}  # the order is part of the digest
+    manifest = Manifest(kind=kind, key=origin_key(origin), origin=dict(origin), files=listed, **more)  # type: ignore[arg-type]  # checked by read_manifest
     manifest = manifest.sealed()
     draft = path / f"{MANIFEST}.draft"
     with draft.open("w", encoding="utf-8") as file:

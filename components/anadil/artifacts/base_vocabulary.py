@@ -69,7 +69,7 @@ def require_end(folder: Path, tokenizer: "Tokenizer") -> None:
         return
     if any(tokenizer.token_to_id(token) is not None for token in (END, CHAT_TOKENS[-1])):  # named or not
         return
-    if not _content(_with_roles(_settings(folder), folder, tokenizer).get("eos_token")):
+    if not token_text(_with_roles(_settings(folder), folder, tokenizer).get("eos_token")):
         raise DataError(
             f"base.model: {folder}: no file says which token ends a text; name it as eos_token in tokenizer_config.json"
         )
@@ -105,7 +105,7 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 def _unknown_roles(settings: Mapping[str, Any], tokenizer: "Tokenizer") -> dict[str, str]:
     """Keys of the settings that name a token which the vocabulary lacks -> the token."""
-    named = {f"{role}_token": _content(settings.get(f"{role}_token")) for role in ROLES}
+    named = {f"{role}_token": token_text(settings.get(f"{role}_token")) for role in ROLES}
     return {name: token for name, token in named.items() if token and tokenizer.token_to_id(token) is None}
 
 
@@ -115,7 +115,7 @@ def _with_roles(settings: Mapping[str, Any], folder: Path, tokenizer: "Tokenizer
     others = {f"{role}_token": tokens[0] for role, tokens in by_id.items() if tokens}
     roles = others | {name: value for name, value in settings.items() if name not in unknown}
     usual = _usual_end(folder, tokenizer)
-    return {**roles, "eos_token": usual} if usual and not _content(roles.get("eos_token")) else roles
+    return {**roles, "eos_token": usual} if usual and not token_text(roles.get("eos_token")) else roles
 
 
 def _usual_end(folder: Path, tokenizer: "Tokenizer") -> str:
@@ -128,10 +128,10 @@ def _usual_end(folder: Path, tokenizer: "Tokenizer") -> str:
 
 def _special_tokens(folder: Path, tokenizer: "Tokenizer") -> list[str]:
     settings = _settings(folder)
-    named = [_content(settings.get(f"{role}_token")) for role in ROLES]
+    named = [token_text(settings.get(f"{role}_token")) for role in ROLES]
     for key in LISTS:
         listed = settings.get(key) or ()
-        named += map(_content, listed.values() if isinstance(listed, Mapping) else listed)
+        named += map(token_text, listed.values() if isinstance(listed, Mapping) else listed)
     unmerged = _unmerged_tokens(tokenizer)
     by_id = [token for tokens in _tokens_by_id(folder, tokenizer).values() for token in tokens]
     usual = _usual_end(folder, tokenizer)
@@ -162,7 +162,7 @@ def _unmerged_tokens(tokenizer: "Tokenizer") -> set[str]:
     return special | {token for token in content["model"]["vocab"] if len(token) > 1 and token not in made}
 
 
-def _content(token: object) -> str:
+def token_text(token: object) -> str:
     """The text of a token as `tokenizer_config.json` writes it, alone or with flags; empty for none."""
     written = token.get("content") if isinstance(token, Mapping) else token
     return written if isinstance(written, str) else ""

@@ -134,3 +134,12 @@ def flush(path: Path) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         os.close(descriptor)
+
+
+def link(source: Path, target: Path) -> None:
+    """Put a file in a second place, without a copy where the file system can."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:  # another disk, or a file system without links
+        shutil.copyfile(source, target)

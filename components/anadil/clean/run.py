@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from functools import partial
 
 from anadil.artifacts import sealed_dir
+from anadil.artifacts.local_directory import link
 from anadil.clean.dedup.find_duplicates import KEPT, REASONS, Verdicts, find_duplicates
 from anadil.clean.dedup.signatures import Signatures
 from anadil.clean.filters.clean_stats import SAMPLE_CHARS, SAMPLES, CleanStats, Row
@@ -22,7 +23,7 @@ from anadil.clean.read.record_fields import ADDRESS_KEYS
 from anadil.clean.read.warc import is_excused
 from anadil.clean.shards.holdout import hold_out
 from anadil.clean.shards.map_shard import map_shard
-from anadil.clean.shards.since import earlier_corpus, link, write_index
+from anadil.clean.shards.since import earlier_corpus, write_index
 from anadil.clean.shards.workspace import Workspace
 from anadil.clean.write.accounts import Accounts, limits_in_force
 from anadil.clean.write.corpus_parts import WRITTEN, CorpusFile, WriteTask, plan_files, renumbered, write_file

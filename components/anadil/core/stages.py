@@ -36,6 +36,11 @@ class Stage:
     """Artifacts of other stages."""
     optional: tuple[str, ...] = ()
     """Those of them that it can do without: a run without chats makes no adapter."""
+    streams: tuple[str, ...] = ()
+    """Those of them that it reads by pieces where they lie: they are not copied to its machine. They decide nothing by
+    themselves, since they follow from what they were made of."""
+    instead_of: str = ""
+    """The one that `streams` are made of: the stage makes them of it where they are not given, else it is not read."""
     writes: str
     result_version: int = 1
     """Raised by hand with each change of the program after which equal recipe and inputs give another result.
@@ -129,8 +134,8 @@ FLOW = (
         name="tokenizer",
         result_version=4,
         image="tokenizer",
-        # The model's compute per token, which decides between candidates.
-        rooms=("model", "plan"),
+        # The model's compute per token, which decides between candidates; and the stage that shares the image.
+        rooms=("model", "plan", "encode"),
         reads=("corpus",),
         of_target=True,
         writes="tokenizer",
@@ -164,13 +169,29 @@ FLOW = (
         summary="train each strategy's best tokenizer briefly, and choose by bits per byte",
     ),
     Stage(
+        name="encode",
+        image="tokenizer",
+        reads=("corpus", "tokenizer", "trial"),
+        optional=("trial",),
+        writes="tokens",
+        per_source=True,
+        sections=("language", "pretrain.sequence_length", "sources"),
+        # A process for each CPU; the encoder keeps each different word, and packing some 100 bytes a document.
+        cpu="8",
+        memory="32Gi",
+        retries=2,
+        summary="encode and pack the corpus for pre-training, on CPUs",
+    ),
+    Stage(
         name="pretrain",
         result_version=2,
         image="pretrain",
         # The trial of tokenizers trains with this stage's loop, and so shares its image.
-        rooms=("model", "plan", "cli/calibrate", "trial", "tokenizer", "evaluate"),
-        reads=("corpus", "tokenizer", "trial"),
-        optional=("trial",),
+        rooms=("model", "plan", "cli/calibrate", "trial", "tokenizer", "evaluate", "encode"),
+        reads=("tokens", "tokenizer", "trial", "corpus"),
+        optional=("trial", "corpus"),
+        streams=("tokens",),
+        instead_of="corpus",
         writes="model",
         sections=("base", "pretrain", "seed"),
         uses_model=True,

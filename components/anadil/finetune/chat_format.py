@@ -18,9 +18,10 @@ from transformers import PreTrainedTokenizerFast
 from trl import chat_template_utils
 
 from anadil.artifacts.base_model import BEGIN, CHAT_TEMPLATE, OTHER_CHAT_TOKENS
+from anadil.artifacts.document_tokens import END_OF_TEXT, END_OF_TURN
 from anadil.core.errors import DataError
 from anadil.model.chat_ids import MARKS, ControlWords
-from anadil.model.load import END_OF_TEXT, END_OF_TURN, encode_texts
+from anadil.model.load import encode_texts
 from anadil.model.template_limits import RAISED, SAMPLES, check_limits
 from anadil.text.chat_columns import REASONINGS
 from anadil.text.chats import Chat, Message

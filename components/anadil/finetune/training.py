@@ -21,6 +21,7 @@ from transformers.trainer_callback import PrinterCallback
 from trl.trainer.sft_config import SFTConfig
 
 from anadil.artifacts import artifact
+from anadil.artifacts.document_tokens import END_OF_TEXT
 from anadil.core.errors import IntegrityError, RecipeError
 from anadil.core.progress import Progress, progress
 from anadil.core.stages import STAGES
@@ -28,7 +29,6 @@ from anadil.finetune import validation
 from anadil.finetune.learning import adapter_config, load_for_training, prepare_rows
 from anadil.finetune.rows import Rows
 from anadil.finetune.trainer import ChatTrainer, load_in_first_process
-from anadil.model.load import END_OF_TEXT
 from anadil.model.process_group import Group
 from anadil.plan.finetuning import recomputes
 from anadil.plan.instances import this_machine

@@ -24,19 +24,12 @@ from transformers.utils import logging as transformers_logging
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from anadil.artifacts.base_model import COPIED_TOKENIZER_FILES, model_config, tokenizer_config
-from anadil.artifacts.base_vocabulary import USUAL_ENDS, base_settings
+from anadil.artifacts.base_vocabulary import base_settings
+from anadil.artifacts.document_tokens import END_OF_TEXT, OTHER_ENDS_OF_TURNS, begins_turns, ends_of
 from anadil.core.errors import DataError, IntegrityError
 from anadil.model.architecture import check_fit, read_config
 from anadil.model.spellings import write_both_spellings
 from anadil.text.encoder import Encoder
-
-END_OF_TEXT = "<|end_of_text|>"
-END_OF_TURN = "<|eot_id|>"
-OTHER_ENDS_OF_TURNS = ("<|im_end|>", "<end_of_turn>", "<|end|>", "<|turn_end|>")
-"""Ends of turns in bases other than Llama 3: Qwen and others that write ChatML, Gemma, Phi. A base's EOS is the end of a text, and
-one that was taught chats would never be stopped by it."""
-BEGINNINGS_OF_TURNS = ("<|im_start|>", "<start_of_turn>", "<|start_header_id|>", "<|start|>", "<|user|>")
-"""Beginnings of turns in the same. SmolLM2's Instruct models call theirs BOS; in their pre-training it stood nowhere."""
 
 
 def load_model(
@@ -119,7 +112,7 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerFast:
         settings = base_settings(path, tokenizer.backend_tokenizer)
         for role in ("bos_token", "eos_token"):
             setattr(tokenizer, role, settings.get(role))
-    if tokenizer.bos_token in BEGINNINGS_OF_TURNS and "bos_token" not in str(tokenizer.chat_template):
+    if begins_turns(tokenizer.bos_token, str(tokenizer.chat_template)):
         tokenizer.bos_token = None
     # transformers 5 forgets it where tokenizer.json sets no BOS, as DeepSeek's does; 4 and llama.cpp heed it.
     if asked.get("add_bos_token") and tokenizer.bos_token is not None and window_bos(tokenizer) is None:
@@ -146,15 +139,7 @@ def encode_text(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
 
 def end_ids(tokenizer: PreTrainedTokenizerFast) -> list[int]:
     """Return the ids that end a generation; the first ends a document."""
-    # An Instruct model's EOS ends turns; its pre-training ended documents with another token.
-    vocabulary = tokenizer.get_vocab()
-    documents = [vocabulary[token] for token in (END_OF_TEXT, END_OF_TURN) if token in vocabulary]
-    eos: Any = tokenizer.eos_token_id
-    if not documents and tokenizer.eos_token in OTHER_ENDS_OF_TURNS:
-        documents = [vocabulary[token] for token in USUAL_ENDS if token in vocabulary][:1]
-    ends = documents or ([] if eos is None else [int(eos)])
-    turns = [vocabulary[token] for token in OTHER_ENDS_OF_TURNS if token in vocabulary]
-    return list(dict.fromkeys([*ends, *turns]))
+    return ends_of(tokenizer.get_vocab(), tokenizer.eos_token)
 
 
 def window_bos(tokenizer: PreTrainedTokenizerFast) -> int | None:

@@ -1,5 +1,6 @@
 """The callbacks of every run."""
 
+from anadil.encode.stored_tokens import StoredTokens
 from anadil.pretrain.callback import Callback
 from anadil.pretrain.checkpoint.storage import CheckpointStorage
 from anadil.pretrain.first_position import FirstPositionProbe
@@ -13,15 +14,16 @@ from anadil.pretrain.validation import Validator, validation_of
 from anadil.runtime.job import Job
 
 
-def callbacks_of(job: Job, trainer: Trainer, storage: CheckpointStorage) -> list[Callback]:
+def callbacks_of(
+    job: Job, trainer: Trainer, tokens: StoredTokens, storage: CheckpointStorage
+) -> list[Callback]:
     """List them in the order in which their hooks are called.
 
     Raises:
-        DataError: The tokenizer has no end token.
         IntegrityError: The held-out part is damaged.
     """
-    settings, inputs = job.recipe.pretrain, job.inputs
-    validation = validation_of(inputs["corpus"], inputs["tokenizer"], settings, rows=trainer.micro_batch_size)
+    settings = job.recipe.pretrain
+    validation = validation_of(tokens, settings, rows=trainer.micro_batch_size)
     return [
         FirstPositionProbe(),
         SpikeDetector(settings.faults, storage.restore_snapshot),

@@ -1,4 +1,4 @@
-"""Everything before the first step: the processes, the base model's weights, the encoded corpus, the number of steps."""
+"""Everything before the first step: the processes, the base model's weights, the tokens, the number of steps."""
 
 import logging
 import os
@@ -11,6 +11,9 @@ import torch
 
 from anadil.artifacts import artifact
 from anadil.core.stages import STAGES
+from anadil.encode.packing import Packed
+from anadil.encode.run import digest_of
+from anadil.encode.stored_tokens import StoredTokens
 from anadil.model.architecture import empty_model
 from anadil.model.compile import check_compiler
 from anadil.model.kernels import set_up_device, use_liger_kernels
@@ -22,8 +25,7 @@ from anadil.model.tiny import base_model
 from anadil.plan.plan_file import plan_as_file
 from anadil.pretrain.build_model import build
 from anadil.pretrain.callback import Section
-from anadil.pretrain.data.packing import Packed, packed_stream
-from anadil.pretrain.data.tokens import digest_of, token_stream
+from anadil.pretrain.data.tokens import tokens_of
 from anadil.pretrain.metrics.metrics import Metrics
 from anadil.pretrain.metrics.throughput import rates_of, usd_per_hour
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
@@ -68,8 +70,8 @@ def inputs_of(job: Job, processes: Group) -> Job:
 
 def prepare(
     job: Job, processes: Group, device: torch.device, metrics: Metrics, heartbeat: Callable[[Section], None]
-) -> tuple[Trainer, Job]:
-    """Test the nodes, load the base model and encode the corpus; return the trainer, and the job with its steps."""
+) -> tuple[Trainer, StoredTokens, Job]:
+    """Test the nodes, load the base model and open the tokens; return both, and the job with its steps."""
     settings = job.recipe.pretrain
     if burn_in.burn_in_enabled(settings.faults.burn_in, device):
         copies = settings.copies
@@ -80,12 +82,9 @@ def prepare(
     with no_room(job.recipe, "loading the base model", rank=processes.rank):
         net = _net(job, processes, mesh, device)
 
-    def pack(writes: bool) -> Packed:
-        stream = token_stream(job.inputs["corpus"], job.inputs["tokenizer"], job.work, write=writes)
-        return packed_stream(stream, settings.sequence_length, job.work, write=writes)
-
     with metrics.section("data"):
-        packed = processes.local_first(pack)
+        tokens = processes.local_first(lambda writes: tokens_of(job, write=writes))
+    packed = tokens.packed
     # Only the packed corpus knows how many steps an epoch has.
     settings = settings.within_epochs(packed.num_sequences)
     job = replace(job, recipe=job.recipe.model_copy(update={"pretrain": settings}))
@@ -100,7 +99,7 @@ def prepare(
     metrics.rates = rates_of(
         net.model.config, context=settings.sequence_length, devices=processes.size, device=device
     )
-    return trainer, job
+    return trainer, tokens, job
 
 
 def training_origin(job: Job, trainer: Trainer) -> dict[str, str]:
@@ -120,7 +119,7 @@ def _log_lengths(net: ParallelModel, packed: Packed, settings: Pretrain) -> None
     """Log the lengths of the data, and warn of those that are likely a mistake."""
     log.info(
         "%s documents, %s tokens in %s sequences of %s (%.1f %% padding); %s steps are %.2f epochs",
-        f"{len(packed.stream.starts) - 1:,}", f"{packed.num_targets:,}", f"{packed.num_sequences:,}",
+        f"{packed.stream.num_documents:,}", f"{packed.num_targets:,}", f"{packed.num_sequences:,}",
         f"{packed.length:,}", 100 * packed.waste, f"{settings.steps:,}",
         settings.steps * settings.batch_size / packed.num_sequences,
     )  # fmt: skip

@@ -47,7 +47,7 @@ def train(job: Job, processes: Group, device: torch.device, callbacks: Sequence[
     with ExitStack() as stack:
         # The watchdog ends before `stack` closes: copies that are being finished are no hang.
         with watchdog.running():
-            trainer, job = prepare(job, processes, device, metrics, watchdog.heartbeat)
+            trainer, tokens, job = prepare(job, processes, device, metrics, watchdog.heartbeat)
             stack.callback(metrics.close)
             storage = CheckpointStorage(
                 job.recipe,
@@ -68,7 +68,7 @@ def train(job: Job, processes: Group, device: torch.device, callbacks: Sequence[
                 trainer=trainer,
                 group=processes,
                 metrics=metrics,
-                callbacks=[watchdog, *callbacks_of(job, trainer, storage), *callbacks],
+                callbacks=[watchdog, *callbacks_of(job, trainer, tokens, storage), *callbacks],
                 state=state,
             )
             for each in training.callbacks:

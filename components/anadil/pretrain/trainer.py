@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import torch
 
 from anadil.core.errors import RecipeError
+from anadil.encode.packing import Packed, Sequences
 from anadil.model.process_group import Group
 from anadil.pretrain import optimizer as optimizers
-from anadil.pretrain.data.packing import Batch, Packed, Sequences, batch_of, sequences_of_step
+from anadil.pretrain.data.packing import Batch, batch_of, sequences_of_step
 from anadil.pretrain.lr_schedule import phase_of, rate_factor
 from anadil.pretrain.parallel.ddp import Replicas
 from anadil.pretrain.parallel.grad_norm import clip_gradients_

@@ -10,20 +10,18 @@ import logging
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from anadil.core.errors import RecipeError
-from anadil.model.load import document_ids, encode_texts, load_tokenizer, window_bos
+from anadil.encode.packing import Packed, pack
+from anadil.encode.stored_tokens import StoredTokens
+from anadil.encode.token_stream import stream_of
 from anadil.pretrain.callback import Callback
-from anadil.pretrain.data.packing import Batch, Packed, batch_of, pack
-from anadil.pretrain.data.tokens import stream_of
+from anadil.pretrain.data.packing import Batch, batch_of
 from anadil.pretrain.trainer import Step
 from anadil.recipe.pretrain import Pretrain
-from anadil.text.corpus import read_documents
 from anadil.text.metrics import bits_per_byte
 
 log = logging.getLogger(__name__)
@@ -135,28 +133,22 @@ class Validator(Callback):
         return score
 
 
-def validation_of(corpus: Path, tokenizer_dir: Path, settings: Pretrain, *, rows: int) -> Validation | None:
-    """Encode and pack the held-out documents of a run, `rows` sequences a pass; None for no validation.
+def validation_of(tokens: StoredTokens, settings: Pretrain, *, rows: int) -> Validation | None:
+    """Pack the held-out documents of a run, `rows` sequences a pass; None for no validation.
 
     Raises:
-        DataError: The tokenizer has no end token.
         IntegrityError: The held-out part is damaged.
     """
     if not settings.validate_every:
         return None
     # The first documents, so that all runs of a corpus are comparable.
-    texts = (document.text for document in read_documents(corpus, "heldout") if document.text)
-    chosen = list(islice(texts, settings.validate_documents))
-    if not chosen:
-        log.info("%s/heldout is empty: no bits per byte while training; see clean.heldout_fraction", corpus)
+    documents, num_bytes = tokens.heldout(settings.validate_documents)
+    if not documents:
+        log.info("the corpus holds nothing out: no bits per byte while training; see clean.heldout_fraction")
         return None
-    tokenizer = load_tokenizer(tokenizer_dir)
-    prefix, _ = document_ids(tokenizer, str(tokenizer_dir))
-    documents = [np.array([prefix, *ids], dtype=np.int32) for ids in encode_texts(tokenizer, chosen)]
-    packed = pack(stream_of(documents, window_bos(tokenizer)), settings.sequence_length)
-    num_bytes = sum(len(text.encode()) for text in chosen)
+    packed = pack(stream_of(documents, tokens.facts.bos), settings.sequence_length)
     log.info(
         "validation: %s held-out documents, %s bytes, %s tokens in %s sequences",
-        f"{len(chosen):,}", f"{num_bytes:,}", f"{packed.num_targets:,}", f"{packed.num_sequences:,}",
+        f"{len(documents):,}", f"{num_bytes:,}", f"{packed.num_targets:,}", f"{packed.num_sequences:,}",
     )  # fmt: skip
     return Validation(packed=packed, num_bytes=num_bytes, rows=rows)

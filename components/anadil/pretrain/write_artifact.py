@@ -47,9 +47,7 @@ def write_artifact(training: Training) -> Figures:
     job.varying.extend(write_mlmodel(job.out, chats=False))
     summary = _summary(training)
     (job.out / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-    job.records.update(
-        documents=len(trainer.packed.stream.starts) - 1, sequences=trainer.packed.num_sequences
-    )
+    job.records.update(documents=trainer.packed.stream.num_documents, sequences=trainer.packed.num_sequences)
     shown = ("loss", "steps", "tokens", "tokens_per_s", "parameters")
     return {name: summary[name] for name in shown}
 
@@ -71,7 +69,7 @@ def _summary(training: Training) -> dict[str, Any]:
         "seconds": round(state.seconds, 1),
         "parameters": sum(math.prod(shape) for shape in net.shapes.values()),
         "phases": phases,
-        "documents": len(packed.stream.starts) - 1,
+        "documents": packed.stream.num_documents,
         "sequences": packed.num_sequences,
         "sequence_length": packed.length,
         "tokens_per_epoch": packed.num_targets,

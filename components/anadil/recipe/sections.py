@@ -27,7 +27,7 @@ from anadil.recipe.fields import NEUTRAL, UNION_TAG, Place, StrictModel, Text, d
 from anadil.recipe.finetune import EmbeddingRows, Finetune
 from anadil.recipe.gate import Gate
 from anadil.recipe.pretrain import Pretrain
-from anadil.recipe.sources import Source, SourceName, has_language
+from anadil.recipe.sources import MAX_EPOCHS, Source, SourceName, has_language
 from anadil.recipe.tracking_address import tracking_fault
 from anadil.text.language import load_language
 
@@ -269,6 +269,8 @@ class Recipe(StrictModel):
         source = self.sources[name]
         clean = source.clean.model_copy(update={"inputs": source.inputs})
         language = source.language or self.language
+        # How often it is trained on changes neither its corpus nor its tokens.
+        source = source.model_copy(update={"max_epochs": MAX_EPOCHS})
         return self.model_copy(update={"language": language, "clean": clean, "sources": {name: source}})
 
     @property

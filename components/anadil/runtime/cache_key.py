@@ -16,13 +16,16 @@ from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import TINY, is_local, refuse_gone, tiny_source
 from anadil.core.format import KIB, MIB
-from anadil.core.stages import SHARED_ROOMS, Stage
+from anadil.core.stages import PER_SOURCE, SHARED_ROOMS, Stage
 from anadil.recipe.fields import NEUTRAL
 from anadil.recipe.sections import Recipe
+from anadil.runtime.job import kind_of, source_of, word_of
 from anadil.text.language import is_pack_path
 
 PACKAGE = Path(__file__).parents[1]
 SOURCE_SUFFIXES = {".py", ".jinja", ".j2", ".css", ".yaml", ".tsv"}
+INPUT = "input "
+"""Begins the names of digests of inputs in an origin."""
 RECIPE = "recipe "
 """Begins the names of recipe keys in an origin."""
 RESULT_VERSION = "result version"
@@ -49,7 +52,11 @@ def stage_origin(
     # with more or fewer. Nor does the program, but for `result_version`.
     origin = {"stage": stage.name, **result_version(stage), **recipe_origin(recipe, stage.sections)}
     for name, manifest in inputs.items():
-        origin[f"input {name}"] = manifest.whole_digest if stage.reads_beside else manifest.digest
+        if kind_of(name) in stage.streams:
+            # Tokens decide nothing: the same model comes of the corpus that they were made of.
+            origin |= _made_of(name, manifest, inputs)
+        else:
+            origin[f"input {name}"] = manifest.whole_digest if stage.reads_beside else manifest.digest
     if stage.extends:
         section, key = stage.extends.split(".")
         if earlier := getattr(getattr(recipe, section), key):
@@ -68,6 +75,15 @@ def stage_origin(
                 refuse_gone(recipe.base.model, f"the {name}")
         origin.update(base_files(recipe.base.model))
     return origin
+
+
+def _made_of(word: str, manifest: Manifest, inputs: Mapping[str, Manifest]) -> dict[str, str]:
+    """Digests of what an input was made of, as far as it is no input itself."""
+    made_of = {
+        name.removeprefix(INPUT): digest for name, digest in manifest.origin.items() if name.startswith(INPUT)
+    }
+    words = {kind: word_of(kind, source_of(word)) if kind in PER_SOURCE else kind for kind in made_of}
+    return {f"{INPUT}{words[kind]}": digest for kind, digest in made_of.items() if words[kind] not in inputs}
 
 
 def result_version(stage: Stage) -> dict[str, str]:

@@ -28,7 +28,7 @@ from anadil.runtime import evidence
 from anadil.runtime.cache_key import code_digest, origin_changes, recipe_keys
 from anadil.runtime.champion import fetched
 from anadil.runtime.environment import image_name, in_group
-from anadil.runtime.job import Engines, Figures, Job, StageRun, kind_of
+from anadil.runtime.job import Engines, Figures, Job, StageRun, Stream, kind_of, source_of, word_of
 from anadil.runtime.mlflow_spool import SPOOL, Tracker, has_unsent, run_settings, track_stage
 from anadil.runtime.planned_artifact import (
     LOOKED_UP,
@@ -133,18 +133,23 @@ def _make(
     # Alone only: the other processes of a group would wait for this one.
     if not in_group() and (sealed := _sealed(planned)):
         return _put(planned, sealed)
-    fetched_inputs = {word: fetch(uri, kind_of(word)) for word, uri in inputs.items()}
+    streams = {
+        word: Stream(uri=uri, manifest=planned.manifests[word])
+        for word, uri in inputs.items()
+        if kind_of(word) in planned.stage.streams
+    }
+    unread = {*streams, *(word_of(planned.stage.instead_of, source_of(word)) for word in streams)}
+    fetched_inputs = {word: fetch(uri, kind_of(word)) for word, uri in inputs.items() if word not in unread}
     folders = {word: folder for word, (folder, _) in fetched_inputs.items()}
     if planned.champion and (folder := fetched(planned.champion)):
         folders["champion"] = folder
     job = Job(
-        recipe=recipe, inputs=folders, uris=inputs,
+        recipe=recipe, inputs=folders, streams=streams, uris=inputs,
         files=planned.files, side_files=planned.side_files, out=planned.partial, target=planned.target, work=planned.work, base_cache=base_cache(recipe), stop=stop, engines=engines or {},
     )  # fmt: skip
     with writing(planned.partial):
-        manifest = _run(
-            planned, job, rank, {word: manifest for word, (_, manifest) in fetched_inputs.items()}
-        )
+        read = {word: manifest for word, (_, manifest) in fetched_inputs.items()}
+        manifest = _run(planned, job, rank, {**planned.manifests, **read})
     if rank > 0:  # writes nothing
         _await_first_node(planned.target)
         return MadeArtifact(uri=planned.target, manifest=manifest)
@@ -156,7 +161,7 @@ def _seal(planned: PlannedArtifact, job: Job, figures: Figures) -> Manifest:
     try:
         return artifact.seal(
             job.out, kind=planned.stage.writes, origin=planned.origin, records=job.records, varying=job.varying,
-            copies={name: each.entry for name, each in job.copies.items()}, contents=job.contents, figures=figures, recipe=job.recipe.model_dump(mode="json"),
+            copies={name: each.entry for name, each in job.copies.items()}, entries=job.entries, contents=job.contents, figures=figures, recipe=job.recipe.model_dump(mode="json"),
             program={"version": __version__, "image": image_name(), "source": code_digest(planned.stage)},
         )  # fmt: skip
     except OSError:

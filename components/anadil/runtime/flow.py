@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from anadil.core.errors import RecipeError
 from anadil.core.stages import FLOW, PER_SOURCE, STAGES, Stage
 from anadil.recipe.sections import Recipe
-from anadil.runtime.job import is_left_out, kind_of
+from anadil.runtime.job import is_left_out, kind_of, source_of, word_of
 
 NAMED = re.compile(r"([a-z][a-z0-9_]*)=(.+)", re.DOTALL)
 """A source and the URI of its artifact, on a command line."""
@@ -48,10 +48,10 @@ class Step:
                 words |= {each: each for each in (word_of(word, source) for source in named)}
         return words
 
-
-def word_of(word: str, source: str) -> str:
-    """Word of an artifact of a source; without one, the word alone."""
-    return f"{word}.{source}" if source else word
+    def reads_in_run(self, recipe: Recipe) -> dict[str, str]:
+        """Those of `reads` in a run of all stages, where what `Stage.streams` are made of is not read beside them."""
+        words = self.reads(recipe).items()
+        return {word: of_run for word, of_run in words if kind_of(word) != self.stage.instead_of}
 
 
 def flow_of(recipe: Recipe, until: str = "") -> tuple[Step, ...]:
@@ -123,6 +123,8 @@ def refuse_missing(stage: Stage, recipe: Recipe, inputs: Mapping[str, str], sour
         " ".join(options_of({word: "URI"})) if "." in word else f"--{word}"
         for word in Step(stage=stage, source=source).reads(recipe)
         if word not in inputs and kind_of(word) not in stage.optional
+        # The stage makes it by itself.
+        if not (kind_of(word) in stage.streams and word_of(stage.instead_of, source_of(word)) in inputs)
     ]
     if missing:
         raise RecipeError(f"{stage.name}: {' '.join(missing)} missing; give the URI of each artifact to read")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from anadil.artifacts import storage
+from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.line_reader import PLAIN_LINES
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.stages import SideFiles, Stage
@@ -33,6 +34,14 @@ class Copy:
     """Entry of its manifest: bytes and SHA-256."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """An artifact that is read by pieces where it lies; the reader checks what it reads."""
+
+    uri: str
+    manifest: Manifest
+
+
 class StageRun(Protocol):
     """Function that a stage's `run.py` offers."""
 
@@ -52,6 +61,8 @@ class Job:
     recipe: Recipe
     inputs: dict[str, Path]
     """Artifact word -> local directory, verified against its manifest; see `of_sources` for those of sources."""
+    streams: dict[str, Stream] = field(default_factory=dict)
+    """Artifact word -> one that is read where it lies; see `Stage.streams`."""
     uris: dict[str, str] = field(default_factory=dict)
     """Artifact word -> where it lies for good; `inputs` may be a copy that goes."""
     files: tuple[str, ...] = ()
@@ -78,6 +89,8 @@ class Job:
     """Files of the artifact that are not in `out`; `run` may fill it where `target` is in the same storage."""
     contents: dict[str, str] = field(default_factory=dict)
     """Digests of what other stages read of a file; `run` fills it: see `Manifest.contents`."""
+    entries: dict[str, dict[str, str | int]] = field(default_factory=dict)
+    """Bytes and SHA-256 of files of `out` that whoever wrote them has computed; `run` may fill it."""
 
     def of_sources(self, word: str) -> dict[str, Path]:
         """Source -> local directory of its artifact, in the recipe's order; without sources, one under an empty name."""
@@ -87,6 +100,16 @@ class Job:
 def kind_of(word: str) -> str:
     """Return the kind of the artifact that a word names: `corpus` of `corpus.web`."""
     return word.partition(".")[0]
+
+
+def source_of(word: str) -> str:
+    """Return the source of the artifact that a word names: `web` of `corpus.web`; empty without sources."""
+    return word.partition(".")[2]
+
+
+def word_of(word: str, source: str) -> str:
+    """Word of an artifact of a source; without one, the word alone."""
+    return f"{word}.{source}" if source else word
 
 
 def by_source(word: str, values: Mapping[str, T]) -> dict[str, T]:

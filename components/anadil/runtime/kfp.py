@@ -71,7 +71,7 @@ def parse_executor_input(stage: Stage, text: str) -> ExecutorInput:
         inputs = {
             word: str(values[parameter_of(word)])
             for word in step.reads(load_recipe(recipe))
-            if kind_of(word) not in stage.optional or values.get(parameter_of(word))
+            if values.get(parameter_of(word)) or kind_of(word) not in (*stage.optional, *stage.streams)
         }
         return ExecutorInput(
             recipe=_of_one_part(recipe, size, strategy),

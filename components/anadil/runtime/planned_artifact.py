@@ -4,8 +4,8 @@ import hashlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import dataclass, field, replace
+from itertools import islice, product
 from pathlib import Path
 
 from anadil.artifacts import artifact
@@ -16,17 +16,24 @@ from anadil.core.aws import NoBucketError
 from anadil.core.errors import IntegrityError, PreflightError, RecipeError
 from anadil.core.format import human_figure, human_seconds, with_article
 from anadil.core.own_folder import work_folder
-from anadil.core.stages import Stage
+from anadil.core.stages import PER_SOURCE, Stage
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import RECIPE, current_origin, origin_changes, stage_origin
 from anadil.runtime.champion import Champion, find_champion
-from anadil.runtime.job import Figures, external_files, external_side_files, kind_of
+from anadil.runtime.job import Figures, external_files, external_side_files, kind_of, source_of, word_of
 
 log = logging.getLogger(__name__)
 
 CHAMPION = "input champion"
 """Name of the champion's digest in an origin."""
-MADE_FROM = (("adapter", "model"), ("scores", "model"), ("scores", "adapter"))
+MADE_FROM = (
+    ("adapter", "model"),
+    ("scores", "model"),
+    ("scores", "adapter"),
+    ("tokens", "corpus"),
+    ("tokens", "tokenizer"),
+    ("tokens", "trial"),
+)
 """Artifact, and one whose content it speaks of: beside another of that kind its figures would be wrong."""
 DIGITS = 16
 """Shown of a digest in messages."""
@@ -59,6 +66,8 @@ class PlannedArtifact:
     """Outside files, expanded."""
     side_files: dict[str, tuple[str, ...]]
     """Recipe key -> further ones."""
+    manifests: Mapping[str, Manifest] = field(default_factory=dict)
+    """Artifact word -> manifest of an input, as it was planned with."""
     champion: Champion | None = None
     earlier_work: Path | None = None
     """Work directory of an unfinished run of the same origin, whose key an earlier release made in another way."""
@@ -123,7 +132,14 @@ def planned_artifact(
     if not out and not root:
         raise RecipeError("storage.root: not set; give --out, or a directory or s3:// URI for all artifacts")
     return PlannedArtifact(
-        stage=stage, origin=origin, root=root, out=out, files=outside, side_files=beside, champion=champion
+        stage=stage,
+        origin=origin,
+        root=root,
+        out=out,
+        files=outside,
+        side_files=beside,
+        manifests=manifests,
+        champion=champion,
     )
 
 
@@ -133,9 +149,10 @@ def refuse_strangers(manifests: Mapping[str, Manifest], uris: Mapping[str, str])
     Raises:
         IntegrityError: With both digests.
     """
-    for word, other in MADE_FROM:
-        if word in manifests and other in manifests:
-            expected = manifests[word].origin.get(f"input {other}")
+    for word, (kind, made_from) in product(manifests, MADE_FROM):
+        other = word_of(made_from, source_of(word)) if made_from in PER_SOURCE else made_from
+        if kind_of(word) == kind and other in manifests:
+            expected = manifests[word].origin.get(f"input {made_from}")
             digest = manifests[other].digest
             if expected not in {None, digest}:
                 raise IntegrityError(

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from anadil.core.errors import RecipeError
 from anadil.core.progress import progress
+from anadil.encode.packing import cut_pieces, packed_of
+from anadil.encode.token_stream import stream_of
 from anadil.model.loss import IGNORED
-from anadil.pretrain.data.packing import Packed, batch_of, cut_pieces
-from anadil.pretrain.data.tokens import stream_of
+from anadil.pretrain.data.packing import batch_of
 from anadil.pretrain.parallel.parallelize import ParallelModel
 
 
@@ -43,8 +44,9 @@ def document_nats(
     documents = [np.concatenate(([prefix], ids)).astype(np.int32) for ids in encoded]
     stream = stream_of(documents, bos)
     pieces = cut_pieces(stream, length)
-    packed = Packed(stream=stream, pieces=pieces, rows=np.arange(len(pieces) + 1), length=length)
-    document_of = np.searchsorted(stream.starts, pieces[:, 0], side="right") - 1
+    packed = packed_of(stream, pieces, np.arange(len(pieces) + 1), length)
+    begins = stream.first_starts(len(documents))
+    document_of = np.searchsorted(begins, pieces[:, 0], side="right") - 1
     mesh = net.mesh
     mine = np.arange(mesh.data_rank, len(pieces), mesh.data)
     nats = torch.zeros(len(documents), dtype=torch.float64, device=net.device)

@@ -13,8 +13,6 @@ from anadil.model.process_group import Group
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.folder import CheckpointFolder, local_folder
 from anadil.pretrain.checkpoint.storage import CheckpointStorage
-from anadil.pretrain.data.packing import pack
-from anadil.pretrain.data.tokens import token_stream
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.parallelize import parallelize
 from anadil.pretrain.trainer import Trainer
@@ -24,14 +22,16 @@ from anadil.recipe.sections import Recipe
 from tests.kit.checkpoint_samples import ORIGIN, save, state_of
 from tests.kit.fault_injection import VARIABLE, run
 from tests.kit.pretraining import SignalAt, generations, losses, make_job, make_recipe, run_in_child
+from tests.kit.tokens import tokens_of_corpus
 
 
 def make_tiers(tmp_path: Path, recipe: Recipe) -> CheckpointStorage:
     """Those of a run of one process, in its second phase."""
     settings = recipe.pretrain
-    stream = token_stream(tmp_path / "corpus", tmp_path / "tokenizer", tmp_path / "work", write=True)
+    length = settings.sequence_length
+    tokens = tokens_of_corpus(tmp_path / "corpus", tmp_path / "tokenizer", tmp_path / "work", length=length)
     net = parallelize(load_model(Path(recipe.base.model)), settings, Mesh(), torch.device("cpu"))
-    trainer = Trainer(net, pack(stream, settings.sequence_length), recipe, Group())
+    trainer = Trainer(net, tokens.packed, recipe, Group())
     trainer.begin_phase(len(settings.phases) - 1)
     trainer.allocate(6)
     return CheckpointStorage(recipe, tmp_path / "work", trainer, Group(), ORIGIN)

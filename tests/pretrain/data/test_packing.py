@@ -1,8 +1,7 @@
-import logging
 import time
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,11 +9,12 @@ import torch
 from transformers import LlamaForCausalLM
 
 from anadil.core.errors import DataError
+from anadil.encode.packing import Packed, _best_fit, pack
+from anadil.encode.token_stream import TokenStream
 from anadil.model.attention import use_packed_attention
 from anadil.model.loss import IGNORED
 from anadil.pretrain.build_model import check_architecture
-from anadil.pretrain.data.packing import Packed, _best_fit, batch_of, pack, packed_stream, sequences_of_step
-from anadil.pretrain.data.tokens import TokenStream
+from anadil.pretrain.data.packing import batch_of, sequences_of_step
 from anadil.pretrain.parallel.loss_forward import last_hidden
 from tests.kit.llama import small_llama
 
@@ -50,7 +50,7 @@ def test_every_token_after_the_first_is_predicted_exactly_once() -> None:
 
     expected = Counter(
         token
-        for begin, end in zip(stream.starts, stream.starts[1:], strict=False)
+        for begin, end in pairwise(stream.first_starts(99))
         for token in stream.ids[begin + 1 : end].tolist()
     )
     labels = all_rows(packed)[2]
@@ -162,37 +162,6 @@ def test_a_million_documents_are_packed_in_seconds() -> None:
     assert packed.waste < 0.001
 
 
-def test_the_packing_is_kept_and_read_by_the_other_processes(tmp_path: Path) -> None:
-    stream = stream_of(3, 40, 7, 1, 16, 90)
-    expected = pack(stream, 16)
-
-    made = packed_stream(stream, 16, tmp_path, write=True)
-    read = packed_stream(stream, 16, tmp_path, write=False)
-
-    for packed in (made, read):
-        assert np.array_equal(packed.pieces, expected.pieces)
-        assert np.array_equal(packed.rows, expected.rows)
-    assert not read.pieces.flags.writeable
-
-
-def test_a_damaged_packing_is_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    stream = stream_of(3, 40, 7, 1, 16, 90)
-    rows = packed_stream(stream, 16, tmp_path, write=True).rows.copy()
-    file = next(tmp_path.rglob("rows.npy"))
-    file.write_bytes(file.read_bytes()[:-1] + b"x")
-
-    with caplog.at_level(logging.WARNING):
-        packed = packed_stream(stream, 16, tmp_path, write=True)
-
-    assert np.array_equal(packed.rows, rows)
-    assert "rows.npy: differs from its manifest; making it again" in caplog.text
-
-
-def test_a_packing_that_nobody_made_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="not there; each node's first process makes it"):
-        packed_stream(stream_of(3), 16, tmp_path, write=False)
-
-
 def test_targets_are_counted_without_building_the_batch() -> None:
     packed = pack(stream_of(3, 40, 7), 16)
     sequences = np.array([1, 0])
@@ -300,14 +269,6 @@ def test_the_token_behind_bos_in_a_later_piece_is_context_alone() -> None:
     inputs, _, labels = all_rows(packed)
 
     at = int(torch.nonzero(inputs[1] == BOS)[0])
-    assert packed.pieces.tolist() == [[0, 16, 0], [16, 5, 1]]
+    assert packed.pieces[:].tolist() == [[0, 16, 0], [16, 5, 1]]
     assert inputs[1, at : at + 3].tolist() == [BOS, *packed.stream.ids[16:18]]
     assert labels[1, at : at + 3].tolist() == [IGNORED, *packed.stream.ids[17:19]]
-
-
-def test_a_packing_with_bos_is_kept_apart_from_one_without(tmp_path: Path) -> None:
-    packed_stream(stream_of(3, 40), 16, tmp_path, write=True)
-
-    again = packed_stream(with_bos(3, 40), 16, tmp_path, write=True)
-
-    assert again.pieces[:, 2].sum() == 2

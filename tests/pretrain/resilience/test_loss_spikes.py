@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from anadil.core.errors import RecipeError
-from anadil.pretrain.data.packing import pack, sequences_of_step
-from anadil.pretrain.data.tokens import token_stream
+from anadil.pretrain.data.packing import sequences_of_step
 from anadil.pretrain.resilience.loss_spikes import (
     WARM_UP,
     SpikeDetector,
@@ -17,6 +16,7 @@ from anadil.pretrain.resilience.loss_spikes import (
 )
 from anadil.recipe.pretrain import Faults
 from tests.kit.pretraining import make_corpus, make_tokenizer_artifact
+from tests.kit.tokens import tokens_of_corpus
 
 SKIP = Faults(on_anomaly="skip")
 
@@ -150,7 +150,7 @@ def test_the_error_names_numbers_step_and_the_list_of_documents() -> None:
 
 def test_the_documents_of_a_step_are_listed_with_their_text(tmp_path: Path) -> None:
     corpus, tokenizer = make_corpus(tmp_path / "corpus"), make_tokenizer_artifact(tmp_path / "tokenizer")
-    packed = pack(token_stream(corpus, tokenizer, tmp_path / "work", write=True), 64)
+    packed = tokens_of_corpus(corpus, tokenizer, tmp_path / "work", length=64).packed
     chosen = sequences_of_step(0, batch_size=2, num_sequences=packed.num_sequences, seed=1)
     verdict = StepVerdict(finding="stop", step=1, loss=math.nan, norm=math.inf, reason="the loss is nan")
 

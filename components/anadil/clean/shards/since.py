@@ -5,8 +5,6 @@ the index and no text, so that the cost is that of the new input.
 """
 
 import json
-import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ import numpy as np
 
 from anadil.artifacts import sealed_dir, storage
 from anadil.artifacts.artifact import Manifest, check_sizes, finished_manifest, verify_files
+from anadil.artifacts.local_directory import link
 from anadil.artifacts.prefetch import fetch_from, fill
 from anadil.artifacts.uri import join
 from anadil.clean.dedup.find_duplicates import Verdicts
@@ -131,15 +130,6 @@ def write_index(
         names.append(f"{INDEX}/part-{number:05}.npy")
         np.save(out / names[-1], table)
     return names
-
-
-def link(source: Path, target: Path) -> None:
-    """Put a file in a second place, without a copy where the file system can."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:  # another disk, or a file system without links
-        shutil.copyfile(source, target)
 
 
 def _batches(signatures: Signatures, verdicts: Verdicts) -> Iterator[Numbers]:

@@ -17,6 +17,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from anadil.cli.calibrate.runs import RunSpec, result_line, with_layout
 from anadil.core.errors import PreflightError
 from anadil.core.format import counted
+from anadil.encode.packing import Packed, pack
+from anadil.encode.token_stream import TokenStream
 from anadil.model.kernels import use_liger_kernels
 from anadil.model.load import pick_device
 from anadil.model.loss import uses_liger
@@ -24,8 +26,6 @@ from anadil.model.process_group import Group, group
 from anadil.plan.calibration import Measurement
 from anadil.plan.layout import Work
 from anadil.plan.model_shape import Shape
-from anadil.pretrain.data.packing import Packed, pack
-from anadil.pretrain.data.tokens import TokenStream
 from anadil.pretrain.parallel.mesh import mesh_of
 from anadil.pretrain.parallel.parallelize import check_layout, parallelize
 from anadil.pretrain.trainer import Trainer

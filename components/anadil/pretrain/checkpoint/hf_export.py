@@ -12,6 +12,7 @@ from anadil.artifacts.uri import MANIFEST
 from anadil.artifacts.weight_files import files_of, write_weight_index
 from anadil.core.errors import DataError
 from anadil.core.progress import progress
+from anadil.encode.run import digest_of
 from anadil.model.architecture import empty_model, read_config
 from anadil.model.family_table import check_family, families
 from anadil.model.load import copy_tokenizer, end_ids, load_tokenizer
@@ -21,7 +22,6 @@ from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.dcp import VerifiedCheckpoint, read_tensors
 from anadil.pretrain.checkpoint.generation_settings import clean_generation_settings
 from anadil.pretrain.checkpoint.safe_metadata import read_metadata
-from anadil.pretrain.data.tokens import digest_of
 from anadil.pretrain.state import State
 
 SHARD_BYTES = 5 * 1000**3

@@ -17,8 +17,8 @@ import numpy as np
 
 from anadil.artifacts.base_model import read_tokenizer
 from anadil.core.errors import RecipeError
+from anadil.encode.packing import Packed, Sequences
 from anadil.pretrain.callback import Callback
-from anadil.pretrain.data.packing import Packed, Sequences
 from anadil.pretrain.state import State
 from anadil.pretrain.trainer import Step
 from anadil.recipe.pretrain import Faults
@@ -228,13 +228,13 @@ def _documents(packed: Packed, sequence: int, decode: Callable[..., str]) -> lis
     """List the pieces of a sequence: `document` counts the corpus' training documents from 0."""
     stream = packed.stream
     pieces: list[dict[str, Any]] = []
-    for start, num, _ in packed.pieces[packed.rows[sequence] : packed.rows[sequence + 1]]:
-        document = int(np.searchsorted(stream.starts, start, side="right")) - 1
+    for start, num, _ in packed.pieces_of(np.array([sequence]))[0]:
+        document, begin = stream.document_at(int(start))
         ids = stream.ids[start : start + min(int(num) + 1, MOST_TOKENS)].tolist()
         pieces.append(
             {
                 "document": document,
-                "first_token": int(start - stream.starts[document]),
+                "first_token": int(start) - begin,
                 "tokens": int(num),
                 "text": decode(ids, skip_special_tokens=False)[:MOST_CHARS],
             }

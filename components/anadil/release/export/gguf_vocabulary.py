@@ -11,8 +11,8 @@ from gguf import TokenType
 from tokenizers import Tokenizer
 
 from anadil.artifacts.base_model import tokenizer_config
+from anadil.artifacts.document_tokens import END_OF_TURN, OTHER_ENDS_OF_TURNS
 from anadil.core.errors import DataError
-from anadil.model.load import END_OF_TURN, OTHER_ENDS_OF_TURNS
 from anadil.release.export.gguf_cuts import gguf_name, gguf_note
 from anadil.release.export.gguf_pieces import NUM_BYTES, adds_blank, byte_token, is_of_pieces, scores
 from anadil.release.export.gguf_refusal import frame, read_tokenizer, special_ids

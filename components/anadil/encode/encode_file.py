@@ -1,0 +1,197 @@
+"""Encodes one file of a corpus into a shard of token ids, in a process that loads neither torch nor transformers."""
+
+import hashlib
+import io
+import json
+import os
+import socket
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from anadil.artifacts import sealed_dir
+from anadil.artifacts.artifact import Manifest
+from anadil.core.errors import DataError, IntegrityError
+from anadil.encode.document_tokenizer import Frame, document_tokenizer
+from anadil.encode.tensor_file import TensorWriter
+from anadil.text.corpus import read_file
+from anadil.text.encoder import Encoder, Ids
+
+BATCH_CHARS = 1_000_000
+"""Text of one call, which spreads it over the threads of the process."""
+SHARD, FACTS = "shard.safetensors", "facts.json"
+"""Files of a task's folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodeTask:
+    """One file of a corpus to encode."""
+
+    file: Path
+    folder: Path
+    """Directory to make: shard, facts, manifest."""
+    tokenizer: Path
+    """Directory of the tokenizer."""
+    frame: Frame
+    """Tokens round documents."""
+    threads: int
+    """Texts at a time."""
+    keeps_empty: bool
+    """Whether documents without a token stay, so that their bytes count."""
+    excluded: Path | None
+    """File of the documents that are left out: a JSON line for each, with `id` and `reason`."""
+    most_tokens: int | None
+    """Tokens after which the shard ends, with a whole document."""
+    origin: dict[str, str]
+    """Settings that decide the shard."""
+
+    @property
+    def name(self) -> str:
+        """Name for messages."""
+        return str(self.file)
+
+
+def encode_file(task: EncodeTask) -> None:
+    """Make the shard of one file of a corpus, unless it is there.
+
+    Raises:
+        DataError: A document is not Unicode text.
+        IntegrityError: The file is damaged.
+        OSError: The disk is full, among others.
+    """
+    if sealed_dir.exists(task.folder):
+        return
+    # Read by the library when it first encodes in a process.
+    os.environ["TOKENIZERS_PARALLELISM"] = "true" if task.threads > 1 else "false"
+    os.environ["RAYON_NUM_THREADS"] = str(task.threads)
+    encoder = _encoder(task.tokenizer, task.origin["tokenizer"], task.threads)
+    encoder.begin_sample()
+    known = encoder.difference
+    # The host is the owner: what a killed process has left goes when the host begins again, and never another's draft.
+    with sealed_dir.create(task.folder, task.origin, socket.gethostname()) as draft:
+        _write(task, encoder, draft)
+        if encoder.difference != known:
+            # Documents before the one that differs may differ too.
+            _write(task, encoder, draft)
+
+
+@lru_cache(1)
+def _encoder(tokenizer: Path, digest: str, threads: int) -> Encoder:  # noqa: ARG001  of the cache's key
+    return Encoder(document_tokenizer(tokenizer)[0], threads=threads)
+
+
+def _write(task: EncodeTask, encoder: Encoder, draft: Path) -> None:
+    starts, num_bytes = array("q", [0]), array("i")
+    left_out = Counter[str]()
+    ids_digest = hashlib.sha256()
+    with TensorWriter(draft / SHARD) as out:
+        for batch in _documents(task, encoder, left_out):
+            data = b"".join(ids for ids, _ in batch)
+            out.append(data)
+            ids_digest.update(data)
+            for ids, size in batch:
+                starts.append(starts[-1] + len(ids) // 4)
+                num_bytes.append(size)
+        out.end_tensor("ids", "I32", (starts[-1],))
+        out.write("starts", "I64", np.frombuffer(starts, dtype=np.int64))
+        out.write("bytes", "I32", np.frombuffer(num_bytes, dtype=np.int32) if num_bytes else [])
+    facts = {
+        "documents": len(num_bytes),
+        "tokens": starts[-1],
+        "bytes": sum(num_bytes),
+        "crc32": out.table_crc,
+        "left_out": dict(left_out),
+        "digest": _digest(starts, ids_digest.hexdigest()),
+    }
+    (draft / FACTS).write_text(json.dumps(facts), encoding="utf-8")
+
+
+def _digest(starts: "array[int]", ids_sha256: str) -> str:
+    """Digest of ids and borders, as releases up to 0.1 made it: their checkpoints name it."""
+    file = io.BytesIO()
+    np.save(file, np.frombuffer(starts, dtype=np.int64), allow_pickle=False)
+    content = file.getvalue()
+    entries: dict[str, dict[str, str | int]] = {
+        "ids.bin": {"bytes": 4 * starts[-1], "sha256": ids_sha256},
+        "starts.npy": {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()},
+    }
+    return Manifest(kind=sealed_dir.KIND, key="", origin={}, files=entries).digest
+
+
+def _documents(
+    task: EncodeTask, encoder: Encoder, left_out: Counter[str]
+) -> Iterator[list[tuple[bytes, int]]]:
+    """Batches of documents: ids with what stands round them, and bytes of text."""
+    begin, end = (np.int32(index).tobytes() for index in (task.frame.begin, task.frame.end))
+    tokens = 0
+    for texts in _batches(_texts(task, left_out)):
+        try:
+            encoded = encoder.encode(texts)
+        except DataError as error:
+            raise DataError(f"{task.file}: {error}") from None
+        batch = [
+            (begin + ids.tobytes() + end, len(text.encode()))
+            for ids, text in zip(encoded, texts, strict=True)
+            if _is_kept(task, ids, text)
+        ]
+        left_out["empty"] += len(texts) - len(batch)
+        if task.most_tokens is not None:
+            sizes = np.cumsum([len(ids) // 4 for ids, _ in batch]) + tokens
+            room = int(np.searchsorted(sizes, task.most_tokens, side="right"))
+            tokens = int(sizes[-1]) if len(sizes) else tokens
+            yield batch[:room]
+            if room < len(batch):
+                return
+            continue
+        yield batch
+
+
+def _is_kept(task: EncodeTask, ids: Ids, text: str) -> bool:
+    return bool(text) if task.keeps_empty else len(ids) > 0
+
+
+def _texts(task: EncodeTask, left_out: Counter[str]) -> Iterator[str]:
+    excluded = _excluded(task.excluded) if task.excluded else {}
+    for document in read_file(task.file):
+        if reason := excluded.get(document.id):
+            left_out[reason] += 1
+        else:
+            yield document.text
+
+
+@lru_cache(1)
+def _excluded(path: Path) -> dict[str, str]:
+    """Id of each document to leave out -> reason.
+
+    Raises:
+        IntegrityError: A line is not of that form.
+    """
+    reasons: dict[str, str] = {}
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+                reasons[str(row["id"])] = str(row["reason"])
+            except (ValueError, TypeError, KeyError) as error:
+                raise IntegrityError(
+                    f"{path}:{number}: not a line with id and reason ({error!r}); make it again"
+                ) from None
+    return reasons
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    chars = 0
+    for text in texts:
+        batch.append(text)
+        chars += len(text)
+        if chars >= BATCH_CHARS:
+            yield batch
+            batch, chars = [], 0
+    if batch:
+        yield batch

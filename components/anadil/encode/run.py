@@ -1,0 +1,80 @@
+"""corpus, tokenizer -> tokens: the ids of all documents, and which of them training reads side by side.
+
+python -m anadil.encode --recipe smoke --corpus DIR --tokenizer DIR --out DIR
+
+It needs CPUs only. Without it training encodes by itself, on the machine with the GPUs.
+"""
+
+import importlib.util
+import logging
+
+from anadil.artifacts import artifact
+from anadil.core.errors import DataError
+from anadil.encode.make_tokens import Settings, make_tokens
+from anadil.recipe.sections import Recipe
+from anadil.runtime.executor import Executor
+from anadil.runtime.executors import processes
+from anadil.runtime.executors.engines import LOCAL_ENGINES, executor_of
+from anadil.runtime.job import Figures, Job
+
+log = logging.getLogger(__name__)
+
+EXCLUDED = "excluded.jsonl"
+"""File of an artifact `overlap`: the documents that are left out, with a reason for each."""
+
+
+def run(job: Job) -> Figures:
+    """Fill the artifact of tokens.
+
+    Raises:
+        DataError: The corpus has no training text, or the tokenizer has no end token.
+        IntegrityError: The corpus is damaged.
+        PreflightError: The disk is full.
+    """
+    with _executor(job) as executor:
+        facts, entries = make_tokens(settings_of(job, job.recipe), job.out, job.work, executor)
+    job.entries.update(entries)
+    job.records.update(train=facts.documents, heldout=sum(shard.documents for shard in facts.heldout))
+    return {
+        "documents": facts.documents,
+        "tokens": facts.tokens,
+        "sequences": facts.sequences,
+        "bytes_per_token": round(facts.bytes / facts.tokens, 3),
+        "left_out": sum(facts.left_out.values()),
+    }
+
+
+def settings_of(job: Job, recipe: Recipe, corpus: str = "corpus") -> Settings:
+    """The settings of a run of the stage, or of training that encodes a corpus by itself; `corpus` is its word."""
+    tokenizer = job.inputs.get("trial", job.inputs["tokenizer"])
+    source = next(iter(recipe.sources), "")
+    excluded = job.inputs.get("overlap")
+    return Settings(
+        corpus=job.inputs[corpus],
+        corpus_digest=digest_of(job.inputs[corpus]),
+        tokenizer=tokenizer,
+        tokenizer_digest=digest_of(tokenizer),
+        language=recipe.language_code,
+        sequence_length=recipe.pretrain.sequence_length,
+        source=source,
+        excluded=excluded / EXCLUDED if excluded else None,
+        excluded_digest=digest_of(excluded) if excluded else "",
+        max_tokens=recipe.sources[source].max_tokens if source else None,
+    )
+
+
+def digest_of(path: object) -> str:
+    """Digest of an artifact's manifest; `DataError` without one."""
+    manifest = artifact.read_manifest(str(path))
+    if manifest is None:
+        raise DataError(f"{path}: no finished artifact there; run the stage that writes it")
+    return manifest.digest
+
+
+def _executor(job: Job) -> Executor:
+    """The executor that cleans, where this program has it; else processes of this machine."""
+    engine = job.recipe.clean.engine
+    if engine in LOCAL_ENGINES and (engine != "ray" or importlib.util.find_spec("ray")):
+        return executor_of(job)
+    log.info("clean.engine: %s works for clean alone here; encoding in processes of this machine", engine)
+    return processes.executor(job)

@@ -1,0 +1,28 @@
+"""Tokens of a small corpus, as training makes them."""
+
+from pathlib import Path
+
+from anadil.encode.make_tokens import Settings
+from anadil.encode.run import digest_of
+from anadil.encode.stored_tokens import StoredTokens
+from anadil.pretrain.data.tokens import made_tokens
+from anadil.runtime.signals import Stop
+
+
+def settings_of(corpus: Path, tokenizer: Path, length: int = 32) -> Settings:
+    """What decides the tokens of a corpus."""
+    return Settings(
+        corpus=corpus,
+        corpus_digest=digest_of(corpus),
+        tokenizer=tokenizer,
+        tokenizer_digest=digest_of(tokenizer),
+        language="az",
+        sequence_length=length,
+    )
+
+
+def tokens_of_corpus(
+    corpus: Path, tokenizer: Path, work: Path, *, length: int = 32, write: bool = True
+) -> StoredTokens:
+    """Make and open them in a directory."""
+    return made_tokens(settings_of(corpus, tokenizer, length), work, Stop(), write=write)
