@@ -11,6 +11,7 @@ from anadil import __version__
 from anadil.core.errors import RecipeError
 from anadil.core.stages import FLOW, LAUNCHABLE, STAGES
 from anadil.recipe.load import load_recipe
+from anadil.runtime.flow import Step
 from anadil.runtime.kfp import VARIED
 from anadil_pipelines.adapt import pipeline_yaml, write_pipeline
 from tests.kit.fake_kubeflow import read_as_the_server
@@ -52,7 +53,7 @@ def test_the_pipeline_has_a_task_for_every_stage(compiled: dict[str, Any]) -> No
 def test_a_task_takes_the_recipe_and_what_its_stage_reads_and_depends_on_who_writes_it(
     compiled: dict[str, Any], name: str
 ) -> None:
-    reads, task = STAGES[name].reads, tasks(compiled)[name]
+    reads, task = Step(stage=STAGES[name]).reads_in_run(RECIPE), tasks(compiled)[name]
     given = task["inputs"]["parameters"]
     writers = {stage.writes: stage.name for stage in FLOW}
 
@@ -83,7 +84,9 @@ def test_a_step_gives_its_artifact_and_metrics_by_the_entry_point_of_its_image(
     assert set(outputs["parameters"]) == {STAGES[name].writes}
     assert outputs["artifacts"]["metrics"]["artifactType"]["schemaTitle"] == "system.Metrics"
     word = STAGES[name].writes
-    kind = {"corpus": "Dataset", "model": "Model", "adapter": "Model"}.get(word, "Artifact")
+    kind = {"corpus": "Dataset", "tokens": "Dataset", "model": "Model", "adapter": "Model"}.get(
+        word, "Artifact"
+    )
     assert outputs["artifacts"][f"{word}_artifact"]["artifactType"]["schemaTitle"] == f"system.{kind}"
     assert container["command"] == ["python", "-m", f"anadil.{name}"]
     assert container["args"] == ["--executor-input", "{{$}}"]
@@ -142,6 +145,21 @@ def test_flow_folders_and_extras_name_the_same_stages() -> None:
     assert set(STAGES) <= set(extras)
     for name in STAGES:
         assert name in extras["laptop"][0]
+
+
+@pytest.mark.parametrize("backend", ["local", "pytorchjob"])
+def test_a_pod_with_gpus_never_encodes(backend: str) -> None:
+    spec = spec_of(f"cluster.backend={backend}", "tokenizer.trial={steps: 20}")
+    watched = [name for name in tasks(spec) if name.startswith("exit-handler")]
+    steps = {name: task for each in ["", *watched] for name, task in tasks(spec, each).items()}
+    read = steps["pretrain"]["inputs"]["parameters"]
+
+    # It encodes where it is given a corpus and no tokens.
+    assert "corpus" not in read
+    assert {"tokens", "tokenizer", "trial"} <= set(read)
+    executor = spec["deploymentSpec"]["executors"]["exec-encode"]["container"]
+    assert "/tokenizer:" in executor["image"]
+    assert "accelerator" not in executor["resources"]
 
 
 def test_without_chats_there_is_no_finetuning_step() -> None:
@@ -213,7 +231,7 @@ def test_a_loop_is_never_inside_the_exit_handler() -> None:
 
     [watched] = [name for name in tasks(spec) if name.startswith("exit-handler")]
     assert set(tasks(spec)) == {"clean", "for-loop-2", "tokenizer", watched, "finish"}
-    assert set(tasks(spec, watched)) == {"pretrain", "finetune", "evaluate", "report"}
+    assert set(tasks(spec, watched)) == {"encode", "pretrain", "finetune", "evaluate", "report"}
 
 
 def test_a_parallel_trial_trains_with_each_strategy_in_a_pod_of_its_own_before_the_exit_handler() -> None:

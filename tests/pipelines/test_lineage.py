@@ -14,6 +14,7 @@ from anadil.core.stages import FLOW, STAGES
 from anadil.launch import kfp_steps
 from anadil.recipe.load import load_recipe, shipped
 from anadil.runtime import kfp
+from anadil.runtime.flow import Step as FlowStep
 from anadil_pipelines import laptop
 from anadil_pipelines.adapt import adapt
 
@@ -60,8 +61,9 @@ def test_each_step_gets_the_cards_of_what_it_reads_and_they_say_where_it_lies(
     assert set(steps) == set(STAGES)
     for stage in FLOW:
         artifacts = steps[stage.name].get("artifacts", {})
-        assert set(artifacts) == {f"{word}_artifact" for word in stage.reads}
-        for word in stage.reads:
+        reads = FlowStep(stage=stage).reads_in_run(RECIPE)
+        assert set(artifacts) == {f"{word}_artifact" for word in reads}
+        for word in reads:
             [card] = artifacts[f"{word}_artifact"]["artifacts"]
             manifest = artifact.read_manifest(str(tmp_path / "root" / word))
             assert manifest is not None

@@ -237,6 +237,7 @@ def test_what_lies_beside_the_content_is_an_input_of_the_report_alone() -> None:
     assert changed == {
         "tokenizer": [],
         "trial": ["input corpus changed"],
+        "encode": [],
         "pretrain": [],
         "evaluate": [],
         "report": ["input corpus changed"],
