@@ -38,8 +38,8 @@ class BytesAt(Protocol):
         """
         ...
 
-    def discard(self, start: int) -> bool:
-        """Forget a copy of the bytes at a place; return whether there was one."""
+    def discard(self, start: int, num_bytes: int) -> bool:
+        """Forget copies of bytes at a place; return whether there were some."""
         ...
 
 
@@ -77,7 +77,7 @@ class LocalBytes:
             )
         return data
 
-    def discard(self, start: int) -> bool:  # noqa: ARG002  there are no copies
+    def discard(self, start: int, num_bytes: int) -> bool:  # noqa: ARG002  there are no copies
         """See `BytesAt.discard`."""
         return False
 
@@ -118,12 +118,16 @@ class RemoteBytes:
             parts.append(self._of_block(number, low, high))
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def discard(self, start: int) -> bool:
+    def discard(self, start: int, num_bytes: int) -> bool:
         """See `BytesAt.discard`."""
-        path = self._copy_of((start - self.first_byte) // self.block_bytes)
-        is_there = path.is_file()
-        path.unlink(missing_ok=True)
-        return is_there
+        first, last = (
+            at // self.block_bytes
+            for at in (start - self.first_byte, start - self.first_byte + num_bytes - 1)
+        )
+        copies = [path for number in range(first, last + 1) if (path := self._copy_of(number)).is_file()]
+        for path in copies:
+            path.unlink(missing_ok=True)
+        return bool(copies)
 
     def _copy_of(self, number: int) -> Path:
         key = hashlib.sha256(f"{self.name} {self._version}".encode()).hexdigest()[:16]

@@ -106,6 +106,11 @@ def make_tokens(settings: Settings, out: Path, work: Path, executor: Executor) -
             _shard(task, f"heldout/part-{number:05}", out, entries) for number, task in enumerate(heldout)
         ]
         num_tokens = sum(shard.tokens for shard in train_facts)
+        if not num_tokens and settings.max_tokens is not None:
+            raise DataError(
+                f"sources.{settings.source}.max_tokens: {settings.max_tokens:,} are less than the first document has; "
+                "raise it"
+            )
         if not num_tokens:
             raise DataError(
                 f"{settings.corpus}/train: holds no text; run clean with more data or milder rules"
@@ -267,7 +272,7 @@ def _groups(sizes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
     first = total = 0
     for number, size in enumerate(sizes):
         # A block needs a token, and so takes empty shards along.
-        if total and total + size > most:
+        if total and size and total + size > most:
             yield first, number - first
             first, total = number, 0
         total += size
