@@ -25,8 +25,10 @@ from anadil.encode.tensor_file import TensorWriter
 from anadil.encode.token_stream import TokenStream
 from anadil.model.load import encode_texts, load_tokenizer
 from anadil.pretrain.data.tokens import check_tokenizer, tokens_of
+from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Base, Recipe
 from anadil.runtime import execute
+from anadil.runtime.cache_key import stage_origin
 from anadil.runtime.executors import processes
 from anadil.runtime.job import Job, Stream
 from anadil.runtime.planned_artifact import planned_artifact
@@ -435,8 +437,8 @@ def test_tokens_given_and_tokens_of_the_corpus_lead_to_the_same_artifact_and_are
 
     assert of_tokens.key == of_corpus.key
     assert of_tokens.origin == of_corpus.origin
+    strangers = {"tokens": made.uri, "tokenizer": str(tokenizer), "corpus": str(other)}
     with pytest.raises(IntegrityError, match=r"is made from the corpus \w{16}, and .*other is the corpus"):
-        strangers = {"tokens": made.uri, "tokenizer": str(tokenizer), "corpus": str(other)}
         planned_artifact(STAGES["pretrain"], recipe, strangers, (), None)
 
 
@@ -481,3 +483,20 @@ def test_tokens_of_another_tokenizer_or_length_are_refused(tmp_path: Path, token
     set_bos(tokenizer)
     with pytest.raises(IntegrityError, match="transformers reads its tokenizer in another way"):
         check_tokenizer(tokens.facts, tokens.uri, tokenizer)
+
+
+def test_the_key_of_a_model_is_that_of_earlier_releases() -> None:
+    files: dict[str, dict[str, str | int]] = {"a": {"bytes": 1, "sha256": "00"}}
+    made = {
+        word: artifact.Manifest(kind=word, key="k", origin={}, files=files)
+        for word in ("corpus", "tokenizer")
+    }
+    made_from = {f"input {word}": manifest.digest for word, manifest in made.items()}
+    tokens = artifact.Manifest(kind="tokens", key="k", origin=made_from, files=files)
+
+    origin = stage_origin(
+        STAGES["pretrain"], load_recipe("smoke"), {"tokens": tokens, "tokenizer": made["tokenizer"]}, ()
+    )
+
+    # Computed by release 0.1, which knew no tokens.
+    assert artifact.origin_key(origin) == "3d58556c89d994c9"
