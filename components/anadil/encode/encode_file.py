@@ -20,7 +20,7 @@ from anadil.core.errors import DataError, IntegrityError
 from anadil.encode.document_tokenizer import Frame, document_tokenizer
 from anadil.encode.tensor_file import TensorWriter
 from anadil.text.corpus import read_file
-from anadil.text.encoder import Encoder, Ids
+from anadil.text.encoder import Encoder
 
 BATCH_CHARS = 1_000_000
 """Text of one call, which spreads it over the threads of the process."""
@@ -131,28 +131,23 @@ def _documents(
     tokens = 0
     for texts in _batches(_texts(task, left_out)):
         try:
-            encoded = encoder.encode(texts)
+            encoded, sizes = encoder.encode_sized(texts)
         except DataError as error:
             raise DataError(f"{task.file}: {error}") from None
         batch = [
-            (begin + ids.tobytes() + end, len(text.encode()))
-            for ids, text in zip(encoded, texts, strict=True)
-            if _is_kept(task, ids, text)
+            (begin + ids.tobytes() + end, size)
+            for ids, size in zip(encoded, sizes, strict=True)
+            if (size if task.keeps_empty else len(ids))
         ]
         left_out["empty"] += len(texts) - len(batch)
         if task.most_tokens is not None:
-            sizes = np.cumsum([len(ids) // 4 for ids, _ in batch]) + tokens
-            room = int(np.searchsorted(sizes, task.most_tokens, side="right"))
-            tokens = int(sizes[-1]) if len(sizes) else tokens
-            yield batch[:room]
+            ends = np.cumsum([len(ids) // 4 for ids, _ in batch]) + tokens
+            room = int(np.searchsorted(ends, task.most_tokens, side="right"))
             if room < len(batch):
+                yield batch[:room]
                 return
-            continue
+            tokens = int(ends[-1]) if batch else tokens
         yield batch
-
-
-def _is_kept(task: EncodeTask, ids: Ids, text: str) -> bool:
-    return bool(text) if task.keeps_empty else len(ids) > 0
 
 
 def _texts(task: EncodeTask, left_out: Counter[str]) -> Iterator[str]:

@@ -129,7 +129,14 @@ class Encoder:
         Raises:
             DataError: A text holds half a surrogate pair, which UTF-8 cannot write.
         """
-        _refuse_surrogates(texts)
+        return self.encode_sized(texts)[0]
+
+    def encode_sized(self, texts: Sequence[str]) -> tuple[list[Ids], list[int]]:
+        """The ids of each text, and its UTF-8 bytes, which are known anyway; raises as `encode`."""
+        sizes = _utf8_sizes(texts)
+        return self._encode(texts), sizes
+
+    def _encode(self, texts: Sequence[str]) -> list[Ids]:
         # Place of the next text to compare, however large the batches before were.
         first = -self._num_texts % COMPARED
         self._num_texts += len(texts)
@@ -157,7 +164,7 @@ class Encoder:
             self._start()
         rest = iter(texts)
         while self._fast is not None and (some := list(islice(rest, WORDS_AT_ONCE))):
-            _refuse_surrogates(some)
+            _utf8_sizes(some)
             encoded = self._fast.encode(some, self._threads)
             for text, ids, expected in zip(some, encoded, self._exact(some), strict=True):
                 if ids.tobytes() != expected.tobytes():  # ten times as fast as NumPy's comparison
@@ -245,15 +252,17 @@ def _gigatoken_of(ranks: BpeRanks) -> "gigatoken.Tokenizer | str":
         return str(error)
 
 
-def _refuse_surrogates(texts: Iterable[str]) -> None:
+def _utf8_sizes(texts: Iterable[str]) -> list[int]:
+    sizes = []
     for text in texts:
         try:
-            text.encode()
+            sizes.append(len(text.encode()))
         except UnicodeEncodeError as error:
             raise DataError(
                 f"text {_shortened(text)}: character {error.start} is half a surrogate pair, U+{ord(text[error.start]):04X}; "
                 "write the text as UTF-8"
             ) from None
+    return sizes
 
 
 def _shortened(text: str) -> str:
