@@ -56,6 +56,15 @@ class EncodeTask:
         return str(self.file)
 
 
+def encode_file_in_worker(task: EncodeTask) -> None:
+    """`encode_file` in a process that does nothing else, with no more threads than the task says; raises as it does."""
+    # Read by the library when it first encodes in a process. Not set in others: "true" takes away the library's guard of
+    # forks, and a copy of a process that has encoded would wait for its threads for ever.
+    os.environ["TOKENIZERS_PARALLELISM"] = "true" if task.threads > 1 else "false"
+    os.environ["RAYON_NUM_THREADS"] = str(task.threads)
+    encode_file(task)
+
+
 def encode_file(task: EncodeTask) -> None:
     """Make the shard of one file of a corpus, unless it is there.
 
@@ -66,9 +75,6 @@ def encode_file(task: EncodeTask) -> None:
     """
     if sealed_dir.exists(task.folder):
         return
-    # Read by the library when it first encodes in a process.
-    os.environ["TOKENIZERS_PARALLELISM"] = "true" if task.threads > 1 else "false"
-    os.environ["RAYON_NUM_THREADS"] = str(task.threads)
     encoder = _encoder(task.tokenizer, task.origin["tokenizer"], task.threads)
     encoder.begin_sample()
     known = encoder.difference

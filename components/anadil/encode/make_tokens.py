@@ -186,7 +186,7 @@ def _encode(tasks: Sequence[EncodeTask], executor: Executor) -> None:
                     sizes.pop(folder)
                 bar.advance((total - sum(sizes.values())) // 10**6 - bar.done)
 
-            executor.map(files.encode_file, left, tick)
+            executor.map(files.encode_file_in_worker, left, tick)
 
 
 def _encode_until(tasks: Sequence[EncodeTask], max_tokens: int, executor: Executor) -> list[EncodeTask]:
