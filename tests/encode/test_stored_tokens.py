@@ -13,11 +13,10 @@ from anadil.artifacts import artifact, s3, storage
 from anadil.artifacts.uri import join
 from anadil.core.errors import DataError, IntegrityError
 from anadil.encode import make_tokens as making
-from anadil.encode import tensor_file
 from anadil.encode.make_tokens import make_tokens
 from anadil.encode.packing import pack
 from anadil.encode.stored_tokens import StoredTokens, open_tokens
-from anadil.encode.tensor_file import DATA_BEGIN, TensorFile, TensorWriter, size_of
+from anadil.encode.tensor_file import DATA_BEGIN, TensorWriter, size_of
 from anadil.encode.token_stream import TokenStream
 from anadil.encode.tokens_file import TOKENS
 from anadil.pretrain.data.packing import batch_of
@@ -306,5 +305,3 @@ def test_a_file_is_safetensors(tmp_path: Path) -> None:
     assert read["rows"].tolist() == [[0, 1], [2, 3], [4, 5]]
     assert len(read["crc32"]) == -(-(50 * 4 + 6 * 8) // 64)
     assert (tmp_path / "a.safetensors").stat().st_size == size_of(50 * 4 + 6 * 8)
-    assert tensor_file.BLOCK_BYTES == 64
-    assert TensorFile.read

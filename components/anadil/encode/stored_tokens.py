@@ -3,7 +3,7 @@
 Memory does not depend on the corpus: what is held is `tokens.json`, and places of open files.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -19,11 +19,16 @@ from anadil.encode.packing import Packed
 from anadil.encode.tensor_file import BLOCK_BYTES, DATA_BEGIN, TensorFile, size_of
 from anadil.encode.token_stream import Ids, Places, TokenStream
 from anadil.encode.tokens_file import BlockFacts, ShardFacts, TokensFacts, read_facts
+from anadil.text.corpus import CorpusPart
 
 OPEN_FILES = 256
 """Files that stay open; a process may open 1,024 by default."""
 REQUESTS = 32
 """Ranges of S3 that are asked for at a time: a request takes some 50 ms, and a step needs hundreds."""
+
+
+Documents = tuple[Places, Ids]
+"""Where each document of a shard begins, and the ids."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +74,14 @@ class StoredTokens:
             documents += [ids[start : stop - 1] for start, stop in pairwise(starts)]
             num_bytes += int(file.read("bytes", 0, count).sum())
         return documents, num_bytes
+
+    def documents(self, part: CorpusPart) -> Iterator[Documents]:
+        """The documents of a part, shard by shard."""
+        listed = self.facts.train if part == "train" else self.facts.heldout
+        files = self._files(listed)
+        for number, shard in enumerate(listed):
+            file = files(number)
+            yield file.read("starts", 0, shard.documents + 1), file.read("ids", 0, shard.tokens)
 
     @cached_property
     def _fetcher(self) -> ThreadPoolExecutor | None:

@@ -20,10 +20,14 @@ from anadil.runtime.signals import Stop
 
 log = logging.getLogger(__name__)
 
+MEGATRON = "megatron"
+"""Format of tokens; the others are of models."""
+
 DESCRIPTION = """Every byte of an artifact is compared with its manifest first, and PATH is written whole or not at all.
 
   hf    a directory that transformers 4 and 5 and vLLM load as it is; of an adapter its merged model
   gguf  one file for llama.cpp, Ollama and LM Studio; Modelfile, card and licence beside it
+  megatron  of tokens: train.bin, train.idx, heldout.bin and heldout.idx, as Megatron-LM reads them
 
 A checkpoint of pretrain (.../checkpoints/step-N) also needs --recipe and --tokenizer of its run; a name of the registry
 is looked up at the recipe's tracking.uri, or MLFLOW_TRACKING_URI."""
@@ -33,9 +37,9 @@ def add_export(name: str, commands: Any, text: str) -> None:
     """Put the command among those of `anadil`."""
     raw, description = argparse.RawDescriptionHelpFormatter, f"{text[0].upper()}{text[1:]}.\n{DESCRIPTION}"
     command = commands.add_parser(name, help=text, description=description, formatter_class=raw)
-    help_text = "model or adapter artifact, checkpoint, Hugging Face directory, or models:/NAME@ALIAS"
+    help_text = "model, adapter or tokens artifact, checkpoint, Hugging Face directory, or models:/NAME@ALIAS"
     command.add_argument("uri", metavar="URI", help=help_text)
-    command.add_argument("--format", choices=FORMATS, default="hf", help="default: %(default)s")
+    command.add_argument("--format", choices=[*FORMATS, MEGATRON], default="hf", help="default: %(default)s")
     help_text = "directory to write; with --format gguf also a file NAME.gguf"
     command.add_argument("--out", type=place, required=True, metavar="PATH", help=help_text)
     help_text = "precision of the weights (default: as they are stored)"
@@ -57,6 +61,14 @@ def run_export(options: argparse.Namespace) -> int:
     """Write the model whole or not at all, and print its place."""
     _check(options)
     Stop().listen()  # so that a partial export is removed
+    if options.format == MEGATRON:
+        require_packages("encode")
+        from anadil.release.export.megatron import export_tokens
+
+        exported = export_tokens(options.uri, Path(options.out))
+        log.info("%s: %s", options.uri, human_bytes(exported.num_bytes))
+        print(exported.path)
+        return 0
     hub_id = None
     if options.push is not None:
         require_packages("hub")
@@ -85,6 +97,9 @@ def _check(options: argparse.Namespace) -> None:
     """Refuse options that contradict each other, and missing packages."""
     if "://" in options.out:
         raise RecipeError(f"--out {options.out}: is no local path; export to a path, then copy the files")
+    foreign = [name for name in ("precision", "scores", "push", "tokenizer") if getattr(options, name)]
+    if options.format == MEGATRON and foreign:
+        raise RecipeError(f"--{foreign[0]}: is of models, and --format {MEGATRON} writes tokens")
     if options.quantize and options.format != "gguf":
         raise RecipeError(f"--quantize {options.quantize}: only with --format gguf")
     if options.quantize and options.precision:

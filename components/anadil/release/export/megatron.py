@@ -7,6 +7,7 @@ Source: `megatron/core/datasets/indexed_dataset.py` of megatron-core 0.16, `_Ind
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ def export_tokens(uri: str, out: Path) -> Exported:
     """
     local_directory.refuse_occupied(str(out))
     tokens = open_tokens(uri, artifact.finished_manifest(uri, "tokens"))
-    dtype = np.dtype(np.uint16 if tokens.facts.vocabulary < MAX_UINT16_VOCABULARY else np.int32)
+    dtype = np.dtype("uint16" if tokens.facts.vocabulary < MAX_UINT16_VOCABULARY else "int32")
     with draft_of(out) as draft:
         _write(draft / "train", dtype, tokens.documents("train"), len(tokens.facts.train))
         _write(draft / "heldout", dtype, tokens.documents("heldout"), len(tokens.facts.heldout))
@@ -42,7 +43,7 @@ def export_tokens(uri: str, out: Path) -> Exported:
     return Exported(folder=out, names=tuple(file.name for file in files), path=out, num_bytes=num_bytes)
 
 
-def _write(path: Path, dtype: np.dtype[np.uint16 | np.int32], shards: Iterator[Documents], num: int) -> None:
+def _write(path: Path, dtype: np.dtype[Any], shards: Iterator[Documents], num: int) -> None:
     sizes = []
     with path.with_suffix(".bin").open("wb") as file:
         for starts, ids in track(shards, f"exporting {path.name}, shards", num):
