@@ -114,6 +114,9 @@ def init_container(stage: str, recipe: Recipe) -> dict[str, Any]:
         "resources": PREPARE_RESOURCES,
     }
     del container["ports"]
+    if STAGES[stage].image != stage:
+        # Its image starts the stage whose name it has.
+        container["command"] = ["python", "-m", f"anadil.{stage}"]
     for variable in container["env"]:
         if variable["name"] == "ANADIL_IMAGE":
             variable["value"] = image

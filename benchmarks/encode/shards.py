@@ -82,7 +82,7 @@ started = time.process_time()
 tokens = open_tokens(folder, artifact.finished_manifest(folder, "tokens"))
 packed = tokens.packed
 def batch(step):
-    numbers = sequences_of_step(step, batch_size=64, num_sequences=packed.num_sequences, seed=0)
+    numbers = sequences_of_step(step, batch_size=64, blocks=packed.blocks, seed=0)
     return batch_of(packed, numbers)
 batch(0)
 first = time.process_time() - started

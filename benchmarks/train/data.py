@@ -112,7 +112,7 @@ def packing(sizes: list[int], documents: int, length: int) -> None:
             f"{100 * packed.waste:.3f} % padding"
         )
     started = time.perf_counter()
-    chosen = sequences_of_step(0, batch_size=224, num_sequences=packed.num_sequences, seed=0)
+    chosen = sequences_of_step(0, batch_size=224, blocks=packed.blocks, seed=0)
     print(f"order of an epoch: {time.perf_counter() - started:.3f} s")
     started = time.perf_counter()
     packed.targets_of(chosen)

@@ -118,7 +118,7 @@ def examples(given: Given) -> list[dict[str, torch.Tensor]]:
     rows = []
     for step in range(given.all_steps):
         chosen = sequences_of_step(
-            step, batch_size=given.batch, num_sequences=source.num_sequences, seed=SEED
+            step, batch_size=given.batch, blocks=source.blocks, seed=SEED
         )
         batch = batch_of(source, chosen)
         rows += [

@@ -172,7 +172,7 @@ def test_the_launcher_s_command_is_one_that_the_image_takes(monkeypatch: pytest.
 
     assert container["command"] == ["python", "-m", "anadil"]
     assert (options.stage, options.backend, options.run) == ("pretrain", "pytorchjob", "7")
-    assert (options.corpus, options.out) == ("/data/run/corpus", "/data/run/model")
+    assert (options.corpus, options.out) == (["/data/run/corpus"], "/data/run/model")
 
 
 @pytest.mark.parametrize("name", ["kubeflow with schedule", "kubeflow without schedule"])

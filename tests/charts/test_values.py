@@ -21,7 +21,7 @@ from tests.charts.chart import CASES, CHART, LOGIN, ROOT, Object, environment, n
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
 DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
-TRAINED = {"corpus": "/data/run/corpus", "tokenizer": "/data/run/tokenizer"}  # Inputs of pretrain.
+TRAINED = {"tokens": "/data/run/tokens", "tokenizer": "/data/run/tokenizer"}  # Inputs of pretrain.
 LOGIN_SECRET = "anadil-mlflow-login"
 OPEN = {"recipe", "global", "mlflow.affinity"}  # Tables that others check: the program, Helm, Kubernetes.
 
@@ -122,11 +122,11 @@ def test_a_value_that_cannot_be_is_refused_with_its_place(values: Object, words:
         ({"launch": {"enabled": True}}, "launch.enabled: needs a recipe; give it with --set-file"),
         (
             {"recipe": {"language": "az"}, "launch": {"enabled": True, "inputs": {"corpus": "/data/run/corpus"}}},
-            "launch.inputs: pretrain reads corpus and tokenizer, and trial where there was one; give the URI of each",
+            "launch.inputs: pretrain reads tokenizer, and takes corpus, tokens, trial; give the URI of each",
         ),
         (
             {"recipe": {"language": "az"}, "launch": {"enabled": True, "inputs": TRAINED | {"scores": "/data/scores"}}},
-            "launch.inputs: pretrain reads corpus and tokenizer, and trial where there was one; give the URI of each",
+            "launch.inputs: pretrain reads tokenizer, and takes corpus, tokens, trial; give the URI of each",
         ),
         (
             {"recipe": {"language": "az"}, "launch": {"enabled": True, "stage": "finetune", "inputs": TRAINED}},

@@ -81,7 +81,7 @@ def test_a_stage_explains_its_inputs(stage: str, capsys: pytest.CaptureFixture[s
     assert ended.value.code == 0
     assert told.startswith(f"usage: anadil {stage} ")
     for word in next(item for item in FLOW if item.name == stage).reads:
-        assert f"--{word} URI" in told
+        assert f"--{word} URI" in told or f"--{word} [SOURCE=]URI" in told
 
 
 def test_the_image_that_drives_pods_names_the_module_that_it_starts(

@@ -129,7 +129,7 @@ def _sequences(recipe: Recipe, corpus: Path, tokenizer: Path, work: Path) -> lis
             sequences_of_step(
                 step,
                 batch_size=settings.batch_size,
-                num_sequences=packed.num_sequences,
+                blocks=packed.blocks,
                 seed=recipe.seed,
             ),
         )

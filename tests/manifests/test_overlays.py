@@ -66,14 +66,19 @@ def test_every_pod_keeps_to_restricted(name: str) -> None:
         assert template(job)["spec"]["automountServiceAccountToken"] is False
 
 
-def test_the_laptop_runs_what_the_launcher_renders_after_two_more_stages() -> None:
+def test_the_laptop_runs_what_the_launcher_renders_after_three_more_stages() -> None:
     expected = make_manifests.rendered("pretrain", load_recipe(str(make_manifests.BASE_RECIPE)))
 
     job = one(overlay("laptop"), JOB, "anadil-pretrain")
 
-    first, second = template(job)["spec"].pop("initContainers")
+    before = template(job)["spec"].pop("initContainers")
     assert plain(job) == plain(expected)
-    assert (first["image"], second["image"]) == ("anadil/clean:0.1.0", "anadil/tokenizer:0.1.0")
+    images = [(each["name"], each["image"]) for each in before]
+    assert images == [
+        ("clean", "anadil/clean:0.1.0"),
+        ("tokenizer", "anadil/tokenizer:0.1.0"),
+        ("encode", "anadil/tokenizer:0.1.0"),
+    ]
 
 
 @pytest.mark.parametrize("name", ["hyperpod", "efa"])
@@ -201,10 +206,13 @@ def test_arguments_are_those_of_the_stages(name: str) -> None:
     for job in jobs(overlay(name)):
         for where, container in containers(template(job)["spec"]):
             stage = re.sub(r"^.*/|:.*$", "", container["image"])
+            # An image of two stages starts the one that has its name, unless a command says otherwise.
+            command = container.get("command", ["python", "-m", f"anadil.{stage}"])
+            named = command[-1].removeprefix("anadil.")
 
-            options = entry_point.stage_parser(STAGES[stage]).parse_args(container["args"])
+            options = entry_point.stage_parser(STAGES[named]).parse_args(container["args"])
 
-            assert "command" not in container, where
+            assert STAGES[named].image == stage, where
             assert options.recipe == "/etc/anadil/recipe.yaml"
             assert options.out.startswith("/data/run/")
 
@@ -323,7 +331,7 @@ def test_the_launcher_s_command_is_one_that_the_program_takes(monkeypatch: pytes
     options = launch_options(monkeypatch, container["args"])
 
     assert (options.stage, options.recipe) == ("pretrain", "/etc/anadil/recipe.yaml")
-    assert (options.corpus, options.tokenizer) == (["/data/run/corpus"], ["/data/run/tokenizer"])
+    assert (options.tokens, options.tokenizer) == (["/data/run/tokens"], ["/data/run/tokenizer"])
 
 
 def test_the_launcher_is_not_started_again_for_what_would_end_the_same() -> None:

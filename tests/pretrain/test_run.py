@@ -158,7 +158,7 @@ def test_a_resume_may_change_what_leaves_the_losses_alone_and_does_not_encode_th
     tmp_path: Path, base: Path, whole: Path
 ) -> None:
     code = run_in_child(make_job(tmp_path, make_recipe(base), tracker=SignalAt(6, signal.SIGTERM)))
-    stream = next((tmp_path / "a/work").glob("tokens-*/*/ids.bin"))
+    stream = next((tmp_path / "a/work").glob("shards-*/*/shard.safetensors"))
     encoded = stream.stat().st_mtime_ns
     job = make_job(tmp_path, make_recipe(base, checkpoint_every=2, keep_checkpoints=2))
 

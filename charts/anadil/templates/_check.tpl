@@ -32,7 +32,7 @@
 {{- if or (ne (concat $given $stage.needs | uniq | len) (len $given)) (ne (concat $known $given | uniq | len) (len $known)) -}}
 {{- $takes := "" -}}
 {{- if $stage.takes -}}
-{{- $takes = printf ", and %s where there was one" (join " and " $stage.takes) -}}
+{{- $takes = printf ", and takes %s" (join ", " $stage.takes) -}}
 {{- end -}}
 {{- fail (printf "launch.inputs: %s reads %s%s; give the URI of each, and no other" $launch.stage (join " and " $stage.needs) $takes) -}}
 {{- end -}}

@@ -50,6 +50,8 @@ class Packed:
     """Predicted tokens of one epoch."""
     num_positions: int
     """Those that are no padding."""
+    blocks: Sequences
+    """(blocks + 1,): first sequence of each block of documents that were packed together; the last is their number."""
 
     @property
     def num_sequences(self) -> int:
@@ -87,6 +89,7 @@ def packed_of(stream: TokenStream, pieces: Pieces, rows: Places, length: int) ->
         length=length,
         num_targets=int(pieces[:, 1].sum()),
         num_positions=int(pieces[:, 1:].sum()),
+        blocks=np.array([0, len(rows) - 1]),
     )
 
 

@@ -57,6 +57,7 @@ class StoredTokens:
             length=self.facts.sequence_length,
             num_targets=self.facts.targets,
             num_positions=sum(block.positions for block in self.facts.blocks),
+            blocks=_begins([block.sequences for block in self.facts.blocks]),
         )
 
     def heldout(self, num: int) -> tuple[list[Ids], int]:

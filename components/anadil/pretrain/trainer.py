@@ -141,7 +141,7 @@ class Trainer:
         return sequences_of_step(
             self.batch_of(step),
             batch_size=self.settings.batch_size,
-            num_sequences=self.packed.num_sequences,
+            blocks=self.packed.blocks,
             seed=self.seed,
         )
 

@@ -14,7 +14,7 @@ from anadil.encode.token_stream import TokenStream
 from anadil.model.attention import use_packed_attention
 from anadil.model.loss import IGNORED
 from anadil.pretrain.build_model import check_architecture
-from anadil.pretrain.data.packing import batch_of, sequences_of_step
+from anadil.pretrain.data.packing import batch_of, sequences_at, sequences_of_step
 from anadil.pretrain.parallel.loss_forward import last_hidden
 from tests.kit.llama import small_llama
 
@@ -92,7 +92,7 @@ def test_borders_are_the_begins_of_documents_of_rows_and_of_paddings() -> None:
 
 def test_a_process_without_sequences_has_an_empty_batch() -> None:
     packed = pack(stream_of(3, 40), 16)
-    chosen = sequences_of_step(0, batch_size=2, num_sequences=packed.num_sequences, seed=0)
+    chosen = sequences_of_step(0, batch_size=2, blocks=packed.blocks, seed=0)
 
     batch = batch_of(packed, chosen[2::3])
 
@@ -224,7 +224,7 @@ def test_an_epoch_takes_each_sequence_once_and_the_next_in_another_order() -> No
         [
             int(i)
             for step in range(start, start + 5)
-            for i in sequences_of_step(step, batch_size=2, num_sequences=10, seed=3)
+            for i in sequences_of_step(step, batch_size=2, blocks=np.array([0, 10]), seed=3)
         ]
         for start in (0, 5)
     ]
@@ -234,7 +234,7 @@ def test_an_epoch_takes_each_sequence_once_and_the_next_in_another_order() -> No
 
 
 def test_a_step_may_span_epochs_and_be_larger_than_one() -> None:
-    chosen = sequences_of_step(0, batch_size=7, num_sequences=3, seed=0)
+    chosen = sequences_of_step(0, batch_size=7, blocks=np.array([0, 3]), seed=0)
 
     assert Counter(chosen[:6].tolist()) == {0: 2, 1: 2, 2: 2}
     assert len(chosen) == 7
@@ -272,3 +272,19 @@ def test_the_token_behind_bos_in_a_later_piece_is_context_alone() -> None:
     assert packed.pieces[:].tolist() == [[0, 16, 0], [16, 5, 1]]
     assert inputs[1, at : at + 3].tolist() == [BOS, *packed.stream.ids[16:18]]
     assert labels[1, at : at + 3].tolist() == [IGNORED, *packed.stream.ids[17:19]]
+
+
+def test_blocks_follow_each_other_in_an_order_of_each_epoch_and_so_do_their_sequences() -> None:
+    blocks = np.array([0, 4, 4, 9, 20])
+    places = np.arange(60)
+
+    chosen = sequences_at(places, blocks=blocks, seed=1)
+
+    epochs = chosen.reshape(3, 20)
+    assert [sorted(epoch) for epoch in epochs.tolist()] == [list(range(20))] * 3
+    turns = [np.searchsorted(blocks, epoch, side="right") - 1 for epoch in epochs]
+    # Each block is read once, from its first sequence to its last.
+    assert all(np.count_nonzero(np.diff(turn)) == 2 for turn in turns)
+    assert len({tuple(epoch) for epoch in epochs.tolist()}) == 3
+    assert chosen[7:31].tolist() == sequences_at(places[7:31], blocks=blocks, seed=1).tolist()
+    assert chosen[::-1].tolist() == sequences_at(places[::-1], blocks=blocks, seed=1).tolist()

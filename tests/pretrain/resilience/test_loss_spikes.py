@@ -151,7 +151,7 @@ def test_the_error_names_numbers_step_and_the_list_of_documents() -> None:
 def test_the_documents_of_a_step_are_listed_with_their_text(tmp_path: Path) -> None:
     corpus, tokenizer = make_corpus(tmp_path / "corpus"), make_tokenizer_artifact(tmp_path / "tokenizer")
     packed = tokens_of_corpus(corpus, tokenizer, tmp_path / "work", length=64).packed
-    chosen = sequences_of_step(0, batch_size=2, num_sequences=packed.num_sequences, seed=1)
+    chosen = sequences_of_step(0, batch_size=2, blocks=packed.blocks, seed=1)
     verdict = StepVerdict(finding="stop", step=1, loss=math.nan, norm=math.inf, reason="the loss is nan")
 
     path = write_documents_of_step(tmp_path, verdict, packed, chosen, tokenizer)

@@ -67,18 +67,39 @@ def batch_of(packed: Packed, sequences: Sequences, *, rows: int = 0) -> Batch:
     )
 
 
-def sequences_of_step(step: int, *, batch_size: int, num_sequences: int, seed: int) -> Sequences:
+def sequences_of_step(step: int, *, batch_size: int, blocks: Sequences, seed: int) -> Sequences:
     """Choose the sequences of optimizer step `step` (from 0); a step may end one epoch and begin the next."""
-    places = np.arange(step * batch_size, (step + 1) * batch_size)
-    epochs, within = places // num_sequences, places % num_sequences
-    chosen = np.empty(batch_size, dtype=np.int64)
-    # The order of an epoch depends on its number alone, so a resume needs no state.
-    for epoch in np.unique(epochs):
-        here = epochs == epoch
-        chosen[here] = _permutation(num_sequences, seed, int(epoch))[within[here]]
+    return sequences_at(np.arange(step * batch_size, (step + 1) * batch_size), blocks=blocks, seed=seed)
+
+
+def sequences_at(places: Sequences, *, blocks: Sequences, seed: int) -> Sequences:
+    """Sequences at some places of the order of training, which begins again with each epoch.
+
+    Blocks follow each other in an order of their own, and so do the sequences of each: those that are read one after
+    another lie near each other, and no order of all sequences is held.
+
+    Args:
+        places: Counted from 0 over all epochs.
+        blocks: First sequence of each block, and the number of all: `Packed.blocks`.
+        seed: Decides the order, with the number of the epoch alone, so that a resume needs no state.
+    """
+    epochs, within = places // blocks[-1], places % blocks[-1]
+    chosen = np.empty(len(places), dtype=np.int64)
+    sizes = np.diff(blocks)
+    for epoch in np.unique(epochs).tolist():
+        order = _permutation(len(sizes), seed, epoch) if len(sizes) > 1 else np.zeros(1, dtype=np.int64)
+        ends = np.cumsum(sizes[order])
+        turns = np.searchsorted(ends, within, side="right")
+        for turn in np.unique(turns[epochs == epoch]).tolist():
+            here = (epochs == epoch) & (turns == turn)
+            block = int(order[turn])
+            # Of one block the order is that of releases which knew no blocks.
+            more = (block,) if len(sizes) > 1 else ()
+            permutation = _permutation(int(sizes[block]), seed, epoch, *more)
+            chosen[here] = blocks[block] + permutation[within[here] - (ends[turn] - sizes[block])]
     return chosen
 
 
-@lru_cache(maxsize=2)
-def _permutation(num: int, seed: int, epoch: int) -> Places:
-    return np.random.default_rng([seed, epoch]).permutation(num)
+@lru_cache(maxsize=4)
+def _permutation(num: int, *seed: int) -> Places:
+    return np.random.default_rng(seed).permutation(num)
