@@ -26,6 +26,7 @@ from anadil.runtime.executor import Executor
 from anadil.runtime.executors.engines import LOCAL_ENGINES
 from anadil.runtime.job import Job
 from anadil.runtime.planned_artifact import MadeArtifact
+from tests.kit.fake_hub import hub  # noqa: F401  a fixture
 from tests.kit.mlflow_server import mlflow_server, mlflow_server_on_postgres  # noqa: F401  fixtures
 
 # Two threads only wait for each other over models this small, and use a CPU each while they do.

@@ -86,7 +86,7 @@ def test_an_object_that_changes_while_it_is_read_is_refused(bucket: str) -> None
 
     with pytest.raises(IntegrityError, match=r"a\.jsonl: changed while it was read; let nobody write there"):
         list(lines)
-    assert exit_code_of(lambda: len(list(lines_with_offsets(ranged.RangedFile(uri, '"no"-9'))))) == 5
+    assert exit_code_of(lambda: len(list(lines_with_offsets(storage.readable(uri, '"no"-9'))))) == 5
 
 
 def test_an_object_that_is_gone_or_shorter_is_refused(bucket: str) -> None:

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from anadil.artifacts import ranged, storage
+from anadil.artifacts.s3_ranges import S3Ranges
 from anadil.clean.read.read_stats import ReadStats
 from anadil.clean.read.readers import read_records
 from anadil.core.errors import DataError, RetryableError
@@ -123,7 +124,7 @@ def test_a_table_in_a_bucket_whose_bytes_do_not_come_is_not_called_damaged(
     uri = f"{bucket}/a.parquet"
     storage.store(uri).write(uri, (tmp_path / "a.parquet").read_bytes())
     monkeypatch.setattr(ranged, "PAUSE_S", 0.0)
-    monkeypatch.setattr(ranged.RangedStream, "_answer", lambda *_: b"")
+    monkeypatch.setattr(S3Ranges, "fetch", lambda *_: b"")
 
     with pytest.raises(RetryableError, match="did not come whole"):
         list(read_records(uri, "a.parquet", "text", ReadStats()))

@@ -1,19 +1,17 @@
-"""An object of S3 read piece by piece, as a file: never more of it is here than what is read.
+"""A remote file read piece by piece, as a local one: never more of it is here than what is read.
 
-Each piece is asked for on the condition that the object is still the one that was planned for, and its length
-and its place are checked. A piece that ends early is asked for again.
+A storage gives the pieces (`s3_ranges`, `hub_ranges`) and refuses those of another file than the one that was planned
+for. A piece that ends early is asked for again.
 """
 
 import io
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from http import HTTPStatus
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, Protocol
 
-from anadil.artifacts.s3 import s3_client, s3_errors, split_uri
-from anadil.core.aws import error_status
 from anadil.core.errors import IntegrityError, PreflightError, RetryableError
 from anadil.core.format import MIB
 
@@ -22,11 +20,9 @@ log = logging.getLogger(__name__)
 PIECE_BYTES = 8 * MIB
 """Asked for at a time: a request costs some 50 ms, as long as half of this takes at 80 MB/s."""
 ATTEMPTS = 4
-"""Times that a piece is asked for which comes cut off or not at all; botocore has tried each call itself."""
+"""Times that a piece is asked for which comes cut off or not at all; each storage's client has tried each call itself."""
 PAUSE_S = 0.5
 """Before the second attempt; doubled with each."""
-CHANGED = (HTTPStatus.PRECONDITION_FAILED, HTTPStatus.NOT_FOUND, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
-"""Statuses of a server's answer where the object is no longer the one that was asked for."""
 
 
 class ReadableFile(Protocol):
@@ -42,22 +38,38 @@ class ReadableFile(Protocol):
         """Such as `.gz`."""
         ...
 
-    def open(self, mode: str, /) -> Any:
-        """A binary stream that can be sought in; `mode` is `rb`."""
+    def open(self, mode: str, buffering: int = -1, /) -> Any:
+        """A binary stream that can be sought in; `mode` is `rb`, and each read is one of the file without `buffering`."""
+        ...
+
+
+class Ranges(Protocol):
+    """Pieces of a remote file."""
+
+    size: int
+    """Bytes of the file."""
+
+    def fetch(self, start: int, num_bytes: int) -> bytes:
+        """Return a piece, or less of it where the answer is cut off.
+
+        Raises:
+            IntegrityError: The file is not the one that was planned for.
+            RetryableError: It does not come for now.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RangedFile:
-    """An object of S3 in the place of a `pathlib.Path`."""
+    """A remote file in the place of a `pathlib.Path`."""
 
     uri: str
-    version: str
-    """As `S3.version` gave it: another object of the same name is refused."""
+    ranges: Callable[[], Ranges]
+    """Makes the source of the pieces of one stream."""
 
     @property
     def name(self) -> str:
-        """The last part of its key."""
+        """The last part of its path."""
         return PurePosixPath(self.uri).name
 
     @property
@@ -65,21 +77,21 @@ class RangedFile:
         """Such as `.gz`."""
         return PurePosixPath(self.uri).suffix
 
-    def open(self, mode: str = "rb", /) -> BinaryIO:
-        """A stream of its bytes, which asks for them as they are read."""
+    def open(self, mode: str = "rb", buffering: int = -1, /) -> BinaryIO:
+        """A stream of its bytes, which asks for them as they are read; without `buffering` for no byte more."""
         assert mode == "rb"
-        return io.BufferedReader(RangedStream(self.uri, self.version), PIECE_BYTES)
+        stream = RangedStream(self.uri, self.ranges())
+        return io.BufferedReader(stream, PIECE_BYTES) if buffering else stream  # type: ignore[return-value]  # it reads as one does
 
 
 class RangedStream(io.RawIOBase):
-    """The bytes of an object; each read is one request."""
+    """The bytes of a remote file; each read is one request."""
 
-    def __init__(self, uri: str, version: str) -> None:
-        """Ask nothing yet; `version` is ETag and size, joined by `-`."""
+    def __init__(self, uri: str, ranges: Ranges) -> None:
+        """Ask nothing yet."""
         super().__init__()
         self._uri = uri
-        self._tag, _, size = version.rpartition("-")
-        self._size = int(size)
+        self._ranges = ranges
         self._position = 0
 
     def readable(self) -> bool:
@@ -92,7 +104,7 @@ class RangedStream(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         """Go to a place; nothing is asked for."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._ranges.size}[whence]
         self._position = max(0, base + offset)
         return self._position
 
@@ -104,11 +116,11 @@ class RangedStream(io.RawIOBase):
         """Fill a buffer as far as there are bytes.
 
         Raises:
-            IntegrityError: The object has changed or is gone.
+            IntegrityError: The file has changed or is gone.
             RetryableError: The bytes do not come, or come cut off again and again.
         """
         view = memoryview(buffer).cast("B")
-        num_bytes = min(len(view), self._size - self._position)
+        num_bytes = min(len(view), self._ranges.size - self._position)
         if num_bytes <= 0:
             return 0
         view[:num_bytes] = self._piece(self._position, num_bytes)
@@ -118,8 +130,7 @@ class RangedStream(io.RawIOBase):
     def _piece(self, start: int, num_bytes: int) -> bytes:
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                with s3_errors(self._uri):
-                    data = self._answer(start, num_bytes)
+                data = self._ranges.fetch(start, num_bytes)
                 if len(data) == num_bytes:
                     return data
                 log.warning(
@@ -135,31 +146,20 @@ class RangedStream(io.RawIOBase):
             "network and any proxy, then run the same command again"
         )
 
-    def _answer(self, start: int, num_bytes: int) -> bytes:
-        bucket, key = split_uri(self._uri)
-        client = s3_client()
-        asked = {"Bucket": bucket, "Key": key, "Range": f"bytes={start}-{start + num_bytes - 1}"}
-        try:
-            answer = client.get_object(**asked, IfMatch=self._tag)
-        except client.exceptions.ClientError as error:
-            if error_status(error) in CHANGED:
-                raise self._changed() from None
-            raise
-        try:
-            place = str(answer.get("ContentRange", ""))
-            total = place.rpartition("/")[2]
-            # Some servers know no conditions; then the answer itself tells.
-            if answer["ETag"] != self._tag or (total.isdigit() and int(total) != self._size):
-                raise self._changed()
-            if not place.startswith(f"bytes {start}-") and (start or answer["ContentLength"] != num_bytes):
-                raise PreflightError(
-                    f"{self._uri}: the storage does not answer for a range of bytes (Range: bytes={start}-); "
-                    "copy the file to a disk, or use storage that knows ranges"
-                )
-            data: bytes = answer["Body"].read()
-        finally:
-            answer["Body"].close()
-        return data
 
-    def _changed(self) -> IntegrityError:
-        return IntegrityError(f"{self._uri}: changed while it was read; let nobody write there and run again")
+def changed(uri: str) -> IntegrityError:
+    """Return the error of a file that is not the one that was planned for."""
+    return IntegrityError(f"{uri}: changed while it was read; let nobody write there and run again")
+
+
+def check_place(uri: str, content_range: str, start: int, *, is_whole: bool) -> None:
+    """Refuse an answer that does not begin where it should; one without a range that `is_whole` may come from the start.
+
+    Raises:
+        PreflightError: The storage knows no ranges.
+    """
+    if not content_range.startswith(f"bytes {start}-") and (start or not is_whole):
+        raise PreflightError(
+            f"{uri}: the storage does not answer for a range of bytes (Range: bytes={start}-); "
+            "copy the file to a disk, or use storage that knows ranges"
+        )

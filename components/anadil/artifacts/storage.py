@@ -1,6 +1,6 @@
-"""Files and directories, local or `s3://`: the only module that tells the two apart.
+"""Files and directories, local, `s3://` or `hf://`: the only module that tells them apart.
 
-`LocalStore` and `S3Store` answer the same calls.
+`LocalStore` and `S3Store` answer the same calls. `HubStore` answers those that read inputs.
 """
 
 import errno
@@ -13,13 +13,15 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
-from anadil.artifacts import local_directory
+from anadil.artifacts import hub_files, local_directory
 from anadil.artifacts.no_data import are_beside_rows, is_no_data
 from anadil.artifacts.publish import NO_COPIES, S3Store
-from anadil.artifacts.ranged import RangedFile, ReadableFile
+from anadil.artifacts.ranged import RangedFile, Ranges, ReadableFile
+from anadil.artifacts.s3_ranges import S3Ranges
 from anadil.artifacts.uri import MANIFEST, AlreadyThereError, Count
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.format import counted
@@ -51,10 +53,29 @@ def store(uri: str) -> "LocalStore | S3Store":
     raise PreflightError(f"{uri}: storage {scheme}:// is not supported; use a local path or s3://")
 
 
+def input_store(uri: str) -> "LocalStore | S3Store | hub_files.HubStore":
+    """The storage that an input of a run belongs to; nothing can be written to that of `hf://`.
+
+    Raises:
+        PreflightError: See `store`.
+    """
+    return hub_files.HubStore() if uri.startswith(hub_files.SCHEME) else store(uri)
+
+
+def is_fixed(uri: str) -> bool:
+    """Return whether an address names one content for ever: that of a commit, whose pieces are checked as they come."""
+    return uri.startswith(hub_files.SCHEME)
+
+
 def readable(uri: str, version: str = "") -> ReadableFile:
-    """Return a file to read where it lies; of an object, pieces are fetched as they are read."""
+    """Return a file to read where it lies; of a remote one, pieces are fetched as they are read."""
     if "://" in uri:
-        return RangedFile(uri, version or S3Store().version(uri))
+        there = input_store(uri)
+        version = version or there.version(uri)
+        ranges: Callable[[str, str], Ranges] = (
+            there.ranges if isinstance(there, hub_files.HubStore) else S3Ranges
+        )
+        return RangedFile(uri, partial(ranges, uri, version))
     return built_in(uri) if uri.startswith(BUILT_IN) else Path(uri)
 
 
@@ -75,7 +96,7 @@ def local_copy(uri: str) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
         path = Path(folder) / Path(uri).name
-        S3Store().download(uri, path)
+        input_store(uri).download(uri, path)
         yield path
 
 
@@ -92,17 +113,18 @@ def sizes(patterns: Sequence[str], key: str) -> dict[str, int]:
     """Return the bytes of each file that inputs name, by URI, in order; nothing is read.
 
     Args:
-        patterns: Paths, globs, directories, `s3://` URIs. Files of directories and globs whose name says that they hold
+        patterns: Paths, globs, directories, `s3://` and `hf://` URIs. Files of directories and globs whose name says that they hold
             no data (`_SUCCESS`, `README.md`) are skipped, and said.
         key: The recipe key that holds them, for messages.
 
     Raises:
         DataError: A pattern names no file.
+        RecipeError: One of `hf://` names no commit.
     """
     size_of: dict[str, int] = {}
     for pattern in patterns:
         # An empty one is a shell variable that nobody has set, not the directory that one happens to be in.
-        each = store(pattern).sizes(pattern) if pattern else {}
+        each = input_store(pattern).sizes(pattern) if pattern else {}
         passed_over = [
             name
             for name in _without_data(pattern, each)

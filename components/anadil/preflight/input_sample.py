@@ -63,7 +63,9 @@ class InputSample:
         self.looked.add(uri)
         name = uri.lower()
         if name.endswith((".parquet", ".arrow")) and "://" not in uri:
-            storage.store(uri).part(uri, 0, 1)  # whether it can be read; its reader takes a piece at a time
+            storage.input_store(uri).part(
+                uri, 0, 1
+            )  # whether it can be read; its reader takes a piece at a time
             with storage.local_copy(uri) as path:
                 yield path
             return
@@ -83,7 +85,7 @@ class InputSample:
 
     def _first_bytes(self, uri: str, name: str) -> tuple[bytes, bool]:
         limit = ONE_DOCUMENT_BYTES if name.endswith((".txt", ".html", ".htm")) else self.num_bytes
-        there = storage.store(uri)
+        there = storage.input_store(uri)
         data, size = there.part(uri, 0, min(limit, PIECE_BYTES))
         while len(data) < min(limit, size) and not self.over():
             piece, _ = there.part(uri, len(data), min(limit - len(data), PIECE_BYTES))
@@ -97,7 +99,7 @@ class InputSample:
         import pyarrow as pa
         from pyarrow import parquet
 
-        there = storage.store(uri)
+        there = storage.input_store(uri)
         tail, size = there.part(uri, -PARQUET_TAIL_BYTES, PARQUET_TAIL_BYTES)
         length = int.from_bytes(tail[:4], "little") + PARQUET_TAIL_BYTES
         if not tail.endswith(b"PAR1") or length > min(size, MAX_FOOTER_BYTES):

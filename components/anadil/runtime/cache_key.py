@@ -66,7 +66,7 @@ def stage_origin(
     for name, uri in named.items():
         # A file name that is not UTF-8 arrives with lone surrogates, which no manifest could be written with.
         encoded = name.encode(errors="backslashreplace").decode()
-        origin[encoded] = storage.store(uri).fingerprint(uri)
+        origin[encoded] = storage.input_store(uri).fingerprint(uri)
     if "base" in stage.sections:
         for name, manifest in inputs.items():
             base = manifest.recipe.get("base")

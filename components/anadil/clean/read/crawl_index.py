@@ -63,7 +63,7 @@ class _Member:
     content: bytes
     suffix: str = ".gz"
 
-    def open(self, _mode: str, /) -> BinaryIO:
+    def open(self, _mode: str, _buffering: int = -1, /) -> BinaryIO:
         return io.BytesIO(self.content)
 
 
@@ -146,7 +146,7 @@ def _fetch(uri: str, place: Place) -> bytes:
     length = min(place.length, MAX_RECORD_BYTES)
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            content, size = storage.store(uri).part(uri, place.offset, length)
+            content, size = storage.input_store(uri).part(uri, place.offset, length)
         except RetryableError:
             if attempt == ATTEMPTS:
                 raise

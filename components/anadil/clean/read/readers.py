@@ -249,7 +249,8 @@ def _of_archive(item: HtmlResponse, origin: str, language: str, stats: ReadStats
 def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
     row = 0
     try:
-        with source.file.open("rb") as stream, pq.ParquetFile(stream, pre_buffer=True) as table:
+        # Arrow joins what it reads of the columns; a buffer would fetch megabytes of others beside it.
+        with source.file.open("rb", 0) as stream, pq.ParquetFile(stream, pre_buffer=True) as table:
             known = table.schema_arrow.names
             row = sum(table.metadata.row_group(before).num_rows for before in range(source.start))
             is_index = crawl_index.is_crawl_index(known, source.text_field)

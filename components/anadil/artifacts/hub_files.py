@@ -1,0 +1,258 @@
+"""Files of data sets on the Hugging Face hub: `hf://datasets/ORG/NAME@COMMIT/PATH`, read where they lie.
+
+A commit never changes. What a listing says of it is kept for the life of the process.
+Source: huggingface_hub, `HfApi.list_repo_tree`, `get_paths_info`, `dataset_info` and `hf_hub_url`.
+"""
+
+import functools
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+from urllib.parse import quote, unquote
+
+from anadil.artifacts.hub_http import COPY, endpoint, request
+from anadil.artifacts.hub_ranges import HubRanges
+from anadil.artifacts.ranged import PIECE_BYTES, RangedFile
+from anadil.artifacts.uri import Count
+from anadil.core.errors import AnadilError, DataError, PreflightError, RecipeError
+
+log = logging.getLogger(__name__)
+
+SCHEME = "hf://"
+DATASETS = f"{SCHEME}datasets/"
+FORM = f"{DATASETS}ORG/NAME@COMMIT/PATH"
+ADDRESS = re.compile(
+    re.escape(DATASETS) + r"(?P<repo>[\w.-]+/[\w.-]+)"
+    r"(?:@(?P<revision>refs/(?:convert/[\w.-]+|pr/\d+)(?![^/])|[^/]*))?(?:/(?P<path>.*))?",
+    re.ASCII | re.DOTALL,
+)
+"""As the library's own `parse_hf_uri` reads it; of its revisions those of pull requests and conversions hold slashes."""
+COMMIT = re.compile("[0-9a-f]{40}")
+GLOB = re.compile(r"[*?[]")
+
+
+class HubAddress(NamedTuple):
+    """A data set at a commit, and a path or glob in it."""
+
+    repo: str
+    commit: str
+    path: str
+
+    def uri(self, path: str) -> str:
+        """The address of a file of the same data set."""
+        return f"{DATASETS}{self.repo}@{self.commit}/{path}"
+
+
+class HubFile(NamedTuple):
+    """A file of a commit, or a folder, which has no size."""
+
+    content_id: str
+    """SHA-256 of a large file, else the id of its Git blob."""
+    size: int | None
+
+
+class HubStore:
+    """Files of data sets on the hub; credentials come from the environment, as huggingface_hub finds them."""
+
+    def sizes(self, pattern: str) -> dict[str, int]:
+        """Return the bytes of each file of a path, folder or glob (`**` goes down), by its URI, in order.
+
+        Raises:
+            DataError: There is no such data set, commit or folder.
+            RecipeError: The address names no commit.
+        """
+        address = hub_address(pattern)
+        return {address.uri(path): size for path, size in sorted(_matching(address))}
+
+    def size(self, uri: str) -> int:
+        """Bytes of one file."""
+        return int(self.version(uri).rpartition("-")[2])
+
+    def version(self, uri: str) -> str:
+        """Id of the content and its size."""
+        address = hub_address(uri)
+        file = _entry(address)
+        if file is None or file.size is None:
+            raise DataError(f"{uri}: no such file at this commit; check the path")
+        return f"{file.content_id}-{file.size}"
+
+    def fingerprint(self, uri: str) -> str:
+        """The same; commit and path stand in the URI."""
+        return self.version(uri)
+
+    def ranges(self, uri: str, version: str) -> HubRanges:
+        """Return the source of the pieces of one file."""
+        address = hub_address(uri)
+        url = f"{endpoint()}/datasets/{address.repo}/resolve/{address.commit}/{quote(address.path)}"
+        return HubRanges(uri, url, version)
+
+    def part(self, uri: str, start: int, num_bytes: int) -> tuple[bytes, int]:
+        """Return some bytes of a file and its size; a negative start counts from its end."""
+        size = self.size(uri)
+        with self._open(uri) as stream:
+            stream.seek(max(0, size + start) if start < 0 else start)
+            return stream.read(num_bytes), size
+
+    def download(self, uri: str, path: Path, count: Count | None = None) -> None:
+        """Copy one file beside, then rename it."""
+        draft = path.with_name(f"{path.name}.partial")
+        with self._open(uri) as source, draft.open("wb") as file:
+            while piece := source.read(PIECE_BYTES):
+                file.write(piece)
+                if count is not None:
+                    count(len(piece))
+        draft.replace(path)
+
+    def _open(self, uri: str) -> BinaryIO:
+        return RangedFile(uri, functools.partial(self.ranges, uri, self.version(uri))).open("rb", 0)
+
+
+def hub_address(uri: str) -> HubAddress:
+    """Take an address apart.
+
+    Raises:
+        RecipeError: It is not one of a data set, or names no commit.
+    """
+    parts = ADDRESS.fullmatch(uri)
+    if not parts:
+        raise RecipeError(f"{uri}: is not the address of a data set on the hub; write {FORM}")
+    repo, revision, path = parts["repo"], unquote(parts["revision"] or ""), parts["path"] or ""
+    if not COMMIT.fullmatch(revision):
+        where = f"{DATASETS}{repo}@{{}}{'/' if path else ''}{path}"
+        raise RecipeError(f"{uri}: {_not_pinned(uri, repo, revision, where)}")
+    return HubAddress(repo, revision, path.strip("/"))
+
+
+def licence_on_hub(uri: str) -> tuple[str, str]:
+    """Return the name of a file's data set, and the licence that its card states, empty where it states none."""
+    address = hub_address(uri)
+    return address.repo, _licence(endpoint(), address.repo, address.commit)
+
+
+@functools.cache
+def _licence(_endpoint: str, repo: str, commit: str) -> str:
+    info = _info(f"{DATASETS}{repo}@{commit}", repo, commit)
+    if (name := str(info.get("id") or repo)) != repo:
+        log.warning("%s%s is called %s now; name it so", DATASETS, repo, name)
+    stated = (info.get("cardData") or {}).get("license") or ""
+    names = stated if isinstance(stated, list) else [stated]
+    return ", ".join(" ".join(each.split()) for each in names if isinstance(each, str))
+
+
+def _not_pinned(uri: str, repo: str, revision: str, where: str) -> str:
+    """Return what is wrong with a revision, and the commit that it stands for if the hub says that."""
+    fault = f"{revision!r} is not a commit and can change" if revision else "names no commit"
+    try:
+        commit = str(_info(uri, repo, revision or "main").get("sha") or "")
+    except DataError:
+        raise
+    except AnadilError as error:
+        log.debug("the commit of %s is not known: %s", uri, error)
+        commit = ""
+    remedy = f"write {where.format(commit)}" if commit else f"write @ and its 40 hex digits, {FORM}"
+    return f"{fault}; {remedy}"
+
+
+def _info(uri: str, repo: str, revision: str) -> dict[str, Any]:
+    url = f"{endpoint()}/api/datasets/{repo}/revision/{quote(revision, safe='')}"
+    info = request(uri, url, functools.partial(_json, uri))
+    return info if isinstance(info, dict) else {}
+
+
+@functools.cache
+def _known(_endpoint: str, _repo: str, _commit: str) -> dict[str, HubFile]:
+    """Return the entries of a commit that listings have named, to be filled."""
+    return {}
+
+
+def _known_of(address: HubAddress) -> dict[str, HubFile]:
+    return _known(endpoint(), address.repo, address.commit)
+
+
+def _matching(address: HubAddress) -> Iterator[tuple[str, int]]:
+    """Yield path and size of each file that a path, folder or glob names."""
+    fixed = GLOB.split(address.path, maxsplit=1)[0]
+    if fixed == address.path:
+        entry = _entry(address) if address.path else HubFile("", None)
+        if entry is None:
+            return
+        if entry.size is not None:
+            yield address.path, entry.size
+            return
+        folder, pattern, rest = address.path, ["**"], "**"
+    else:
+        folder = fixed.rpartition("/")[0]
+        rest = address.path.removeprefix(folder).lstrip("/")
+        pattern = rest.split("/")
+    is_deep = "/" in rest or "**" in rest
+    for path, file in _list(address, folder, is_deep=is_deep):
+        below = path.removeprefix(folder).lstrip("/")
+        if file.size is not None and (below == rest or _fits(below.split("/"), pattern)):
+            yield path, file.size
+
+
+def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Return whether a path fits a glob: `*` stays within a folder, `**` stands for any number of them."""
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return any(_fits(parts[start:], pattern[1:]) for start in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _fits(parts[1:], pattern[1:])
+
+
+def _entry(address: HubAddress) -> HubFile | None:
+    """Return what stands at a path; None where nothing does."""
+    known = _known_of(address)
+    if address.path not in known:
+        url = f"{endpoint()}/api/datasets/{address.repo}/paths-info/{address.commit}"
+        uri = address.uri(address.path)
+        read = functools.partial(_json, uri)
+        data = {"paths": [address.path], "expand": "false"}
+        known.update(_entries(uri, request(uri, url, read, method="POST", data=data)))
+    return known.get(address.path)
+
+
+def _list(address: HubAddress, folder: str, *, is_deep: bool) -> Iterator[tuple[str, HubFile]]:
+    """Yield the entries of a folder, or all below it, page by page."""
+    known, uri = _known_of(address), address.uri(folder)
+    below = f"/{quote(folder, safe='')}" if folder else ""
+    url = f"{endpoint()}/api/datasets/{address.repo}/tree/{address.commit}{below}"
+    arguments: dict[str, Any] = {"params": {"recursive": str(is_deep).lower(), "expand": "false"}}
+    while url:
+
+        def read(response: Any) -> tuple[Any, str]:
+            return _json(uri, response), str(response.links.get("next", {}).get("url") or "")
+
+        page, url = request(uri, url, read, **arguments)
+        entries = dict(_entries(uri, page))
+        known.update(entries)
+        yield from entries.items()
+        arguments = {}  # they stand in the address of the next page
+
+
+def _entries(uri: str, page: Any) -> Iterator[tuple[str, HubFile]]:
+    try:
+        for each in page:
+            large = each.get("lfs") or {}
+            content_id = str(large.get("oid") or each["oid"])
+            is_file = each["type"] == "file"
+            yield str(each["path"]), HubFile(content_id, int(each["size"]) if is_file else None)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise _not_hub(uri) from None
+
+
+def _json(uri: str, response: Any) -> Any:
+    response.read()
+    try:
+        return response.json()
+    except ValueError:
+        raise _not_hub(uri) from None
+
+
+def _not_hub(uri: str) -> PreflightError:
+    return PreflightError(
+        f"{uri}: {endpoint()} does not answer as the hub does; check HF_ENDPOINT and the proxy, {COPY}"
+    )

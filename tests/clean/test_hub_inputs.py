@@ -1,0 +1,96 @@
+"""Inputs of clean that lie on a hub."""
+
+import gzip
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from anadil.artifacts import storage
+from anadil.clean.read.read_stats import ReadStats
+from anadil.clean.read.readers import read_records
+from anadil.clean.shards.shards import plan_shards
+from anadil.core.errors import RecipeError
+from anadil.core.format import MIB
+from tests.kit.clean_inputs import texts
+from tests.kit.clean_stage import clean, content, documents, page, warc_record
+from tests.kit.fake_hub import ROOT, FakeHub
+
+OWN = texts(30)
+
+
+def lines(all_texts: list[str]) -> bytes:
+    return "".join(json.dumps({"text": text}) + "\n" for text in all_texts).encode()
+
+
+def table(all_texts: list[str], **beside: list[bytes]) -> bytes:
+    out = io.BytesIO()
+    pq.write_table(pa.table({"text": all_texts, **beside}), out, row_group_size=5, compression="none")
+    return out.getvalue()
+
+
+FILES = {
+    "a.jsonl": lines(OWN[:5]),
+    "b.jsonl.gz": gzip.compress(lines(OWN[5:10])),
+    "c.jsonl.zst": zstandard.compress(lines(OWN[10:15])),
+    "d.json": json.dumps([{"text": text} for text in OWN[15:20]]).encode(),
+    "e.parquet": table(OWN[20:25]),
+    "f.txt": OWN[25].encode(),
+    "g.warc": b"".join(
+        warc_record(page(text), url=f"https://a.az/{number}") for number, text in enumerate(OWN[26:])
+    ),
+}
+
+
+def test_a_corpus_of_a_hub_is_that_of_a_disk(hub: FakeHub, tmp_path: Path) -> None:
+    local = tmp_path / "raw"
+    local.mkdir()
+    for name, data in FILES.items():
+        (local / name).write_bytes(data)
+        hub.put(f"data/{name}", data, large=name.endswith((".parquet", ".gz")))
+
+    remote = storage.expand([f"{ROOT}/data/*"], "clean.inputs")
+    of_hub = content(clean(tmp_path / "hub", *remote))
+
+    assert of_hub == content(clean(tmp_path / "disk", *storage.expand([str(local)], "clean.inputs")))
+    assert len(documents(tmp_path / "hub" / "corpus")) == 30
+    # A listing, and of each file its bytes: nobody asks again whether a commit has changed.
+    assert sum("/api/" in request.path for request in hub.requests) <= 2
+
+
+def test_of_a_parquet_only_the_columns_that_are_read_are_fetched(hub: FakeHub) -> None:
+    noise = np.random.default_rng(0)
+    beside = [noise.bytes(200_000) for _ in range(50)]
+    data = table([f"{number} " * 400 for number in range(50)], embedding=beside)
+    uri = hub.put("a.parquet", data, large=True)
+
+    records = list(read_records(uri, "a.parquet", "text", ReadStats()))
+
+    text_bytes = sum(len(record.text) for record in records)
+    assert len(records) == 50
+    assert len(data) > 10_000_000
+    assert text_bytes < hub.bytes_sent() < text_bytes + 300_000
+
+
+def test_the_footer_of_a_large_table_is_what_a_plan_reads(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anadil.clean.shards.shards.MIN_SHARD_BYTES", MIB)
+    uri = hub.put("a.parquet", table([f"{number:07}" * 30_000 for number in range(50)]), large=True)
+
+    shards = plan_shards([uri], MIB, 1)
+
+    assert len(shards) == 10
+    assert hub.bytes_sent() < 200_000  # of ten million
+
+
+def test_a_branch_is_no_input(hub: FakeHub, tmp_path: Path) -> None:
+    hub.put("a.jsonl", FILES["a.jsonl"])
+
+    with pytest.raises(RecipeError, match=f"write {ROOT}/a.jsonl"):
+        storage.expand([f"{ROOT.partition('@')[0]}@main/a.jsonl"], "clean.inputs")
