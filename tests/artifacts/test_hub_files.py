@@ -301,7 +301,9 @@ def test_a_data_set_of_another_name_is_read_under_the_old_one(
     ]
     assert read(f"{root}/data/b.jsonl") == read(f"{root}/data/a.jsonl") == LINES
     with caplog.at_level(logging.WARNING):
-        assert hub_files.licence_on_hub(f"{root}/data/a.jsonl") == ("old/name", "odc-by, mit")
+        assert hub_files.data_sets([f"{root}/data/a.jsonl", f"{root}/data/b.jsonl", "c.jsonl"]) == [
+            {"name": "old/name", "commit": COMMIT, "licence": "odc-by, mit"}
+        ]
     assert f"hf://datasets/old/name is called {REPO} now; name it so" in caplog.text
 
 

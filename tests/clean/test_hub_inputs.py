@@ -18,8 +18,8 @@ from anadil.clean.shards.shards import plan_shards
 from anadil.core.errors import RecipeError
 from anadil.core.format import MIB
 from tests.kit.clean_inputs import texts
-from tests.kit.clean_stage import clean, content, documents, page, warc_record
-from tests.kit.fake_hub import ROOT, FakeHub
+from tests.kit.clean_stage import clean, content, documents, page, stats, warc_record
+from tests.kit.fake_hub import COMMIT, REPO, ROOT, FakeHub
 
 OWN = texts(30)
 
@@ -54,13 +54,17 @@ def test_a_corpus_of_a_hub_is_that_of_a_disk(hub: FakeHub, tmp_path: Path) -> No
         (local / name).write_bytes(data)
         hub.put(f"data/{name}", data, large=name.endswith((".parquet", ".gz")))
 
+    hub.card = {"license": "odc-by"}
     remote = storage.expand([f"{ROOT}/data/*"], "clean.inputs")
     of_hub = content(clean(tmp_path / "hub", *remote))
 
     assert of_hub == content(clean(tmp_path / "disk", *storage.expand([str(local)], "clean.inputs")))
     assert len(documents(tmp_path / "hub" / "corpus")) == 30
-    # A listing, and of each file its bytes: nobody asks again whether a commit has changed.
-    assert sum("/api/" in request.path for request in hub.requests) <= 2
+    assert stats(tmp_path / "hub" / "corpus")["data_sets"] == [
+        {"name": REPO, "commit": COMMIT, "licence": "odc-by"}
+    ]
+    # A listing and the card: nobody asks again whether a commit has changed.
+    assert sum("/api/" in request.path for request in hub.requests) == 2
 
 
 def test_of_a_parquet_only_the_columns_that_are_read_are_fetched(hub: FakeHub) -> None:

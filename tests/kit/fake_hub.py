@@ -218,7 +218,6 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     with http_server(fake.reply, _Handler) as api, http_server(fake.store_reply, _Handler) as store:
         fake.url, fake.store_url = f"http://127.0.0.1:{api}", f"http://127.0.0.1:{store}"
         hub_files._known.cache_clear()  # a port may come twice
-        hub_files._licence.cache_clear()
         monkeypatch.setenv("HF_ENDPOINT", fake.url)
         monkeypatch.delenv("HF_TOKEN", raising=False)
         monkeypatch.setattr(hub_http, "PAUSE_S", 0.0)

@@ -136,6 +136,24 @@ def test_a_data_card_tells_which_personal_data_was_replaced(tmp_path: Path) -> N
     assert "Placeholders written: EMAIL 1,234." in card
 
 
+def test_a_card_names_the_data_sets_of_the_hub_with_their_licences(tmp_path: Path) -> None:
+    from huggingface_hub import DatasetCard
+
+    manifest = artifact.finished_manifest(run_of(tmp_path)["corpus"], "corpus")
+    named = [
+        {"name": "org/texts", "commit": "0a" * 20, "licence": "odc-by, mit"},
+        {"name": "org/others", "commit": "1b" * 20, "licence": ""},
+    ]
+
+    card = card_of_corpus(manifest, report_run.corpus() | {"data_sets": named})
+
+    assert f"| org/texts | {'0a' * 20} | odc-by, mit |" in card
+    assert f"| org/others | {'1b' * 20} | not stated |" in card
+    assert "As its page on the Hugging Face hub states it; not checked." in card
+    data: Any = DatasetCard(card).data
+    assert data.license == ["odc-by", "mit"]
+
+
 def test_the_model_card_finds_what_the_model_was_made_from(tmp_path: Path) -> None:
     uris = run_of(tmp_path)
 

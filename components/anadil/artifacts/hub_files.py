@@ -126,14 +126,14 @@ def hub_address(uri: str) -> HubAddress:
     return HubAddress(repo, revision, path.strip("/"))
 
 
-def licence_on_hub(uri: str) -> tuple[str, str]:
-    """Return the name of a file's data set, and the licence that its card states, empty where it states none."""
-    address = hub_address(uri)
-    return address.repo, _licence(endpoint(), address.repo, address.commit)
+def data_sets(uris: Sequence[str]) -> list[dict[str, str]]:
+    """Return name, commit and licence of each data set among files; the licence is empty where its card states none."""
+    addresses = (hub_address(uri) for uri in uris if uri.startswith(SCHEME))
+    named = dict.fromkeys((address.repo, address.commit) for address in addresses)
+    return [{"name": repo, "commit": commit, "licence": _licence(repo, commit)} for repo, commit in named]
 
 
-@functools.cache
-def _licence(_endpoint: str, repo: str, commit: str) -> str:
+def _licence(repo: str, commit: str) -> str:
     info = _info(f"{DATASETS}{repo}@{commit}", repo, commit)
     if (name := str(info.get("id") or repo)) != repo:
         log.warning("%s%s is called %s now; name it so", DATASETS, repo, name)

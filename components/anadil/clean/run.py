@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from functools import partial
 
 from anadil.artifacts import sealed_dir
+from anadil.artifacts.hub_files import data_sets
 from anadil.artifacts.local_directory import link
 from anadil.clean.dedup.find_duplicates import KEPT, REASONS, Verdicts, find_duplicates
 from anadil.clean.dedup.signatures import Signatures
@@ -76,6 +77,7 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     started = time.perf_counter()
     check_suffixes(job.files)
     settings = Settings(recipe=job.recipe)
+    named_sets = data_sets(job.files)  # before hours of work, at the end of which the hub might not answer
     if settings.language.sibling:
         log.warning(SIBLING, settings.language.name, settings.language.sibling)
     since = job.recipe.clean.since
@@ -106,6 +108,7 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
         for file, read in zip(facts["files"], facts["read"], strict=True):
             bad[file] += read["bad"]
     stats = make_stats(settings, read_stats, clean_stats, files, job.records, accounts, bad, heldout_counts)
+    stats["data_sets"] = named_sets
     text = json.dumps(stats, ensure_ascii=False, indent=2) + "\n"
     (job.out / "stats.json").write_text(text, encoding="utf-8")
     job.varying.append("stats.json")

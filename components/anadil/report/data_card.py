@@ -68,6 +68,7 @@ def card_of_corpus(manifest: Manifest, stats: Json, recipe: Json | None = None) 
         "sources": sources_table(stats),
         "hosts": TextTable("Domains", ("host", *SOURCE_COLUMNS), hosts, note=note),
         "licences": licences_by_words(recipe, stats),
+        "data_sets": data_sets_table(stats),
         "dropped": _dropped_table(stats),
         "personal": personal_data(recipe, stats),
         "processing": processing(recipe),
@@ -145,6 +146,16 @@ def licences_by_words(recipe: Json, stats: Json) -> TextTable:
     return TextTable("Licences", columns, _ranked(by_licence, stats, ()), note=note)
 
 
+def data_sets_table(stats: Json) -> TextTable:
+    """Data sets of the hub among the inputs, with the licence that the card of each states."""
+    rows = [
+        (str(each.get("name")), str(each.get("commit")), str(each.get("licence") or NOT_STATED))
+        for each in map(table_of, list_of(stats.get("data_sets")))
+    ]
+    note = "As its page on the Hugging Face hub states it; not checked." if rows else ""
+    return TextTable("Data sets", ("data set", "commit", "licence"), rows, words=(1, 2), note=note)
+
+
 def _dropped_table(stats: Json) -> TextTable:
     """Rules, by the documents that each dropped as the first reason."""
     counts = {
@@ -213,7 +224,9 @@ def _inputs_table(manifest: Manifest) -> TextTable:
     """The input files with their digests."""
     files = [(name.removeprefix("file "), digest) for name, digest in manifest.origin.items() if name.startswith("file ")]  # fmt: skip
     rows = [(last_part(uri), digest) for uri, digest in files]
-    note = "SHA-256; for objects in S3 ETag and size."
+    note = (
+        "SHA-256; for objects in S3 ETag and size, for files of the hub the id of the content and its size."
+    )
     if (more := len(rows) - MAX_ROWS) > 0:
         note = f"And {more:,} more: anadil trace lists them all."
     return TextTable("Files", ("file", "digest"), rows[:MAX_ROWS], words=(1,), note=note)
@@ -222,8 +235,13 @@ def _inputs_table(manifest: Manifest) -> TextTable:
 def _fields(manifest: Manifest, stats: Json, language: NamedLanguage, recipe: Json) -> Mapping[str, object]:
     num_kept = number(stats.get("kept"))
     size = next((word for most, word in SIZES if num_kept is not None and num_kept < most), "")
-    # The records' licences, then the recipe's, in the hub's words.
-    licences = filter(None, [*table_of(stats.get("by_licence")), stated_licence(recipe, "text")])
+    # The records' licences, the recipe's, then those of data sets, in the hub's words.
+    on_hub = [
+        name
+        for each in map(table_of, list_of(stats.get("data_sets")))
+        for name in str(each.get("licence") or "").split(", ")
+    ]
+    licences = filter(None, [*table_of(stats.get("by_licence")), stated_licence(recipe, "text"), *on_hub])
     named = list(dict.fromkeys(hub_licence(name) or "other" for name in licences)) or [UNKNOWN]
     return {
         "language": hub_language_codes(language.code),

@@ -17,6 +17,7 @@ from anadil.core.format import DASH, human_figure, human_percent, number, short_
 from anadil.report.data_card import (
     NamedLanguage,
     corpus_facts,
+    data_sets_table,
     hub_language_codes,
     licences_by_words,
     recipe_language,
@@ -132,6 +133,7 @@ def card_of_model(facts: ModelFacts) -> str:
         "corpus": corpus_facts(facts.corpus, facts.stats) if facts.corpus else [],
         "sources": sources_table(facts.stats),
         "licences": licences_by_words(facts.recipe, facts.stats),
+        "data_sets": data_sets_table(facts.stats),
         "made_from": _inputs_table(facts),
         "version": facts.manifest.program.get("version") or __version__,
     }
