@@ -82,7 +82,7 @@ def _separated_cells(path: Path, name: str, suffix: str) -> Iterator[tuple[int, 
             declared = TOLD.fullmatch(first)
             if not declared:
                 text.seek(0)
-            separator = declared[1] if declared else _separator(first, SEPARATORS[suffix])
+            separator = declared[1] if declared else separator_of(first, SEPARATORS[suffix])
             reader = csv.reader(_lines(text, name), delimiter=separator, strict=True)
             for row in reader:
                 yield last + 1 + bool(declared), row
@@ -102,10 +102,14 @@ def _lines(text: IO[str], name: str) -> Iterator[str]:
         yield line
 
 
-def _separator(first: str, candidates: str) -> str:
-    """Return the sign that stands most often outside quotes in the header line."""
+def separator_of(first: str, candidates: str, column: str = "") -> str:
+    """Return the sign that stands most often outside quotes in the header line, if need be one that cuts out `column`."""
     plain = re.sub(r'"[^"]*"?', "", first)
-    return max(candidates, key=plain.count)
+
+    def has_column(sign: str) -> bool:
+        return bool(column) and column in (name.strip().strip('"') for name in first.split(sign))
+
+    return max(candidates, key=lambda sign: (has_column(sign), plain.count(sign)))
 
 
 def _workbook_cells(path: Path, name: str) -> Iterator[tuple[int, list[object]]]:

@@ -167,6 +167,9 @@ def _check_read(read_stats: ReadStats, settings: Settings) -> None:
         log.warning(NO_ADDRESSES, f"{unknown:,}", f"{read_stats.records:,}", ADDRESS_KEYS)
     if read_stats.null_texts:
         log.warning("clean.inputs: text of %s is null: empty", counted(read_stats.null_texts, "record"))
+    if unread := read_stats.columns_not_read:
+        listed = ", ".join(f"{name} ({counted(count, 'file')})" for name, count in sorted(unread.items()))
+        log.info("clean.inputs: columns that are not read: %s", listed)
     if clean.pii and not knows_telephones(settings.language.code):
         log.warning(NO_NATIONAL_TELEPHONES, settings.language.name)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from anadil.artifacts import storage
 from anadil.artifacts.json_values import JSON_SUFFIXES, PACKED_JSON
 from anadil.artifacts.line_reader import PACKED_LINES, PLAIN_LINES
+from anadil.artifacts.separated_file import PACKED_TABLES, PLAIN_TABLES
 from anadil.core.errors import AnadilError
 from anadil.core.format import GIB, MIB
 from anadil.recipe.clean import Clean
@@ -39,8 +40,8 @@ PACKED_HTML = 5.0  # Bytes of HTML in one byte of `.warc.gz`. Source: 64 MB held
 # (4.0 to 6.4 at level 19), Parquet 1.9 to 2.7 with snappy and 2.8 to 4.2 with zstd; 160 Japanese web pages gave
 # 0.12 bytes of text for a byte of HTML and 0.68 for a byte of gzip, Azerbaijani articles in plain pages 2.6.
 TEXT_PER_BYTE = {
-    **dict.fromkeys((*PLAIN_LINES, ".txt", ".json"), 1.0),
-    **dict.fromkeys((*PACKED_LINES, *PACKED_JSON), 5.0),
+    **dict.fromkeys((*PLAIN_LINES, *PLAIN_TABLES, ".txt", ".json"), 1.0),
+    **dict.fromkeys((*PACKED_LINES, *PACKED_TABLES, *PACKED_JSON), 5.0),
     ".parquet": 4.0,
     ".html": 0.2,
     ".htm": 0.2,
@@ -54,7 +55,7 @@ TEXT_PER_BYTE = {
 # Bytes of text per token. Chosen by us: the adapted vocabulary of the recipe `smoke` has 4.9 on Azerbaijani, bases have fewer.
 BYTES_PER_TOKEN = 3.0
 # Files of which nobody can begin in the middle.
-WHOLE = (*PACKED_LINES, *JSON_SUFFIXES, ".txt", ".html", ".htm")
+WHOLE = (*PACKED_LINES, *JSON_SUFFIXES, *PLAIN_TABLES, *PACKED_TABLES, ".txt", ".html", ".htm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ import zstandard
 from anadil.artifacts import storage
 from anadil.artifacts.json_values import PACKED_JSON
 from anadil.artifacts.line_reader import MAX_LINE_BYTES, MAX_ZSTD_WINDOW_BYTES, PACKED_LINES, PLAIN_LINES
+from anadil.artifacts.separated_file import PACKED_TABLES
 from anadil.artifacts.text_tables import BYTE_ORDER_MARKS, SEPARATED, WORKBOOK
 from anadil.core.format import MIB
 from anadil.core.json_text import parse_json
@@ -127,7 +128,7 @@ def cut_at_record(data: bytes, name: str, limit: int) -> bytes:
         return _cut_json(data)
     if name.endswith((".arrow", WORKBOOK)):
         return b""  # a part of them cannot be read
-    if name.endswith((*PACKED_LINES, *PACKED_JSON)):
+    if name.endswith((*PACKED_LINES, *PACKED_TABLES, *PACKED_JSON)):
         return _cut_packed(data, name, limit)
     if name.endswith((".warc.gz", ".warc.wet.gz")):
         return data[: max(0, data.rfind(GZIP_MEMBER))] if data.startswith(GZIP_MEMBER) else data
@@ -183,7 +184,14 @@ def _cut_packed(data: bytes, name: str, limit: int) -> bytes:
                 text += piece
     except (OSError, zlib.error, zstandard.ZstdError):
         return data
-    lines = _cut_json(text) if name.endswith(PACKED_JSON) else _cut_lines(text)
+    cut = (
+        _cut_json
+        if name.endswith(PACKED_JSON)
+        else _cut_table
+        if name.endswith(PACKED_TABLES)
+        else _cut_lines
+    )
+    lines = cut(text)
     if not lines:
         return b""
     return gzip.compress(lines, 1) if name.endswith(".gz") else zstandard.compress(lines, 1)

@@ -4,16 +4,20 @@ from collections.abc import Sequence
 
 from anadil.artifacts.json_values import JSON_SUFFIXES
 from anadil.artifacts.line_reader import PACKED_LINES, PLAIN_LINES
+from anadil.artifacts.separated_file import PACKED_TABLES, PLAIN_TABLES
 from anadil.core.errors import DataError
 from anadil.core.format import counted
 
 ARCHIVES = (".warc", ".warc.gz", ".warc.wet", ".warc.wet.gz")
-SUFFIXES = (*PLAIN_LINES, *PACKED_LINES, *JSON_SUFFIXES, ".txt", ".html", ".htm", *ARCHIVES, ".parquet")
+TABLES = (*PLAIN_TABLES, *PACKED_TABLES)
+SUFFIXES = (
+    *PLAIN_LINES, *PACKED_LINES, *JSON_SUFFIXES, *TABLES, ".txt", ".html", ".htm", *ARCHIVES, ".parquet",
+)  # fmt: skip
 """All in lower case; none ends with another one."""
 
 REMEDY = (
     "unpack what is packed otherwise (.zip, .wacz, .warc.zst, .xz, .bz2); make .html or .txt of documents (.docx, .epub, .pdf), and "
-    "a line of .jsonl with the key `text` of each row of a table (.csv, .tsv, .arrow); of Common Crawl take .warc.gz or .warc.wet.gz, not .warc.wat.gz"
+    "a line of .jsonl with the key `text` of each row of an .arrow or .xlsx; of Common Crawl take .warc.gz or .warc.wet.gz, not .warc.wat.gz"
 )
 
 

@@ -33,6 +33,8 @@ class ReadStats:
     """WARC responses that are no web page or no success."""
     not_read: dict[str, int] = field(default_factory=dict)
     """WARC records of other types that hold no web page, by type."""
+    columns_not_read: dict[str, int] = field(default_factory=dict)
+    """Columns of .csv and .tsv files that are not read, and in how many files."""
     null_texts: int = 0
     """Records whose text is null: empty documents."""
     addresses: int = 0
@@ -69,8 +71,12 @@ class ReadStats:
         """Add the counts of the ranges that follow."""
         for name in SUMMED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for kind, count in other.not_read.items():
-            self.not_read[kind] = self.not_read.get(kind, 0) + count
+        for mine, theirs in (
+            (self.not_read, other.not_read),
+            (self.columns_not_read, other.columns_not_read),
+        ):
+            for kind, count in theirs.items():
+                mine[kind] = mine.get(kind, 0) + count
         self.places = [*self.places, *other.places][:MAX_PLACES]
 
     def check_bad_share(self, max_share: float) -> None:

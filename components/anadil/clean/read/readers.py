@@ -24,12 +24,14 @@ from anadil.artifacts.line_reader import (
     lines_with_offsets,
 )
 from anadil.artifacts.ranged import ReadableFile
+from anadil.artifacts.separated_file import PACKED_TABLES, PLAIN_TABLES, Fault
 from anadil.artifacts.table_rows import TooLargeError, batch_rows, parquet_batches
 from anadil.clean.read import crawl_index
 from anadil.clean.read.charset import decode_text
 from anadil.clean.read.input_kinds import ARCHIVES, suffix_of
 from anadil.clean.read.read_stats import ReadStats
 from anadil.clean.read.record_fields import address_of, columns_to_read, licence_of, text_of, writable
+from anadil.clean.read.separated import separated_values
 from anadil.clean.read.warc import HtmlResponse, html_responses, is_excused
 from anadil.clean.read.warc_records import RESPONSE, ByteRange, Damage
 from anadil.core.errors import DataError
@@ -104,7 +106,7 @@ def read_records(
     Args:
         uri: The file.
         name: Name in provenance and messages.
-        text_field: Key or column of the text, for JSONL and Parquet.
+        text_field: Key or column of the text, for JSONL and tables.
         read_stats: Counts good and bad records.
         copy: Copies what is to be read of the file; None: it is read where it lies.
         start: First byte of the range, of Parquet first row group.
@@ -174,6 +176,20 @@ def _json(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
         read_stats.refuse(f"{source.name}:{number + 1}", f"not JSON from here on: {error}")
     except DAMAGED as error:
         read_stats.refuse(f"{source.name}:{number + 1}", f"compressed data is damaged from here on ({error})")
+
+
+def _table(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
+    place = f"{source.name}:1"
+    try:
+        for place, values in separated_values(
+            source.file, source.name, source.text_field, source.language, read_stats
+        ):
+            if isinstance(values, Fault):
+                read_stats.refuse(place, values.why)
+            else:
+                yield from _raw(values, source, place, place, read_stats)
+    except DAMAGED as error:
+        read_stats.refuse(place, f"compressed data is damaged from here on ({error})")
 
 
 def _raw(row: Any, source: Source, place: str, offset: str, read_stats: ReadStats) -> Iterator[RawRecord]:
@@ -301,6 +317,7 @@ def _crawl(source: Source, places: Iterator[crawl_index.Place], read_stats: Read
 READERS: dict[str, Reader] = {
     **dict.fromkeys((*PLAIN_LINES, *PACKED_LINES), _jsonl),
     **dict.fromkeys(JSON_SUFFIXES, _json),
+    **dict.fromkeys((*PLAIN_TABLES, *PACKED_TABLES), _table),
     ".txt": _txt,
     ".html": _html,
     ".htm": _html,

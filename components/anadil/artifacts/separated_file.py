@@ -1,0 +1,171 @@
+"""Rows of a table as text (.csv, .tsv), whatever its quotes: a row that cannot be cut into cells costs that row alone.
+
+Python's `csv` cuts them. pyarrow's reader is faster, and refuses or drops the block in which a quote is wrong.
+"""
+
+import csv
+from collections import deque
+from collections.abc import Iterator
+from typing import IO, NamedTuple, Self
+
+from anadil.artifacts.line_reader import MAX_LINE_BYTES, TooLong
+from anadil.artifacts.text_tables import SEPARATORS, TOLD, separator_of
+from anadil.core.errors import DataError
+
+PLAIN_TABLES = tuple(SEPARATORS)
+PACKED_TABLES = tuple(name + packed for name in PLAIN_TABLES for packed in (".gz", ".zst"))
+TABS = tuple(name for name in (*PLAIN_TABLES, *PACKED_TABLES) if name.startswith(".tsv"))
+BYTE_ORDER_MARK = "\ufeff"
+MOST_AGAIN = 4
+"""Times the characters of a file that are read again, for quotes that nobody closes."""
+
+
+class Fault(NamedTuple):
+    """Stands for a row that cannot be read."""
+
+    why: str
+
+
+class SeparatedFile:
+    """A table whose first row names its columns."""
+
+    def __init__(self, text: IO[str], name: str, column: str) -> None:
+        """Read the first row.
+
+        Args:
+            text: The table, opened with `newline=""`.
+            name: Name with its suffix, for messages too.
+            column: A column that should be there: it tells separators apart.
+
+        Raises:
+            DataError: The first row cannot be cut into cells.
+        """
+        # Cells are bounded by the library, a row of many by `_Lines`.
+        csv.field_size_limit(MAX_LINE_BYTES)
+        self._lines = _Lines(text)
+        candidates = SEPARATORS[".tsv" if name.lower().endswith(TABS) else ".csv"]
+        first = self._lines.peek()
+        declared = TOLD.fullmatch(first)
+        if declared:
+            next(self._lines)
+        self.likely = candidates[0]
+        self.separator = declared[1] if declared else separator_of(first, candidates, column)
+        self._reader = csv.reader(self._lines, delimiter=self.separator, strict=True)
+        self.columns: list[str] = []
+        for number, cells in self._cut():
+            if isinstance(cells, Fault):
+                raise DataError(
+                    f"{name}:{number}: the row with the names of the columns cannot be read: {cells.why}"
+                )
+            self.columns = [cell.strip() for cell in cells]
+            break
+        while self.columns and not self.columns[-1]:
+            self.columns.pop()
+
+    def rows(self) -> Iterator[tuple[int, list[str] | Fault]]:
+        """Yield each row but the first, and those without any text, with the number of its first line."""
+        wanted = len(self.columns)
+        for number, cells in self._cut():
+            if (
+                isinstance(cells, Fault)
+                or len(cells) == wanted
+                or (len(cells) > wanted and not any(cells[wanted:]))
+            ):
+                yield number, cells
+            else:
+                yield number, Fault(f"{len(cells)} cells, and {wanted} columns are named")
+
+    def _cut(self) -> Iterator[tuple[int, list[str] | Fault]]:
+        lines = self._lines
+        while True:
+            number = lines.begin()
+            try:
+                cells = next(self._reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                taken, fault = lines.taken, Fault(f"cannot be cut into cells ({error})")
+                yield number, self._plain(taken) or fault
+                if not lines.take_back():
+                    yield from ((number + after, fault) for after in range(1, len(taken)))
+                continue
+            if len(lines.taken) > 1 and self._is_unquoted(lines.taken) and lines.take_back():
+                cells = self._plain(lines.taken) or []
+            if any(cells):
+                yield number, cells
+
+    def _plain(self, taken: list[str]) -> list[str] | None:
+        """Cut a line in which quotes are signs as others; None where it does not have all columns."""
+        # Tables made by hand, and nearly all .tsv, know no quoting: `1<tab>"Salam" dedi`.
+        if not taken or (len(taken) > 1 and self.separator != "\t"):
+            return None
+        cells = taken[0].rstrip("\r\n").split(self.separator)
+        return cells if len(cells) == len(self.columns) else None
+
+    def _is_unquoted(self, taken: list[str]) -> bool:
+        """Return whether what looks like one row over several lines is as many rows, two of which begin with a quote."""
+        tabs = len(self.columns) - 1
+        return self.separator == "\t" and tabs > 0 and all(line.count("\t") == tabs for line in taken)
+
+
+class _LongError(csv.Error):
+    """A line or row that is longer than any may be."""
+
+
+class _Lines:
+    """Lines of bounded length, which can be taken back."""
+
+    def __init__(self, text: IO[str]) -> None:
+        self._text = text
+        self._back = deque[str]()
+        self._number = 0
+        self._chars = self._read = self._read_again = 0
+        self.taken: list[str] = []
+        """Lines of the row that is being read."""
+
+    def begin(self) -> int:
+        """Begin a row; return the number of its first line."""
+        self.taken, self._chars = [], 0
+        return self._number + 1
+
+    def take_back(self) -> bool:
+        """Take back all lines of the row but the first; return False where too much has been read again already."""
+        # `c","d` on every line opens a quote that no line closes: each would be read up to the longest row.
+        if self._read_again > MOST_AGAIN * self._read:
+            return False
+        self._read_again += self._chars
+        self._back.extendleft(reversed(self.taken[1:]))
+        self._number -= max(0, len(self.taken) - 1)
+        return True
+
+    def peek(self) -> str:
+        """The next line, without its mark of byte order, which is read again."""
+        line = next(self, "").removeprefix(BYTE_ORDER_MARK)
+        if line:
+            self._back.append(line)
+            self._number -= 1
+        self.begin()
+        return line
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> str:
+        if self._back:
+            line = self._back.popleft()
+        else:
+            line = self._text.readline(MAX_LINE_BYTES)
+            self._read += len(line)
+        if not line:
+            raise StopIteration
+        self._number += 1
+        self._chars += len(line)
+        if len(line) == MAX_LINE_BYTES:
+            while line and not line.endswith(("\n", "\r")):
+                line = self._text.readline(MAX_LINE_BYTES)
+                self._chars += len(line)
+        else:
+            self.taken.append(line)
+        if self._chars >= MAX_LINE_BYTES:
+            raise _LongError(str(TooLong(self._chars, "row")))
+        return line

@@ -1,0 +1,131 @@
+"""Read rows of .csv and .tsv files, plain or packed, in whatever encoding they are."""
+
+import io
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import PurePath
+from typing import Any
+
+from anadil.artifacts.line_reader import DAMAGED, unpacked
+from anadil.artifacts.ranged import ReadableFile
+from anadil.artifacts.separated_file import Fault, SeparatedFile
+from anadil.clean.read.charset import decode_text
+from anadil.clean.read.read_stats import ReadStats
+from anadil.clean.read.record_fields import BESIDE, address_columns
+from anadil.core.errors import DataError
+from anadil.core.format import MIB
+from anadil.text.letters import letters_of
+
+log = logging.getLogger(__name__)
+
+SAMPLE_BYTES = MIB
+"""First bytes of a file, by which its encoding is known."""
+NAMES = {"\t": "tabs"}
+
+
+def separated_values(
+    file: ReadableFile, name: str, text_field: str, language: str, read_stats: ReadStats
+) -> Iterator[tuple[str, dict[str, str] | Fault]]:
+    """Yield each row with its place: its values by column, of the columns that clean reads.
+
+    Args:
+        file: The file.
+        name: Name with its suffix, in provenance and messages.
+        text_field: Column of the text.
+        language: Language whose letters tell code pages apart.
+        read_stats: Counts files that are not UTF-8, and columns that are not read.
+
+    Raises:
+        DataError: There is no column of the text, or more than one column has a name to read.
+    """
+    with _text(file, name, language, read_stats) as text:
+        table = SeparatedFile(text, name, text_field)
+        if not table.columns:
+            return
+        if table.separator != table.likely:
+            sign = NAMES.get(table.separator, repr(table.separator))
+            log.info("%s: columns are separated by %s", name, sign)
+        numbers = _columns(name, table, text_field, read_stats)
+        for number, cells in table.rows():
+            place = f"{name}:{number}"
+            if isinstance(cells, Fault):
+                yield place, cells
+                continue
+            values = {column: cells[at] for column, at in numbers.items()}
+            if (fault := _not_utf_8(values)) is not None:
+                yield place, fault
+            else:
+                yield place, values
+
+
+def _columns(name: str, table: SeparatedFile, text_field: str, read_stats: ReadStats) -> dict[str, int]:
+    """Return the columns to read with their numbers."""
+    columns = table.columns
+    if text_field not in columns:
+        listed = ", ".join(map(repr, columns))
+        raise DataError(
+            f"{name}: no column {text_field!r} (clean.text_field) among {listed}; the first row must name the columns"
+        )
+    read = [text_field, *address_columns(columns), *(column for column in BESIDE if column in columns)]
+    for column in read:
+        if (count := columns.count(column)) > 1:
+            raise DataError(f"{name}: {count} columns are named {column!r}; rename all but one")
+    for column in columns:
+        if column not in read:
+            read_stats.columns_not_read[column] = 1
+    return {column: columns.index(column) for column in dict.fromkeys(read)}
+
+
+def _not_utf_8(values: dict[str, str]) -> Fault | None:
+    try:
+        for value in values.values():
+            if not value.isascii():
+                value.encode()
+    except UnicodeEncodeError:
+        return Fault("not UTF-8")
+    return None
+
+
+@contextmanager
+def _text(file: ReadableFile, name: str, language: str, read_stats: ReadStats) -> Iterator[Any]:
+    suffix = PurePath(name.lower()).suffix
+    sample, damage = b"", None
+    with unpacked(file, suffix) as opened:
+        stream: Any = opened
+        try:
+            while len(sample) < SAMPLE_BYTES and (piece := stream.read1(SAMPLE_BYTES - len(sample))):
+                sample += piece
+        except DAMAGED as error:
+            damage = error  # rows before it are read
+        whole = sample[: sample.rfind(b"\n") + 1] or sample
+        # A zero in a text is no sign of UTF-16, which has them in the first row too.
+        known = whole if b"\0" in whole.partition(b"\n")[0] else whole.replace(b"\0", b"")
+        _, codec = decode_text(known, letters=letters_of(language))
+        if codec != "utf-8":
+            read_stats.recoded += 1
+            log.warning("%s: not UTF-8; read as %s", name, codec)
+        # Bytes that are not of this encoding cost the row that they are in.
+        errors = "surrogateescape" if codec == "utf-8" else "replace"
+        joined = io.BufferedReader(_Joined(sample, stream, damage))
+        with io.TextIOWrapper(joined, encoding=codec, errors=errors, newline="") as text:
+            yield text
+
+
+class _Joined(io.RawIOBase):
+    """The first bytes of a stream, and the rest of it or its damage."""
+
+    def __init__(self, first: bytes, rest: Any, damage: Exception | None) -> None:
+        self._first = io.BytesIO(first)
+        self._rest = rest
+        self._damage = damage
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        if count := self._first.readinto(target):
+            return count
+        if self._damage is not None:
+            raise self._damage
+        return int(self._rest.readinto1(target))
