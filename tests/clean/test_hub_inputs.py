@@ -11,15 +11,20 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from anadil.artifacts import storage
+from anadil.artifacts import hub_files, storage
 from anadil.clean.read.read_stats import ReadStats
 from anadil.clean.read.readers import read_records
 from anadil.clean.shards.shards import plan_shards
-from anadil.core.errors import RecipeError
+from anadil.core.errors import RecipeError, RetryableError
 from anadil.core.format import MIB
+from anadil.core.stages import STAGES
+from anadil.recipe.load import parse_recipe
+from anadil.runtime.execute import execute
+from anadil.runtime.planned_artifact import MadeArtifact
 from tests.kit.clean_inputs import texts
-from tests.kit.clean_stage import clean, content, documents, page, stats, warc_record
+from tests.kit.clean_stage import InThisProcess, clean, content, documents, page, stats, warc_record
 from tests.kit.fake_hub import COMMIT, REPO, ROOT, FakeHub
+from tests.kit.http_server import Reply
 
 OWN = texts(30)
 
@@ -64,7 +69,8 @@ def test_a_corpus_of_a_hub_is_that_of_a_disk(hub: FakeHub, tmp_path: Path) -> No
         {"name": REPO, "commit": COMMIT, "licence": "odc-by"}
     ]
     # A listing and the card: nobody asks again whether a commit has changed.
-    assert sum("/api/" in request.path for request in hub.requests) == 2
+    asked = [request.path for request in hub.requests if "/api/" in request.path]
+    assert [path.rpartition(REPO)[2].split("/")[1] for path in asked] == ["tree", "revision"]
 
 
 def test_of_a_parquet_only_the_columns_that_are_read_are_fetched(hub: FakeHub) -> None:
@@ -98,3 +104,37 @@ def test_a_branch_is_no_input(hub: FakeHub, tmp_path: Path) -> None:
 
     with pytest.raises(RecipeError, match=f"write {ROOT}/a.jsonl"):
         storage.expand([f"{ROOT.partition('@')[0]}@main/a.jsonl"], "clean.inputs")
+
+
+def test_a_corpus_of_a_commit_is_there_already(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anadil.clean.run.executor_of", lambda _: InThisProcess())
+    hub.put("a.jsonl", lines(OWN))
+
+    def run() -> MadeArtifact:
+        data = {
+            "language": "az",
+            "clean": {"inputs": [f"{ROOT}/*.jsonl"]},
+            "storage": {"root": str(tmp_path)},
+        }
+        return execute(STAGES["clean"], parse_recipe(json.dumps(data), "recipe", ()), {}, (), None)
+
+    first, asked = run(), hub.bytes_sent()
+    assert run().uri == first.uri
+    assert hub.bytes_sent() == asked > 0
+    hub.put("a.jsonl", lines(OWN[:20]))
+    hub_files._known.cache_clear()
+    assert run().uri != first.uri
+
+
+def test_a_corpus_goes_on_with_the_pieces_of_a_hub_that_failed(hub: FakeHub, tmp_path: Path) -> None:
+    uri = hub.put("a.jsonl", lines(OWN))
+    files = storage.expand([uri], "clean.inputs")
+    hub.faults += [lambda _, answer: answer, *[lambda *_: Reply(status=503)] * 20]
+
+    with pytest.raises(RetryableError, match="did not come whole") as raised:
+        clean(tmp_path, *files)
+    assert raised.value.exit_code == 138
+    hub.faults.clear()
+    assert len(documents(clean(tmp_path, *files))) == 30

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from anadil import __version__
 from anadil.core.errors import AnadilError, DataError, IntegrityError, PreflightError, RetryableError
 
 log = logging.getLogger(__name__)
@@ -96,7 +97,12 @@ def request(
 
 def is_of_hub(url: str) -> bool:
     """Return whether an address is on the hub's own host, not where its files lie."""
-    return urlsplit(str(url))[:2] == urlsplit(endpoint())[:2]
+    return _origin(str(url)) == _origin(endpoint())
+
+
+def _origin(url: str) -> tuple[str, str | None, int]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
 
 
 def _ask_once(
@@ -107,9 +113,11 @@ def _ask_once(
     headers: Mapping[str, str],
     arguments: Mapping[str, Any],
 ) -> T:
-    utils, errors = _client(uri)
+    utils, errors, token = _client(uri)
     # A range of a packed answer would be a range of other bytes.
-    own = {**(utils.build_hf_headers() if is_of_hub(url) else {}), "Accept-Encoding": "identity", **headers}
+    own = {"User-Agent": f"anadil/{__version__}", "Accept-Encoding": "identity", **headers}
+    if token and is_of_hub(url):
+        own["Authorization"] = f"Bearer {token}"
     try:
         with utils.get_session().stream(
             method, url, headers=own, timeout=TIMEOUT_S, follow_redirects=True, **arguments
@@ -117,7 +125,7 @@ def _ask_once(
             if response.status_code >= 400:
                 response.read()
                 limit = utils.parse_ratelimit_headers(response.headers)
-                raise _refusal(uri, response, limit, has_token="authorization" in own)
+                raise _refusal(uri, response, limit, has_token="Authorization" in own)
             return read(response)
     except errors.OfflineModeIsEnabled:
         raise PreflightError(f"{uri}: HF_HUB_OFFLINE forbids to ask the hub; unset it, {COPY}") from None
@@ -134,15 +142,17 @@ def _ask_once(
         raise BusyError(f"{uri}: {said}; {UNREACHED}") from None
 
 
-def _client(uri: str) -> tuple[Any, Any]:
-    """The modules of huggingface_hub with its client and its errors."""
+def _client(uri: str) -> tuple[Any, Any, str | None]:
+    """The modules of huggingface_hub with its client and its errors, and the token that it finds."""
     try:
-        from huggingface_hub import errors, utils
+        from huggingface_hub import constants, errors, utils
     except ImportError:
         raise PreflightError(
             f"{uri}: hf:// needs huggingface_hub: pip install 'anadil[hub]', {COPY}"
         ) from None
-    return utils, errors
+    # The library's own headers ask the hub for a list of programs first, to tell it by which one it is used.
+    client: Any = utils
+    return client, errors, None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else client.get_token()
 
 
 def _refusal(uri: str, response: Any, limit: Any, *, has_token: bool) -> AnadilError:

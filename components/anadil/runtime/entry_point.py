@@ -73,7 +73,7 @@ def stage_parser(stage: Stage, prog: str = "", verbs: str = "") -> argparse.Argu
         text = "source of the recipe that the stage works on, where the recipe has `sources`"
         built.add_argument("--source", metavar="NAME", default="", help=text)
     if stage.files_flag:
-        text = f"files, globs or s3:// URIs to read; left out, the recipe's {stage.files}"
+        text = f"files, globs, s3:// or hf:// URIs to read; left out, the recipe's {stage.files}"
         built.add_argument(f"--{stage.files_flag}", metavar="URI", nargs="+", default=[], help=text)
     text = f"where to write the {stage.writes}; left out, a place under storage.root"
     built.add_argument("--out", metavar="URI", help=text)
