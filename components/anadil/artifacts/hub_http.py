@@ -115,17 +115,17 @@ def _ask_once(
 ) -> T:
     utils, errors, token = _client(uri)
     # A range of a packed answer would be a range of other bytes.
-    own = {"User-Agent": f"anadil/{__version__}", "Accept-Encoding": "identity", **headers}
+    all_headers = {"User-Agent": f"anadil/{__version__}", "Accept-Encoding": "identity", **headers}
     if token and is_of_hub(url):
-        own["Authorization"] = f"Bearer {token}"
+        all_headers["Authorization"] = f"Bearer {token}"
     try:
         with utils.get_session().stream(
-            method, url, headers=own, timeout=TIMEOUT_S, follow_redirects=True, **arguments
+            method, url, headers=all_headers, timeout=TIMEOUT_S, follow_redirects=True, **arguments
         ) as response:
             if response.status_code >= 400:
                 response.read()
                 limit = utils.parse_ratelimit_headers(response.headers)
-                raise _refusal(uri, response, limit, has_token="Authorization" in own)
+                raise _refusal(uri, response, limit, has_token="Authorization" in all_headers)
             return read(response)
     except errors.OfflineModeIsEnabled:
         raise PreflightError(f"{uri}: HF_HUB_OFFLINE forbids to ask the hub; unset it, {COPY}") from None

@@ -40,13 +40,13 @@ class HubRanges:
         place = response.headers.get("Content-Range", "")
         total = TOTAL.fullmatch(place)
         # The hub's own name for the content: SHA-256 of a large file.
-        linked = [each.headers.get("X-Linked-Etag", "") for each in (*response.history, response)]
-        named = next((_plain(each) for each in linked if each), self._tag)
+        links = [each.headers.get("X-Linked-Etag", "") for each in (*response.history, response)]
+        content_id = next((_plain(each) for each in links if each), self._tag)
         tag = _plain(response.headers.get("ETag", ""))
-        known = self._tags.setdefault(urlsplit(str(response.url)).netloc, tag)
-        if named != self._tag or known != tag or (total and int(total[1]) != self.size):
+        first_tag = self._tags.setdefault(urlsplit(str(response.url)).netloc, tag)
+        if content_id != self._tag or first_tag != tag or (total and int(total[1]) != self.size):
             raise IntegrityError(
-                f"{self._uri}: is not the file that the commit names ({named}, {place}; it names {self._tag}, {self.size} "
+                f"{self._uri}: is not the file that the commit names ({content_id}, {place}; it names {self._tag}, {self.size} "
                 "bytes); check the mirror (HF_ENDPOINT), and run again"
             )
         whole = response.headers.get("Content-Length") == str(num_bytes)

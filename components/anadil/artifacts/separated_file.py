@@ -64,16 +64,16 @@ class SeparatedFile:
 
     def rows(self) -> Iterator[tuple[int, list[str] | Fault]]:
         """Yield each row but the first, and those without any text, with the number of its first line."""
-        wanted = len(self.columns)
+        num_columns = len(self.columns)
         for number, cells in self._cut():
             if (
                 isinstance(cells, Fault)
-                or len(cells) == wanted
-                or (len(cells) > wanted and not any(cells[wanted:]))
+                or len(cells) == num_columns
+                or (len(cells) > num_columns and not any(cells[num_columns:]))
             ):
                 yield number, cells
             else:
-                yield number, Fault(f"{len(cells)} cells, and {wanted} columns are named")
+                yield number, Fault(f"{len(cells)} cells, and {num_columns} columns are named")
 
     def _cut(self) -> Iterator[tuple[int, list[str] | Fault]]:
         lines = self._lines
@@ -84,28 +84,28 @@ class SeparatedFile:
             except StopIteration:
                 return
             except csv.Error as error:
-                taken, fault = lines.taken, Fault(f"cannot be cut into cells ({error})")
-                yield number, self._plain(taken) or fault
+                row, fault = lines.of_row, Fault(f"cannot be cut into cells ({error})")
+                yield number, self._plain(row) or fault
                 if not lines.take_back():
-                    yield from ((number + after, fault) for after in range(1, len(taken)))
+                    yield from ((number + after, fault) for after in range(1, len(row)))
                 continue
-            if len(lines.taken) > 1 and self._is_unquoted(lines.taken) and lines.take_back():
-                cells = self._plain(lines.taken) or []
+            if len(lines.of_row) > 1 and self._is_unquoted(lines.of_row) and lines.take_back():
+                cells = self._plain(lines.of_row) or []
             if any(cells):
                 yield number, cells
 
-    def _plain(self, taken: list[str]) -> list[str] | None:
+    def _plain(self, row: list[str]) -> list[str] | None:
         """Cut a line in which quotes are signs as others; None where it does not have all columns."""
         # Tables made by hand, and nearly all .tsv, know no quoting: `1<tab>"Salam" dedi`.
-        if not taken or (len(taken) > 1 and self.separator != "\t"):
+        if not row or (len(row) > 1 and self.separator != "\t"):
             return None
-        cells = taken[0].rstrip("\r\n").split(self.separator)
+        cells = row[0].rstrip("\r\n").split(self.separator)
         return cells if len(cells) == len(self.columns) else None
 
-    def _is_unquoted(self, taken: list[str]) -> bool:
+    def _is_unquoted(self, row: list[str]) -> bool:
         """Return whether what looks like one row over several lines is as many rows, two of which begin with a quote."""
         tabs = len(self.columns) - 1
-        return self.separator == "\t" and tabs > 0 and all(line.count("\t") == tabs for line in taken)
+        return self.separator == "\t" and tabs > 0 and all(line.count("\t") == tabs for line in row)
 
 
 class _LongError(csv.Error):
@@ -120,12 +120,12 @@ class _Lines:
         self._back = deque[str]()
         self._number = 0
         self._chars = self._read = self._read_again = 0
-        self.taken: list[str] = []
+        self.of_row: list[str] = []
         """Lines of the row that is being read."""
 
     def begin(self) -> int:
         """Begin a row; return the number of its first line."""
-        self.taken, self._chars = [], 0
+        self.of_row, self._chars = [], 0
         return self._number + 1
 
     def take_back(self) -> bool:
@@ -134,8 +134,8 @@ class _Lines:
         if self._read_again > MOST_AGAIN * self._read:
             return False
         self._read_again += self._chars
-        self._back.extendleft(reversed(self.taken[1:]))
-        self._number -= max(0, len(self.taken) - 1)
+        self._back.extendleft(reversed(self.of_row[1:]))
+        self._number -= max(0, len(self.of_row) - 1)
         return True
 
     def peek(self) -> str:
@@ -165,7 +165,7 @@ class _Lines:
                 line = self._text.readline(MAX_LINE_BYTES)
                 self._chars += len(line)
         else:
-            self.taken.append(line)
+            self.of_row.append(line)
         if self._chars >= MAX_LINE_BYTES:
             raise _LongError(str(TooLong(self._chars, "row")))
         return line
