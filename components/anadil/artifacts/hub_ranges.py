@@ -50,7 +50,7 @@ class HubRanges:
                 "bytes); check the mirror (HF_ENDPOINT), and run again"
             )
         whole = response.headers.get("Content-Length") == str(num_bytes)
-        check_place(self._uri, place, start, is_whole=whole)
+        check_place(self._uri, place, start, is_complete=whole)
         data: bytes = response.read()
         if not is_of_hub(response.url):
             self._signed = str(response.url)

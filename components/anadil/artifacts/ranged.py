@@ -152,13 +152,13 @@ def changed(uri: str) -> IntegrityError:
     return IntegrityError(f"{uri}: changed while it was read; let nobody write there and run again")
 
 
-def check_place(uri: str, content_range: str, start: int, *, is_whole: bool) -> None:
-    """Refuse an answer that does not begin where it should; one without a range that `is_whole` may come from the start.
+def check_place(uri: str, content_range: str, start: int, *, is_complete: bool) -> None:
+    """Refuse an answer that does not begin where it should; one without a range that `is_complete` may come from the start.
 
     Raises:
         PreflightError: The storage knows no ranges.
     """
-    if not content_range.startswith(f"bytes {start}-") and (start or not is_whole):
+    if not content_range.startswith(f"bytes {start}-") and (start or not is_complete):
         raise PreflightError(
             f"{uri}: the storage does not answer for a range of bytes (Range: bytes={start}-); "
             "copy the file to a disk, or use storage that knows ranges"

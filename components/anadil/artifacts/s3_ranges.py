@@ -43,7 +43,7 @@ class S3Ranges:
             # Some servers know no conditions; then the answer itself tells.
             if answer["ETag"] != self._tag or (total.isdigit() and int(total) != self.size):
                 raise changed(self._uri)
-            check_place(self._uri, place, start, is_whole=answer["ContentLength"] == num_bytes)
+            check_place(self._uri, place, start, is_complete=answer["ContentLength"] == num_bytes)
             data: bytes = answer["Body"].read()
         finally:
             answer["Body"].close()
