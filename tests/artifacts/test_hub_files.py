@@ -4,6 +4,7 @@ import hashlib
 import io
 import logging
 import sys
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -345,6 +346,22 @@ def test_what_does_not_answer_as_a_hub_does_is_refused(hub: FakeHub, monkeypatch
             PreflightError, match="does not answer as the hub does; check HF_ENDPOINT and the proxy"
         ):
             storage.expand([f"{ROOT}/a.jsonl"], "clean.inputs")
+    hub.put("a.jsonl", LINES)
+    hub.put("b.jsonl", LINES)
+    hub.page = 1
+    first = hub.reply(
+        Request(
+            method="GET",
+            path=f"/api/datasets/{REPO}/tree/{COMMIT}",
+            query={"recursive": "false"},
+            headers=Message(),
+            content=b"",
+        )
+    )
+    hub.faults += [lambda *_: first] * 9
+    with pytest.raises(PreflightError, match="does not answer as the hub does"):
+        storage.expand([f"{ROOT}/*.jsonl"], "clean.inputs")
+    hub.faults.clear()
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(RetryableError, match="the hub did not answer; check the network"):
         storage.expand([f"{ROOT}/a.jsonl"], "clean.inputs")

@@ -130,8 +130,19 @@ def test_a_huge_cell_and_a_huge_line_are_bad(tmp_path: Path, monkeypatch: pytest
     records, stats = read(tmp_path, f'id,text\n1,a\n2,{long}\n3,b\n4,"{"y " * 200}\n{"z," * 400}"\n5,c\n')
 
     assert [record.text for record in records] == ["a", "b", "c"]
-    assert stats.places[0].startswith("a.csv:3: cannot be cut into cells (row of 4.9 KiB is longer than")
+    assert stats.places[0].startswith("a.csv:3: cannot be cut into cells (line of 4.9 KiB is longer than")
     assert [place.partition(": ")[0] for place in stats.places] == ["a.csv:3", "a.csv:5", "a.csv:6"]
+
+
+def test_a_long_line_within_a_quote_that_nobody_closes_costs_no_other_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(separated_file, "MAX_LINE_BYTES", 1_000)
+
+    records, stats = read(tmp_path, f'id,text\n1,"a\n2,b\n3,{"x" * 5_000}\n4,c\n')
+
+    assert [(record.source, record.text) for record in records] == [("a.csv:3", "b"), ("a.csv:5", "c")]
+    assert [place.partition(": ")[0] for place in stats.places] == ["a.csv:2", "a.csv:4"]
 
 
 def test_quotes_that_nobody_closes_are_not_read_again_and_again(
@@ -206,6 +217,7 @@ def test_a_table_without_the_column_names_those_that_it_has(tmp_path: Path) -> N
         ("id|text", "|"),
         ("id\ttext", "\t"),
         ("text", ","),
+        ("\n \nid;text", ";"),
         ("a;b,c,d;text;e", ";"),
         ('"a;b;c",text', ","),
         ("sep=|\nid|text", "|"),

@@ -137,7 +137,8 @@ def _licence(repo: str, commit: str) -> str:
     info = _info(f"{DATASETS}{repo}@{commit}", repo, commit)
     if (name := str(info.get("id") or repo)) != repo:
         log.warning("%s%s is called %s now; name it so", DATASETS, repo, name)
-    stated = (info.get("cardData") or {}).get("license") or ""
+    card = info.get("cardData")
+    stated = card.get("license") if isinstance(card, dict) else None
     names = stated if isinstance(stated, list) else [stated]
     return ", ".join(" ".join(each.split()) for each in names if isinstance(each, str))
 
@@ -226,11 +227,13 @@ def _list(address: HubAddress, folder: str, *, is_deep: bool) -> Iterator[tuple[
         def read(response: Any) -> tuple[Any, str]:
             return _json(uri, response), str(response.links.get("next", {}).get("url") or "")
 
-        page, url = request(uri, url, read, **arguments)
+        page, following = request(uri, url, read, **arguments)
         entries = dict(_entries(uri, page))
         known.update(entries)
         yield from entries.items()
-        arguments = {}  # they stand in the address of the next page
+        if following == url:  # such as of a proxy that knows addresses without their query
+            raise _not_hub(uri)
+        url, arguments = following, {}  # they stand in the address of the next page
 
 
 def _entries(uri: str, page: Any) -> Iterator[tuple[str, HubFile]]:

@@ -16,6 +16,7 @@ PLAIN_TABLES = tuple(SEPARATORS)
 PACKED_TABLES = tuple(name + packed for name in PLAIN_TABLES for packed in (".gz", ".zst"))
 TABS = tuple(name for name in (*PLAIN_TABLES, *PACKED_TABLES) if name.startswith(".tsv"))
 BYTE_ORDER_MARK = "\ufeff"
+QUOTE = "put a text that holds the separator or a line end between quotes"
 MOST_AGAIN = 4
 """Times the characters of a file that are read again, for quotes that nobody closes."""
 
@@ -44,7 +45,8 @@ class SeparatedFile:
         csv.field_size_limit(MAX_LINE_BYTES)
         self._lines = _Lines(text)
         candidates = SEPARATORS[".tsv" if name.lower().endswith(TABS) else ".csv"]
-        first = self._lines.peek()
+        while (first := self._lines.peek()) and not first.strip():
+            next(self._lines)
         declared = TOLD.fullmatch(first)
         if declared:
             next(self._lines)
@@ -73,7 +75,7 @@ class SeparatedFile:
             ):
                 yield number, cells
             else:
-                yield number, Fault(f"{len(cells)} cells, and {num_columns} columns are named")
+                yield number, Fault(f"{len(cells)} cells, and {num_columns} columns are named; {QUOTE}")
 
     def _cut(self) -> Iterator[tuple[int, list[str] | Fault]]:
         lines = self._lines
@@ -94,18 +96,19 @@ class SeparatedFile:
             if any(cells):
                 yield number, cells
 
-    def _plain(self, row: list[str]) -> list[str] | None:
+    def _plain(self, row: list[str | TooLong]) -> list[str] | None:
         """Cut a line in which quotes are signs as others; None where it does not have all columns."""
         # Tables made by hand, and nearly all .tsv, know no quoting: `1<tab>"Salam" dedi`.
-        if not row or (len(row) > 1 and self.separator != "\t"):
+        first = row[0] if row else None
+        if not isinstance(first, str) or (len(row) > 1 and self.separator != "\t"):
             return None
-        cells = row[0].rstrip("\r\n").split(self.separator)
+        cells = first.rstrip("\r\n").split(self.separator)
         return cells if len(cells) == len(self.columns) else None
 
-    def _is_unquoted(self, row: list[str]) -> bool:
+    def _is_unquoted(self, row: list[str | TooLong]) -> bool:
         """Return whether what looks like one row over several lines is as many rows, two of which begin with a quote."""
         tabs = len(self.columns) - 1
-        return self.separator == "\t" and tabs > 0 and all(line.count("\t") == tabs for line in row)
+        return self.separator == "\t" and tabs > 0 and all(str(line).count("\t") == tabs for line in row)
 
 
 class _LongError(csv.Error):
@@ -117,10 +120,10 @@ class _Lines:
 
     def __init__(self, text: IO[str]) -> None:
         self._text = text
-        self._back = deque[str]()
+        self._back = deque[str | TooLong]()
         self._number = 0
         self._chars = self._read = self._read_again = 0
-        self.of_row: list[str] = []
+        self.of_row: list[str | TooLong] = []
         """Lines of the row that is being read."""
 
     def begin(self) -> int:
@@ -151,21 +154,23 @@ class _Lines:
         return self
 
     def __next__(self) -> str:
-        if self._back:
-            line = self._back.popleft()
-        else:
-            line = self._text.readline(MAX_LINE_BYTES)
-            self._read += len(line)
+        line = self._back.popleft() if self._back else self._line()
         if not line:
             raise StopIteration
         self._number += 1
+        self.of_row.append(line)
+        if isinstance(line, TooLong):
+            raise _LongError(str(line))
         self._chars += len(line)
-        if len(line) == MAX_LINE_BYTES:
-            while line and not line.endswith(("\n", "\r")):
-                line = self._text.readline(MAX_LINE_BYTES)
-                self._chars += len(line)
-        else:
-            self.of_row.append(line)
         if self._chars >= MAX_LINE_BYTES:
             raise _LongError(str(TooLong(self._chars, "row")))
         return line
+
+    def _line(self) -> str | TooLong:
+        line = piece = self._text.readline(MAX_LINE_BYTES)
+        num_chars = len(line)
+        while len(piece) == MAX_LINE_BYTES and not piece.endswith(("\n", "\r")):
+            piece = self._text.readline(MAX_LINE_BYTES)
+            num_chars += len(piece)
+        self._read += num_chars
+        return line if num_chars == len(line) < MAX_LINE_BYTES else TooLong(num_chars)
