@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -185,13 +186,17 @@ def test_a_file_in_a_code_page_is_decoded(tmp_path: Path, caplog: pytest.LogCapt
     assert "a.csv: not UTF-8; read as" in caplog.text
 
 
-def test_damaged_packed_data_ends_the_file_and_not_the_rows_before(tmp_path: Path) -> None:
-    rows = [["text"], *([f"sətir {number} {hash(str(number))}"] for number in range(50_000))]
-    packed = gzip.compress(table(rows).encode())
+@pytest.mark.parametrize(("suffix", "pack"), [(".gz", gzip.compress), (".zst", zstandard.compress)])
+@pytest.mark.parametrize("num_rows", [20_000, 100_000])  # damage before and behind the first MiB
+def test_damaged_packed_data_ends_the_file_and_not_the_rows_before(
+    tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes], num_rows: int
+) -> None:
+    rows = [["text"], *([f"sətir {number} {number * 7919 % 99991}"] for number in range(num_rows))]
+    packed = pack(table(rows).encode())
 
-    records, stats = read(tmp_path, packed[: len(packed) // 2], "a.csv.gz")
+    records, stats = read(tmp_path, packed[: len(packed) * 2 // 3], f"a.csv{suffix}")
 
-    assert len(records) > 10_000
+    assert num_rows / 10 < len(records) < num_rows
     assert stats.bad == 1
     assert "compressed data is damaged from here on" in stats.places[0]
 

@@ -3,7 +3,7 @@
 import io
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import PurePath
 from typing import Any
 
@@ -90,14 +90,13 @@ def _not_utf_8(values: dict[str, str]) -> Fault | None:
 @contextmanager
 def _text(file: ReadableFile, name: str, language: str, read_stats: ReadStats) -> Iterator[Any]:
     suffix = PurePath(name.lower()).suffix
-    sample, damage = b"", None
+    sample = b""
     with unpacked(file, suffix) as opened:
         stream: Any = opened
-        try:
+        # Rows before the damage are read. A stream that is damaged says so again.
+        with suppress(*DAMAGED):
             while len(sample) < SAMPLE_BYTES and (piece := stream.read1(SAMPLE_BYTES - len(sample))):
                 sample += piece
-        except DAMAGED as error:
-            damage = error  # rows before it are read
         whole = sample[: sample.rfind(b"\n") + 1] or sample
         # A zero in a text is no sign of UTF-16, which has them in the first row too.
         known = whole if b"\0" in whole.partition(b"\n")[0] else whole.replace(b"\0", b"")
@@ -107,25 +106,20 @@ def _text(file: ReadableFile, name: str, language: str, read_stats: ReadStats) -
             log.warning("%s: not UTF-8; read as %s", name, codec)
         # Bytes that are not of this encoding cost the row that they are in.
         errors = "surrogateescape" if codec == "utf-8" else "replace"
-        joined = io.BufferedReader(_Joined(sample, stream, damage))
+        joined = io.BufferedReader(_Joined(sample, stream))
         with io.TextIOWrapper(joined, encoding=codec, errors=errors, newline="") as text:
             yield text
 
 
 class _Joined(io.RawIOBase):
-    """The first bytes of a stream, and the rest of it or its damage."""
+    """The first bytes of a stream, and the rest of it."""
 
-    def __init__(self, first: bytes, rest: Any, damage: Exception | None) -> None:
+    def __init__(self, first: bytes, rest: Any) -> None:
         self._first = io.BytesIO(first)
         self._rest = rest
-        self._damage = damage
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, target: Any) -> int:
-        if count := self._first.readinto(target):
-            return count
-        if self._damage is not None:
-            raise self._damage
-        return int(self._rest.readinto1(target))
+        return self._first.readinto(target) or int(self._rest.readinto1(target))
