@@ -117,9 +117,7 @@ def examples(given: Given) -> list[dict[str, torch.Tensor]]:
     source = packed(given)
     rows = []
     for step in range(given.all_steps):
-        chosen = sequences_of_step(
-            step, batch_size=given.batch, blocks=source.blocks, seed=SEED
-        )
+        chosen = sequences_of_step(step, batch_size=given.batch, blocks=source.blocks, seed=SEED)
         batch = batch_of(source, chosen)
         rows += [
             {"input_ids": ids, "position_ids": positions, "labels": labels, "shift_labels": labels}

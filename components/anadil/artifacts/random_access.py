@@ -17,6 +17,7 @@ from typing import Protocol
 from anadil.artifacts import storage
 from anadil.artifacts.prefetch import RESERVE_BYTES, cache
 from anadil.artifacts.ranged import RangedStream
+from anadil.artifacts.s3_ranges import S3Ranges
 from anadil.core.errors import DataError, IntegrityError
 
 log = logging.getLogger(__name__)
@@ -148,7 +149,7 @@ class RemoteBytes:
         return block[low:high]
 
     def _fetched(self, start: int, num_bytes: int) -> bytes:
-        stream = RangedStream(self.name, self._version)
+        stream = RangedStream(self.name, S3Ranges(self.name, self._version))
         stream.seek(start)
         buffer = bytearray(num_bytes)
         stream.readinto(buffer)
