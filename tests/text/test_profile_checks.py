@@ -44,8 +44,8 @@ def test_text_that_ends_its_words_as_no_text_of_the_sample_is_another_language()
     )  # fmt: skip
 
     assert (unpack_endings(profile.endings) == endings).all()
-    assert score_endings(small_letters_of(own), endings) == 0
-    assert score_endings(small_letters_of(sibling), endings) == 1  # one text alone ends a word in -vden
+    assert score_endings([small_letters_of(own)], endings) == 0
+    assert score_endings([small_letters_of(sibling)], endings) == 1  # one text alone ends a word in -vden
     assert is_likely(own * 3, profile)
     assert not is_likely(f"{sibling} " * 3, profile)
     assert not is_likely(f"{own} {sibling} " * 3, profile)

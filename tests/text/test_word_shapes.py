@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anadil.text.ngram_profile import letters_of
+from anadil.text.ngram_profile import codes_of, letters_of
 from anadil.text.word_shapes import (
     WINDOW,
     distinct_words,
@@ -37,7 +37,7 @@ def test_figures_and_unusual_signs_within_words_are_counted_for_each_letter(
 ) -> None:
     num_letters = max(1, sum(each.isalpha() or each in "\u094d\u0930\u092f\u094b\u0947" for each in text))
 
-    assert inner_signs(text) == pytest.approx(num_signs / num_letters)
+    assert inner_signs(codes_of(text)) == pytest.approx(num_signs / num_letters)
 
 
 def test_capitals_behind_small_letters_are_counted_where_there_are_many_letters() -> None:

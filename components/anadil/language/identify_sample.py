@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from anadil.core.format import counted
 from anadil.language.made_noise import MAX_TEXTS, noise_of_kind
@@ -19,12 +18,11 @@ from anadil.text.language import find_language, known_languages
 from anadil.text.language_data import KnownLanguage, LanguageModel, Profile
 from anadil.text.language_id import LONG_CHARS, cld2_label, label_share, main_label
 from anadil.text.language_pack import Identification
-from anadil.text.ngram_profile import Table, letters_of
+from anadil.text.ngram_profile import Figures, Table, codes_of_pieces, letters_of
 from anadil.text.word_shapes import small_letters_of
 
 log = logging.getLogger(__name__)
 
-Figures = npt.NDArray[np.float64]
 LENGTHS = (40, 80, 160, 320, 640, 1_280)
 """Letters from which a limit of its own holds."""
 DROP_RATE = 0.02
@@ -46,6 +44,8 @@ NO_LIMIT = -99.0
 """Limit of association where too few pieces have a figure."""
 MIN_PIECES, MAX_PIECES = 50, 4_000
 """Pieces of one length, of all parts together: the fewest that set a limit of their own, and the most that are measured."""
+BLOCK = 256
+"""Pieces that are scored at once: fewer cost most for the calls, more do not fit into a processor's cache."""
 MIN_LABELLED = 0.98
 """Share of what CLD2 is sure of in the sample, that it must take for the language, so that its label counts."""
 MIN_SIBLING = 0.3
@@ -216,6 +216,10 @@ class _Part:
     tables: Tables
 
 
+_Score = Callable[[_Part, Sequence[str]], Figures]
+"""Scores pieces of one length, all at once; NaN where one has no score."""
+
+
 def _judged_by_others(sampled: Sequence[Sequence[str]]) -> list[_Part]:
     taught = [Counted.of(texts) for texts in sampled]
     parts = []
@@ -256,9 +260,9 @@ def _profile(
         orders=ngram_profile.ORDERS, own=pack(tables.ngrams), others=tuple(map(pack, other_tables)), min_chars=LENGTHS,
         min_likelihoods=likelihoods, min_margins=margins if others else (),
         associations=tuple(map(pack, tables.associated)), least_rarity=ngram_profile.RARER,
-        min_associations=_damage_limits(parts, "misread", lambda part, piece: part.tables.association(piece)),
+        min_associations=_damage_limits(parts, "misread", lambda part, pieces: part.tables.association(codes_of_pieces(pieces))),
         word_order=tables.word_order.pack(),
-        min_word_order=_damage_limits(parts, "shuffled", lambda part, piece: part.tables.word_order.score(piece)),
+        min_word_order=_damage_limits(parts, "shuffled", lambda part, pieces: part.tables.word_order.scores(pieces)),
         endings=word_shapes.pack_endings(tables.endings) if has_endings else "",
         max_new_endings=tuple(_endings_limit(parts, length, widened) for length in LENGTHS) if has_endings else (),
         max_inner_signs=tuple(_signs_limit(parts, length) for length in LENGTHS),
@@ -266,16 +270,16 @@ def _profile(
     )  # fmt: skip
 
 
-def _figures(
-    parts: Sequence[_Part], kind: str, length: int, score: Callable[[_Part, str], float]
-) -> list[Figures]:
+def _figures(parts: Sequence[_Part], kind: str, length: int, score: _Score) -> list[Figures]:
     """Score the pieces of each part that have a score. Short texts of a part are joined: they are of a kind."""
     figures = []
     for part in parts:
         text = getattr(part, kind)
         starts = range(0, max(1, len(text) - length + 1), length)
         some = starts[:: max(1, len(starts) * len(parts) // MAX_PIECES)]
-        scored = np.array([score(part, text[start : start + length]) for start in some])
+        pieces = [text[start : start + length] for start in some]
+        blocks = [score(part, pieces[start : start + BLOCK]) for start in range(0, len(pieces), BLOCK)]
+        scored = np.concatenate(blocks)
         figures.append(scored[~np.isnan(scored)])
     return [each for each in figures if len(each)]
 
@@ -292,8 +296,8 @@ def _limits(
     """Return the least likelihood and margin of pieces of the length."""
 
     def scores_of(place: int) -> list[Figures]:
-        def score(part: _Part, piece: str) -> float:
-            hashes = ngram_profile.buckets(piece, max(ngram_profile.ORDERS))
+        def score(part: _Part, pieces: Sequence[str]) -> Figures:
+            hashes = ngram_profile.buckets(codes_of_pieces(pieces), max(ngram_profile.ORDERS))
             return ngram_profile.score_letters(hashes, [part.tables.ngrams, *others])[place]
 
         return _figures(parts, "running", length, score)
@@ -304,9 +308,7 @@ def _limits(
     return round(least, 3), round(min(margin, 0.0), 3)
 
 
-def _damage_limits(
-    parts: Sequence[_Part], kind: str, score: Callable[[_Part, str], float]
-) -> tuple[float, ...]:
+def _damage_limits(parts: Sequence[_Part], kind: str, score: _Score) -> tuple[float, ...]:
     """Return least figures of pieces of each length: between own and damaged ones, or at the own where they overlap."""
     limits = [NO_LIMIT]
     for length in LENGTHS:
@@ -324,7 +326,7 @@ def _damage_limits(
 def _endings_limit(parts: Sequence[_Part], length: int, widened: float) -> float:
     """Return the largest share of words with unknown endings in pieces of the length."""
     shares = _figures(
-        parts, "small", length, lambda part, piece: word_shapes.score_endings(piece, part.tables.endings)
+        parts, "small", length, lambda part, pieces: word_shapes.score_endings(pieces, part.tables.endings)
     )
     limit = _outermost(shares, DROP_RATE, largest=True, widened=widened)
     return round(min(max(limit, MIN_NEW_ENDINGS), 1.0), 3)
@@ -335,7 +337,7 @@ def _signs_limit(parts: Sequence[_Part], length: int) -> float:
     if length < word_shapes.MIN_LETTERS:
         return 1.0
     good, noise = (
-        _figures(parts, kind, length, lambda _, piece: word_shapes.inner_signs(piece))
+        _figures(parts, kind, length, lambda _, pieces: word_shapes.inner_signs(codes_of_pieces(pieces)))
         for kind in ("joined", "signs")
     )
     spared = _outermost(good, DROP_RATE, largest=True)

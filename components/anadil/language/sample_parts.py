@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anadil.text import ngram_profile
-from anadil.text.ngram_profile import Table, buckets, letters_of
+from anadil.text.ngram_profile import Codes, Figures, Table, buckets, codes_of, letters_of
 from anadil.text.word_order import WordOrder, Words, words_of
 from anadil.text.word_shapes import KNOWN, Endings, count_endings
 
@@ -63,7 +63,7 @@ def _halves(texts: Sequence[str]) -> list[list[str]]:
 
 
 def _direction_of(text: str) -> npt.NDArray[np.float32]:
-    hashes = buckets(letters_of(text), ORDER)[-1] % NUM_HASHED
+    hashes = buckets(codes_of(letters_of(text)), ORDER)[-1] % NUM_HASHED
     counts = np.bincount(hashes, minlength=NUM_HASHED)
     # Roots, because of the shares alone the most frequent n-grams would decide.
     return np.sqrt(counts / max(1, len(hashes))).astype(np.float32)
@@ -107,7 +107,7 @@ class Tables:
             np.sum([part.endings for part in parts], axis=0) >= KNOWN,
         )
 
-    def association(self, letters: str) -> float:
+    def association(self, letters: Codes) -> Figures:
         """Score the association of `letters_of` a text."""
         return ngram_profile.score_association(
             buckets(letters, len(ngram_profile.ASSOCIATED)), self.associated

@@ -45,8 +45,12 @@ MULTIPLIER, PRIME, MIXER = (
 
 Table = npt.NDArray[np.float32]
 """Log-probability of each bucket."""
+Codes = npt.NDArray[np.uint32]
+"""Code points of a text, or a row of them for each of several pieces of one length."""
 Buckets = Sequence[npt.NDArray[np.int64]]
-"""Hashed n-grams of one text: those of one letter, of two, and so on."""
+"""Hashed n-grams of `Codes`, along the last axis: those of one letter, of two, and so on."""
+Figures = npt.NDArray[np.float64]
+"""A figure of a text, or one for each of several pieces."""
 
 
 @functools.cache
@@ -65,7 +69,7 @@ def letters_of(text: str, *, marks: bool = True) -> str:
 
     With `marks`, vowel signs and tone marks are letters, and points that texts may omit are dropped.
     """
-    codes = np.frombuffer(f" {text.lower()} ".encode("utf-32-le", "replace"), np.uint32)
+    codes = codes_of(f" {text.lower()} ")
     kinds = code_point_kinds()[codes]
     if marks and (kinds == POINT).any():
         codes, kinds = codes[kinds != POINT], kinds[kinds != POINT]
@@ -77,14 +81,24 @@ def letters_of(text: str, *, marks: bool = True) -> str:
     return np.where(is_letter, codes, np.uint32(ord(" ")))[is_kept].tobytes().decode("utf-32-le")
 
 
-def buckets(letters: str, num: int) -> Buckets:
+def codes_of(text: str) -> Codes:
+    """The code points of a text."""
+    return np.frombuffer(text.encode("utf-32-le", "replace"), np.uint32)
+
+
+def codes_of_pieces(pieces: Sequence[str]) -> Codes:
+    """The code points of pieces of one length, a row for each."""
+    return codes_of("".join(pieces)).reshape(len(pieces), len(pieces[0]))
+
+
+def buckets(letters: Codes, num: int) -> Buckets:
     """The bucket of every n-gram of `letters_of` a text, of up to `num` letters."""
-    codes = np.frombuffer(letters.encode("utf-32-le", "replace"), np.uint32).astype(np.uint64) * MULTIPLIER
+    codes = letters.astype(np.uint64) * MULTIPLIER
     by_order = []
     hashed = codes
     for order in range(1, num + 1):
         if order > 1:
-            hashed = (hashed[:-1] * PRIME) ^ codes[order - 1 :]
+            hashed = (hashed[..., :-1] * PRIME) ^ codes[..., order - 1 :]
         by_order.append(to_buckets(hashed))
     return by_order
 
@@ -98,7 +112,7 @@ def to_buckets(hashed: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
 
 def word_buckets(letters: str) -> npt.NDArray[np.int64]:
     """The bucket of every word of `letters_of` a text."""
-    codes = np.frombuffer(letters.encode("utf-32-le", "replace"), np.uint32)
+    codes = codes_of(letters)
     starts = np.flatnonzero((codes[:-1] == ord(" ")) & (codes[1:] != ord(" "))) + 1
     if not len(starts):
         return np.empty(0, np.int64)
@@ -116,7 +130,7 @@ def count_ngrams(texts: Iterable[str], num: int) -> npt.NDArray[np.float64]:
     """Counts of the n-grams of texts in each bucket, those of one letter first, of up to `num`."""
     counts = np.zeros((num, NUM_BUCKETS))
     for text in texts:
-        for order, hashed in enumerate(buckets(letters_of(text), num)):
+        for order, hashed in enumerate(buckets(codes_of(letters_of(text)), num)):
             counts[order] += np.bincount(hashed, minlength=NUM_BUCKETS)
     return counts
 
@@ -131,13 +145,20 @@ def to_table(counted: npt.NDArray[np.float64], orders: Sequence[int]) -> Table:
     counts = counted[[order - 1 for order in orders]].sum(axis=0)
     shares = (counts + SMOOTHING) / (counts.sum() + SMOOTHING * NUM_BUCKETS)
     # Rounded as a pack rounds it: limits are measured on the figures that will be read.
-    return unpack_table(pack_table(np.log(shares).astype(np.float32)))
+    return _of_steps(_to_steps(np.log(shares).astype(np.float32)))
+
+
+def _to_steps(table: Table) -> npt.NDArray[np.uint8]:
+    return np.clip(np.rint(-table * STEPS), 0, 255).astype(np.uint8)
+
+
+def _of_steps(steps: npt.NDArray[np.uint8]) -> Table:
+    return -steps.astype(np.float32) / np.float32(STEPS)
 
 
 def pack_table(table: Table) -> str:
     """A table as text."""
-    steps = np.clip(np.rint(-table * STEPS), 0, 255).astype(np.uint8)
-    return pack(steps.tobytes())
+    return pack(_to_steps(table).tobytes())
 
 
 def pack(data: bytes) -> str:
@@ -166,22 +187,22 @@ def unpack_table(packed: str) -> Table:
     Raises:
         ValueError: It is none.
     """
-    data = unpack(packed, NUM_BUCKETS)
-    return -np.frombuffer(data, np.uint8).astype(np.float32) / np.float32(STEPS)
+    return _of_steps(np.frombuffer(unpack(packed, NUM_BUCKETS), np.uint8))
 
 
 def score_letters(
     ngrams: Buckets, tables: Sequence[Table], orders: Sequence[int] = ORDERS
-) -> tuple[float, float]:
+) -> tuple[Figures, Figures]:
     """Mean log-probability of a text, and by how much it exceeds that by the likeliest other table."""
-    together = np.concatenate([ngrams[order - 1] for order in orders])
-    if not len(together):
-        return -255 / STEPS, -255 / STEPS
-    mean, *others = (float(table[together].mean()) for table in tables)
-    return mean, mean - max(others) if others else np.inf
+    together = np.concatenate([ngrams[order - 1] for order in orders], axis=-1)
+    if not together.shape[-1]:
+        lowest = np.full(together.shape[:-1], -255 / STEPS)
+        return lowest, lowest
+    mean, *others = (table[together].mean(axis=-1).astype(np.float64) for table in tables)
+    return mean, mean - functools.reduce(np.maximum, others, np.float64(-np.inf))
 
 
-def score_association(ngrams: Buckets, tables: Sequence[Table], least: float = RARER) -> float:
+def score_association(ngrams: Buckets, tables: Sequence[Table], least: float = RARER) -> Figures:
     """Mean nats, at most 0, by which pairs and triples of letters are rarer in the sample than chance has it.
 
     More frequent ones count as 0: they follow the topic. A letter that the sample lacks tells nothing, because chance has
@@ -191,10 +212,10 @@ def score_association(ngrams: Buckets, tables: Sequence[Table], least: float = R
     lexicography".
     """
     alone, *together = (table[ngrams[order - 1]] for table, order in zip(tables, ASSOCIATED, strict=True))
-    total = 0.0
+    total = np.zeros(alone.shape[:-1])
     chance = alone
     for place, shares in enumerate(together, 1):
-        if len(shares):
-            chance = chance[:-1] + alone[place:]
-            total += float(np.minimum(shares - chance + least, 0).mean())
+        if shares.shape[-1]:
+            chance = chance[..., :-1] + alone[..., place:]
+            total = total + np.minimum(shares - chance + least, 0).mean(axis=-1).astype(np.float64)
     return total

@@ -10,6 +10,7 @@ from anadil.text.ngram_profile import (
     ASSOCIATED,
     Table,
     buckets,
+    codes_of,
     letters_of,
     score_association,
     score_letters,
@@ -120,22 +121,24 @@ def profile_checks(text: str, profile: Profile) -> Iterator[ProfileCheck]:
     if place < 0:
         return
     tables = _tables(profile)
-    ngrams = buckets(letters, max(*profile.orders, len(ASSOCIATED)))
+    ngrams = buckets(codes_of(letters), max(*profile.orders, len(ASSOCIATED)))
     likelihood, margin = score_letters(ngrams, tables.likelihoods, profile.orders)
-    yield ProfileCheck("likelihood", likelihood, profile.min_likelihoods[place])
+    yield ProfileCheck("likelihood", float(likelihood), profile.min_likelihoods[place])
     if profile.others:
-        yield ProfileCheck("margin", margin, profile.min_margins[place])
+        yield ProfileCheck("margin", float(margin), profile.min_margins[place])
     if tables.associations:
         rarity = score_association(ngrams, tables.associations, profile.least_rarity)
-        yield ProfileCheck("association", rarity, profile.min_associations[place])
+        yield ProfileCheck("association", float(rarity), profile.min_associations[place])
     small = small_letters_of(text) if tables.endings is not None else ""
     if tables.endings is not None and (place_of_small := _place(small, profile)) >= 0:
-        share, most = score_endings(small, tables.endings), profile.max_new_endings[place_of_small]
-        yield ProfileCheck("new_endings", share, most, is_least=False)
+        (share,), most = score_endings([small], tables.endings), profile.max_new_endings[place_of_small]
+        yield ProfileCheck("new_endings", float(share), most, is_least=False)
     if tables.word_order:
-        yield ProfileCheck("word_order", tables.word_order.score(letters), profile.min_word_order[place])
+        (order,) = tables.word_order.scores([letters])
+        yield ProfileCheck("word_order", float(order), profile.min_word_order[place])
     if profile.max_inner_signs:
-        yield ProfileCheck("inner_signs", inner_signs(text), profile.max_inner_signs[place], is_least=False)
+        signs = float(inner_signs(codes_of(text)))
+        yield ProfileCheck("inner_signs", signs, profile.max_inner_signs[place], is_least=False)
         yield ProfileCheck("inner_capitals", inner_capitals(text), profile.max_inner_capitals, is_least=False)
     if profile.min_distinct_words:
         yield ProfileCheck("distinct_words", distinct_words(letters), profile.min_distinct_words)

@@ -5,16 +5,15 @@ inflects say what a word does in its sentence. The mean by which two classes sta
 well above 0 in running text of any kind, and about 0 or less in other text.
 """
 
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from anadil.text.ngram_profile import NUM_BUCKETS, pack, unpack, word_buckets
-from anadil.text.word_shapes import ending_buckets
+from anadil.text.ngram_profile import NUM_BUCKETS, Figures, pack, unpack, word_buckets
+from anadil.text.word_shapes import ending_buckets, joined
 
 NUM_WORDS, NUM_ENDINGS = 128, 127
 """Classes. Measured on thirteen languages, of .6 to 2 MB each: between the hundredth of running text and the twentieth of shuffled text that
@@ -60,7 +59,9 @@ class WordOrder:
         _number(numbers[1], endings, 1 + NUM_WORDS, NUM_ENDINGS)
         pairs = np.zeros(NUM_CLASSES**2)
         for each, last in sample:
-            first, second = _neighbours(_classes(numbers, each, last))
+            classes = _classes(numbers, each, last)
+            places = _with_neighbour(classes)
+            first, second = classes[places], classes[places + 1]
             pairs += np.bincount(first * NUM_CLASSES + second, minlength=NUM_CLASSES**2)
         counted = pairs.reshape(NUM_CLASSES, NUM_CLASSES)
         # One is added to both: without, pairs that are too rare to be counted weigh most.
@@ -68,13 +69,17 @@ class WordOrder:
         steps = np.rint(STEPS * np.log((counted + 1) / (chance + 1)))
         return cls(numbers, np.clip(steps, -127, 127).astype(np.int8))
 
-    def score(self, letters: str) -> float:
-        """Mean nats by which the neighbours in `letters_of` a text are more frequent than chance; NaN for fewer than `MIN_PAIRS`."""
-        classes = _classes(self.numbers, *words_of(f" {letters} "))
-        first, second = _neighbours(classes)
-        if len(first) < MIN_PAIRS:
-            return math.nan
-        return float(self.associations[first, second].mean()) / STEPS
+    def scores(self, pieces: Sequence[str]) -> Figures:
+        """Mean nats by which neighbours are more frequent than chance, for each of pieces of `letters_of` texts; NaN for fewer than `MIN_PAIRS`."""
+        letters, numbers = joined(pieces)
+        classes = _classes(self.numbers, *words_of(letters))
+        places = _with_neighbour(classes)
+        places = places[numbers[places] == numbers[places + 1]]
+        steps = self.associations[classes[places], classes[places + 1]]
+        total, count = (
+            np.bincount(numbers[places], weights, minlength=len(pieces)) for weights in (steps, None)
+        )
+        return np.where(count >= MIN_PAIRS, total / np.maximum(1, count) / STEPS, np.nan)
 
     def pack(self) -> str:
         """Pack as text."""
@@ -113,7 +118,6 @@ def _classes(numbers: Classes, words: npt.NDArray[np.int64], endings: npt.NDArra
     return classes
 
 
-def _neighbours(classes: Numbers) -> tuple[Numbers, Numbers]:
-    """The first and the second class of every two neighbours that have one."""
-    both = (classes[:-1] > 0) & (classes[1:] > 0)
-    return classes[:-1][both], classes[1:][both]
+def _with_neighbour(classes: Numbers) -> Numbers:
+    """Places of the words that have a class and stand before one that has."""
+    return np.flatnonzero((classes[:-1] > 0) & (classes[1:] > 0))

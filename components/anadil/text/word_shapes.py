@@ -13,7 +13,7 @@ import math
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,10 @@ from anadil.text.letters import name_of
 from anadil.text.ngram_profile import (
     MULTIPLIER,
     NUM_BUCKETS,
+    Codes,
+    Figures,
     code_point_kinds,
+    codes_of,
     letters_of,
     pack,
     to_buckets,
@@ -67,7 +70,7 @@ def capitals_share(texts: Iterable[str]) -> float:
 
 def small_letters_of(text: str) -> str:
     """`letters_of` the words that begin with no capital."""
-    codes = np.frombuffer(f" {text} ".encode("utf-32-le", "replace"), np.uint32)
+    codes = codes_of(f" {text} ")
     is_letter = code_point_kinds()[codes] > 0
     starts = np.zeros_like(is_letter)
     starts[1:] = is_letter[1:] & ~is_letter[:-1]
@@ -79,7 +82,7 @@ def small_letters_of(text: str) -> str:
 
 def ending_buckets(letters: str, num: int = ENDING) -> npt.NDArray[np.int64]:
     """The bucket of the last letters of every word of `letters_of` a text, or of `small_letters_of` it."""
-    codes = np.frombuffer(letters.encode("utf-32-le", "replace"), np.uint32)
+    codes = codes_of(letters)
     is_letter = codes != ord(" ")
     last = np.flatnonzero(is_letter[:-1] & ~is_letter[1:])
     places = last[:, np.newaxis] - np.arange(num)
@@ -110,10 +113,21 @@ def unpack_endings(packed: str) -> Endings:
     return np.unpackbits(np.frombuffer(unpack(packed, NUM_BUCKETS // 8), np.uint8)).astype(np.bool_)
 
 
-def score_endings(letters: str, endings: Endings) -> float:
-    """The share of words that end as none of the language."""
-    endings_of_text = ending_buckets(letters)
-    return float(np.mean(~endings[endings_of_text])) if len(endings_of_text) else 1.0
+def joined(pieces: Sequence[str]) -> tuple[str, npt.NDArray[np.int64]]:
+    """Pieces of `letters_of` texts as one, in which no word is of two of them, and the number of the piece of each word."""
+    numbers = np.repeat(np.arange(len(pieces)), [len(piece.split()) for piece in pieces])
+    return "".join(f" {piece} " for piece in pieces), numbers
+
+
+def score_endings(pieces: Sequence[str], endings: Endings) -> Figures:
+    """The share of words that end as none of the language, for each of pieces of `small_letters_of` texts."""
+    # A piece may end amid a word.
+    letters, numbers = joined([piece[: piece.rfind(" ") + 1] for piece in pieces])
+    unknown, total = (
+        np.bincount(numbers, weights, minlength=len(pieces))
+        for weights in (~endings[ending_buckets(letters)], None)
+    )
+    return np.where(total > 0, unknown / np.maximum(1, total), 1.0)
 
 
 @functools.cache
@@ -125,27 +139,24 @@ def is_usual() -> npt.NDArray[np.bool_]:
     return usual
 
 
-def inner_signs(text: str) -> float:
+def inner_signs(codes: Codes) -> Figures:
     """Figures and unusual signs between two letters, for each letter of a text."""
-    codes, is_letter = _letters(text)
-    between = is_letter[:-2] & ~is_letter[1:-1] & is_letter[2:] & ~is_usual()[codes[1:-1]]
-    return float(between.sum()) / max(1, int(is_letter.sum()))
+    is_letter = code_point_kinds()[codes] > 0
+    between = is_letter[..., :-2] & ~is_letter[..., 1:-1] & is_letter[..., 2:]
+    between &= ~is_usual()[codes[..., 1:-1]]
+    signs: Figures = between.sum(axis=-1) / np.maximum(1, is_letter.sum(axis=-1))
+    return signs
 
 
 def inner_capitals(text: str) -> float:
     """Capitals behind small letters, for each letter; NaN for few letters, which exceeds no limit."""
-    codes, is_letter = _letters(text)
+    codes = codes_of(text)
+    is_letter = code_point_kinds()[codes] > 0
     num_letters = int(is_letter.sum())
     if num_letters < MIN_LETTERS:
         return math.nan
     capitals = is_capital()[codes]
     return float((is_letter[:-1] & ~capitals[:-1] & capitals[1:]).sum()) / num_letters
-
-
-def _letters(text: str) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.bool_]]:
-    """Code points, and whether each is a letter."""
-    codes = np.frombuffer(text.encode("utf-32-le", "replace"), np.uint32)
-    return codes, code_point_kinds()[codes] > 0
 
 
 def distinct_words(letters: str) -> float:
