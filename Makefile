@@ -1,4 +1,4 @@
-# make demo: set up and run the whole pipeline on built-in data.  make test: set up and test, with the options PYTEST.
+# make demo: set up and run the whole pipeline on built-in data, with the options DEMO.  make test: set up and test, with the options PYTEST.
 # make check: lint, types, import contracts.  make golden: rewrite the files that tests compare with.
 # make images: build every image with docker, podman or buildah.  make ci, make ci-full: what CI runs.
 
@@ -10,7 +10,7 @@ GENERATORS = $(filter-out %/make_image_locks.py, $(wildcard scripts/make_*.py))
 .PHONY: demo test check golden images ci ci-full clean
 
 demo: .venv/installed-laptop
-	$(ANADIL) run
+	$(ANADIL) run $(DEMO)
 
 # Where a process that runs tests dies, the run ends: xdist would start another one, and near the end wait for it for ever.
 test: .venv/installed-dev

@@ -1,5 +1,6 @@
 """The worked examples of CONTRIBUTING.md, made in a copy of the project."""
 
+import itertools
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from numba.core.caching import _CacheLocator
 
 from tests.kit.clean_inputs import texts as az_texts
 from tests.kit.texts import JAPANESE, MORE_JAPANESE
@@ -28,11 +30,17 @@ EXAMPLES: dict[str, str] = dict(re.findall(r"^### (.+?)\n(.*?)(?=^##|\Z)", TEXT,
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A copy of what the examples change and run."""
+    """A copy of what the examples change and run, with what is compiled of it: a change compiles anew what it concerns."""
     copy = tmp_path / "project"
     for name in ("components", "pipelines", "recipes", "docs", "charts"):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, copy / name)
     shutil.copy(ROOT / "pyproject.toml", copy)
+    # numba names a folder by the name and the digest of that of the sources, which is another one now.
+    for room in copy.glob("components/anadil/*/kernels"):
+        for sources, place in itertools.product((room, room.parent), room.glob("__pycache__/kernels-*/*")):
+            if place.name.startswith(f"{sources.name}_"):
+                moved = _CacheLocator.get_suitable_cache_subpath(str(sources / "any.py"))
+                place.rename(place.with_name(moved))
     return copy
 
 

@@ -74,7 +74,7 @@ def test_few_documents_do_not_set_limits_that_others_of_their_source_break(
 ) -> None:
     monkeypatch.setattr(learning, "MIN_BYTES", 10_000)
     dropped = []
-    for seed in range(4):
+    for seed in range(2):
         own = texts_of(code)
         random.Random(seed).shuffle(own)
         pack = learn_language("qaa", own[:80], {}).pack

@@ -18,7 +18,7 @@ pytestmark = [
 ]
 SHORT = ("evaluate.max_new_tokens=8", "evaluate.max_questions=4", "finetune.epochs=1")
 """What a laptop takes minutes for, and this test is not about."""
-DOCUMENTS, CHATS = 24, 16
+DOCUMENTS, CHATS = 16, 8
 
 
 def beginning(uri: str, count: int) -> str:
@@ -31,7 +31,7 @@ def test_a_copied_recipe_runs_to_its_end_on_a_small_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("anadil.model.tiny.TINY_STEPS", 20)
+    monkeypatch.setattr("anadil.model.tiny.TINY_STEPS", 4)
     for folder, uri, count in (
         ("text", "builtin:az/prose.jsonl", DOCUMENTS),
         ("chats", "builtin:az/questions.jsonl", CHATS),

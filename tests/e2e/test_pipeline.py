@@ -47,8 +47,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory in which the small run is finished, its base model beside it."""
     folder = tmp_path_factory.mktemp("small")
     make_model(folder / START, specials=LLAMA_3_SPECIALS)
-    done = anadil("run", "--work", str(folder), *settings(folder))
-    assert done.returncode == 0, done.stderr
+    finished(start(tmp_path_factory.mktemp("log"), "--work", str(folder), *settings(folder)))
     return folder
 
 

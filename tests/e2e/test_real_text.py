@@ -16,12 +16,12 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
 ]
 
-TINY_STEPS = 40
+TINY_STEPS = 8
 """Of 300 that the base model is trained otherwise, which take longer than all that follows."""
 VOCABULARY = 4_096
 SMALL = (
-    "clean.heldout_fraction=0.1",
-    "pretrain.phases=[{trains: embeddings, steps: 10, lr: 0.0032}, {trains: all, steps: 34, lr: 0.0024}]",
+    "clean.heldout_fraction=0.04",
+    "pretrain.phases=[{trains: embeddings, steps: 8, lr: 0.0032}, {trains: all, steps: 28, lr: 0.0024}]",
     f"tokenizer.vocab_sizes=[{VOCABULARY}]",
     "finetune.inputs=[]",
     "evaluate.max_new_tokens=8",

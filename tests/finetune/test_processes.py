@@ -4,9 +4,8 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -70,14 +69,10 @@ def words(model: Path, chats: Path, out: Path, *overrides: str) -> list[str]:
     return ["--model", str(model), "--chats", str(chats), *settings, "--out", str(out)]
 
 
-def start(model: Path, chats: Path, out: Path, processes: int, *overrides: str) -> "subprocess.Popen[str]":
-    """The stage as a user starts it; it starts torchrun by itself."""
+def by_torchrun(model: Path, chats: Path, out: Path, processes: int, *overrides: str) -> list[Fork]:
+    """The stage as a user starts it: it starts torchrun by itself, and torchrun an interpreter for each process."""
     settings = (*overrides, f"cluster.processes_per_node={processes}")
-    command = [sys.executable, "-W", "ignore", "-m", "anadil.finetune", *words(model, chats, out, *settings)]
-    return subprocess.Popen(
-        command, env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+    return forked(model, chats, out, 1, *settings)
 
 
 def forked(model: Path, chats: Path, out: Path, processes: int, *overrides: str) -> list[Fork]:
@@ -125,33 +120,40 @@ def test_four_processes_have_the_losses_and_the_weights_of_one(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("how", "settings"),
+    ("start", "how", "settings"),
     [
-        (signal.SIGTERM, ("finetune.trains=adapter", "finetune.trains_embeddings=control")),
+        (forked, signal.SIGTERM, ("finetune.trains=adapter", "finetune.trains_embeddings=control")),
+        # tests/pretrain/resilience/test_signals.py sends a signal to torchrun.
+        matrix(by_torchrun, signal.SIGTERM, ("finetune.trains=all",)),
         # tests/finetune/test_preference_processes.py kills two processes too.
-        matrix(signal.SIGKILL, ("finetune.trains=all",)),
-        matrix(signal.SIGTERM, ("finetune.trains=all",)),
-        matrix(signal.SIGKILL, ("finetune.trains=adapter", "finetune.trains_embeddings=control")),
+        matrix(by_torchrun, signal.SIGKILL, ("finetune.trains=all",)),
+        matrix(
+            by_torchrun, signal.SIGKILL, ("finetune.trains=adapter", "finetune.trains_embeddings=control")
+        ),
     ],
 )
 def test_two_processes_that_were_ended_go_on_to_equal_losses(
-    model_dir: Path, chats: Path, tmp_path: Path, how: signal.Signals, settings: tuple[str, ...]
+    model_dir: Path,
+    chats: Path,
+    tmp_path: Path,
+    start: Callable[..., list[Fork]],
+    how: signal.Signals,
+    settings: tuple[str, ...],
 ) -> None:
     whole = finetuned(model_dir, chats, tmp_path / "whole", 2, LONG, *settings)
     out = tmp_path / "ended"
     running = start(model_dir, chats, out, 2, LONG, *settings)
     trainer = Path(f"{out}.work/trainer")
-    wait_for(trainer / "checkpoint-4" / "manifest.json", running)
+    wait_for(trainer / "checkpoint-4" / "manifest.json", running[0])
 
-    if how == signal.SIGTERM:
-        running.send_signal(how)
-    else:
-        for process in [running.pid, *started_by(running.pid)]:
+    for each in running:
+        children = started_by(each.pid) if how == signal.SIGKILL else []
+        for process in [each.pid, *children]:
             os.kill(process, how)
-    _, said = running.communicate(timeout=120)
+    codes = {each.wait(120) for each in running}
     steps = [int(each.parent.name.partition("-")[2]) for each in trainer.glob("*/manifest.json")]
 
-    assert running.returncode == (143 if how == signal.SIGTERM else -how), said
+    assert codes == {143 if how == signal.SIGTERM else -how}, out.with_suffix(".log").read_text()
     assert 4 <= max(steps) < len(whole)
     assert finetuned(model_dir, chats, out, 2, LONG, *settings) == whole
 
@@ -162,7 +164,7 @@ def started_by(process: int) -> list[int]:
     return [found for child in map(int, text.split()) for found in (child, *started_by(child))]
 
 
-def wait_for(file: Path, running: "subprocess.Popen[str] | Fork") -> None:
+def wait_for(file: Path, running: Fork) -> None:
     deadline = time.monotonic() + 300
     while not file.is_file():
         assert running.poll() is None

@@ -2,8 +2,8 @@
 
 import json
 import shutil
-import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file
+from transformers.models.llama import modeling_llama
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from anadil.artifacts import storage
@@ -25,7 +26,8 @@ from anadil.recipe.finetune import Finetune
 from anadil.recipe.load import load_recipe
 from anadil.runtime.job import Job
 from tests.finetune.short_runs import ALL, NUM_CHATS, SETTINGS, WITHOUT_NOISE, curve, lines_of, trained
-from tests.finetune.test_run import FOREIGN_WARNINGS
+from tests.finetune.test_run import FOREIGN_WARNINGS, run_in
+from tests.kit.ranks import in_forks
 
 pytestmark = FOREIGN_WARNINGS
 
@@ -219,32 +221,27 @@ def test_the_demo_asks_in_other_words_what_it_trains(model_dir: Path, tmp_path: 
     assert job.records == {"rows": len(seen), "kept": len(seen), "dropped": 0}
 
 
-UNPATCHED = """
-import json, sys
-from pathlib import Path
-from transformers.models.llama import modeling_llama
+def leaves_classes(work: Path, model: Path, chats: Path) -> None:
+    """Train in a process that has not."""
+    names = ("LlamaRMSNorm", "LlamaMLP", "apply_rotary_pos_emb")
+    before = {name: vars(modeling_llama)[name] for name in names}
+    forward = modeling_llama.LlamaForCausalLM.forward
+    assert {each.__module__ for each in (forward, *before.values())} == {modeling_llama.__name__}
 
-before = {name: vars(modeling_llama)[name] for name in ("LlamaRMSNorm", "LlamaMLP", "apply_rotary_pos_emb")}
-forward = modeling_llama.LlamaForCausalLM.forward
-from tests.finetune.test_run import run_in
-work, model, chats = map(Path, sys.argv[1:])
-run_in(work, model, chats, work / "out")
-assert before == {name: vars(modeling_llama)[name] for name in before}
-assert modeling_llama.LlamaForCausalLM.forward is forward
-assert "liger_kernel" not in sys.modules
-"""
+    run_in(work, model, chats, work / "out")
+
+    assert before == {name: vars(modeling_llama)[name] for name in before}
+    assert modeling_llama.LlamaForCausalLM.forward is forward
+    assert "liger_kernel" not in sys.modules
 
 
 @pytest.mark.slow
 def test_training_leaves_the_classes_of_transformers_as_they_are(
     model_dir: Path, many_chats: Path, tmp_path: Path
 ) -> None:
-    places = map(str, (tmp_path, model_dir, many_chats))
-    command = [sys.executable, "-W", "ignore", "-c", UNPATCHED, *places]
+    codes = in_forks([partial(leaves_classes, tmp_path, model_dir, many_chats)], tmp_path)
 
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-
-    assert done.returncode == 0, done.stderr
+    assert codes == [0], (tmp_path / "0.log").read_text()
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,15 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from anadil.runtime import termination
 from tests.kit.mlflow_server import free_port
+from tests.kit.ranks import Fork
 
-AGENT = (
-    "import sys, pathlib\n"
-    "from anadil.runtime import termination\n"
-    "from anadil.runtime.torchrun import launch_group\n"
-    "termination.TERMINATION_LOG = pathlib.Path({words!r})\n"
-    "sys.exit(termination.exit_code_of(lambda: launch_group('worker_of_a_test', [], {processes})))\n"
-)
 WORKER = (
     "import os, pathlib, signal, sys, time\n"
     "import torch\n"
@@ -55,7 +49,7 @@ class Machines:
     processes: int = 1
     restarts: int = 1
     port: int = field(default_factory=free_port)
-    _running: dict[int, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    _running: dict[int, Fork] = field(default_factory=dict)
 
     def start(self, index: int) -> None:
         """A machine's container starts."""
@@ -75,8 +69,8 @@ class Machines:
             "OMP_NUM_THREADS": "1",
             "WORDS": str(words),
         }
-        code = AGENT.format(words=str(words), processes=self.processes)
-        self._running[index] = subprocess.Popen([sys.executable, "-c", code], env=os.environ | told)
+        log = self.folder / f"machine-{index}.log"
+        self._running[index] = Fork(partial(run_agent, words, self.processes), log, told)
 
     def await_ready(self, ranks: int = 2) -> None:
         """Until so many processes are at work."""
@@ -103,6 +97,14 @@ class Machines:
         for index, agent in self._running.items():
             if agent.poll() is None:
                 self.kill(index)
+
+
+def run_agent(words: Path, processes: int) -> None:
+    """Start the workers of a machine as a stage does; what the machine says at its end is in `words`."""
+    from anadil.runtime.torchrun import launch_group
+
+    termination.TERMINATION_LOG = words
+    raise SystemExit(termination.exit_code_of(lambda: launch_group("worker_of_a_test", [], processes)))
 
 
 def descendants(pid: int) -> list[int]:

@@ -78,7 +78,7 @@ TEXT = "\n".join(
     )
     for other, verb in (("function", "call"), ("scope", "bind"), ("statement", "return"))
 )
-STEPS = 12
+STEPS = 4
 
 
 def print_digest(folder: Path, threads: int = 1) -> None:

@@ -12,6 +12,7 @@ from anadil.text.word_shapes import (
     count_endings,
     pack_endings,
     score_endings,
+    scores_of_endings,
     small_letters_of,
     unpack_endings,
 )
@@ -44,8 +45,11 @@ def test_text_that_ends_its_words_as_no_text_of_the_sample_is_another_language()
     )  # fmt: skip
 
     assert (unpack_endings(profile.endings) == endings).all()
-    assert score_endings([small_letters_of(own)], endings) == 0
-    assert score_endings([small_letters_of(sibling)], endings) == 1  # one text alone ends a word in -vden
+    assert score_endings(small_letters_of(own), endings) == 0
+    assert score_endings(small_letters_of(sibling), endings) == 1  # one text alone ends a word in -vden
+    # A piece may begin or end amid a word, or be of one.
+    pieces = ["", "evden", "lar evden evl", small_letters_of(own), f" {sibling}"]
+    assert [*scores_of_endings(pieces, endings)] == [score_endings(each, endings) for each in pieces]
     assert is_likely(own * 3, profile)
     assert not is_likely(f"{sibling} " * 3, profile)
     assert not is_likely(f"{own} {sibling} " * 3, profile)

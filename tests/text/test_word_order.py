@@ -14,32 +14,27 @@ def order() -> WordOrder:
     return WordOrder.learn(words_of(letters_of(text)) for text in documents(200))
 
 
-def score(order: WordOrder, letters: str) -> float:
-    (only,) = order.scores([letters])
-    return float(only)
-
-
-def test_several_pieces_have_the_scores_that_each_has_alone(order: WordOrder) -> None:
-    text = letters_of(" ".join(documents(40, seed=4)))
-    pieces = [text[start : start + 300] for start in range(0, len(text) - 300, 300)]
-
-    together = order.scores(["", *pieces, "bir"])
-
-    assert np.array_equal(together, [score(order, each) for each in ("", *pieces, "bir")], equal_nan=True)
-    assert len(set(together)) > 20
-
-
 def test_running_text_has_neighbours_that_chance_has_not_and_shuffled_text_has_none(order: WordOrder) -> None:
     draw = random.Random(1)
     own = [letters_of(text).split() for text in documents(60, seed=1)]
 
     running, shuffled = (
-        order.scores([" ".join(words) for words in texts])
+        [order.score(" ".join(words)) for words in texts]
         for texts in (own, [draw.sample(words, len(words)) for words in own])
     )
 
     assert min(running) > np.quantile(shuffled, 0.9)
     assert np.median(shuffled) < 0
+
+
+def test_several_pieces_have_the_scores_that_each_has_alone(order: WordOrder) -> None:
+    text = letters_of(" ".join(documents(40, seed=4)))
+    pieces = ["", *(text[start : start + 300] for start in range(0, len(text) - 300, 300)), "bir"]
+
+    together = order.scores(pieces)
+
+    assert np.array_equal(together, [order.score(each) for each in pieces], equal_nan=True)
+    assert len(set(together)) > 20
 
 
 def test_words_that_the_sample_lacks_are_of_the_class_of_their_last_letters() -> None:
@@ -53,17 +48,17 @@ def test_words_that_the_sample_lacks_are_of_the_class_of_their_last_letters() ->
     order = WordOrder.learn(words_of(letters_of(" ".join(sentences(40)))) for _ in range(40))
     words = sentences(40)
 
-    assert score(order, letters_of(" ".join(words))) > 1
-    assert score(order, letters_of(" ".join(draw.sample(words, len(words))))) < 0
+    assert order.score(letters_of(" ".join(words))) > 1
+    assert order.score(letters_of(" ".join(draw.sample(words, len(words))))) < 0
 
 
 def test_too_few_neighbours_say_nothing(order: WordOrder) -> None:
     words = letters_of(" ".join(documents(1, seed=3))).split()
 
-    assert math.isnan(score(order, ""))
-    assert math.isnan(score(order, " ".join(words[:MIN_PAIRS])))
-    assert not math.isnan(score(order, " ".join(words[: 2 * MIN_PAIRS])))
-    assert math.isnan(score(order, letters_of("日本 " * 99)))  # no word of a class
+    assert math.isnan(order.score(""))
+    assert math.isnan(order.score(" ".join(words[:MIN_PAIRS])))
+    assert not math.isnan(order.score(" ".join(words[: 2 * MIN_PAIRS])))
+    assert math.isnan(order.score(letters_of("日本 " * 99)))  # no word of a class
 
 
 def test_a_packed_order_is_the_same_and_what_is_none_is_refused(order: WordOrder) -> None:
@@ -83,4 +78,4 @@ def test_a_sample_of_few_words_has_few_classes_and_of_none_no_order() -> None:
 
     assert few.numbers.max() < NUM_CLASSES - 1
     assert not none.numbers.any()
-    assert math.isnan(score(none, letters_of("bir iki " * 20)))
+    assert math.isnan(none.score(letters_of("bir iki " * 20)))

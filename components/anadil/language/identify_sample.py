@@ -326,7 +326,10 @@ def _damage_limits(parts: Sequence[_Part], kind: str, score: _Score) -> tuple[fl
 def _endings_limit(parts: Sequence[_Part], length: int, widened: float) -> float:
     """Return the largest share of words with unknown endings in pieces of the length."""
     shares = _figures(
-        parts, "small", length, lambda part, pieces: word_shapes.score_endings(pieces, part.tables.endings)
+        parts,
+        "small",
+        length,
+        lambda part, pieces: word_shapes.scores_of_endings(pieces, part.tables.endings),
     )
     limit = _outermost(shares, DROP_RATE, largest=True, widened=widened)
     return round(min(max(limit, MIN_NEW_ENDINGS), 1.0), 3)

@@ -131,11 +131,10 @@ def profile_checks(text: str, profile: Profile) -> Iterator[ProfileCheck]:
         yield ProfileCheck("association", float(rarity), profile.min_associations[place])
     small = small_letters_of(text) if tables.endings is not None else ""
     if tables.endings is not None and (place_of_small := _place(small, profile)) >= 0:
-        (share,), most = score_endings([small], tables.endings), profile.max_new_endings[place_of_small]
-        yield ProfileCheck("new_endings", float(share), most, is_least=False)
+        share, most = score_endings(small, tables.endings), profile.max_new_endings[place_of_small]
+        yield ProfileCheck("new_endings", share, most, is_least=False)
     if tables.word_order:
-        (order,) = tables.word_order.scores([letters])
-        yield ProfileCheck("word_order", float(order), profile.min_word_order[place])
+        yield ProfileCheck("word_order", tables.word_order.score(letters), profile.min_word_order[place])
     if profile.max_inner_signs:
         signs = float(inner_signs(codes_of(text)))
         yield ProfileCheck("inner_signs", signs, profile.max_inner_signs[place], is_least=False)

@@ -5,6 +5,7 @@ inflects say what a word does in its sentence. The mean by which two classes sta
 well above 0 in running text of any kind, and about 0 or less in other text.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -69,8 +70,16 @@ class WordOrder:
         steps = np.rint(STEPS * np.log((counted + 1) / (chance + 1)))
         return cls(numbers, np.clip(steps, -127, 127).astype(np.int8))
 
+    def score(self, letters: str) -> float:
+        """Mean nats by which the neighbours in `letters_of` a text are more frequent than chance; NaN for fewer than `MIN_PAIRS`."""
+        classes = _classes(self.numbers, *words_of(f" {letters} "))
+        places = _with_neighbour(classes)
+        if len(places) < MIN_PAIRS:
+            return math.nan
+        return float(self.associations[classes[places], classes[places + 1]].mean()) / STEPS
+
     def scores(self, pieces: Sequence[str]) -> Figures:
-        """Mean nats by which neighbours are more frequent than chance, for each of pieces of `letters_of` texts; NaN for fewer than `MIN_PAIRS`."""
+        """`score` of each of many pieces, at once."""
         letters, numbers = joined(pieces)
         classes = _classes(self.numbers, *words_of(letters))
         places = _with_neighbour(classes)

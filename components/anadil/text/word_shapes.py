@@ -119,8 +119,14 @@ def joined(pieces: Sequence[str]) -> tuple[str, npt.NDArray[np.int64]]:
     return "".join(f" {piece} " for piece in pieces), numbers
 
 
-def score_endings(pieces: Sequence[str], endings: Endings) -> Figures:
-    """The share of words that end as none of the language, for each of pieces of `small_letters_of` texts."""
+def score_endings(letters: str, endings: Endings) -> float:
+    """The share of words that end as none of the language."""
+    endings_of_text = ending_buckets(letters)
+    return float(np.mean(~endings[endings_of_text])) if len(endings_of_text) else 1.0
+
+
+def scores_of_endings(pieces: Sequence[str], endings: Endings) -> Figures:
+    """`score_endings` of each of many pieces, at once."""
     # A piece may end amid a word.
     letters, numbers = joined([piece[: piece.rfind(" ") + 1] for piece in pieces])
     unknown, total = (
