@@ -20,7 +20,7 @@ TINY_STEPS = 8
 """Of 300 that the base model is trained otherwise, which take longer than all that follows."""
 VOCABULARY = 4_096
 SMALL = (
-    "clean.heldout_fraction=0.04",
+    "clean.heldout_fraction=0.1",
     "pretrain.phases=[{trains: embeddings, steps: 8, lr: 0.0032}, {trains: all, steps: 28, lr: 0.0024}]",
     f"tokenizer.vocab_sizes=[{VOCABULARY}]",
     "finetune.inputs=[]",

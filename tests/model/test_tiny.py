@@ -69,7 +69,7 @@ def test_of_workers_that_share_a_directory_one_makes_tiny(
     assert list((tmp_path / "cache").iterdir()) == list(found)
 
 
-DIGEST = "2d8d97a18b897985acdb6274cc1383c1e2bb168f3e2d75f5760cd0b65fd85ae1"
+DIGEST = "f7f6677c19afd4a5c77c4b1d286606a4e520075b3ca48f65938578b418e6afdd"
 """SHA-256 over names and bits of the weights after `STEPS` steps on `TEXT`."""
 TEXT = "\n".join(
     f"The {noun} of the {other} is {verb} when a {noun} {verb}s the other {other} in line {line}."
