@@ -17,6 +17,7 @@ from anadil.model.process_group import Group
 from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import peak_memory
 from anadil.plan.model_shape import trained_shape
+from anadil.pretrain.data.mixture import only
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.parallelize import parallelize
 from anadil.pretrain.trainer import Trainer
@@ -52,7 +53,7 @@ def compared(recompute: str, trains: str, state: str) -> tuple[int, int, int]:
     model = random_model(shape, work, torch.device("cpu"), recipe.seed)
     trainer = Trainer(
         parallelize(model, recipe.pretrain, Mesh(), torch.device("cpu")),
-        random_tokens(shape, work, layout.batch_size, recipe.seed),
+        only(random_tokens(shape, work, layout.batch_size, recipe.seed)),
         recipe,
         Group(),
     )

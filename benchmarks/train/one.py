@@ -68,6 +68,7 @@ def anadil(given: Given, *, kernels: str = "auto") -> Clocks:
     from anadil.model.kernels import use_liger_kernels
     from anadil.model.loss import uses_liger
     from anadil.model.process_group import Group
+    from anadil.pretrain.data.mixture import only
     from anadil.pretrain.parallel.mesh import Mesh
     from anadil.pretrain.parallel.parallelize import parallelize
     from anadil.pretrain.trainer import Trainer
@@ -95,7 +96,7 @@ def anadil(given: Given, *, kernels: str = "auto") -> Clocks:
     source = packed(given)
     clocks = Clocks(given)
     net = parallelize(model(given), recipe.pretrain, Mesh(), device)
-    trainer = Trainer(net, source, recipe, Group())
+    trainer = Trainer(net, only(source), recipe, Group())
     trainer.begin_phase(0)
     for step in range(given.all_steps):
         with clocks.step():

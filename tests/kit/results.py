@@ -63,6 +63,10 @@ def default_keys(name: str) -> dict[str, str]:
     keys = recipe_keys(Recipe(), STAGES[name].sections)
     phase = Phase(trains="all", steps=1, lr=1.0).model_dump(exclude={"trains", "steps", "lr"})
     items = {f"pretrain.phases.{key}": json.dumps(value) for key, value in phase.items()}
+    # A key that an item leaves out has a line of its own: a new one changes no default.
+    items["pretrain.phases"] = json.dumps(
+        [each.model_dump(exclude_defaults=True) for each in Recipe().pretrain.phases]
+    )
     return keys | (items if "pretrain.phases" in keys else {})
 
 

@@ -218,8 +218,31 @@ def test_a_gpu_gives_loss_and_gradients_of_the_definition(num_tokens: int, kerne
     expected = by_definition(hidden, weight, labels, z_loss=1e-4)
     gradients = torch.autograd.grad(expected, [hidden, weight])
 
-    loss = summed_loss(hidden, weight, labels, kernels=kernels, z_loss=1e-4)
+    token_losses = torch.zeros(num_tokens, device="cuda")
+    for given in (None, token_losses):
+        loss = summed_loss(hidden, weight, labels, kernels=kernels, z_loss=1e-4, token_losses=given)
 
-    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+        assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+        for ours, theirs in zip(torch.autograd.grad(loss, [hidden, weight]), gradients, strict=True):
+            assert (ours - theirs).abs().max() < 1e-4 * theirs.abs().max()
+    assert token_losses.sum().item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("ignored", [0, 9])
+def test_losses_of_tokens_add_up_and_change_neither_loss_nor_gradients(ignored: int) -> None:
+    hidden, weight, _ = states_and_table(CHUNK_TOKENS + 8)
+    labels = torch.randint(0, 50, (2, (CHUNK_TOKENS + 8) // 2))
+    labels[0, 3 : 3 + ignored] = IGNORED
+    rows = hidden.view(2, -1, 16)
+    plain = summed_loss(rows, weight, labels, z_loss=0.1)
+    gradients = torch.autograd.grad(plain, [hidden, weight])
+    token_losses = torch.zeros(labels.shape)
+
+    loss = summed_loss(rows, weight, labels, z_loss=0.1, token_losses=token_losses)
+
+    assert torch.equal(loss, plain)
     for ours, theirs in zip(torch.autograd.grad(loss, [hidden, weight]), gradients, strict=True):
-        assert (ours - theirs).abs().max() < 1e-4 * theirs.abs().max()
+        assert torch.equal(ours, theirs)
+    assert not token_losses[labels == IGNORED].any()
+    for row, own, scored in zip(rows, labels, token_losses, strict=True):
+        assert scored.sum().item() == pytest.approx(by_definition(row, weight, own, 0.1).item(), rel=1e-5)

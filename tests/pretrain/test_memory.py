@@ -13,6 +13,7 @@ from anadil.core.errors import PreflightError
 from anadil.model.load import load_model
 from anadil.model.process_group import Group
 from anadil.pretrain.checkpoint.hf_export import open_checkpoint
+from anadil.pretrain.data.mixture import only
 from anadil.pretrain.parallel import parallelize as spread_module
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.parallelize import parallelize
@@ -38,7 +39,7 @@ def make_trainer(tmp_path: Path, base: Path, **pretrain: object) -> Trainer:
     length = recipe.pretrain.sequence_length
     tokens = tokens_of_corpus(tmp_path / "corpus", tmp_path / "tokenizer", tmp_path / "work", length=length)
     net = parallelize(load_model(base), recipe.pretrain, Mesh(), torch.device("cpu"))
-    trainer = Trainer(net, tokens.packed, recipe, Group())
+    trainer = Trainer(net, only(tokens.packed), recipe, Group())
     trainer.begin_phase(len(recipe.pretrain.phases) - 1)
     return trainer
 

@@ -54,6 +54,7 @@ def summed_loss(
     *,
     kernels: str = "auto",
     z_loss: float = 0.0,
+    token_losses: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Sum -ln p(label) in FP32 nats over the labels that are not `IGNORED`.
 
@@ -67,6 +68,7 @@ def summed_loss(
         labels: Ids of the tokens to predict, (sequences, tokens).
         kernels: `pretrain.kernels`.
         z_loss: Adds this times (ln Z)^2 for each label; Z is the sum of the softmax.
+        token_losses: FP32 zeros in the shape of `labels`, filled with each label's part of the sum.
 
     Raises:
         PreflightError: See `uses_liger`.
@@ -75,17 +77,30 @@ def summed_loss(
     2022, "PaLM", arXiv:2204.02311, section 5.
     """
     hidden = hidden.reshape(-1, hidden.shape[-1])
-    labels = labels.reshape(-1)
+    all_labels = labels = labels.reshape(-1)
     if hidden.device.type == "cpu":  # a GPU would have to wait for the number of those left
         hidden, labels = scored_tokens(hidden, labels)
+    each = None if token_losses is None else token_losses.new_zeros(len(labels))
+    loss = _loss_of_tokens(hidden, weight, labels, kernels, z_loss, each)
+    if token_losses is not None and each is not None:
+        scored = slice(None) if len(labels) == len(all_labels) else all_labels != IGNORED
+        token_losses.view(-1)[scored] = each
+    return loss
+
+
+def _loss_of_tokens(
+    hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor,
+    kernels: str, z_loss: float, token_losses: torch.Tensor | None,
+) -> torch.Tensor:  # fmt: skip
+    """Compute `summed_loss` of (tokens, width)."""
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     if uses_liger(kernels, hidden.device):
-        return _liger_loss(hidden.to(dtype), weight.to(dtype), labels, z_loss)
+        return _liger_loss(hidden.to(dtype), weight.to(dtype), labels, z_loss, token_losses)
     if not has_fast_bf16(hidden.device):
         dtype = torch.float32
     with torch.autocast(device, enabled=False):
-        return chunked_loss(hidden, weight, labels, dtype=dtype, z_loss=z_loss)
+        return chunked_loss(hidden, weight, labels, dtype=dtype, z_loss=z_loss, token_losses=token_losses)
 
 
 def scored_tokens(hidden: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -104,16 +119,49 @@ def chunk_tokens(weight: torch.Tensor) -> int:
 
 
 def _liger_loss(
-    hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, z_loss: float
-) -> torch.Tensor:
+    hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor,
+    z_loss: float, token_losses: torch.Tensor | None,
+) -> torch.Tensor:  # fmt: skip
     from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
 
+    if token_losses is not None:
+        result: torch.Tensor = _LigerTokenLosses.apply(hidden, weight, labels, z_loss, token_losses)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return result
     # Liger adds `lse_square_scale * lse^2` to each scored token, and with `sum` divides neither.
     loss: Any = LigerFusedLinearCrossEntropyLoss(
         ignore_index=IGNORED, reduction="sum", accum_dtype=torch.float32, lse_square_scale=z_loss
     )
-    result: torch.Tensor = loss(weight, hidden, labels)
+    result = loss(weight, hidden, labels)
     return result.float()
+
+
+class _LigerTokenLosses(torch.autograd.Function):
+    """Liger's fused kernel with `sum`, and each token's loss beside."""
+
+    # Its own `none` gives each token's loss too, but computes the logits again in the backward pass, since each token
+    # may then have a gradient of its own. Here all have the same, as with `sum`, so the first pass's gradients do.
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor,
+        z_loss: float, token_losses: torch.Tensor,
+    ) -> torch.Tensor:  # fmt: skip
+        from liger_kernel.ops.fused_linear_cross_entropy import fused_linear_cross_entropy_forward
+
+        losses, *_, of_states, of_table, _ = fused_linear_cross_entropy_forward(
+            hidden, weight, labels, ignore_index=IGNORED, lse_square_scale=z_loss, reduction="none",
+            accum_dtype=torch.float32,
+        )  # fmt: skip
+        token_losses.copy_(losses)
+        ctx.gradients = of_states, of_table
+        total: torch.Tensor = losses.sum()
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> Any:
+        gradients, ctx.gradients = ctx.gradients, None
+        assert gradients is not None, "the gradients were scaled in place by an earlier backward pass"
+        of_states, of_table = (None if one is None else one.mul_(grad_outputs[0]) for one in gradients)
+        return of_states, of_table, None, None, None
 
 
 def chunked_loss(
@@ -123,13 +171,14 @@ def chunked_loss(
     *,
     dtype: torch.dtype = torch.float32,
     z_loss: float = 0.0,
+    token_losses: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Compute `summed_loss` of (tokens, width) with matrix products in `dtype`, and every sum and logarithm in FP32."""
     # torch's `linear_cross_entropy` is slower on a CPU, whose cache it does not heed. It gives its loss in the precision
     # of its input, whose steps in BF16 are 512 nats wide beyond 65,536, and has no z-loss.
     graded = torch.is_grad_enabled()
     of_inputs = graded and hidden.requires_grad, graded and weight.requires_grad
-    loss: torch.Tensor = _ChunkedLoss.apply(hidden, weight, labels, dtype, z_loss, of_inputs)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    loss: torch.Tensor = _ChunkedLoss.apply(hidden, weight, labels, dtype, z_loss, of_inputs, token_losses)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return loss
 
 
@@ -139,9 +188,11 @@ class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor,
-        dtype: torch.dtype, z_loss: float, graded: tuple[bool, bool],
+        dtype: torch.dtype, z_loss: float, graded: tuple[bool, bool], token_losses: torch.Tensor | None,
     ) -> torch.Tensor:  # fmt: skip
-        loss, *gradients = _by_chunks(hidden.to(dtype), weight.to(dtype), labels, z_loss, graded)
+        loss, *gradients = _by_chunks(
+            hidden.to(dtype), weight.to(dtype), labels, z_loss, graded, token_losses
+        )
         # By now the copies in `dtype` are gone, and those in the inputs' precision take their place.
         ctx.gradients = [
             None if gradient is None else gradient.to(like.dtype)
@@ -154,12 +205,13 @@ class _ChunkedLoss(torch.autograd.Function):
         gradients, ctx.gradients = ctx.gradients, None
         assert gradients is not None, "the gradients were scaled in place by an earlier backward pass"
         of_states, of_table = (None if one is None else one.mul_(grad_outputs[0]) for one in gradients)
-        return of_states, of_table, None, None, None, None
+        return of_states, of_table, None, None, None, None, None
 
 
 def _by_chunks(
-    states: torch.Tensor, table: torch.Tensor, labels: torch.Tensor, z_loss: float, graded: tuple[bool, bool]
-) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    states: torch.Tensor, table: torch.Tensor, labels: torch.Tensor, z_loss: float,
+    graded: tuple[bool, bool], token_losses: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:  # fmt: skip
     """Return the loss, and its gradients by `states` and `table` in FP32 where they are asked for."""
     of_states = torch.zeros_like(states, dtype=torch.float32) if graded[0] else None
     of_table = torch.zeros_like(table, dtype=torch.float32) if graded[1] else None
@@ -173,7 +225,10 @@ def _by_chunks(
         blocks = _Blocks(states[some], table, labels[some], rows, space)
         losses, log_z = blocks.losses()
         scored = (labels[some] != IGNORED).float()
-        loss += ((losses + z_loss * log_z.square()) * scored).sum()
+        each = (losses + z_loss * log_z.square()) * scored
+        loss += each.sum()
+        if token_losses is not None:
+            token_losses[some] = each
         if not any(graded):
             continue
         for begin, gradient in blocks.gradients(log_z, scored, 1 + 2 * z_loss * log_z):

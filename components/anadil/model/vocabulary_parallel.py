@@ -23,6 +23,7 @@ def summed_loss_of_rows(
     first_row: int,
     process_group: dist.ProcessGroup,
     z_loss: float = 0.0,
+    token_losses: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Sum -ln p(label) + `z_loss` (ln Z)^2 over the labels that are not `IGNORED`, in FP32 nats.
 
@@ -39,6 +40,7 @@ def summed_loss_of_rows(
         first_row: Token id of the first of `weight_rows`.
         process_group: Processes that hold all rows together, in the order of the tokens.
         z_loss: Weight of the squared logarithm of the softmax's sum.
+        token_losses: FP32 zeros in the shape of `labels`, filled with each label's part of the sum.
 
     Source: Chowdhery et al. 2022, "PaLM", arXiv:2204.02311, section 5, for the z-loss.
     """
@@ -47,12 +49,18 @@ def summed_loss_of_rows(
     if hidden.shape[1] != labels.shape[1]:
         # Gathered slices lie one after another, and so must their labels.
         labels = labels.view(len(labels), -1, hidden.shape[1]).transpose(0, 1)
+    each = None if token_losses is None else token_losses.new_zeros(labels.numel())
     graded = torch.is_grad_enabled()
     with torch.autocast(device, enabled=False):
         of_inputs = graded and hidden.requires_grad, graded and weight_rows.requires_grad
         result: torch.Tensor = _LossOfRows.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            hidden.to(dtype), weight_rows.to(dtype), labels.reshape(-1), first_row, process_group, z_loss, of_inputs
+            hidden.to(dtype), weight_rows.to(dtype), labels.reshape(-1), first_row, process_group, z_loss, of_inputs, each
         )  # fmt: skip
+    if token_losses is not None and each is not None:
+        in_order = each.view(labels.shape)
+        token_losses.copy_(
+            (in_order.transpose(0, 1) if labels.ndim > 2 else in_order).reshape(token_losses.shape)
+        )
     return result
 
 
@@ -60,7 +68,7 @@ class _LossOfRows(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, hidden: torch.Tensor, weight_rows: torch.Tensor, labels: torch.Tensor, first_row: int,
-        group: dist.ProcessGroup, z_loss: float, graded: tuple[bool, bool],
+        group: dist.ProcessGroup, z_loss: float, graded: tuple[bool, bool], token_losses: torch.Tensor | None,
     ) -> torch.Tensor:  # fmt: skip
         states, rows = _gathered(hidden, len(labels), group), weight_rows
         if not states.is_cuda:
@@ -71,7 +79,10 @@ class _LossOfRows(torch.autograd.Function):
         for start in range(0, len(labels), CHUNK_TOKENS):
             chunk = slice(start, start + CHUNK_TOKENS)
             part, gradient = _chunk(states[chunk], rows, labels[chunk] - first_row, group, z_loss)
-            loss += torch.where(labels[chunk] == IGNORED, 0, part).sum()
+            scored = torch.where(labels[chunk] == IGNORED, 0, part)
+            loss += scored.sum()
+            if token_losses is not None:
+                token_losses[chunk] = scored
             gradient.masked_fill_((labels[chunk] == IGNORED)[:, None], 0)
             small = gradient.to(states.dtype)
             if to_states is not None:
@@ -91,7 +102,7 @@ class _LossOfRows(torch.autograd.Function):
             None if gradient is None else (gradient * upstream).to(dtype)
             for gradient, dtype in zip(held, ctx.dtypes, strict=True)
         ]
-        return (*gradients, None, None, None, None, None)
+        return (*gradients, None, None, None, None, None, None)
 
 
 def _chunk(

@@ -46,9 +46,9 @@ class FirstPositionProbe(Callback):
         if run.state.step:
             return
         with no_room(run.job.recipe, "scoring the base's first positions", rank=run.group.rank):
-            position = probe_first_position(run.trainer.net, run.trainer.packed)
+            position = probe_first_position(run.trainer.net, run.trainer.data.first)
         if position is not None and run.group.is_first:
-            tell_first_position(position, run.trainer.packed, run.job.inputs["tokenizer"])
+            tell_first_position(position, run.trainer.data.first, run.job.inputs["tokenizer"])
 
 
 def probe_first_position(net: ParallelModel, packed: Packed) -> FirstPosition | None:

@@ -17,7 +17,7 @@ from anadil.pretrain.data.prefetch import Prefetcher
 from anadil.pretrain.lr_schedule import ends_phase, phase_of
 from anadil.pretrain.metrics.metrics import Metrics
 from anadil.pretrain.resilience.out_of_memory import out_of_memory
-from anadil.pretrain.state import State
+from anadil.pretrain.state import SourceState, State
 from anadil.pretrain.trainer import Batches, Step, Trainer
 from anadil.runtime.job import Job
 
@@ -88,11 +88,12 @@ class Training:
                     step, objector = self._step(batches)
                     if objector is not None:
                         self.state = objector.rollback(step)
-                        # Batches made ahead are those of later steps, or of batches that are skipped now.
-                        data.restart(self.state.step)
                         self.metrics.resume_after(self.state.step)
                         for each in self.callbacks:
                             each.post_rollback()
+                        # Batches made ahead are those of later steps, or of batches that are skipped now. A callback
+                        # may have changed the order of the sources.
+                        data.restart(self.state.step)
                         continue
                     self._count(step)
                     for each in self.callbacks:
@@ -122,7 +123,13 @@ class Training:
         settings, done = self.job.recipe.pretrain, self.state.step + 1
         # From here on a signal waits until the step is saved.
         self.job.stop.unsaved = True
-        self.state = State(step=done, tokens=self.state.tokens + step.tokens, seconds=self.seconds)
+        sources = {
+            name: SourceState(tokens=before.tokens + loss.tokens, since_line=before.since_line + loss)
+            for name, loss in step.sources.items()
+            for before in [self.state.sources.get(name, SourceState())]
+        }
+        tokens = self.state.tokens + step.tokens
+        self.state = State(step=done, tokens=tokens, seconds=self.seconds, sources=sources)
         self.metrics.step_done(done)
         self.signal = step.signal
         self.is_phase_end = ends_phase(done, settings.phases)

@@ -43,7 +43,6 @@ def rate_factor(step: int, phase: Phase, settings: Pretrain) -> float:
     if settings.schedule == "cosine":
         progress = (step - warmup + 1) / (phase.steps - warmup)
         return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress))
-    # The warm-up comes first where the two overlap.
-    decay = min(math.ceil(settings.decay_fraction * phase.steps), phase.steps - warmup)
+    decay = settings.decay_steps(phase)
     fallen = step - (phase.steps - decay) + 1
     return 1.0 if fallen <= 0 else 1 - (1 - floor) * fallen / decay

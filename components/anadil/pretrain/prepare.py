@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,6 @@ import torch
 
 from anadil.artifacts import artifact
 from anadil.core.stages import STAGES
-from anadil.encode.packing import Packed
 from anadil.encode.run import digest_of
 from anadil.encode.stored_tokens import StoredTokens
 from anadil.model.architecture import empty_model
@@ -22,9 +21,11 @@ from anadil.model.loss import has_fast_bf16, uses_liger
 from anadil.model.peer_failure import peers
 from anadil.model.process_group import Group, group
 from anadil.model.tiny import base_model
+from anadil.plan.mixture import within_epochs
 from anadil.plan.plan_file import plan_as_file
 from anadil.pretrain.build_model import build
 from anadil.pretrain.callback import Section
+from anadil.pretrain.data.mixture import TrainingData, sizes_of
 from anadil.pretrain.data.tokens import tokens_of
 from anadil.pretrain.metrics.metrics import Metrics
 from anadil.pretrain.metrics.throughput import rates_of, usd_per_hour
@@ -34,9 +35,11 @@ from anadil.pretrain.resilience import burn_in
 from anadil.pretrain.resilience.out_of_memory import micro_batch_size, no_room
 from anadil.pretrain.trainer import Trainer
 from anadil.recipe.pretrain import Pretrain
+from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import base_files, recipe_origin, result_version
 from anadil.runtime.job import Job
 from anadil.runtime.mlflow_spool import SPOOL_VARIABLE
+from anadil.runtime.shares import split_shares
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +73,7 @@ def inputs_of(job: Job, processes: Group) -> Job:
 
 def prepare(
     job: Job, processes: Group, device: torch.device, metrics: Metrics, heartbeat: Callable[[Section], None]
-) -> tuple[Trainer, StoredTokens, Job]:
+) -> tuple[Trainer, Mapping[str, StoredTokens], Job]:
     """Test the nodes, load the base model and open the tokens; return both, and the job with its steps."""
     settings = job.recipe.pretrain
     if burn_in.burn_in_enabled(settings.faults.burn_in, device):
@@ -82,19 +85,24 @@ def prepare(
     with no_room(job.recipe, "loading the base model", rank=processes.rank):
         net = _net(job, processes, mesh, device)
 
+    def opened(writes: bool) -> dict[str, StoredTokens]:
+        # By name: the order of the recipe's table decides nothing.
+        names = sorted(job.recipe.sources) or [""]
+        return {name: tokens_of(job, name, write=writes) for name in names}
+
     with metrics.section("data"):
-        tokens = processes.local_first(lambda writes: tokens_of(job, write=writes))
-    packed = tokens.packed
+        tokens = processes.local_first(opened)
+    data = TrainingData(sources={name: each.packed for name, each in tokens.items()})
     # Only the packed corpus knows how many steps an epoch has.
-    settings = settings.within_epochs(packed.num_sequences)
+    settings = _within_epochs(job.recipe, data)
     job = replace(job, recipe=job.recipe.model_copy(update={"pretrain": settings}))
     tokenizer = job.inputs["tokenizer"]
     log.info("documents: %s", document_frame(load_tokenizer(tokenizer), str(tokenizer)))
     # Encoding is over: from here on silence is suspicious sooner.
     heartbeat("start")
     if processes.is_first:
-        _log_lengths(net, packed, settings)
-    trainer = Trainer(net, packed, job.recipe, processes)
+        _log_lengths(net, data, settings)
+    trainer = Trainer(net, data, job.recipe, processes)
     trainer.micro_batch_size = micro_batch_size(job.recipe, job.work, processes)
     metrics.rates = rates_of(
         net.model.config, context=settings.sequence_length, devices=processes.size, device=device
@@ -107,21 +115,31 @@ def training_origin(job: Job, trainer: Trainer) -> dict[str, str]:
     shapes = {name: str(list(shape)) for name, shape in sorted(trainer.net.shapes.items())}
     return {
         **result_version(STAGES["pretrain"]),
-        **recipe_origin(job.recipe, STAGES["pretrain"].sections),
-        "input tokens": trainer.packed.stream.digest,
+        **split_shares(recipe_origin(job.recipe, STAGES["pretrain"].sections))[0],
+        **{
+            f"input tokens.{name}" if name else "input tokens": packed.stream.digest
+            for name, packed in trainer.data.sources.items()
+        },
         "input tokenizer": digest_of(job.inputs["tokenizer"]),
         **base_files(job.recipe.base.model),
         "model shapes": artifact.origin_key(shapes),
     }
 
 
-def _log_lengths(net: ParallelModel, packed: Packed, settings: Pretrain) -> None:
+def _within_epochs(recipe: Recipe, data: TrainingData) -> Pretrain:
+    """Shorten the phases by `max_epochs`, which with sources counts passes over those in the taught language."""
+    if not data.names:
+        return recipe.pretrain.within_epochs(data.num_sequences)
+    return within_epochs(recipe.pretrain, sizes_of(recipe, data.sources), recipe.target_sources)
+
+
+def _log_lengths(net: ParallelModel, data: TrainingData, settings: Pretrain) -> None:
     """Log the lengths of the data, and warn of those that are likely a mistake."""
     log.info(
         "%s documents, %s tokens in %s sequences of %s (%.1f %% padding); %s steps are %.2f epochs",
-        f"{packed.stream.num_documents:,}", f"{packed.num_targets:,}", f"{packed.num_sequences:,}",
-        f"{packed.length:,}", 100 * packed.waste, f"{settings.steps:,}",
-        settings.steps * settings.batch_size / packed.num_sequences,
+        f"{data.num_documents:,}", f"{data.num_targets:,}", f"{data.num_sequences:,}",
+        f"{data.length:,}", 100 * data.waste, f"{settings.steps:,}",
+        settings.steps * settings.batch_size / data.num_sequences,
     )  # fmt: skip
     positions = getattr(net.model.config, "max_position_embeddings", None)
     if positions is not None and settings.sequence_length > positions:
@@ -130,11 +148,11 @@ def _log_lengths(net: ParallelModel, packed: Packed, settings: Pretrain) -> None
             "positions beyond; a shorter one, or a base model of longer texts, is surer",
             f"{settings.sequence_length:,}", f"{positions:,}",
         )  # fmt: skip
-    if settings.batch_size > packed.num_sequences:
+    if settings.batch_size > data.num_sequences:
         log.warning(
             "pretrain.batch_size: %s sequences, and the corpus has only %s: each step sees some of them more than "
             "once; a smaller batch_size or sequence_length, or more text, gives each step its own",
-            f"{settings.batch_size:,}", f"{packed.num_sequences:,}",
+            f"{settings.batch_size:,}", f"{data.num_sequences:,}",
         )  # fmt: skip
 
 

@@ -10,6 +10,28 @@ from anadil.core.errors import IntegrityError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceLoss:
+    """Summed loss of one source in some steps."""
+
+    tokens: int = 0
+    """Target tokens."""
+    nats: float = 0.0
+
+    def __add__(self, other: "SourceLoss") -> "SourceLoss":
+        return SourceLoss(tokens=self.tokens + other.tokens, nats=self.nats + other.nats)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceState:
+    """One source of a run."""
+
+    tokens: int = 0
+    """Target tokens trained on."""
+    since_line: SourceLoss = SourceLoss()
+    """Loss since the last logged line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """Where the run stands."""
 
@@ -21,6 +43,10 @@ class State:
     """Time in training, over all starts."""
     anomalies: dict[str, Any] = field(default_factory=dict)
     """State of `SpikeDetector`: losses to compare with, and skipped batches."""
+    sources: dict[str, SourceState] = field(default_factory=dict)
+    """By name; empty where the recipe has no sources."""
+    mixture: dict[str, Any] = field(default_factory=dict)
+    """State of `MixtureKeeper`: the order of the sources, and the shares that it follows from; of a saved state only."""
     journal: str = ""
     """Lines of `training.jsonl` so far, for a start on a node that has none; of a saved state only."""
 

@@ -2,21 +2,23 @@
 
 import math
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from anadil.core.errors import RecipeError
-from anadil.encode.packing import Packed, Sequences
+from anadil.encode.packing import Sequences
 from anadil.model.process_group import Group
 from anadil.pretrain import optimizer as optimizers
-from anadil.pretrain.data.packing import Batch, batch_of, sequences_of_step
+from anadil.pretrain.data.mixture import TrainingData
+from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.lr_schedule import phase_of, rate_factor
 from anadil.pretrain.parallel.ddp import Replicas
 from anadil.pretrain.parallel.grad_norm import clip_gradients_
 from anadil.pretrain.parallel.parallelize import ParallelModel
+from anadil.pretrain.state import SourceLoss
 from anadil.recipe.sections import Recipe
 
 Batches = Sequence[Batch]
@@ -39,14 +41,16 @@ class Step:
     """Target tokens of the whole batch."""
     signal: int
     """Signal that some process has received; 0 for none."""
+    sources: Mapping[str, SourceLoss] = field(default_factory=dict)
+    """Loss by source; empty where the recipe has no sources."""
 
 
 class Trainer:
     """The model, its optimizer, and the data that each step takes."""
 
-    def __init__(self, net: ParallelModel, packed: Packed, recipe: Recipe, group: Group) -> None:
-        """Train `net` on the sequences of `packed` by the recipe."""
-        self.net, self.packed, self.group = net, packed, group
+    def __init__(self, net: ParallelModel, data: TrainingData, recipe: Recipe, group: Group) -> None:
+        """Train `net` on the sequences of `data` by the recipe."""
+        self.net, self.data, self.group = net, data, group
         self.settings, self.seed = recipe.pretrain, recipe.seed
         self.device, self.dtype = net.device, net.dtype
         self.parameters = net.parameters()
@@ -85,7 +89,7 @@ class Trainer:
         # A sharded model is gathered in each pass, so a process without sequences passes an empty row too.
         # A pipeline needs equal shapes.
         rows = min(size, most) if mesh.pipeline > 1 else 1
-        return [self.net.share(batch_of(self.packed, each, rows=rows)) for each in micro]
+        return [self.net.share(self.data.batch_of(each, rows=rows)) for each in micro]
 
     def gradients(self, step: int, batches: Batches | None = None, received: int = 0) -> Step:
         """Sum the gradients of an optimizer step (from 0) and clip them, for `apply`.
@@ -102,21 +106,34 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         # The divisor is that of the whole batch: then neither accumulation nor the number of
         # processes changes the gradient.
-        tokens = self.packed.targets_of(self.sequences(step))
+        by_source = self.data.targets_by_source(self.sequences(step))
+        tokens = sum(by_source)
         batches = self.batches(step) if batches is None else batches
+        names = self.data.names
+        of_sources = torch.zeros(len(names), dtype=torch.float64, device=self.device)
+        self.net.objective.by_source = of_sources if names else None
         mine = self.net.backward(batches, tokens, replicas=self._replicas)
         with self.collective_wait():
             self._replicas.wait()
-            # One collective for both: a signal that only one process has must end all at the same step.
-            sums = torch.zeros(1 + len(SIGNALS), dtype=torch.float64, device=self.device)
-            sums[0] = mine if self.net.counts else 0
+            # One collective for all: a signal that only one process has must end all at the same step.
+            sums = torch.zeros(1 + len(SIGNALS) + len(names), dtype=torch.float64, device=self.device)
+            if self.net.counts:
+                sums[0] = mine
+                sums[1 + len(SIGNALS) :] = of_sources
             if received in SIGNALS:
                 sums[1 + SIGNALS.index(received)] = 1
-            loss, *counts = self.net.add_up(sums).tolist()
+            loss, *others = self.net.add_up(sums).tolist()
+            counts, nats = others[: len(SIGNALS)], others[len(SIGNALS) :]
             agreed = next((number for number, count in zip(SIGNALS, counts, strict=True) if count), 0)
             norm = clip_gradients_(self._trained(), self.settings.max_grad_norm, self.net.mesh)
         rate = phase.lr * factor
-        return Step(phase=number, loss=loss / tokens, lr=rate, grad_norm=norm, tokens=tokens, signal=agreed)
+        sources = {
+            name: SourceLoss(tokens=count, nats=total)
+            for name, count, total in zip(names, by_source, nats, strict=False)
+        }
+        return Step(
+            phase=number, loss=loss / tokens, lr=rate, grad_norm=norm, tokens=tokens, signal=agreed, sources=sources
+        )  # fmt: skip
 
     def apply(self) -> None:
         """Change the parameters by their gradients."""
@@ -138,11 +155,8 @@ class Trainer:
 
     def sequences(self, step: int) -> Sequences:
         """Choose the packed sequences of an optimizer step (from 0), over all processes."""
-        return sequences_of_step(
-            self.batch_of(step),
-            batch_size=self.settings.batch_size,
-            blocks=self.packed.blocks,
-            seed=self.seed,
+        return self.data.sequences_of_batch(
+            self.batch_of(step), batch_size=self.settings.batch_size, seed=self.seed
         )
 
     def peak_memory(self) -> int | None:

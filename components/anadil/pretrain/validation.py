@@ -7,8 +7,9 @@ both give the same number for documents that fit into a sequence. For longer one
 """
 
 import logging
+import math
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,7 @@ from anadil.pretrain.callback import Callback
 from anadil.pretrain.data.packing import Batch, batch_of
 from anadil.pretrain.trainer import Step
 from anadil.recipe.pretrain import Pretrain
+from anadil.recipe.sections import Recipe
 from anadil.text.metrics import bits_per_byte
 
 log = logging.getLogger(__name__)
@@ -52,7 +54,20 @@ class Validation:
         add_up: Sum | None = None,
         ends: Callable[[], bool] | None = None,
     ) -> float | None:
-        """Score the documents; every process gets the same number.
+        """Score the documents; every process gets the same number. Arguments and errors are those of `nats`."""
+        total = self.nats(summed_loss, data=data, data_rank=data_rank, add_up=add_up, ends=ends)
+        return None if total is None else bits_per_byte(total, self.num_bytes)
+
+    def nats(
+        self,
+        summed_loss: Loss,
+        *,
+        data: int = 1,
+        data_rank: int = 0,
+        add_up: Sum | None = None,
+        ends: Callable[[], bool] | None = None,
+    ) -> float | None:
+        """Sum the loss over the documents; every process gets the same number.
 
         Args:
             summed_loss: Forward pass of a batch on the host: this process's part of the summed nats.
@@ -82,14 +97,20 @@ class Validation:
             raise RecipeError(
                 f"pretrain: held-out loss is {total}; lower the learning rate in pretrain.phases and run again"
             )
-        return bits_per_byte(total, self.num_bytes)
+        return total
 
 
 class Validator(Callback):
     """Scores held-out documents: the base before the first step, then the model where it is due."""
 
-    def __init__(self, validation: Validation) -> None:
-        self._validation = validation
+    def __init__(self, validations: Mapping[str, Validation], targets: Collection[str]) -> None:
+        """Score the held-out part of each source.
+
+        Args:
+            validations: By source; one under an empty name where the recipe has none.
+            targets: Sources in the language that is taught, which have the metric without a source's name together.
+        """
+        self._validations, self._targets = validations, set(targets)
 
     def pre_train(self) -> None:
         """Score the base in the run's vocabulary, unless the run resumes."""
@@ -119,18 +140,47 @@ class Validator(Callback):
             run.enter("validate")
             return net.nats(batch)
 
+        totals: dict[str, float] = {}
         with run.metrics.section("validation"), run.out_of_memory(done):
-            score = self._validation.bits_per_byte(
-                nats,
-                data=net.mesh.data,
-                data_rank=net.mesh.data_rank,
-                add_up=net.add_up,
-                ends=ends if 0 < done < run.job.recipe.pretrain.steps else None,
-            )
-        if score is not None:
-            run.figures[SCORE] = score
-            run.is_log_due = True
-        return score
+            for name, validation in self._validations.items():
+                total = validation.nats(
+                    nats,
+                    data=net.mesh.data,
+                    data_rank=net.mesh.data_rank,
+                    add_up=net.add_up,
+                    ends=ends if 0 < done < run.job.recipe.pretrain.steps else None,
+                )
+                if total is None:
+                    return None
+                totals[name] = total
+        run.figures.update(self._scores(totals))
+        run.is_log_due = True
+        return run.figures.get(SCORE, math.nan)
+
+    def _scores(self, totals: Mapping[str, float]) -> dict[str, float]:
+        """Bits per byte of the taught language, and of each source."""
+        num_bytes = {name: each.num_bytes for name, each in self._validations.items()}
+        targets = [name for name in totals if name in self._targets]
+        taught_nats = sum(totals[name] for name in targets)
+        taught_bytes = sum(num_bytes[name] for name in targets)
+        return {
+            **({SCORE: bits_per_byte(taught_nats, taught_bytes)} if targets else {}),
+            **{
+                f"{SCORE}/{name}": bits_per_byte(nats, num_bytes[name])
+                for name, nats in totals.items()
+                if name
+            },
+        }
+
+
+def validator_of(tokens: Mapping[str, StoredTokens], recipe: Recipe, *, rows: int) -> Validator | None:
+    """Prepare the scores of each source's held-out documents; None for no validation. Raises as `validation_of`."""
+    validations = {
+        name: validation
+        for name, each in tokens.items()
+        if (validation := validation_of(each, recipe.pretrain, rows=rows))
+    }
+    return Validator(validations, recipe.target_sources or [""]) if validations else None
 
 
 def validation_of(tokens: StoredTokens, settings: Pretrain, *, rows: int) -> Validation | None:

@@ -18,6 +18,7 @@ from anadil.pretrain.loop import Training
 from anadil.pretrain.metrics.logger import FILE
 from anadil.pretrain.metrics.profiler import PROFILE
 from anadil.pretrain.metrics.tensorboard import FOLDER
+from anadil.pretrain.mixture_keeper import MixtureKeeper
 from anadil.pretrain.validation import SCORE
 from anadil.runtime.job import Figures
 
@@ -47,14 +48,14 @@ def write_artifact(training: Training) -> Figures:
     job.varying.extend(write_mlmodel(job.out, chats=False))
     summary = _summary(training)
     (job.out / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-    job.records.update(documents=trainer.packed.stream.num_documents, sequences=trainer.packed.num_sequences)
+    job.records.update(documents=trainer.data.num_documents, sequences=trainer.data.num_sequences)
     shown = ("loss", "steps", "tokens", "tokens_per_s", "parameters")
     return {name: summary[name] for name in shown}
 
 
 def _summary(training: Training) -> dict[str, Any]:
     settings, trainer, state = training.job.recipe.pretrain, training.trainer, training.state
-    packed, net, lines = trainer.packed, trainer.net, training.lines
+    data, net, lines = trainer.data, trainer.net, training.lines
     phases = [
         {**phase.model_dump(mode="json"), "trainable_parameters": trainer.num_trainable(number)}
         for number, phase in enumerate(settings.phases)
@@ -69,12 +70,13 @@ def _summary(training: Training) -> dict[str, Any]:
         "seconds": round(state.seconds, 1),
         "parameters": sum(math.prod(shape) for shape in net.shapes.values()),
         "phases": phases,
-        "documents": packed.stream.num_documents,
-        "sequences": packed.num_sequences,
-        "sequence_length": packed.length,
-        "tokens_per_epoch": packed.num_targets,
-        "epochs": round(state.step * settings.batch_size / packed.num_sequences, 4),
-        "packing_waste": round(packed.waste, 6),
+        "documents": data.num_documents,
+        "sequences": data.num_sequences,
+        "sequence_length": data.length,
+        "tokens_per_epoch": data.num_targets,
+        "epochs": round(state.step * settings.batch_size / data.num_sequences, 4),
+        "packing_waste": round(data.waste, 6),
+        **({"sources": _sources(training), "share_changes": _share_changes(training)} if data.names else {}),
         **({SCORE: scores[-1], f"first_{SCORE}": scores[0]} if scores else {}),
         "device": torch.cuda.get_device_name(net.device) if net.device.type == "cuda" else "cpu",
         **({"peak_memory_bytes": max(peaks)} if peaks else {}),
@@ -83,3 +85,27 @@ def _summary(training: Training) -> dict[str, Any]:
         "parallelism": settings.parallelism.model_dump(mode="json"),
         **training.metrics.summary(settings.steps),
     }
+
+
+def _sources(training: Training) -> dict[str, Any]:
+    """Text, tokens and epochs of each source."""
+    data, state = training.trainer.data, training.state
+    assert data.schedule is not None
+    used = data.schedule.positions(
+        training.trainer.batch_of(state.step) * training.trainer.settings.batch_size
+    )
+    return {
+        name: {
+            "documents": packed.stream.num_documents,
+            "sequences": packed.num_sequences,
+            "tokens_per_epoch": packed.num_targets,
+            "tokens": state.sources[name].tokens,
+            "epochs": round(position / packed.num_sequences, 4),
+        }
+        for (name, packed), position in zip(data.sources.items(), used, strict=True)
+    }
+
+
+def _share_changes(training: Training) -> list[dict[str, Any]]:
+    """Changes of the shares while the run was unfinished: the recipe's key names the last ones alone."""
+    return next((each.changes for each in training.callbacks if isinstance(each, MixtureKeeper)), [])

@@ -4,13 +4,23 @@
 Telecom).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from anadil.recipe.fields import NEUTRAL, Directory, Fraction, Place, StrictModel
+from anadil.recipe.mixture import Mix, with_shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +57,10 @@ class Phase(StrictModel):
     """Peak learning rate, reached after warm-up."""
     embedding_lr: PositiveFloat | None = None
     """Peak learning rate of the embeddings, input and output; `lr` where it is not set."""
+    mix: Annotated[Mix | None, AfterValidator(with_shares)] = None
+    """Shares of the tokens by name of `sources`, relative to each other, as `{web: 0.8, en: 0.2}`; with `sources` alone."""
+    anneal: Annotated[Mix | None, AfterValidator(with_shares)] = None
+    """The same for the steps in which `schedule: wsd` falls; left out, `mix`."""
 
 
 class Parallelism(StrictModel):
@@ -193,6 +207,11 @@ class Pretrain(StrictModel):
                 "copies.memory_every to 0"
             )
         return self
+
+    def decay_steps(self, phase: Phase) -> int:
+        """Steps at the end of a phase in which `wsd` falls; the warm-up comes first where the two overlap."""
+        warmup = math.ceil(self.warmup_fraction * phase.steps)
+        return min(math.ceil(self.decay_fraction * phase.steps), phase.steps - warmup)
 
     @property
     def optimizer(self) -> str:

@@ -26,6 +26,7 @@ from anadil.recipe.cluster import Cluster
 from anadil.recipe.fields import NEUTRAL, UNION_TAG, Place, StrictModel, Text, did_you_mean
 from anadil.recipe.finetune import EmbeddingRows, Finetune
 from anadil.recipe.gate import Gate
+from anadil.recipe.mixture import refuse_mix_mistakes
 from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.sources import MAX_EPOCHS, Source, SourceName, has_language
 from anadil.recipe.tracking_address import tracking_fault
@@ -234,6 +235,11 @@ class Recipe(StrictModel):
             raise ValueError(
                 f"none of the sources is in the language that is taught, {self.language}; leave out `language` of one"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _mixes_fit_sources(self) -> "Recipe":
+        refuse_mix_mistakes(self.pretrain, self.sources)
         return self
 
     @model_validator(mode="after")

@@ -159,8 +159,12 @@ def _nested(origin: Mapping[str, str]) -> dict[str, Any]:
             *parents, key = name.removeprefix(RECIPE).split(".")
             node = data
             for parent in parents:
-                node = node.setdefault(parent, {})
-            node[key] = json.loads(text)
+                # One entry lists the names of tables such as `sources`; their keys have entries of their own.
+                if not isinstance(node.get(parent), dict):
+                    node[parent] = {}
+                node = node[parent]
+            if key not in node:
+                node[key] = json.loads(text)
     return data
 
 

@@ -22,7 +22,7 @@ class MetricSpec:
     """One metric."""
 
     name: str
-    """In logs and files."""
+    """In logs and files; `loss/<source>` is a row for all names behind the slash."""
     doc: str
     """A sentence without full stop."""
     unit: str = "none"
@@ -61,6 +61,8 @@ METRICS = (
     MetricSpec(name="phase", doc="Phase of the recipe, from 1", written_out="training_phase", panel="Phase"),
     MetricSpec(name="loss", doc="Mean loss of the step, nats per token", group="train", stages="pretrain, finetune",
                panel="Loss"),
+    MetricSpec(name="loss/<source>", doc="Mean loss of a source of the recipe (part), nats per token, since the line before",
+               group="train", written_out="source_loss"),
     MetricSpec(name="lr", doc="Learning rate of the step", unit="sci", group="train", stages="pretrain, finetune",
                written_out="learning_rate", panel="Learning rate"),
     MetricSpec(name="grad_norm", doc="Norm of the gradients before clipping; it rises before the loss does", group="train",
@@ -68,6 +70,8 @@ METRICS = (
     MetricSpec(name="accuracy", doc="Share of target tokens that the model would have chosen", group="train",
                stages="finetune"),
     MetricSpec(name="tokens", doc="Target tokens so far, over all starts", unit="short", panel="Tokens"),
+    MetricSpec(name="tokens/<source>", doc="Target tokens of a source of the recipe (part) so far, over all starts",
+               written_out="source_tokens"),
     MetricSpec(name="seconds", doc="Time in training so far, over all starts", unit="s", written_out="elapsed_seconds",
                panel="Time in training"),
     MetricSpec(name="tokens_per_s", doc="Target tokens per second of all devices, since the line before", unit="short",
@@ -89,6 +93,8 @@ METRICS = (
                unit="currencyUSD", panel="Cost"),
     MetricSpec(name="validation_bits_per_byte", doc="Bits per byte of held-out text at the last validation", group="validation",
                panel="Bits per byte"),
+    MetricSpec(name="validation_bits_per_byte/<source>", doc="The same of a source of the recipe (part)", group="validation",
+               written_out="source_validation_bits_per_byte"),
     MetricSpec(name="peak_memory_bytes", doc="Peak memory of each process's GPU in the current phase", unit="bytes",
                panel="Peak memory", by_rank=True),
     MetricSpec(name="own_work_s", doc="Own work of each process per step, without waits; one above the rest slows all down", unit="s",
@@ -100,12 +106,19 @@ METRICS = (
 BY_NAME: Mapping[str, MetricSpec] = {each.name: each for each in METRICS}
 
 
+def spec_of(name: str) -> MetricSpec | None:
+    """Row of a metric, also of one of a source; None where it has none."""
+    head, slash, _ = name.partition("/")
+    return BY_NAME.get(name) or (BY_NAME.get(f"{head}/<source>") if slash else None)
+
+
 def gauge_name(name: str) -> str:
-    """Prometheus' name of a metric, or of a figure that has no row.
+    """Prometheus' name of a metric, or of a figure that has no row; what stands behind a slash is a label of it.
 
     Source: Prometheus, metric and label naming: base units, written out.
     """
-    spec = BY_NAME.get(name)
+    head = name.partition("/")[0]
+    spec, name = spec_of(name) or BY_NAME.get(head), head
     name = spec.written_out if spec and spec.written_out else name
     name = re.sub(r"_per_s$", "_per_second", name)
     name = re.sub(r"_s$", "_seconds", name)
@@ -116,7 +129,7 @@ def curve_key(stage: str, name: str) -> str:
     """MLflow's key of a curve, whose page groups by the part before the slash; `system/` has a page of its own."""
     if stage in ("tokenizer", "trial"):
         return f"{stage}/{name}"
-    spec = BY_NAME.get(name)
+    spec = spec_of(name)
     if spec is not None and spec.group == "train":
         return f"{'train' if stage == 'pretrain' else stage}/{name}"
     # Finetuning has a validation of its own, whose figures have no row.
@@ -125,16 +138,20 @@ def curve_key(stage: str, name: str) -> str:
 
 def complete(values: Mapping[str, float]) -> dict[str, float]:
     """Values of a logged line with those that follow from them, in the table's order."""
-    missing = values.keys() - BY_NAME.keys()
+    missing = [name for name in values if spec_of(name) is None]
     assert not missing, f"metrics without a row in the table: {sorted(missing)}"
     line = dict(values)
     for each in METRICS:
         if each.value is not None:
             with suppress(KeyError):  # the line of the base, before the first step, has few values
                 line[each.name] = each.value(line)
-    return {each.name: line[each.name] for each in METRICS if each.name in line}
+    places = {each.name: place for place, each in enumerate(METRICS)}
+    # Names without a row were refused above.
+    rows = {name: places[spec.name] for name in line if (spec := spec_of(name))}
+    return {name: line[name] for name in sorted(line, key=rows.__getitem__)}
 
 
 def values_for(sink: Sink, line: Mapping[str, float]) -> dict[str, float]:
     """Values of a logged line that a sink gets."""
-    return {name: value for name, value in line.items() if sink in BY_NAME[name].sinks}
+    specs = {name: spec_of(name) for name in line}
+    return {name: line[name] for name, spec in specs.items() if spec is not None and sink in spec.sinks}

@@ -81,8 +81,7 @@ def metric_name(name: str) -> tuple[str, str]:
 
     `tokens_per_s` is `anadil_tokens_per_second`; `dropped/short` is `anadil_dropped{part="short"}`.
     """
-    head, _, part = name.partition("/")
-    return gauge_name(head), part
+    return gauge_name(name), name.partition("/")[2]
 
 
 def _set(stage: str, metric: str, value: float, **labels: str) -> None:

@@ -6,6 +6,7 @@ model. A cheap stage is silently made again. For training, the person decides.
 
 import functools
 import glob
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from anadil.core.errors import AnadilError, RecipeError
 from anadil.core.stages import STAGES, Stage
 from anadil.runtime.cache_key import RECIPE, RESULT_VERSION, current_origin, origin_changes
 from anadil.runtime.planned_artifact import Neighbours, PlannedArtifact, place_of, work_of
+from anadil.runtime.shares import split_shares
 
 VARIABLE = "ANADIL_REMAKE"
 """Environment variable that stands for `--remake`, also in the steps of a pipeline."""
@@ -27,6 +29,8 @@ CHECKPOINTS = {
     "finetune": "trainer/checkpoint-*[0-9]/manifest.json",
 }
 """Stage -> manifests of its checkpoints below a work directory, deeper where each process has its own."""
+STATE = "state.json"
+"""State of a run in a checkpoint of `pretrain`."""
 BY_DIGEST = (f"{RECIPE}finetune.inputs", f"{RECIPE}finetune.preference")
 """Keys that an artifact's origin names and that of a checkpoint does not: it has digests of what they name."""
 
@@ -72,19 +76,35 @@ def refuse_remake(planned: PlannedArtifact, neighbours: Neighbours) -> None:
 
 
 def earlier_work(planned: PlannedArtifact) -> Path | None:
-    """Return the work directory of an unfinished run of the same origin under the key of an earlier release."""
+    """Return the work directory of an unfinished run of the same origin under another key.
+
+    The key is that of an earlier release, or the run's sources had other shares, which a resume may change.
+    """
     stage = planned.stage
     if planned.out or stage.name not in CHECKPOINTS or _has_checkpoints(planned):
         return None
+    rest, _ = split_shares(planned.origin)
     for path, manifest in _unfinished(planned):
         # A checkpoint names every recipe key, as its artifact's origin did. With them the earlier key, and so the directory's
         # name, can be made again: no other run is taken for this one.
         earlier = {name: text for name, text in manifest.origin.items() if name.startswith(RECIPE)}
-        work = work_of(place_of(stage, planned.root, planned.origin | earlier))
-        before, now = _comparable(manifest, planned)
-        if work.name == path.parts[0] and before == now:
+        folder = work_of(planned.target).parent / path.parent
+        earlier |= _shares_of(folder)
+        work = work_of(place_of(stage, planned.root, rest | earlier))
+        before, now = (split_shares(each)[0] for each in _comparable(manifest, planned))
+        # A run that is at work with other shares is another run.
+        if work.name == path.parts[0] and before == now and not is_held(work):
             return work
     return None
+
+
+def _shares_of(checkpoint: Path) -> dict[str, str]:
+    """Entries of the origin that a checkpoint's run had and its manifest leaves out, since a resume may change them."""
+    try:
+        state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+        return dict(state["mixture"]["origin"])
+    except (OSError, ValueError, KeyError, TypeError):  # without sources, or of another stage, or damaged
+        return {}
 
 
 def unused_checkpoints(planned: PlannedArtifact) -> str:

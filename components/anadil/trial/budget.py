@@ -39,6 +39,10 @@ class Budget:
         return self.shape.vocabulary if rows is None else len(rows)
 
 
+TRIAL_EPOCHS = 10**6
+"""Passes over a source that no trial makes."""
+
+
 def budget_of(recipe: Recipe, steps: int) -> Budget:
     """Make the budget of a recipe's trial; `AnadilError` where the model's sizes are not known."""
     settings = recipe.pretrain
@@ -54,12 +58,21 @@ def trial_recipe(recipe: Recipe, steps: int) -> Recipe:
     """Make the recipe of a finalist: pretrain's, shorter, and without settings that only a long run needs."""
     settings = recipe.pretrain
     faults = settings.faults.model_copy(update={"budget_hours": None, "budget_usd": None, "burn_in": "never"})
+    phases = scaled_phases(settings.phases, steps)
+    # Its few steps read the text in the taught language alone, as often as they need.
+    targets = {
+        name: recipe.sources[name].model_copy(update={"max_epochs": TRIAL_EPOCHS})
+        for name in recipe.target_sources
+    }
+    if targets:
+        mix = dict.fromkeys(targets, 1.0)
+        phases = tuple(phase.model_copy(update={"mix": mix, "anneal": None}) for phase in phases)
     changed = {
-        "phases": scaled_phases(settings.phases, steps),
+        "phases": phases,
         "max_epochs": None,
         "copies": Copies(),
         "faults": faults,
         "validate_every": 0,
         "profile_steps": 0,
     }
-    return recipe.model_copy(update={"pretrain": settings.model_copy(update=changed)})
+    return recipe.model_copy(update={"pretrain": settings.model_copy(update=changed), "sources": targets})

@@ -13,6 +13,7 @@ from anadil.model.process_group import Group
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.folder import CheckpointFolder, local_folder
 from anadil.pretrain.checkpoint.storage import CheckpointStorage
+from anadil.pretrain.data.mixture import only
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.parallelize import parallelize
 from anadil.pretrain.trainer import Trainer
@@ -31,7 +32,7 @@ def make_tiers(tmp_path: Path, recipe: Recipe) -> CheckpointStorage:
     length = settings.sequence_length
     tokens = tokens_of_corpus(tmp_path / "corpus", tmp_path / "tokenizer", tmp_path / "work", length=length)
     net = parallelize(load_model(Path(recipe.base.model)), settings, Mesh(), torch.device("cpu"))
-    trainer = Trainer(net, tokens.packed, recipe, Group())
+    trainer = Trainer(net, only(tokens.packed), recipe, Group())
     trainer.begin_phase(len(settings.phases) - 1)
     trainer.allocate(6)
     return CheckpointStorage(recipe, tmp_path / "work", trainer, Group(), ORIGIN)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from anadil.core.errors import RecipeError
+from anadil.pretrain.data.mixture import only
 from anadil.pretrain.data.packing import sequences_of_step
 from anadil.pretrain.resilience.loss_spikes import (
     WARM_UP,
@@ -154,7 +155,7 @@ def test_the_documents_of_a_step_are_listed_with_their_text(tmp_path: Path) -> N
     chosen = sequences_of_step(0, batch_size=2, blocks=packed.blocks, seed=1)
     verdict = StepVerdict(finding="stop", step=1, loss=math.nan, norm=math.inf, reason="the loss is nan")
 
-    path = write_documents_of_step(tmp_path, verdict, packed, chosen, tokenizer)
+    path = write_documents_of_step(tmp_path, verdict, only(packed), chosen, tokenizer)
 
     told = json.loads(path.read_text(encoding="utf-8"))
     assert path.name == "anomaly-step-1.json"

@@ -26,6 +26,7 @@ from anadil.model.process_group import Group, group
 from anadil.plan.calibration import Measurement
 from anadil.plan.layout import Work
 from anadil.plan.model_shape import Shape
+from anadil.pretrain.data.mixture import only
 from anadil.pretrain.parallel.mesh import mesh_of
 from anadil.pretrain.parallel.parallelize import check_layout, parallelize
 from anadil.pretrain.trainer import Trainer
@@ -98,7 +99,7 @@ def _trainer(spec: RunSpec, device: torch.device, processes: Group) -> Trainer:
     mesh = mesh_of(settings.parallelism, processes, device.type)
     model = random_model(spec.shape, work, device, recipe.seed)
     check_layout(settings, model.config, mesh, device)
-    return Trainer(parallelize(model, settings, mesh, device), packed, recipe, processes)
+    return Trainer(parallelize(model, settings, mesh, device), only(packed), recipe, processes)
 
 
 def config_of(shape: Shape, sequence_length: int) -> PreTrainedConfig:

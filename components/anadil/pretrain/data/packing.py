@@ -23,6 +23,8 @@ class Batch:
     borders: torch.Tensor
     """(pieces + 1,) of int32, on the host: where each piece or padding begins in the rows one after
     another, then the number of all tokens; a row's begin is always among them."""
+    sources: torch.Tensor | None = None
+    """(sequences,): number of each row's source; None where there is one."""
 
     def pinned(self) -> "Batch":
         """The same in page-locked memory, from which a GPU copies while it computes."""
@@ -38,6 +40,7 @@ class Batch:
             position_ids=change(self.position_ids),
             labels=change(self.labels),
             borders=self.borders,
+            sources=None if self.sources is None else change(self.sources),
         )
 
 
@@ -100,6 +103,6 @@ def sequences_at(places: Sequences, *, blocks: Sequences, seed: int) -> Sequence
     return chosen
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=32)  # two of each of several sources
 def _permutation(num: int, *seed: int) -> Places:
     return np.random.default_rng(seed).permutation(num)

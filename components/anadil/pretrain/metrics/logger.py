@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from anadil.core.progress import Progress, progress
 from anadil.pretrain.callback import Callback
-from anadil.pretrain.state import State
+from anadil.pretrain.state import SourceState, State
 from anadil.runtime.metric_table import complete, values_for
 
 if TYPE_CHECKING:
@@ -87,11 +87,14 @@ class MetricsLogger(Callback):
             "grad_norm": step.grad_norm,
             "tokens": state.tokens,
             "seconds": round(state.seconds, 3),
+            **_by_source(state),
             **run.metrics.figures(tokens, now - before, trains),
             **({} if peak is None else {"peak_memory_bytes": peak}),
         }
         run.metrics.show_own(peak)
         self._write(line)
+        sources = {name: SourceState(tokens=each.tokens) for name, each in state.sources.items()}
+        run.state = replace(state, sources=sources)
 
     def pre_save(self, state: State) -> State:
         """Add the lines, for a start on a node that has none."""
@@ -149,6 +152,15 @@ class ProgressBar(Callback):
     def close(self) -> None:
         """End the bar."""
         self._held.close()
+
+
+def _by_source(state: State) -> dict[str, float]:
+    """Loss of each source since the line before, if it had tokens, and its tokens so far."""
+    losses = {name: each.since_line for name, each in state.sources.items() if each.since_line.tokens}
+    return {
+        **{f"loss/{name}": each.nats / each.tokens for name, each in losses.items()},
+        **{f"tokens/{name}": each.tokens for name, each in state.sources.items()},
+    }
 
 
 def _log(line: Mapping[str, float]) -> None:

@@ -1,6 +1,7 @@
 """The training objective as the model's own `forward`, so that FSDP has gathered the head inside of it."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,8 +11,39 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""Last hidden states, the head's weight, labels -> summed loss in FP32."""
+Loss = Callable[..., torch.Tensor]
+"""Last hidden states, the head's weight, labels, and the source of each row where there are several -> summed loss in FP32."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Objective:
+    """Summed loss with the z-loss, which a backward pass follows; added up by source beside it."""
+
+    scored: Callable[..., torch.Tensor]
+    """`summed_loss`, or that of a split head."""
+    z_loss: float
+    by_source: torch.Tensor | None = None
+    """FP64 sums of all passes since they were set, on the model's device; None adds none up."""
+
+    def __call__(
+        self,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        labels: torch.Tensor,
+        sources: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Sum the loss; `sources` is the number of each row's source."""
+        # Without gradients, in validation, the loss alone.
+        z_loss = self.z_loss if torch.is_grad_enabled() else 0.0
+        if sources is None or self.by_source is None:
+            return self.scored(hidden, weight, labels, z_loss=z_loss)
+        token_losses = torch.zeros(labels.shape, dtype=torch.float32, device=labels.device)
+        loss = self.scored(hidden, weight, labels, z_loss=z_loss, token_losses=token_losses)
+        row_losses = token_losses.sum(1, dtype=torch.float64)
+        # A masked sum, not `index_add_`, which on a GPU adds in any order.
+        numbers = torch.arange(len(self.by_source), device=sources.device)
+        self.by_source += torch.where(sources == numbers[:, None], row_losses, 0).sum(1)
+        return loss
 
 
 def train_on(model: PreTrainedModel, loss: Loss) -> None:
@@ -45,9 +77,12 @@ def _loss_of(
     position_ids: torch.Tensor,
     labels: torch.Tensor,
     borders: npt.NDArray[np.int32],
+    *sources: torch.Tensor,
 ) -> torch.Tensor:
     head: Any = model.get_output_embeddings()
     weight: nn.Parameter = head.weight
     # Borders are numpy's: FSDP moves every tensor that a root module is given to the GPU, and reading them
     # there would wait for all its queued work. The states have no name, which would keep them in memory.
-    return loss(last_hidden(model, input_ids, position_ids, torch.from_numpy(borders)), weight, labels)
+    return loss(
+        last_hidden(model, input_ids, position_ids, torch.from_numpy(borders)), weight, labels, *sources
+    )

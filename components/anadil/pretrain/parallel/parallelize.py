@@ -1,6 +1,6 @@
 """Parallelize a model: PP, TP, compile, FSDP, in the one order that works."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.parallel.context import check_context, slice_of, use_context_attention
 from anadil.pretrain.parallel.ddp import Replicas
 from anadil.pretrain.parallel.fsdp import last_pass, policy_of, shard
-from anadil.pretrain.parallel.loss_forward import train_on
+from anadil.pretrain.parallel.loss_forward import Objective, train_on
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.pipeline import Pipeline, check_pipeline, cut_stage
 from anadil.pretrain.parallel.tensor import apply_tensor_parallel, check_tensor, summed_loss_of_head
@@ -42,6 +42,7 @@ class ParallelModel:
     """Names of the embeddings, input and output; a tied model has one."""
     shapes: dict[str, tuple[int, ...]]
     """Shape of every parameter of the whole model, by name."""
+    objective: Objective
     pipeline: Pipeline | None = None
 
     def parameters(self) -> dict[str, nn.Parameter]:
@@ -74,7 +75,10 @@ class ParallelModel:
                 return self.pipeline.loss_of([batch] * self.mesh.pipeline) / self.mesh.pipeline
             whole: Any = self.model
             here = batch.to(self.device)
-            loss: torch.Tensor = whole(here.input_ids, here.position_ids, here.labels, here.borders.numpy())
+            sources = () if here.sources is None else (here.sources,)
+            loss: torch.Tensor = whole(
+                here.input_ids, here.position_ids, here.labels, here.borders.numpy(), *sources
+            )
         return loss
 
     def backward(self, batches: Sequence[Batch], divisor: float, *, replicas: Replicas) -> torch.Tensor:
@@ -163,7 +167,7 @@ def parallelize(
     tables = frozenset(name for name, parameter in model.named_parameters() if id(parameter) in weights)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     scored = summed_loss_of_head if mesh.tensor > 1 else partial(summed_loss, kernels=settings.kernels)
-    loss = partial(_objective, scored, settings.z_loss)
+    loss = Objective(scored=scored, z_loss=settings.z_loss)
     if mesh.pipeline > 1:
         cut_stage(model, mesh.pipeline_rank, mesh.pipeline)
     layers = decoder_layers(model)
@@ -171,8 +175,9 @@ def parallelize(
     # FSDP casts what it gathers; all else is cast by autocast.
     autocast = settings.state == "fp32" and dtype == torch.bfloat16 and mesh.shard == 1
     net = ParallelModel(
-        model=model, mesh=mesh, device=device, dtype=dtype, autocast=autocast, tables=tables, shapes=shapes
-    )
+        model=model, mesh=mesh, device=device, dtype=dtype, autocast=autocast, tables=tables, shapes=shapes,
+        objective=loss,
+    )  # fmt: skip
     if mesh.pipeline == 1:
         train_on(model, loss)
     else:
@@ -184,17 +189,6 @@ def parallelize(
         policy, how = policy_of(settings.state, dtype), settings.parallelism
         shard(model, layers, mesh, policy, prefetch=how.prefetch, reshard=how.reshard)
     return net
-
-
-def _objective(
-    scored: Callable[..., torch.Tensor],
-    z_loss: float,
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    labels: torch.Tensor,
-) -> torch.Tensor:
-    # Without gradients, in validation, the loss alone.
-    return scored(hidden, weight, labels, z_loss=z_loss if torch.is_grad_enabled() else 0.0)
 
 
 def _change_layers(

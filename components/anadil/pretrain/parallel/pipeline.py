@@ -175,10 +175,13 @@ class Pipeline:
             )
         if not self.is_last:
             return hidden
+        labels, *sources = (
+            tensor.to(self.device, non_blocking=True)
+            for tensor in (batch.labels, batch.sources)
+            if tensor is not None
+        )
         loss = self.loss(
-            self._part(self.names.norm)(hidden),
-            self._part(self.names.head).weight,
-            batch.labels.to(self.device, non_blocking=True),
+            self._part(self.names.norm)(hidden), self._part(self.names.head).weight, labels, *sources
         )
         self._losses.append(loss.detach())
         return loss

@@ -87,7 +87,12 @@ def apply_tensor_parallel(part: nn.Module, mesh: DeviceMesh, *, config: Any) -> 
 
 
 def summed_loss_of_head(
-    hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, *, z_loss: float = 0.0
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    z_loss: float = 0.0,
+    token_losses: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Sum the loss with the weight of a head that `apply_tensor_parallel` has split, a DTensor.
 
@@ -96,12 +101,13 @@ def summed_loss_of_head(
         weight: `lm_head.weight`; under `fully_shard` inside the root's forward.
         labels: Ids of the tokens to predict, (sequences, tokens).
         z_loss: `pretrain.z_loss`.
+        token_losses: As of `summed_loss_of_rows`.
     """
     assert isinstance(weight, DTensor)
     rows = weight.to_local()
     first_row = weight.device_mesh.get_local_rank() * len(rows)
     group = weight.device_mesh.get_group()
-    return summed_loss_of_rows(hidden, rows, labels, first_row, group, z_loss)
+    return summed_loss_of_rows(hidden, rows, labels, first_row, group, z_loss, token_losses)
 
 
 class LocalNorm(ParallelStyle):

@@ -19,6 +19,7 @@ from anadil.artifacts.base_model import read_tokenizer
 from anadil.core.errors import RecipeError
 from anadil.encode.packing import Packed, Sequences
 from anadil.pretrain.callback import Callback
+from anadil.pretrain.data.mixture import TrainingData
 from anadil.pretrain.state import State
 from anadil.pretrain.trainer import Step
 from anadil.recipe.pretrain import Faults
@@ -111,7 +112,7 @@ class SpikeDetector(Callback):
         if not run.group.is_first:
             return str(run.job.work)
         sequences, tokenizer = run.trainer.sequences(verdict.step - 1), run.job.inputs["tokenizer"]
-        return str(write_documents_of_step(run.job.work, verdict, run.trainer.packed, sequences, tokenizer))
+        return str(write_documents_of_step(run.job.work, verdict, run.trainer.data, sequences, tokenizer))
 
     def judge(self, step: int, loss: float, norm: float, phase: int = 0) -> StepVerdict:
         """Check a step (from 1) by its mean loss and norm over all processes, before the optimizer uses its gradient."""
@@ -200,7 +201,7 @@ def refuse(verdict: StepVerdict, lr: float, report: str) -> RecipeError:
 
 
 def write_documents_of_step(
-    folder: Path, verdict: StepVerdict, packed: Packed, sequences: Sequences, tokenizer: Path
+    folder: Path, verdict: StepVerdict, data: TrainingData, sequences: Sequences, tokenizer: Path
 ) -> Path:
     """Write `anomaly-step-N.json`: each sequence of the step with its documents and their first characters.
 
@@ -216,8 +217,12 @@ def write_documents_of_step(
         "reason": verdict.reason,
         "finding": verdict.finding,
         "sequences": [
-            {"sequence": int(sequence), "documents": _documents(packed, int(sequence), decode)}
-            for sequence in sequences
+            {
+                **({"source": source} if source else {}),
+                "sequence": number,
+                "documents": _documents(data.sources[source], number, decode),
+            }
+            for source, number in map(data.locate, sequences.tolist())
         ],
     }
     path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

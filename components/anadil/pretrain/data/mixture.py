@@ -1,0 +1,146 @@
+"""The packed text of a run, of one source or of several in the order of a schedule."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
+
+import numpy as np
+import torch
+
+from anadil.encode.packing import Packed, Sequences
+from anadil.plan.mixture import Schedule, SourceSize
+from anadil.pretrain.data.packing import Batch, batch_of, sequences_at, sequences_of_step
+from anadil.recipe.sections import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingData:
+    """Sequences of all sources. Those of a source are numbered behind those of the source before."""
+
+    sources: Mapping[str, Packed]
+    """One under an empty name where the recipe has no sources."""
+    schedule: Schedule | None = None
+    """Order of the sources; None where the recipe has none, or before it is planned."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Sources of the recipe."""
+        return tuple(name for name in self.sources if name)
+
+    @property
+    def first(self) -> Packed:
+        """Text of the first source."""
+        return next(iter(self.sources.values()))
+
+    @property
+    def length(self) -> int:
+        """Tokens of a sequence."""
+        return self.first.length
+
+    @property
+    def num_documents(self) -> int:
+        """Training documents."""
+        return sum(each.stream.num_documents for each in self.sources.values())
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences of one epoch of each source."""
+        return int(self._ends[-1])
+
+    @property
+    def num_targets(self) -> int:
+        """Predicted tokens of one epoch of each source."""
+        return sum(each.num_targets for each in self.sources.values())
+
+    @property
+    def waste(self) -> float:
+        """Share of positions that hold padding."""
+        return sum(each.waste * each.num_sequences for each in self.sources.values()) / self.num_sequences
+
+    def sequences_of_batch(self, batch: int, *, batch_size: int, seed: int) -> Sequences:
+        """Choose the sequences of a batch (from 0) of the run."""
+        if not self.names:
+            return sequences_of_step(batch, batch_size=batch_size, blocks=self.first.blocks, seed=seed)
+        assert self.schedule is not None
+        places = [self.schedule.place_of(batch * batch_size + place) for place in range(batch_size)]
+        source, position = np.array(places, dtype=np.int64).T
+        chosen = np.empty(batch_size, dtype=np.int64)
+        for number, packed in enumerate(self.sources.values()):
+            here = source == number
+            local = sequences_at(position[here], blocks=packed.blocks, seed=seed)
+            chosen[here] = local + self._begins[number]
+        return chosen
+
+    def targets_by_source(self, sequences: Sequences) -> list[int]:
+        """Predicted tokens of some sequences, by source."""
+        numbers = self._source_numbers(sequences)
+        return [
+            packed.targets_of(sequences[numbers == number] - self._begins[number])
+            for number, packed in enumerate(self.sources.values())
+        ]
+
+    def locate(self, sequence: int) -> tuple[str, int]:
+        """Source of a sequence, and its number there."""
+        number = int(self._source_numbers(np.array([sequence]))[0])
+        return list(self.sources)[number], sequence - int(self._begins[number])
+
+    def batch_of(self, sequences: Sequences, *, rows: int = 0) -> Batch:
+        """Make the tensors of some sequences, and of padding up to `rows`; padding has no labels."""
+        if not self.names:
+            return batch_of(self.first, sequences, rows=rows)
+        numbers, packs = self._source_numbers(sequences), list(self.sources.values())
+        parts = []
+        for number, group in groupby(range(len(sequences)), key=numbers.__getitem__):
+            local = sequences[list(group)] - self._begins[number]
+            parts.append(batch_of(packs[number], local))
+        if padding := max(rows, len(sequences)) - len(sequences):
+            parts.append(batch_of(self.first, sequences[:0], rows=padding))
+        sources = np.zeros(len(sequences) + padding, dtype=np.int64)
+        sources[: len(sequences)] = numbers
+        return replace(joined(parts), sources=torch.from_numpy(sources))
+
+    def with_schedule(self, schedule: Schedule) -> "TrainingData":
+        """The same text in another order."""
+        return replace(self, schedule=schedule)
+
+    def _source_numbers(self, sequences: Sequences) -> Sequences:
+        return np.searchsorted(self._ends, sequences, side="right")
+
+    @cached_property
+    def _ends(self) -> Sequences:
+        return np.cumsum([each.num_sequences for each in self.sources.values()])
+
+    @cached_property
+    def _begins(self) -> Sequences:
+        return np.concatenate([[0], self._ends[:-1]])
+
+
+def only(packed: Packed) -> TrainingData:
+    """The text of a recipe without sources."""
+    return TrainingData(sources={"": packed})
+
+
+def sizes_of(recipe: Recipe, packed: Mapping[str, Packed]) -> dict[str, SourceSize]:
+    """Sizes that the order of training follows from, by source."""
+    return {
+        name: SourceSize(
+            sequences=each.num_sequences,
+            targets=each.num_targets,
+            max_epochs=recipe.sources[name].max_epochs,
+        )
+        for name, each in packed.items()
+    }
+
+
+def joined(parts: list[Batch]) -> Batch:
+    """Rows of several batches of one length, one after another."""
+    sizes = [part.input_ids.numel() for part in parts]
+    begins = np.cumsum([0, *sizes]).tolist()
+    borders = [part.borders[:-1] + begin for part, begin in zip(parts, begins[:-1], strict=True)]
+    return Batch(
+        input_ids=torch.cat([part.input_ids for part in parts]),
+        position_ids=torch.cat([part.position_ids for part in parts]),
+        labels=torch.cat([part.labels for part in parts]),
+        borders=torch.cat([*borders, torch.tensor(begins[-1:], dtype=torch.int32)]),
+    )

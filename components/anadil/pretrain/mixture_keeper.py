@@ -1,0 +1,124 @@
+"""The order of the sources over starts, roll-backs and other shares."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from anadil.core.stages import STAGES
+from anadil.plan.mixture import Schedule, SourceSize, schedule_of, usage_of
+from anadil.pretrain.callback import Callback
+from anadil.pretrain.data.mixture import sizes_of
+from anadil.pretrain.state import State
+from anadil.recipe.sections import Recipe
+from anadil.runtime.cache_key import recipe_origin
+from anadil.runtime.shares import split_shares
+
+log = logging.getLogger(__name__)
+
+
+class MixtureKeeper(Callback):
+    """Plans the order of the sources before the first batch is made, and keeps what is past.
+
+    Other shares, or more epochs, may come with a resume. The order before it stays, and each source goes on from where
+    it stands, so that a later start makes the same batches again.
+    """
+
+    def __init__(self) -> None:
+        self._schedule: Schedule | None = None
+        self._sizes: Mapping[str, SourceSize] = {}
+        self._origin: dict[str, str] = {}
+        self.changes: list[dict[str, Any]] = []
+        """Changes of shares so far: the first step with the new ones, and what changed."""
+
+    def pre_train(self) -> None:
+        """Plan the whole run, or resume with the order of the checkpoint; raises as `schedule_of`."""
+        run = self.training
+        settings = run.job.recipe.pretrain
+        self._sizes = sizes_of(run.job.recipe, run.trainer.data.sources)
+        saved = run.state.mixture
+        # The first start's shares name the work directory, by which a start with other ones finds it.
+        shares = split_shares(recipe_origin(run.job.recipe, STAGES["pretrain"].sections))[1]
+        self._origin = saved.get("origin", shares)
+        if not saved:
+            self._use(schedule_of(settings, self._sizes))
+        else:
+            before = TypeAdapter(Schedule).validate_python(saved["schedule"])
+            changes = differences(saved["shares"], shares_of(run.job.recipe))
+            self.changes = list(saved["changes"])
+            self._use(before)
+            if changes:
+                self.changes.append({"step": run.state.step + 1, "changes": changes})
+                log.warning("from step %s on: %s", f"{run.state.step + 1:,}", "; ".join(changes))
+                self._plan_anew()
+        if run.group.is_first:
+            self._log_usage()
+
+    def post_rollback(self) -> None:
+        """Plan the order behind the batches that are skipped, so that phases begin with their own shares."""
+        self._plan_anew()
+
+    def pre_save(self, state: State) -> State:
+        """Add the order, and the shares that it follows from."""
+        assert self._schedule is not None
+        mixture = {
+            "shares": shares_of(self.training.job.recipe),
+            "origin": self._origin,
+            "schedule": asdict(self._schedule),
+            "changes": self.changes,
+        }
+        return replace(state, mixture=mixture)
+
+    def _plan_anew(self) -> None:
+        run = self.training
+        step = run.state.step
+        batch = run.trainer.batch_of(step)
+        settings = run.job.recipe.pretrain
+        self._use(schedule_of(settings, self._sizes, step=step, batch=batch, before=self._schedule))
+
+    def _use(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        trainer = self.training.trainer
+        trainer.data = replace(trainer.data, schedule=schedule)
+
+    def _log_usage(self) -> None:
+        settings = self.training.job.recipe.pretrain
+        for each in usage_of(settings, self._sizes, self._schedule):
+            log.info(
+                "%s: %s tokens in %s sequences; the run takes %.2f epochs of it",
+                each.name, f"{self._sizes[each.name].targets:,}", f"{self._sizes[each.name].sequences:,}",
+                each.epochs,
+            )  # fmt: skip
+            if each.exhausted_at is not None:
+                log.warning(
+                    "%s: its share would be %.2f epochs, and sources.%s.max_epochs is %s: from step %s on its share "
+                    "goes to the other sources",
+                    each.name, each.asked_epochs, each.name, self._sizes[each.name].max_epochs,
+                    f"{each.exhausted_at:,}",
+                )  # fmt: skip
+
+
+def shares_of(recipe: Recipe) -> dict[str, float]:
+    """Everything of the recipe that may change at a resume, by key."""
+    mixes = {
+        f"pretrain.phases.{number}.{key}": mix
+        for number, phase in enumerate(recipe.pretrain.phases)
+        for key, mix in (("mix", phase.mix), ("anneal", phase.anneal))
+        if mix
+    }
+    return {
+        **{f"{key}.{name}": share for key, mix in mixes.items() for name, share in mix.items() if share},
+        **{f"sources.{name}.max_epochs": source.max_epochs for name, source in recipe.sources.items()},
+    }
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Shares that differ, as `key old -> new`."""
+    names = dict.fromkeys([*before, *now])
+    return [
+        f"{name} {before.get(name, 0):g} -> {now.get(name, 0):g}"
+        for name in names
+        if before.get(name, 0) != now.get(name, 0)
+    ]
