@@ -13,26 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zstandard
-from tokenizers import Tokenizer
 
-from anadil.artifacts import artifact, sealed_dir, storage
-from anadil.artifacts.base_model import base_tokenizer
+from anadil.artifacts import artifact, sealed_dir
 from anadil.core.errors import DataError, IntegrityError, PreflightError
-from anadil.core.stages import STAGES
 from anadil.encode import encode_file as encode_files
 from anadil.encode import make_tokens
 from anadil.encode.encode_file import EncodeTask
 from anadil.encode.tensor_file import TensorWriter
 from anadil.encode.token_stream import TokenStream
 from anadil.model.load import encode_texts, load_tokenizer
-from anadil.pretrain.data.tokens import check_tokenizer, tokens_of
-from anadil.recipe.load import load_recipe
-from anadil.recipe.sections import Base, Recipe
-from anadil.runtime import execute
-from anadil.runtime.cache_key import stage_origin
 from anadil.runtime.executors import processes
-from anadil.runtime.job import Job, Stream
-from anadil.runtime.planned_artifact import planned_artifact
 from anadil.text import encoder
 from anadil.text.corpus import Document, document_files, write_documents
 from tests.kit.encoding import Unlike
@@ -355,17 +345,6 @@ def test_a_document_that_is_no_unicode_names_its_file(tmp_path: Path, tokenizer:
         token_stream(corpus, tokenizer, tmp_path / "work")
 
 
-def test_the_text_of_the_built_in_data_survives(tmp_path: Path) -> None:
-    tokenizer = base_tokenizer(Base(model="tiny"), tmp_path)
-    lines = storage.built_in("builtin:az/prose.jsonl").read_text(encoding="utf-8").splitlines()[:20]
-    texts = [json.loads(line)["text"] for line in lines]
-
-    found = encode_texts(load_tokenizer(tokenizer), texts)
-
-    decoder = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
-    assert [decoder.decode(ids) for ids in found] == texts
-
-
 def test_a_document_of_a_base_without_bos_begins_with_the_end_of_text(
     tmp_path: Path, tokenizer: Path
 ) -> None:
@@ -415,92 +394,6 @@ def test_the_digest_of_a_stream_is_the_one_that_checkpoints_of_earlier_releases_
 
     expected = hashlib.sha256("\n".join(digests).encode()).hexdigest()[:16]
     assert tokens.packed.stream.digest == expected
-
-
-def test_tokens_given_and_tokens_of_the_corpus_lead_to_the_same_artifact_and_are_compared(
-    tmp_path: Path, tokenizer: Path
-) -> None:
-    corpus, other = make_corpus(tmp_path / "corpus"), make_corpus(tmp_path / "other", PRETRAINING_TEXTS[:2])
-    recipe = Recipe.model_validate(
-        {
-            "base": {"model": "tiny"},
-            "pretrain": {"sequence_length": 32},
-            "storage": {"root": str(tmp_path / "root")},
-        }
-    )
-    inputs = {"corpus": str(corpus), "tokenizer": str(tokenizer)}
-    made = execute.execute(STAGES["encode"], recipe, inputs, (), None)
-
-    of_corpus = planned_artifact(STAGES["pretrain"], recipe, inputs, (), None)
-    of_tokens = planned_artifact(
-        STAGES["pretrain"], recipe, {"tokens": made.uri, "tokenizer": str(tokenizer)}, (), None
-    )
-
-    assert of_tokens.key == of_corpus.key
-    assert of_tokens.origin == of_corpus.origin
-    strangers = {"tokens": made.uri, "tokenizer": str(tokenizer), "corpus": str(other)}
-    with pytest.raises(IntegrityError, match=r"is made from the corpus \w{16}, and .*other is the corpus"):
-        planned_artifact(STAGES["pretrain"], recipe, strangers, (), None)
-
-
-def test_the_stage_makes_the_bytes_that_training_makes_by_itself(tmp_path: Path, tokenizer: Path) -> None:
-    corpus = make_corpus(tmp_path / "corpus", heldout=PRETRAINING_TEXTS[:2])
-    recipe = Recipe.model_validate(
-        {"pretrain": {"sequence_length": 32}, "storage": {"root": str(tmp_path / "root")}}
-    )
-    own = Path(tokens_of_corpus(corpus, tokenizer, tmp_path / "work").uri)
-
-    made = execute.execute(
-        STAGES["encode"], recipe, {"corpus": str(corpus), "tokenizer": str(tokenizer)}, (), None
-    )
-
-    files = sorted(made.manifest.files)
-    assert files == sorted(
-        path.relative_to(own).as_posix() for path in own.rglob("*.*") if path.name != "manifest.json"
-    )
-    assert [(own / name).read_bytes() for name in files] == [
-        (Path(made.uri) / name).read_bytes() for name in files
-    ]
-    artifact.verify_files(Path(made.uri), made.manifest, made.uri)
-    assert made.manifest.records == {"train": len(PRETRAINING_TEXTS), "heldout": 2}
-
-
-def test_tokens_of_another_tokenizer_or_length_are_refused(tmp_path: Path, tokenizer: Path) -> None:
-    corpus = make_corpus(tmp_path / "corpus")
-    tokens = tokens_of_corpus(corpus, tokenizer, tmp_path / "work")
-    other = make_tokenizer_artifact(tmp_path / "other", vocab_size=290)
-    manifest = artifact.finished_manifest(tokens.uri, "work")
-    recipe = Recipe.model_validate({"pretrain": {"sequence_length": 64}})
-    job = Job(
-        recipe=recipe, inputs={"tokenizer": tokenizer}, out=tmp_path, work=tmp_path, base_cache=tmp_path,
-        streams={"tokens": Stream(uri=tokens.uri, manifest=manifest)},
-    )  # fmt: skip
-
-    with pytest.raises(IntegrityError, match=r"are packed for sequences of 32 tokens.*sequence_length is 64"):
-        tokens_of(job, write=True)
-    with pytest.raises(IntegrityError, match=r"are tokens of the tokenizer \w{16}, and .*other is"):
-        check_tokenizer(tokens.facts, tokens.uri, other)
-    # As if transformers read the same directory in another way.
-    set_bos(tokenizer)
-    with pytest.raises(IntegrityError, match="transformers reads its tokenizer in another way"):
-        check_tokenizer(tokens.facts, tokens.uri, tokenizer)
-
-
-def test_the_key_of_a_model_is_that_of_earlier_releases() -> None:
-    files: dict[str, dict[str, str | int]] = {"a": {"bytes": 1, "sha256": "00"}}
-    made = {
-        word: artifact.Manifest(kind=word, key="k", origin={}, files=files)
-        for word in ("corpus", "tokenizer")
-    }
-    made_from = {f"input {word}": manifest.digest for word, manifest in made.items()}
-    tokens = artifact.Manifest(kind="tokens", key="k", origin=made_from, files=files)
-
-    origin = stage_origin(
-        STAGES["pretrain"], load_recipe("smoke"), {"tokens": tokens, "tokenizer": made["tokenizer"]}, ()
-    )
-
-    # Computed by release 0.1, which knew no tokens.
-    assert artifact.origin_key(origin) == "3d58556c89d994c9"
 
 
 def test_encoding_in_this_process_leaves_the_guard_of_forks(

@@ -6,6 +6,8 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaForCausalLM
 
+from anadil.artifacts import storage
+from anadil.artifacts.base_model import base_tokenizer
 from anadil.core.errors import DataError, IntegrityError
 from anadil.model.load import (
     document_frame,
@@ -19,6 +21,7 @@ from anadil.model.load import (
     save_model,
     window_bos,
 )
+from anadil.recipe.sections import Base
 from tests.kit.llama import small_llama
 from tests.kit.pretraining import SPECIALS, set_bos
 
@@ -207,3 +210,14 @@ def change_settings(folder: Path, **settings: object) -> None:
     path = folder / "tokenizer_config.json"
     changed = {**json.loads(path.read_text()), **settings}
     path.write_text(json.dumps({key: value for key, value in changed.items() if value is not None}))
+
+
+def test_the_text_of_the_built_in_data_survives(tmp_path: Path) -> None:
+    tokenizer = base_tokenizer(Base(model="tiny"), tmp_path)
+    lines = storage.built_in("builtin:az/prose.jsonl").read_text(encoding="utf-8").splitlines()[:20]
+    texts = [json.loads(line)["text"] for line in lines]
+
+    found = encode_texts(load_tokenizer(tokenizer), texts)
+
+    decoder = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+    assert [decoder.decode(ids) for ids in found] == texts

@@ -162,6 +162,18 @@ def test_a_pod_with_gpus_never_encodes(backend: str) -> None:
     assert "accelerator" not in executor["resources"]
 
 
+def test_each_source_is_encoded_by_a_step_of_its_own_and_training_reads_the_tokens_of_all() -> None:
+    sources = "sources={web: {inputs: [a.jsonl]}, en: {inputs: [b.jsonl], language: en}}"
+    steps = tasks(spec_of("clean.inputs=[]", sources))
+
+    for name in ("web", "en"):
+        read = steps[f"encode-{name}"]["inputs"]["parameters"]
+        assert read["corpus"]["taskOutputParameter"]["producerTask"] == f"clean-{name}"
+        assert read["source"] == {"runtimeValue": {"constant": name}}
+    read = steps["pretrain"]["inputs"]["parameters"]
+    assert {word for word in read if word.startswith(("tokens", "corpus"))} == {"tokens_web", "tokens_en"}
+
+
 def test_without_chats_there_is_no_finetuning_step() -> None:
     found = tasks(spec_of("finetune.inputs=[]"))
 

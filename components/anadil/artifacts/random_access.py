@@ -148,6 +148,7 @@ class RemoteBytes:
         _keep(path, block)
         return block[low:high]
 
+    # Asked for on condition of the version, with attempts of its own.
     def _fetched(self, start: int, num_bytes: int) -> bytes:
         stream = RangedStream(self.name, S3Ranges(self.name, self._version))
         stream.seek(start)

@@ -190,6 +190,8 @@ FLOW = (
         rooms=("model", "plan", "cli/calibrate", "trial", "tokenizer", "evaluate", "encode"),
         reads=("tokens", "tokenizer", "trial", "corpus"),
         optional=("trial", "corpus"),
+        # Another result of `encode` is another result of this stage, so both raise `result_version` together: the key of
+        # a model names no tokens.
         streams=("tokens",),
         instead_of="corpus",
         writes="model",

@@ -42,7 +42,7 @@ class EncodeTask:
     threads: int
     """Texts at a time."""
     keeps_empty: bool
-    """Whether documents without a token stay, so that their bytes count."""
+    """True if documents without a token stay, so that their bytes count."""
     excluded: Path | None
     """File of the documents that are left out: a JSON line for each, with `id` and `reason`."""
     most_tokens: int | None
@@ -103,6 +103,7 @@ def _write(task: EncodeTask, encoder: Encoder, draft: Path) -> None:
             for ids, size in batch:
                 starts.append(starts[-1] + len(ids) // 4)
                 num_bytes.append(size)
+        # Behind the ids, whose number is known only now: a shard is written as a stream.
         out.end_tensor("ids", "I32", (starts[-1],))
         out.write("starts", "I64", np.frombuffer(starts, dtype=np.int64))
         out.write("bytes", "I32", np.frombuffer(num_bytes, dtype=np.int32) if num_bytes else [])
@@ -119,6 +120,7 @@ def _write(task: EncodeTask, encoder: Encoder, draft: Path) -> None:
 
 def _digest(starts: "array[int]", ids_sha256: str) -> str:
     """Digest of ids and borders, as releases up to 0.1 made it: their checkpoints name it."""
+    # The header of a `.npy` file counts too, so one is written in memory.
     file = io.BytesIO()
     np.save(file, np.frombuffer(starts, dtype=np.int64), allow_pickle=False)
     content = file.getvalue()

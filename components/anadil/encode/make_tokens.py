@@ -46,9 +46,9 @@ Entries = dict[str, dict[str, str | int]]
 SMALL_BYTES = 4 * 1024**2
 """Compressed text that one process encodes before others have started."""
 MOST_THREADS = 16
-"""Of a process among several: the stack of each counts to the memory that the process may take."""
+"""Most threads of a process among several: the stack of each counts to the memory that the process may take."""
 BLOCK_TOKENS = 2**28
-"""Of the shards that are packed together: a GiB of ids, as much as training reads at random at a time."""
+"""Most tokens of the shards that are packed together: a GiB of ids, as much as training reads at random at a time."""
 SAMPLE_CHARS = 1_000
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -192,6 +192,7 @@ def _encode(tasks: Sequence[EncodeTask], executor: Executor) -> None:
 def _encode_until(tasks: Sequence[EncodeTask], max_tokens: int, executor: Executor) -> list[EncodeTask]:
     """Do tasks until they have so many tokens; the last one is cut behind a whole document."""
     tokens = 0
+    # As many at a time as there are workers: what lies behind the cut is encoded for nothing.
     for first in range(0, len(tasks), executor.num_workers):
         some = tasks[first : first + executor.num_workers]
         _encode(some, executor)
@@ -252,6 +253,7 @@ def _write_blocks(
     for number, (first, num) in enumerate(_groups([shard.tokens for shard in shards], most)):
         file = f"blocks/block-{number:05}.safetensors"
         starts = _starts(shards[first : first + num], out)
+        # Packing needs lengths alone, so no ids are read.
         stream = TokenStream(ids=np.empty(0, dtype=np.int32), starts=starts, digest="", bos=frame.bos)
         packed = pack(stream, settings.sequence_length)
         with TensorWriter(out / file) as writer:
@@ -280,6 +282,7 @@ def _groups(sizes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
 
 
 def _starts(shards: Sequence[ShardFacts], out: Path) -> Any:
+    # 8 bytes for each document of the block; checked, since a disk may have torn what was just written.
     parts, total = [np.zeros(1, dtype=np.int64)], 0
     for shard in shards:
         place = LocalBytes(out / shard.file, size_of(shard.num_bytes))

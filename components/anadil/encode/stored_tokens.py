@@ -88,6 +88,7 @@ class StoredTokens:
     def _fetcher(self) -> ThreadPoolExecutor | None:
         return ThreadPoolExecutor(REQUESTS, "anadil-tokens") if "://" in self.uri else None
 
+    # Threads share it: an evicted file is closed when the last of them lets it go.
     def _files(self, listed: Sequence[ShardFacts | BlockFacts]) -> Callable[[int], TensorFile]:
         @lru_cache(OPEN_FILES)
         def opened(number: int) -> TensorFile:
@@ -169,8 +170,9 @@ class _Ids:
         return np.concatenate(parts)
 
     def slices(self, starts: Sequence[int], stops: Sequence[int]) -> Iterable[Ids]:
-        wanted = list(map(slice, starts, stops))
-        return self._fetcher.map(self.__getitem__, wanted) if self._fetcher else map(self.__getitem__, wanted)
+        places = list(map(slice, starts, stops))
+        # A disk is read faster than threads are asked.
+        return self._fetcher.map(self.__getitem__, places) if self._fetcher else map(self.__getitem__, places)
 
 
 class _Rows:

@@ -20,7 +20,7 @@ from anadil.artifacts.random_access import BytesAt
 from anadil.core.errors import IntegrityError
 
 LENGTH_BYTES = 8
-"""Of the number that says how long the header is. Source: safetensors, README."""
+"""Length of the number that says how long the header is. Source: safetensors, README."""
 DATA_BEGIN = 1024
 """First byte of the tensors: room for the header, which spaces fill up."""
 BLOCK_BYTES = 1024**2
@@ -35,6 +35,7 @@ class TensorWriter:
     def __init__(self, path: Path) -> None:
         """Begin the file `path`."""
         self._file = path.open("wb")
+        # The header comes last: shapes are known when all is written.
         self._file.seek(DATA_BEGIN)
         self._entries: dict[str, Any] = {}
         self._begin = self._written = self._crc = 0
@@ -106,7 +107,7 @@ class TensorFile:
 
     place: BytesAt
     num_bytes: int
-    """Of its tensors, without the table."""
+    """Bytes of its tensors, without the table."""
     table_crc: int
     _checked: set[int] = field(default_factory=set)
 
@@ -147,6 +148,7 @@ class TensorFile:
         if start >= stop:
             return b""
         first, last = start // BLOCK_BYTES, (stop - 1) // BLOCK_BYTES
+        # Once for each process: a checksum of a MiB for every document would take longer than the reading.
         if self._checked.issuperset(range(first, last + 1)):
             return self.place.read(DATA_BEGIN + start, stop - start)
         blocks = b"".join(self._block(number) for number in range(first, last + 1))

@@ -133,6 +133,7 @@ def _make(
     # Alone only: the other processes of a group would wait for this one.
     if not in_group() and (sealed := _sealed(planned)):
         return _put(planned, sealed)
+    # With the manifest that was planned with: it may be large, and another one would be another artifact.
     streams = {
         word: Stream(uri=uri, manifest=planned.manifests[word])
         for word, uri in inputs.items()

@@ -96,7 +96,7 @@ def sequences_at(places: Sequences, *, blocks: Sequences, seed: int) -> Sequence
         for turn in np.unique(turns[epochs == epoch]).tolist():
             here = (epochs == epoch) & (turns == turn)
             block = int(order[turn])
-            # Of one block the order is that of releases which knew no blocks.
+            # The order of one block is that of releases which knew no blocks.
             more = (block,) if len(sizes) > 1 else ()
             permutation = _permutation(int(sizes[block]), seed, epoch, *more)
             chosen[here] = blocks[block] + permutation[within[here] - (ends[turn] - sizes[block])]
