@@ -1,7 +1,6 @@
 import errno
 import hashlib
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -394,13 +393,3 @@ def test_the_digest_of_a_stream_is_the_one_that_checkpoints_of_earlier_releases_
 
     expected = hashlib.sha256("\n".join(digests).encode()).hexdigest()[:16]
     assert tokens.packed.stream.digest == expected
-
-
-def test_encoding_in_this_process_leaves_the_guard_of_forks(
-    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
-
-    tokens_of_corpus(make_corpus(tmp_path / "corpus"), tokenizer, tmp_path / "work")
-
-    assert "TOKENIZERS_PARALLELISM" not in os.environ

@@ -1,5 +1,6 @@
 """The stage encode, and what training makes of its tokens."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,13 @@ def test_the_key_of_a_model_is_that_of_earlier_releases() -> None:
 
     # Computed by release 0.1, which knew no tokens.
     assert artifact.origin_key(origin) == "3d58556c89d994c9"
+
+
+def test_encoding_in_this_process_leaves_the_guard_of_forks(
+    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
+
+    tokens_of_corpus(make_corpus(tmp_path / "corpus"), tokenizer, tmp_path / "work")
+
+    assert "TOKENIZERS_PARALLELISM" not in os.environ
