@@ -239,7 +239,9 @@ def test_the_laptop_stages_hand_over_to_each_other(
             assert code == 0, told
 
     options = entry_point.stage_parser(STAGES["pretrain"]).parse_args(arguments["pytorch"])
-    for [uri] in (options.tokens, options.tokenizer) if options.tokens else (options.corpus, options.tokenizer):
+    for [uri] in (
+        (options.tokens, options.tokenizer) if options.tokens else (options.corpus, options.tokenizer)
+    ):
         assert (Path(uri) / "manifest.json").is_file()
     assert "reused" in told
 

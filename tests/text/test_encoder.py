@@ -4,6 +4,8 @@ import json
 import logging
 import os
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -354,3 +356,30 @@ def test_what_would_truncate_or_pad_is_taken_out() -> None:
     (ids,) = Encoder(tokenizer).encode(["bir iki üç dörd"])
 
     assert lists([ids]) == exactly(Tokenizer.from_str(tiny()), ["bir iki üç dörd"])
+
+
+class UsedByOne:
+    """As gigatoken: it refuses a caller while another is in it."""
+
+    def __init__(self, real: Any) -> None:
+        self._real, self._lock = real, threading.Lock()
+
+    def encode(self, utf8: bytes) -> Any:
+        if not self._lock.acquire(blocking=False):
+            raise RuntimeError("Already borrowed")
+        try:
+            time.sleep(0.002)
+            return self._real.encode(utf8)
+        finally:
+            self._lock.release()
+
+
+def test_each_thread_has_an_encoder_that_no_other_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = encoder_module._gigatoken
+    monkeypatch.setattr(encoder_module, "_gigatoken", lambda content: UsedByOne(real(content)))
+    tokenizer = Tokenizer.from_str(tiny())
+    texts = [f"Bakı şəhəri {number}" for number in range(60)]
+
+    encoded = fast(tokenizer, threads=4).encode(texts)
+
+    assert lists(encoded) == exactly(tokenizer, texts)

@@ -179,7 +179,7 @@ class Encoder:
         if isinstance(ranks, str) or isinstance(gigatoken, str):
             log.debug("encoding by tokenizers: %s", gigatoken)
             return
-        self._fast = _FastEncoder(ranks.ids, gigatoken, self._tokenizer, self._exact)
+        self._fast = _FastEncoder(ranks, gigatoken, self._tokenizer, self._exact)
 
     def _give_up(self, text: str) -> None:
         self._fast = None
@@ -206,14 +206,16 @@ class _FastEncoder:
 
     def __init__(
         self,
-        ids: Ids,
+        ranks: BpeRanks,
         gigatoken: "gigatoken.Tokenizer",
         tokenizer: "Tokenizer",
         exact: Callable[[Sequence[str]], list[Ids]],
     ) -> None:
-        self._ids = ids
-        self._are_ranks = bool((ids == np.arange(len(ids))).all())
-        self._gigatoken = gigatoken
+        self._ids = ranks.ids
+        self._are_ranks = bool((ranks.ids == np.arange(len(ranks.ids))).all())
+        self._content = ranks.content
+        # One for each thread that encodes: gigatoken refuses a second caller while it fills its cache.
+        self._idle = [gigatoken]
         self._normalizer = tokenizer.normalizer
         self._exact = exact
         added = tokenizer.get_added_tokens_decoder().values()
@@ -238,16 +240,26 @@ class _FastEncoder:
         # gigatoken knows a newer Unicode, so these letters are cut otherwise. The bytes are a first, fast look.
         if any(map(utf8.__contains__, NEW_LEADS)) and NEW_LETTERS.search(normalized):
             return self._exact([text])[0]
-        ranks = self._gigatoken.encode(utf8)
+        # Both are one step of the interpreter, so that two threads never take the same.
+        try:
+            own = self._idle.pop()
+        except IndexError:
+            own = _gigatoken(self._content)
+        ranks = own.encode(utf8)
+        self._idle.append(own)
         return ranks.view(np.int32) if self._are_ranks else self._ids[ranks]
+
+
+def _gigatoken(content: str) -> "gigatoken.Tokenizer":
+    from gigatoken import Tokenizer as Gigatoken
+
+    return Gigatoken.from_json(content)
 
 
 def _gigatoken_of(ranks: BpeRanks) -> "gigatoken.Tokenizer | str":
     """Gigatoken with these ranks, or why there is none."""
     try:
-        from gigatoken import Tokenizer as Gigatoken
-
-        return Gigatoken.from_json(ranks.content)
+        return _gigatoken(ranks.content)
     except (ImportError, RuntimeError, ValueError) as error:
         return str(error)
 
