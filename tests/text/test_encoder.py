@@ -339,7 +339,7 @@ def test_letters_that_only_gigatoken_knows_are_left_to_tokenizers() -> None:
     assert encoder._fast is not None
 
     assert lists(encoder.encode(["", text])[1:]) == exactly(encoder._tokenizer, [text])
-    assert encoder._fast._gigatoken.encode(text).tolist() != encoder.encode([text])[0].tolist()
+    assert encoder._fast._idle[0].encode(text).tolist() != encoder.encode([text])[0].tolist()
 
 
 def test_threads_give_the_ids_of_one(tokenizer: Tokenizer) -> None:
