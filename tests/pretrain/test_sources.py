@@ -209,6 +209,10 @@ def test_other_shares_are_a_resume_from_where_each_source_stands(
     changed, resumed, plain = (of_sources(tmp_path / name / "out") for name in ("a", "b", "whole"))
     assert changed == resumed
     assert changed[:5] == plain[:5]
+    state = json.loads(next(tmp_path.glob("a/work/checkpoints/step-00000012/state.json")).read_text())
+    old, new = state["mixture"]["schedule"]["segments"]
+    assert (old["begin"], new["begin"]) == (0, 20)
+    assert (sum(old["positions"]), sum(new["positions"])) == (0, 20)
     tokens = [changed[-1][f"tokens/{name}"] - changed[4][f"tokens/{name}"] for name in ("web", "en", "code")]
     assert [each / sum(tokens) for each in tokens] == pytest.approx([0.2, 0.6, 0.2], abs=0.05)
 
@@ -255,7 +259,8 @@ def test_a_recipe_with_other_shares_finds_the_unfinished_run(tmp_path: Path, mix
             STAGES["pretrain"], recipe, inputs | {"tokenizer": str(tmp_path / "tokenizer")}, (), None
         )
 
-    stopped: dict[str, Any] = {"faults": {"budget_hours": 1e-9}}
+    # One checkpoint: that of the last shares has to lead to the directory of the first ones.
+    stopped: dict[str, Any] = {"faults": {"budget_hours": 1e-9}, "keep_checkpoints": 1}
     with pytest.raises(BudgetReached):
         start(recipe(1, **stopped))
     for web in (2, 3):
