@@ -59,6 +59,8 @@ class Stage:
     """Further ones; their content, too, decides the result."""
     per_source: bool = False
     """True if a recipe with `sources` runs it once for each of them."""
+    reads_all: bool = False
+    """True if the step of one source reads the artifacts of all, in the recipe's order; without two it is skipped."""
     of_target: bool = False
     """True if it reads what is made of sources in the language that is taught, and of no other."""
     extends: str = ""
@@ -104,6 +106,8 @@ FLOW = (
         name="clean",
         result_version=9,
         image="clean",
+        # The stage that shares the image.
+        rooms=("overlap",),
         writes="corpus",
         per_source=True,
         sections=("language", "clean"),
@@ -129,6 +133,20 @@ FLOW = (
         # Storage or a node may fail for a moment; what a stage finished is not done again.
         retries=2,
         summary="clean raw text, HTML and WARC into a corpus",
+    ),
+    Stage(
+        name="overlap",
+        image="clean",
+        reads=("corpus",),
+        writes="overlap",
+        per_source=True,
+        reads_all=True,
+        sections=("clean.minhash_bands", "clean.minhash_rows", "clean.minhash_shingle"),
+        # As `clean`: a process on each CPU, and a join over files on the disk.
+        cpu="4",
+        memory="6Gi",
+        retries=2,
+        summary="find a source's documents that stand in another, or hold its held-out text",
     ),
     Stage(
         name="tokenizer",

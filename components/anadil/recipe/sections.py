@@ -231,6 +231,17 @@ class Recipe(StrictModel):
                 raise ValueError(f"sources.{name}.inputs names no file; list the text of the source")
             if source.clean.inputs:
                 raise ValueError(f"sources.{name}.clean.inputs: the files of a source are its `inputs`")
+        settings = {
+            name: (each.clean.minhash_bands, each.clean.minhash_rows, each.clean.minhash_shingle)
+            for name, each in self.sources.items()
+        }
+        first = next(iter(settings))
+        if differing := [name for name, values in settings.items() if values != settings[first]]:
+            name = differing[0]
+            raise ValueError(
+                f"sources.{name}.clean: minhash_bands, _rows and _shingle are {settings[name]}, and those of sources.{first} "
+                f"{settings[first]}: near duplicates in two sources could not be found; set them in `clean`, for all"
+            )
         if not self.target_sources:
             raise ValueError(
                 f"none of the sources is in the language that is taught, {self.language}; leave out `language` of one"

@@ -19,7 +19,7 @@ from anadil.core.format import KIB, MIB
 from anadil.core.stages import PER_SOURCE, SHARED_ROOMS, Stage
 from anadil.recipe.fields import NEUTRAL
 from anadil.recipe.sections import Recipe
-from anadil.runtime.job import kind_of, source_of, word_of
+from anadil.runtime.job import by_source, kind_of, source_of, word_of
 from anadil.text.language import is_pack_path
 
 PACKAGE = Path(__file__).parents[1]
@@ -57,6 +57,9 @@ def stage_origin(
             origin |= _made_of(name, manifest, inputs)
         else:
             origin[f"input {name}"] = manifest.whole_digest if stage.reads_beside else manifest.digest
+    if stage.reads_all:
+        # Of documents that are alike in two sources, the one of the earlier source stays.
+        origin["source"] = f"{next(iter(recipe.sources), '')} of {', '.join(by_source(stage.reads[0], inputs))}"
     if stage.extends:
         section, key = stage.extends.split(".")
         if earlier := getattr(getattr(recipe, section), key):

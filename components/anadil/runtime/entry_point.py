@@ -124,9 +124,9 @@ def _start(stage: Stage, options: argparse.Namespace, arguments: list[str], engi
         allow_remake()
     if options.executor_input:
         return _from_pipeline(stage, options.executor_input, arguments, engines)
-    recipe = load_recipe(options.recipe, options.set)
-    recipe, source = recipe_of_step(stage, recipe, options.source if stage.per_source else "")
-    inputs = named_inputs(stage, recipe, {word: getattr(options, word) for word in stage.reads}, source)
+    whole = load_recipe(options.recipe, options.set)
+    recipe, source = recipe_of_step(stage, whole, options.source if stage.per_source else "")
+    inputs = named_inputs(stage, whole, {word: getattr(options, word) for word in stage.reads}, source)
     processes = _num_processes(stage, recipe)
     files = getattr(options, stage.files_flag) if stage.files_flag else []
     made = None

@@ -1,7 +1,7 @@
 """The steps of a run: its stages in order, those of a source once for each source of the recipe.
 
 A stage that reads artifacts of all sources knows them by words such as `corpus.web`. A step of one source reads that
-source's own, as `corpus`.
+source's own, as `corpus`, unless it compares the source with the others.
 """
 
 import re
@@ -41,7 +41,7 @@ class Step:
         for word in self.stage.reads:
             if word not in PER_SOURCE or not recipe.sources:
                 words[word] = word
-            elif self.source:
+            elif self.source and not self.stage.reads_all:
                 words[word] = word_of(word, self.source)
             else:
                 named = recipe.target_sources if self.stage.of_target else recipe.sources

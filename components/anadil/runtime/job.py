@@ -122,6 +122,8 @@ def is_left_out(stage: Stage, recipe: Recipe) -> bool:
     """Return whether a run skips the stage: without chats it is continued pre-training only."""
     if stage.only_if and not _value(recipe, stage.only_if):
         return True
+    if stage.reads_all and len(recipe.sources) < 2:
+        return True
     return stage.without_files == "skipped" and not named_files(stage, recipe)
 
 

@@ -59,7 +59,7 @@ class EarlierCorpus:
             key = str(self.manifest.files[name]["sha256"])
             if not sealed_dir.verify(target, {"key": key}):
                 with sealed_dir.create(target, {"key": key}) as draft:
-                    _write_columns(np.load(self.folder / name), draft)
+                    write_columns(np.load(self.folder / name), draft)
             folders.append(target)
         return folders
 
@@ -144,7 +144,8 @@ def _batches(signatures: Signatures, verdicts: Verdicts) -> Iterator[Numbers]:
         yield left
 
 
-def _write_columns(table: Numbers, folder: Path) -> None:
+def write_columns(table: Numbers, folder: Path) -> None:
+    """Write rows of an index in the form of a shard without text."""
     for name in INDEX_COLUMNS:
         np.save(folder / f"{name}.npy", table[name])
     bands = np.ascontiguousarray(table["bands"].T)

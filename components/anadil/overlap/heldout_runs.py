@@ -1,0 +1,146 @@
+"""Find the documents of a source that hold text of held-out documents of the others: 8 words or 40 characters in a row.
+
+Runs of two lengths are looked for whatever the language: a language without spaces has hardly eight words in a row, and
+one with suffixes changes words where characters agree.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from anadil.artifacts import sealed_dir
+from anadil.clean.dedup.sorted_documents import Numbers
+from anadil.clean.filters.decontaminate import RUN_CHARS, RUN_WORDS
+from anadil.clean.kernels.characters import characters_of, encode
+from anadil.clean.kernels.minhash import Hashes, hash_shingles, hash_units
+from anadil.overlap.source_corpora import ids_of
+from anadil.text.corpus import read_file
+from anadil.text.language import load_language
+
+MAX_DOCUMENTS = 10
+"""Documents of a source that a run stands in at most; one of more is a common phrase, such as a licence or a footer.
+Source: Brown et al. 2020, arXiv:2005.14165, appendix C. Of 290 Python enhancement proposals, 269 share a run of 8 words with
+10 others, and 39 one that counts."""
+FILTER_BITS = 26
+"""Bits of a hash that are asked before the search: 64 MiB, which all processes share."""
+RUNS, OWNERS, FILTER = "runs.npy", "owners.npy", "filter.npy"
+IDS, ENDS, PLACES = "ids.npy", "ends.npy", "places.npy"
+LANGUAGE = "en"
+"""Folding is the same in all languages."""
+
+
+class HeldoutRuns:
+    """Runs of held-out documents, sorted, with the first document that holds each; mapped into memory."""
+
+    def __init__(self, folder: Path) -> None:
+        """Load the files of `write_runs`."""
+        self._runs, self.owners, self._filter = (
+            np.load(folder / name, mmap_mode="r") for name in (RUNS, OWNERS, FILTER)
+        )
+
+    def __len__(self) -> int:
+        """Count the runs."""
+        return len(self._runs)
+
+    def places(self, text: str) -> Numbers:
+        """Return the places of the runs that a text holds, each once."""
+        grams = runs_of(text)
+        grams = grams[self._filter[grams >> np.uint64(64 - FILTER_BITS)]]
+        if not len(grams):
+            return np.empty(0, dtype=np.int64)
+        places = np.minimum(np.searchsorted(self._runs, grams), len(self._runs) - 1)
+        return np.unique(places[self._runs[places] == grams])
+
+
+def runs_of(text: str) -> Hashes:
+    """Hash each run of eight words and each of 40 characters of a text; case, signs and accents are no difference."""
+    units = characters_of(load_language(LANGUAGE)).units
+    parts = []
+    for by_character, width in ((False, RUN_WORDS), (True, RUN_CHARS)):
+        codes, _ = encode([text])
+        hashes = np.empty(len(codes), dtype=np.uint64)
+        count = hash_units(codes, units, by_character, hashes)
+        # The whole of a shorter text is no run: it could stand in any document.
+        if count >= width:
+            # Runs of words and of characters are told apart by what they are mixed with.
+            parts.append(hashes[: hash_shingles(hashes, count, width)] ^ np.uint64(width))
+    return np.concatenate([np.empty(0, dtype=np.uint64), *parts])
+
+
+def write_runs(texts: Iterable[str], folder: Path) -> None:
+    """Write the runs of held-out documents into a folder; an owner is the place of a text among them."""
+    runs, owners = [np.empty(0, dtype=np.uint64)], [np.empty(0, dtype=np.int32)]
+    for owner, text in enumerate(texts):
+        runs.append(np.unique(runs_of(text)))
+        owners.append(np.full(len(runs[-1]), owner, dtype=np.int32))
+    # Stable: a run that several hold belongs to the first.
+    distinct, first = np.unique(np.concatenate(runs), return_index=True)
+    is_asked = np.zeros(2**FILTER_BITS, dtype=bool)
+    is_asked[distinct >> np.uint64(64 - FILTER_BITS)] = True
+    for name, array in ((RUNS, distinct), (OWNERS, np.concatenate(owners)[first]), (FILTER, is_asked)):
+        np.save(folder / name, array)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchTask:
+    """Everything that a process needs to look for runs in one file of a corpus."""
+
+    file: Path
+    runs: Path
+    """Folder of `write_runs`."""
+    folder: Path
+    key: str
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"runs of {self.file.parent.parent.name}/{self.file.parent.name}/{self.file.name}"
+
+
+def find_runs(task: SearchTask) -> None:
+    """Write the documents of a file that hold runs, and which, unless it is done."""
+    if sealed_dir.verify(task.folder, {"key": task.key}):
+        return
+    runs = HeldoutRuns(task.runs)
+    ids, places, ends = [], [np.empty(0, dtype=np.int64)], []
+    for document in read_file(task.file):
+        held = runs.places(document.text)
+        if len(held):
+            ids.append(document.id)
+            places.append(held)
+            ends.append(len(held))
+    with sealed_dir.create(task.folder, {"key": task.key}) as draft:
+        np.save(draft / IDS, ids_of(ids))
+        np.save(draft / ENDS, np.cumsum(np.array(ends, dtype=np.int64)))
+        np.save(draft / PLACES, np.concatenate(places))
+
+
+@dataclass(slots=True)
+class Boilerplate:
+    """Counts of what is no sign of a held-out document."""
+
+    runs: int = 0
+    """Runs that too many documents hold."""
+    documents: int = 0
+    """Documents that hold such runs only."""
+
+
+def holders(
+    tasks: Sequence[SearchTask], runs: HeldoutRuns, boilerplate: Boilerplate
+) -> Iterator[tuple[Numbers, Numbers]]:
+    """Yield ids of documents that hold runs which few others hold, and the first owner of such a run, a file at a time."""
+    counts = np.zeros(len(runs), dtype=np.uint32)
+    for task in tasks:
+        np.add.at(counts, np.load(task.folder / PLACES), 1)
+    boilerplate.runs = int((counts > MAX_DOCUMENTS).sum())
+    nobody = np.iinfo(np.int32).max
+    for task in tasks:
+        ids, ends, places = (np.load(task.folder / name) for name in (IDS, ENDS, PLACES))
+        if not len(ids):
+            continue
+        owners = np.where(counts[places] <= MAX_DOCUMENTS, runs.owners[places], nobody)
+        first = np.minimum.reduceat(owners, np.append(0, ends[:-1]))
+        boilerplate.documents += int((first == nobody).sum())
+        yield ids[first != nobody], first[first != nobody]

@@ -1,0 +1,215 @@
+"""corpora of all sources -> overlap: documents of one that others hold, which training leaves out of it.
+
+python -m anadil.overlap --recipe mixture.yaml --source en --corpus web=DIR --corpus en=DIR --out DIR
+
+Of documents that are alike in two sources, that of the source which the recipe names first stays. Held-out documents of every
+source, and text of them, are left out of the training part of every other.
+"""
+
+import hashlib
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from anadil.artifacts import sealed_dir
+from anadil.clean.dedup.signatures import id_of
+from anadil.clean.dedup.sorted_documents import Numbers
+from anadil.core.errors import DataError, RecipeError
+from anadil.core.format import counted
+from anadil.core.json_text import write_json
+from anadil.overlap.alike import HELDOUT, NONE, REASONS, Matches, find_alike
+from anadil.overlap.heldout_runs import Boilerplate, HeldoutRuns, SearchTask, find_runs, holders, write_runs
+from anadil.overlap.source_corpora import SourceCorpus, SourceTable, corpora_of, ids_of, table_of
+from anadil.runtime.executor import Executor
+from anadil.runtime.executors.engines import executor_of_this_program
+from anadil.runtime.job import Figures, Job
+
+log = logging.getLogger(__name__)
+
+EXCLUDED, STATS = "excluded.jsonl", "overlap.json"
+"""Documents that are left out, sorted by id, with reason and counterpart; and counts of them."""
+LARGE_SHARE = 0.5
+"""Share of a source from which on its loss is no side effect. Chosen by us."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counts of a source, for its stats file."""
+
+    documents: int
+    """Documents to train on, before."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """By reason."""
+    by_source: dict[str, Counter[str]] = field(default_factory=dict)
+    """Source that holds them -> by reason."""
+    heldout: int = 0
+    """Held-out documents."""
+    heldout_alike: int = 0
+    """Those that are alike to a held-out one of another source; they stay, since they are no training text."""
+    boilerplate: Boilerplate = field(default_factory=Boilerplate)
+
+    @property
+    def remaining(self) -> int:
+        """Documents that are left."""
+        return self.documents - self.left_out.total()
+
+    def as_json(self) -> dict[str, object]:
+        """Return everything."""
+        return {
+            "documents": self.documents,
+            "remaining": self.remaining,
+            "left_out": self.left_out,
+            "by_source": self.by_source,
+            "heldout": {"documents": self.heldout, "alike": self.heldout_alike},
+            "boilerplate": asdict(self.boilerplate),
+        }
+
+
+def run(job: Job, executor: Executor | None = None) -> Figures:
+    """Fill `excluded.jsonl` and its counts.
+
+    Args:
+        job: What the stage gets; its recipe is that of one source.
+        executor: Instead of that of the recipe.
+
+    Raises:
+        DataError: Nothing of the source is left, or the corpora cannot be compared.
+        IntegrityError: The index of a corpus is another's.
+        RecipeError: There are fewer than two sources.
+    """
+    corpora = corpora_of(job)
+    if len(corpora) < 2:
+        raise RecipeError("overlap: the recipe names fewer than two sources, so there is nothing to compare")
+    own = [corpus.source for corpus in corpora].index(next(iter(job.recipe.sources)))
+    folder = job.work / "overlap"
+    folder.mkdir(parents=True, exist_ok=True)
+    sealed_dir.remove_drafts(folder)
+    with executor or executor_of_this_program(job) as running:
+        table = table_of(corpora, own, folder, running)
+        runs, tasks, owners = _search_runs(corpora, own, table, folder, running)
+    matches = Matches.create(folder / "matches.npy", table.numbers(own))
+    find_alike(table, own, job.recipe.clean.minhash_bands, matches)
+    counts = Counts(documents=corpora[own].num_train)
+    for ids, first_owner in holders(tasks, runs, counts.boilerplate):
+        matches.note(HELDOUT, table.numbers_of(own, ids, corpora[own]), owners[first_owner])
+    job.contents[EXCLUDED] = _write_excluded(job.out / EXCLUDED, corpora, own, table, matches, counts)
+    counts.heldout = len(corpora[own].heldout_ids)
+    counts.heldout_alike = _num_heldout_alike(table, own, matches)
+    write_json(job.out / STATS, counts.as_json())
+    job.varying.append(STATS)
+    job.records.update(excluded=counts.left_out.total())
+    _judge(corpora[own], counts)
+    return {
+        "documents": counts.documents,
+        **{reason: counts.left_out[reason] for reason in REASONS},
+        **{f"in_{source}": by_reason.total() for source, by_reason in counts.by_source.items()},
+        "remaining": counts.remaining,
+    }
+
+
+def _search_runs(
+    corpora: Sequence[SourceCorpus], own: int, table: SourceTable, folder: Path, executor: Executor
+) -> tuple[HeldoutRuns, list[SearchTask], Numbers]:
+    """Look for runs of the other sources' held-out documents; return these, the tasks, and the number of each owner."""
+    others = [(place, corpus) for place, corpus in enumerate(corpora) if place != own]
+    digests = [corpus.manifest.digest for _, corpus in others]
+    key = hashlib.sha256(json.dumps(digests).encode()).hexdigest()
+    place_of_runs = folder / "runs"
+    documents = [(place, corpus, list(corpus.heldout())) for place, corpus in others]
+    if not sealed_dir.verify(place_of_runs, {"key": key}):
+        with sealed_dir.create(place_of_runs, {"key": key}) as draft:
+            write_runs((each.text for _, _, heldout in documents for each in heldout), draft)
+    corpus = corpora[own]
+    tasks = [
+        SearchTask(
+            file=corpus.folder / name,
+            runs=place_of_runs,
+            folder=folder / f"found-{number:05}",
+            key=f"{key} {corpus.manifest.files[name]['sha256']}",
+        )
+        for number, name in enumerate(
+            sorted(name for name in corpus.manifest.files if name.startswith("train/"))
+        )
+    ]
+    executor.map(find_runs, tasks)
+    numbers = [
+        table.numbers_of(place, ids_of(each.id for each in heldout), corpus)
+        for place, corpus, heldout in documents
+    ]
+    return HeldoutRuns(place_of_runs), tasks, np.concatenate(numbers)
+
+
+def _write_excluded(
+    path: Path,
+    corpora: Sequence[SourceCorpus],
+    own: int,
+    table: SourceTable,
+    matches: Matches,
+    counts: Counts,
+) -> str:
+    """Write the documents that are left out; return the digest of their ids, which is all that training depends on."""
+    digest = hashlib.sha256()
+    with path.open("w", encoding="utf-8") as file:
+        for row in _rows(corpora, own, table, matches):
+            digest.update(row["id"].encode())
+            file.write(json.dumps(row) + "\n")
+            counts.left_out[row["reason"]] += 1
+            counts.by_source.setdefault(row["of"], Counter())[row["reason"]] += 1
+    return digest.hexdigest()
+
+
+def _rows(
+    corpora: Sequence[SourceCorpus], own: int, table: SourceTable, matches: Matches
+) -> Iterator[dict[str, str]]:
+    numbers, signatures = table.numbers(own), table.signatures
+    for documents in signatures.by_id():
+        is_own = (documents >= numbers.start) & (documents < numbers.stop)
+        training = documents[is_own & ~np.isin(documents, table.heldout)]
+        reasons, others = matches.of(training)
+        gone = reasons != NONE
+        ids, others_ids = (
+            map(id_of, *(signatures.column(name, each).tolist() for name in ("id_high", "id_low")))
+            for each in (training[gone], others[gone])
+        )
+        sources = table.source_of(others[gone]).tolist()
+        for name, reason, source, other in zip(ids, reasons[gone].tolist(), sources, others_ids, strict=True):
+            yield {"id": name, "reason": REASONS[reason], "of": corpora[source].source, "of_id": other}
+
+
+def _num_heldout_alike(table: SourceTable, own: int, matches: Matches) -> int:
+    numbers = table.numbers(own)
+    heldout = table.heldout[(table.heldout >= numbers.start) & (table.heldout < numbers.stop)]
+    return int((matches.others[HELDOUT, heldout - matches.first] != NONE).sum())
+
+
+def _judge(corpus: SourceCorpus, counts: Counts) -> None:
+    """Warn where much of a source is left out.
+
+    Raises:
+        DataError: Nothing is left.
+    """
+    where = ", ".join(
+        f"{by_reason.total():,} in {source}"
+        for source, by_reason in sorted(counts.by_source.items(), key=lambda item: -item[1].total())
+    )
+    if not counts.remaining:
+        raise DataError(
+            f"sources.{corpus.source}: {corpus.uri}: all of its {counted(counts.documents, 'document')} stand in other "
+            f"sources, too ({where}), so nothing is left to train on; name other files in sources.{corpus.source}.inputs, or "
+            "remove one of the sources"
+        )
+    if counts.left_out.total() > LARGE_SHARE * counts.documents:
+        log.warning(
+            "sources.%s: %s of %s stand in other sources, too (%s) and are left out; sources may be named twice",
+            corpus.source, f"{counts.left_out.total():,}", counted(counts.documents, "document"), where,
+        )  # fmt: skip
+    if counts.heldout_alike:
+        log.info(
+            "sources.%s: %d of its %s are alike to held-out ones of other sources; they stay, and each is scored with its own",
+            corpus.source, counts.heldout_alike, counted(counts.heldout, "held-out document"),
+        )  # fmt: skip

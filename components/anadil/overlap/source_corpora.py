@@ -1,0 +1,207 @@
+"""The corpora of all sources: held-out documents, and the indexes of all as one table of signatures."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from anadil.artifacts import sealed_dir
+from anadil.artifacts.artifact import Manifest, finished_manifest, remedy_of
+from anadil.clean.dedup.signatures import Signatures, id_of
+from anadil.clean.dedup.sorted_documents import MASK, Numbers
+from anadil.clean.kernels.minhash import FOLDING, MINHASH_SEED
+from anadil.clean.shards.since import INDEX, INDEX_META, write_columns
+from anadil.core.errors import DataError, IntegrityError
+from anadil.core.json_text import read_json
+from anadil.recipe.clean import Clean
+from anadil.runtime.executor import Executor
+from anadil.runtime.job import Job
+from anadil.text.corpus import Document, read_documents
+
+ID_KIND = [("high", np.uint64), ("low", np.uint64)]
+"""Halves of an id."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceCorpus:
+    """The corpus of a source, local."""
+
+    source: str
+    uri: str
+    """Its place, for messages."""
+    folder: Path
+    manifest: Manifest
+
+    @cached_property
+    def heldout_ids(self) -> Numbers:
+        """Ids of its held-out documents, sorted."""
+        return np.sort(ids_of(document.id for document in self.heldout()))
+
+    def heldout(self) -> Iterator[Document]:
+        """Read its held-out documents."""
+        return read_documents(self.folder, "heldout")
+
+    @property
+    def num_train(self) -> int:
+        """Count its documents to train on."""
+        return self.manifest.records.get("train", 0)
+
+    @property
+    def index_files(self) -> list[str]:
+        """Files of its index, in order."""
+        return sorted(name for name in self.manifest.files if name.startswith(f"{INDEX}/part-"))
+
+
+def corpora_of(job: Job) -> list[SourceCorpus]:
+    """Open the corpora of all sources, in the recipe's order.
+
+    Raises:
+        DataError: The index of one is missing, or its keys cannot be compared with ours.
+    """
+    corpora = []
+    for source, folder in job.of_sources("corpus").items():
+        uri = job.uris.get(f"corpus.{source}", str(folder))
+        corpus = SourceCorpus(
+            source=source, uri=uri, folder=folder, manifest=finished_manifest(str(folder), "corpus")
+        )
+        _check_index(corpus, job.recipe.clean)
+        corpora.append(corpus)
+    return corpora
+
+
+def _check_index(corpus: SourceCorpus, clean: Clean) -> None:
+    again = f"clean source {corpus.source} again with this recipe and version"
+    if INDEX_META not in corpus.manifest.files:
+        raise DataError(
+            f"{corpus.uri}: this corpus has no index to compare it with other sources by; {again}"
+        )
+    theirs = read_json(corpus.folder / INDEX_META)
+    ours = {
+        "bands": clean.minhash_bands, "rows": clean.minhash_rows, "shingle": clean.minhash_shingle,
+        "seed": MINHASH_SEED, "folding": FOLDING,
+    }  # fmt: skip
+    # The language is no matter: keys fold the letters of all languages alike.
+    if differing := [
+        f"{key} {theirs.get(key)} there and {value} here"
+        for key, value in ours.items()
+        if theirs.get(key) != value
+    ]:
+        raise DataError(
+            f"{corpus.uri}: its index was made with other settings ({', '.join(differing)}), so documents that are alike "
+            f"would not be found; {again}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnsTask:
+    """Everything that a process needs to sort the keys of one file of an index."""
+
+    file: Path
+    ids: Path | None
+    """File of the ids that are taken; None: all."""
+    folder: Path
+    key: str
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"keys of {self.file.parent.parent.name}/{self.file.name}"
+
+
+def sort_keys(task: ColumnsTask) -> None:
+    """Write the keys of a file of an index in their own order, unless it is done."""
+    if sealed_dir.verify(task.folder, {"key": task.key}):
+        return
+    with sealed_dir.create(task.folder, {"key": task.key}) as draft:
+        table = np.load(task.file)
+        if task.ids:
+            rows = places_of(table["id_high"], table["id_low"], np.load(task.ids))
+            table = table[np.sort(rows[rows >= 0])]
+        write_columns(table, draft)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceTable:
+    """Signatures of the documents of all sources: numbers follow the order of sources."""
+
+    signatures: Signatures
+    starts: Sequence[int]
+    """Number of each source's first document, and of all."""
+    shards: Sequence[range]
+    """Shards of each source among those of `signatures`."""
+    heldout: Numbers
+    """Numbers of all held-out documents, sorted."""
+
+    def numbers(self, source: int) -> range:
+        """Return the numbers of a source's documents."""
+        return range(self.starts[source], self.starts[source + 1])
+
+    def numbers_of(self, source: int, ids: Numbers, corpus: SourceCorpus) -> Numbers:
+        """Return the numbers of documents of a source by their ids.
+
+        Raises:
+            IntegrityError: The index of its corpus lacks one.
+        """
+        numbers = np.full(len(ids), -1, dtype=np.int64)
+        for place in self.shards[source]:
+            shard = self.signatures.shards[place]
+            rows = places_of(shard.column("id_high"), shard.column("id_low"), ids)
+            numbers = np.where(rows >= 0, rows + self.signatures.starts[place], numbers)
+        if (numbers < 0).any():
+            missing = ids[numbers < 0][0]
+            raise IntegrityError(
+                f"{corpus.uri}: its index lacks document {id_of(missing['high'], missing['low'])} of the corpus; "
+                f"{remedy_of(corpus.uri)}"
+            )
+        return numbers
+
+    def source_of(self, documents: Numbers) -> Numbers:
+        """Return the place of the source of each document."""
+        return np.searchsorted(self.starts, documents, side="right") - 1
+
+
+def table_of(corpora: Sequence[SourceCorpus], own: int, folder: Path, executor: Executor) -> SourceTable:
+    """Sort the keys of a source, of those before it, and of the held-out documents of those behind it."""
+    tasks, ends = [], [0]
+    for place, corpus in enumerate(corpora):
+        ids = folder / f"{corpus.source}-heldout.npy" if place > own else None
+        if ids:
+            np.save(ids, corpus.heldout_ids)
+        for number, name in enumerate(corpus.index_files):
+            key = f"{corpus.manifest.files[name]['sha256']} {corpus.manifest.digest if ids else ''}"
+            target = folder / f"keys-{place:05}-{number:05}"
+            tasks.append(ColumnsTask(file=corpus.folder / name, ids=ids, folder=target, key=key))
+        ends.append(len(tasks))
+    executor.map(sort_keys, tasks)
+    signatures = Signatures([task.folder for task in tasks])
+    shards = [range(first, end) for first, end in itertools.pairwise(ends)]
+    table = SourceTable(
+        signatures=signatures,
+        starts=signatures.starts[ends].tolist(),
+        shards=shards,
+        heldout=np.empty(0, np.int64),
+    )
+    heldout = [table.numbers_of(place, each.heldout_ids, each) for place, each in enumerate(corpora)]
+    return replace(table, heldout=np.sort(np.concatenate(heldout)))
+
+
+def ids_of(texts: Iterable[str]) -> Numbers:
+    """Return ids, given as hexadecimal digits, as pairs of halves."""
+    numbers = [int(each, 16) for each in texts]
+    return np.array([(number >> 64, number & MASK) for number in numbers], dtype=ID_KIND)
+
+
+def places_of(high: Numbers, low: Numbers, ids: Numbers) -> Numbers:
+    """Return the place of each of some ids among those with sorted halves; -1: it is not among them."""
+    places = np.full(len(ids), -1, dtype=np.int64)
+    if len(high):
+        first = np.searchsorted(high, ids["high"])
+        # Of 64 bits hardly two are equal, and never three: the one behind is asked as well.
+        for candidate in (first, first + 1):
+            inside = np.minimum(candidate, len(high) - 1)
+            same = (high[inside] == ids["high"]) & (low[inside] == ids["low"])
+            places[same] = inside[same]
+    return places

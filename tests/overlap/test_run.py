@@ -1,0 +1,302 @@
+"""Documents of a source that stand in others, or hold their held-out text, are left out of training."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anadil.artifacts.artifact import file_entry, read_manifest
+from anadil.core.errors import DataError, IntegrityError, RecipeError
+from anadil.core.stages import STAGES
+from anadil.overlap.alike import find_alike
+from anadil.recipe.load import parse_recipe
+from anadil.recipe.sections import Recipe
+from anadil.runtime.entry_point import main
+from anadil.runtime.execute import execute
+from anadil.runtime.executors import processes
+from anadil.runtime.flow import flow_of, options_of
+from anadil.text.corpus import Document, read_documents
+from tests.kit.clean_inputs import texts
+from tests.kit.clean_stage import InThisProcess
+from tests.kit.overlapping import cleaned, compared, excluded, mixture
+
+OWN = texts(60)
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anadil.clean.run.executor_of", lambda _: InThisProcess())
+    monkeypatch.setattr("anadil.overlap.run.executor_of_this_program", lambda _: InThisProcess())
+
+
+def edited(text: str) -> str:
+    """A near duplicate."""
+    words = text.split()
+    return " ".join([*words[:-1], "axırıncı."])
+
+
+def digest_of(text: str) -> str:
+    """The id of its document."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def by_text(uri: str, part: Any) -> dict[str, Document]:
+    return {document.text: document for document in read_documents(Path(uri), part)}
+
+
+def stats(overlap: Path) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads((overlap / "overlap.json").read_text(encoding="utf-8"))
+    return read
+
+
+def test_of_documents_in_two_sources_that_of_the_earlier_one_stays(tmp_path: Path) -> None:
+    web, news = OWN[:30], [OWN[3], OWN[4].upper(), edited(OWN[5]), *OWN[30:50]]
+    recipe = mixture(tmp_path, {"web": web, "news": news}, heldout_max_documents=1)
+    corpora = cleaned(recipe)
+
+    rows = excluded(compared(recipe, "news", corpora))
+
+    theirs, ours = by_text(corpora["corpus.web"], "train"), by_text(corpora["corpus.news"], "train")
+    expected = {
+        (ours[copy].id, reason, theirs[text].id)
+        for copy, text, reason in (
+            (OWN[3], OWN[3], "duplicate"),
+            (OWN[4].upper(), OWN[4], "duplicate"),
+            (edited(OWN[5]), OWN[5], "near_duplicate"),
+        )
+        if copy in ours and text in theirs
+    }
+    assert {
+        (row["id"], row["reason"], row["of_id"]) for row in rows if row["reason"] != "heldout"
+    } == expected
+    assert len(expected) >= 2
+    assert {row["of"] for row in rows} == {"web"}
+    assert [row["id"] for row in rows] == sorted(row["id"] for row in rows)
+    assert not [row for row in excluded(compared(recipe, "web", corpora)) if row["reason"] != "heldout"]
+
+
+def test_held_out_documents_of_every_source_are_left_out_of_the_others(tmp_path: Path) -> None:
+    """Copies, near copies and quotations, whether the source comes before or behind."""
+    first = mixture(
+        tmp_path, {"web": OWN[:20], "news": OWN[20:40]}, heldout_fraction=0.2, heldout_max_documents=2
+    )
+    heldout = {
+        source: [each.text for each in read_documents(Path(uri), "heldout")]
+        for source, uri in cleaned(first).items()
+    }
+    quoted = {
+        source: f"{' '.join(each[0].split()[20:29])} {' '.join(OWN[50 + place].split()[:60])}"
+        for place, (source, each) in enumerate(heldout.items())
+    }
+    web = [*OWN[:20], edited(heldout["corpus.news"][1]), quoted["corpus.news"]]
+    news = [*OWN[20:40], heldout["corpus.web"][1].upper(), quoted["corpus.web"]]
+    recipe = mixture(
+        tmp_path / "planted", {"web": web, "news": news}, heldout_fraction=0.2, heldout_max_documents=2
+    )
+    corpora = cleaned(recipe)
+    for source, uri in corpora.items():
+        assert [each.text for each in read_documents(Path(uri), "heldout")] == heldout[source]
+
+    for source, other, planted in (("web", "news", web[20:]), ("news", "web", news[20:])):
+        overlap = compared(recipe, source, corpora)
+
+        ids = {by_text(corpora[f"corpus.{source}"], "train")[text].id for text in planted}
+        held = {each.id for each in read_documents(Path(corpora[f"corpus.{other}"]), "heldout")}
+        rows = excluded(overlap)
+        assert {row["id"] for row in rows} == ids
+        assert {(row["reason"], row["of"]) for row in rows} == {("heldout", other)}
+        assert {row["of_id"] for row in rows} == held
+        counts = stats(overlap)
+        assert counts["by_source"] == {other: {"heldout": 2}}
+        assert (counts["documents"], counts["remaining"]) == (20, 18)
+
+
+def test_held_out_documents_that_are_alike_stay_and_are_counted(tmp_path: Path) -> None:
+    # Low hashes are held out.
+    shared = next(text for text in OWN if max(digest_of(text), digest_of(text.upper())) < "8")
+    sources = {"web": [shared, *OWN[50:54]], "news": [shared.upper(), *OWN[54:58]]}
+    recipe = mixture(tmp_path, sources, heldout_fraction=0.95)
+    corpora = cleaned(recipe)
+    assert shared in by_text(corpora["corpus.web"], "heldout")
+    assert shared.upper() in by_text(corpora["corpus.news"], "heldout")
+
+    overlap = compared(recipe, "news", corpora)
+
+    assert excluded(overlap) == []
+    assert stats(overlap)["heldout"] == {"documents": 4, "alike": 1}
+
+
+def test_a_run_that_many_documents_hold_is_a_common_phrase(tmp_path: Path) -> None:
+    footer = "Bu mətnin bütün hüquqları qorunur və icazəsiz heç bir yerdə dərc edilə bilməz."
+    web = [f"{text} {footer}" for text in OWN[:10]]
+    few = [*(f"{text} {footer}" for text in OWN[20:29]), *OWN[30:45]]
+    many = [f"{text} {footer}" for text in OWN[20:45]]
+
+    for texts_of_news, num_excluded in ((few, True), (many, False)):
+        recipe = mixture(
+            tmp_path / str(num_excluded), {"web": web, "news": texts_of_news}, heldout_max_documents=1
+        )
+        overlap = compared(recipe, "news", cleaned(recipe))
+
+        counts = stats(overlap)
+        assert (counts["documents"] - counts["remaining"] > 0) is num_excluded
+        assert (counts["boilerplate"]["documents"] > 10) is not num_excluded
+
+
+def test_a_list_that_stays_the_same_is_the_same_artifact_for_its_reader(tmp_path: Path) -> None:
+    news = [OWN[3], *OWN[30:50]]
+    digests, heldout = set[str](), set[str]()
+    for number, web in enumerate((OWN[:20], OWN[:24], [*OWN[:20], edited(OWN[3])])):
+        recipe = mixture(tmp_path / str(number), {"web": web, "news": news})
+        corpora = cleaned(recipe)
+        overlap = compared(recipe, "news", corpora)
+        manifest = read_manifest(str(overlap))
+        assert manifest is not None
+        digests.add(manifest.digest)
+        heldout.add(manifest.key)
+
+    assert len(heldout) == 3
+    assert len(digests) == 1
+
+
+def test_the_order_of_sources_decides_and_is_part_of_the_key(tmp_path: Path) -> None:
+    web, news = OWN[:20], [*OWN[2:6], *OWN[30:50]]
+    recipe = mixture(tmp_path, {"web": web, "news": news})
+    corpora = cleaned(recipe)
+    turned = recipe.model_copy(update={"sources": dict(reversed(recipe.sources.items()))})
+
+    first = compared(recipe, "news", corpora)
+    second = compared(turned, "news", dict(reversed(corpora.items())))
+
+    assert first != second
+    assert stats(first)["left_out"].get("duplicate", 0) >= 3
+    assert "duplicate" not in stats(second)["left_out"]
+
+
+def test_a_source_of_which_nothing_is_left_is_refused_and_a_large_loss_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    twice = mixture(tmp_path / "twice", {"web": OWN[:20], "news": OWN[:20]})
+
+    with pytest.raises(
+        DataError,
+        match=r"sources\.news: .*: all of its 19 documents stand in other sources, too \(19 in web\), so nothing is left "
+        r"to train on; name other files in sources\.news\.inputs",
+    ):
+        compared(twice, "news", cleaned(twice))
+
+    most = mixture(tmp_path / "most", {"web": OWN[:20], "news": [*OWN[:20], *OWN[30:35]]})
+    assert stats(compared(most, "news", cleaned(most)))["remaining"] > 0
+    assert "sources may be named twice" in caplog.text
+
+
+def test_corpora_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
+    recipe = mixture(tmp_path, {"web": OWN[:10], "news": OWN[10:20]})
+    corpora = cleaned(recipe)
+
+    with pytest.raises(RecipeError, match="fewer than two sources"):
+        compared(recipe, "news", {"corpus.news": corpora["corpus.news"]})
+    settings = {"news": {"inputs": ["b"], "clean": {"minhash_shingle": 4}}}
+    with pytest.raises(
+        RecipeError, match=r"sources\.news\.clean: .* \(14, 8, 4\).* sources\.web \(14, 8, 5\)"
+    ):
+        parse_recipe(json.dumps({"sources": {"web": {"inputs": ["a"]}, **settings}}), "recipe")
+    others = mixture(tmp_path / "others", {"web": OWN[:10], "news": OWN[10:20]}, minhash_bands=7)
+    with pytest.raises(
+        DataError, match=r"other settings \(bands 14 there and 7 here\).*clean source web again"
+    ):
+        compared(others, "news", corpora)
+    made_before = Path(shutil.copytree(corpora["corpus.web"], tmp_path / "before"))
+    manifest = json.loads((made_before / "manifest.json").read_text("utf-8"))
+    for name in [name for name in manifest["files"] if name.startswith("index/")]:
+        (made_before / name).unlink()
+        del manifest["files"][name]
+        manifest["varying"].remove(name)
+    del manifest["seal"]
+    (made_before / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    with pytest.raises(DataError, match=r"no index to compare it with.*clean source web again"):
+        compared(recipe, "news", {**corpora, "corpus.web": str(made_before)})
+
+
+def test_a_recipe_with_fewer_than_two_sources_goes_without_the_stage(tmp_path: Path) -> None:
+    two = mixture(tmp_path, {"web": OWN[:2], "news": OWN[2:4]})
+
+    assert [step.name for step in flow_of(two) if step.stage.name == "overlap"] == [
+        "overlap-web",
+        "overlap-news",
+    ]
+    for recipe in (Recipe(), mixture(tmp_path, {"web": OWN[:2]})):
+        assert "overlap" not in {step.stage.name for step in flow_of(recipe)}
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_a_killed_run_resumes_and_workers_decide_nothing(
+    num_workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anadil.clean.shards.since.INDEX_DOCUMENTS", 7)
+    monkeypatch.setattr("anadil.clean.dedup.signatures.PART_DOCUMENTS", 11)
+    recipe = mixture(tmp_path, {"web": OWN[:30], "news": [*OWN[20:50], edited(OWN[2])]})
+    corpora = cleaned(recipe)
+    expected = compared(recipe, "news", corpora)
+    monkeypatch.setattr(
+        "anadil.overlap.run.executor_of_this_program", lambda _: processes.Processes(num_workers)
+    )
+    out = tmp_path / "again"
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as during:
+        during.setattr("anadil.overlap.run.find_alike", killed)
+        with pytest.raises(KeyboardInterrupt):
+            execute(STAGES["overlap"], recipe.of_source("news"), corpora, (), str(out))
+    work = tmp_path / "again.work/overlap"
+    before = {path: path.stat().st_mtime_ns for path in work.rglob("keys.npy")}
+    assert len(before) > 4
+    changed = []
+    monkeypatch.setattr(
+        "anadil.overlap.run.find_alike",
+        lambda *each: (
+            changed.extend(path for path, when in before.items() if path.stat().st_mtime_ns != when)
+            or find_alike(*each)
+        ),
+    )
+
+    execute(STAGES["overlap"], recipe.of_source("news"), corpora, (), str(out))
+
+    assert changed == []
+    for name in ("excluded.jsonl", "overlap.json"):
+        assert (out / name).read_bytes() == (expected / name).read_bytes()
+    assert len(excluded(out)) >= 10
+
+
+def test_an_index_of_another_corpus_is_refused(tmp_path: Path) -> None:
+    recipe = mixture(tmp_path, {"web": OWN[:10], "news": OWN[10:20]})
+    corpora = cleaned(recipe)
+    mixed = Path(shutil.copytree(corpora["corpus.web"], tmp_path / "mixed"))
+    shutil.copyfile(Path(corpora["corpus.news"]) / "index/part-00000.npy", mixed / "index/part-00000.npy")
+    manifest = json.loads((mixed / "manifest.json").read_text("utf-8"))
+    manifest["files"]["index/part-00000.npy"] = file_entry(mixed / "index/part-00000.npy")
+    del manifest["seal"]
+    (mixed / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+
+    with pytest.raises(IntegrityError, match=r"mixed: its index lacks document [0-9a-f]{32} of the corpus"):
+        compared(recipe, "news", {**corpora, "corpus.web": str(mixed)})
+
+
+def test_the_command_line_names_the_corpus_of_each_source(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = mixture(tmp_path, {"web": OWN[:10], "news": [*OWN[10:20], OWN[2]]})
+    path = tmp_path / "recipe.json"
+    path.write_text(recipe.model_dump_json(), encoding="utf-8")
+    corpora = cleaned(recipe)
+    command = ["--recipe", str(path), "--source", "news", *options_of(corpora)]
+
+    assert main("overlap", command) == 0
+
+    assert Path(capsys.readouterr().out.strip()) == compared(recipe, "news", corpora)
+    assert main("overlap", command[:-2]) == RecipeError.exit_code
