@@ -1,7 +1,7 @@
 """Compilation of a recipe to Kubeflow's DAG.
 
-raw -clean-> corpus -tokenizer-> tokenizer [-trial-> trial] -encode-> tokens -pretrain-> model
--finetune-> adapter [-tasks-> tasks] -evaluate-> scores -report-> report
+raw -clean-> corpus [-overlap-> overlap] -tokenizer-> tokenizer [-trial-> trial] -encode-> tokens
+-pretrain-> model -finetune-> adapter [-tasks-> tasks] -evaluate-> scores -report-> report
 """
 
 import tempfile

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from anadil.artifacts.artifact import file_entry, read_manifest
@@ -300,3 +301,26 @@ def test_the_command_line_names_the_corpus_of_each_source(
 
     assert Path(capsys.readouterr().out.strip()) == compared(recipe, "news", corpora)
     assert main("overlap", command[:-2]) == RecipeError.exit_code
+
+
+def test_equal_text_of_a_language_without_spaces_is_found_in_one_with_spaces(tmp_path: Path) -> None:
+    """Their keys differ, and their ids do not."""
+    words = mixture(tmp_path, {"web": OWN[:5], "news": OWN[5:10]})
+    corpora = cleaned(words)
+    index = Path(shutil.copytree(corpora["corpus.news"], tmp_path / "other_keys"))
+    theirs = np.load(Path(corpora["corpus.web"]) / "index/part-00000.npy")
+    ours = np.load(index / "index/part-00000.npy")
+    train = {int(each.id[:16], 16) for each in read_documents(Path(corpora["corpus.web"]), "train")}
+    row = theirs[[high in train for high in theirs["id_high"].tolist()]][:1].copy()
+    row["exact_high"], row["exact_low"], row["bands"] = 1, 2, 3
+    np.save(index / "index/part-00000.npy", np.sort(np.concatenate((ours, row)), order=("id_high", "id_low")))
+    manifest = json.loads((index / "manifest.json").read_text("utf-8"))
+    manifest["files"]["index/part-00000.npy"] = file_entry(index / "index/part-00000.npy")
+    del manifest["seal"]
+    (index / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+
+    rows = excluded(compared(words, "news", {**corpora, "corpus.news": str(index)}))
+
+    assert [(each["reason"], each["of_id"][:16]) for each in rows] == [
+        ("duplicate", f"{int(row['id_high'][0]):016x}")
+    ]
