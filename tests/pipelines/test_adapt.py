@@ -23,6 +23,8 @@ RECIPE = load_recipe(
     "smoke",
     ["cluster.image=registry.example/{stage}:{version}-cuda", "tokenizer.trial={steps: 20}", "evaluate.tasks=[az]"],
 )  # fmt: skip
+ALONE = tuple(stage.name for stage in FLOW if not stage.reads_all)
+"""Stages of a recipe without sources."""
 ON_A_CLUSTER = ["cluster.backend=pytorchjob", "tokenizer.vocab_sizes=[2048, 4096]"]
 
 
@@ -46,10 +48,25 @@ def tasks(compiled: dict[str, Any], group: str = "") -> dict[str, Any]:
 
 
 def test_the_pipeline_has_a_task_for_every_stage(compiled: dict[str, Any]) -> None:
-    assert set(tasks(compiled)) == {stage.name for stage in FLOW}
+    assert set(tasks(compiled)) == set(ALONE)
 
 
-@pytest.mark.parametrize("name", STAGES)
+def test_a_source_is_compared_with_all_others_in_a_step_of_its_own(tmp_path: Path) -> None:
+    sources = {name: {"inputs": [f"/data/{name}.jsonl"]} for name in ("web", "news", "law")}
+    recipe = RECIPE.model_validate_json(json.dumps({"language": "az", "sources": sources}))
+    path = tmp_path / "pipeline.yaml"
+
+    write_pipeline(recipe, path)
+
+    steps = tasks(next(yaml.safe_load_all(path.read_text(encoding="utf-8"))))
+    for name in sources:
+        task = steps[f"overlap-{name}"]
+        assert set(task["dependentTasks"]) == {f"clean-{each}" for each in sources}
+        assert {f"corpus_{each}" for each in sources} < set(task["inputs"]["parameters"])
+        assert task["inputs"]["parameters"]["source"] == {"runtimeValue": {"constant": name}}
+
+
+@pytest.mark.parametrize("name", ALONE)
 def test_a_task_takes_the_recipe_and_what_its_stage_reads_and_depends_on_who_writes_it(
     compiled: dict[str, Any], name: str
 ) -> None:
@@ -74,7 +91,7 @@ def test_a_task_takes_the_recipe_and_what_its_stage_reads_and_depends_on_who_wri
     }
 
 
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", ALONE)
 def test_a_step_gives_its_artifact_and_metrics_by_the_entry_point_of_its_image(
     compiled: dict[str, Any], name: str
 ) -> None:

@@ -235,6 +235,7 @@ def test_what_lies_beside_the_content_is_an_input_of_the_report_alone() -> None:
     }
 
     assert changed == {
+        "overlap": [],
         "tokenizer": [],
         "trial": ["input corpus changed"],
         "encode": [],

@@ -58,13 +58,13 @@ class Matches:
         return reasons, others
 
 
-def find_alike(table: SourceTable, own: int, bands: int, matches: Matches) -> None:
+def find_alike(table: SourceTable, current: int, bands: int, matches: Matches) -> None:
     """Note the documents of a source that are alike to one of a source before it, or to any other's held-out one."""
     for documents, keys in _equal_texts(table):
-        _note(table, own, DUPLICATE, documents, keys, matches)
+        _note(table, current, DUPLICATE, documents, keys, matches)
     for band in range(bands):
         for documents, keys in table.signatures.equal_keys(1 + band):
-            _note(table, own, NEAR_DUPLICATE, documents, keys[None], matches)
+            _note(table, current, NEAR_DUPLICATE, documents, keys[None], matches)
 
 
 def _equal_texts(table: SourceTable) -> Iterator[tuple[Numbers, Numbers]]:
@@ -81,7 +81,7 @@ def _equal_texts(table: SourceTable) -> Iterator[tuple[Numbers, Numbers]]:
 
 
 def _note(
-    table: SourceTable, own: int, reason: int, documents: Numbers, keys: Numbers, matches: Matches
+    table: SourceTable, current: int, reason: int, documents: Numbers, keys: Numbers, matches: Matches
 ) -> None:
     """Note matches among documents, ordered by key and number; shape of the keys (parts, documents)."""
     is_first = np.ones(len(documents), dtype=bool)
@@ -89,7 +89,7 @@ def _note(
     shared = ~(is_first & np.append(is_first[1:], True))
     documents, is_first = documents[shared], is_first[shared]
     group = np.cumsum(is_first) - 1
-    numbers = table.numbers(own)
+    numbers = table.numbers(current)
     is_own = (documents >= numbers.start) & (documents < numbers.stop)
     # Numbers follow the order of sources: the first of a key is of the earliest source.
     earliest = documents[is_first]

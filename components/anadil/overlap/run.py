@@ -85,25 +85,25 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     corpora = corpora_of(job)
     if len(corpora) < 2:
         raise RecipeError("overlap: the recipe names fewer than two sources, so there is nothing to compare")
-    own = [corpus.source for corpus in corpora].index(next(iter(job.recipe.sources)))
+    current = [corpus.source for corpus in corpora].index(next(iter(job.recipe.sources)))
     folder = job.work / "overlap"
     folder.mkdir(parents=True, exist_ok=True)
     sealed_dir.remove_drafts(folder)
     with executor or executor_of_this_program(job) as running:
-        table = table_of(corpora, own, folder, running)
-        runs, tasks, owners = _search_runs(corpora, own, table, folder, running)
-    matches = Matches.create(folder / "matches.npy", table.numbers(own))
-    find_alike(table, own, job.recipe.clean.minhash_bands, matches)
-    counts = Counts(documents=corpora[own].num_train)
+        table = table_of(corpora, current, folder, running)
+        runs, tasks, owners = _search_runs(corpora, current, table, folder, running)
+    matches = Matches.create(folder / "matches.npy", table.numbers(current))
+    find_alike(table, current, job.recipe.clean.minhash_bands, matches)
+    counts = Counts(documents=corpora[current].num_train)
     for ids, first_owner in holders(tasks, runs, counts.boilerplate):
-        matches.note(HELDOUT, table.numbers_of(own, ids, corpora[own]), owners[first_owner])
-    job.contents[EXCLUDED] = _write_excluded(job.out / EXCLUDED, corpora, own, table, matches, counts)
-    counts.heldout = len(corpora[own].heldout_ids)
-    counts.heldout_alike = _num_heldout_alike(table, own, matches)
+        matches.note(HELDOUT, table.numbers_of(current, ids, corpora[current]), owners[first_owner])
+    job.contents[EXCLUDED] = _write_excluded(job.out / EXCLUDED, corpora, current, table, matches, counts)
+    counts.heldout = len(corpora[current].heldout_ids)
+    counts.heldout_alike = _num_heldout_alike(table, current, matches)
     write_json(job.out / STATS, counts.as_json())
     job.varying.append(STATS)
     job.records.update(excluded=counts.left_out.total())
-    _judge(corpora[own], counts)
+    _judge(corpora[current], counts)
     return {
         "documents": counts.documents,
         **{reason: counts.left_out[reason] for reason in REASONS},
@@ -113,10 +113,10 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
 
 
 def _search_runs(
-    corpora: Sequence[SourceCorpus], own: int, table: SourceTable, folder: Path, executor: Executor
+    corpora: Sequence[SourceCorpus], current: int, table: SourceTable, folder: Path, executor: Executor
 ) -> tuple[HeldoutRuns, list[SearchTask], Numbers]:
     """Look for runs of the other sources' held-out documents; return these, the tasks, and the number of each owner."""
-    others = [(place, corpus) for place, corpus in enumerate(corpora) if place != own]
+    others = [(place, corpus) for place, corpus in enumerate(corpora) if place != current]
     digests = [corpus.manifest.digest for _, corpus in others]
     key = hashlib.sha256(json.dumps(digests).encode()).hexdigest()
     place_of_runs = folder / "runs"
@@ -124,7 +124,7 @@ def _search_runs(
     if not sealed_dir.verify(place_of_runs, {"key": key}):
         with sealed_dir.create(place_of_runs, {"key": key}) as draft:
             write_runs((each.text for _, _, heldout in documents for each in heldout), draft)
-    corpus = corpora[own]
+    corpus = corpora[current]
     tasks = [
         SearchTask(
             file=corpus.folder / name,
@@ -147,7 +147,7 @@ def _search_runs(
 def _write_excluded(
     path: Path,
     corpora: Sequence[SourceCorpus],
-    own: int,
+    current: int,
     table: SourceTable,
     matches: Matches,
     counts: Counts,
@@ -155,7 +155,7 @@ def _write_excluded(
     """Write the documents that are left out; return the digest of their ids, which is all that training depends on."""
     digest = hashlib.sha256()
     with path.open("w", encoding="utf-8") as file:
-        for row in _rows(corpora, own, table, matches):
+        for row in _rows(corpora, current, table, matches):
             digest.update(row["id"].encode())
             file.write(json.dumps(row) + "\n")
             counts.left_out[row["reason"]] += 1
@@ -164,9 +164,9 @@ def _write_excluded(
 
 
 def _rows(
-    corpora: Sequence[SourceCorpus], own: int, table: SourceTable, matches: Matches
+    corpora: Sequence[SourceCorpus], current: int, table: SourceTable, matches: Matches
 ) -> Iterator[dict[str, str]]:
-    numbers, signatures = table.numbers(own), table.signatures
+    numbers, signatures = table.numbers(current), table.signatures
     for documents in signatures.by_id():
         is_own = (documents >= numbers.start) & (documents < numbers.stop)
         training = documents[is_own & ~np.isin(documents, table.heldout)]
@@ -181,8 +181,8 @@ def _rows(
             yield {"id": name, "reason": REASONS[reason], "of": corpora[source].source, "of_id": other}
 
 
-def _num_heldout_alike(table: SourceTable, own: int, matches: Matches) -> int:
-    numbers = table.numbers(own)
+def _num_heldout_alike(table: SourceTable, current: int, matches: Matches) -> int:
+    numbers = table.numbers(current)
     heldout = table.heldout[(table.heldout >= numbers.start) & (table.heldout < numbers.stop)]
     return int((matches.others[HELDOUT, heldout - matches.first] != NONE).sum())
 

@@ -163,11 +163,11 @@ class SourceTable:
         return np.searchsorted(self.starts, documents, side="right") - 1
 
 
-def table_of(corpora: Sequence[SourceCorpus], own: int, folder: Path, executor: Executor) -> SourceTable:
+def table_of(corpora: Sequence[SourceCorpus], current: int, folder: Path, executor: Executor) -> SourceTable:
     """Sort the keys of a source, of those before it, and of the held-out documents of those behind it."""
     tasks, ends = [], [0]
     for place, corpus in enumerate(corpora):
-        ids = folder / f"{corpus.source}-heldout.npy" if place > own else None
+        ids = folder / f"{corpus.source}-heldout.npy" if place > current else None
         if ids:
             np.save(ids, corpus.heldout_ids)
         for number, name in enumerate(corpus.index_files):
@@ -199,7 +199,7 @@ def places_of(high: Numbers, low: Numbers, ids: Numbers) -> Numbers:
     places = np.full(len(ids), -1, dtype=np.int64)
     if len(high):
         first = np.searchsorted(high, ids["high"])
-        # Of 64 bits hardly two are equal, and never three: the one behind is asked as well.
+        # Two ids hardly agree in 64 bits, and three never do: the one behind is asked as well.
         for candidate in (first, first + 1):
             inside = np.minimum(candidate, len(high) - 1)
             same = (high[inside] == ids["high"]) & (low[inside] == ids["low"])

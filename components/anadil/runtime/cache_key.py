@@ -58,7 +58,7 @@ def stage_origin(
         else:
             origin[f"input {name}"] = manifest.whole_digest if stage.reads_beside else manifest.digest
     if stage.reads_all:
-        # Of documents that are alike in two sources, the one of the earlier source stays.
+        # The earlier source keeps documents that are alike in two: their order decides.
         origin["source"] = f"{next(iter(recipe.sources), '')} of {', '.join(by_source(stage.reads[0], inputs))}"
     if stage.extends:
         section, key = stage.extends.split(".")
