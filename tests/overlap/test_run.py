@@ -257,14 +257,13 @@ def test_a_killed_run_resumes_and_workers_decide_nothing(
     work = tmp_path / "again.work/overlap"
     before = {path: path.stat().st_mtime_ns for path in work.rglob("keys.npy")}
     assert len(before) > 4
-    changed = []
-    monkeypatch.setattr(
-        "anadil.overlap.run.find_alike",
-        lambda *each: (
-            changed.extend(path for path, when in before.items() if path.stat().st_mtime_ns != when)
-            or find_alike(*each)
-        ),
-    )
+    changed: list[Path] = []
+
+    def observed(*arguments: Any) -> None:
+        changed.extend(path for path, when in before.items() if path.stat().st_mtime_ns != when)
+        find_alike(*arguments)
+
+    monkeypatch.setattr("anadil.overlap.run.find_alike", observed)
 
     execute(STAGES["overlap"], recipe.of_source("news"), corpora, (), str(out))
 
