@@ -239,7 +239,7 @@ def test_a_run_that_is_started_again_reads_no_index_again(
     assert manifest is not None
     earlier = EarlierCorpus(uri=str(first), folder=first, manifest=manifest, is_copied=False)
     folders = earlier.write_columns(tmp_path / "work")
-    monkeypatch.delattr("anadil.clean.shards.since._write_columns")
+    monkeypatch.delattr("anadil.clean.shards.since.write_columns")
 
     assert earlier.write_columns(tmp_path / "work") == folders
     assert Signatures([], folders).num_held == 9
