@@ -64,6 +64,7 @@ def test_a_source_is_compared_with_all_others_in_a_step_of_its_own(tmp_path: Pat
         assert set(task["dependentTasks"]) == {f"clean-{each}" for each in sources}
         assert {f"corpus_{each}" for each in sources} < set(task["inputs"]["parameters"])
         assert task["inputs"]["parameters"]["source"] == {"runtimeValue": {"constant": name}}
+        assert f"overlap-{name}" in steps[f"encode-{name}"]["dependentTasks"]
 
 
 @pytest.mark.parametrize("name", ALONE)

@@ -189,8 +189,8 @@ FLOW = (
     Stage(
         name="encode",
         image="tokenizer",
-        reads=("corpus", "tokenizer", "trial"),
-        optional=("trial",),
+        reads=("corpus", "tokenizer", "trial", "overlap"),
+        optional=("trial", "overlap"),
         writes="tokens",
         per_source=True,
         sections=("language", "pretrain.sequence_length", "sources"),
@@ -337,6 +337,8 @@ FLOW = (
 STAGES = {stage.name: stage for stage in FLOW}
 PER_SOURCE = frozenset(stage.writes for stage in FLOW if stage.per_source)
 """Artifacts of which a recipe with `sources` has one for each."""
+COMPARED = frozenset(stage.writes for stage in FLOW if stage.reads_all)
+"""Artifacts of which a recipe with fewer than two sources has none."""
 LAUNCHABLE = tuple(stage.name for stage in FLOW if stage.launchable)
 """Stages that can be a job of their own."""
 IMAGES = {stage.name: stage.image for stage in FLOW} | {"launch": "tools"}

@@ -59,7 +59,9 @@ def stage_origin(
             origin[f"input {name}"] = manifest.whole_digest if stage.reads_beside else manifest.digest
     if stage.reads_all:
         # The earlier source keeps documents that are alike in two: their order decides.
-        origin["source"] = f"{next(iter(recipe.sources), '')} of {', '.join(by_source(stage.reads[0], inputs))}"
+        origin["source"] = (
+            f"{next(iter(recipe.sources), '')} of {', '.join(by_source(stage.reads[0], inputs))}"
+        )
     if stage.extends:
         section, key = stage.extends.split(".")
         if earlier := getattr(getattr(recipe, section), key):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from anadil.core.errors import RecipeError
-from anadil.core.stages import FLOW, PER_SOURCE, STAGES, Stage
+from anadil.core.stages import COMPARED, FLOW, PER_SOURCE, STAGES, Stage
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_left_out, kind_of, source_of, word_of
 
@@ -39,6 +39,8 @@ class Step:
         """Word by which the step knows an artifact -> word of the artifact among those of the run."""
         words = {}
         for word in self.stage.reads:
+            if word in COMPARED and len(recipe.sources) < 2:
+                continue
             if word not in PER_SOURCE or not recipe.sources:
                 words[word] = word
             elif self.source and not self.stage.reads_all:
