@@ -23,6 +23,9 @@ def mixture(folder: Path, sources: dict[str, list[str]], **clean: Any) -> Recipe
         "storage": {"root": str(folder / "artifacts")},
         "clean": {"workers": 1, **clean},
         "sources": tables,
+        "pretrain": {
+            "phases": [{"trains": "all", "steps": 1, "lr": 0.001, "mix": dict.fromkeys(sources, 1)}]
+        },
     }
     return parse_recipe(json.dumps(data), "recipe", ())
 

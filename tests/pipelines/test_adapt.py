@@ -53,7 +53,9 @@ def test_the_pipeline_has_a_task_for_every_stage(compiled: dict[str, Any]) -> No
 
 def test_a_source_is_compared_with_all_others_in_a_step_of_its_own(tmp_path: Path) -> None:
     sources = {name: {"inputs": [f"/data/{name}.jsonl"]} for name in ("web", "news", "law")}
-    recipe = RECIPE.model_validate_json(json.dumps({"language": "az", "sources": sources}))
+    phase = {"trains": "all", "steps": 1, "lr": 0.001, "mix": dict.fromkeys(sources, 1)}
+    data = {"language": "az", "sources": sources, "pretrain": {"phases": [phase]}}
+    recipe = RECIPE.model_validate_json(json.dumps(data))
     path = tmp_path / "pipeline.yaml"
 
     write_pipeline(recipe, path)
@@ -182,7 +184,8 @@ def test_a_pod_with_gpus_never_encodes(backend: str) -> None:
 
 def test_each_source_is_encoded_by_a_step_of_its_own_and_training_reads_the_tokens_of_all() -> None:
     sources = "sources={web: {inputs: [a.jsonl]}, en: {inputs: [b.jsonl], language: en}}"
-    steps = tasks(spec_of("clean.inputs=[]", sources))
+    phases = "pretrain.phases=[{trains: all, steps: 2, lr: 0.001, mix: {web: 1, en: 1}}]"
+    steps = tasks(spec_of("clean.inputs=[]", sources, phases))
 
     for name in ("web", "en"):
         read = steps[f"encode-{name}"]["inputs"]["parameters"]
