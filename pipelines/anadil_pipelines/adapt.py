@@ -15,7 +15,7 @@ from kfp import compiler, dsl
 from anadil.core.errors import RecipeError
 from anadil.core.stages import FLOW, STAGES
 from anadil.recipe.sections import Recipe
-from anadil.runtime.flow import Step, flow_of
+from anadil.runtime.flow import Step, flow_of, recipe_of_step
 from anadil.runtime.kfp import VARIED, parameter_of
 from anadil_pipelines import steps
 from anadil_pipelines.resources import configure_exit_handler, configure_task, is_launched, warn_about
@@ -99,6 +99,7 @@ class _Given:
 def _add_step(step: Step, given: _Given, *, here: bool) -> None:
     """Add a step, and store what it writes in `given`."""
     stage, resolved = step.stage, given.resolved
+    step_recipe, _ = recipe_of_step(stage, resolved, step.source)
     # A stage that was left out writes nothing, and its readers get an empty URI.
     inputs = {
         parameter_of(word): given.uris.get(of_run, "") for word, of_run in step.reads_in_run(resolved).items()
@@ -115,14 +116,14 @@ def _add_step(step: Step, given: _Given, *, here: bool) -> None:
     if stage.name == "trial":
         inputs |= {"strategy": "", "finalists": [] if here else _finalists(given, inputs)}
     launched = not here and is_launched(stage.name, resolved)
-    task = steps.component(step, resolved, launched=launched)(
+    task = steps.component(step, step_recipe, launched=launched)(
         **given.recipe, run=steps.RUN, **inputs, **cards
     )
     if here:
-        task.set_container_image(resolved.image_of(stage.name))
+        task.set_container_image(step_recipe.image_of(stage.name))
         task.set_caching_options(enable_caching=False)
     else:
-        configure_task(task, stage.name, resolved)
+        configure_task(task, stage.name, step_recipe)
     task.set_display_name(step.name)
     given.uris[step.writes] = task.outputs[stage.writes]
     given.cards[step.writes] = task.outputs[steps.card(stage.writes)]

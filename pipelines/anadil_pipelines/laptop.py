@@ -30,7 +30,7 @@ from anadil.core.errors import PreflightError
 from anadil.core.stages import FLOW
 from anadil.recipe.sections import Recipe
 from anadil.runtime.environment import PARENT_VARIABLE
-from anadil.runtime.job import named_files, named_side_files
+from anadil.runtime.job import named_files, named_side_files, word_of
 from anadil.runtime.mlflow_spool import RUN, SPOOL_VARIABLE, Tracker, run_name, run_sender, tracking_uri
 from anadil.runtime.remake import VARIABLE, may_remake
 from anadil.runtime.run_record import recorded_run
@@ -50,7 +50,7 @@ class StepResults:
     """Results of the steps of the run in progress."""
 
     uris: dict[str, str] = field(default_factory=dict)
-    """Artifact word -> URI."""
+    """Artifact word, `corpus.web` for one of a source -> URI."""
     exit_code: int = 0
     """Exit code of the step that failed."""
     spool: Path | None = None
@@ -93,8 +93,10 @@ def _record_result(steps: StepResults, command: list[str], code: int) -> Any:
     steps.exit_code = code if code >= 0 else 128 - code
     if code:
         return Status.FAILURE
-    output = json.loads(Path(json.loads(command[-1])["outputs"]["outputFile"]).read_text(encoding="utf-8"))
-    steps.uris.update(output["parameterValues"])
+    given = json.loads(command[-1])
+    output = json.loads(Path(given["outputs"]["outputFile"]).read_text(encoding="utf-8"))
+    source = given["inputs"]["parameterValues"].get("source", "")
+    steps.uris |= {word_of(word, source): uri for word, uri in output["parameterValues"].items()}
     return Status.SUCCESS
 
 

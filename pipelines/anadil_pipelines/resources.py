@@ -21,10 +21,11 @@ from anadil.core.stages import FLOW, STAGES
 from anadil.plan.instances import CPU, Machine, machine
 from anadil.plan.stage_devices import stage_devices
 from anadil.preflight.clean_cost import clean_memory_bytes
+from anadil.recipe.clean import Clean
 from anadil.recipe.cluster import Resources
 from anadil.recipe.sections import Recipe
 from anadil.runtime.alerts import CHANNELS
-from anadil.runtime.job import is_left_out
+from anadil.runtime.job import is_left_out, recipes_of
 from anadil.runtime.remake import VARIABLE, may_remake
 
 log = logging.getLogger(__name__)
@@ -132,25 +133,33 @@ def with_clean_workers(recipe: Recipe) -> Recipe:
     The pod sees all CPUs of its node, and would start a process on each. Where the processes run in other pods
     (`clean.engine`), this one only drives them.
     """
-    asked = recipe.cluster.resources.get("clean", Resources())
-    cpu, workers = pod_requests("clean", recipe).cpu, recipe.clean.workers
-    if recipe.clean.engine != "processes":
-        cpu, in_pod = asked.cpu or "1", 0
-    elif workers:
-        cpu, in_pod = asked.cpu or str(workers), workers
-    else:
-        workers = in_pod = max(1, int(amount(cpu)))
-    memory = asked.memory or f"{math.ceil(clean_memory_bytes(in_pod) / GIB)}Gi"
+    asked, cpu = recipe.cluster.resources.get("clean", Resources()), pod_requests("clean", recipe).cpu
+    default = max(1, int(amount(cpu)))
+    cleans = [part.clean for part in recipes_of(STAGES["clean"], recipe)]
+    in_pod = [clean.workers or default for clean in cleans if clean.engine == "processes"]
+    if not in_pod or any(clean.workers for clean in cleans):
+        # The pods of all sources are alike, so they have what the largest needs.
+        cpu = asked.cpu or str(max(in_pod, default=1))
+    memory = asked.memory or f"{math.ceil(clean_memory_bytes(max(in_pod, default=0)) / GIB)}Gi"
     resources = {**recipe.cluster.resources, "clean": asked.model_copy(update={"cpu": cpu, "memory": memory})}
     cluster = recipe.cluster.model_copy(update={"resources": resources})
-    clean = recipe.clean.model_copy(update={"workers": workers} if workers else {})
-    return recipe.model_copy(update={"cluster": cluster, "clean": clean})
+
+    def with_workers(clean: Clean) -> Clean:
+        workers = clean.workers or (default if clean.engine == "processes" else None)
+        return clean.model_copy(update={"workers": workers})
+
+    sources = {
+        name: source.model_copy(update={"clean": with_workers(source.clean)})
+        for name, source in recipe.sources.items()
+    }
+    update = {"cluster": cluster, "clean": with_workers(recipe.clean), "sources": sources}
+    return recipe.model_copy(update=update)
 
 
 def warn_about(recipe: Recipe) -> None:
     """Warn of what a cluster does otherwise than people may think."""
     names = [stage.name for stage in FLOW if not is_left_out(stage, recipe)]
-    images = {recipe.image_of(name) for name in names}
+    images = {part.image_of(name) for name in names for part in recipes_of(STAGES[name], recipe)}
     if any(is_launched(name, recipe) for name in names):
         images.add(recipe.image_of("launch"))
     if loose := sorted(image for image in images if not is_exact(image)):

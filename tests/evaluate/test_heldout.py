@@ -13,7 +13,7 @@ from anadil.artifacts.text_files import TEXT_SUFFIXES
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.format import MIB
 from anadil.evaluate import heldout
-from anadil.evaluate.heldout import Heldout, read_heldout
+from anadil.evaluate.heldout import Heldout, read_heldout, read_retained
 from anadil.recipe.sections import Evaluate
 from anadil.text.corpus import write_documents
 from tests.kit.child import peak_memory
@@ -208,3 +208,16 @@ def test_a_file_that_unpacks_to_gigabytes_takes_no_memory(tmp_path: Path) -> Non
 
     assert "exceeds 100,000 documents or 256.0 MiB" in output
     assert used < 1_000
+
+
+def test_the_held_out_text_of_a_source_is_retained_text_with_a_figure_of_its_own(tmp_path: Path) -> None:
+    for name in ("en", "code"):
+        write_documents(tmp_path / name, "heldout", [document(f"held out of {name}")])
+
+    retained = read_retained(sources={name: tmp_path / name for name in ("en", "code")})
+
+    by_text = {each.text: each.lang for each in retained}
+    # The text that comes with the program is `en` in every run.
+    assert by_text["held out of en"] == "en_source"
+    assert by_text["held out of code"] == "code"
+    assert {each.lang for each in retained} == {"en", "en_source", "code"}

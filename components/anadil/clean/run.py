@@ -34,15 +34,14 @@ from anadil.core.errors import DataError
 from anadil.core.format import counted
 from anadil.core.json_text import read_json
 from anadil.core.progress import progress
+from anadil.core.stages import STAGES
 from anadil.runtime.executor import Executor
 from anadil.runtime.executors.engines import executor_of
-from anadil.runtime.job import Figures, Job
+from anadil.runtime.job import Figures, Job, files_key
 
 log = logging.getLogger(__name__)
 
-NO_DOCUMENTS = (
-    "clean.inputs: the files hold no document that can be read; check the paths and clean.text_field"
-)
+NO_DOCUMENTS = "{key}: the files hold no document that can be read; check the paths and clean.text_field"
 ONE_DOCUMENT = (
     "corpus has 1 document after cleaning, and one must be held out: {count:,} documents in, dropped: {dropped}; "
     "give more text"
@@ -53,7 +52,7 @@ ESCAPED = (
 )
 SIBLING = "%s was learnt without text of its sibling, CLD2's %s: text in that is kept as well; learn the pack with files of it as --bad"
 NO_PAGES = (
-    "clean.inputs: {name} holds no web page in a record of type response, resource or conversion, and no text in one of type "
+    "{key}: {name} holds no web page in a record of type response, resource or conversion, and no text in one of type "
     "conversion; WAT files have neither: give the WARC files that they were made of"
 )
 NO_NATIONAL_TELEPHONES = (
@@ -75,7 +74,8 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
         IntegrityError: An input changed while it was read.
     """
     started = time.perf_counter()
-    check_suffixes(job.files)
+    key = files_key(STAGES["clean"], job.recipe)
+    check_suffixes(job.files, key)
     settings = Settings(recipe=job.recipe)
     named_sets = data_sets(job.files)  # before hours of work, at the end of which the hub might not answer
     if settings.language.sibling:
@@ -84,7 +84,7 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     earlier = earlier_corpus(since, settings, job) if since else None
     with executor or executor_of(job) as running:
         workspace = Workspace(job, running.num_workers, earlier)
-        read_stats, clean_stats = _mapped(workspace, running)
+        read_stats, clean_stats = _mapped(workspace, running, key)
         _check_read(read_stats, settings)
         signatures = Signatures(workspace.shard_folders, workspace.held_folders)
         verdicts = _deduplicated(workspace, signatures, settings)
@@ -129,7 +129,7 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     }
 
 
-def _mapped(workspace: Workspace, executor: Executor) -> tuple[ReadStats, CleanStats]:
+def _mapped(workspace: Workspace, executor: Executor, key: str) -> tuple[ReadStats, CleanStats]:
     """Clean all shards, and sum what they counted."""
     tasks = workspace.map_tasks()
     with progress("shards", len(tasks)) as bar:
@@ -152,24 +152,24 @@ def _mapped(workspace: Workspace, executor: Executor) -> tuple[ReadStats, CleanS
     read_stats.excused = sum(is_excused(**counts) for counts in warc.values())
     without = [name for name, each in warc.items() if ".warc" in name.lower() and not each.total()]
     if not clean_stats.counts["documents_in"] and not read_stats.bad:
-        raise DataError(NO_PAGES.format(name=without[0]) if without else NO_DOCUMENTS)
+        raise DataError((NO_PAGES if without else NO_DOCUMENTS).format(key=key, name=(*without, "")[0]))
     for name in without:
-        log.warning(NO_PAGES.format(name=name))
+        log.warning(NO_PAGES.format(key=key, name=name))
     return read_stats, clean_stats
 
 
 def _check_read(read_stats: ReadStats, settings: Settings) -> None:
     """Refuse too many bad records; say what was read or looked for in part only."""
-    clean = settings.recipe.clean
+    clean, key = settings.recipe.clean, files_key(STAGES["clean"], settings.recipe)
     read_stats.check_bad_share(clean.max_bad_records)
     unknown = read_stats.records - read_stats.addresses
     if unknown and clean.url_lists:
         log.warning(NO_ADDRESSES, f"{unknown:,}", f"{read_stats.records:,}", ADDRESS_KEYS)
     if read_stats.null_texts:
-        log.warning("clean.inputs: text of %s is null: empty", counted(read_stats.null_texts, "record"))
+        log.warning("%s: text of %s is null: empty", key, counted(read_stats.null_texts, "record"))
     if unread := read_stats.columns_not_read:
         listed = ", ".join(f"{name} ({counted(count, 'file')})" for name, count in sorted(unread.items()))
-        log.info("clean.inputs: columns that are not read: %s", listed)
+        log.info("%s: columns that are not read: %s", key, listed)
     if clean.pii and not knows_telephones(settings.language.code):
         log.warning(NO_NATIONAL_TELEPHONES, settings.language.name)
 

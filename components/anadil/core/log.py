@@ -52,6 +52,13 @@ def set_up(stage: str = "", *, container: bool = False, verbose: bool = False) -
         logging.getLogger(name).setLevel(logging.DEBUG if verbose else logging.ERROR)
 
 
+def name_speaker(step: str) -> None:
+    """Mark every message from here on with a step, such as `clean-web`."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler.formatter, TextFormatter | JsonFormatter):
+            handler.formatter.stage = step
+
+
 class Stderr(logging.Handler):
     """Writes to what `sys.stderr` is at the moment: a progress bar puts itself there, to stay below."""
 

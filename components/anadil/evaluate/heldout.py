@@ -85,7 +85,8 @@ def read_retained(
 ) -> tuple[Document, ...]:
     """Read text of languages that the base knows. Every model is scored on it, to tell what it lost of them.
 
-    `sources` are corpora by the names of their sources, of which the held-out parts are read.
+    `sources` are corpora by the names of their sources, of which the held-out parts are read. A source that is called as
+    a language of the files, such as `en`, has a figure of its own, `en_source`.
 
     Returns:
         Documents whose `lang` is what the record names, or else the name of its file or its source.
@@ -95,8 +96,9 @@ def read_retained(
         PreflightError: Parquet is given and pyarrow is not installed.
     """
     of_files = tuple(refuse_too_large(_retained(files or (RETAINED_TEXT,), text_field), RETAINED_KEY))
+    languages = {document.lang for document in of_files}
     of_sources = (
-        replace(document, lang=name)
+        replace(document, lang=f"{name}_source" if name in languages else name)
         for name, corpus in sources.items()
         for document in read_corpora([corpus], "heldout")
         if document.text

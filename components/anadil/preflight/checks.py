@@ -21,12 +21,12 @@ from anadil.plan.stage_memory import AFTER
 from anadil.preflight import check, this_machine
 from anadil.preflight.base_model import inspect_base
 from anadil.preflight.check import Check, CheckResult, failed, passed, skipped
-from anadil.preflight.inputs import inspect_clean_cost, inspect_files
+from anadil.preflight.inputs import inspect_clean_cost, inspect_files, refuse_shared_files
 from anadil.preflight.memory import check_finetune, check_fits
 from anadil.preflight.packages import require_packages
 from anadil.preflight.places import check_reach, check_shared
 from anadil.recipe.sections import Recipe
-from anadil.runtime.job import is_left_out, is_place
+from anadil.runtime.job import is_left_out, is_place, recipes_of
 from anadil.runtime.threads import num_cores
 
 DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, LAUNCH, RECIPE = (
@@ -106,7 +106,11 @@ def _files(stage: Stage) -> Callable[[PlannedRun], Iterator[CheckResult]]:
         if planned.by in (DOCTOR, CLUSTER_DOCTOR) and is_left_out(stage, planned.recipe):
             yield skipped(stage.files, f"none named, so {stage.name} is left out")
         else:
-            yield inspect_files(stage, planned.recipe, planned.files, here=planned.here)
+            recipes = recipes_of(stage, planned.recipe)
+            if len(recipes) > 1:
+                refuse_shared_files(stage, recipes, here=planned.here)
+            for recipe in recipes:
+                yield inspect_files(stage, recipe, planned.files, here=planned.here)
 
     return inspect
 

@@ -15,8 +15,10 @@ from anadil.artifacts.line_reader import PACKED_LINES, PLAIN_LINES
 from anadil.artifacts.separated_file import PACKED_TABLES, PLAIN_TABLES
 from anadil.core.errors import AnadilError
 from anadil.core.format import GIB, MIB
+from anadil.core.stages import STAGES
 from anadil.recipe.clean import Clean
 from anadil.recipe.sections import Recipe
+from anadil.runtime.job import files_key, named_files, recipes_of
 
 log = logging.getLogger(__name__)
 
@@ -102,16 +104,29 @@ def clean_cost(sizes: Mapping[str, int], clean: Clean, cpus: int) -> CleanCost:
 
 
 def estimated_tokens(recipe: Recipe) -> int | None:
-    """Estimate the most tokens of text in `clean.inputs` from the sizes of the files; None where they cannot be seen."""
+    """Estimate the most tokens of text in the inputs from the sizes of the files; None where they cannot be seen."""
     # Only with `pretrain.max_epochs` do they decide how long training is.
     if recipe.pretrain.max_epochs is None:
         return None
     try:
-        sizes = storage.sizes(recipe.clean.inputs, "clean.inputs")
+        sizes = sizes_of_inputs(recipe)
     except AnadilError as error:
         log.debug("tokens of the text are not known: %s", error)
         return None
     return round(sum(_text_bytes(*each) for each in sizes.items()) / BYTES_PER_TOKEN) or None
+
+
+def sizes_of_inputs(recipe: Recipe) -> dict[str, int]:
+    """Return the bytes of each file that `clean` reads, those of all sources.
+
+    Raises:
+        DataError: A file is missing.
+    """
+    stage = STAGES["clean"]
+    sizes: dict[str, int] = {}
+    for part in recipes_of(stage, recipe):
+        sizes |= storage.sizes(named_files(stage, part), files_key(stage, part))
+    return sizes
 
 
 def clean_memory_bytes(workers: int) -> int:

@@ -9,15 +9,15 @@ from functools import partial
 from typing import Literal, TypeVar
 
 from anadil.artifacts import storage
-from anadil.core.errors import DataError
+from anadil.core.errors import DataError, PreflightError, RecipeError, RetryableError
 from anadil.core.format import MIB, counted, human_bytes, human_hours
-from anadil.core.stages import Stage
+from anadil.core.stages import STAGES, Stage
 from anadil.preflight.check import CheckResult, passed
-from anadil.preflight.clean_cost import clean_cost, clean_memory_bytes
+from anadil.preflight.clean_cost import clean_cost, clean_memory_bytes, sizes_of_inputs
 from anadil.preflight.input_sample import InputSample, NoWholeRecordError
 from anadil.preflight.places import claim_of, inspect_where_visible, unseen
 from anadil.recipe.sections import Recipe
-from anadil.runtime.job import external_files, named_files, named_side_files, side_files
+from anadil.runtime.job import external_files, files_key, named_files, named_side_files, side_files
 
 # Bytes of each file. Chats and held-out text, of which one bad line ends the stage, are read whole as a rule.
 FIRST_BYTES = {"clean.inputs": 4 * MIB, "finetune.inputs": 64 * MIB, "evaluate.heldout": 64 * MIB}
@@ -41,16 +41,16 @@ def inspect_files(
         RecipeError: The stage cannot do without files and none are named.
         DataError: A file is missing, of unknown kind or damaged, or they hold nothing to work on.
     """
-    patterns = tuple(given) or named_files(stage, recipe)
+    patterns, key = tuple(given) or named_files(stage, recipe), files_key(stage, recipe)
     hidden = {} if here else {pattern: claim for pattern in patterns if (claim := claim_of(pattern, recipe))}
     visible = [pattern for pattern in patterns if pattern not in hidden]
     if hidden and not visible:
-        return unseen(stage.files, hidden)
+        return unseen(key, hidden)
 
     def inspect() -> CheckResult:
         files = external_files(stage, recipe, visible)
         if not files:
-            return passed(stage.files, "the corpus's own held-out part is used")
+            return passed(key, "the corpus's own held-out part is used")
         sample = InputSample(FIRST_BYTES[stage.files], PATIENCE_S)
         detail, remedy = INSPECTORS[stage.files](files, recipe, sample)
         detail = f"{counted(len(files), 'file')}, {detail}"
@@ -58,17 +58,38 @@ def inspect_files(
             detail += f", {len(sample.looked):,} of {len(files):,} files looked into"
         if not sample.whole:
             detail += f" in what was checked (the first {human_bytes(sample.num_bytes)} of a file)"
-        for key, beside in _side_files(stage, recipe, here=here).items():
-            detail += f"; {key}: {counted(len(beside), 'file')}"
-            if key in SIDE_INSPECTORS and beside:
+        for side_key, beside in _side_files(stage, recipe, here=here).items():
+            detail += f"; {side_key}: {counted(len(beside), 'file')}"
+            if side_key in SIDE_INSPECTORS and beside:
                 sample = InputSample(FIRST_BYTES[stage.files], PATIENCE_S)
-                more, hint = SIDE_INSPECTORS[key](beside, recipe, sample)
+                more, hint = SIDE_INSPECTORS[side_key](beside, recipe, sample)
                 detail, remedy = f"{detail}, {more}", "; ".join(filter(None, (remedy, hint)))
         if hidden:
-            detail += f"; not checked: {unseen(stage.files, hidden).detail}"
-        return passed(stage.files, detail, remedy)
+            detail += f"; not checked: {unseen(key, hidden).detail}"
+        return passed(key, detail, remedy)
 
-    return inspect_where_visible(stage.files, inspect, here=here)
+    return inspect_where_visible(key, inspect, here=here)
+
+
+def refuse_shared_files(stage: Stage, recipes: Sequence[Recipe], *, here: bool) -> None:
+    """Refuse a file that two sources read, perhaps by patterns of other spelling.
+
+    Raises:
+        RecipeError: With the file and both sources.
+    """
+    readers: dict[str, str] = {}
+    for recipe in recipes:
+        key = files_key(stage, recipe)
+        visible = [each for each in named_files(stage, recipe) if here or not claim_of(each, recipe)]
+        try:
+            files = storage.expand(visible, key)
+        except (PreflightError, RetryableError):
+            if here:
+                raise
+            continue
+        for file in files:
+            if (other := readers.setdefault(file, key)) != key:
+                raise RecipeError(f"{other} and {key} both read {file}; leave it out of one of them")
 
 
 def _side_files(stage: Stage, recipe: Recipe, *, here: bool) -> dict[str, list[str]]:
@@ -91,13 +112,13 @@ def inspect_clean_cost(recipe: Recipe, memory_bytes: int, cpus: int, *, here: bo
     Raises:
         DataError: A file is missing.
     """
-    key, patterns = "cost of clean", recipe.clean.inputs
+    key, patterns = "cost of clean", named_files(STAGES["clean"], recipe)
     hidden = {} if here else {pattern: claim for pattern in patterns if (claim := claim_of(pattern, recipe))}
     if hidden:
         return unseen(key, hidden)
 
     def inspect() -> CheckResult:
-        cost = clean_cost(storage.sizes(patterns, "clean.inputs"), recipe.clean, cpus)
+        cost = clean_cost(sizes_of_inputs(recipe), recipe.clean, cpus)
         in_here = cost.workers if recipe.clean.engine == "processes" else 0
         need = clean_memory_bytes(in_here)
         detail = (
@@ -133,8 +154,8 @@ def _inspect_raw(files: Sequence[str], recipe: Recipe, sample: InputSample) -> t
     from anadil.clean.read.input_kinds import check_suffixes
     from anadil.clean.read.read_stats import ReadStats
 
-    settings = recipe.clean
-    check_suffixes(files)
+    settings, key = recipe.clean, files_key(STAGES["clean"], recipe)
+    check_suffixes(files, key)
     read_stats = ReadStats()
     first = {files[index * len(files) // MAX_FILES] for index in range(MAX_FILES)}
     unreadable: list[str] = []
@@ -161,7 +182,7 @@ def _inspect_raw(files: Sequence[str], recipe: Recipe, sample: InputSample) -> t
     if read_stats.bad and (sample.whole or not read_stats.records + read_stats.skipped):
         read_stats.check_bad_share(settings.max_bad_records)
     if sample.whole and not read_stats.records:
-        raise DataError("clean.inputs: the files hold no documents; check the paths")
+        raise DataError(f"{key}: the files hold no documents; check the paths")
     remedy = ""
     if unreadable or read_stats.bad > settings.max_bad_records * total:
         remedy = f"{read_stats.bad:,} of {total:,} records could not be read, such as {read_stats.places[0]}"

@@ -8,7 +8,7 @@ from anadil.core.errors import PreflightError, RecipeError, RetryableError
 from anadil.core.stages import FLOW
 from anadil.preflight.check import CheckResult, skipped
 from anadil.recipe.sections import Recipe
-from anadil.runtime.job import named_files, named_side_files
+from anadil.runtime.job import files_key, named_files, named_side_files, recipes_of
 
 
 def claim_of(place: str, recipe: Recipe) -> str:
@@ -48,7 +48,12 @@ def check_reach(recipe: Recipe) -> None:
     model = recipe.base.model
     places = {
         "storage.root": (recipe.storage.root or "",),
-        **{stage.files: named_files(stage, recipe) for stage in FLOW if stage.files},
+        **{
+            files_key(stage, part): named_files(stage, part)
+            for stage in FLOW
+            if stage.files
+            for part in recipes_of(stage, recipe)
+        },
         **{key: names for stage in FLOW for key, names in named_side_files(stage, recipe).items()},
         "base.model": (model,) if model.startswith(("/", ".", "~")) or Path(model).is_dir() else (),
     }

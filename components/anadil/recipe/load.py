@@ -17,6 +17,8 @@ from anadil.recipe.fields import NEAR, UNION_TAG, did_you_mean
 from anadil.recipe.other_names import name_here, near_name
 from anadil.recipe.sections import Recipe
 
+OF_ONE_SOURCE = ("inputs", "since")
+"""Keys of `clean` that a source does not take from the recipe."""
 MAX_HINTS = 5
 """Most keys that are offered for one; more would be a list to read."""
 
@@ -96,13 +98,35 @@ def _inherited(data: dict[str, Any]) -> dict[str, Any]:
     sources, clean = data.get("sources"), data.get("clean")
     if not isinstance(sources, dict) or not isinstance(clean, dict):
         return data
-    shared = {key: value for key, value in clean.items() if key != "inputs"}
+    shared = {key: value for key, value in clean.items() if key not in OF_ONE_SOURCE}
 
     def of_source(source: Any) -> Any:
-        own = source.get("clean", {}) if isinstance(source, dict) else None
-        return source | {"clean": shared | own} if isinstance(own, dict) else source
+        special = source.get("clean", {}) if isinstance(source, dict) else None
+        return source | {"clean": _merged(shared, special)} if isinstance(special, dict) else source
 
     return data | {"sources": {name: of_source(source) for name, source in sources.items()}}
+
+
+def _merged(shared: dict[str, Any], special: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys of both; those of `special` win, also those of a table such as `rules`."""
+    both = {
+        key: shared[key] | value
+        for key, value in special.items()
+        if isinstance(value, dict) and isinstance(shared.get(key), dict)
+    }
+    return shared | special | both
+
+
+def _is_inherited(mistake: Mapping[str, Any], errors: Sequence[Mapping[str, Any]], data: Any) -> bool:
+    """Return True for a mistake of a source that it has from the section `clean`, where it is told."""
+    path = _path(mistake["loc"])
+    if path[:1] != ("sources",) or path[2:3] != ("clean",):
+        return False
+    special: Any = data["sources"][path[1]].get("clean", {})
+    for key in path[3:]:
+        special = special.get(key) if isinstance(special, dict) else None
+    alike = ((_path(other["loc"]), other["msg"]) for other in errors)
+    return (path[2:], mistake["msg"]) in alike and special in (None, {})
 
 
 def _apply(data: dict[str, object], override: str) -> strict_yaml.Path:
@@ -161,6 +185,7 @@ def mistakes(
     """
     texts = []
     errors = error.errors(include_url=False)
+    errors = [each for each in errors if not _is_inherited(each, errors, data)]
     for mistake in sorted(errors, key=lambda each: _order(_path(each["loc"]), lines, given)):
         path = _path(mistake["loc"])
         inside = (each for each in map(_path, (other["loc"] for other in errors)) if len(each) > len(path))
@@ -189,8 +214,8 @@ def _order(
 
 
 def _path(loc: strict_yaml.Path) -> strict_yaml.Path:
-    """The path of a mistake, without the names of kinds of value (`fields.UNION_TAG`)."""
-    return tuple(part for part in loc if not str(part).startswith(UNION_TAG))
+    """The path of a mistake, without the names of kinds of value (`fields.UNION_TAG`) and pydantic's mark of a name."""
+    return tuple(part for part in loc if not str(part).startswith(UNION_TAG) and part != "[key]")
 
 
 def _where(

@@ -28,7 +28,14 @@ from anadil.recipe.finetune import EmbeddingRows, Finetune
 from anadil.recipe.gate import Gate
 from anadil.recipe.mixture import refuse_mix_mistakes
 from anadil.recipe.pretrain import Pretrain
-from anadil.recipe.sources import MAX_EPOCHS, Source, SourceName, has_language
+from anadil.recipe.sources import (
+    MAX_EPOCHS,
+    Source,
+    SourceName,
+    has_language,
+    refuse_source_mistakes,
+    target_sources,
+)
 from anadil.recipe.tracking_address import tracking_fault
 from anadil.text.language import load_language
 
@@ -220,32 +227,8 @@ class Recipe(StrictModel):
 
     @model_validator(mode="after")
     def _sources_fit(self) -> "Recipe":
-        if not self.sources:
-            return self
-        if self.clean.inputs:
-            raise ValueError(
-                "clean.inputs and sources are both given; name the files of clean.inputs as inputs of a source"
-            )
-        for name, source in self.sources.items():
-            if not source.inputs:
-                raise ValueError(f"sources.{name}.inputs names no file; list the text of the source")
-            if source.clean.inputs:
-                raise ValueError(f"sources.{name}.clean.inputs: the files of a source are its `inputs`")
-        settings = {
-            name: (each.clean.minhash_bands, each.clean.minhash_rows, each.clean.minhash_shingle)
-            for name, each in self.sources.items()
-        }
-        first = next(iter(settings))
-        if differing := [name for name, values in settings.items() if values != settings[first]]:
-            name = differing[0]
-            raise ValueError(
-                f"sources.{name}.clean: minhash_bands, _rows and _shingle are {settings[name]}, and those of sources.{first} "
-                f"{settings[first]}: near duplicates in two sources could not be found; set them in `clean`, for all"
-            )
-        if not self.target_sources:
-            raise ValueError(
-                f"none of the sources is in the language that is taught, {self.language}; leave out `language` of one"
-            )
+        if self.sources:
+            refuse_source_mistakes(self.language, self.clean, self.sources)
         return self
 
     @model_validator(mode="after")
@@ -268,9 +251,7 @@ class Recipe(StrictModel):
     @property
     def target_sources(self) -> tuple[str, ...]:
         """Sources in the language that is taught: text for the tokenizer and the held-out score."""
-        return tuple(
-            name for name, source in self.sources.items() if source.language in (None, self.language)
-        )
+        return target_sources(self.language, self.sources)
 
     def of_source(self, name: str) -> "Recipe":
         """Return the recipe that cleans one source: its language, rules and inputs, and no other source.

@@ -1,8 +1,11 @@
 """The recipe's table `sources`: named bodies of text, each with its own inputs, language and rules."""
 
+import re
+from collections.abc import Mapping
+from itertools import combinations
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, PositiveInt
+from pydantic import AfterValidator, PositiveInt, WithJsonSchema, model_validator
 
 from anadil.recipe.clean import Clean
 from anadil.recipe.fields import NEUTRAL, StrictModel, Text
@@ -10,8 +13,21 @@ from anadil.text.language import load_language
 
 MAX_EPOCHS = 4
 """Passes over a source that are nearly as good as new text. Source: Muennighoff et al. 2023, arXiv:2305.16264."""
-SourceName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,29}$")]
-"""It becomes part of the names of steps, artifacts and metrics, so it is no path."""
+NAME = re.compile(r"^[a-z][a-z0-9_]{0,29}$")
+
+
+def _is_name(name: str) -> str:
+    """Return a name as it is: it becomes part of the names of steps, artifacts and metrics."""
+    if not NAME.fullmatch(name):
+        raise ValueError(
+            "a source's name has a letter of a-z first, then letters, digits and _, 30 at most; its place belongs into `inputs`"
+        )
+    return name
+
+
+SourceName = Annotated[
+    str, AfterValidator(_is_name), WithJsonSchema({"type": "string", "pattern": NAME.pattern})
+]
 
 
 def has_language(language: str) -> str:
@@ -34,3 +50,62 @@ class Source(StrictModel):
     """Most tokens that are used, a random sample of its documents; left out, all."""
     max_epochs: PositiveInt = MAX_EPOCHS
     """Most passes over it; then its share goes to the others. Source: arXiv:2305.16264."""
+
+    @model_validator(mode="after")
+    def _names_its_files(self) -> "Source":
+        if self.clean.inputs:
+            raise ValueError("clean.inputs: the files of a source are its `inputs`; move them there")
+        if not self.inputs:
+            raise ValueError("inputs names no file; list the text of the source")
+        return self
+
+
+def refuse_source_mistakes(language: str, clean: Clean, sources: Mapping[str, Source]) -> None:
+    """Refuse sources that do not fit each other, or the rest of the recipe.
+
+    Raises:
+        ValueError: With every mistake.
+    """
+    mistakes = []
+    if clean.inputs:
+        mistakes.append(
+            "clean.inputs and sources are both given; name the files of clean.inputs as inputs of a source"
+        )
+    if clean.since is not None:
+        mistakes.append(
+            "clean.since is one corpus; give it to the source that it belongs to, as `sources.<name>.clean.since`"
+        )
+    for (name, one), (other, two) in combinations(sources.items(), 2):
+        if same := sorted({*one.inputs} & {*two.inputs}):
+            mistakes.append(
+                f"sources.{name}.inputs and sources.{other}.inputs both name {', '.join(same[:3])}; "
+                "leave the files out of one of them"
+            )
+    settings = {
+        name: (each.clean.minhash_bands, each.clean.minhash_rows, each.clean.minhash_shingle)
+        for name, each in sources.items()
+    }
+    first = next(iter(settings))
+    if differing := [name for name, values in settings.items() if values != settings[first]]:
+        name = differing[0]
+        mistakes.append(
+            f"sources.{name}.clean: minhash_bands, _rows and _shingle are {settings[name]}, and those of sources.{first} "
+            f"{settings[first]}: near duplicates in two sources could not be found; set them in `clean`, for all"
+        )
+    if not target_sources(language, sources):
+        languages = ", ".join(f"{name}: {source.language}" for name, source in sources.items())
+        mistakes.append(
+            f"none of the sources is in the language that is taught, {language} ({languages}); leave out `language` of one"
+        )
+    if mistakes:
+        raise ValueError("; ".join(mistakes))
+
+
+def target_sources(language: str, sources: Mapping[str, Source]) -> tuple[str, ...]:
+    """Return the sources in the language that is taught, however they spell its id."""
+    code = load_language(language).code
+    return tuple(
+        name
+        for name, source in sources.items()
+        if source.language is None or load_language(source.language).code == code
+    )

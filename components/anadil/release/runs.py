@@ -13,9 +13,9 @@ from anadil.artifacts import local_directory, storage
 from anadil.artifacts.uri import absolute, join
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.format import DASH, human_dollars, human_figure, human_seconds, number, one_line
-from anadil.core.stages import STAGES
 from anadil.plan.instances import machines, plain_name
 from anadil.release.notebook import html_table, text_table
+from anadil.runtime.flow import Step
 from anadil.runtime.run_record import RunRecord, State, read_record, record_uri
 
 WORK = "anadil-work"
@@ -55,7 +55,7 @@ class Run:
     root: str
     """Place of its artifacts."""
     artifacts: dict[str, str]
-    """Artifact word -> URI."""
+    """Artifact word, `corpus.web` for one of a source -> URI."""
 
     def to_dict(self) -> dict[str, Any]:
         """Fields as JSON has them; times in ISO 8601, UTC."""
@@ -194,7 +194,7 @@ def _from_record(place: str, record: RunRecord) -> Run:
         message=record.message or failed or gone,
         place=place,
         root=record.root or place,
-        artifacts={STAGES[name].writes: step.uri for name, step in record.steps.items() if step.uri},
+        artifacts={Step.named(name).writes: step.uri for name, step in record.steps.items() if step.uri},
     )
 
 
@@ -205,9 +205,10 @@ def _cost(record: RunRecord) -> tuple[float, float | None]:
     total = dollars = 0.0
     for name, step in record.steps.items():
         seconds = step.seconds + (since if step.status == "running" else 0.0)
-        nodes = record.nodes if STAGES[name].distributed else 1
+        stage = Step.named(name).stage
+        nodes = record.nodes if stage.distributed else 1
         total += seconds
-        dollars += seconds / 3600 * (price or 0.0) * nodes if STAGES[name].uses_model else 0.0
+        dollars += seconds / 3600 * (price or 0.0) * nodes if stage.uses_model else 0.0
     return total, None if price is None else dollars
 
 

@@ -2,9 +2,11 @@
 
 from anadil.core.format import human_bytes, integer_if_whole, number
 from anadil.report.charts import Bar
+from anadil.report.corpora import corpora_table
+from anadil.report.data_card import recipe_language
 from anadil.report.elements import Chart, TextTable, bars, facts_table
 from anadil.report.format import clip, figure, percent, plain_value, ratio, setting, words_of
-from anadil.report.read import Facts, Json, field, last_part, list_of, named_tables, table_of
+from anadil.report.read import CorpusFacts, Facts, Json, field, last_part, list_of, named_tables, table_of
 
 PARTS = {"train": "training", "heldout": "held out"}
 CHARTED = (
@@ -18,13 +20,9 @@ MAX_REJECTED_SAMPLE = 600
 
 
 def corpus_view(facts: Facts) -> dict[str, object]:
-    """Build the section on the corpus, by the names of the template."""
+    """Build the section on the corpora, by the names of the template."""
     stats = facts.stats
     num_read, num_kept = number(stats.get("in")), number(stats.get("kept"))
-    counts = dict(drops(stats))
-    # One sample of each rule, in the order of the chart.
-    ordered = sorted(facts.rejected, key=lambda rule: (-counts.get(rule, 0), rule))
-    shown = [(rule, facts.rejected[rule][0]) for rule in ordered if facts.rejected[rule]]
     words, size = number(stats.get("words_out")), number(stats.get("bytes_out"))
     extent = [] if words is None else [f"{figure(integer_if_whole(words))} words"]
     return {
@@ -32,15 +30,29 @@ def corpus_view(facts: Facts) -> dict[str, object]:
         "kept": figure(num_kept),
         "kept_known": num_kept is not None,
         "kept_share": percent(ratio(num_read, num_kept)),
-        "funnel": _funnel(facts),
-        "dropped": _dropped(stats),
         "extent": ", ".join(extent if size is None else [*extent, human_bytes(size)]),
+        "mixture": corpora_table(facts.corpora, facts.training_summary),
+        "parts": [_part(each) for each in facts.corpora],
+    }
+
+
+def _part(corpus: CorpusFacts) -> dict[str, object]:
+    """The page's part on one corpus."""
+    stats, counts = corpus.stats, dict(drops(corpus.stats))
+    # One sample of each rule, in the order of the chart.
+    ordered = sorted(corpus.rejected, key=lambda rule: (-counts.get(rule, 0), rule))
+    shown = [(rule, corpus.rejected[rule][0]) for rule in ordered if corpus.rejected[rule]]
+    return {
+        "source": corpus.source,
+        "lang": recipe_language(corpus.recipe).code,
+        "funnel": _funnel(stats),
+        "dropped": _dropped(stats),
         "rules": _rules(stats),
         "limits": _limits(stats),
         "prose": _prose(stats),
         "lengths": _lengths(stats),
         "rejected": [_sample(rule, line, counts.get(rule)) for rule, line in shown[:MAX_RULES]],
-        "samples": [_sample("kept", line, None) for line in facts.samples],
+        "samples": [_sample("kept", line, None) for line in corpus.samples],
         "size": facts_table(
             "The corpus in numbers", {key: stats[key] for key in stats if key not in CHARTED}
         ),
@@ -53,15 +65,15 @@ def drops(stats: Json) -> list[tuple[str, float]]:
     return sorted([(rule, float(n)) for rule, n in counts if n], key=lambda item: (-item[1], item[0]))
 
 
-def parts_of(facts: Facts) -> list[tuple[str, float]]:
+def parts_of(stats: Json) -> list[tuple[str, float]]:
     """(part, documents) of the corpus: those to train on, and those held out."""
-    counts = [(part, number(field(facts.stats, f"records.{part}"))) for part in PARTS]
+    counts = [(part, number(field(stats, f"records.{part}"))) for part in PARTS]
     return [(part, float(count)) for part, count in counts if count is not None]
 
 
-def _funnel(facts: Facts) -> Chart | None:
-    stages = [("read", number(facts.stats.get("in"))), ("kept", number(facts.stats.get("kept")))]
-    stages += [(PARTS[part], count) for part, count in parts_of(facts)]
+def _funnel(stats: Json) -> Chart | None:
+    stages = [("read", number(stats.get("in"))), ("kept", number(stats.get("kept")))]
+    stages += [(PARTS[part], count) for part, count in parts_of(stats)]
     known = [(label, float(count)) for label, count in stages if count is not None]
     came = known[0][1] if known else 0
     rows = [(label, figure(int(n)), percent(ratio(came, n))) for label, n in known]

@@ -8,11 +8,13 @@ from anadil.artifacts import storage
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import TINY
 from anadil.core.format import DASH, human_bytes, human_dollars, human_seconds, number
-from anadil.core.stages import FLOW, Stage
+from anadil.core.stages import FLOW
 from anadil.plan.instances import machines, plain_name
 from anadil.report.elements import TextTable
 from anadil.report.format import clip
 from anadil.report.read import Facts, Json, field
+from anadil.runtime.flow import Step
+from anadil.runtime.job import by_source, word_of
 
 CARDS = {
     "model": "the adapted model's own card",
@@ -78,14 +80,15 @@ def cost_view(facts: Facts) -> CostView:
 def stage_costs(manifests: Mapping[str, Manifest], summaries: Mapping[str, Json]) -> list[StageCost]:
     """Time and cost of each stage whose artifact exists, in the order of the flow."""
     rows = (
-        _stage_cost(stage, manifests[stage.writes], summaries.get(stage.writes, {}))
+        _stage_cost(Step(stage=stage, source=source), manifest, summaries.get(stage.writes, {}))
         for stage in FLOW
-        if stage.writes in manifests
+        for source, manifest in by_source(stage.writes, manifests).items()
     )
     return [row for row in rows if row]
 
 
-def _stage_cost(stage: Stage, manifest: Manifest, summary: Json) -> StageCost | None:
+def _stage_cost(step: Step, manifest: Manifest, summary: Json) -> StageCost | None:
+    stage = step.stage
     seconds = number(manifest.figures.get("seconds"))
     if seconds is None:
         return None
@@ -96,7 +99,7 @@ def _stage_cost(stage: Stage, manifest: Manifest, summary: Json) -> StageCost | 
     price = machine.on_demand if machine else None
     memory = number(summary.get("peak_memory_bytes"))
     return StageCost(
-        name=stage.name,
+        name=step.name,
         # A manifest tells of the last start; training counts all of them.
         seconds=max(float(seconds), float(number(summary.get("seconds")) or 0.0)),
         machine=f"{nodes} \N{MULTIPLICATION SIGN} {machine.name}" if machine else clip(summary.get("device") or DASH, 60),
@@ -134,15 +137,19 @@ def _table(rows: list[StageCost], seconds: float, dollars: float | None) -> Text
 def _licences(facts: Facts) -> TextTable:
     """Licences that the recipe states, and those that it does not state."""
     recipe = facts.recipe
-    inputs = {"text": recipe.clean.inputs, "chats": recipe.finetune.inputs}
+    texts = {name: source.inputs for name, source in recipe.sources.items()} or {"text": recipe.clean.inputs}
+    inputs = texts | {"chats": recipe.finetune.inputs}
     built_in = {
         name: OWN
         for name, places in inputs.items()
         if places and all(place.startswith(storage.BUILT_IN) for place in places)
     }
     base = {"base": OWN} if recipe.base.model == TINY else {}
-    stated = built_in | base | {name: clip(text, 200) for name, text in recipe.report.licences.items()}
-    needed = ["base", "text", *(["chats"] if facts.mask_audit else [])]
+    of_all = recipe.report.licences.get("text")
+    texts_stated = dict.fromkeys(recipe.sources, clip(of_all, 200)) if of_all else {}
+    given = {name: clip(text, 200) for name, text in recipe.report.licences.items()}
+    stated = built_in | base | texts_stated | given
+    needed = ["base", *texts, *(["chats"] if facts.mask_audit else [])]
     rows = [(clip(name, 60), stated.get(name, NOT_STATED)) for name in dict.fromkeys([*needed, *stated])]
     return TextTable("Licences, as the recipe states them", ("of", "licence"), rows, words=(1,))
 
@@ -151,8 +158,9 @@ def _cards(facts: Facts) -> tuple[tuple[str, str], ...]:
     """Links to the cards beside the page, and to those of artifacts that are in one storage with it."""
     cards = [("Model card", MODEL_CARD), ("Data card", DATA_CARD)]
     for word, label in CARDS.items():
-        manifest, place = facts.manifests.get(word), facts.places.get(word)
-        name = next((file for file in CARD_FILES if manifest and file in manifest.files), None)
-        if name and place:
-            cards.append((label, posixpath.join(place, name)))
+        for source, manifest in by_source(word, facts.manifests).items():
+            place = facts.places.get(word_of(word, source))
+            name = next((file for file in CARD_FILES if file in manifest.files), None)
+            if name and place:
+                cards.append((f"{label}: {source}" if source else label, posixpath.join(place, name)))
     return tuple(cards)

@@ -10,19 +10,18 @@ from anadil import __version__
 from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.find import read_table
-from anadil.artifacts.storage import BUILT_IN
 from anadil.core.format import DASH, human_bytes, human_figure, human_percent, integer_if_whole, number
+from anadil.report.corpora import NOT_STATED, corpora_table, stated_licence
 from anadil.report.elements import TextTable
 from anadil.report.format import ratio, words_of
 from anadil.report.licence import UNKNOWN, hub_licence
-from anadil.report.read import Json, field, last_part, list_of, named_tables, table_of
+from anadil.report.read import CorpusFacts, Json, field, last_part, list_of, named_tables, table_of
 from anadil.report.render import front_matter, render_template
 from anadil.text.language import load_language
 from anadil.text.language_data import UnknownLanguageError
 
 MAX_ROWS = 50
 """Most rows of a table; the rest is summed in one row."""
-NOT_STATED = "not stated"
 SOURCE_COLUMNS = ("documents read", "documents kept", "words", "share of words")
 SIZES = (
     (1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"),
@@ -54,11 +53,16 @@ def data_card(corpus: str) -> str:
 
 def card_of_corpus(manifest: Manifest, stats: Json, recipe: Json | None = None) -> str:
     """The card of a corpus whose files are at hand."""
-    recipe = recipe or manifest.recipe
+    return render_template("data_card.md.j2", _view(manifest, stats, recipe or manifest.recipe))
+
+
+def _view(manifest: Manifest, stats: Json, recipe: Json) -> dict[str, object]:
+    """The template's names."""
     language = recipe_language(recipe)
     hosts = _ranked(stats.get("hosts"), stats, ("in",))
     note = "The hosts with most documents; the others are not listed." if len(hosts) >= MAX_ROWS else ""
-    view: dict[str, object] = {
+    return {
+        "source": "",
         "front": front_matter(_fields(manifest, stats, language, recipe)),
         "language": language,
         "key": manifest.key,
@@ -75,7 +79,36 @@ def card_of_corpus(manifest: Manifest, stats: Json, recipe: Json | None = None) 
         "files": _inputs_table(manifest),
         "earlier": manifest.origin.get("input clean.since", ""),
     }
-    return render_template("data_card.md.j2", view)
+
+
+def card_of_corpora(corpora: Sequence[CorpusFacts], training: Json) -> str:
+    """The card of the text of a model: of its corpus, or of those of all sources, one after another."""
+    if len(corpora) == 1 and not corpora[0].source:
+        return card_of_corpus(corpora[0].manifest, corpora[0].stats, corpora[0].recipe)
+    views = [(each, _view(each.manifest, each.stats, each.recipe)) for each in corpora]
+    fields = [
+        _fields(each.manifest, each.stats, recipe_language(each.recipe), each.recipe) for each in corpora
+    ]
+    num_kept = sum(number(each.stats.get("kept")) or 0 for each in corpora)
+    front = {
+        "language": list(dict.fromkeys(code for each in fields for code in list_of(each["language"]))),
+        "license": list(dict.fromkeys(name for each in fields for name in _listed(each["license"]))),
+        "license_name": "see the tables of licences",
+        "pretty_name": "Mixture of " + ", ".join(each.source for each in corpora),
+        "size_categories": _size_categories(num_kept),
+        "task_categories": ["text-generation"],
+        "tags": ["anadil", "continued-pretraining"],
+    }
+    head = {"front": front_matter(front), "corpora": corpora_table(corpora, training)}
+    cards = [
+        render_template("data_card.md.j2", view | {"front": "", "source": each.source})
+        for each, view in views
+    ]
+    return "\n".join([render_template("mixture_card.md.j2", head), *cards])
+
+
+def _listed(value: object) -> list[object]:
+    return list(value) if isinstance(value, list) else [value]
 
 
 def recipe_language(recipe: Json) -> NamedLanguage:
@@ -93,15 +126,6 @@ def hub_language_codes(code: str) -> list[str]:
     """The code for front matter, where it is one of two or three letters as the hub wants it."""
     plain = code.split("_", maxsplit=1)[0]
     return [plain] if plain.isascii() and plain.isalpha() and len(plain) in (2, 3) else []
-
-
-def stated_licence(recipe: Json, of: str) -> str:
-    """Licence of `base`, `text` or `chats`: from the recipe, or of data that comes with the program."""
-    if stated := table_of(field(recipe, "report.licences")).get(of):
-        return str(stated)
-    places = list_of(field(recipe, {"text": "clean.inputs", "chats": "finetune.inputs"}.get(of, of)))
-    built_in = bool(places) and all(str(place).startswith(BUILT_IN) for place in places)
-    return "Apache-2.0" if built_in else ""
 
 
 def corpus_facts(manifest: Manifest, stats: Json) -> list[tuple[str, str]]:
@@ -233,8 +257,6 @@ def _inputs_table(manifest: Manifest) -> TextTable:
 
 
 def _fields(manifest: Manifest, stats: Json, language: NamedLanguage, recipe: Json) -> Mapping[str, object]:
-    num_kept = number(stats.get("kept"))
-    size = next((word for most, word in SIZES if num_kept is not None and num_kept < most), "")
     # The records' licences, the recipe's, then those of data sets, in the hub's words.
     on_hub = [
         name
@@ -248,10 +270,14 @@ def _fields(manifest: Manifest, stats: Json, language: NamedLanguage, recipe: Js
         "license": named if len(named) > 1 else named[0],
         "license_name": "see the table of licences" if "other" in named else "",
         "pretty_name": f"{language.name} corpus {manifest.key}",
-        "size_categories": [size] if size else [],
+        "size_categories": _size_categories(number(stats.get("kept"))),
         "task_categories": ["text-generation"],
         "tags": ["anadil", "continued-pretraining"],
     }
+
+
+def _size_categories(num_kept: float | None) -> list[str]:
+    return [word for most, word in SIZES if num_kept is not None and num_kept < most][:1]
 
 
 def _ranked(tables: object, stats: Json, more: Sequence[str]) -> list[tuple[str, ...]]:

@@ -14,6 +14,7 @@ from anadil.artifacts.base_model import TINY
 from anadil.artifacts.find import artifacts_below, find_artifact, read_table, root_of
 from anadil.core.errors import DataError
 from anadil.core.format import DASH, human_figure, human_percent, number, short_count
+from anadil.report.corpora import corpora_table, stated_licence
 from anadil.report.data_card import (
     NamedLanguage,
     corpus_facts,
@@ -22,13 +23,22 @@ from anadil.report.data_card import (
     licences_by_words,
     recipe_language,
     sources_table,
-    stated_licence,
 )
 from anadil.report.elements import TextTable
 from anadil.report.format import figure, words_of
 from anadil.report.licence import Licence, licence_files, licence_of
 from anadil.report.measures_view import ALONE_NOTE
-from anadil.report.read import Json, base_name, field, last_part, list_of, named_tables, table_of
+from anadil.report.read import (
+    CorpusFacts,
+    Json,
+    base_name,
+    field,
+    last_part,
+    list_of,
+    named_tables,
+    sum_stats,
+    table_of,
+)
 from anadil.report.render import front_matter, render_template
 from anadil.report.verdict import (
     candidates_of,
@@ -38,6 +48,7 @@ from anadil.report.verdict import (
     lost_checks,
     outcome_words,
 )
+from anadil.runtime.job import by_source
 
 CANDIDATES = {"model": "adapted", "adapter": "finetuned"}
 """Kind of artifact -> its candidate in the scores."""
@@ -64,8 +75,8 @@ class ModelFacts:
     manifest: Manifest
     recipe: Json
     """The resolved recipe, whose licences may be newer than the artifact's own."""
-    corpus: Manifest | None
-    stats: Json
+    corpora: tuple[CorpusFacts, ...]
+    """Those that it was trained on; none where they are gone."""
     training: Json
     finetuning: Json
     chats: Json
@@ -76,6 +87,11 @@ class ModelFacts:
     def base(self) -> str:
         """`base.model` of the recipe."""
         return str(field(self.recipe, "base.model") or "")
+
+    @property
+    def stats(self) -> Json:
+        """Counts of all corpora together."""
+        return sum_stats([each.stats for each in self.corpora])
 
     @property
     def candidate(self) -> str:
@@ -130,7 +146,8 @@ def card_of_model(facts: ModelFacts) -> str:
         "verdict": gate_verdict(facts.scores) if facts.scores else "",
         "limits": _known_limits(facts),
         "training": _training_facts(facts),
-        "corpus": corpus_facts(facts.corpus, facts.stats) if facts.corpus else [],
+        "corpus": corpus_facts(facts.corpora[0].manifest, facts.stats) if facts.corpora else [],
+        "mixture": corpora_table(facts.corpora, facts.training),
         "sources": sources_table(facts.stats),
         "licences": licences_by_words(facts.recipe, facts.stats),
         "data_sets": data_sets_table(facts.stats),
@@ -271,7 +288,6 @@ def _facts(uri: str, manifest: Manifest, scores: str | None) -> ModelFacts:
     trained: tuple[str, Manifest] | None = (uri, manifest)
     if is_adapter:
         trained = find_artifact(roots, "model", manifest.origin.get("input model", ""))
-    corpus = find_artifact(roots, "corpus", trained[1].origin.get("input corpus", "") if trained else "")
     if scores is None:
         scored = newest_scores(roots, manifest)
     else:
@@ -286,13 +302,33 @@ def _facts(uri: str, manifest: Manifest, scores: str | None) -> ModelFacts:
         word=manifest.kind,
         manifest=manifest,
         recipe=manifest.recipe | {"report": report | {"licences": licences}},
-        corpus=corpus[1] if corpus else None,
-        stats=read_table(*corpus, "stats.json") if corpus else {},
+        corpora=_corpora(roots, trained[1], licences) if trained else (),
         training=read_table(*trained, "training.json") if trained else {},
         finetuning=read_table(uri, manifest, "training.json") if is_adapter else {},
         chats=read_table(uri, manifest, "mask_audit.json") if is_adapter else {},
         scores=read_table(*scored, "scores.json") if scored else {},
     )
+
+
+def _corpora(roots: Sequence[str], trained: Manifest, licences: Json) -> tuple[CorpusFacts, ...]:
+    """The corpora of a model that are found, in the recipe's order."""
+    digests = by_source(
+        "corpus", {name.removeprefix("input "): each for name, each in trained.origin.items()}
+    )
+    order = [*table_of(trained.recipe.get("sources"))]
+    facts = []
+    for source in sorted(digests, key=lambda name: order.index(name) if name in order else len(order)):
+        if corpus := find_artifact(roots, "corpus", digests[source]):
+            recipe = corpus[1].recipe
+            recipe = recipe | {"report": table_of(recipe.get("report")) | {"licences": licences}}
+            if source:  # another run may have made it, by another name
+                recipe["sources"] = {source: {}}
+            facts.append(
+                CorpusFacts(
+                    source=source, manifest=corpus[1], stats=read_table(*corpus, "stats.json"), recipe=recipe
+                )
+            )
+    return tuple(facts)
 
 
 def _stated(recipe: Json) -> str:

@@ -3,9 +3,11 @@
 The stage's runner has verified the files. A file that the flow always writes must exist; a field in it may be missing.
 """
 
+import dataclasses
 import itertools
 import posixpath
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import TINY
 from anadil.artifacts.line_reader import DAMAGED, bounded_lines
 from anadil.core.errors import DataError
-from anadil.core.format import number
+from anadil.core.format import DASH, number
 from anadil.core.json_text import parse_json
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
@@ -22,8 +24,34 @@ from anadil.text.language import load_language
 from anadil.text.language_data import Language
 
 Json = dict[str, object]
+SUMMED = (
+    "in", "kept", "records", "dropped", "words_out", "bytes_in", "bytes_out", "by_source", "by_licence", "hosts",
+    "personal_data", "escaped", "data_sets",
+)  # fmt: skip
+"""Keys of `stats.json` that are counts, so that those of several corpora have a sum."""
 NUM_SAMPLES = 3
 """Documents of the corpus that the page shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorpusFacts:
+    """One corpus."""
+
+    source: str = ""
+    """Its name in the recipe; empty: the recipe names no sources."""
+    manifest: Manifest
+    stats: Json
+    recipe: Json
+    """The resolved recipe that it was made by, with the licences of the latest."""
+    rejected: Mapping[str, list[Json]] = dataclasses.field(default_factory=dict)
+    """Rule -> dropped documents that were kept as samples."""
+    samples: Sequence[Json] = ()
+    """Kept documents."""
+
+    @property
+    def language(self) -> str:
+        """Id of its language in the recipe."""
+        return str(self.recipe.get("language") or DASH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +62,10 @@ class Facts:
     language: Language
     base_name: str
     manifests: dict[str, Manifest]
+    corpora: tuple[CorpusFacts, ...]
+    """In the recipe's order."""
     stats: Json
-    rejected: dict[str, list[Json]]
-    """Rule -> dropped documents that were kept as samples."""
-    samples: list[Json]
+    """Counts of all corpora together; of one, its `stats.json`."""
     fertility: Json
     choice: Json
     trial: Json
@@ -62,23 +90,16 @@ def read_facts(job: Job) -> Facts:
     """
     inputs = job.inputs
     tokenizer, model, scores = (inputs[word] for word in ("tokenizer", "model", "scores"))
-    corpora = job.of_sources("corpus")
-    corpus = corpora[next(iter(job.recipe.target_sources), "")]
     trial, adapter = inputs.get("trial"), inputs.get("adapter")
     manifests = {word: each for word, path in inputs.items() if (each := artifact.read_manifest(str(path)))}
-    # What the page says of "the corpus" is said of the first in the language that is taught.
-    manifests.setdefault("corpus", artifact.finished_manifest(str(corpus), "corpus"))
+    corpora = tuple(_corpus(job.recipe, *each) for each in job.of_sources("corpus").items())
     return Facts(
         recipe=job.recipe,
         language=load_language(job.recipe.language),
         base_name=base_name(job.recipe.base.model),
         manifests=manifests,
-        stats=_table(corpus / "stats.json"),
-        rejected={
-            path.name.partition(".")[0]: _samples(path, 1)
-            for path in sorted((corpus / "rejected").glob("*.jsonl*"))
-        },
-        samples=_samples(corpus / "samples/kept.jsonl.zst", NUM_SAMPLES),
+        corpora=corpora,
+        stats=sum_stats([each.stats for each in corpora]),
         fertility=_table(tokenizer / "fertility.json"),
         choice=_table(tokenizer / "choice.json", needed=False),
         tokenizer_speed=_table(tokenizer / "speed.json", needed=False),
@@ -92,6 +113,43 @@ def read_facts(job: Job) -> Facts:
         scores=_table(scores / "scores.json"),
         places={word: place for word, uri in job.uris.items() if (place := relative_place(job.target, uri))},
     )
+
+
+def _corpus(recipe: Recipe, source: str, corpus: Path) -> CorpusFacts:
+    of_source = recipe.of_source(source) if source else recipe
+    return CorpusFacts(
+        source=source,
+        manifest=artifact.finished_manifest(str(corpus), "corpus"),
+        stats=_table(corpus / "stats.json"),
+        recipe=of_source.model_dump(mode="json"),
+        rejected={
+            path.name.partition(".")[0]: _samples(path, 1)
+            for path in sorted((corpus / "rejected").glob("*.jsonl*"))
+        },
+        samples=_samples(corpus / "samples/kept.jsonl.zst", NUM_SAMPLES),
+    )
+
+
+def sum_stats(several: Sequence[Json]) -> Json:
+    """Return the counts of some `stats.json` together; those of one are as they are."""
+    if len(several) == 1:
+        return several[0]
+    sums: Json = {}
+    for stats in several:
+        sums = _added(sums, {key: stats[key] for key in SUMMED if key in stats})
+    return sums
+
+
+def _added(one: Json, other: Json) -> Json:
+    sums = dict(one)
+    for key, value in other.items():
+        if isinstance(value, dict):
+            sums[key] = _added(table_of(sums.get(key)), table_of(value))
+        elif isinstance(value, list):
+            sums[key] = [*list_of(sums.get(key)), *value]
+        elif (count := number(value)) is not None:
+            sums[key] = (number(sums.get(key)) or 0) + count
+    return sums
 
 
 def relative_place(target: str, uri: str) -> str:

@@ -14,7 +14,7 @@ from anadil.core.format import DASH, number
 from anadil.core.stages import STAGES
 from anadil.report.corpus_view import corpus_view, parts_of
 from anadil.report.cost_view import DATA_CARD, MODEL_CARD, cost_view
-from anadil.report.data_card import card_of_corpus
+from anadil.report.data_card import card_of_corpora
 from anadil.report.elements import TextTable
 from anadil.report.format import change_percent, clip, ratio
 from anadil.report.generations_view import generations_view
@@ -101,11 +101,11 @@ def _cards(facts: Facts) -> dict[str, str]:
     manifests, recipe = facts.manifests, facts.recipe.model_dump(mode="json")
     word = "adapter" if "adapter" in manifests and released_name(facts.scores) != "adapted" else "model"
     model = ModelFacts(
-        word=word, manifest=manifests[word], recipe=recipe, corpus=manifests["corpus"], stats=facts.stats,
+        word=word, manifest=manifests[word], recipe=recipe, corpora=facts.corpora,
         training=facts.training_summary, finetuning=facts.finetuning_summary, chats=facts.mask_audit,
         scores=facts.scores,
     )  # fmt: skip
-    data_card = card_of_corpus(manifests["corpus"], facts.stats, recipe)
+    data_card = card_of_corpora(facts.corpora, facts.training_summary)
     return {MODEL_CARD: card_of_model(model), DATA_CARD: data_card}
 
 
@@ -159,7 +159,12 @@ def metrics(facts: Facts) -> dict[str, float | int]:
         "seconds": cost.seconds or None,
         "cost_usd": cost.dollars,
     }
-    figures |= {f"corpus_{part}": int(count) for part, count in parts_of(facts)}
+    figures |= {f"corpus_{part}": int(count) for part, count in parts_of(facts.stats)}
+    for each in facts.corpora:
+        counts = (
+            {"in": "in", "kept": "kept", "words": "words_out", "bytes": "bytes_out"} if each.source else {}
+        )
+        figures |= {f"corpus_{each.source}_{name}": each.stats.get(key) for name, key in counts.items()}
     for name, table in tokenizers_of(facts):
         figures[f"tokenizer_fertility_{name}"] = table.get("fertility")
     for name, table in named_tables(facts.trial.get("finalists")):
@@ -169,8 +174,8 @@ def metrics(facts: Facts) -> dict[str, float | int]:
     for task, by_candidate in named_tables(facts.scores.get("tasks")):
         for name, entry in by_candidate.items():
             figures[f"task_{task}_{name}"] = table_of(entry).get("value")
-    for stage, each in learnings(facts).items():
-        figures[f"{'finetune' if stage == FINETUNING else 'pretrain'}_loss_fall"] = each.fall
+    for stage, learning in learnings(facts).items():
+        figures[f"{'finetune' if stage == FINETUNING else 'pretrain'}_loss_fall"] = learning.fall
     return {name: value for name, item in figures.items() if (value := number(item)) is not None}
 
 

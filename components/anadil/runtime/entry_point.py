@@ -17,7 +17,7 @@ from anadil.runtime import kfp, sagemaker
 from anadil.runtime.command_line import Parser
 from anadil.runtime.environment import in_group
 from anadil.runtime.execute import execute, find_for_group
-from anadil.runtime.flow import named_inputs, recipe_of_step
+from anadil.runtime.flow import Step, named_inputs, recipe_of_step
 from anadil.runtime.job import Engines, most_processes
 from anadil.runtime.mlflow_spool import PIPELINE_RUN
 from anadil.runtime.remake import allow_remake
@@ -70,8 +70,7 @@ def stage_parser(stage: Stage, prog: str = "", verbs: str = "") -> argparse.Argu
         text = f"{word} artifact to read{' (optional)' if word in stage.optional else ''}"
         add_input_option(built, word, text)
     if stage.per_source:
-        text = "source of the recipe that the stage works on, where the recipe has `sources`"
-        built.add_argument("--source", metavar="NAME", default="", help=text)
+        add_source_option(built)
     if stage.files_flag:
         text = f"files, globs, s3:// or hf:// URIs to read; left out, the recipe's {stage.files}"
         built.add_argument(f"--{stage.files_flag}", metavar="URI", nargs="+", default=[], help=text)
@@ -93,6 +92,13 @@ def add_input_option(built: argparse.ArgumentParser, word: str, text: str) -> No
     built.add_argument(
         f"--{word}", metavar="[SOURCE=]URI" if many else "URI", action="append", default=[], help=text
     )
+
+
+def add_source_option(built: argparse.ArgumentParser) -> None:
+    """`--source`, of which the stage of a recipe with sources works on one."""
+    text = "source of the recipe that the stage works on, where the recipe has `sources`"
+    # `anadil clean explain` has a positional SOURCE.
+    built.add_argument("--source", dest="of_source", metavar="NAME", default="", help=text)
 
 
 def add_recipe_options(built: argparse.ArgumentParser) -> None:
@@ -125,7 +131,8 @@ def _start(stage: Stage, options: argparse.Namespace, arguments: list[str], engi
     if options.executor_input:
         return _from_pipeline(stage, options.executor_input, arguments, engines)
     whole = load_recipe(options.recipe, options.set)
-    recipe, source = recipe_of_step(stage, whole, options.source if stage.per_source else "")
+    recipe, source = recipe_of_step(stage, whole, options.of_source if stage.per_source else "")
+    logs.name_speaker(Step(stage=stage, source=source).name)
     inputs = named_inputs(stage, whole, {word: getattr(options, word) for word in stage.reads}, source)
     processes = _num_processes(stage, recipe)
     files = getattr(options, stage.files_flag) if stage.files_flag else []
@@ -171,7 +178,8 @@ def _under_torchrun(stage: Stage, arguments: list[str], processes: int) -> int:
 def _from_pipeline(stage: Stage, text: str, arguments: list[str], engines: Engines | None) -> int:
     call = kfp.parse_executor_input(stage, text)
     whole = load_recipe(call.recipe)
-    recipe, _ = recipe_of_step(stage, whole, call.source)
+    recipe, source = recipe_of_step(stage, whole, call.source)
+    logs.name_speaker(Step(stage=stage, source=source).name)
     if call.run:
         os.environ[PIPELINE_RUN] = call.run
     is_first = int(os.environ.get("RANK", "0")) == 0

@@ -19,6 +19,7 @@ from anadil.artifacts.artifact import Manifest
 from anadil.core.stages import Stage
 from anadil.recipe.sections import Recipe
 from anadil.runtime.environment import image_name
+from anadil.runtime.flow import Step
 from anadil.runtime.job import by_source
 from anadil.runtime.mlflow_spool import Dataset, Tracker
 from anadil.text.metrics import deciding_scores
@@ -52,12 +53,15 @@ def run_tags(recipe: Recipe, stage: Stage) -> dict[str, str]:
     return {name: value for name, value in tags.items() if value}
 
 
-def stage_tags(stage: Stage) -> dict[str, str]:
-    """The same of one stage, whose image is one of its own."""
-    image = image_name()
-    return {"anadil.version": __version__, "anadil.stage": stage.name} | (
-        {"anadil.image": image} if image else {}
-    )
+def step_tags(step: Step) -> dict[str, str]:
+    """The same of one step, whose image is one of its own."""
+    tags = {
+        "anadil.version": __version__,
+        "anadil.stage": step.stage.name,
+        "anadil.source": step.source,
+        "anadil.image": image_name(),
+    }
+    return {name: value for name, value in tags.items() if value}
 
 
 def _commit() -> str:

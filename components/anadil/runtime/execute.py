@@ -9,7 +9,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from anadil.runtime import evidence
 from anadil.runtime.cache_key import code_digest, origin_changes, recipe_keys
 from anadil.runtime.champion import fetched
 from anadil.runtime.environment import image_name, in_group
+from anadil.runtime.flow import Step
 from anadil.runtime.job import Engines, Figures, Job, StageRun, Stream, kind_of, source_of, word_of
 from anadil.runtime.mlflow_spool import SPOOL, Tracker, has_unsent, run_settings, track_stage
 from anadil.runtime.planned_artifact import (
@@ -76,7 +77,7 @@ def execute(
 
     local_directory.refuse_occupied(planned.target)
     if os.environ.get(LOOKED_UP) != planned.key:
-        log.info("%s", _why(planned, neighbours))
+        log.info("%s", _why(planned, recipe, neighbours))
     planned = replace(planned, earlier_work=earlier_work(planned))
     refuse_remake(planned, neighbours)
     rank = int(os.environ.get("RANK", "0"))
@@ -108,18 +109,25 @@ def find_for_group(
     made, neighbours = look_up(planned)
     if not made:
         refuse_remake(replace(planned, earlier_work=earlier_work(planned)), neighbours)
-        log.info("%s", _why(planned, neighbours))
+        log.info("%s", _why(planned, recipe, neighbours))
         os.environ[LOOKED_UP] = planned.key
     return made
 
 
-def _why(planned: PlannedArtifact, neighbours: Neighbours) -> str:
-    if not neighbours:
+def _why(planned: PlannedArtifact, recipe: Recipe, neighbours: Neighbours) -> str:
+    # The corpus of another source differs in everything, which is no reason.
+    alike = (each for _, each in neighbours if not planned.stage.per_source or _is_of(each, recipe.sources))
+    latest = next(alike, None)
+    if latest is None:
         return "running: nothing to reuse yet"
-    _, latest = neighbours[0]
     causes = origin_changes(latest.origin, planned.origin, planned.stage.sections, latest.recipe)
     first = "; ".join(causes[:4])
     return f"running because {first}{f' and {len(causes) - 4} more' if len(causes) > 4 else ''}"
+
+
+def _is_of(manifest: Manifest, sources: Iterable[str]) -> bool:
+    named = manifest.recipe.get("sources")
+    return list(named if isinstance(named, dict) else ()) == list(sources)
 
 
 def _make(
@@ -194,7 +202,7 @@ def _run(planned: PlannedArtifact, job: Job, rank: int, manifests: Mapping[str, 
     run: StageRun = importlib.import_module(f"anadil.{planned.stage.name}.run").run
     if rank == 0:
         _clear(job.out)
-    with track_stage(planned.stage.name, job.recipe, job.work) as tracker:
+    with track_stage(Step.of(planned.stage, job.recipe).name, job.recipe, job.work) as tracker:
         if rank == 0:
             _tell_start(tracker, planned, job, manifests)
         try:
@@ -221,14 +229,16 @@ def _run(planned: PlannedArtifact, job: Job, rank: int, manifests: Mapping[str, 
 def _tell_start(
     tracker: Tracker, planned: PlannedArtifact, job: Job, manifests: Mapping[str, Manifest]
 ) -> None:
+    step = Step.of(planned.stage, job.recipe)
     tracker.texts("params", recipe_keys(job.recipe, planned.stage.sections))
-    tracker.texts("run params", run_settings(job.recipe))
-    tracker.texts("run tags", evidence.run_tags(job.recipe, planned.stage))
+    if not step.source:  # the recipe of one source is not that of the run
+        tracker.texts("run params", run_settings(job.recipe))
+        tracker.texts("run tags", evidence.run_tags(job.recipe, planned.stage))
+        tracker.files({"recipe.yaml": evidence.recipe_text(job.recipe)})
     tracker.texts(
         "tags",
-        {"anadil.artifact": planned.target, "anadil.key": planned.key} | evidence.stage_tags(planned.stage),
+        {"anadil.artifact": planned.target, "anadil.key": planned.key} | evidence.step_tags(step),
     )
-    tracker.files({"recipe.yaml": evidence.recipe_text(job.recipe)})
     evidence.tell_inputs(tracker, planned.stage, manifests, job.uris, planned.origin)
 
 

@@ -35,6 +35,17 @@ class Step:
         """Word of its artifact for those who read the artifacts of all sources."""
         return word_of(self.stage.writes, self.source)
 
+    @classmethod
+    def of(cls, stage: Stage, recipe: Recipe) -> "Step":
+        """Return the step that runs a stage by this recipe, which names one source where the step is of one."""
+        return cls(stage=stage, source=next(iter(recipe.sources), "") if stage.per_source else "")
+
+    @classmethod
+    def named(cls, name: str) -> "Step":
+        """Return the step of a name, such as `clean-web`."""
+        stage, _, source = name.partition("-")
+        return cls(stage=STAGES[stage], source=source if STAGES[stage].per_source else "")
+
     def reads(self, recipe: Recipe) -> dict[str, str]:
         """Word by which the step knows an artifact -> word of the artifact among those of the run."""
         words = {}

@@ -141,10 +141,10 @@ def external_files(stage: Stage, recipe: Recipe, given: Sequence[str] = ()) -> t
     """
     if not stage.files:
         return ()
-    patterns = tuple(given) or named_files(stage, recipe)
+    patterns, key = tuple(given) or named_files(stage, recipe), files_key(stage, recipe)
     if not patterns and stage.without_files != "runs":
-        raise RecipeError(f"{stage.files}: names no file; list the data to read")
-    return tuple(storage.expand(patterns, stage.files))
+        raise RecipeError(f"{key}: names no file; list the data to read")
+    return tuple(storage.expand(patterns, key))
 
 
 def external_side_files(stage: Stage, recipe: Recipe) -> dict[str, tuple[str, ...]]:
@@ -163,12 +163,13 @@ def external_side_files(stage: Stage, recipe: Recipe) -> dict[str, tuple[str, ..
 def named_side_files(stage: Stage, recipe: Recipe) -> dict[str, tuple[str, ...]]:
     """Recipe key -> patterns by which the recipe names the files that the stage reads beside its data."""
     patterns: dict[str, tuple[str, ...]] = {}
-    for each in stage.side_files:
-        names = _value(recipe, each.key) or ()
-        if names and not (each.only_if and not _value(recipe, each.only_if)):
-            listed = (names,) if isinstance(names, str) else tuple(names)
-            if places := tuple(_built_in(name, each) for name in listed if is_place(name, each)):
-                patterns[each.key] = places
+    for part in recipes_of(stage, recipe):
+        for each in stage.side_files:
+            names = _value(part, each.key) or ()
+            if names and not (each.only_if and not _value(part, each.only_if)):
+                listed = (names,) if isinstance(names, str) else tuple(names)
+                if places := tuple(_built_in(name, each) for name in listed if is_place(name, each)):
+                    patterns[each.key] = tuple(dict.fromkeys((*patterns.get(each.key, ()), *places)))
     return patterns
 
 
@@ -212,7 +213,18 @@ def _value(recipe: Recipe, key: str) -> Any:
 
 def named_files(stage: Stage, recipe: Recipe) -> tuple[str, ...]:
     """Patterns by which the recipe names the outside files of a stage that reads some, those of all sources."""
+    return tuple(pattern for part in recipes_of(stage, recipe) for pattern in _value(part, stage.files) or ())
+
+
+def recipes_of(stage: Stage, recipe: Recipe) -> tuple[Recipe, ...]:
+    """Return the recipes of a stage's steps: one of each source, or the recipe itself."""
     if stage.per_source and recipe.sources:
-        return tuple(pattern for source in recipe.sources.values() for pattern in source.inputs)
-    section, key = stage.files.split(".")
-    return tuple(getattr(getattr(recipe, section), key))
+        return tuple(recipe.of_source(name) for name in recipe.sources)
+    return (recipe,)
+
+
+def files_key(stage: Stage, recipe: Recipe) -> str:
+    """Return the recipe key that names a stage's outside files, such as `sources.web.inputs`."""
+    if stage.per_source and recipe.sources:
+        return ", ".join(f"sources.{name}.inputs" for name in recipe.sources)
+    return stage.files

@@ -138,7 +138,7 @@ def varied_values(recipe: Recipe) -> dict[str, str]:
         "steps": json.dumps([phase.steps for phase in phases]),
         "learning_rate": json.dumps([phase.lr for phase in phases]),
         "vocabulary": sizes if isinstance(sizes, str) else json.dumps(list(sizes)),
-        "inputs": json.dumps(list(recipe.clean.inputs), ensure_ascii=False),
+        "inputs": "" if recipe.sources else json.dumps(list(recipe.clean.inputs), ensure_ascii=False),
         "root": recipe.storage.root or "",
     }
 

@@ -26,8 +26,8 @@ def suffix_of(uri: str) -> str | None:
     return next((suffix for suffix in SUFFIXES if uri.lower().endswith(suffix)), None)
 
 
-def check_suffixes(uris: Sequence[str]) -> None:
-    """Refuse files that no reader knows, before any work is done.
+def check_suffixes(uris: Sequence[str], key: str = "clean.inputs") -> None:
+    """Refuse files that no reader knows, before any work is done; `key` of the recipe names them.
 
     Raises:
         DataError: Of one or more files.
@@ -35,6 +35,6 @@ def check_suffixes(uris: Sequence[str]) -> None:
     unknown = [uri for uri in uris if suffix_of(uri) is None]
     if unknown:
         raise DataError(
-            f"clean.inputs: {counted(len(unknown), 'file')} of unknown kind, such as {', '.join(unknown[:5])}; "
+            f"{key}: {counted(len(unknown), 'file')} of unknown kind, such as {', '.join(unknown[:5])}; "
             f"known are {' '.join(SUFFIXES)}; {REMEDY}"
         )

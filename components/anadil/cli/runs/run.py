@@ -56,6 +56,7 @@ def _run(options: argparse.Namespace) -> int:
     work.mkdir(parents=True, exist_ok=True)
     from anadil.plan.plan_file import plan_as_file
     from anadil.preflight.clean_cost import estimated_tokens
+    from anadil.runtime.flow import flow_of
     from anadil_pipelines.laptop import run_here
 
     name = recipe_name(options.recipe)
@@ -67,7 +68,9 @@ def _run(options: argparse.Namespace) -> int:
     if steps.exit_code:
         log.error("a step failed; correct the cause and run the same command again to resume from there")
         return steps.exit_code
-    result = dict(steps.uris)
+    # Steps that wait for nothing, such as those of sources, run in no order of their own.
+    words = [step.writes for step in flow_of(recipe, options.until)]
+    result = {word: steps.uris[word] for word in words if word in steps.uris}
     if "report" in result:
         result["report"] = f"{result['report']}/report.html"
     print_table(result, options.output)

@@ -5,13 +5,15 @@ from typing import Any
 
 from anadil.cli.options import add_output_option
 from anadil.cli.output import print_data, print_table
-from anadil.runtime.entry_point import add_recipe_options
+from anadil.core.stages import STAGES
+from anadil.runtime.entry_point import add_recipe_options, add_source_option
 
 
 def add_clean_plan(name: str, commands: Any, text: str) -> None:
     """Add `anadil clean plan`."""
     plan = commands.add_parser(name, help=text, description=f"{text}; only the sizes of files are read")
     add_recipe_options(plan)
+    add_source_option(plan)
     text = "files instead of the recipe's clean.inputs"
     plan.add_argument("--raw", metavar="URI", nargs="+", default=[], help=text)
     text = "print the manifest that clean.engine (job, ray) would send to the cluster"
@@ -24,13 +26,17 @@ def _plan(options: argparse.Namespace) -> int:
     from anadil.artifacts import storage
     from anadil.clean.read.input_kinds import check_suffixes
     from anadil.core.format import human_bytes, human_hours
-    from anadil.preflight.clean_cost import clean_cost
+    from anadil.preflight.clean_cost import clean_cost, sizes_of_inputs
     from anadil.recipe.load import load_recipe
+    from anadil.runtime.flow import recipe_of_step
+    from anadil.runtime.job import files_key
     from anadil.runtime.threads import num_cores
 
     recipe = load_recipe(options.recipe, options.set)
-    sizes = storage.sizes(options.raw or recipe.clean.inputs, "clean.inputs")
-    check_suffixes(list(sizes))
+    if options.of_source or options.dry_run:
+        recipe, _ = recipe_of_step(STAGES["clean"], recipe, options.of_source)
+    sizes = storage.sizes(options.raw, "--raw") if options.raw else sizes_of_inputs(recipe)
+    check_suffixes(list(sizes), files_key(STAGES["clean"], recipe))
     if options.dry_run:
         print_data(_manifest(recipe, sizes), "yaml" if options.output == "table" else "json")
         return 0

@@ -28,11 +28,12 @@ def add_clean_verb(name: str, commands: Any, text: str) -> None:
 
 
 def _add_explain(command: argparse.ArgumentParser) -> None:
-    from anadil.runtime.entry_point import add_recipe_options
+    from anadil.runtime.entry_point import add_recipe_options, add_source_option
 
     text = "record to trace, such as news.jsonl:17, as in rejected/ or by its path; a file alone means its first record"
     command.add_argument("source", metavar="SOURCE", help=text)
     add_recipe_options(command)
+    add_source_option(command)
     text = "inputs to search, instead of SOURCE's own file or those of the recipe"
     command.add_argument("--raw", nargs="+", default=[], metavar="URI", help=text)
     text = "a corpus made of them: shows what the document duplicates, and lets SOURCE be an id"
@@ -56,9 +57,11 @@ def explain(options: argparse.Namespace) -> int:
     from anadil.clean.filters.lists import compile_lists
     from anadil.clean.inspect.explain import explain_record, find_record, in_corpus
     from anadil.recipe.load import load_recipe
+    from anadil.runtime.flow import recipe_of_step
     from anadil.runtime.job import external_files, external_side_files
 
-    recipe, stage = load_recipe(options.recipe, options.set), STAGES["clean"]
+    stage = STAGES["clean"]
+    recipe, _ = recipe_of_step(stage, load_recipe(options.recipe, options.set), options.of_source)
     source, rows = options.source, []
     if options.corpus:
         rows = in_corpus(fetch(options.corpus, "corpus")[0], source)

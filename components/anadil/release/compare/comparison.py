@@ -21,6 +21,7 @@ from anadil.release.runs import WORK
 from anadil.report.cost_view import StageCost, stage_costs
 from anadil.report.read import Json, field, series
 from anadil.report.verdict import candidates_of, gate_verdict
+from anadil.runtime.flow import Step
 from anadil.text.metrics import SURE_DOCUMENTS
 
 DECIDING = (
@@ -182,13 +183,14 @@ def _costs(a: RunFacts, b: RunFacts) -> tuple[CostPair, ...]:
 
     first, second = costs_of(a), costs_of(b)
     pairs = []
-    for stage in FLOW:
-        one, other = first.get(stage.name), second.get(stage.name)
-        manifests = [run.manifests.get(stage.writes) for run in (a, b)]
+    steps = [Step.named(name) for name in dict.fromkeys([*first, *second])]
+    for step in sorted(steps, key=lambda each: FLOW.index(each.stage)):
+        one, other = first.get(step.name), second.get(step.name)
+        manifests = [run.manifests.get(step.writes) for run in (a, b)]
         digests = [manifest.whole_digest if manifest else "" for manifest in manifests]
         pairs.append(
             CostPair(
-                stage=stage.name, a_seconds=one.seconds if one else None, b_seconds=other.seconds if other else None,
+                stage=step.name, a_seconds=one.seconds if one else None, b_seconds=other.seconds if other else None,
                 a_dollars=one.dollars if one else None, b_dollars=other.dollars if other else None,
                 shared=bool(one and other and digests[0] == digests[1]),
             )

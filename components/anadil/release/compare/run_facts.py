@@ -18,6 +18,7 @@ from anadil.recipe.sections import Recipe
 from anadil.release.runs import Run, find_run, list_runs
 from anadil.report.read import Json, list_of, table_of
 from anadil.runtime.cache_key import recipe_keys
+from anadil.runtime.job import kind_of
 from anadil.runtime.run_record import recipe_of
 
 WORDS = tuple(stage.writes for stage in FLOW)
@@ -119,8 +120,8 @@ def _neighbours(uri: str, manifest: Manifest) -> dict[str, str]:
             queue.append(scores[1])
     while queue:
         origin = queue.pop().origin
-        for word in (word for word in WORDS if f"input {word}" in origin and word not in uris):
-            for place, each in artifacts_below(roots, word):
+        for word in (word for word in _inputs(origin) if word not in uris):
+            for place, each in artifacts_below(roots, kind_of(word)):
                 if origin[f"input {word}"] in (each.digest, each.whole_digest):
                     uris[word] = place
                     queue.append(each)
@@ -140,7 +141,7 @@ def _facts(name: str, run: Run | None, uris: Mapping[str, str]) -> RunFacts:
     for word in reversed(WORDS):
         # A report's inputs are whole digests.
         origin = manifests[word].origin if word in manifests and word != "report" else {}
-        digests = {each: origin[f"input {each}"] for each in WORDS if f"input {each}" in origin} | digests
+        digests = {each: origin[f"input {each}"] for each in _inputs(origin)} | digests
 
     def lines(word: str) -> list[Json]:
         if word not in manifests or "training.jsonl" not in manifests[word].files:
@@ -157,6 +158,14 @@ def _facts(name: str, run: Run | None, uris: Mapping[str, str]) -> RunFacts:
         training=lines("model"), training_summary=table("model", "training.json"),
         finetuning=lines("adapter"), finetuning_summary=table("adapter", "training.json"),
     )  # fmt: skip
+
+
+def _inputs(origin: Mapping[str, str]) -> list[str]:
+    """Words of the artifacts that another was made of, such as `corpus.web`."""
+    words = [name.removeprefix("input ") for name in origin if name.startswith("input ")]
+    return sorted(
+        (word for word in words if kind_of(word) in WORDS), key=lambda word: WORDS.index(kind_of(word))
+    )
 
 
 def flat(recipe: Mapping[str, object]) -> dict[str, object]:

@@ -17,11 +17,12 @@ from anadil.artifacts.find import find_artifact
 from anadil.artifacts.uri import join
 from anadil.clean.shards.shards import names
 from anadil.core.errors import AnadilError, IntegrityError
-from anadil.core.stages import FLOW, STAGES
+from anadil.core.stages import FLOW, PER_SOURCE, STAGES
 from anadil.release.verify_artifact import verify
 from anadil.report.licence import UNKNOWN_LICENCE, Licence, licence_of
 from anadil.report.read import field
 from anadil.runtime.cache_key import base_files
+from anadil.runtime.job import kind_of, word_of
 
 WORDS = frozenset(stage.writes for stage in FLOW)
 DATA_KEYS = {stage.writes: stage.files for stage in FLOW if stage.files}
@@ -57,9 +58,18 @@ class SourceFile:
     name: str
     key: str
     read_by: str
+    reader: str = ""
+    """Digest of the artifact that was made of it."""
     digest: str
     state: State = "verified"
     why: str = ""
+
+    @property
+    def is_text(self) -> bool:
+        """True for text to train on, as `clean` reads it."""
+        return (
+            self.read_by == "corpus" and self.key.endswith(".inputs") and not self.key.startswith("finetune.")
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,14 +96,14 @@ class Chain:
         self.whole: list[tuple[str, Manifest]] = []
         """Artifacts whose bytes are those of their manifests."""
 
-    def follow(self, uri: str, manifest: Manifest, needed_by: str = "") -> None:
-        """Add an artifact and all of its inputs."""
+    def follow(self, uri: str, manifest: Manifest, needed_by: str = "", source: str = "") -> None:
+        """Add an artifact, that of a source of the recipe where one is named, and all of its inputs."""
         # Marked before the recursion: two artifacts may share an input.
         self._seen.add(manifest.digest)
         why = _fault(uri, manifest)
         self.links.append(
             Link(
-                word=manifest.kind, uri=uri, digest=manifest.digest, key=manifest.key, needed_by=needed_by,
+                word=word_of(manifest.kind, source), uri=uri, digest=manifest.digest, key=manifest.key, needed_by=needed_by,
                 version=manifest.program.get("version", ""), files=len(manifest.files),
                 num_bytes=sum(int(entry["bytes"]) for entry in manifest.files.values()),
                 state="changed" if why else "verified", why=why,
@@ -104,17 +114,21 @@ class Chain:
         stage = STAGES.get(manifest.origin.get("stage", ""))
         if stage and "base" in stage.sections:
             self.base = _base(manifest)
-        self.files += _source_files(manifest)
+        self.files += _source_files(manifest, source)
         for name, digest in manifest.origin.items():
             if name.startswith("input ") and digest not in self._seen:
                 self._find(name.removeprefix("input "), digest, manifest.kind)
 
     def _find(self, name: str, digest: str, needed_by: str) -> None:
-        # An input is named by its kind, and that of `clean.since` by the recipe key.
-        stage = STAGES.get(name.partition(".")[0])
-        word = name if name in WORDS or stage is None else stage.writes
-        if source := find_artifact(self._roots, word, digest):
-            self.follow(*source, needed_by)
+        # An input is named by its kind, with its source, and that of `clean.since` by the recipe key.
+        stage = STAGES.get(kind_of(name))
+        word = stage.writes if stage and kind_of(name) not in WORDS else kind_of(name)
+        if place := find_artifact(self._roots, word, digest):
+            self.follow(
+                *place,
+                needed_by,
+                name.partition(".")[2] if word in PER_SOURCE and word == kind_of(name) else "",
+            )
             return
         self._seen.add(digest)
         why = (
@@ -136,7 +150,7 @@ def _fault(uri: str, manifest: Manifest) -> str:
     return ""
 
 
-def _source_files(manifest: Manifest) -> list[SourceFile]:
+def _source_files(manifest: Manifest, source: str) -> list[SourceFile]:
     """The outside files of an artifact, each compared with its digest in the manifest."""
     texts = [
         (name.removeprefix("file "), digest)
@@ -153,7 +167,8 @@ def _source_files(manifest: Manifest) -> list[SourceFile]:
         files.append(
             SourceFile(
                 uri=uri, name=short.get(text, uri.rsplit("/", 1)[-1]), digest=digest, read_by=manifest.kind,
-                key=match["key"] if match else DATA_KEYS.get(manifest.kind, ""), state=state, why=why,
+                reader=manifest.digest,
+                key=match["key"] if match else f"sources.{source}.inputs" if source else DATA_KEYS.get(manifest.kind, ""), state=state, why=why,
             )
         )  # fmt: skip
     return files

@@ -153,25 +153,24 @@ def sum_rows(uri: str, manifest: Manifest) -> CorpusSums:
 
 
 def find_documents(
-    trained: tuple[str, Manifest] | None, corpora: Sequence[tuple[str, Manifest]], questions: Sequence[str]
+    trained: Sequence[tuple[str, Manifest]], corpora: Sequence[tuple[str, Manifest]], questions: Sequence[str]
 ) -> tuple[DocumentTrace, ...]:
-    """The answer to each question, from the training corpus (None if unreadable) and the rows of all corpora."""
+    """The answer to each question, from the training corpora (none if one is unreadable) and the rows of all corpora."""
     # One pass over the documents, then one over the rows of dropped ones. The training corpus holds the documents of
     # the corpora that it adds to.
     answers: dict[str, DocumentTrace] = {}
     others: Counter[str] = Counter()
     asked = frozenset(questions)
-    parts = PARTS.items() if trained is not None and asked else ()
-    for part, state in parts:
-        assert trained is not None
-        for document in _documents(*trained, part):
+    parts = [(part, state, corpus) for part, state in PARTS.items() for corpus in trained] if asked else []
+    for part, state, corpus in parts:
+        for document in _documents(*corpus, part):
             # A question may leave out the record's place in its file.
             names = {document.id, document.source, document.source.partition(" ")[0], document.url} - {""}
             for name in names & asked:
                 others[name] += name in answers
                 answer = DocumentTrace(
                     question=name, state=state, id=document.id, source=document.source, url=document.url,
-                    corpus=trained[0],
+                    corpus=corpus[0],
                 )  # fmt: skip
                 answers.setdefault(name, answer)
     missing = asked - answers.keys()

@@ -17,7 +17,8 @@ from anadil.release.trace.corpus_rows import find_documents, list_documents, que
 from anadil.release.trace.page import answer, trace_page
 from anadil.release.trace.traced_model import Json, TracedModel
 from anadil.release.verify_artifact import sha256_of
-from anadil.report.read import field
+from anadil.report.read import field, sum_stats
+from anadil.runtime.job import kind_of
 
 KINDS = ("model", "adapter")
 EXPECTED = "give a model or adapter artifact, its merged directory, an export of it, or models:/NAME@ALIAS"
@@ -35,8 +36,7 @@ class Trace(TracedModel):
 
     def list_documents(self) -> Iterator[Json]:
         """Id, source and URL of every document that the model was trained on, one at a time."""
-        corpus = trained_corpus(self.whole)
-        if corpus is not None:
+        for corpus in trained_corpora(self.whole):
             yield from list_documents(*corpus)
 
 
@@ -62,21 +62,28 @@ def trace(
     asked = questions_of(documents, {each.name: each.uri for each in chain.files if each.read_by == "corpus"})
     corpora = [each for each in chain.whole if each[1].kind == "corpus"]
     model = next((each for each in chain.whole if each[1].kind == "model"), None)
-    corpus = trained_corpus(chain.whole)
+    trained = trained_corpora(chain.whole)
     return Trace(
         uri=place, kind=manifest.kind, digest=manifest.digest, manifest=manifest, links=tuple(chain.links),
         files=tuple(chain.files), base=chain.base,
         corpora=tuple(sum_rows(*each) for each in corpora),
-        stats=read_table(*corpus, "stats.json") if corpus else {},
+        stats=sum_stats([read_table(*each, "stats.json") for each in trained]),
         training=read_table(*model, "training.json") if model else {},
-        documents=find_documents(corpus, corpora, asked), whole=tuple(chain.whole),
+        documents=find_documents(trained, corpora, asked), whole=tuple(chain.whole),
     )  # fmt: skip
 
 
-def trained_corpus(whole: Sequence[tuple[str, Manifest]]) -> tuple[str, Manifest] | None:
-    """The corpus that the model of a chain was trained on; None if one of the two is not whole."""
-    digests = {manifest.origin.get("input corpus") for _, manifest in whole if manifest.kind == "model"}
-    return next((each for each in whole if each[1].kind == "corpus" and each[1].digest in digests), None)
+def trained_corpora(whole: Sequence[tuple[str, Manifest]]) -> list[tuple[str, Manifest]]:
+    """The corpora that the model of a chain was trained on; none if one of them or the model is not whole."""
+    origins = [manifest.origin for _, manifest in whole if manifest.kind == "model"]
+    digests = {
+        digest
+        for origin in origins
+        for name, digest in origin.items()
+        if name.startswith("input ") and kind_of(name.removeprefix("input ")) == "corpus"
+    }
+    corpora = [each for each in whole if each[1].kind == "corpus" and each[1].digest in digests]
+    return corpora if {manifest.digest for _, manifest in corpora} == digests else []
 
 
 def _find_start(uri: str, roots: Sequence[str], tracking: str | None) -> tuple[str, Manifest]:

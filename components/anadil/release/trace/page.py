@@ -11,7 +11,8 @@ from anadil.core.format import DASH, human_bytes, human_figure, human_percent, o
 from anadil.release.trace.chain import DIGITS
 from anadil.release.trace.corpus_rows import DocumentTrace, FileSums, HostSums
 from anadil.release.trace.traced_model import TracedModel
-from anadil.report.data_card import NOT_STATED, recipe_language, stated_licence
+from anadil.report.corpora import NOT_STATED, stated_licence
+from anadil.report.data_card import recipe_language
 from anadil.report.elements import TextTable
 from anadil.report.format import ratio, words_of
 from anadil.report.licence import UNKNOWN
@@ -68,7 +69,7 @@ def trace_lines(traced: TracedModel) -> Iterator[str]:
     by_file = _sums(traced)
     for file in traced.files:
         words = file.key
-        if sums := by_file.get((file.key, file.name)):
+        if sums := by_file.get((file.reader, file.name)) if file.is_text else None:
             words = f"{sums.documents:,} documents, {sums.words:,} words, {_licences(traced, sums)}"
         yield f"{SAID[file.state]:<13}  {file.digest[:DIGITS]:<16}  {one_line(file.uri)}: {one_line(words)}"
     if traced.documents:
@@ -114,7 +115,9 @@ def files_table(traced: TracedModel, keys: tuple[str, ...] = ("",)) -> TextTable
     """A row for each source file whose recipe key begins with one of `keys`."""
     by_file = _sums(traced)
     listed = [
-        (each, by_file.get((each.key, each.name))) for each in traced.files if each.key.startswith(keys)
+        (each, by_file.get((each.reader, each.name)) if each.is_text else None)
+        for each in traced.files
+        if each.key.startswith(keys)
     ]
     listed.sort(key=lambda pair: -pair[1].words if pair[1] else 0)
     rows = []
@@ -199,8 +202,8 @@ def _all_files(traced: TracedModel) -> list[FileSums]:
 
 
 def _sums(traced: TracedModel) -> dict[tuple[str, str], FileSums]:
-    """(recipe key, name) of each file of text -> its documents."""
-    return {("clean.inputs", each.name): each for each in _all_files(traced)}
+    """(digest of the corpus, name) of each file of text -> its documents."""
+    return {(corpus.digest, each.name): each for corpus in traced.corpora for each in corpus.files}
 
 
 def _licences(traced: TracedModel, file: FileSums) -> str:

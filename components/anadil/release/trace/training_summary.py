@@ -24,7 +24,7 @@ SHARE, SME_SHARE, SME_MOST = 0.10, 0.05, 1_000
 """Share of the domains with most content that must be listed; fewer for small and medium enterprises."""
 SIZES = ((1e9, "less than 1 billion tokens"), (1e13, "1 billion to 10 trillion tokens"))
 LARGEST = "more than 10 trillion tokens"
-TRAINED_KEYS = ("clean.inputs", "finetune.")
+TRAINED_KEYS = ("clean.inputs", "sources.", "finetune.")
 """Beginnings of the recipe keys whose files a model is trained on; others only say what is left out."""
 CRAWLED = (".warc", ".warc.gz", ".warc.wet", ".warc.wet.gz", ".html", ".htm")
 """Kinds of files that hold web pages."""
@@ -34,7 +34,7 @@ def training_summary(traced: TracedModel, *, is_sme: bool = False) -> str:
     """The summary, as Markdown."""
     recipe = traced.manifest.recipe
     language, licence = recipe_language(recipe), traced.base.licence
-    pages = [file.name for file in traced.files if file.key == "clean.inputs" and file.name.lower().endswith(CRAWLED)]  # fmt: skip
+    pages = [file.name for file in traced.files if file.is_text and file.name.lower().endswith(CRAWLED)]  # fmt: skip
     hosts, num_hosts, share = listed_domains(traced, is_sme=is_sme)
     view: dict[str, object] = {
         "name": f"{model_name(traced.base.model, language.code, licence, traced.kind)} ({traced.digest[:16]})",

@@ -1,0 +1,56 @@
+"""The corpora of a model, one or one of each source: facts, sums over them, a row for each."""
+
+from collections.abc import Mapping, Sequence
+
+from anadil.artifacts.storage import BUILT_IN
+from anadil.core.format import human_bytes, human_figure, human_percent, integer_if_whole, number
+from anadil.report.elements import TextTable
+from anadil.report.format import ratio
+from anadil.report.read import CorpusFacts, Json, field, list_of, table_of
+
+NOT_STATED = "not stated"
+
+
+def stated_licence(recipe: Json, of: str) -> str:
+    """Licence of `base`, `text` or `chats`: from the recipe, or of data that comes with the program.
+
+    That of the text of a source has the source's name, else it is that of all text.
+    """
+    licences = table_of(field(recipe, "report.licences"))
+    sources = [*table_of(recipe.get("sources"))] if of == "text" else []
+    names = [*(sources if len(sources) == 1 else []), of]
+    if stated := next((licences[name] for name in names if licences.get(name)), ""):
+        return str(stated)
+    places = list_of(field(recipe, {"text": "clean.inputs", "chats": "finetune.inputs"}.get(of, of)))
+    built_in = bool(places) and all(str(place).startswith(BUILT_IN) for place in places)
+    return "Apache-2.0" if built_in else ""
+
+
+def corpora_table(corpora: Sequence[CorpusFacts], training: Json) -> TextTable:
+    """A row for each source, with its share of the tokens that were trained on; none without sources."""
+    named = [each for each in corpora if each.source]
+    tokens = {each.source: number(field(training, f"sources.{each.source}.tokens")) for each in named}
+    total = sum(count or 0 for count in tokens.values())
+    rows = [
+        (
+            each.source, each.language, *(_figure(each.stats, key) for key in ("in", "kept", "words_out")),
+            human_bytes(number(each.stats.get("bytes_out"))), human_percent(ratio(total, tokens[each.source])),
+            stated_licence(each.recipe, "text") or _licences(each.stats),
+        )
+        for each in named
+    ]  # fmt: skip
+    columns = (
+        "source", "language", "documents read", "documents kept", "words", "text", "share of training", "licence",
+    )  # fmt: skip
+    note = "Share of training: of all tokens that the model was trained on." if total else ""
+    return TextTable("Sources of the mixture", columns, rows, words=(1, 7), note=note)
+
+
+def _licences(stats: Json) -> str:
+    names = [name or NOT_STATED for name in table_of(stats.get("by_licence"))]
+    return ", ".join([*names[:3], *(["others"] if len(names) > 3 else [])]) or NOT_STATED
+
+
+def _figure(stats: Mapping[str, object], key: str) -> str:
+    count = number(stats.get(key))
+    return human_figure(None if count is None else integer_if_whole(count))

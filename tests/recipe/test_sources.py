@@ -1,0 +1,160 @@
+import pytest
+
+from anadil.core.errors import RecipeError
+from anadil.core.stages import STAGES
+from anadil.recipe.load import load_recipe, parse_recipe
+from anadil.runtime.cache_key import recipe_origin
+from anadil.runtime.job import named_side_files
+
+THREE = """\
+language: az
+clean: {pii: true, rules: {min_words: 10}, url_lists: [/lists/adult]}
+sources:
+  web: {inputs: [web.jsonl]}
+  law: {inputs: [law.jsonl], clean: {pii: false, rules: {max_words: 900}, url_lists: [/lists/law]}}
+  en: {inputs: [en.jsonl], language: en, max_tokens: 500}
+pretrain: {phases: [{trains: all, steps: 9, lr: 1.0e-3, mix: {web: .8, law: .1, en: .1}}]}
+"""
+
+
+def mistakes(text: str, *overrides: str) -> list[str]:
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(text, "r.yaml", overrides)
+    return str(caught.value).splitlines()[1:]
+
+
+def test_a_source_has_the_keys_of_clean_that_it_leaves_out() -> None:
+    recipe = parse_recipe(THREE, "r.yaml")
+
+    web, law, en = (recipe.of_source(name) for name in recipe.sources)
+    assert (web.language, en.language) == ("az", "en")
+    assert [each.clean.pii for each in (web, law, en)] == [True, False, True]
+    assert (law.clean.rules.min_words, law.clean.rules.max_words) == (10, 900)
+    assert en.clean.inputs == ("en.jsonl",)
+    assert list(en.sources) == ["en"]
+
+
+def test_the_recipe_of_a_source_cleans_as_the_plain_recipe_with_its_files() -> None:
+    source = parse_recipe(THREE, "r.yaml").of_source("web")
+    plain = parse_recipe("clean: {inputs: [web.jsonl], pii: true, rules: {min_words: 10}, url_lists: [/lists/adult]}", "p")  # fmt: skip
+
+    sections = STAGES["clean"].sections
+    assert recipe_origin(source, sections) == recipe_origin(plain, sections)
+
+
+def test_a_key_of_a_source_can_be_set_on_the_command_line() -> None:
+    recipe = parse_recipe(
+        THREE,
+        "r.yaml",
+        ["sources.en.max_tokens=5", "sources.new.inputs=[n.txt]", "pretrain.phases.0.mix.new=.1"],
+    )
+
+    assert recipe.sources["en"].max_tokens == 5
+    assert recipe.sources["new"].inputs == ("n.txt",)
+
+
+def test_an_empty_table_of_sources_is_none() -> None:
+    recipe = parse_recipe("clean: {inputs: [a.txt]}\nsources: {}", "r.yaml")
+
+    assert recipe == parse_recipe("clean: {inputs: [a.txt]}", "r.yaml")
+
+
+@pytest.mark.parametrize("code", ["az", "aze_Latn", "azj_Latn"])
+def test_a_source_in_the_language_that_is_taught_may_spell_its_id_otherwise(code: str) -> None:
+    recipe = parse_recipe(
+        f"sources: {{web: {{inputs: [a.txt], language: {code}}}}}\npretrain: {{phases: [{{trains: all, steps: 9, lr: 1.0e-3, mix: {{web: 1}}}}]}}",
+        "r.yaml",
+    )
+
+    assert recipe.target_sources == ("web",)
+
+
+def test_files_beside_the_data_are_those_of_all_sources() -> None:
+    recipe = parse_recipe(THREE, "r.yaml")
+
+    files = named_side_files(STAGES["clean"], recipe)
+
+    assert files == {"clean.url_lists": ("/lists/adult", "/lists/law")}
+
+
+def test_mistakes_of_sources_are_told_at_once_with_their_lines() -> None:
+    text = """\
+clean: {pii: maybe, modes: {short: nothing}}
+sources:
+  web: {inputs: [a.jsonl]}
+  ../en: {inputs: [b.jsonl], language: xx}
+  law: {inputs: [l.jsonl], max_tokens: 0, clean: {pii: perhaps}}
+  old: {input: [c.jsonl]}
+  bare:
+"""
+
+    lines = mistakes(text)
+
+    expected = [
+        'line 1: clean.pii: must be true or false (got "maybe")',
+        "line 1: clean.modes.short: must be 'enforce' or 'report' (got \"nothing\")",
+        "line 4: sources.../en: a source's name has a letter of a-z first",
+        "line 4: sources.../en.language: no language has this id",
+        'line 5: sources.law.clean.pii: must be true or false (got "perhaps")',
+        "line 5: sources.law.max_tokens: must be above 0 (got 0)",
+        "line 6: sources.old.input: unknown key; did you mean 'inputs'?",
+        "line 7: sources.bare: must be a table of keys (got null)",
+    ]
+    assert len(lines) == len(expected)
+    for line, begin in zip(lines, expected, strict=True):
+        assert line.strip().startswith(begin)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("sources: {web: {}}", "sources.web: inputs names no file; list the text of the source"),
+        (
+            "sources: {web: {inputs: [a], clean: {inputs: [b]}}}",
+            "sources.web: clean.inputs: the files of a source are its `inputs`",
+        ),
+        (
+            "clean: {inputs: [k]}\nsources: {web: {inputs: [a]}}",
+            "clean.inputs and sources are both given; name the files of clean.inputs as inputs of a source",
+        ),
+        (
+            "clean: {since: k}\nsources: {web: {inputs: [a]}}",
+            "clean.since is one corpus; give it to the source that it belongs to",
+        ),
+        (
+            "sources: {web: {inputs: [a, b]}, law: {inputs: [b]}}",
+            "sources.web.inputs and sources.law.inputs both name b; leave the files out of one of them",
+        ),
+        (
+            "sources: {web: {inputs: [a], language: en}}",
+            "none of the sources is in the language that is taught, az (web: en); leave out `language` of one",
+        ),
+    ],
+)
+def test_a_mistake_says_its_place_and_its_remedy(text: str, said: str) -> None:
+    [line] = mistakes(text)
+
+    assert said in line
+
+
+def test_mistakes_between_sources_are_told_together() -> None:
+    [line] = mistakes("clean: {inputs: [k]}\nsources: {web: {inputs: [a], language: en}, law: {inputs: [a], language: tr}}")  # fmt: skip
+
+    for part in ("both given", "both name a;", "none of the sources"):
+        assert part in line
+
+
+def test_an_unknown_source_is_named_with_the_nearest() -> None:
+    recipe = parse_recipe(THREE, "r.yaml")
+
+    with pytest.raises(RecipeError, match=r"none is called 'wbe' \(web, law, en\); did you mean 'web'\?"):
+        recipe.of_source("wbe")
+
+
+@pytest.mark.parametrize("name", ["smoke", "azerbaijani-1b"])
+def test_a_recipe_without_sources_has_no_key_of_them(name: str) -> None:
+    recipe = load_recipe(name, ["sources={}"])
+
+    keys = recipe_origin(recipe, ("language", "clean", "sources", "pretrain"))
+
+    assert not any(key.startswith("recipe sources") for key in keys)

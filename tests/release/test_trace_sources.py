@@ -1,0 +1,65 @@
+"""The chain behind a model of several sources, on small sealed artifacts."""
+
+from pathlib import Path
+
+from anadil.artifacts import artifact
+from anadil.artifacts.artifact import Manifest
+from anadil.release.compare.run_facts import find_facts
+from anadil.release.trace.chain import Chain
+from anadil.release.trace.lineage import trained_corpora
+from anadil.report.model_card import model_card
+
+
+def sealed(root: Path, kind: str, key: str, origin: dict[str, str], text: str) -> Manifest:
+    folder = root / kind / key
+    folder.mkdir(parents=True)
+    (folder / "stats.json").write_text(text, encoding="utf-8")
+    recipe = {"language": "az", "base": {"model": "tiny"}, "sources": {"web": {}, "en": {}}}
+    return artifact.seal(folder, kind=kind, origin=origin, recipe=recipe)
+
+
+def run_of_two(root: Path) -> tuple[str, Manifest]:
+    """A model that was made from the corpora `web` and `en`."""
+    origin = {}
+    for name, kept in (("en", 3), ("web", 4)):
+        file = root / f"{name}.jsonl"
+        file.write_text(name, encoding="utf-8")
+        made_of = {f"file {file}": artifact.file_entry(file)["sha256"]}
+        text = f'{{"in": 9, "kept": {kept}, "words_out": 10}}'
+        origin[f"input corpus.{name}"] = sealed(root, "corpus", name, made_of, text).digest  # type: ignore[arg-type]
+    return str(root / "model" / "m"), sealed(root, "model", "m", origin, "{}")
+
+
+def test_the_chain_of_a_model_finds_the_corpus_of_every_source(tmp_path: Path) -> None:
+    chain = Chain([str(tmp_path)])
+
+    chain.follow(*run_of_two(tmp_path))
+
+    assert [(link.word, link.state) for link in chain.links] == [
+        ("model", "verified"), ("corpus.en", "verified"), ("corpus.web", "verified"),
+    ]  # fmt: skip
+    assert {file.key: (file.state, file.is_text) for file in chain.files} == {
+        "sources.en.inputs": ("verified", True), "sources.web.inputs": ("verified", True),
+    }  # fmt: skip
+    assert len(trained_corpora(chain.whole)) == 2
+    # With one of them gone nobody knows which documents the model has seen.
+    assert trained_corpora(chain.whole[:-1]) == []
+
+
+def test_the_card_of_a_model_lists_the_corpora_beside_it(tmp_path: Path) -> None:
+    uri, _ = run_of_two(tmp_path)
+
+    card = model_card(uri)
+
+    rows = [line.split(" | ")[:4] for line in card.splitlines() if line.startswith(("| web |", "| en |"))]
+    assert rows == [["| web", "az", "9", "4"], ["| en", "az", "9", "3"]]
+    assert "documents kept | 7" in card
+
+
+def test_comparison_knows_the_corpora_of_a_model(tmp_path: Path) -> None:
+    uri, manifest = run_of_two(tmp_path)
+
+    facts = find_facts(uri, None)
+
+    assert set(facts.digests) == {"model", "corpus.web", "corpus.en"}
+    assert facts.digests["model"] == manifest.digest

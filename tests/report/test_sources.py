@@ -1,0 +1,120 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from anadil.recipe.sections import Recipe
+from anadil.report.read import sum_stats
+from anadil.report.run import run
+from anadil.runtime.job import Job
+from tests.kit import report_run
+
+
+def job_of_sources(root: Path) -> Job:
+    """A job of the report stage on corpora of two sources, `web` and `en`, of which a model has read other shares."""
+    recipe = Recipe.model_validate(
+        {
+            "base": {"model": "tiny"},
+            "pretrain": {
+                "phases": [{"trains": "all", "steps": 9, "lr": 1e-3, "mix": {"web": 0.9, "en": 0.1}}]
+            },
+            "sources": {"web": {"inputs": ["w.jsonl"]}, "en": {"inputs": ["e.jsonl"], "language": "en"}},
+            "report": {"licences": {"text": "CC BY 4.0", "en": "ODC-By"}},
+        }
+    )
+    english = report_run.corpus() | {
+        "in": 600,
+        "kept": 500,
+        "words_out": 1_000,
+        "bytes_out": 6_000,
+        "dropped": {"short": 100},
+    }
+    tokens = {"sources": {"web": {"tokens": 900}, "en": {"tokens": 100}}}
+    made = report_run.job(root, recipe, summary=tokens, seconds={"corpus": 60.0})
+    second = report_run.artifacts(
+        root / "more",
+        corpus=english,
+        rejected={"short": "Too short."},
+        kept=("A library.",),
+        seconds={"corpus": 30.0},
+    )
+    inputs = {word: path for word, path in made.inputs.items() if word != "corpus"}
+    return replace(made, inputs=inputs | {"corpus.web": made.inputs["corpus"], "corpus.en": second["corpus"]})
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    job = job_of_sources(tmp_path_factory.mktemp("run"))
+    run(job)
+    return job.out
+
+
+def row(text: str, name: str) -> list[str]:
+    lines = [line.strip("|").split("|") for line in text.splitlines() if line.startswith(f"| {name} |")]
+    # Other tables name the source as well.
+    return next([cell.strip() for cell in cells] for cells in lines if len(cells) == 8)
+
+
+@pytest.mark.parametrize("name", ["report.md", "data_card.md", "model_card.md"])
+def test_pages_have_a_row_for_each_source(out: Path, name: str) -> None:
+    text = (out / name).read_text(encoding="utf-8")
+
+    assert row(text, "web") == [
+        "web",
+        "az",
+        "18,400",
+        "13,856",
+        "4,182,331",
+        "32.3 MiB",
+        "90.0 %",
+        "CC BY 4.0",
+    ]
+    assert row(text, "en") == ["en", "en", "600", "500", "1,000", "5.9 KiB", "10.0 %", "ODC-By"]
+
+
+def test_the_page_shows_the_rules_and_samples_of_every_source(out: Path) -> None:
+    page = (out / "report.html").read_text(encoding="utf-8")
+
+    assert "19,000 documents were read, 14,356 were kept" in page
+    for name in ("web", "en"):
+        assert f"<summary>Source {name}</summary>" in page
+    assert '<p class="quote" lang="en" dir="auto">Too short.</p>' in page
+    assert page.count("Documents by rule") == 2
+
+
+def test_the_data_card_has_the_card_of_each_source(out: Path) -> None:
+    card = (out / "data_card.md").read_text(encoding="utf-8")
+
+    assert card.count("---\n") == 2
+    for line in ("# Text of the mixture", "# web: Azerbaijani corpus", "# en: English corpus"):
+        assert line in card
+    front = card.split("---")[1]
+    assert "- az" in front
+    assert "- en" in front
+
+
+def test_numbers_are_told_together_and_by_source(out: Path) -> None:
+    numbers = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
+
+    assert (numbers["corpus_kept"], numbers["corpus_web_kept"], numbers["corpus_en_kept"]) == (
+        14_356,
+        13_856,
+        500,
+    )
+    assert numbers["seconds"] == 90
+
+
+def test_time_and_licence_are_told_by_source(out: Path) -> None:
+    page = (out / "report.html").read_text(encoding="utf-8")
+
+    for cell in ("clean-web", "clean-en", "ODC-By"):
+        assert f"{cell}</" in page
+
+
+def test_only_counts_are_added() -> None:
+    one = {"in": 3, "limits": {"min_words": 50}, "dropped": {"short": 1}, "language": "az"}
+    other = {"in": 4, "limits": {"min_words": 50}, "dropped": {"short": 2, "long": 1}, "language": "en"}
+
+    assert sum_stats([one, other]) == {"in": 7, "dropped": {"short": 3, "long": 1}}
+    assert sum_stats([one]) == one

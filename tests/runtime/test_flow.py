@@ -1,0 +1,98 @@
+import argparse
+from pathlib import Path
+
+import pytest
+
+from anadil.core.errors import RecipeError
+from anadil.core.stages import FLOW, STAGES
+from anadil.recipe.load import parse_recipe
+from anadil.recipe.sections import Recipe
+from anadil.runtime.entry_point import stage_parser
+from anadil.runtime.flow import Step, flow_of, named_inputs, options_of, recipe_of_step
+
+PLAIN = Recipe()
+RECIPE = parse_recipe(
+    "sources: {web: {inputs: [w]}, law: {inputs: [l]}, en: {inputs: [e], language: en}}\n"
+    "pretrain: {phases: [{trains: all, steps: 9, lr: 1.0e-3, mix: {web: .8, law: .1, en: .1}}]}",
+    "r.yaml",
+)
+
+
+def test_a_run_without_sources_has_a_step_for_each_stage() -> None:
+    steps = flow_of(parse_recipe("clean: {inputs: [a]}", "r.yaml"), "report")
+
+    assert [(step.name, step.writes) for step in steps] == [
+        (each.stage.name, each.stage.writes) for each in steps
+    ]
+    assert all(step.reads(PLAIN) == {word: word for word in step.stage.reads} for step in steps)
+
+
+def test_a_stage_of_one_source_has_a_step_for_each() -> None:
+    steps = flow_of(RECIPE, "tokenizer")
+
+    names = [step.name for step in steps]
+    assert names[:3] == ["clean-web", "clean-law", "clean-en"]
+    assert names[-1] == "tokenizer"
+    assert [step.writes for step in steps[:3]] == ["corpus.web", "corpus.law", "corpus.en"]
+    assert [Step.named(name) for name in names] == list(steps)
+
+
+def test_a_stage_of_the_language_that_is_taught_reads_its_sources_alone() -> None:
+    tokenizer, evaluate = (Step(stage=STAGES[name]) for name in ("tokenizer", "evaluate"))
+
+    assert list(tokenizer.reads(RECIPE)) == ["corpus.web", "corpus.law"]
+    assert [word for word in evaluate.reads(RECIPE) if "." in word] == [
+        "corpus.web",
+        "corpus.law",
+        "corpus.en",
+    ]
+
+
+def test_the_step_of_a_source_gets_its_recipe_and_needs_its_name() -> None:
+    recipe, source = recipe_of_step(STAGES["clean"], RECIPE, "en")
+
+    assert (source, recipe.language, recipe.clean.inputs) == ("en", "en", ("e",))
+    assert Step.of(STAGES["clean"], recipe).name == "clean-en"
+    assert Step.of(STAGES["evaluate"], RECIPE).name == "evaluate"
+    with pytest.raises(
+        RecipeError, match="clean: the recipe has sources; name one with --source: web, law, en"
+    ):
+        recipe_of_step(STAGES["clean"], RECIPE, "")
+
+
+def given(*words: str) -> argparse.Namespace:
+    return stage_parser(STAGES["tokenizer"]).parse_args(words)
+
+
+def test_artifacts_of_sources_are_named_on_the_command_line_and_back() -> None:
+    stage, words = STAGES["tokenizer"], ["--corpus", "web=/a=b", "--corpus", "law=s3://x/l"]
+
+    inputs = named_inputs(stage, RECIPE, {"corpus": given(*words).corpus})
+
+    assert inputs == {"corpus.web": "/a=b", "corpus.law": "s3://x/l"}
+    assert options_of(inputs) == words
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--corpus", "web=/a"], "tokenizer: --corpus law=URI missing"),
+        (["--corpus", "/a"], "--corpus /a: the recipe has sources; name one of them, as in web=URI, law=URI"),
+        (["--corpus", "en=/a"], "--corpus en=/a: the recipe has sources; name one of them"),
+        (["--corpus", "web=/a", "--corpus", "web=/b"], "--corpus is given twice for source web: web=/b"),
+    ],
+)
+def test_artifacts_that_do_not_fit_the_sources_are_refused(words: list[str], said: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        named_inputs(STAGES["tokenizer"], RECIPE, {"corpus": given(*words).corpus})
+
+    assert said in str(caught.value)
+
+
+def test_without_sources_an_artifact_may_have_an_equals_sign_in_its_place(tmp_path: Path) -> None:
+    place = f"{tmp_path}/a=b"
+
+    inputs = named_inputs(STAGES["tokenizer"], PLAIN, {"corpus": [place]})
+
+    assert inputs == {"corpus": place}
+    assert len(FLOW) == len(STAGES)
