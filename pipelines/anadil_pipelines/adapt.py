@@ -99,6 +99,7 @@ class _Given:
 def _add_step(step: Step, given: _Given, *, here: bool) -> None:
     """Add a step, and store what it writes in `given`."""
     stage, resolved = step.stage, given.resolved
+    # Image, engine and memory may be the source's own.
     step_recipe, _ = recipe_of_step(stage, resolved, step.source)
     # A stage that was left out writes nothing, and its readers get an empty URI.
     inputs = {
@@ -116,7 +117,7 @@ def _add_step(step: Step, given: _Given, *, here: bool) -> None:
     if stage.name == "trial":
         inputs |= {"strategy": "", "finalists": [] if here else _finalists(given, inputs)}
     launched = not here and is_launched(stage.name, resolved)
-    task = steps.component(step, step_recipe, launched=launched)(
+    task = steps.component(step, resolved, launched=launched)(
         **given.recipe, run=steps.RUN, **inputs, **cards
     )
     if here:

@@ -14,7 +14,7 @@ from kfp import dsl
 
 from anadil.core.stages import ENGINE_IMAGES, STAGES
 from anadil.recipe.sections import Recipe
-from anadil.runtime.flow import Step
+from anadil.runtime.flow import Step, recipe_of_step
 from anadil.runtime.kfp import VARIED, parameter_of
 
 RUN = dsl.PIPELINE_JOB_ID_PLACEHOLDER
@@ -85,7 +85,9 @@ def component(step: Step, recipe: Recipe, *, launched: bool = False) -> Any:
     parameters |= ({"source": str} if step.source else {}) | _outputs(stage.writes) | MORE.get(stage.name, {})
     if launched:
         return _step(step.name, parameters, "tools", "anadil.launch", stage.name, reads=words)
-    if stage.name == "clean" and recipe.clean.engine in ENGINE_IMAGES:
+    # The words are those of the whole recipe, the engine may be the source's own.
+    own_recipe, _ = recipe_of_step(stage, recipe, step.source)
+    if stage.name == "clean" and own_recipe.clean.engine in ENGINE_IMAGES:
         # Its engine runs pods, which the stage by itself does not know.
         return _step(step.name, parameters, "clean-ray", "anadil.launch.clean")
     return _step(step.name, parameters, stage.name, f"anadil.{stage.name}", reads=words)

@@ -189,12 +189,14 @@ def test_a_step_that_a_signal_ended_has_the_exit_code_of_a_shell(code: int, expe
     assert steps.exit_code == expected
 
 
-def test_a_step_that_went_well_names_its_artifact(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("source", "word"), [("", "corpus"), ("web", "corpus.web")])
+def test_a_step_that_went_well_names_its_artifact(tmp_path: Path, source: str, word: str) -> None:
     output = tmp_path / "executor_output.json"
     output.write_text('{"parameterValues": {"corpus": "/w/corpus/1"}, "artifacts": {}}', encoding="utf-8")
     steps = StepResults()
 
-    laptop._record_result(steps, ["python", json.dumps({"outputs": {"outputFile": str(output)}})], 0)
+    given = {"inputs": {"parameterValues": {"source": source}}, "outputs": {"outputFile": str(output)}}
+    laptop._record_result(steps, ["python", json.dumps(given)], 0)
 
-    assert steps.uris == {"corpus": "/w/corpus/1"}
+    assert steps.uris == {word: "/w/corpus/1"}
     assert steps.exit_code == 0

@@ -93,6 +93,7 @@ def make_tokens(settings: Settings, out: Path, work: Path, executor: Executor) -
     with _room_for(folder):
         train = _tasks(settings, frame, "train", folder, origin)
         heldout = _tasks(settings, frame, "heldout", folder, origin)
+        # With a limit the files follow each other, since only their tokens say when it is reached.
         if settings.max_tokens is None:
             _encode([*train, *heldout], executor)
         else:
@@ -211,6 +212,7 @@ def _cut(task: EncodeTask, most_tokens: int) -> EncodeTask:
 
     return replace(
         task,
+        # A folder of its own: the whole shard serves the next run, which may have a larger limit.
         folder=task.folder.with_name(f"{task.folder.name}-{most_tokens}"),
         most_tokens=most_tokens,
         origin={**task.origin, "most tokens": str(most_tokens)},
@@ -231,6 +233,7 @@ def _shard(task: EncodeTask, name: str, out: Path, entries: Entries) -> ShardFac
     facts = read_json(task.folder / FACTS)
     facts.pop("digest")
     file = f"{name}.safetensors"
+    # A link takes no room, and a killed run still has the shard where it was made.
     local_directory.link(task.folder / SHARD, out / file)
     manifest = artifact.read_manifest(str(task.folder))
     assert manifest is not None
@@ -239,6 +242,7 @@ def _shard(task: EncodeTask, name: str, out: Path, entries: Entries) -> ShardFac
 
 
 def _stream_digest(tasks: Sequence[EncodeTask]) -> str:
+    # Sixteen digits, because checkpoints of earlier releases name their stream so.
     digests = [str(read_json(task.folder / FACTS)["digest"]) for task in tasks]
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:16]
 

@@ -88,6 +88,7 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     current = [corpus.source for corpus in corpora].index(next(iter(job.recipe.sources)))
     folder = job.work / "overlap"
     folder.mkdir(parents=True, exist_ok=True)
+    # A killed run leaves drafts, which nobody reads and which would stay for good.
     sealed_dir.remove_drafts(folder)
     with executor or executor_of_this_program(job) as running:
         table = table_of(corpora, current, folder, running)
@@ -116,8 +117,10 @@ def _search_runs(
     corpora: Sequence[SourceCorpus], current: int, table: SourceTable, folder: Path, executor: Executor
 ) -> tuple[HeldoutRuns, list[SearchTask], Numbers]:
     """Look for runs of the other sources' held-out documents; return these, the tasks, and the number of each owner."""
+    # Within a corpus `clean` has done it: its held-out documents share no run with its others.
     others = [(place, corpus) for place, corpus in enumerate(corpora) if place != current]
     digests = [corpus.manifest.digest for _, corpus in others]
+    # The order of the sources is part of the key: of documents alike the earlier source's stays.
     key = hashlib.sha256(json.dumps(digests).encode()).hexdigest()
     place_of_runs = folder / "runs"
     documents = [(place, corpus, list(corpus.heldout())) for place, corpus in others]
@@ -156,6 +159,7 @@ def _write_excluded(
     digest = hashlib.sha256()
     with path.open("w", encoding="utf-8") as file:
         for row in _rows(corpora, current, table, matches):
+            # The reason and the counterpart may change with another source; encode reads ids alone.
             digest.update(row["id"].encode())
             file.write(json.dumps(row) + "\n")
             counts.left_out[row["reason"]] += 1

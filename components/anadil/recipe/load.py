@@ -129,6 +129,7 @@ def _is_inherited(mistake: Mapping[str, Any], errors: Sequence[Mapping[str, Any]
     return (path[2:], mistake["msg"]) in alike and special in (None, {})
 
 
+# Overrides come before checks, so that their mistakes are listed with the others.
 def _apply(data: dict[str, object], override: str) -> strict_yaml.Path:
     """Put an override into the data; the path that it has there."""
     key, equals, text = override.partition("=")

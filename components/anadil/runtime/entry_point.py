@@ -130,6 +130,7 @@ def _start(stage: Stage, options: argparse.Namespace, arguments: list[str], engi
         allow_remake()
     if options.executor_input:
         return _from_pipeline(stage, options.executor_input, arguments, engines)
+    # The words of inputs follow from the whole recipe, which the step does not see.
     whole = load_recipe(options.recipe, options.set)
     recipe, source = recipe_of_step(stage, whole, options.of_source if stage.per_source else "")
     logs.name_speaker(Step(stage=stage, source=source).name)

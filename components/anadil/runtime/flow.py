@@ -107,6 +107,7 @@ def named_inputs(
     inputs: dict[str, str] = {}
     for word, values in given.items():
         for value in values:
+            # A path may hold `=` as well, so only the name of a source before it is one.
             match = NAMED.fullmatch(value)
             named = match is not None and word not in words
             key, uri = (word_of(word, match[1]), match[2]) if match and named else (word, value)

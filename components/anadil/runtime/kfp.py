@@ -65,6 +65,7 @@ def parse_executor_input(stage: Stage, text: str) -> ExecutorInput:
         given = json.loads(text)
         values = given["inputs"]["parameterValues"]
         size, strategy, source = (str(values.get(name, "")) for name in ("size", "strategy", "source"))
+        # The words follow from the whole recipe: that of the step would hold its own source alone.
         recipe = varied_recipe(values)
         step = Step(stage=stage, source=source)
         # A step that was left out gives no URI; a pipeline of an earlier release lacks the parameter.

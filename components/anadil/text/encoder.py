@@ -242,11 +242,12 @@ class _FastEncoder:
             return self._exact([text])[0]
         # Both are one step of the interpreter, so that two threads never take the same.
         try:
-            own = self._idle.pop()
+            idle = self._idle.pop()
         except IndexError:
-            own = _gigatoken(self._content)
-        ranks = own.encode(utf8)
-        self._idle.append(own)
+            # At most one for each thread over the whole run: a new one reads the vocabulary again.
+            idle = _gigatoken(self._content)
+        ranks = idle.encode(utf8)
+        self._idle.append(idle)
         return ranks.view(np.int32) if self._are_ranks else self._ids[ranks]
 
 

@@ -68,6 +68,7 @@ def _table_of(job: Job, folder: Path, tokenizer: Tokenizer) -> WordCounts:
     corpus = artifact.read_manifest(str(folder))
     if job.recipe.storage.root is None or corpus is None:
         return _counted(job, folder, tokenizer, "counts")
+    # A table for each corpus, so that a source that changed is counted alone.
     origin = counts_origin(corpus, tokenizer)
     uri = join(str(job.recipe.storage.root), KIND, artifact.origin_key(origin))
     table = _stored(uri, origin)
