@@ -158,3 +158,19 @@ def test_a_recipe_without_sources_has_no_key_of_them(name: str) -> None:
     keys = recipe_origin(recipe, ("language", "clean", "sources", "pretrain"))
 
     assert not any(key.startswith("recipe sources") for key in keys)
+
+
+@pytest.mark.parametrize(
+    ("written", "tokens"), [("500M", 500_000_000), ("1.5B", 1_500_000_000), ("20K", 20_000), ("7", 7)]
+)
+def test_tokens_of_a_source_are_written_as_people_say_them(written: str, tokens: int) -> None:
+    recipe = parse_recipe(THREE, "r.yaml", [f"sources.web.max_tokens={written}"])
+
+    assert recipe.sources["web"].max_tokens == tokens
+
+
+@pytest.mark.parametrize("written", ["0M", "many", "5 M", "-1", "500m"])
+def test_tokens_of_a_source_that_are_no_number_are_refused_with_their_place(written: str) -> None:
+    [mistake] = mistakes(THREE, f"sources.web.max_tokens={written}")
+
+    assert "sources.web.max_tokens: must be" in mistake

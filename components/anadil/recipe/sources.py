@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from itertools import combinations
 from typing import Annotated
 
-from pydantic import AfterValidator, PositiveInt, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, PositiveInt, WithJsonSchema, model_validator
 
 from anadil.recipe.clean import Clean
 from anadil.recipe.fields import NEUTRAL, StrictModel, Text
@@ -13,6 +13,8 @@ from anadil.text.language import load_language
 
 MAX_EPOCHS = 4
 """Passes over a source that are nearly as good as new text. Source: Muennighoff et al. 2023, arXiv:2305.16264."""
+UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMBT])")
 NAME = re.compile(r"^[a-z][a-z0-9_]{0,29}$")
 
 
@@ -36,6 +38,26 @@ def has_language(language: str) -> str:
     return language
 
 
+def _plain_number(value: object) -> object:
+    """Return the number that a text such as `500M` means; any other value is judged as it is."""
+    match = COUNT.fullmatch(value) if isinstance(value, str) else None
+    return round(float(match[1]) * UNITS[match[2]]) if match else value
+
+
+TokenCount = Annotated[
+    PositiveInt,
+    BeforeValidator(_plain_number),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "exclusiveMinimum": 0},
+                {"type": "string", "pattern": f"^{COUNT.pattern}$"},
+            ]
+        }
+    ),
+]
+
+
 class Source(StrictModel):
     """A body of text that phases of training draw from by `mix`."""
 
@@ -46,8 +68,8 @@ class Source(StrictModel):
     """Language of the text, as `language` of the recipe; left out, that of the recipe."""
     clean: Annotated[Clean, NEUTRAL] = Clean()
     """Keys of the section `clean` that are others for this source; a key left out is that of the recipe."""
-    max_tokens: PositiveInt | None = None
-    """Most tokens that are used, a random sample of its documents; left out, all."""
+    max_tokens: TokenCount | None = None
+    """Most tokens that are used, such as `500M`, a random sample of its documents; left out, all."""
     max_epochs: PositiveInt = MAX_EPOCHS
     """Most passes over it; then its share goes to the others. Source: arXiv:2305.16264."""
 
