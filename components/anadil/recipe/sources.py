@@ -13,6 +13,7 @@ from anadil.text.language import load_language
 
 MAX_EPOCHS = 4
 """Passes over a source that are nearly as good as new text. Source: Muennighoff et al. 2023, arXiv:2305.16264."""
+# A plain 500000000 is misread by a zero, and papers write 500M. Not `m`, which is read as a thousandth.
 UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMBT])")
 NAME = re.compile(r"^[a-z][a-z0-9_]{0,29}$")
@@ -103,6 +104,7 @@ def refuse_source_mistakes(language: str, clean: Clean, sources: Mapping[str, So
                 f"sources.{name}.inputs and sources.{other}.inputs both name {', '.join(same[:3])}; "
                 "leave the files out of one of them"
             )
+    # `overlap` compares signatures, which say nothing of those that were made in another way.
     settings = {
         name: (each.clean.minhash_bands, each.clean.minhash_rows, each.clean.minhash_shingle)
         for name, each in sources.items()
@@ -125,6 +127,7 @@ def refuse_source_mistakes(language: str, clean: Clean, sources: Mapping[str, So
 
 def target_sources(language: str, sources: Mapping[str, Source]) -> tuple[str, ...]:
     """Return the sources in the language that is taught, however they spell its id."""
+    # `aze_Latn` and `az` are one language: text in it must not be scored as another.
     code = load_language(language).code
     return tuple(
         name
