@@ -97,3 +97,36 @@ def test_without_sources_an_artifact_may_have_an_equals_sign_in_its_place(tmp_pa
 
     assert inputs == {"corpus": place}
     assert len(FLOW) == len(STAGES)
+
+
+def test_the_step_of_a_source_takes_its_artifacts_with_or_without_the_name() -> None:
+    stage = STAGES["encode"]
+    others = {"tokenizer": ["en=/t"], "overlap": ["/o"]}
+
+    for value in ("/c", "en=/c"):
+        inputs = named_inputs(stage, RECIPE, {"corpus": [value]} | others, "en")
+
+        assert inputs == {"corpus": "/c", "tokenizer": "en=/t", "overlap": "/o"}
+
+
+@pytest.mark.parametrize(
+    ("stage", "given", "source", "said"),
+    [
+        ("encode", {"corpus": ["/c"], "tokenizer": ["/t"]}, "en", "--overlap is not given: documents that"),
+        (
+            "pretrain",
+            {"corpus": ["web=/w", "law=/l", "en=/e"], "tokenizer": ["/t"]},
+            "",
+            "--tokens is not given: documents that stand in another source, or hold its held-out text, are not",
+        ),
+        ("encode", {"corpus": ["/c"], "tokenizer": ["/t"], "overlap": ["/o"]}, "en", ""),
+        ("tokenizer", {"corpus": ["web=/w", "law=/l"]}, "", ""),
+    ],
+)
+def test_sources_that_nobody_compared_are_no_silent_matter(
+    caplog: pytest.LogCaptureFixture, stage: str, given: dict[str, list[str]], source: str, said: str
+) -> None:
+    with caplog.at_level("WARNING"):
+        named_inputs(STAGES[stage], RECIPE, given, source)
+
+    assert [record.message.startswith(said) for record in caplog.records] == ([True] if said else [])

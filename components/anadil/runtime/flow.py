@@ -4,6 +4,7 @@ A stage that reads artifacts of all sources knows them by words such as `corpus.
 source's own, as `corpus`, unless it compares the source with the others.
 """
 
+import logging
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from anadil.core.errors import RecipeError
 from anadil.core.stages import COMPARED, FLOW, PER_SOURCE, STAGES, Stage
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_left_out, kind_of, source_of, word_of
+
+log = logging.getLogger(__name__)
 
 NAMED = re.compile(r"([a-z][a-z0-9_]*)=(.+)", re.DOTALL)
 """A source and the URI of its artifact, on a command line."""
@@ -110,7 +113,9 @@ def named_inputs(
             # A path may hold `=` as well, so only the name of a source before it is one.
             match = NAMED.fullmatch(value)
             named = match is not None and word not in words
-            key, uri = (word_of(word, match[1]), match[2]) if match and named else (word, value)
+            # The step of a source has words without names, and people write its name all the same.
+            plain = value.removeprefix(f"{source}=") if source and word in PER_SOURCE else value
+            key, uri = (word_of(word, match[1]), match[2]) if match and named else (word, plain)
             if key not in words:
                 known = ", ".join(
                     f"{each.partition('.')[2]}=URI" for each in words if each.startswith(f"{word}.")
@@ -124,7 +129,22 @@ def named_inputs(
                 )
             inputs[key] = uri
     refuse_missing(stage, recipe, inputs, source)
+    _warn_of_overlap(stage, recipe, inputs, words)
     return {word: inputs[word] for word in words if word in inputs}
+
+
+def _warn_of_overlap(stage: Stage, recipe: Recipe, inputs: Mapping[str, str], words: Iterable[str]) -> None:
+    """Warn where documents of several sources are used that no artifact `overlap` was read for."""
+    if len(recipe.sources) < 2:
+        return
+    # A stage that makes its own tokens reads corpora alone.
+    missing = {kind_of(word) for word in words if word not in inputs} & {*COMPARED, *stage.streams}
+    for kind in sorted(missing):
+        log.warning(
+            "--%s is not given: documents that stand in another source, or hold its held-out text, are not left out; "
+            "run overlap and encode first",
+            kind,
+        )
 
 
 def refuse_missing(stage: Stage, recipe: Recipe, inputs: Mapping[str, str], source: str = "") -> None:

@@ -21,6 +21,7 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import RECIPE, current_origin, origin_changes, stage_origin
 from anadil.runtime.champion import Champion, find_champion
 from anadil.runtime.job import Figures, external_files, external_side_files, kind_of, source_of, word_of
+from anadil.runtime.source_inputs import refuse_other_sources
 
 log = logging.getLogger(__name__)
 
@@ -118,10 +119,11 @@ def planned_artifact(
     Raises:
         RecipeError: There is no place to write.
         DataError: An input or a file is missing.
-        IntegrityError: An adapter was trained on another model, or scores are of another.
+        IntegrityError: An adapter was trained on another model, scores are of another, or an input is another source's.
     """
     manifests = {word: artifact.finished_manifest(uri, kind_of(word)) for word, uri in inputs.items()}
     refuse_strangers(manifests, inputs)
+    refuse_other_sources(recipe, manifests, inputs)
     outside = external_files(stage, recipe, files)
     beside = external_side_files(stage, recipe)
     champion = find_champion(recipe, manifests) if stage.reads_champion else None
