@@ -9,6 +9,7 @@ from anadil.artifacts import artifact, s3, storage
 from anadil.artifacts.prefetch import fetch
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RecipeError, RetryableError
 from anadil.core.stages import STAGES
+from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime import entry_point, execute
 from anadil.runtime.planned_artifact import MadeArtifact
@@ -287,3 +288,18 @@ def test_the_executor_input_of_kubeflow_pipelines_is_answered(recipe: Recipe, tm
 def test_another_executor_input_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert entry_point.main("clean", ["--executor-input", text]) == 2
     assert "--executor-input: not what Kubeflow Pipelines passes" in capsys.readouterr().err
+
+
+def test_a_pipeline_that_gives_neither_tokens_nor_corpus_of_a_source_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = parse_recipe(
+        "sources: {web: {inputs: [w]}, en: {inputs: [e], language: en}}\n"
+        "pretrain: {phases: [{trains: all, steps: 9, lr: 1.0e-3, mix: {web: .8, en: .2}}]}",
+        "r.yaml",
+    )
+    values = {"recipe": recipe.model_dump_json(), "tokens_web": str(tmp_path), "tokenizer": str(tmp_path)}
+    given = {"inputs": {"parameterValues": values}, "outputs": {}}
+
+    assert entry_point.main("pretrain", ["--executor-input", json.dumps(given)]) == 2
+    assert "pretrain: --tokens en=URI missing; give the URI" in capsys.readouterr().err

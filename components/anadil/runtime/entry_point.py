@@ -17,7 +17,7 @@ from anadil.runtime import kfp, sagemaker
 from anadil.runtime.command_line import Parser
 from anadil.runtime.environment import in_group
 from anadil.runtime.execute import execute, find_for_group
-from anadil.runtime.flow import Step, named_inputs, recipe_of_step
+from anadil.runtime.flow import Step, named_inputs, recipe_of_step, refuse_missing
 from anadil.runtime.job import Engines, most_processes
 from anadil.runtime.mlflow_spool import PIPELINE_RUN
 from anadil.runtime.remake import allow_remake
@@ -185,6 +185,7 @@ def _from_pipeline(stage: Stage, text: str, arguments: list[str], engines: Engin
         os.environ[PIPELINE_RUN] = call.run
     is_first = int(os.environ.get("RANK", "0")) == 0
     with record_step(whole, call.run if is_first else "", call.step) as record:
+        refuse_missing(stage, whole, call.inputs, source)
         processes = _num_processes(stage, recipe)
         made = find_for_group(stage, recipe, call.inputs, (), None) if processes > 1 else None
         if processes > 1 and made is None:
