@@ -1,15 +1,18 @@
 """Artifacts that are given under the name of a source, and are another's."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
+from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
 from anadil.core.errors import IntegrityError
 from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import stage_origin
+from anadil.runtime.planned_artifact import planned_artifact
 from anadil.runtime.source_inputs import refuse_other_sources
 
 TABLES = {
@@ -114,3 +117,11 @@ def test_those_of_others_are_refused_with_place_and_remedy(
         refuse(recipe, **inputs)
 
     assert said in str(caught.value)
+
+
+def test_a_stage_does_not_begin_with_the_corpus_of_another_source(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("salam")
+    artifact.seal(tmp_path, kind="corpus", origin={}, recipe=RECIPE.of_source("web").model_dump(mode="json"))
+
+    with pytest.raises(IntegrityError, match="is a corpus of language az, and that of source en is en"):
+        planned_artifact(STAGES["encode"], RECIPE.of_source("en"), {"corpus": str(tmp_path)}, (), "out")
