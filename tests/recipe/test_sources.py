@@ -2,7 +2,9 @@ import pytest
 
 from anadil.core.errors import RecipeError
 from anadil.core.stages import STAGES
+from anadil.recipe.filter_rules import Rules
 from anadil.recipe.load import load_recipe, parse_recipe
+from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import recipe_origin
 from anadil.runtime.job import named_side_files
 
@@ -69,6 +71,52 @@ def test_a_source_in_the_language_that_is_taught_may_spell_its_id_otherwise(code
     assert recipe.target_sources == ("web",)
 
 
+CODE = """\
+clean: {pii: true, modes: {short: report}, ng_words: [/lists/ng.txt], rules: {min_words: 10}}
+sources:
+  web: {inputs: [web.jsonl]}
+  code: {inputs: [code/*.jsonl], language: none, clean: {rules: none}}
+pretrain: {phases: [{trains: all, steps: 9, lr: 1.0e-3, mix: {web: .9, code: .1}}]}
+"""
+
+
+@pytest.mark.parametrize("word", ["none", "None"])
+def test_a_source_in_no_language_is_none_of_the_language_that_is_taught(word: str) -> None:
+    recipe = parse_recipe(CODE.replace("language: none", f"language: {word}"), "r.yaml")
+
+    assert recipe.target_sources == ("web",)
+    code = recipe.of_source("code")
+    assert (code.language_code, code.clean.line_language) == ("none", False)
+    assert recipe.of_source("web").clean.line_language
+
+
+def test_a_source_without_rules_takes_no_keys_that_only_rules_need() -> None:
+    recipe = parse_recipe(CODE, "r.yaml")
+
+    code, web = (recipe.of_source(name).clean for name in ("code", "web"))
+    assert (code.rules, code.modes, code.ng_words, code.pii) == ("none", {}, (), True)
+    assert (web.modes, web.rules.min_words) == ({"short": "report"}, 10)  # type: ignore[union-attr]  # limits
+    # Pods and pipelines read what is written here.
+    for text in (recipe.model_dump_json(), recipe.model_dump_json(exclude_unset=True)):
+        assert parse_recipe(text, "r.json") == recipe
+
+
+def test_a_source_may_have_rules_where_the_recipe_has_none() -> None:
+    text = THREE.replace("{min_words: 10}", "none").replace("max_words: 900", "min_words: 3")
+
+    recipe = parse_recipe(text, "r.yaml")
+
+    assert [each.clean.rules for each in recipe.sources.values()] == ["none", Rules(min_words=3), "none"]
+
+
+def test_only_a_recipe_without_rules_has_a_key_of_it() -> None:
+    plain, bare = (parse_recipe(text, "r") for text in ("clean: {rules: {}}", "clean: {rules: none}"))
+
+    sections = STAGES["clean"].sections
+    assert recipe_origin(plain, sections) == recipe_origin(Recipe(), sections)
+    assert recipe_origin(bare, sections) == recipe_origin(plain, sections) | {"recipe clean.rules": '"none"'}
+
+
 def test_files_beside_the_data_are_those_of_all_sources() -> None:
     recipe = parse_recipe(THREE, "r.yaml")
 
@@ -124,6 +172,31 @@ sources:
         (
             "sources: {web: {inputs: [a, b]}, law: {inputs: [b]}}",
             "sources.web.inputs and sources.law.inputs both name b; leave the files out of one of them",
+        ),
+        (
+            "language: none",
+            "language: `none` is no language that can be taught; name the language here, and text in no language",
+        ),
+        ("clean: {rules: nothing}", "line 1: clean.rules: must be 'none' (got \"nothing\")"),
+        (
+            "clean: {rules: none, modes: {short: report}}",
+            "line 1: clean: rules: none lets no rule judge, so modes would decide nothing; leave it out, or write limits",
+        ),
+        (
+            "clean: {rules: none, ng_words: [a.txt], quality_model: m.bin}",
+            "so ng_words and quality_model would decide nothing; leave them out",
+        ),
+        (
+            "clean: {rules: none}\nsources: {web: {inputs: [a], clean: {modes: {short: report}}}}",
+            "line 2: sources.web.clean: rules: none lets no rule judge",
+        ),
+        (
+            "sources: {web: {inputs: [a], clean: {rules: {min_word: 3}}}}",
+            "line 1: sources.web.clean.rules.min_word: unknown key; did you mean 'min_words'?",
+        ),
+        (
+            "sources: {web: {inputs: [a], language: none}}",
+            "none of the sources is in the language that is taught, az (web: none); leave out `language` of one",
         ),
         (
             "sources: {web: {inputs: [a], language: en}}",

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from anadil.recipe.sections import Recipe
+from anadil.report.data_card import hub_language_codes, recipe_language
 from anadil.report.read import sum_stats
 from anadil.report.run import run
 from anadil.runtime.job import Job
@@ -19,7 +20,10 @@ def job_of_sources(root: Path) -> Job:
             "pretrain": {
                 "phases": [{"trains": "all", "steps": 9, "lr": 1e-3, "mix": {"web": 0.9, "en": 0.1}}]
             },
-            "sources": {"web": {"inputs": ["w.jsonl"]}, "en": {"inputs": ["e.jsonl"], "language": "en"}},
+            "sources": {
+                "web": {"inputs": ["w.jsonl"]},
+                "en": {"inputs": ["e.jsonl"], "language": "en", "clean": {"rules": "none"}},
+            },
             "report": {"licences": {"text": "CC BY 4.0", "en": "ODC-By"}},
         }
     )
@@ -29,6 +33,7 @@ def job_of_sources(root: Path) -> Job:
         "words_out": 1_000,
         "bytes_out": 6_000,
         "dropped": {"short": 100},
+        "limits": "none",
     }
     tokens = {"sources": {"web": {"tokens": 900}, "en": {"tokens": 100}}}
     made = report_run.job(root, recipe, summary=tokens, seconds={"corpus": 60.0})
@@ -110,6 +115,21 @@ def test_time_and_licence_are_told_by_source(out: Path) -> None:
 
     for cell in ("clean-web", "clean-en", "ODC-By"):
         assert f"{cell}</" in page
+
+
+@pytest.mark.parametrize("name", ["report.html", "report.md", "data_card.md"])
+def test_pages_say_once_of_a_source_without_rules_that_no_rule_judged(out: Path, name: str) -> None:
+    text = (out / name).read_text(encoding="utf-8")
+
+    assert text.count("No rule judged the documents (clean.rules: none).") == 1
+    if name == "data_card.md":
+        assert "| rules that judge documents | none |" in text
+
+
+def test_text_in_no_language_has_no_lang_on_pages() -> None:
+    language = recipe_language({"language": "none"})
+
+    assert (language.code, language.lang, hub_language_codes(language.code)) == ("none", "", [])
 
 
 def test_only_counts_are_added() -> None:

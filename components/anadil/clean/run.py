@@ -262,7 +262,8 @@ def _refuse_empty(num_documents: int, settings: Settings, clean_stats: CleanStat
         PAGE_LIMITS: "give smaller pages, or their text as .txt or .jsonl",
     }
     most = clean_stats.dropped.most_common(1)[0][0]
-    remedy = remedies.get(most, "widen clean.rules") + f", or give more text in {settings.language.name}"
+    remedy = remedies.get(most, "widen clean.rules") if settings.has_rules else "check clean.text_field"
+    remedy += ", or give more text" + ("" if settings.language.is_none else f" in {settings.language.name}")
     raise DataError(
         f"corpus is empty after cleaning: {counted(clean_stats.counts['documents_in'], 'document')} in, "
         f"dropped: {clean_stats.summary()}; {remedy}"

@@ -2,14 +2,16 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 
 from anadil.core.format import MIB
 from anadil.recipe.fields import NEUTRAL, Fraction, Place, StrictModel, Text
-from anadil.recipe.filter_rules import Rules
+from anadil.recipe.filter_rules import NO_RULES, Rules, RulesOrNone
 from anadil.text.filter_rules import Mode, RuleName
 
 ExtractMode = Literal["fast", "balanced", "precision"]
+OF_RULES = ("modes", "ng_words", "quality_model")
+"""Keys that decide nothing where no rule judges."""
 
 
 class Clean(StrictModel):
@@ -35,7 +37,8 @@ class Clean(StrictModel):
     """Drop documents that hold text of `evaluate.heldout`, `evaluate.questions`, files of `evaluate.tasks`, `finetune.inputs` or `finetune.preference.inputs`: a run of 8 words or 40 characters."""
     line_language: bool = True
     """Remove lines and sentences of 40 characters and more that are in another language; a document full of them is dropped."""
-    rules: Rules = Rules()
+    rules: RulesOrNone = Rules()
+    """Limits of the document filters, or `none`: no limit judges, and only empty documents go."""
     modes: dict[RuleName, Mode] = Field(default_factory=dict)
     """Rule -> `enforce`, which drops documents, or `report`, which only counts them; watch a new limit before it drops."""
     ng_words: tuple[Text, ...] = ()
@@ -65,3 +68,12 @@ class Clean(StrictModel):
     """Executor that runs them: processes of this machine, Ray (here, or where RAY_ADDRESS says), or pods of a Kubernetes Indexed Job. The result does not depend on it."""
     shard_bytes: Annotated[int, Field(ge=MIB), NEUTRAL] = 256 * MIB
     """Most bytes of the inputs that a process works on before it writes, at least 1 MiB. The result does not depend on it."""
+
+    @model_validator(mode="after")
+    def _has_rules_where_keys_need_them(self) -> "Clean":
+        if self.rules == NO_RULES and (idle := [key for key in OF_RULES if getattr(self, key)]):
+            raise ValueError(
+                f"rules: {NO_RULES} lets no rule judge, so {' and '.join(idle)} would decide nothing; leave "
+                f"{'it' if len(idle) == 1 else 'them'} out, or write limits as rules ({{}}: those of the language)"
+            )
+        return self

@@ -13,7 +13,9 @@ from anadil.core.errors import RecipeError
 from anadil.core.format import counted
 from anadil.core.log import masked
 from anadil.core.reasons import reason_of
+from anadil.recipe.clean import OF_RULES
 from anadil.recipe.fields import NEAR, UNION_TAG, did_you_mean
+from anadil.recipe.filter_rules import NO_RULES
 from anadil.recipe.other_names import name_here, near_name
 from anadil.recipe.sections import Recipe
 
@@ -109,6 +111,9 @@ def _inherited(data: dict[str, Any]) -> dict[str, Any]:
 
 def _merged(shared: dict[str, Any], special: dict[str, Any]) -> dict[str, Any]:
     """Return the keys of both; those of `special` win, also those of a table such as `rules`."""
+    # Inherited, they would be mistakes of a source that does not write them.
+    if special.get("rules") == NO_RULES:
+        shared = {key: value for key, value in shared.items() if key not in OF_RULES}
     both = {
         key: shared[key] | value
         for key, value in special.items()
@@ -277,9 +282,9 @@ def paths_in(model: type[BaseModel]) -> dict[str, str]:
     """Path of each key of a table and of the tables in it -> the key."""
     paths = {name: name for name in model.model_fields}
     for name, field in model.model_fields.items():
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            paths |= {f"{name}.{path}": key for path, key in paths_in(inner).items()}
+        # A section's default is one, also where a word may stand in its place.
+        if isinstance(field.default, BaseModel):
+            paths |= {f"{name}.{path}": key for path, key in paths_in(type(field.default)).items()}
     return paths
 
 

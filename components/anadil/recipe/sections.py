@@ -32,7 +32,7 @@ from anadil.recipe.sources import (
     MAX_EPOCHS,
     Source,
     SourceName,
-    has_language,
+    is_taught,
     refuse_source_mistakes,
     target_sources,
 )
@@ -208,7 +208,7 @@ class Tracking(StrictModel):
 class Recipe(StrictModel):
     """Everything that a run does."""
 
-    language: Annotated[Text, AfterValidator(has_language)] = "az"
+    language: Annotated[Text, AfterValidator(is_taught)] = "az"
     """Language that is taught: an id such as `az`, `kaz_Cyrl` or `azj_Latn`, or the path of a pack, which `anadil language learn` writes."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Seed of every random choice; NumPy takes 32 bits."""
@@ -265,8 +265,11 @@ class Recipe(StrictModel):
                 f"sources: none is called {name!r} ({', '.join(self.sources) or 'none is named'}){guess}"
             )
         source = self.sources[name]
-        clean = source.clean.model_copy(update={"inputs": source.inputs})
         language = source.language or self.language
+        clean = source.clean.model_copy(update={"inputs": source.inputs})
+        # The cards say what was done by this key, and no line is in another language than none.
+        if load_language(language).is_none:
+            clean = clean.model_copy(update={"line_language": False})
         # How often it is trained on changes neither its corpus nor its tokens.
         source = source.model_copy(update={"max_epochs": MAX_EPOCHS})
         return self.model_copy(update={"language": language, "clean": clean, "sources": {name: source}})

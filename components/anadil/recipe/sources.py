@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, PositiveInt, WithJsonSchem
 from anadil.recipe.clean import Clean
 from anadil.recipe.fields import NEUTRAL, StrictModel, Text
 from anadil.text.language import load_language
+from anadil.text.language_data import NO_LANGUAGE
 
 MAX_EPOCHS = 4
 """Passes over a source that are nearly as good as new text. Source: Muennighoff et al. 2023, arXiv:2305.16264."""
@@ -36,6 +37,16 @@ SourceName = Annotated[
 def has_language(language: str) -> str:
     """Return the language as it is, or raise with the remedy."""
     load_language(language)
+    return language
+
+
+def is_taught(language: str) -> str:
+    """Return a language that can be taught, or raise with the remedy."""
+    if load_language(language).is_none:
+        raise ValueError(
+            f"`{NO_LANGUAGE}` is no language that can be taught; name the language here, and text in no language, such as "
+            f"code, as a source: `sources: {{code: {{inputs: [...], language: {NO_LANGUAGE}}}}}`"
+        )
     return language
 
 
@@ -66,7 +77,7 @@ class Source(StrictModel):
     inputs: Annotated[tuple[str, ...], NEUTRAL] = ()
     """Files as of `clean.inputs`."""
     language: Annotated[Text | None, AfterValidator(lambda each: each and has_language(each)), NEUTRAL] = None
-    """Language of the text, as `language` of the recipe; left out, that of the recipe."""
+    """Language of the text, as `language` of the recipe; `none`: it is in no language, such as code, and stays as it is; left out, that of the recipe."""
     clean: Annotated[Clean, NEUTRAL] = Clean()
     """Keys of the section `clean` that are others for this source; a key left out is that of the recipe."""
     max_tokens: TokenCount | None = None

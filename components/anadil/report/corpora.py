@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 
 from anadil.artifacts.storage import BUILT_IN
 from anadil.core.format import human_bytes, human_figure, human_percent, integer_if_whole, number
+from anadil.recipe.filter_rules import NO_RULES
 from anadil.report.elements import TextTable
 from anadil.report.format import ratio
 from anadil.report.read import CorpusFacts, Json, field, list_of, table_of
 
 NOT_STATED = "not stated"
+NO_RULE_JUDGED = "No rule judged the documents (clean.rules: none). Empty ones and duplicates were dropped."
 
 
 def stated_licence(recipe: Json, of: str) -> str:
@@ -24,6 +26,11 @@ def stated_licence(recipe: Json, of: str) -> str:
     places = list_of(field(recipe, {"text": "clean.inputs", "chats": "finetune.inputs"}.get(of, of)))
     built_in = bool(places) and all(str(place).startswith(BUILT_IN) for place in places)
     return "Apache-2.0" if built_in else ""
+
+
+def rules_note(stats: Json) -> str:
+    """Return a sentence where a corpus was made without rules, else nothing."""
+    return NO_RULE_JUDGED if stats.get("limits") == NO_RULES else ""
 
 
 def corpora_table(corpora: Sequence[CorpusFacts], training: Json) -> TextTable:

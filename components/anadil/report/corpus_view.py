@@ -2,7 +2,7 @@
 
 from anadil.core.format import human_bytes, integer_if_whole, number
 from anadil.report.charts import Bar
-from anadil.report.corpora import corpora_table
+from anadil.report.corpora import corpora_table, rules_note
 from anadil.report.data_card import recipe_language
 from anadil.report.elements import Chart, TextTable, bars, facts_table
 from anadil.report.format import clip, figure, percent, plain_value, ratio, setting, words_of
@@ -44,7 +44,8 @@ def _part(corpus: CorpusFacts) -> dict[str, object]:
     shown = [(rule, corpus.rejected[rule][0]) for rule in ordered if corpus.rejected[rule]]
     return {
         "source": corpus.source,
-        "lang": recipe_language(corpus.recipe).code,
+        "lang": recipe_language(corpus.recipe).lang,
+        "rules_note": rules_note(stats),
         "funnel": _funnel(stats),
         "dropped": _dropped(stats),
         "rules": _rules(stats),

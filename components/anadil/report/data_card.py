@@ -11,14 +11,15 @@ from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.find import read_table
 from anadil.core.format import DASH, human_bytes, human_figure, human_percent, integer_if_whole, number
-from anadil.report.corpora import NOT_STATED, corpora_table, stated_licence
+from anadil.recipe.filter_rules import NO_RULES
+from anadil.report.corpora import NOT_STATED, corpora_table, rules_note, stated_licence
 from anadil.report.elements import TextTable
 from anadil.report.format import ratio, words_of
 from anadil.report.licence import UNKNOWN, hub_licence
 from anadil.report.read import CorpusFacts, Json, field, last_part, list_of, named_tables, table_of
 from anadil.report.render import front_matter, render_template
 from anadil.text.language import load_language
-from anadil.text.language_data import UnknownLanguageError
+from anadil.text.language_data import NO_LANGUAGE, UnknownLanguageError
 
 MAX_ROWS = 50
 """Most rows of a table; the rest is summed in one row."""
@@ -38,6 +39,11 @@ class NamedLanguage:
     name: str
     word_note: str = ""
     """Meaning of "word" in scripts without spaces."""
+
+    @property
+    def lang(self) -> str:
+        """Value of HTML's `lang`; empty where there is no language."""
+        return "" if self.code == NO_LANGUAGE else self.code
 
 
 def data_card(corpus: str) -> str:
@@ -74,6 +80,7 @@ def _view(manifest: Manifest, stats: Json, recipe: Json) -> dict[str, object]:
         "licences": licences_by_words(recipe, stats),
         "data_sets": data_sets_table(stats),
         "dropped": _dropped_table(stats),
+        "rules_note": rules_note(stats),
         "personal": personal_data(recipe, stats),
         "processing": processing(recipe),
         "files": _inputs_table(manifest),
@@ -235,6 +242,7 @@ def processing(recipe: Json) -> list[tuple[str, str]]:
 
     return [
         ("extraction of pages", str(clean.get("extract") or DASH)),
+        *([("rules that judge documents", "none")] if clean.get("rules") == NO_RULES else []),
         ("lines in another language are removed", switch("line_language")),
         ("near duplicates", f"MinHash, {bands} bands of {rows} rows, shingles of {shingle}"),
         ("documents that hold evaluation text are dropped", switch("decontaminate")),

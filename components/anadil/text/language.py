@@ -8,8 +8,8 @@ import difflib
 import functools
 from pathlib import Path
 
-from anadil.text.language_data import KnownLanguage, Language, UnknownLanguageError
-from anadil.text.language_pack import read_pack, without_pack
+from anadil.text.language_data import NO_LANGUAGE, KnownLanguage, Language, UnknownLanguageError
+from anadil.text.language_pack import read_pack, without_language, without_pack
 
 PACKS = Path(__file__).parent / "languages"
 """Shipped packs, the functions that some need, and the table of codes."""
@@ -73,7 +73,7 @@ def is_alone_in_script(code: str, script: str) -> bool:
 
 
 def load_language(language: str) -> Language:
-    """The language of an id, such as `az` or `kaz_Cyrl`, or of a pack's path.
+    """The language of an id, such as `az` or `kaz_Cyrl`, of a pack's path, or of `none`.
 
     Raises:
         UnknownLanguageError: There is no such language, or no identifier knows it: says what to do.
@@ -87,6 +87,8 @@ def load_language(language: str) -> Language:
                 f"the language pack {language} cannot be read: {error.strerror}"
             ) from None
         return read_pack(path, (status.st_mtime_ns, status.st_size))
+    if language.lower() == NO_LANGUAGE:
+        return without_language()
     row = find_language(language)
     if row is None:
         raise UnknownLanguageError(_unknown(language))

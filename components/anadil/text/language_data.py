@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from anadil.text.filter_rules import Limits, Share
 from anadil.text.letters import UNKNOWN, Letters
 
+NO_LANGUAGE = "none"
+"""Word for text in no language, such as code."""
 CLOSED = {"extra": "forbid", "allow_inf_nan": False}
 """pydantic's configuration of a table of a pack: a key that is not known is a mistake."""
 
@@ -131,6 +133,8 @@ class Language:
     """Endings that words are glued together with, case folded; empty where no pack names them."""
     alphabet: str = field(default="", compare=False)
     """Letters of ordinary text, most frequent first; for people."""
+    is_none: bool = False
+    """Text in no language: nothing identifies it, and its white space and signs stay as they are."""
 
     @property
     def word_note(self) -> str:

@@ -4,6 +4,7 @@ import functools
 import importlib
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal
@@ -17,13 +18,21 @@ from anadil.core.json_text import parse_json
 from anadil.core.reasons import reason_of
 from anadil.text import languages
 from anadil.text.filter_rules import Share, limits_model
-from anadil.text.language_data import KnownLanguage, Language, LanguageModel, Profile, UnknownLanguageError
+from anadil.text.language_data import (
+    NO_LANGUAGE,
+    KnownLanguage,
+    Language,
+    LanguageModel,
+    Profile,
+    UnknownLanguageError,
+)
 from anadil.text.letters import WITHOUT_SPACES, letters_of, script_test
 from anadil.text.lookalikes import lookalike_repair
 from anadil.text.unicode_repair import (
     MAX_PASSES,
     apply_until_stable,
     is_sound,
+    join_surrogates,
     normalize_spaces,
     repair_characters,
 )
@@ -185,6 +194,18 @@ def without_pack(row: KnownLanguage) -> Language:
             min_long_block=140 if spaces else 70, limits=general_limits(has_spaces=spaces),
         )
     )  # fmt: skip
+
+
+@functools.cache
+def without_language() -> Language:
+    """Text in no language: words by white space, general limits, and no change but to what cannot be written."""
+    pack = LanguagePack(code=NO_LANGUAGE, name="no language", script="Zyyy")
+    return replace(to_language(pack), normalize=_writable, is_none=True)
+
+
+def _writable(text: str) -> str:
+    # NUL ends a text for programs in C, such as fastText; UTF-8 has no lone surrogates.
+    return join_surrogates(text.replace("\0", ""))
 
 
 def to_language(pack: LanguagePack) -> Language:

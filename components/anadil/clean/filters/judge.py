@@ -14,7 +14,7 @@ from anadil.clean.kernels.characters import Characters, characters_of
 from anadil.clean.kernels.columns import COLUMN
 from anadil.clean.kernels.ng_words import NgWords
 from anadil.clean.kernels.statistics import Matrix, Statistics
-from anadil.recipe.filter_rules import Rules
+from anadil.recipe.filter_rules import NO_RULES, Rules, RulesOrNone
 from anadil.text.filter_rules import MODES, RULES, Limits, Mode, RuleName
 from anadil.text.language_data import Language
 from anadil.text.language_id import IdentifiedLanguage
@@ -23,6 +23,8 @@ Floats = npt.NDArray[np.float64]
 
 MIN_JUDGED_CHARS = 20
 """Shorter texts do not tell their language; that is a matter of length."""
+EMPTY = "empty"
+"""Rule that judges where a recipe wants none: a text without a word cannot be trained on."""
 RULE_NAMES = tuple(MODES)
 FIRST_RULES = [next(place for place, rule in enumerate(RULES) if rule.name == name) for name in RULE_NAMES]
 """Place of the first record of each name."""
@@ -91,7 +93,7 @@ class Judge:
     def __init__(
         self,
         language: Language,
-        rules: Rules | None = None,
+        rules: RulesOrNone | None = None,
         modes: Mapping[RuleName, Mode] | None = None,
         ng_words: Iterable[str] = (),
         characters: Characters | None = None,
@@ -100,7 +102,7 @@ class Judge:
 
         Args:
             language: Language of the texts.
-            rules: Limits in place of the language's own.
+            rules: Limits in place of the language's own; `none`: no limits.
             modes: Modes in place of the table's.
             ng_words: Entries of the NG lists.
             characters: Tables of a language that differs in its limits alone.
@@ -155,13 +157,17 @@ class Judge:
         return Judgements(rows, broken, self)
 
 
-def limits_of(language: Language, rules: Rules) -> Limits:
+def limits_of(language: Language, rules: RulesOrNone) -> Limits:
     """Return the language's own limits, with those that the recipe names in their place."""
+    if rules == NO_RULES:
+        return dict.fromkeys(language.limits)
     return {**language.limits, **{key: value for key, value in rules if value is not None}}
 
 
-def limits_of_rules(language: Language, rules: Rules) -> Floats:
+def limits_of_rules(language: Language, rules: RulesOrNone) -> Floats:
     """Return the limits in the order of `RULES`; nan where there is none. It needs no compiled code."""
+    if rules == NO_RULES:
+        return np.array([rule.default if rule.name == EMPTY else np.nan for rule in RULES], dtype=np.float64)
     named = {**limits_of(language, rules), "min_own_letters": language.min_own_letters}
     values = [rule.default if rule.set_in == "nowhere" else named[rule.limit] for rule in RULES]
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)

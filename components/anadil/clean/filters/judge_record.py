@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from anadil.clean.extract import bomb, extract
-from anadil.clean.extract.escapes import undo_escapes
+from anadil.clean.extract.escapes import Unescaped, undo_escapes
 from anadil.clean.filters import pii
 from anadil.clean.filters.clean_stats import Row, StepTimer
 from anadil.clean.filters.judge import RULE_NAMES as JUDGED
@@ -18,6 +18,7 @@ from anadil.clean.filters.lists import Lists, load_lists
 from anadil.clean.filters.url_lists import host_of
 from anadil.clean.kernels.minhash import MinHash
 from anadil.clean.read.readers import MAX_RECORD_BYTES, RawRecord
+from anadil.recipe.filter_rules import NO_RULES
 from anadil.recipe.sections import Recipe
 from anadil.text.corpus import Document
 from anadil.text.fasttext_model import QualityModel
@@ -80,6 +81,11 @@ class Settings:
         """Judge of texts by the limits in force."""
         clean = self.recipe.clean
         return Judge(self.language, clean.rules, clean.modes, self.lists.ng_words)
+
+    @property
+    def has_rules(self) -> bool:
+        """False where the recipe lets no rule judge."""
+        return self.recipe.clean.rules != NO_RULES
 
     @property
     def limits_of_rules(self) -> Floats:
@@ -181,13 +187,20 @@ def prepare_record(raw: RawRecord, settings: Settings) -> ExtractedDocument:
         text, prose = extracted.text, extracted.counts
         timer.lap("extract")
     else:
-        text, is_unescaped, has_escapes = undo_escapes(text)
+        text, is_unescaped, has_escapes = plain_text(text, settings.language)
     normalized = settings.language.normalize(text)
     timer.lap("normalize")
     return replace(
         _searched(raw, normalized, settings), prose=prose, is_recoded=is_recoded, is_normalized=normalized != text,
         is_unescaped=is_unescaped, has_escapes=has_escapes,
     )  # fmt: skip
+
+
+def plain_text(text: str, language: Language) -> Unescaped:
+    """Undo what a program has written out; text in no language, such as code, means its escapes and tags."""
+    if language.is_none:
+        return Unescaped(text, is_changed=False, is_doubtful=False)
+    return undo_escapes(text)
 
 
 def _known(raw: RawRecord, text: str, identity: bytes, language: Language) -> ExtractedDocument:
@@ -289,7 +302,8 @@ def read_page(raw: RawRecord, settings: Settings) -> tuple[str, bool, str | None
         return "", False, PAGE_LIMITS, bomb.Excess("bytes", num_bytes, bomb.MAX_HTML_BYTES)._asdict()
     page, is_utf8 = extract.decode_page(html, raw.charset, letters)
     is_recoded = is_recoded or not is_utf8
-    if not extract.may_be_in_language(page, settings.language):
+    # The prefilter is the rule `language`, asked early.
+    if settings.has_rules and not extract.may_be_in_language(page, settings.language):
         return page, is_recoded, LANGUAGE, {}
     excess = bomb.excess(page)
     return page, is_recoded, PAGE_LIMITS if excess else None, excess._asdict() if excess else {}

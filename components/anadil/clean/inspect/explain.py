@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from anadil.clean.extract import extract
-from anadil.clean.extract.escapes import undo_escapes
-from anadil.clean.filters.judge_record import Settings, judge_record, read_page
+from anadil.clean.filters.judge_record import Settings, judge_record, plain_text, read_page
 from anadil.clean.kernels.columns import COLUMN
 from anadil.clean.read.input_kinds import check_suffixes
 from anadil.clean.read.read_stats import ReadStats, is_fault_of_document
@@ -91,7 +90,7 @@ def explain_record(raw: RawRecord, settings: Settings) -> Json:
         raise DataError(BAD.format(source=raw.source, why=f"{type(error).__name__}: {error}")) from error
     if settings.lists.urls:
         steps["url_lists"] = {"is_blocked": settings.lists.urls.is_blocked(raw.url)}
-    text, prepared = undo_escapes(raw.text).text, judged.extracted
+    text, prepared = plain_text(raw.text, settings.language).text, judged.extracted
     if raw.html is not None and judged.reason != "blocked":
         page, is_recoded, reason, excess = read_page(raw, settings)
         steps["page"] = {

@@ -18,7 +18,8 @@ from anadil.artifacts import storage
 from anadil.artifacts.uri import join
 from anadil.clean.read.warc import Item, html_responses
 from anadil.clean.read.warc_records import Damage
-from anadil.core.errors import RetryableError
+from anadil.core.errors import DataError, RetryableError
+from anadil.text.language_data import NO_LANGUAGE
 
 COLUMNS = ("warc_filename", "warc_record_offset", "warc_record_length", "content_languages")
 """By which an index is known, where it has no column of text."""
@@ -47,6 +48,9 @@ uk:ukr ur:urd uz:uzb ve:ven vi:vie vo:vol wo:wol xh:xho yi:yid yo:yor za:zha zh:
 """
 ISO_639_3 = dict(word.split(":") for word in _CODES.split())
 """Codes of two letters -> those of three that the index writes: the languages that CLD2, which made it, knows."""
+
+
+NO_PAGES_TO_CHOOSE = "an index of a crawl names pages by their language, and `language: none` names none; give the WARC files, or a language"
 
 
 class Place(NamedTuple):
@@ -79,7 +83,13 @@ def crawl_root(index_uri: str) -> str:
 
 
 def index_language(code: str) -> str:
-    """Return the three letters of an index for a code of two or three, with or without script, as in `azj_Latn`."""
+    """Return the three letters of an index for a code of two or three, with or without script, as in `azj_Latn`.
+
+    Raises:
+        DataError: It is text in no language.
+    """
+    if code.lower() == NO_LANGUAGE:
+        raise DataError(NO_PAGES_TO_CHOOSE)
     plain = code.replace("_", "-").split("-")[0].lower()
     return ISO_639_3.get(plain, plain)
 

@@ -13,6 +13,7 @@ from anadil.clean.filters.pii import knows_telephones
 from anadil.clean.read.read_stats import ReadStats
 from anadil.clean.write.accounts import Accounts
 from anadil.clean.write.corpus_parts import CorpusFile
+from anadil.recipe.filter_rules import NO_RULES
 
 
 def make_stats(
@@ -43,7 +44,7 @@ def make_stats(
         "records": dict(records),
         "heldout": heldout,
         "dropped": accounts.dropped,
-        "limits": settings.limits,
+        "limits": settings.limits if settings.has_rules else NO_RULES,
         "bad": read_stats.bad,
         "bad_records": {"count": read_stats.bad, "first": read_stats.places},
         "responses_skipped": read_stats.skipped,

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from anadil import __version__
 from anadil.core.format import human_bytes, human_figure, human_percent, number
+from anadil.recipe.filter_rules import NO_RULES
 from anadil.release.trace.corpus_rows import HostSums
 from anadil.release.trace.page import answer, files_table, hosts_table, licences_table, rules_table
 from anadil.release.trace.traced_model import TracedModel
@@ -17,8 +18,9 @@ from anadil.report.data_card import personal_data, processing, recipe_language
 from anadil.report.format import ratio
 from anadil.report.licence import UNKNOWN
 from anadil.report.model_card import model_name
-from anadil.report.read import base_name, field, list_of
+from anadil.report.read import base_name, field, list_of, table_of
 from anadil.report.render import render_template
+from anadil.text.language_data import NO_LANGUAGE
 
 SHARE, SME_SHARE, SME_MOST = 0.10, 0.05, 1_000
 """Share of the domains with most content that must be listed; fewer for small and medium enterprises."""
@@ -39,6 +41,7 @@ def training_summary(traced: TracedModel, *, is_sme: bool = False) -> str:
     view: dict[str, object] = {
         "name": f"{model_name(traced.base.model, language.code, licence, traced.kind)} ({traced.digest[:16]})",
         "language": language,
+        "has_unidentified": any(map(_is_unidentified, [recipe, *table_of(recipe.get("sources")).values()])),
         "base": base_name(traced.base.model),
         "licence": licence.name if licence.id != UNKNOWN else UNKNOWN,
         "size": text_size(traced),
@@ -60,6 +63,11 @@ def training_summary(traced: TracedModel, *, is_sme: bool = False) -> str:
         "version": __version__,
     }
     return render_template("training_summary.md.j2", view)
+
+
+def _is_unidentified(source: object) -> bool:
+    """Return True for a recipe or source whose documents are kept in whatever language they are."""
+    return field(source, "clean.rules") == NO_RULES or str(field(source, "language")).lower() == NO_LANGUAGE
 
 
 def listed_domains(traced: TracedModel, *, is_sme: bool = False) -> tuple[list[HostSums], int, float]:
