@@ -31,7 +31,7 @@ def test_a_source_has_the_keys_of_clean_that_it_leaves_out() -> None:
     web, law, en = (recipe.of_source(name) for name in recipe.sources)
     assert (web.language, en.language) == ("az", "en")
     assert [each.clean.pii for each in (web, law, en)] == [True, False, True]
-    assert (law.clean.rules.min_words, law.clean.rules.max_words) == (10, 900)
+    assert law.clean.rules == Rules(min_words=10, max_words=900)
     assert en.clean.inputs == ("en.jsonl",)
     assert list(en.sources) == ["en"]
 
@@ -95,7 +95,7 @@ def test_a_source_without_rules_takes_no_keys_that_only_rules_need() -> None:
 
     code, web = (recipe.of_source(name).clean for name in ("code", "web"))
     assert (code.rules, code.modes, code.ng_words, code.pii) == ("none", {}, (), True)
-    assert (web.modes, web.rules.min_words) == ({"short": "report"}, 10)  # type: ignore[union-attr]  # limits
+    assert (web.modes, web.rules) == ({"short": "report"}, Rules(min_words=10))
     # Pods and pipelines read what is written here.
     for text in (recipe.model_dump_json(), recipe.model_dump_json(exclude_unset=True)):
         assert parse_recipe(text, "r.json") == recipe
