@@ -67,7 +67,10 @@ def training_summary(traced: TracedModel, *, is_sme: bool = False) -> str:
 
 def _is_unidentified(source: object) -> bool:
     """Return True for a recipe or source whose documents are kept in whatever language they are."""
-    return field(source, "clean.rules") == NO_RULES or str(field(source, "language")).lower() == NO_LANGUAGE
+    return (
+        field(source, "clean.rules") == NO_RULES
+        or str(field(source, "language") or "").lower() == NO_LANGUAGE
+    )
 
 
 def listed_domains(traced: TracedModel, *, is_sme: bool = False) -> tuple[list[HostSums], int, float]:
