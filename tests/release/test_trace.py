@@ -324,20 +324,6 @@ def test_text_of_documents_stays_text(found: Trace, text: str) -> None:
     assert "<svg" not in summary
 
 
-@pytest.mark.parametrize(
-    ("source", "is_said"),
-    [({"language": "en"}, False), ({"language": "none"}, True), ({"clean": {"rules": "none"}}, True)],
-)
-def test_the_summary_says_that_a_source_was_not_identified(
-    found: Trace, source: Json, *, is_said: bool
-) -> None:
-    recipe = {**found.manifest.recipe, "sources": {"web": {}, "other": source}}
-
-    summary = training_summary(replace(found, manifest=replace(found.manifest, recipe=recipe)))
-
-    assert (", but for sources in no language or without rules" in summary) == is_said
-
-
 def test_the_summary_lists_a_tenth_of_the_domains_and_of_small_providers_a_twentieth(found: Trace) -> None:
     assert len(listed_domains(found)[0]) == 4
     assert len(listed_domains(found, is_sme=True)[0]) == 2

@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import pytest
+
 from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
 from anadil.release.compare.run_facts import find_facts
 from anadil.release.trace.chain import Chain
 from anadil.release.trace.lineage import trained_corpora
+from anadil.release.trace.training_summary import is_unidentified
 from anadil.report.model_card import model_card
 
 
@@ -63,3 +66,18 @@ def test_comparison_knows_the_corpora_of_a_model(tmp_path: Path) -> None:
 
     assert set(facts.digests) == {"model", "corpus.web", "corpus.en"}
     assert facts.digests["model"] == manifest.digest
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ({"language": "en", "clean": {"rules": {"min_words": 3}}}, False),
+        ({"language": None, "clean": {"rules": {}}}, False),
+        ({"language": "none"}, True),
+        ({"clean": {"rules": "none"}}, True),
+    ],
+)
+def test_the_summary_knows_sources_whose_language_was_not_checked(
+    source: dict[str, object], *, expected: bool
+) -> None:
+    assert is_unidentified(source) == expected

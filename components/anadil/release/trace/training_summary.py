@@ -41,7 +41,7 @@ def training_summary(traced: TracedModel, *, is_sme: bool = False) -> str:
     view: dict[str, object] = {
         "name": f"{model_name(traced.base.model, language.code, licence, traced.kind)} ({traced.digest[:16]})",
         "language": language,
-        "has_unidentified": any(map(_is_unidentified, [recipe, *table_of(recipe.get("sources")).values()])),
+        "has_unidentified": any(map(is_unidentified, [recipe, *table_of(recipe.get("sources")).values()])),
         "base": base_name(traced.base.model),
         "licence": licence.name if licence.id != UNKNOWN else UNKNOWN,
         "size": text_size(traced),
@@ -65,7 +65,7 @@ def training_summary(traced: TracedModel, *, is_sme: bool = False) -> str:
     return render_template("training_summary.md.j2", view)
 
 
-def _is_unidentified(source: object) -> bool:
+def is_unidentified(source: object) -> bool:
     """Return True for a recipe or source whose documents are kept in whatever language they are."""
     return (
         field(source, "clean.rules") == NO_RULES
