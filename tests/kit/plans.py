@@ -8,6 +8,7 @@ from anadil.plan.instances import machine
 from anadil.plan.model_shape import KNOWN, Shape, shape_from
 from anadil.plan.plan import PlanRequest, build_plan, choose_layout
 from anadil.plan.schema import Plan
+from anadil.plan.text_use import PlannedText, TextSize, plan_text
 from anadil.recipe.load import load_recipe
 
 
@@ -21,6 +22,14 @@ EIGHT = known("meta-llama/Llama-3.1-8B")
 SEVENTY = known("meta-llama/Llama-3.1-70B")
 
 
+def text_of_tokens(tokens: int) -> PlannedText:
+    """Text of the recipe `azerbaijani-1b` that has so many tokens."""
+    return plan_text(load_recipe("azerbaijani-1b"), {"": TextSize(basis="given", tokens=tokens)})[1]
+
+
+TEXT = text_of_tokens(2_500_000_000)
+
+
 @cache
 def plan() -> Plan:
     """The same at each call; the search says that it took 0.4 s."""
@@ -29,7 +38,7 @@ def plan() -> Plan:
         recipe=load_recipe("azerbaijani-1b"),
         machine=machine("p4d.24xlarge"),
         nodes=2,
-        epoch_tokens=2_500_000_000,
+        text=TEXT,
     )
     made = build_plan(request, choose_layout(request))
     assert made.search is not None

@@ -11,9 +11,10 @@ from anadil.plan.instances import machine, this_machine
 from anadil.plan.layout import Layout
 from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout
 from anadil.recipe.load import load_recipe
+from tests.kit.plans import TEXT
 
 SECTIONS = (
-    "expected version recipe language model machine layout from phases after search choices time cost reliability "
+    "expected version recipe language model machine layout from text encode phases after search choices time cost reliability "
     "checkpoints storage calibration assumptions"
 )
 KEYS = {
@@ -23,6 +24,9 @@ KEYS = {
     "layout": (
         "name data shard tensor context pipeline micro_batch_size micro_batches prefetch reshard "
         "activation_checkpointing state kernels precision batch_size sequence_length"
+    ),
+    "text": (
+        "source basis tokens words shares steps recipe_steps epochs asked_epochs max_epochs exhausted_at heirs sentence remedy"
     ),
     "phases": (
         "trains steps tokens flops memory tokens_per_s_per_device tokens_per_s step_s without_overlap_s mfu hours "
@@ -60,7 +64,7 @@ AZERBAIJANI = PlanRequest(
     recipe=load_recipe("azerbaijani-1b", [COPIES]),  # its batch does not fit beside a copy
     machine=machine("p4d.24xlarge"),
     nodes=2,
-    epoch_tokens=2_500_000_000,
+    text=TEXT,
 )
 JAPANESE = PlanRequest(
     name="japanese-70b",

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from anadil.plan.plan_file import plan_as_file
+from anadil.plan.text_use import TextSize
 from anadil.recipe.load import load_recipe
 from tests.plan.test_families import MIXTURES, SIZES, based_on
 
@@ -28,8 +29,8 @@ def test_the_plan_that_is_kept_counts_the_steps_that_the_text_leaves() -> None:
     recipe = load_recipe("own")
 
     whole, short = (
-        json.loads(plan_as_file(recipe, "own", here=True, tokens=tokens)["plan.json"])["time"]
-        for tokens in (None, 819_200)
+        json.loads(plan_as_file(recipe, "own", here=True, text=text)["plan.json"])["time"]
+        for text in (None, {"": TextSize(basis="given", tokens=819_200)})
     )
 
     # 4 passes over 819,200 tokens in batches of 16 x 512.

@@ -11,8 +11,8 @@ from anadil.cli import main
 from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.core.format import GIB
 from anadil.language.sample_texts import read_texts
-from anadil.preflight.clean_cost import estimated_tokens
 from anadil.preflight.inputs import inspect_clean_cost
+from anadil.preflight.text_size import text_of
 from anadil.recipe.sections import Recipe
 from tests.kit.fake_hub import COMMIT, ROOT, FakeHub
 from tests.kit.harness import again
@@ -58,7 +58,7 @@ def test_the_size_of_files_on_a_hub_counts(recipe: Recipe, hub: FakeHub) -> None
     hub.put("data/b.parquet", b"x" * 1_000_000)
     named = again(recipe, f"clean.inputs=[{ROOT}/data/*]", "pretrain.max_epochs=4")
 
-    assert estimated_tokens(named) == (3_000_000 + 4 * 1_000_000) // 3
+    assert text_of(named)[""].tokens == (3_000_000 + 4 * 1_000_000) // 3
     assert "3.8 MiB of files" in inspect_clean_cost(named, 8 * GIB, 4).detail
     assert not hub.bytes_sent()
 

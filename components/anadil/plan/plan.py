@@ -1,6 +1,6 @@
 """Plan a run: choose a layout, then estimate memory, speed, time and cost, with the reasons."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -30,6 +30,7 @@ from anadil.plan.search import FittingLayout, SearchResult, search
 from anadil.plan.speed import speed
 from anadil.plan.stage_devices import needs_after
 from anadil.plan.stage_memory import AFTER
+from anadil.plan.text_use import BYTES_PER_TOKEN, NO_TEXT, PlannedText, TextSize, plan_text
 from anadil.recipe.pretrain import Phase
 from anadil.recipe.sections import Recipe
 
@@ -62,8 +63,8 @@ class PlanRequest:
     recipe: Recipe
     machine: Machine
     nodes: int
-    epoch_tokens: int | None = None
-    """Tokens of one epoch; None if not known."""
+    text: PlannedText = NO_TEXT
+    """Epochs by source."""
     calibration: Calibration | None = None
     """Measurements of short runs on such a device."""
     then: tuple[str, ...] = AFTER
@@ -100,13 +101,20 @@ class PlanRequest:
 
 
 def request_for(
-    name: str, recipe: Recipe, machine: Machine, nodes: int, tokens: int | None, then: tuple[str, ...] = AFTER
+    name: str,
+    recipe: Recipe,
+    machine: Machine,
+    nodes: int,
+    text: Mapping[str, TextSize] | None,
+    then: tuple[str, ...] = AFTER,
 ) -> PlanRequest:
-    """A request in which `pretrain.max_epochs` has shortened the phases; all steps count without `tokens`."""
-    if tokens is not None:
-        settings = recipe.pretrain.within_epochs(tokens / recipe.pretrain.sequence_length)
-        recipe = recipe.model_copy(update={"pretrain": settings})
-    return PlanRequest(name=name, recipe=recipe, machine=machine, nodes=nodes, epoch_tokens=tokens, then=then)
+    """A request in which `pretrain.max_epochs` has shortened the phases; all steps count where the text is not known.
+
+    Raises:
+        RecipeError: The text cannot be enough for the phases.
+    """
+    recipe, planned = plan_text(recipe, text)
+    return PlanRequest(name=name, recipe=recipe, machine=machine, nodes=nodes, text=planned, then=then)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +181,8 @@ def build_plan(request: PlanRequest, result: PlanResult) -> Plan:
         machine=_cluster(request),
         layout=_layout(request, result.layout),
         origin=result.origin,
+        text=request.text.uses,
+        encode=request.text.encode,
         phases=phases,
         after=tuple(needs_after(shape, recipe, machine, nodes, after)),
         search=None if result.search is None else _search(request, result.search),
@@ -275,7 +285,7 @@ def _budget(request: PlanRequest, phases: Sequence[PhaseEstimate]) -> PlanBudget
         parameters=shape.parameters,
         checkpoint_every=settings.checkpoint_every,
         keep=settings.keep_checkpoints,
-        epoch_tokens=request.epoch_tokens,
+        epoch_tokens=request.text.epoch_tokens,
         mfu_range=None if measured else MFU_RANGE,
         spread=(measured.factor / measured.high, measured.factor / measured.low) if measured else (1.0, 1.0),
         trial=_trial(request, work),
@@ -322,6 +332,8 @@ def _option(request: PlanRequest, option: FittingLayout) -> LayoutOption:
 
 def _assumptions(request: PlanRequest, layout: Layout) -> tuple[str, ...]:
     recipe, tokenizer, assumptions = request.recipe, request.recipe.tokenizer, []
+    if request.text.fault:
+        assumptions.append(f"Training may be refused: {request.text.fault}.")
     if tokenizer.strategy in ("extend", "replace"):
         if len(tokenizer.sizes) > 1:
             assumptions.append(
@@ -332,9 +344,16 @@ def _assumptions(request: PlanRequest, layout: Layout) -> tuple[str, ...]:
                 f"tokenizer.vocab_sizes is auto: the size is {tokenizer.largest_size:,}, the most that the corpus may "
                 "support (assumption: the most memory)."
             )
-    if recipe.pretrain.max_epochs is not None and request.epoch_tokens is None:
+    if not request.text.uses:
         assumptions.append(
-            "Time and cost count all steps of pretrain.phases; --tokens says how many pretrain.max_epochs leaves."
+            "The size of the text is not known, so passes over it are not counted"
+            + (", and time and cost count all steps of pretrain.phases" if recipe.pretrain.max_epochs else "")
+            + ("." if recipe.sources else "; --tokens gives it.")
+        )
+    if any(not each.counted for each in request.text.uses):
+        assumptions.append(
+            f"A token has {BYTES_PER_TOKEN:g} bytes of text, and cleaning drops none where there is no corpus yet "
+            "(assumption: the most text, the fewest passes over it)."
         )
     if tokenizer.trial is not None:
         finalists = len(set(tokenizer.trial.strategies or tokenizer.strategies))

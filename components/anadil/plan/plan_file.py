@@ -2,20 +2,24 @@
 
 import json
 import logging
+from collections.abc import Mapping
 
 from anadil.core.errors import AnadilError
 from anadil.plan.instances import machine, this_machine
 from anadil.plan.model_shape import NotPlannedError
 from anadil.plan.plan import build_plan, choose_layout, request_for
+from anadil.plan.text_use import TextSize
 from anadil.recipe.sections import Recipe
 
 log = logging.getLogger(__name__)
 
 
-def plan_as_file(recipe: Recipe, name: str, *, here: bool, tokens: int | None = None) -> dict[str, str]:
+def plan_as_file(
+    recipe: Recipe, name: str, *, here: bool, text: Mapping[str, TextSize] | None = None
+) -> dict[str, str]:
     """`plan.json` as text, by its name; nothing for a model or a machine that is not planned.
 
-    It is for this machine (`here`) or those of `cluster`. `pretrain.max_epochs` counts the text's `tokens`, if known.
+    It is for this machine (`here`) or those of `cluster`. Epochs are those of the `text`, if known.
     """
     kind = recipe.cluster.instance
     if not here and kind is None:
@@ -23,7 +27,7 @@ def plan_as_file(recipe: Recipe, name: str, *, here: bool, tokens: int | None = 
     try:
         chosen = this_machine() if here or kind is None else machine(kind)
         nodes = 1 if here else recipe.cluster.nodes
-        request = request_for(name, recipe, chosen, nodes, tokens)
+        request = request_for(name, recipe, chosen, nodes, text)
         plan = build_plan(request, choose_layout(request))
     except (AnadilError, NotPlannedError) as error:
         log.debug("no plan is written: %s", error)

@@ -12,6 +12,7 @@ from anadil.plan.rationale import Rationale
 from anadil.plan.reliability import CheckpointPlan, Reliability
 from anadil.plan.speed import Bound
 from anadil.plan.stage_memory import StageMemory
+from anadil.plan.text_use import EncodeNeed, TextUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +132,10 @@ class Plan:
     layout: LayoutSummary
     origin: Literal["recipe", "search"]
     """Where the layout comes from."""
+    text: tuple[TextUse, ...]
+    """Text and epochs by source; none where the size of the text is not known."""
+    encode: EncodeNeed | None
+    """Needs of the stage `encode`; None where the size of the text is not known."""
     phases: tuple[PhaseEstimate, ...]
     after: tuple[StageMemory, ...]
     """Stages that load the trained model: `finetune`, where there are chats, and `evaluate`."""
@@ -192,6 +197,8 @@ def _json(value: object) -> Any:
         return _cost_json(value)
     if isinstance(value, StageMemory):
         return {**asdict(value), "total_bytes": value.total_bytes}
+    if isinstance(value, TextUse):
+        return {**asdict(value), "sentence": value.line(), "remedy": value.remedy()}
     if isinstance(value, tuple):
         return [_json(item) for item in value]
     if not is_dataclass(value):

@@ -25,6 +25,7 @@ from anadil.preflight.inputs import inspect_clean_cost, inspect_files, refuse_sh
 from anadil.preflight.memory import check_finetune, check_fits
 from anadil.preflight.packages import require_packages
 from anadil.preflight.places import check_reach, check_shared
+from anadil.preflight.text_size import EPOCHS, inspect_text
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_left_out, is_place, recipes_of
 from anadil.runtime.threads import num_cores
@@ -157,6 +158,12 @@ def _cost(planned: PlannedRun) -> Iterator[CheckResult]:
     yield inspect_clean_cost(planned.recipe, memory_bytes, cpus, here=planned.here)
 
 
+def _epochs(planned: PlannedRun) -> Iterable[CheckResult]:
+    if "pretrain" not in planned.names:
+        return ()
+    return inspect_text(planned.recipe, str(planned.work) if planned.by in (DOCTOR, RUN) else None)
+
+
 def _memory(planned: PlannedRun) -> Iterator[CheckResult]:
     # The doctor asks whether this machine would do, wherever the data lie.
     recipe, here = planned.recipe, planned.here or planned.by == DOCTOR
@@ -193,6 +200,9 @@ CHECKS: tuple[Check[PlannedRun], ...] = (
     Check(
         name="cost of clean", by=(DOCTOR, RUN, SUBMIT), needs=("clean.inputs",), function=_cost,
         level=logging.INFO,
+    ),
+    Check(
+        name=EPOCHS, by=(DOCTOR, RUN, SUBMIT), needs=("clean.inputs",), function=_epochs, level=logging.INFO,
     ),
     Check(name="base.model", by=(*EVERY, RECIPE), function=_base, level=logging.INFO),
     Check(name="evaluate.tasks", by=(DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, RECIPE), function=_tasks),

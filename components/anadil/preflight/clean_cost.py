@@ -4,7 +4,6 @@ Disk and CPU time are upper bounds. If 1 % of a crawl is in the language, it nee
 seventh of this CPU time.
 """
 
-import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,14 +12,11 @@ from anadil.artifacts import storage
 from anadil.artifacts.json_values import JSON_SUFFIXES, PACKED_JSON
 from anadil.artifacts.line_reader import PACKED_LINES, PLAIN_LINES
 from anadil.artifacts.separated_file import PACKED_TABLES, PLAIN_TABLES
-from anadil.core.errors import AnadilError
 from anadil.core.format import GIB, MIB
 from anadil.core.stages import STAGES
 from anadil.recipe.clean import Clean
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import files_key, named_files, recipes_of
-
-log = logging.getLogger(__name__)
 
 # Memory of one process at its work, whatever the input. Measured: 0.11 GiB at the start, 16 MiB of sorted documents,
 # 0.4 GiB while a line of 15 MiB is judged; some 0.3 GiB for compiled rules and the second extractor.
@@ -52,10 +48,6 @@ TEXT_PER_BYTE = {
     ".warc.wet": 1.0,
     ".warc.wet.gz": 5.0,
 }
-
-
-# Bytes of text per token. Chosen by us: the adapted vocabulary of the recipe `smoke` has 4.9 on Azerbaijani, bases have fewer.
-BYTES_PER_TOKEN = 3.0
 # Files of which nobody can begin in the middle.
 WHOLE = (*PACKED_LINES, *JSON_SUFFIXES, *PLAIN_TABLES, *PACKED_TABLES, ".txt", ".html", ".htm")
 
@@ -97,23 +89,10 @@ def clean_cost(sizes: Mapping[str, int], clean: Clean, cpus: int) -> CleanCost:
     return CleanCost(
         files=len(sizes), input_bytes=sum(sizes.values()), workers=workers,
         shards=num_shards(sizes, clean.shard_bytes, workers), memory_bytes=clean_memory_bytes(workers),
-        disk_bytes=int(DISK_PER_TEXT_BYTE * sum(_text_bytes(*each) for each in sizes.items())),
+        disk_bytes=int(DISK_PER_TEXT_BYTE * sum(text_bytes(*each) for each in sizes.items())),
         cpu_hours=sum(_cpu_s(*each) for each in sizes.items()) / 3_600,
         whole=_whole_file(sizes, clean.shard_bytes, workers),
     )  # fmt: skip
-
-
-def estimated_tokens(recipe: Recipe) -> int | None:
-    """Estimate the most tokens of text in the inputs from the sizes of the files; None where they cannot be seen."""
-    # Only with `pretrain.max_epochs` do they decide how long training is.
-    if recipe.pretrain.max_epochs is None:
-        return None
-    try:
-        sizes = sizes_of_inputs(recipe)
-    except AnadilError as error:
-        log.debug("tokens of the text are not known: %s", error)
-        return None
-    return round(sum(_text_bytes(*each) for each in sizes.items()) / BYTES_PER_TOKEN) or None
 
 
 def sizes_of_inputs(recipe: Recipe) -> dict[str, int]:
@@ -160,10 +139,10 @@ def _cpu_s(name: str, size: int) -> float:
     if lowered.endswith(HTML):
         unpacked = size * PACKED_HTML if lowered.endswith(".gz") else size
         return unpacked / 1e6 * CPU_S_PER_MB["html"]
-    return _text_bytes(name, size) / 1e6 * CPU_S_PER_MB["text"]
+    return text_bytes(name, size) / 1e6 * CPU_S_PER_MB["text"]
 
 
-def _text_bytes(name: str, size: int) -> float:
+def text_bytes(name: str, size: int) -> float:
     """Estimate the text in a file; in one that no reader knows, as much as in plain text."""
     lowered = name.lower()
     fitting = [suffix for suffix in TEXT_PER_BYTE if lowered.endswith(suffix)]

@@ -21,6 +21,7 @@ from anadil.report.format import evenly
 from anadil.report.render import render_template
 
 PLAN_SECTIONS = (
+    ("text", "Text"),
     ("memory", "Memory"),
     ("speed", "Speed"),
     ("layouts", "Layouts"),
@@ -54,11 +55,14 @@ def render_plan(plan: Plan) -> str:
     """The page of a plan; an unknown field is a dash."""
     view: dict[str, object] = {
         "title": f"Plan of {one_line(plan.recipe, 100)}",
-        "sections": PLAN_SECTIONS,
+        "sections": PLAN_SECTIONS if plan.text else PLAN_SECTIONS[1:],
         "eyebrow": f"{one_line(plan.model.name)} on {terminal.cluster_name(plan)}",
         "verdict": plan.verdict,
         "answer": terminal.answer_sentence(plan),
         "headlines": _headlines(plan),
+        "text": _table(tables.text_table(plan)),
+        "text_sentences": terminal.text_sentences(plan),
+        "encode": _table(tables.encode_table(plan)),
         "memory_chart": _memory_chart(plan),
         "memory": _keyed(tables.memory_table(plan), tables.memory_parts(plan) | tables.outside_parts(plan)),
         "after": _table(tables.after_table(plan)),

@@ -31,6 +31,7 @@ from anadil.cli.options import (
 from anadil.cli.output import print_json, print_lines
 from anadil.core.errors import PreflightError, RecipeError
 from anadil.core.format import counted
+from anadil.core.stages import STAGES
 from anadil.launch.job import STAGE_LABEL
 from anadil.launch.kinds import PYTORCHJOB
 from anadil.launch.manifests.pod import Container, queue_labels, template
@@ -42,12 +43,14 @@ from anadil.plan.layout import Layout
 from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout, request_for
 from anadil.plan.reliability import CheckpointPlan
 from anadil.plan.schema import Plan
+from anadil.plan.text_use import TextSize
 from anadil.plan.view.terminal import plan_lines
-from anadil.preflight.clean_cost import estimated_tokens
 from anadil.preflight.memory import check_after, refusal_text
 from anadil.preflight.packages import require_packages
+from anadil.preflight.text_size import text_of
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
+from anadil.runtime.job import named_files
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +110,8 @@ def run_plan(options: argparse.Namespace) -> int:
     request = _request(options)
     result = choose_layout(request, best=options.best)
     _refuse_what_cannot_fit(request, result, options.prices)
+    if request.text.fault:
+        log.warning("training may be refused: %s", request.text.fault)
     if options.measure or options.jobs is not None or options.measured:
         _measure(options, request, result)
     if request.has_speed:
@@ -136,38 +141,39 @@ def _request(options: argparse.Namespace) -> PlanRequest:
             + (" (`anadil clean plan` says what clean needs)" if options.until == "clean" else "")
         )
     recipe = load_recipe(options.recipe, options.set)
-    tokens = options.tokens if options.tokens is not None else _tokens_of_inputs(recipe)
     instance = options.instance or recipe.cluster.instance
     return request_for(
         Path(options.recipe).stem,
         recipe,
         this_machine() if instance is None else machine(instance, options.prices),
         options.nodes or recipe.cluster.nodes,
-        tokens,
+        _text(recipe, options.tokens),
         tuple(stages),
     )
 
 
-def _tokens_of_inputs(recipe: Recipe) -> int | None:
-    """Tokens of the text by the sizes of its files, where `pretrain.max_epochs` makes them decide how long training is."""
-    limit = recipe.pretrain.max_epochs
-    if limit is None:
-        return None
-    tokens = estimated_tokens(recipe)
-    if tokens is None:
+def _text(recipe: Recipe, tokens: int | None) -> dict[str, TextSize]:
+    """Text of each source, or of the tokens that the option gives."""
+    if tokens is not None:
+        if recipe.sources:
+            raise RecipeError(
+                f"--tokens {tokens}: the recipe has sources, and one number says nothing of each; leave it out: the sizes "
+                "of their files are used, or their tokens after `anadil run --until encode`"
+            )
+        return {"": TextSize(basis="given", tokens=tokens)}
+    decides = bool(recipe.sources) or recipe.pretrain.max_epochs is not None
+    places = [recipe.storage.root or "", *named_files(STAGES["clean"], recipe)]
+    # Nobody waits for a bucket whose text changes no figure but the epochs.
+    text = text_of(recipe) if decides or not any("://" in place for place in places) else {}
+    if not text and recipe.sources:
+        log.warning("the size of the text of sources is not known here: their epochs are not counted")
+    elif not text and recipe.pretrain.max_epochs is not None:
         log.warning(
             "pretrain.max_epochs: %g ends training earlier where the text is small, and the size of clean.inputs is not "
             "known here: all steps are counted; give --tokens N",
-            limit,
+            recipe.pretrain.max_epochs,
         )
-    else:
-        log.info(
-            "clean.inputs: about %s of text by the sizes of the files; pretrain.max_epochs: %g counts that many passes; "
-            "--tokens N says it better",
-            counted(tokens, "token"),
-            limit,
-        )
-    return tokens
+    return text
 
 
 def _measure(options: argparse.Namespace, request: PlanRequest, result: PlanResult) -> None:

@@ -55,13 +55,13 @@ def _run(options: argparse.Namespace) -> int:
         recipe = recipe.model_copy(update={"storage": storage})
     work.mkdir(parents=True, exist_ok=True)
     from anadil.plan.plan_file import plan_as_file
-    from anadil.preflight.clean_cost import estimated_tokens
+    from anadil.preflight.text_size import text_of
     from anadil.runtime.flow import flow_of
     from anadil_pipelines.laptop import run_here
 
     name = recipe_name(options.recipe)
     trains = STAGES["pretrain"] in stages
-    files = plan_as_file(recipe, name, here=True, tokens=estimated_tokens(recipe)) if trains else {}
+    files = plan_as_file(recipe, name, here=True, text=text_of(recipe)) if trains else {}
     steps = run_here(recipe, work, options.runner, options.until, name, files)
     if steps.exit_code in (INTERRUPTED, Stopped.exit_code):
         return steps.exit_code  # the step has said so; nothing is to be corrected

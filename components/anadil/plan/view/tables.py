@@ -20,7 +20,14 @@ from anadil.core.format import (
     stored_bytes,
 )
 from anadil.plan.schema import LayoutOption, Plan
+from anadil.plan.text_use import Basis, human_epochs
 
+KNOWN_BY: dict[Basis, str] = {
+    "tokens": "encode",
+    "corpus": "corpus size",
+    "files": "file sizes",
+    "given": "--tokens",
+}
 PHASE_LABELS = {"embeddings": "embeddings", "all": "whole model"}
 
 
@@ -62,6 +69,32 @@ def _by_phase(phases: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
     names = dict.fromkeys(name for parts in phases for name in parts)
     values = {name: [parts.get(name, 0.0) for parts in phases] for name in names}
     return {name: row for name, row in values.items() if any(value > 0 for value in row)}
+
+
+def text_table(plan: Plan) -> Grid:
+    """Text of each source, and passes over it; no rows without sources, where a sentence says it."""
+    rows = [
+        (
+            each.name, short_count(each.tokens), KNOWN_BY[each.basis],
+            ", then ".join(f"{share:.3g}" for share in each.shares),
+            human_epochs(each.asked_epochs), human_epochs(each.epochs),
+            DASH if each.exhausted_at is None else human_count(each.exhausted_at),
+        )
+        for each in plan.text if each.source
+    ]  # fmt: skip
+    columns = ("source", "tokens", "known by", "share", "epochs asked", "made", "out at step")
+    return Grid(caption="Text", columns=columns, rows=tuple(rows), words=(2, 3))
+
+
+def encode_table(plan: Plan) -> Grid:
+    """Needs of the stage `encode`; no rows where the size of the text is not known."""
+    need = plan.encode
+    rows = (
+        ("text", stored_bytes(need.text_bytes)),
+        ("CPU time", human_hours(need.cpu_hours)),
+        ("disk", stored_bytes(need.disk_bytes)),
+    ) if need else ()  # fmt: skip
+    return _list("Encoding the text, on CPUs", *rows)
 
 
 def memory_table(plan: Plan) -> Grid:

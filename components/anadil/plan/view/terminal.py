@@ -42,6 +42,8 @@ def plan_lines(plan: Plan) -> list[str]:
             "",
             *_named([(name, value) for name, value in headlines(plan) if value != DASH]),
         ],
+        [*_text(plan)],
+        _list(tables.encode_table(plan)),
         [*_bars(plan, tables.memory_table(plan), memory)],
         [*_grid(tables.after_table(plan))],
         [*_bars(plan, tables.step_table(plan), tables.step_parts(plan))],
@@ -104,7 +106,9 @@ def headlines(plan: Plan) -> list[tuple[str, str]]:
     """Layout, rate, time and cost, each with its range where one is known."""
     layout, peak, time = plan.layout.layout, plan.peak, plan.time
     times, costs = time_range(plan), cost_range(plan)
-    epochs = "" if time.epochs is None else f" {human_count(time.epochs)} epochs,"
+    # Each source has epochs of its own; the table of text says them.
+    mixed = any(each.source for each in plan.text)
+    epochs = "" if time.epochs is None or mixed else f" {human_count(time.epochs)} epochs,"
     # Nothing in the way: the time beside it is longer, as published runs took longer.
     best = "at best " if plan.calibration is None and peak.tokens_per_s is not None else ""
     rate, each = human_count(peak.tokens_per_s, "tokens/s"), human_count(peak.tokens_per_s_per_device)
@@ -122,6 +126,12 @@ def headlines(plan: Plan) -> list[tuple[str, str]]:
         ("time", hours_and_days(plan.expected_hours) + (f", {times}" if times else "")),
         ("cost", DASH if plan.expected_cost is None else price),
     ]
+
+
+def text_sentences(plan: Plan) -> list[str]:
+    """A sentence on the text, and on each source that the table of text does not say all of, with advice."""
+    told = [each for each in plan.text if not each.source or each.remedy()]
+    return [f"{'; '.join(filter(None, (each.line(), each.remedy())))}." for each in told]
 
 
 def search_sentence(plan: Plan) -> str:
@@ -151,6 +161,15 @@ def calibration_sentence(plan: Plan) -> str:
     return f"Calibrated: rates are the predicted ones times {factor}, from {runs} measured runs."
 
 
+def _text(plan: Plan) -> Iterator[str]:
+    grid = tables.text_table(plan)
+    yield from _grid(grid)
+    if plan.text and not grid.rows:
+        yield grid.caption
+    for sentence in text_sentences(plan):
+        yield from _wrapped(LEFT_MARGIN, sentence)
+
+
 def _bars(plan: Plan, grid: Grid, parts: dict[str, list[float]]) -> Iterator[str]:
     """The parts, with bars for the phase where they add up to the most, and under them their sums."""
     sums = [sum(column) for column in zip(*parts.values(), strict=True)]
@@ -174,6 +193,8 @@ def _choices(plan: Plan) -> Iterator[str]:
 
 
 def _list(grid: Grid) -> list[str]:
+    if not grid.rows:
+        return []
     return [grid.caption, *_named([(row[0], row[1]) for row in grid.rows])]
 
 

@@ -1,0 +1,273 @@
+"""Text of a run by source: how much there is, and how often training passes over it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Literal
+
+from anadil.core.errors import RecipeError
+from anadil.core.format import short_count
+from anadil.plan.budget import ID_BYTES
+from anadil.plan.mixture import Schedule, SourceSize, schedule_of, usage_of, within_epochs
+from anadil.recipe.pretrain import Pretrain
+from anadil.recipe.sections import Recipe
+from anadil.recipe.sources import MAX_EPOCHS
+
+Basis = Literal["tokens", "corpus", "files", "given"]
+COUNTED: tuple[Basis, ...] = ("tokens", "given")
+"""Those with no assumption behind them."""
+BASES: dict[Basis, str] = {
+    "tokens": "counted by encode",
+    "corpus": "by the size of its corpus",
+    "files": "by the sizes of its files, before cleaning",
+    "given": "as given",
+}
+"""Source of a number of tokens -> its words for people."""
+BYTES_PER_TOKEN = 3.0
+"""Text of a token. Chosen by us: the adapted vocabulary of the recipe `smoke` has 4.9 on Azerbaijani, bases have fewer."""
+ENCODE_BYTES_PER_S = 20e6
+"""Text that `encode` takes in a CPU second. Source: `benchmarks/encode/README.md`, rounded down."""
+DOCUMENT_BYTES = 2_000
+"""Text of a document where their number is not known. Assumption."""
+BYTES_PER_DOCUMENT = 12
+"""Where it starts and how long it is, in an artifact of tokens."""
+BYTES_PER_PIECE, BYTES_PER_SEQUENCE = 24, 8
+"""A piece of a document in a packed sequence, and where the sequence begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextSize:
+    """Text of one source, counted or estimated."""
+
+    basis: Basis
+    tokens: int
+    """Predicted tokens of one epoch."""
+    text_bytes: int | None = None
+    """UTF-8 bytes; None where only the tokens are known."""
+    words: int | None = None
+    documents: int | None = None
+    sequences: int | None = None
+    """Packed sequences of one epoch, where they were counted."""
+
+    @property
+    def counted(self) -> bool:
+        """True if no assumption is behind the tokens."""
+        return self.basis in COUNTED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextUse:
+    """Use of one source in a run."""
+
+    source: str
+    """Name in the recipe's `sources`; empty where it has none."""
+    basis: Basis
+    """Source of `tokens`: `tokens` or `corpus`, a finished artifact; `files`, their sizes; `given`, an option."""
+    tokens: int
+    """Tokens of one epoch."""
+    words: int | None
+    """Words of it; None where no corpus says them."""
+    shares: tuple[float, ...]
+    """Shares of the tokens that the phases ask for, in order, that of `anneal` behind its phase's."""
+    steps: int
+    """Optimizer steps of the run."""
+    recipe_steps: int
+    """Those that the recipe names; more than `steps` where `pretrain.max_epochs` ends them."""
+    epochs: float
+    """Passes over it that the run makes."""
+    asked_epochs: float
+    """Passes that the phases ask for."""
+    max_epochs: float | None
+    """Most passes: `sources.<name>.max_epochs`, or without sources `pretrain.max_epochs`."""
+    exhausted_at: int | None = None
+    """Optimizer step (from 1) from which on its share goes to `heirs`; None where it lasts."""
+    heirs: tuple[str, ...] = ()
+    """Sources that get its share."""
+
+    @property
+    def counted(self) -> bool:
+        """True if no assumption is behind the tokens."""
+        return self.basis in COUNTED
+
+    @property
+    def name(self) -> str:
+        """Name for people."""
+        return self.source or "text"
+
+    def line(self) -> str:
+        """Text and epochs in one sentence."""
+        about = "" if self.counted else "about "
+        words = "" if self.words is None else f"{short_count(self.words)} words, "
+        size = f"{self.name}: {words}{about}{short_count(self.tokens)} tokens ({BASES[self.basis]})"
+        of = "" if self.steps == self.recipe_steps else f" of {self.recipe_steps:,}"
+        share = f" at share {', then '.join(f'{each:.3g}' for each in self.shares)}" if self.shares else ""
+        line = f"{size}{share} for {self.steps:,}{of} steps is {human_epochs(self.asked_epochs)} epochs"
+        if self.steps < self.recipe_steps:
+            line += " (pretrain.max_epochs)"
+        if self.exhausted_at is not None:
+            line += f"; after {self.max_epochs:g} (max_epochs)"
+            others = " and ".join(filter(None, (", ".join(self.heirs[:-1]), *self.heirs[-1:])))
+            line += f", from step {self.exhausted_at:,} on, its share goes to {others}"
+        return line
+
+    def remedy(self) -> str:
+        """Advice where text is repeated too often; else empty."""
+        if self.exhausted_at is not None:
+            return f"lower its share, raise sources.{self.source}.max_epochs, or give more text"
+        if self.source or self.max_epochs is not None or self.epochs <= MAX_EPOCHS:
+            return ""
+        steps = max(1, round(self.steps * MAX_EPOCHS / self.epochs))
+        return (
+            f"more than {MAX_EPOCHS} add little: set pretrain.max_epochs: {MAX_EPOCHS}, which leaves about {steps:,} steps, "
+            "or give more text"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodeNeed:
+    """Needs of the stage `encode`, all sources together."""
+
+    text_bytes: int
+    cpu_hours: float
+    disk_bytes: int
+    """Ids, places of the documents, and packed sequences."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedText:
+    """Text of a run."""
+
+    uses: tuple[TextUse, ...] = ()
+    """None where the size of the text is not known."""
+    encode: EncodeNeed | None = None
+    """None where the bytes of the text are not known."""
+    fault: str = ""
+    """Why training may be refused, as far as estimates tell."""
+
+    @property
+    def epoch_tokens(self) -> int | None:
+        """Tokens of one epoch of all sources together; None if not known."""
+        return sum(each.tokens for each in self.uses) or None
+
+
+def human_epochs(epochs: float) -> str:
+    """Passes with as many digits as say something."""
+    return f"{epochs:.2f}" if epochs < 10 else f"{epochs:,.0f}"
+
+
+NO_TEXT = PlannedText()
+"""Text whose size is not known."""
+
+
+def plan_text(recipe: Recipe, text: Mapping[str, TextSize] | None) -> tuple[Recipe, PlannedText]:
+    """Shorten the phases by `pretrain.max_epochs`, and count epochs by source. Text that is not known shortens none.
+
+    Raises:
+        RecipeError: All sources of a phase are used up before its end, however few bytes a token has.
+    """
+    if not text:
+        return recipe, NO_TEXT
+    context, asked = recipe.pretrain.sequence_length, recipe.pretrain
+    if recipe.sources:
+        settings, uses, fault = _by_source(recipe, text)
+    else:
+        (size,) = text.values()
+        sequences = size.sequences or size.tokens / context
+        settings, fault = asked.within_epochs(sequences), ""
+        epochs = settings.steps * settings.batch_size / sequences
+        uses = (
+            TextUse(
+                source="", basis=size.basis, tokens=size.tokens, words=size.words, shares=(), steps=settings.steps,
+                recipe_steps=asked.steps, epochs=epochs, asked_epochs=epochs, max_epochs=asked.max_epochs,
+            ),
+        )  # fmt: skip
+    recipe = recipe.model_copy(update={"pretrain": settings})
+    return recipe, PlannedText(uses=uses, encode=encode_need(text, context), fault=fault)
+
+
+def _by_source(recipe: Recipe, text: Mapping[str, TextSize]) -> tuple[Pretrain, tuple[TextUse, ...], str]:
+    """Phases that the text leaves, use of each source, and why training may be refused."""
+    sizes, fault = _sizes(recipe, text), ""
+    settings = within_epochs(recipe.pretrain, sizes, recipe.target_sources)
+    try:
+        schedule = schedule_of(settings, sizes)
+    except RecipeError as error:
+        fault = f"{error} (tokens {', '.join(dict.fromkeys(BASES[each.basis] for each in text.values()))})"
+        _refuse_if_certain(recipe, text, fault)
+        end = settings.steps * settings.batch_size
+        endless = {name: replace(size, max_epochs=end) for name, size in sizes.items()}
+        schedule = schedule_of(settings, endless)
+    return settings, _uses(recipe, settings, text, sizes, schedule), fault
+
+
+def encode_need(text: Mapping[str, TextSize], sequence_length: int) -> EncodeNeed | None:
+    """CPU time and disk of the stage; None where the bytes of a text are not known."""
+    text_bytes = [each.text_bytes for each in text.values()]
+    if None in text_bytes:
+        return None
+    disk = 0
+    for each in text.values():
+        documents = each.documents or ceil((each.text_bytes or 0) / DOCUMENT_BYTES)
+        sequences = each.sequences or ceil(each.tokens / sequence_length)
+        disk += ID_BYTES * each.tokens + BYTES_PER_DOCUMENT * documents
+        # A document has a piece, and each border of a sequence may cut one.
+        disk += BYTES_PER_PIECE * (documents + sequences) + BYTES_PER_SEQUENCE * sequences
+    total = sum(filter(None, text_bytes))
+    return EncodeNeed(text_bytes=total, cpu_hours=total / ENCODE_BYTES_PER_S / 3_600, disk_bytes=disk)
+
+
+def _sizes(recipe: Recipe, text: Mapping[str, TextSize]) -> dict[str, SourceSize]:
+    """Sizes in the order that training has them in."""
+    return {
+        name: SourceSize(
+            sequences=text[name].sequences or ceil(text[name].tokens / recipe.pretrain.sequence_length),
+            targets=text[name].tokens,
+            max_epochs=recipe.sources[name].max_epochs,
+        )
+        for name in sorted(text)
+    }
+
+
+def _refuse_if_certain(recipe: Recipe, text: Mapping[str, TextSize], fault: str) -> None:
+    """Refuse a mixture whose sources run out even with a token for each byte; estimates alone refuse nothing."""
+    most = {
+        name: each if each.counted else replace(each, tokens=max(each.tokens, each.text_bytes or 0))
+        for name, each in text.items()
+    }
+    sizes = _sizes(recipe, most)
+    try:
+        schedule_of(within_epochs(recipe.pretrain, sizes, recipe.target_sources), sizes)
+    except RecipeError:
+        raise RecipeError(fault) from None
+
+
+def _uses(
+    recipe: Recipe,
+    settings: Pretrain,
+    text: Mapping[str, TextSize],
+    sizes: Mapping[str, SourceSize],
+    schedule: Schedule,
+) -> tuple[TextUse, ...]:
+    """Use of each source by the phases of `settings`, which may be shorter than the recipe's."""
+    mixes = [mix for phase in settings.phases for mix in (phase.mix, phase.anneal) if mix]
+    used = {each.name: each for each in usage_of(settings, sizes, schedule)}
+    return tuple(
+        TextUse(
+            source=name, basis=text[name].basis, tokens=text[name].tokens, words=text[name].words,
+            shares=tuple(mix.get(name, 0) / sum(mix.values()) for mix in mixes), steps=settings.steps,
+            recipe_steps=recipe.pretrain.steps, epochs=used[name].epochs, asked_epochs=used[name].asked_epochs,
+            max_epochs=source.max_epochs, exhausted_at=used[name].exhausted_at,
+            heirs=_heirs(recipe, schedule, used[name].exhausted_at),
+        )
+        for name, source in recipe.sources.items()
+    )  # fmt: skip
+
+
+def _heirs(recipe: Recipe, schedule: Schedule, exhausted_at: int | None) -> tuple[str, ...]:
+    """Sources at the end of the batch in which another one ends, in the recipe's order."""
+    if exhausted_at is None:
+        return ()
+    last = min(exhausted_at * recipe.pretrain.batch_size, schedule.end) - 1
+    segment = [each for each in schedule.segments if each.begin <= last][-1]
+    parts = dict(zip(schedule.names, segment.parts, strict=True))
+    return tuple(name for name in recipe.sources if parts[name])

@@ -1,0 +1,141 @@
+"""Count or estimate a run's text by source, before anything runs.
+
+The finished artifacts of this recipe say it best. Where there are none, the sizes of the files do, with the bytes that a
+token is taken to have.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from anadil.artifacts import storage
+from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.find import artifacts_below, read_table
+from anadil.core.errors import AnadilError
+from anadil.core.stages import STAGES
+from anadil.plan.text_use import BYTES_PER_TOKEN, TextSize, plan_text
+from anadil.preflight.check import CheckResult, passed, skipped
+from anadil.preflight.clean_cost import text_bytes
+from anadil.recipe.sections import Recipe
+from anadil.runtime.cache_key import stage_origin
+from anadil.runtime.flow import Step, flow_of, recipe_of_step
+from anadil.runtime.job import (
+    external_files,
+    external_side_files,
+    files_key,
+    named_files,
+    recipes_of,
+    word_of,
+)
+from anadil.runtime.planned_artifact import MadeArtifact
+
+log = logging.getLogger(__name__)
+
+EPOCHS = "epochs"
+"""Name of the check."""
+FILE = "file "
+"""Begins the names of outside files in an origin."""
+
+
+def text_of(recipe: Recipe, root: str | None = None) -> dict[str, TextSize]:
+    """Return the text of each source, '' for the only one; nothing where that of one cannot be seen.
+
+    Args:
+        recipe: Its files are measured where an artifact is missing.
+        root: Place of the artifacts where the recipe names none.
+    """
+    try:
+        made = _finished(recipe, recipe.storage.root or root)
+        sizes = {
+            next(iter(part.sources), ""): _size_of(part, made) for part in recipes_of(STAGES["clean"], recipe)
+        }
+    except AnadilError as error:
+        log.debug("the size of the text is not known: %s", error)
+        return {}
+    known = {name: size for name, size in sizes.items() if size}
+    return known if len(known) == len(sizes) else {}
+
+
+def inspect_text(recipe: Recipe, root: str | None = None) -> Iterator[CheckResult]:
+    """Say how often training passes over each source.
+
+    Raises:
+        RecipeError: All sources of a phase are used up before its end.
+    """
+    _, plan = plan_text(recipe, text_of(recipe, root))
+    if not plan.uses:
+        yield skipped(EPOCHS, "the size of the text is not known here, so passes over it are not counted")
+    for each in plan.uses:
+        yield passed(EPOCHS, each.line(), each.remedy())
+    if plan.fault:
+        yield passed(
+            EPOCHS, plan.fault, "the run may be refused; anadil run --until encode counts the tokens"
+        )
+
+
+def _size_of(recipe: Recipe, made: Mapping[str, MadeArtifact]) -> TextSize | None:
+    """Size of the text of one source, or of the only one; None of files without a byte."""
+    source = next(iter(recipe.sources), "")
+    tokens, corpus = (made.get(word_of(word, source)) for word in ("tokens", "corpus"))
+    if tokens:
+        from anadil.encode.tokens_file import read_facts
+
+        facts = read_facts(tokens.uri, tokens.manifest)
+        return TextSize(
+            basis="tokens", tokens=facts.targets, text_bytes=facts.bytes, documents=facts.documents,
+            sequences=facts.sequences, words=None if corpus is None else _train_share(corpus, "words_out"),
+        )  # fmt: skip
+    if corpus:
+        size, words = _train_share(corpus, "bytes_out"), _train_share(corpus, "words_out")
+        documents = corpus.manifest.records["train"]
+        estimate = TextSize(basis="corpus", tokens=0, text_bytes=size, words=words, documents=documents)
+    else:
+        stage = STAGES["clean"]
+        files = storage.sizes(named_files(stage, recipe), files_key(stage, recipe))
+        size = round(sum(text_bytes(*each) for each in files.items()))
+        estimate = TextSize(basis="files", tokens=0, text_bytes=size)
+    tokens_of_text = round(size / BYTES_PER_TOKEN)
+    most = recipe.sources[source].max_tokens if source else None
+    return replace(estimate, tokens=min(tokens_of_text, most or tokens_of_text)) if tokens_of_text else None
+
+
+def _train_share(corpus: MadeArtifact, count: str) -> int:
+    """A count of the training documents; the corpus counts those held out with them."""
+    stats, records = read_table(corpus.uri, corpus.manifest, "stats.json"), corpus.manifest.records
+    total = sum(records.values())
+    return round(int(str(stats.get(count, 0))) * records["train"] / total) if total else 0
+
+
+def _finished(recipe: Recipe, root: str | None) -> dict[str, MadeArtifact]:
+    """Finished artifacts of the steps up to `encode`, by their word.
+
+    One is of this recipe if all but the content of its files says so: to read terabytes for their digests would take
+    hours. A file that has changed since changes the estimate little.
+    """
+    made: dict[str, MadeArtifact] = {}
+    if root is None:
+        return made
+    steps = flow_of(recipe, "encode")
+    planned = {step.writes for step in steps}
+    for step in steps:
+        reads = {word: of_run for word, of_run in step.reads_in_run(recipe).items() if of_run in planned}
+        if made.keys() >= set(reads.values()):
+            inputs = {word: made[of_run].manifest for word, of_run in reads.items()}
+            if artifact := _newest(step, recipe, inputs, root):
+                made[step.writes] = artifact
+    return made
+
+
+def _newest(step: Step, recipe: Recipe, inputs: dict[str, Manifest], root: str) -> MadeArtifact | None:
+    stage = step.stage
+    part, _ = recipe_of_step(stage, recipe, step.source)
+    files = {f"{FILE}{uri}" for uri in external_files(stage, part)}
+    files |= {
+        f"{FILE}{uri} of {key}" for key, uris in external_side_files(stage, part).items() for uri in uris
+    }
+    expected = stage_origin(stage, part, inputs, ())
+    for uri, manifest in artifacts_below([root], stage.writes):
+        others = {name: text for name, text in manifest.origin.items() if not name.startswith(FILE)}
+        if others == expected and manifest.origin.keys() - others.keys() == files:
+            return MadeArtifact(uri=uri, manifest=manifest)
+    return None
