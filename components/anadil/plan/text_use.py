@@ -25,8 +25,8 @@ BASES: dict[Basis, str] = {
 """Source of a number of tokens -> its words for people."""
 BYTES_PER_TOKEN = 3.0
 """Text of a token. Chosen by us: the adapted vocabulary of the recipe `smoke` has 4.9 on Azerbaijani, bases have fewer."""
-ENCODE_BYTES_PER_S = 20e6
-"""Text that `encode` takes in a CPU second. Source: `benchmarks/encode/README.md`, rounded down."""
+ENCODE_BYTES_PER_S = 33e6
+"""Text that `encode` takes in a CPU second. Source: `benchmarks/encode/README.md`."""
 DOCUMENT_BYTES = 2_000
 """Text of a document where their number is not known. Assumption."""
 BYTES_PER_DOCUMENT = 12
