@@ -190,7 +190,47 @@ def test_files_of_text_say_how_long_epochs_are_where_no_tokens_are_given(
     assert found["time"]["epochs"] == pytest.approx(4, rel=0.01)
     assert without["time"]["steps"] == 20_000
     assert main.main(["plan", "own"]) == 0
-    assert "about 153,334 tokens of text by the sizes of the files" in capsys.readouterr().err
+    assert (
+        "text: about 153,333 tokens (by the sizes of its files, before cleaning) for 75 of 20,000 steps is 4.01 epochs "
+        "(pretrain.max_epochs)."
+    ) in " ".join(capsys.readouterr().out.split())
+
+
+def test_text_that_is_read_too_often_is_said_with_the_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lines.jsonl").write_bytes(b'{"text": "b"}' * 20_000)
+
+    plan = planned(capsys, "smoke", "--set", f"clean.inputs=[{tmp_path}/lines.jsonl]")
+
+    assert plan["text"][0]["epochs"] == pytest.approx(360 * 8 * 128 / 86_667)
+    assert plan["text"][0]["remedy"].startswith(
+        "more than 4 add little: set pretrain.max_epochs: 4, which leaves"
+    )
+    assert plan["encode"]["text_bytes"] == 260_000
+
+
+def test_a_bucket_is_not_asked_where_its_text_decides_no_step(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anadil.cli.runs.plan.text_of", lambda _: pytest.fail("asked"))
+
+    assert planned(capsys, "smoke", "--set", "clean.inputs=[s3://nowhere/x.jsonl]")["text"] == []
+
+
+def test_one_number_of_tokens_is_refused_where_there_are_sources(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "mixed.yaml"
+    recipe.write_text(
+        "language: az\nbase: {model: tiny}\nsources: {web: {inputs: [web]}}\n"
+        "pretrain: {phases: [{trains: all, steps: 9, lr: 1e-3, mix: {web: 1}}]}\n"
+    )
+
+    code, said = refused(capsys, str(recipe), "--tokens", "1000")
+
+    assert code == 2
+    assert "--tokens 1000: the recipe has sources" in said
 
 
 def test_the_size_of_a_text_that_is_not_here_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

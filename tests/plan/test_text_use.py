@@ -72,6 +72,7 @@ def test_an_estimate_alone_refuses_nothing_and_is_said() -> None:
     _, plan = plan_text(mixture(steps=60), {"web": some, "en": some, "code": some})
 
     assert "all its sources are used up after 30 of 60 steps" in plan.fault
+    assert plan.uses[0].epochs == 4
     assert "(tokens by the sizes of its files, before cleaning)" in plan.fault
 
 

@@ -182,6 +182,7 @@ def build_plan(request: PlanRequest, result: PlanResult) -> Plan:
         layout=_layout(request, result.layout),
         origin=result.origin,
         text=request.text.uses,
+        text_fault=request.text.fault,
         encode=request.text.encode,
         phases=phases,
         after=tuple(needs_after(shape, recipe, machine, nodes, after)),
@@ -332,8 +333,6 @@ def _option(request: PlanRequest, option: FittingLayout) -> LayoutOption:
 
 def _assumptions(request: PlanRequest, layout: Layout) -> tuple[str, ...]:
     recipe, tokenizer, assumptions = request.recipe, request.recipe.tokenizer, []
-    if request.text.fault:
-        assumptions.append(f"Training may be refused: {request.text.fault}.")
     if tokenizer.strategy in ("extend", "replace"):
         if len(tokenizer.sizes) > 1:
             assumptions.append(
@@ -347,7 +346,11 @@ def _assumptions(request: PlanRequest, layout: Layout) -> tuple[str, ...]:
     if not request.text.uses:
         assumptions.append(
             "The size of the text is not known, so passes over it are not counted"
-            + (", and time and cost count all steps of pretrain.phases" if recipe.pretrain.max_epochs else "")
+            + (
+                ", and time and cost count all steps, also those that pretrain.max_epochs leaves out"
+                if recipe.pretrain.max_epochs
+                else ""
+            )
             + ("." if recipe.sources else "; --tokens gives it.")
         )
     if any(not each.counted for each in request.text.uses):

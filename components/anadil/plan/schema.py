@@ -134,6 +134,8 @@ class Plan:
     """Where the layout comes from."""
     text: tuple[TextUse, ...]
     """Text and epochs by source; none where the size of the text is not known."""
+    text_fault: str
+    """Why training may be refused, as far as estimates of the text tell; empty where it is enough."""
     encode: EncodeNeed | None
     """Needs of the stage `encode`; None where the size of the text is not known."""
     phases: tuple[PhaseEstimate, ...]

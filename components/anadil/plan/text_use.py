@@ -255,7 +255,7 @@ def _uses(
         TextUse(
             source=name, basis=text[name].basis, tokens=text[name].tokens, words=text[name].words,
             shares=tuple(mix.get(name, 0) / sum(mix.values()) for mix in mixes), steps=settings.steps,
-            recipe_steps=recipe.pretrain.steps, epochs=used[name].epochs, asked_epochs=used[name].asked_epochs,
+            recipe_steps=recipe.pretrain.steps, epochs=min(used[name].epochs, source.max_epochs), asked_epochs=used[name].asked_epochs,
             max_epochs=source.max_epochs, exhausted_at=used[name].exhausted_at,
             heirs=_heirs(recipe, schedule, used[name].exhausted_at),
         )

@@ -110,8 +110,6 @@ def run_plan(options: argparse.Namespace) -> int:
     request = _request(options)
     result = choose_layout(request, best=options.best)
     _refuse_what_cannot_fit(request, result, options.prices)
-    if request.text.fault:
-        log.warning("training may be refused: %s", request.text.fault)
     if options.measure or options.jobs is not None or options.measured:
         _measure(options, request, result)
     if request.has_speed:

@@ -131,7 +131,8 @@ def headlines(plan: Plan) -> list[tuple[str, str]]:
 def text_sentences(plan: Plan) -> list[str]:
     """A sentence on the text, and on each source that the table of text does not say all of, with advice."""
     told = [each for each in plan.text if not each.source or each.remedy()]
-    return [f"{'; '.join(filter(None, (each.line(), each.remedy())))}." for each in told]
+    sentences = [f"{'; '.join(filter(None, (each.line(), each.remedy())))}." for each in told]
+    return [*sentences, f"Training may be refused: {plan.text_fault}."] if plan.text_fault else sentences
 
 
 def search_sentence(plan: Plan) -> str:
