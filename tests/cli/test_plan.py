@@ -191,7 +191,7 @@ def test_files_of_text_say_how_long_epochs_are_where_no_tokens_are_given(
     assert without["time"]["steps"] == 20_000
     assert main.main(["plan", "own"]) == 0
     assert (
-        "text: about 153,333 tokens (by the sizes of its files, before cleaning) for 75 of 20,000 steps is 4.01 epochs "
+        "text: about 153,334 tokens (by the sizes of its files, before cleaning) for 75 of 20,000 steps is 4.01 epochs "
         "(pretrain.max_epochs)."
     ) in " ".join(capsys.readouterr().out.split())
 
