@@ -108,7 +108,9 @@ def test_the_limit_of_pretrain_shortens_the_phases(*, sources: bool) -> None:
 
 
 def test_the_stage_that_encodes_is_planned() -> None:
-    size = TextSize(basis="tokens", tokens=1_000_000, text_bytes=118_800_000, documents=1_000, sequences=1_000)
+    size = TextSize(
+        basis="tokens", tokens=1_000_000, text_bytes=118_800_000, documents=1_000, sequences=1_000
+    )
 
     _, plan = plan_text(plain(), {"": size})
 

@@ -116,6 +116,7 @@ class TextUse:
             return f"lower its share, raise sources.{self.source}.max_epochs, or give more text"
         if self.source or self.max_epochs is not None or self.epochs <= MAX_EPOCHS:
             return ""
+        # As `Pretrain.within_epochs` would round them.
         steps = max(1, round(self.steps * MAX_EPOCHS / self.epochs))
         return (
             f"more than {MAX_EPOCHS} add little: set pretrain.max_epochs: {MAX_EPOCHS}, which leaves about {steps:,} steps, "
@@ -172,6 +173,7 @@ def plan_text(recipe: Recipe, text: Mapping[str, TextSize] | None) -> tuple[Reci
         settings, uses, fault = _by_source(recipe, text)
     else:
         (size,) = text.values()
+        # A last sequence that is not full would make small texts seem larger than they are.
         sequences = size.sequences or size.tokens / context
         settings, fault = asked.within_epochs(sequences), ""
         epochs = settings.steps * settings.batch_size / sequences
@@ -194,6 +196,7 @@ def _by_source(recipe: Recipe, text: Mapping[str, TextSize]) -> tuple[Pretrain, 
     except RecipeError as error:
         fault = f"{error} (tokens {', '.join(dict.fromkeys(BASES[each.basis] for each in text.values()))})"
         _refuse_if_certain(recipe, text, fault)
+        # No run needs a source more often, so this one can be planned: it says what the shares ask for.
         end = settings.steps * settings.batch_size
         endless = {name: replace(size, max_epochs=end) for name, size in sizes.items()}
         schedule = schedule_of(settings, endless)
@@ -224,12 +227,14 @@ def _sizes(recipe: Recipe, text: Mapping[str, TextSize]) -> dict[str, SourceSize
             targets=text[name].tokens,
             max_epochs=recipe.sources[name].max_epochs,
         )
+        # Not in the recipe's order, which decides nothing: of two equal remainders the first source gets a sequence.
         for name in sorted(text)
     }
 
 
 def _refuse_if_certain(recipe: Recipe, text: Mapping[str, TextSize], fault: str) -> None:
     """Refuse a mixture whose sources run out even with a token for each byte; estimates alone refuse nothing."""
+    # Byte-level tokens have a byte at least, so no tokenizer makes more of a text.
     most = {
         name: each if each.counted else replace(each, tokens=max(each.tokens, each.text_bytes or 0))
         for name, each in text.items()
@@ -267,6 +272,7 @@ def _heirs(recipe: Recipe, schedule: Schedule, exhausted_at: int | None) -> tupl
     """Sources at the end of the batch in which another one ends, in the recipe's order."""
     if exhausted_at is None:
         return ()
+    # A source may end amid a batch: the batch's last sequence has the new shares.
     last = min(exhausted_at * recipe.pretrain.batch_size, schedule.end) - 1
     segment = [each for each in schedule.segments if each.begin <= last][-1]
     parts = dict(zip(schedule.names, segment.parts, strict=True))

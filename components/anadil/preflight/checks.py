@@ -161,6 +161,7 @@ def _cost(planned: PlannedRun) -> Iterator[CheckResult]:
 def _epochs(planned: PlannedRun) -> Iterable[CheckResult]:
     if "pretrain" not in planned.names:
         return ()
+    # A pod has no directory of this machine, so `submit` looks below `storage.root` alone.
     return inspect_text(planned.recipe, str(planned.work) if planned.by in (DOCTOR, RUN) else None)
 
 

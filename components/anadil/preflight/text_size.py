@@ -52,6 +52,7 @@ def text_of(recipe: Recipe, root: str | None = None) -> dict[str, TextSize]:
     except AnadilError as error:
         log.debug("the size of the text is not known: %s", error)
         return {}
+    # A schedule follows from the sizes of all sources, so some of them say nothing.
     known = {name: size for name, size in sizes.items() if size}
     return known if len(known) == len(sizes) else {}
 
@@ -78,13 +79,20 @@ def _size_of(recipe: Recipe, made: Mapping[str, MadeArtifact]) -> TextSize | Non
     source = next(iter(recipe.sources), "")
     tokens, corpus = (made.get(word_of(word, source)) for word in ("tokens", "corpus"))
     if tokens:
-        from anadil.encode.tokens_file import read_facts
-
-        facts = read_facts(tokens.uri, tokens.manifest)
+        # Not by the reader of tokens, which needs NumPy.
+        table = read_table(tokens.uri, tokens.manifest, "tokens.json")
+        targets, size, documents, sequences = (
+            int(str(table[key])) for key in ("targets", "bytes", "documents", "sequences")
+        )
+        words = _train_share(corpus, "words_out") if corpus else None
         return TextSize(
-            basis="tokens", tokens=facts.targets, text_bytes=facts.bytes, documents=facts.documents,
-            sequences=facts.sequences, words=None if corpus is None else _train_share(corpus, "words_out"),
-        )  # fmt: skip
+            basis="tokens",
+            tokens=targets,
+            text_bytes=size,
+            words=words,
+            documents=documents,
+            sequences=sequences,
+        )
     if corpus:
         size, words = _train_share(corpus, "bytes_out"), _train_share(corpus, "words_out")
         documents = corpus.manifest.records["train"]
@@ -118,6 +126,7 @@ def _finished(recipe: Recipe, root: str | None) -> dict[str, MadeArtifact]:
     steps = flow_of(recipe, "encode")
     planned = {step.writes for step in steps}
     for step in steps:
+        # An artifact that no step of this run makes, such as that of a trial, is no input.
         reads = {word: of_run for word, of_run in step.reads_in_run(recipe).items() if of_run in planned}
         if made.keys() >= set(reads.values()):
             inputs = {word: made[of_run].manifest for word, of_run in reads.items()}
@@ -133,6 +142,7 @@ def _newest(step: Step, recipe: Recipe, inputs: dict[str, Manifest], root: str) 
     files |= {
         f"{FILE}{uri} of {key}" for key, uris in external_side_files(stage, part).items() for uri in uris
     }
+    # Without files, whose digests would be computed from every byte.
     expected = stage_origin(stage, part, inputs, ())
     for uri, manifest in artifacts_below([root], stage.writes):
         others = {name: text for name, text in manifest.origin.items() if not name.startswith(FILE)}

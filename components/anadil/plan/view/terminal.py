@@ -107,8 +107,8 @@ def headlines(plan: Plan) -> list[tuple[str, str]]:
     layout, peak, time = plan.layout.layout, plan.peak, plan.time
     times, costs = time_range(plan), cost_range(plan)
     # Each source has epochs of its own; the table of text says them.
-    mixed = any(each.source for each in plan.text)
-    epochs = "" if time.epochs is None or mixed else f" {human_count(time.epochs)} epochs,"
+    has_sources = any(each.source for each in plan.text)
+    epochs = "" if time.epochs is None or has_sources else f" {human_count(time.epochs)} epochs,"
     # Nothing in the way: the time beside it is longer, as published runs took longer.
     best = "at best " if plan.calibration is None and peak.tokens_per_s is not None else ""
     rate, each = human_count(peak.tokens_per_s, "tokens/s"), human_count(peak.tokens_per_s_per_device)
@@ -130,8 +130,9 @@ def headlines(plan: Plan) -> list[tuple[str, str]]:
 
 def text_sentences(plan: Plan) -> list[str]:
     """A sentence on the text, and on each source that the table of text does not say all of, with advice."""
-    told = [each for each in plan.text if not each.source or each.remedy()]
-    sentences = [f"{'; '.join(filter(None, (each.line(), each.remedy())))}." for each in told]
+    # The table of text says the rest.
+    shown = [each for each in plan.text if not each.source or each.remedy()]
+    sentences = [f"{'; '.join(filter(None, (each.line(), each.remedy())))}." for each in shown]
     return [*sentences, f"Training may be refused: {plan.text_fault}."] if plan.text_fault else sentences
 
 
