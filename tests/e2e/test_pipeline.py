@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 
 from anadil.artifacts.base_model import LLAMA_3_SPECIALS
-from anadil.core.stages import FLOW
+from anadil.recipe.load import load_recipe
+from anadil.runtime.flow import flow_of
 from tests.kit.pretraining import make_model
 from tests.kit.ranks import Fork, run_module
 
 pytestmark = pytest.mark.slow
 
-STAGES_RUN = [stage for stage in FLOW if not stage.only_if]
+STAGES_RUN = [step.stage for step in flow_of(load_recipe("smoke"))]
 START = "start"
 """Folder of the base model below that of a run."""
 SMALL = (
