@@ -95,7 +95,7 @@ def test_a_killed_run_resumes_with_the_same_losses_and_saves_at_sigterm(work: Pa
 
     assert (killed, sealed) == (-signal.SIGKILL, [])
     assert code == 143
-    assert said.count("reused") == 2  # clean and tokenizer
+    assert said.count("reused") == 3  # clean, tokenizer and encode
     assert f"resuming after step {first}" in said
     assert "Traceback" not in said
     assert "failed" not in said
