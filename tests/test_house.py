@@ -20,6 +20,7 @@ LIGHT_STAGES = ("clean", "report")
 HEAVY = {"torch", "transformers", "kfp", "mlflow"}
 MODEL_TESTS = (
     "cli/calibrate",
+    "encode",
     "evaluate",
     "finetune",
     "model",

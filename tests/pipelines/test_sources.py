@@ -126,16 +126,21 @@ def test_a_changed_source_cleans_itself_alone(
 
     assert first == second == 0, made.err + again.err
     before, after = json.loads(made.out), json.loads(again.out)
-    assert list(before) == ["corpus.web", "corpus.law", "corpus.en", "tokenizer"]
-    assert {word for word in before if before[word] != after[word]} == {"corpus.law", "tokenizer"}
+    compared = [f"overlap.{name}" for name in places]
+    assert list(before) == ["corpus.web", "corpus.law", "corpus.en", *compared, "tokenizer"]
+    changed = {word for word in before if before[word] != after[word]}
+    assert changed == {"corpus.law", *compared, "tokenizer"}
+    # They are compared again, and equal lists let what is made of them stay.
+    lists = [artifact.finished_manifest(each["overlap.en"], "overlap").digest for each in (before, after)]
+    assert lists[0] == lists[1]
     for name, place in (("web", before["corpus.web"]), ("en", before["corpus.en"])):
         assert f"clean-{name}: reused {place}" in again.err
     assert f"clean-law: running because file {places['law']} changed" in again.err
     # The corpus of another source is no reason.
-    assert made.err.count("running: nothing to reuse yet") == 4
+    assert made.err.count("running: nothing to reuse yet") == 7
     origin = artifact.finished_manifest(after["tokenizer"], "tokenizer").origin
     assert {name for name in origin if name.startswith("input ")} == {"input corpus.web", "input corpus.law"}
     [last, _] = list_runs(tmp_path / "w")
-    assert (last.progress, last.artifacts) == ("4 of 4", after)
+    assert (last.progress, last.artifacts) == ("7 of 7", after)
     steps = {path.stem for path in (tmp_path / "w" / "runs" / last.id).glob("clean*.json")}
     assert steps == {"clean-web", "clean-law", "clean-en"}

@@ -39,7 +39,7 @@ def test_a_list_says_state_recipe_time_cost_and_score(tmp_path: Path) -> None:
 
     (run,) = list_runs(tmp_path)
 
-    assert (run.state, run.recipe, run.stage, run.progress) == ("finished", "smoke", "evaluate", "2 of 4")
+    assert (run.state, run.recipe, run.stage, run.progress) == ("finished", "smoke", "evaluate", "2 of 5")
     assert (run.seconds, run.bits_per_byte, run.released) == (9_000, 0.58, "adapted")
     price = next(each.on_demand for each in machines() if each.name == "p5.48xlarge")
     hours = 2 * 2 + 0.5  # two nodes train, one evaluates

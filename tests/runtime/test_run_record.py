@@ -95,7 +95,7 @@ def test_a_run_whose_process_is_gone_is_stopped(tmp_path: Path) -> None:
 
 def test_steps_on_a_cluster_make_the_record_and_the_last_one_ends_it(tmp_path: Path) -> None:
     recipe = recipe_in(tmp_path)
-    stages = ("clean", "tokenizer", "pretrain", "evaluate", "report")
+    stages = ("clean", "tokenizer", "encode", "pretrain", "evaluate", "report")
 
     seen = []
     for stage in stages:
