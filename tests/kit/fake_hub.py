@@ -65,10 +65,10 @@ class FakeHub:
     token: str = ""
     """Token that the data set asks for."""
     faults: list[Fault] = field(default_factory=list)
-    """What becomes of the next answers of the API; each is used once."""
+    """Faults of the next answers of the API, each used once."""
     store_faults: list[Fault] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
-    """Of the API."""
+    """Requests to the API."""
     store_requests: list[Request] = field(default_factory=list)
     page: int = PAGE
     url: str = ""
@@ -91,13 +91,13 @@ class FakeHub:
         return sum(int(span[2]) - int(span[1]) + 1 for span in spans if span)
 
     def reply(self, request: Request) -> Reply:
-        """What the API answers."""
+        """Answer as the API does."""
         self.requests.append(request)
         answer = self._api(request)
         return self.faults.pop(0)(request, answer) if self.faults else answer
 
     def store_reply(self, request: Request) -> Reply:
-        """What the store answers."""
+        """Answer as the store does."""
         self.store_requests.append(request)
         path = next(path for path in self.large if _oid(self.files[path], large=True) in request.path)
         answer = of_range(request, self.files[path], {"ETag": '"of-the-store"'})

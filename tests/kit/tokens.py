@@ -10,7 +10,7 @@ from anadil.runtime.signals import Stop
 
 
 def settings_of(corpus: Path, tokenizer: Path, length: int = 32) -> Settings:
-    """What decides the tokens of a corpus."""
+    """Settings of `encode` for a corpus."""
     return Settings(
         corpus=corpus,
         corpus_digest=digest_of(corpus),

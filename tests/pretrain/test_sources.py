@@ -37,7 +37,7 @@ def mixed(base: Path, corpora: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def unbroken(inputs: Path, corpora: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What one process makes of the model with two tables."""
+    """Result of one process for the model with two tables."""
     folder = tmp_path_factory.mktemp("unbroken")
     for each in (*corpora.iterdir(), inputs / "tokenizer"):
         (folder / each.name).symlink_to(each)

@@ -135,7 +135,7 @@ class Plan:
     text: tuple[TextUse, ...]
     """Text and epochs by source; none where the size of the text is not known."""
     text_fault: str
-    """Why training may be refused, as far as estimates of the text tell; empty where it is enough."""
+    """Reason to expect that training is refused for lack of text, by estimates; empty if there is enough."""
     encode: EncodeNeed | None
     """Needs of the stage `encode`; None where the size of the text is not known."""
     phases: tuple[PhaseEstimate, ...]

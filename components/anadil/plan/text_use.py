@@ -143,7 +143,7 @@ class PlannedText:
     encode: EncodeNeed | None = None
     """None where the bytes of the text are not known."""
     fault: str = ""
-    """Why training may be refused, as far as estimates tell."""
+    """Reason to expect that training is refused for lack of text, by estimates."""
 
     @property
     def epoch_tokens(self) -> int | None:
