@@ -9,18 +9,15 @@ import argparse
 import glob
 import json
 import resource
-import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 
-from anadil.artifacts import artifact
+from anadil.encode.packing import pack
+from anadil.encode.token_stream import TokenStream
 from anadil.model.load import encode_texts, load_tokenizer
-from anadil.pretrain.data import tokens
-from anadil.pretrain.data.packing import batch_of, pack, sequences_of_step
-from anadil.pretrain.data.tokens import TokenStream, num_cores, token_stream
-from anadil.text.corpus import Document, write_documents
+from anadil.pretrain.data.packing import batch_of, sequences_of_step
 from anadil.text.encoder import Encoder
 
 
@@ -46,7 +43,7 @@ def encoding(texts: list[str], tokenizer_dir: Path) -> list[int]:
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
     tokenizer = load_tokenizer(tokenizer_dir)
     backend = tokenizer.backend_tokenizer
-    print(f"{len(texts):,} documents, {megabytes:.1f} MB of text, {num_cores()} cores")
+    print(f"{len(texts):,} documents, {megabytes:.1f} MB of text")
 
     def say(name: str, started: tuple[float, float], num: int) -> None:
         wall, cpu = time.perf_counter() - started[0], time.process_time() - started[1]
@@ -66,33 +63,7 @@ def encoding(texts: list[str], tokenizer_dir: Path) -> list[int]:
     started = (time.perf_counter(), time.process_time())
     lengths = [len(ids) for at in range(0, len(texts), 64) for ids in encoder.encode(texts[at : at + 64])]
     say("anadil's encoder", started, sum(lengths))
-    with tempfile.TemporaryDirectory() as folder:
-        corpus, copy = Path(folder) / "corpus", Path(folder) / "tokenizer"
-        copy.symlink_to(tokenizer_dir.resolve())
-        for number in range(num_cores()):
-            part = Path(folder) / f"part-{number}"
-            write_documents(part, "train", _documents(texts))
-            (corpus / "train").mkdir(parents=True, exist_ok=True)
-            (part / "train" / "part-00000.jsonl.zst").rename(corpus / "train" / f"part-{number:05}.jsonl.zst")
-        artifact.seal(corpus, kind="corpus", origin={})
-        tokens.SMALL_BYTES = 0
-        tokens.digest_of = lambda path: path.name
-        begun = time.perf_counter()
-        stream = token_stream(corpus, copy, Path(folder), write=True)
-        wall = time.perf_counter() - begun
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu = used.ru_utime + used.ru_stime
-        total = megabytes * num_cores()
-        print(
-            f"token_stream, {num_cores()} files in as many processes: {total / wall:.2f} MB/s, "
-            f"{len(stream.ids) / wall / 1e6:.2f}M tokens/s, {total / cpu:.2f} MB a CPU second, "
-            "with the start of the processes"
-        )
     return [size + 2 for size in lengths]
-
-
-def _documents(texts: list[str]) -> list[Document]:
-    return [Document(id="0", text=text, source="", url="", lang="az") for text in texts]
 
 
 def packing(sizes: list[int], documents: int, length: int) -> None:

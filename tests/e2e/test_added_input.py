@@ -90,10 +90,10 @@ def test_duplicates_leave_tokenizer_model_and_scores_and_the_report_counts_them(
 
     first, second = (flow(small, files, caplog) for files in (more[:1], more))
 
-    for word in ("tokenizer", "model", "scores"):
+    for word in ("tokenizer", "tokens", "model", "scores"):
         assert first.made[word] == second.made[word]
         assert f"reused {second.made[word]}" in second.said
-    assert second.said.count("reused") == 3
+    assert second.said.count("reused") == 4
     assert first.made["report"] != second.made["report"]
     assert "running because input corpus changed" in second.said
     corpora = [artifact.read_manifest(str(each.made["corpus"])) for each in (first, second)]
