@@ -328,7 +328,7 @@ def test_a_million_blanks_are_no_trouble() -> None:
     encoder = shared_encoder()
     assert encoder._fast is not None
 
-    (ids,) = encoder._fast.encode([text], threads=1)
+    (ids,) = encoder._fast.encode([text], [text.encode()], threads=1)
 
     assert encoder._tokenizer.decode(ids.tolist()) == text
 

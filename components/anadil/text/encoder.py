@@ -133,10 +133,10 @@ class Encoder:
 
     def encode_sized(self, texts: Sequence[str]) -> tuple[list[Ids], list[int]]:
         """The ids of each text, and its UTF-8 bytes, which are known anyway; raises as `encode`."""
-        sizes = _utf8_sizes(texts)
-        return self._encode(texts), sizes
+        utf8 = _utf8_of(texts)
+        return self._encode(texts, utf8), list(map(len, utf8))
 
-    def _encode(self, texts: Sequence[str]) -> list[Ids]:
+    def _encode(self, texts: Sequence[str], utf8: Sequence[bytes]) -> list[Ids]:
         # Place of the next text to compare, however large the batches before were.
         first = -self._num_texts % COMPARED
         self._num_texts += len(texts)
@@ -145,7 +145,7 @@ class Encoder:
             self._start()
         if self._fast is None:
             return self._exact(texts)
-        encoded = self._fast.encode(texts, self._threads)
+        encoded = self._fast.encode(texts, utf8, self._threads)
         chosen = range(first, len(texts), COMPARED)
         compared = self._exact([texts[index] for index in chosen])
         for index, expected in zip(chosen, compared, strict=True):
@@ -164,8 +164,7 @@ class Encoder:
             self._start()
         rest = iter(texts)
         while self._fast is not None and (some := list(islice(rest, WORDS_AT_ONCE))):
-            _utf8_sizes(some)
-            encoded = self._fast.encode(some, self._threads)
+            encoded = self._fast.encode(some, _utf8_of(some), self._threads)
             for text, ids, expected in zip(some, encoded, self._exact(some), strict=True):
                 if ids.tobytes() != expected.tobytes():  # ten times as fast as NumPy's comparison
                     self._give_up(text)
@@ -223,20 +222,22 @@ class _FastEncoder:
         sought += [self._normalized(content) for content in sought]
         self._sought = re.compile("|".join(map(re.escape, sought))) if sought else None
 
-    def encode(self, texts: Sequence[str], threads: int) -> list[Ids]:
+    def encode(self, texts: Sequence[str], utf8: Sequence[bytes], threads: int) -> list[Ids]:
+        """The ids of each text, given its bytes too, so that nothing is written in UTF-8 twice."""
         if threads == 1 or len(texts) == 1:
-            return list(map(self._encode, texts))
+            return list(map(self._encode, texts, utf8))
         with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(self._encode, texts))
+            return list(pool.map(self._encode, texts, utf8))
 
     def _normalized(self, text: str) -> str:
         return text if self._normalizer is None else str(self._normalizer.normalize_str(text))
 
-    def _encode(self, text: str) -> Ids:
+    def _encode(self, text: str, utf8: bytes) -> Ids:
         normalized = self._normalized(text)
         if self._sought is not None and (self._sought.search(text) or self._sought.search(normalized)):
             return self._exact([text])[0]
-        utf8 = normalized.encode()
+        if normalized is not text:
+            utf8 = normalized.encode()
         # gigatoken knows a newer Unicode, so these letters are cut otherwise. The bytes are a first, fast look.
         if any(map(utf8.__contains__, NEW_LEADS)) and NEW_LETTERS.search(normalized):
             return self._exact([text])[0]
@@ -265,17 +266,17 @@ def _gigatoken_of(ranks: BpeRanks) -> "gigatoken.Tokenizer | str":
         return str(error)
 
 
-def _utf8_sizes(texts: Iterable[str]) -> list[int]:
-    sizes = []
+def _utf8_of(texts: Iterable[str]) -> list[bytes]:
+    utf8 = []
     for text in texts:
         try:
-            sizes.append(len(text.encode()))
+            utf8.append(text.encode())
         except UnicodeEncodeError as error:
             raise DataError(
                 f"text {_shortened(text)}: character {error.start} is half a surrogate pair, U+{ord(text[error.start]):04X}; "
                 "write the text as UTF-8"
             ) from None
-    return sizes
+    return utf8
 
 
 def _shortened(text: str) -> str:
