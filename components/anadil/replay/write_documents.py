@@ -16,6 +16,7 @@ import torch
 from anadil.model.chat_ids import ControlWords, chat_ids, rendered
 from anadil.model.decoding import Continuation, open_decoder, sample_seed, text_of
 from anadil.model.load import document_ids
+from anadil.model.template_limits import RAISED
 from anadil.text.metrics import is_loop
 
 log = logging.getLogger(__name__)
@@ -133,7 +134,7 @@ class Writer:
         }
         answers = self._continued("answer", prompts, temperature, self.max_tokens - self._most_question())
         for number, row in answers.items():
-            answer = text_of(self._tokenizer, row.tokens).strip()
+            answer = text_of(self._tokenizer, row.tokens)
             whole = self._judged(number, "chat", temperature, answer, row, judged[number].tokens)
             judged[number] = whole if whole.dropped else self._in_template(whole, turns[number])
         return list(judged.values())
@@ -150,9 +151,9 @@ class Writer:
     def _judged(
         self, number: int, kind: str, temperature: float, text: str, row: Continuation, before: int = 0
     ) -> WrittenDocument:
-        text = text.rstrip(CUT_OFF)
+        text = text.rstrip(CUT_OFF).strip()
         dropped = ""
-        if not text.strip():
+        if not text:
             dropped = "empty"
         elif kind == "chat" and not row.ended:
             dropped = "unended"
@@ -185,7 +186,11 @@ class Writer:
         if self._tokenizer.chat_template is None:
             return []
         turns = [{"role": "user", "content": PLACE}]
-        before, place, _ = str(rendered(self._tokenizer, turns, tokenize=False)).partition(PLACE)
+        try:
+            before, place, _ = str(rendered(self._tokenizer, turns, tokenize=False)).partition(PLACE)
+        except RAISED as error:
+            log.warning("the chat template refuses a question (%s), so the base writes no chats", error)
+            return []
         return list(self._tokenizer.encode(before, add_special_tokens=False)) if place else []
 
     def _asks(self) -> bool:
