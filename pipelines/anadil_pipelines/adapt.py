@@ -1,6 +1,6 @@
 """Compilation of a recipe to Kubeflow's DAG.
 
-raw -clean-> corpus [-overlap-> overlap] -tokenizer-> tokenizer [-trial-> trial] -encode-> tokens
+[base -replay-> written] raw -clean-> corpus [-overlap-> overlap] -tokenizer-> tokenizer [-trial-> trial] -encode-> tokens
 -pretrain-> model -finetune-> adapter [-tasks-> tasks] -evaluate-> scores -report-> report
 """
 

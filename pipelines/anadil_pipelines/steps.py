@@ -21,7 +21,7 @@ RUN = dsl.PIPELINE_JOB_ID_PLACEHOLDER
 """Id of the run, which the backend fills in: what a step leaves is found by it."""
 EXECUTOR_INPUT = dsl.PIPELINE_TASK_EXECUTOR_INPUT_PLACEHOLDER
 RECIPE: dict[str, Any] = {"recipe": str} | dict.fromkeys(VARIED, str)
-TYPES = {"corpus": dsl.Dataset, "tokens": dsl.Dataset, "model": dsl.Model, "adapter": dsl.Model}
+TYPES = {"written": dsl.Dataset, "corpus": dsl.Dataset, "tokens": dsl.Dataset, "model": dsl.Model, "adapter": dsl.Model}
 """Artifact word -> its type in Kubeflow's lineage; any other is a `dsl.Artifact`."""
 METRICS = {"metrics": dsl.Output[dsl.Metrics]}
 MORE: dict[str, dict[str, Any]] = {
@@ -89,7 +89,7 @@ def component(step: Step, recipe: Recipe, *, launched: bool = False) -> Any:
     own_recipe, _ = recipe_of_step(stage, recipe, step.source)
     if stage.name == "clean" and own_recipe.clean.engine in ENGINE_IMAGES:
         # Its engine runs pods, which the stage by itself does not know.
-        return _step(step.name, parameters, "clean-ray", "anadil.launch.clean")
+        return _step(step.name, parameters, "clean-ray", "anadil.launch.clean", reads=words)
     return _step(step.name, parameters, stage.name, f"anadil.{stage.name}", reads=words)
 
 

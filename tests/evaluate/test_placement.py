@@ -12,7 +12,7 @@ from anadil.core.errors import PreflightError
 from anadil.core.format import GIB
 from anadil.evaluate import models as scored_models
 from anadil.evaluate.bits_per_byte import score
-from anadil.evaluate.decoding import Decoder
+from anadil.model.decoding import Decoder
 from anadil.evaluate.models import load_for_scoring
 from anadil.model import placement
 from anadil.model.load import load_model

@@ -9,7 +9,7 @@ import torch
 from anadil.artifacts import artifact
 from anadil.artifacts.base_model import CHAT_TEMPLATE
 from anadil.core.errors import DataError, PreflightError, RecipeError
-from anadil.evaluate.decoding import Decoder
+from anadil.model.decoding import Decoder
 from anadil.model.load import load_model
 from anadil.plan import memory_limit
 from anadil.release.chat import conversation

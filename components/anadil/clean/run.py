@@ -8,7 +8,10 @@ import json
 import logging
 import time
 from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from anadil.artifacts import sealed_dir
 from anadil.artifacts.hub_files import data_sets
@@ -38,9 +41,11 @@ from anadil.core.stages import STAGES
 from anadil.runtime.executor import Executor
 from anadil.runtime.executors.engines import executor_of
 from anadil.runtime.job import Figures, Job, files_key
+from anadil.text.written import read_written
 
 log = logging.getLogger(__name__)
 
+SHOWN, SHOWN_CHARS = 3, 200  # Samples in a message of what a base wrote.
 NO_DOCUMENTS = "{key}: the files hold no document that can be read; check the paths and clean.text_field"
 ONE_DOCUMENT = (
     "corpus has 1 document after cleaning, and one must be held out: {count:,} documents in, dropped: {dropped}; "
@@ -74,6 +79,10 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
         IntegrityError: An input changed while it was read.
     """
     started = time.perf_counter()
+    written: dict[str, Any] = {}
+    if "written" in job.inputs:
+        raw, written = read_written(job.inputs["written"])
+        job = replace(job, files=raw)
     key = files_key(STAGES["clean"], job.recipe)
     check_suffixes(job.files, key)
     settings = Settings(recipe=job.recipe)
@@ -89,7 +98,7 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
         signatures = Signatures(workspace.shard_folders, workspace.held_folders)
         verdicts = _deduplicated(workspace, signatures, settings)
         _count_duplicates(workspace, signatures, verdicts, clean_stats)
-        _refuse_empty(signatures.num_documents, settings, clean_stats, read_stats.places)
+        _refuse_empty(signatures.num_documents, settings, clean_stats, read_stats.places, written)
         if not earlier and verdicts.count(KEPT) == 1:
             raise DataError(
                 ONE_DOCUMENT.format(count=clean_stats.counts["documents_in"], dropped=clean_stats.summary())
@@ -109,6 +118,8 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
             bad[file] += read["bad"]
     stats = make_stats(settings, read_stats, clean_stats, files, job.records, accounts, bad, heldout_counts)
     stats["data_sets"] = named_sets
+    if written:
+        stats["written"] = written
     text = json.dumps(stats, ensure_ascii=False, indent=2) + "\n"
     (job.out / "stats.json").write_text(text, encoding="utf-8")
     job.varying.append("stats.json")
@@ -248,7 +259,13 @@ def _kept_samples(workspace: Workspace, signatures: Signatures, verdicts: Verdic
     return [{**row, "text": row["text"][:SAMPLE_CHARS]} for row in rows]
 
 
-def _refuse_empty(num_documents: int, settings: Settings, clean_stats: CleanStats, places: list[str]) -> None:
+def _refuse_empty(
+    num_documents: int,
+    settings: Settings,
+    clean_stats: CleanStats,
+    places: list[str],
+    written: Mapping[str, Any],
+) -> None:
     if not clean_stats.counts["documents_in"]:
         raise DataError(f"{NO_DOCUMENTS}; first: {places[0]}" if places else NO_DOCUMENTS)
     if num_documents:
@@ -264,6 +281,14 @@ def _refuse_empty(num_documents: int, settings: Settings, clean_stats: CleanStat
     most = clean_stats.dropped.most_common(1)[0][0]
     remedy = remedies.get(most, "widen clean.rules") if settings.has_rules else "check clean.text_field"
     remedy += ", or give more text" + ("" if settings.language.is_none else f" in {settings.language.name}")
+    if written:
+        samples = [row["text"][:SHOWN_CHARS] for rows in clean_stats.samples().values() for row in rows][
+            :SHOWN
+        ]
+        remedy = (
+            f"{written['base']} wrote {', '.join(map(repr, samples))}; name the language that it writes, or `none`, in the "
+            "source's `language`, or give real text as `inputs` in place of written_by"
+        )
     raise DataError(
         f"corpus is empty after cleaning: {counted(clean_stats.counts['documents_in'], 'document')} in, "
         f"dropped: {clean_stats.summary()}; {remedy}"

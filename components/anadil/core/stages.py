@@ -59,6 +59,8 @@ class Stage:
     """Further ones; their content, too, decides the result."""
     per_source: bool = False
     """True if a recipe with `sources` runs it once for each of them."""
+    source_key: str = ""
+    """Key of a source that must be set, or the source goes without the step: only what the base writes is written."""
     reads_all: bool = False
     """True if the step of one source reads the artifacts of all, in the recipe's order; without two it is skipped."""
     of_target: bool = False
@@ -103,11 +105,30 @@ class Stage:
 
 FLOW = (
     Stage(
+        name="replay",
+        # Generation on a GPU, as in scoring.
+        image="evaluate",
+        rooms=("model", "plan"),
+        writes="written",
+        per_source=True,
+        source_key="written_by",
+        # Neither tokenizer nor phases: what a base has written serves all runs of it.
+        sections=("base", "seed", "sources.written_by", "sources.tokens"),
+        uses_model=True,
+        cpu="4",
+        memory="16Gi",
+        # Finished shards are not written again where the work directory outlives the pod.
+        retries=2,
+        summary="let the base model write replay: text against forgetting",
+    ),
+    Stage(
         name="clean",
         result_version=9,
         image="clean",
         # The stage that shares the image.
         rooms=("overlap",),
+        # In place of files, where the base writes the source.
+        reads=("written",),
         writes="corpus",
         per_source=True,
         sections=("language", "clean"),
@@ -279,7 +300,8 @@ FLOW = (
         name="evaluate",
         result_version=7,
         image="evaluate",
-        rooms=("model", "plan"),
+        # The stage that shares the image.
+        rooms=("model", "plan", "replay"),
         reads=("corpus", "model", "adapter", "tasks"),
         optional=("adapter", "tasks"),
         writes="scores",
@@ -337,6 +359,8 @@ FLOW = (
 STAGES = {stage.name: stage for stage in FLOW}
 PER_SOURCE = frozenset(stage.writes for stage in FLOW if stage.per_source)
 """Artifacts of which a recipe with `sources` has one for each."""
+WRITERS = {stage.writes: stage for stage in FLOW}
+"""Artifact -> the stage that writes it."""
 COMPARED = frozenset(stage.writes for stage in FLOW if stage.reads_all)
 """Artifacts of which a recipe with fewer than two sources has none."""
 LAUNCHABLE = tuple(stage.name for stage in FLOW if stage.launchable)

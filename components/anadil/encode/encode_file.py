@@ -47,6 +47,8 @@ class EncodeTask:
     """File of the documents that are left out: a JSON line for each, with `id` and `reason`."""
     most_tokens: int | None
     """Tokens after which the shard ends, with a whole document."""
+    reads_special: bool
+    """True if the letters of special tokens are these tokens: text that the base wrote itself."""
     origin: dict[str, str]
     """Settings that decide the shard."""
 
@@ -75,7 +77,7 @@ def encode_file(task: EncodeTask) -> None:
     """
     if sealed_dir.exists(task.folder):
         return
-    encoder = _encoder(task.tokenizer, task.origin["tokenizer"], task.threads)
+    encoder = _encoder(task.tokenizer, task.origin["tokenizer"], task.threads, task.reads_special)
     encoder.begin_sample()
     known = encoder.difference
     # The host is the owner: what a killed process has left goes when the host begins again, and never another's draft.
@@ -87,8 +89,8 @@ def encode_file(task: EncodeTask) -> None:
 
 
 @lru_cache(1)
-def _encoder(tokenizer: Path, digest: str, threads: int) -> Encoder:  # noqa: ARG001  of the cache's key
-    return Encoder(document_tokenizer(tokenizer)[0], threads=threads)
+def _encoder(tokenizer: Path, digest: str, threads: int, reads_special: bool) -> Encoder:  # noqa: ARG001  of the cache's key
+    return Encoder(document_tokenizer(tokenizer)[0], threads=threads, reads_special=reads_special)
 
 
 def _write(task: EncodeTask, encoder: Encoder, draft: Path) -> None:

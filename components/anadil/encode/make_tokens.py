@@ -70,11 +70,14 @@ class Settings:
     excluded_digest: str = ""
     max_tokens: int | None = None
     """Tokens after which the source is cut."""
+    reads_special: bool = False
+    """True if the base wrote the source, whose chats have control tokens."""
 
     @property
     def origin(self) -> dict[str, str]:
         """Everything that decides a shard, without the file of the corpus."""
         more = {"excluded": self.excluded_digest} if self.excluded else {}
+        more |= {"special tokens": "read"} if self.reads_special else {}
         return {"corpus": self.corpus_digest, "tokenizer": self.tokenizer_digest, **more}
 
 
@@ -148,6 +151,7 @@ def _tasks(
             keeps_empty=part == "heldout",
             excluded=settings.excluded if part == "train" else None,
             most_tokens=None,
+            reads_special=settings.reads_special,
             origin={**origin, "part": f"{part}/{file.name}"},
         )
         for file in listed

@@ -15,7 +15,7 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.executor import Executor
 from anadil.runtime.executors import processes
 from anadil.runtime.executors.engines import LOCAL_ENGINES, executor_of
-from anadil.runtime.job import Figures, Job
+from anadil.runtime.job import Figures, Job, is_written
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +60,7 @@ def settings_of(job: Job, recipe: Recipe, corpus: str = "corpus") -> Settings:
         excluded=excluded / EXCLUDED if excluded else None,
         excluded_digest=digest_of(excluded) if excluded else "",
         max_tokens=recipe.sources[source].max_tokens if source else None,
+        reads_special=is_written(recipe),
     )
 
 

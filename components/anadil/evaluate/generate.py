@@ -11,8 +11,8 @@ from typing import Any, Literal
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from anadil.core.progress import progress
-from anadil.evaluate.decoding import Continuation, open_decoder, sample_seed, text_of
 from anadil.model.chat_ids import chat_ids
+from anadil.model.decoding import Continuation, open_decoder, sample_seed, text_of
 from anadil.model.load import document_ids, encode_text
 from anadil.text.metrics import distinct, is_loop
 

@@ -10,7 +10,7 @@ from anadil.plan.stage_memory import StageMemory, fewest, stage_memory
 from anadil.recipe.sections import Recipe
 
 BATCH_TOKENS = {"cpu": 8_192, "cuda": 32_768}
-"""Tokens of a batch, by device, in scoring and in decoding, whichever is more (`evaluate.run`, `evaluate.decoding`)."""
+"""Tokens of a batch, by device, in scoring and in decoding, whichever is more (`evaluate.run`, `model.decoding`)."""
 FILE_BYTES = 5 * 1000**3
 """Bytes of a file of weights, as pre-training and finetune write them."""
 LOGITS = 2**25

@@ -265,10 +265,13 @@ class Recipe(StrictModel):
                 f"sources: none is called {name!r} ({', '.join(self.sources) or 'none is named'}){guess}"
             )
         source = self.sources[name]
-        language = source.language or self.language
+        language = source.language_in(self.language)
         clean = source.clean.model_copy(update={"inputs": source.inputs})
-        # The cards say what was done by this key, and no line is in another language than none.
-        if load_language(language).is_none:
+        if source.written_by:  # in files of this program's own
+            clean = clean.model_copy(update={"text_field": "text"})
+        # The cards say what was done by this key. No line is in another language than none, and a chat of a base without
+        # its question is none.
+        if source.written_by or load_language(language).is_none:
             clean = clean.model_copy(update={"line_language": False})
         # How often it is trained on changes neither its corpus nor its tokens.
         source = source.model_copy(update={"max_epochs": MAX_EPOCHS})

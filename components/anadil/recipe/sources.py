@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from itertools import combinations
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, PositiveInt, WithJsonSchema, model_validator
 
@@ -14,6 +14,11 @@ from anadil.text.language_data import NO_LANGUAGE
 
 MAX_EPOCHS = 4
 """Passes over a source that are nearly as good as new text. Source: Muennighoff et al. 2023, arXiv:2305.16264."""
+WRITTEN_LANGUAGE = "en"
+"""Language of the text that a base writes, where the recipe names none: nearly all bases have met English most. It is
+never that of the recipe without being named, since a base writes little in the language that it is to be taught."""
+MIN_WRITTEN = 1_000
+"""Fewest tokens that a base is asked for. Chosen by us: a corpus needs two documents, and cleaning drops some."""
 # A plain 500000000 is misread by a zero, and papers write 500M. Not `m`, which is read as a thousandth.
 UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMBT])")
@@ -85,12 +90,45 @@ class Source(StrictModel):
     max_epochs: PositiveInt = MAX_EPOCHS
     """Most passes over it; then its share goes to the others. Source: arXiv:2305.16264."""
 
+    written_by: Literal["base"] | None = None
+    """`base`: the base model writes the text itself, as replay against forgetting. `tokens` says how much, and `language` left out is `en`. Source: arXiv:2605.26097."""
+    tokens: TokenCount | None = None
+    """Tokens that the base writes, such as `5M`, before cleaning."""
+
     @model_validator(mode="after")
-    def _names_its_files(self) -> "Source":
+    def _names_its_text(self) -> "Source":
         if self.clean.inputs:
             raise ValueError("clean.inputs: the files of a source are its `inputs`; move them there")
+        if self.written_by:
+            return self._with_tokens()
+        if self.tokens is not None:
+            raise ValueError(
+                "tokens is what the base writes; add `written_by: base`, or set `max_tokens` to use less of the inputs"
+            )
         if not self.inputs:
             raise ValueError("inputs names no file; list the text of the source")
+        return self
+
+    def language_in(self, recipe_language: str) -> str:
+        """Return the language of the text in a recipe that teaches another."""
+        return self.language or (WRITTEN_LANGUAGE if self.written_by else recipe_language)
+
+    def _with_tokens(self) -> "Source":
+        """Return a source that the base writes, or raise with the remedy."""
+        if self.inputs:
+            raise ValueError(
+                f"written_by: {self.written_by} and inputs ({self.inputs[0]}) are both given; give the files a source of their own"
+            )
+        if self.clean.since is not None:
+            raise ValueError(
+                "clean.since adds files to a corpus, and a base writes its text anew; leave it out"
+            )
+        if self.tokens is None:
+            raise ValueError("tokens is missing; say how much the base writes, such as `tokens: 5M`")
+        if self.tokens < MIN_WRITTEN:
+            raise ValueError(
+                f"tokens: {self.tokens} are too few for a corpus; ask for {MIN_WRITTEN:,} or more"
+            )
         return self
 
 
@@ -115,6 +153,13 @@ def refuse_source_mistakes(language: str, clean: Clean, sources: Mapping[str, So
                 f"sources.{name}.inputs and sources.{other}.inputs both name {', '.join(same[:3])}; "
                 "leave the files out of one of them"
             )
+    written = [name for name, source in sources.items() if source.written_by]
+    if len(written) > 1:
+        # Document 7 of a base is the same text in each.
+        mistakes.append(
+            f"sources.{' and sources.'.join(written)} are all written by the base, which writes the same text for each; "
+            "leave one, with the tokens of all"
+        )
     # `overlap` compares signatures, which say nothing of those that were made in another way.
     settings = {
         name: (each.clean.minhash_bands, each.clean.minhash_rows, each.clean.minhash_shingle)
@@ -128,7 +173,10 @@ def refuse_source_mistakes(language: str, clean: Clean, sources: Mapping[str, So
             f"{settings[first]}: near duplicates in two sources could not be found; set them in `clean`, for all"
         )
     if not target_sources(language, sources):
-        languages = ", ".join(f"{name}: {source.language}" for name, source in sources.items())
+        languages = ", ".join(
+            f"{name}: {source.language_in(language)}{', by the base' if source.written_by else ''}"
+            for name, source in sources.items()
+        )
         mistakes.append(
             f"none of the sources is in the language that is taught, {language} ({languages}); leave out `language` of one"
         )
@@ -137,11 +185,12 @@ def refuse_source_mistakes(language: str, clean: Clean, sources: Mapping[str, So
 
 
 def target_sources(language: str, sources: Mapping[str, Source]) -> tuple[str, ...]:
-    """Return the sources in the language that is taught, however they spell its id."""
-    # `aze_Latn` and `az` are one language: text in it must not be scored as another.
+    """Return the sources in the language that is taught, however they spell its id, but what the base writes in it."""
+    # `aze_Latn` and `az` are one language: text in it must not be scored as another. What a base writes in it teaches it
+    # nothing, and a tokenizer would learn its mistakes.
     code = load_language(language).code
     return tuple(
         name
         for name, source in sources.items()
-        if source.language is None or load_language(source.language).code == code
+        if not source.written_by and (source.language is None or load_language(source.language).code == code)
     )

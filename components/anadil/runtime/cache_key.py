@@ -112,10 +112,17 @@ def recipe_keys(recipe: Recipe, sections: Sequence[str], *, exclude_defaults: bo
     keys: dict[str, str] = {}
     for section in sections:
         parent, _, name = section.rpartition(".")
-        node: BaseModel = recipe
+        node: BaseModel | Mapping[str, BaseModel] = recipe
         for part in filter(None, parent.split(".")):
             node = getattr(node, part)
-        keys |= _keys_of(node, name, section, exclude_defaults=exclude_defaults)
+        # A key of named tables, such as `sources.tokens`, is one of each.
+        tables = (
+            {f"{parent}.{called}.": each for called, each in node.items()}
+            if isinstance(node, Mapping)
+            else {section.removesuffix(name): node}
+        )
+        for path, table in tables.items():
+            keys |= _keys_of(table, name, f"{path}{name}", exclude_defaults=exclude_defaults)
         if section == "language" and is_pack_path(recipe.language):
             # The same pack in another place is the same language, and another one in this place is not.
             digest = hashlib.sha256(Path(recipe.language).expanduser().read_bytes()).hexdigest()

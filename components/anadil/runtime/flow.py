@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from anadil.core.errors import RecipeError
-from anadil.core.stages import COMPARED, FLOW, PER_SOURCE, STAGES, Stage
+from anadil.core.stages import COMPARED, FLOW, PER_SOURCE, STAGES, WRITERS, Stage
 from anadil.recipe.sections import Recipe
-from anadil.runtime.job import is_left_out, kind_of, source_of, word_of
+from anadil.runtime.job import is_left_out, kind_of, source_of, sources_of, word_of
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +55,8 @@ class Step:
         for word in self.stage.reads:
             if word in COMPARED and len(recipe.sources) < 2:
                 continue
+            if WRITERS[word].source_key and self.source not in sources_of(WRITERS[word], recipe):
+                continue
             if word not in PER_SOURCE or not recipe.sources:
                 words[word] = word
             elif self.source and not self.stage.reads_all:
@@ -77,7 +79,7 @@ def flow_of(recipe: Recipe, until: str = "") -> tuple[Step, ...]:
         Step(stage=stage, source=source)
         for stage in stages
         if stage.name == until or not is_left_out(stage, recipe)
-        for source in (recipe.sources if stage.per_source and recipe.sources else ("",))
+        for source in sources_of(stage, recipe)
     )
 
 
@@ -87,13 +89,17 @@ def recipe_of_step(stage: Stage, recipe: Recipe, source: str) -> tuple[Recipe, s
     Raises:
         RecipeError: The source is missing or unknown.
     """
+    named = sources_of(stage, recipe)
+    if not named or (source in recipe.sources and source not in named):
+        raise RecipeError(
+            f"{stage.name}: {f'source {source} has no' if source else 'no source has'} `{stage.source_key}`; set it, or run the "
+            "recipe without this stage"
+        )
     if not stage.per_source or not (recipe.sources or source):
         return recipe, ""
-    if not source and len(recipe.sources) > 1:
-        raise RecipeError(
-            f"{stage.name}: the recipe has sources; name one with --source: {', '.join(recipe.sources)}"
-        )
-    source = source or next(iter(recipe.sources))
+    if not source and len(named) > 1:
+        raise RecipeError(f"{stage.name}: the recipe has sources; name one with --source: {', '.join(named)}")
+    source = source or named[0]
     return recipe.of_source(source), source
 
 
@@ -122,6 +128,8 @@ def named_inputs(
                 )
                 raise RecipeError(
                     f"--{word} {value}: the recipe has sources; name one of them, as in {known}"
+                    if known
+                    else f"--{word} {value}: {step.name} reads none by this recipe; leave it out"
                 )
             if key in inputs:
                 raise RecipeError(

@@ -124,7 +124,16 @@ def is_left_out(stage: Stage, recipe: Recipe) -> bool:
         return True
     if stage.reads_all and len(recipe.sources) < 2:
         return True
+    if not sources_of(stage, recipe):
+        return True
     return stage.without_files == "skipped" and not named_files(stage, recipe)
+
+
+def sources_of(stage: Stage, recipe: Recipe) -> tuple[str, ...]:
+    """Return the sources that a stage has a step for; an empty name is the one step of a stage of all, or without sources."""
+    if stage.source_key:
+        return tuple(name for name, each in recipe.sources.items() if getattr(each, stage.source_key))
+    return tuple(recipe.sources) if stage.per_source and recipe.sources else ("",)
 
 
 def most_processes(stage: Stage, recipe: Recipe) -> int:
@@ -142,9 +151,14 @@ def external_files(stage: Stage, recipe: Recipe, given: Sequence[str] = ()) -> t
     if not stage.files:
         return ()
     patterns, key = tuple(given) or named_files(stage, recipe), files_key(stage, recipe)
-    if not patterns and stage.without_files != "runs":
+    if not patterns and stage.without_files != "runs" and not is_written(recipe):
         raise RecipeError(f"{key}: names no file; list the data to read")
     return tuple(storage.expand(patterns, key))
+
+
+def is_written(recipe: Recipe) -> bool:
+    """Return whether the text of a source's recipe is written by the base, so that it names no files."""
+    return any(each.written_by for each in recipe.sources.values())
 
 
 def external_side_files(stage: Stage, recipe: Recipe) -> dict[str, tuple[str, ...]]:
@@ -218,13 +232,14 @@ def named_files(stage: Stage, recipe: Recipe) -> tuple[str, ...]:
 
 def recipes_of(stage: Stage, recipe: Recipe) -> tuple[Recipe, ...]:
     """Return the recipes of a stage's steps: one of each source, or the recipe itself."""
-    if stage.per_source and recipe.sources:
-        return tuple(recipe.of_source(name) for name in recipe.sources)
-    return (recipe,)
+    return tuple(recipe.of_source(name) if name else recipe for name in sources_of(stage, recipe))
 
 
 def files_key(stage: Stage, recipe: Recipe) -> str:
     """Return the recipe key that names a stage's outside files, such as `sources.web.inputs`."""
     if stage.per_source and recipe.sources:
-        return ", ".join(f"sources.{name}.inputs" for name in recipe.sources)
+        return ", ".join(
+            f"sources.{name}.{'written_by' if each.written_by else 'inputs'}"
+            for name, each in recipe.sources.items()
+        )
     return stage.files

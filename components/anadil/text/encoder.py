@@ -98,15 +98,20 @@ def ranks_of(tokenizer: "Tokenizer") -> BpeRanks | str:
 class Encoder:
     """Token ids of texts, without BOS and EOS; special tokens in a text are read as their letters."""
 
-    def __init__(self, tokenizer: "Tokenizer", *, threads: int = 1) -> None:
-        """An encoder with the ids of a tokenizer, in which nothing truncates or pads from now on; `threads` texts at a time."""
+    def __init__(self, tokenizer: "Tokenizer", *, threads: int = 1, reads_special: bool = False) -> None:
+        """An encoder with the ids of a tokenizer, in which nothing truncates or pads from now on; `threads` texts at a time.
+
+        With `reads_special` the letters of a special token are that token: for text of this program's own only, since
+        outside text could end a turn.
+        """
         # tokenizer.json may ask for both, and ids would be cut or filled without a word.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
         self._threads = threads
         self._fast: _FastEncoder | None = None
-        self._started = False
+        # gigatoken knows no added tokens.
+        self._reads_special = self._started = reads_special
         self._num_chars = self._num_texts = 0
         self.difference = ""
         """Where the fast way gave other ids, which ended it; empty where it did not."""
@@ -121,7 +126,8 @@ class Encoder:
         self._num_texts = 0
         # gigatoken cannot empty its cache, so a new one is made.
         if self._num_chars > FORGET_CHARS:
-            self._started, self._fast, self._num_chars = bool(self.difference), None, FAST_FROM_CHARS
+            self._started = self._reads_special or bool(self.difference)
+            self._fast, self._num_chars = None, FAST_FROM_CHARS
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
         """The ids of each text.
@@ -192,7 +198,7 @@ class Encoder:
         tokenizer = self._tokenizer
         before = tokenizer.encode_special_tokens
         # Without it `<|eot_id|>` in a text is found as a token.
-        tokenizer.encode_special_tokens = True
+        tokenizer.encode_special_tokens = not self._reads_special
         try:
             encoded = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         finally:

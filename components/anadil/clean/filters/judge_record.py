@@ -20,6 +20,7 @@ from anadil.clean.kernels.minhash import MinHash
 from anadil.clean.read.readers import MAX_RECORD_BYTES, RawRecord
 from anadil.recipe.filter_rules import NO_RULES
 from anadil.recipe.sections import Recipe
+from anadil.runtime.job import is_written
 from anadil.text.corpus import Document
 from anadil.text.fasttext_model import QualityModel
 from anadil.text.filter_rules import MODES, Limits
@@ -187,7 +188,7 @@ def prepare_record(raw: RawRecord, settings: Settings) -> ExtractedDocument:
         text, prose = extracted.text, extracted.counts
         timer.lap("extract")
     else:
-        text, is_unescaped, has_escapes = plain_text(text, settings.language)
+        text, is_unescaped, has_escapes = plain_text(text, settings)
     normalized = settings.language.normalize(text)
     timer.lap("normalize")
     return replace(
@@ -196,9 +197,12 @@ def prepare_record(raw: RawRecord, settings: Settings) -> ExtractedDocument:
     )  # fmt: skip
 
 
-def plain_text(text: str, language: Language) -> Unescaped:
-    """Undo what a program has written out; text in no language, such as code, means its escapes and tags."""
-    if language.is_none:
+def plain_text(text: str, settings: Settings) -> Unescaped:
+    """Undo what a program has written out; text in no language, such as code, means its escapes and tags.
+
+    So does a base: the turns of its chats begin and end with tokens that look like tags.
+    """
+    if settings.language.is_none or is_written(settings.recipe):
         return Unescaped(text, is_changed=False, is_doubtful=False)
     return undo_escapes(text)
 

@@ -90,7 +90,7 @@ def explain_record(raw: RawRecord, settings: Settings) -> Json:
         raise DataError(BAD.format(source=raw.source, why=f"{type(error).__name__}: {error}")) from error
     if settings.lists.urls:
         steps["url_lists"] = {"is_blocked": settings.lists.urls.is_blocked(raw.url)}
-    text, prepared = plain_text(raw.text, settings.language).text, judged.extracted
+    text, prepared = plain_text(raw.text, settings).text, judged.extracted
     if raw.html is not None and judged.reason != "blocked":
         page, is_recoded, reason, excess = read_page(raw, settings)
         steps["page"] = {

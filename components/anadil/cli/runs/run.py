@@ -90,8 +90,8 @@ def _check(recipe: Recipe, stages: Sequence[Stage], work: Path, options: argpars
     runs = []
     for stage in stages:
         if stage.name != options.until and is_left_out(stage, recipe):
-            if stage.reads_all:
-                # One body of text has nothing to be compared with, which is news to nobody.
+            if stage.reads_all or stage.source_key:
+                # One body of text has nothing to be compared with, and nobody asked the base to write: no news.
                 continue
             why = f"{stage.files} names no {stage.files_flag}"
             log.info(

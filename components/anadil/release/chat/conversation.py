@@ -12,9 +12,9 @@ from transformers.utils import logging as transformers_logging
 from anadil.artifacts.base_model import CHAT_TEMPLATE, model_config
 from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.core.format import human_bytes
-from anadil.evaluate.decoding import TEMPERATURE, open_decoder, sample_seed, text_of
 from anadil.evaluate.models import load_for_scoring
 from anadil.model.chat_ids import chat_ids
+from anadil.model.decoding import TEMPERATURE, open_decoder, sample_seed, text_of
 from anadil.model.load import document_ids, encode_text, load_tokenizer
 from anadil.plan.evaluating import evaluate_memory
 from anadil.plan.instances import CPU, this_machine

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from anadil.evaluate.decoding import LIKELIEST, TEMPERATURE, TOP_P, Continuation, Decoder, choose
+from anadil.model.decoding import LIKELIEST, TEMPERATURE, TOP_P, Continuation, Decoder, choose
 from anadil.model.load import load_model
 from tests.kit.families import SIZES, make_family
 from tests.kit.llama import small_llama

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerFast
 
+from anadil.core.errors import DataError
 from anadil.model.load import end_ids
 
 TEMPERATURE = 0.6
@@ -58,11 +59,15 @@ class Decoder:
         max_new_tokens: int,
         batch_tokens: int | None = None,
         temperature: float = TEMPERATURE,
+        top_p: float = TOP_P,
     ) -> Iterator[tuple[int, list[Continuation]]]:
         """Yield each prompt's place and its continuations, the longest prompts first.
 
         Each continuation of a prompt has a seed, None for greedy; all prompts have the same number of them. A batch has at
         most `batch_tokens` over all continuations, but one prompt always goes.
+
+        Raises:
+            DataError: The model gives no number for the next token.
         """
         longest = getattr(self.model.config, "max_position_embeddings", None)
         budget = max_new_tokens if longest is None else min(max_new_tokens, longest - 1)
@@ -76,7 +81,7 @@ class Decoder:
             batch, order = order[: max(1, limit // rows)], order[max(1, limit // rows) :]
             drawn = [seed for place in batch for seed in seeds[place]]
             written = _Rows(self.model, [cut[place] for place in batch], drawn, budget)
-            for _ in written.steps(self._ends, self._num_ids, temperature):
+            for _ in written.steps(self._ends, self._num_ids, temperature, top_p):
                 pass
             continuations, each = written.continuations(), len(drawn) // len(batch)
             for number, place in enumerate(batch):
@@ -172,14 +177,16 @@ class _Rows:
         self._new: list[list[int]] = [[] for _ in seeds]
         self._ended = [False] * len(seeds)
 
-    def steps(self, ends: frozenset[int], num_ids: int, temperature: float) -> Iterator[list[int]]:
+    def steps(
+        self, ends: frozenset[int], num_ids: int, temperature: float, top_p: float = TOP_P
+    ) -> Iterator[list[int]]:
         """Yield the tokens of each step until every row has ended or used its budget."""
         chosen: torch.Tensor | None = None
         for step in range(self._budget):
             # Not around the `yield`: the mode would leak to whoever reads.
             with torch.inference_mode():
                 logits = self._prefill() if chosen is None else self._forward(chosen[:, None], step - 1)
-                chosen = choose(logits[:, :num_ids].float(), self._uniform[:, step], temperature)
+                chosen = choose(logits[:, :num_ids].float(), self._uniform[:, step], temperature, top_p)
                 tokens = chosen.tolist()
                 going_on = self._note(tokens, ends)
                 if 0 < len(going_on) < len(tokens):
@@ -243,28 +250,48 @@ class _Rows:
         self._rows = [self._rows[line] for line in lines]
 
 
-def choose(logits: torch.Tensor, uniform: torch.Tensor, temperature: float = TEMPERATURE) -> torch.Tensor:
-    """Choose the next token of each row [R, V]: the likeliest where `uniform` is NaN, or one drawn from the likeliest `TOP_P`."""
+def choose(
+    logits: torch.Tensor, uniform: torch.Tensor, temperature: float = TEMPERATURE, top_p: float = TOP_P
+) -> torch.Tensor:
+    """Choose the next token of each row [R, V]: the likeliest where `uniform` is NaN, or one drawn from the likeliest `top_p`.
+
+    Raises:
+        DataError: A logit is NaN.
+    """
+    # Argmax and running sums take NaN for a number, and would go on with an id of no meaning.
+    if bool(logits.isnan().any()):
+        raise DataError(
+            "the model's logits are NaN, so it writes nothing; its weights are damaged, or too large for the precision "
+            "that it runs in: make or fetch the model again"
+        )
     chosen = logits.argmax(1)
     drawn = ~uniform.isnan()
     if drawn.any():
-        chosen[drawn] = _sample(logits[drawn] / temperature, uniform[drawn])
+        chosen[drawn] = _sample(logits[drawn] / temperature, uniform[drawn], top_p)
     return chosen
 
 
-def _sample(logits: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """Draw a token of each row from the smallest set of likeliest ids that holds `TOP_P`."""
+def _sample(logits: torch.Tensor, uniform: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Draw a token of each row from the smallest set of likeliest ids that holds `top_p`; 1 is all of them."""
     total = logits.logsumexp(1, keepdim=True)
+    if top_p >= 1:
+        # Nothing is cut off, so no id has to be sorted: a fifth of the time with 49,152 ids on a CPU.
+        return _drawn((logits - total).double().exp(), uniform)
     for count in (LIKELIEST, logits.shape[1]):
         likeliest, ids = logits.topk(min(count, logits.shape[1]), 1)
         # Float64, so that a running sum of 100,000 shares does not round them away.
         shares = (likeliest - total).double().exp()
         sums = shares.cumsum(1)
-        if bool((sums[:, -1] >= TOP_P).all()):
+        if bool((sums[:, -1] >= top_p).all()):
             break
-    shares = shares.masked_fill(sums - shares >= TOP_P, 0)
+    shares = shares.masked_fill(sums - shares >= top_p, 0)
     ids, order = ids.sort(1)
-    sums = shares.gather(1, order).cumsum(1)
+    return ids.gather(1, _drawn(shares.gather(1, order), uniform)[:, None])[:, 0]
+
+
+def _drawn(shares: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
+    """Return the column of each row that a number between 0 and 1 falls on."""
+    sums = shares.cumsum(1)
     # The first id whose running sum exceeds the number: an id of share 0 adds nothing and is never it.
     place = torch.searchsorted(sums, (uniform[:, None] * sums[:, -1:]), right=True)
-    return ids.gather(1, place.clamp(max=ids.shape[1] - 1))[:, 0]
+    return place.clamp(max=shares.shape[1] - 1)[:, 0]
