@@ -92,6 +92,7 @@ def read_facts(job: Job) -> Facts:
     tokenizer, model, scores = (inputs[word] for word in ("tokenizer", "model", "scores"))
     trial, adapter = inputs.get("trial"), inputs.get("adapter")
     manifests = {word: each for word, path in inputs.items() if (each := artifact.read_manifest(str(path)))}
+    manifests |= {word: stream.manifest for word, stream in job.streams.items()}
     corpora = tuple(_corpus(job.recipe, *each) for each in job.of_sources("corpus").items())
     return Facts(
         recipe=job.recipe,
