@@ -323,6 +323,7 @@ FLOW = (
             "seed",
             "base",
             "clean",
+            "sources",
             "tokenizer",
             "pretrain",
             "finetune",
