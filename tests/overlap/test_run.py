@@ -13,6 +13,7 @@ from anadil.artifacts.artifact import file_entry, read_manifest
 from anadil.core.errors import DataError, IntegrityError, RecipeError
 from anadil.core.stages import STAGES
 from anadil.overlap.alike import find_alike
+from anadil.overlap.heldout_runs import heldout_runs_of, runs_of
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime.entry_point import main
@@ -79,6 +80,26 @@ def test_of_documents_in_two_sources_that_of_the_earlier_one_stays(tmp_path: Pat
     assert not [row for row in excluded(compared(recipe, "web", corpora)) if row["reason"] != "heldout"]
 
 
+LAW = "Maddənin ikinci hissəsində nəzərdə tutulmuş hallar istisna olmaqla, digər hallarda tətbiq edilir."
+"""Of 12 words and more than 50 characters: a set phrase of laws."""
+
+
+def test_a_phrase_that_laws_have_in_common_is_no_held_out_text() -> None:
+    heldout = f"Birinci sənəd haqqında mətn. {LAW} Sənədin sonu budur."
+    other = f"Tamamilə başqa bir qanun layihəsi. {LAW} Qüvvəyə minmə tarixi göstərilməyib."
+
+    assert not np.isin(np.concatenate(runs_of(other)), heldout_runs_of(heldout)).any()
+    assert np.isin(np.concatenate(runs_of(f"{heldout} Davamı.")), heldout_runs_of(heldout)).any()
+
+
+def test_a_text_without_spaces_is_compared_by_characters() -> None:
+    sentence = "この文章は日本語で書かれていて、" * 4
+    heldout = heldout_runs_of(f"前文。{sentence}")
+
+    assert np.isin(np.concatenate(runs_of(f"English words around {sentence} and after.")), heldout).any()
+    assert not np.isin(np.concatenate(runs_of(sentence[:30])), heldout).any()
+
+
 def test_held_out_documents_of_every_source_are_left_out_of_the_others(tmp_path: Path) -> None:
     """Copies, near copies and quotations, whether the source comes before or behind."""
     first = mixture(
@@ -89,7 +110,7 @@ def test_held_out_documents_of_every_source_are_left_out_of_the_others(tmp_path:
         for source, uri in cleaned(first).items()
     }
     quoted = {
-        source: f"{' '.join(each[0].split()[20:29])} {' '.join(OWN[50 + place].split()[:60])}"
+        source: f"{' '.join(each[0].split()[20:34])} {' '.join(OWN[50 + place].split()[:60])}"
         for place, (source, each) in enumerate(heldout.items())
     }
     web = [*OWN[:20], edited(heldout["corpus.news"][1]), quoted["corpus.news"]]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from anadil.core.format import human_percent
-from anadil.report import learning, next_steps, verdict
+from anadil.report import learning, next_steps, retained
 from anadil.text.metrics import SURE_DOCUMENTS
 
 GUIDE = Path(__file__).parents[2] / "docs/guides/report.md"
@@ -20,7 +20,7 @@ def test_the_limits_of_the_guide_are_those_of_the_page() -> None:
         f"the loss fell by less than {short(learning.NOTHING)}",
         f"finetuning's loss fell by less than {short(learning.LITTLE)}",
         f"more than {short(learning.TURNED)} above its lowest",
-        f"rose by more than {short(verdict.FORGETS)} over the base's",
+        f"rose by more than {short(retained.FORGETS)} over the base's",
         f"fewer than {SURE_DOCUMENTS} documents, questions or choices",
         f"more than {short(next_steps.MAX_LOOPS)} of greedy texts loop",
         f"fewer than {short(next_steps.MIN_ENDED)} of answers end",

@@ -28,7 +28,7 @@ def found(tmp_path: Path) -> dict[str, Measure]:
 
 def test_every_measure_has_its_table_in_the_order_in_which_they_decide(found: dict[str, Measure]) -> None:
     assert list(found) == [
-        "Forgetting", "By domain", "By source", "Tasks", "Held-out questions and answers", "Choices",
+        "Forgetting", "By domain", "By file", "Tasks", "Held-out questions and answers", "Choices",
         "Generated language",
     ]  # fmt: skip
 
@@ -43,7 +43,7 @@ def test_a_domain_of_few_documents_is_marked_unsure(found: dict[str, Measure]) -
     assert law[1] == "104"
     assert news[1] == "16 *"
     assert "unsure" in found["By domain"].table.note
-    assert found["By source"].table.columns == ("source", "base", "adapted", "finetuned")
+    assert found["By file"].table.columns == ("file", "base", "adapted", "finetuned")
 
 
 def test_pairs_that_training_has_seen_stand_below_those_that_it_has_not(found: dict[str, Measure]) -> None:

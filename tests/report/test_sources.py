@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from anadil.artifacts.artifact import Manifest
+from anadil.core.stages import FLOW, STAGES
 from anadil.recipe.sections import Recipe
 from anadil.report.data_card import hub_language_codes, recipe_language
 from anadil.report.read import sum_stats
 from anadil.report.run import run
-from anadil.runtime.job import Job
+from anadil.runtime.cache_key import stage_origin
+from anadil.runtime.job import Job, Stream
 from tests.kit import report_run
 
 
@@ -45,7 +48,15 @@ def job_of_sources(root: Path) -> Job:
         seconds={"corpus": 30.0},
     )
     inputs = {word: path for word, path in made.inputs.items() if word != "corpus"}
-    return replace(made, inputs=inputs | {"corpus.web": made.inputs["corpus"], "corpus.en": second["corpus"]})
+    streams = {
+        f"{kind}.{source}": Stream(
+            uri=f"s3://runs/{kind}/{source}", manifest=Manifest(kind=kind, key=source, origin={}, files={}, figures={"seconds": 5.0})
+        )
+        for kind in ("overlap", "tokens")
+        for source in ("web", "en")
+    }  # fmt: skip
+    corpora = {"corpus.web": made.inputs["corpus"], "corpus.en": second["corpus"]}
+    return replace(made, inputs=inputs | corpora, streams=streams)
 
 
 @pytest.fixture(scope="module")
@@ -107,14 +118,34 @@ def test_numbers_are_told_together_and_by_source(out: Path) -> None:
         13_856,
         500,
     )
-    assert numbers["seconds"] == 90
+    assert numbers["seconds"] == 110
 
 
 def test_time_and_licence_are_told_by_source(out: Path) -> None:
     page = (out / "report.html").read_text(encoding="utf-8")
 
-    for cell in ("clean-web", "clean-en", "ODC-By"):
+    for cell in ("clean-web", "clean-en", "overlap-en", "encode-web", "ODC-By"):
         assert f"{cell}</" in page
+
+
+def test_the_page_reads_what_every_stage_wrote_so_that_no_time_is_missing() -> None:
+    report = STAGES["report"]
+
+    assert {stage.writes for stage in FLOW} - {report.writes} == set(report.reads)
+
+
+def test_times_of_tokens_lists_and_tasks_are_no_part_of_the_key() -> None:
+    parts = {
+        word: Manifest(
+            kind=word, key=word, origin={"input corpus": "c", "input tokenizer": "t"} if word == "tokens" else {}, files={}
+        )
+        for word in ("corpus", "tokenizer", "model", "scores", "tokens", "overlap", "tasks")
+    }  # fmt: skip
+    recipe = Recipe.model_validate({"base": {"model": "tiny"}})
+    report = STAGES["report"]
+    streamed = {word: each for word, each in parts.items() if word not in report.streams}
+
+    assert stage_origin(report, recipe, parts, ()) == stage_origin(report, recipe, streamed, ())
 
 
 @pytest.mark.parametrize("name", ["report.html", "report.md", "data_card.md"])

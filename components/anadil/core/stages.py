@@ -40,7 +40,8 @@ class Stage:
     """Those of them that it reads by pieces where they lie: they are not copied to its machine. They decide nothing by
     themselves, since they follow from what they were made of."""
     instead_of: str = ""
-    """The one that `streams` are made of: the stage makes them of it where they are not given, else it is not read."""
+    """The one that `streams` are made of: the stage makes them of it where they are not given, else it is not read; empty:
+    the stage goes without them."""
     writes: str
     result_version: int = 1
     """Raised by hand with each change of the program after which equal recipe and inputs give another result.
@@ -333,8 +334,10 @@ FLOW = (
         name="report",
         result_version=6,
         image="tools",
-        reads=("corpus", "tokenizer", "trial", "model", "adapter", "scores"),
-        optional=("trial", "adapter"),
+        reads=("corpus", "overlap", "tokenizer", "trial", "tokens", "model", "adapter", "tasks", "scores"),
+        optional=("overlap", "trial", "tokens", "adapter", "tasks"),
+        # Of these it tells time and counts, which stand in their manifests; what came of them is in the model and scores.
+        streams=("overlap", "tokens", "tasks"),
         writes="report",
         reads_beside=True,
         sections=(
@@ -342,13 +345,14 @@ FLOW = (
             "seed",
             "base",
             "clean",
+            "sources",
             "tokenizer",
             "pretrain",
             "finetune",
             "evaluate",
             "report",
         ),
-        # Reads the manifests and JSON of five artifacts, renders one page.
+        # Reads manifests and JSON, renders one page.
         cpu="500m",
         memory="2Gi",
         retries=2,

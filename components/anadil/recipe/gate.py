@@ -63,7 +63,7 @@ class Gate(StrictModel):
     max_champion_ratio: PositiveFloat = 1.0
     """Bits per byte, over those of the champion, where `evaluate.champion` has one. Chosen by us."""
     max_retained_ratio: PositiveFloat = 1.25
-    """Bits per byte on each retained text, over the base's; raise it if English may be lost. Chosen by us."""
+    """Bits per byte on each retained text, over the base's; raise it if English may be lost. Loss on the old text over that before, from English to German: 1.18 with 5 % of replay, 1.30 with 1 %, 1.64 without. Source: arXiv:2403.08763."""
     max_finetuned_retained_ratio: PositiveFloat = 1.05
     """Bits per byte of the finetuned model on each retained text, over the adapted one's. Chosen by us."""
     max_answers_difference: float = 0.0

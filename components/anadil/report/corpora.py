@@ -2,14 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 
+from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.storage import BUILT_IN
-from anadil.core.format import human_bytes, human_figure, human_percent, integer_if_whole, number
+from anadil.core.format import DASH, human_bytes, human_figure, human_percent, integer_if_whole, number
 from anadil.recipe.filter_rules import NO_RULES
 from anadil.report.elements import TextTable
 from anadil.report.format import ratio
 from anadil.report.read import CorpusFacts, Json, field, list_of, table_of
+from anadil.runtime.job import by_source
 
 NOT_STATED = "not stated"
+REASONS = {"heldout": "held-out text", "duplicate": "duplicates", "near_duplicate": "near duplicates"}
+"""Figure of the stage `overlap` -> its name on the page."""
+HELD_IN = "in_"
 NO_RULE_JUDGED = "No rule judged the documents (clean.rules: none). Empty ones and duplicates were dropped."
 
 
@@ -51,6 +56,38 @@ def corpora_table(corpora: Sequence[CorpusFacts], training: Json) -> TextTable:
     )  # fmt: skip
     note = "Share of training: of all tokens that the model was trained on." if total else ""
     return TextTable("Sources of the mixture", columns, rows, words=(1, 7), note=note)
+
+
+def overlap_table(manifests: Mapping[str, Manifest]) -> TextTable:
+    """A row for each source that was compared with the others, with what training leaves out of it and why."""
+    rows = []
+    for source, manifest in by_source("overlap", manifests).items():
+        counts = {key: number(manifest.figures.get(key)) for key in ("documents", *REASONS, "remaining")}
+        # The figures name each source that holds some of its documents.
+        holders = [
+            f"{key.removeprefix(HELD_IN)}: {human_figure(count)}"
+            for key, count in manifest.figures.items()
+            if key.startswith(HELD_IN)
+        ]
+        share = ratio(counts["documents"], sum(counts[reason] or 0 for reason in REASONS))
+        rows.append(
+            (source, *map(human_figure, counts.values()), human_percent(share), ", ".join(holders) or DASH)
+        )
+    columns = (
+        "source",
+        "documents to train on",
+        *REASONS.values(),
+        "remaining",
+        "left out",
+        "which stand in",
+    )
+    note = (
+        "Held-out text: 13 words in a row of a held-out document of another source, which few documents hold. "
+        "Of documents that are alike in two sources, that of the earlier one stays."
+    )
+    return TextTable(
+        "Documents that training leaves out for another source", columns, rows, words=(7,), note=note
+    )
 
 
 def _licences(stats: Json) -> str:

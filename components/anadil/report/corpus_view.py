@@ -2,7 +2,7 @@
 
 from anadil.core.format import human_bytes, integer_if_whole, number
 from anadil.report.charts import Bar
-from anadil.report.corpora import corpora_table, rules_note
+from anadil.report.corpora import corpora_table, overlap_table, rules_note
 from anadil.report.data_card import recipe_language
 from anadil.report.elements import Chart, TextTable, bars, facts_table
 from anadil.report.format import clip, figure, percent, plain_value, ratio, setting, words_of
@@ -32,6 +32,7 @@ def corpus_view(facts: Facts) -> dict[str, object]:
         "kept_share": percent(ratio(num_read, num_kept)),
         "extent": ", ".join(extent if size is None else [*extent, human_bytes(size)]),
         "mixture": corpora_table(facts.corpora, facts.training_summary),
+        "overlap": overlap_table(facts.manifests),
         "parts": [_part(each) for each in facts.corpora],
     }
 

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from anadil.core.format import DASH, number
 from anadil.report.charts import Bar, Estimate
 from anadil.report.elements import Chart, TextTable, bars, intervals
-from anadil.report.format import change_percent, clip, figure, percent, signed_percent
+from anadil.report.forgetting import Advice, advice_on_forgetting
+from anadil.report.format import clip, figure, percent, signed_percent
 from anadil.report.read import Facts, Json, list_of, named_tables, table_of
-from anadil.report.verdict import COLOURS, candidates_of
+from anadil.report.retained import Change, changes_of
+from anadil.report.verdict import COLOURS, candidates_of, released_name
 from anadil.text.metrics import SURE_DOCUMENTS
 
 MAX_NAMES = 40
-"""Most domains, sources, tasks or languages that the page lists."""
+"""Most domains, files, tasks or languages that the page lists."""
 UNSURE = " *"
 UNSURE_NOTE = f"* unsure: fewer than {SURE_DOCUMENTS}, so the interval says little."
 # Source: `benchmarks/evaluate/coverage.py`, 6 to 300 Azerbaijani documents of 3,000 bytes in the middle.
@@ -36,15 +38,21 @@ class Measure:
     lead: str
     table: TextTable
     chart: Chart | None = None
+    advice: tuple[Advice, ...] = ()
 
 
 def measures_view(facts: Facts) -> tuple[Measure, ...]:
     """Measures in the order in which they decide: losses to the base, strengths by text, abilities."""
     candidates = candidates_of(facts.scores)
+    domains, files = (
+        _by_part(candidates, key, word) for key, word in (("domains", "domain"), ("sources", "file"))
+    )
+    # A record that names neither host nor source has its file as its domain.
+    same = [row[0] for row in domains.table.rows] == [row[0] for row in files.table.rows]
     measures = (
-        _forgetting(candidates),
-        _by_part(candidates, "domains", "domain"),
-        _by_part(candidates, "sources", "source"),
+        _forgetting(facts, candidates),
+        domains,
+        *([] if same else [files]),
         _tasks(facts.scores, candidates),
         _questions(candidates),
         _choices(candidates),
@@ -77,32 +85,45 @@ def _note(rows: Sequence[Sequence[str]]) -> str:
     return UNSURE_NOTE if any(row[1].endswith(UNSURE) for row in rows) else ""
 
 
-def _forgetting(candidates: Candidates) -> Measure:
-    """Bits per byte on text that the base could read, with the change to the base."""
+def _forgetting(facts: Facts, candidates: Candidates) -> Measure:
+    """Bits per byte on text that the base could read, with the change to the base, and what can be done."""
     names = _names(candidates, "retained")
-    base = table_of(candidates.get("base", {}).get("retained"))
+    changes = {name: {each.text: each for each in changes_of(facts.scores, name)} for name in candidates}
     rows, drawn = [], []
     for code in names:
         cells = []
         for name, item in candidates.items():
             value = number(table_of(item.get("retained")).get(code))
-            change = None if name == "base" else change_percent(base.get(code), value)
-            more = "" if change is None else f" ({signed_percent(round(change, 1))})"
-            cells.append(f"{figure(value)}{more}")
+            change = None if name == "base" else changes[name].get(code)
+            cells.append(f"{figure(value)}{_change_words(change)}")
             if value is not None:
                 label = name if len(names) == 1 else f"{name}, {clip(code, 20)}"
                 drawn.append(Bar(label, float(value), COLOURS.get(name, 3)))
         rows.append((clip(code, 60), *cells))
-    table = TextTable(
-        "Forgetting: bits per byte on text that the base could read", ("text", *candidates), rows
+    released = released_name(facts.scores)
+    columns = ("text", *(f"{name}, released" if name == released else name for name in candidates))
+    table = TextTable("Forgetting: bits per byte on text that the base could read", columns, rows)
+    lead = (
+        "Bits per byte on text that the base could read. In brackets, the change from the base with the 95 % interval of the "
+        "paired difference. Lower is better."
     )
-    lead = "Bits per byte on text that the base could read, with the change from the base. Lower is better."
     chart = bars("Forgetting", "bits per byte, lower is better", drawn[:MAX_NAMES], table)
-    return Measure("Forgetting", lead, table, chart)
+    return Measure("Forgetting", lead, table, chart, advice_on_forgetting(facts))
+
+
+def _change_words(change: Change | None) -> str:
+    if change is None:
+        return ""
+    ends = (
+        [f"; {' to '.join(signed_percent(round(end * 100, 1)) for end in change.interval)}"]
+        if change.interval
+        else []
+    )
+    return f" ({signed_percent(round(change.share * 100, 1))}{''.join(ends)})"
 
 
 def _by_part(candidates: Candidates, key: str, word: str) -> Measure:
-    """Bits per byte of each domain or source of the held-out text."""
+    """Bits per byte of each domain or file of the held-out text."""
     rows, counts = [], []
     for name in _names(candidates, key):
         parts = [table_of(table_of(item.get(f"{word}_figures")).get(name)) for item in candidates.values()]

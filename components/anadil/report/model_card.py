@@ -40,10 +40,10 @@ from anadil.report.read import (
     table_of,
 )
 from anadil.report.render import front_matter, render_template
+from anadil.report.retained import MAX_TEXTS, changes_of, name_of_text
 from anadil.report.verdict import (
     candidates_of,
     check_words,
-    forgotten,
     gate_verdict,
     lost_checks,
     outcome_words,
@@ -204,10 +204,10 @@ def _known_limits(facts: ModelFacts) -> list[str]:
         "It was not tested for safety, bias or truth. Do not use its output as a source of facts.",
         "It also has the faults of its base. The base's own card may say what it was trained on.",
     ]
-    sentences += [
-        f"{recipe_language({'language': code}).name} costs it {rise} more bits per byte than the base: it has forgotten part of what the base knew."
-        for code, rise in forgotten(candidates, facts.candidate)
-    ]
+    sources = table_of(facts.recipe.get("sources"))
+    for change in changes_of(facts.scores, facts.candidate)[:MAX_TEXTS]:
+        end = ": it has forgotten part of what the base knew" if change.is_forgotten else ""
+        sentences.append(f"{name_of_text(change.text, sources)} costs it {change.words}{end}.")
     sentences += [
         f"Quality gate: {check_words(check, facts.candidate)} {outcome_words(check)}."
         for check in lost_checks(facts.scores, facts.candidate)

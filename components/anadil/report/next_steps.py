@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 from anadil.core.format import number
 from anadil.report.corpus_view import drops
+from anadil.report.forgetting import advice_on_forgetting
 from anadil.report.format import clip, figure, percent, words_of
 from anadil.report.learning import FINETUNING, learnings
 from anadil.report.read import Facts, field, list_of, table_of
+from anadil.report.retained import FORGETS, forgotten
 from anadil.report.verdict import (
     ANSWERS,
-    FORGETS,
     candidates_of,
     fewest_documents,
-    forgotten,
     released_name,
     subjects_of,
 )
@@ -45,7 +45,7 @@ class NextStep:
 
 def next_steps(facts: Facts) -> tuple[NextStep, ...]:
     """The first three whose rule holds."""
-    rules = (_measuring, _finetuning, _answers, _training, _always)
+    rules = (_measuring, _finetuning, _forgetting, _answers, _training, _always)
     return tuple(step for rule in rules for step in rule(facts))[:NUM_STEPS]
 
 
@@ -87,6 +87,20 @@ def _finetuning(facts: Facts) -> Iterator[NextStep]:
         )
 
 
+def _forgetting(facts: Facts) -> Iterator[NextStep]:
+    worst = [
+        (name, change)
+        for name in reversed(subjects_of(facts.scores))
+        for change in forgotten(facts.scores, name)
+    ]
+    for (name, change), advice in zip(worst, advice_on_forgetting(facts), strict=False):
+        yield NextStep(
+            action=f"{advice.action} Scores, Forgetting, has the keys.",
+            why=f"{clip(change.text, 40)} costs the {name} model {change.words}. Rule: above {percent(FORGETS)}.",
+        )
+        return
+
+
 def _answers(facts: Facts) -> Iterator[NextStep]:
     candidates = candidates_of(facts.scores)
     name = next(reversed(subjects_of(facts.scores)), "adapted")
@@ -108,11 +122,6 @@ def _answers(facts: Facts) -> Iterator[NextStep]:
         yield NextStep(
             action="Search corpus and chats for text in a neighbouring language.",
             why=f"{percent(language)} of what the {name} model writes is in its language. Rule: below {percent(MIN_OWN_LANGUAGE)}.",
-        )
-    for code, rise in forgotten(candidates, name)[:1]:
-        yield NextStep(
-            action=f"To keep {clip(code, 40)}, add text in it to clean.inputs, or lower the learning rates.",
-            why=f"Bits per byte of the {name} model on it rose by {rise}. Rule: above {percent(FORGETS)}.",
         )
 
 

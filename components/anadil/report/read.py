@@ -29,6 +29,7 @@ SUMMED = (
     "personal_data", "escaped", "data_sets",
 )  # fmt: skip
 """Keys of `stats.json` that are counts, so that those of several corpora have a sum."""
+LOCAL_PREFIXES = ("/", "~", "./", "../", "\\")
 NUM_SAMPLES = 3
 """Documents of the corpus that the page shows."""
 
@@ -92,6 +93,7 @@ def read_facts(job: Job) -> Facts:
     tokenizer, model, scores = (inputs[word] for word in ("tokenizer", "model", "scores"))
     trial, adapter = inputs.get("trial"), inputs.get("adapter")
     manifests = {word: each for word, path in inputs.items() if (each := artifact.read_manifest(str(path)))}
+    manifests |= {word: stream.manifest for word, stream in job.streams.items()}
     corpora = tuple(_corpus(job.recipe, *each) for each in job.of_sources("corpus").items())
     return Facts(
         recipe=job.recipe,
@@ -170,6 +172,12 @@ def base_name(model: str) -> str:
 def last_part(place: str) -> str:
     """The last part of a path or URI, which says nothing about the machine it is on."""
     return place.rstrip("/").replace("\\", "/").rsplit("/", 1)[-1] or place
+
+
+def portable(place: str) -> str:
+    """A value of the recipe without the directories of a machine."""
+    is_place = place.startswith(LOCAL_PREFIXES) or "://" in place
+    return f"\N{HORIZONTAL ELLIPSIS}/{last_part(place)}" if is_place else place
 
 
 def named_tables(value: object) -> list[tuple[str, Json]]:

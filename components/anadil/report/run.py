@@ -22,7 +22,7 @@ from anadil.report.learning import FINETUNING, learnings
 from anadil.report.measures_view import measures_view
 from anadil.report.model_card import ModelFacts, card_of_model
 from anadil.report.next_steps import next_steps
-from anadil.report.read import Facts, Json, field, last_part, named_tables, read_facts, table_of
+from anadil.report.read import Facts, Json, field, named_tables, portable, read_facts, table_of
 from anadil.report.render import render_template
 from anadil.report.scores_view import loop_rate, scores_view
 from anadil.report.tokenizer_view import tokenizer_view, tokenizers_of, trial_view
@@ -37,7 +37,6 @@ log = logging.getLogger(__name__)
 MAX_PAGE_BYTES = 2_000_000
 MAX_RECIPE = 40_000
 MAX_VALUE = 2_000
-LOCAL_PREFIXES = ("/", "~", "./", "../", "\\")
 SCORED = ("bits_per_byte", "fertility", "bytes_per_token", "words_in_context")
 ANSWERED = ("bits_per_byte", "chrf", "exact", "ended")
 REPORT_SECTIONS = (
@@ -138,11 +137,7 @@ def _portable(node: object) -> object:
         return {key: _portable(value) for key, value in node.items()}
     if isinstance(node, list):
         return [_portable(value) for value in node]
-    if not isinstance(node, str):
-        return node
-    if node.startswith(LOCAL_PREFIXES) or "://" in node:
-        return f"\N{HORIZONTAL ELLIPSIS}/{last_part(node)}"
-    return clip(node, MAX_VALUE)
+    return clip(portable(node), MAX_VALUE) if isinstance(node, str) else node
 
 
 def metrics(facts: Facts) -> dict[str, float | int]:

@@ -4,10 +4,10 @@ import math
 import re
 from dataclasses import dataclass
 
-from anadil.core.format import integer_if_whole, number
+from anadil.core.format import DASH, integer_if_whole, number
 from anadil.report.charts import Band, Line
 from anadil.report.elements import Chart, TextTable, facts_table, lines, records_table
-from anadil.report.format import clip, figure, plain_value
+from anadil.report.format import clip, figure, percent, plain_value, ratio
 from anadil.report.learning import FINETUNING, PRETRAINING, learnings
 from anadil.report.read import Facts, Json, field, list_of, named_tables, series, table_of
 from anadil.report.verdict import candidates_of
@@ -24,6 +24,12 @@ CURVES = (
     ("grad_norm", "Gradient norm", "norm before clipping", True),
 )
 """Key of a logged line, title, unit, and True for an axis from zero."""
+SOURCE_CURVES = (
+    ("loss", "Loss by source", "nats per token"),
+    ("validation_bits_per_byte", "Held-out text by source", "bits per byte"),
+)
+"""Key of a logged line without its source, title, unit."""
+NUM_COLOURS = 5
 OPEN_CURVES = 2
 CHANCE = 0.5
 """Share of pairs that any change wins."""
@@ -39,6 +45,9 @@ class TrainingView:
     charts: list[Chart]
     more_charts: list[Chart]
     """Charts for a reader who looks for a fault, in a fold."""
+    source_charts: list[Chart]
+    """Curves with a line for each source; none where the recipe names no sources."""
+    sources: TextTable
     phase_table: TextTable
     summary: TextTable
 
@@ -75,9 +84,52 @@ def training_view(facts: Facts) -> TrainingView:
         words=_words(facts, PRETRAINING),
         charts=charts[:OPEN_CURVES],
         more_charts=charts[OPEN_CURVES:],
+        source_charts=_source_charts(facts, bands),
+        sources=_sources(facts),
         phase_table=records_table("Phases", named_tables(facts.training_summary.get("phases")), "phase"),
-        summary=facts_table("Continued pre-training in numbers", facts.training_summary, skipped=("phases",)),
+        summary=facts_table(
+            "Continued pre-training in numbers", facts.training_summary, skipped=("phases", "sources")
+        ),
     )
+
+
+def _source_charts(facts: Facts, bands: list[Band]) -> list[Chart]:
+    # Colours repeat behind the fifth source, and dashes tell the sixth from the first.
+    charts = []
+    for key, title, unit in SOURCE_CURVES:
+        drawn = [
+            Line(name, points, colour=place % NUM_COLOURS, dashed=place >= NUM_COLOURS)
+            for place, name in enumerate(facts.recipe.sources)
+            if (points := series(facts.training, f"{key}/{name}"))
+        ]
+        charts.append(lines(title, unit, drawn, bands))
+    return [chart for chart in charts if chart]
+
+
+def _sources(facts: Facts) -> TextTable:
+    """A row for each source: what was trained on, and how loss and held-out text moved."""
+    summary = facts.training_summary
+    rows = []
+    for name in facts.recipe.sources:
+        counts = table_of(field(summary, f"sources.{name}"))
+        losses, bits = (_ends(series(facts.training, f"{key}/{name}")) for key, _, _ in SOURCE_CURVES)
+        share = percent(ratio(summary.get("tokens"), counts.get("tokens")))
+        rows.append(
+            (name, figure(counts.get("tokens")), share, figure(counts.get("epochs"), 2), losses, bits)
+        )
+    columns = (
+        "source",
+        "tokens",
+        "share",
+        "epochs",
+        "loss, first to last",
+        "bits per byte of held-out text, base to model",
+    )
+    return TextTable("Training by source", columns, rows)
+
+
+def _ends(points: tuple[tuple[float, float], ...]) -> str:
+    return f"{figure(points[0][1])} to {figure(points[-1][1])}" if points else DASH
 
 
 def finetune_view(facts: Facts) -> FinetuneView:

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 from anadil.core.format import number
 from anadil.recipe.gate import USES
-from anadil.report.format import clip, figure, percent, plain_value, ratio, setting, words_of
+from anadil.report.format import clip, figure, percent, plain_value, setting, words_of
 from anadil.report.learning import FINETUNING, learnings
 from anadil.report.read import Facts, Json, field, list_of, named_tables, table_of
+from anadil.report.retained import forgotten
 from anadil.text.metrics import SURE_DOCUMENTS
 
 COLOURS = {"base": 0, "adapted": 1, "finetuned": 2, "champion": 3}
@@ -27,8 +28,6 @@ CHECKS = {
     "answers_to_champion": "bits per byte of answers, less the champion's",
 }
 """Check of the gate -> name of its value; `check_words` has those that depend on the candidate."""
-# Rise of bits per byte on a language to be retained from which on a warning says so.
-FORGETS = 0.05
 # Share of greedy answers that are cut at the limit, from which on a warning says so.
 NOT_ENDED = 0.5
 ANSWERS = "finetuned - adapted, answers"
@@ -195,8 +194,8 @@ def _warnings(facts: Facts) -> tuple[str, ...]:
             if not check.get("enforced", True)
         ]
         texts += [
-            f"Forgetting: {clip(code, 40)} costs the {name} model {rise} more bits per byte than the base."
-            for code, rise in forgotten(candidates, name)
+            f"Forgetting: {clip(change.text, 40)} costs the {name} model {change.words}."
+            for change in forgotten(scores, name)
         ]
     texts += _unfinished(candidates) if "finetuned" in subjects else []
     if (fewest := fewest_documents(candidates)) < SURE_DOCUMENTS:
@@ -204,16 +203,6 @@ def _warnings(facts: Facts) -> tuple[str, ...]:
             f"Unsure: only {figure(fewest)} documents were scored. Below {SURE_DOCUMENTS} an interval says little."
         )
     return tuple(texts)
-
-
-def forgotten(candidates: dict[str, Json], name: str) -> list[tuple[str, str]]:
-    """Retained texts on which a candidate is worse than the base by more than `FORGETS`, each with its rise."""
-    base = table_of(candidates.get("base", {}).get("retained"))
-    losses = []
-    for code, value in table_of(candidates.get(name, {}).get("retained")).items():
-        if (share := ratio(base.get(code), value)) is not None and share > 1 + FORGETS:
-            losses.append((code, f"{figure((share - 1) * 100, 2)} %"))
-    return losses[:MAX_REASONS]
 
 
 def lost_checks(scores: Json, name: str) -> list[Json]:

@@ -145,8 +145,9 @@ def _warn_of_overlap(stage: Stage, recipe: Recipe, inputs: Mapping[str, str], wo
     """Warn where documents of several sources are used that no artifact `overlap` was read for."""
     if len(recipe.sources) < 2:
         return
-    # A stage that makes its own tokens reads corpora alone.
-    missing = {kind_of(word) for word in words if word not in inputs} & {*COMPARED, *stage.streams}
+    # A stage that makes its own tokens reads corpora alone. One that only tells of lists and tokens leaves nothing out.
+    used = {*stage.streams} if stage.instead_of else COMPARED.difference(stage.streams)
+    missing = {kind_of(word) for word in words if word not in inputs} & used
     for kind in sorted(missing):
         log.warning(
             "--%s is not given: documents that stand in another source, or hold its held-out text, are not left out; "

@@ -1,0 +1,202 @@
+"""Advice on what a model has forgotten: keys and values for this run's recipe, with the figure that each moves.
+
+Published figures are of English to German, the shift that is nearest to teaching a language.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import yaml
+
+from anadil.core.format import number
+from anadil.recipe.finetune import Finetune
+from anadil.recipe.pretrain import Phase
+from anadil.recipe.sections import Recipe
+from anadil.report.format import figure, ratio
+from anadil.report.read import Facts, Json, field, portable
+from anadil.report.retained import FORGETS, Change, forgotten, name_of_text, source_of_text
+from anadil.report.verdict import subjects_of
+from anadil.text.language import load_language
+from anadil.text.language_data import Language, UnknownLanguageError
+
+OLD_LOSS = {0.0: 3.56, 0.01: 2.83, 0.05: 2.57, 0.1: 2.46, 0.25: 2.33}
+"""Share of replay -> loss on the old text, in nats per token, after English to German at 405 million parameters.
+Source: Ibrahim et al. 2024, arXiv:2403.08763, the table of replay."""
+NEW_LOSS = {0.0: 1.11, 0.01: 1.12, 0.05: 1.12, 0.1: 1.13, 0.25: 1.16}
+"""The same of the new text."""
+OLD_LOSS_BEFORE = 2.17
+"""Loss on the old text before. Source: the same."""
+SLOWER = 0.5
+"""Factor of the rates that the page proposes. Chosen by us."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """One thing that can be done, as keys of the recipe."""
+
+    action: str
+    why: str
+    """The figure that it moves, with the source."""
+    snippet: str
+    """Keys of the recipe that change, as YAML."""
+
+
+def advice_on_forgetting(facts: Facts) -> tuple[Advice, ...]:
+    """Advice on the text that the released model has forgotten most; none where it has forgotten nothing."""
+    for name in reversed(subjects_of(facts.scores)):
+        if changes := forgotten(facts.scores, name):
+            return tuple(_advice(facts, name, changes[0]))
+    return ()
+
+
+def _advice(facts: Facts, name: str, change: Change) -> Iterator[Advice]:
+    # Each stage has its own remedy, and only that of the stage that lost the text helps.
+    base, adapted, model = (
+        field(facts.scores, f"candidates.{each}.retained.{change.text}") for each in ("base", "adapted", name)
+    )
+    in_training = (ratio(base, adapted) or 1) - 1
+    if in_training > FORGETS:
+        yield from _replay(facts, change, in_training)
+        yield _slower_training(facts.recipe, change)
+    if name == "finetuned" and (ratio(adapted, model) or 1) - 1 > FORGETS:
+        yield _gentler_finetuning(facts.recipe, change)
+
+
+def _replay(facts: Facts, change: Change, rise: float) -> Iterator[Advice]:
+    """Raise the share of the sources in the text's language, or add one."""
+    recipe = facts.recipe
+    text, language = name_of_text(change.text, recipe.sources), _language_of(change.text, recipe)
+    own = _sources_in(change.text, language, recipe)
+    now = _share_trained(own, facts.training_summary)
+    share = _share_needed(rise, now)
+    if share <= now or not (own or language):
+        return
+    if own:
+        action = f"Replay: raise {' and '.join(f'mix.{name}' for name in own)} in pretrain.phases to {figure(share)}, from {figure(now, 2)}."
+        changed = _phases(recipe, dict.fromkeys(own, 1), share)
+        keys: Json = {"pretrain": {"phases": changed}}
+    else:
+        action = f"Replay: give {_percent(share)} of the tokens to a source in {text} (sources, mix in pretrain.phases)."
+        keys = _with_source(recipe, language, share)
+    # Of what an equal share left of the published rise.
+    left = rise * _left(share) / _left(now)
+    cost = NEW_LOSS[share] / NEW_LOSS[0.0] - 1
+    yield Advice(
+        action=action,
+        why=f"It moves bits per byte on {text}: {_percent(share)} of replay took back {_percent(1 - _left(share))} of such a rise, for "
+        f"{_percent(cost)} more loss on the new text (arXiv:2403.08763, English to German). By that the rise of {_percent(rise)} "
+        f"here would be about {_percent(left)}.",
+        snippet=_yaml(keys),
+    )
+
+
+def _slower_training(recipe: Recipe, change: Change) -> Advice:
+    phases = [
+        _written(phase) | ({"lr": phase.lr * SLOWER} if phase.trains == "all" else {})
+        for phase in recipe.pretrain.phases
+    ]
+    text = name_of_text(change.text, recipe.sources)
+    return Advice(
+        action="Lower rate: halve lr of the phases that train all weights (pretrain.phases[].lr).",
+        why=f"It moves bits per byte on {text} and on held-out text: a lower rate forgets less and learns less in as many steps "
+        "(arXiv:2403.08763).",
+        snippet=_yaml({"pretrain": {"phases": phases}}),
+    )
+
+
+def _gentler_finetuning(recipe: Recipe, change: Change) -> Advice:
+    text = name_of_text(change.text, recipe.sources)
+    if recipe.finetune.trains == "all":
+        return Advice(
+            action="LoRA: finetune an adapter, not all weights (finetune.trains).",
+            why=f"It moves bits per byte on {text} and of the answers: LoRA forgets less and learns less (arXiv:2405.09673).",
+            snippet=_yaml({"finetune": {"trains": "adapter", "lr": Finetune().lr}}),
+        )
+    return Advice(
+        action="Lower rate: halve finetune.lr.",
+        why=f"It moves bits per byte on {text} and of the answers: a lower rate forgets less and learns less in as many steps.",
+        snippet=_yaml({"finetune": {"lr": recipe.finetune.lr * SLOWER}}),
+    )
+
+
+def _language_of(text: str, recipe: Recipe) -> Language | None:
+    """Language of a retained text; None where its name is of no known language, or it is that of a source in none."""
+    source = source_of_text(text, recipe.sources)
+    try:
+        language = load_language(recipe.of_source(source).language if source else text)
+    except UnknownLanguageError:
+        return None
+    return None if language.is_none else language
+
+
+def _sources_in(text: str, language: Language | None, recipe: Recipe) -> tuple[str, ...]:
+    """The sources that replay a text: its own, else those in its language."""
+    if source := source_of_text(text, recipe.sources):
+        return (source,)
+    return tuple(
+        name
+        for name in recipe.sources
+        if language and load_language(recipe.of_source(name).language).code == language.code
+    )
+
+
+def _share_trained(names: tuple[str, ...], summary: Json) -> float:
+    """Share of some sources of the tokens that were trained on."""
+    counts = {name: number(field(summary, f"sources.{name}.tokens")) or 0 for name in names}
+    return float(sum(counts.values())) / (number(summary.get("tokens")) or 1)
+
+
+def _share_needed(rise: float, now: float) -> float:
+    """The least published share of replay by which a rise would be none to warn of, or the largest."""
+    enough = (share for share in OLD_LOSS if share > now and rise * _left(share) / _left(now) <= FORGETS)
+    return next(enough, max(OLD_LOSS))
+
+
+def _left(share: float) -> float:
+    """Part of the published rise that a share of replay left."""
+    known = max(each for each in OLD_LOSS if each <= share)
+    return (OLD_LOSS[known] - OLD_LOSS_BEFORE) / (OLD_LOSS[0.0] - OLD_LOSS_BEFORE)
+
+
+def _with_source(recipe: Recipe, language: Language | None, share: float) -> Json:
+    """Keys of a recipe with one source more, in a language."""
+    assert language
+    code = language.code.partition("-")[0].lower()
+    name = f"{code}_text" if code in recipe.sources else code
+    more: Json = {name: {"inputs": [f"text/{code}/*.jsonl"], "language": language.code}}
+    if recipe.sources:
+        return {"sources": more, "pretrain": {"phases": _phases(recipe, {name: 1}, share)}}
+    text = {"text": {"inputs": [portable(place) for place in recipe.clean.inputs]}}
+    phases = [_written(phase) | {"mix": {"text": 1 - share, name: share}} for phase in recipe.pretrain.phases]
+    return {"clean": {"inputs": []}, "sources": text | more, "pretrain": {"phases": phases}}
+
+
+def _phases(recipe: Recipe, own: Mapping[str, float], share: float) -> list[Json]:
+    """The phases with another share of some sources; the others keep their relations."""
+    return [
+        _written(phase)
+        | {key: _mixed(mix, own, share) for key, mix in (("mix", phase.mix), ("anneal", phase.anneal)) if mix}
+        for phase in recipe.pretrain.phases
+    ]
+
+
+def _mixed(mix: Mapping[str, float], own: Mapping[str, float], share: float) -> dict[str, float]:
+    before = {name: mix.get(name, 0) for name in own}
+    # Where none of them had a share, they get equal ones.
+    parts = before if sum(before.values()) else own
+    rest = {name: value for name, value in mix.items() if name not in own}
+    sums = sum(rest.values()) or 1, sum(parts.values())
+    scaled = {name: round(value / sums[0] * (1 - share), 4) for name, value in rest.items()}
+    return scaled | {name: round(value / sums[1] * share, 4) for name, value in parts.items()}
+
+
+def _written(phase: Phase) -> Json:
+    return phase.model_dump(mode="json", exclude_defaults=True)
+
+
+def _yaml(keys: Json) -> str:
+    return yaml.safe_dump(keys, allow_unicode=True, sort_keys=False, width=100, default_flow_style=None)
+
+
+def _percent(share: float) -> str:
+    return f"{figure(share * 100, 2)} %"
