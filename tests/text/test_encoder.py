@@ -71,9 +71,9 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return qwen_like() if request.param == "qwen" else Tokenizer.from_str(tiny())
 
 
-def fast(tokenizer: Tokenizer, **options: int) -> Encoder:
+def fast(tokenizer: Tokenizer, *, threads: int = 1) -> Encoder:
     """An encoder that does not wait for more text."""
-    encoder = Encoder(tokenizer, **options)
+    encoder = Encoder(tokenizer, threads=threads)
     encoder.check(())
     assert encoder.is_fast
     return encoder

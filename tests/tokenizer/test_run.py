@@ -94,8 +94,10 @@ def test_a_word_that_the_fast_encoder_cuts_otherwise_is_said_and_recorded(
     job = make_job(strategies=["extend"], vocab_sizes=[100])
     whole = _FastEncoder.encode
 
-    def without_a_word(self: _FastEncoder, texts: Sequence[str], threads: int) -> list[Ids]:
-        found = whole(self, texts, threads)
+    def without_a_word(
+        self: _FastEncoder, texts: Sequence[str], utf8: Sequence[bytes], threads: int
+    ) -> list[Ids]:
+        found = whole(self, texts, utf8, threads)
         return [ids[:0] if text == " bomboş" else ids for text, ids in zip(texts, found, strict=True)]
 
     monkeypatch.setattr(_FastEncoder, "encode", without_a_word)
