@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from anadil.core.stages import FLOW, LAUNCHABLE, STAGES
+from anadil.core.stages import FLOW, LAUNCHABLE, STAGES, WRITERS
 from anadil.launch.job import SPEC_ANNOTATION, TrainingJob
 from anadil.launch.manifests import training_jobs
 from anadil.launch.manifests.clean_pods import CleanPods, ray_cluster
@@ -59,7 +59,9 @@ SERVED = Serving(
 
 def needed(stage: str) -> tuple[str, ...]:
     """Inputs that a stage cannot do without."""
-    return tuple(word for word in STAGES[stage].reads if word not in STAGES[stage].optional)
+    reads, optional = STAGES[stage].reads, STAGES[stage].optional
+    # These objects run a recipe without sources, of which the base writes none.
+    return tuple(word for word in reads if word not in optional and not WRITERS[word].source_key)
 
 
 def _makers(stage: str) -> set[str]:

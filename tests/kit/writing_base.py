@@ -12,9 +12,8 @@ from anadil.model.load import load_tokenizer, save_model
 from anadil.recipe.sections import Base
 
 WORDS = ("the", "Ġvalue", "Ġof", "Ġan", "Ġobject", "Ġis", "Ġname", ".", "Ġfunction", "Ġin")
-ENDS = {"<|end_of_text|>": 9.0, "<|eot_id|>": 9.0}
-TALKS = dict.fromkeys(WORDS, 11.0) | ENDS
-"""English words in any order; a document ends after a few dozen of them."""
+TALKS = dict.fromkeys(WORDS, 11.0) | {"<|eot_id|>": 11.2}
+"""English words in any order; a text ends after some nine of them, also where the likeliest tokens alone are drawn."""
 
 
 def writing_base(folder: Path, likely: Mapping[str, float] = TALKS) -> Path:

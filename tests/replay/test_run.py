@@ -29,6 +29,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write_documents, "MAX_TOKENS", 64)
     monkeypatch.setattr(write_documents, "QUESTION_TOKENS", 32)
+    monkeypatch.setattr(write_documents, "ANSWER_TOKENS", 32)
     monkeypatch.setattr(replay, "SHARD_DOCUMENTS", 16)
 
 
@@ -58,7 +59,8 @@ def test_a_base_writes_as_many_tokens_as_are_asked_for(base: Path, tmp_path: Pat
     # No more than the last document of each row beyond it.
     assert 1_000 <= about["tokens"] < 1_500
     assert about["written"] == about["documents"] + sum(about["dropped"].values())
-    assert (about["base"], about["seed"], about["temperatures"]) == (str(base), 0, [1.0])
+    assert (about["base"], about["seed"]) == (str(base), 0)
+    assert about["sampling"]["text"] == {"temperature": 1.0, "top_p": 1.0}
     assert 0 < about["chats"] < about["documents"] == made.manifest.records["documents"]
 
 

@@ -8,7 +8,7 @@ import torch
 from anadil.core.errors import DataError
 from anadil.encode.document_tokenizer import document_tokenizer
 from anadil.model.chat_ids import chat_ids
-from anadil.model.decoding import choose
+from anadil.model.decoding import Continuation, choose
 from anadil.model.load import load_model, load_tokenizer
 from anadil.replay import write_documents
 from anadil.replay.write_documents import Writer
@@ -25,6 +25,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def short_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write_documents, "MAX_TOKENS", 64)
     monkeypatch.setattr(write_documents, "QUESTION_TOKENS", 32)
+    monkeypatch.setattr(write_documents, "ANSWER_TOKENS", 32)
 
 
 def writer_of(base: Path, seed: int = 0) -> Writer:
@@ -98,11 +99,11 @@ def test_a_document_of_no_use_is_dropped_with_its_reason(
 
 def test_letters_of_a_control_token_are_dropped_and_an_open_chat_is(base: Path) -> None:
     writer: Any = writer_of(base)
-    row = writer._continued("text", {0: [writer._begin]}, 1.0, 8)[0]
+    spelled = Encoder(document_tokenizer(base)[0]).encode(["so <|eot_id|> it goes"])[0].tolist()
 
     reasons = [
-        writer._judged(0, kind, 1.0, text, row).dropped
-        for kind, text in (("text", "so <|eot_id|> it goes"), ("text", "fine"), ("chat", "no end"))
+        writer._judged(0, kind, Continuation(tokens=tuple(ids), ended=False)).dropped
+        for kind, ids in (("text", spelled), ("text", spelled[:1]), ("chat", spelled[:1]))
     ]
 
     assert reasons == ["control", "", "unended"]

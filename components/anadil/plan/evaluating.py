@@ -17,13 +17,13 @@ LOGITS = 2**25
 """Numbers of a chunk of logits in FP32 (`evaluate.bits_per_byte`); its log-probabilities are as many."""
 
 
-def evaluate_memory(shape: Shape, machine: Machine, devices: int) -> StageMemory:
-    """Memory if a model's layers are spread over some devices of a machine."""
+def evaluate_memory(shape: Shape, machine: Machine, devices: int, stage: str = "evaluate") -> StageMemory:
+    """Memory if a model's layers are spread over some devices of a machine; `replay` takes as much, and more where there is."""
     on_gpu = machine.device != CPU
     # A file of weights is read at a time, and put where it belongs.
     host = FILE_BYTES if on_gpu else 0
     parts = evaluate_parts(shape, devices, on_gpu=on_gpu)
-    return stage_memory("evaluate", parts, host, machine, nodes=1, devices=devices)
+    return stage_memory(stage, parts, host, machine, nodes=1, devices=devices)
 
 
 def evaluate_parts(shape: Shape, devices: int, *, on_gpu: bool) -> dict[str, float]:
@@ -48,25 +48,26 @@ def harness_parts(shape: Shape, devices: int, *, rows: int, context: int) -> dic
     return evaluate_parts(shape, devices, on_gpu=True) | {"logits": float(logits)}
 
 
-def evaluate_plan(shape: Shape, recipe: Recipe, machine: Machine) -> StageMemory:
+def evaluate_plan(shape: Shape, recipe: Recipe, machine: Machine, stage: str = "evaluate") -> StageMemory:
     """The fewest devices that hold it, or as many as the recipe asks for (`cluster.resources.evaluate.gpus`)."""
-    asked = recipe.cluster.resources.get("evaluate")
+    asked = recipe.cluster.resources.get(stage)
     counts = [asked.gpus] if asked and asked.gpus else divisors(machine.devices)
-    return fewest(evaluate_memory(shape, machine, count) for count in counts)
+    return fewest(evaluate_memory(shape, machine, count, stage) for count in counts)
 
 
-def check_evaluate_fits(shape: Shape, recipe: Recipe, machine: Machine) -> str:
-    """One line about the memory that `evaluate` needs.
+def check_evaluate_fits(shape: Shape, recipe: Recipe, machine: Machine, stage: str = "evaluate") -> str:
+    """One line about the memory that `evaluate` needs, or `replay`, which writes with the base.
 
     Raises:
         PreflightError: It does not fit.
     """
-    need = evaluate_plan(shape, recipe, machine)
+    need = evaluate_plan(shape, recipe, machine, stage)
     if need.verdict == "no":
+        before = "or end before it: --until pretrain (of run and of plan)"
         raise PreflightError(
-            f"evaluate does not fit: {shape.name} ({human_parameters(shape.parameters)} parameters) on {need.where} of one "
+            f"{stage} does not fit: {shape.name} ({human_parameters(shape.parameters)} parameters) on {need.where} of one "
             f"machine needs {human_bytes(need.total_bytes)} of a device that has {human_bytes(need.device_bytes)} "
             f"({machine.name}, {machine.device}); take a smaller base.model or a machine with more or larger devices, "
-            "or end before it: --until pretrain (of run and of plan)"
+            f"{before if stage == 'evaluate' else 'or give real text in place of written_by'}"
         )
     return need.line()

@@ -16,6 +16,7 @@ from anadil.plan.memory_limit import fit_verdict, layout_fit, limit_bytes, reser
 from anadil.plan.model_shape import Shape, base_shape, trained_shape
 from anadil.plan.rationale import LayoutRationale
 from anadil.plan.reliability import checkpoint_bytes
+from anadil.plan.replaying import replay_need
 from anadil.plan.schema import (
     ClusterSummary,
     LayoutOption,
@@ -183,6 +184,7 @@ def build_plan(request: PlanRequest, result: PlanResult) -> Plan:
         origin=result.origin,
         text=request.text.uses,
         text_fault=request.text.fault,
+        replay=replay_need(recipe, machine),
         encode=request.text.encode,
         phases=phases,
         after=tuple(needs_after(shape, recipe, machine, nodes, after)),

@@ -10,6 +10,7 @@ from anadil.plan.memory_limit import FIT_VERDICTS, FitVerdict
 from anadil.plan.model_shape import Trains
 from anadil.plan.rationale import Rationale
 from anadil.plan.reliability import CheckpointPlan, Reliability
+from anadil.plan.replaying import ReplayNeed
 from anadil.plan.speed import Bound
 from anadil.plan.stage_memory import StageMemory
 from anadil.plan.text_use import EncodeNeed, TextUse
@@ -136,6 +137,8 @@ class Plan:
     """Text and epochs by source; none where the size of the text is not known."""
     text_fault: str
     """Reason to expect that training is refused for lack of text, by estimates; empty if there is enough."""
+    replay: ReplayNeed | None
+    """Needs of the stage `replay`; None where the base writes nothing."""
     encode: EncodeNeed | None
     """Needs of the stage `encode`; None where the size of the text is not known."""
     phases: tuple[PhaseEstimate, ...]

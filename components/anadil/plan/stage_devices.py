@@ -9,7 +9,8 @@ from anadil.core.stages import STAGES
 from anadil.plan.evaluating import evaluate_plan
 from anadil.plan.finetuning import finetune_plan
 from anadil.plan.instances import CPU, Machine
-from anadil.plan.model_shape import Shape, trained_shape
+from anadil.plan.model_shape import Shape, base_shape, trained_shape
+from anadil.plan.replaying import REPLAY
 from anadil.plan.stage_memory import AFTER, StageMemory
 from anadil.recipe.sections import Recipe
 
@@ -23,7 +24,7 @@ def stage_devices(stage: str, recipe: Recipe, machine: Machine, nodes: int) -> t
     """
     if not STAGES[stage].uses_model or machine.device == CPU:
         return 1, 0
-    if stage not in AFTER:
+    if stage not in (REPLAY, *AFTER):
         return (nodes, machine.devices) if STAGES[stage].distributed else (1, 1)
     return _fewest(stage, recipe.model_dump_json(), machine, nodes)
 
@@ -32,7 +33,10 @@ def stage_devices(stage: str, recipe: Recipe, machine: Machine, nodes: int) -> t
 def _fewest(stage: str, recipe_json: str, machine: Machine, nodes: int) -> tuple[int, int]:
     recipe = Recipe.model_validate_json(recipe_json)
     try:
-        (need,) = needs_after(trained_shape(recipe), recipe, machine, nodes, (stage,))
+        if stage == REPLAY:
+            need = evaluate_plan(base_shape(recipe), recipe, machine, stage)
+        else:
+            (need,) = needs_after(trained_shape(recipe), recipe, machine, nodes, (stage,))
     except AnadilError as error:
         log.warning(
             "%s: asks for 1 GPU, because its memory cannot be counted here (%s); "

@@ -13,13 +13,14 @@ from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.sections import Recipe
 from anadil.recipe.sources import MAX_EPOCHS
 
-Basis = Literal["tokens", "corpus", "files", "given"]
+Basis = Literal["tokens", "corpus", "files", "written", "given"]
 COUNTED: tuple[Basis, ...] = ("tokens", "given")
 """Those with no assumption behind them."""
 BASES: dict[Basis, str] = {
     "tokens": "counted by encode",
     "corpus": "by the size of its corpus",
     "files": "by the sizes of its files, before cleaning",
+    "written": "as the base is to write, before cleaning",
     "given": "as given",
 }
 """Source of a number of tokens -> its words for people."""
@@ -62,7 +63,7 @@ class TextUse:
     source: str
     """Name in the recipe's `sources`; empty where it has none."""
     basis: Basis
-    """Source of `tokens`: `tokens` or `corpus`, a finished artifact; `files`, their sizes; `given`, an option."""
+    """Source of `tokens`: `tokens` or `corpus`, a finished artifact; `files`, their sizes; `written`, the recipe's `tokens`; `given`, an option."""
     tokens: int
     """Tokens of one epoch."""
     words: int | None

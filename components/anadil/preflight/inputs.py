@@ -12,6 +12,7 @@ from anadil.artifacts import storage
 from anadil.core.errors import DataError, PreflightError, RecipeError, RetryableError
 from anadil.core.format import MIB, counted, human_bytes, human_hours
 from anadil.core.stages import STAGES, Stage
+from anadil.plan.replaying import written_tokens
 from anadil.preflight.check import CheckResult, passed
 from anadil.preflight.clean_cost import clean_cost, clean_memory_bytes, sizes_of_inputs
 from anadil.preflight.input_sample import InputSample, NoWholeRecordError
@@ -49,6 +50,8 @@ def inspect_files(
 
     def inspect() -> CheckResult:
         files = external_files(stage, recipe, visible)
+        if written := written_tokens(recipe):
+            return passed(key, f"the base writes {written:,} tokens")
         if not files:
             return passed(key, "the corpus's own held-out part is used")
         sample = InputSample(FIRST_BYTES[stage.files], PATIENCE_S)

@@ -11,7 +11,8 @@ from anadil.plan.from_recipe import hardest, layout_of, work_of
 from anadil.plan.instances import Machine, machine, machines, this_machine
 from anadil.plan.layout import Layout, Work
 from anadil.plan.memory_limit import layout_fit
-from anadil.plan.model_shape import NotPlannedError, Shape, trained_shape
+from anadil.plan.model_shape import NotPlannedError, Shape, base_shape, trained_shape
+from anadil.plan.replaying import REPLAY, written_tokens
 from anadil.plan.search import nearest
 from anadil.plan.stage_memory import AFTER
 from anadil.recipe.sections import Recipe
@@ -48,7 +49,8 @@ def check_fits(recipe: Recipe, *, here: bool, then: Collection[str] = AFTER) -> 
     line = f"pretrain needs {human_bytes(total)} of {human_bytes(kind.memory_bytes)} per device"
     if verdict == "no":
         raise PreflightError(refusal_text(shape, layout, work, kind, nodes, () if here else machines()))
-    return "; ".join([f"{line} ({verdict})", *check_after(shape, recipe, kind, nodes, then)])
+    replay = [check_evaluate_fits(base_shape(recipe), recipe, kind, REPLAY)] if written_tokens(recipe) else []
+    return "; ".join([*replay, f"{line} ({verdict})", *check_after(shape, recipe, kind, nodes, then)])
 
 
 def check_after(

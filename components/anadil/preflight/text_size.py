@@ -13,6 +13,7 @@ from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.find import artifacts_below, read_table
 from anadil.core.errors import AnadilError
 from anadil.core.stages import STAGES
+from anadil.plan.replaying import written_tokens
 from anadil.plan.text_use import BYTES_PER_TOKEN, TextSize, plan_text
 from anadil.preflight.check import CheckResult, passed, skipped
 from anadil.preflight.clean_cost import text_bytes
@@ -97,6 +98,8 @@ def _size_of(recipe: Recipe, made: Mapping[str, MadeArtifact]) -> TextSize | Non
         size, words = _train_share(corpus, "bytes_out"), _train_share(corpus, "words_out")
         documents = corpus.manifest.records["train"]
         estimate = TextSize(basis="corpus", tokens=0, text_bytes=size, words=words, documents=documents)
+    elif written := written_tokens(recipe):
+        return TextSize(basis="written", tokens=written, text_bytes=round(written * BYTES_PER_TOKEN))
     else:
         stage = STAGES["clean"]
         files = storage.sizes(named_files(stage, recipe), files_key(stage, recipe))

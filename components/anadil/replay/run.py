@@ -32,15 +32,14 @@ from anadil.model.tiny import base_model
 from anadil.plan.evaluating import evaluate_parts
 from anadil.plan.memory_limit import FITS
 from anadil.plan.model_shape import shape_from
-from anadil.replay.write_documents import MAX_TOKENS, TEMPERATURES, TOP_P, Writer, WrittenDocument
+from anadil.plan.replaying import MAX_TOKENS, SHARD_DOCUMENTS
+from anadil.replay.write_documents import SAMPLING, Writer, WrittenDocument
 from anadil.runtime.cache_key import base_files, result_version
 from anadil.runtime.job import Figures, Job
 from anadil.text.written import ABOUT, part_name
 
 log = logging.getLogger(__name__)
 
-SHARD_DOCUMENTS = 2_048
-"""Most documents of a shard: enough rows to keep a GPU busy, and minutes of work for a kill to undo."""
 ENOUGH = 64
 """Documents after which a base is refused that has written nothing of use."""
 SAMPLES, SAMPLE_CHARS = 3, 200
@@ -147,8 +146,7 @@ def _about(job: Job, facts: list[dict[str, Any]]) -> dict[str, Any]:
         "base": job.recipe.base.model,
         "revision": job.recipe.base.revision,
         "seed": job.recipe.seed,
-        "temperatures": TEMPERATURES,
-        "top_p": TOP_P,
+        "sampling": {part: {"temperature": each[0], "top_p": each[1]} for part, each in SAMPLING.items()},
         "max_tokens": MAX_TOKENS,
         **sums,
         "dropped": _dropped(facts),

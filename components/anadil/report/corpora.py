@@ -8,6 +8,7 @@ from anadil.core.format import DASH, human_bytes, human_figure, human_percent, i
 from anadil.recipe.filter_rules import NO_RULES
 from anadil.report.elements import TextTable
 from anadil.report.format import ratio
+from anadil.report.licence import licence_of
 from anadil.report.read import CorpusFacts, Json, field, list_of, table_of
 from anadil.runtime.job import by_source
 
@@ -21,13 +22,16 @@ NO_RULE_JUDGED = "No rule judged the documents (clean.rules: none). Empty ones a
 def stated_licence(recipe: Json, of: str) -> str:
     """Licence of `base`, `text` or `chats`: from the recipe, or of data that comes with the program.
 
-    That of the text of a source has the source's name, else it is that of all text.
+    That of the text of a source has the source's name, else it is that of all text. What the base wrote has the base's.
     """
     licences = table_of(field(recipe, "report.licences"))
-    sources = [*table_of(recipe.get("sources"))] if of == "text" else []
+    sources = table_of(recipe.get("sources")) if of == "text" else {}
+    of = "base" if any(table_of(each).get("written_by") for each in sources.values()) else of
     names = [*(sources if len(sources) == 1 else []), of]
     if stated := next((licences[name] for name in names if licences.get(name)), ""):
         return str(stated)
+    if of == "base":
+        return licence_of(str(field(recipe, "base.model"))).name
     places = list_of(field(recipe, {"text": "clean.inputs", "chats": "finetune.inputs"}.get(of, of)))
     built_in = bool(places) and all(str(place).startswith(BUILT_IN) for place in places)
     return "Apache-2.0" if built_in else ""

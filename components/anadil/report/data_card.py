@@ -76,6 +76,7 @@ def _view(manifest: Manifest, stats: Json, recipe: Json) -> dict[str, object]:
         "version": manifest.program.get("version") or __version__,
         "facts": corpus_facts(manifest, stats),
         "sources": sources_table(stats),
+        "written": written_note(table_of(stats.get("written"))),
         "hosts": TextTable("Domains", ("host", *SOURCE_COLUMNS), hosts, note=note),
         "licences": licences_by_words(recipe, stats),
         "data_sets": data_sets_table(stats),
@@ -154,6 +155,24 @@ def corpus_facts(manifest: Manifest, stats: Json) -> list[tuple[str, str]]:
     ]
 
 
+def written_note(written: Json) -> str:
+    """Return a sentence of who wrote the text and how, where the base did; else nothing."""
+    if not written:
+        return ""
+    revision = f", revision {written['revision']}" if written.get("revision") else ""
+    sampling = ", ".join(
+        f"{part}s at temperature {each.get('temperature')} and top-p {each.get('top_p')}"
+        for part, each in named_tables(written.get("sampling"))
+    )
+    dropped = sum(number(each) or 0 for each in table_of(written.get("dropped")).values())
+    return (
+        f"No person wrote this text. The base model {written.get('base')}{revision} did, as replay: "
+        f"{_figure(written, 'written')} documents of {_figure(written, 'tokens')} tokens, with seed {written.get('seed')}: "
+        f"{sampling}. {human_figure(int(dropped))} of them were dropped at once "
+        f"(empty, loops, chats without an end), and {_figure(written, 'chats')} of the others are chats in its own template."
+    )
+
+
 def sources_table(stats: Json) -> TextTable:
     """Input files, by words."""
     records = [number(count) for count in table_of(stats.get("records")).values()]
@@ -168,6 +187,8 @@ def licences_by_words(recipe: Json, stats: Json) -> TextTable:
     """Licences by words: those of the records, and the recipe's for records that name none."""
     stated = stated_licence(recipe, "text")
     unnamed = f"{stated} (stated by the recipe for all of the text)" if stated else NOT_STATED
+    if base := table_of(stats.get("written")).get("base"):
+        unnamed = f"{stated or NOT_STATED} (that of the base, {base}, which wrote the text)"
     by_licence = {name or unnamed: entry for name, entry in table_of(stats.get("by_licence")).items()}
     by_licence = by_licence or {unnamed: {"kept": stats.get("kept"), "words": stats.get("words_out")}}
     columns, note = (

@@ -62,6 +62,7 @@ def render_plan(plan: Plan) -> str:
         "headlines": _headlines(plan),
         "text": _table(tables.text_table(plan)),
         "text_sentences": terminal.text_sentences(plan),
+        "replay": _table(tables.replay_table(plan)),
         "encode": _table(tables.encode_table(plan)),
         "memory_chart": _memory_chart(plan),
         "memory": _keyed(tables.memory_table(plan), tables.memory_parts(plan) | tables.outside_parts(plan)),

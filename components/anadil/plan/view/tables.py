@@ -26,6 +26,7 @@ KNOWN_BY: dict[Basis, str] = {
     "tokens": "encode",
     "corpus": "corpus size",
     "files": "file sizes",
+    "written": "the recipe",
     "given": "--tokens",
 }
 PHASE_LABELS = {"embeddings": "embeddings", "all": "whole model"}
@@ -84,6 +85,18 @@ def text_table(plan: Plan) -> Grid:
     ]  # fmt: skip
     columns = ("source", "tokens", "known by", "share", "epochs asked", "made", "out at step")
     return Grid(caption="Text", columns=columns, rows=tuple(rows), words=(2, 3))
+
+
+def replay_table(plan: Plan) -> Grid:
+    """Needs of the stage `replay`; no rows where the base writes nothing."""
+    need = plan.replay
+    rows = (
+        ("tokens", short_count(need.tokens)),
+        ("documents at a time", human_count(need.rows)),
+        ("time", human_hours(need.hours)),
+        ("memory", f"{human_bytes(need.memory.total_bytes)} of {human_bytes(need.memory.device_bytes)} on {need.memory.where} ({need.memory.verdict})"),
+    ) if need else ()  # fmt: skip
+    return _list("Replay that the base writes", *rows)
 
 
 def encode_table(plan: Plan) -> Grid:

@@ -43,6 +43,7 @@ def plan_lines(plan: Plan) -> list[str]:
             *_named([(name, value) for name, value in headlines(plan) if value != DASH]),
         ],
         [*_text(plan)],
+        _list(tables.replay_table(plan)),
         _list(tables.encode_table(plan)),
         [*_bars(plan, tables.memory_table(plan), memory)],
         [*_grid(tables.after_table(plan))],
