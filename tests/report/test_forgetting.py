@@ -142,7 +142,7 @@ def test_the_card_says_of_the_released_model_what_its_table_shows(
 def test_a_plain_recipe_gets_replay_a_lower_rate_and_lora_each_as_keys_that_parse(tmp_path: Path) -> None:
     facts = facts_of(tmp_path, scored("finetuned", base=2.0, adapted=3.2, finetuned=3.6))
 
-    replay, rate, lora = advice_on_forgetting(facts)
+    replay, written, rate, lora = advice_on_forgetting(facts)
 
     recipe = followed(PLAIN, replay)
     assert {name: source.language for name, source in recipe.sources.items()} == {"text": None, "en": "en"}
@@ -150,6 +150,9 @@ def test_a_plain_recipe_gets_replay_a_lower_rate_and_lora_each_as_keys_that_pars
     assert "/data/secret" not in replay.snippet
     assert "25 % of replay took back 88 % of such a rise, for 4.5 % more loss on the new text" in replay.why
     assert "the rise of 60 % here would be about 6.9 %" in replay.why
+    own = followed(PLAIN, written).sources["self"]
+    # A quarter of 1,228,800 tokens, read four times.
+    assert (own.written_by, own.tokens, own.language) == ("base", 76_800, "en")
     assert [phase.lr for phase in followed(PLAIN, rate).pretrain.phases] == [0.0032, 0.0012]
     assert (followed(PLAIN, lora).finetune.trains, followed(PLAIN, lora).finetune.lr) == ("adapter", 1e-4)
 
@@ -180,9 +183,10 @@ def test_a_recipe_whose_sources_lack_the_language_gets_one_more(tmp_path: Path) 
     recipe = mixed(web=0.6, law=0.4)
     facts = facts_of(tmp_path, scored("adapted", base=2.0, adapted=2.3, finetuned=2.3), recipe)
 
-    changed = followed(recipe, advice_on_forgetting(facts)[0])
+    changed, written = (followed(recipe, each) for each in advice_on_forgetting(facts)[:2])
 
     assert list(changed.sources) == ["web", "law", "en"]
+    assert written.pretrain.phases[0].mix == pytest.approx({"web": 0.57, "law": 0.38, "self": 0.05})
     assert changed.pretrain.phases[0].mix == pytest.approx({"web": 0.57, "law": 0.38, "en": 0.05})
 
 

@@ -3,6 +3,7 @@
 Published figures are of English to German, the shift that is nearest to teaching a language.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from anadil.core.format import number
 from anadil.recipe.finetune import Finetune
 from anadil.recipe.pretrain import Phase
 from anadil.recipe.sections import Recipe
+from anadil.recipe.sources import MAX_EPOCHS, MIN_WRITTEN
 from anadil.report.format import figure, ratio
 from anadil.report.read import Facts, Json, field, portable
 from anadil.report.retained import FORGETS, Change, forgotten, name_of_text, source_of_text
@@ -69,24 +71,43 @@ def _replay(facts: Facts, change: Change, rise: float) -> Iterator[Advice]:
     own = _sources_in(change.text, language, recipe)
     now = _share_trained(own, facts.training_summary)
     share = _share_needed(rise, now)
-    if share <= now or not (own or language):
+    if share <= now:
         return
-    if own:
-        action = f"Replay: raise {' and '.join(f'mix.{name}' for name in own)} in pretrain.phases to {figure(share)}, from {figure(now, 2)}."
-        changed = _phases(recipe, dict.fromkeys(own, 1), share)
-        keys: Json = {"pretrain": {"phases": changed}}
-    else:
-        action = f"Replay: give {_percent(share)} of the tokens to a source in {text} (sources, mix in pretrain.phases)."
-        keys = _with_source(recipe, language, share)
     # Of what an equal share left of the published rise.
-    left = rise * _left(share) / _left(now)
-    cost = NEW_LOSS[share] / NEW_LOSS[0.0] - 1
-    yield Advice(
-        action=action,
-        why=f"It moves bits per byte on {text}: {_percent(share)} of replay took back {_percent(1 - _left(share))} of such a rise, for "
+    left, cost = rise * _left(share) / _left(now), NEW_LOSS[share] / NEW_LOSS[0.0] - 1
+    why = (
+        f"It moves bits per byte on {text}: {_percent(share)} of replay took back {_percent(1 - _left(share))} of such a rise, for "
         f"{_percent(cost)} more loss on the new text (arXiv:2403.08763, English to German). By that the rise of {_percent(rise)} "
-        f"here would be about {_percent(left)}.",
-        snippet=_yaml(keys),
+        f"here would be about {_percent(left)}."
+    )
+    if own:
+        names = " and ".join(f"mix.{name}" for name in own)
+        yield Advice(
+            action=f"Replay: raise {names} in pretrain.phases to {figure(share)}, from {figure(now, 2)}.",
+            why=why,
+            snippet=_yaml({"pretrain": {"phases": _phases(recipe, dict.fromkeys(own, 1), share)}}),
+        )
+    elif language:
+        yield from _new_source(facts, language, share, why)
+
+
+def _new_source(facts: Facts, language: Language, share: float, why: str) -> Iterator[Advice]:
+    """Add a source in a language: files, or text that the base writes."""
+    recipe, code = facts.recipe, language.code.partition("-")[0].lower()
+    files: Json = {"inputs": [f"text/{code}/*.jsonl"], "language": language.code}
+    yield Advice(
+        action=f"Replay: give {_percent(share)} of the tokens to a source in {language.name} (sources, mix in pretrain.phases).",
+        why=why,
+        snippet=_yaml(_with_source(recipe, f"{code}_text" if code in recipe.sources else code, files, share)),
+    )
+    trained = int(number(facts.training_summary.get("tokens")) or 0)
+    tokens = max(MIN_WRITTEN, math.ceil(share * trained / MAX_EPOCHS))
+    written: Json = {"written_by": "base", "tokens": tokens, "language": language.code}
+    yield Advice(
+        action=f"Without text in {language.name}: let the base write it (sources.<name>.written_by).",
+        why=f"It moves the same figure: text that the base writes itself replays what it knows (arXiv:2605.26097). {tokens:,} tokens "
+        f"are read {MAX_EPOCHS} times at most.",
+        snippet=_yaml(_with_source(recipe, "self", written, share)),
     )
 
 
@@ -158,17 +179,13 @@ def _left(share: float) -> float:
     return (OLD_LOSS[known] - OLD_LOSS_BEFORE) / (OLD_LOSS[0.0] - OLD_LOSS_BEFORE)
 
 
-def _with_source(recipe: Recipe, language: Language | None, share: float) -> Json:
-    """Keys of a recipe with one source more, in a language."""
-    assert language
-    code = language.code.partition("-")[0].lower()
-    name = f"{code}_text" if code in recipe.sources else code
-    more: Json = {name: {"inputs": [f"text/{code}/*.jsonl"], "language": language.code}}
+def _with_source(recipe: Recipe, name: str, source: Json, share: float) -> Json:
+    """Keys of a recipe with one source more."""
     if recipe.sources:
-        return {"sources": more, "pretrain": {"phases": _phases(recipe, {name: 1}, share)}}
+        return {"sources": {name: source}, "pretrain": {"phases": _phases(recipe, {name: 1}, share)}}
     text = {"text": {"inputs": [portable(place) for place in recipe.clean.inputs]}}
     phases = [_written(phase) | {"mix": {"text": 1 - share, name: share}} for phase in recipe.pretrain.phases]
-    return {"clean": {"inputs": []}, "sources": text | more, "pretrain": {"phases": phases}}
+    return {"clean": {"inputs": []}, "sources": text | {name: source}, "pretrain": {"phases": phases}}
 
 
 def _phases(recipe: Recipe, own: Mapping[str, float], share: float) -> list[Json]:

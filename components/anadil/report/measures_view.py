@@ -12,7 +12,7 @@ from anadil.report.elements import Chart, TextTable, bars, intervals
 from anadil.report.forgetting import Advice, advice_on_forgetting
 from anadil.report.format import clip, figure, percent, signed_percent
 from anadil.report.read import Facts, Json, list_of, named_tables, table_of
-from anadil.report.retained import Change, changes_of
+from anadil.report.retained import Change, changes_of, source_of_text
 from anadil.report.verdict import COLOURS, candidates_of, released_name
 from anadil.text.metrics import SURE_DOCUMENTS
 
@@ -99,7 +99,9 @@ def _forgetting(facts: Facts, candidates: Candidates) -> Measure:
             if value is not None:
                 label = name if len(names) == 1 else f"{name}, {clip(code, 20)}"
                 drawn.append(Bar(label, float(value), COLOURS.get(name, 3)))
-        rows.append((clip(code, 60), *cells))
+        # `en` of the program's text and `en_source` would be taken for one.
+        source = source_of_text(code, facts.recipe.sources)
+        rows.append((f"source {source}" if source else clip(code, 60), *cells))
     released = released_name(facts.scores)
     columns = ("text", *(f"{name}, released" if name == released else name for name in candidates))
     table = TextTable("Forgetting: bits per byte on text that the base could read", columns, rows)

@@ -29,7 +29,8 @@ SOURCE_CURVES = (
     ("validation_bits_per_byte", "Held-out text by source", "bits per byte"),
 )
 """Key of a logged line without its source, title, unit."""
-NUM_COLOURS = 5
+COLOURS = (1, 4, 0, 3, 2)
+"""Of lines of sources, those that differ most first."""
 OPEN_CURVES = 2
 CHANCE = 0.5
 """Share of pairs that any change wins."""
@@ -94,11 +95,11 @@ def training_view(facts: Facts) -> TrainingView:
 
 
 def _source_charts(facts: Facts, bands: list[Band]) -> list[Chart]:
-    # Colours repeat behind the fifth source, and dashes tell the sixth from the first.
     charts = []
     for key, title, unit in SOURCE_CURVES:
         drawn = [
-            Line(name, points, colour=place % NUM_COLOURS, dashed=place >= NUM_COLOURS)
+            # The sixth has the first one's colour, and dashes.
+            Line(name, points, colour=COLOURS[place % len(COLOURS)], dashed=place >= len(COLOURS))
             for place, name in enumerate(facts.recipe.sources)
             if (points := series(facts.training, f"{key}/{name}"))
         ]

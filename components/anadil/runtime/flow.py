@@ -55,15 +55,15 @@ class Step:
         for word in self.stage.reads:
             if word in COMPARED and len(recipe.sources) < 2:
                 continue
-            if WRITERS[word].source_key and self.source not in sources_of(WRITERS[word], recipe):
+            # Not each source need have one: the base writes some, and the others have files.
+            named = sources_of(WRITERS[word], recipe)
+            if self.source and word in PER_SOURCE and not self.stage.reads_all:
+                if self.source in named:
+                    words[word] = word_of(word, self.source)
                 continue
-            if word not in PER_SOURCE or not recipe.sources:
-                words[word] = word
-            elif self.source and not self.stage.reads_all:
-                words[word] = word_of(word, self.source)
-            else:
-                named = recipe.target_sources if self.stage.of_target else recipe.sources
-                words |= {each: each for each in (word_of(word, source) for source in named)}
+            if self.stage.of_target and word in PER_SOURCE and recipe.sources:
+                named = recipe.target_sources
+            words |= {each: each for each in (word_of(word, source) for source in named)}
         return words
 
     def reads_in_run(self, recipe: Recipe) -> dict[str, str]:
