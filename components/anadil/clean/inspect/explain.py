@@ -103,7 +103,9 @@ def explain_record(raw: RawRecord, settings: Settings) -> Json:
                 "mode": settings.extraction.mode, "by": extracted.extractor, **_text(text),
                 "restored": extracted.restored, "lost": extracted.lost,
             }  # fmt: skip
-    if judged.statistics is not None:
+    if raw.sides:
+        steps["pair"] = {"text": prepared.document.text, "languages": dict(prepared.sides), **judged.sample}
+    elif judged.statistics is not None:
         normalized = settings.language.normalize(text)
         steps["normalize"] = {"changed": prepared.is_normalized, **_text(normalized)}
         identified = identify_language(normalized, settings.language)
