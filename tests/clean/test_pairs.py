@@ -5,6 +5,7 @@ import json
 import logging
 import os
 from collections import Counter, defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+from anadil.artifacts.artifact import finished_manifest
 from anadil.clean.filters.judge_record import Settings
 from anadil.clean.filters.pairs import judge_pair
 from anadil.clean.inspect.explain import explain_record, find_record
-from anadil.core.errors import DataError
-from anadil.text.corpus import Document, read_documents
+from anadil.clean.inspect.verify import verify_corpus
+from anadil.core.errors import DataError, IntegrityError
+from anadil.core.stages import STAGES
+from anadil.runtime.execute import execute
+from anadil.text.corpus import Document, read_documents, write_documents
 from anadil.text.language import load_language
 from anadil.text.parallel import other_direction, write_pair
 from tests.kit.clean_stage import documents, rows, samples, stats
@@ -251,6 +256,37 @@ def test_pairs_of_which_nothing_is_left_name_the_fault(tmp_path: Path) -> None:
 
     with pytest.raises(DataError, match=r"missing_side 2; correct the files, or `pairs` of the source"):
         clean_pairs(tmp_path, file)
+
+
+def test_a_corpus_of_pairs_is_verified_in_both_directions(tmp_path: Path) -> None:
+    recipe = recipe_of_pairs(tmp_path, write_pairs(tmp_path / "a.tsv", PAIRS))
+    corpus = Path(execute(STAGES["clean"], recipe.of_source("pairs"), {}, (), None).uri)
+    manifest = finished_manifest(str(corpus), "corpus")
+
+    assert verify_corpus(corpus, manifest)["documents"].startswith("24, ")
+
+    train = list(read_documents(corpus, "train"))
+    train[1] = replace(train[1], text=f"{train[1].text}?")
+    write_documents(corpus, "train", train)
+    with pytest.raises(
+        IntegrityError, match=f"the second direction of {train[1].id} is not that of the first"
+    ):
+        verify_corpus(corpus, manifest)
+
+
+def test_pairs_are_added_to_an_earlier_corpus(tmp_path: Path) -> None:
+    first = recipe_of_pairs(tmp_path, write_pairs(tmp_path / "a.tsv", PAIRS[:9])).of_source("pairs")
+    earlier = execute(STAGES["clean"], first, {}, (), None).uri
+    more = recipe_of_pairs(tmp_path, write_pairs(tmp_path / "b.tsv", PAIRS[6:])).of_source("pairs")
+    since = more.clean.model_copy(update={"since": earlier})
+
+    corpus = Path(execute(STAGES["clean"], more.model_copy(update={"clean": since}), {}, (), None).uri)
+
+    assert stats(corpus)["dropped"] == {"duplicate": 3}
+    # A pair is looked at once, not in both directions.
+    assert stats(corpus)["heldout"]["looked_at"] == len({each.id for each in read_documents(corpus, "heldout")})
+    assert {each.text for each in documents(corpus)} == {text for pair in PAIRS for text in written(pair)}
+    assert verify_corpus(corpus, finished_manifest(str(corpus), "corpus"))
 
 
 def test_text_of_tests_is_found_in_either_side(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def hold_out(
     recipe = settings.recipe.clean
     documents, most = np.empty(0, dtype=np.int64), 0
     if earlier:
-        # One direction of each pair, or each would share all its runs with the other.
+        # Both directions of a pair hold the same text, and count as one document.
         texts = [*{each.id: each.text for each in read_documents(earlier.folder, "heldout")}.values()]
     else:
         most = _num_heldout(signatures, verdicts, recipe)
