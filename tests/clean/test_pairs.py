@@ -284,7 +284,9 @@ def test_pairs_are_added_to_an_earlier_corpus(tmp_path: Path) -> None:
 
     assert stats(corpus)["dropped"] == {"duplicate": 3}
     # A pair is looked at once, not in both directions.
-    assert stats(corpus)["heldout"]["looked_at"] == len({each.id for each in read_documents(corpus, "heldout")})
+    assert stats(corpus)["heldout"]["looked_at"] == len(
+        {each.id for each in read_documents(corpus, "heldout")}
+    )
     assert {each.text for each in documents(corpus)} == {text for pair in PAIRS for text in written(pair)}
     assert verify_corpus(corpus, finished_manifest(str(corpus), "corpus"))
 
