@@ -29,7 +29,7 @@ def suffix_of(uri: str) -> str | None:
     return next((suffix for suffix in SUFFIXES if uri.lower().endswith(suffix)), None)
 
 
-def check_suffixes(uris: Sequence[str], key: str = "clean.inputs", *, is_pairs: bool = False) -> None:
+def check_suffixes(uris: Sequence[str], key: str, *, is_pairs: bool = False) -> None:
     """Refuse files that no reader knows, before any work is done; `key` of the recipe names them.
 
     Parallel text is read of files whose records have fields.
