@@ -15,6 +15,7 @@ from anadil.clean.filters.judge import limits_of_rules
 from anadil.model.family_table import LAYOUTS, families
 from anadil.recipe.filter_rules import Rules
 from anadil.recipe.sections import Recipe
+from anadil.recipe.sources import Source
 from anadil.runtime.metric_table import METRICS
 from anadil.text.filter_rules import KEYS, RULES
 from anadil.text.language import language_codes, load_language
@@ -113,16 +114,21 @@ def _section(name: str, model: type[BaseModel]) -> list[str]:
     for key, field in model.model_fields.items():
         default = field.get_default(call_default_factory=True)
         path = f"{name}.{key}" if name else key
-        if isinstance(default, BaseModel):
+        if isinstance(default, BaseModel) and model is not Source:
             inner += _section(path, type(default))
         else:
             rows.append(f"| `{path}` | `{_shown(default)}` | {field.description} |")
+        if path == "sources":
+            # A named table has no default of which the keys could be read; `clean` in it has those of the section.
+            inner += _section("sources.NAME", Source)
     if rows:
         parts += ["\n| key | default | meaning |\n|---|---|---|\n", "\n".join(rows), "\n"]
     return parts + inner
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, BaseModel):
+        value = value.model_dump(exclude_defaults=True)
     if isinstance(value, tuple):
         value = [item.model_dump() if isinstance(item, BaseModel) else item for item in value]
     return json.dumps(value, ensure_ascii=False).replace("|", "\\|")

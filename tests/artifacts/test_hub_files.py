@@ -370,7 +370,17 @@ def test_what_does_not_answer_as_a_hub_does_is_refused(hub: FakeHub, monkeypatch
 def test_without_its_package_the_hub_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
 
-    with pytest.raises(PreflightError, match=r"hf:// needs huggingface_hub: pip install 'anadil\[hub\]'"):
+    with pytest.raises(PreflightError, match=r"hf:// needs huggingface_hub; run pip install 'anadil\[hub\]'"):
+        storage.expand([f"{ROOT}/a.jsonl"], "clean.inputs")
+
+
+def test_an_image_without_the_library_names_the_one_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    monkeypatch.setenv("ANADIL_IMAGE", "registry.example/anadil/tools:0.1.0")
+
+    with pytest.raises(
+        PreflightError, match=r"does not hold them; run it in registry.example/anadil/clean:0.1.0, or copy"
+    ):
         storage.expand([f"{ROOT}/a.jsonl"], "clean.inputs")
 
 

@@ -14,7 +14,7 @@ import zstandard
 from anadil.artifacts import hub_files, storage
 from anadil.clean.read.read_stats import ReadStats
 from anadil.clean.read.readers import read_records
-from anadil.clean.shards.shards import plan_shards
+from anadil.clean.shards.shards import InputRange, plan_shards
 from anadil.core.errors import RecipeError, RetryableError
 from anadil.core.format import MIB
 from anadil.core.stages import STAGES
@@ -126,6 +126,17 @@ def test_a_corpus_of_a_commit_is_there_already(
     hub.put("a.jsonl", lines(OWN[:20]))
     hub_files._known.cache_clear()
     assert run().uri != first.uri
+
+
+def test_a_process_that_reads_a_file_of_a_commit_does_not_ask_for_its_version(hub: FakeHub) -> None:
+    uri = hub.put("a.jsonl", lines(OWN))
+    part = InputRange(uri=uri, name="a.jsonl", size=1, version=storage.input_store(uri).version(uri))
+    hub_files._known.cache_clear()  # as in another process
+    num_requests = len(hub.requests)
+
+    part.check_unchanged()
+
+    assert len(hub.requests) == num_requests > 0
 
 
 def test_a_corpus_goes_on_with_the_pieces_of_a_hub_that_failed(hub: FakeHub, tmp_path: Path) -> None:

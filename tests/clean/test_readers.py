@@ -215,7 +215,7 @@ def test_every_known_suffix_has_a_reader() -> None:
 
 def test_an_unknown_suffix_is_refused_with_the_known_ones() -> None:
     with pytest.raises(DataError) as refused:
-        check_suffixes(("a.jsonl", "b.docx"))
+        check_suffixes(("a.jsonl", "b.docx"), "clean.inputs")
 
     assert str(refused.value) == (
         "clean.inputs: 1 file of unknown kind, such as b.docx; known are "

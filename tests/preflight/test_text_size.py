@@ -171,3 +171,21 @@ def test_a_run_whose_sources_all_run_out_ends_before_it_begins(mixture: Recipe, 
     with pytest.raises(RecipeError, match="make the phases 2,140 steps") as error:
         list(check.function(checks.PlannedRun(by=command, recipe=of_steps(mixture, 1_000_000))))
     assert error.value.exit_code == 2
+
+
+def test_pairs_are_counted_in_both_directions(tmp_path: Path) -> None:
+    for name in ("web", "pairs"):
+        (tmp_path / f"{name}.tsv").write_bytes(b"\n" * 300_000)
+    data = {
+        "storage": {"root": str(tmp_path / "root")},
+        "sources": {
+            "web": {"inputs": [str(tmp_path / "web.tsv")]},
+            "pairs": {"inputs": [str(tmp_path / "pairs.tsv")], "pairs": ["en", "az"]},
+        },
+        "pretrain": {"phases": [{"trains": "all", "steps": 9, "lr": 1e-3, "mix": {"web": 0.5, "pairs": 0.5}}]},
+    }  # fmt: skip
+    recipe = Recipe.model_validate(data)
+
+    sizes = text_of(recipe)
+
+    assert sizes["pairs"].tokens == 2 * sizes["web"].tokens

@@ -15,6 +15,7 @@ from anadil.report.data_card import card_of_corpus, data_card
 from anadil.report.licence import licence_files, licence_of
 from anadil.report.model_card import licence_files_of, model_card, model_name
 from anadil.report.run import run
+from anadil.text.parallel import TEMPLATE
 from tests.kit import report_run
 
 HOSTILE = (
@@ -134,6 +135,27 @@ def test_a_data_card_tells_which_personal_data_was_replaced(tmp_path: Path) -> N
     card = card_of_corpus(manifest, report_run.corpus() | {"personal_data": {"EMAIL": 1_234}})
 
     assert "Placeholders written: EMAIL 1,234." in card
+
+
+def test_the_card_of_pairs_says_how_they_are_written_and_judged(tmp_path: Path) -> None:
+    counts = report_run.corpus() | {
+        "kept": 900, "records": {"train": 1_600, "heldout": 200}, "limits": "none", "dropped": {"missing_side": 3},
+        "pairs": {
+            "languages": ["en", "az"], "template": TEMPLATE, "directions": 2,
+            "sides": {"en": {"en": 600, "unjudged": 300}, "az": {"az": 890, "tr": 1, "unjudged": 9}},
+        },
+    }  # fmt: skip
+    told = recipe() | {"language": "en + az"}
+    corpus = sealed(tmp_path / "corpus/0a", "corpus", {}, told, {"stats.json": counts})
+
+    card = data_card(corpus)
+
+    assert fields(card)["language"] == ["en", "az"]
+    assert "English and Azerbaijani corpus" in card
+    assert "| each pair | two documents, one a direction, as {from\\_name}: {from\\_text} / " in card
+    assert "309 sides were too short to tell their language, and stayed." in card
+    assert "No rule judged" not in card
+    assert "see its own card" not in card
 
 
 def test_a_card_names_the_data_sets_of_the_hub_with_their_licences(tmp_path: Path) -> None:

@@ -290,6 +290,23 @@ def test_another_executor_input_is_refused(text: str, capsys: pytest.CaptureFixt
     assert "--executor-input: not what Kubeflow Pipelines passes" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("stage", ["clean", "overlap", "encode"])
+def test_a_source_that_the_recipe_lacks_is_refused_by_name(
+    stage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = parse_recipe(
+        "sources: {web: {inputs: [w]}, en: {inputs: [e], language: en}}\n"
+        "pretrain: {phases: [{trains: all, steps: 9, lr: 1.0e-3, mix: {web: .8, en: .2}}]}",
+        "r.yaml",
+    )
+    values = {"recipe": recipe.model_dump_json(), "source": "eng", "tokenizer": str(tmp_path)}
+    given = {"inputs": {"parameterValues": values}, "outputs": {}}
+
+    # It is no step of a run, so that no record of one is asked for.
+    assert entry_point.main(stage, ["--executor-input", json.dumps(given)]) == 2
+    assert "sources: none is called 'eng' (web, en); did you mean 'en'?" in capsys.readouterr().err
+
+
 def test_a_pipeline_that_gives_neither_tokens_nor_corpus_of_a_source_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from anadil import __version__
 from anadil.core.errors import AnadilError, DataError, IntegrityError, PreflightError, RetryableError
+from anadil.core.install import install
 
 log = logging.getLogger(__name__)
 
@@ -147,9 +148,7 @@ def _client(uri: str) -> tuple[Any, Any, str | None]:
     try:
         from huggingface_hub import constants, errors, utils
     except ImportError:
-        raise PreflightError(
-            f"{uri}: hf:// needs huggingface_hub: pip install 'anadil[hub]', {COPY}"
-        ) from None
+        raise PreflightError(f"{uri}: hf:// needs huggingface_hub; {install('hub')}, {COPY}") from None
     # The library's own headers ask the hub for a list of programs first, to tell it by which one it is used.
     client: Any = utils
     return client, errors, None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else client.get_token()

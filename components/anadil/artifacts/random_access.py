@@ -9,7 +9,9 @@ import logging
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache as cache_once
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +23,11 @@ from anadil.artifacts.s3_ranges import S3Ranges
 from anadil.core.errors import DataError, IntegrityError
 
 log = logging.getLogger(__name__)
+
+MAX_BLOCKS_BYTES = 32 * 1024**3
+"""Most bytes of blocks on a machine. Training reads within a GiB of ids of each source at a time; the rest serves the next pass."""
+SWEEP_BYTES = MAX_BLOCKS_BYTES // 16
+"""Bytes that a process writes before it looks whether there are too many."""
 
 
 class BytesAt(Protocol):
@@ -136,6 +143,9 @@ class RemoteBytes:
         try:
             with path.open("rb", buffering=0) as file:
                 data = os.pread(file.fileno(), high - low, low)
+                # The least recently used go first, and many disks do not note when a file is read.
+                with suppress(OSError):
+                    os.utime(file.fileno())
             if len(data) == high - low:
                 return data
         except FileNotFoundError:
@@ -196,3 +206,43 @@ def _keep(path: Path, block: bytes) -> None:
         Path(draft).replace(path)
     except OSError:
         Path(draft).unlink(missing_ok=True)
+    _sweeper(path.parent).note(len(block))
+
+
+@dataclass
+class _Sweeper:
+    """Keeps a directory of blocks within its bound; each process looks now and then, since thousands of files take time."""
+
+    folder: Path
+    unswept: int = SWEEP_BYTES
+    """Bytes written since the last look; the first write looks at what earlier runs have left."""
+
+    def note(self, num_bytes: int) -> None:
+        """Count what was written, and remove the least recently used blocks when it is time."""
+        self.unswept += num_bytes
+        if self.unswept >= SWEEP_BYTES:
+            self.unswept = 0
+            _remove_oldest(self.folder, MAX_BLOCKS_BYTES)
+
+
+@cache_once
+def _sweeper(folder: Path) -> _Sweeper:
+    return _Sweeper(folder)
+
+
+def _remove_oldest(folder: Path, most_bytes: int) -> None:
+    """Remove the blocks that were not used for longest, until the others take no more than `most_bytes`."""
+    files = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            # Another process may remove it at the same time.
+            with suppress(FileNotFoundError):
+                status = entry.stat()
+                files.append((status.st_mtime, status.st_size, entry.path))
+    total = sum(size for _, size, _ in files)
+    for _, size, path in sorted(files):
+        if total <= most_bytes:
+            return
+        # Whoever reads it has it open, and whoever comes later fetches it again.
+        Path(path).unlink(missing_ok=True)
+        total -= size

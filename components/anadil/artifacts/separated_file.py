@@ -54,12 +54,14 @@ class SeparatedFile:
         self.separator = declared[1] if declared else separator_of(first, candidates, column)
         self._reader = csv.reader(self._lines, delimiter=self.separator, strict=True)
         self.columns: list[str] = []
+        self.first_line = 0
+        """Number of the line that names them."""
         for number, cells in self._cut():
             if isinstance(cells, Fault):
                 raise DataError(
                     f"{name}:{number}: the row with the names of the columns cannot be read: {cells.why}"
                 )
-            self.columns = [cell.strip() for cell in cells]
+            self.columns, self.first_line = [cell.strip() for cell in cells], number
             break
         while self.columns and not self.columns[-1]:
             self.columns.pop()

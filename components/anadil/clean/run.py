@@ -20,6 +20,8 @@ from anadil.clean.dedup.find_duplicates import KEPT, REASONS, Verdicts, find_dup
 from anadil.clean.dedup.signatures import Signatures
 from anadil.clean.filters.clean_stats import SAMPLE_CHARS, SAMPLES, CleanStats, Row
 from anadil.clean.filters.judge_record import BLOCKED, CONTAMINATED, PAGE_LIMITS, Settings
+from anadil.clean.filters.pairs import REASONS as REASONS_OF_PAIRS
+from anadil.clean.filters.pairs import refuse_mixed_up
 from anadil.clean.filters.pii import knows_telephones
 from anadil.clean.read.input_kinds import check_suffixes
 from anadil.clean.read.read_stats import ReadStats
@@ -84,8 +86,8 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
         raw, written = read_written(job.inputs["written"])
         job = replace(job, files=raw)
     key = files_key(STAGES["clean"], job.recipe)
-    check_suffixes(job.files, key)
     settings = Settings(recipe=job.recipe)
+    check_suffixes(job.files, key, is_pairs=bool(settings.language.sides))
     named_sets = data_sets(job.files)  # before hours of work, at the end of which the hub might not answer
     if settings.language.sibling:
         log.warning(SIBLING, settings.language.name, settings.language.sibling)
@@ -95,6 +97,8 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
         workspace = Workspace(job, running.num_workers, earlier)
         read_stats, clean_stats = _mapped(workspace, running, key)
         _check_read(read_stats, settings)
+        if settings.language.sides:
+            refuse_mixed_up(clean_stats, settings.language.sides, key)
         signatures = Signatures(workspace.shard_folders, workspace.held_folders)
         verdicts = _deduplicated(workspace, signatures, settings)
         _count_duplicates(workspace, signatures, verdicts, clean_stats)
@@ -235,7 +239,7 @@ def _write_output(
     settings: Settings,
 ) -> Accounts:
     """Write the kept documents, and a row for every one of the inputs, into the artifact; return the sums of the rows."""
-    documents = workspace.write_tasks(files, signatures)
+    documents = workspace.write_tasks(files, signatures, max(1, len(settings.language.sides)))
     rows = workspace.rows_tasks(signatures, settings)
     # Together, because a small corpus has one file of each, and a worker would wait for the other.
     executor.map(write_output, [*documents, *rows])
@@ -243,7 +247,7 @@ def _write_output(
         # A killed run finds the file again where it was made.
         link(task.folder / task.file.name, job.out / task.file.name)
         job.contents[task.file.name] = read_json(task.folder / WRITTEN)["digest"]
-        job.records[task.file.part] = job.records.get(task.file.part, 0) + task.file.num_documents
+        job.records[task.file.part] = job.records.get(task.file.part, 0) + task.num_documents
     accounts = Accounts(settings.reported, limits_in_force(settings.limits_of_rules))
     for each in rows:
         link(each.folder / each.name, job.out / STATS / each.name)
@@ -278,8 +282,9 @@ def _refuse_empty(
         BLOCKED: "name hosts in clean.url_allow",
         PAGE_LIMITS: "give smaller pages, or their text as .txt or .jsonl",
     }
+    remedies |= dict.fromkeys(REASONS_OF_PAIRS, "correct the files, or `pairs` of the source")
     most = clean_stats.dropped.most_common(1)[0][0]
-    remedy = remedies.get(most, "widen clean.rules") if settings.has_rules else "check clean.text_field"
+    remedy = remedies.get(most, "widen clean.rules" if settings.has_rules else "check clean.text_field")
     remedy += ", or give more text" + ("" if settings.language.is_none else f" in {settings.language.name}")
     if written:
         samples = [row["text"][:SHOWN_CHARS] for rows in clean_stats.samples().values() for row in rows][

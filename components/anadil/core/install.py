@@ -4,6 +4,7 @@ import os
 
 IMAGES = {
     "pipelines": "pipelines", "launch": "tools", "report": "tools", "s3": "tools", "tracking": "tools", "ray": "clean-ray",
+    "hub": "clean",
 }  # fmt: skip
 """Extra -> image that holds its packages beside the command line; none holds what runs a model."""
 

@@ -95,7 +95,9 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
         runs, tasks, owners = _search_runs(corpora, current, table, folder, running)
     matches = Matches.create(folder / "matches.npy", table.numbers(current))
     find_alike(table, current, job.recipe.clean.minhash_bands, matches)
-    counts = Counts(documents=corpora[current].num_train)
+    # Both directions of a pair are left out together, and count once.
+    directions = next(iter(job.recipe.sources.values())).directions
+    counts = Counts(documents=corpora[current].num_train // directions)
     for ids, first_owner in holders(tasks, runs, counts.boilerplate):
         matches.note(HELDOUT, table.numbers_of(current, ids, corpora[current]), owners[first_owner])
     job.contents[EXCLUDED] = _write_excluded(job.out / EXCLUDED, corpora, current, table, matches, counts)

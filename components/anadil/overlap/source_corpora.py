@@ -38,7 +38,8 @@ class SourceCorpus:
     @cached_property
     def heldout_ids(self) -> Numbers:
         """Ids of its held-out documents, sorted."""
-        return np.sort(ids_of(document.id for document in self.heldout()))
+        # Both directions of a pair have one id.
+        return np.unique(ids_of(document.id for document in self.heldout()))
 
     def heldout(self) -> Iterator[Document]:
         """Read its held-out documents."""

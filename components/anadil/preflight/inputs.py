@@ -19,6 +19,7 @@ from anadil.preflight.input_sample import InputSample, NoWholeRecordError
 from anadil.preflight.places import claim_of, inspect_where_visible, unseen
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import external_files, files_key, named_files, named_side_files, side_files
+from anadil.text.language import load_language
 
 # Bytes of each file. Chats and held-out text, of which one bad line ends the stage, are read whole as a rule.
 FIRST_BYTES = {"clean.inputs": 4 * MIB, "finetune.inputs": 64 * MIB, "evaluate.heldout": 64 * MIB}
@@ -158,14 +159,21 @@ def _inspect_raw(files: Sequence[str], recipe: Recipe, sample: InputSample) -> t
     from anadil.clean.read.read_stats import ReadStats
 
     settings, key = recipe.clean, files_key(STAGES["clean"], recipe)
-    check_suffixes(files, key)
+    language = load_language(recipe.language)
+    check_suffixes(files, key, is_pairs=bool(language.sides))
     read_stats = ReadStats()
     first = {files[index * len(files) // MAX_FILES] for index in range(MAX_FILES)}
     unreadable: list[str] = []
 
     def some(uri: str) -> Iterator[read.RawRecord]:
         records = read.read_records(
-            uri, uri, settings.text_field, read_stats, sample.copy, language=recipe.language
+            uri,
+            uri,
+            settings.text_field,
+            read_stats,
+            sample.copy,
+            language=language.code,
+            sides=language.sides,
         )
         most = MAX_RECORDS if uri in first else HEAD_RECORDS
         bad, good = read_stats.bad, read_stats.records + read_stats.skipped

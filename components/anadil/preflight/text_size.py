@@ -105,7 +105,11 @@ def _size_of(recipe: Recipe, made: Mapping[str, MadeArtifact]) -> TextSize | Non
         files = storage.sizes(named_files(stage, recipe), files_key(stage, recipe))
         size = round(sum(text_bytes(*each) for each in files.items()))
         estimate = TextSize(basis="files", tokens=0, text_bytes=size)
-    tokens_of_text = round(size / BYTES_PER_TOKEN)
+    # Sizes and words of pairs are those of the pairs, and both directions are trained on.
+    directions = recipe.sources[source].directions if source else 1
+    words = estimate.words and directions * estimate.words
+    estimate = replace(estimate, text_bytes=directions * size, words=words)
+    tokens_of_text = round(directions * size / BYTES_PER_TOKEN)
     most = recipe.sources[source].max_tokens if source else None
     return replace(estimate, tokens=min(tokens_of_text, most or tokens_of_text)) if tokens_of_text else None
 

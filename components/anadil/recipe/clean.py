@@ -12,6 +12,8 @@ from anadil.text.filter_rules import Mode, RuleName
 ExtractMode = Literal["fast", "balanced", "precision"]
 OF_RULES = ("modes", "ng_words", "quality_model")
 """Keys that decide nothing where no rule judges."""
+OF_DOCUMENTS = (*OF_RULES, "rules", "text_field", "extract", "tables", "code", "line_language")
+"""Keys that decide nothing of parallel text."""
 
 
 class Clean(StrictModel):

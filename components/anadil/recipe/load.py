@@ -13,7 +13,7 @@ from anadil.core.errors import RecipeError
 from anadil.core.format import counted
 from anadil.core.log import masked
 from anadil.core.reasons import reason_of
-from anadil.recipe.clean import OF_RULES
+from anadil.recipe.clean import OF_DOCUMENTS, OF_RULES
 from anadil.recipe.fields import NEAR, UNION_TAG, did_you_mean
 from anadil.recipe.filter_rules import NO_RULES
 from anadil.recipe.other_names import name_here, near_name
@@ -104,7 +104,12 @@ def _inherited(data: dict[str, Any]) -> dict[str, Any]:
 
     def of_source(source: Any) -> Any:
         special = source.get("clean", {}) if isinstance(source, dict) else None
-        return source | {"clean": _merged(shared, special)} if isinstance(special, dict) else source
+        if not isinstance(special, dict):
+            return source
+        # Keys that decide nothing of pairs would be mistakes of a source that does not write them.
+        idle = OF_DOCUMENTS if source.get("pairs") else ()
+        inherited = {key: value for key, value in shared.items() if key not in idle}
+        return source | {"clean": _merged(inherited, special)}
 
     return data | {"sources": {name: of_source(source) for name, source in sources.items()}}
 

@@ -24,6 +24,7 @@ from anadil.core.stages import ENGINE_IMAGES, IMAGES
 from anadil.recipe.clean import Clean
 from anadil.recipe.cluster import Cluster
 from anadil.recipe.fields import NEUTRAL, UNION_TAG, Place, StrictModel, Text, did_you_mean
+from anadil.recipe.filter_rules import NO_RULES
 from anadil.recipe.finetune import EmbeddingRows, Finetune
 from anadil.recipe.gate import Gate
 from anadil.recipe.mixture import refuse_mix_mistakes
@@ -269,6 +270,8 @@ class Recipe(StrictModel):
         clean = source.clean.model_copy(update={"inputs": source.inputs})
         if source.written_by:  # in files of this program's own
             clean = clean.model_copy(update={"text_field": "text"})
+        if source.pairs:  # judged by their sides
+            clean = clean.model_copy(update={"rules": NO_RULES})
         # The cards say what was done by this key. No line is in another language than none, and a chat of a base without
         # its question is none.
         if source.written_by or load_language(language).is_none:

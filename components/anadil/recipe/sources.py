@@ -7,10 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, PositiveInt, WithJsonSchema, model_validator
 
-from anadil.recipe.clean import Clean
+from anadil.recipe.clean import OF_DOCUMENTS, Clean
 from anadil.recipe.fields import NEUTRAL, StrictModel, Text
 from anadil.text.language import load_language
-from anadil.text.language_data import NO_LANGUAGE
+from anadil.text.language_data import NO_LANGUAGE, Language, UnknownLanguageError
+from anadil.text.parallel import DIRECTIONS, both_languages, is_pair
 
 MAX_EPOCHS = 4
 """Passes over a source that are nearly as good as new text. Source: Muennighoff et al. 2023, arXiv:2305.16264."""
@@ -41,13 +42,33 @@ SourceName = Annotated[
 
 def has_language(language: str) -> str:
     """Return the language as it is, or raise with the remedy."""
-    load_language(language)
+    try:
+        _one_language(language)
+    except UnknownLanguageError as error:
+        # A typo is likelier than code, so that the id that was meant comes first.
+        raise ValueError(
+            f"{error}; text in no language, such as code, has `language: {NO_LANGUAGE}`"
+        ) from None
+    return language
+
+
+def _one_language(language: str) -> Language:
+    """Load a language that somebody names; two at once are only ours, for the recipe that cleans pairs."""
+    if is_pair(language):
+        raise ValueError("names two languages; parallel text is a source with `pairs: [en, az]`")
+    return load_language(language)
+
+
+def is_side(language: str) -> str:
+    """Return the language of a side of parallel text, or raise with the remedy."""
+    if _one_language(language).is_none:
+        raise ValueError(f"`{NO_LANGUAGE}` is no language that a side of pairs can be in; name the language")
     return language
 
 
 def is_taught(language: str) -> str:
     """Return a language that can be taught, or raise with the remedy."""
-    if load_language(language).is_none:
+    if _one_language(language).is_none:
         raise ValueError(
             f"`{NO_LANGUAGE}` is no language that can be taught; name the language here, and text in no language, such as "
             f"code, as a source: `sources: {{code: {{inputs: [...], language: {NO_LANGUAGE}}}}}`"
@@ -61,6 +82,7 @@ def _plain_number(value: object) -> object:
     return round(float(match[1]) * UNITS[match[2]]) if match else value
 
 
+Side = Annotated[Text, AfterValidator(is_side)]
 TokenCount = Annotated[
     PositiveInt,
     BeforeValidator(_plain_number),
@@ -83,6 +105,8 @@ class Source(StrictModel):
     """Files as of `clean.inputs`."""
     language: Annotated[Text | None, AfterValidator(lambda each: each and has_language(each)), NEUTRAL] = None
     """Language of the text, as `language` of the recipe; `none`: it is in no language, such as code, and stays as it is; left out, that of the recipe."""
+    pairs: Annotated[tuple[Side, Side] | None, NEUTRAL] = None
+    """Parallel text: languages of its two sides, such as `[en, az]`. Files are `.jsonl`, `.json`, `.parquet`, `.csv` or `.tsv` with a column for each, named by its id; a table without names has the first side first. Each pair becomes two documents, one a direction."""
     clean: Annotated[Clean, NEUTRAL] = Clean()
     """Keys of the section `clean` that are others for this source; a key left out is that of the recipe."""
     max_tokens: TokenCount | None = None
@@ -109,9 +133,38 @@ class Source(StrictModel):
             raise ValueError("inputs names no file; list the text of the source")
         return self
 
+    @model_validator(mode="after")
+    def _pairs_fit(self) -> "Source":
+        if self.pairs is None:
+            return self
+        if self.written_by:
+            raise ValueError("pairs and written_by are both given; a base writes text in one language, so leave pairs out")
+        if self.language is not None:
+            raise ValueError(
+                f"pairs and language are both given; pairs {list(self.pairs)} says the languages, so leave language out"
+            )
+        if len({load_language(side).code for side in self.pairs}) == 1:
+            raise ValueError(f"pairs {list(self.pairs)} names one language twice; name that of each side")
+        defaults = Clean()
+        if idle := [
+            f"clean.{key}" for key in OF_DOCUMENTS if getattr(self.clean, key) != getattr(defaults, key)
+        ]:
+            raise ValueError(
+                f"{', '.join(idle)} would decide nothing: rules and fields are those of documents, and pairs are judged by "
+                "their sides; leave out such keys"
+            )
+        return self
+
     def language_in(self, recipe_language: str) -> str:
         """Return the language of the text in a recipe that teaches another."""
+        if self.pairs:
+            return both_languages(self.pairs)
         return self.language or (WRITTEN_LANGUAGE if self.written_by else recipe_language)
+
+    @property
+    def directions(self) -> int:
+        """Documents that are made of a record."""
+        return DIRECTIONS if self.pairs else 1
 
     def _with_tokens(self) -> "Source":
         """Return a source that the base writes, or raise with the remedy."""
@@ -192,5 +245,5 @@ def target_sources(language: str, sources: Mapping[str, Source]) -> tuple[str, .
     return tuple(
         name
         for name, source in sources.items()
-        if not source.written_by and (source.language is None or load_language(source.language).code == code)
+        if not source.written_by and load_language(source.language_in(language)).code == code
     )

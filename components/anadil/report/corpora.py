@@ -18,6 +18,16 @@ REASONS = {"heldout": "held-out text", "duplicate": "duplicates", "near_duplicat
 HELD_IN = "in_"
 NO_RULE_JUDGED = "No rule judged the documents (clean.rules: none). Empty ones and duplicates were dropped."
 
+PAIRS_JUDGED = (
+    "Pairs were judged by their two sides: missing, equal, of very different length, swapped, in another language. {} sides were "
+    "too short to tell their language, and stayed."
+)
+
+
+def directions_of(stats: Json) -> int:
+    """Documents that each record of a corpus became: two of parallel text."""
+    return int(number(field(stats, "pairs.directions")) or 1)
+
 
 def stated_licence(recipe: Json, of: str) -> str:
     """Licence of `base`, `text` or `chats`: from the recipe, or of data that comes with the program.
@@ -39,6 +49,11 @@ def stated_licence(recipe: Json, of: str) -> str:
 
 def rules_note(stats: Json) -> str:
     """Return a sentence where a corpus was made without rules, else nothing."""
+    if pairs := table_of(stats.get("pairs")):
+        unjudged = sum(
+            int(number(table_of(side).get("unjudged")) or 0) for side in table_of(pairs.get("sides")).values()
+        )
+        return PAIRS_JUDGED.format(human_figure(unjudged))
     return NO_RULE_JUDGED if stats.get("limits") == NO_RULES else ""
 
 

@@ -2,7 +2,7 @@
 
 from anadil.core.format import human_bytes, integer_if_whole, number
 from anadil.report.charts import Bar
-from anadil.report.corpora import corpora_table, overlap_table, rules_note
+from anadil.report.corpora import corpora_table, directions_of, overlap_table, rules_note
 from anadil.report.data_card import recipe_language
 from anadil.report.elements import Chart, TextTable, bars, facts_table
 from anadil.report.format import clip, figure, percent, plain_value, ratio, setting, words_of
@@ -75,7 +75,7 @@ def parts_of(stats: Json) -> list[tuple[str, float]]:
 
 def _funnel(stats: Json) -> Chart | None:
     stages = [("read", number(stats.get("in"))), ("kept", number(stats.get("kept")))]
-    stages += [(PARTS[part], count) for part, count in parts_of(stats)]
+    stages += [(PARTS[part], count / directions_of(stats)) for part, count in parts_of(stats)]
     known = [(label, float(count)) for label, count in stages if count is not None]
     came = known[0][1] if known else 0
     rows = [(label, figure(int(n)), percent(ratio(came, n))) for label, n in known]

@@ -12,14 +12,15 @@ from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.find import read_table
 from anadil.core.format import DASH, human_bytes, human_figure, human_percent, integer_if_whole, number
 from anadil.recipe.filter_rules import NO_RULES
-from anadil.report.corpora import NOT_STATED, corpora_table, rules_note, stated_licence
+from anadil.report.corpora import NOT_STATED, corpora_table, directions_of, rules_note, stated_licence
 from anadil.report.elements import TextTable
 from anadil.report.format import ratio, words_of
 from anadil.report.licence import UNKNOWN, hub_licence
 from anadil.report.read import CorpusFacts, Json, field, last_part, list_of, named_tables, table_of
 from anadil.report.render import front_matter, render_template
 from anadil.text.language import load_language
-from anadil.text.language_data import NO_LANGUAGE, UnknownLanguageError
+from anadil.text.language_data import UnknownLanguageError
+from anadil.text.parallel import languages_of
 
 MAX_ROWS = 50
 """Most rows of a table; the rest is summed in one row."""
@@ -37,13 +38,10 @@ class NamedLanguage:
 
     code: str
     name: str
+    lang: str
+    """Value of HTML's `lang`; empty where there is no language, or two."""
     word_note: str = ""
     """Meaning of "word" in scripts without spaces."""
-
-    @property
-    def lang(self) -> str:
-        """Value of HTML's `lang`; empty where there is no language."""
-        return "" if self.code == NO_LANGUAGE else self.code
 
 
 def data_card(corpus: str) -> str:
@@ -126,8 +124,9 @@ def recipe_language(recipe: Json) -> NamedLanguage:
         language = load_language(named)
     except UnknownLanguageError:
         name = last_part(named).removesuffix(".yaml") or DASH
-        return NamedLanguage(code=name, name=name)
-    return NamedLanguage(code=language.code, name=language.name, word_note=language.word_note)
+        return NamedLanguage(code=name, name=name, lang=name)
+    lang = "" if language.is_none else language.code
+    return NamedLanguage(code=language.code, name=language.name, lang=lang, word_note=language.word_note)
 
 
 def hub_language_codes(code: str) -> list[str]:
@@ -140,9 +139,11 @@ def corpus_facts(manifest: Manifest, stats: Json) -> list[tuple[str, str]]:
     """Names and values of the corpus in numbers."""
     records = table_of(stats.get("records")) or {**manifest.records}
     share = ratio(stats.get("in"), stats.get("kept"))
+    template = " / ".join(str(field(stats, "pairs.template")).splitlines())
     sibling = f"text in {stats.get('sibling')} (CLD2's code): the pack was learnt without any of it"
     return [
         *([("kept as well", sibling)] if stats.get("sibling") else []),
+        *([("each pair", f"two documents, one a direction, as {template}")] if "pairs" in stats else []),
         ("documents read", _figure(stats, "in")),
         (
             "documents kept",
@@ -177,7 +178,7 @@ def sources_table(stats: Json) -> TextTable:
     """Input files, by words."""
     records = [number(count) for count in table_of(stats.get("records")).values()]
     # The documents of an earlier corpus are counted in its own card.
-    all_counted = sum(filter(None, records)) == number(stats.get("kept"))
+    all_counted = sum(filter(None, records)) / directions_of(stats) == number(stats.get("kept"))
     note = "Of the corpus that this one adds to, see its own card." if records and not all_counted else ""
     rows = _ranked(stats.get("by_source"), stats, ("in",))
     return TextTable("Sources", ("file", *SOURCE_COLUMNS), rows, note=note)
@@ -295,7 +296,11 @@ def _fields(manifest: Manifest, stats: Json, language: NamedLanguage, recipe: Js
     licences = filter(None, [*table_of(stats.get("by_licence")), stated_licence(recipe, "text"), *on_hub])
     named = list(dict.fromkeys(hub_licence(name) or "other" for name in licences)) or [UNKNOWN]
     return {
-        "language": hub_language_codes(language.code),
+        "language": [
+            code
+            for each in languages_of(str(recipe.get("language")))
+            for code in hub_language_codes(recipe_language({"language": each}).code)
+        ],
         "license": named if len(named) > 1 else named[0],
         "license_name": "see the table of licences" if "other" in named else "",
         "pretty_name": f"{language.name} corpus {manifest.key}",

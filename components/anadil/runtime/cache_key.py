@@ -21,6 +21,7 @@ from anadil.recipe.fields import NEUTRAL
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import by_source, kind_of, source_of, word_of
 from anadil.text.language import is_pack_path
+from anadil.text.parallel import TEMPLATE_DIGEST, both_languages, is_pair, languages_of
 
 PACKAGE = Path(__file__).parents[1]
 SOURCE_SUFFIXES = {".py", ".jinja", ".j2", ".css", ".yaml", ".tsv"}
@@ -123,11 +124,20 @@ def recipe_keys(recipe: Recipe, sections: Sequence[str], *, exclude_defaults: bo
         )
         for path, table in tables.items():
             keys |= _keys_of(table, name, f"{path}{name}", exclude_defaults=exclude_defaults)
-        if section == "language" and is_pack_path(recipe.language):
-            # The same pack in another place is the same language, and another one in this place is not.
-            digest = hashlib.sha256(Path(recipe.language).expanduser().read_bytes()).hexdigest()
-            keys[section] = json.dumps(f"{PACK}{digest}")
+        if section == "language" and section in keys:
+            keys[section] = json.dumps(_language_key(recipe.language), ensure_ascii=False)
     return keys
+
+
+def _language_key(language: str) -> str:
+    """Return the id of a language, the digest of its pack, or both languages of pairs with their template."""
+    if is_pair(language):
+        sides = both_languages([_language_key(side) for side in languages_of(language)])
+        return f"{sides} in template {TEMPLATE_DIGEST}"
+    if not is_pack_path(language):
+        return language
+    # The same pack in another place is the same language, and another one in this place is not.
+    return f"{PACK}{hashlib.sha256(Path(language).expanduser().read_bytes()).hexdigest()}"
 
 
 def current_origin(

@@ -15,7 +15,7 @@ from anadil.core.stages import Stage
 from anadil.core.strict_yaml import parse_yaml
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
-from anadil.runtime.flow import Step
+from anadil.runtime.flow import Step, recipe_of_step
 from anadil.runtime.job import kind_of
 
 PAGES = {"html": "report.html", "markdown": "report.md"}
@@ -67,11 +67,14 @@ def parse_executor_input(stage: Stage, text: str) -> ExecutorInput:
         size, strategy, source = (str(values.get(name, "")) for name in ("size", "strategy", "source"))
         # The words follow from the whole recipe: that of the step would hold its own source alone.
         recipe = varied_recipe(values)
+        whole = load_recipe(recipe)
+        # A source that the recipe lacks has no words, and would be told of as a parameter that is missing.
+        recipe_of_step(stage, whole, source)
         step = Step(stage=stage, source=source)
         # A step that was left out gives no URI; a pipeline of an earlier release lacks the parameter.
         inputs = {
             word: str(values[parameter_of(word)])
-            for word in step.reads(load_recipe(recipe))
+            for word in step.reads(whole)
             if values.get(parameter_of(word)) or kind_of(word) not in (*stage.optional, *stage.streams)
         }
         return ExecutorInput(

@@ -24,7 +24,7 @@ class Document:
     """One text."""
 
     id: str
-    """Hexadecimal digest of the text."""
+    """Hexadecimal digest of the text; both directions of a pair have that of the first."""
     text: str
     source: str
     """File, and place in it, that the text came from."""

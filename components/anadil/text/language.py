@@ -9,7 +9,8 @@ import functools
 from pathlib import Path
 
 from anadil.text.language_data import NO_LANGUAGE, KnownLanguage, Language, UnknownLanguageError
-from anadil.text.language_pack import read_pack, without_language, without_pack
+from anadil.text.language_pack import language_of_pairs, read_pack, without_language, without_pack
+from anadil.text.parallel import is_pair, languages_of
 
 PACKS = Path(__file__).parent / "languages"
 """Shipped packs, the functions that some need, and the table of codes."""
@@ -35,7 +36,7 @@ def language_codes() -> list[str]:
 
 def is_pack_path(language: str) -> bool:
     """Return True if a recipe names a language by the path of a pack."""
-    return language.endswith(PACK_SUFFIXES) or "/" in language
+    return (language.endswith(PACK_SUFFIXES) or "/" in language) and not is_pair(language)
 
 
 @functools.cache
@@ -73,11 +74,13 @@ def is_alone_in_script(code: str, script: str) -> bool:
 
 
 def load_language(language: str) -> Language:
-    """The language of an id, such as `az` or `kaz_Cyrl`, of a pack's path, or of `none`.
+    """The language of an id, such as `az` or `kaz_Cyrl`, of a pack's path, of `none`, or of pairs in two languages.
 
     Raises:
         UnknownLanguageError: There is no such language, or no identifier knows it: says what to do.
     """
+    if is_pair(language):
+        return language_of_pairs(tuple(map(load_language, languages_of(language))))
     if is_pack_path(language):
         path = Path(language).expanduser()
         try:

@@ -135,6 +135,8 @@ class Language:
     """Letters of ordinary text, most frequent first; for people."""
     is_none: bool = False
     """Text in no language: nothing identifies it, and its white space and signs stay as they are."""
+    sides: "tuple[Language, ...]" = ()
+    """Languages of the two sides of parallel text; empty for every other text."""
 
     @property
     def word_note(self) -> str:

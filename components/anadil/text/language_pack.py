@@ -203,6 +203,18 @@ def without_language() -> Language:
     return replace(to_language(pack), normalize=_writable, is_none=True)
 
 
+@functools.lru_cache(maxsize=64)
+def language_of_pairs(sides: tuple[Language, ...]) -> Language:
+    """Parallel text as clean sees a pair: in no language as a whole, with those of its sides."""
+    # Runs and shingles of words would not see text without spaces; those of characters see both sides.
+    without_spaces = [side.shingle_units for side in sides if side.word_unit]
+    units = next(iter(without_spaces), without_language().shingle_units)
+    return replace(
+        without_language(), code="-".join(side.code for side in sides),
+        name=" and ".join(side.name for side in sides), shingle_units=units, sides=sides,
+    )  # fmt: skip
+
+
 def _writable(text: str) -> str:
     # NUL ends a text for programs in C, such as fastText; UTF-8 has no lone surrogates.
     return join_surrogates(text.replace("\0", ""))

@@ -9,7 +9,7 @@ SAMPLES = 20
 """Dropped documents kept for each reason, to look at."""
 SAMPLE_CHARS = 2_000
 Row = dict[str, Any]
-COUNTERS = ("counts", "dropped", "personal_data", "extraction", "seconds")
+COUNTERS = ("counts", "dropped", "personal_data", "extraction", "sides", "seconds")
 
 
 class StepTimer:
@@ -44,6 +44,8 @@ class CleanStats:
         """Placeholders in documents that no rule dropped, by kind."""
         self.extraction: Counter[str] = Counter()
         """Characters of prose of all pages, by what became of it."""
+        self.sides: Counter[str] = Counter()
+        """Languages of the sides of parallel text."""
         self.seconds: Counter[str] = Counter()
         self._samples: defaultdict[str, list[tuple[str, int, Row]]] = defaultdict(list)
         self._num_seen = 0

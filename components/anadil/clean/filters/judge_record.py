@@ -15,6 +15,7 @@ from anadil.clean.filters.judge import RULE_NAMES as JUDGED
 from anadil.clean.filters.judge import Floats, Judge, Judgement, limits_of, limits_of_rules
 from anadil.clean.filters.line_language import LinesOfLanguage, keep_own_lines, may_be_mixed
 from anadil.clean.filters.lists import Lists, load_lists
+from anadil.clean.filters.pairs import judge_pair
 from anadil.clean.filters.url_lists import host_of
 from anadil.clean.kernels.minhash import MinHash
 from anadil.clean.read.readers import MAX_RECORD_BYTES, RawRecord
@@ -147,6 +148,8 @@ class ExtractedDocument:
     """Line feeds, letters or tags that a program had written out were undone."""
     has_escapes: bool = False
     """It may hold more of them."""
+    sides: Counter[str] = field(default_factory=Counter)
+    """Languages of the sides of a pair: see `pairs.JudgedPair`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +179,8 @@ def prepare_record(raw: RawRecord, settings: Settings) -> ExtractedDocument:
         blocked = _known(raw, raw.text, raw.text.encode(errors="replace") or _place(raw), settings.language)
         return replace(blocked, reason=BLOCKED, sample={"value": host_of(raw.url)})
     timer.start()
+    if settings.language.sides:
+        return _prepared_pair(raw, settings)
     text, is_recoded, is_unescaped, has_escapes, prose = raw.text, False, False, False, NO_COUNTS
     if raw.html is not None:
         page, is_recoded, reason, excess = read_page(raw, settings)
@@ -194,6 +199,20 @@ def prepare_record(raw: RawRecord, settings: Settings) -> ExtractedDocument:
     return replace(
         _searched(raw, normalized, settings), prose=prose, is_recoded=is_recoded, is_normalized=normalized != text,
         is_unescaped=is_unescaped, has_escapes=has_escapes,
+    )  # fmt: skip
+
+
+def _prepared_pair(raw: RawRecord, settings: Settings) -> ExtractedDocument:
+    """Write a pair as text in its first direction, by which it is compared; the files of the corpus get both."""
+    pair = judge_pair(raw.sides, settings.language.sides)
+    settings.timer.lap("pairs")
+    if pair.reason:
+        known = _known(raw, pair.text, pair.text.encode(errors="replace") or _place(raw), settings.language)
+        extracted = replace(known, reason=pair.reason, sample={"value": pair.value})
+    else:
+        extracted = _searched(raw, pair.text, settings)
+    return replace(
+        extracted, is_normalized=pair.is_normalized, is_unescaped=pair.is_unescaped, sides=pair.languages
     )  # fmt: skip
 
 
@@ -269,9 +288,9 @@ def judge_prepared(batch: Sequence[ExtractedDocument], settings: Settings) -> li
     results = []
     for each in batch:
         if each.reason is not None:
-            result = FilterResult(
-                extracted=each, reason=each.reason, failed=(each.reason,), sample=each.sample
-            )
+            # A fault of a pair is no rule, and has no column among the verdicts on documents.
+            failed = (each.reason,) if each.reason in RULE_NAMES else ()
+            result = FilterResult(extracted=each, reason=each.reason, failed=failed, sample=each.sample)
         else:
             result = _with_verdict(each, next(judgements))
         results.append(result)

@@ -17,6 +17,8 @@ from anadil.clean.shards.shards import InputRange, by_short_name, names
 from anadil.clean.write.row_files import find_rows
 from anadil.core.errors import DataError
 from anadil.core.format import counted
+from anadil.core.stages import STAGES
+from anadil.runtime.job import files_key
 from anadil.text.filter_rules import RULES
 from anadil.text.language_id import identify_language
 from anadil.text.profile_checks import profile_checks
@@ -51,7 +53,8 @@ def find_record(uris: Sequence[str], source: str, settings: Settings) -> RawReco
     Raises:
         DataError: There is none, or it is bad.
     """
-    check_suffixes(uris)
+    is_pairs = bool(settings.language.sides)
+    check_suffixes(uris, files_key(STAGES["clean"], settings.recipe), is_pairs=is_pairs)
     named = dict(zip(names(uris), uris, strict=True))
     short = by_short_name(source, named)
     # A name may be the beginning of another one.
@@ -103,7 +106,9 @@ def explain_record(raw: RawRecord, settings: Settings) -> Json:
                 "mode": settings.extraction.mode, "by": extracted.extractor, **_text(text),
                 "restored": extracted.restored, "lost": extracted.lost,
             }  # fmt: skip
-    if judged.statistics is not None:
+    if raw.sides:
+        steps["pair"] = {"text": prepared.document.text, "languages": dict(prepared.sides), **judged.sample}
+    elif judged.statistics is not None:
         normalized = settings.language.normalize(text)
         steps["normalize"] = {"changed": prepared.is_normalized, **_text(normalized)}
         identified = identify_language(normalized, settings.language)

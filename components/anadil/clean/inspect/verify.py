@@ -1,7 +1,6 @@
 """Verify a corpus: every byte, every text, every count, the order."""
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from anadil.clean.filters.judge_record import document_id
 from anadil.clean.write.row_files import read_rows
 from anadil.core.errors import IntegrityError
 from anadil.core.format import counted
+from anadil.core.json_text import read_json
 from anadil.text.corpus import read_file
 
 PARTS = ("heldout", "train")
@@ -36,17 +36,23 @@ def verify_corpus(corpus: Path, manifest: Manifest) -> dict[str, str]:
 def _wrong_texts(corpus: Path, manifest: Manifest) -> Iterator[str]:
     """Find faults of the documents."""
     counts: Counter[str] = Counter()
+    is_pairs = "pairs" in read_json(corpus / "stats.json")
     for name in sorted(name for name in manifest.files if name.split("/")[0] in PARTS):
-        last, digest = "", hashlib.sha256()
+        last, last_text, digest = "", "", hashlib.sha256()
         for document in read_file(corpus / name):
             encoded = document.text.encode()
             digest.update(len(encoded).to_bytes(8, "big") + encoded)
             counts[name.split("/")[0]] += 1
+            if is_pairs and document.id == last:
+                # The second direction has the id of the first, so that both are left out together.
+                if document.text.split("\n") != last_text.split("\n")[::-1]:
+                    yield f"{name}: the second direction of {document.id} is not that of the first"
+                continue
             if document.id != document_id(encoded):
                 yield f"{name}: {document.id} is not the id of its text"
             if document.id <= last:
                 yield f"{name}: {document.id} comes after {last}"
-            last = document.id
+            last, last_text = document.id, document.text
         if manifest.contents.get(name, digest.hexdigest()) != digest.hexdigest():
             yield f"{name}: its texts are not those of the manifest"
     for part in PARTS:
@@ -56,7 +62,7 @@ def _wrong_texts(corpus: Path, manifest: Manifest) -> Iterator[str]:
 
 def _wrong_counts(corpus: Path, manifest: Manifest) -> Iterator[str]:
     """Find counts that do not add up."""
-    stats = json.loads((corpus / "stats.json").read_text(encoding="utf-8"))
+    stats = read_json(corpus / "stats.json")
     if stats["in"] != stats["kept"] + sum(stats["dropped"].values()):
         yield "stats.json: documents in are not those kept and dropped"
     if stats["records"] != manifest.records:

@@ -15,6 +15,9 @@ SUFFIXES = (
 )  # fmt: skip
 """All in lower case; none ends with another one."""
 
+OF_FIELDS = (*PLAIN_LINES, *PACKED_LINES, *JSON_SUFFIXES, *TABLES, ".parquet")
+"""Kinds whose records have fields by name."""
+PASTE = "make a table of two files whose lines belong together: paste en.txt az.txt > en-az.tsv"
 REMEDY = (
     "unpack what is packed otherwise (.zip, .wacz, .warc.zst, .xz, .bz2); make .html or .txt of documents (.docx, .epub, .pdf), and "
     "a line of .jsonl with the key `text` of each row of an .arrow or .xlsx; of Common Crawl take .warc.gz or .warc.wet.gz, not .warc.wat.gz"
@@ -26,13 +29,20 @@ def suffix_of(uri: str) -> str | None:
     return next((suffix for suffix in SUFFIXES if uri.lower().endswith(suffix)), None)
 
 
-def check_suffixes(uris: Sequence[str], key: str = "clean.inputs") -> None:
+def check_suffixes(uris: Sequence[str], key: str, *, is_pairs: bool = False) -> None:
     """Refuse files that no reader knows, before any work is done; `key` of the recipe names them.
+
+    Parallel text is read of files whose records have fields.
 
     Raises:
         DataError: Of one or more files.
     """
     unknown = [uri for uri in uris if suffix_of(uri) is None]
+    if is_pairs and (without := [uri for uri in uris if suffix_of(uri) not in OF_FIELDS]):
+        raise DataError(
+            f"{key}: {counted(len(without), 'file')} without a field for each side of a pair, such as {', '.join(without[:5])}; "
+            f"known are {' '.join(OF_FIELDS)}; {PASTE}"
+        )
     if unknown:
         raise DataError(
             f"{key}: {counted(len(unknown), 'file')} of unknown kind, such as {', '.join(unknown[:5])}; "

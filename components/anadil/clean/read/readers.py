@@ -29,6 +29,7 @@ from anadil.artifacts.table_rows import TooLargeError, batch_rows, parquet_batch
 from anadil.clean.read import crawl_index
 from anadil.clean.read.charset import decode_text
 from anadil.clean.read.input_kinds import ARCHIVES, suffix_of
+from anadil.clean.read.pair_fields import Sides, parquet_columns, texts_of
 from anadil.clean.read.read_stats import ReadStats
 from anadil.clean.read.record_fields import address_of, columns_to_read, licence_of, text_of, writable
 from anadil.clean.read.separated import separated_values
@@ -58,6 +59,8 @@ class RawRecord:
     licence: str = ""
     """Licence that the record names, in its first `MAX_LICENCE_CHARS`."""
     text: str = ""
+    sides: tuple[str, ...] = ()
+    """Both sides of parallel text, whose lines are `text`."""
     html: bytes | None = None
     charset: str = ""
     """Encoding of the page by the server's header."""
@@ -84,6 +87,7 @@ class Source:
     is_exact: bool = False
     uri: str = ""
     language: str = ""
+    sides: Sides = ()
 
 
 Reader = Callable[[Source, ReadStats], Iterator[RawRecord]]
@@ -100,6 +104,7 @@ def read_records(
     is_exact: bool = False,
     version: str = "",
     language: str = "",
+    sides: Sides = (),
 ) -> Iterator[RawRecord]:
     """Read the records of one file, local or remote, or of a range of it, in order.
 
@@ -114,6 +119,7 @@ def read_records(
         is_exact: A record begins at `start`; see `ByteRange`.
         version: Version of an object: another one in its place is refused.
         language: Language of the pages of a crawl, and of the letters that tell code pages apart.
+        sides: Languages of the sides of parallel text; empty for other text.
 
     Raises:
         DataError: The file cannot be opened, or lacks the column.
@@ -130,7 +136,7 @@ def read_records(
             ) from None
         source = Source(
             file=file, name=name, text_field=text_field, start=start, end=end, is_exact=is_exact, uri=uri,
-            language=language,
+            language=language, sides=sides,
         )  # fmt: skip
         for raw in reader(source, read_stats):
             read_stats.records += 1
@@ -182,7 +188,7 @@ def _table(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
     place = f"{source.name}:1"
     try:
         for place, values in separated_values(
-            source.file, source.name, source.text_field, source.language, read_stats
+            source.file, source.name, source.text_field, source.language, read_stats, source.sides
         ):
             if isinstance(values, Fault):
                 read_stats.refuse(place, values.why)
@@ -197,8 +203,12 @@ def _raw(row: Any, source: Source, place: str, offset: str, read_stats: ReadStat
     if not isinstance(row, dict):
         read_stats.refuse(place, f"not a JSON object but a {type(row).__name__}")
         return
+    sides: tuple[str, ...] = ()
     try:
-        text = text_of(row, source.text_field)
+        if source.sides:
+            text: str | None = "\n".join(sides := texts_of(row, source.sides))
+        else:
+            text = text_of(row, source.text_field)
     except ValueError as error:
         read_stats.refuse(place, str(error))
         return
@@ -206,7 +216,7 @@ def _raw(row: Any, source: Source, place: str, offset: str, read_stats: ReadStat
     origin = writable(row.get("source"))
     yield RawRecord(
         source=f"{place} {origin}" if origin else place, place=offset, url=address_of(row),
-        licence=licence_of(row), text=text or "",
+        licence=licence_of(row), text=text or "", sides=sides,
     )  # fmt: skip
 
 
@@ -269,11 +279,14 @@ def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
         with source.file.open("rb", 0) as stream, pq.ParquetFile(stream, pre_buffer=True) as table:
             known = table.schema_arrow.names
             row = sum(table.metadata.row_group(before).num_rows for before in range(source.start))
-            is_index = crawl_index.is_crawl_index(known, source.text_field)
+            is_index = not source.sides and crawl_index.is_crawl_index(known, source.text_field)
+            fields = (
+                parquet_columns(source.name, known, source.sides) if source.sides else [source.text_field]
+            )
             columns = (
                 crawl_index.index_columns(known)
                 if is_index
-                else columns_to_read(source.name, table.schema, source.text_field)
+                else columns_to_read(source.name, table.schema, *fields)
             )
             batches = parquet_batches(
                 stream, source.name, PARQUET_BATCH, columns,

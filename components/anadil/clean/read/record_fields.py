@@ -43,11 +43,21 @@ def text_of(row: Mapping[str, Any], text_field: str) -> str | None:
         ValueError: There is none, with the reason.
     """
     try:
-        value = field_of(row, text_field)
+        return field_text(row, text_field)
     except KeyError:
         raise ValueError(
             f"no key {text_field!r} (clean.text_field) among {', '.join(map(repr, row))}"
         ) from None
+
+
+def field_text(row: Mapping[str, Any], field: str) -> str | None:
+    """Return the text of a field of a record; None where it is null.
+
+    Raises:
+        KeyError: The record lacks it.
+        ValueError: It is not text.
+    """
+    value = field_of(row, field)
     # Many writers of Parquet mark no column as text, so bytes that are UTF-8 are text too.
     if isinstance(value, bytes):
         try:
@@ -55,7 +65,7 @@ def text_of(row: Mapping[str, Any], text_field: str) -> str | None:
         except UnicodeDecodeError as error:
             raise ValueError(f"not UTF-8: {error}") from None
     if value is not None and not isinstance(value, str):
-        raise ValueError(f"{text_field!r} is not text but a {type(value).__name__}")
+        raise ValueError(f"{field!r} is not text but a {type(value).__name__}")
     return value
 
 
@@ -112,28 +122,27 @@ def address_columns(paths: Sequence[str]) -> list[str]:
     return [path for _, _, path in sorted(ranked, key=lambda each: each[:2])][:MAX_ADDRESS_COLUMNS]
 
 
-def columns_to_read(name: str, schema: pq.ParquetSchema, text_field: str) -> list[str]:
+def columns_to_read(name: str, schema: pq.ParquetSchema, *fields: str) -> list[str]:
     """Choose the columns of text and address, and others that the file has; within tables by their path.
 
     Args:
         name: Name of the file in messages.
         schema: Schema of the file; Parquet lets several columns have one name, of which Arrow would give the last.
-        text_field: Column of the text, or the path to it, such as `document.text`.
+        fields: Column of the text, or the path to it, such as `document.text`; those of both sides of pairs.
 
     Raises:
         DataError: The column of the text is missing, or two of those to read have one name.
     """
     names = list(schema.to_arrow_schema().names)
     paths = [schema.column(index).path for index in range(len(schema))]
-    if text_field not in names and not any(
-        path == text_field or path.startswith(f"{text_field}.") for path in paths
-    ):
-        raise DataError(f"{name}: no column {text_field!r} (clean.text_field) among {', '.join(names)}")
-    columns = [text_field, *address_columns(paths), *(column for column in BESIDE if column in names)]
+    for field in fields:
+        if field not in names and not any(path == field or path.startswith(f"{field}.") for path in paths):
+            raise DataError(f"{name}: no column {field!r} (clean.text_field) among {', '.join(names)}")
+    columns = [*fields, *address_columns(paths), *(column for column in BESIDE if column in names)]
     for column in columns:
         if (count := names.count(column)) > 1:
             remedy = "rename or leave out all but one"
-            if column == text_field:
+            if column in fields:
                 remedy = "rename them, and name the one to read in clean.text_field"
             raise DataError(
                 f"{name}: {count} columns are named {column!r}, and which to read is unknown; {remedy}"

@@ -1,8 +1,9 @@
 """Read rows of .csv and .tsv files, plain or packed, in whatever encoding they are."""
 
 import io
+import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import PurePath
 from typing import Any
@@ -11,6 +12,7 @@ from anadil.artifacts.line_reader import DAMAGED, unpacked
 from anadil.artifacts.ranged import ReadableFile
 from anadil.artifacts.separated_file import Fault, SeparatedFile
 from anadil.clean.read.charset import decode_text
+from anadil.clean.read.pair_fields import Sides, table_columns
 from anadil.clean.read.read_stats import ReadStats
 from anadil.clean.read.record_fields import BESIDE, address_columns
 from anadil.core.errors import DataError
@@ -25,7 +27,12 @@ NAMES = {"\t": "tabs"}
 
 
 def separated_values(
-    file: ReadableFile, name: str, text_field: str, language: str, read_stats: ReadStats
+    file: ReadableFile,
+    name: str,
+    text_field: str,
+    language: str,
+    read_stats: ReadStats,
+    sides: Sides = (),
 ) -> Iterator[tuple[str, dict[str, str] | Fault]]:
     """Yield each row with its place: its values by column, of the columns that clean reads.
 
@@ -35,19 +42,32 @@ def separated_values(
         text_field: Column of the text.
         language: Language whose letters tell code pages apart.
         read_stats: Counts files that are not UTF-8, and columns that are not read.
+        sides: Languages of the sides of parallel text.
 
     Raises:
         DataError: There is no column of the text, or more than one column has a name to read.
     """
     with _text(file, name, language, read_stats) as text:
-        table = SeparatedFile(text, name, text_field)
+        table = SeparatedFile(text, name, sides[0].code if sides else text_field)
         if not table.columns:
             return
         if table.separator != table.likely:
             sign = NAMES.get(table.separator, repr(table.separator))
             log.info("%s: columns are separated by %s", name, sign)
-        numbers = _columns(name, table, text_field, read_stats)
-        for number, cells in table.rows():
+        rows, fields = table.rows(), [text_field]
+        if sides:
+            fields = table_columns(name, table.columns, sides)
+        if fields:
+            numbers = _columns(name, table, fields, read_stats)
+        else:
+            numbers = {side.code: number for number, side in enumerate(sides)}
+            log.info(
+                "%s: its first row names no columns; they are taken for %s, in the order of `pairs`",
+                name,
+                " and ".join(numbers),
+            )
+            rows = itertools.chain([(table.first_line, table.columns)], rows)
+        for number, cells in rows:
             place = f"{name}:{number}"
             if isinstance(cells, Fault):
                 yield place, cells
@@ -59,15 +79,15 @@ def separated_values(
                 yield place, values
 
 
-def _columns(name: str, table: SeparatedFile, text_field: str, read_stats: ReadStats) -> dict[str, int]:
-    """Return the columns to read with their numbers."""
+def _columns(name: str, table: SeparatedFile, fields: Sequence[str], read_stats: ReadStats) -> dict[str, int]:
+    """Return the columns to read with their numbers; `fields` are those of the text."""
     columns = table.columns
-    if text_field not in columns:
+    if missing := [field for field in fields if field not in columns]:
         listed = ", ".join(map(repr, columns))
         raise DataError(
-            f"{name}: no column {text_field!r} (clean.text_field) among {listed}; the first row must name the columns"
+            f"{name}: no column {missing[0]!r} (clean.text_field) among {listed}; the first row must name the columns"
         )
-    read = [text_field, *address_columns(columns), *(column for column in BESIDE if column in columns)]
+    read = [*fields, *address_columns(columns), *(column for column in BESIDE if column in columns)]
     for column in read:
         if (count := columns.count(column)) > 1:
             raise DataError(f"{name}: {count} columns are named {column!r}; rename all but one")

@@ -128,7 +128,8 @@ def hold_out(
     recipe = settings.recipe.clean
     documents, most = np.empty(0, dtype=np.int64), 0
     if earlier:
-        texts = [document.text for document in read_documents(earlier.folder, "heldout")]
+        # Both directions of a pair hold the same text, and count as one document.
+        texts = [*{each.id: each.text for each in read_documents(earlier.folder, "heldout")}.values()]
     else:
         most = _num_heldout(signatures, verdicts, recipe)
         documents = np.array(signatures.lowest_ids(verdicts.is_kept, LOOKED_AT * most), dtype=np.int64)

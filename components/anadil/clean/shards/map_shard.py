@@ -68,9 +68,10 @@ def map_shard(task: MapTask) -> None:
 
 def read_range(part: InputRange, recipe: Recipe, read_stats: ReadStats) -> Iterator[RawRecord]:
     """Read the records of a range of the inputs, in order."""
+    language = load_language(recipe.language)
     return read_records(
         part.uri, part.name, recipe.clean.text_field, read_stats, start=part.start, end=part.end, is_exact=part.is_exact,
-        version=part.version, language=load_language(recipe.language).code,
+        version=part.version, language=language.code, sides=language.sides,
     )  # fmt: skip
 
 
@@ -172,6 +173,7 @@ class _ShardRun:
             retried=extracted.identified is not None and extracted.identified.retried,
         )  # fmt: skip
         stats.extraction.update(extracted.prose)
+        stats.sides.update(extracted.sides)
         if result.reason:
             stats.drop(result.reason, {**extracted.document.as_row(), **result.sample})
         elif extracted.personal_data:

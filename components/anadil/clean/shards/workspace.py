@@ -102,14 +102,17 @@ class Workspace:
         """Folder of the runs that a shard holds."""
         return self._folder / f"runs-{shard.name}"
 
-    def write_tasks(self, files: Sequence[CorpusFile], signatures: Signatures) -> list[WriteTask]:
-        """Make a task for each file of the corpus."""
+    def write_tasks(
+        self, files: Sequence[CorpusFile], signatures: Signatures, directions: int
+    ) -> list[WriteTask]:
+        """Make a task for each file of the corpus; `directions` are documents that a record becomes."""
         shards, first_lines = tuple(self.shard_folders), tuple(self.first_lines())
         return [
             WriteTask(
                 file=file, shards=shards, first_lines=first_lines, verdicts=self.dedup_folder,
                 heldout=self.heldout_folder / DOCUMENTS, first_document=signatures.num_held,
                 folder=self._folder / f"{file.part}-{file.number:05}", key=_hash(self.heldout_key, asdict(file)),
+                directions=directions,
             )
             for file in files
         ]  # fmt: skip

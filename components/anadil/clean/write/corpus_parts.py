@@ -19,6 +19,7 @@ from anadil.clean.dedup.sorted_documents import Numbers, SortedDocuments
 from anadil.core.json_text import write_json
 from anadil.text import corpus
 from anadil.text.corpus import CorpusPart
+from anadil.text.parallel import other_direction
 
 WRITTEN = "written.json"
 """Digest and count of a file's texts."""
@@ -65,11 +66,18 @@ class WriteTask:
     """Number of the first shard's first document."""
     folder: Path
     key: str
+    directions: int = 1
+    """2: its documents are pairs, and both directions are written."""
 
     @property
     def name(self) -> str:
         """For messages."""
         return self.file.name
+
+    @property
+    def num_documents(self) -> int:
+        """Documents of the file when it is written."""
+        return self.directions * self.file.num_documents
 
 
 def plan_files(
@@ -126,10 +134,21 @@ def write_file(task: WriteTask) -> None:
         streams.append(_lines_of(shard, is_written, task.file, first_lines))
         start += shard.num_rows
     with sealed_dir.create(task.folder, {"key": task.key}) as draft:
-        lines = ((line, text_of(line)) for line in heapq.merge(*streams))
+        lines: Iterator[tuple[bytes, str]] = ((line, text_of(line)) for line in heapq.merge(*streams))
+        if task.directions > 1:
+            lines = _both_directions(lines)
         digest, count = corpus.write_part(draft, task.file.name, lines)
-        assert count == task.file.num_documents
+        assert count == task.num_documents
         write_json(draft / WRITTEN, {"digest": digest, "file": asdict(task.file)})
+
+
+def _both_directions(lines: Iterator[tuple[bytes, str]]) -> Iterator[tuple[bytes, str]]:
+    """Yield each pair and its other direction, under one id: so both are held out together, and left out together."""
+    for line, text in lines:
+        yield line, text
+        other = other_direction(text)
+        begin, end = TEXT_START, line.index(SOURCE)
+        yield line[:begin] + corpus.ENCODE(other).encode() + line[end:], other
 
 
 def renumbered(source: str, first_lines: FirstLines) -> str:

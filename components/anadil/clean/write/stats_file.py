@@ -9,11 +9,13 @@ import zstandard
 
 from anadil.clean.filters.clean_stats import CleanStats, Row
 from anadil.clean.filters.judge_record import Settings
+from anadil.clean.filters.pairs import sides_json
 from anadil.clean.filters.pii import knows_telephones
 from anadil.clean.read.read_stats import ReadStats
 from anadil.clean.write.accounts import Accounts
 from anadil.clean.write.corpus_parts import CorpusFile
 from anadil.recipe.filter_rules import NO_RULES
+from anadil.text.parallel import TEMPLATE
 
 
 def make_stats(
@@ -39,6 +41,7 @@ def make_stats(
         "language": settings.language.code,
         # CLD2 takes it for this language, nothing tells them apart, and so text in it is kept, too.
         "sibling": settings.language.sibling,
+        **_of_pairs(settings, clean_stats),
         "in": counts["documents_in"],
         "kept": num_kept,
         "records": dict(records),
@@ -75,6 +78,19 @@ def make_stats(
         "documents_per_s": {step: round(counts["documents_in"] / value, 1) for step, value in times.items()},
         "bytes_per_s": {step: round(read_stats.bytes_in / value) for step, value in times.items()},
     }
+
+
+def _of_pairs(settings: Settings, clean_stats: CleanStats) -> Row:
+    """Return what only parallel text has: `in`, `kept` and words are those of pairs, `records` those of documents."""
+    if not (sides := settings.language.sides):
+        return {}
+    return {
+        "pairs": {
+            "languages": [side.code for side in sides], "template": TEMPLATE, "directions": len(sides),
+            # Those too short to tell count as right.
+            "sides": sides_json(sides, clean_stats.sides),
+        }
+    }  # fmt: skip
 
 
 def write_samples(out: Path, dropped: Mapping[str, Sequence[Row]], in_corpus: Sequence[Row]) -> list[str]:
