@@ -214,7 +214,9 @@ print(collected.count((1,)), gc.isenabled())
 def test_an_executor_is_added(project: Path) -> None:
     follow(project, "An executor")
 
-    whole = run(project, [*PROGRAMS["anadil"], "clean", "--recipe", "smoke", "--out", "processes"])
+    whole = run(
+        project, [*PROGRAMS["anadil"], "clean", "--recipe", "smoke", "--source", "az", "--out", "processes"]
+    )
     assert "processes" in whole
     made, usual = (
         {

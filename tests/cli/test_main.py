@@ -169,7 +169,7 @@ def test_the_nearest_word_is_named_where_one_is_unknown(
 
 def test_verbose_may_stand_before_a_stage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["-v", "tokenizer", "--recipe", "smoke"]) == 2
-    assert "tokenizer: --corpus missing" in capsys.readouterr().err
+    assert "tokenizer: --corpus az=URI missing" in capsys.readouterr().err
 
 
 def test_recipes_are_listed_with_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
@@ -251,8 +251,8 @@ def test_a_run_that_lacks_its_data_fails_before_it_starts(
         ["run", "--work", "{file}/below"],
         ["run", "--work", "{folder}/work", "--set", "storage.root={file}"],
         ["doctor", "--work", "{file}/below"],
-        ["clean", "--out", "{file}/below"],
-        ["clean", "--set", "storage.root={file}"],
+        ["clean", "--source", "az", "--out", "{file}/below"],
+        ["clean", "--source", "az", "--set", "storage.root={file}"],
     ],
 )
 def test_a_file_in_the_place_of_a_directory_is_told(

@@ -9,6 +9,7 @@ import yaml
 
 from anadil.cli import main
 from anadil.plan.instances import machines
+from tests.kit.one_text import ONE_TEXT
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +38,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
 
 
 def test_a_plan_says_first_whether_it_fits_and_what_it_costs(capsys: pytest.CaptureFixture[str]) -> None:
-    code = main.main(["plan", "azerbaijani-1b", "--tokens", "2.5e9"])
+    code = main.main(["plan", "azerbaijani-1b", "--tokens", "web=2.5e9", "--tokens", "en=2e9"])
 
     out = capsys.readouterr().out
     assert code == 0
@@ -110,7 +111,8 @@ def test_what_fits_nowhere_is_refused_with_settings_that_fit(capsys: pytest.Capt
     assert "does not fit" in said
     assert "  --set pretrain.parallelism.shard=8 --set cluster.instance=p6-b300.48xlarge  (" in said
     # The recipe's own degree does not divide eight devices, so that each line has to name one that does.
-    assert all("pretrain.parallelism.shard=" in line for line in said.splitlines()[1:])
+    settings = [line for line in said.splitlines() if line.startswith("  ")]
+    assert all("pretrain.parallelism.shard=" in line for line in settings)
     taken = ["--set", "pretrain.parallelism.shard=8", "--nodes", "1", "--instance", "p6-b300.48xlarge"]
     assert planned(capsys, "japanese-70b", *taken)["from"] == "recipe"
 
@@ -165,7 +167,14 @@ def test_run_refuses_a_model_that_does_not_fit_before_it_starts(
 ) -> None:
     work = tmp_path / "work"
 
-    huge = ["--set", "pretrain.sequence_length=1000000", "--set", "pretrain.micro_batch_size=8"]
+    huge = [
+        "--set",
+        ONE_TEXT,
+        "--set",
+        "pretrain.sequence_length=1000000",
+        "--set",
+        "pretrain.micro_batch_size=8",
+    ]
     code = main.main(["run", "smoke", "--work", str(work), *huge])
 
     said = capsys.readouterr().err
@@ -185,15 +194,14 @@ def test_files_of_text_say_how_long_epochs_are_where_no_tokens_are_given(
     (tmp_path / "text/lines.jsonl").write_bytes(b'{"text": "b"}' * 20_000)
     found = planned(capsys, "own")
 
-    # 4 passes over (200,000 + 260,000) / 3 tokens in batches of 8,192.
-    assert found["time"]["steps"] == 75
-    assert found["time"]["epochs"] == pytest.approx(4, rel=0.01)
+    # 4 passes over (200,000 + 260,000) / 3 tokens, which are 19 of 20 in batches of 8,192.
+    assert found["time"]["steps"] == 78
+    assert found["text"][0]["epochs"] == pytest.approx(4, rel=0.02)
     assert without["time"]["steps"] == 20_000
-    assert main.main(["plan", "own"]) == 0
     assert (
-        "text: about 153,334 tokens (by the sizes of its files, before cleaning) for 75 of 20,000 steps is 4.01 epochs "
-        "(pretrain.max_epochs)."
-    ) in " ".join(capsys.readouterr().out.split())
+        "text: about 153,334 tokens (by the sizes of its files, before cleaning) at share 0.95 for 78 of 20,000 steps is "
+        "3.95 epochs (pretrain.max_epochs)"
+    ) in found["text"][0]["sentence"]
 
 
 def test_text_that_is_read_too_often_is_said_with_the_remedy(
@@ -230,7 +238,32 @@ def test_one_number_of_tokens_is_refused_where_there_are_sources(
     code, said = refused(capsys, str(recipe), "--tokens", "1000")
 
     assert code == 2
-    assert "--tokens 1000: the recipe has sources" in said
+    assert "--tokens 1000: the recipe has sources; write --tokens web=N, or leave it out" in said
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["web=2.5e9"], "the recipe has sources; write --tokens web=N --tokens en=N"),
+        (["web=1", "en=1", "wbe=1"], "--tokens web=1, en=1, wbe=1: the recipe has sources"),
+        (["web=1", "web=1", "en=1"], "--tokens web=1, web=1, en=1: the recipe has sources"),
+    ],
+)
+def test_tokens_are_those_of_each_source(
+    given: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = refused(capsys, "azerbaijani-1b", *(f"--tokens={each}" for each in given))
+
+    assert code == 2
+    assert told in said
+
+
+def test_tokens_of_sources_say_how_often_each_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = planned(capsys, "azerbaijani-1b", "--tokens", "web=2.5e9", "--tokens", "en=2e9")
+
+    web, en = plan["text"]
+    assert web["epochs"] == pytest.approx((5_000 + 15_000 * 0.8) * 224 * 2_048 / 2.5e9, rel=1e-3)
+    assert en["epochs"] == pytest.approx(15_000 * 0.2 * 224 * 2_048 / 2e9, rel=1e-3)
 
 
 def test_the_size_of_a_text_that_is_not_here_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
@@ -273,10 +306,10 @@ def test_a_plan_until_pretrain_asks_nothing_of_later_stages(
 
 
 def test_the_tokens_of_a_corpus_say_how_long_its_epochs_are(capsys: pytest.CaptureFixture[str]) -> None:
-    small = planned(capsys, "own", "--tokens", "819200")
-    large = planned(capsys, "own", "--tokens", "1e12")
+    small = planned(capsys, "own", "--tokens", "text=819200", "--tokens", "en=819200")
+    large = planned(capsys, "own", "--tokens", "text=1e12", "--tokens", "en=1e12")
     unknown = planned(capsys, "own")
 
-    assert small["time"]["steps"] == 400
+    assert small["time"]["steps"] == 421
     assert large["time"]["steps"] == unknown["time"]["steps"] == 20_000
     assert any("pretrain.max_epochs" in line for line in unknown["assumptions"])

@@ -21,7 +21,6 @@ from tests.kit.ranks import Fork, run_module
 
 pytestmark = pytest.mark.slow
 
-STAGES_RUN = [step.stage for step in flow_of(load_recipe("smoke"))]
 START = "start"
 """Folder of the base model below that of a run."""
 SMALL = (
@@ -36,6 +35,7 @@ SMALL = (
     "tracking.uri=off",
 )
 """The smoke recipe for a base model and texts that take no time."""
+STAGES_RUN = [step.stage for step in flow_of(load_recipe("smoke", SMALL))]
 DRILL = {
     "ANADIL_INJECT": json.dumps({"sleep": {"step": 6, "until": 12, "seconds": 2}}),
     "PYTHONPATH": str(Path(__file__).parents[1] / "kit/drill"),

@@ -15,6 +15,7 @@ from anadil.runtime import execute
 from anadil.runtime.cache_key import stage_origin
 from anadil.runtime.job import Job, Stream
 from anadil.runtime.planned_artifact import planned_artifact
+from tests.kit.one_text import ONE_TEXT
 from tests.kit.pretraining import make_corpus, make_tokenizer_artifact, set_bos
 from tests.kit.pretraining_texts import PRETRAINING_TEXTS
 from tests.kit.tokens import tokens_of_corpus
@@ -104,7 +105,10 @@ def test_the_key_of_a_model_is_that_of_earlier_releases() -> None:
     tokens = artifact.Manifest(kind="tokens", key="k", origin=made_from, files=files)
 
     origin = stage_origin(
-        STAGES["pretrain"], load_recipe("smoke"), {"tokens": tokens, "tokenizer": made["tokenizer"]}, ()
+        STAGES["pretrain"],
+        load_recipe("smoke", [ONE_TEXT]),
+        {"tokens": tokens, "tokenizer": made["tokenizer"]},
+        (),
     )
 
     # Computed by release 0.1, which knew no tokens.

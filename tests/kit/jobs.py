@@ -9,12 +9,9 @@ from anadil.cli import main
 from anadil.cli.cluster import launch
 from anadil.launch.job import TrainingJob
 from anadil.recipe.load import load_recipe
+from anadil.recipe.sections import Recipe
 
 S3 = "s3://my-bucket/anadil"
-INPUTS = {
-    "pretrain": {"corpus": f"{S3}/corpus/1", "tokenizer": f"{S3}/tokenizer/1"},
-    "finetune": {"model": f"{S3}/model/1"},
-}
 WRITES = {"pretrain": "model", "finetune": "adapter"}
 HYPERPOD = (
     "cluster.hyperpod=true",
@@ -31,12 +28,21 @@ HYPERPOD = (
 )
 
 
+def inputs_of(stage: str, recipe: Recipe, root: str) -> dict[str, str]:
+    """Inputs of a stage as the DAG gives them: tokens of each source."""
+    if stage == "finetune":
+        return {"model": f"{root}/model/1"}
+    tokens = {f"tokens.{name}": f"{root}/tokens/{name}" for name in recipe.sources}
+    return {**(tokens or {"tokens": f"{root}/tokens/1"}), "tokenizer": f"{root}/tokenizer/1"}
+
+
 def job(recipe: str, *overrides: str, stage: str = "pretrain", run: str = "") -> TrainingJob:
     """A job of a shipped recipe, its artifacts on S3."""
+    settings = load_recipe(recipe, overrides)
     return TrainingJob(
         stage=stage,
-        recipe=load_recipe(recipe, overrides),
-        inputs=INPUTS[stage],
+        recipe=settings,
+        inputs=inputs_of(stage, settings, S3),
         target=f"{S3}/{WRITES[stage]}/2",
         run=run,
     )

@@ -8,7 +8,7 @@ from typing import Any
 from anadil.launch.job import TrainingJob
 from anadil.launch.manifests import training_jobs
 from tests.kit.compact_yaml import compact
-from tests.kit.jobs import HYPERPOD, job
+from tests.kit.jobs import HYPERPOD, inputs_of, job
 
 FOLDER = Path(__file__).parents[1] / "golden" / "launch"
 ON_A_VOLUME = ("cluster.volumes=[{claim: anadil-data, path: /data}]",)
@@ -16,10 +16,11 @@ ON_A_VOLUME = ("cluster.volumes=[{claim: anadil-data, path: /data}]",)
 
 def cpu(*overrides: str) -> TrainingJob:
     """The recipe `smoke` with all its artifacts on one volume."""
+    recipe = job("smoke", *ON_A_VOLUME, *overrides).recipe
     return TrainingJob(
         stage="pretrain",
-        recipe=job("smoke", *ON_A_VOLUME, *overrides).recipe,
-        inputs={"corpus": "/data/corpus/1", "tokenizer": "/data/tokenizer/1"},
+        recipe=recipe,
+        inputs=inputs_of("pretrain", recipe, "/data"),
         target="/data/model/2",
     )
 

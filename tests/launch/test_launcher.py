@@ -19,6 +19,7 @@ from anadil.recipe.load import load_recipe
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.harness import again, wait_for
 from tests.kit.jobs import job
+from tests.kit.one_text import ONE_TEXT
 
 
 def asked(root: str, folder: Path) -> LaunchRequest:
@@ -30,6 +31,7 @@ def asked(root: str, folder: Path) -> LaunchRequest:
         artifact.seal(folder / word, kind=word, origin={"stage": word})
         inputs[word] = str(folder / word)
     settings = [
+        ONE_TEXT,
         f"storage.root={root}",
         f"cluster.volumes=[{{claim: data, path: {folder}}}]",
         "cluster.backend=pytorchjob",
@@ -83,6 +85,7 @@ def test_a_laptop_that_does_not_see_the_claim_is_told_so_first(
     claim = tmp_path / "not-mounted"
     there = asked("s3://bucket/root", tmp_path)
     settings = (
+        ONE_TEXT,
         "cluster.backend=pytorchjob",
         f"cluster.volumes=[{{claim: anadil-storage, path: {claim}}}]",
         *(each.format(claim=claim) for each in settings),
@@ -188,7 +191,7 @@ def test_the_real_stage_says_what_it_lacks() -> None:
         LocalBackend().run(
             TrainingJob(
                 stage="pretrain",
-                recipe=sample().recipe,
+                recipe=load_recipe("smoke", [ONE_TEXT]),
                 inputs={"corpus": "/none/corpus", "tokenizer": "/none/tokenizer"},
                 target="/none/model",
             )

@@ -16,6 +16,7 @@ from anadil.runtime.run_record import record_step, step_uri
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.fake_server import refused
 from tests.kit.following import PACE, QUICK, telling
+from tests.kit.one_text import ONE_TEXT
 
 RUN = "run-7"
 
@@ -34,6 +35,7 @@ def asked(tmp_path: Path) -> LaunchRequest:
     recipe = load_recipe(
         "smoke",
         [
+            ONE_TEXT,
             f"storage.root={tmp_path}",
             f"cluster.volumes=[{{claim: data, path: {tmp_path}}}]",
             "cluster.backend=pytorchjob",

@@ -12,9 +12,11 @@ import yaml
 
 from anadil.cli import main
 from tests.kit.compact_yaml import compact
+from tests.kit.one_text import ONE_TEXT
 
 FOLDER = Path(__file__).parents[1] / "golden" / "pipelines"
 EVERYTHING = (
+    ONE_TEXT,
     "cluster.backend=pytorchjob",
     "cluster.hyperpod=true",
     "cluster.image=registry.example/anadil/{stage}:{version}",

@@ -15,13 +15,14 @@ from anadil.runtime.flow import Step
 from anadil.runtime.kfp import VARIED
 from anadil_pipelines.adapt import pipeline_yaml, write_pipeline
 from tests.kit.fake_kubeflow import read_as_the_server
+from tests.kit.one_text import ONE_TEXT
 
 from .golden import GOLDEN, WHOLE
 from .golden import compiled as compiled_by_command
 
 RECIPE = load_recipe(
     "smoke",
-    ["cluster.image=registry.example/{stage}:{version}-cuda", "tokenizer.trial={steps: 20}", "evaluate.tasks=[az]"],
+    [ONE_TEXT, "cluster.image=registry.example/{stage}:{version}-cuda", "tokenizer.trial={steps: 20}", "evaluate.tasks=[az]"],
 )  # fmt: skip
 ALONE = tuple(stage.name for stage in FLOW if not stage.reads_all and not stage.source_key)
 """Stages of a recipe without sources."""
@@ -37,7 +38,9 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def spec_of(*settings: str) -> dict[str, Any]:
-    spec: dict[str, Any] = next(yaml.safe_load_all(pipeline_yaml(load_recipe("smoke", settings))))
+    spec: dict[str, Any] = next(
+        yaml.safe_load_all(pipeline_yaml(load_recipe("smoke", [ONE_TEXT, *settings])))
+    )
     return spec
 
 

@@ -17,9 +17,10 @@ from anadil.runtime import kfp
 from anadil.runtime.flow import Step as FlowStep
 from anadil_pipelines import laptop
 from anadil_pipelines.adapt import adapt
+from tests.kit.one_text import ONE_TEXT
 
 Inputs = dict[str, Any]
-RECIPE = load_recipe("smoke", ["tokenizer.trial={steps: 20}", "evaluate.tasks=[az]"])
+RECIPE = load_recipe("smoke", [ONE_TEXT, "tokenizer.trial={steps: 20}", "evaluate.tasks=[az]"])
 
 
 @pytest.fixture
@@ -105,11 +106,11 @@ def test_what_a_run_varies_reaches_every_step(steps: dict[str, Inputs]) -> None:
     ids=str,
 )
 def test_a_parameter_sets_its_key_of_the_recipe(values: dict[str, str], settings: list[str]) -> None:
-    given = load_recipe("smoke")
+    given = load_recipe("smoke", [ONE_TEXT])
 
     varied = load_recipe(kfp.varied_recipe({"recipe": given.model_dump_json(), **values}))
 
-    assert varied == load_recipe("smoke", settings)
+    assert varied == load_recipe("smoke", [ONE_TEXT, *settings])
 
 
 @pytest.mark.parametrize("path", shipped(), ids=lambda path: path.stem)

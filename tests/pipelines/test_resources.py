@@ -9,6 +9,7 @@ from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil_pipelines.adapt import pipeline_yaml
 from anadil_pipelines.resources import PodRequests, is_exact, pod_requests, warn_about, with_clean_workers
+from tests.kit.one_text import ONE_TEXT
 
 from .golden import WHOLE, compiled
 
@@ -40,7 +41,7 @@ def tasks(documents: tuple[dict[str, Any], dict[str, Any]]) -> dict[str, Any]:
 
 
 def recipe_with(*settings: str) -> Recipe:
-    return load_recipe("azerbaijani-1b", settings)
+    return load_recipe("azerbaijani-1b", [ONE_TEXT, *settings])
 
 
 def test_every_step_asks_for_cpu_and_memory_and_fails_by_its_own_need_only(

@@ -11,7 +11,7 @@ from anadil.recipe.load import find_recipe, load_recipe, parse_recipe
 from anadil.recipe.sections import Recipe
 from tests.golden.render import GOLDEN, SCHEMA
 
-SHIPPED = ["azerbaijani-1b", "azerbaijani-8b", "japanese-1b", "japanese-70b", "smoke"]
+SHIPPED = ["azerbaijani-1b", "azerbaijani-8b", "japanese-1b", "japanese-70b", "own", "smoke"]
 
 
 def refused(text: str, *overrides: str) -> str:
@@ -291,8 +291,8 @@ def test_a_shipped_recipe_loads_and_survives_a_round_trip(name: str) -> None:
     recipe = load_recipe(name)
 
     assert load_recipe(recipe.model_dump_json()) == recipe
-    assert recipe.clean.inputs
-    assert recipe.finetune.inputs
+    assert recipe.sources
+    assert recipe.finetune.inputs or name == "own"
 
 
 def test_a_recipe_is_found_by_name_and_by_path(tmp_path: Path) -> None:

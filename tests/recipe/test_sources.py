@@ -7,6 +7,7 @@ from anadil.recipe.load import load_recipe, parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import recipe_origin
 from anadil.runtime.job import named_side_files
+from tests.kit.one_text import ONE_TEXT
 
 THREE = """\
 language: az
@@ -226,7 +227,7 @@ def test_an_unknown_source_is_named_with_the_nearest() -> None:
 
 @pytest.mark.parametrize("name", ["smoke", "azerbaijani-1b"])
 def test_a_recipe_without_sources_has_no_key_of_them(name: str) -> None:
-    recipe = load_recipe(name, ["sources={}"])
+    recipe = load_recipe(name, [ONE_TEXT])
 
     keys = recipe_origin(recipe, ("language", "clean", "sources", "pretrain"))
 

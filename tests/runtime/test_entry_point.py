@@ -15,6 +15,7 @@ from anadil.runtime import entry_point, execute
 from anadil.runtime.planned_artifact import MadeArtifact
 from anadil.text.corpus import read_documents
 from tests.kit.harness import CLEAN, again, arguments, partials
+from tests.kit.one_text import ONE_TEXT
 
 
 def test_a_stage_makes_a_sealed_artifact_at_the_place_of_its_key(
@@ -173,16 +174,15 @@ def test_an_input_of_another_kind_stops_the_next_stage(corpus: MadeArtifact, rec
 
 
 def test_missing_inputs_are_named_as_flags(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code = entry_point.main("pretrain", ["--recipe", "smoke", "--corpus", str(tmp_path)])
+    code = entry_point.main("pretrain", ["--recipe", "smoke", "--set", ONE_TEXT, "--corpus", str(tmp_path)])
 
     assert code == 2
     assert "pretrain: --tokenizer missing; give the URI of each artifact to read" in capsys.readouterr().err
 
 
 def test_an_unfinished_input_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code = entry_point.main(
-        "tokenizer", ["--recipe", "smoke", "--corpus", str(tmp_path), "--out", str(tmp_path / "x")]
-    )
+    words = ["--recipe", "smoke", "--set", ONE_TEXT, "--corpus", str(tmp_path), "--out", str(tmp_path / "x")]
+    code = entry_point.main("tokenizer", words)
 
     assert code == 3
     assert f"{tmp_path}: no finished corpus there (no manifest.json); run the" in capsys.readouterr().err

@@ -62,7 +62,7 @@ def stage(tmp_path: Path, ends: str) -> str:
         "        time.sleep(60)\n"
         f"    {ends}\n"
         "entry_point.execute = work\n"
-        "sys.exit(entry_point.main('pretrain', ['--corpus', 'c', '--tokenizer', 't', '--recipe', 'smoke']))"
+        "sys.exit(entry_point.main('pretrain', ['--corpus', 'az=c', '--corpus', 'en=e', '--tokenizer', 't', '--recipe', 'smoke']))"
     )
 
 

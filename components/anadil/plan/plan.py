@@ -353,7 +353,7 @@ def _assumptions(request: PlanRequest, layout: Layout) -> tuple[str, ...]:
                 if recipe.pretrain.max_epochs
                 else ""
             )
-            + ("." if recipe.sources else "; --tokens gives it.")
+            + "; --tokens gives it."
         )
     if any(not each.counted for each in request.text.uses):
         assumptions.append(

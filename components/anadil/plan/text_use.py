@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import groupby
 from math import ceil
 from typing import Literal
 
@@ -95,13 +96,17 @@ class TextUse:
         """Name for people."""
         return self.source or "text"
 
+    def shares_text(self) -> str:
+        """Shares in the order of training; phases that follow each other with the same one count as one."""
+        return ", then ".join(share for share, _ in groupby(f"{each:.3g}" for each in self.shares))
+
     def line(self) -> str:
         """Text and epochs in one sentence."""
         about = "" if self.counted else "about "
         words = "" if self.words is None else f"{short_count(self.words)} words, "
         size = f"{self.name}: {words}{about}{short_count(self.tokens)} tokens ({BASES[self.basis]})"
         of = "" if self.steps == self.recipe_steps else f" of {self.recipe_steps:,}"
-        share = f" at share {', then '.join(f'{each:.3g}' for each in self.shares)}" if self.shares else ""
+        share = f" at share {self.shares_text()}" if self.shares else ""
         line = f"{size}{share} for {self.steps:,}{of} steps is {human_epochs(self.asked_epochs)} epochs"
         if self.steps < self.recipe_steps:
             line += " (pretrain.max_epochs)"

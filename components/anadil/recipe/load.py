@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -19,8 +20,12 @@ from anadil.recipe.filter_rules import NO_RULES
 from anadil.recipe.other_names import name_here, near_name
 from anadil.recipe.sections import Recipe
 
+log = logging.getLogger(__name__)
+
 OF_ONE_SOURCE = ("inputs", "since")
 """Keys of `clean` that a source does not take from the recipe."""
+SHARES = ("mix", "anneal")
+"""Keys of a phase that name sources."""
 MAX_HINTS = 5
 """Most keys that are offered for one; more would be a list to read."""
 
@@ -87,7 +92,13 @@ def parse_recipe(text: str, name: str, overrides: Sequence[str] = ()) -> Recipe:
         data = {}
     if not isinstance(data, dict):
         raise RecipeError(f"{name}: a recipe is a table of keys, not {type(data).__name__}")
+    keys = {override.partition("=")[0] for override in overrides}
+    phases = _phases(data)
+    if "clean.inputs" in keys and not any(key.partition(".")[0] == "sources" for key in keys):
+        _set_sources_aside(data, phases, name)
     given = [_apply(data, override) for override in overrides]
+    if "pretrain.phases" in keys and data.get("sources"):
+        _keep_shares(phases, _phases(data))
     try:
         # JSON mode, because strict checking takes a list for a tuple only there.
         return Recipe.model_validate_json(json.dumps(_inherited(data)), strict=True)
@@ -137,6 +148,33 @@ def _is_inherited(mistake: Mapping[str, Any], errors: Sequence[Mapping[str, Any]
         special = special.get(key) if isinstance(special, dict) else None
     alike = ((_path(other["loc"]), other["msg"]) for other in errors)
     return (path[2:], mistake["msg"]) in alike and special in (None, {})
+
+
+def _phases(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the phases as they are written; none where they are no list of tables, which is told by the checks."""
+    pretrain = data.get("pretrain")
+    phases = pretrain.get("phases") if isinstance(pretrain, dict) else None
+    return [phase for phase in phases if isinstance(phase, dict)] if isinstance(phases, list) else []
+
+
+# `--set clean.inputs=[mine.txt]` means this text alone in every recipe. Beside sources it would be a mistake of
+# somebody who does not know how the recipe names its text.
+def _set_sources_aside(data: dict[str, Any], phases: Sequence[dict[str, Any]], name: str) -> None:
+    """Take away the sources, and the shares of the phases, of which none is left."""
+    if isinstance(data.get("sources"), dict) and (sources := data.pop("sources")):
+        names = ", ".join(map(str, sources))
+        log.warning("%s: --set clean.inputs is the only text; set aside: sources %s", name, names)
+        for phase in phases:
+            for key in SHARES:
+                phase.pop(key, None)
+
+
+def _keep_shares(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> None:
+    """Give phases of the command line, which often are others in steps and rates alone, the shares of the recipe's."""
+    for phase in after:
+        alike = [one for one in before if one.get("trains") == phase.get("trains")] or before
+        if alike and phase.get("mix") is None:
+            phase.update({key: alike[-1][key] for key in SHARES if alike[-1].get(key) is not None})
 
 
 # Overrides come before checks, so that their mistakes are listed with the others.

@@ -36,7 +36,8 @@ def test_this_machine_can_run_the_built_in_recipe(tmp_path: Path) -> None:
     assert {check.name for check in checks} >= {
         "python",
         "packages",
-        "clean.inputs",
+        "sources.az.inputs",
+        "sources.en.inputs",
         "base.model",
         "storage",
     }

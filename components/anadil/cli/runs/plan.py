@@ -68,8 +68,11 @@ def add_plan(name: str, commands: Any, text: str) -> None:
     text = "machine type, such as p5.48xlarge (default: cluster.instance, or this machine)"
     add("--instance", metavar="TYPE", help=text)
     add("--nodes", type=_positive, metavar="N", help="number of nodes (default: cluster.nodes)")
-    text = "tokens of the corpus: sets epochs, hours per epoch, and where pretrain.max_epochs ends training"
-    add("--tokens", type=_positive, metavar="N", help=text)
+    text = (
+        "tokens of the corpus, or of a source (repeatable): sets epochs, hours per epoch, and where "
+        "pretrain.max_epochs ends training"
+    )
+    add("--tokens", type=_tokens, action="append", default=[], metavar="[SOURCE=]N", help=text)
     add(
         "--prices",
         type=Path,
@@ -97,6 +100,12 @@ def _positive(text: str) -> int:
     if not 1 <= number < 1e18 or number != int(number):
         raise argparse.ArgumentTypeError(f"{text} is not a positive whole number")
     return int(number)
+
+
+def _tokens(text: str) -> tuple[str, int]:
+    """The count of a source, or of the only text, whose name is ''."""
+    source, _, number = text.rpartition("=")
+    return source, _positive(number)
 
 
 def run_plan(options: argparse.Namespace) -> int:
@@ -150,21 +159,28 @@ def _request(options: argparse.Namespace) -> PlanRequest:
     )
 
 
-def _text(recipe: Recipe, tokens: int | None) -> dict[str, TextSize]:
+def _text(recipe: Recipe, tokens: Sequence[tuple[str, int]]) -> dict[str, TextSize]:
     """Text of each source, or of the tokens that the option gives."""
-    if tokens is not None:
-        if recipe.sources:
+    if tokens:
+        # A schedule follows from the sizes of all sources, so some of them say nothing.
+        if sorted(source for source, _ in tokens) != sorted(recipe.sources or [""]):
+            names = " ".join(f"--tokens {source}=N" for source in recipe.sources) or "--tokens N"
+            given = ", ".join(f"{source}={count}".lstrip("=") for source, count in tokens)
+            whose = "the recipe has sources" if recipe.sources else "the recipe has one text"
             raise RecipeError(
-                f"--tokens {tokens}: the recipe has sources, and one number says nothing of each; leave it out: the sizes "
-                "of their files are used, or their tokens after `anadil run --until encode`"
+                f"--tokens {given}: {whose}; write {names}, or leave it out: the sizes of the files are used, or the tokens "
+                "after `anadil run --until encode`"
             )
-        return {"": TextSize(basis="given", tokens=tokens)}
+        return {source: TextSize(basis="given", tokens=count) for source, count in tokens}
     decides = bool(recipe.sources) or recipe.pretrain.max_epochs is not None
     places = [recipe.storage.root or "", *named_files(STAGES["clean"], recipe)]
     # Nobody waits for a bucket whose text changes no figure but the epochs.
     text = text_of(recipe) if decides or not any("://" in place for place in places) else {}
     if not text and recipe.sources:
-        log.warning("the size of the text of sources is not known here: their epochs are not counted")
+        log.warning(
+            "the size of the text of sources is not known here: their epochs are not counted; give %s",
+            " ".join(f"--tokens {source}=N" for source in recipe.sources),
+        )
     elif not text and recipe.pretrain.max_epochs is not None:
         log.warning(
             "pretrain.max_epochs: %g ends training earlier where the text is small, and the size of clean.inputs is not "

@@ -77,7 +77,7 @@ def text_table(plan: Plan) -> Grid:
     rows = [
         (
             each.name, short_count(each.tokens), KNOWN_BY[each.basis],
-            ", then ".join(f"{share:.3g}" for share in each.shares),
+            each.shares_text(),
             human_epochs(each.asked_epochs), human_epochs(each.epochs),
             DASH if each.exhausted_at is None else human_count(each.exhausted_at),
         )
