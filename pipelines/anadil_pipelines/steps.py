@@ -21,7 +21,13 @@ RUN = dsl.PIPELINE_JOB_ID_PLACEHOLDER
 """Id of the run, which the backend fills in: what a step leaves is found by it."""
 EXECUTOR_INPUT = dsl.PIPELINE_TASK_EXECUTOR_INPUT_PLACEHOLDER
 RECIPE: dict[str, Any] = {"recipe": str} | dict.fromkeys(VARIED, str)
-TYPES = {"written": dsl.Dataset, "corpus": dsl.Dataset, "tokens": dsl.Dataset, "model": dsl.Model, "adapter": dsl.Model}
+TYPES = {
+    "written": dsl.Dataset,
+    "corpus": dsl.Dataset,
+    "tokens": dsl.Dataset,
+    "model": dsl.Model,
+    "adapter": dsl.Model,
+}
 """Artifact word -> its type in Kubeflow's lineage; any other is a `dsl.Artifact`."""
 METRICS = {"metrics": dsl.Output[dsl.Metrics]}
 MORE: dict[str, dict[str, Any]] = {

@@ -30,7 +30,7 @@ def read_texts(uris: Sequence[str], text_field: str) -> Iterator[SampleText]:
     Raises:
         DataError: A file holds web pages, or nothing that can be read.
     """
-    check_suffixes(uris)
+    check_suffixes(uris, "the texts to learn from")
     for uri in uris:
         stats = ReadStats()
         for record in read_records(uri, uri, text_field, stats):

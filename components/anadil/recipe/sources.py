@@ -138,7 +138,9 @@ class Source(StrictModel):
         if self.pairs is None:
             return self
         if self.written_by:
-            raise ValueError("pairs and written_by are both given; a base writes text in one language, so leave pairs out")
+            raise ValueError(
+                "pairs and written_by are both given; a base writes text in one language, so leave pairs out"
+            )
         if self.language is not None:
             raise ValueError(
                 f"pairs and language are both given; pairs {list(self.pairs)} says the languages, so leave language out"
