@@ -72,6 +72,29 @@ def test_a_source_is_compared_with_all_others_in_a_step_of_its_own(tmp_path: Pat
         assert f"overlap-{name}" in steps[f"encode-{name}"]["dependentTasks"]
 
 
+def test_a_base_writes_in_a_step_of_its_own_that_cleaning_waits_for(tmp_path: Path) -> None:
+    sources = {"web": {"inputs": ["/data/web.jsonl"]}, "self": {"written_by": "base", "tokens": "5M"}}
+    phase = {"trains": "all", "steps": 1, "lr": 0.001, "mix": dict.fromkeys(sources, 1)}
+    data = {"language": "az", "sources": sources, "pretrain": {"phases": [phase]}}
+    for engine in ("processes", "job"):
+        path = tmp_path / f"{engine}.yaml"
+        write_pipeline(RECIPE.model_validate_json(json.dumps({**data, "clean": {"engine": engine}})), path)
+        spec = next(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+        steps = tasks(spec)
+
+        assert "dependentTasks" not in steps["replay-self"]
+        assert set(steps["replay-self"]["inputs"]["parameters"]) == {"recipe", "run", "source", *VARIED}
+        assert steps["clean-self"]["dependentTasks"] == ["replay-self"]
+        assert "dependentTasks" not in steps["clean-web"]
+        assert "clean-self" not in steps["tokenizer"]["dependentTasks"]
+        assert "replay-web" not in steps
+        image = spec["deploymentSpec"]["executors"][
+            steps["replay-self"]["componentRef"]["name"].replace("comp", "exec")
+        ]
+        assert image["container"]["image"].startswith("anadil/evaluate:")
+        assert image["container"]["command"] == ["python", "-m", "anadil.replay"]
+
+
 @pytest.mark.parametrize("name", ALONE)
 def test_a_task_takes_the_recipe_and_what_its_stage_reads_and_depends_on_who_writes_it(
     compiled: dict[str, Any], name: str

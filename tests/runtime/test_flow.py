@@ -132,3 +132,45 @@ def test_sources_that_nobody_compared_are_no_silent_matter(
         named_inputs(STAGES[stage], RECIPE, given, source)
 
     assert [record.message.startswith(said) for record in caplog.records] == ([True] if said else [])
+
+
+WRITTEN = parse_recipe(
+    "sources: {web: {inputs: [w]}, self: {written_by: base, tokens: 5M}}\n"
+    "pretrain: {phases: [{trains: all, steps: 9, lr: 1.0e-3, mix: {web: .9, self: .1}}]}",
+    "r.yaml",
+)
+
+
+def test_only_a_source_that_the_base_writes_has_a_step_for_it() -> None:
+    steps = flow_of(WRITTEN, "clean")
+
+    assert [step.name for step in steps] == ["replay-self", "clean-web", "clean-self"]
+    assert [step.reads(WRITTEN) for step in steps] == [{}, {}, {"written": "written.self"}]
+    # The step itself knows the recipe of its source alone.
+    assert steps[2].reads(WRITTEN.of_source("self")) == {"written": "written.self"}
+    assert "replay" not in {step.stage.name for step in flow_of(RECIPE)}
+    assert recipe_of_step(STAGES["replay"], WRITTEN, "")[1] == "self"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "source", "said"),
+    [
+        (WRITTEN, "web", "replay: source web has no `written_by`; set it"),
+        (RECIPE, "", "replay: no source has `written_by`; set it"),
+        (PLAIN, "", "replay: no source has `written_by`; set it"),
+        (WRITTEN, "other", "sources: none is called 'other'"),
+    ],
+)
+def test_a_step_that_no_source_has_is_refused(recipe: Recipe, source: str, said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        recipe_of_step(STAGES["replay"], recipe, source)
+
+
+def test_what_the_base_wrote_is_needed_by_its_source_and_read_by_no_other() -> None:
+    clean = STAGES["clean"]
+
+    assert named_inputs(clean, WRITTEN, {"written": ["/w"]}, "self") == {"written": "/w"}
+    with pytest.raises(RecipeError, match="clean: --written missing"):
+        named_inputs(clean, WRITTEN, {"written": []}, "self")
+    with pytest.raises(RecipeError, match="--written /w: clean-web reads none by this recipe; leave it out"):
+        named_inputs(clean, WRITTEN, {"written": ["/w"]}, "web")
