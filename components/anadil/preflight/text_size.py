@@ -99,7 +99,8 @@ def _size_of(recipe: Recipe, made: Mapping[str, MadeArtifact]) -> TextSize | Non
         documents = corpus.manifest.records["train"]
         estimate = TextSize(basis="corpus", tokens=0, text_bytes=size, words=words, documents=documents)
     elif written := written_tokens(recipe):
-        return TextSize(basis="written", tokens=written, text_bytes=round(written * BYTES_PER_TOKEN))
+        size = round(written * BYTES_PER_TOKEN)
+        estimate = TextSize(basis="written", tokens=0, text_bytes=size)
     else:
         stage = STAGES["clean"]
         files = storage.sizes(named_files(stage, recipe), files_key(stage, recipe))
