@@ -1,11 +1,15 @@
 """The stage encode, and what training makes of its tokens."""
 
+import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file
 
 from anadil.artifacts import artifact
+from anadil.artifacts.base_model import read_tokenizer
 from anadil.core.errors import IntegrityError
 from anadil.core.stages import STAGES
 from anadil.pretrain.data.tokens import check_tokenizer, tokens_of
@@ -15,8 +19,9 @@ from anadil.runtime import execute
 from anadil.runtime.cache_key import stage_origin
 from anadil.runtime.job import Job, Stream
 from anadil.runtime.planned_artifact import planned_artifact
+from anadil.text.corpus import write_documents
 from tests.kit.one_text import ONE_TEXT
-from tests.kit.pretraining import make_corpus, make_tokenizer_artifact, set_bos
+from tests.kit.pretraining import make_corpus, make_documents, make_tokenizer_artifact, set_bos
 from tests.kit.pretraining_texts import PRETRAINING_TEXTS
 from tests.kit.tokens import tokens_of_corpus
 
@@ -123,3 +128,40 @@ def test_encoding_in_this_process_leaves_the_guard_of_forks(
     tokens_of_corpus(make_corpus(tmp_path / "corpus"), tokenizer, tmp_path / "work")
 
     assert "TOKENIZERS_PARALLELISM" not in os.environ
+
+
+@pytest.mark.parametrize("source", ["web", "self"])
+def test_control_tokens_are_read_in_what_the_base_wrote_and_in_no_other_text(
+    tmp_path: Path, tokenizer: Path, source: str
+) -> None:
+    recipe = Recipe.model_validate_json(
+        json.dumps({
+            "language": "az",
+            "sources": {"web": {"inputs": ["w.jsonl"]}, "self": {"written_by": "base", "tokens": 1000}},
+            "pretrain": {
+                "sequence_length": 32,
+                "phases": [{"trains": "all", "steps": 1, "lr": 1e-3, "mix": {"web": 1, "self": 1}}],
+            },
+            "storage": {"root": str(tmp_path / "root")},
+        })
+    ).of_source(source)  # fmt: skip
+    corpus = tmp_path / "corpus"
+    write_documents(
+        corpus, "train", [replace(each, lang=recipe.language) for each in make_documents([CHAT] * 9)]
+    )
+    write_documents(corpus, "heldout", [])
+    artifact.seal(corpus, kind="corpus", origin={}, recipe=recipe.model_dump(mode="json"))
+
+    made = execute.execute(
+        STAGES["encode"], recipe, {"corpus": str(corpus), "tokenizer": str(tokenizer)}, (), None
+    )
+
+    words = read_tokenizer(tokenizer)
+    shard = load_file(Path(made.uri) / "train/part-00000.safetensors")
+    ids = shard["ids"][: shard["starts"][1]].tolist()[1:-1]
+    end = words.token_to_id("<|eot_id|>")
+    assert ids.count(end) == (2 if source == "self" else 0)
+    assert words.decode(ids, skip_special_tokens=False) == CHAT
+
+
+CHAT = "Salam!<|eot_id|>Salam, necəsən?<|eot_id|>"

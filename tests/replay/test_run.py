@@ -1,10 +1,11 @@
+import errno
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from anadil.core.errors import DataError, Stopped
+from anadil.core.errors import DataError, PreflightError, Stopped
 from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
@@ -12,6 +13,7 @@ from anadil.replay import run as replay
 from anadil.replay import write_documents
 from anadil.replay.write_documents import Writer
 from anadil.runtime.cache_key import recipe_origin, stage_origin
+from anadil.runtime.entry_point import main
 from anadil.runtime.execute import execute
 from anadil.runtime.planned_artifact import MadeArtifact
 from anadil.text.corpus import read_corpora
@@ -30,7 +32,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write_documents, "MAX_TOKENS", 64)
     monkeypatch.setattr(write_documents, "QUESTION_TOKENS", 32)
     monkeypatch.setattr(write_documents, "ANSWER_TOKENS", 32)
-    monkeypatch.setattr(replay, "SHARD_DOCUMENTS", 16)
+    monkeypatch.setattr(replay, "SHARD_DOCUMENTS", 48)
 
 
 def recipe_of(base: Path, root: Path, *settings: str) -> Recipe:
@@ -126,6 +128,7 @@ def test_a_base_without_a_tokenizer_is_refused(base: Path, tmp_path: Path) -> No
         written(recipe_of(bare, tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("clean_in_this_process")
 def test_a_corpus_is_made_of_what_the_base_wrote(base: Path, tmp_path: Path) -> None:
     recipe = recipe_of(base, tmp_path)
@@ -143,6 +146,7 @@ def test_a_corpus_is_made_of_what_the_base_wrote(base: Path, tmp_path: Path) -> 
     assert corpus.manifest.origin["input written"] == made.manifest.digest
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("clean_in_this_process")
 def test_text_in_another_language_than_the_source_says_is_refused_with_samples(
     base: Path, tmp_path: Path
@@ -164,3 +168,26 @@ def _lines(made: MadeArtifact) -> list[str]:
 
     files, _ = rows_of(made)
     return b"".join(zstandard.decompress(each) for each in files).decode().splitlines()
+
+
+def test_a_full_disk_leaves_no_shard_that_is_taken_for_one(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text(
+        json.dumps(recipe_of(base, tmp_path / "root").model_dump(mode="json", exclude_defaults=True))
+    )
+    write_bytes = Path.write_bytes
+
+    def full(self: Path, data: bytes) -> int:
+        write_bytes(self, data[:9])
+        raise OSError(errno.ENOSPC, "No space left on device", str(self))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "write_bytes", full)
+        code = main("replay", ["--recipe", str(path)])
+
+    assert code == PreflightError.exit_code
+    assert "disk full: " in capsys.readouterr().err
+    assert not [*(tmp_path / "root").rglob("shard-*")]
+    assert rows_of(written(recipe_of(base, tmp_path / "root")))[1]["documents"]
