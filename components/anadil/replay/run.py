@@ -41,7 +41,7 @@ from anadil.text.written import ABOUT, part_name
 log = logging.getLogger(__name__)
 
 ENOUGH = 64
-"""Documents after which a base is refused that has written nothing of use."""
+"""Documents after which a base is refused that has written nothing of use; the first shard has no more."""
 SAMPLES, SAMPLE_CHARS = 3, 200
 FACTS, DOCUMENTS = "facts.json", "documents.jsonl.zst"
 """Files of a shard's folder."""
@@ -60,8 +60,8 @@ def run(job: Job) -> Figures:
     assert source.tokens is not None
     shards = list(_shards(job, source.tokens))
     facts = [read_json(shard / FACTS) for shard in shards]
-    kept = [(shard, each) for shard, each in zip(shards, facts, strict=True) if each["documents"]]
-    for number, (shard, _) in enumerate(kept):
+    filled = [shard for shard, each in zip(shards, facts, strict=True) if each["documents"]]
+    for number, shard in enumerate(filled):
         link(shard / DOCUMENTS, job.out / part_name(number))
     about = _about(job, facts)
     (job.out / ABOUT).write_text(json.dumps(about, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
@@ -100,7 +100,9 @@ def _shards(job: Job, tokens: int) -> Iterator[Path]:
                 writer = writer or _writer(job)
                 # As many as the rest needs at the mean length so far, so that little is written beyond it.
                 mean = written / first if first else writer.max_tokens
-                size = min(SHARD_DOCUMENTS, math.ceil((tokens - written) / max(1, mean)))
+                # The first shard is small: it tells a base of no use, and how long documents are.
+                most = SHARD_DOCUMENTS if number else ENOUGH
+                size = min(most, math.ceil((tokens - written) / max(1, mean)))
                 with sealed_dir.create(shard, origin) as draft:
                     started = time.perf_counter()
                     documents = writer.write(range(first, first + size))
@@ -108,7 +110,7 @@ def _shards(job: Job, tokens: int) -> Iterator[Path]:
             begun.append(read_json(shard / FACTS))
             bar.advance(min(begun[-1]["tokens"], tokens - written))
             if first + begun[-1]["written"] >= ENOUGH:
-                _refuse_nothing(job, begun)
+                _refuse_nothing(job, begun)  # rather than write millions of tokens of it
             yield shard
             job.stop.check()
 
@@ -123,18 +125,18 @@ def _writer(job: Job) -> Writer:
 
 
 def _write_shard(documents: list[WrittenDocument], seconds: float, draft: Path) -> None:
-    kept = [each for each in documents if not each.dropped]
-    lines = "".join(json.dumps(each.as_row(), ensure_ascii=False) + "\n" for each in kept)
+    usable = [each for each in documents if not each.dropped]
+    lines = "".join(json.dumps(each.as_row(), ensure_ascii=False) + "\n" for each in usable)
     (draft / DOCUMENTS).write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(lines.encode()))
     dropped = [each for each in documents if each.dropped]
     facts = {
         "written": len(documents),
         "tokens": sum(each.tokens for each in documents),
         "seconds": seconds,
-        "documents": len(kept),
-        "chats": sum(each.kind == "chat" for each in kept),
+        "documents": len(usable),
+        "chats": sum(each.kind == "chat" for each in usable),
         "dropped": dict(Counter(f"{each.kind} {each.dropped}" for each in dropped)),
-        "samples": [each.text[:SAMPLE_CHARS] for each in (kept or dropped)[:SAMPLES]],
+        "samples": [each.text[:SAMPLE_CHARS] for each in (usable or dropped)[:SAMPLES]],
     }
     (draft / FACTS).write_text(json.dumps(facts), encoding="utf-8")
 
