@@ -4,6 +4,7 @@ from anadil.core.errors import RecipeError
 from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.runtime.cache_key import recipe_origin
+from anadil.text.filter_rules import MODES
 
 WRITTEN = """\
 language: az
@@ -30,6 +31,17 @@ def test_what_a_base_wrote_is_read_whole_whatever_the_recipe_says_of_files() -> 
     clean = parse_recipe(WRITTEN, "r.yaml", ["clean.line_language=true"]).of_source("self").clean
 
     assert (clean.text_field, clean.line_language) == ("text", False)
+
+
+def test_rules_of_form_count_what_a_base_wrote_and_drop_none_of_it() -> None:
+    clean = parse_recipe(WRITTEN, "r.yaml", ["clean.modes={long: enforce}"]).of_source("self").clean
+
+    assert {name for name in MODES if clean.modes.get(name) != "report"} >= {
+        "empty", "language", "long", "duplicate_ngrams", "duplicate_lines", "top_ngram", "ng_words",
+    }  # fmt: skip
+    assert {clean.modes[name] for name in ("short", "sentence_length", "word_length", "alpha")} == {"report"}
+    bare = parse_recipe(WRITTEN, "r.yaml", ["clean.rules=none"]).of_source("self").clean
+    assert (bare.rules, bare.modes) == ("none", {})
 
 
 def test_a_recipe_without_such_a_source_has_no_key_of_it() -> None:

@@ -33,6 +33,7 @@ from anadil.recipe.sources import (
     MAX_EPOCHS,
     Source,
     SourceName,
+    clean_of_written,
     is_taught,
     refuse_source_mistakes,
     target_sources,
@@ -268,13 +269,12 @@ class Recipe(StrictModel):
         source = self.sources[name]
         language = source.language_in(self.language)
         clean = source.clean.model_copy(update={"inputs": source.inputs})
-        if source.written_by:  # in files of this program's own
-            clean = clean.model_copy(update={"text_field": "text"})
+        if source.written_by:
+            clean = clean_of_written(clean)
         if source.pairs:  # judged by their sides
             clean = clean.model_copy(update={"rules": NO_RULES})
-        # The cards say what was done by this key. No line is in another language than none, and a chat of a base without
-        # its question is none.
-        if source.written_by or load_language(language).is_none:
+        # The cards say what was done by this key, and no line is in another language than none.
+        if load_language(language).is_none:
             clean = clean.model_copy(update={"line_language": False})
         # How often it is trained on changes neither its corpus nor its tokens.
         source = source.model_copy(update={"max_epochs": MAX_EPOCHS})

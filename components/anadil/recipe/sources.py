@@ -9,6 +9,8 @@ from pydantic import AfterValidator, BeforeValidator, PositiveInt, WithJsonSchem
 
 from anadil.recipe.clean import OF_DOCUMENTS, Clean
 from anadil.recipe.fields import NEUTRAL, StrictModel, Text
+from anadil.recipe.filter_rules import NO_RULES
+from anadil.text.filter_rules import MODES, Mode
 from anadil.text.language import load_language
 from anadil.text.language_data import NO_LANGUAGE, Language, UnknownLanguageError
 from anadil.text.parallel import DIRECTIONS, both_languages, is_pair
@@ -20,6 +22,9 @@ WRITTEN_LANGUAGE = "en"
 never that of the recipe without being named, since a base writes little in the language that it is to be taught."""
 MIN_WRITTEN = 1_000
 """Fewest tokens that a base is asked for. Chosen by us: a corpus needs two documents, and cleaning drops some."""
+JUDGES_WRITTEN = re.compile(r"empty|language|mixed|ng_words|quality|top_ngram|duplicate_\w+")
+"""Rules that drop what a base wrote: language, repetition, and what the recipe names. All others are counted. They were made
+for pages, and of two good chats of SmolLM2-135M `sentence_length` dropped both: the ends of turns end no sentence."""
 # A plain 500000000 is misread by a zero, and papers write 500M. Not `m`, which is read as a thousandth.
 UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMBT])")
@@ -38,6 +43,14 @@ def _is_name(name: str) -> str:
 SourceName = Annotated[
     str, AfterValidator(_is_name), WithJsonSchema({"type": "string", "pattern": NAME.pattern})
 ]
+
+
+def clean_of_written(clean: Clean) -> Clean:
+    """Return the settings by which text of the base itself is cleaned."""
+    modes: dict[str, Mode] = {name: "report" for name in MODES if not JUDGES_WRITTEN.fullmatch(name)}
+    update = {"modes": modes | clean.modes} if clean.rules != NO_RULES else {}
+    # The text lies in files of this program's own, and a chat without a line is none.
+    return clean.model_copy(update={"text_field": "text", "line_language": False, **update})
 
 
 def has_language(language: str) -> str:
