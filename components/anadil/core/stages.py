@@ -107,18 +107,15 @@ class Stage:
 FLOW = (
     Stage(
         name="replay",
-        # Generation on a GPU, as in scoring.
         image="evaluate",
         rooms=("model", "plan"),
         writes="written",
         per_source=True,
         source_key="written_by",
-        # Neither tokenizer nor phases: what a base has written serves all runs of it.
         sections=("base", "seed", "sources.written_by", "sources.tokens"),
         uses_model=True,
         cpu="4",
         memory="16Gi",
-        # Finished shards are not written again where the work directory outlives the pod.
         retries=2,
         summary="let the base model write replay: text against forgetting",
     ),
@@ -128,7 +125,6 @@ FLOW = (
         image="clean",
         # The stage that shares the image.
         rooms=("overlap",),
-        # In place of files, where the base writes the source.
         reads=("written",),
         writes="corpus",
         per_source=True,
