@@ -9,6 +9,7 @@ from anadil.core.errors import PreflightError
 from anadil.core.stages import STAGES
 from anadil.plan.evaluating import check_evaluate_fits
 from anadil.plan.instances import machine
+from anadil.plan.model_shape import KNOWN, shape_from
 from anadil.plan.plan import build_plan, choose_layout, request_for
 from anadil.plan.replaying import replay_need
 from anadil.plan.stage_devices import stage_devices
@@ -19,7 +20,8 @@ from anadil.preflight.memory import check_fits
 from anadil.preflight.text_size import text_of
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
-from tests.kit.plans import SEVENTY
+
+LARGE = "meta-llama/Llama-3.1-70B"
 
 
 @pytest.fixture
@@ -83,12 +85,12 @@ def test_the_doctor_says_what_writing_needs_and_refuses_what_no_machine_holds(re
     with pytest.raises(
         PreflightError, match=r"replay does not fit: .* give real text in place of written_by"
     ):
-        check_evaluate_fits(SEVENTY, recipe, machine("g5.xlarge"), "replay")
+        check_evaluate_fits(shape_from(KNOWN[LARGE], LARGE), recipe, machine("g5.xlarge"), "replay")
 
 
 def test_the_step_takes_the_fewest_gpus_that_hold_the_base(recipe: Recipe) -> None:
     kind = machine("p5.48xlarge")
-    base = recipe.base.model_copy(update={"model": "meta-llama/Llama-3.1-70B"})
+    base = recipe.base.model_copy(update={"model": LARGE})
 
     assert stage_devices("replay", recipe, kind, 1) == (1, 1)
     assert stage_devices("replay", recipe.model_copy(update={"base": base}), kind, 1)[1] > 1
