@@ -12,7 +12,7 @@ from anadil.report.forgetting import Advice, advice_on_forgetting
 from anadil.report.measures_view import measures_view
 from anadil.report.next_steps import next_steps
 from anadil.report.read import Facts, read_facts
-from anadil.report.retained import changes_of
+from anadil.report.retained import changes_of, name_of_text, source_of_text
 from anadil.report.run import run
 from anadil.report.scores_view import scores_view
 from anadil.report.verdict import verdict
@@ -218,6 +218,15 @@ def test_nothing_forgotten_is_no_advice(tmp_path: Path) -> None:
 
     assert advice_on_forgetting(facts) == ()
     assert measures_view(facts)[0].advice == ()
+
+
+def test_text_of_the_program_is_told_from_a_source_of_that_name() -> None:
+    texts, sources = ("en", "en_source", "code"), ("web", "en", "code")
+
+    assert [source_of_text(text, texts, sources) for text in texts] == ["", "en", "code"]
+    assert source_of_text("en", ("en",), sources) == "en"
+    assert name_of_text("en", texts, sources) == "English"
+    assert name_of_text("en_source", texts, sources) == "the source en"
 
 
 def test_one_document_has_no_interval() -> None:
