@@ -150,11 +150,21 @@ def test_a_plain_recipe_gets_replay_a_lower_rate_and_lora_each_as_keys_that_pars
     assert "/data/secret" not in replay.snippet
     assert "25 % of replay took back 88 % of such a rise, for 4.5 % more loss on the new text" in replay.why
     assert "the rise of 60 % here would be about 6.9 %" in replay.why
+    assert recipe.sources["en"].inputs == ("builtin:en/prose.jsonl",)
     own = followed(PLAIN, written).sources["self"]
     # A quarter of 1,228,800 tokens, read four times.
     assert (own.written_by, own.tokens, own.language) == ("base", 76_800, "en")
     assert [phase.lr for phase in followed(PLAIN, rate).pretrain.phases] == [0.0032, 0.0012]
     assert (followed(PLAIN, lora).finetune.trains, followed(PLAIN, lora).finetune.lr) == ("adapter", 1e-4)
+
+
+def test_replay_for_a_base_of_the_hub_asks_for_files_of_ones_own(tmp_path: Path) -> None:
+    recipe = PLAIN | {"base": {"model": "Qwen/Qwen3-0.6B"}}
+    facts = facts_of(tmp_path, scored("adapted", base=2.0, adapted=3.2, finetuned=3.2), recipe)
+
+    replay = followed(recipe, advice_on_forgetting(facts)[0])
+
+    assert replay.sources["en"].inputs == ("text/en/*.jsonl",)
 
 
 def test_a_small_loss_asks_for_little_replay(tmp_path: Path) -> None:
@@ -186,6 +196,7 @@ def test_a_recipe_whose_sources_lack_the_language_gets_one_more(tmp_path: Path) 
     changed, written = (followed(recipe, each) for each in advice_on_forgetting(facts)[:2])
 
     assert list(changed.sources) == ["web", "law", "en"]
+    assert changed.sources["en"].inputs == ("builtin:en/prose.jsonl",)
     assert written.pretrain.phases[0].mix == pytest.approx({"web": 0.57, "law": 0.38, "self": 0.05})
     assert changed.pretrain.phases[0].mix == pytest.approx({"web": 0.57, "law": 0.38, "en": 0.05})
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import yaml
 
+from anadil.artifacts.base_model import TINY
+from anadil.artifacts.storage import BUILT_IN, built_in
 from anadil.core.format import number
 from anadil.recipe.finetune import Finetune
 from anadil.recipe.pretrain import Phase
@@ -93,7 +95,10 @@ def _replay(facts: Facts, change: Change, rise: float) -> Iterator[Advice]:
 def _new_source(facts: Facts, language: Language, share: float, why: str) -> Iterator[Advice]:
     """Add a source in a language: files, or text that the base writes."""
     recipe, code = facts.recipe, language.code.partition("-")[0].lower()
-    files: Json = {"inputs": [f"text/{code}/*.jsonl"], "language": language.code}
+    # The base that is made on the spot learned from text that comes with the program; that of others is not public.
+    place = f"{BUILT_IN}{code}/prose.jsonl"
+    known = recipe.base.model == TINY and built_in(place).is_file()
+    files: Json = {"inputs": [place if known else f"text/{code}/*.jsonl"], "language": language.code}
     yield Advice(
         action=f"Replay: give {_percent(share)} of the tokens to a source in {language.name} (sources, mix in pretrain.phases).",
         why=why,
