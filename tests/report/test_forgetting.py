@@ -167,6 +167,16 @@ def test_replay_for_a_base_of_the_hub_asks_for_files_of_ones_own(tmp_path: Path)
     assert replay.sources["en"].inputs == ("text/en/*.jsonl",)
 
 
+def test_thousands_of_files_are_counted_and_not_listed(tmp_path: Path) -> None:
+    recipe = PLAIN | {"clean": {"inputs": [f"crawl/{place:05}.warc.gz" for place in range(3_000)]}}
+    facts = facts_of(tmp_path, scored("adapted", base=2.0, adapted=3.2, finetuned=3.2), recipe)
+
+    replay = advice_on_forgetting(facts)[0]
+
+    assert len(followed(recipe, replay).sources["text"].inputs) == 20
+    assert replay.snippet.endswith("# text.inputs: 2,980 more of clean.inputs\n")
+
+
 def test_a_small_loss_asks_for_little_replay(tmp_path: Path) -> None:
     facts = facts_of(tmp_path, scored("adapted", base=2.0, adapted=2.12, finetuned=2.12))
 

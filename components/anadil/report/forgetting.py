@@ -30,6 +30,8 @@ NEW_LOSS = {0.0: 1.11, 0.01: 1.12, 0.05: 1.12, 0.1: 1.13, 0.25: 1.16}
 """The same of the new text."""
 OLD_LOSS_BEFORE = 2.17
 """Loss on the old text before. Source: the same."""
+MAX_INPUTS = 20
+"""Most files that a snippet lists; a crawl has thousands."""
 SLOWER = 0.5
 """Factor of the rates that the page proposes. Chosen by us."""
 
@@ -102,7 +104,7 @@ def _new_source(facts: Facts, language: Language, share: float, why: str) -> Ite
     yield Advice(
         action=f"Replay: give {_percent(share)} of the tokens to a source in {language.name} (sources, mix in pretrain.phases).",
         why=why,
-        snippet=_yaml(_with_source(recipe, f"{code}_text" if code in recipe.sources else code, files, share)),
+        snippet=_with_source(recipe, f"{code}_text" if code in recipe.sources else code, files, share),
     )
     trained = int(number(facts.training_summary.get("tokens")) or 0)
     tokens = max(MIN_WRITTEN, math.ceil(share * trained / MAX_EPOCHS))
@@ -111,7 +113,7 @@ def _new_source(facts: Facts, language: Language, share: float, why: str) -> Ite
         action=f"Without text in {language.name}: let the base write it (sources.<name>.written_by).",
         why=f"It moves the same figure: text that the base writes itself replays what it knows (arXiv:2605.26097). {tokens:,} tokens "
         f"are read {MAX_EPOCHS} times at most.",
-        snippet=_yaml(_with_source(recipe, "self", written, share)),
+        snippet=_with_source(recipe, "self", written, share),
     )
 
 
@@ -190,13 +192,16 @@ def _left(share: float) -> float:
     return (OLD_LOSS[known] - OLD_LOSS_BEFORE) / (OLD_LOSS[0.0] - OLD_LOSS_BEFORE)
 
 
-def _with_source(recipe: Recipe, name: str, source: Json, share: float) -> Json:
+def _with_source(recipe: Recipe, name: str, source: Json, share: float) -> str:
     """Keys of a recipe with one source more."""
     if recipe.sources:
-        return {"sources": {name: source}, "pretrain": {"phases": _phases(recipe, {name: 1}, share)}}
-    text = {"text": {"inputs": [portable(place) for place in recipe.clean.inputs]}}
+        return _yaml({"sources": {name: source}, "pretrain": {"phases": _phases(recipe, {name: 1}, share)}})
+    inputs = [portable(place) for place in recipe.clean.inputs]
+    sources: Json = {"text": {"inputs": inputs[:MAX_INPUTS]}, name: source}
     phases = [_written(phase) | {"mix": {"text": 1 - share, name: share}} for phase in recipe.pretrain.phases]
-    return {"clean": {"inputs": []}, "sources": text | {name: source}, "pretrain": {"phases": phases}}
+    keys = _yaml({"clean": {"inputs": []}, "sources": sources, "pretrain": {"phases": phases}})
+    more = len(inputs) - MAX_INPUTS
+    return f"{keys}# text.inputs: {more:,} more of clean.inputs\n" if more > 0 else keys
 
 
 def _phases(recipe: Recipe, replayed: Mapping[str, float], share: float) -> list[Json]:
