@@ -152,8 +152,8 @@ def test_a_plain_recipe_gets_replay_a_lower_rate_and_lora_each_as_keys_that_pars
     assert "the rise of 60 % here would be about 6.9 %" in replay.why
     assert recipe.sources["en"].inputs == ("builtin:en/prose.jsonl",)
     own = followed(PLAIN, written).sources["self"]
-    # A quarter of 1,228,800 tokens, read four times.
-    assert (own.written_by, own.tokens, own.language) == ("base", 76_800, "en")
+    # A quarter of 1,228,800 tokens.
+    assert (own.written_by, own.tokens, own.language) == ("base", 307_200, "en")
     assert [phase.lr for phase in followed(PLAIN, rate).pretrain.phases] == [0.0032, 0.0012]
     assert (followed(PLAIN, lora).finetune.trains, followed(PLAIN, lora).finetune.lr) == ("adapter", 1e-4)
 
@@ -165,6 +165,13 @@ def test_replay_for_a_base_of_the_hub_asks_for_files_of_ones_own(tmp_path: Path)
     replay = followed(recipe, advice_on_forgetting(facts)[0])
 
     assert replay.sources["en"].inputs == ("text/en/*.jsonl",)
+
+
+def test_a_short_run_asks_the_base_for_enough_to_be_cleaned(tmp_path: Path) -> None:
+    scores = scored("adapted", base=2.0, adapted=3.2, finetuned=3.2)
+    facts = facts_of(tmp_path, scores, summary={"tokens": 30_000})
+
+    assert followed(PLAIN, advice_on_forgetting(facts)[1]).sources["self"].tokens == 50_000
 
 
 def test_thousands_of_files_are_counted_and_not_listed(tmp_path: Path) -> None:
