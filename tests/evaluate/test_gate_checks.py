@@ -132,6 +132,31 @@ def test_a_ratio_whose_interval_spans_its_limit_decides_nothing_either() -> None
     assert failed(verdict) == {"adapted.retained.en"}
 
 
+def test_each_retained_text_decides_by_its_own_interval() -> None:
+    def change(value: float, half: float) -> Difference:
+        return Difference(value=value, low=value - half, high=value + half, num_documents=120)
+
+    base = table(retained={"en": 2.0, "en_source": 2.0, "code": 2.0})
+    adapted = table(retained={"en": 2.1, "en_source": 2.48, "code": 2.6})
+    pairs = {"en": change(0.1, 0.05), "en_source": change(0.48, 0.1), "code": change(0.6, 0.05)}
+
+    verdict = judged(
+        base=base,
+        adapted=adapted,
+        pairs=differences(**{f"adapted - base, retained {text}": each for text, each in pairs.items()}),
+    )
+
+    checks = {each.name: each for each in verdict.checks if each.name.startswith("adapted.retained")}
+    outcomes = {name.rpartition(".")[2]: (each.passed, each.undecided) for name, each in checks.items()}
+    assert outcomes == {"en": (True, False), "en_source": (False, True), "code": (False, False)}
+    assert all(each.enforced and each.limit == 1.25 for each in checks.values())
+    assert set(verdict.verdicts["model"].failed) == {"adapted.retained.en_source", "adapted.retained.code"}
+    assert (
+        "adapted.retained.en_source is undecided: 120 texts, interval 1.19 to 1.29, limit 1.25"
+        in checks["adapted.retained.en_source"].failure
+    )
+
+
 def test_loops_in_answers_count_for_a_model_that_continues_text() -> None:
     made = [*greedy("continuation", 2, 6), *greedy("answer", 60, 64)]
 

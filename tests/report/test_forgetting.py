@@ -12,7 +12,7 @@ from anadil.report.forgetting import Advice, advice_on_forgetting
 from anadil.report.measures_view import measures_view
 from anadil.report.next_steps import next_steps
 from anadil.report.read import Facts, read_facts
-from anadil.report.retained import changes_of
+from anadil.report.retained import changes_of, name_of_text, source_of_text
 from anadil.report.run import run
 from anadil.report.scores_view import scores_view
 from anadil.report.verdict import verdict
@@ -150,11 +150,38 @@ def test_a_plain_recipe_gets_replay_a_lower_rate_and_lora_each_as_keys_that_pars
     assert "/data/secret" not in replay.snippet
     assert "25 % of replay took back 88 % of such a rise, for 4.5 % more loss on the new text" in replay.why
     assert "the rise of 60 % here would be about 6.9 %" in replay.why
+    assert recipe.sources["en"].inputs == ("builtin:en/prose.jsonl",)
     own = followed(PLAIN, written).sources["self"]
-    # A quarter of 1,228,800 tokens, read four times.
-    assert (own.written_by, own.tokens, own.language) == ("base", 76_800, "en")
+    # A quarter of 1,228,800 tokens.
+    assert (own.written_by, own.tokens, own.language) == ("base", 307_200, "en")
     assert [phase.lr for phase in followed(PLAIN, rate).pretrain.phases] == [0.0032, 0.0012]
     assert (followed(PLAIN, lora).finetune.trains, followed(PLAIN, lora).finetune.lr) == ("adapter", 1e-4)
+
+
+def test_replay_for_a_base_of_the_hub_asks_for_files_of_ones_own(tmp_path: Path) -> None:
+    recipe = PLAIN | {"base": {"model": "Qwen/Qwen3-0.6B"}}
+    facts = facts_of(tmp_path, scored("adapted", base=2.0, adapted=3.2, finetuned=3.2), recipe)
+
+    replay = followed(recipe, advice_on_forgetting(facts)[0])
+
+    assert replay.sources["en"].inputs == ("text/en/*.jsonl",)
+
+
+def test_a_short_run_asks_the_base_for_enough_to_be_cleaned(tmp_path: Path) -> None:
+    scores = scored("adapted", base=2.0, adapted=3.2, finetuned=3.2)
+    facts = facts_of(tmp_path, scores, summary={"tokens": 30_000})
+
+    assert followed(PLAIN, advice_on_forgetting(facts)[1]).sources["self"].tokens == 50_000
+
+
+def test_thousands_of_files_are_counted_and_not_listed(tmp_path: Path) -> None:
+    recipe = PLAIN | {"clean": {"inputs": [f"crawl/{place:05}.warc.gz" for place in range(3_000)]}}
+    facts = facts_of(tmp_path, scored("adapted", base=2.0, adapted=3.2, finetuned=3.2), recipe)
+
+    replay = advice_on_forgetting(facts)[0]
+
+    assert len(followed(recipe, replay).sources["text"].inputs) == 20
+    assert replay.snippet.endswith("# text.inputs: 2,980 more of clean.inputs\n")
 
 
 def test_a_small_loss_asks_for_little_replay(tmp_path: Path) -> None:
@@ -186,6 +213,7 @@ def test_a_recipe_whose_sources_lack_the_language_gets_one_more(tmp_path: Path) 
     changed, written = (followed(recipe, each) for each in advice_on_forgetting(facts)[:2])
 
     assert list(changed.sources) == ["web", "law", "en"]
+    assert changed.sources["en"].inputs == ("builtin:en/prose.jsonl",)
     assert written.pretrain.phases[0].mix == pytest.approx({"web": 0.57, "law": 0.38, "self": 0.05})
     assert changed.pretrain.phases[0].mix == pytest.approx({"web": 0.57, "law": 0.38, "en": 0.05})
 
@@ -218,6 +246,15 @@ def test_nothing_forgotten_is_no_advice(tmp_path: Path) -> None:
 
     assert advice_on_forgetting(facts) == ()
     assert measures_view(facts)[0].advice == ()
+
+
+def test_text_of_the_program_is_told_from_a_source_of_that_name() -> None:
+    texts, sources = ("en", "en_source", "code"), ("web", "en", "code")
+
+    assert [source_of_text(text, texts, sources) for text in texts] == ["", "en", "code"]
+    assert source_of_text("en", ("en",), sources) == "en"
+    assert name_of_text("en", texts, sources) == "English"
+    assert name_of_text("en_source", texts, sources) == "the source en"
 
 
 def test_one_document_has_no_interval() -> None:

@@ -1,6 +1,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,21 @@ from anadil.report.run import run
 from anadil.runtime.cache_key import stage_origin
 from anadil.runtime.job import Job, Stream
 from tests.kit import report_run
+
+
+def streamed(word: str, **figures: Any) -> Stream:
+    """An artifact of which the report reads the manifest."""
+    manifest = Manifest(kind=word.partition(".")[0], key=word, origin={}, files={}, figures=figures)
+    return Stream(uri=f"s3://runs/{word}", manifest=manifest)
+
+
+def training() -> list[dict[str, float]]:
+    """Logged lines with figures of each source."""
+    return [
+        {"step": step, "loss": 9 - step, "loss/web": 9.0 - step, "loss/en": 5.0 + step}
+        | {"validation_bits_per_byte/web": 3.0 - step / 2, "validation_bits_per_byte/en": 2.0 + step / 4}
+        for step in range(3)
+    ]
 
 
 def job_of_sources(root: Path) -> Job:
@@ -38,8 +54,8 @@ def job_of_sources(root: Path) -> Job:
         "dropped": {"short": 100},
         "limits": "none",
     }
-    tokens = {"sources": {"web": {"tokens": 900}, "en": {"tokens": 100}}}
-    made = report_run.job(root, recipe, summary=tokens, seconds={"corpus": 60.0})
+    tokens = {"tokens": 1_000, "sources": {"web": {"tokens": 900, "epochs": 0.5}, "en": {"tokens": 100}}}
+    made = report_run.job(root, recipe, summary=tokens, training=training(), seconds={"corpus": 60.0})
     second = report_run.artifacts(
         root / "more",
         corpus=english,
@@ -48,13 +64,27 @@ def job_of_sources(root: Path) -> Job:
         seconds={"corpus": 30.0},
     )
     inputs = {word: path for word, path in made.inputs.items() if word != "corpus"}
-    streams = {
-        f"{kind}.{source}": Stream(
-            uri=f"s3://runs/{kind}/{source}", manifest=Manifest(kind=kind, key=source, origin={}, files={}, figures={"seconds": 5.0})
-        )
-        for kind in ("overlap", "tokens")
-        for source in ("web", "en")
-    }  # fmt: skip
+    left_out = {
+        "documents": 500,
+        "heldout": 11,
+        "duplicate": 0,
+        "near_duplicate": 3,
+        "in_web": 14,
+        "remaining": 486,
+    }
+    figures: dict[str, dict[str, Any]] = {
+        "overlap.web": {
+            "documents": 13_000,
+            "heldout": 0,
+            "duplicate": 0,
+            "near_duplicate": 0,
+            "remaining": 13_000,
+        },
+        "overlap.en": left_out,
+        "tokens.web": {},
+        "tokens.en": {},
+    }
+    streams = {word: streamed(word, seconds=5.0, **each) for word, each in figures.items()}
     corpora = {"corpus.web": made.inputs["corpus"], "corpus.en": second["corpus"]}
     return replace(made, inputs=inputs | corpora, streams=streams)
 
@@ -126,6 +156,19 @@ def test_time_and_licence_are_told_by_source(out: Path) -> None:
 
     for cell in ("clean-web", "clean-en", "overlap-en", "encode-web", "ODC-By"):
         assert f"{cell}</" in page
+
+
+def test_the_page_says_what_training_leaves_out_of_each_source_and_how_each_was_learned(out: Path) -> None:
+    text, page = ((out / name).read_text(encoding="utf-8") for name in ("report.md", "report.html"))
+
+    assert "| web | 13,000 | 0 | 0 | 0 | 13,000 | 0 % | \N{EM DASH} |" in text
+    assert "| en | 500 | 11 | 0 | 3 | 486 | 2.80 % | web: 14 |" in text
+    assert "| web | 900 | 90.0 % | 0.50 | 9.000 to 7.000 | 3.000 to 2.000 |" in text
+    assert "| en | 100 | 10.0 % | \N{EM DASH} | 5.000 to 7.000 | 2.000 to 2.500 |" in text
+    for title in ("Loss by source", "Held-out text by source"):
+        assert f"<figcaption>{title}</figcaption>" in page
+    # The recipe that the page shows can be run again.
+    assert "sources:" in page.partition('id="reproduce"')[2]
 
 
 def test_the_page_reads_what_every_stage_wrote_so_that_no_time_is_missing() -> None:

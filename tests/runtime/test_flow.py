@@ -51,6 +51,19 @@ def test_a_stage_of_the_language_that_is_taught_reads_its_sources_alone() -> Non
     ]
 
 
+def test_the_report_reads_what_the_base_wrote_for_the_sources_that_it_writes() -> None:
+    recipe = parse_recipe(
+        "sources: {web: {inputs: [w]}, self: {written_by: base, tokens: 5M}}\n"
+        "pretrain: {phases: [{trains: all, steps: 9, lr: 1.0e-3, mix: {web: .9, self: .1}}]}",
+        "r.yaml",
+    )
+    words = Step(stage=STAGES["report"]).reads(recipe)
+
+    assert [word for word in words if word.startswith("written")] == ["written.self"]
+    assert {"tokens.web", "tokens.self", "overlap.web", "overlap.self"} <= words.keys()
+    assert "written" not in Step(stage=STAGES["report"]).reads(PLAIN)
+
+
 def test_the_step_of_a_source_gets_its_recipe_and_needs_its_name() -> None:
     recipe, source = recipe_of_step(STAGES["clean"], RECIPE, "en")
 
@@ -123,8 +136,10 @@ def test_the_step_of_a_source_takes_its_artifacts_with_or_without_the_name() -> 
         ),
         ("encode", {"corpus": ["/c"], "tokenizer": ["/t"], "overlap": ["/o"]}, "en", ""),
         ("tokenizer", {"corpus": ["web=/w", "law=/l"]}, "", ""),
+        # It tells of what others have left out, and leaves out nothing.
+        ("report", {"corpus": ["web=/w", "law=/l", "en=/e"], "tokenizer": ["/t"], "model": ["/m"], "scores": ["/s"]}, "", ""),
     ],
-)
+)  # fmt: skip
 def test_sources_that_nobody_compared_are_no_silent_matter(
     caplog: pytest.LogCaptureFixture, stage: str, given: dict[str, list[str]], source: str, said: str
 ) -> None:

@@ -40,8 +40,7 @@ class Stage:
     """Those of them that it reads by pieces where they lie: they are not copied to its machine. They decide nothing by
     themselves, since they follow from what they were made of."""
     instead_of: str = ""
-    """The one that `streams` are made of: the stage makes them of it where they are not given, else it is not read; empty:
-    the stage goes without them."""
+    """The one that `streams` are made of, and which is read in their place; empty: the stage goes without them."""
     writes: str
     result_version: int = 1
     """Raised by hand with each change of the program after which equal recipe and inputs give another result.
@@ -343,7 +342,7 @@ FLOW = (
             "scores",
         ),
         optional=("written", "overlap", "trial", "tokens", "adapter", "tasks"),
-        # Of these it tells time and counts, which stand in their manifests; what came of them is in the model and scores.
+        # Their manifests hold what it tells of them, times and counts.
         streams=("written", "overlap", "tokens", "tasks"),
         writes="report",
         reads_beside=True,
@@ -359,7 +358,6 @@ FLOW = (
             "evaluate",
             "report",
         ),
-        # Reads manifests and JSON, renders one page.
         cpu="500m",
         memory="2Gi",
         retries=2,

@@ -2,7 +2,7 @@
 
 Of a held-out document that is written without spaces, it is 50 characters in a row. Shorter runs are set phrases: of 399
 Azerbaijani laws in two sources, 163 share 8 words or 40 characters with one of 14 held out, and none holds more than 3 % of
-it. 20 share 13 words.
+it. 22 share 13 words.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

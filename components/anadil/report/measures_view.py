@@ -100,7 +100,7 @@ def _forgetting(facts: Facts, candidates: Candidates) -> Measure:
                 label = name if len(names) == 1 else f"{name}, {clip(code, 20)}"
                 drawn.append(Bar(label, float(value), COLOURS.get(name, 3)))
         # `en` of the program's text and `en_source` would be taken for one.
-        source = source_of_text(code, facts.recipe.sources)
+        source = source_of_text(code, names, facts.recipe.sources)
         rows.append((f"source {source}" if source else clip(code, 60), *cells))
     released = released_name(facts.scores)
     columns = ("text", *(f"{name}, released" if name == released else name for name in candidates))

@@ -181,9 +181,15 @@ def _measures_table(facts: ModelFacts) -> TextTable:
         if any(value is not None for value in values):
             rows.append((label, *map(human_percent if path in SHARES else figure, values)))
     retained = [table_of(table.get("retained")) for table in tables]
-    codes = dict.fromkeys(code for table in retained for code in table)
+    codes, sources = (
+        dict.fromkeys(code for table in retained for code in table),
+        table_of(facts.recipe.get("sources")),
+    )
     rows += [
-        (f"bits per byte of {code}, which the base knows", *(figure(table.get(code)) for table in retained))
+        (
+            f"bits per byte of {name_of_text(code, codes, sources)}, which the base could read",
+            *(figure(table.get(code)) for table in retained),
+        )
         for code in codes
     ]
     for task, by_candidate in named_tables(facts.scores.get("tasks"))[:MAX_TASKS]:
@@ -205,9 +211,11 @@ def _known_limits(facts: ModelFacts) -> list[str]:
         "It also has the faults of its base. The base's own card may say what it was trained on.",
     ]
     sources = table_of(facts.recipe.get("sources"))
-    for change in changes_of(facts.scores, facts.candidate)[:MAX_TEXTS]:
+    changes = changes_of(facts.scores, facts.candidate)[:MAX_TEXTS]
+    for change in changes:
+        name = name_of_text(change.text, [each.text for each in changes], sources)
         end = ": it has forgotten part of what the base knew" if change.is_forgotten else ""
-        sentences.append(f"{name_of_text(change.text, sources)} costs it {change.words}{end}.")
+        sentences.append(f"{name[:1].upper()}{name[1:]} costs it {change.words}{end}.")
     sentences += [
         f"Quality gate: {check_words(check, facts.candidate)} {outcome_words(check)}."
         for check in lost_checks(facts.scores, facts.candidate)

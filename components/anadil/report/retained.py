@@ -10,6 +10,8 @@ from anadil.report.read import Json, field, table_of
 
 FORGETS = 0.05
 """Rise over the base's from which on page and card call a text forgotten. Chosen by us."""
+OF_SOURCE = "_source"
+"""Ends the name of a source's text where a text of `evaluate.retained` has the name of the source."""
 MAX_TEXTS = 8
 """Most retained texts that page and card tell of in sentences."""
 
@@ -75,15 +77,17 @@ def forgotten(scores: Json, name: str) -> tuple[Change, ...]:
     return tuple(change for change in rises if change.is_forgotten)[:MAX_TEXTS]
 
 
-def source_of_text(text: str, sources: Collection[str]) -> str:
-    """The source whose held-out part a retained text is; empty where it is of `evaluate.retained`."""
-    # A source that is called as a language of the files has a name of its own there.
-    return next((name for name in sources if text in (name, f"{name}_source")), "")
+def source_of_text(text: str, texts: Collection[str], sources: Collection[str]) -> str:
+    """The source whose held-out part one of the retained texts is; empty where it is of `evaluate.retained`."""
+    # A source that is called as a text of `evaluate.retained`, such as `en`, has another name there.
+    if f"{text}{OF_SOURCE}" in texts:
+        return ""
+    return next((name for name in (text, text.removesuffix(OF_SOURCE)) if name in sources), "")
 
 
-def name_of_text(text: str, sources: Collection[str]) -> str:
+def name_of_text(text: str, texts: Collection[str], sources: Collection[str]) -> str:
     """Name of a retained text in a sentence: its language, or its source."""
-    source = source_of_text(text, sources)
+    source = source_of_text(text, texts, sources)
     return f"the source {source}" if source else recipe_language({"language": text}).name
 
 

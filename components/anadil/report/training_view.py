@@ -30,7 +30,7 @@ SOURCE_CURVES = (
 )
 """Key of a logged line without its source, title, unit."""
 COLOURS = (1, 4, 0, 3, 2)
-"""Of lines of sources, those that differ most first."""
+"""Colours of the lines of sources, those that differ most first."""
 OPEN_CURVES = 2
 CHANCE = 0.5
 """Share of pairs that any change wins."""
