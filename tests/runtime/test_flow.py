@@ -51,6 +51,19 @@ def test_a_stage_of_the_language_that_is_taught_reads_its_sources_alone() -> Non
     ]
 
 
+def test_a_trial_leaves_out_what_training_leaves_out_of_its_sources() -> None:
+    trial = Step(stage=STAGES["trial"])
+
+    assert list(trial.reads(RECIPE)) == [
+        "corpus.web",
+        "corpus.law",
+        "tokenizer",
+        "overlap.web",
+        "overlap.law",
+    ]
+    assert "overlap" not in trial.reads(Recipe())
+
+
 def test_the_step_of_a_source_gets_its_recipe_and_needs_its_name() -> None:
     recipe, source = recipe_of_step(STAGES["clean"], RECIPE, "en")
 

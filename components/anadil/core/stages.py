@@ -191,7 +191,9 @@ FLOW = (
         name="trial",
         result_version=2,
         image="pretrain",
-        reads=("corpus", "tokenizer"),
+        # What training leaves out of a source, the trial leaves out, too.
+        reads=("corpus", "tokenizer", "overlap"),
+        optional=("overlap",),
         of_target=True,
         writes="trial",
         sections=("language", "base", "tokenizer", "tokenizer.trial", "pretrain", "clean.text_field", "seed"),
