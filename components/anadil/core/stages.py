@@ -191,7 +191,7 @@ FLOW = (
         name="trial",
         result_version=2,
         image="pretrain",
-        # What training leaves out of a source, the trial leaves out, too.
+        # Training leaves out the documents that overlap lists, and so does its trial.
         reads=("corpus", "tokenizer", "overlap"),
         optional=("overlap",),
         of_target=True,
